@@ -1,0 +1,69 @@
+# The SDK, the host and the program. Who sees whom is decided by include directories: plugins -> sdk <- core <- apps.
+
+# LibTorch's headers take 20 s a file; once here, 4 s.
+add_library(ditto_pch OBJECT cmake/pch.cpp)
+target_link_libraries(ditto_pch PRIVATE ditto::torch)
+ditto_compile_settings(ditto_pch)
+target_precompile_headers(ditto_pch PRIVATE <torch/torch.h> <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem>
+  <functional> <map> <memory> <optional> <span> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
+
+function(ditto_use_pch target)
+  target_precompile_headers(${target} REUSE_FROM ditto_pch)
+endfunction()
+
+# The SDK's headers without LibTorch, for the parsers of foreign bytes; and the error type they throw.
+add_library(ditto_headers INTERFACE)
+target_include_directories(ditto_headers INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/sdk/include>"
+                                                   "$<INSTALL_INTERFACE:include>")
+add_library(ditto_error OBJECT sdk/src/error.cpp)
+target_link_libraries(ditto_error PUBLIC ditto_headers)
+ditto_compile_settings(ditto_error)
+
+file(GLOB sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
+list(FILTER sdk_sources EXCLUDE REGEX "/error\\.cpp$")
+add_library(ditto_sdk SHARED ${sdk_sources} $<TARGET_OBJECTS:ditto_error>)
+add_library(Ditto::sdk ALIAS ditto_sdk)
+target_link_libraries(ditto_sdk PUBLIC ditto_headers ditto::torch)
+ditto_compile_settings(ditto_sdk)
+ditto_use_pch(ditto_sdk)
+target_link_options(ditto_sdk PRIVATE -Wl,--no-undefined)
+set_target_properties(ditto_sdk PROPERTIES EXPORT_NAME sdk INSTALL_RPATH "$ORIGIN:$ORIGIN/torch/lib")
+
+# The contract tests as a library; it is installed, so that authors run them on their own plugins.
+file(GLOB testing_sources CONFIGURE_DEPENDS sdk/testing/*.cpp)
+if(testing_sources)
+  add_library(ditto_testing STATIC ${testing_sources})
+  add_library(Ditto::testing ALIAS ditto_testing)
+  target_include_directories(ditto_testing PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/sdk/testing/include>")
+  target_link_libraries(ditto_testing PUBLIC ditto_sdk)
+  ditto_compile_settings(ditto_testing)
+  ditto_use_pch(ditto_testing)
+  set_target_properties(ditto_testing PROPERTIES EXPORT_NAME testing)
+endif()
+
+# Every parser of foreign bytes, without LibTorch.
+if(EXISTS "${PROJECT_SOURCE_DIR}/core/formats/CMakeLists.txt")
+  add_subdirectory(core/formats)
+endif()
+
+find_package(Boost 1.74 REQUIRED)
+file(GLOB core_sources CONFIGURE_DEPENDS core/*/*.cpp)
+list(FILTER core_sources EXCLUDE REGEX "/core/formats/")
+if(core_sources)
+  add_library(ditto_core STATIC ${core_sources})
+  target_include_directories(ditto_core PUBLIC "${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(ditto_core PUBLIC BOOST_DLL_USE_STD_FS)  # else Boost.DLL needs two Boost libraries
+  target_link_libraries(ditto_core PUBLIC ditto_sdk $<TARGET_NAME_IF_EXISTS:ditto_formats> ditto::gloo Boost::headers
+                                          ${CMAKE_DL_LIBS})
+  ditto_compile_settings(ditto_core)
+  ditto_use_pch(ditto_core)
+endif()
+
+file(GLOB app_sources CONFIGURE_DEPENDS apps/ditto/*.cpp)
+if(app_sources AND core_sources)
+  add_executable(ditto ${app_sources})
+  target_link_libraries(ditto PRIVATE ditto_core)
+  target_compile_definitions(ditto PRIVATE DITTO_VERSION="${PROJECT_VERSION}")
+  ditto_compile_settings(ditto)
+  ditto_use_pch(ditto)
+endif()

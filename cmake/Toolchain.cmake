@@ -1,0 +1,43 @@
+# Settings of the compiler and of the build folder, for this project only (a plugin outside the tree has its own).
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG")  # generic x86-64: kernels choose their instructions at run time
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g1")
+
+# The build folder is shaped like the installed prefix, and found by the same relative paths.
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
+set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib:$ORIGIN/../lib/torch/lib")
+file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
+file(CREATE_LINK "${DITTO_LIBTORCH}" "${PROJECT_BINARY_DIR}/lib/torch" SYMBOLIC)
+
+find_program(DITTO_CCACHE ccache)
+if(DITTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  # A precompiled header is only cached when told that its macros and times may be trusted.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${DITTO_CCACHE})
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+endif()
+
+find_program(DITTO_MOLD mold)
+if(DITTO_MOLD)
+  add_link_options(-fuse-ld=mold)
+endif()
+
+if(DITTO_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DITTO_SANITIZE}> -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${DITTO_SANITIZE})
+endif()
+
+if(NOT DITTO_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(DITTO_HAS_CUDA ON)
+  elseif(DITTO_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "DITTO_CUDA = ON, but no nvcc was found; install the CUDA 13.0 toolkit or set CUDACXX")
+  endif()
+endif()

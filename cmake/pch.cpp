@@ -1,0 +1,1 @@
+// The one file of ditto_pch, whose precompiled header every target that sees LibTorch shares.

@@ -1,0 +1,137 @@
+// Checkpoints of training: a folder a step, written by every rank, read on any layout.
+//
+//   runs/NAME/checkpoints/step_00000600/
+//     model-00000.safetensors  optimizer-00000.safetensors  ema-00000.safetensors     a rank's pieces, by global name
+//     index.json       every tensor's global shape, and which file holds which rectangle of it
+//     state.json       step, samples, seed, counters, and what else the run hands over
+//     recipe.toml      the resolved recipe
+//     manifest.json    size and XXH3-128 of every file; written last, and checked against itself
+//   runs/NAME/checkpoints/latest -> step_00000600    a hint for people; nothing here trusts it
+//
+// A save happens in step_00000600.tmp-PID, is synced to the disk and renamed: a step's folder is whole or not there.
+#pragma once
+
+#include <cstdint>
+#include <exception>
+#include <map>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <ditto/layout.h>
+#include <ditto/mesh.h>
+#include <ditto/optimizer.h>
+
+namespace ditto::checkpoint {
+
+// What a checkpoint holds, seen from one rank. Nothing here is owned.
+struct TrainState {
+  Layout* layout = nullptr;
+  std::vector<torch::Tensor>* ema = nullptr;  // along layout->entries, same local shapes; null or empty: no EMA
+  Optimizer* optimizer = nullptr;             // its state() lists run along layout->entries; null: none
+  int64_t step = 0, samples = 0;
+  uint64_t seed = 0;
+  std::map<std::string, std::string> extra;  // skipped steps, loader position, fingerprints, versions; UTF-8
+  std::string recipe_toml;
+};
+
+struct Retention {
+  int64_t keep_last = 3;   // the newest steps that stay; at least 1
+  int64_t keep_every = 0;  // steps that are a multiple of this stay for ever; 0: none
+};
+
+// Saves in the background. A training step waits only until its tensors are copied.
+class Saver {
+ public:
+  // `folder` (runs/NAME/checkpoints) is made where it is missing, and rank 0 removes what unfinished saves left there. It has
+  // to be on storage that all ranks see. `ranks` are all ranks; it is used from the saver's own thread, so that its transport
+  // must be its own where there is more than one rank. `mesh` must outlive the saver.
+  Saver(std::string folder, Retention retention, const Mesh& mesh, Group ranks);
+  ~Saver();  // waits; an error that nobody asked for with wait() is lost
+  Saver(const Saver&) = delete;
+  Saver& operator=(const Saver&) = delete;
+
+  // Called by all ranks. Waits for the save before, copies this rank's tensors and returns; the rest happens in the background.
+  // Throws what went wrong in the save before.
+  void save(const TrainState& state);
+  // Returns when the last save is durable on all ranks. Throws Error(checkpoint) that names every rank that failed with its
+  // path and the system's reason (on all ranks the same), or Error(distributed) if a rank was lost; once.
+  void wait();
+
+ private:
+  struct Snapshot;
+  struct Buffers;
+  void write(const Snapshot& snapshot) const;
+  void join();
+  std::string folder_;
+  Retention retention_;
+  const Mesh* mesh_;
+  Group ranks_;
+  std::unique_ptr<Buffers> buffers_;  // host memory of the copies, kept from save to save
+  std::exception_ptr failure_;
+  std::jthread thread_;
+};
+
+// The model's weights as a checkpoint of its own: step 0, no optimizer, no EMA. One process; `layout` uncut. Replaces `folder`
+// if that is a checkpoint, and throws Error(checkpoint) if it is anything else.
+void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
+                  const std::map<std::string, std::string>& extra = {});
+
+struct Found {
+  std::optional<std::string> path;   // the newest step that is complete and whose checksums hold
+  std::vector<std::string> skipped;  // newer ones, a line each: which, and why
+};
+// Looks through runs/NAME/checkpoints. A folder that is not there has no checkpoints.
+Found find(const std::string& folder);
+
+// From a run's folder, its checkpoints' folder, or a checkpoint: the checkpoint. `skipped` as find() says.
+// Throws Error(checkpoint) if there is none that can be used.
+Found resolve(const std::string& path);
+
+// Puts every step after `step` out of find()'s sight, as `abandoned-step_…`, so that a run that goes on from an older step does
+// not meet its other future. By one rank, before it trains. Returns a line each.
+std::vector<std::string> set_aside_later(const std::string& folder, int64_t step);
+
+// Fills the state from a checkpoint that any layout of ranks wrote, bit for bit: layout's tensors, EMA and optimizer where the
+// state has them, counters, and the rest. Each rank calls it for itself and reads only what it holds. Nothing is changed unless
+// everything fits. Throws Error(checkpoint) that names tensor or file, what was found, what was expected: a file that is missing
+// or changed, another model's shapes, dtypes, or names, no EMA or another optimizer's state. (Where pipeline stages hold
+// different parameters, a rank cannot tell that a name of the checkpoint is nobody's.)
+void load(const std::string& path, TrainState& state);
+
+enum class Which { weights, ema, ema_or_weights };  // the last: EMA where there is one
+// Only the model's tensors; values are converted to the layout's dtypes. The same errors.
+void load_weights(const std::string& path, Layout& layout, Which which);
+
+// What a checkpoint says of itself; reads its small files only.
+struct Info {
+  std::string path;
+  int64_t step = 0, samples = 0;
+  uint64_t seed = 0;
+  int64_t ranks = 1;
+  std::map<std::string, std::string> extra;
+  std::string recipe_toml;
+  std::map<std::string, int64_t> counters;  // the optimizer's
+  struct Tensor {
+    std::string dtype;  // "F32"
+    std::vector<int64_t> shape;
+    size_t pieces;
+  };
+  std::map<std::string, Tensor> model, ema, optimizer;  // by global name; the optimizer's as "exp_avg/NAME"
+  struct File {
+    std::string name;
+    uint64_t bytes;
+    std::string xxh3_128;
+  };
+  std::vector<File> files;
+  bool has_ema() const { return !ema.empty(); }
+};
+Info describe(const std::string& path);
+std::string to_text(const Info& info);  // for people
+std::string to_json(const Info& info);
+
+// Reads every byte. A line for each thing that is wrong; empty: all is well.
+std::vector<std::string> verify(const std::string& path);
+
+}  // namespace ditto::checkpoint

@@ -1,0 +1,137 @@
+#include "core/checkpoint/index.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include <ditto/error.h>
+
+#include "core/formats/json.h"
+
+namespace ditto::checkpoint {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr size_t kMaxDims = 64;
+constexpr int64_t kMaxNumbers = int64_t{1} << 56;
+
+json box_json(const Piece& piece) {
+  return {{"file", piece.file}, {"tensor", piece.tensor}, {"start", piece.box.start}, {"size", piece.box.size}};
+}
+
+void check_shape(const Dims& shape, const std::string& where) {
+  int64_t count = 1;
+  const bool bad = shape.size() > kMaxDims || std::any_of(shape.begin(), shape.end(), [&](int64_t size) {
+                     if (size < 0 || (size > 0 && count > kMaxNumbers / size)) return true;
+                     count *= size;
+                     return false;
+                   });
+  if (bad) throw Error(ErrorKind::checkpoint, where, "has the shape " + to_text(shape) + ", which no tensor has");
+}
+
+void check_box(const Box& box, const Dims& shape, const std::string& where) {
+  bool bad = box.start.size() != shape.size() || box.size.size() != shape.size();
+  for (size_t d = 0; !bad && d < shape.size(); ++d)
+    bad = box.start[d] < 0 || box.size[d] < 1 || box.size[d] > shape[d] || box.start[d] > shape[d] - box.size[d];
+  if (bad)
+    throw Error(ErrorKind::checkpoint, where,
+                "the piece at " + to_text(box.start) + " of size " + to_text(box.size) + " is not inside " + to_text(shape));
+}
+
+IndexedTensor parse_tensor(const json& value, const std::string& where) {
+  IndexedTensor tensor{value.at("dtype").get<std::string>(), value.at("shape").get<Dims>(), {}};
+  check_shape(tensor.shape, where);
+  for (const json& item : value.at("pieces")) {
+    Piece piece{item.at("file").get<std::string>(), item.at("tensor").get<std::string>(),
+                Box{item.at("start").get<Dims>(), item.at("size").get<Dims>()}};
+    check_box(piece.box, tensor.shape, where);
+    tensor.pieces.push_back(std::move(piece));
+  }
+  return tensor;
+}
+
+}  // namespace
+
+std::optional<Box> intersection(const Box& a, const Box& b) {
+  Box both{a.start, a.size};
+  for (size_t d = 0; d < a.start.size(); ++d) {
+    both.start[d] = std::max(a.start[d], b.start[d]);
+    both.size[d] = std::min(a.start[d] + a.size[d], b.start[d] + b.size[d]) - both.start[d];
+    if (both.size[d] <= 0) return std::nullopt;
+  }
+  return both;
+}
+
+int64_t numbers(const Dims& size) {
+  int64_t count = 1;
+  for (const int64_t n : size) count *= n;
+  return count;
+}
+
+std::string to_text(const Dims& dims) {
+  std::string text;
+  for (const int64_t size : dims) text += (text.empty() ? "" : ", ") + std::to_string(size);
+  return "[" + text + "]";
+}
+
+const Section& Index::section(const std::string& name) const {
+  static const Section kEmpty;
+  const auto found = sections.find(name);
+  return found == sections.end() ? kEmpty : found->second;
+}
+
+std::string to_json(const Index& index) {
+  json sections = json::object();
+  for (const auto& [section, tensors] : index.sections) {
+    json& out = sections[section] = json::object();
+    for (const auto& [name, tensor] : tensors) {
+      json pieces = json::array();
+      for (const Piece& piece : tensor.pieces) pieces.push_back(box_json(piece));
+      out[name] = {{"dtype", tensor.dtype}, {"shape", tensor.shape}, {"pieces", std::move(pieces)}};
+    }
+  }
+  return json{{"format", kFormat}, {"tensors", std::move(sections)}}.dump();
+}
+
+Index parse_index(std::string_view text, const std::string& where) {
+  const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
+  try {
+    if (root.at("format").get<int64_t>() != kFormat)
+      throw Error(ErrorKind::checkpoint, where, "has format " + root.at("format").dump() + ", this program reads format 1",
+                  "use the version of ditto that wrote it");
+    Index index;
+    for (const auto& [section, tensors] : root.at("tensors").items())
+      for (const auto& [name, value] : tensors.items())
+        index.sections[section].emplace(name, parse_tensor(value, where + ": tensor '" + name + "'"));
+    return index;
+  } catch (const json::exception& error) {
+    throw Error(ErrorKind::checkpoint, where, std::string("is not an index of tensors: ") + error.what());
+  }
+}
+
+void merge(Index& into, const Index& other, const std::string& where) {
+  for (const auto& [section, tensors] : other.sections) {
+    Section& target = into.sections[section];
+    for (const auto& [name, tensor] : tensors) {
+      const auto [it, fresh] = target.emplace(name, tensor);
+      if (fresh) continue;
+      if (it->second.shape != tensor.shape || it->second.dtype != tensor.dtype)
+        throw Error(ErrorKind::checkpoint, where,
+                    "ranks disagree on tensor '" + name + "': " + it->second.dtype + " " + to_text(it->second.shape) + " and " +
+                        tensor.dtype + " " + to_text(tensor.shape));
+      it->second.pieces.insert(it->second.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
+    }
+  }
+}
+
+std::string piece_name(const std::string& name, const Box& box, const Dims& shape) {
+  if (box.size == shape) return name;
+  std::string range;
+  for (size_t d = 0; d < shape.size(); ++d)
+    range += (d == 0 ? "" : ",") + std::to_string(box.start[d]) + ":" + std::to_string(box.start[d] + box.size[d]);
+  return name + "[" + range + "]";
+}
+
+}  // namespace ditto::checkpoint

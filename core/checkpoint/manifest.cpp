@@ -1,0 +1,94 @@
+#include "core/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <span>
+
+#include <ditto/error.h>
+
+#include "core/checkpoint/disk.h"
+#include "core/formats/json.h"
+
+namespace ditto::checkpoint {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr int64_t kFormat = 1;
+constexpr std::string_view kBeforeSelf = ",\n\"xxh3_128_of_the_text_above\": \"", kAfterSelf = "\"\n}\n";
+constexpr size_t kHexDigits = 32;
+
+std::string self_line(std::string_view body) {
+  return std::string(kBeforeSelf) + checksum(std::as_bytes(std::span(body))) + std::string(kAfterSelf);
+}
+
+bool plain_name(const std::string& name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string::npos &&
+         name.find('\0') == std::string::npos;
+}
+
+void check_format(const json& root, const std::string& where) {
+  if (root.at("format").get<int64_t>() != kFormat)
+    throw Error(ErrorKind::checkpoint, where, "has format " + root.at("format").dump() + ", this program reads format 1",
+                "use the version of ditto that wrote it");
+}
+
+}  // namespace
+
+const FileRecord* Manifest::find(const std::string& name) const {
+  const auto it = std::find_if(files.begin(), files.end(), [&](const FileRecord& file) { return file.name == name; });
+  return it == files.end() ? nullptr : &*it;
+}
+
+std::string to_json(const Manifest& manifest) {
+  std::string body = "{\n\"format\": " + std::to_string(kFormat) + ",\n\"files\": [";
+  for (const FileRecord& file : manifest.files)
+    body += (body.back() == '[' ? "\n" : ",\n") +
+            json{{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.xxh3_128}}.dump();
+  body += "\n]";
+  return body + self_line(body);
+}
+
+Manifest parse_manifest(std::string_view text, const std::string& where) {
+  const size_t tail = kBeforeSelf.size() + kHexDigits + kAfterSelf.size();
+  if (text.size() < tail || text.substr(text.size() - tail) != self_line(text.substr(0, text.size() - tail)))
+    throw Error(ErrorKind::checkpoint, where, "is damaged: the checksum of its own text does not hold",
+                "use another checkpoint");
+  const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
+  try {
+    check_format(root, where);
+    Manifest manifest;
+    for (const json& item : root.at("files")) {
+      manifest.files.push_back({item.at("name").get<std::string>(), item.at("bytes").get<uint64_t>(),
+                                item.at("xxh3_128").get<std::string>()});
+      if (!plain_name(manifest.files.back().name))
+        throw Error(ErrorKind::checkpoint, where, "lists a file that is not in the checkpoint's folder");
+    }
+    return manifest;
+  } catch (const json::exception& error) {
+    throw Error(ErrorKind::checkpoint, where, std::string("is not a manifest: ") + error.what());
+  }
+}
+
+std::string to_json(const SavedState& state) {
+  const json root{{"format", kFormat},     {"step", state.step},   {"samples", state.samples},   {"seed", state.seed},
+                  {"ranks", state.ranks}, {"extra", state.extra}, {"counters", state.counters}};
+  try {
+    return root.dump(1) + "\n";
+  } catch (const json::exception&) {
+    throw Error(ErrorKind::checkpoint, kStateFile, "the run's own notes are not UTF-8 text");
+  }
+}
+
+SavedState parse_state(std::string_view text, const std::string& where) {
+  const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
+  try {
+    check_format(root, where);
+    return {root.at("step"), root.at("samples"), root.at("seed"), root.at("ranks"), root.at("counters"), root.at("extra")};
+  } catch (const json::exception& error) {
+    throw Error(ErrorKind::checkpoint, where, std::string("is not a run's state: ") + error.what());
+  }
+}
+
+}  // namespace ditto::checkpoint

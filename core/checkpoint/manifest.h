@@ -1,0 +1,43 @@
+// The last file of a save: what the others must be. And the small state beside the tensors.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace ditto::checkpoint {
+
+inline constexpr const char* kManifestFile = "manifest.json";
+inline constexpr const char* kIndexFile = "index.json";
+inline constexpr const char* kStateFile = "state.json";
+inline constexpr const char* kRecipeFile = "recipe.toml";
+
+struct FileRecord {
+  std::string name;  // a plain name in the checkpoint's folder
+  uint64_t bytes = 0;
+  std::string xxh3_128;
+};
+
+struct Manifest {
+  std::vector<FileRecord> files;                    // by name
+  const FileRecord* find(const std::string& name) const;  // null: not listed
+};
+
+// The text ends with a checksum of itself, so that no byte of it can change unseen.
+std::string to_json(const Manifest& manifest);
+// Throws Error(checkpoint) naming `where`.
+Manifest parse_manifest(std::string_view text, const std::string& where);
+
+struct SavedState {
+  int64_t step = 0, samples = 0;
+  uint64_t seed = 0;
+  int64_t ranks = 1;
+  std::map<std::string, int64_t> counters;
+  std::map<std::string, std::string> extra;
+};
+std::string to_json(const SavedState& state);
+SavedState parse_state(std::string_view text, const std::string& where);
+
+}  // namespace ditto::checkpoint

@@ -1,0 +1,191 @@
+#include "core/data/prepare.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include <ditto/error.h>
+#include <ditto/options.h>
+
+#include "core/data/shard_writer.h"
+#include "core/formats/mapped_file.h"
+#include "core/formats/picture.h"
+#include "core/formats/table.h"
+
+namespace ditto {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+// The extension a shard gives a picture: what its bytes are, not what its name says.
+std::string extension_of(formats::PictureFormat format) {
+  switch (format) {
+    case formats::PictureFormat::png: return "png";
+    case formats::PictureFormat::jpeg: return "jpg";
+    case formats::PictureFormat::webp: return "webp";
+    case formats::PictureFormat::unknown: break;
+  }
+  return {};
+}
+
+bool named_as_picture(const fs::path& path) {
+  std::string extension = path.extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  return extension == ".png" || extension == ".jpg" || extension == ".jpeg" || extension == ".webp";
+}
+
+std::vector<fs::path> pictures_under(const std::string& folder) {
+  std::error_code error;
+  std::vector<fs::path> paths;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (it->is_regular_file() && named_as_picture(it->path())) paths.push_back(it->path());
+  if (error) throw Error(ErrorKind::config, folder, "cannot be read: " + error.message(), "check the path");
+  if (paths.empty())
+    throw Error(ErrorKind::config, folder, "holds no .png, .jpg, .jpeg or .webp file", "name a folder of pictures");
+  std::sort(paths.begin(), paths.end());
+  return paths;
+}
+
+// The subfolder a picture is in, directly under `folder`; "" for a picture in `folder` itself.
+std::string class_of(const fs::path& picture, const fs::path& folder) {
+  const auto relative = picture.lexically_relative(folder);
+  return relative.has_parent_path() ? relative.begin()->string() : std::string();
+}
+
+std::vector<std::string> classes_of(const std::vector<fs::path>& pictures, const fs::path& folder) {
+  std::map<std::string, fs::path> first;
+  for (const auto& picture : pictures) first.emplace(class_of(picture, folder), picture);
+  if (const auto loose = first.find(""); loose != first.end()) {
+    if (first.size() == 1) return {};
+    throw Error(ErrorKind::config, loose->second.string(), "lies beside the folders of the classes, in none of them",
+                "move it into one, or name a folder without subfolders for pictures without labels");
+  }
+  std::vector<std::string> names;
+  for (const auto& [name, picture] : first) names.push_back(name);
+  return names;
+}
+
+void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes, const fs::path& folder) {
+  const auto file = formats::MappedFile::open(path.string(), ErrorKind::data);
+  formats::decode_picture(file->bytes(), path.string());  // a shard never holds what a run could not read
+  std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(file->bytes())), file->bytes()}};
+  std::string label;
+  if (!classes.empty()) {
+    const auto at = std::lower_bound(classes.begin(), classes.end(), class_of(path, folder));
+    label = std::to_string(at - classes.begin());
+    members.push_back({"cls", bytes_of(label)});
+  }
+  const auto caption = fs::path(path).replace_extension(".txt");
+  std::shared_ptr<const formats::MappedFile> text;
+  if (fs::is_regular_file(caption)) {
+    text = formats::MappedFile::open(caption.string(), ErrorKind::data);
+    members.push_back({"txt", text->bytes()});
+  }
+  writer.add(members);
+}
+
+void write_classes(const std::string& out, const std::vector<std::string>& classes) {
+  const std::string text = nlohmann::json(classes).dump(2) + "\n";
+  formats::write_file((fs::path(out) / "classes.json").string(), bytes_of(text), ErrorKind::data);
+}
+
+// The column of the labels, or -1.
+std::int64_t label_column(const formats::NumberTable& table, const std::string& name) {
+  const auto width = static_cast<std::int64_t>(table.rows.front().size());
+  if (name == "none") return -1;
+  const auto at = std::find(table.columns.begin(), table.columns.end(), name);
+  if (at != table.columns.end()) return at - table.columns.begin();
+  if (name == "first") return 0;
+  if (name == "last") return width - 1;
+  const auto near = nearest(name, table.columns);
+  throw Error(ErrorKind::config, "--label", "the table has no column \"" + name + "\"",
+              near.empty() ? "expected \"last\", \"first\", \"none\" or a column's name" : "did you mean \"" + near + "\"?");
+}
+
+class RowPictures {
+ public:
+  RowPictures(const formats::NumberTable& table, const TableLayout& layout, std::string where)
+      : table_(table), layout_(layout), where_(std::move(where)), label_(label_column(table, layout.label)) {
+    const auto values = static_cast<std::int64_t>(table.rows.front().size()) - (label_ < 0 ? 0 : 1);
+    if (layout.height < 1 || layout.width < 1 || (layout.channels != 1 && layout.channels != 3) ||
+        layout.height * layout.width * layout.channels != values)
+      throw Error(ErrorKind::config, "--shape",
+                  "is " + std::to_string(layout.height) + "x" + std::to_string(layout.width) + "x" +
+                      std::to_string(layout.channels) + ", but a row holds " + std::to_string(values) + " values",
+                  "expected HEIGHTxWIDTH or HEIGHTxWIDTHx3 with that product");
+    if (!(layout.largest > 0)) throw Error(ErrorKind::config, "--largest", "is not above 0", "give the value of white");
+  }
+
+  std::vector<std::byte> png(std::size_t row) const {
+    formats::Picture picture;
+    picture.height = static_cast<int>(layout_.height);
+    picture.width = static_cast<int>(layout_.width);
+    picture.channels = static_cast<int>(layout_.channels);
+    const auto& values = table_.rows[row];
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (static_cast<std::int64_t>(i) == label_) continue;
+      if (values[i] < 0 || values[i] > layout_.largest)
+        wrong(row, i, "value " + to_text(values[i]) + " is outside 0 … " + to_text(layout_.largest), "set --largest");
+      picture.pixels.push_back(static_cast<std::uint8_t>(std::lround(values[i] * 255 / layout_.largest)));
+    }
+    return formats::encode_png(picture);
+  }
+
+  bool labelled() const { return label_ >= 0; }
+  std::string label(std::size_t row) const {
+    const double value = table_.rows[row][static_cast<std::size_t>(label_)];
+    if (value < 0 || value != std::floor(value) || value > 1e15)
+      wrong(row, static_cast<std::size_t>(label_), "label " + to_text(value) + " is not an integer, 0 or more",
+            "name another column with --label");
+    return std::to_string(static_cast<std::int64_t>(value));
+  }
+
+ private:
+  [[noreturn]] void wrong(std::size_t row, std::size_t column, const std::string& what, const std::string& remedy) const {
+    throw Error(ErrorKind::data, where_ + ": row " + std::to_string(row + 1) + ", column " + std::to_string(column + 1), what,
+                remedy);
+  }
+
+  const formats::NumberTable& table_;
+  TableLayout layout_;
+  std::string where_;
+  std::int64_t label_;
+};
+
+}  // namespace
+
+Prepared prepare_folder(const std::string& folder, const PrepareOptions& options) {
+  const auto pictures = pictures_under(folder);
+  const auto classes = classes_of(pictures, folder);
+  ShardWriter writer(options);
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    add_picture(writer, pictures[i], classes, folder);
+    if (options.progress) options.progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(pictures.size()));
+  }
+  auto prepared = writer.finish();
+  prepared.classes = classes;
+  if (!classes.empty()) write_classes(options.out, classes);
+  return prepared;
+}
+
+Prepared prepare_table(const std::string& path, const TableLayout& layout, const PrepareOptions& options) {
+  const auto table = formats::read_number_table(path);
+  const RowPictures pictures(table, layout, path);
+  ShardWriter writer(options);
+  for (std::size_t row = 0; row < table.rows.size(); ++row) {
+    const auto png = pictures.png(row);
+    const auto label = pictures.labelled() ? pictures.label(row) : std::string();
+    std::vector<ShardWriter::Member> members{{"png", png}};
+    if (pictures.labelled()) members.push_back({"cls", bytes_of(label)});
+    writer.add(members);
+    if (options.progress) options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows.size()));
+  }
+  return writer.finish();
+}
+
+}  // namespace ditto

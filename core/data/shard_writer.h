@@ -1,0 +1,43 @@
+// Shards OUT/train-000000.tar, … and OUT/validation-000000.tar, … of at most so many samples each.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/data/prepare.h"
+#include "core/formats/tar.h"
+
+namespace ditto {
+
+// Throws Error(config) where `options` cannot be, or OUT holds shards already.
+class ShardWriter {
+ public:
+  explicit ShardWriter(const PrepareOptions& options);
+
+  struct Member {
+    std::string extension;
+    std::span<const std::byte> bytes;
+  };
+  // Samples are named by their number over both parts: "000017".
+  void add(const std::vector<Member>& members);
+  Prepared finish();
+
+ private:
+  struct Part {
+    std::string name;
+    std::int64_t samples = 0;
+    std::unique_ptr<formats::TarWriter> tar;
+  };
+  bool held_out() const;
+  void add_to(Part& part, const std::vector<Member>& members);
+
+  PrepareOptions options_;
+  std::int64_t samples_ = 0;
+  Part train_{"train", 0, nullptr}, validation_{"validation", 0, nullptr};
+  Prepared prepared_;
+};
+
+}  // namespace ditto

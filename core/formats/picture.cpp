@@ -1,0 +1,96 @@
+#include "core/formats/picture.h"
+
+#include <ditto/error.h>
+
+#include <cstring>
+
+#include "core/formats/mapped_file.h"
+#include "core/formats/picture_codecs.h"
+
+namespace ditto::formats {
+
+namespace {
+
+Picture decode_as_stored(const Encoded& file, Want want) {
+  switch (sniff_picture(file.bytes)) {
+    case PictureFormat::png: return decode_png(file, want);
+    case PictureFormat::jpeg: return decode_jpeg(file, want);
+    case PictureFormat::webp: return decode_webp(file, want);
+    case PictureFormat::unknown: break;
+  }
+  throw Error(ErrorKind::data, file.where,
+              file.bytes.empty() ? "the picture is empty" : "its first bytes are not those of PNG, JPEG or WebP",
+              "convert the picture to one of them");
+}
+
+std::vector<std::uint8_t> grey_of(const std::vector<std::uint8_t>& rgb) {
+  std::vector<std::uint8_t> grey(rgb.size() / 3);
+  for (std::size_t i = 0; i < grey.size(); ++i)
+    grey[i] = static_cast<std::uint8_t>((299 * rgb[3 * i] + 587 * rgb[3 * i + 1] + 114 * rgb[3 * i + 2] + 500) / 1000);
+  return grey;
+}
+
+std::vector<std::uint8_t> rgb_of(const std::vector<std::uint8_t>& grey) {
+  std::vector<std::uint8_t> rgb(3 * grey.size());
+  for (std::size_t i = 0; i < rgb.size(); ++i) rgb[i] = grey[i / 3];
+  return rgb;
+}
+
+void convert(Picture& picture, Channels channels) {
+  if (channels == Channels::grey && picture.channels == 3) {
+    picture.pixels = grey_of(picture.pixels);
+    picture.channels = 1;
+  } else if (channels == Channels::rgb && picture.channels == 1) {
+    picture.pixels = rgb_of(picture.pixels);
+    picture.channels = 3;
+  }
+}
+
+}  // namespace
+
+PictureFormat sniff_picture(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.starts_with("\x89PNG\r\n\x1a\n")) return PictureFormat::png;
+  if (text.starts_with("\xFF\xD8\xFF")) return PictureFormat::jpeg;
+  if (text.starts_with("RIFF") && text.size() >= 12 && text.substr(8, 4) == "WEBP") return PictureFormat::webp;
+  return PictureFormat::unknown;
+}
+
+Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
+  Picture picture = decode_as_stored({bytes, where, options.max_pixels}, Want::pixels);
+  convert(picture, options.channels);
+  return picture;
+}
+
+Picture read_picture(const std::string& path, const DecodeOptions& options) {
+  return decode_picture(MappedFile::open(path, ErrorKind::data)->bytes(), path, options);
+}
+
+Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
+  return decode_as_stored({bytes, where, options.max_pixels}, Want::header);
+}
+
+Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels, Want want) {
+  constexpr std::uint64_t kMaxSide = 1u << 24;  // so that products below stay far from overflow
+  if (width == 0 || height == 0 || width > kMaxSide || height > kMaxSide || width * height > file.max_pixels)
+    throw Error(ErrorKind::data, file.where,
+                "the picture has " + std::to_string(width) + "x" + std::to_string(height) + " pixels; 1 to " +
+                    std::to_string(file.max_pixels) + " in all are taken");
+  Picture picture{static_cast<int>(width), static_cast<int>(height), channels, {}};
+  if (want == Want::pixels) picture.pixels.resize(width * height * static_cast<std::uint64_t>(channels));
+  return picture;
+}
+
+std::vector<std::uint8_t> over_white(const std::vector<std::uint8_t>& pixels, int channels) {
+  const auto stride = static_cast<std::size_t>(channels) + 1;
+  std::vector<std::uint8_t> result(pixels.size() / stride * static_cast<std::size_t>(channels));
+  std::uint8_t* out = result.data();
+  for (const std::uint8_t* in = pixels.data(); in != pixels.data() + pixels.size(); in += stride) {
+    const unsigned opacity = in[channels];
+    for (int c = 0; c < channels; ++c)
+      *out++ = static_cast<std::uint8_t>((in[c] * opacity + 255 * (255 - opacity) + 127) / 255);
+  }
+  return result;
+}
+
+}  // namespace ditto::formats

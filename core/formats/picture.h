@@ -1,0 +1,52 @@
+// Pictures: PNG, JPEG and WebP to 8-bit pixels; pixels to PNG with text chunks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace ditto::formats {
+
+// Row major, height x width x channels, 0..255; channels is 1 (grey) or 3 (red, green, blue).
+struct Picture {
+  int width = 0;
+  int height = 0;
+  int channels = 0;
+  std::vector<std::uint8_t> pixels;
+};
+
+enum class PictureFormat { png, jpeg, webp, unknown };
+enum class Channels { as_stored, grey, rgb };  // as_stored: grey files stay 1 channel, all others become 3
+
+struct DecodeOptions {
+  Channels channels = Channels::as_stored;
+  std::uint64_t max_pixels = 64u << 20;  // width x height above this is refused before anything is decoded
+};
+
+PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first bytes, not by a file's name
+
+// Decodes by the sniffed format. Transparency is composed over white; 16 bits are reduced to 8 (v * 255 / 65535,
+// rounded); palettes and small grey depths are expanded; CMYK becomes RGB; an animated WebP is refused. Orientation
+// tags and colour profiles are not applied. Channels::grey uses the weights 0.299, 0.587, 0.114. Throws Error(data)
+// "WHERE: …" for anything that is not a whole, undamaged picture.
+Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
+Picture read_picture(const std::string& path, const DecodeOptions& options = {});
+
+// Width, height and channels (as_stored) from the header alone; pixels stay empty. Same errors and limit.
+Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
+
+// Text chunks of a PNG: keyword (1..79 Latin-1 letters) and UTF-8 text, in order.
+using PngText = std::vector<std::pair<std::string, std::string>>;
+
+// Lossless; the bytes depend on nothing but the arguments and zlib. Pure ASCII text is written as tEXt, other as iTXt.
+std::vector<std::byte> encode_png(const Picture& picture, const PngText& text = {});
+void write_png(const std::string& path, const Picture& picture, const PngText& text = {});  // Error(data)
+
+PngText read_png_text(std::span<const std::byte> bytes, std::string_view where);  // Error(data)
+
+}  // namespace ditto::formats

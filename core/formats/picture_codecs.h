@@ -1,0 +1,27 @@
+// One decoder a format. Each gives the pixels as stored (1 or 3 channels, transparency over white), or, asked for the
+// header alone, the sizes without pixels. Errors are Error(data) naming `where`.
+#pragma once
+
+#include "core/formats/picture.h"
+
+namespace ditto::formats {
+
+enum class Want { header, pixels };
+
+struct Encoded {
+  std::span<const std::byte> bytes;
+  std::string_view where;
+  std::uint64_t max_pixels;
+};
+
+Picture decode_png(const Encoded& file, Want want);
+Picture decode_jpeg(const Encoded& file, Want want);
+Picture decode_webp(const Encoded& file, Want want);
+
+// A picture of this size with room for its pixels, if `want` says so. Error(data) above the limit or for sizes of zero.
+Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels, Want want);
+
+// Pixels of channels + 1 values, the last one the opacity, composed over white.
+std::vector<std::uint8_t> over_white(const std::vector<std::uint8_t>& pixels, int channels);
+
+}  // namespace ditto::formats

@@ -1,0 +1,135 @@
+// JPEG by libjpeg-turbo. Its errors come as longjmp, so the functions that call it hold nothing with a destructor.
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
+// jpeglib.h wants the two above first
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include <ditto/error.h>
+
+#include "core/formats/picture_codecs.h"
+
+namespace ditto::formats {
+
+namespace {
+
+constexpr int kMaxScans = 500;  // a progressive file of thousands of scans decodes for minutes
+
+struct Errors {
+  jpeg_error_mgr base;  // first, so that libjpeg's pointer to it is a pointer to this
+  std::jmp_buf jump;
+  char text[JMSG_LENGTH_MAX];
+};
+
+[[noreturn]] void on_error(j_common_ptr jpeg) {
+  auto* errors = reinterpret_cast<Errors*>(jpeg->err);
+  errors->base.format_message(jpeg, errors->text);
+  std::longjmp(errors->jump, 1);
+}
+
+// Damage that libjpeg would paint over in grey. Other warnings (stray bytes between markers, odd version numbers)
+// leave the pixels whole.
+void on_message(j_common_ptr jpeg, int level) {
+  if (level >= 0) return;
+  switch (jpeg->err->msg_code) {
+    case JWRN_JPEG_EOF:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+    case JWRN_BOGUS_PROGRESSION: on_error(jpeg);
+    default: return;
+  }
+}
+
+void limit_scans(j_common_ptr jpeg) {
+  if (!jpeg->is_decompressor) return;
+  if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number > kMaxScans) {
+    auto* errors = reinterpret_cast<Errors*>(jpeg->err);
+    std::snprintf(errors->text, sizeof errors->text, "it has over %d scans", kMaxScans);
+    std::longjmp(errors->jump, 1);
+  }
+}
+
+std::uint8_t times(unsigned a, unsigned b) { return static_cast<std::uint8_t>((a * b + 127) / 255); }
+
+// Adobe's files hold inverted inks: 255 is no ink.
+void cmyk_to_rgb(const std::uint8_t* in, std::uint8_t* out, unsigned pixels, bool inverted) {
+  for (unsigned x = 0; x < pixels; ++x, in += 4, out += 3) {
+    const unsigned flip = inverted ? 0 : 255;
+    for (int c = 0; c < 3; ++c) out[c] = times(in[c] ^ flip, in[3] ^ flip);
+  }
+}
+
+class JpegReader {
+ public:
+  explicit JpegReader(const Encoded& file) : file_(file) {
+    jpeg_.err = jpeg_std_error(&errors_.base);
+    errors_.base.error_exit = on_error;
+    errors_.base.emit_message = on_message;
+    errors_.text[0] = '\0';
+    check(try_start());
+  }
+  ~JpegReader() { jpeg_destroy_decompress(&jpeg_); }
+  JpegReader(const JpegReader&) = delete;
+  JpegReader& operator=(const JpegReader&) = delete;
+
+  Picture read(Want want) {
+    check(try_header());
+    const bool grey = jpeg_.num_components == 1;
+    const bool inks = jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK;
+    Picture picture = make_picture(file_, jpeg_.image_width, jpeg_.image_height, grey ? 1 : 3, want);
+    if (want == Want::header) return picture;
+    jpeg_.out_color_space = grey ? JCS_GRAYSCALE : inks ? JCS_CMYK : JCS_RGB;
+    std::vector<std::uint8_t> ink_row(inks ? 4 * static_cast<std::size_t>(picture.width) : 0);
+    check(try_pixels(picture.pixels.data(), inks ? ink_row.data() : nullptr));
+    return picture;
+  }
+
+ private:
+  void check(bool good) const {
+    if (!good) throw Error(ErrorKind::data, file_.where, std::string("the JPEG does not decode: ") + errors_.text);
+  }
+
+  bool try_start() {
+    if (setjmp(errors_.jump)) return false;
+    jpeg_create_decompress(&jpeg_);
+    progress_.progress_monitor = limit_scans;
+    jpeg_.progress = &progress_;
+    jpeg_mem_src(&jpeg_, reinterpret_cast<const unsigned char*>(file_.bytes.data()), file_.bytes.size());
+    return true;
+  }
+
+  bool try_header() {
+    if (setjmp(errors_.jump)) return false;
+    jpeg_read_header(&jpeg_, TRUE);
+    return true;
+  }
+
+  bool try_pixels(std::uint8_t* pixels, std::uint8_t* ink_row) {
+    if (setjmp(errors_.jump)) return false;
+    jpeg_start_decompress(&jpeg_);
+    const std::size_t row_bytes = static_cast<std::size_t>(jpeg_.output_width) * (jpeg_.num_components == 1 ? 1 : 3);
+    while (jpeg_.output_scanline < jpeg_.output_height) {
+      std::uint8_t* row = pixels + jpeg_.output_scanline * row_bytes;
+      JSAMPROW target = ink_row != nullptr ? ink_row : row;
+      jpeg_read_scanlines(&jpeg_, &target, 1);
+      if (ink_row != nullptr) cmyk_to_rgb(ink_row, row, jpeg_.output_width, jpeg_.saw_Adobe_marker != 0);
+    }
+    jpeg_finish_decompress(&jpeg_);
+    return true;
+  }
+
+  const Encoded& file_;
+  jpeg_decompress_struct jpeg_{};
+  jpeg_progress_mgr progress_{};
+  Errors errors_{};
+};
+
+}  // namespace
+
+Picture decode_jpeg(const Encoded& file, Want want) { return JpegReader(file).read(want); }
+
+}  // namespace ditto::formats

@@ -1,0 +1,99 @@
+#include "core/formats/safetensors.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/formats/nearest.h"
+#include "core/formats/safetensors_header.h"
+
+namespace ditto::formats {
+
+namespace {
+
+constexpr std::uint64_t kMaxHeader = 100'000'000;
+constexpr std::uint64_t kLengthBytes = 8;
+
+std::uint64_t header_length(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
+  if (file.size() < kLengthBytes)
+    throw Error(kind, where, "the file has " + std::to_string(file.size()) + " bytes; a safetensors file has 8 or more",
+                "it was cut off, or is something else");
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(file[i]);
+  if (length > kMaxHeader)
+    throw Error(kind, where, "the header's length " + std::to_string(length) + " is over 100,000,000",
+                "this is not a safetensors file, or it is damaged");
+  if (length > file.size() - kLengthBytes)
+    throw Error(kind, where,
+                "the header's length is " + std::to_string(length) + ", but only " +
+                    std::to_string(file.size() - kLengthBytes) + " bytes follow",
+                "the file was cut off");
+  return length;
+}
+
+// Every byte after the header belongs to one tensor.
+void check_cover(const std::vector<HeaderTensor>& tensors, std::uint64_t data_bytes, std::string_view where,
+                 ErrorKind kind) {
+  std::uint64_t at = 0;
+  for (const HeaderTensor& tensor : tensors) {
+    if (tensor.begin != at)
+      throw Error(kind, where,
+                  "tensor '" + tensor.name + "': its data begins at byte " + std::to_string(tensor.begin) +
+                      " of the data, and the tensor before it ends at " + std::to_string(at));
+    at = tensor.end;
+  }
+  if (at > data_bytes)
+    throw Error(kind, where,
+                "tensors need " + std::to_string(at) + " bytes of data, and the file has " + std::to_string(data_bytes),
+                "the file was cut off");
+  if (at < data_bytes)
+    throw Error(kind, where, std::to_string(data_bytes - at) + " bytes at the end belong to no tensor");
+}
+
+}  // namespace
+
+SafetensorsReader SafetensorsReader::open(const std::string& path, ErrorKind kind) {
+  auto file = MappedFile::open(path, kind);
+  SafetensorsReader reader = parse(file->bytes(), path, kind);
+  reader.file_ = std::move(file);
+  return reader;
+}
+
+SafetensorsReader SafetensorsReader::parse(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
+  const std::uint64_t length = header_length(file, where, kind);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+  Header header = parse_safetensors_header(text, where, kind);
+  const std::span<const std::byte> data = file.subspan(kLengthBytes + length);
+  std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
+    return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
+  });
+  check_cover(header.tensors, data.size(), where, kind);
+
+  SafetensorsReader reader;
+  reader.where_ = where;
+  reader.kind_ = kind;
+  reader.metadata_ = std::move(header.metadata);
+  reader.entries_.reserve(header.tensors.size());
+  for (HeaderTensor& tensor : header.tensors) {
+    reader.by_name_.emplace(tensor.name, reader.entries_.size());
+    const std::uint64_t bytes = tensor.end - tensor.begin;
+    reader.entries_.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape),
+                               kLengthBytes + length + tensor.begin, bytes, data.subspan(tensor.begin, bytes)});
+  }
+  return reader;
+}
+
+const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  return found == by_name_.end() ? nullptr : &entries_[found->second];
+}
+
+const SafetensorsEntry& SafetensorsReader::at(std::string_view name) const {
+  if (const SafetensorsEntry* entry = find(name)) return *entry;
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : entries_) names.push_back(entry.name);
+  const std::string nearest = nearest_name(name, names);
+  throw Error(kind_, where_, "it has no tensor '" + std::string(name) + "'",
+              nearest.empty() ? std::string() : "the nearest name in it is '" + nearest + "'");
+}
+
+}  // namespace ditto::formats

@@ -1,0 +1,128 @@
+#include "core/formats/shard.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <unordered_set>
+
+#include "core/formats/json.h"
+
+namespace ditto::formats {
+
+namespace {
+
+std::string shortened(std::string_view text) {
+  return text.size() <= 40 ? std::string(text) : std::string(text.substr(0, 40)) + "…";
+}
+
+nlohmann::json json_field(std::string_view json, const std::string& field, std::string_view where) {
+  const auto object = parse_json(json, where, ErrorKind::data);
+  const auto it = object.is_object() ? object.find(field) : object.end();
+  if (!object.is_object() || it == object.end())
+    throw Error(ErrorKind::data, where, "there is no field \"" + field + "\"", "add it, or name another field");
+  return *it;
+}
+
+}  // namespace
+
+MemberName split_member_name(std::string_view name) {
+  const auto slash = name.rfind('/');
+  const auto dot = name.find('.', slash == std::string_view::npos ? 0 : slash + 1);
+  if (dot == std::string_view::npos) return {std::string(name), ""};
+  MemberName out{std::string(name.substr(0, dot)), std::string(name.substr(dot + 1))};
+  for (char& c : out.extension)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return out;
+}
+
+const ShardMember* ShardSample::find(std::string_view extension) const {
+  for (const auto& member : members)
+    if (member.extension == extension) return &member;
+  return nullptr;
+}
+
+std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where) {
+  std::vector<ShardSample> samples;
+  std::unordered_set<std::string> seen;
+  for (const auto& member : index.members) {
+    auto name = split_member_name(member.name);
+    if (samples.empty() || samples.back().key != name.key) {
+      if (!seen.insert(name.key).second)
+        throw Error(ErrorKind::data, std::string(where) + ":" + member.name,
+                    "its sample \"" + name.key + "\" stands in two places of the shard",
+                    "keep the files of one sample next to each other, and give each sample its own name");
+      samples.push_back({std::move(name.key), {}});
+    } else if (samples.back().find(name.extension)) {
+      throw Error(ErrorKind::data, std::string(where) + ":" + member.name, "this member is there twice",
+                  "give each sample its own name");
+    }
+    samples.back().members.push_back({std::move(name.extension), member.offset, member.size});
+  }
+  return samples;
+}
+
+std::int64_t parse_label(std::string_view text, std::string_view where) {
+  constexpr std::string_view kSpace = " \t\r\n";
+  const auto first = text.find_first_not_of(kSpace);
+  const auto last = text.find_last_not_of(kSpace);
+  const auto digits = first == std::string_view::npos ? std::string_view{} : text.substr(first, last - first + 1);
+  std::int64_t value = -1;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size() || value < 0)
+    throw Error(ErrorKind::data, where, "the label is \"" + shortened(text) + "\"; expected an integer, 0 or more",
+                "write the class as a number");
+  return value;
+}
+
+std::int64_t json_label(std::string_view json, const std::string& field, std::string_view where) {
+  const auto value = json_field(json, field, where);
+  if (!value.is_number_integer() || value < 0 || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
+    throw Error(ErrorKind::data, where,
+                "field \"" + field + "\" is " + shortened(value.dump()) + "; expected an integer, 0 or more",
+                "write the class as a number");
+  return value.get<std::int64_t>();
+}
+
+std::string json_text(std::string_view json, const std::string& field, std::string_view where) {
+  const auto value = json_field(json, field, where);
+  if (!value.is_string())
+    throw Error(ErrorKind::data, where,
+                "field \"" + field + "\" is " + shortened(value.dump()) + "; expected a string");
+  return value.get<std::string>();
+}
+
+std::shared_ptr<const RandomFile> RandomFile::open(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0)
+    throw Error(ErrorKind::data, path, std::string("cannot be opened: ") + std::strerror(errno), "check the path");
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
+    ::close(descriptor);
+    throw Error(ErrorKind::data, path, "is not a regular file", "check the path");
+  }
+  return std::shared_ptr<const RandomFile>(new RandomFile(descriptor, static_cast<std::uint64_t>(status.st_size)));
+}
+
+RandomFile::~RandomFile() { ::close(descriptor_); }
+
+std::vector<std::byte> RandomFile::read(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const {
+  if (offset > size_ || bytes > size_ - offset)
+    throw Error(ErrorKind::data, where, "lies beyond the end of its file", "write the file again");
+  std::vector<std::byte> out(bytes);
+  for (std::uint64_t done = 0; done < bytes;) {
+    const auto got = ::pread(descriptor_, out.data() + done, bytes - done, static_cast<off_t>(offset + done));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw Error(ErrorKind::data, where, std::string("cannot be read: ") + std::strerror(errno));
+    if (got == 0) throw Error(ErrorKind::data, where, "ends early: its file became shorter", "write the file again");
+    done += static_cast<std::uint64_t>(got);
+  }
+  return out;
+}
+
+}  // namespace ditto::formats

@@ -1,0 +1,64 @@
+// Tar shards in WebDataset's convention: the members of one sample stand next to each other and share a key, which is
+// the path up to the first dot of the file's name; what follows the dot says what a member is: "0007.png", "0007.cls".
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/formats/tar.h"
+
+namespace ditto::formats {
+
+struct MemberName {
+  std::string key;
+  std::string extension;  // lower case, without the dot; "" where the name has none
+};
+MemberName split_member_name(std::string_view name);
+
+struct ShardMember {
+  std::string extension;
+  std::uint64_t offset;  // of its first byte in the file
+  std::uint64_t size;    // bytes
+};
+
+struct ShardSample {
+  std::string key;
+  std::vector<ShardMember> members;                           // in the archive's order
+  const ShardMember* find(std::string_view extension) const;  // null: it has none
+};
+
+// The samples of one shard, in the archive's order. Throws Error(data) where two members of one sample have the same
+// extension, or the same key comes back after other samples.
+std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where);
+
+// A label as text: one integer >= 0 with white space around it. Throws Error(data) at `where`.
+std::int64_t parse_label(std::string_view text, std::string_view where);
+
+// One field of a JSON object, as an integer >= 0 or as text. Throws Error(data) at `where`.
+std::int64_t json_label(std::string_view json, const std::string& field, std::string_view where);
+std::string json_text(std::string_view json, const std::string& field, std::string_view where);
+
+// A file read by position, from any number of threads. Unlike a mapping, a file that shrinks gives an Error(data).
+class RandomFile {
+ public:
+  static std::shared_ptr<const RandomFile> open(const std::string& path);  // Error(data)
+  ~RandomFile();
+  RandomFile(const RandomFile&) = delete;
+  RandomFile& operator=(const RandomFile&) = delete;
+
+  std::uint64_t size() const { return size_; }
+  // `where` names the part in messages.
+  std::vector<std::byte> read(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const;
+
+ private:
+  RandomFile(int descriptor, std::uint64_t size) : descriptor_(descriptor), size_(size) {}
+  int descriptor_;
+  std::uint64_t size_;
+};
+
+}  // namespace ditto::formats

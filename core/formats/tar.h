@@ -1,0 +1,55 @@
+// Tar archives as data shards: an index of the members' places, and a writer whose bytes depend on nothing but the
+// members (no times, no owners).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/formats/mapped_file.h"
+
+namespace ditto::formats {
+
+struct TarMember {
+  std::string name;      // as stored, UTF-8 where the archive says so; never to be used as a path on disk
+  std::uint64_t offset;  // of its first byte of data in the file
+  std::uint64_t size;    // bytes
+};
+
+struct TarIndex {
+  std::vector<TarMember> members;  // regular files only, in the archive's order
+  std::string damage;  // empty: the archive is whole. Otherwise what and at which byte; members lie before it
+};
+
+enum class OnDamage { refuse, report };
+
+// Reads ustar, v7, pax and GNU archives (long names, sizes over 8 GiB), uncompressed. Damage: a header whose checksum
+// is wrong, a member that is cut off, no end mark (an archive cut off between two members), a sparse member.
+// OnDamage::refuse throws Error(data) "FILE: … at byte N"; report returns the whole members before it. A file that is
+// no tar at all, or cannot be read, is an Error(data) in both.
+TarIndex index_tar(const std::string& path, OnDamage on_damage = OnDamage::refuse);
+TarIndex index_tar(std::span<const std::byte> file, std::string_view where, OnDamage on_damage = OnDamage::refuse);
+
+// Writes the GNU form: names as their bytes, long ones in a header of their own. Mode 0644, owner 0, time 0.
+class TarWriter {
+ public:
+  explicit TarWriter(const std::string& path);  // Error(data)
+  ~TarWriter();                                 // closes; without finish() the file is incomplete
+  TarWriter(const TarWriter&) = delete;
+  TarWriter& operator=(const TarWriter&) = delete;
+
+  void add(const std::string& name, std::span<const std::byte> bytes);
+  void add(const std::string& name, std::string_view text);
+  void finish(Sync sync = Sync::none);
+  std::uint64_t bytes_written() const;  // of members' data so far
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace ditto::formats

@@ -1,0 +1,141 @@
+// Samples made from their number: for tests, benchmarks, and as the shortest example of a source.
+#include <array>
+#include <cmath>
+
+#include <ATen/Functions.h>
+
+#include <ditto/data.h>
+#include <ditto/error.h>
+#include <ditto/random.h>
+
+namespace {
+
+using ditto::Purpose;
+using ditto::Sample;
+
+struct Options {
+  std::string content = "shapes";
+  int64_t samples = 1024, validation_samples = 128;
+  int64_t classes = 10;
+  int64_t channels = 3, height = 32, width = 32;
+  double mean = 0.5, spread = 0.1;
+  int64_t seed = 0;
+
+  void read(ditto::OptionReader& option) {
+    option("content", content,
+           "\"shapes\": one coloured shape a picture; \"clusters\": a Gaussian around its class's own mean picture; "
+           "\"noise\": standard normal numbers, as latents have")
+        .one_of({"shapes", "clusters", "noise"});
+    option("samples", samples, "samples in one pass of the training part").at_least(1);
+    option("validation_samples", validation_samples, "samples of the held-out part").at_least(1);
+    option("classes", classes, "number of classes; sample i has class i modulo this; 0: no labels").at_least(0);
+    option("channels", channels, "channels of a picture").at_least(1);
+    option("height", height, "rows of a picture").at_least(1);
+    option("width", width, "columns of a picture").at_least(1);
+    option("mean", mean, "clusters: standard deviation of the classes' means, for each number").at_least(0.0);
+    option("spread", spread, "clusters: standard deviation within a class").at_least(0.0);
+    option("seed", seed, "names the data; it is not the run's seed").at_least(0);
+  }
+};
+
+constexpr std::uint32_t kMeans = 1, kHeldOut = 2;  // series: numbers that must not be a sample's
+
+// The data's own seeds lie apart from those of runs, so that no sample repeats a run's noise.
+std::uint64_t apart(int64_t seed) { return static_cast<std::uint64_t>(seed) * 0x9E3779B97F4A7C15ull + 0x5D1770DA7Aull; }
+
+// How far inside the unit shape a point is: positive inside. 0 disk, 1 square, 2 diamond, 3 ring.
+double inside(int64_t shape, double x, double y) {
+  const double radius = std::hypot(x, y);
+  switch (shape % 4) {
+    case 0: return 1 - radius;
+    case 1: return 1 - std::max(std::abs(x), std::abs(y)) / 0.85;
+    case 2: return 1 - (std::abs(x) + std::abs(y)) / 1.2;
+    default: return 0.3 - std::abs(radius - 0.75);
+  }
+}
+
+class Synthetic final : public ditto::Source {
+ public:
+  using Options = ::Options;
+
+  Synthetic(const Options& options, const Needs& needs)
+      : options_(options), held_out_(needs.split == ditto::SplitOf::validation), random_(apart(options.seed)) {}
+
+  int64_t size() const override { return held_out_ ? options_.validation_samples : options_.samples; }
+  int64_t classes() const override { return options_.classes; }
+
+  std::vector<ditto::TensorSpec> spec() const override {
+    const char* range = options_.content == "shapes" ? "-1 … 1" : "any";
+    std::vector<ditto::TensorSpec> out{
+        {"image", at::kFloat, {options_.channels, options_.height, options_.width}, range}};
+    if (options_.classes > 0) out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1)});
+    return out;
+  }
+
+  Sample read(int64_t index) const override {
+    const int64_t label = options_.classes > 0 ? index % options_.classes : 0;
+    Sample sample;
+    sample.place = (held_out_ ? "synthetic validation sample " : "synthetic sample ") + std::to_string(index);
+    sample.tensors["image"] = options_.content == "noise"      ? normal(index, series())
+                              : options_.content == "clusters" ? cluster(index, label)
+                                                               : shape(index, label);
+    if (options_.classes > 0) sample.tensors["label"] = torch::scalar_tensor(label, torch::kLong);
+    return sample;
+  }
+
+  std::string fingerprint() const override {
+    ditto::OptionReader reader({});
+    Options(options_).read(reader);
+    std::string text = "synthetic 1";
+    for (const auto& option : reader.declared()) text += ", " + option.name + " = " + ditto::to_text(option.value);
+    return text;
+  }
+
+ private:
+  std::uint32_t series() const { return held_out_ ? kHeldOut : 0; }
+
+  torch::Tensor normal(int64_t id, std::uint32_t series) const {
+    return random_.normal(Purpose::noise, std::array{id}, {options_.channels, options_.height, options_.width}, at::kFloat,
+                          series)[0];
+  }
+
+  torch::Tensor cluster(int64_t index, int64_t label) const {
+    return normal(label, kMeans) * options_.mean + normal(index, series()) * options_.spread;
+  }
+
+  // A shape and a colour of its class's own, anywhere in the picture, on black (-1), with soft edges one pixel wide.
+  torch::Tensor shape(int64_t index, int64_t label) const {
+    const auto drawn = random_.uniform(Purpose::noise, std::array{index}, {3}, at::kDouble, series());
+    const double* u = drawn.const_data_ptr<double>();
+    const double least = static_cast<double>(std::min(options_.height, options_.width));
+    const double radius = least * (0.2 + 0.15 * u[0]);
+    const double y0 = radius + u[1] * (static_cast<double>(options_.height) - 2 * radius);
+    const double x0 = radius + u[2] * (static_cast<double>(options_.width) - 2 * radius);
+    auto out = torch::empty({options_.channels, options_.height, options_.width});
+    auto* to = out.data_ptr<float>();
+    for (int64_t c = 0; c < options_.channels; ++c) {
+      const double colour = colour_of(label, c);
+      for (int64_t y = 0; y < options_.height; ++y)
+        for (int64_t x = 0; x < options_.width; ++x) {
+          const double depth = inside(label, (static_cast<double>(x) + 0.5 - x0) / radius, (static_cast<double>(y) + 0.5 - y0) / radius);
+          *to++ = static_cast<float>(2 * colour * std::clamp(depth * radius + 0.5, 0.0, 1.0) - 1);
+        }
+    }
+    return out;
+  }
+
+  // 0 … 1; hues around the colour circle, one a class. A grey picture has one level a class.
+  double colour_of(int64_t label, int64_t channel) const {
+    const double hue = static_cast<double>(label) / static_cast<double>(std::max<int64_t>(options_.classes, 1));
+    if (options_.channels == 1) return 1 - 0.6 * hue;
+    return 0.6 + 0.4 * std::cos(2 * M_PI * (hue - static_cast<double>(channel) / static_cast<double>(options_.channels)));
+  }
+
+  Options options_;
+  bool held_out_;
+  ditto::Random random_;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Source, Synthetic, "synthetic", "1.0.0", "Apache-2.0", "shapes, Gaussian clusters or noise made from a number")

@@ -1,0 +1,1 @@
+set(plugin_libraries ditto_formats)  # the parsers of tar, pictures and JSON

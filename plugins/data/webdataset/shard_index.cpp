@@ -1,0 +1,160 @@
+#include "shard_index.h"
+
+#include <glob.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include <ditto/error.h>
+
+namespace webdataset {
+
+namespace {
+
+using ditto::Error;
+using ditto::ErrorKind;
+using ditto::formats::ShardSample;
+
+constexpr std::size_t kIndexThreads = 8;  // mostly waiting for the disk
+
+std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
+
+std::vector<std::string> matches_of(const std::string& pattern) {
+  glob_t found{};
+  std::vector<std::string> out;
+  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  ::globfree(&found);
+  return out;
+}
+
+struct OneShard {
+  std::vector<Item> items;
+  std::vector<std::string> warnings;
+};
+
+Range range_of(const ditto::formats::ShardMember& member) { return {member.offset, member.size}; }
+
+// What the sample lacks: "" for nothing, otherwise the extension.
+std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
+  for (const auto& extension : wanted.image) {
+    if (const auto* member = sample.find(extension)) {
+      item.extension = extension;
+      item.image = range_of(*member);
+      break;
+    }
+  }
+  if (item.extension.empty()) return wanted.image.front();
+  for (const auto& [place, range] : {std::pair{&wanted.label, &item.label}, {&wanted.caption, &item.caption}}) {
+    if (!place->wanted()) continue;
+    const auto* member = sample.find(place->extension);
+    if (!member) return place->extension;
+    *range = range_of(*member);
+  }
+  return {};
+}
+
+OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& wanted) {
+  const auto tar = ditto::formats::index_tar(path, ditto::formats::OnDamage::report);
+  const auto samples = ditto::formats::shard_samples(tar, path);
+  OneShard out;
+  std::size_t without_picture = 0;
+  std::string first_without;
+  for (const auto& sample : samples) {
+    Item item{number, sample.key, {}, {}, {}, {}};
+    const std::string missing = fill(item, sample, wanted);
+    if (missing.empty()) {
+      out.items.push_back(std::move(item));
+    } else if (!tar.damage.empty() && &sample == &samples.back()) {
+      break;  // the damage took the rest of this sample
+    } else if (item.extension.empty()) {
+      if (without_picture++ == 0) first_without = sample.key;
+    } else {
+      throw Error(ErrorKind::data, path + ":" + sample.key + "." + item.extension,
+                  "this picture has no member \"" + sample.key + "." + missing + "\" beside it",
+                  "add it to the shard, or set data.label or data.caption to what is there (\"none\": not used)");
+    }
+  }
+  if (!tar.damage.empty())
+    out.warnings.push_back(path + ": " + tar.damage + "; " + std::to_string(out.items.size()) + " samples before it kept");
+  if (without_picture > 0)
+    out.warnings.push_back(path + ":" + first_without + " has no picture; " + std::to_string(without_picture) +
+                           " such samples left out");
+  return out;
+}
+
+std::vector<OneShard> index_all(const std::vector<std::string>& paths, const Wanted& wanted) {
+  std::vector<OneShard> shards(paths.size());
+  std::vector<std::exception_ptr> errors(paths.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < paths.size();) {
+      try {
+        shards[i] = index_one(paths[i], static_cast<std::uint32_t>(i), wanted);
+      } catch (...) {
+        errors[i] = std::current_exception();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < std::min(kIndexThreads, paths.size()); ++i) threads.emplace_back(work);
+    work();
+  }
+  for (const auto& error : errors)
+    if (error) std::rethrow_exception(error);
+  return shards;
+}
+
+}  // namespace
+
+TextPlace TextPlace::parse(const std::string& text) {
+  if (text == "none") return {};
+  const auto colon = text.find(':');
+  if (colon == std::string::npos) return {text, {}};
+  return {text.substr(0, colon), text.substr(colon + 1)};
+}
+
+std::string ShardIndex::place(const Item& item, const std::string& extension) const {
+  return file_name(paths[item.shard]) + ":" + item.key + "." + extension;
+}
+
+std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
+                                       const std::string& option) {
+  std::vector<std::string> paths;
+  std::set<std::string> seen;
+  for (const auto& pattern : patterns) {
+    const std::string full = (std::filesystem::path(folder) / pattern).lexically_normal().string();
+    const auto found = matches_of(full);
+    if (found.empty())
+      throw Error(ErrorKind::config, option, "no file matches \"" + full + "\"",
+                  "check the path (relative ones start at the recipe's folder; *, ? and [0-9] are understood)");
+    for (const auto& path : found) {
+      if (!seen.insert(path).second)
+        throw Error(ErrorKind::config, option, "shard \"" + path + "\" is named twice", "name it once");
+      paths.push_back(path);
+    }
+  }
+  return paths;
+}
+
+ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted) {
+  ShardIndex index;
+  index.paths = std::move(paths);
+  for (auto& shard : index_all(index.paths, wanted)) {
+    std::move(shard.items.begin(), shard.items.end(), std::back_inserter(index.items));
+    std::move(shard.warnings.begin(), shard.warnings.end(), std::back_inserter(index.warnings));
+  }
+  for (const auto& path : index.paths) index.bytes.push_back(std::filesystem::file_size(path));
+  if (index.items.empty())
+    throw Error(ErrorKind::data, index.paths.front(),
+                "none of the " + std::to_string(index.paths.size()) + " shards holds a whole sample" +
+                    (index.warnings.empty() ? "" : " (" + index.warnings.front() + ")"),
+                "look inside with `ditto data inspect`");
+  return index;
+}
+
+}  // namespace webdataset

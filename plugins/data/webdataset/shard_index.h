@@ -1,0 +1,54 @@
+// Which samples a list of tar shards holds, and where their bytes are.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/formats/shard.h"
+
+namespace webdataset {
+
+// Where a label or a caption stands: "cls" (the whole member), "json:label" (a field of it), or "none".
+struct TextPlace {
+  std::string extension;  // empty: not wanted
+  std::string field;      // empty: the whole member
+  static TextPlace parse(const std::string& text);
+  bool wanted() const { return !extension.empty(); }
+};
+
+struct Range {
+  std::uint64_t offset = 0, size = 0;
+};
+
+struct Item {
+  std::uint32_t shard;
+  std::string key;
+  std::string extension;  // of the picture
+  Range image, label, caption;
+};
+
+struct ShardIndex {
+  std::vector<std::string> paths;     // in the order of their samples
+  std::vector<std::uint64_t> bytes;   // of each file
+  std::vector<Item> items;
+  std::vector<std::string> warnings;  // damage and what was left out for it
+
+  std::string place(const Item& item, const std::string& extension) const;  // "train-000000.tar:0007.png"
+};
+
+struct Wanted {
+  std::vector<std::string> image;  // extensions
+  TextPlace label, caption;
+};
+
+// Expands paths and globs (relative ones start at `folder`), each in alphabetical order. Throws Error(config), through
+// `where` and `option`, for a pattern that matches nothing and for a shard named twice.
+std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
+                                       const std::string& option);
+
+// Reads the headers of all shards, several at a time. A damaged shard keeps its whole samples. Throws Error(data) for a
+// picture without the label or caption that is wanted, and where nothing is left.
+ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted);
+
+}  // namespace webdataset

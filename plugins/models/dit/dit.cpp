@@ -1,0 +1,257 @@
+// DiT with adaLN-Zero: W. Peebles and S. Xie, "Scalable diffusion models with transformers", 2023 (arXiv:2212.09748).
+//
+// Legend: B samples, T tokens here, D width, N heads, K = D / N head width, P patch side.
+#include <ditto/ditto.h>
+
+#include <array>
+
+namespace {
+
+using ditto::Batch;
+using ditto::Context;
+using ditto::Split;
+using ditto::Stream;
+using ditto::Unit;
+using torch::Tensor;
+
+struct Size {
+  const char* name;
+  int64_t depth, width, heads;
+};
+constexpr std::array<Size, 4> kSizes{
+    {{"S", 12, 384, 6}, {"B", 12, 768, 12}, {"L", 24, 1024, 16}, {"XL", 28, 1152, 16}}};
+
+struct DitOptions {
+  std::string preset, convention = "facebook";
+  int64_t depth = 12, width = 384, heads = 6, patch = 2, mlp_ratio = 4;
+
+  void read(ditto::OptionReader& option) {
+    std::vector<std::string> names{""};
+    for (const auto& size : kSizes)
+      for (const char* p : {"/2", "/4", "/8"}) names.push_back(std::string(size.name) + p);
+    option("preset", preset, "size of the paper, as in \"XL/2\"; the options below override its parts").one_of(names);
+    for (const auto& size : kSizes)
+      if (const std::string name = size.name; preset.starts_with(name + "/")) {
+        depth = size.depth, width = size.width, heads = size.heads;
+        patch = preset.back() - '0';
+      }
+    option("depth", depth, "number of transformer blocks").at_least(1);
+    option("width", width, "token width D").at_least(4);
+    option("heads", heads, "attention heads N; must divide the width").at_least(1);
+    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
+    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").at_least(1);
+    option("convention", convention,
+           "two published functions: \"facebook\" divides time frequencies by 128, the MLP's norm has eps 1e-6; "
+           "\"diffusers\" 127, 1e-5")
+        .one_of({"facebook", "diffusers"});
+    if (width % heads != 0)
+      option.reject("heads", "= " + std::to_string(heads) + " does not divide model.width = " + std::to_string(width),
+                    "use " + divisors());
+    if (width % 4 != 0)
+      option.reject("width", "= " + std::to_string(width) + " is not a multiple of 4", "the position table needs it");
+  }
+
+ private:
+  std::string divisors() const {  // of the width, nearest to the heads asked for
+    int64_t below = heads, above = heads;
+    while (width % below != 0) --below;
+    while (above < width && width % above != 0) ++above;
+    return std::to_string(below) + " or " + std::to_string(above);
+  }
+};
+
+// x <- x + gate * f(norm(x) * (1 + scale) + shift), for attention and then for the MLP.
+struct Block : ditto::Layer {
+  explicit Block(const DitOptions& o)
+      : modulation(zero_linear("modulation", o.width, 6 * o.width, Split::columns({6 * o.width}).gathered())),
+        qkv(linear("qkv", o.width, 3 * o.width, Split::heads({o.heads, o.heads, o.heads}, o.width / o.heads))),
+        proj(linear("proj", o.width, o.width, Split::rows())),
+        up(linear("up", o.width, o.mlp_ratio * o.width, Split::columns({o.mlp_ratio * o.width}))),
+        down(linear("down", o.mlp_ratio * o.width, o.width, Split::rows())),
+        head_width(o.width / o.heads),
+        mlp_eps(o.convention == "diffusers" ? 1e-5 : 1e-6) {}
+
+  Tensor forward(const Stream& s, Context& ctx) {
+    const auto m = modulation(torch::silu(s.condition.cond_BD), ctx).chunk(6, -1);
+    const auto a = attention(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), s, ctx);
+    const auto x_BTD = ctx.ops.gated_residual(s.x_BTD, m[2], a, s);
+    const auto h = ctx.ops.norm_modulate(x_BTD, m[3], m[4], s, mlp_eps);
+    return ctx.ops.gated_residual(x_BTD, m[5], down(ctx.ops.linear_gelu_tanh(h, up, ctx), ctx), s);
+  }
+
+  Tensor attention(const Tensor& x_BTD, const Stream& s, Context& ctx) {
+    return ctx.attention_unit(qkv, proj, x_BTD, [&](const Tensor& x) {
+      const auto qkv_BTNK = qkv(x, ctx).unflatten(-1, {3, -1, head_width}).unbind(-3);  // N is what is here of it
+      return proj(ctx.attention(qkv_BTNK[0], qkv_BTNK[1], qkv_BTNK[2], ditto::Pattern::full, s).flatten(-2), ctx);
+    });
+  }
+
+  ditto::Linear modulation, qkv, proj, up, down;
+  int64_t head_width;
+  double mlp_eps;
+};
+
+struct Dit final : ditto::Model {
+  using Options = DitOptions;
+
+  Dit(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
+    if (spec.x.size() != 3)
+      throw ditto::Error(ditto::ErrorKind::config, "model \"dit\"",
+                         "takes pictures [C, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "choose a model for video");
+    if (spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
+                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(spec.x[1]) + " x " +
+                             std::to_string(spec.x[2]),
+                         "choose a patch that divides both sides");
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, o.width);
+    time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, o.convention == "diffusers" ? 127.0 : 128.0);
+    if (spec.classes > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, o.width);
+    for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
+    final_modulation =
+        zero_linear(Unit::head, "final_modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered());
+    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * spec.out_channels);
+  }
+
+  ditto::Conditioning condition(const Batch& in, Context& ctx) override {
+    auto cond_BD = time->forward(in.at("t"), ctx);
+    if (label) cond_BD = cond_BD + label->forward(in.at("label"), ctx);
+    return {.cond_BD = cond_BD, .text_BSE = {}, .text_mask_BS = {}};
+  }
+
+  Stream tokens(const Batch& in, Context& ctx) override {
+    Stream s;
+    s.grid = patches->grid(in.at("x"));
+    s.x_BTD = patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, options.width).to(ctx.options());
+    return s;
+  }
+
+  int64_t depth() const override { return options.depth; }
+
+  Stream run_block(int64_t i, Stream s, Context& ctx) override {
+    s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
+    return s;
+  }
+
+  Tensor head(const Stream& s, Context& ctx) override {
+    const auto m = final_modulation(torch::silu(s.condition.cond_BD), ctx).chunk(2, -1);
+    return patches->unpatchify(out(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), ctx), s.grid);
+  }
+
+  bool token_local() const override { return true; }
+
+  std::vector<ditto::TensorSpec> spec() const override {
+    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
+                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    if (label)
+      inputs.push_back(
+          {"label", torch::kLong, {}, "0 to " + std::to_string(spec_.classes) + ", the last is the null class"});
+    return inputs;
+  }
+
+  Batch without_condition(Batch in, const Tensor& which_B) const override {
+    if (label)
+      in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
+    return in;
+  }
+
+  // Every linear map of a block sees each token, the modulation each sample; attention multiplies T x T twice.
+  double flops(const Batch& in) const override {
+    const auto D = static_cast<double>(options.width), P2 = static_cast<double>(options.patch * options.patch);
+    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()), L = static_cast<double>(options.depth);
+    const double block = T * (4 + 2 * static_cast<double>(options.mlp_ratio)) * D * D + 6 * D * D + 2 * T * T * D;
+    const double ends = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 2 * D * D + 256 * D + D * D;
+    return 2 * static_cast<double>(in.at("x").size(0)) * (L * block + ends);
+  }
+
+  int64_t fixed_parameters() const override { return grid().tokens() * options.width; }  // the position table
+
+  std::vector<std::string> foreign_formats() const override { return {"facebook-dit", "diffusers"}; }
+  ditto::ForeignFormat foreign(const std::string& format) const override {
+    if (format == "facebook-dit") return facebook();
+    if (format == "diffusers") return diffusers();
+    return Model::foreign(format);
+  }
+
+ private:
+  ditto::Grid grid() const { return {1, spec_.x[1] / options.patch, spec_.x[2] / options.patch}; }
+  std::vector<int64_t> convolution() const { return {options.width, spec_.x[0], options.patch, options.patch}; }
+
+  struct Names {
+    ditto::ForeignFormat format;
+    void layer(const std::string& ours, const std::vector<std::string>& theirs,
+               std::vector<int64_t> weight_shape = {}) {
+      for (const char* leaf : {".weight", ".bias"}) {
+        std::vector<std::string> names;
+        for (const auto& name : theirs) names.push_back(name + leaf);
+        format.tensors.push_back({ours + leaf, names, leaf[1] == 'w' ? weight_shape : std::vector<int64_t>{}});
+      }
+    }
+  };
+
+  ditto::ForeignFormat facebook() const {
+    Names n;
+    n.layer("patches.map", {"x_embedder.proj"}, convolution());
+    n.layer("time.in", {"t_embedder.mlp.0"});
+    n.layer("time.out", {"t_embedder.mlp.2"});
+    if (label) n.format.tensors.push_back({"label.table", {"y_embedder.embedding_table.weight"}, {}});
+    for (int64_t i = 0; i < options.depth; ++i) {
+      const std::string b = "blocks." + std::to_string(i) + ".";
+      n.layer(b + "modulation", {b + "adaLN_modulation.1"});
+      n.layer(b + "qkv", {b + "attn.qkv"});
+      n.layer(b + "proj", {b + "attn.proj"});
+      n.layer(b + "up", {b + "mlp.fc1"});
+      n.layer(b + "down", {b + "mlp.fc2"});
+    }
+    n.layer("final_modulation", {"final_layer.adaLN_modulation.1"});
+    n.layer("out", {"final_layer.linear"});
+    n.format.constants["pos_embed"] = ditto::sincos_positions(grid(), options.width).to(torch::kFloat).unsqueeze(0);
+    return n.format;
+  }
+
+  ditto::ForeignFormat diffusers() const {
+    Names n;
+    n.layer("patches.map", {"pos_embed.proj"}, convolution());
+    for (int64_t i = 0; i < options.depth; ++i) {
+      const std::string ours = "blocks." + std::to_string(i) + ".",
+                        theirs = "transformer_blocks." + std::to_string(i) + ".";
+      n.layer(ours + "modulation", {theirs + "norm1.linear"});
+      n.layer(ours + "qkv", {theirs + "attn1.to_q", theirs + "attn1.to_k", theirs + "attn1.to_v"});
+      n.layer(ours + "proj", {theirs + "attn1.to_out.0"});
+      n.layer(ours + "up", {theirs + "ff.net.0.proj"});
+      n.layer(ours + "down", {theirs + "ff.net.2"});
+    }
+    n.layer("final_modulation", {"proj_out_1"});
+    n.layer("out", {"proj_out_2"});
+    embedders_once_a_block(n);
+    return n.format;
+  }
+
+  // diffusers keeps the same time and label embedders in every block; ours are read from the first.
+  void embedders_once_a_block(Names& n) const {
+    const auto emb = [](int64_t i) { return "transformer_blocks." + std::to_string(i) + ".norm1.emb."; };
+    n.layer("time.in", {emb(0) + "timestep_embedder.linear_1"});
+    n.layer("time.out", {emb(0) + "timestep_embedder.linear_2"});
+    std::vector<std::string> tails;
+    for (const char* layer : {"timestep_embedder.linear_1", "timestep_embedder.linear_2"})
+      for (const char* leaf : {".weight", ".bias"}) tails.push_back(std::string(layer) + leaf);
+    if (label) {
+      tails.emplace_back("class_embedder.embedding_table.weight");
+      n.format.tensors.push_back({"label.table", {emb(0) + tails.back()}, {}});
+    }
+    for (int64_t i = 1; i < options.depth; ++i)
+      for (const auto& tail : tails) n.format.copies[emb(i) + tail] = emb(0) + tail;
+  }
+
+  Options options;
+  ditto::ModelSpec spec_;
+  std::shared_ptr<ditto::PatchEmbed> patches;
+  std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::LabelEmbed> label;
+  std::vector<std::shared_ptr<Block>> blocks;
+  ditto::Linear final_modulation, out;
+};
+
+}  // namespace
+
+DITTO_MODEL_PLUGIN(Dit, "dit", "1.0.0", "Apache-2.0", "DiT with adaLN-Zero (Peebles and Xie, 2023)")

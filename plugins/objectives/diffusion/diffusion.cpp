@@ -1,0 +1,74 @@
+// Denoising: a schedule corrupts the samples, the model predicts the schedule's target.
+#include <ditto/ditto.h>
+
+namespace {
+
+using ditto::Batch;
+using ditto::Context;
+using ditto::Phase;
+using ditto::Purpose;
+using torch::Tensor;
+
+struct DiffusionOptions {
+  double condition_dropout = 0.1;
+
+  void read(ditto::OptionReader& option) {
+    option("condition_dropout", condition_dropout, "share of the samples trained with the null condition, for guidance")
+        .between(0, 1);
+  }
+};
+
+struct Diffusion final : ditto::Objective {
+  using Options = DiffusionOptions;
+
+  Diffusion(const Options& o, const Needs& needs) : options(o), model(*needs.model), scheduler(*needs.scheduler) {}
+
+  Batch prepare(Batch batch, Context& ctx) const override {
+    const bool train = ctx.phase == Phase::train;
+    const Tensor& clean = batch.at("clean");
+    // Fixed times and noise in evaluation: validation losses of two steps differ by the weights alone.
+    const Purpose noise_for = train ? Purpose::noise : Purpose::validation;
+    const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, {}) : batch.at("time_u");
+    const auto time_B = scheduler.times(u_B);
+    const auto noise =
+        ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
+    const auto x_t =
+        clean * ditto::spread(scheduler.alpha(time_B), clean) + noise * ditto::spread(scheduler.sigma(time_B), clean);
+    batch["x"] = x_t * ditto::spread(scheduler.c_in(time_B), clean);
+    batch["x_t"] = x_t;
+    batch["t"] = scheduler.c_noise(time_B).to(torch::kFloat).to(ctx.device);
+    batch["time"] = time_B;
+    batch["noise"] = noise;
+    if (!train || options.condition_dropout == 0) return batch;
+    const auto drop_B =
+        ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(options.condition_dropout).to(ctx.device);
+    return model.without_condition(std::move(batch), drop_B);
+  }
+
+  std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context&) const override {
+    const Tensor& clean = batch.at("clean");
+    const Tensor& time_B = batch.at("time");
+    const auto full = prediction.to(clean.scalar_type());
+    const auto preconditioned = full * ditto::spread(scheduler.c_out(time_B), clean) +
+                                skipped(full, batch.at("x_t") * ditto::spread(scheduler.c_skip(time_B), clean));
+    return scheduler.losses(preconditioned, clean, batch.at("noise"), time_B);
+  }
+
+ private:
+  // c_skip x, with zeros for the channels of a learned variance.
+  static Tensor skipped(const Tensor& like, const Tensor& x) {
+    if (like.size(1) == x.size(1)) return x;
+    auto shape = x.sizes().vec();
+    shape[1] = like.size(1) - x.size(1);
+    return torch::cat({x, x.new_zeros(shape)}, 1);
+  }
+
+  Options options;
+  const ditto::Model& model;
+  const ditto::Scheduler& scheduler;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Objective, Diffusion, "diffusion", "1.0.0", "Apache-2.0",
+             "denoising with any scheduler, and dropout of the condition")

@@ -1,0 +1,221 @@
+// DDPM with improvements (Ho et al., arXiv:2006.11239; Nichol and Dhariwal, arXiv:2102.09672), as DiT trains with it:
+// linear betas, epsilon target, a variance learned between its two bounds, sampling on fewer times than were trained.
+//
+// Times are 0 ... timesteps - 1 and -1, which is the data themselves. Below, abar(t) = alpha(t)^2; "s" is the time
+// before t in a chain. A shorter chain is a chain of its own: its betas, posterior and variance bounds follow from abar
+// at its times alone.
+#include <torch/torch.h>
+
+#include <ditto/scheduler.h>
+
+namespace {
+
+using torch::Tensor;
+
+constexpr double kLn2 = 0.69314718055994530942;
+
+// One step t -> s of a chain, for n pairs of times: double [n] each.
+struct Chain {
+  Tensor mean_clean, mean_x;    // the posterior's mean is mean_clean x_0 + mean_x x_t (DDPM, eq. 7)
+  Tensor log_small, log_large;  // log of the posterior's variance (-inf at s = -1) and of beta
+
+  Chain(const Tensor& abar_t, const Tensor& abar_s) {
+    const auto beta = 1 - abar_t / abar_s;
+    mean_clean = beta * abar_s.sqrt() / (1 - abar_t);
+    mean_x = (1 - abar_s) * (1 - beta).sqrt() / (1 - abar_t);
+    log_small = (beta * (1 - abar_s) / (1 - abar_t)).log();
+    log_large = beta.log();
+  }
+};
+
+// The normal's distribution function by the tanh approximation that DiT's training code uses: losses compare to its
+// digits.
+Tensor normal_cdf(const Tensor& x) {
+  return 0.5 * (1 + torch::tanh(0.79788456080286535588 * (x + 0.044715 * x.pow(3))));
+}
+
+// -log of a Gaussian's mass in the bin of width 2/255 around x, in nats; the outermost bins are open (DDPM, eq. 13).
+Tensor discretised_nll(const Tensor& x, const Tensor& mean, const Tensor& log_variance) {
+  const auto precision = (-0.5 * log_variance).exp();
+  const auto upper = normal_cdf(precision * (x - mean + 1.0 / 255));
+  const auto lower = normal_cdf(precision * (x - mean - 1.0 / 255));
+  const auto mass = torch::where(x < -0.999, upper, torch::where(x > 0.999, 1 - lower, upper - lower));
+  return -mass.clamp_min(1e-12).log();
+}
+
+Tensor kl_divergence(const Tensor& mean_1, const Tensor& log_variance_1, const Tensor& mean_2,
+                     const Tensor& log_variance_2) {
+  return 0.5 * (log_variance_2 - log_variance_1 - 1 + (log_variance_1 - log_variance_2).exp() +
+                (mean_1 - mean_2).square() * (-log_variance_2).exp());
+}
+
+class Iddpm : public ditto::Scheduler {
+ public:
+  struct Options {
+    int64_t timesteps = 1000;
+    double beta_start = 1e-4, beta_end = 0.02;
+    std::string variance = "learned_range", spacing = "even";
+
+    void read(ditto::OptionReader& option) {
+      option("timesteps", timesteps, "length of the training chain").at_least(2);
+      option("beta_start", beta_start, "first beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
+      option("beta_end", beta_end, "last beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
+      option("variance", variance,
+             "learned_range: the model predicts it (twice the channels); or one of the two bounds")
+          .one_of({"learned_range", "fixed_small", "fixed_large"});
+      option("spacing", spacing, "sampling times: even, as DiT's '250'; ddim: an integer stride, as DiT's 'ddim50'")
+          .one_of({"even", "ddim"});
+      const double largest = std::max(beta_start, beta_end) * scale();
+      if (largest >= 1)
+        option.reject("timesteps", "makes a beta of " + std::to_string(largest) + ", and betas are below 1",
+                      "use more timesteps or smaller betas");
+    }
+    double scale() const { return 1000.0 / static_cast<double>(timesteps); }
+  };
+
+  Iddpm(const Options& options, const Needs&)
+      : options_(options), abar_(cumulative_alphas(options)), chain_(abar_.slice(0, 1), abar_.slice(0, 0, -1)) {
+    chain_.log_small[0] = chain_.log_small[1];  // its variance is 0; DiT's bound there is the next one's
+  }
+
+  // --- training ---
+  Tensor times(const Tensor& u_B) const override {
+    const auto count = static_cast<double>(options_.timesteps);
+    return (u_B.to(at::kDouble) * count).floor().clamp_max(count - 1);
+  }
+  Tensor alpha(const Tensor& t_B) const override { return at_times(abar_, t_B, 1).sqrt(); }
+  Tensor sigma(const Tensor& t_B) const override { return (1 - at_times(abar_, t_B, 1)).sqrt(); }
+  Tensor target(const Tensor&, const Tensor& noise, const Tensor&) const override { return noise; }
+  Tensor c_noise(const Tensor& t_B) const override { return t_B; }
+  int64_t out_channels(int64_t channels) const override { return learned() ? 2 * channels : channels; }
+
+  // The hybrid loss (Nichol and Dhariwal, eq. 16, without its factor of 0.001, as DiT): {"mse", "vb"}, vb in bits a
+  // dim.
+  std::map<std::string, Tensor> losses(const Tensor& prediction, const Tensor& clean, const Tensor& noise,
+                                       const Tensor& t_B) const override {
+    if (!learned()) return Scheduler::losses(prediction, clean, noise, t_B);
+    const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
+    const auto [epsilon, fraction] = parts(prediction.to(wide), clean);
+    auto result = Scheduler::losses(epsilon, clean, noise, t_B);
+    result["vb"] = variational_bound(epsilon.detach(), fraction, clean.to(wide), noise.to(wide), t_B);
+    return result;
+  }
+
+  // --- sampling ---
+  Tensor to_clean(const Tensor& prediction, const Tensor& x_t, const Tensor& t_B) const override {
+    return (x_t - spread(sigma(t_B), x_t) * to_noise(prediction, x_t, t_B)) / spread(alpha(t_B), x_t);
+  }
+  Tensor to_noise(const Tensor& prediction, const Tensor& x_t, const Tensor&) const override {
+    return parts(prediction, x_t).first.to(x_t.scalar_type());
+  }
+  double start_scale(double) const override { return 1; }  // DDPM starts from plain noise: sigma there is 1 - 2e-5
+  bool has_posterior() const override { return true; }
+
+  Gaussian step_back(const Tensor& prediction, const Tensor& x_t, const std::vector<double>& grid,
+                     int64_t step) const override {
+    Chain now = between(grid.at(step), grid.at(step + 1));
+    if (grid[step + 1] < 0) {  // as in training: a variance of 0 gives way to the one before it in this chain
+      now.log_small = step > 0 ? between(grid[step - 1], grid[step]).log_small : now.log_large;
+      if (!learned()) now.log_large = now.log_small;
+    }
+    const auto clean = to_clean(prediction, x_t, torch::full({x_t.size(0)}, grid[step], at::kDouble));
+    const auto mean = spread(now.mean_clean, x_t) * clean + spread(now.mean_x, x_t) * x_t;
+    return {mean, log_variance(now, parts(prediction, x_t).second, x_t)};
+  }
+
+  std::vector<double> time_grid(int64_t steps) const override {
+    auto kept = options_.spacing == "even" ? even_times(steps) : strided_times(steps);
+    std::vector<double> grid(kept.rbegin(), kept.rend());
+    grid.push_back(-1);
+    return grid;
+  }
+
+ private:
+  static Tensor cumulative_alphas(const Options& o) {  // [timesteps + 1], from t = -1
+    const auto beta = torch::linspace(o.beta_start * o.scale(), o.beta_end * o.scale(), o.timesteps, at::kDouble);
+    return torch::cat({torch::ones({1}, at::kDouble), (1 - beta).cumprod(0)});
+  }
+  static Tensor at_times(const Tensor& table, const Tensor& t_B, int64_t offset) {
+    return table.to(t_B.device()).index_select(0, t_B.round().to(at::kLong) + offset);
+  }
+  Chain between(double t, double s) const {
+    return Chain(at_times(abar_, torch::full({1}, t, at::kDouble), 1),
+                 at_times(abar_, torch::full({1}, s, at::kDouble), 1));
+  }
+  bool learned() const { return options_.variance == "learned_range"; }
+
+  // Epsilon, and the place of the log-variance between its bounds, 0 ... 1 (undefined where it is not learned).
+  std::pair<Tensor, Tensor> parts(const Tensor& prediction, const Tensor& x) const {
+    if (prediction.size(1) != out_channels(x.size(1)))
+      throw ditto::Error(ditto::ErrorKind::shape, "prediction",
+                         "has " + std::to_string(prediction.size(1)) +
+                             " channels, and scheduler 'iddpm' with variance = \"" + options_.variance + "\" needs " +
+                             std::to_string(out_channels(x.size(1))),
+                         "give the model as many output channels, or change the variance");
+    if (!learned()) return {prediction, {}};
+    const auto halves = prediction.chunk(2, 1);
+    return {halves[0], (halves[1] + 1) / 2};
+  }
+
+  Tensor log_variance(const Chain& chain, const Tensor& fraction, const Tensor& x) const {
+    const auto small = spread(chain.log_small, x), large = spread(chain.log_large, x);
+    if (learned()) return fraction.to(x.scalar_type()) * large + (1 - fraction.to(x.scalar_type())) * small;
+    return (options_.variance == "fixed_small" ? small : large).expand_as(x);
+  }
+
+  // KL(q(x_s | x_t, x_0) || p(x_s | x_t)) [B], and at t = 0 the discretised likelihood of x_0. Bits, a mean over dims.
+  Tensor variational_bound(const Tensor& epsilon, const Tensor& fraction, const Tensor& clean, const Tensor& noise,
+                           const Tensor& t_B) const {
+    Chain at = chain_;
+    for (Tensor* table : {&at.mean_clean, &at.mean_x, &at.log_small, &at.log_large}) *table = at_times(*table, t_B, 0);
+    const auto x_t = corrupt(clean, noise, t_B);
+    const auto guess = (x_t - spread(sigma(t_B), x_t) * epsilon) / spread(alpha(t_B), x_t);
+    const auto posterior = [&](const Tensor& x_0) {
+      return spread(at.mean_clean, x_t) * x_0 + spread(at.mean_x, x_t) * x_t;
+    };
+    const auto log_var = log_variance(at, fraction, x_t);
+    const auto kl = kl_divergence(posterior(clean), spread(at.log_small, x_t), posterior(guess), log_var);
+    const auto nll = discretised_nll(clean, posterior(guess), log_var);
+    const auto is_first = spread(t_B, x_t) == 0;
+    return torch::where(is_first, nll, kl).flatten(1).mean(1) / kLn2;
+  }
+
+  // `steps` times from 0 to timesteps - 1 as evenly as integers allow; halves go to the even neighbour, as in Python.
+  std::vector<double> even_times(int64_t steps) const {
+    if (steps < 2 || steps > options_.timesteps)
+      throw ditto::Error(
+          ditto::ErrorKind::config, "scheduler 'iddpm'",
+          "cannot choose " + std::to_string(steps) + " of " + std::to_string(options_.timesteps) + " times",
+          "use 2 to " + std::to_string(options_.timesteps) + " sampling steps");
+    const double stride = static_cast<double>(options_.timesteps - 1) / static_cast<double>(steps - 1);
+    std::vector<double> kept;
+    double time = 0;
+    for (int64_t i = 0; i < steps; ++i, time += stride) kept.push_back(std::nearbyint(time));
+    return kept;
+  }
+
+  std::vector<double> strided_times(int64_t steps) const {
+    const int64_t total = options_.timesteps;
+    int64_t nearest = 2;
+    for (int64_t stride = 1; stride < total; ++stride) {
+      const int64_t count = (total + stride - 1) / stride;
+      if (std::abs(count - steps) < std::abs(nearest - steps)) nearest = count;
+      if (count != steps) continue;
+      std::vector<double> kept;
+      for (int64_t t = 0; t < total; t += stride) kept.push_back(static_cast<double>(t));
+      return kept;
+    }
+    throw ditto::Error(ditto::ErrorKind::config, "scheduler 'iddpm'",
+                       "no integer stride takes " + std::to_string(steps) + " of " + std::to_string(total) + " times",
+                       "use " + std::to_string(nearest) + " sampling steps, or spacing = \"even\"");
+  }
+
+  Options options_;
+  Tensor abar_;  // double [timesteps + 1], from t = -1
+  Chain chain_;  // the training chain's steps, double [timesteps] each
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Scheduler, Iddpm, "iddpm", "1.0.0", "Apache-2.0",
+             "DDPM with a learned variance: epsilon, linear betas, respacing")

@@ -1,0 +1,99 @@
+// Rectified flow: straight lines between data and noise (Liu et al., arXiv:2209.03003; Lipman et al.,
+// arXiv:2210.02747).
+//
+// With the noise level s in [0, 1]: x = (1 - s) data + s noise. Two conventions are in use, and a model's weights
+// follow one:
+//   noise_at_one (Stable Diffusion 3, diffusers): t = s,     the target is noise - data
+//   data_at_one  (SiT, flow matching's papers):   t = 1 - s, the target is data - noise
+// Everything below is written in s, so that the two are the same training up to names.
+#include <torch/torch.h>
+
+#include <ditto/scheduler.h>
+
+namespace {
+
+constexpr double kDiffusersTrainTimes = 1000;
+
+class RectifiedFlow : public ditto::Scheduler {
+ public:
+  struct Options {
+    std::string convention = "noise_at_one", times = "uniform", grid = "uniform";
+    double mean = 0.0, std = 1.0, shift = 1.0, model_time_scale = 1000.0;
+
+    void read(ditto::OptionReader& option) {
+      option("convention", convention,
+             "noise_at_one: t = 1 is noise, target noise - data; data_at_one: the reverse (SiT)")
+          .one_of({"noise_at_one", "data_at_one"});
+      option("times", times, "distribution of the training noise level: uniform, or normal in its logit")
+          .one_of({"uniform", "logit_normal"});
+      option("mean", mean, "logit_normal: mean of the noise level's logit; above 0 trains more on noisy pictures");
+      option("std", std, "logit_normal: its standard deviation").above(0.0);
+      option("shift", shift, "moves training and sampling towards noise: s -> shift s / (1 + (shift - 1) s)")
+          .above(0.0);
+      option("grid", grid, "sampling levels before the shift: uniform 1 ... 0; diffusers: 1 ... 1/1000 evenly, then 0")
+          .one_of({"uniform", "diffusers"});
+      option("model_time_scale", model_time_scale,
+             "the model sees t times this: 1000 for diffusers' weights, 1 for SiT's")
+          .above(0.0);
+    }
+  };
+  RectifiedFlow(const Options& options, const Needs&) : options_(options) {}
+
+  torch::Tensor times(const torch::Tensor& u_B) const override {
+    const auto uniform = u_B.to(at::kDouble);
+    if (options_.times == "uniform") return swap(shifted(uniform));
+    return swap(shifted(torch::sigmoid(options_.mean + options_.std * torch::special::ndtri(uniform))));
+  }
+  torch::Tensor alpha(const torch::Tensor& t_B) const override { return data_at_one() ? t_B : 1 - t_B; }
+  torch::Tensor sigma(const torch::Tensor& t_B) const override { return data_at_one() ? 1 - t_B : t_B; }
+  torch::Tensor c_noise(const torch::Tensor& t_B) const override { return options_.model_time_scale * t_B; }
+
+  torch::Tensor target(const torch::Tensor& clean, const torch::Tensor& noise, const torch::Tensor&) const override {
+    return data_at_one() ? clean - noise : noise - clean;
+  }
+  torch::Tensor to_clean(const torch::Tensor& prediction, const torch::Tensor& x_t,
+                         const torch::Tensor& t_B) const override {
+    return x_t - spread(sigma(t_B), x_t) * noise_minus_data(prediction, x_t);
+  }
+  torch::Tensor to_noise(const torch::Tensor& prediction, const torch::Tensor& x_t,
+                         const torch::Tensor& t_B) const override {
+    return x_t + spread(alpha(t_B), x_t) * noise_minus_data(prediction, x_t);
+  }
+
+  std::vector<double> time_grid(int64_t steps) const override {
+    if (steps < 1)
+      throw ditto::Error(ditto::ErrorKind::config, "scheduler 'rectified_flow'",
+                         "cannot make a grid of " + std::to_string(steps) + " steps", "use 1 or more");
+    const auto n = static_cast<double>(steps);
+    std::vector<double> grid;
+    for (double i = 0; i < n; ++i) {
+      // diffusers' FlowMatchEulerDiscreteScheduler ends its even spacing at the last *shifted* training level.
+      const double even = 1 - (1 - shifted(1 / kDiffusersTrainTimes)) * i / std::max(1.0, n - 1);
+      grid.push_back(swap(shifted(options_.grid == "uniform" ? 1 - i / n : even)));
+    }
+    grid.push_back(swap(0.0));
+    return grid;
+  }
+
+ private:
+  bool data_at_one() const { return options_.convention == "data_at_one"; }
+  template <class T>
+  T shifted(const T& s) const {
+    return options_.shift * s / (1 + (options_.shift - 1) * s);
+  }
+  template <class T>
+  T swap(const T& s) const {
+    return data_at_one() ? T(1 - s) : s;
+  }
+  torch::Tensor noise_minus_data(const torch::Tensor& prediction, const torch::Tensor& x_t) const {
+    const auto velocity = prediction.to(x_t.scalar_type());
+    return data_at_one() ? -velocity : velocity;
+  }
+
+  Options options_;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Scheduler, RectifiedFlow, "rectified_flow", "1.0.0", "Apache-2.0",
+             "Straight paths between data and noise; velocity target")

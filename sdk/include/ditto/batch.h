@@ -1,0 +1,43 @@
+// Named tensors of a number of samples: what the loader makes, encoders and objectives change, and models take.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include <ditto/visibility.h>
+
+namespace ditto {
+
+// Names used by the host and the plugins that come with it:
+//   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B]
+//   clean   x_0, before any noise          noise  eps, as clean             time  the schedule's own time, double [B]
+//   label   class, int64 [B]               text, text_mask   [B, S, E] and bool [B, S]
+//   drop_condition   bool [B]: this sample's condition is replaced by the null condition
+// A cascade's low-resolution picture, or a precached embedding, is just another name.
+class DITTO_API Batch {
+ public:
+  std::map<std::string, torch::Tensor> tensors;  // every one has the samples along dim 0
+  std::vector<int64_t> ids;     // each sample's place in the run's global order: the key of all its randomness
+  std::vector<double> weights;  // 1; 0 for a sample that could not be decoded and keeps its place empty
+
+  int64_t size() const { return static_cast<int64_t>(ids.size()); }
+  bool has(const std::string& name) const { return tensors.count(name) != 0; }
+  const torch::Tensor& at(const std::string& name) const;  // throws Error(shape) that lists what there is
+  torch::Tensor& operator[](const std::string& name) { return tensors[name]; }
+
+  Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views
+  Batch to(torch::Device device) const;
+};
+
+// One tensor that a component takes or makes.
+struct TensorSpec {
+  std::string name;
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape;  // of one sample; -1: any
+  std::string range;           // "-1 … 1", "0 … 999": for people
+};
+
+}  // namespace ditto

@@ -1,0 +1,69 @@
+// What a call needs and nothing else: the op table, attention, random draws, precision and phase.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <torch/types.h>
+
+#include <ditto/attention.h>
+#include <ditto/kernels.h>
+#include <ditto/nn.h>
+#include <ditto/random.h>
+
+namespace ditto {
+
+enum class Phase { train, evaluate, sample };
+
+// The table's ops by name, as models call them. Modulations [S, D] hold one row a sample; each op spreads it over the
+// sample's tokens, packed or not.
+class DITTO_API Ops {
+ public:
+  explicit Ops(const OpTable& table) : table_(&table) {}
+  // LayerNorm(x) without affine, eps as given, times (1 + scale) plus shift. x [B, T, D].
+  torch::Tensor norm_modulate(const torch::Tensor& x_BTD, const torch::Tensor& shift_SD, const torch::Tensor& scale_SD,
+                              const Stream& stream, double eps = 1e-6) const;
+  // x + gate * y
+  torch::Tensor gated_residual(const torch::Tensor& x_BTD, const torch::Tensor& gate_SD, const torch::Tensor& y_BTD,
+                               const Stream& stream) const;
+  // GELU(up(x)), tanh form. A composite of linear and gelu_tanh.
+  torch::Tensor linear_gelu_tanh(const torch::Tensor& x, const Linear& up, Context& ctx) const;
+  const OpTable& table() const { return *table_; }
+
+ private:
+  const OpTable* table_;
+};
+
+class DITTO_API Context {
+ public:
+  Context(std::shared_ptr<const OpTable> table, Random random);
+  ~Context();
+
+  Ops ops;
+  Phase phase = Phase::train;
+  at::ScalarType compute = at::kFloat;  // what layers multiply in: fp32, bf16, fp16, or fp64 for proofs
+  torch::Device device{torch::kCPU};
+  Random random;
+
+  // q, k, v [B, T_local, N, K]: frames, rows, packs and ranks are left to this. The result is as q.
+  torch::Tensor attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, Pattern pattern,
+                          const Stream& stream);
+  // A whole attention sub-layer: `run` maps x through `heads`, attention and `rows`. Some strategies exchange tokens
+  // around it.
+  torch::Tensor attention_unit(Linear& heads, Linear& rows, const torch::Tensor& x,
+                               const std::function<torch::Tensor(const torch::Tensor&)>& run);
+
+  // Set by the host: the attention op and the sub-layer's runner, with the strategies' wraps around them.
+  AttentionOp attention_op;
+  using UnitRunner = std::function<torch::Tensor(Linear& heads, Linear& rows, const torch::Tensor& x,
+                                                 const std::function<torch::Tensor(const torch::Tensor&)>& run)>;
+  UnitRunner unit_runner;
+
+  torch::TensorOptions options() const { return torch::TensorOptions(compute).device(device); }
+
+ private:
+  std::shared_ptr<const OpTable> table_;  // keeps Ops' table alive
+};
+
+}  // namespace ditto

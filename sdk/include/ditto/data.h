@@ -1,0 +1,49 @@
+// A source of samples, read by index from many threads.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include <ditto/batch.h>
+#include <ditto/plugin.h>
+
+namespace ditto {
+
+// One sample: its tensors without the batch dim, and where it came from.
+struct Sample {
+  std::map<std::string, torch::Tensor> tensors;
+  std::string place;  // "digits-000000.tar:000017.png"
+};
+
+enum class SplitOf { train, validation };  // which part of the data
+
+// The order of samples, epochs and shuffling are the host's: a source only answers "give me number i". What it holds is
+// fixed when it is opened, so that a position is one number.
+class DITTO_API Source {
+ public:
+  static constexpr const char* kKind = "data";
+  struct Needs {
+    SplitOf split;
+    std::string folder;  // relative paths in the options are relative to this (the recipe's folder)
+  };
+  virtual ~Source();
+  virtual int64_t size() const = 0;                  // samples in one pass; > 0
+  virtual std::vector<TensorSpec> spec() const = 0;  // "image" [C, H, W] in -1 … 1, "label", "caption" …
+  virtual int64_t classes() const { return 0; }      // labels are 0 … classes-1; 0: no labels
+  // Thread-safe. Throws Error(data) that names the place where a sample cannot be decoded: the host counts it, and goes
+  // on.
+  virtual Sample read(int64_t index) const = 0;
+  // What was found damaged when the data was opened, and left out ("a.tar: cut off at byte 8192; 7 samples kept"). The
+  // host prints it, or stops with `loader.strict`. Default: none.
+  virtual std::vector<std::string> warnings() const { return {}; }
+  // Names the content (sizes, names): a resume refuses other data than the run began with.
+  virtual std::string fingerprint() const = 0;
+  // Sources that stream rather than index keep a position; sources read by index have none. Default: empty.
+  virtual std::string state() const { return {}; }
+  virtual void restore(const std::string&) {}
+};
+
+}  // namespace ditto

@@ -1,0 +1,24 @@
+// Everything a model, schedule, sampler, objective, optimizer, kernel, encoder or data plugin needs. Strategies include
+// <ditto/parallel.h> as well.
+#pragma once
+
+#include <torch/torch.h>
+
+#include <ditto/attention.h>
+#include <ditto/batch.h>
+#include <ditto/context.h>
+#include <ditto/data.h>
+#include <ditto/encoder.h>
+#include <ditto/error.h>
+#include <ditto/kernels.h>
+#include <ditto/model.h>
+#include <ditto/nn.h>
+#include <ditto/objective.h>
+#include <ditto/optimizer.h>
+#include <ditto/options.h>
+#include <ditto/plugin.h>
+#include <ditto/random.h>
+#include <ditto/sampler.h>
+#include <ditto/scheduler.h>
+#include <ditto/stream.h>
+#include <ditto/version.h>

@@ -1,0 +1,115 @@
+// What makes a shared library a plugin: a stamp that is read before the library is opened, and one entry function.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include <torch/version.h>
+
+#include <ditto/options.h>
+#include <ditto/version.h>
+
+namespace ditto {
+
+// A plain struct in the ELF section `.ditto.stamp`. The host reads it from the file before dlopen and runs no line of a
+// library whose stamp does not match its own. Fixed-size texts are padded with NUL. Fields are only ever appended.
+struct Stamp {
+  std::array<char, 8> magic;     // "DITTOPLG"
+  std::uint32_t size;            // sizeof(Stamp)
+  std::uint32_t abi;             // kAbi
+  std::array<char, 16> torch;    // "2.11.0"; major and minor must be equal
+  std::uint32_t cxx11_abi;       // _GLIBCXX_USE_CXX11_ABI
+  std::uint32_t compiler_abi;    // __GXX_ABI_VERSION
+  std::array<char, 16> cuda;     // "13.0"; empty: built without CUDA, and fits any host
+  std::uint32_t build_mode;      // BuildMode bits
+  std::array<char, 16> kind;     // "model"
+  std::array<char, 32> id;       // "dit"
+  std::array<char, 16> version;  // "1.0.0"
+  std::array<char, 32> licence;  // SPDX identifier
+  std::array<char, 96> summary;  // one line for `ditto plugins list`
+};
+
+// Bits of Stamp::build_mode. Libraries that differ in one do not share the layout of their classes, or not safely.
+enum BuildMode : std::uint32_t {
+  kBuildDebug = 1,  // assertions of the standard library are on
+  kBuildAddressSanitizer = 2,
+  kBuildThreadSanitizer = 4,
+};
+
+constexpr std::uint32_t build_mode() {
+  std::uint32_t bits = 0;
+#ifndef NDEBUG
+  bits |= kBuildDebug;
+#endif
+#ifdef __SANITIZE_ADDRESS__
+  bits |= kBuildAddressSanitizer;
+#endif
+#ifdef __SANITIZE_THREAD__
+  bits |= kBuildThreadSanitizer;
+#endif
+  return bits;
+}
+
+template <size_t N>
+constexpr std::array<char, N> fixed_text(std::string_view text) {
+  if (text.size() >= N) throw "text too long for its place in the stamp";  // refused by the compiler
+  std::array<char, N> out{};
+  for (size_t i = 0; i < text.size(); ++i) out[i] = text[i];
+  return out;
+}
+
+constexpr Stamp make_stamp(std::string_view kind, std::string_view id, std::string_view version,
+                           std::string_view licence, std::string_view summary, std::string_view cuda = {}) {
+  Stamp s{};
+  for (size_t i = 0; i < 8; ++i) s.magic[i] = "DITTOPLG"[i];
+  s.size = sizeof(Stamp);
+  s.abi = kAbi;
+  s.torch = fixed_text<16>(TORCH_VERSION);
+  s.cxx11_abi = _GLIBCXX_USE_CXX11_ABI;
+  s.compiler_abi = __GXX_ABI_VERSION;
+  s.cuda = fixed_text<16>(cuda);
+  s.build_mode = build_mode();
+  s.kind = fixed_text<16>(kind);
+  s.id = fixed_text<32>(id);
+  s.version = fixed_text<16>(version);
+  s.licence = fixed_text<32>(licence);
+  s.summary = fixed_text<96>(summary);
+  return s;
+}
+
+// What the entry function returns: how to declare a component's options, and how to make one. `Interface::kKind` names
+// the kind, `Interface::Needs` is what the host hands to the constructor.
+template <class Interface>
+struct Factory {
+  void (*declare)(OptionReader&);
+  std::shared_ptr<Interface> (*make)(OptionReader&, const typename Interface::Needs&);
+};
+
+template <class Interface, class Class>
+inline constexpr Factory<Interface> kFactory{
+    [](OptionReader& reader) { typename Class::Options{}.read(reader); },
+    [](OptionReader& reader, const typename Interface::Needs& needs) -> std::shared_ptr<Interface> {
+      typename Class::Options options;
+      options.read(reader);
+      reader.finish();
+      return std::make_shared<Class>(options, needs);
+    }};
+
+// The name of the entry function: `extern "C" const void* ditto_plugin_entry()`, returning a Factory of the stamp's
+// kind.
+inline constexpr const char* kEntryName = "ditto_plugin_entry";
+
+}  // namespace ditto
+
+// Makes this library a plugin of kind INTERFACE. CLASS has a nested type `Options` with `read(OptionReader&)` and a
+// constructor `(const Options&, const INTERFACE::Needs&)`. Stands once in a library, outside of any namespace.
+#define DITTO_PLUGIN(INTERFACE, CLASS, ID, VERSION, LICENCE, SUMMARY)                                  \
+  extern "C" {                                                                                         \
+  [[gnu::section(".ditto.stamp"), gnu::used,                                                           \
+    gnu::visibility("default")]] extern const ::ditto::Stamp ditto_plugin_stamp;                       \
+  constinit const ::ditto::Stamp ditto_plugin_stamp =                                                  \
+      ::ditto::make_stamp(::ditto::INTERFACE::kKind, ID, VERSION, LICENCE, SUMMARY);                   \
+  DITTO_API const void* ditto_plugin_entry() { return &::ditto::kFactory<::ditto::INTERFACE, CLASS>; } \
+  }

@@ -1,0 +1,71 @@
+// A noise schedule and its training target: x_t = alpha(t) x_0 + sigma(t) eps.
+//
+// Times are double tensors [B] in the schedule's own unit; alpha, sigma and weights are double [B]. Pictures are [B, C,
+// …] in any floating dtype. Pure functions: no state, nothing random. (A learning-rate schedule is an LrSchedule; a
+// cluster's is a queue.)
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include <ditto/plugin.h>
+
+namespace ditto {
+
+class DITTO_API Scheduler {
+ public:
+  static constexpr const char* kKind = "scheduler";
+  struct Needs {};
+  virtual ~Scheduler();
+
+  // --- training ---
+  virtual torch::Tensor times(
+      const torch::Tensor& u_B) const = 0;  // uniform numbers in (0, 1) -> the training distribution
+  virtual torch::Tensor alpha(const torch::Tensor& t_B) const = 0;
+  virtual torch::Tensor sigma(const torch::Tensor& t_B) const = 0;
+  virtual torch::Tensor target(const torch::Tensor& clean, const torch::Tensor& noise,
+                               const torch::Tensor& t_B) const = 0;
+  virtual torch::Tensor weight(const torch::Tensor& t_B) const;  // of the squared error; default 1
+  // x_t = alpha(t) clean + sigma(t) noise, in clean's dtype.
+  torch::Tensor corrupt(const torch::Tensor& clean, const torch::Tensor& noise, const torch::Tensor& t_B) const;
+  // Per-sample losses [B] by name; their sum is minimised. Default: {"mse": weight * mean squared error of the target}.
+  virtual std::map<std::string, torch::Tensor> losses(const torch::Tensor& prediction, const torch::Tensor& clean,
+                                                      const torch::Tensor& noise, const torch::Tensor& t_B) const;
+
+  // --- preconditioning: the model sees c_in x at c_noise, and predicts c_skip x + c_out F (EDM, arXiv:2206.00364, eq.
+  // 7) ---
+  virtual torch::Tensor c_noise(const torch::Tensor& t_B) const = 0;  // what the model gets as `t`
+  virtual torch::Tensor c_in(const torch::Tensor& t_B) const;         // default 1
+  virtual torch::Tensor c_out(const torch::Tensor& t_B) const;        // default 1
+  virtual torch::Tensor c_skip(const torch::Tensor& t_B) const;       // default 0
+  // Channels a model must predict for pictures of `channels` (twice as many with a learned variance). Default: the
+  // same.
+  virtual int64_t out_channels(int64_t channels) const { return channels; }
+
+  // --- sampling. `prediction` is what `target` is for, with out_channels() channels; results are in x_t's dtype ---
+  virtual torch::Tensor to_clean(const torch::Tensor& prediction, const torch::Tensor& x_t,
+                                 const torch::Tensor& t_B) const = 0;
+  virtual torch::Tensor to_noise(const torch::Tensor& prediction, const torch::Tensor& x_t,
+                                 const torch::Tensor& t_B) const = 0;
+  // `steps` + 1 times from noise to data; the last has sigma = 0 (or the schedule's own end). Throws Error(config) if
+  // it cannot.
+  virtual std::vector<double> time_grid(int64_t steps) const = 0;
+  // What standard normal noise is multiplied with to be x at the grid's first time. Default: sigma there.
+  virtual double start_scale(double first_time) const;
+  // Is `time_grid` a chain with Gaussian steps between its times? Then `step_back` is defined: mean and log-variance of
+  // x_s given x_t, for t = grid[step] and s = grid[step + 1]. What ancestral sampling needs; refused by name elsewhere.
+  virtual bool has_posterior() const { return false; }
+  struct Gaussian {
+    torch::Tensor mean, log_variance;
+  };
+  virtual Gaussian step_back(const torch::Tensor& prediction, const torch::Tensor& x_t, const std::vector<double>& grid,
+                             int64_t step) const;
+};
+
+// [B] -> [B, 1, 1, …] of x's dims, in x's dtype and device: to multiply with x.
+DITTO_API torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x);
+
+}  // namespace ditto

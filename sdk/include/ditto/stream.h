@@ -1,0 +1,75 @@
+// What flows between a model's blocks.
+//
+// Legend: B samples, T tokens here (a rank's own slice, or a pack), D width, S tokens of text, E their width.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <torch/types.h>
+
+#include <ditto/visibility.h>
+
+namespace ditto {
+
+// The tokens' places: frames x rows x columns, row-major. A picture has one frame.
+struct Grid {
+  int64_t frames = 1, rows = 0, columns = 0;
+  int64_t tokens() const { return frames * rows * columns; }
+};
+
+// Several samples in one row of tokens. Known whole on every rank, however tokens are cut.
+struct Packing {
+  std::vector<int64_t> lengths;  // tokens of each sample; they lie one after another
+  torch::Tensor sample_T;        // int64: the sample a token belongs to, as a row of the conditioning
+};
+
+// All that is per sample, or per token of text: made once by Model::condition.
+struct Conditioning {
+  torch::Tensor cond_BD;       // the modulation's input
+  torch::Tensor text_BSE;      // for cross-attention; undefined where there is none
+  torch::Tensor text_mask_BS;  // bool, true where there is text; undefined: all of it
+};
+
+enum class Role {
+  evolving,  // blocks change it (tokens, long skips): a pipeline sends it on, and its gradient comes back
+  carried,   // conditioning: made on the first stage and sent along, with its gradient coming back
+  constant,  // position and rotary tables: no parameters, no gradient, made on every stage
+};
+
+struct Field {
+  std::string name;
+  torch::Tensor* tensor;
+  int64_t token_dim;  // -1: has none
+  Role role;
+};
+
+struct DITTO_API Stream {
+  torch::Tensor x_BTD;                  // the tokens
+  std::deque<torch::Tensor> skips_BTD;  // long skips (U-ViT, arXiv:2209.12152), last in first out
+  Conditioning condition;               // carried
+  torch::Tensor rotary_TK;              // constant: rotary angles, undefined where a model has none
+  struct Extra {
+    torch::Tensor tensor;
+    int64_t token_dim = -1;
+    Role role = Role::evolving;
+  };
+  std::map<std::string, Extra> extra;                     // a model's own further fields, by name
+  std::map<std::string, torch::Tensor> auxiliary_losses;  // per sample [B], by name; evolving: blocks add to them
+
+  Grid grid;                               // of the whole sample, not of a slice
+  std::shared_ptr<const Packing> packing;  // none: B rows of T tokens each
+  int64_t first_token = 0;                 // place of this slice's first token in the whole
+
+  // Every defined tensor above. Strategies go through this list and name no field.
+  std::vector<Field> fields();
+
+  // The conditioning's row for each token here, int64 [T]; undefined without packing (row b of B belongs to all its
+  // tokens).
+  torch::Tensor sample_of_token() const;
+};
+
+}  // namespace ditto

@@ -1,0 +1,33 @@
+#include <ditto/batch.h>
+
+#include <ATen/Functions.h>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+const torch::Tensor& Batch::at(const std::string& name) const {
+  const auto it = tensors.find(name);
+  if (it != tensors.end()) return it->second;
+  std::string there;
+  for (const auto& [other, tensor] : tensors) there += (there.empty() ? "" : ", ") + other;
+  throw Error(ErrorKind::shape, "batch",
+              "there is no tensor \"" + name + "\", only: " + (there.empty() ? "none" : there),
+              "check that the data and the encoders make what the model takes");
+}
+
+Batch Batch::slice(int64_t begin, int64_t end) const {
+  Batch part;
+  for (const auto& [name, tensor] : tensors) part.tensors[name] = tensor.slice(0, begin, end);
+  part.ids.assign(ids.begin() + begin, ids.begin() + end);
+  part.weights.assign(weights.begin() + begin, weights.begin() + end);
+  return part;
+}
+
+Batch Batch::to(torch::Device device) const {
+  Batch moved = *this;
+  for (auto& [name, tensor] : moved.tensors) tensor = tensor.to(device);
+  return moved;
+}
+
+}  // namespace ditto

@@ -1,0 +1,7 @@
+#include <ditto/data.h>
+
+namespace ditto {
+
+Source::~Source() = default;
+
+}  // namespace ditto

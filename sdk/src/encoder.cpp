@@ -1,0 +1,7 @@
+#include <ditto/encoder.h>
+
+namespace ditto {
+
+Encoder::~Encoder() = default;
+
+}  // namespace ditto

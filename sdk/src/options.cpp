@@ -1,0 +1,173 @@
+#include <ditto/options.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+namespace ditto {
+
+namespace {
+
+std::string number_text(double value) {
+  char buffer[32];
+  const auto end = std::to_chars(buffer, buffer + sizeof buffer, value).ptr;
+  std::string text(buffer, end);
+  if (std::isfinite(value) && text.find_first_of(".e") == std::string::npos) text += ".0";
+  return text;
+}
+
+std::string quoted(const std::string& value) {
+  std::string text = "\"";
+  for (const char c : value) {
+    if (c == '"' || c == '\\') text += '\\';
+    if (c == '\n') {
+      text += "\\n";
+    } else {
+      text += c;
+    }
+  }
+  return text + '"';
+}
+
+template <class T>
+std::string list_text(const std::vector<T>& values) {
+  std::string text = "[";
+  for (const T& value : values) text += (text.size() > 1 ? ", " : "") + to_text(OptionValue(value));
+  return text + "]";
+}
+
+// The given value in the default's type; nullptr-like (false) if it does not convert.
+bool convert(const OptionValue& given, OptionValue& into) {
+  if (given.index() == into.index()) {
+    into = given;
+    return true;
+  }
+  if (std::holds_alternative<double>(into) && std::holds_alternative<int64_t>(given)) {
+    into = static_cast<double>(std::get<int64_t>(given));
+    return true;
+  }
+  if (const auto* list = std::get_if<std::vector<int64_t>>(&given)) {
+    if (std::holds_alternative<std::vector<double>>(into)) {
+      into = std::vector<double>(list->begin(), list->end());
+      return true;
+    }
+    if (list->empty()) {  // an empty array has no type of its own
+      into = std::holds_alternative<std::vector<std::string>>(into) ? OptionValue(std::vector<std::string>{}) : into;
+      return std::holds_alternative<std::vector<std::string>>(into);
+    }
+  }
+  return false;
+}
+
+size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t above = row[j];
+      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+}  // namespace
+
+std::string to_text(const OptionValue& value) {
+  return std::visit(
+      [](const auto& v) -> std::string {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, bool>)
+          return v ? "true" : "false";
+        else if constexpr (std::is_same_v<T, int64_t>)
+          return std::to_string(v);
+        else if constexpr (std::is_same_v<T, double>)
+          return number_text(v);
+        else if constexpr (std::is_same_v<T, std::string>)
+          return quoted(v);
+        else
+          return list_text(v);
+      },
+      value);
+}
+
+const char* type_name(const OptionValue& value) {
+  constexpr const char* names[] = {"a boolean",          "an integer",           "a number",
+                                   "a string",           "an array of integers", "an array of numbers",
+                                   "an array of strings"};
+  return names[value.index()];
+}
+
+std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
+  std::string best;
+  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  for (const auto& candidate : candidates) {
+    const size_t distance = edit_distance(name, candidate);
+    if (distance < least) least = distance, best = candidate;
+  }
+  return best;
+}
+
+OptionReader::OptionReader(const OptionMap& given) : given_(given) {}
+OptionReader::~OptionReader() = default;
+
+const OptionValue* OptionReader::declare(const char* name, OptionValue fallback, const char* help) {
+  OptionInfo info{name, help, fallback, fallback, {}, false};
+  const auto it = given_.given.find(name);
+  if (it != given_.given.end()) {
+    if (!convert(it->second.value, info.value))
+      throw Error(ErrorKind::config, it->second.where,
+                  given_.section + "." + name + " is " + to_text(it->second.value) + ", " + type_name(it->second.value),
+                  std::string("expected ") + type_name(fallback) + ", such as " + to_text(fallback));
+    info.given = true;
+  }
+  declared_.push_back(std::move(info));
+  return declared_.back().given ? &declared_.back().value : nullptr;
+}
+
+void OptionReader::set_range(size_t index, std::string range) {
+  auto& text = declared_[index].range;
+  text = text.empty() ? std::move(range) : text + ", " + range;
+}
+
+void OptionReader::out_of_range(size_t index, std::string_view expected) const {
+  const auto& info = declared_[index];
+  std::string remedy = "expected " + std::string(expected);
+  if (const auto* text = std::get_if<std::string>(&info.value); text && expected.starts_with("one of:")) {
+    std::vector<std::string> names;
+    for (size_t at = 0; (at = expected.find('"', at)) != std::string_view::npos;) {
+      const size_t end = expected.find('"', at + 1);
+      names.emplace_back(expected.substr(at + 1, end - at - 1));
+      at = end + 1;
+    }
+    if (const auto near = nearest(*text, names); !near.empty()) remedy += "; did you mean \"" + near + "\"?";
+  }
+  reject(info.name, "is " + to_text(info.value), remedy);
+}
+
+void OptionReader::reject(std::string_view name, std::string_view what, std::string_view remedy) const {
+  const auto it = given_.given.find(std::string(name));
+  const std::string& where = it != given_.given.end() ? it->second.where : given_.where;
+  const std::string full = given_.section.empty() ? std::string(name) : given_.section + "." + std::string(name);
+  throw Error(ErrorKind::config, where, full + " " + std::string(what), remedy);
+}
+
+void OptionReader::finish() const {
+  std::vector<std::string> names;
+  for (const auto& info : declared_) names.push_back(info.name);
+  for (const auto& [key, option] : given_.given) {
+    if (std::find(names.begin(), names.end(), key) != names.end()) continue;
+    const std::string near = nearest(key, names);
+    std::string all;
+    for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+    throw Error(ErrorKind::config, option.where, "[" + given_.section + "] has no option \"" + key + "\"",
+                !near.empty() ? "did you mean \"" + near + "\"?"
+                : all.empty() ? std::string("it takes none")
+                              : "it has: " + all);
+  }
+}
+
+}  // namespace ditto

@@ -1,0 +1,47 @@
+#include <ditto/scheduler.h>
+
+#include <torch/torch.h>
+
+namespace ditto {
+
+Scheduler::~Scheduler() = default;
+
+torch::Tensor Scheduler::weight(const torch::Tensor& t_B) const { return torch::ones_like(t_B); }
+torch::Tensor Scheduler::c_in(const torch::Tensor& t_B) const { return torch::ones_like(t_B); }
+torch::Tensor Scheduler::c_out(const torch::Tensor& t_B) const { return torch::ones_like(t_B); }
+torch::Tensor Scheduler::c_skip(const torch::Tensor& t_B) const { return torch::zeros_like(t_B); }
+
+torch::Tensor Scheduler::corrupt(const torch::Tensor& clean, const torch::Tensor& noise,
+                                 const torch::Tensor& t_B) const {
+  return spread(alpha(t_B), clean) * clean + spread(sigma(t_B), clean) * noise.to(clean.scalar_type());
+}
+
+std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& prediction, const torch::Tensor& clean,
+                                                       const torch::Tensor& noise, const torch::Tensor& t_B) const {
+  const auto wanted = target(clean, noise, t_B);
+  if (prediction.sizes() != wanted.sizes())
+    throw Error(ErrorKind::shape, "prediction",
+                "has shape " + c10::str(prediction.sizes()) + ", and the training target " + c10::str(wanted.sizes()),
+                "give the model as many output channels as its schedule asks for");
+  const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
+  const auto error = (prediction.to(wide) - wanted.to(wide)).square().flatten(1).mean(1);
+  return {{"mse", weight(t_B).to(error.options()) * error}};
+}
+
+double Scheduler::start_scale(double first_time) const {
+  return sigma(torch::full({1}, first_time, at::kDouble)).item<double>();
+}
+
+Scheduler::Gaussian Scheduler::step_back(const torch::Tensor&, const torch::Tensor&, const std::vector<double>&,
+                                         int64_t) const {
+  throw Error(ErrorKind::config, "scheduler", "this schedule is no chain of Gaussian steps, and has no step back",
+              "sample with euler, heun or ddim");
+}
+
+torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
+  std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
+  shape.at(0) = per_sample_B.size(0);
+  return per_sample_B.to(x.options()).view(shape);
+}
+
+}  // namespace ditto
