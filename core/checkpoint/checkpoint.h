@@ -44,19 +44,19 @@ struct Retention {
 // Saves in the background. A training step waits only until its tensors are copied.
 class Saver {
  public:
-  // `folder` (runs/NAME/checkpoints) is made where it is missing, and rank 0 removes what unfinished saves left there. It has
-  // to be on storage that all ranks see. `ranks` are all ranks; it is used from the saver's own thread, so that its transport
-  // must be its own where there is more than one rank. `mesh` must outlive the saver.
+  // `folder` (runs/NAME/checkpoints) is made where it is missing, and rank 0 removes what unfinished saves left there.
+  // It has to be on storage that all ranks see. `ranks` are all ranks; it is used from the saver's own thread, so that
+  // its transport must be its own where there is more than one rank. `mesh` must outlive the saver.
   Saver(std::string folder, Retention retention, const Mesh& mesh, Group ranks);
   ~Saver();  // waits; an error that nobody asked for with wait() is lost
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
 
-  // Called by all ranks. Waits for the save before, copies this rank's tensors and returns; the rest happens in the background.
-  // Throws what went wrong in the save before.
+  // Called by all ranks. Waits for the save before, copies this rank's tensors and returns; the rest happens in the
+  // background. Throws what went wrong in the save before.
   void save(const TrainState& state);
-  // Returns when the last save is durable on all ranks. Throws Error(checkpoint) that names every rank that failed with its
-  // path and the system's reason (on all ranks the same), or Error(distributed) if a rank was lost; once.
+  // Returns when the last save is durable on all ranks. Throws Error(checkpoint) that names every rank that failed with
+  // its path and the system's reason (on all ranks the same), or Error(distributed) if a rank was lost; once.
   void wait();
 
  private:
@@ -73,8 +73,8 @@ class Saver {
   std::jthread thread_;
 };
 
-// The model's weights as a checkpoint of its own: step 0, no optimizer, no EMA. One process; `layout` uncut. Replaces `folder`
-// if that is a checkpoint, and throws Error(checkpoint) if it is anything else.
+// The model's weights as a checkpoint of its own: step 0, no optimizer, no EMA. One process; `layout` uncut. Replaces
+// `folder` if that is a checkpoint, and throws Error(checkpoint) if it is anything else.
 void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
                   const std::map<std::string, std::string>& extra = {});
 
@@ -89,15 +89,16 @@ Found find(const std::string& folder);
 // Throws Error(checkpoint) if there is none that can be used.
 Found resolve(const std::string& path);
 
-// Puts every step after `step` out of find()'s sight, as `abandoned-step_…`, so that a run that goes on from an older step does
-// not meet its other future. By one rank, before it trains. Returns a line each.
+// Puts every step after `step` out of find()'s sight, as `abandoned-step_…`, so that a run that goes on from an older
+// step does not meet its other future. By one rank, before it trains. Returns a line each.
 std::vector<std::string> set_aside_later(const std::string& folder, int64_t step);
 
-// Fills the state from a checkpoint that any layout of ranks wrote, bit for bit: layout's tensors, EMA and optimizer where the
-// state has them, counters, and the rest. Each rank calls it for itself and reads only what it holds. Nothing is changed unless
-// everything fits. Throws Error(checkpoint) that names tensor or file, what was found, what was expected: a file that is missing
-// or changed, another model's shapes, dtypes, or names, no EMA or another optimizer's state. (Where pipeline stages hold
-// different parameters, a rank cannot tell that a name of the checkpoint is nobody's.)
+// Fills the state from a checkpoint that any layout of ranks wrote, bit for bit: layout's tensors, EMA and optimizer
+// where the state has them, counters, and the rest. Each rank calls it for itself and reads only what it holds. Nothing
+// is changed unless everything fits. Throws Error(checkpoint) that names tensor or file, what was found, what was
+// expected: a file that is missing or changed, another model's shapes, dtypes, or names, no EMA or another optimizer's
+// state. (Where pipeline stages hold different parameters, a rank cannot tell that a name of the checkpoint is
+// nobody's.)
 void load(const std::string& path, TrainState& state);
 
 enum class Which { weights, ema, ema_or_weights };  // the last: EMA where there is one

@@ -144,7 +144,8 @@ void point_latest(const std::string& folder, const std::string& name) {
   if (::symlink(name.c_str(), fresh.c_str()) == 0) {
     rename_to(fresh, link);
   } else if (errno == EPERM || errno == ENOTSUP) {
-    formats::write_file(link, std::as_bytes(std::span(name + "\n")), ErrorKind::checkpoint);
+    const std::string line = name + "\n";
+    formats::write_file(link, std::as_bytes(std::span(line)), ErrorKind::checkpoint);
   } else {
     fail(fresh, "created", errno);
   }

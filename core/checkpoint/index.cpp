@@ -36,8 +36,9 @@ void check_box(const Box& box, const Dims& shape, const std::string& where) {
   for (size_t d = 0; !bad && d < shape.size(); ++d)
     bad = box.start[d] < 0 || box.size[d] < 1 || box.size[d] > shape[d] || box.start[d] > shape[d] - box.size[d];
   if (bad)
-    throw Error(ErrorKind::checkpoint, where,
-                "the piece at " + to_text(box.start) + " of size " + to_text(box.size) + " is not inside " + to_text(shape));
+    throw Error(
+        ErrorKind::checkpoint, where,
+        "the piece at " + to_text(box.start) + " of size " + to_text(box.size) + " is not inside " + to_text(shape));
 }
 
 IndexedTensor parse_tensor(const json& value, const std::string& where) {
@@ -99,7 +100,8 @@ Index parse_index(std::string_view text, const std::string& where) {
   const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
   try {
     if (root.at("format").get<int64_t>() != kFormat)
-      throw Error(ErrorKind::checkpoint, where, "has format " + root.at("format").dump() + ", this program reads format 1",
+      throw Error(ErrorKind::checkpoint, where,
+                  "has format " + root.at("format").dump() + ", this program reads format 1",
                   "use the version of ditto that wrote it");
     Index index;
     for (const auto& [section, tensors] : root.at("tensors").items())
@@ -119,8 +121,8 @@ void merge(Index& into, const Index& other, const std::string& where) {
       if (fresh) continue;
       if (it->second.shape != tensor.shape || it->second.dtype != tensor.dtype)
         throw Error(ErrorKind::checkpoint, where,
-                    "ranks disagree on tensor '" + name + "': " + it->second.dtype + " " + to_text(it->second.shape) + " and " +
-                        tensor.dtype + " " + to_text(tensor.shape));
+                    "ranks disagree on tensor '" + name + "': " + it->second.dtype + " " + to_text(it->second.shape) +
+                        " and " + tensor.dtype + " " + to_text(tensor.shape));
       it->second.pieces.insert(it->second.pieces.end(), tensor.pieces.begin(), tensor.pieces.end());
     }
   }

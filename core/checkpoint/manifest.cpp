@@ -30,7 +30,8 @@ bool plain_name(const std::string& name) {
 
 void check_format(const json& root, const std::string& where) {
   if (root.at("format").get<int64_t>() != kFormat)
-    throw Error(ErrorKind::checkpoint, where, "has format " + root.at("format").dump() + ", this program reads format 1",
+    throw Error(ErrorKind::checkpoint, where,
+                "has format " + root.at("format").dump() + ", this program reads format 1",
                 "use the version of ditto that wrote it");
 }
 
@@ -72,7 +73,7 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
 }
 
 std::string to_json(const SavedState& state) {
-  const json root{{"format", kFormat},     {"step", state.step},   {"samples", state.samples},   {"seed", state.seed},
+  const json root{{"format", kFormat},    {"step", state.step},   {"samples", state.samples},  {"seed", state.seed},
                   {"ranks", state.ranks}, {"extra", state.extra}, {"counters", state.counters}};
   try {
     return root.dump(1) + "\n";
@@ -85,7 +86,8 @@ SavedState parse_state(std::string_view text, const std::string& where) {
   const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
   try {
     check_format(root, where);
-    return {root.at("step"), root.at("samples"), root.at("seed"), root.at("ranks"), root.at("counters"), root.at("extra")};
+    return {root.at("step"),  root.at("samples"),  root.at("seed"),
+            root.at("ranks"), root.at("counters"), root.at("extra")};
   } catch (const json::exception& error) {
     throw Error(ErrorKind::checkpoint, where, std::string("is not a run's state: ") + error.what());
   }

@@ -21,7 +21,7 @@ struct FileRecord {
 };
 
 struct Manifest {
-  std::vector<FileRecord> files;                    // by name
+  std::vector<FileRecord> files;                          // by name
   const FileRecord* find(const std::string& name) const;  // null: not listed
 };
 

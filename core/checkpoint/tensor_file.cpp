@@ -14,7 +14,7 @@ using formats::Dtype;
 
 namespace {
 
-constexpr std::array<std::pair<Dtype, at::ScalarType>, 18> kPairs{{
+constexpr std::array<std::pair<Dtype, at::ScalarType>, 19> kPairs{{
     {Dtype::boolean, at::kBool},
     {Dtype::u8, at::kByte},
     {Dtype::i8, at::kChar},
@@ -33,6 +33,7 @@ constexpr std::array<std::pair<Dtype, at::ScalarType>, 18> kPairs{{
     {Dtype::c64, at::kComplexFloat},
     {Dtype::f64, at::kDouble},
     {Dtype::i64, at::kLong},
+    {Dtype::u64, at::kUInt64},
 }};
 
 }  // namespace
@@ -40,13 +41,15 @@ constexpr std::array<std::pair<Dtype, at::ScalarType>, 18> kPairs{{
 Dtype dtype_of(const torch::Tensor& tensor, const std::string& where, ErrorKind kind) {
   for (const auto& [dtype, scalar] : kPairs)
     if (scalar == tensor.scalar_type()) return dtype;
-  throw Error(kind, where, std::string("a safetensors file has no element type ") + c10::toString(tensor.scalar_type()));
+  throw Error(kind, where,
+              std::string("a safetensors file has no element type ") + c10::toString(tensor.scalar_type()));
 }
 
 at::ScalarType scalar_type_of(Dtype wanted, const std::string& where, ErrorKind kind) {
   for (const auto& [dtype, scalar] : kPairs)
     if (dtype == wanted) return scalar;
-  throw Error(kind, where, "has the element type " + std::string(formats::dtype_name(wanted)) + ", which is not supported");
+  throw Error(kind, where,
+              "has the element type " + std::string(formats::dtype_name(wanted)) + ", which is not supported");
 }
 
 std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
@@ -68,8 +71,8 @@ NamedTensors read_tensors(const std::string& path, ErrorKind kind) {
   return tensors;
 }
 
-void write_tensors(const std::string& path, const NamedTensors& tensors, const formats::Metadata& metadata, ErrorKind kind,
-                   formats::Sync sync) {
+void write_tensors(const std::string& path, const NamedTensors& tensors, const formats::Metadata& metadata,
+                   ErrorKind kind, formats::Sync sync) {
   std::vector<formats::TensorDeclaration> declarations;
   for (const auto& [name, tensor] : tensors)
     declarations.push_back({name, dtype_of(tensor, path + ": tensor '" + name + "'", kind), tensor.sizes().vec()});

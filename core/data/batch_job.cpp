@@ -9,16 +9,20 @@ namespace ditto {
 
 namespace {
 
-bool own_size(const TensorSpec& spec) { return std::find(spec.shape.begin(), spec.shape.end(), -1) != spec.shape.end(); }
+bool own_size(const TensorSpec& spec) {
+  return std::find(spec.shape.begin(), spec.shape.end(), -1) != spec.shape.end();
+}
 
 std::string shape_text(at::IntArrayRef shape) {
   std::string text = "[";
-  for (const int64_t n : shape) text += (text.size() > 1 ? ", " : "") + (n < 0 ? std::string("any") : std::to_string(n));
+  for (const int64_t n : shape)
+    text += (text.size() > 1 ? ", " : "") + (n < 0 ? std::string("any") : std::to_string(n));
   return text + "]";
 }
 
 bool fits(const torch::Tensor& tensor, const TensorSpec& spec) {
-  if (!tensor.defined() || tensor.scalar_type() != spec.dtype || tensor.dim() != static_cast<int64_t>(spec.shape.size()))
+  if (!tensor.defined() || tensor.scalar_type() != spec.dtype ||
+      tensor.dim() != static_cast<int64_t>(spec.shape.size()))
     return false;
   for (size_t d = 0; d < spec.shape.size(); ++d)
     if (spec.shape[d] >= 0 && spec.shape[d] != tensor.size(static_cast<int64_t>(d))) return false;
@@ -28,12 +32,13 @@ bool fits(const torch::Tensor& tensor, const TensorSpec& spec) {
 // A source that breaks its own promise is a programmer's mistake in a plugin, not bad data.
 [[noreturn]] void broken_promise(const Sample& sample, const TensorSpec& spec) {
   const auto it = sample.tensors.find(spec.name);
-  const std::string found = it == sample.tensors.end() || !it->second.defined()
-                                ? "nothing"
-                                : std::string(c10::toString(it->second.scalar_type())) + " " + shape_text(it->second.sizes());
+  const std::string found =
+      it == sample.tensors.end() || !it->second.defined()
+          ? "nothing"
+          : std::string(c10::toString(it->second.scalar_type())) + " " + shape_text(it->second.sizes());
   throw Error(ErrorKind::plugin, sample.place,
-              "the source gave " + found + " for \"" + spec.name + "\", but its spec says " + c10::toString(spec.dtype) + " " +
-                  shape_text(spec.shape),
+              "the source gave " + found + " for \"" + spec.name + "\", but its spec says " +
+                  c10::toString(spec.dtype) + " " + shape_text(spec.shape),
               "correct the source's spec() or read()");
 }
 

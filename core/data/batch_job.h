@@ -25,11 +25,11 @@ class BatchJob {
   // Takes the next sample that nobody has taken; -1: none is left.
   int64_t take();
   bool all_taken() const { return taken_ == places_.count; }
-  void read(int64_t row);   // thread-safe for different rows; never throws
-  bool finish_row();        // true: this was the last one
+  void read(int64_t row);  // thread-safe for different rows; never throws
+  bool finish_row();       // true: this was the last one
 
   // Once every row is finished.
-  Batch result();  // rethrows what a row threw, unless it was Error(data)
+  Batch result();                      // rethrows what a row threw, unless it was Error(data)
   std::vector<BadSample> bad() const;  // by place
 
  private:

@@ -82,7 +82,8 @@ struct Loader::State {
 
 std::shared_ptr<BatchJob> Loader::State::make_job(Places places) const {
   if (places.first < 0 || places.count < 1)
-    throw std::logic_error("Loader: places [" + std::to_string(places.first) + ", +" + std::to_string(places.count) + ")");
+    throw std::logic_error("Loader: places [" + std::to_string(places.first) + ", +" + std::to_string(places.count) +
+                           ")");
   std::vector<bool> flips;
   if (options.flip) {
     std::vector<int64_t> ids;

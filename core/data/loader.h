@@ -43,7 +43,8 @@ class Loader {
  public:
   using Log = std::function<void(const std::string&)>;
 
-  // `seed` is the run's: it decides order and flips. Logs the source's warnings; throws them as Error(data) with `strict`.
+  // `seed` is the run's: it decides order and flips. Logs the source's warnings; throws them as Error(data) with
+  // `strict`.
   Loader(std::shared_ptr<const Source> source, const LoaderOptions& options, uint64_t seed, Log log);
   ~Loader();
   Loader(const Loader&) = delete;
@@ -54,8 +55,8 @@ class Loader {
   using Upcoming = std::function<std::optional<Places>(int64_t k)>;
   void expect(Upcoming upcoming);
 
-  // The tensors of the source's spec, samples along dim 0. Texts ([-1]) are padded with zeros to the longest of the batch. Throws what
-  // reading threw: Error(data) for too many bad samples; anything else as it came. Not thread-safe.
+  // The tensors of the source's spec, samples along dim 0. Texts ([-1]) are padded with zeros to the longest of the
+  // batch. Throws what reading threw: Error(data) for too many bad samples; anything else as it came. Not thread-safe.
   Batch next(Places places);
 
   const Order& order() const;

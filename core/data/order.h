@@ -7,10 +7,10 @@ namespace ditto {
 
 enum class Shuffle { on, off };
 
-// Places 0, 1, 2, … run through all samples once an epoch: place p is in epoch p / n. Shuffled, every epoch has an order
-// of its own, a pseudo-random permutation of [0, n) from (seed, epoch): a Feistel network of Philox rounds on the next
-// even number of bits, walked along its cycle until it lands below n (Black and Rogaway, "Ciphers with arbitrary finite
-// domains", 2002). Any place costs the same, so that a resume anywhere and any rank's share need no history.
+// Places 0, 1, 2, … run through all samples once an epoch: place p is in epoch p / n. Shuffled, every epoch has an
+// order of its own, a pseudo-random permutation of [0, n) from (seed, epoch): a Feistel network of Philox rounds on the
+// next even number of bits, walked along its cycle until it lands below n (Black and Rogaway, "Ciphers with arbitrary
+// finite domains", 2002). Any place costs the same, so that a resume anywhere and any rank's share need no history.
 class Order {
  public:
   // n from 1 to 2^40.

@@ -20,7 +20,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
 
 // The extension a shard gives a picture: what its bytes are, not what its name says.
 std::string extension_of(formats::PictureFormat format) {
@@ -35,7 +37,8 @@ std::string extension_of(formats::PictureFormat format) {
 
 bool named_as_picture(const fs::path& path) {
   std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(), [](unsigned char c) { return std::tolower(c); });
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
   return extension == ".png" || extension == ".jpg" || extension == ".jpeg" || extension == ".webp";
 }
 
@@ -70,7 +73,8 @@ std::vector<std::string> classes_of(const std::vector<fs::path>& pictures, const
   return names;
 }
 
-void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes, const fs::path& folder) {
+void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes,
+                 const fs::path& folder) {
   const auto file = formats::MappedFile::open(path.string(), ErrorKind::data);
   formats::decode_picture(file->bytes(), path.string());  // a shard never holds what a run could not read
   std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(file->bytes())), file->bytes()}};
@@ -103,8 +107,9 @@ std::int64_t label_column(const formats::NumberTable& table, const std::string& 
   if (name == "first") return 0;
   if (name == "last") return width - 1;
   const auto near = nearest(name, table.columns);
-  throw Error(ErrorKind::config, "--label", "the table has no column \"" + name + "\"",
-              near.empty() ? "expected \"last\", \"first\", \"none\" or a column's name" : "did you mean \"" + near + "\"?");
+  throw Error(
+      ErrorKind::config, "--label", "the table has no column \"" + name + "\"",
+      near.empty() ? "expected \"last\", \"first\", \"none\" or a column's name" : "did you mean \"" + near + "\"?");
 }
 
 class RowPictures {
@@ -146,9 +151,10 @@ class RowPictures {
   }
 
  private:
-  [[noreturn]] void wrong(std::size_t row, std::size_t column, const std::string& what, const std::string& remedy) const {
-    throw Error(ErrorKind::data, where_ + ": row " + std::to_string(row + 1) + ", column " + std::to_string(column + 1), what,
-                remedy);
+  [[noreturn]] void wrong(std::size_t row, std::size_t column, const std::string& what,
+                          const std::string& remedy) const {
+    throw Error(ErrorKind::data, where_ + ": row " + std::to_string(row + 1) + ", column " + std::to_string(column + 1),
+                what, remedy);
   }
 
   const formats::NumberTable& table_;
@@ -165,7 +171,8 @@ Prepared prepare_folder(const std::string& folder, const PrepareOptions& options
   ShardWriter writer(options);
   for (std::size_t i = 0; i < pictures.size(); ++i) {
     add_picture(writer, pictures[i], classes, folder);
-    if (options.progress) options.progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(pictures.size()));
+    if (options.progress)
+      options.progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(pictures.size()));
   }
   auto prepared = writer.finish();
   prepared.classes = classes;
@@ -183,7 +190,8 @@ Prepared prepare_table(const std::string& path, const TableLayout& layout, const
     std::vector<ShardWriter::Member> members{{"png", png}};
     if (pictures.labelled()) members.push_back({"cls", bytes_of(label)});
     writer.add(members);
-    if (options.progress) options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows.size()));
+    if (options.progress)
+      options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows.size()));
   }
   return writer.finish();
 }

@@ -1,5 +1,6 @@
 #include "core/data/shard_writer.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -8,6 +9,8 @@
 namespace ditto {
 
 namespace {
+
+constexpr const char* kUnfinished = ".unfinished";
 
 std::string numbered(std::int64_t number) {
   std::string digits = std::to_string(number);
@@ -22,7 +25,8 @@ bool is_shard_of_ours(const std::string& name) {
 
 ShardWriter::ShardWriter(const PrepareOptions& options) : options_(options) {
   if (options.shard_samples < 1)
-    throw Error(ErrorKind::config, "--shard-samples", "is " + std::to_string(options.shard_samples), "expected at least 1");
+    throw Error(ErrorKind::config, "--shard-samples", "is " + std::to_string(options.shard_samples),
+                "expected at least 1");
   if (!(options.validation >= 0 && options.validation < 1))
     throw Error(ErrorKind::config, "--validation", "is " + std::to_string(options.validation),
                 "expected a share of the samples, 0 or more and below 1");
@@ -47,19 +51,37 @@ void ShardWriter::add(const std::vector<Member>& members) {
 
 void ShardWriter::add_to(Part& part, const std::vector<Member>& members) {
   if (part.samples % options_.shard_samples == 0) {
-    if (part.tar) part.tar->finish();
+    close(part);
     const auto name = part.name + "-" + numbered(part.samples / options_.shard_samples) + ".tar";
-    prepared_.shards.push_back((std::filesystem::path(options_.out) / name).string());
-    part.tar = std::make_unique<formats::TarWriter>(prepared_.shards.back());
+    part.path = (std::filesystem::path(options_.out) / name).string();
+    part.tar = std::make_unique<formats::TarWriter>(part.path + kUnfinished);
   }
   const auto key = numbered(samples_);
   for (const auto& member : members) part.tar->add(key + "." + member.extension, member.bytes);
   ++part.samples;
 }
 
+void ShardWriter::close(Part& part) {
+  if (!part.tar) return;
+  part.tar->finish();
+  part.tar.reset();
+  std::filesystem::rename(part.path + kUnfinished, part.path);
+  prepared_.shards.push_back(part.path);
+}
+
+ShardWriter::~ShardWriter() {
+  for (Part* part : {&train_, &validation_}) {
+    if (!part->tar) continue;
+    part->tar.reset();
+    std::error_code ignored;
+    std::filesystem::remove(part->path + kUnfinished, ignored);
+  }
+}
+
 Prepared ShardWriter::finish() {
-  for (Part* part : {&train_, &validation_})
-    if (part->tar) part->tar->finish();
+  close(train_);
+  close(validation_);
+  std::sort(prepared_.shards.begin(), prepared_.shards.end());
   prepared_.train = train_.samples;
   prepared_.validation = validation_.samples;
   return std::move(prepared_);

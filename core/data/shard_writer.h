@@ -12,10 +12,14 @@
 
 namespace ditto {
 
-// Throws Error(config) where `options` cannot be, or OUT holds shards already.
+// Throws Error(config) where `options` cannot be, or OUT holds shards already. A shard has its name once it is whole;
+// what is unfinished when the writer goes is removed.
 class ShardWriter {
  public:
   explicit ShardWriter(const PrepareOptions& options);
+  ~ShardWriter();
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
 
   struct Member {
     std::string extension;
@@ -29,14 +33,16 @@ class ShardWriter {
   struct Part {
     std::string name;
     std::int64_t samples = 0;
+    std::string path;  // of the shard being written
     std::unique_ptr<formats::TarWriter> tar;
   };
+  void close(Part& part);
   bool held_out() const;
   void add_to(Part& part, const std::vector<Member>& members);
 
   PrepareOptions options_;
   std::int64_t samples_ = 0;
-  Part train_{"train", 0, nullptr}, validation_{"validation", 0, nullptr};
+  Part train_{"train", 0, {}, nullptr}, validation_{"validation", 0, {}, nullptr};
   Prepared prepared_;
 };
 

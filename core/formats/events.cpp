@@ -73,19 +73,17 @@ struct EventWriter::State {
   }
 };
 
-EventWriter::EventWriter(const std::string& folder, std::optional<std::int64_t> resume_step)
-    : state_(std::make_unique<State>()) {
+EventWriter::EventWriter(const std::string& folder, std::int64_t first_step) : state_(std::make_unique<State>()) {
   state_->path = file_name(folder);
   state_->file = std::fopen(state_->path.c_str(), "wbe");
   state_->check(state_->file != nullptr);
   pb::Event version;
   version.set_file_version(kVersion);
   state_->add(std::move(version), 0);
-  if (resume_step) {
-    pb::Event start;
-    start.mutable_session_log()->set_status(pb::SessionLog::START);
-    state_->add(std::move(start), *resume_step);
-  }
+  // The first run writes a start too: readers take only a second one for a restart.
+  pb::Event start;
+  start.mutable_session_log()->set_status(pb::SessionLog::START);
+  state_->add(std::move(start), first_step);
   flush();
 }
 

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,9 +16,9 @@ namespace ditto::formats {
 // so a resumed run opens a new one. Throws Error(data) with the path and the system's reason.
 class EventWriter {
  public:
-  // `resume_step`: the first step that this run will write again. TensorBoard then forgets what older files say of
-  // that step and later ones.
-  explicit EventWriter(const std::string& folder, std::optional<std::int64_t> resume_step = {});
+  // `first_step`: the first step that this run will write; more than 0 after a resume. TensorBoard then forgets what
+  // older files in the folder say of that step and later ones.
+  explicit EventWriter(const std::string& folder, std::int64_t first_step = 0);
   ~EventWriter();
   EventWriter(const EventWriter&) = delete;
   EventWriter& operator=(const EventWriter&) = delete;

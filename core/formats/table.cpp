@@ -19,7 +19,8 @@ constexpr std::size_t kMostBytes = std::size_t{4} << 30;
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \r\"";
   const auto first = text.find_first_not_of(kSpace);
-  return first == std::string_view::npos ? std::string_view{} : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
+  return first == std::string_view::npos ? std::string_view{}
+                                         : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
 std::vector<std::string_view> fields_of(std::string_view line, char separator) {
@@ -69,7 +70,8 @@ std::vector<double> row_of(const std::vector<std::string_view>& fields, std::str
 
 std::string read_maybe_gzip(const std::string& path, std::size_t most_bytes) {
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file) throw Error(ErrorKind::data, path, std::string("cannot be opened: ") + std::strerror(errno), "check the path");
+  if (!file)
+    throw Error(ErrorKind::data, path, std::string("cannot be opened: ") + std::strerror(errno), "check the path");
   std::string text;
   constexpr unsigned kChunk = 1u << 20;
   for (int got = 1; got > 0;) {
@@ -83,7 +85,8 @@ std::string read_maybe_gzip(const std::string& path, std::size_t most_bytes) {
   int code = Z_OK;
   const char* message = gzerror(file.get(), &code);
   if (code != Z_OK)
-    throw Error(ErrorKind::data, path, std::string("cannot be read: ") + (code == Z_ERRNO ? std::strerror(errno) : message),
+    throw Error(ErrorKind::data, path,
+                std::string("cannot be read: ") + (code == Z_ERRNO ? std::strerror(errno) : message),
                 "the file is damaged or cut off; write it again");
   return text;
 }
@@ -116,6 +119,8 @@ NumberTable parse_number_table(std::string_view text, std::string_view where) {
   return table;
 }
 
-NumberTable read_number_table(const std::string& path) { return parse_number_table(read_maybe_gzip(path, kMostBytes), path); }
+NumberTable read_number_table(const std::string& path) {
+  return parse_number_table(read_maybe_gzip(path, kMostBytes), path);
+}
 
 }  // namespace ditto::formats

@@ -168,7 +168,8 @@ struct TarWriter::State {
   std::uint64_t bytes = 0;
 
   void check(long long result) const {
-    if (result < ARCHIVE_OK) throw Error(ErrorKind::data, path, "cannot be written: " + reason(out.get()));
+    if (result < ARCHIVE_OK)
+      throw Error(ErrorKind::data, path, std::string("cannot be written: ") + std::strerror(archive_errno(out.get())));
   }
 };
 

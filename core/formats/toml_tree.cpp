@@ -66,7 +66,7 @@ Node& Table::set_path(std::string_view dotted, Node value) {
   Table* inner = node->as<Table>();
   if (inner == nullptr)
     throw Error(ErrorKind::config, value.source.text(),
-                std::string(key) + " is a " + node->type_name() + ", so nothing can be set inside it");
+                std::string(key) + " is of type " + node->type_name() + ", and nothing can be set inside it");
   return inner->set_path(dotted.substr(dot + 1), std::move(value));
 }
 

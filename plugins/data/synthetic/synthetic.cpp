@@ -95,8 +95,8 @@ class Synthetic final : public ditto::Source {
   std::uint32_t series() const { return held_out_ ? kHeldOut : 0; }
 
   torch::Tensor normal(int64_t id, std::uint32_t series) const {
-    return random_.normal(Purpose::noise, std::array{id}, {options_.channels, options_.height, options_.width}, at::kFloat,
-                          series)[0];
+    return random_.normal(Purpose::noise, std::array{id}, {options_.channels, options_.height, options_.width},
+                          at::kFloat, series)[0];
   }
 
   torch::Tensor cluster(int64_t index, int64_t label) const {
@@ -117,7 +117,8 @@ class Synthetic final : public ditto::Source {
       const double colour = colour_of(label, c);
       for (int64_t y = 0; y < options_.height; ++y)
         for (int64_t x = 0; x < options_.width; ++x) {
-          const double depth = inside(label, (static_cast<double>(x) + 0.5 - x0) / radius, (static_cast<double>(y) + 0.5 - y0) / radius);
+          const double depth =
+              inside(label, (static_cast<double>(x) + 0.5 - x0) / radius, (static_cast<double>(y) + 0.5 - y0) / radius);
           *to++ = static_cast<float>(2 * colour * std::clamp(depth * radius + 0.5, 0.0, 1.0) - 1);
         }
     }
@@ -128,7 +129,8 @@ class Synthetic final : public ditto::Source {
   double colour_of(int64_t label, int64_t channel) const {
     const double hue = static_cast<double>(label) / static_cast<double>(std::max<int64_t>(options_.classes, 1));
     if (options_.channels == 1) return 1 - 0.6 * hue;
-    return 0.6 + 0.4 * std::cos(2 * M_PI * (hue - static_cast<double>(channel) / static_cast<double>(options_.channels)));
+    return 0.6 +
+           0.4 * std::cos(2 * M_PI * (hue - static_cast<double>(channel) / static_cast<double>(options_.channels)));
   }
 
   Options options_;
@@ -138,4 +140,5 @@ class Synthetic final : public ditto::Source {
 
 }  // namespace
 
-DITTO_PLUGIN(Source, Synthetic, "synthetic", "1.0.0", "Apache-2.0", "shapes, Gaussian clusters or noise made from a number")
+DITTO_PLUGIN(Source, Synthetic, "synthetic", "1.0.0", "Apache-2.0",
+             "shapes, Gaussian clusters or noise made from a number")

@@ -79,7 +79,8 @@ OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& 
     }
   }
   if (!tar.damage.empty())
-    out.warnings.push_back(path + ": " + tar.damage + "; " + std::to_string(out.items.size()) + " samples before it kept");
+    out.warnings.push_back(path + ": " + tar.damage + "; " + std::to_string(out.items.size()) +
+                           " samples before it kept");
   if (without_picture > 0)
     out.warnings.push_back(path + ":" + first_without + " has no picture; " + std::to_string(without_picture) +
                            " such samples left out");

@@ -29,8 +29,8 @@ struct Item {
 };
 
 struct ShardIndex {
-  std::vector<std::string> paths;     // in the order of their samples
-  std::vector<std::uint64_t> bytes;   // of each file
+  std::vector<std::string> paths;    // in the order of their samples
+  std::vector<std::uint64_t> bytes;  // of each file
   std::vector<Item> items;
   std::vector<std::string> warnings;  // damage and what was left out for it
 

@@ -88,8 +88,8 @@ torch::Tensor to_tensor(const formats::Picture& picture) {
   return out;
 }
 
-// The largest centred part of the wanted proportions, resized with a triangle filter as wide as a target pixel (which is
-// an interpolation where pictures grow), so that small pictures are not aliased.
+// The largest centred part of the wanted proportions, resized with a triangle filter as wide as a target pixel (which
+// is an interpolation where pictures grow), so that small pictures are not aliased.
 torch::Tensor crop_and_resize(const torch::Tensor& image_CHW, int64_t height, int64_t width) {
   const int64_t h = image_CHW.size(1), w = image_CHW.size(2);
   if (h == height && w == width) return image_CHW;
@@ -139,8 +139,9 @@ class WebDataset final : public ditto::Source {
   }
 
   std::string fingerprint() const override {
-    std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' + std::to_string(options_.channels) +
-                       ' ' + std::to_string(options_.size[0]) + 'x' + std::to_string(options_.size[1]);
+    std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
+                       std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
+                       std::to_string(options_.size[1]);
     for (size_t i = 0; i < index_.paths.size(); ++i)
       text += '\n' + index_.paths[i].substr(index_.paths[i].rfind('/') + 1) + ' ' + std::to_string(index_.bytes[i]);
     for (const Item& item : index_.items) text += '\n' + item.key;
@@ -199,8 +200,8 @@ class WebDataset final : public ditto::Source {
   int64_t label(const formats::RandomFile& file, const Item& item) const {
     const auto place = index_.place(item, label_.extension);
     const auto bytes = text(file, item.label, place);
-    const int64_t label = label_.field.empty() ? formats::parse_label(bytes, place)
-                                               : formats::json_label(bytes, label_.field, place);
+    const int64_t label =
+        label_.field.empty() ? formats::parse_label(bytes, place) : formats::json_label(bytes, label_.field, place);
     if (label >= options_.classes)
       throw Error(ErrorKind::data, place,
                   "label " + std::to_string(label) + " is not below data.classes = " + std::to_string(options_.classes),

@@ -10,6 +10,7 @@
 
 namespace {
 
+using ditto::spread;
 using torch::Tensor;
 
 constexpr double kLn2 = 0.69314718055994530942;

@@ -12,6 +12,8 @@
 
 namespace {
 
+using ditto::spread;
+
 constexpr double kDiffusersTrainTimes = 1000;
 
 class RectifiedFlow : public ditto::Scheduler {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <set>
 #include <string>
 #include <vector>
@@ -48,6 +49,9 @@ class DITTO_API Group {
   // Flat rows: sends send[i] numbers to member i and receives receive[i] from it. x one-dimensional and contiguous.
   torch::Tensor exchange(const torch::Tensor& x, const std::vector<int64_t>& send,
                          const std::vector<int64_t>& receive) const;
+  // The same without waiting; x must stay unchanged until the function that is returned has given the result.
+  std::function<torch::Tensor()> begin_exchange(const torch::Tensor& x, const std::vector<int64_t>& send,
+                                                const std::vector<int64_t>& receive) const;
   torch::Tensor broadcast(torch::Tensor x, int root) const;  // in place
   std::vector<std::string> all_gather_text(const std::string& text) const;
   void barrier() const;

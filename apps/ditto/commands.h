@@ -1,0 +1,23 @@
+// The subcommands of `ditto`: each file adds its own to the program, and sets its callback.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace ditto {
+
+// What every subcommand shares.
+struct CommandLine {
+  std::vector<std::string> arguments;  // without the program's name, for --local-ranks
+  int exit_code = 0;                   // set by callbacks that end with something else than success
+};
+
+void add_train_command(CLI::App& app, CommandLine& line);  // train
+void add_config_commands(CLI::App& app);                   // config check | show
+void add_data_commands(CLI::App& app);                     // data prepare | inspect | verify
+
+}  // namespace ditto

@@ -1,0 +1,46 @@
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include <torch/version.h>
+
+#include <ditto/error.h>
+#include <ditto/version.h>
+
+#include "apps/ditto/commands.h"
+#include "core/plugin/guard.h"
+#include "core/report/progress.h"
+
+namespace {
+
+int run(int count, char** arguments) {
+  CLI::App app{"Trains and samples diffusion transformers: the same training, again.", "ditto"};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);
+  app.footer("Start: ditto train configs/digits.toml; then: ditto sample runs/digits --out samples");
+  ditto::CommandLine line;
+  for (int i = 1; i < count; ++i) line.arguments.emplace_back(arguments[i]);
+  ditto::add_train_command(app, line);
+  ditto::add_config_commands(app);
+  ditto::add_data_commands(app);
+  try {
+    app.parse(count, arguments);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
+  } catch (const CLI::ParseError& error) {
+    app.exit(error);
+    return 2;
+  }
+  return line.exit_code;
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  ditto::report::open_standard_streams();
+  try {
+    return ditto::guarded("ditto", [&] { return run(count, arguments); });
+  } catch (const ditto::Error& error) {
+    std::fprintf(stderr, "error: %s\n", error.what());
+    return error.exit_code();
+  }
+}

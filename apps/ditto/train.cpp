@@ -1,0 +1,61 @@
+// ditto train RECIPE
+#include <CLI/CLI.hpp>
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include "apps/ditto/commands.h"
+#include "core/dist/gloo_mesh.h"
+#include "core/dist/local_ranks.h"
+#include "core/train/launch.h"
+#include "core/train/trainer.h"
+
+namespace ditto {
+
+namespace {
+
+struct Arguments {
+  std::string recipe;
+  std::vector<std::string> sets;
+  TrainOptions options;
+  int local_ranks = 0;
+};
+
+int train(const Arguments& arguments, const CommandLine& line) {
+  Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
+  if (arguments.local_ranks > 0) {
+    complete_degrees(degrees(recipe), arguments.local_ranks);  // refused before any rank starts
+    return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
+  }
+  const auto rank = rank_info();
+  set_threads(recipe, rank);
+  Registry registry(plugin_folders(search_folders(recipe)));
+  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
+  Trainer trainer(std::move(recipe), registry, mesh, mesh.own_world("checkpoint"), arguments.options);
+  return trainer.run();
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, CommandLine& line) {
+  auto* command = app.add_subcommand("train", "Train what a recipe describes, or go on training it");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
+  command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option, as in --set run.steps=100")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--resume", arguments->options.resume,
+                   "auto: from the run's newest whole checkpoint; never; or a checkpoint")
+      ->capture_default_str();
+  command
+      ->add_option("--allow-change", arguments->options.allow_change,
+                   "KEY (or section) that may differ from the run that is resumed")
+      ->allow_extra_args(false);
+  command->add_option("--local-ranks", arguments->local_ranks, "start this many ranks on this machine")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--dry-run", arguments->options.dry_run, "put everything together, say what it is, and stop");
+  command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
+  command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });
+}
+
+}  // namespace ditto

@@ -1,0 +1,206 @@
+#include "core/checkpoint/foreign.h"
+
+#include <algorithm>
+#include <set>
+
+#include "core/checkpoint/foreign_file.h"
+#include "core/checkpoint/index.h"
+#include "core/checkpoint/tensor_file.h"
+#include "core/formats/nearest.h"
+
+namespace ditto::checkpoint {
+
+namespace {
+
+constexpr size_t kNamedProblems = 3;
+// Tables that were computed twice, by two programs, in fp64 and rounded to fp32 (sines up to 1): a few units in the
+// last place.
+constexpr double kConstantTolerance = 1e-5;
+
+std::map<std::string, torch::Tensor> parameters_of(Model& model) {
+  std::map<std::string, torch::Tensor> parameters;
+  for (const auto& item : model.named_parameters()) parameters.emplace(item.key(), item.value().detach());
+  return parameters;
+}
+
+void require_map(const ForeignFormat& format, const std::map<std::string, torch::Tensor>& parameters,
+                 const std::string& where) {
+  std::set<std::string> mapped;
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorKind::plugin, where, "the model's name map " + what, "correct its foreign()");
+  };
+  for (const ForeignTensor& tensor : format.tensors) {
+    if (!parameters.count(tensor.ours)) fail("names '" + tensor.ours + "', which is no parameter");
+    if (tensor.theirs.empty() || !mapped.insert(tensor.ours).second)
+      fail("maps '" + tensor.ours + "' to nothing, or twice");
+  }
+  for (const auto& item : parameters)
+    if (!mapped.count(item.first)) fail("lacks '" + item.first + "'");
+}
+
+// The shape of each of theirs: given, or ours, or an equal share of our rows.
+Dims their_shape(const ForeignTensor& tensor, const torch::Tensor& ours, const std::string& where) {
+  const auto parts = static_cast<int64_t>(tensor.theirs.size());
+  Dims shape = tensor.shape.empty() ? ours.sizes().vec() : tensor.shape;
+  if (tensor.shape.empty() && parts > 1 && !shape.empty()) shape[0] /= parts;
+  if (numbers(shape) * parts != ours.numel())
+    throw Error(ErrorKind::plugin, where,
+                "the model's name map gives '" + tensor.theirs.front() + "' a shape that does not make '" +
+                    tensor.ours + "' of " + to_text(ours.sizes().vec()));
+  return shape;
+}
+
+// Which names of the file are the weights: the prefix of a set, and of a wrapper that its trainer left in the names.
+struct Choice {
+  std::string set;     // "ema", "model", or ""
+  std::string prefix;  // before every name
+};
+
+std::vector<std::string> sets_to_try(std::optional<Which> which) {
+  if (which == Which::weights) return {"model", "state_dict", ""};
+  if (which == Which::ema) return {"ema"};
+  return {"", "ema", "model", "state_dict"};
+}
+
+Choice choose(const ForeignFile& file, const std::string& known_name, std::optional<Which> which,
+              const std::string& path) {
+  for (const std::string& set : sets_to_try(which))
+    for (const std::string wrapper : {"", "module."}) {
+      const std::string prefix = (set.empty() ? "" : set + ".") + wrapper;
+      if (file.has(prefix + known_name)) return {set, prefix};
+    }
+  const auto names = file.names();
+  const std::string nearest = formats::nearest_name(known_name, names);
+  throw Error(
+      ErrorKind::checkpoint, path,
+      std::string("has no ") + (which == Which::ema ? "EMA in it: no 'ema." : "weights of this format: no tensor '") +
+          known_name + "'" +
+          (nearest.empty() ? names.empty() ? "; it holds no tensors" : ", but for example '" + names.front() + "'"
+                           : " (the nearest name is '" + nearest + "')"),
+      which == Which::ema ? "leave the choice open, or choose the weights" : "choose another format, or another file");
+}
+
+// Checks and reads everything first; fills the model last.
+class Import {
+ public:
+  Import(const ForeignFile& file, std::string path, Choice choice)
+      : file_(file), path_(std::move(path)), choice_(std::move(choice)) {}
+
+  void parameter(const ForeignTensor& tensor, const torch::Tensor& ours) {
+    const Dims shape = their_shape(tensor, ours, path_);
+    std::vector<torch::Tensor> parts;
+    for (const std::string& name : tensor.theirs)
+      if (auto value = take(name, shape)) parts.push_back(value->to(ours.scalar_type()));
+    if (parts.size() != tensor.theirs.size()) return;
+    const torch::Tensor whole = parts.size() == 1 ? parts[0] : torch::cat(parts, 0);
+    values_.emplace_back(ours, whole.reshape(ours.sizes()));
+  }
+
+  void copy(const std::string& name, const std::string& of) {
+    if (!file_.has(choice_.prefix + of)) return;  // said already
+    const auto original = file_.read(choice_.prefix + of);
+    const auto value = take(name, original.sizes().vec());
+    if (value && !torch::equal(*value, original))
+      problem(name, "differs from '" + of + "', of which this model keeps one for both");
+  }
+
+  void constant(const std::string& name, const torch::Tensor& expected) {
+    const auto value = take(name, expected.sizes().vec());
+    if (!value) return;
+    const double difference =
+        (value->to(torch::kDouble) - expected.to(torch::kCPU, torch::kDouble)).abs().max().item<double>();
+    if (!(difference <= kConstantTolerance))
+      problem(name, "is a fixed table, and differs from this model's by " + std::to_string(difference));
+  }
+
+  void refuse_others() {
+    for (const std::string& name : file_.names()) {
+      if (!name.starts_with(choice_.prefix)) continue;
+      const std::string rest = name.substr(choice_.prefix.size());
+      if (!taken_.count(rest)) problem(rest, "has no place in this model");
+    }
+  }
+
+  void finish() {
+    if (!problems_.empty()) {
+      std::string text = "does not fit this model: ";
+      for (size_t i = 0; i < std::min(problems_.size(), kNamedProblems); ++i)
+        text += (i == 0 ? "" : ", ") + problems_[i];
+      if (problems_.size() > kNamedProblems)
+        text += ", and " + std::to_string(problems_.size() - kNamedProblems) + " more";
+      throw Error(ErrorKind::checkpoint, path_, text, "check the recipe's [model] against the file");
+    }
+    torch::NoGradGuard no_grad;
+    for (auto& [target, value] : values_) target.copy_(value);
+  }
+
+ private:
+  std::optional<torch::Tensor> take(const std::string& name, const Dims& shape) {
+    const std::string there = choice_.prefix + name;
+    taken_.insert(name);
+    if (!file_.has(there)) {
+      problem(name, "is missing");
+      return std::nullopt;
+    }
+    if (const Dims found = file_.shape(there); found != shape) {
+      problem(name, "is " + to_text(found) + " there and " + to_text(shape) + " here");
+      return std::nullopt;
+    }
+    return file_.read(there);
+  }
+  void problem(const std::string& name, const std::string& what) {
+    problems_.push_back("tensor '" + name + "' " + what);
+  }
+
+  const ForeignFile& file_;
+  std::string path_;
+  Choice choice_;
+  std::vector<std::pair<torch::Tensor, torch::Tensor>> values_;
+  std::vector<std::string> problems_;
+  std::set<std::string> taken_;
+};
+
+}  // namespace
+
+void export_weights(Model& model, const std::string& format_name, const std::string& path,
+                    const std::map<std::string, std::string>& notes) {
+  torch::NoGradGuard no_grad;
+  const ForeignFormat format = model.foreign(format_name);
+  const auto parameters = parameters_of(model);
+  require_map(format, parameters, "format " + format_name);
+  NamedTensors out;
+  for (const ForeignTensor& tensor : format.tensors) {
+    const torch::Tensor& ours = parameters.at(tensor.ours);
+    const Dims shape = their_shape(tensor, ours, "format " + format_name);
+    const auto parts = ours.reshape(-1).chunk(static_cast<int64_t>(tensor.theirs.size()));
+    for (size_t i = 0; i < parts.size(); ++i) out[tensor.theirs[i]] = parts[i].reshape(shape);
+  }
+  for (const auto& [copy, of] : format.copies) {
+    if (!out.count(of))
+      throw Error(ErrorKind::plugin, "format " + format_name,
+                  "the model's name map copies '" + of + "', which it does not write");
+    out[copy] = out.at(of);
+  }
+  for (const auto& [name, value] : format.constants) out[name] = value;
+  formats::Metadata metadata(notes.begin(), notes.end());
+  metadata["format"] = "pt";  // Python readers of weights ask for it
+  write_tensors(path, out, metadata, ErrorKind::checkpoint, formats::Sync::fsync);
+}
+
+std::string import_weights(Model& model, const std::string& format_name, const std::string& path,
+                           std::optional<Which> which) {
+  const ForeignFormat format = model.foreign(format_name);
+  const auto parameters = parameters_of(model);
+  require_map(format, parameters, "format " + format_name);
+  const auto file = open_foreign(path);
+  const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
+  Import import(*file, path, choice);
+  for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, parameters.at(tensor.ours));
+  for (const auto& [copy, of] : format.copies) import.copy(copy, of);
+  for (const auto& [name, value] : format.constants) import.constant(name, value);
+  import.refuse_others();
+  import.finish();
+  return choice.set;
+}
+
+}  // namespace ditto::checkpoint

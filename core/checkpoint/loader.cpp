@@ -1,0 +1,171 @@
+#include <algorithm>
+#include <set>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/reader.h"
+#include "core/checkpoint/tensor_file.h"
+#include "core/formats/nearest.h"
+
+namespace ditto::checkpoint {
+
+namespace {
+
+constexpr size_t kNamedProblems = 3;
+
+enum class Convert { no, yes };
+
+// Collects what is to be read and what does not fit; changes nothing until all fits.
+class Plan {
+ public:
+  Plan(Reader& reader, Convert convert) : reader_(reader), convert_(convert) {}
+
+  // `name` in `section` goes to `tensor`, which is laid out as the entry is.
+  void add(const std::string& section, const std::string& name, const LayoutEntry& entry, const torch::Tensor& tensor) {
+    const Section& there = reader_.index().section(section);
+    wanted_[section].insert(name);
+    const auto found = there.find(name);
+    if (found == there.end()) return missing(there, section, name);
+    const std::string dtype(formats::dtype_name(dtype_of(tensor, "tensor '" + name + "'")));
+    const IndexedTensor& indexed = found->second;
+    if (indexed.shape != entry.full_shape || (convert_ == Convert::no && indexed.dtype != dtype))
+      return problem(section, name,
+                     "is " + indexed.dtype + " " + to_text(indexed.shape) + " there and " + dtype + " " +
+                         to_text(entry.full_shape) + " here");
+    for (const Rectangle& rectangle : entry.slices()) plan(name, indexed, rectangle, tensor);
+  }
+
+  // Names of the section that nobody here asked for.
+  void refuse_others(const std::string& section) {
+    for (const auto& [name, tensor] : reader_.index().section(section))
+      if (!wanted_[section].count(name)) problem(section, name, "is there, and has no place here");
+  }
+
+  void problem(const std::string& section, const std::string& name, const std::string& what) {
+    problems_.push_back((section == kModel ? "tensor '" : section + " tensor '") + name + "' " + what);
+  }
+
+  void run() {
+    refuse_problems();
+    for (const Move& move : moves_) reader_.check_file(move.part.piece->file);
+    std::vector<torch::Tensor> sources;  // every header is read before the first number is written
+    for (const Move& move : moves_) sources.push_back(reader_.view(*move.from, move.part));
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < moves_.size(); ++i) moves_[i].target.copy_(sources[i]);
+  }
+
+ private:
+  struct Move {
+    const IndexedTensor* from;
+    Reader::Part part;
+    torch::Tensor target;
+  };
+
+  void plan(const std::string& name, const IndexedTensor& from, const Rectangle& to, const torch::Tensor& tensor) {
+    for (const Reader::Part& part : reader_.cover(name, from, {to.global_start, to.size})) {
+      torch::Tensor target = tensor.detach();
+      for (size_t d = 0; d < to.size.size(); ++d)
+        target = target.narrow(static_cast<int64_t>(d), to.local_start[d] + part.box.start[d] - to.global_start[d],
+                               part.box.size[d]);
+      moves_.push_back({&from, part, std::move(target)});
+    }
+  }
+
+  void missing(const Section& there, const std::string& section, const std::string& name) {
+    std::vector<std::string> names;
+    for (const auto& item : there) names.push_back(item.first);
+    const std::string nearest = formats::nearest_name(name, names);
+    problem(section, name, "is not there" + (nearest.empty() ? "" : " (the nearest name is '" + nearest + "')"));
+  }
+
+  void refuse_problems() const {
+    if (problems_.empty()) return;
+    std::string text = "does not fit what is to be loaded: ";
+    for (size_t i = 0; i < std::min(problems_.size(), kNamedProblems); ++i) text += (i == 0 ? "" : ", ") + problems_[i];
+    if (problems_.size() > kNamedProblems)
+      text += ", and " + std::to_string(problems_.size() - kNamedProblems) + " more";
+    throw Error(ErrorKind::checkpoint, reader_.folder(), text,
+                "use the recipe it was made with (recipe.toml in it), or another checkpoint");
+  }
+
+  Reader& reader_;
+  Convert convert_;
+  std::vector<Move> moves_;
+  std::vector<std::string> problems_;
+  std::map<std::string, std::set<std::string>> wanted_;
+};
+
+bool holds_all(const Layout& layout) {
+  return std::all_of(layout.entries.begin(), layout.entries.end(),
+                     [](const auto& entry) { return entry.absent.empty(); });
+}
+
+std::string list_of(const std::set<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? "" : ", ") + name;
+  return text.empty() ? "none" : text;
+}
+
+void check_optimizer(const Reader& reader, const std::set<std::string>& kinds,
+                     const std::map<std::string, int64_t>& counters) {
+  std::set<std::string> there, counted_there, counted;
+  for (const auto& item : reader.index().section(kOptimizer)) there.insert(item.first.substr(0, item.first.find('/')));
+  for (const auto& item : reader.state().counters) counted_there.insert(item.first);
+  for (const auto& item : counters) counted.insert(item.first);
+  if (there == kinds && counted_there == counted) return;
+  throw Error(ErrorKind::checkpoint, reader.folder(),
+              "holds another optimizer's state: tensors " + list_of(there) + " and counters " + list_of(counted_there) +
+                  " there, tensors " + list_of(kinds) + " and counters " + list_of(counted) + " here",
+              "use the same [optimizer], or start a new run from its weights with [run] init_from");
+}
+
+[[noreturn]] void refuse_no_ema(const Reader& reader) {
+  throw Error(ErrorKind::checkpoint, reader.folder(), "has no EMA, and EMA is asked for", "use its weights");
+}
+
+void plan_optimizer(Plan& plan, const Reader& reader, const TrainState& state) {
+  const auto& entries = state.layout->entries;
+  const auto lists = state.optimizer->state();
+  std::set<std::string> kinds;
+  for (const auto& item : lists)
+    if (!entries.empty()) kinds.insert(item.first);
+  if (!entries.empty()) check_optimizer(reader, kinds, state.optimizer->counters());
+  for (const auto& [kind, list] : lists)
+    for (size_t i = 0; i < entries.size(); ++i)
+      plan.add(kOptimizer, kind + "/" + entries[i].name, entries[i], list.at(i));
+}
+
+}  // namespace
+
+void load(const std::string& path, TrainState& state) {
+  Reader reader(path);
+  Plan plan(reader, Convert::no);
+  const auto& entries = state.layout->entries;
+  const bool has_ema = state.ema && !state.ema->empty();
+  if (has_ema && reader.index().section(kEma).empty()) refuse_no_ema(reader);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    plan.add(kModel, entries[i].name, entries[i], entries[i].tensor);
+    if (has_ema) plan.add(kEma, entries[i].name, entries[i], state.ema->at(i));
+  }
+  if (holds_all(*state.layout)) plan.refuse_others(kModel);
+  if (state.optimizer) plan_optimizer(plan, reader, state);
+  plan.run();
+  if (state.optimizer) state.optimizer->set_counters(reader.state().counters);
+  state.step = reader.state().step;
+  state.samples = reader.state().samples;
+  state.seed = reader.state().seed;
+  state.extra = reader.state().extra;
+  state.recipe_toml = reader.recipe();
+}
+
+void load_weights(const std::string& path, Layout& layout, Which which) {
+  Reader reader(path);
+  Plan plan(reader, Convert::yes);
+  const bool has_ema = !reader.index().section(kEma).empty();
+  if (which == Which::ema && !has_ema) refuse_no_ema(reader);
+  const std::string section = has_ema && which != Which::weights ? kEma : kModel;
+  for (const LayoutEntry& entry : layout.entries) plan.add(section, entry.name, entry, entry.tensor);
+  if (holds_all(layout)) plan.refuse_others(section);
+  plan.run();
+}
+
+}  // namespace ditto::checkpoint

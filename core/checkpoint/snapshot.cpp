@@ -1,0 +1,146 @@
+#include "core/checkpoint/snapshot.h"
+
+#include <torch/cuda.h>
+#include <torch/utils.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <stdexcept>
+
+#include "core/checkpoint/disk.h"
+#include "core/checkpoint/tensor_file.h"
+
+namespace ditto::checkpoint {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string shard_name(const std::string& section, int rank) {
+  char text[16];
+  std::snprintf(text, sizeof text, "-%05d", rank);
+  return section + text + ".safetensors";
+}
+
+bool writes(const LayoutEntry& entry, const Mesh* mesh) {
+  return !mesh || std::all_of(kAxes.begin(), kAxes.end(),
+                              [&](Axis axis) { return !entry.is_copy(axis) || mesh->index(axis) == 0; });
+}
+
+class Taker {
+ public:
+  Taker(Snapshot& snapshot, HostBuffers& buffers, int rank) : snapshot_(snapshot), buffers_(buffers), rank_(rank) {}
+
+  void add(const char* section, const std::string& name, const LayoutEntry& entry, const torch::Tensor& tensor) {
+    if (!tensor.defined() || tensor.sizes() != entry.tensor.sizes())
+      throw Error(ErrorKind::checkpoint, "tensor '" + name + "'",
+                  "has not the shape of the parameter it belongs to: " +
+                      (tensor.defined() ? to_text(tensor.sizes().vec()) : std::string("nothing")) + " instead of " +
+                      to_text(entry.tensor.sizes().vec()));
+    const std::string file = shard_name(section, rank_);
+    const auto dtype = formats::dtype_name(dtype_of(tensor, "tensor '" + name + "'"));
+    IndexedTensor indexed{std::string(dtype), entry.full_shape, {}};
+    for (const Rectangle& rectangle : entry.slices()) {
+      const Box box{rectangle.global_start, rectangle.size};
+      torch::Tensor local = tensor.detach();
+      for (size_t d = 0; d < box.size.size(); ++d)
+        local = local.narrow(static_cast<int64_t>(d), rectangle.local_start[d], rectangle.size[d]);
+      const std::string part = piece_name(name, box, entry.full_shape);
+      snapshot_.files[file].push_back({part, buffers_.copy(file + ":" + part, local)});
+      indexed.pieces.push_back({file, part, box});
+    }
+    snapshot_.index.sections[section].emplace(name, std::move(indexed));
+    on_device_ |= tensor.is_cuda();
+  }
+  bool on_device() const { return on_device_; }
+
+ private:
+  Snapshot& snapshot_;
+  HostBuffers& buffers_;
+  int rank_;
+  bool on_device_ = false;
+};
+
+void require_along(size_t found, size_t entries, const std::string& what) {
+  if (found != entries) throw std::logic_error("checkpoint: " + what + " does not run along the layout");
+}
+
+FileRecord write_shard(const std::string& folder, const std::string& name, const std::vector<Snapshot::Part>& parts) {
+  const std::string path = (fs::path(folder) / name).string();
+  std::vector<formats::TensorDeclaration> declarations;
+  std::map<std::string, const torch::Tensor*> by_name;
+  for (const auto& part : parts) {
+    declarations.push_back({part.name, dtype_of(part.data, path), part.data.sizes().vec()});
+    by_name[part.name] = &part.data;
+  }
+  Hasher hasher;
+  const std::string header = formats::safetensors_header(declarations, {});
+  hasher.update(std::as_bytes(std::span(header)));
+  formats::SafetensorsWriter writer(path, std::move(declarations));
+  for (const std::string& tensor : writer.order()) {
+    const auto bytes = bytes_of(*by_name.at(tensor));
+    hasher.update(bytes);
+    writer.write(tensor, bytes);
+  }
+  writer.finish(formats::Sync::fsync);
+  return {name, writer.file_bytes(), hasher.hex()};
+}
+
+FileRecord write_text(const std::string& folder, const std::string& name, const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  formats::write_file((fs::path(folder) / name).string(), bytes, ErrorKind::checkpoint, formats::Sync::fsync);
+  return {name, bytes.size(), checksum(bytes)};
+}
+
+}  // namespace
+
+torch::Tensor HostBuffers::copy(const std::string& key, const torch::Tensor& source) {
+  torch::Tensor& buffer = buffers_[key];
+  if (!buffer.defined() || buffer.sizes() != source.sizes() || buffer.scalar_type() != source.scalar_type())
+    buffer = torch::empty(source.sizes(), torch::TensorOptions(source.scalar_type()).pinned_memory(source.is_cuda()));
+  buffer.copy_(source, /*non_blocking=*/source.is_cuda());
+  return buffer;
+}
+
+Snapshot take_snapshot(const TrainState& state, const Mesh* mesh, HostBuffers& buffers) {
+  torch::NoGradGuard no_grad;
+  Snapshot snapshot;
+  snapshot.state = {state.step, state.samples, state.seed, mesh ? mesh->world_size() : 1, {}, state.extra};
+  snapshot.recipe = state.recipe_toml;
+  Taker taker(snapshot, buffers, mesh ? mesh->rank() : 0);
+  const auto& entries = state.layout->entries;
+  const bool has_ema = state.ema && !state.ema->empty();
+  if (has_ema) require_along(state.ema->size(), entries.size(), "EMA");
+  const auto optimizer =
+      state.optimizer ? state.optimizer->state() : std::map<std::string, std::vector<torch::Tensor>>();
+  if (state.optimizer) snapshot.state.counters = state.optimizer->counters();
+  for (const auto& [kind, list] : optimizer) require_along(list.size(), entries.size(), "optimizer state " + kind);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const LayoutEntry& entry = entries[i];
+    if (!writes(entry, mesh)) continue;
+    taker.add(kModel, entry.name, entry, entry.tensor);
+    if (has_ema) taker.add(kEma, entry.name, entry, (*state.ema)[i]);
+    for (const auto& [kind, list] : optimizer) taker.add(kOptimizer, kind + "/" + entry.name, entry, list[i]);
+  }
+  if (taker.on_device()) torch::cuda::synchronize();
+  return snapshot;
+}
+
+std::vector<FileRecord> write_shards(const std::string& folder, const Snapshot& snapshot) {
+  std::vector<FileRecord> records;
+  for (const auto& [name, parts] : snapshot.files) records.push_back(write_shard(folder, name, parts));
+  return records;
+}
+
+void write_manifest(const std::string& folder, std::vector<FileRecord> files, const Index& index,
+                    const Snapshot& snapshot) {
+  files.push_back(write_text(folder, kIndexFile, to_json(index)));
+  files.push_back(write_text(folder, kStateFile, to_json(snapshot.state)));
+  files.push_back(write_text(folder, kRecipeFile, snapshot.recipe));
+  std::sort(files.begin(), files.end(), [](const FileRecord& a, const FileRecord& b) { return a.name < b.name; });
+  write_text(folder, kManifestFile, to_json(Manifest{std::move(files)}));
+  sync_folder(folder);
+}
+
+}  // namespace ditto::checkpoint

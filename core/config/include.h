@@ -1,0 +1,18 @@
+// Recipes that include others, and the command line's --set.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/formats/toml.h"
+
+namespace ditto {
+
+// The file with what its top-level `include` (a string, or a list of strings, relative to the file) brings: later files
+// win over earlier ones, the file itself over all. Throws Error(config) for a file that is missing or includes itself.
+formats::Table read_with_includes(const std::string& path);
+
+// "a.b=c" each. Throws Error(config).
+void apply_sets(formats::Table& tree, const std::vector<std::string>& sets);
+
+}  // namespace ditto

@@ -1,0 +1,245 @@
+#include "core/config/recipe.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <ditto/error.h>
+
+#include "core/config/include.h"
+
+namespace ditto {
+
+namespace fs = std::filesystem;
+using formats::Node;
+using formats::Table;
+
+namespace {
+
+const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
+                                         "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
+                                         "validate",    "parallel", "kernels",   "encoder", "plugins",   "record"};
+
+std::string place(const Node& node, const std::string& name) {
+  const auto text = node.source.text();
+  return text.empty() ? name : text;
+}
+
+// A TOML list as an option's value: whole numbers, numbers or strings.
+OptionValue list_value(const formats::Array& list, const std::string& where) {
+  const auto all = [&](auto test) { return std::all_of(list.begin(), list.end(), test); };
+  if (all([](const Node& n) { return n.as<int64_t>() != nullptr; })) {
+    std::vector<int64_t> values;
+    for (const auto& n : list) values.push_back(*n.as<int64_t>());
+    return values;
+  }
+  if (all([](const Node& n) { return n.as<int64_t>() || n.as<double>(); })) {
+    std::vector<double> values;
+    for (const auto& n : list)
+      values.push_back(n.as<double>() ? *n.as<double>() : static_cast<double>(*n.as<int64_t>()));
+    return values;
+  }
+  if (all([](const Node& n) { return n.as<std::string>() != nullptr; })) {
+    std::vector<std::string> values;
+    for (const auto& n : list) values.push_back(*n.as<std::string>());
+    return values;
+  }
+  throw Error(ErrorKind::config, where, "a list of mixed types",
+              "expected a list of integers, of numbers or of strings");
+}
+
+OptionMap options_of(const Table& table, const std::string& section, const std::string& where) {
+  OptionMap map{section, where, {}};
+  for (const auto& entry : table.entries()) {
+    if (entry.key == "plugin") continue;
+    const auto at = place(entry.value, where);
+    if (entry.value.as<Table>())
+      throw Error(ErrorKind::config, at, section + "." + entry.key + " is a table",
+                  "expected a value; see `ditto config schema`");
+    OptionValue value;
+    if (const auto* v = entry.value.as<bool>()) value = *v;
+    if (const auto* v = entry.value.as<int64_t>()) value = *v;
+    if (const auto* v = entry.value.as<double>()) value = *v;
+    if (const auto* v = entry.value.as<std::string>()) value = *v;
+    if (const auto* v = entry.value.as<formats::Array>()) value = list_value(*v, at);
+    map.given[entry.key] = {std::move(value), at};
+  }
+  return map;
+}
+
+Node node_of(const OptionValue& value) {
+  return std::visit(
+      [](const auto& v) -> Node {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, int64_t> || std::is_same_v<T, double> ||
+                      std::is_same_v<T, std::string>) {
+          return Node{v, {}};
+        } else {
+          formats::Array list;
+          for (const auto& one : v) list.push_back(Node{one, {}});
+          return Node{list, {}};
+        }
+      },
+      value);
+}
+
+const Table* section_of(const Table& tree, const std::string& name, const std::string& file) {
+  const Node* node = tree.find_path(name);
+  if (!node) return nullptr;
+  if (const auto* table = node->as<Table>()) return table;
+  throw Error(ErrorKind::config, place(*node, file), name + " is " + node->type_name(),
+              "expected a section: [" + name + "]");
+}
+
+Component component_of(const Table& tree, const std::string& name, const std::string& file) {
+  const Table* table = section_of(tree, name, file);
+  if (!table) return {};
+  const auto where = place(*tree.find_path(name), file);
+  const Node* plugin = table->find("plugin");
+  if (!plugin)
+    throw Error(ErrorKind::config, where, "[" + name + "] names no plugin",
+                "add plugin = \"…\"; see `ditto plugins list`");
+  const auto* id = plugin->as<std::string>();
+  if (!id || id->empty())
+    throw Error(ErrorKind::config, place(*plugin, where), name + ".plugin is " + plugin->type_name(),
+                "expected a plugin's id, as a string");
+  return {*id, place(*plugin, where), options_of(*table, name, where)};
+}
+
+void refuse_unknown_sections(const Table& tree, const std::string& file) {
+  for (const auto& entry : tree.entries()) {
+    if (std::find(kSections.begin(), kSections.end(), entry.key) != kSections.end()) continue;
+    const auto near = nearest(entry.key, kSections);
+    std::string all;
+    for (const auto& one : kSections) all += (all.empty() ? "" : ", ") + one;
+    const auto at = entry.key_source.text().empty() ? place(entry.value, file) : entry.key_source.text();
+    throw Error(ErrorKind::config, at, "a recipe has no section \"" + entry.key + "\"",
+                near.empty() ? "it has: " + all : "did you mean [" + near + "]?");
+  }
+}
+
+void flatten(const Table& table, const std::string& prefix, std::map<std::string, std::string>& into) {
+  for (const auto& entry : table.entries()) {
+    const std::string key = prefix.empty() ? entry.key : prefix + "." + entry.key;
+    if (const auto* inner = entry.value.as<Table>()) {
+      flatten(*inner, key, into);
+    } else {
+      into[key] = formats::render_toml_value(entry.value);
+    }
+  }
+}
+
+}  // namespace
+
+Recipe Recipe::read(const std::string& path, const std::vector<std::string>& sets) {
+  Recipe recipe;
+  recipe.name = path;
+  Table tree = read_with_includes(path);
+  apply_sets(tree, sets);
+  recipe.interpret(tree);
+  if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
+  recipe.resolved_.set_path("run.folder", Node{recipe.run.folder, {}});
+  return recipe;
+}
+
+Recipe Recipe::parse(const std::string& text, const std::string& name, const std::vector<std::string>& sets) {
+  Recipe recipe;
+  recipe.name = name;
+  Table tree = formats::parse_toml(text, name);
+  apply_sets(tree, sets);
+  recipe.interpret(tree);
+  return recipe;
+}
+
+template <class Section>
+void Recipe::read_section(const Table& tree, const std::string& section_name, Section& section) {
+  const Table* table = section_of(tree, section_name, name);
+  const auto where = table ? place(*tree.find(section_name), name) : name;
+  OptionReader reader(table ? options_of(*table, section_name, where) : OptionMap{section_name, where, {}});
+  section.read(reader);
+  reader.finish();
+  resolve(section_name, {}, reader.declared());
+}
+
+// The host's part of [sampler]: what every sampler is given.
+void Recipe::read_sampler(const Table& tree) {
+  sampler = component_of(tree, "sampler", name);
+  OptionMap host{"sampler", sampler.options.where, {}};
+  for (const char* key : {"steps", "guidance", "guidance_channels"}) {
+    const auto it = sampler.options.given.find(key);
+    if (it == sampler.options.given.end()) continue;
+    host.given[key] = it->second;
+    sampler.options.given.erase(it);
+  }
+  OptionReader option(host);
+  option("steps", sampler_steps, "steps from noise to data").at_least(1);
+  option("guidance", guidance, "guidance scale s: u + s (c - u); 1: none").at_least(0);
+  option("guidance_channels", guidance_channels, "channels that are guided: \"3\" is what DiT's published samples used")
+      .one_of({"all", "3"});
+  if (sampler) resolve("sampler", sampler.plugin, option.declared());
+}
+
+void Recipe::interpret(const Table& tree) {
+  refuse_unknown_sections(tree, name);
+  read_section(tree, "run", run);
+  for (auto& [section, component] : components())
+    if (section != "sampler") *component = component_of(tree, section, name);
+  read_sampler(tree);
+  read_section(tree, "lr_schedule", lr_schedule);
+  read_section(tree, "ema", ema);
+  read_section(tree, "loader", loader);
+  read_section(tree, "parallel", parallel);
+  read_section(tree, "checkpoint", checkpoint);
+  read_section(tree, "validate", validate);
+  read_section(tree, "log", log);
+  read_section(tree, "plugins", plugins);
+  if (const Table* pins = section_of(tree, "kernels", name)) {
+    kernels = options_of(*pins, "kernels", name).given;
+    resolved_.set("kernels", Node{*pins, {}});
+  }
+  for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
+    if (!*component) continue;
+    std::vector<OptionInfo> given;
+    for (const auto& [key, option] : component->options.given)
+      given.push_back({key, {}, option.value, option.value, {}, true});
+    resolve(section, component->plugin, given);
+  }
+}
+
+std::vector<std::pair<std::string, Component*>> Recipe::components() {
+  return {{"model", &model},
+          {"scheduler", &scheduler},
+          {"sampler", &sampler},
+          {"objective", &objective},
+          {"optimizer", &optimizer},
+          {"data", &data},
+          {"encoder.image", &image_encoder},
+          {"encoder.text", &text_encoder}};
+}
+
+void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {
+  if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
+  for (const auto& info : declared) resolved_.set_path(section + "." + info.name, node_of(info.value));
+}
+
+std::string output_folder(const Recipe& recipe) {
+  return recipe.run.output.empty() ? (fs::path("runs") / recipe.run.name).string() : recipe.run.output;
+}
+
+std::vector<Difference> differences(const Table& before, const Table& after) {
+  std::map<std::string, std::string> a, b;
+  flatten(before, "", a);
+  flatten(after, "", b);
+  std::vector<Difference> list;
+  for (const auto& [key, value] : a) {
+    const auto it = b.find(key);
+    if (it == b.end())
+      list.push_back({key, value, "(none)"});
+    else if (it->second != value)
+      list.push_back({key, value, it->second});
+  }
+  for (const auto& [key, value] : b)
+    if (!a.count(key)) list.push_back({key, "(none)", value});
+  return list;
+}
+
+}  // namespace ditto

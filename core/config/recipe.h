@@ -1,0 +1,74 @@
+// A recipe: a TOML file, its includes and the command line's --set, as typed sections.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <ditto/options.h>
+
+#include "core/config/run_options.h"
+#include "core/data/loader.h"
+#include "core/formats/toml.h"
+#include "core/report/log_options.h"
+
+namespace ditto {
+
+// A section that names a plugin.
+struct Component {
+  std::string plugin;  // empty: the recipe has no such section
+  std::string where;   // of the plugin key, for messages
+  OptionMap options;
+  explicit operator bool() const { return !plugin.empty(); }
+};
+
+class Recipe {
+ public:
+  // Reads `path` and what it includes (the including file wins), then applies `sets` ("a.b=c", later ones win). Throws
+  // Error(config) with file, line and column.
+  static Recipe read(const std::string& path, const std::vector<std::string>& sets = {});
+  // From text that was read before (a checkpoint's recipe).
+  static Recipe parse(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
+
+  std::string name;  // the file, for messages
+  RunOptions run;
+  LrScheduleOptions lr_schedule;
+  EmaOptions ema;
+  LoaderOptions loader;
+  ParallelOptions parallel;
+  CheckpointOptions checkpoint;
+  ValidateOptions validate;
+  report::LogOptions log;
+  PluginOptions plugins;
+  std::map<std::string, GivenOption> kernels;  // pins: op -> variant
+  Component model, scheduler, sampler, objective, optimizer, data, image_encoder, text_encoder;
+  // The sampler's options that belong to the host.
+  int64_t sampler_steps = 50;
+  double guidance = 1;
+  std::string guidance_channels = "all";
+
+  // Every component of the recipe with its section's name.
+  std::vector<std::pair<std::string, Component*>> components();
+  // The recipe with every default written out: the host's sections, and components' options once `resolve` was called
+  // for them.
+  const formats::Table& resolved() const { return resolved_; }
+  void resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared);
+
+ private:
+  void interpret(const formats::Table& tree);
+  template <class Section>
+  void read_section(const formats::Table& tree, const std::string& name, Section& section);
+  void read_sampler(const formats::Table& tree);
+  formats::Table resolved_;
+};
+
+// How a recipe names what [run] output leaves open.
+std::string output_folder(const Recipe& recipe);
+
+// "key: OLD -> NEW" for every option in which two resolved recipes differ.
+struct Difference {
+  std::string key, before, after;
+};
+std::vector<Difference> differences(const formats::Table& before, const formats::Table& after);
+
+}  // namespace ditto

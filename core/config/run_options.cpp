@@ -1,0 +1,77 @@
+#include "core/config/run_options.h"
+
+namespace ditto {
+
+void RunOptions::read(OptionReader& option) {
+  option("name", name, "name of the run");
+  option("output", output, "folder of the run; default runs/NAME");
+  option("folder", folder, "relative paths in the recipe are relative to this folder; default: the recipe's own");
+  option("steps", steps, "training steps").at_least(0);
+  option("seed", seed, "seed of everything random").at_least(0);
+  option("threads", threads, "threads a rank computes with; 0: the cores, shared among the ranks on this machine")
+      .at_least(0);
+  option("device", device, "where to compute").one_of({"cpu", "cuda"});
+  option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
+      .one_of({"fp32", "bf16", "fp16", "fp64"});
+  option("batch", batch, "samples a step, over all ranks").at_least(1);
+  option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks").at_least(0);
+  option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks");
+  option("clip_norm", clip_norm, "largest norm of the gradient; 0: not clipped").at_least(0);
+  option("non_finite", non_finite, "what a loss or gradient that is not finite does").one_of({"stop", "skip"});
+  option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped").at_least(1);
+  option("init_from", init_from, "checkpoint or run whose weights to start from");
+  option("init_weights", init_weights, "which weights init_from takes").one_of({"ema", "weights"});
+}
+
+void LrScheduleOptions::read(OptionReader& option) {
+  option("kind", kind, "shape after the warm-up").one_of({"constant", "linear", "cosine"});
+  option("lr", lr, "learning rate after the warm-up").at_least(0);
+  option("warmup", warmup, "steps of linear rise from 0").at_least(0);
+  option("final_share", final_share, "linear and cosine: share of lr that is left at the last step").between(0, 1);
+}
+
+void EmaOptions::read(OptionReader& option) {
+  option("enabled", enabled, "keep an exponential moving average of the weights");
+  option("decay", decay, "share of the average kept each step").between(0, 1);
+  option("warmup", warmup, "use min(decay, (1 + n) / (10 + n)) after n steps");
+}
+
+void ParallelOptions::read(OptionReader& option) {
+  const auto degree = [&](const char* name, int64_t& value, const char* help) {
+    option(name, value, help).at_least(1);
+  };
+  degree("tensor", tensor, "ranks that share each layer");
+  degree("context", context, "ranks that share a sample's tokens");
+  degree("pipeline", pipeline, "ranks that share the blocks");
+  degree("expert", expert, "ranks that share the experts");
+  degree("shard", shard, "data ranks that share weights and optimizer states");
+  option("replicate", replicate, "data ranks with whole copies; 0: what is left of the world size").at_least(0);
+  option("replicate_plugin", replicate_plugin, "strategy of the replicate axis");
+  option("tensor_plugin", tensor_plugin, "strategy of the tensor axis");
+  option("context_plugin", context_plugin, "strategy of the context axis");
+  option("pipeline_plugin", pipeline_plugin, "strategy of the pipeline axis");
+  option("expert_plugin", expert_plugin, "strategy of the expert axis");
+  option("shard_plugin", shard_plugin, "strategy of the shard axis");
+  option("timeout_s", timeout_s, "seconds to wait for another rank").above(0);
+}
+
+void CheckpointOptions::read(OptionReader& option) {
+  option("every", every, "steps between checkpoints; the last step always makes one; 0: only the last").at_least(0);
+  option("keep", keep, "newest checkpoints kept").at_least(1);
+  option("keep_every", keep_every, "keep every checkpoint whose step is a multiple of this; 0: none").at_least(0);
+}
+
+void ValidateOptions::read(OptionReader& option) {
+  option("every", every, "steps between validations on held-out data; 0: never").at_least(0);
+  option("samples", samples, "held-out samples, at fixed times and noise").at_least(1);
+  option("batch", batch, "samples a forward; 0: as in training").at_least(0);
+  option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
+  option("grid", grid, "pictures in a grid").at_least(1);
+}
+
+void PluginOptions::read(OptionReader& option) {
+  option("path", path, "folders searched for plugins first");
+  option("kernels", kernels, "kernel plugins whose variants may be chosen");
+}
+
+}  // namespace ditto

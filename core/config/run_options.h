@@ -1,0 +1,65 @@
+// The host's own sections of a recipe. Components' sections belong to their plugins.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ditto/options.h>
+
+namespace ditto {
+
+// [run]
+struct RunOptions {
+  std::string name = "run", output, folder, device = "cpu", precision = "fp32", init_from;
+  int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0;
+  bool deterministic = true;
+  std::string non_finite = "stop", init_weights = "ema";
+  int64_t max_skipped = 3;
+  double clip_norm = 0;
+  void read(OptionReader& option);
+};
+
+// [lr_schedule]
+struct LrScheduleOptions {
+  std::string kind = "constant";
+  double lr = 1e-4, final_share = 0.0;
+  int64_t warmup = 0;
+  void read(OptionReader& option);
+};
+
+// [ema]
+struct EmaOptions {
+  bool enabled = true, warmup = true;
+  double decay = 0.9999;
+  void read(OptionReader& option);
+};
+
+// [parallel]
+struct ParallelOptions {
+  int64_t tensor = 1, context = 1, pipeline = 1, expert = 1, shard = 1, replicate = 0;
+  std::string replicate_plugin = "ddp", tensor_plugin = "tensor", context_plugin, pipeline_plugin, expert_plugin,
+              shard_plugin;
+  double timeout_s = 600;
+  void read(OptionReader& option);
+};
+
+// [checkpoint]
+struct CheckpointOptions {
+  int64_t every = 500, keep = 3, keep_every = 0;
+  void read(OptionReader& option);
+};
+
+// [validate]
+struct ValidateOptions {
+  int64_t every = 0, samples = 256, batch = 0, grid_every = 0, grid = 16;
+  void read(OptionReader& option);
+};
+
+// [plugins]
+struct PluginOptions {
+  std::vector<std::string> path;
+  std::vector<std::string> kernels{"cpu"};
+  void read(OptionReader& option);
+};
+
+}  // namespace ditto

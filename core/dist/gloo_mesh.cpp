@@ -1,0 +1,135 @@
+#include "core/dist/gloo_mesh.h"
+
+#include <cstdlib>
+
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+namespace {
+
+std::string as_text(const Degrees& degrees) {
+  std::string text;
+  for (const auto& [axis, degree] : degrees)
+    if (degree > 1) text += (text.empty() ? "" : " x ") + std::string(name(axis)) + " " + std::to_string(degree);
+  return text.empty() ? "1" : text;
+}
+
+std::string first_line(const std::exception& error) {
+  const std::string all = error.what();
+  return all.substr(0, all.find('\n'));
+}
+
+std::shared_ptr<gloo::transport::Device> device(const std::string& master_address) {
+  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
+    return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
+  // Ranks that meet at the loopback address are on one machine, whatever its name resolves to.
+  if (master_address == "localhost" || master_address.rfind("127.", 0) == 0)
+    return c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1");
+  return c10d::ProcessGroupGloo::createDefaultDevice();
+}
+
+}  // namespace
+
+Degrees complete_degrees(Degrees degrees, int world_size) {
+  int64_t others = 1;
+  for (const Axis axis : kAxes) {
+    int64_t& degree = degrees.try_emplace(axis, axis == Axis::replicate ? 0 : 1).first->second;
+    if (degree < (axis == Axis::replicate ? 0 : 1))
+      throw Error(ErrorKind::config, "parallel." + std::string(name(axis)), "is " + std::to_string(degree),
+                  "expected at least 1");
+    if (axis != Axis::replicate) others *= degree;
+  }
+  int64_t& replicate = degrees[Axis::replicate];
+  const bool left = replicate == 0;
+  if (left) replicate = std::max<int64_t>(1, world_size / others);
+  if (replicate * others == world_size) return degrees;
+  Degrees shown = degrees;
+  if (left) shown.erase(Axis::replicate);
+  throw Error(ErrorKind::config, "parallel",
+              left ? "the degrees " + as_text(shown) + " = " + std::to_string(others) +
+                         " do not divide the world size " + std::to_string(world_size)
+                   : "the degrees " + as_text(shown) + " = " + std::to_string(replicate * others) +
+                         " are not the world size " + std::to_string(world_size),
+              "change the degrees, or start " + std::to_string(left ? others : replicate * others) + " ranks");
+}
+
+GlooMesh::GlooMesh(const RankInfo& rank, const Degrees& given, std::chrono::milliseconds timeout)
+    : info_(rank), timeout_(timeout) {
+  const auto degrees = complete_degrees(given, info_.world_size);
+  int rest = info_.rank;
+  for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
+    const auto at = static_cast<size_t>(*axis);
+    size_[at] = static_cast<int>(degrees.at(*axis));
+    index_[at] = rest % size_[at];
+    rest /= size_[at];
+  }
+  if (info_.world_size > 1) connect();
+}
+
+GlooMesh::~GlooMesh() = default;
+
+void GlooMesh::connect() {
+  c10d::TCPStoreOptions options;
+  options.port = info_.master_port;
+  options.isServer = info_.rank == 0 && !info_.store_is_launchers;
+  options.numWorkers = info_.world_size;
+  options.waitWorkers = false;
+  options.timeout = timeout_;
+  if (options.isServer && info_.store_socket >= 0) options.masterListenFd = info_.store_socket;
+  try {
+    store_ = c10::make_intrusive<c10d::TCPStore>(info_.master_address, options);
+  } catch (const std::exception& error) {
+    throw Error(
+        ErrorKind::distributed, "rank " + std::to_string(info_.rank),
+        "no store at " + info_.master_address + ":" + std::to_string(info_.master_port) + ": " + first_line(error),
+        "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running");
+  }
+}
+
+const Group& GlooMesh::group(const AxisSet& axes) const {
+  AxisSet real;
+  for (const Axis axis : axes)
+    if (size(axis) > 1) real.insert(axis);
+  const std::lock_guard lock(mutex_);
+  const auto it = groups_.find(real);
+  return it != groups_.end() ? it->second : groups_.emplace(real, make_group(real)).first->second;
+}
+
+Group GlooMesh::make_group(const AxisSet& axes) const {
+  if (axes.empty()) return Group();
+  int rank = 0, size = 1;
+  std::string label, key;  // the key is equal on the members of a group and on nobody else
+  for (const Axis axis : kAxes) {
+    if (axes.count(axis) == 0) {
+      key += std::string(name(axis)) + std::to_string(index(axis)) + "/";
+      continue;
+    }
+    rank = rank * this->size(axis) + index(axis);
+    size *= this->size(axis);
+    label += (label.empty() ? "" : "+") + std::string(name(axis));
+    key += std::string(name(axis)) + "*/";
+  }
+  try {
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("ditto/" + key, store_);
+    const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
+    options->devices.push_back(device(info_.master_address));
+    options->threads = 1;  // collectives run in the order of their calls
+    const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    auto transport = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+    transport->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    return Group(rank, size, label, std::move(transport));
+  } catch (const std::exception& error) {
+    throw Error(ErrorKind::distributed, "rank " + std::to_string(info_.rank),
+                "the group along " + label + " (" + std::to_string(size) + " ranks) did not form: " + first_line(error),
+                "another rank stopped before it joined: its own last message says why");
+  }
+}
+
+}  // namespace ditto

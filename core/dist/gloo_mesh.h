@@ -1,0 +1,53 @@
+// The mesh over Gloo: CPU tensors, TCP between ranks.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <map>
+#include <mutex>
+
+#include <ditto/mesh.h>
+
+#include "core/dist/launch.h"
+
+namespace c10d {
+class Store;
+}
+
+namespace ditto {
+
+// How many ranks along each axis; 1 where not given.
+using Degrees = std::map<Axis, int64_t>;
+
+// The degrees of a world: `replicate`, where it is 0 or missing, is what is left. Throws Error(config) with all the
+// numbers if the product is not the world size.
+Degrees complete_degrees(Degrees given, int world_size);
+
+class GlooMesh final : public Mesh {
+ public:
+  // Connects to the store, so all ranks make theirs at about the same time. `timeout`: how long a rank waits for its
+  // peers, at the start and in every collective. Throws Error(config) for the degrees, Error(distributed) if the store
+  // is not found.
+  GlooMesh(const RankInfo& rank, const Degrees& degrees, std::chrono::milliseconds timeout);
+  ~GlooMesh() override;
+
+  int size(Axis axis) const override { return size_[static_cast<size_t>(axis)]; }
+  int index(Axis axis) const override { return index_[static_cast<size_t>(axis)]; }
+  int rank() const override { return info_.rank; }
+  int world_size() const override { return info_.world_size; }
+  using Mesh::group;
+  const Group& group(const AxisSet& axes) const override;
+
+ private:
+  Group make_group(const AxisSet& axes) const;
+  void connect();
+
+  RankInfo info_;
+  std::chrono::milliseconds timeout_;
+  std::array<int, kAxes.size()> size_{}, index_{};
+  c10::intrusive_ptr<c10d::Store> store_;
+  mutable std::mutex mutex_;
+  mutable std::map<AxisSet, Group> groups_;  // by those of the axes that have more than one rank
+};
+
+}  // namespace ditto

@@ -1,0 +1,169 @@
+#include "core/dist/gradient_sum.h"
+
+#include <cmath>
+
+#include <torch/torch.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+// The neutral number of floating-point addition: x + (-0) is x for every x, and -0 too stays what it is.
+constexpr double kNothing = -0.0;
+
+bool is_data(Axis axis) { return axis == Axis::replicate || axis == Axis::shard; }
+
+int64_t numel(const std::vector<LayoutEntry*>& entries) {
+  int64_t sum = 0;
+  for (const auto* entry : entries) sum += entry->tensor.numel();
+  return sum;
+}
+
+// The entries' gradients one after another; `kNothing` where there is none.
+Tensor flatten(const std::vector<LayoutEntry*>& entries) {
+  const auto flat = torch::empty({numel(entries)}, entries.front()->tensor.options().requires_grad(false));
+  int64_t at = 0;
+  for (const auto* entry : entries) {
+    const auto& grad = entry->tensor.grad();
+    const auto place = flat.narrow(0, at, entry->tensor.numel());
+    if (grad.defined())
+      place.view(entry->tensor.sizes()).copy_(grad);
+    else
+      place.fill_(kNothing);
+    at += entry->tensor.numel();
+  }
+  return flat;
+}
+
+// .grad of each entry becomes its piece of `flat`.
+void unflatten(const Tensor& flat, const std::vector<LayoutEntry*>& entries) {
+  int64_t at = 0;
+  for (auto* entry : entries) {
+    entry->tensor.mutable_grad() = flat.narrow(0, at, entry->tensor.numel()).view(entry->tensor.sizes());
+    at += entry->tensor.numel();
+  }
+}
+
+using Groups = std::map<std::pair<AxisSet, at::ScalarType>, std::vector<LayoutEntry*>>;
+
+}  // namespace
+
+GradientSum::GradientSum(Layout& layout, const Mesh& mesh, bool deterministic)
+    : layout_(layout), mesh_(mesh), deterministic_(deterministic) {}
+GradientSum::~GradientSum() = default;
+
+AxisSet GradientSum::open_axes(const LayoutEntry& entry, bool data) const {
+  AxisSet axes;
+  for (const Axis axis : kAxes)
+    if (mesh_.size(axis) > 1 && is_data(axis) == data && entry.is_copy(axis) && entry.summed.count(axis) == 0)
+      axes.insert(axis);
+  return axes;
+}
+
+void GradientSum::collect_parts() {
+  Groups groups;
+  for (auto& entry : layout_.entries) {
+    if (!entry.tensor.requires_grad()) continue;
+    const auto axes = open_axes(entry, true);
+    if (!axes.empty()) groups[{axes, entry.tensor.scalar_type()}].push_back(&entry);
+  }
+  parts_.clear();
+  for (auto& [key, entries] : groups) {
+    OrderedSum sum(mesh_.group(key.first), numel(entries));
+    parts_.push_back(std::make_unique<Part>(Part{key.first, std::move(entries), std::move(sum), {}}));
+  }
+}
+
+// Members' data ranks rise, so those that have a micro-batch in this round are the first ones.
+int GradientSum::active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const {
+  const int shards = mesh_.size(Axis::shard);
+  const auto range = [&](Axis axis) {
+    return axes.count(axis) ? std::pair(0, mesh_.size(axis)) : std::pair(mesh_.index(axis), mesh_.index(axis) + 1);
+  };
+  const auto [first_replica, end_replica] = range(Axis::replicate);
+  const auto [first_shard, end_shard] = range(Axis::shard);
+  int active = 0;
+  for (int replica = first_replica; replica < end_replica; ++replica)
+    for (int shard = first_shard; shard < end_shard; ++shard)
+      active += round * mesh_.data_ranks() + replica * shards + shard < plan.micro_batches;
+  return active;
+}
+
+void GradientSum::after_micro_batch(int64_t round, const StepPlan& plan) {
+  torch::NoGradGuard no_grad;
+  if (!deterministic_ || mesh_.data_ranks() == 1) return;
+  if (round == 0) collect_parts();
+  receive_round();
+  for (const auto& part : parts_) {
+    part->sent = flatten(part->entries);
+    for (auto* entry : part->entries) entry->tensor.mutable_grad().reset();
+    part->sum.send(part->sent, active_members(part->axes, round, plan));
+  }
+}
+
+void GradientSum::receive_round() {
+  for (const auto& part : parts_) {
+    if (!part->sent.defined()) continue;
+    part->sum.receive();
+    part->sent.reset();
+  }
+}
+
+void GradientSum::finish(const StepPlan&) {
+  torch::NoGradGuard no_grad;
+  receive_round();
+  for (const auto& part : parts_) unflatten(part->sum.gather(), part->entries);
+  for (auto& entry : layout_.entries) {
+    auto& tensor = entry.tensor;
+    if (tensor.requires_grad() && !tensor.grad().defined())
+      tensor.mutable_grad() = torch::full(tensor.sizes(), kNothing, tensor.options().requires_grad(false));
+  }
+  sum_copies();
+  parts_.clear();
+}
+
+void GradientSum::sum_copies() {
+  Groups groups;
+  for (auto& entry : layout_.entries) {
+    if (!entry.tensor.requires_grad()) continue;
+    auto axes = open_axes(entry, false);
+    if (!deterministic_) axes.merge(open_axes(entry, true));
+    if (!axes.empty()) groups[{axes, entry.tensor.scalar_type()}].push_back(&entry);
+  }
+  for (const auto& [key, entries] : groups) unflatten(mesh_.group(key.first).all_reduce(flatten(entries)), entries);
+}
+
+double grad_norm(const Layout& layout, const Mesh& mesh) {
+  torch::NoGradGuard no_grad;
+  // Along these axes ranks hold different parameters. Data ranks with copies all compute the same sum, from the same
+  // bits.
+  AxisSet axes{Axis::pipeline, Axis::expert, Axis::tensor};
+  bool is_double = false;
+  for (const auto& entry : layout.entries) {
+    for (const auto& [axis, cut] : entry.cuts) axes.insert(axis);
+    is_double = is_double || entry.tensor.scalar_type() == torch::kDouble;
+  }
+  double sum = 0;
+  for (const auto& entry : layout.entries) {
+    if (!entry.tensor.grad().defined()) continue;
+    double copies = 1;
+    for (const Axis axis : axes)
+      if (entry.is_copy(axis)) copies *= mesh.size(axis);
+    sum += entry.tensor.grad().contiguous().to(torch::kDouble).square().sum().item<double>() / copies;
+  }
+  const auto total = mesh.group(axes).all_reduce(torch::tensor({sum}, torch::kDouble)).item<double>();
+  const double norm = std::sqrt(total);
+  return is_double ? norm : static_cast<double>(static_cast<float>(norm));
+}
+
+void clip_gradients(const Layout& layout, double norm, double largest) {
+  torch::NoGradGuard no_grad;
+  const double scale = largest / (norm + 1e-6);
+  if (!(scale < 1)) return;
+  for (const auto& entry : layout.entries)
+    if (entry.tensor.grad().defined()) entry.tensor.grad().mul_(scale);
+}
+
+}  // namespace ditto

@@ -1,0 +1,64 @@
+// The gradient sums of a step, from the layout alone, and the global norm. No strategy, layer or model marks what is
+// partial: the gradient of a parameter's copy is summed over the axes it is copied along.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ditto/layout.h>
+#include <ditto/ordered_sum.h>
+#include <ditto/parallel.h>
+
+namespace ditto {
+
+// Sums over the data axes in the order of micro-batches, so that a step's gradients have the same bits on any number of
+// data ranks; then over the axes of the other copies, by one all-reduce for each set of axes. With `deterministic`
+// false both are one all-reduce after local accumulation. Entries that a strategy has `summed` along an axis are left
+// alone there.
+//
+// A step, on every rank alike:
+//   for (round = 0 … plan.rounds - 1) { if (round < plan.mine) forward and backward; sum.after_micro_batch(round,
+//   plan); } strategies' sync_gradients(); sum.finish(plan);
+// Gradients are in .grad of the layout's leaves, undefined before the step. Throws Error(distributed) if a peer is
+// lost.
+class GradientSum {
+ public:
+  GradientSum(Layout& layout, const Mesh& mesh, bool deterministic);  // both outlive it
+  ~GradientSum();
+
+  // Takes the round's gradients out of .grad and hands them to their owners, where the data axes have several ranks;
+  // they travel while the next round computes.
+  void after_micro_batch(int64_t round, const StepPlan& plan);
+  // Leaves the step's gradients in .grad of every leaf that requires one; where nothing made one, zeros.
+  void finish(const StepPlan& plan);
+
+ private:
+  // Entries of one dtype that are summed over the same data axes, as one flat tensor.
+  struct Part {
+    AxisSet axes;
+    std::vector<LayoutEntry*> entries;
+    OrderedSum sum;
+    torch::Tensor sent;  // on its way
+  };
+  // What is left to sum for this entry in this step, among the data axes or all axes.
+  AxisSet open_axes(const LayoutEntry& entry, bool data) const;
+  void collect_parts();
+  int active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const;
+  void receive_round();
+  void sum_copies();
+
+  Layout& layout_;
+  const Mesh& mesh_;
+  const bool deterministic_;
+  std::vector<std::unique_ptr<Part>> parts_;  // of the current step
+};
+
+// The 2-norm of all gradients, every parameter counted once, on every rank. Summed in fp64 and rounded to fp32 (not
+// where a gradient is fp64). Its bits do not depend on the number of data ranks. A gradient that is not finite makes it
+// so.
+double grad_norm(const Layout& layout, const Mesh& mesh);
+
+// Scales the gradients so that their norm, which is `norm` now, is at most `largest`.
+void clip_gradients(const Layout& layout, double norm, double largest);
+
+}  // namespace ditto

@@ -1,0 +1,28 @@
+// Who this process is among the ranks of a run, as its launcher says in environment variables.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace ditto {
+
+struct RankInfo {
+  int rank = 0, world_size = 1;
+  int local_rank = 0, local_world_size = 1;  // on this machine
+  std::string master_address = "127.0.0.1";  // where rank 0's store is, or the launcher's own
+  std::uint16_t master_port = 29500;
+  bool store_is_launchers = false;  // torchrun's agent hosts the store: rank 0 connects as the others do
+  int store_socket = -1;            // rank 0: a listening socket inherited for the store; -1: opens its own
+  std::string launcher = "none";    // "torchrun", "local ranks", "Open MPI", "PMI", "Slurm", or "environment"
+};
+
+// Reads, the first that is there: RANK and WORLD_SIZE with MASTER_ADDR and MASTER_PORT (torchrun, --local-ranks);
+// OMPI_*; PMI_*; SLURM_* of a step started by srun. With none of them: one rank. Throws Error(config) that names the
+// variable.
+using Environment = std::function<std::optional<std::string>(const char* name)>;
+RankInfo rank_info(const Environment& environment);
+RankInfo rank_info();  // of this process
+
+}  // namespace ditto

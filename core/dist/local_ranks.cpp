@@ -1,0 +1,247 @@
+#include "core/dist/local_ranks.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <ditto/error.h>
+
+extern char** environ;
+
+namespace ditto {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kStoppedBySignal = 75;
+constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
+
+[[noreturn]] void fail(const std::string& doing) {
+  throw Error(ErrorKind::distributed, "--local-ranks", doing + ": " + std::strerror(errno), "");
+}
+
+// A listening socket of rank 0's store: bound here, so that no other process can take the port in between.
+class StoreSocket {
+ public:
+  StoreSocket() : fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof address;
+    auto* generic = reinterpret_cast<sockaddr*>(&address);
+    if (fd_ < 0 || ::bind(fd_, generic, size) != 0 || ::listen(fd_, 1024) != 0 ||
+        ::getsockname(fd_, generic, &size) != 0)
+      fail("no port on the loopback address");
+    port_ = ntohs(address.sin_port);
+  }
+  ~StoreSocket() { ::close(fd_); }
+  StoreSocket(const StoreSocket&) = delete;
+  StoreSocket& operator=(const StoreSocket&) = delete;
+  int fd() const { return fd_; }
+  int port() const { return port_; }
+
+ private:
+  int fd_ = -1, port_ = 0;
+};
+
+// Signals are taken from a queue while the ranks run; their former treatment comes back afterwards, and in the ranks.
+class BlockedSignals {
+ public:
+  BlockedSignals() {
+    ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would leave nothing to wait for
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGCHLD);
+    for (const int signal : kPassedOn) sigaddset(&set_, signal);
+    sigprocmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~BlockedSignals() { restore(); }
+  BlockedSignals(const BlockedSignals&) = delete;
+  BlockedSignals& operator=(const BlockedSignals&) = delete;
+  void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  // The next signal, or 0 after `limit`.
+  int wait(milliseconds limit, siginfo_t& info) const {
+    const timespec time{limit.count() / 1000, (limit.count() % 1000) * 1000000};
+    const int signal = sigtimedwait(&set_, &info, &time);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_, before_;
+};
+
+std::vector<std::string> environment(int rank, int count, const StoreSocket& store) {
+  std::map<std::string, std::string> values;
+  for (char** entry = environ; *entry; ++entry) {
+    const std::string text = *entry;
+    const auto equals = text.find('=');
+    if (equals != std::string::npos) values[text.substr(0, equals)] = text.substr(equals + 1);
+  }
+  values["RANK"] = values["LOCAL_RANK"] = std::to_string(rank);
+  values["WORLD_SIZE"] = values["LOCAL_WORLD_SIZE"] = std::to_string(count);
+  values["MASTER_ADDR"] = "127.0.0.1";
+  values["MASTER_PORT"] = std::to_string(store.port());
+  values["DITTO_LOCAL_RANKS"] = std::to_string(count);
+  if (rank == 0) values["DITTO_STORE_SOCKET"] = std::to_string(store.fd());
+  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
+  values.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1u, processors / static_cast<unsigned>(count))));
+  std::vector<std::string> list;
+  for (const auto& [name, value] : values) list.push_back(name + "=" + value);
+  return list;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (auto& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
+class Ranks {
+ public:
+  Ranks(const LocalRanks& options, const BlockedSignals& signals) : options_(options), signals_(signals) {}
+  ~Ranks() {  // left by an exception: nothing may stay behind
+    for (const auto& [pid, rank] : alive_) ::kill(pid, SIGKILL);
+    for (const auto& [pid, rank] : alive_) ::waitpid(pid, nullptr, 0);
+  }
+  Ranks(const Ranks&) = delete;
+  Ranks& operator=(const Ranks&) = delete;
+
+  void start() {
+    const StoreSocket store;
+    for (int rank = 0; rank < options_.count; ++rank) start(rank, store);
+  }
+
+  int wait() {
+    while (!alive_.empty()) {
+      siginfo_t info{};
+      const int signal = signals_.wait(milliseconds(100), info);
+      // The terminal has sent its own to the whole group of processes, the ranks among them.
+      if (signal && signal != SIGCHLD && info.si_code != SI_KERNEL) send(signal);
+      reap();
+      end_survivors();
+    }
+    return failed_ ? failure_ : stopped_ ? kStoppedBySignal : 0;
+  }
+
+ private:
+  void start(int rank, const StoreSocket& store) {
+    std::vector<std::string> arguments{"ditto"};
+    arguments.insert(arguments.end(), options_.arguments.begin(), options_.arguments.end());
+    auto variables = environment(rank, options_.count, store);
+    auto argv = pointers(arguments), envp = pointers(variables);
+    const pid_t parent = ::getpid(), pid = ::fork();
+    if (pid < 0) fail("rank " + std::to_string(rank) + " cannot be started");
+    if (pid == 0) become_rank(rank, store.fd(), parent, argv.data(), envp.data());
+    alive_[pid] = rank;
+  }
+
+  // In the child: only calls that are safe between fork and exec.
+  [[noreturn]] void become_rank(int rank, int store, pid_t parent, char** argv, char** envp) const {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(Error::exit_code(ErrorKind::distributed));  // it died before prctl
+    if (rank == 0) ::fcntl(store, F_SETFD, 0);
+    if (rank != 0) {
+      const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+      if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
+    }
+    signals_.restore();
+    ::execve("/proc/self/exe", argv, envp);
+    ::_exit(127);
+  }
+
+  void send(int signal) const {
+    for (const auto& [pid, rank] : alive_) ::kill(pid, signal);
+  }
+
+  void reap() {
+    int status = 0;
+    for (auto it = alive_.begin(); it != alive_.end();) {
+      if (::waitpid(it->first, &status, WNOHANG) != it->first) {
+        ++it;
+        continue;
+      }
+      note(it->second, status);
+      it = alive_.erase(it);
+    }
+  }
+
+  void note(int rank, int status) {
+    const bool killed = WIFSIGNALED(status);
+    const int lost_a_peer = Error::exit_code(ErrorKind::distributed);
+    const int code = killed ? lost_a_peer : WEXITSTATUS(status);
+    if (code == 0) return;
+    if (code == kStoppedBySignal) {
+      stopped_ = true;
+      return;
+    }
+    if (asked_) return;  // ended by us
+    if (killed)
+      std::fprintf(stderr, "error: rank %d was killed by signal %d (%s)\n", rank, WTERMSIG(status),
+                   strsignal(WTERMSIG(status)));
+    // A rank that lost its peer tells less than the peer, which may be seen a moment later.
+    if (!failed_ || (failure_ == lost_a_peer && code != lost_a_peer)) failure_ = code;
+    if (!failed_) failed_at_ = Clock::now();
+    failed_ = true;
+  }
+
+  // Survivors notice a lost peer by themselves; then they are asked, then ended.
+  void end_survivors() {
+    if (!failed_ || alive_.empty()) return;
+    const auto since = Clock::now() - failed_at_;
+    if (!asked_ && since > milliseconds(500)) {
+      asked_ = true;
+      send(SIGTERM);
+    }
+    if (since > options_.grace) send(SIGKILL);
+  }
+
+  const LocalRanks& options_;
+  const BlockedSignals& signals_;
+  std::map<pid_t, int> alive_;
+  bool failed_ = false, stopped_ = false, asked_ = false;
+  int failure_ = 0;
+  Clock::time_point failed_at_;
+};
+
+}  // namespace
+
+int run_local_ranks(const LocalRanks& options) {
+  if (std::getenv("RANK") || std::getenv("WORLD_SIZE"))
+    throw Error(ErrorKind::config, "--local-ranks", "this process is already a rank: RANK or WORLD_SIZE is set",
+                "leave --local-ranks out, or unset them");
+  if (options.count < 1)
+    throw Error(ErrorKind::config, "--local-ranks", "is " + std::to_string(options.count), "expected at least 1");
+  std::fflush(nullptr);
+  const BlockedSignals signals;
+  Ranks ranks(options, signals);
+  ranks.start();
+  return ranks.wait();
+}
+
+std::vector<std::string> without_local_ranks(const std::vector<std::string>& arguments) {
+  const std::string option = "--local-ranks";
+  std::vector<std::string> rest;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == option)
+      ++i;
+    else if (arguments[i].rfind(option + "=", 0) != 0)
+      rest.push_back(arguments[i]);
+  }
+  return rest;
+}
+
+}  // namespace ditto

@@ -1,0 +1,28 @@
+// `--local-ranks N`: this program N times on this machine, as the ranks of one run.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace ditto {
+
+struct LocalRanks {
+  int count = 1;
+  std::vector<std::string> arguments;     // of each rank, without the program's name
+  std::chrono::milliseconds grace{4000};  // between asking the ranks to end and ending them
+};
+
+// Starts the ranks from /proc/self/exe, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
+// MASTER_PORT set and the processors shared out (OMP_NUM_THREADS, unless it is set). Rank 0 keeps stdout, all keep
+// stderr. Waits for them, passing on SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2. When one fails, the others are ended
+// within 5 s; when this process dies, they die. Returns the exit code: 0; 75 if ranks stopped by a signal after saving;
+// that of the first rank that failed by itself; or that of Error(distributed) for a rank that was killed. To be called
+// before the process has other threads. Throws Error(config) where ranks were already started by a launcher, and
+// Error(distributed) if a process cannot be started.
+int run_local_ranks(const LocalRanks& ranks);
+
+// `arguments` without "--local-ranks N" and "--local-ranks=N".
+std::vector<std::string> without_local_ranks(const std::vector<std::string>& arguments);
+
+}  // namespace ditto

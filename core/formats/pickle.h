@@ -1,0 +1,61 @@
+// A pickle machine that runs nothing: it builds plain values, and of classes and functions it keeps the names.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+namespace ditto::formats::pickle {
+
+struct Value;
+using Ref = const Value*;  // owned by the Arena
+
+struct None {};
+struct List {
+  std::vector<Ref> items;
+};
+struct Tuple {
+  std::vector<Ref> items;
+};
+struct Dict {
+  std::vector<std::pair<Ref, Ref>> items;
+};
+struct Bytes {
+  std::string bytes;
+};
+struct Global {  // a class or function, by name
+  std::string name;
+};
+struct PersistentId {
+  Ref id;
+};
+// FUNCTION(*ARGUMENTS), not called; for an instance, its class and constructor's arguments. `state` is what pickle
+// would set on it.
+struct Call {
+  std::string function;
+  std::vector<Ref> arguments;
+  Ref state = nullptr;
+};
+
+struct Value {
+  std::variant<None, bool, std::int64_t, double, std::string, Bytes, List, Tuple, Dict, Global, PersistentId, Call>
+      data;
+
+  template <class T>
+  const T* as() const {
+    return std::get_if<T>(&data);
+  }
+};
+
+// Values may refer to themselves; a flat store needs no care when it is freed.
+using Arena = std::vector<std::unique_ptr<Value>>;
+
+// Runs a pickle of protocol 2 to 5 and returns its result. collections.OrderedDict() becomes a Dict.
+// Throws Error(checkpoint) "WHERE: … at byte N" for what is cut off, damaged, or uses other opcodes.
+Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena);
+
+}  // namespace ditto::formats::pickle

@@ -1,0 +1,239 @@
+#include "core/formats/torch_tree.h"
+
+#include <ditto/error.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <unordered_set>
+
+namespace ditto::formats {
+
+namespace {
+
+using pickle::Call;
+using pickle::Dict;
+using pickle::Global;
+using pickle::List;
+using pickle::PersistentId;
+using pickle::Ref;
+using pickle::Tuple;
+
+constexpr int kMaxDepth = 100;
+constexpr std::size_t kMaxDims = 64;
+constexpr std::size_t kMaxValues = 10'000'000;  // a pickle may name one value many times over
+
+struct Named {
+  std::string_view name;
+  Dtype dtype;
+};
+
+constexpr std::array<Named, 11> kStorages{{{"torch.DoubleStorage", Dtype::f64},
+                                           {"torch.FloatStorage", Dtype::f32},
+                                           {"torch.HalfStorage", Dtype::f16},
+                                           {"torch.BFloat16Storage", Dtype::bf16},
+                                           {"torch.LongStorage", Dtype::i64},
+                                           {"torch.IntStorage", Dtype::i32},
+                                           {"torch.ShortStorage", Dtype::i16},
+                                           {"torch.CharStorage", Dtype::i8},
+                                           {"torch.ByteStorage", Dtype::u8},
+                                           {"torch.BoolStorage", Dtype::boolean},
+                                           {"torch.ComplexFloatStorage", Dtype::c64}}};
+
+constexpr std::array<Named, 19> kDtypes{{{"torch.float64", Dtype::f64},
+                                         {"torch.float32", Dtype::f32},
+                                         {"torch.float16", Dtype::f16},
+                                         {"torch.bfloat16", Dtype::bf16},
+                                         {"torch.int64", Dtype::i64},
+                                         {"torch.int32", Dtype::i32},
+                                         {"torch.int16", Dtype::i16},
+                                         {"torch.int8", Dtype::i8},
+                                         {"torch.uint64", Dtype::u64},
+                                         {"torch.uint32", Dtype::u32},
+                                         {"torch.uint16", Dtype::u16},
+                                         {"torch.uint8", Dtype::u8},
+                                         {"torch.bool", Dtype::boolean},
+                                         {"torch.complex64", Dtype::c64},
+                                         {"torch.float8_e4m3fn", Dtype::f8_e4m3},
+                                         {"torch.float8_e5m2", Dtype::f8_e5m2},
+                                         {"torch.float8_e8m0fnu", Dtype::f8_e8m0},
+                                         {"torch.float8_e4m3fnuz", Dtype::f8_e4m3fnuz},
+                                         {"torch.float8_e5m2fnuz", Dtype::f8_e5m2fnuz}}};
+
+template <std::size_t N>
+std::optional<Dtype> dtype_of(const std::array<Named, N>& table, const std::string& name) {
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Named& row) { return row.name == name; });
+  return found == table.end() ? std::nullopt : std::optional(found->dtype);
+}
+
+// A storage as a persistent id describes it: ("storage", class, key, device, count of elements).
+struct Storage {
+  std::string key;
+  std::optional<Dtype> dtype;  // none: counted in bytes, the dtype comes with the tensor
+  std::int64_t count;
+};
+
+class Flattener {
+ public:
+  explicit Flattener(std::string_view where) : where_(where) {}
+
+  TorchTree run(Ref root) {
+    visit(root, "", 0);
+    return std::move(tree_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& place, const std::string& what) const {
+    throw Error(ErrorKind::checkpoint, where_, (place.empty() ? "the root" : "'" + place + "'") + ": " + what);
+  }
+
+  void visit(Ref value, const std::string& place, int depth) {
+    if (depth > kMaxDepth) fail(place.substr(0, 200), "values nest deeper than 100");
+    if (++visited_ > kMaxValues) fail(place, "the file holds over 10,000,000 values");
+    const auto inside = [&](const std::string& key) { return place.empty() ? key : place + "." + key; };
+    if (const auto* dict = value->as<Dict>()) {
+      for (const auto& [key, inner] : dict->items) visit(inner, inside(key_text(key, place)), depth + 1);
+    } else if (const auto* list = value->as<List>()) {
+      for (std::size_t i = 0; i < list->items.size(); ++i) visit(list->items[i], inside(std::to_string(i)), depth + 1);
+    } else if (const auto* tuple = value->as<Tuple>()) {
+      for (std::size_t i = 0; i < tuple->items.size(); ++i)
+        visit(tuple->items[i], inside(std::to_string(i)), depth + 1);
+    } else if (const auto* call = value->as<Call>()) {
+      visit_call(*call, place, depth);
+    } else if (const auto* global = value->as<Global>()) {
+      tree_.opaque.push_back({place, global->name});
+    } else if (value->as<PersistentId>()) {
+      tree_.opaque.push_back({place, "torch.storage"});
+    } else {
+      visit_scalar(value, place);
+    }
+  }
+
+  std::string key_text(Ref key, const std::string& place) const {
+    if (const auto* text = key->as<std::string>()) return *text;
+    if (const auto* integer = key->as<std::int64_t>()) return std::to_string(*integer);
+    if (const auto* boolean = key->as<bool>()) return *boolean ? "True" : "False";
+    fail(place, "a key is neither a string nor an integer");
+  }
+
+  void visit_scalar(Ref value, const std::string& place) {
+    if (const auto* boolean = value->as<bool>()) tree_.scalars.emplace(place, *boolean);
+    if (const auto* integer = value->as<std::int64_t>()) tree_.scalars.emplace(place, *integer);
+    if (const auto* number = value->as<double>()) tree_.scalars.emplace(place, *number);
+    if (const auto* text = value->as<std::string>()) tree_.scalars.emplace(place, *text);
+  }
+
+  void visit_call(const Call& call, const std::string& place, int depth) {
+    const std::string& name = call.function;
+    if (name == "torch._utils._rebuild_tensor" || name == "torch._utils._rebuild_tensor_v2") {
+      add_tensor(call, place, std::nullopt);
+    } else if (name == "torch._utils._rebuild_tensor_v3") {
+      const Ref dtype = argument(call, 6, place);
+      const auto* global = dtype->as<Global>();
+      const auto known = global == nullptr ? std::nullopt : dtype_of(kDtypes, global->name);
+      if (!known) fail(place, "a tensor of the unknown dtype " + (global ? global->name : std::string("?")));
+      add_tensor(call, place, known);
+    } else if (name == "torch._utils._rebuild_parameter" || name == "torch._utils._rebuild_parameter_with_state") {
+      visit(argument(call, 0, place), place, depth + 1);
+    } else {
+      tree_.opaque.push_back({place, name});
+      // The arguments that a training script was started with: plain values, worth showing.
+      if (name == "argparse.Namespace" && call.state != nullptr && call.state->as<Dict>())
+        visit(call.state, place, depth + 1);
+    }
+  }
+
+  Ref argument(const Call& call, std::size_t index, const std::string& place) const {
+    if (index >= call.arguments.size()) fail(place, call.function + " has too few arguments");
+    return call.arguments[index];
+  }
+
+  Storage storage_of(Ref value, const std::string& place) const {
+    const auto* persistent = value->as<PersistentId>();
+    const auto* id = persistent == nullptr ? nullptr : persistent->id->as<Tuple>();
+    if (id == nullptr || id->items.size() != 5) fail(place, "a tensor without a storage that torch.save writes");
+    const auto* kind = id->items[0]->as<std::string>();
+    const auto* type = id->items[1]->as<Global>();
+    const auto* key = id->items[2]->as<std::string>();
+    const auto* count = id->items[4]->as<std::int64_t>();
+    if (!kind || *kind != "storage" || !type || !key || !count || *count < 0)
+      fail(place, "a tensor's storage is described in an unknown way");
+    const auto dtype = dtype_of(kStorages, type->name);
+    if (!dtype && type->name != "torch.storage.UntypedStorage" && type->name != "torch.UntypedStorage")
+      fail(place, "a tensor over " + type->name + ", which is not known here");
+    return {*key, dtype, *count};
+  }
+
+  std::vector<std::int64_t> sizes(Ref value, const std::string& place, const char* what) const {
+    const auto* tuple = value->as<Tuple>();
+    const auto* size = value->as<Call>();  // torch.Size((…))
+    if (size != nullptr && size->function == "torch.Size" && size->arguments.size() == 1)
+      tuple = size->arguments[0]->as<Tuple>();
+    if (tuple == nullptr || tuple->items.size() > kMaxDims)
+      fail(place, std::string("its ") + what + " is no tuple of at most 64");
+    std::vector<std::int64_t> result;
+    for (const Ref item : tuple->items) {
+      const auto* number = item->as<std::int64_t>();
+      if (number == nullptr || *number < 0) fail(place, std::string("its ") + what + " has what is no whole number");
+      result.push_back(*number);
+    }
+    return result;
+  }
+
+  void add_tensor(const Call& call, const std::string& place, std::optional<Dtype> given) {
+    const Storage storage = storage_of(argument(call, 0, place), place);
+    const std::optional<Dtype> dtype = given ? given : storage.dtype;
+    if (!dtype) fail(place, "a tensor without a dtype");
+    const auto* offset = argument(call, 1, place)->as<std::int64_t>();
+    if (offset == nullptr || *offset < 0) fail(place, "its place in the storage is no whole number");
+    TorchTensor tensor{place,
+                       *dtype,
+                       sizes(argument(call, 2, place), place, "shape"),
+                       sizes(argument(call, 3, place), place, "strides"),
+                       *offset,
+                       storage.key};
+    const std::uint64_t bytes = storage_bytes(storage, place);
+    check_inside(tensor, bytes);
+    if (!names_.insert(place).second) fail(place, "two tensors have this name");
+    const auto [known, fresh] = tree_.storages.emplace(storage.key, TorchStorage{bytes});
+    if (!fresh && known->second.bytes != bytes) fail(place, "storage " + storage.key + " has two sizes");
+    tree_.tensors.push_back(std::move(tensor));
+  }
+
+  std::uint64_t storage_bytes(const Storage& storage, const std::string& place) const {
+    std::uint64_t bytes = static_cast<std::uint64_t>(storage.count);
+    const std::uint64_t each = storage.dtype ? dtype_bits(*storage.dtype) / 8 : 1;
+    if (__builtin_mul_overflow(bytes, each, &bytes)) fail(place, "its storage's size does not fit 64 bits");
+    return bytes;
+  }
+
+  void check_inside(const TorchTensor& tensor, std::uint64_t storage_bytes) const {
+    if (tensor.shape.size() != tensor.strides.size()) fail(tensor.name, "it has not as many strides as dims");
+    const auto each = static_cast<std::int64_t>(dtype_bits(tensor.dtype) / 8);
+    std::int64_t count = 1, last = tensor.storage_offset, end = 0;
+    bool overflow = false;
+    for (std::size_t i = 0; i < tensor.shape.size(); ++i) {
+      overflow |= __builtin_mul_overflow(count, tensor.shape[i], &count);
+      std::int64_t reach = 0;
+      overflow |= __builtin_mul_overflow(std::max<std::int64_t>(tensor.shape[i] - 1, 0), tensor.strides[i], &reach);
+      overflow |= __builtin_add_overflow(last, reach, &last);
+    }
+    overflow |= __builtin_add_overflow(last, 1, &end) || __builtin_mul_overflow(end, each, &end);
+    std::int64_t bytes = 0;
+    overflow |= __builtin_mul_overflow(count, each, &bytes);
+    if (overflow) fail(tensor.name, "its size does not fit 63 bits");
+    if (count > 0 && static_cast<std::uint64_t>(end) > storage_bytes)
+      fail(tensor.name, "it reaches outside its storage");
+  }
+
+  std::string_view where_;
+  TorchTree tree_;
+  std::unordered_set<std::string> names_;
+  std::size_t visited_ = 0;
+};
+
+}  // namespace
+
+TorchTree flatten_torch(Ref root, std::string_view where) { return Flattener(where).run(root); }
+
+}  // namespace ditto::formats

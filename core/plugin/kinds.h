@@ -1,0 +1,46 @@
+// The kinds of plugins, by name and by type.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <tuple>
+
+#include <ditto/data.h>
+#include <ditto/encoder.h>
+#include <ditto/kernels.h>
+#include <ditto/model.h>
+#include <ditto/objective.h>
+#include <ditto/optimizer.h>
+#include <ditto/parallel.h>
+#include <ditto/sampler.h>
+#include <ditto/scheduler.h>
+
+namespace ditto {
+
+template <class Interface>
+struct KindTag {
+  using type = Interface;
+};
+
+// Calls `visit(KindTag<I>{})` for every interface I, in the order in which kinds are listed.
+template <class Visit>
+void for_each_kind(Visit&& visit) {
+  const auto all = [&]<class... I>(std::type_identity<std::tuple<I...>>) { (visit(KindTag<I>{}), ...); };
+  all(std::type_identity<
+      std::tuple<Model, Scheduler, Sampler, Objective, ParallelStrategy, Optimizer, KernelSet, Encoder, Source>>{});
+}
+
+inline bool is_kind(std::string_view kind) {
+  bool found = false;
+  for_each_kind([&](auto tag) { found = found || kind == decltype(tag)::type::kKind; });
+  return found;
+}
+
+// "model, scheduler, …"
+inline std::string kind_list() {
+  std::string list;
+  for_each_kind([&](auto tag) { list += (list.empty() ? "" : ", ") + std::string(decltype(tag)::type::kKind); });
+  return list;
+}
+
+}  // namespace ditto

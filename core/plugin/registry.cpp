@@ -1,0 +1,200 @@
+#include "core/plugin/registry.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
+#include <tuple>
+
+#include <boost/dll/runtime_symbol_info.hpp>
+#include <boost/dll/shared_library.hpp>
+
+#include "core/plugin/kinds.h"
+#include "core/plugin/stamp.h"
+
+namespace ditto {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kListHint = "`ditto plugins list` shows what there is";
+
+// All libraries ever opened, on purpose never freed: a static object would close them when the process ends.
+std::vector<boost::dll::shared_library>& open_libraries() {
+  static auto* libraries = new std::vector<boost::dll::shared_library>;
+  return *libraries;
+}
+
+std::mutex& open_libraries_mutex() {
+  static auto* mutex = new std::mutex;
+  return *mutex;
+}
+
+// Boost wraps the useful text of dlerror: "load() failed (dlerror system message: TEXT): Bad file descriptor".
+std::string dlerror_text(const std::string& message) {
+  constexpr std::string_view kBefore = "dlerror system message: ";
+  const auto begin = message.find(kBefore);
+  const auto end = message.rfind("): ");
+  if (begin == std::string::npos || end == std::string::npos) return message;
+  return message.substr(begin + kBefore.size(), end - begin - kBefore.size());
+}
+
+std::string loader_remedy(const std::string& text) {
+  if (text.find("undefined symbol") != std::string::npos)
+    return "link the plugin with what defines it, and with -Wl,--no-undefined to hear of it earlier";
+  if (text.find("cannot open shared object file") != std::string::npos)
+    return "install that library, or put its folder into the plugin's rpath";
+  return "build the plugin again";
+}
+
+bool stem_is(const std::string& path, std::string_view id) {
+  const std::string stem = fs::path(path).stem();
+  return stem == id || stem == "lib" + std::string(id);
+}
+
+std::string without_place(const std::string& message, const std::string& place) {
+  return message.starts_with(place + ": ") ? message.substr(place.size() + 2) : message;
+}
+
+std::vector<std::string> libraries_in(const fs::path& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  const auto options = fs::directory_options::skip_permission_denied;
+  for (fs::recursive_directory_iterator it(folder, options, error), end; !error && it != end; it.increment(error)) {
+    if (it->path().extension() != ".so") continue;
+    std::error_code broken;  // a dangling link is a file that cannot be read, and said to be one
+    const auto canonical = fs::canonical(it->path(), broken);
+    paths.push_back(broken ? it->path() : canonical);
+  }
+  return paths;
+}
+
+}  // namespace
+
+std::string plugin_name(std::string_view kind, std::string_view id) {
+  return std::string(kind) + " '" + std::string(id) + "'";
+}
+
+std::vector<SearchFolder> plugin_folders(std::vector<SearchFolder> given) {
+  const char* variable = std::getenv("DITTO_PLUGIN_PATH");
+  std::string_view rest = variable ? variable : "";
+  while (!rest.empty()) {
+    const auto colon = std::min(rest.find(':'), rest.size());
+    if (colon > 0) given.push_back({std::string(rest.substr(0, colon)), "DITTO_PLUGIN_PATH"});
+    rest.remove_prefix(std::min(colon + 1, rest.size()));
+  }
+  const fs::path program = boost::dll::program_location();
+  given.push_back({program.parent_path().parent_path() / "lib/ditto/plugins", {}});
+  return given;
+}
+
+PluginFile inspect_plugin(const std::string& path, const Stamp& host) {
+  PluginFile file;
+  file.path = path;
+  try {
+    const Stamp stamp = read_stamp(path);
+    file.kind = text(stamp.kind);
+    file.id = text(stamp.id);
+    file.version = text(stamp.version);
+    file.licence = text(stamp.licence);
+    file.summary = text(stamp.summary);
+    file.torch = text(stamp.torch);
+    file.cuda = text(stamp.cuda);
+    file.refusal = misfit(stamp, host);
+  } catch (const std::exception& error) {
+    file.refusal = without_place(error.what(), path);
+  }
+  return file;
+}
+
+Registry::Registry(const std::vector<SearchFolder>& folders) : Registry(folders, host_stamp()) {}
+
+Registry::Registry(const std::vector<SearchFolder>& folders, const Stamp& host) {
+  for (const SearchFolder& folder : folders) scan(folder, host);
+  const auto order = [](const PluginFile& f) { return std::tuple(f.kind.empty(), f.kind, f.id, f.path); };
+  std::sort(files_.begin(), files_.end(), [&](const auto& a, const auto& b) { return order(a) < order(b); });
+  refuse_duplicates();
+}
+
+void Registry::scan(const SearchFolder& folder, const Stamp& host) {
+  std::error_code missing;
+  const fs::path place = fs::canonical(folder.path, missing);
+  if (missing) {
+    if (folder.from.empty()) return;
+    throw Error(ErrorKind::plugin, folder.from,
+                "the plugin folder '" + folder.path + "' cannot be read: " + missing.message(),
+                "correct the path, or take it out");
+  }
+  const bool is_folder = fs::is_directory(place, missing);
+  for (const std::string& path : is_folder ? libraries_in(place) : std::vector<std::string>{place}) {
+    const auto same = [&](const PluginFile& file) { return file.path == path; };
+    if (std::any_of(files_.begin(), files_.end(), same)) continue;
+    files_.push_back(inspect_plugin(path, host));
+    files_.back().folder = is_folder ? place : place.parent_path();
+  }
+}
+
+void Registry::refuse_duplicates() {
+  std::map<std::pair<std::string, std::string>, std::vector<PluginFile*>> fitting;
+  for (PluginFile& file : files_)
+    if (file.refusal.empty()) fitting[{file.kind, file.id}].push_back(&file);
+  for (const auto& [key, files] : fitting) {
+    if (files.size() < 2) continue;
+    std::string paths;
+    for (const PluginFile* file : files) paths += (paths.empty() ? "" : " and ") + file->path;
+    for (PluginFile* file : files)
+      file->refusal =
+          "more than one library is " + plugin_name(key.first, key.second) + ": " + paths + "; keep one of them";
+  }
+}
+
+const PluginFile& Registry::find(std::string_view kind, std::string_view id, std::string_view where) const {
+  const PluginFile* refused = nullptr;
+  std::vector<std::string> names;
+  for (const PluginFile& file : files_) {
+    const bool named = file.kind == kind && file.id == id;
+    if (named && file.refusal.empty()) return file;
+    if (named || (!refused && file.kind.empty() && stem_is(file.path, id))) refused = &file;
+    if (file.kind == kind && file.refusal.empty()) names.push_back(file.id);
+  }
+  if (refused)
+    throw Error(ErrorKind::plugin, where, plugin_name(kind, id) + " cannot be used",
+                refused->path + ": " + refused->refusal);
+  const std::string near = nearest(id, names);
+  std::string all;
+  for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+  throw Error(ErrorKind::plugin, where, "there is no " + plugin_name(kind, id),
+              !near.empty() ? "did you mean '" + near + "'?"
+              : all.empty() ? "no plugin of this kind was found; " + std::string(kListHint)
+                            : "there are: " + all);
+}
+
+const void* Registry::open(const PluginFile& file, std::string_view where) {
+  const std::lock_guard lock(mutex_);
+  const auto it = opened_.find(file.path);
+  if (it != opened_.end()) return it->second;
+
+  const std::string place = (where.empty() ? "" : std::string(where) + ": ") + plugin_name(file.kind, file.id);
+  using Entry = const void*();
+  Entry* entry = nullptr;
+  try {
+    boost::dll::shared_library library;
+    library.load(file.path, boost::dll::load_mode::rtld_now | boost::dll::load_mode::rtld_local);
+    const std::lock_guard parked(open_libraries_mutex());
+    entry = &open_libraries().emplace_back(std::move(library)).get<Entry>(kEntryName);
+  } catch (const std::system_error& error) {
+    const std::string text = dlerror_text(error.what());
+    if (text.find(kEntryName) != std::string::npos)
+      throw Error(ErrorKind::plugin, place, file.path + " has no entry function " + kEntryName,
+                  "a plugin's source ends with the SDK's macro that registers it");
+    throw Error(ErrorKind::plugin, place, "it cannot be loaded: " + text, loader_remedy(text));
+  }
+  const void* factory = guarded(place + ", entry function of " + file.path, [&] { return entry(); });
+  if (!factory)
+    throw Error(ErrorKind::plugin, place, "the entry function of " + file.path + " returned nothing",
+                "it returns the address of a ditto::Factory");
+  return opened_[file.path] = factory;
+}
+
+}  // namespace ditto

@@ -1,0 +1,85 @@
+#include "core/report/json_lines.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include <ditto/error.h>
+
+#include "core/formats/mapped_file.h"
+
+namespace ditto::report {
+
+namespace {
+
+std::optional<int64_t> step_of(std::string_view line) {
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (!json.is_object()) return {};
+  const auto step = json.find("step");
+  if (step == json.end() || !step->is_number_integer()) return {};
+  return step->get<int64_t>();
+}
+
+}  // namespace
+
+JsonLines::JsonLines(std::string path) : path_(std::move(path)) { open(); }
+
+JsonLines::~JsonLines() { close(); }
+
+void JsonLines::close() {
+  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+}
+
+void JsonLines::open() {
+  close();
+  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
+  if (descriptor_ < 0) throw Error(ErrorKind::data, path_, std::string("cannot be opened: ") + std::strerror(errno));
+  const off_t size = ::lseek(descriptor_, 0, SEEK_END);
+  char last = '\n';
+  if (size > 0 && ::pread(descriptor_, &last, 1, size - 1) == 1 && last != '\n') append("");
+}
+
+void JsonLines::append(std::string_view object) {
+  const std::string line = std::string(object) + "\n";
+  std::string_view left = line;
+  while (!left.empty()) {
+    const ssize_t done = ::write(descriptor_, left.data(), left.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) {
+      throw Error(ErrorKind::data, path_, std::string("cannot be written: ") + std::strerror(errno),
+                  errno == ENOSPC ? "free some space on that disk, then resume" : "");
+    }
+    left.remove_prefix(static_cast<size_t>(done));
+  }
+}
+
+CutBack JsonLines::cut_back(int64_t step) {
+  const auto file = formats::MappedFile::open(path_, ErrorKind::data);
+  const auto bytes = file->bytes();
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  CutBack result;
+  std::string kept;
+  while (!text.empty()) {
+    const size_t end = text.find('\n');
+    const std::string_view line = text.substr(0, end);
+    const auto found = end == text.npos ? std::nullopt : step_of(line);
+    if (found && *found <= step) {
+      kept.append(line).push_back('\n');
+      ++result.kept;
+    } else {
+      ++(found ? result.later : result.damaged);
+    }
+    text.remove_prefix(end == text.npos ? text.size() : end + 1);
+  }
+  if (result.later + result.damaged == 0) return result;
+  formats::write_file(path_, std::as_bytes(std::span(kept)), ErrorKind::data, formats::Sync::fsync);
+  open();
+  return result;
+}
+
+}  // namespace ditto::report

@@ -1,0 +1,61 @@
+// What a run measures: metrics.jsonl, one line a training step, and validation.jsonl, one line a validation.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/report/json_lines.h"
+
+namespace ditto::report {
+
+// One training step. Loss and norm are those of the global batch, whatever the layout.
+struct StepRecord {
+  int64_t step = 0;              // steps done, this one included: the first line says 1
+  int64_t samples = 0;           // samples used up since the run began, this step's included
+  double loss = 0;               // weighted sum of `losses`, the number that is differentiated
+  double grad_norm = 0;          // global, before clipping
+  double lr = 0;                 // of this step, of the first parameter group
+  double step_s = 0;             // seconds from the start of this step to the start of the next
+  double samples_per_s = 0;      // of all ranks together
+  std::optional<double> tflops;  // 10^12 floating point operations a second, of all ranks; none: model does not say
+  std::optional<double> mfu;     // tflops over the machine's peak, 0 … 1; none: no peak is known
+  int64_t mem_bytes = 0;         // peak of this rank's tensors during the step
+  double data_wait = 0;          // share of step_s spent waiting for data, 0 … 1
+  std::map<std::string, double> losses;  // by name, as the objective gives them
+  bool skipped = false;                  // the guard left weights, EMA and optimizer as they were
+  std::optional<double> ema_decay;       // none: the run has no EMA
+};
+
+struct ValidationRecord {
+  int64_t step = 0;
+  double loss = 0;                       // mean over strata and samples
+  std::vector<double> strata;            // mean loss at each of the fixed times, in ascending time
+  std::map<std::string, double> losses;  // by name
+  int64_t samples = 0;                   // held-out samples looked at
+  double seconds = 0;
+  std::string weights;  // "ema" or "trained"
+};
+
+// One line, without its end. Doubles have the fewest digits that read back as the same double. JSON has no nan and no
+// inf: such a value is null, and "not_finite" holds its name: {"loss": null, …, "not_finite": {"loss": "nan"}}.
+std::string to_json(const StepRecord& record);
+std::string to_json(const ValidationRecord& record);
+
+// Both files of one run. Errors as JsonLines.
+class MetricsLog {
+ public:
+  explicit MetricsLog(const std::string& folder);
+  void append(const StepRecord& record) { steps_.append(to_json(record)); }
+  void append(const ValidationRecord& record) { validations_.append(to_json(record)); }
+  // For a resume from `step`: forgets what was written after it, and what is torn. -1: a run that starts over. Returns
+  // what became of metrics.jsonl.
+  CutBack cut_back(int64_t step);
+
+ private:
+  JsonLines steps_, validations_;
+};
+
+}  // namespace ditto::report

@@ -1,0 +1,234 @@
+#include "core/train/assembly.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include <torch/torch.h>
+
+#include "core/formats/json.h"
+
+namespace ditto {
+
+using torch::Tensor;
+
+std::string to_text(const ModelSpec& spec) {
+  return nlohmann::json{
+      {"x", spec.x}, {"out_channels", spec.out_channels}, {"classes", spec.classes}, {"text_width", spec.text_width}}
+      .dump();
+}
+
+ModelSpec model_spec(const std::string& text, const std::string& where) {
+  const auto json = formats::parse_json(text, where, ErrorKind::checkpoint);
+  try {
+    return {json.at("x").get<std::vector<int64_t>>(), json.at("out_channels").get<int64_t>(),
+            json.at("classes").get<int64_t>(), json.at("text_width").get<int64_t>()};
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::checkpoint, where, std::string("the model's shapes cannot be read: ") + error.what());
+  }
+}
+
+Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
+    : recipe(recipe_), mesh(mesh_), registry_(registry), log_(std::move(log)) {
+  if (parts.spec) spec = *parts.spec;
+  if (parts.data) open_data();
+  if (parts.data || recipe.image_encoder) make_encoders();
+  if (recipe.scheduler) scheduler = make<Scheduler>("scheduler", recipe.scheduler, {});
+  if (!parts.spec && scheduler) spec.out_channels = scheduler->out_channels(spec.x.at(0));
+  make_table();
+  make_model();
+  if (parts.objective) {
+    require(recipe.objective, "objective");
+    objective = make<Objective>("objective", recipe.objective, {model.get(), scheduler.get()});
+  }
+  if (parts.sampler || recipe.sampler) {
+    require(recipe.sampler, "sampler");
+    require(recipe.scheduler, "scheduler");
+    sampler = make<Sampler>("sampler", recipe.sampler, {});
+    if (const auto why = sampler->refuses(*scheduler); !why.empty())
+      throw Error(ErrorKind::config, recipe.sampler.where,
+                  "sampler \"" + recipe.sampler.plugin + "\" does not go with scheduler \"" + recipe.scheduler.plugin +
+                      "\": " + why,
+                  "choose another sampler; see `ditto plugins list`");
+  }
+  make_strategies();
+}
+
+void Assembly::require(const Component& component, const std::string& section) const {
+  if (!component)
+    throw Error(ErrorKind::config, recipe.name, "has no section [" + section + "]",
+                "add it, with plugin = \"…\"; see `ditto plugins list`");
+}
+
+template <class Interface>
+std::shared_ptr<Interface> Assembly::make(const std::string& section, Component& component,
+                                          const typename Interface::Needs& needs) {
+  const auto& factory = registry_.factory<Interface>(component.plugin, component.where);
+  OptionReader reader(component.options);
+  auto made = guarded(std::string(Interface::kKind) + " '" + component.plugin + "', being made",
+                      [&] { return factory.make(reader, needs); });
+  recipe.resolve(section, component.plugin, reader.declared());
+  return made;
+}
+
+void Assembly::open_data() {
+  require(recipe.data, "data");
+  train_data = make<Source>("data", recipe.data, {SplitOf::train, recipe.run.folder});
+  if (recipe.validate.every > 0)
+    validation_data = make<Source>("data", recipe.data, {SplitOf::validation, recipe.run.folder});
+}
+
+void Assembly::make_encoders() {
+  require(recipe.image_encoder, "encoder.image");
+  Encoder::Needs needs;
+  if (train_data) needs.data = train_data->spec();
+  encoders.push_back(make<Encoder>("encoder.image", recipe.image_encoder, needs));
+  if (recipe.text_encoder) encoders.push_back(make<Encoder>("encoder.text", recipe.text_encoder, needs));
+  if (!train_data) return;
+  for (const auto& encoder : encoders)
+    for (const auto& tensor : encoder->spec()) {
+      if (tensor.name == "clean") spec.x = tensor.shape;
+      if (tensor.name == "text") spec.text_width = tensor.shape.back();
+    }
+  spec.classes = train_data->classes();
+  spec.out_channels = spec.x.at(0);
+}
+
+void Assembly::make_table() {
+  std::vector<KernelRow> rows;
+  for (const auto& id : recipe.plugins.kernels) {
+    const auto& factory = registry_.factory<KernelSet>(id, recipe.name);
+    OptionReader none(OptionMap{"kernels", recipe.name, {}});
+    const auto set = guarded("kernels '" + id + "', being made", [&] { return factory.make(none, {}); });
+    for (auto& row : set->rows()) rows.push_back(std::move(row));
+  }
+  table = std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_);
+}
+
+void Assembly::make_model() {
+  require(recipe.model, "model");
+  ctx = std::make_unique<Context>(table, Random(static_cast<uint64_t>(recipe.run.seed)));
+  const auto& precision = recipe.run.precision;
+  ctx->compute = precision == "bf16"   ? torch::kBFloat16
+                 : precision == "fp16" ? torch::kHalf
+                 : precision == "fp64" ? torch::kDouble
+                                       : torch::kFloat;
+  ctx->device = torch::Device(recipe.run.device);
+  model = make<Model>("model", recipe.model, spec);
+  if (precision == "fp64") model->to(torch::kDouble);
+  initialise(*model, ctx->random);
+  model->to(ctx->device);
+  layout = Layout::of(*model);
+}
+
+void Assembly::make_strategies() {
+  const auto& p = recipe.parallel;
+  const std::vector<std::pair<Axis, std::string>> served{
+      {Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
+      {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
+  std::map<Axis, ParallelStrategy*> by_axis;
+  for (const auto& [axis, id] : served) {
+    if (mesh.size(axis) == 1) continue;
+    const std::string key = std::string("parallel.") + name(axis);
+    if (id.empty())
+      throw Error(ErrorKind::config, recipe.name,
+                  key + " = " + std::to_string(mesh.size(axis)) + ", but no plugin serves this axis",
+                  "set " + key + "_plugin; see `ditto plugins list`");
+    Component component{id, recipe.name, {"parallel", recipe.name, {}}};
+    const auto& factory = registry_.factory<ParallelStrategy>(id, recipe.name);
+    OptionReader none(component.options);
+    strategies.push_back(guarded("strategy '" + id + "', being made", [&] {
+      return factory.make(none, {&mesh, recipe.run.deterministic, model->token_local()});
+    }));
+    if (strategies.back()->axis() != axis)
+      throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
+                  "see `ditto plugins list`");
+    by_axis[axis] = strategies.back().get();
+  }
+  for (auto& strategy : strategies) strategy->claim(layout, model->depth());
+  for (auto& strategy : strategies) strategy->shard(layout);
+
+  run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
+  for (const Axis axis : {Axis::tensor, Axis::expert, Axis::context, Axis::shard, Axis::replicate, Axis::pipeline})
+    if (by_axis.count(axis)) wraps_.push_back(by_axis[axis]);
+  ctx->unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& run) {
+    return run(x);
+  };
+  for (auto* strategy : wraps_) {
+    run_ = strategy->wrap_unit(run_);
+    ctx->attention_op = strategy->wrap_attention(ctx->attention_op);
+    ctx->unit_runner = strategy->wrap_attention_unit(ctx->unit_runner);
+  }
+}
+
+void Assembly::run_unit(const Unit& unit, UnitCall& call) {
+  guarded([&] { return to_text(unit) + " of model '" + recipe.model.plugin + "'"; },
+          [&] {
+            switch (unit.kind) {
+              case Unit::condition: call.stream.condition = model->condition(call.batch, call.ctx); break;
+              case Unit::tokens: {
+                auto stream = model->tokens(call.batch, call.ctx);
+                stream.condition = std::move(call.stream.condition);
+                call.stream = std::move(stream);
+                model->constants(call.batch, call.stream, call.ctx);
+                break;
+              }
+              case Unit::Kind::block:
+                call.stream = model->run_block(unit.block, std::move(call.stream), call.ctx);
+                break;
+              case Unit::head: call.prediction = model->head(call.stream, call.ctx); break;
+            }
+          });
+}
+
+Stream Assembly::begin(const Batch& batch) {
+  Stream stream;
+  Tensor none;
+  UnitCall call{batch, stream, none, *ctx};
+  run_(Unit{Unit::condition}, call);
+  run_(Unit{Unit::tokens}, call);
+  for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(stream);
+  return stream;
+}
+
+void Assembly::blocks(int64_t first, int64_t last, Stream& stream) {
+  const Batch batch;  // blocks read the stream alone
+  Tensor none;
+  UnitCall call{batch, stream, none, *ctx};
+  for (int64_t i = first; i < last; ++i) run_(Unit{Unit::Kind::block, i}, call);
+}
+
+Tensor Assembly::finish(Stream& stream, const Batch& batch) {
+  for (auto* strategy : wraps_) strategy->join(stream);
+  Tensor prediction;
+  UnitCall call{batch, stream, prediction, *ctx};
+  run_(Unit{Unit::head}, call);
+  return prediction;
+}
+
+Tensor Assembly::predict(const Batch& batch) {
+  auto stream = begin(batch);
+  blocks(0, model->depth(), stream);
+  return finish(stream, batch);
+}
+
+Batch Assembly::encode(Batch batch) const {
+  torch::NoGradGuard no_grad;
+  for (const auto& encoder : encoders) batch = encoder->encode(std::move(batch));
+  return batch;
+}
+
+Tensor Assembly::decode(const Tensor& clean) const {
+  return encoders.empty() ? clean : encoders.front()->decode(clean);
+}
+
+int64_t Assembly::parameters() const {
+  int64_t count = 0;
+  for (const auto& entry : layout.entries) {
+    int64_t n = 1;
+    for (const int64_t size : entry.full_shape) n *= size;
+    count += n;
+  }
+  return count;
+}
+
+}  // namespace ditto

@@ -1,0 +1,82 @@
+// The parts that a recipe names, made and put together.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ditto/encoder.h>
+#include <ditto/objective.h>
+#include <ditto/parallel.h>
+#include <ditto/sampler.h>
+
+#include "core/config/recipe.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+using Log = std::function<void(const std::string&)>;
+
+// Which parts are wanted. A part that the recipe does not name is then an error that says so.
+struct AssemblyParts {
+  bool data = false;       // sources; the model's shapes come from them
+  bool objective = false;  // and what it needs
+  bool sampler = false;
+  std::optional<ModelSpec> spec;  // the model's shapes, where no data is opened (from a checkpoint)
+};
+
+// A ModelSpec as text, for checkpoints; and back. Throws Error(checkpoint).
+std::string to_text(const ModelSpec& spec);
+ModelSpec model_spec(const std::string& text, const std::string& where);
+
+// Made on every rank alike. Throws Error(config) or Error(plugin) before anything runs.
+class Assembly {
+ public:
+  Assembly(Recipe& recipe, Registry& registry, const Mesh& mesh, const AssemblyParts& parts, Log log);
+
+  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins.
+  torch::Tensor predict(const Batch& batch);
+  // The pieces of it, for programs.
+  Stream begin(const Batch& batch);
+  void blocks(int64_t first, int64_t last, Stream& stream);
+  torch::Tensor finish(Stream& stream, const Batch& batch);
+
+  Batch encode(Batch batch) const;                         // the encoders, in turn
+  torch::Tensor decode(const torch::Tensor& clean) const;  // -> pictures in -1 … 1
+  int64_t parameters() const;                              // of the whole model, learned
+
+  Recipe& recipe;
+  const Mesh& mesh;
+  ModelSpec spec;
+  std::shared_ptr<Source> train_data, validation_data;  // validation: null where the recipe has none
+  std::vector<std::shared_ptr<Encoder>> encoders;       // image first
+  std::shared_ptr<Scheduler> scheduler;
+  std::shared_ptr<Sampler> sampler;
+  std::shared_ptr<Model> model;
+  std::shared_ptr<Objective> objective;
+  std::shared_ptr<OpTable> table;
+  std::unique_ptr<Context> ctx;
+  Layout layout;
+  std::vector<std::shared_ptr<ParallelStrategy>> strategies;  // in the order of sharding
+
+ private:
+  template <class Interface>
+  std::shared_ptr<Interface> make(const std::string& section, Component& component,
+                                  const typename Interface::Needs& needs);
+  void open_data();
+  void make_encoders();
+  void make_model();
+  void make_table();
+  void make_strategies();
+  void require(const Component& component, const std::string& section) const;
+  void run_unit(const Unit& unit, UnitCall& call);
+
+  Registry& registry_;
+  Log log_;
+  UnitRun run_;                           // run_unit with the strategies' wraps
+  std::vector<ParallelStrategy*> wraps_;  // innermost first
+};
+
+}  // namespace ditto

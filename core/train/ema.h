@@ -1,0 +1,40 @@
+// An exponential moving average of the weights, in the same slices as the weights, at least fp32.
+#pragma once
+
+#include <vector>
+
+#include <ditto/layout.h>
+
+#include "core/config/run_options.h"
+
+namespace ditto {
+
+class Ema {
+ public:
+  Ema(Layout& layout, const EmaOptions& options);  // starts as a copy of the weights, if enabled
+  bool enabled() const { return options_.enabled; }
+  // After `updates` optimizer steps, this one included: average <- decay * average + (1 - decay) * weights.
+  void update(int64_t updates);
+  double decay(int64_t updates) const;
+  std::vector<torch::Tensor>& tensors() { return average_; }  // along the layout's entries; empty if not enabled
+
+  // While it lives, the parameters hold the average; nothing if not enabled.
+  class Scope {
+   public:
+    explicit Scope(Ema& ema) : ema_(ema) { ema_.swap(); }
+    ~Scope() { ema_.swap(); }
+    Scope(const Scope&) = delete;
+    Scope& operator=(const Scope&) = delete;
+
+   private:
+    Ema& ema_;
+  };
+
+ private:
+  void swap();
+  Layout& layout_;
+  EmaOptions options_;
+  std::vector<torch::Tensor> average_;
+};
+
+}  // namespace ditto

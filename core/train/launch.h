@@ -1,0 +1,21 @@
+// From a recipe to a process that can run it: degrees, threads, plugins.
+#pragma once
+
+#include <chrono>
+
+#include "core/config/recipe.h"
+#include "core/dist/gloo_mesh.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+Degrees degrees(const Recipe& recipe);
+std::chrono::milliseconds timeout(const Recipe& recipe);
+std::vector<SearchFolder> search_folders(const Recipe& recipe);
+// [run] threads, or this rank's share of the machine's cores.
+void set_threads(const Recipe& recipe, const RankInfo& rank);
+// Reads every component's options by its plugin's declaration: errors now, and the defaults in recipe.resolved(). The
+// plugins are opened; nothing is made.
+void declare_components(Recipe& recipe, Registry& registry);
+
+}  // namespace ditto

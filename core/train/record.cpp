@@ -1,0 +1,73 @@
+#include "core/train/record.h"
+
+#include <fstream>
+#include <sstream>
+
+#include <torch/torch.h>
+
+namespace ditto {
+
+namespace {
+
+std::string processor() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("model name")) return line.substr(line.find(':') + 2);
+  return "unknown";
+}
+
+const std::map<std::string, const char*> kMatters{{"processor", "another processor may round differently"},
+                                                  {"cpu_capability", "other vector instructions round differently"},
+                                                  {"threads", "another number of threads may sum in another order"},
+                                                  {"torch", "another LibTorch may compute differently"},
+                                                  {"ditto", "another version of Ditto may compute differently"}};
+
+}  // namespace
+
+std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry) {
+  auto& component = assembly.recipe.optimizer;
+  if (!component)
+    throw Error(ErrorKind::config, assembly.recipe.name, "has no section [optimizer]",
+                "add it, with plugin = \"…\"; see `ditto plugins list`");
+  Optimizer::Needs needs;
+  for (const auto& entry : assembly.layout.entries)
+    needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
+  const auto& factory = registry.factory<Optimizer>(component.plugin, component.where);
+  OptionReader reader(component.options);
+  auto made = guarded("optimizer '" + component.plugin + "', being made", [&] { return factory.make(reader, needs); });
+  assembly.recipe.resolve("optimizer", component.plugin, reader.declared());
+  return made;
+}
+
+std::map<std::string, std::string> machine_record() {
+  return {{"processor", processor()},
+          {"cpu_capability", at::get_cpu_capability()},
+          {"threads", std::to_string(torch::get_num_threads())},
+          {"torch", TORCH_VERSION},
+          {"ditto", kVersion}};
+}
+
+void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                      const std::function<void(const std::string&)>& say) {
+  for (const auto& [key, why] : kMatters) {
+    const auto before = saved.find(key), after = now.find(key);
+    if (before != saved.end() && after != now.end() && before->second != after->second)
+      say("changed since: " + key + ": " + before->second + " -> " + after->second + " (" + why +
+          ": equal within rounding from here on, not bit for bit)");
+  }
+}
+
+std::string run_toml(const Assembly& assembly, const Registry& registry) {
+  formats::Table table = assembly.recipe.resolved();
+  for (const auto& [key, value] : machine_record()) table.set_path("record." + key, formats::Node{value, {}});
+  for (const auto& [section, component] : assembly.recipe.components()) {
+    if (!*component) continue;
+    const std::string kind = section.substr(0, section.find('.'));
+    for (const auto& file : registry.files())
+      if (file.kind == kind && file.id == component->plugin && file.refusal.empty())
+        table.set_path("record.plugins." + kind + "-" + file.id, formats::Node{file.version + ", " + file.licence, {}});
+  }
+  return formats::render_toml(table);
+}
+
+}  // namespace ditto

@@ -1,0 +1,25 @@
+// What a run writes down about itself, so that it can be run again.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "core/train/assembly.h"
+
+namespace ditto {
+
+std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry);
+
+// What bits depend on besides the recipe: processor, threads, kernels, versions.
+std::map<std::string, std::string> machine_record();
+// Says, a line each, what differs from the record of an earlier start, and which promise is lost with it.
+void check_same_machine(const std::map<std::string, std::string>& saved,
+                        const std::function<void(const std::string&)>& say);
+
+// The resolved recipe with a [record] section: versions, processor, stamps of the plugins. The text starts the same
+// run.
+std::string run_toml(const Assembly& assembly, const Registry& registry);
+
+}  // namespace ditto

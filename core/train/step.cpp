@@ -1,0 +1,140 @@
+#include "core/train/step.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <torch/torch.h>
+
+namespace ditto {
+
+StepShares::StepShares(const RunOptions& run, const Mesh& mesh)
+    : batch_(run.batch), micro_batch_(run.micro_batch), ranks_(mesh.data_ranks()), rank_(mesh.data_rank()) {
+  if (micro_batch_ == 0) micro_batch_ = (batch_ + ranks_ - 1) / ranks_;
+  micro_batch_ = std::min(micro_batch_, batch_);
+}
+
+StepPlan StepShares::plan(int64_t step, Phase phase) const {
+  StepPlan plan;
+  plan.step = step;
+  plan.phase = phase;
+  plan.micro_batches = (batch_ + micro_batch_ - 1) / micro_batch_;
+  plan.rounds = (plan.micro_batches + ranks_ - 1) / ranks_;
+  plan.mine = (plan.micro_batches - rank_ + ranks_ - 1) / ranks_;
+  return plan;
+}
+
+Places StepShares::places(int64_t step, int64_t round) const {
+  const int64_t first = (round * ranks_ + rank_) * micro_batch_;
+  return {step * batch_ + first, std::min(micro_batch_, batch_ - first)};
+}
+
+TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema)
+    : assembly_(assembly),
+      loader_(loader),
+      optimizer_(optimizer),
+      ema_(ema),
+      lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
+      shares_(assembly.recipe.run, assembly.mesh),
+      gradients_(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic) {}
+
+StepResult TrainingStep::run(int64_t step, bool stop) {
+  const StepPlan plan = shares_.plan(step, Phase::train);
+  assembly_.ctx->phase = Phase::train;
+  const auto batches = load(plan);  // Source -> Loader -> Batch -> Encoder
+  LossLedger ledger(step * shares_.batch(), shares_.batch(), plan.micro_batches);
+  auto program = make_program(assembly_, ledger, samples_that_count(batches));
+
+  clear_gradients();
+  for (auto& strategy : assembly_.strategies) strategy->begin_step(plan);
+  run_micro_batches(batches, program,
+                    plan);  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
+  for (auto& strategy : assembly_.strategies) strategy->sync_gradients();
+  gradients_.finish(plan);
+
+  const auto totals = ledger.sum(assembly_.mesh, stop);
+  StepResult result{totals.loss, grad_norm(assembly_.layout, assembly_.mesh), lr_schedule_.at(step), totals.parts,
+                    totals.samples};
+  result.stop = totals.stop > 0;
+  result.skipped = skip(step, result);
+  if (result.skipped) return result;
+
+  if (assembly_.recipe.run.clip_norm > 0)
+    clip_gradients(assembly_.layout, result.grad_norm, assembly_.recipe.run.clip_norm);
+  optimizer_.step(result.lr);
+  ema_.update(++updates);
+  return result;
+}
+
+std::vector<Batch> TrainingStep::load(const StepPlan& plan) {
+  std::vector<Batch> batches;
+  for (int64_t round = 0; round < plan.mine; ++round)
+    batches.push_back(assembly_.encode(loader_.next(shares_.places(plan.step, round)).to(assembly_.ctx->device)));
+  return batches;
+}
+
+double TrainingStep::samples_that_count(const std::vector<Batch>& batches) const {
+  double mine = 0;
+  for (const auto& batch : batches)
+    for (const double weight : batch.weights) mine += weight;
+  auto sum = torch::scalar_tensor(mine, torch::kDouble).reshape({1});
+  const double all = assembly_.mesh.data_group().all_reduce(sum).item<double>();
+  return std::max(all, 1.0);  // a batch without a single sample has a loss of zero
+}
+
+void TrainingStep::clear_gradients() {
+  for (auto& entry : assembly_.layout.entries) {
+    entry.tensor.mutable_grad().reset();
+    entry.summed.clear();
+  }
+}
+
+void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan) {
+  flops = 0;
+  for (const auto& batch : batches) {
+    Batch shape = batch;
+    shape["x"] = batch.at("clean");
+    flops += 3 * assembly_.model->flops(shape);  // a backward costs two forwards
+  }
+  for (auto& strategy : assembly_.strategies)
+    if (strategy->train_step(batches, program, plan)) return;
+  for (int64_t round = 0; round < plan.rounds; ++round) {
+    if (round < plan.mine) {
+      for (auto& strategy : assembly_.strategies) strategy->begin_micro_batch(round, plan);
+      const auto batch = program.prepare(batches[static_cast<size_t>(round)]);
+      auto stream = program.begin(batch);
+      program.blocks(0, assembly_.model->depth(), stream);
+      program.finish(stream, batch).backward();
+    }
+    gradients_.after_micro_batch(round, plan);
+  }
+}
+
+bool TrainingStep::skip(int64_t step, const StepResult& result) {
+  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
+    skipped_in_a_row = 0;
+    return false;
+  }
+  const auto& run = assembly_.recipe.run;
+  const auto what =
+      "the loss is " + std::to_string(result.loss) + ", the gradient's norm " + std::to_string(result.grad_norm);
+  const auto where = "step " + std::to_string(step + 1);
+  if (run.non_finite == "stop")
+    throw Error(
+        ErrorKind::numeric, where, what,
+        "the last checkpoint is from before it; lower lr_schedule.lr, set run.clip_norm, or run.non_finite = \"skip\"");
+  if (++skipped_in_a_row > run.max_skipped)
+    throw Error(ErrorKind::numeric, where, what + ", for the " + std::to_string(skipped_in_a_row) + "th time in a row",
+                "run.max_skipped = " + std::to_string(run.max_skipped) +
+                    " steps in a row may be skipped; lower lr_schedule.lr");
+  return true;
+}
+
+void TrainingStep::expect(int64_t step) {
+  const int64_t mine = shares_.plan(step, Phase::train).mine, steps = assembly_.recipe.run.steps;
+  loader_.expect([this, step, mine, steps](int64_t k) -> std::optional<Places> {
+    if (mine == 0 || step + k / mine >= steps) return std::nullopt;
+    return shares_.places(step + k / mine, k % mine);
+  });
+}
+
+}  // namespace ditto

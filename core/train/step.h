@@ -1,0 +1,68 @@
+// One training step.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/data/loader.h"
+#include "core/dist/gradient_sum.h"
+#include "core/train/assembly.h"
+#include "core/train/ema.h"
+#include "core/train/lr_schedule.h"
+#include "core/train/program.h"
+
+namespace ditto {
+
+struct StepResult {
+  double loss = 0, grad_norm = 0, lr = 0;  // of the global batch, whatever the layout
+  std::map<std::string, double> losses;    // the loss by name
+  double samples = 0;                      // that counted
+  bool skipped = false;                    // not finite: the weights stayed
+  bool stop = false;                       // some rank asked to stop
+};
+
+// How the samples of a step are shared among the ranks.
+class StepShares {
+ public:
+  StepShares(const RunOptions& run, const Mesh& mesh);
+  StepPlan plan(int64_t step, Phase phase) const;
+  Places places(int64_t step, int64_t round) const;  // of this rank's micro-batch in a round; round < plan().mine
+  int64_t batch() const { return batch_; }
+
+ private:
+  int64_t batch_, micro_batch_, ranks_, rank_;
+};
+
+class TrainingStep {
+ public:
+  // `updates` is counted by the caller's optimizer; all of these outlive this.
+  TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema);
+
+  // The step after `step` complete ones. `stop`: this rank wishes to stop. Throws Error(numeric) where the recipe says
+  // so.
+  StepResult run(int64_t step, bool stop);
+  // From which step on batches will be asked for, so that they are read ahead.
+  void expect(int64_t step);
+
+  int64_t updates = 0;  // optimizer steps made: less than steps by the skipped ones
+  int64_t skipped_in_a_row = 0;
+  double flops = 0;  // of this rank's last step: forward and backward
+
+ private:
+  std::vector<Batch> load(const StepPlan& plan);
+  double samples_that_count(const std::vector<Batch>& batches) const;
+  void clear_gradients();
+  void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
+  bool skip(int64_t step, const StepResult& result);
+
+  Assembly& assembly_;
+  Loader& loader_;
+  Optimizer& optimizer_;
+  Ema& ema_;
+  LrSchedule lr_schedule_;
+  StepShares shares_;
+  GradientSum gradients_;
+};
+
+}  // namespace ditto

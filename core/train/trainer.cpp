@@ -1,0 +1,280 @@
+#include "core/train/trainer.h"
+
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "core/report/grid.h"
+#include "core/report/roofline.h"
+#include "core/sample/generate.h"
+#include "core/train/record.h"
+#include "core/train/resume.h"
+#include "core/train/validation.h"
+
+namespace ditto {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+volatile std::sig_atomic_t stop_signal = 0;
+
+// The first signal asks for a checkpoint at the end of the step; the second ends the process as usual.
+void on_signal(int signal) {
+  stop_signal = signal;
+  std::signal(signal, SIG_DFL);
+}
+
+double seconds_since(std::chrono::steady_clock::time_point began) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+}  // namespace
+
+Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group checkpoint_ranks, TrainOptions options)
+    : recipe_(std::move(recipe)),
+      registry_(registry),
+      mesh_(mesh),
+      checkpoint_ranks_(std::move(checkpoint_ranks)),
+      options_(std::move(options)),
+      memory_(torch::Device(recipe_.run.device)) {}
+
+Trainer::~Trainer() = default;
+
+int Trainer::run() {
+  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, on_signal);
+  const report::MemoryMeter::Watch watch(memory_);
+  if (!options_.dry_run) open_outputs();
+  assemble();
+  describe();
+  if (options_.dry_run) return 0;
+  saver_ = std::make_unique<checkpoint::Saver>(
+      (fs::path(output_folder(recipe_)) / "checkpoints").string(),
+      checkpoint::Retention{recipe_.checkpoint.keep, recipe_.checkpoint.keep_every}, mesh_, checkpoint_ranks_);
+  resume();
+  record_run();
+  loop();
+  saver_->wait();
+  if (stopped_) say(fmt::format("stopped after step {} by a signal; the same command goes on from there", step_));
+  return stopped_ ? kStoppedBySignal : 0;
+}
+
+void Trainer::open_outputs() {
+  if (!writes()) return;
+  folder_ = std::make_unique<report::RunFolder>(output_folder(recipe_));
+  metrics_ = std::make_unique<report::MetricsLog>(folder_->path());
+  for (const auto& line : early_lines_) folder_->log(line);
+}
+
+void Trainer::assemble() {
+  const auto log = [this](const std::string& line) {
+    if (folder_) folder_->log(line);
+  };
+  AssemblyParts parts;
+  parts.data = parts.objective = true;
+  parts.sampler = recipe_.validate.grid_every > 0;
+  assembly_ = std::make_unique<Assembly>(recipe_, registry_, mesh_, parts, log);
+  const auto seed = static_cast<uint64_t>(recipe_.run.seed);
+  const auto warn = [this](const std::string& line) { say(line); };
+  loader_ = std::make_unique<Loader>(assembly_->train_data, recipe_.loader, seed, warn);
+  if (assembly_->validation_data)
+    validation_loader_ =
+        std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
+  optimizer_ = make_optimizer(*assembly_, registry_);
+  start_from_weights();
+  ema_ = std::make_unique<Ema>(assembly_->layout, recipe_.ema);
+  training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
+}
+
+void Trainer::start_from_weights() {
+  if (recipe_.run.init_from.empty()) return;
+  const auto found = checkpoint::resolve((fs::path(recipe_.run.folder) / recipe_.run.init_from).string());
+  const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
+  checkpoint::load_weights(*found.path, assembly_->layout, which);
+  say("weights from " + *found.path);
+}
+
+void Trainer::describe() {
+  const auto& run = recipe_.run;
+  say(fmt::format("{}: {} with {} learned numbers, {} on {}, {} thread{} a rank, {} rank{}", run.name,
+                  recipe_.model.plugin, assembly_->parameters(), run.precision, run.device, torch::get_num_threads(),
+                  torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(), mesh_.world_size() == 1 ? "" : "s"));
+  say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
+                  run.steps));
+}
+
+void Trainer::resume() {
+  const auto checkpoints = (fs::path(output_folder(recipe_)) / "checkpoints").string();
+  checkpoint::Found found;
+  if (options_.resume == "auto") {
+    found = checkpoint::find(checkpoints);
+  } else if (options_.resume != "never") {
+    found = checkpoint::resolve(options_.resume);
+  }
+  for (const auto& line : found.skipped) say("not resumed from " + line);
+  if (found.path) {
+    take_up(*found.path);
+  } else if (writes() && options_.resume == "never" && folder_->has_recipe()) {
+    say("starting over, as --resume never says: earlier checkpoints are set aside");
+  }
+  if (!writes()) return;
+  for (const auto& line : checkpoint::set_aside_later(checkpoints, found.path ? step_ : -1)) say(line);
+  metrics_->cut_back(found.path ? step_ : -1);
+}
+
+void Trainer::take_up(const std::string& path) {
+  auto now = state();
+  const auto info = checkpoint::describe(path);
+  const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
+  for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
+    say("changed since: " + line);
+  compare_machines(info.extra, machine_record(), [this](const std::string& line) { say(line); });
+  const auto source = info.extra.find("source");
+  if (source != info.extra.end() && source->second != assembly_->train_data->fingerprint() &&
+      std::find(options_.allow_change.begin(), options_.allow_change.end(), "data") == options_.allow_change.end())
+    throw Error(ErrorKind::config, path, "the run learned from other data than the recipe names now",
+                "give --allow-change data if that is meant");
+  checkpoint::load(path, now);
+  step_ = now.step;
+  saved_step_ = step_;
+  training_->updates = std::stoll(now.extra.at("updates"));
+  training_->skipped_in_a_row = std::stoll(now.extra.at("skipped_in_a_row"));
+  say(fmt::format("resumed from {} (step {}), the newest whole checkpoint", path, step_));
+}
+
+checkpoint::TrainState Trainer::state() {
+  checkpoint::TrainState state;
+  state.layout = &assembly_->layout;
+  state.ema = ema_->enabled() ? &ema_->tensors() : nullptr;
+  state.optimizer = optimizer_.get();
+  state.step = step_;
+  state.samples = step_ * recipe_.run.batch;
+  state.seed = static_cast<uint64_t>(recipe_.run.seed);
+  state.extra = machine_record();
+  state.extra["updates"] = std::to_string(training_->updates);
+  state.extra["skipped_in_a_row"] = std::to_string(training_->skipped_in_a_row);
+  state.extra["source"] = assembly_->train_data->fingerprint();
+  state.extra["model_spec"] = to_text(assembly_->spec);
+  state.recipe_toml = formats::render_toml(recipe_.resolved());
+  return state;
+}
+
+void Trainer::record_run() {
+  if (!writes()) return;
+  folder_->write_recipe(run_toml(*assembly_, registry_));
+  if (!recipe_.log.tensorboard) return;
+  board_ = std::make_unique<report::TensorBoardLog>(folder_->path(), step_ + 1, recipe_.log.tensorboard_flush);
+  board_->recipe(step_, formats::render_toml(recipe_.resolved()));
+}
+
+void Trainer::loop() {
+  if (writes()) {
+    report::ProgressOptions options;
+    options.style = report::progress_style(recipe_.log.progress);
+    options.every_s = recipe_.log.plain_every;
+    options.record = [this](std::string_view line) { folder_->log(line); };
+    report::ProgressState start;
+    start.done = step_;
+    start.items = step_ * recipe_.run.batch;
+    progress_ = std::make_unique<report::Progress>(recipe_.run.steps, options, start);
+  }
+  peak_tflops_ = recipe_.log.peak_tflops;
+  training_->expect(step_);
+  if (step_ == 0) show_grid();
+  while (step_ < recipe_.run.steps && !stopped_) {
+    const auto began = std::chrono::steady_clock::now();
+    const double waited = loader_->waited_s();
+    memory_.reset_peak();
+    const auto result = training_->run(step_, stop_signal != 0);
+    ++step_;
+    stopped_ = result.stop && step_ < recipe_.run.steps;
+    after_step(result, seconds_since(began), loader_->waited_s() - waited);
+    if (due(recipe_.validate.every)) show_validation();
+    if (due(recipe_.validate.grid_every) || (step_ == recipe_.run.steps && recipe_.validate.grid_every > 0))
+      show_grid();
+    if (due(recipe_.checkpoint.every) || step_ == recipe_.run.steps || stopped_) save();
+  }
+  if (saved_step_ < 0) save();  // a run of no steps: its initial weights
+  if (progress_) progress_->finish();
+}
+
+void Trainer::after_step(const StepResult& result, double seconds, double waited) {
+  if (recipe_.log.roofline && peak_tflops_ == 0)
+    peak_tflops_ = report::matmul_gflops(assembly_->ctx->compute, assembly_->ctx->device) / 1e3;
+  if (!writes()) return;
+  report::StepRecord record;
+  record.step = step_;
+  record.samples = step_ * recipe_.run.batch;
+  record.loss = result.loss;
+  record.grad_norm = result.grad_norm;
+  record.lr = result.lr;
+  record.step_s = seconds;
+  record.samples_per_s = static_cast<double>(recipe_.run.batch) / seconds;
+  record.tflops = training_->flops * mesh_.data_ranks() / seconds / 1e12;
+  if (peak_tflops_ > 0) record.mfu = report::model_flops_use(record.tflops, peak_tflops_ * mesh_.world_size());
+  record.mem_bytes = memory_.peak();
+  record.data_wait = waited / seconds;
+  record.losses = result.losses;
+  record.skipped = result.skipped;
+  if (ema_->enabled()) record.ema_decay = ema_->decay(training_->updates);
+  metrics_->append(record);
+  if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
+  if (result.skipped)
+    say(fmt::format("step {}: the loss is {}, the gradient's norm {}: skipped", step_, result.loss, result.grad_norm));
+  progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});
+}
+
+void Trainer::show_validation() {
+  auto record = [&] {
+    const Ema::Scope averaged(*ema_);
+    return validate(*assembly_, *validation_loader_);
+  }();
+  record.step = step_;
+  record.weights = ema_->enabled() ? "ema" : "trained";
+  if (!writes()) return;
+  metrics_->append(record);
+  if (board_) board_->add(record);
+  say(fmt::format("step {}: validation loss {:.6f}", step_, record.loss));
+}
+
+void Trainer::show_grid() {
+  if (recipe_.validate.grid_every == 0) return;
+  std::vector<SampleRequest> requests;
+  const int64_t classes = std::max<int64_t>(1, assembly_->spec.classes);
+  for (int64_t i = 0; i < recipe_.validate.grid; ++i) requests.push_back({i, i % classes});
+  GenerateOptions options;
+  options.steps = recipe_.sampler_steps;
+  options.guidance = recipe_.guidance;
+  options.guidance_channels = recipe_.guidance_channels;
+  options.batch = recipe_.validate.grid;
+  const Ema::Scope averaged(*ema_);
+  const auto pictures = report::to_pictures(assembly_->decode(generate(*assembly_, requests, options)).cpu());
+  if (!writes()) return;
+  report::SheetOptions sheet_options;
+  sheet_options.columns = static_cast<int>(recipe_.log.grid_columns);
+  sheet_options.min_cell = static_cast<int>(recipe_.log.grid_cell);
+  const auto sheet = report::make_sheet(pictures, sheet_options);
+  formats::write_png(folder_->sample_file(step_), sheet);
+  if (board_) board_->samples(step_, sheet);
+}
+
+void Trainer::save() {
+  saver_->save(state());
+  saved_step_ = step_;
+  if (folder_) folder_->log(fmt::format("saving step {}", step_));
+}
+
+void Trainer::say(const std::string& line) {
+  if (!writes()) return;
+  if (folder_) folder_->log(line);
+  if (progress_) {
+    progress_->message(line);
+  } else {
+    fmt::print(stderr, "{}\n", line);
+  }
+}
+
+}  // namespace ditto

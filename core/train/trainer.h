@@ -1,0 +1,74 @@
+// A training run from its recipe to its end.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/report/memory.h"
+#include "core/report/metrics.h"
+#include "core/report/progress.h"
+#include "core/report/run_folder.h"
+#include "core/report/tensorboard.h"
+#include "core/train/step.h"
+
+namespace ditto {
+
+struct TrainOptions {
+  std::string resume = "auto";            // auto, never, or a checkpoint or run
+  std::vector<std::string> allow_change;  // keys of the recipe that may differ on a resume
+  bool dry_run = false;                   // put everything together, say what it is, and stop
+};
+
+inline constexpr int kStoppedBySignal = 75;  // exit code: saved, to be started again
+
+class Trainer {
+ public:
+  // `mesh` and `registry` outlive it.
+  Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group checkpoint_ranks, TrainOptions options);
+  ~Trainer();
+  int run();  // 0, or kStoppedBySignal
+
+ private:
+  void open_outputs();
+  void assemble();
+  void start_from_weights();
+  void resume();
+  void take_up(const std::string& path);
+  void record_run();
+  void describe();
+  void loop();
+  void after_step(const StepResult& result, double seconds, double waited);
+  void show_validation();
+  void show_grid();
+  void save();
+  checkpoint::TrainState state();
+  void say(const std::string& line);
+  bool writes() const { return mesh_.rank() == 0; }
+  bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
+
+  Recipe recipe_;
+  Registry& registry_;
+  const Mesh& mesh_;
+  Group checkpoint_ranks_;
+  TrainOptions options_;
+  report::MemoryMeter memory_;
+  std::unique_ptr<report::RunFolder> folder_;  // these four: rank 0 only
+  std::unique_ptr<report::MetricsLog> metrics_;
+  std::unique_ptr<report::TensorBoardLog> board_;
+  std::unique_ptr<report::Progress> progress_;
+  std::vector<std::string> early_lines_;  // said before the folder was open
+  std::unique_ptr<Assembly> assembly_;
+  std::unique_ptr<Loader> loader_, validation_loader_;
+  std::shared_ptr<Optimizer> optimizer_;
+  std::unique_ptr<Ema> ema_;
+  std::unique_ptr<TrainingStep> training_;
+  std::unique_ptr<checkpoint::Saver> saver_;
+  int64_t step_ = 0;  // complete steps
+  int64_t saved_step_ = -1;
+  bool stopped_ = false;
+  double peak_tflops_ = 0;
+};
+
+}  // namespace ditto

@@ -1,0 +1,69 @@
+#include "core/train/validation.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <torch/torch.h>
+
+#include "core/train/program.h"
+#include "core/train/step.h"
+
+namespace ditto {
+
+namespace {
+
+// The mean of each stratum; `totals` sums what all data ranks entered.
+std::vector<double> strata_means(const Mesh& mesh, const LossLedger& ledger, int64_t samples) {
+  std::vector<double> sums(kStrata, 0.0);
+  for (const auto& [name, row] : ledger.entered())
+    for (int64_t i = 0; i < samples; ++i) sums[static_cast<size_t>(i % kStrata)] += row[static_cast<size_t>(i)];
+  auto flat = torch::tensor(sums, torch::kDouble);
+  flat = mesh.data_group().all_reduce(flat);
+  for (int64_t k = 0; k < kStrata; ++k) {
+    const int64_t count = (samples - k + kStrata - 1) / kStrata;
+    sums[static_cast<size_t>(k)] = count > 0 ? flat[k].item<double>() / static_cast<double>(count) : 0;
+  }
+  return sums;
+}
+
+torch::Tensor strata_middles(const Batch& batch) {
+  std::vector<double> u;
+  for (const int64_t id : batch.ids) u.push_back((static_cast<double>(id % kStrata) + 0.5) / kStrata);
+  return torch::tensor(u, torch::kDouble);
+}
+
+}  // namespace
+
+report::ValidationRecord validate(Assembly& assembly, Loader& loader) {
+  const auto began = std::chrono::steady_clock::now();
+  torch::NoGradGuard no_grad;
+  auto& recipe = assembly.recipe;
+  assembly.ctx->phase = Phase::evaluate;
+  RunOptions run = recipe.run;
+  run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
+  const int64_t training_micro = recipe.run.micro_batch > 0 ? recipe.run.micro_batch : recipe.run.batch;
+  run.micro_batch = recipe.validate.batch > 0 ? recipe.validate.batch : training_micro;
+  const StepShares shares(run, assembly.mesh);
+  const auto plan = shares.plan(0, Phase::evaluate);
+  LossLedger ledger(0, run.batch, plan.micro_batches);
+  auto program = make_program(assembly, ledger, 1);
+  for (auto& strategy : assembly.strategies) strategy->begin_step(plan);
+  for (int64_t round = 0; round < plan.mine; ++round) {
+    auto batch = assembly.encode(loader.next(shares.places(0, round)).to(assembly.ctx->device));
+    batch["time_u"] = strata_middles(batch);
+    batch = program.prepare(std::move(batch));
+    auto stream = program.begin(batch);
+    program.blocks(0, assembly.model->depth(), stream);
+    program.finish(stream, batch);
+  }
+  const auto totals = ledger.sum(assembly.mesh);
+  report::ValidationRecord record;
+  record.loss = totals.loss;
+  record.losses = totals.parts;
+  record.samples = run.batch;
+  record.strata = strata_means(assembly.mesh, ledger, run.batch);
+  record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return record;
+}
+
+}  // namespace ditto

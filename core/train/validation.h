@@ -1,0 +1,16 @@
+// The loss on held-out data, at fixed times and fixed noise: two validations differ by the weights alone.
+#pragma once
+
+#include "core/data/loader.h"
+#include "core/report/metrics.h"
+#include "core/train/assembly.h"
+
+namespace ditto {
+
+inline constexpr int64_t kStrata = 8;
+
+// Sample i of the held-out part is seen at the middle of stratum i modulo 8 of the training distribution of times, with
+// noise that belongs to i. Called by all ranks; data ranks share the micro-batches. `loader` is of the held-out source.
+report::ValidationRecord validate(Assembly& assembly, Loader& loader);
+
+}  // namespace ditto

@@ -1,0 +1,173 @@
+// Replicas whose gradients are summed while backward still runs, by LibTorch's own reducer (S. Li et al., 2020,
+// arXiv:2006.15704). It serves steps in which each rank runs one micro-batch; all others are left to the host's sum
+// over copies.
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <memory>
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/reducer.hpp>
+
+#include <ditto/error.h>
+#include <ditto/ordered_sum.h>
+#include <ditto/parallel.h>
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+using Future = c10::intrusive_ptr<c10::ivalue::Future>;
+
+constexpr int64_t kBucketBytes = 16 << 20;
+
+// The reducer's own hook divides by the number of ranks; the run's loss is the sum of the ranks' losses.
+class SumHook final : public c10d::CommHookInterface {
+ public:
+  explicit SumHook(const Group& group) : transport_(group.transport()) {}
+  Future runHook(c10d::GradBucket& bucket) override {
+    std::vector<Tensor> list{bucket.getBufferRef()};
+    return transport_->allreduce(list)->getFuture();
+  }
+  Tensor parseHookResult(const c10::IValue& result) override { return c10d::detail::parseCppCommHookResult(result); }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> transport_;
+};
+
+// The same sum in the order of ranks, which is that of micro-batches. Pieces travel while backward runs; results are
+// put together after it, bucket by bucket, as the reducer asks for them.
+class OrderedHook final : public c10d::CommHookInterface {
+ public:
+  explicit OrderedHook(const Group& group) : group_(group) {}
+  Future runHook(c10d::GradBucket& bucket) override {
+    const Tensor& gradients = bucket.getBufferRef();
+    auto& sum = pending_.emplace_back(group_, gradients.numel());
+    sum.send(gradients, group_.size());
+    auto nothing_to_wait_for = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+    nothing_to_wait_for->markCompleted(gradients);
+    return nothing_to_wait_for;
+  }
+  Tensor parseHookResult(const c10::IValue&) override {
+    auto& sum = pending_.front();
+    sum.receive();
+    const Tensor result = sum.gather();
+    pending_.pop_front();
+    return result;
+  }
+
+ private:
+  const Group& group_;
+  std::deque<OrderedSum> pending_;
+};
+
+// Regrouping after the first step would change the order of a library's sums, and with it the bits after a resume.
+class FixedReducer final : public c10d::Reducer {
+ public:
+  FixedReducer(const std::vector<Tensor>& leaves, std::vector<std::vector<size_t>> buckets, const Group& group)
+      : Reducer(leaves, std::move(buckets), group.transport(), std::vector<bool>(leaves.size(), false), kBucketBytes,
+                false, true, {}, kBucketBytes, false, false, {}) {
+    has_rebuilt_bucket_ = true;
+  }
+  bool waits_for_gradients() const { return require_finalize_; }
+};
+
+// Backward reaches the units in this order.
+int64_t place(const Unit& unit) {
+  switch (unit.kind) {
+    case Unit::head: return 0;
+    case Unit::Kind::block: return 1'000'000'000 - unit.block;
+    case Unit::tokens: return 2'000'000'000;
+    case Unit::condition: return 2'000'000'001;
+  }
+  return 0;
+}
+
+// Indices of leaves, in buckets that are filled in the order of backward. A bucket has one dtype.
+std::vector<std::vector<size_t>> fill_buckets(const std::vector<const LayoutEntry*>& entries) {
+  std::vector<size_t> order(entries.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = order.size() - 1 - i;
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return place(entries[a]->unit) < place(entries[b]->unit); });
+  std::vector<std::vector<size_t>> buckets;
+  int64_t bytes = 0;
+  for (const size_t i : order) {
+    const Tensor& leaf = entries[i]->tensor;
+    const int64_t more = static_cast<int64_t>(leaf.nbytes());
+    const bool fits = !buckets.empty() && bytes + more <= kBucketBytes &&
+                      entries[buckets.back().front()]->tensor.scalar_type() == leaf.scalar_type();
+    if (!fits) {
+      buckets.emplace_back();
+      bytes = 0;
+    }
+    buckets.back().push_back(i);
+    bytes += more;
+  }
+  return buckets;
+}
+
+class Ddp final : public ParallelStrategy {
+ public:
+  using Options = NoOptions;
+  Ddp(const Options&, const Needs& needs)
+      : mesh_(*needs.mesh), group_(mesh_.group(Axis::replicate)), deterministic_(needs.deterministic) {}
+
+  std::optional<Axis> axis() const override { return Axis::replicate; }
+
+  void shard(Layout& layout) override {
+    layout_ = &layout;
+    std::vector<const LayoutEntry*> entries;
+    for (const auto& entry : layout.entries) {
+      if (!entry.tensor.requires_grad()) continue;
+      leaves_.push_back(entry.tensor);
+      entries.push_back(&entry);
+    }
+    // With a shard axis beside it, a rank's neighbours in the order of micro-batches are not in this group alone.
+    if (group_.size() == 1 || mesh_.size(Axis::shard) > 1 || leaves_.empty()) return;
+    reducer_ = std::make_unique<FixedReducer>(leaves_, fill_buckets(entries), group_);
+    if (deterministic_)
+      reducer_->register_comm_hook(std::make_unique<OrderedHook>(group_));
+    else
+      reducer_->register_comm_hook(std::make_unique<SumHook>(group_));
+  }
+
+  void begin_step(const StepPlan& plan) override {
+    if (!reducer_) return;
+    const bool serves = plan.phase == Phase::train && plan.rounds == 1 && plan.micro_batches == group_.size();
+    for (auto& entry : layout_->entries) {
+      if (serves)
+        entry.summed.insert(Axis::replicate);
+      else
+        entry.summed.erase(Axis::replicate);
+    }
+    if (!serves) return;
+    reducer_->prepare_for_forward();
+    reducer_->prepare_for_backward({});
+  }
+
+  // A leaf that had no part in the loss gets a gradient of nothing, so that the buckets behind it can leave.
+  void sync_gradients() override {
+    if (!reducer_ || !reducer_->waits_for_gradients()) return;
+    torch::autograd::variable_list roots, gradients;
+    for (const Tensor& leaf : leaves_) {
+      if (leaf.grad().defined()) continue;
+      roots.push_back(leaf);
+      gradients.push_back(torch::full_like(leaf, -0.0));  // x + (-0) is x, whatever x is
+    }
+    torch::autograd::backward(roots, gradients);
+  }
+
+ private:
+  const Mesh& mesh_;
+  const Group& group_;
+  const bool deterministic_;
+  Layout* layout_ = nullptr;
+  std::vector<Tensor> leaves_;
+  std::unique_ptr<FixedReducer> reducer_;
+};
+
+}  // namespace
+}  // namespace ditto
+
+DITTO_PLUGIN(ParallelStrategy, ditto::Ddp, "ddp", "1.0.0", "Apache-2.0",
+             "replicas; gradients summed while backward runs")

@@ -1,0 +1,44 @@
+// The rule of order: numbers of several ranks summed as one rank would have summed them, to the last bit.
+//
+// Micro-batch j of a step is run by data rank j modulo n, so the ranks' numbers, taken in the order of ranks and round
+// after round, are in the order of j. Every number has one owner, who adds what the ranks hand in one at a time, in
+// that order, onto what is there: ((g0 + g1) + g2) + …, as accumulation on one rank does. The sum of each number by
+// itself depends on nothing else: neither on n, nor on how numbers are dealt out to owners.
+#pragma once
+
+#include <ditto/mesh.h>
+
+namespace ditto {
+
+// The sum of flat tensors of `numel` numbers over the members of a group and over rounds. send, receive and gather are
+// called by every member, in the same order. Throws Error(distributed) as Group does.
+class DITTO_API OrderedSum {
+ public:
+  OrderedSum(const Group& group, int64_t numel);  // the group outlives it
+  ~OrderedSum();
+
+  // Starts a round, and does not wait: x [numel], contiguous, unchanged until `receive`. Members 0 … active - 1 take
+  // part; the others are called too, to receive, and their x is read for its dtype and device only.
+  void send(const torch::Tensor& x, int active);
+  // Ends the round: what has come is added.
+  void receive();
+  // The sum so far, [numel], on every member. The next send starts from nothing.
+  torch::Tensor gather();
+
+  // The owner's part: numbers [begin, begin + length) of the sum; undefined before the first receive.
+  const torch::Tensor& own() const { return sum_; }
+  int64_t begin() const { return start_of(group_->rank()); }
+  int64_t length() const { return length_of(group_->rank()); }
+
+ private:
+  int64_t start_of(int member) const;
+  int64_t length_of(int member) const;
+
+  const Group* group_;
+  int64_t numel_, piece_;
+  int active_ = 0;
+  std::function<torch::Tensor()> arrival_;
+  torch::Tensor sum_;
+};
+
+}  // namespace ditto

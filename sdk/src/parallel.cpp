@@ -1,0 +1,7 @@
+#include <ditto/parallel.h>
+
+namespace ditto {
+
+ParallelStrategy::~ParallelStrategy() = default;
+
+}  // namespace ditto

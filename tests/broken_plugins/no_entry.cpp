@@ -1,0 +1,3 @@
+#include "broken.h"
+
+BROKEN_STAMP("no_entry", )

@@ -1,0 +1,3 @@
+#include "broken.h"
+
+NEVER_CALLED

@@ -1,0 +1,4 @@
+#include "broken.h"
+
+BROKEN_STAMP("other_abi", stamp.abi += 1)
+NEVER_CALLED

@@ -1,0 +1,194 @@
+// Ranks for tests of checkpoints: parameters cut along tensor and shard, EMA, an optimizer's state; no model behind
+// them.
+#pragma once
+
+#include <cstring>
+#include <map>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <torch/torch.h>
+
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "core/checkpoint/checkpoint.h"
+
+namespace ditto::test {
+
+// How many ranks along each axis; 1 where not given.
+using Degrees = std::map<Axis, int>;
+
+class FakeMesh final : public Mesh {
+ public:
+  FakeMesh(Degrees degrees, int rank) : degrees_(std::move(degrees)), rank_(rank) {}
+  int size(Axis axis) const override { return degrees_.count(axis) ? degrees_.at(axis) : 1; }
+  int index(Axis axis) const override {
+    int below = 1;  // ranks that differ along faster axes
+    for (const Axis other : kAxes)
+      if (other > axis) below *= size(other);
+    return rank_ / below % size(axis);
+  }
+  int rank() const override { return rank_; }
+  int world_size() const override {
+    int all = 1;
+    for (const Axis axis : kAxes) all *= size(axis);
+    return all;
+  }
+  using Mesh::group;
+  const Group& group(const AxisSet&) const override { return alone_; }
+
+ private:
+  Degrees degrees_;
+  int rank_;
+  Group alone_;
+};
+
+class FakeOptimizer final : public Optimizer {
+ public:
+  void step(double) override {}
+  std::map<std::string, std::vector<torch::Tensor>> state() override { return tensors; }
+  std::map<std::string, int64_t> counters() const override { return numbers; }
+  void set_counters(const std::map<std::string, int64_t>& counters) override { numbers = counters; }
+
+  std::map<std::string, std::vector<torch::Tensor>> tensors;
+  std::map<std::string, int64_t> numbers;
+};
+
+// A parameter, and how it is cut where an axis has several ranks.
+struct ParameterSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  std::map<Axis, Cut> cuts = {};  // dim and parts
+};
+
+inline std::vector<ParameterSpec> small_model() {
+  return {
+      {"embed.weight", {6, 8}},
+      {"blocks.0.qkv.weight", {24, 8}, at::kFloat, {{Axis::tensor, {0, {8, 8, 8}}}, {Axis::shard, {1, {8}}}}},
+      {"blocks.0.qkv.bias", {24}, at::kFloat, {{Axis::tensor, {0, {8, 8, 8}}}}},
+      {"blocks.0.proj.weight", {8, 16}, at::kDouble, {{Axis::tensor, {1, {16}}}, {Axis::shard, {0, {8}}}}},
+      {"blocks.0.half.weight", {4, 5}, at::kBFloat16, {{Axis::tensor, {0, {4}}}}},
+      {"empty", {0, 3}},
+      {"scale", {}, at::kDouble},
+  };
+}
+
+// Bits of any kind, infinities and not-a-numbers of every payload included: a checkpoint must not look at them.
+inline torch::Tensor any_bits(const std::string& name, const ParameterSpec& spec, uint64_t salt) {
+  auto generator = at::detail::createCPUGenerator(std::hash<std::string>()(name) ^ salt);
+  const torch::Tensor whole = torch::empty(spec.shape, spec.dtype);
+  const auto bytes = torch::randint(0, 256, {static_cast<int64_t>(whole.nbytes())}, generator, torch::kByte);
+  if (whole.nbytes() > 0) std::memcpy(whole.mutable_data_ptr(), bytes.data_ptr(), whole.nbytes());
+  return whole;
+}
+
+inline bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  const auto x = a.detach().contiguous(), y = b.detach().contiguous();
+  if (x.sizes() != y.sizes() || x.scalar_type() != y.scalar_type()) return false;
+  return x.nbytes() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
+}
+
+// What one rank of a world holds; its numbers are a function of `salt` and of the global tensor alone.
+struct Rank {
+  FakeMesh mesh;
+  Layout layout;
+  std::vector<torch::Tensor> ema;
+  FakeOptimizer optimizer;
+  uint64_t salt;
+
+  Rank(const Degrees& degrees, int rank, uint64_t salt, const std::vector<ParameterSpec>& specs = small_model())
+      : mesh(degrees, rank), salt(salt) {
+    for (const ParameterSpec& spec : specs) {
+      LayoutEntry entry;
+      entry.name = spec.name;
+      entry.full_shape = spec.shape;
+      entry.unit = Unit{Unit::head};
+      for (auto [axis, cut] : spec.cuts) {
+        cut.index = mesh.index(axis);
+        cut.count = mesh.size(axis);
+        if (cut.count > 1) entry.cuts[axis] = cut;
+      }
+      const auto here = [&](const std::string& name) {
+        torch::Tensor value = any_bits(name, spec, salt);
+        for (const auto& [axis, c] : entry.cuts) value = cut(value, c);
+        return value;
+      };
+      entry.tensor = here(spec.name).requires_grad_(true);
+      ema.push_back(here("ema/" + spec.name));
+      for (const char* kind : {"exp_avg", "exp_avg_sq"})
+        optimizer.tensors[kind].push_back(here(std::string(kind) + "/" + spec.name));
+      layout.entries.push_back(std::move(entry));
+    }
+    optimizer.numbers = {{"step", static_cast<int64_t>(salt) * 7}};
+  }
+  Rank(const Rank&) = delete;
+
+  checkpoint::TrainState state(int64_t step = 0) {
+    return {&layout,
+            &ema,
+            &optimizer,
+            step,
+            step * 16,
+            0xFFFFFFFFFFFFFFF5ull ^ salt,
+            {{"note", "salt " + std::to_string(salt)}},
+            "[run]\nname = \"x\"\n"};
+  }
+  bool same_as(const Rank& other) const {
+    bool same = optimizer.numbers == other.optimizer.numbers;
+    for (size_t i = 0; i < layout.entries.size(); ++i)
+      same = same && same_bits(layout.entries[i].tensor, other.layout.entries[i].tensor) &&
+             same_bits(ema[i], other.ema[i]);
+    for (const auto& [kind, list] : optimizer.tensors)
+      for (size_t i = 0; i < list.size(); ++i) same = same && same_bits(list[i], other.optimizer.tensors.at(kind)[i]);
+    return same;
+  }
+};
+
+inline Group gloo_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size) {
+  const auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(30));
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  options->threads = 1;
+  const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  auto transport = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+  transport->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+  return Group(rank, size, "world", std::move(transport));
+}
+
+// Runs `work(rank's number, its group)` as so many ranks, each a thread, and returns what each threw, "" if nothing.
+template <class Work>
+std::vector<std::string> as_ranks(int count, const Work& work) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  std::vector<std::string> errors(static_cast<size_t>(count));
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < count; ++rank)
+    threads.emplace_back([&, rank] {
+      try {
+        work(rank, count == 1 ? Group() : gloo_group(store, rank, count));
+      } catch (const std::exception& error) {
+        errors[static_cast<size_t>(rank)] = error.what();
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  return errors;
+}
+
+// One save by all ranks of a world.
+inline void save_world(const std::string& folder, const Degrees& degrees, uint64_t salt, int64_t step) {
+  const int count = FakeMesh(degrees, 0).world_size();
+  const auto errors = as_ranks(count, [&](int number, const Group& group) {
+    Rank rank(degrees, number, salt);
+    checkpoint::Saver saver(folder, {}, rank.mesh, group);
+    saver.save(rank.state(step));
+    saver.wait();
+  });
+  for (const auto& error : errors)
+    if (!error.empty()) throw std::runtime_error(error);
+}
+
+}  // namespace ditto::test

@@ -1,0 +1,179 @@
+// Pictures: decoded as another program decodes them, written and read back, and refused when they are damaged.
+#include "core/formats/picture.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "core/formats/safetensors.h"
+#include "support/files.h"
+
+using namespace ditto::formats;
+using ditto::ErrorKind;
+using ditto::test::as_bytes;
+using ditto::test::contains;
+using ditto::test::error_of;
+using ditto::test::golden_format;
+using ditto::test::read_text;
+using ditto::test::TemporaryFolder;
+
+namespace {
+
+std::string refusal(std::string_view bytes, const DecodeOptions& options = {}) {
+  return error_of(ErrorKind::data, [&] { decode_picture(as_bytes(bytes), "a.tar:7.png", options); });
+}
+
+Picture pattern(int width, int height, int channels) {
+  Picture picture{width, height, channels, {}};
+  for (int i = 0; i < width * height * channels; ++i) picture.pixels.push_back(static_cast<std::uint8_t>(i * 7));
+  return picture;
+}
+
+// The place of a chunk's length field.
+std::size_t chunk(const std::string& png, const std::string& type) { return png.find(type) - 4; }
+
+std::string encoded(const Picture& picture, const PngText& text = {}) {
+  const auto bytes = encode_png(picture, text);
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+}  // namespace
+
+TEST_CASE("pictures decode to another program's pixels") {
+  const SafetensorsReader expected = SafetensorsReader::open(golden_format("pictures.safetensors").string());
+  REQUIRE(expected.entries().size() == 13);
+  for (const SafetensorsEntry& entry : expected.entries()) {
+    CAPTURE(entry.name);
+    const Picture picture = read_picture(golden_format(entry.name).string());
+    CHECK(entry.shape == std::vector<std::int64_t>{picture.height, picture.width, picture.channels});
+    REQUIRE(picture.pixels.size() == entry.data.size());
+    // Transparency and 16 bits may round the other way; JPEG's inks pass through another program's formula.
+    const int tolerance = contains(entry.name, "a.") || contains(entry.name, "alpha") || contains(entry.name, "16") ? 1
+                          : contains(entry.name, "jpg")                                                             ? 2
+                                                                                                                    : 0;
+    int largest = 0;
+    for (std::size_t i = 0; i < entry.data.size(); ++i)
+      largest = std::max(largest, std::abs(int{picture.pixels[i]} - std::to_integer<int>(entry.data[i])));
+    CHECK(largest <= tolerance);
+    const std::string bytes = read_text(golden_format(entry.name));
+    const Picture size = picture_size(as_bytes(bytes), entry.name);
+    CHECK(size.width == picture.width);
+    CHECK(size.height == picture.height);
+    CHECK(size.channels == picture.channels);
+    CHECK(size.pixels.empty());
+  }
+}
+
+TEST_CASE("grey and colour are converted when asked for") {
+  const Picture grey = read_picture(golden_format("grey.png").string(), {Channels::rgb});
+  CHECK(grey.channels == 3);
+  CHECK(grey.pixels[3] == grey.pixels[5]);
+  Picture colour{1, 1, 3, {255, 0, 0}};
+  const std::string red = encoded(colour);
+  CHECK(decode_picture(as_bytes(red), "x", {Channels::grey}).pixels == std::vector<std::uint8_t>{76});
+}
+
+TEST_CASE("a PNG that was written reads back, with its texts") {
+  for (const int channels : {1, 3}) {
+    const Picture picture = pattern(17, 5, channels);
+    const PngText text{{"seed", "42"},
+                       {"prompt", "ein gro\u00dfer Hund \u72ac"},
+                       {"settings", "{\"steps\": 50,\n \"g\": 2}"},
+                       {"empty", ""}};
+    const std::string png = encoded(picture, text);
+    const Picture back = decode_picture(as_bytes(png), "x");
+    CHECK(back.pixels == picture.pixels);
+    CHECK(back.channels == channels);
+    CHECK(read_png_text(as_bytes(png), "x") == text);
+    CHECK(png == encoded(picture, text));
+    CHECK(contains(png, "tEXtseed"));
+    CHECK(contains(png, "iTXtprompt"));
+  }
+  const TemporaryFolder folder;
+  write_png(folder / "a.png", pattern(2, 2, 3), {{"a", "b"}});
+  CHECK(read_picture(folder / "a.png").pixels == pattern(2, 2, 3).pixels);
+}
+
+TEST_CASE("texts and pixels that no PNG can hold are refused") {
+  const Picture picture = pattern(2, 2, 1);
+  for (const std::string& key :
+       {std::string(), std::string(80, 'a'), std::string(" a"), std::string("\u00e9"), std::string("a\n")})
+    CHECK(contains(error_of(ErrorKind::data, [&] { encode_png(picture, {{key, "x"}}); }), "keyword"));
+  CHECK(error_of(ErrorKind::data, [&] { encode_png(picture, {{"a", std::string(1, '\0')}}); }) != "");
+  CHECK(error_of(ErrorKind::data, [&] { encode_png(picture, {{"a", "\xff"}}); }) != "");
+  CHECK(error_of(ErrorKind::data, [&] { encode_png(Picture{2, 2, 3, {1, 2}}); }) != "");
+  CHECK(error_of(ErrorKind::data, [&] { encode_png(Picture{0, 0, 3, {}}); }) != "");
+  CHECK(contains(error_of(ErrorKind::data, [&] { write_png("/nowhere/a.png", picture); }), "/nowhere/a.png"));
+}
+
+TEST_CASE("formats are told by their first bytes") {
+  CHECK(sniff_picture(as_bytes(read_text(golden_format("rgb.png")))) == PictureFormat::png);
+  CHECK(sniff_picture(as_bytes(read_text(golden_format("rgb.jpg")))) == PictureFormat::jpeg);
+  CHECK(sniff_picture(as_bytes(read_text(golden_format("rgb.webp")))) == PictureFormat::webp);
+  CHECK(sniff_picture(as_bytes("GIF89a")) == PictureFormat::unknown);
+  CHECK(contains(refusal(""), "a.tar:7.png: the picture is empty"));
+  CHECK(contains(refusal("GIF89a"), "not those of PNG, JPEG or WebP"));
+  CHECK(contains(refusal("RIFF"), "not those of"));
+}
+
+TEST_CASE("every cut of a picture is refused") {
+  for (const char* name :
+       {"rgb.png", "grey16.png", "palette.png", "rgb.jpg", "progressive.jpg", "cmyk.jpg", "rgb.webp", "rgba.webp"}) {
+    const std::string whole = read_text(golden_format(name));
+    for (std::size_t length = 0; length + 2 < whole.size(); ++length) {
+      CAPTURE(name);
+      CAPTURE(length);
+      CHECK(refusal(whole.substr(0, length)) != "");
+    }
+  }
+}
+
+TEST_CASE("every flipped bit of a picture is an error or a picture of the limits") {
+  const DecodeOptions options{Channels::as_stored, 1u << 16};
+  for (const char* name : {"rgba.png", "palette.png", "rgb.jpg", "progressive.jpg", "rgba.webp"}) {
+    const std::string whole = read_text(golden_format(name));
+    for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
+      std::string flipped = whole;
+      flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
+      try {
+        const Picture picture = decode_picture(as_bytes(flipped), name, options);
+        const auto pixels = static_cast<std::size_t>(picture.width) * static_cast<std::size_t>(picture.height);
+        REQUIRE(pixels <= options.max_pixels);
+        REQUIRE(picture.pixels.size() == pixels * static_cast<std::size_t>(picture.channels));
+      } catch (const ditto::Error& error) {
+        REQUIRE(error.kind() == ErrorKind::data);
+      }
+    }
+  }
+}
+
+TEST_CASE("damaged PNGs say what is wrong") {
+  const std::string good = encoded(pattern(8, 8, 3), {{"a", "b"}});
+  std::string bad = good;
+  const std::size_t checksum = chunk(bad, "IEND") - 1;  // the last byte of the pixels' chunk
+  bad[checksum] = static_cast<char>(bad[checksum] ^ 1);
+  CHECK(contains(refusal(bad), "CRC"));
+  bad = good;
+  bad.replace(chunk(bad, "IHDR") + 8, 8, std::string("\0\0\xff\xff\0\0\xff\xff", 8));  // 65535 x 65535, wrong checksum
+  CHECK(refusal(bad) != "");
+  CHECK(refusal(good.substr(0, good.size() - 12)) != "");  // no IEND
+  CHECK(contains(error_of(ErrorKind::data, [&] { read_png_text(as_bytes("\xFF\xD8\xFF"), "x"); }), "not a PNG"));
+}
+
+TEST_CASE("pictures over the limit are refused before they are decoded") {
+  const std::string png = encoded(pattern(100, 100, 1));
+  CHECK(contains(refusal(png, {Channels::as_stored, 9999}), "100x100"));
+  CHECK(refusal(png, {Channels::as_stored, 10000}) == "");
+  // A header that says 16000 x 16000 in a file of a hundred bytes.
+  const std::string jpeg = read_text(golden_format("rgb.jpg"));
+  std::string bomb = jpeg;
+  const auto frame = bomb.find("\xFF\xC0");
+  REQUIRE(frame != std::string::npos);
+  bomb.replace(frame + 5, 4, "\x3E\x80\x3E\x80");
+  CHECK(contains(refusal(bomb), "16000x16000"));
+}
+
+TEST_CASE("an animation is no picture") {
+  CHECK(contains(refusal(read_text(golden_format("animated.webp"))), "animation"));
+}

@@ -1,0 +1,187 @@
+// Tar shards: places of members in archives of every form, damage and where it is, and archives equal for equal
+// members.
+#include "core/formats/tar.h"
+
+#include <doctest/doctest.h>
+
+#include <sys/stat.h>
+
+#include "support/files.h"
+
+using namespace ditto::formats;
+using ditto::ErrorKind;
+using ditto::test::as_bytes;
+using ditto::test::contains;
+using ditto::test::error_of;
+using ditto::test::golden_format;
+using ditto::test::read_text;
+using ditto::test::TemporaryFolder;
+
+namespace {
+
+TarIndex report(std::string_view file) { return index_tar(as_bytes(file), "x.tar", OnDamage::report); }
+
+std::string refusal(std::string_view file) {
+  return error_of(ErrorKind::data, [&] { index_tar(as_bytes(file), "x.tar"); });
+}
+
+std::string data_of(const std::string& file, const TarMember& member) {
+  return file.substr(member.offset, member.size);
+}
+
+std::string small_tar() {
+  const TemporaryFolder folder;
+  TarWriter writer(folder / "a.tar");
+  writer.add("0.txt", "zero");
+  writer.add("1.txt", "one");
+  writer.add("2.txt", std::string(1000, '2'));
+  writer.finish();
+  return read_text(folder / "a.tar");
+}
+
+}  // namespace
+
+TEST_CASE("members of ustar, GNU and pax archives are found where they lie") {
+  for (const char* name : {"ustar.tar", "gnu.tar", "pax.tar"}) {
+    CAPTURE(name);
+    const std::string file = read_text(golden_format(name));
+    const TarIndex index = index_tar(golden_format(name).string());
+    CHECK(index.damage.empty());
+    std::vector<std::pair<std::string, std::string>> expected{
+        {"a.txt", "AAAA"},
+        {"empty.txt", ""},
+        {"b.bin", std::string(600, 'B')},
+        {std::string(90, 'x') + "/" + std::string(90, 'y'), "split"}};
+    if (std::string_view(name) != "ustar.tar") {
+      expected.emplace_back(std::string(300, 'z'), "");
+      expected.emplace_back(std::string(300, 'w'), "long");
+    }
+    expected.emplace_back("\u00e9.txt", "accent");
+    REQUIRE(index.members.size() == expected.size());
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      CHECK(index.members[i].name == expected[i].first);
+      CHECK(data_of(file, index.members[i]) == expected[i].second);
+    }
+  }
+}
+
+TEST_CASE("an archive that was written reads back, and depends on its members alone") {
+  const TemporaryFolder folder;
+  const std::vector<std::pair<std::string, std::string>> members{
+      {"a.png", "hello"},
+      {"\u00e9/b.txt", ""},
+      {std::string(150, 'x') + "/" + std::string(120, 'y'), std::string(513, 'L')}};
+  for (const char* path : {"one.tar", "two.tar"}) {
+    const mode_t mask = umask(std::string(path) == "one.tar" ? 0 : 077);
+    TarWriter writer(folder / path);
+    for (const auto& [name, data] : members) writer.add(name, data);
+    writer.finish(Sync::fsync);
+    umask(mask);
+    CHECK(writer.bytes_written() == 518);
+  }
+  const std::string file = read_text(folder / "one.tar");
+  CHECK(file == read_text(folder / "two.tar"));
+  const TarIndex index = index_tar(folder / "one.tar");
+  REQUIRE(index.members.size() == 3);
+  for (std::size_t i = 0; i < 3; ++i) {
+    CHECK(index.members[i].name == members[i].first);
+    CHECK(data_of(file, index.members[i]) == members[i].second);
+  }
+}
+
+TEST_CASE("an archive without members is whole") {
+  const TemporaryFolder folder;
+  TarWriter writer(folder / "a.tar");
+  writer.finish();
+  CHECK(index_tar(folder / "a.tar").members.empty());
+}
+
+TEST_CASE("what is no tar is refused, damage allowed or not") {
+  for (const OnDamage on_damage : {OnDamage::refuse, OnDamage::report}) {
+    const auto words = [&](std::string_view file) {
+      return error_of(ErrorKind::data, [&] { index_tar(as_bytes(file), "x.tar", on_damage); });
+    };
+    CHECK(contains(words(""), "x.tar: the file is empty"));
+    CHECK(contains(words("hello"), "not a tar archive"));
+    CHECK(contains(words(std::string(2000, 'x')), "not a tar archive"));
+    CHECK(contains(words("\x1f\x8b\x08" + std::string(600, 'x')), "compressed"));
+    CHECK(contains(words("\x28\xb5\x2f\xfd" + std::string(600, 'x')), "compressed"));
+    CHECK(contains(words(small_tar().substr(0, 300)), "not a tar archive"));
+    CHECK(contains(words("\x89PNG\r\n\x1a\n" + std::string(600, '\0')), "not a tar archive"));
+  }
+  CHECK(contains(error_of(ErrorKind::data, [] { index_tar("/nowhere/a.tar", OnDamage::report); }), "No such file"));
+}
+
+TEST_CASE("a damaged header is named by its place, and the members before it stay") {
+  const std::string good = small_tar();
+  for (const std::size_t header : {1024u, 2048u}) {
+    std::string bad = good;
+    bad[header + 3] ^= 1;
+    const TarIndex index = report(bad);
+    CHECK(index.members.size() == header / 1024);
+    CHECK(contains(index.damage, "at byte " + std::to_string(header)));
+    CHECK(contains(refusal(bad), "x.tar: a header is damaged"));
+  }
+  std::string bad = good;
+  bad[0] ^= 1;
+  CHECK(contains(refusal(bad), "not a tar archive"));
+}
+
+TEST_CASE("every cut of an archive is damage, and no member reaches over the end") {
+  const std::string good = small_tar();
+  const std::uint64_t end = report(good).members.back().offset + 1024;  // of the last member's padding
+  for (std::size_t length = 512; length < end; ++length) {
+    const TarIndex index = report(good.substr(0, length));
+    CHECK(index.damage != "");
+    for (const TarMember& member : index.members) CHECK(member.offset + member.size <= length);
+    const std::size_t whole = (length >= 516) + (length >= 1539) + (length >= 3560);
+    CHECK(index.members.size() == whole);
+  }
+  CHECK(contains(report(good.substr(0, 1024)).damage, "no end mark"));
+  CHECK(contains(report(good.substr(0, 2600)).damage, "'2.txt' of 1000 bytes is cut off"));
+}
+
+TEST_CASE("every flipped byte of a header is damage or another name, never a crash or a member outside") {
+  for (const char* name : {"gnu.tar", "pax.tar"}) {
+    const std::string good = read_text(golden_format(name)).substr(0, 12288);
+    for (std::size_t at = 0; at < good.size(); at += 3) {
+      for (const char value : {'\0', '7', '\xff'}) {
+        std::string bad = good;
+        bad[at] = value;
+        try {
+          for (const TarMember& member : report(bad).members) REQUIRE(member.offset + member.size <= bad.size());
+        } catch (const ditto::Error& error) {
+          REQUIRE(error.kind() == ErrorKind::data);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("a member that claims to be huge is cut off") {
+  std::string bad = small_tar();
+  bad.replace(1024 + 124, 12, std::string("77777777777\0", 12));
+  unsigned sum = 0;
+  bad.replace(1024 + 148, 8, 8, ' ');
+  for (std::size_t i = 0; i < 512; ++i) sum += static_cast<unsigned char>(bad[1024 + i]);
+  char text[9];
+  std::snprintf(text, sizeof text, "%06o", sum);
+  bad.replace(1024 + 148, 8, std::string(text, 6) + std::string("\0 ", 2));
+  const TarIndex index = report(bad);
+  CHECK(index.members.size() == 1);
+  CHECK(contains(index.damage, "'1.txt' of 8589934591 bytes is cut off at byte 1024"));
+}
+
+TEST_CASE("a shard that cannot be written says why") {
+  CHECK(contains(error_of(ErrorKind::data, [] { TarWriter("/nowhere/a.tar"); }), "/nowhere/a.tar"));
+  CHECK(contains(error_of(ErrorKind::data,
+                          [] {
+                            TarWriter writer("/dev/full");
+                            writer.add("a", std::string(100000, 'x'));
+                            writer.finish();
+                          }),
+                 "No space left"));
+  const TemporaryFolder folder;
+  TarWriter writer(folder / "a.tar");
+  CHECK(contains(error_of(ErrorKind::data, [&] { writer.add("", "x"); }), "name"));
+}

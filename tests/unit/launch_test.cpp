@@ -1,0 +1,99 @@
+#include "core/dist/launch.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+
+#include <ditto/error.h>
+
+namespace ditto {
+namespace {
+
+RankInfo info_of(std::map<std::string, std::string> variables) {
+  return rank_info([&](const char* name) -> std::optional<std::string> {
+    const auto it = variables.find(name);
+    return it == variables.end() ? std::nullopt : std::optional(it->second);
+  });
+}
+
+TEST_CASE("without a launcher there is one rank") {
+  const auto info = info_of({});
+  CHECK(info.rank == 0);
+  CHECK(info.world_size == 1);
+  CHECK(info.launcher == "none");
+}
+
+TEST_CASE("torchrun's variables are read, and its agent hosts the store") {
+  const auto info = info_of({{"RANK", "3"},
+                             {"WORLD_SIZE", "4"},
+                             {"LOCAL_RANK", "1"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "host7"},
+                             {"MASTER_PORT", "1234"},
+                             {"TORCHELASTIC_USE_AGENT_STORE", "True"},
+                             {"TORCHELASTIC_RUN_ID", "x"}});
+  CHECK(info.rank == 3);
+  CHECK(info.world_size == 4);
+  CHECK(info.local_rank == 1);
+  CHECK(info.local_world_size == 2);
+  CHECK(info.master_address == "host7");
+  CHECK(info.master_port == 1234);
+  CHECK(info.store_is_launchers);
+  CHECK(info.launcher == "torchrun");
+}
+
+TEST_CASE("a Slurm step's ranks meet on its first machine, at a port of the job") {
+  const std::map<std::string, std::string> step{{"SLURM_PROCID", "5"},
+                                                {"SLURM_STEP_NUM_TASKS", "8"},
+                                                {"SLURM_LOCALID", "1"},
+                                                {"SLURM_STEP_NUM_NODES", "2"},
+                                                {"SLURM_STEP_TASKS_PER_NODE", "4(x2)"},
+                                                {"SLURM_STEP_NODELIST", "gpu[07-08,11],x1"},
+                                                {"SLURM_JOB_ID", "77"},
+                                                {"SLURM_STEP_ID", "0"}};
+  const auto info = info_of(step);
+  CHECK(info.launcher == "Slurm");
+  CHECK(info.rank == 5);
+  CHECK(info.world_size == 8);
+  CHECK(info.local_world_size == 4);
+  CHECK(info.master_address == "gpu07");
+  CHECK(info.master_port == info_of(step).master_port);
+  auto other = step;
+  other["SLURM_JOB_ID"] = "78";
+  CHECK(info.master_port != info_of(other).master_port);
+  other["SLURM_STEP_NODELIST"] = "a1,b2";
+  CHECK(info_of(other).master_address == "a1");
+  other["SLURM_STEP_NUM_NODES"] = "1";
+  CHECK(info_of(other).master_address == "127.0.0.1");
+}
+
+TEST_CASE("a batch script without srun is one rank, whatever was allocated") {
+  CHECK(info_of({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).world_size == 1);
+}
+
+TEST_CASE("Open MPI's and PMI's variables are read") {
+  const auto open_mpi = info_of({{"OMPI_COMM_WORLD_RANK", "1"},
+                                 {"OMPI_COMM_WORLD_SIZE", "2"},
+                                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
+  CHECK(open_mpi.rank == 1);
+  CHECK(open_mpi.master_address == "127.0.0.1");
+  CHECK(open_mpi.launcher == "Open MPI");
+  CHECK(info_of({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}}).rank == 1);
+  CHECK_THROWS_WITH_AS(
+      info_of({{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "4"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+      doctest::Contains("MASTER_ADDR"), Error);
+}
+
+TEST_CASE("a variable that is missing or makes no sense is named") {
+  CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}}), doctest::Contains("WORLD_SIZE"), Error);
+  CHECK_THROWS_WITH_AS(info_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), doctest::Contains("RANK: is \"4\", expected"),
+                       Error);
+  CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}, {"WORLD_SIZE", "2x"}}), doctest::Contains("WORLD_SIZE: is \"2x\""),
+                       Error);
+  CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}),
+                       doctest::Contains("MASTER_PORT"), Error);
+}
+
+}  // namespace
+}  // namespace ditto

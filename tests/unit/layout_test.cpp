@@ -1,0 +1,122 @@
+#include <ditto/layout.h>
+
+#include <doctest/doctest.h>
+
+#include <ditto/error.h>
+
+#include "tests/unit/small_model.h"
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+
+LayoutEntry entry_of(std::vector<int64_t> full_shape) {
+  LayoutEntry entry{"w", torch::zeros(full_shape), full_shape, Unit{Unit::head, -1}};
+  return entry;
+}
+
+// Puts the numbers of all ranks' local pieces where their slices say; a place that is filled twice, or never, shows.
+Tensor assembled(const Tensor& full, const std::vector<LayoutEntry>& ranks) {
+  auto result = torch::zeros_like(full);
+  for (const auto& entry : ranks) {
+    for (const auto& slice : entry.slices()) {
+      Tensor there = result, here = entry.tensor;
+      for (int64_t dim = 0; dim < full.dim(); ++dim) {
+        there = there.narrow(dim, slice.global_start[dim], slice.size[dim]);
+        here = here.narrow(dim, slice.local_start[dim], slice.size[dim]);
+      }
+      there.add_(here);
+    }
+  }
+  return result;
+}
+
+TEST_CASE("an entry that is not cut has one slice, the whole") {
+  const auto slices = entry_of({3, 4}).slices();
+  REQUIRE(slices.size() == 1);
+  CHECK(slices[0].global_start == std::vector<int64_t>{0, 0});
+  CHECK(slices[0].local_start == std::vector<int64_t>{0, 0});
+  CHECK(slices[0].size == std::vector<int64_t>{3, 4});
+  CHECK(entry_of({}).slices().size() == 1);
+}
+
+TEST_CASE("the slices of all ranks put a tensor together that was cut in parts along two dims") {
+  const auto full = torch::arange(1, 12 * 6 + 1, torch::kDouble).view({12, 6});
+  std::vector<LayoutEntry> ranks;
+  for (int64_t i = 0; i < 2; ++i) {
+    for (int64_t j = 0; j < 3; ++j) {
+      auto entry = entry_of({12, 6});
+      entry.cuts[Axis::tensor] = {0, {4, 2, 6}, i, 2};
+      entry.cuts[Axis::shard] = {1, {6}, j, 3};
+      entry.tensor = cut(cut(full, entry.cuts[Axis::tensor]), {1, {6}, j, 3});
+      CHECK(entry.tensor.sizes().vec() == local_shape(entry));
+      CHECK(entry.slices().size() == 3);
+      ranks.push_back(entry);
+    }
+  }
+  CHECK(torch::equal(assembled(full, ranks), full));
+}
+
+TEST_CASE("slices are ascending and none is empty") {
+  auto entry = entry_of({8, 2});
+  entry.cuts[Axis::tensor] = {0, {4, 0, 4}, 1, 2};
+  const auto slices = entry.slices();
+  REQUIRE(slices.size() == 2);
+  CHECK(slices[0].global_start[0] == 2);
+  CHECK(slices[1].global_start[0] == 6);
+  CHECK(slices[1].local_start[0] == 2);
+}
+
+TEST_CASE("a piece is a copy, contiguous, and keeps nothing of the whole alive") {
+  const auto full = torch::arange(8, torch::kDouble).view({2, 4});
+  for (const int64_t dim : {0, 1}) {
+    const auto piece = cut(full, {dim, {full.size(dim)}, 0, 2});
+    CHECK(piece.is_contiguous());
+    CHECK(piece.storage().nbytes() == 4 * sizeof(double));
+  }
+}
+
+TEST_CASE("a part that is not divided is refused with both numbers") {
+  auto entry = entry_of({10});
+  entry.cuts[Axis::tensor] = {0, {4, 6}, 0, 4};
+  try {
+    local_shape(entry);
+    FAIL("not refused");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::config);
+    const std::string text = error.what();
+    CHECK(text.find("parallel.tensor = 4 does not divide 6") != std::string::npos);
+    CHECK(text.find("\"w\"") != std::string::npos);
+  }
+}
+
+TEST_CASE("a model's layout lists every parameter in order with its unit and its Linear") {
+  testing::SmallModel model;
+  const auto layout = Layout::of(model);
+  const auto named = model.named_parameters();
+  REQUIRE(layout.entries.size() == named.size());
+  for (size_t i = 0; i < layout.entries.size(); ++i) {
+    CHECK(layout.entries[i].name == named[i].key());
+    CHECK(layout.entries[i].tensor.is_same(named[i].value()));
+  }
+  const auto& weight = layout.at("blocks.1.qkv.weight");
+  CHECK(weight.unit == Unit{Unit::Kind::block, 1});
+  REQUIRE(weight.linear);
+  CHECK(weight.linear->split.head_width == 4);
+  CHECK(!weight.is_bias);
+  CHECK(layout.at("blocks.1.qkv.bias").is_bias);
+  CHECK(layout.at("blocks.1.qkv.bias").linear == weight.linear);
+  CHECK(!layout.at("blocks.0.scale").linear);
+  CHECK(layout.at("head.bias").unit == Unit{Unit::head, -1});
+  CHECK(weight.is_copy(Axis::tensor));
+}
+
+TEST_CASE("a name that is not in the layout is answered with the nearest") {
+  testing::SmallModel model;
+  const auto layout = Layout::of(model);
+  CHECK_THROWS_WITH_AS(layout.at("blocks.1.qkv.wieght"), doctest::Contains("blocks.1.qkv.weight"), Error);
+}
+
+}  // namespace
+}  // namespace ditto

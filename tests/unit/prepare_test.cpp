@@ -1,0 +1,248 @@
+#include "core/data/prepare.h"
+
+#include <doctest/doctest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <sstream>
+
+#include <ditto/error.h>
+
+#include "core/data/inspect.h"
+#include "core/formats/picture.h"
+#include "core/formats/shard.h"
+#include "core/formats/table.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace formats = ditto::formats;
+using ditto::Depth;
+using ditto::Error;
+using ditto::ErrorKind;
+
+struct Folder {
+  Folder() {
+    std::string name = (fs::temp_directory_path() / "ditto_prepare_XXXXXX").string();
+    path = ::mkdtemp(name.data());
+  }
+  ~Folder() { fs::remove_all(path); }
+  std::string path;
+};
+
+std::string contents(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+void write(const std::string& path, const std::string& text) {
+  fs::create_directories(fs::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+void write_picture(const std::string& path, int value) {
+  fs::create_directories(fs::path(path).parent_path());
+  formats::write_png(path, {2, 2, 1, std::vector<std::uint8_t>(4, static_cast<std::uint8_t>(value))});
+}
+
+std::string error_of(const std::function<void()>& call, ErrorKind kind) {
+  try {
+    call();
+  } catch (const Error& error) {
+    CHECK(error.kind() == kind);
+    return error.what();
+  }
+  FAIL("no Error was thrown");
+  return {};
+}
+
+bool holds(const std::string& text, const std::string& part) {
+  CAPTURE(text);
+  CAPTURE(part);
+  return text.find(part) != std::string::npos;
+}
+
+std::string table_of(int rows) {
+  std::string text;
+  for (int i = 0; i < rows; ++i) text += std::to_string(i % 17) + ",0,16,8," + std::to_string(i % 10) + "\n";
+  return text;
+}
+
+const ditto::TableLayout kSmall{.height = 2, .width = 2, .largest = 16};
+
+std::vector<ditto::ShardReport> look(const ditto::Prepared& made) {
+  std::vector<ditto::ShardReport> out;
+  for (const auto& shard : made.shards) out.push_back(ditto::inspect_shard(shard, Depth::whole));
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a table becomes shards of at most so many samples, a share held out evenly") {
+  const Folder folder;
+  write(folder.path + "/t.csv", table_of(95));
+  const auto made = ditto::prepare_table(folder.path + "/t.csv", kSmall,
+                                         {.out = folder.path + "/out", .shard_samples = 40, .validation = 0.1});
+  CHECK(made.train == 86);
+  CHECK(made.validation == 9);
+  REQUIRE(made.shards.size() == 4);
+  const auto reports = look(made);
+  CHECK(reports[0].samples == 40);
+  CHECK(reports[1].samples == 40);
+  CHECK(reports[2].samples == 6);
+  CHECK(reports[3].samples == 9);
+  CHECK(reports[3].path == folder.path + "/out/validation-000000.tar");
+  for (const auto& report : reports) CHECK(report.problems.empty());
+  CHECK(reports[0].sizes == std::map<std::string, std::int64_t>{{"2 x 2 x 1", 40}});
+  CHECK(reports[3].labels == std::map<std::int64_t, std::int64_t>{{9, 9}});  // every tenth row
+}
+
+TEST_CASE("a row's values are the picture's, black at 0 and white at the largest") {
+  const Folder folder;
+  write(folder.path + "/t.csv", "label;a;b;c;d\n7;0;16;8;1\n");
+  auto layout = kSmall;
+  layout.label = "label";
+  const auto made = ditto::prepare_table(folder.path + "/t.csv", layout, {.out = folder.path + "/out"});
+  const auto samples = formats::shard_samples(formats::index_tar(made.shards[0]), "t");
+  const auto file = formats::RandomFile::open(made.shards[0]);
+  const auto* member = samples.at(0).find("png");
+  const auto picture = formats::decode_picture(file->read(member->offset, member->size, "t"), "t");
+  CHECK(picture.pixels == std::vector<std::uint8_t>{0, 255, 128, 16});
+  CHECK(look(made)[0].labels.count(7) == 1);
+}
+
+TEST_CASE("the same input gives the same bytes") {
+  const Folder folder;
+  write(folder.path + "/t.csv", table_of(20));
+  const auto a = ditto::prepare_table(folder.path + "/t.csv", kSmall, {.out = folder.path + "/a"});
+  const auto b = ditto::prepare_table(folder.path + "/t.csv", kSmall, {.out = folder.path + "/b"});
+  CHECK(contents(a.shards[0]) == contents(b.shards[0]));
+}
+
+TEST_CASE("tables that cannot be pictures are refused with their place") {
+  const Folder folder;
+  const std::string path = folder.path + "/t.csv";
+  const auto refused = [&](const std::string& text, const ditto::TableLayout& layout, ErrorKind kind) {
+    write(path, text);
+    const auto message = error_of([&] { ditto::prepare_table(path, layout, {.out = folder.path + "/out"}); }, kind);
+    CHECK_FALSE(fs::exists(folder.path + "/out/train-000000.tar"));
+    return message;
+  };
+  CHECK(holds(refused("1,2,3,4,0\n1,2,x,4,0\n", kSmall, ErrorKind::data), path + ":2:3: found \"x\""));
+  CHECK(holds(refused("1,2,3,4,0\n1,2,4,0\n", kSmall, ErrorKind::data), path + ":2: found 4 fields"));
+  CHECK(holds(refused("1,2,17,4,0\n", kSmall, ErrorKind::data), "row 1, column 3: value 17.0 is outside"));
+  CHECK(holds(refused("1,2,3,4,0.5\n", kSmall, ErrorKind::data), "label 0.5"));
+  CHECK(holds(refused("1,2,3,0\n", kSmall, ErrorKind::config), "a row holds 3 values"));
+  CHECK(holds(refused("", kSmall, ErrorKind::data), "no row"));
+  CHECK(holds(refused("1,2,nan,4,0\n", kSmall, ErrorKind::data), ":1:3"));
+  auto named = kSmall;
+  named.label = "clas";
+  CHECK(holds(refused("a,b,c,d,class\n1,2,3,4,0\n", named, ErrorKind::config), "did you mean \"class\""));
+}
+
+TEST_CASE("a gzip table that is cut off is refused") {
+  const Folder folder;
+  const std::string digits = std::string(DITTO_SOURCE_DIR) + "/tests/unit/table.csv.gz";
+  const auto whole = contents(digits);
+  REQUIRE(formats::read_number_table(digits).rows.size() == 50);
+  write(folder.path + "/t.csv.gz", whole.substr(0, whole.size() / 2));
+  CHECK(holds(error_of([&] { formats::read_number_table(folder.path + "/t.csv.gz"); }, ErrorKind::data),
+              "cannot be read"));
+}
+
+TEST_CASE("a folder's subfolders become classes, captions come along, and bytes stay as they are") {
+  const Folder folder;
+  write_picture(folder.path + "/in/dog/b.png", 1);
+  write_picture(folder.path + "/in/cat/deep/a.png", 2);
+  write(folder.path + "/in/cat/deep/a.txt", "a cat");
+  write(folder.path + "/in/cat/notes.md", "not a picture");
+  const auto made = ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"});
+  CHECK(made.classes == std::vector<std::string>{"cat", "dog"});
+  CHECK(contents(folder.path + "/out/classes.json") == "[\n  \"cat\",\n  \"dog\"\n]\n");
+  const auto samples = formats::shard_samples(formats::index_tar(made.shards.at(0)), "t");
+  REQUIRE(samples.size() == 2);
+  const auto file = formats::RandomFile::open(made.shards[0]);
+  const auto text = [&](const formats::ShardMember* member) {
+    const auto bytes = file->read(member->offset, member->size, "t");
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  CHECK(text(samples[0].find("png")) == contents(folder.path + "/in/cat/deep/a.png"));
+  CHECK(text(samples[0].find("cls")) == "0");
+  CHECK(text(samples[0].find("txt")) == "a cat");
+  CHECK(text(samples[1].find("cls")) == "1");
+  CHECK(samples[1].find("txt") == nullptr);
+}
+
+TEST_CASE("folders that cannot be prepared are refused, and leave no shard behind") {
+  const Folder folder;
+  fs::create_directories(folder.path + "/empty");
+  CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/empty", {.out = folder.path + "/out"}); },
+                       ErrorKind::config),
+              "holds no .png"));
+  write_picture(folder.path + "/in/cat/a.png", 1);
+  write(folder.path + "/in/cat/b.png", contents(folder.path + "/in/cat/a.png").substr(0, 40));
+  CHECK(holds(
+      error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"}); }, ErrorKind::data),
+      "cat/b.png"));
+  CHECK(fs::is_empty(folder.path + "/out"));
+  write_picture(folder.path + "/in/loose.png", 1);
+  CHECK(holds(
+      error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"}); }, ErrorKind::config),
+      "loose.png"));
+  write(folder.path + "/out/train-000000.tar", "");
+  CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/in/cat", {.out = folder.path + "/out"}); },
+                       ErrorKind::config),
+              "is there already"));
+}
+
+TEST_CASE("verify names every problem of a shard and reads on") {
+  const Folder folder;
+  const std::string path = folder.path + "/a.tar";
+  {
+    formats::TarWriter tar(path);
+    const auto png = formats::encode_png({2, 2, 1, {1, 2, 3, 4}});
+    auto cut = png;
+    cut.resize(40);
+    tar.add("0.png", png);
+    tar.add("0.cls", "1");
+    tar.add("1.png", cut);
+    tar.add("1.cls", "1");
+    tar.add("2.png", png);
+    tar.add("3.png", png);
+    tar.add("3.cls", "one");
+    tar.add("4.cls", "1");
+    tar.finish();
+  }
+  const auto report = ditto::inspect_shard(path, Depth::whole);
+  CHECK(report.samples == 5);
+  CHECK(report.members == std::map<std::string, std::int64_t>{{"cls", 4}, {"png", 4}});
+  REQUIRE(report.problems.size() == 4);
+  CHECK(holds(report.problems[0], "a.tar:1.png"));
+  CHECK(holds(report.problems[1], "a.tar:3.cls"));
+  CHECK(holds(report.problems[2], "a.tar:2: has no member \"2.cls\""));
+  CHECK(holds(report.problems[3], "a.tar:4: has no picture"));
+}
+
+TEST_CASE("samples whose names collide are refused") {
+  const Folder folder;
+  const auto samples_of = [&](const std::vector<std::string>& names) {
+    formats::TarWriter tar(folder.path + "/a.tar");
+    for (const auto& name : names) tar.add(name, "x");
+    tar.finish();
+    return formats::shard_samples(formats::index_tar(folder.path + "/a.tar"), "a.tar");
+  };
+  CHECK(holds(error_of(
+                  [&] {
+                    samples_of({"0.png", "0.png"});
+                  },
+                  ErrorKind::data),
+              "a.tar:0.png: this member is there twice"));
+  CHECK(holds(error_of([&] { samples_of({"0.png", "1.png", "0.cls"}); }, ErrorKind::data), "stands in two places"));
+  const auto samples = samples_of({"a/0.png", "b/0.png", "b/0.SEG.PNG", "noext"});
+  REQUIRE(samples.size() == 3);
+  CHECK(samples[1].members[1].extension == "seg.png");
+  CHECK(samples[2].key == "noext");
+}

@@ -1,0 +1,39 @@
+// Tests on several ranks: this test program started again, as the ranks of a run, for one test case that is skipped
+// otherwise.
+#pragma once
+
+#include <chrono>
+#include <string>
+
+#include <torch/torch.h>
+
+#include "core/dist/gloo_mesh.h"
+#include "core/dist/local_ranks.h"
+
+namespace ditto::testing {
+
+// The exit code of the ranks: 0 if the test case passed on all of them.
+inline int as_ranks(int count, const std::string& test_case) {
+  return run_local_ranks({count, {"--no-skip", "--no-intro", "--minimal", "--test-case=" + test_case}});
+}
+
+// In a rank.
+inline GlooMesh mesh_of(const Degrees& degrees, std::chrono::seconds timeout = std::chrono::seconds(60)) {
+  return GlooMesh(rank_info(), degrees, timeout);
+}
+
+// Numbers that depend on `seed` alone, of very different sizes, so that the order of a sum shows.
+inline torch::Tensor numbers(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = torch::kFloat) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  const auto size = torch::randn(shape, generator, torch::kDouble) * 2;
+  return (torch::randn(shape, generator, torch::kDouble) * size.exp()).to(dtype);
+}
+
+// Bit for bit: 0 and -0 differ.
+inline bool same_bits(const torch::Tensor& a, const torch::Tensor& b) {
+  const auto type = a.element_size() == 8 ? torch::kLong : torch::kInt;
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() &&
+         torch::equal(a.contiguous().view(type), b.contiguous().view(type));
+}
+
+}  // namespace ditto::testing

@@ -1,0 +1,315 @@
+// The registry: what it lists, what it refuses and in which words, and what it opens.
+#include "core/plugin/registry.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+
+#include <ditto/kernels.h>
+
+#include <c10/util/Exception.h>
+
+#include "core/plugin/stamp.h"
+
+namespace fs = std::filesystem;
+using ditto::Error;
+using ditto::ErrorKind;
+using ditto::KernelSet;
+using ditto::PluginFile;
+using ditto::Registry;
+
+namespace {
+
+const fs::path kBroken = fs::path(DITTO_BUILD_DIR) / "tests/broken_plugins";
+
+// A folder with `good` and the libraries of a test, gone when the test ends.
+class Folder {
+ public:
+  explicit Folder(const std::vector<std::string>& names = {}) {
+    std::string pattern = fs::temp_directory_path() / "ditto-plugins-XXXXXX";
+    path_ = fs::canonical(mkdtemp(pattern.data()));
+    copy("good");
+    for (const auto& name : names) copy(name);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  Folder(const Folder&) = delete;
+
+  void copy(const std::string& name) { fs::copy_file(kBroken / (name + ".so"), path_ / (name + ".so")); }
+  fs::path write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(path_ / name, std::ios::binary) << bytes;
+    return path_ / name;
+  }
+  const fs::path& path() const { return path_; }
+  std::vector<ditto::SearchFolder> search() const { return {{path_, "the test"}}; }
+
+ private:
+  fs::path path_;
+};
+
+std::string bytes_of(const std::string& name) {
+  std::ifstream in(kBroken / (name + ".so"), std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+const PluginFile& file_named(const Registry& registry, const std::string& name) {
+  for (const PluginFile& file : registry.files())
+    if (fs::path(file.path).stem() == name) return file;
+  throw std::runtime_error("no file " + name);
+}
+
+// The message of Error(plugin) that fn throws.
+template <class Fn>
+std::string message(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::plugin);
+    CHECK(error.exit_code() == 3);
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+std::string asked_for(Registry& registry, const std::string& id) {
+  return message([&] { registry.factory<KernelSet>(id, "run.toml:7:3"); });
+}
+
+void check_good_still_works(Registry& registry) {
+  CHECK(file_named(registry, "good").refusal.empty());
+  const auto& factory = registry.factory<KernelSet>("good");
+  ditto::OptionReader reader({"kernels", "run.toml:1:1", {}});
+  CHECK(factory.make(reader, {})->rows().empty());
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("a listing tells what the stamp says, without opening the library") {
+  const Folder folder;
+  const Registry registry(folder.search());
+  const PluginFile& good = file_named(registry, "good");
+  CHECK(good.kind == "kernels");
+  CHECK(good.id == "good");
+  CHECK(good.version == "1.2.3");
+  CHECK(good.licence == "MIT");
+  CHECK(good.summary == "a plugin with nothing wrong");
+  CHECK(good.torch == TORCH_VERSION);
+  CHECK(good.path == folder.path() / "good.so");
+  CHECK(good.folder == folder.path());
+  CHECK(good.refusal.empty());
+}
+
+TEST_CASE("a library whose stamp does not match is refused in one sentence with both sides, and never opened") {
+  const std::string torch = TORCH_VERSION;
+  const std::string abi = std::to_string(ditto::kAbi);
+  const std::string next_abi = std::to_string(ditto::kAbi + 1);
+  const std::string host_build = ditto::build_mode() & ditto::kBuildDebug ? "a debug build" : "a release build";
+  const std::string other_build = ditto::build_mode() & ditto::kBuildDebug ? "a release build" : "a debug build";
+  const std::map<std::string, std::vector<std::string>> words{
+      {"other_abi", {"SDK ABI " + next_abi, "this ditto has " + abi + ";", "build the plugin against this Ditto"}},
+      {"other_torch", {"with LibTorch 1.13.1, and this ditto uses " + torch + ";", "build the plugin with LibTorch "}},
+      {"other_strings", {"_GLIBCXX_USE_CXX11_ABI=", "find_package(Ditto)"}},
+      {"other_compiler", {"compiler ABI " + std::to_string(__GXX_ABI_VERSION + 1), std::to_string(__GXX_ABI_VERSION)}},
+      {"other_build", {"it is " + other_build, "this ditto is " + host_build, "-DCMAKE_BUILD_TYPE="}},
+      {"other_sanitizer", {"ThreadSanitizer", "; configure the plugin with"}},
+      {"other_cuda", {"for CUDA 11.8, and this ditto "}},
+      {"other_kind", {"of kind 'tokenizer'", "model, scheduler", "use a newer Ditto"}},
+      {"no_stamp", {"no section .ditto.stamp", "no Ditto plugin"}},
+  };
+  for (const auto& [name, parts] : words) {
+    CAPTURE(name);
+    const Folder folder({name});
+    Registry registry(folder.search());
+    const std::string refusal = file_named(registry, name).refusal;
+    CAPTURE(refusal);
+    CHECK_FALSE(contains(refusal, "\n"));
+    for (const auto& part : parts) CHECK(contains(refusal, part));
+    CHECK(registry.files().size() == 2);
+    check_good_still_works(registry);
+  }
+}
+
+TEST_CASE("asking later for an id that was refused says why it is not there") {
+  const Folder folder({"other_abi", "no_stamp"});
+  Registry registry(folder.search());
+  const std::string text = asked_for(registry, "other_abi");
+  CHECK(
+      contains(text, "run.toml:7:3: kernels 'other_abi' cannot be used; " + (folder.path() / "other_abi.so").string()));
+  CHECK(contains(text, "it was built for SDK ABI"));
+  // A file that has no id is found by its name.
+  CHECK(contains(asked_for(registry, "no_stamp"), "no section .ditto.stamp"));
+}
+
+TEST_CASE("a file that is not a whole library is refused with a readable sentence") {
+  const Folder folder;
+  const std::string good = bytes_of("good");
+  folder.write("text.so", "Once upon a time there was no shared library.\n");
+  folder.write("empty.so", "");
+  folder.write("cut.so", good.substr(0, good.size() / 2));
+  folder.write("header_only.so", good.substr(0, 20));
+  fs::create_symlink(folder.path() / "gone.so", folder.path() / "dangling.so");
+  Registry registry(folder.search());
+  CHECK(contains(file_named(registry, "text").refusal, "not an ELF file"));
+  CHECK(contains(file_named(registry, "empty").refusal, "empty"));
+  CHECK(contains(file_named(registry, "cut").refusal, "cut off"));
+  CHECK(contains(file_named(registry, "header_only").refusal, "cut off"));
+  CHECK(contains(file_named(registry, "dangling").refusal, "No such file"));
+  CHECK(registry.files().size() == 6);
+  check_good_still_works(registry);
+}
+
+TEST_CASE("a damaged stamp is refused with a readable sentence") {
+  const Folder folder;
+  const std::string good = bytes_of("good");
+  const size_t at = good.find("DITTOPLG");
+  REQUIRE(at != std::string::npos);
+  const auto damaged = [&](const std::string& name, size_t offset, char value) {
+    std::string bytes = good;
+    bytes[at + offset] = value;
+    folder.write(name, bytes);
+  };
+  damaged("magic.so", 0, 'X');
+  damaged("size.so", offsetof(ditto::Stamp, size), 1);
+  damaged("id.so", offsetof(ditto::Stamp, id) + 1, '\x01');
+  damaged("licence.so", offsetof(ditto::Stamp, licence) + 9, 'x');  // after the end of "MIT"
+  Registry registry(folder.search());
+  for (const auto& name : {"magic", "size", "id", "licence"}) {
+    CAPTURE(name);
+    const std::string refusal = file_named(registry, name).refusal;
+    CHECK(contains(refusal, "its stamp is damaged: "));
+    CHECK(contains(refusal, "; build the plugin again"));
+  }
+  check_good_still_works(registry);
+}
+
+TEST_CASE("no changed byte of a stamp makes the registry throw") {
+  const Folder folder;
+  const std::string good = bytes_of("good");
+  const size_t at = good.find("DITTOPLG");
+  for (size_t offset = 0; offset < sizeof(ditto::Stamp); ++offset) {
+    std::string bytes = good;
+    bytes[at + offset] ^= 0x81;
+    const auto path = folder.write("changed.so", bytes);
+    const PluginFile file = ditto::inspect_plugin(path, ditto::host_stamp());
+    CAPTURE(offset);
+    CHECK_FALSE(file.refusal.empty());
+  }
+}
+
+TEST_CASE("an unresolved symbol is named, without the loader's misleading errno") {
+  const Folder folder({"unresolved"});
+  Registry registry(folder.search());
+  CHECK(file_named(registry, "unresolved").refusal.empty());  // its stamp is right
+  const std::string text = asked_for(registry, "unresolved");
+  CHECK(contains(text, "run.toml:7:3: kernels 'unresolved': it cannot be loaded: "));
+  CHECK(contains(text, "undefined symbol: _Z15nowhere_definedv"));
+  CHECK(contains(text, "; link the plugin with what defines it"));
+  CHECK_FALSE(contains(text, "Bad file descriptor"));
+  check_good_still_works(registry);
+}
+
+TEST_CASE("an entry function that is missing, throws or returns nothing is an error with the plugin's name") {
+  const Folder folder(
+      {"no_entry", "entry_throws", "entry_throws_torch", "entry_throws_number", "entry_returns_nothing"});
+  Registry registry(folder.search());
+  CHECK(contains(asked_for(registry, "no_entry"), "has no entry function ditto_plugin_entry"));
+  const std::string thrown = asked_for(registry, "entry_throws");
+  CHECK(contains(thrown, "run.toml:7:3: kernels 'entry_throws', entry function of "));
+  CHECK(contains(thrown, ": the licence server is asleep"));
+  const std::string torch = asked_for(registry, "entry_throws_torch");
+  CHECK(contains(torch, "width 5 is odd"));
+  CHECK_FALSE(contains(torch, "frame #"));
+  CHECK(contains(asked_for(registry, "entry_throws_number"), "not a std::exception"));
+  CHECK(contains(asked_for(registry, "entry_returns_nothing"), "returned nothing"));
+  check_good_still_works(registry);
+}
+
+TEST_CASE("two libraries of the same kind and id are an error that names both") {
+  const Folder folder({"twin_a", "twin_b"});
+  Registry registry(folder.search());
+  const std::string text = asked_for(registry, "twin");
+  CHECK(contains(text, "more than one library is kernels 'twin'"));
+  CHECK(contains(text, folder.path() / "twin_a.so"));
+  CHECK(contains(text, folder.path() / "twin_b.so"));
+  CHECK(contains(text, "keep one of them"));
+  check_good_still_works(registry);
+}
+
+TEST_CASE("the same file reached twice is one plugin") {
+  const Folder folder;
+  fs::create_directory(folder.path() / "sub");
+  fs::create_symlink(folder.path() / "good.so", folder.path() / "sub/alias.so");
+  auto search = folder.search();
+  search.push_back({folder.path() / "sub/..", "the test"});
+  Registry registry(search);
+  CHECK(registry.files().size() == 1);
+  check_good_still_works(registry);
+}
+
+TEST_CASE("a usable file wins over a refused one of the same id") {
+  const Folder folder;
+  std::string bytes = bytes_of("good");
+  bytes[bytes.find("DITTOPLG") + offsetof(ditto::Stamp, abi)] += 1;
+  folder.write("old.so", bytes);
+  Registry registry(folder.search());
+  CHECK(registry.files().size() == 2);
+  CHECK(registry.find("kernels", "good", "").path == folder.path() / "good.so");
+  check_good_still_works(registry);
+}
+
+TEST_CASE("an unknown id names the nearest, or all there are") {
+  const Folder folder({"unresolved"});
+  Registry registry(folder.search());
+  CHECK(asked_for(registry, "godo") == "run.toml:7:3: there is no kernels 'godo'; did you mean 'good'?");
+  CHECK(asked_for(registry, "flash_attention") ==
+        "run.toml:7:3: there is no kernels 'flash_attention'; there are: good, unresolved");
+  const std::string none = message([&] { registry.find("sampler", "euler", "run.toml:9:1"); });
+  CHECK(contains(none, "run.toml:9:1: there is no sampler 'euler'; no plugin of this kind was found"));
+}
+
+TEST_CASE("folders come from the recipe, the environment and the program's place, in this order") {
+  setenv("DITTO_PLUGIN_PATH", "/one::/two", 1);
+  const auto folders = ditto::plugin_folders({{"/recipe", "run.toml:2:1"}});
+  unsetenv("DITTO_PLUGIN_PATH");
+  REQUIRE(folders.size() == 4);
+  CHECK(folders[0].path == "/recipe");
+  CHECK(folders[1].path == "/one");
+  CHECK(folders[2].path == "/two");
+  CHECK(folders[2].from == "DITTO_PLUGIN_PATH");
+  CHECK(folders[3].path == fs::path(DITTO_BUILD_DIR) / "lib/ditto/plugins");
+  CHECK(folders[3].from.empty());
+}
+
+TEST_CASE("a named folder that is missing is an error; a missing one beside the program is not") {
+  const std::string text = message([] { Registry({{"/no/such/folder", "run.toml:2:1"}}); });
+  CHECK(contains(text, "run.toml:2:1: the plugin folder '/no/such/folder' cannot be read"));
+  CHECK(Registry({{"/no/such/folder", ""}}).files().empty());
+}
+
+TEST_CASE("a guard keeps an error's kind, adds the place, and leaves backtraces out") {
+  const auto thrown = [](auto fn) -> std::pair<ErrorKind, std::string> {
+    try {
+      ditto::guarded("model 'dit', block 7", fn);
+    } catch (const Error& error) {
+      return {error.kind(), error.what()};
+    }
+    return {ErrorKind::config, "nothing was thrown"};
+  };
+  CHECK(ditto::guarded("x", [] { return 7; }) == 7);
+  CHECK(thrown([] { throw Error(ErrorKind::shape, "x", "is [2, 3]", "give [2, 4]"); }) ==
+        std::pair(ErrorKind::shape, std::string("model 'dit', block 7: x: is [2, 3]; give [2, 4]")));
+  const auto [kind, text] = thrown([] { torch::zeros({2, 3}).matmul(torch::zeros({2, 3})); });
+  CHECK(kind == ErrorKind::plugin);
+  CHECK(contains(text, "model 'dit', block 7: mat1 and mat2 shapes cannot be multiplied"));
+  CHECK_FALSE(contains(text, "frame #"));
+  CHECK(thrown([] { throw std::out_of_range("map::at"); }) ==
+        std::pair(ErrorKind::plugin, std::string("model 'dit', block 7: map::at")));
+  int made = 0;
+  const auto place = [&] { return "place " + std::to_string(++made); };
+  CHECK(ditto::guarded(place, [] { return 1; }) == 1);
+  CHECK(made == 0);
+}
