@@ -16,8 +16,13 @@ struct CommandLine {
   int exit_code = 0;                   // set by callbacks that end with something else than success
 };
 
-void add_train_command(CLI::App& app, CommandLine& line);  // train
-void add_config_commands(CLI::App& app);                   // config check | show
-void add_data_commands(CLI::App& app);                     // data prepare | inspect | verify
+void add_train_command(CLI::App& app, CommandLine& line);        // train
+void add_sample_command(CLI::App& app, CommandLine& line);       // sample
+void add_forward_command(CLI::App& app, CommandLine& line);      // forward
+void add_checkpoint_commands(CLI::App& app, CommandLine& line);  // checkpoint inspect | verify | import | export
+void add_config_commands(CLI::App& app);                         // config check | show
+void add_data_commands(CLI::App& app);                           // data prepare | inspect | verify
+void add_plugins_commands(CLI::App& app);                        // plugins list | show | verify
+void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
 
 }  // namespace ditto

@@ -123,7 +123,7 @@ void add_prepare(CLI::App& data) {
   command->add_option("--out", arguments->options.out, "Folder for the shards")->required();
   command->add_option("--shard-samples", arguments->options.shard_samples, "Most samples in one shard")
       ->capture_default_str();
-  command->add_option("--validation", arguments->options.validation, "Share of the samples held out, spread evenly")
+  command->add_option("--validation", arguments->options.validation, "Share of the samples of every class held out")
       ->capture_default_str();
   command->add_option("--shape", arguments->shape, "Table: HEIGHTxWIDTH or HEIGHTxWIDTHx3 of a row's picture");
   command->add_option("--largest", arguments->layout.largest, "Table: the value that becomes white")

@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "apps/ditto/commands.h"
-#include "core/plugin/registry.h"
 #include "core/report/doctor.h"
 
 namespace ditto {
@@ -26,8 +25,7 @@ void add_doctor_command(CLI::App& app, CommandLine& line) {
   command->add_flag("--json", arguments->json, "for programs");
   command->footer("Example: ditto doctor --json\nExit code: 0, or 2 where a run would fail.");
   command->callback([arguments, &line] {
-    const Registry registry;
-    const auto diagnosis = report::diagnose(registry, arguments->output);
+    const auto diagnosis = report::diagnose(arguments->output);
     std::cout << (arguments->json ? report::to_json(diagnosis).dump(2) + "\n" : report::to_text(diagnosis))
               << std::flush;
     if (diagnosis.has_problem()) line.exit_code = 2;

@@ -20,8 +20,12 @@ int run(int count, char** arguments) {
   ditto::CommandLine line;
   for (int i = 1; i < count; ++i) line.arguments.emplace_back(arguments[i]);
   ditto::add_train_command(app, line);
+  ditto::add_sample_command(app, line);
+  ditto::add_forward_command(app, line);
+  ditto::add_checkpoint_commands(app, line);
   ditto::add_config_commands(app);
   ditto::add_data_commands(app);
+  ditto::add_doctor_command(app, line);
   try {
     app.parse(count, arguments);
   } catch (const CLI::Success& asked) {  // --help, --version

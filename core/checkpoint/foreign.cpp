@@ -1,6 +1,7 @@
 #include "core/checkpoint/foreign.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 
 #include "core/checkpoint/foreign_file.h"
@@ -13,9 +14,14 @@ namespace ditto::checkpoint {
 namespace {
 
 constexpr size_t kNamedProblems = 3;
-// Tables that were computed twice, by two programs, in fp64 and rounded to fp32 (sines up to 1): a few units in the
-// last place.
-constexpr double kConstantTolerance = 1e-5;
+
+// Tables (sines, up to 1) that two programs computed in fp64 and rounded: a few units in the last place of fp32, or one
+// of the file's type.
+double constant_tolerance(at::ScalarType there) {
+  if (there == at::kHalf) return std::numeric_limits<c10::Half>::epsilon();
+  if (there == at::kBFloat16) return std::numeric_limits<c10::BFloat16>::epsilon();
+  return 1e-5;
+}
 
 std::map<std::string, torch::Tensor> parameters_of(Model& model) {
   std::map<std::string, torch::Tensor> parameters;
@@ -109,7 +115,7 @@ class Import {
     if (!value) return;
     const double difference =
         (value->to(torch::kDouble) - expected.to(torch::kCPU, torch::kDouble)).abs().max().item<double>();
-    if (!(difference <= kConstantTolerance))
+    if (!(difference <= constant_tolerance(value->scalar_type())))
       problem(name, "is a fixed table, and differs from this model's by " + std::to_string(difference));
   }
 

@@ -41,12 +41,21 @@ void check_box(const Box& box, const Dims& shape, const std::string& where) {
         "the piece at " + to_text(box.start) + " of size " + to_text(box.size) + " is not inside " + to_text(shape));
 }
 
+Dims dims_of(const json& list, const std::string& where) {
+  Dims dims;
+  for (const json& item : list) {
+    if (!item.is_number_integer()) throw Error(ErrorKind::checkpoint, where, item.dump() + " is not a whole number");
+    dims.push_back(item.get<int64_t>());
+  }
+  return dims;
+}
+
 IndexedTensor parse_tensor(const json& value, const std::string& where) {
-  IndexedTensor tensor{value.at("dtype").get<std::string>(), value.at("shape").get<Dims>(), {}};
+  IndexedTensor tensor{value.at("dtype").get<std::string>(), dims_of(value.at("shape"), where), {}};
   check_shape(tensor.shape, where);
   for (const json& item : value.at("pieces")) {
     Piece piece{item.at("file").get<std::string>(), item.at("tensor").get<std::string>(),
-                Box{item.at("start").get<Dims>(), item.at("size").get<Dims>()}};
+                Box{dims_of(item.at("start"), where), dims_of(item.at("size"), where)}};
     check_box(piece.box, tensor.shape, where);
     tensor.pieces.push_back(std::move(piece));
   }

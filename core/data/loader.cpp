@@ -105,7 +105,8 @@ void Loader::State::work(const std::stop_token& stop) {
         if (!one->job->all_taken()) return entry = one, true;
       return false;
     };
-    if (!work_there.wait(lock, stop, find)) return;
+    work_there.wait(lock, stop, find);
+    if (stop.stop_requested()) return;
     const int64_t row = entry->job->take();
     lock.unlock();
     entry->job->read(row);

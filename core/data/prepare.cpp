@@ -78,11 +78,12 @@ void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<st
   const auto file = formats::MappedFile::open(path.string(), ErrorKind::data);
   formats::decode_picture(file->bytes(), path.string());  // a shard never holds what a run could not read
   std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(file->bytes())), file->bytes()}};
-  std::string label;
+  std::int64_t label = -1;
+  std::string label_text;
   if (!classes.empty()) {
-    const auto at = std::lower_bound(classes.begin(), classes.end(), class_of(path, folder));
-    label = std::to_string(at - classes.begin());
-    members.push_back({"cls", bytes_of(label)});
+    label = std::lower_bound(classes.begin(), classes.end(), class_of(path, folder)) - classes.begin();
+    label_text = std::to_string(label);
+    members.push_back({"cls", bytes_of(label_text)});
   }
   const auto caption = fs::path(path).replace_extension(".txt");
   std::shared_ptr<const formats::MappedFile> text;
@@ -90,7 +91,7 @@ void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<st
     text = formats::MappedFile::open(caption.string(), ErrorKind::data);
     members.push_back({"txt", text->bytes()});
   }
-  writer.add(members);
+  writer.add(members, label);
 }
 
 void write_classes(const std::string& out, const std::vector<std::string>& classes) {
@@ -141,13 +142,14 @@ class RowPictures {
     return formats::encode_png(picture);
   }
 
-  bool labelled() const { return label_ >= 0; }
-  std::string label(std::size_t row) const {
+  // -1: the table has none.
+  std::int64_t label(std::size_t row) const {
+    if (label_ < 0) return -1;
     const double value = table_.rows[row][static_cast<std::size_t>(label_)];
     if (value < 0 || value != std::floor(value) || value > 1e15)
       wrong(row, static_cast<std::size_t>(label_), "label " + to_text(value) + " is not an integer, 0 or more",
             "name another column with --label");
-    return std::to_string(static_cast<std::int64_t>(value));
+    return static_cast<std::int64_t>(value);
   }
 
  private:
@@ -186,10 +188,11 @@ Prepared prepare_table(const std::string& path, const TableLayout& layout, const
   ShardWriter writer(options);
   for (std::size_t row = 0; row < table.rows.size(); ++row) {
     const auto png = pictures.png(row);
-    const auto label = pictures.labelled() ? pictures.label(row) : std::string();
+    const std::int64_t label = pictures.label(row);
+    const std::string label_text = std::to_string(label);
     std::vector<ShardWriter::Member> members{{"png", png}};
-    if (pictures.labelled()) members.push_back({"cls", bytes_of(label)});
-    writer.add(members);
+    if (label >= 0) members.push_back({"cls", bytes_of(label_text)});
+    writer.add(members, label);
     if (options.progress)
       options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows.size()));
   }

@@ -11,7 +11,7 @@ namespace ditto {
 struct PrepareOptions {
   std::string out;  // folder; made if it is not there; shards that are there already are refused
   std::int64_t shard_samples = 10000;
-  double validation = 0;  // share of the samples held out, in [0, 1): spread evenly over their order
+  double validation = 0;  // share of every class's samples held out (rounded down), in [0, 1)
   std::function<void(std::int64_t done, std::int64_t all)> progress;  // may be empty
 };
 

@@ -38,14 +38,16 @@ ShardWriter::ShardWriter(const PrepareOptions& options) : options_(options) {
       throw Error(ErrorKind::config, entry.path().string(), "is there already", "choose an empty folder for --out");
 }
 
-// Sample k is held out where the share, counted over samples 0 … k, reaches the next whole number.
-bool ShardWriter::held_out() const {
+// The k-th sample of a class is held out where the share, counted over its samples 0 … k, reaches the next whole
+// number.
+bool ShardWriter::held_out(std::int64_t label) {
   const auto whole = [&](std::int64_t n) { return std::floor(static_cast<double>(n) * options_.validation + 1e-9); };
-  return whole(samples_ + 1) > whole(samples_);
+  const std::int64_t n = of_class_[label]++;
+  return whole(n + 1) > whole(n);
 }
 
-void ShardWriter::add(const std::vector<Member>& members) {
-  add_to(held_out() ? validation_ : train_, members);
+void ShardWriter::add(const std::vector<Member>& members, std::int64_t label) {
+  add_to(held_out(label) ? validation_ : train_, members);
   ++samples_;
 }
 

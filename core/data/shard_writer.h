@@ -1,6 +1,7 @@
 // Shards OUT/train-000000.tar, … and OUT/validation-000000.tar, … of at most so many samples each.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,8 +26,9 @@ class ShardWriter {
     std::string extension;
     std::span<const std::byte> bytes;
   };
-  // Samples are named by their number over both parts: "000017".
-  void add(const std::vector<Member>& members);
+  // Samples are named by their number over both parts: "000017". `label` only decides who is held out: the share is
+  // taken of every class. -1: no label.
+  void add(const std::vector<Member>& members, std::int64_t label);
   Prepared finish();
 
  private:
@@ -37,11 +39,12 @@ class ShardWriter {
     std::unique_ptr<formats::TarWriter> tar;
   };
   void close(Part& part);
-  bool held_out() const;
+  bool held_out(std::int64_t label);
   void add_to(Part& part, const std::vector<Member>& members);
 
   PrepareOptions options_;
   std::int64_t samples_ = 0;
+  std::map<std::int64_t, std::int64_t> of_class_;  // samples so far
   Part train_{"train", 0, {}, nullptr}, validation_{"validation", 0, {}, nullptr};
   Prepared prepared_;
 };

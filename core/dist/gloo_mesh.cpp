@@ -98,10 +98,17 @@ const Group& GlooMesh::group(const AxisSet& axes) const {
     if (size(axis) > 1) real.insert(axis);
   const std::lock_guard lock(mutex_);
   const auto it = groups_.find(real);
-  return it != groups_.end() ? it->second : groups_.emplace(real, make_group(real)).first->second;
+  return it != groups_.end() ? it->second : groups_.emplace(real, make_group(real, "mesh")).first->second;
 }
 
-Group GlooMesh::make_group(const AxisSet& axes) const {
+Group GlooMesh::own_world(const std::string& purpose) const {
+  AxisSet real;
+  for (const Axis axis : kAxes)
+    if (size(axis) > 1) real.insert(axis);
+  return make_group(real, purpose);
+}
+
+Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) const {
   if (axes.empty()) return Group();
   int rank = 0, size = 1;
   std::string label, key;  // the key is equal on the members of a group and on nobody else
@@ -116,7 +123,7 @@ Group GlooMesh::make_group(const AxisSet& axes) const {
     key += std::string(name(axis)) + "*/";
   }
   try {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("ditto/" + key, store_);
+    const auto store = c10::make_intrusive<c10d::PrefixStore>("ditto/" + purpose + "/" + key, store_);
     const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
     options->devices.push_back(device(info_.master_address));
     options->threads = 1;  // collectives run in the order of their calls

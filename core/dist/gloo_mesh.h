@@ -5,6 +5,7 @@
 #include <chrono>
 #include <map>
 #include <mutex>
+#include <string>
 
 #include <ditto/mesh.h>
 
@@ -37,9 +38,11 @@ class GlooMesh final : public Mesh {
   int world_size() const override { return info_.world_size; }
   using Mesh::group;
   const Group& group(const AxisSet& axes) const override;
+  // All ranks over a transport of their own, for a thread beside the one that trains. `purpose` tells them apart.
+  Group own_world(const std::string& purpose) const;
 
  private:
-  Group make_group(const AxisSet& axes) const;
+  Group make_group(const AxisSet& axes, const std::string& purpose) const;
   void connect();
 
   RankInfo info_;

@@ -16,7 +16,7 @@
 #include <ditto/version.h>
 
 #include "core/plugin/registry.h"
-#include "core/plugin/stamp.h"
+#include "core/report/progress.h"
 
 extern char** environ;
 
@@ -60,7 +60,7 @@ std::string diagnose_versions(Diagnosis& out) {
   return std::filesystem::path(torch).parent_path().string();
 }
 
-void diagnose_plugins(Diagnosis& out, const Registry& plugins) {
+void list_plugins(Diagnosis& out, const Registry& plugins) {
   std::map<std::string, Json> kinds;
   Json refused = Json::array();
   for (const auto& file : plugins.files()) {
@@ -77,6 +77,14 @@ void diagnose_plugins(Diagnosis& out, const Registry& plugins) {
   if (kinds.empty())
     out.add(Level::problem, "no plugin was found",
             "set DITTO_PLUGIN_PATH to the folder that holds them, or install again");
+}
+
+void diagnose_plugins(Diagnosis& out) {
+  try {
+    list_plugins(out, Registry());
+  } catch (const Error& error) {
+    out.add(Level::problem, error.what());
+  }
 }
 
 void diagnose_limits(Diagnosis& out) {
@@ -139,19 +147,21 @@ void diagnose_environment(Diagnosis& out) {
                              " decides the number of threads where run.threads = 0");
 }
 
+std::string shown(const std::string& key, const Json& value) {
+  if (key.ends_with("_bytes") && value.is_number()) return bytes_text(value.get<int64_t>());
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return value.dump();
+  std::string text;
+  for (const auto& one : value) text += (text.empty() ? "" : ", ") + shown("", one);
+  return text.empty() ? "none" : text;
+}
+
 void add_section(std::string& text, const std::string& name, const Json& values) {
   text += name + "\n";
   if (values.empty()) text += "  none\n";
   for (const auto& [key, value] : values.items()) {
-    std::string shown =
-        value.is_string() ? value.get<std::string>() : value.dump(-1, ' ', false, Json::error_handler_t::replace);
-    if (value.is_array()) {
-      shown.clear();
-      for (const auto& one : value)
-        shown += (shown.empty() ? "" : ", ") + (one.is_string() ? one.get<std::string>() : one.dump());
-      if (shown.empty()) shown = "none";
-    }
-    text += fmt::format("  {:<20} {}\n", key, shown);
+    const std::string label = key.ends_with("_bytes") ? key.substr(0, key.size() - 6) : key;
+    text += fmt::format("  {:<20} {}\n", label, shown(key, value));
   }
 }
 
@@ -170,12 +180,12 @@ bool Diagnosis::has_problem() const {
   return std::any_of(findings.begin(), findings.end(), [](const Finding& one) { return one.level == Level::problem; });
 }
 
-Diagnosis diagnose(const Registry& plugins, const std::string& output) {
+Diagnosis diagnose(const std::string& output) {
   Diagnosis out;
   const std::string libtorch = diagnose_versions(out);
   diagnose_processor(out);
   diagnose_cuda(out, libtorch);
-  diagnose_plugins(out, plugins);
+  diagnose_plugins(out);
   diagnose_disk(out, output);
   diagnose_limits(out);
   diagnose_environment(out);

@@ -5,10 +5,6 @@
 #include <string>
 #include <vector>
 
-namespace ditto {
-class Registry;
-}
-
 namespace ditto::report {
 
 struct Finding {
@@ -21,7 +17,8 @@ struct Finding {
   std::string what, remedy;
 };
 
-// Facts in the order in which they are shown: {"ditto": {"version": "0.1.0", …}, "processor": {…}, …}.
+// Facts in the order in which they are shown: {"ditto": {"version": "0.1.0", …}, "processor": {…}, …}. Sizes are
+// integers under names that end in "_bytes".
 struct Diagnosis {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   std::vector<Finding> findings;
@@ -35,7 +32,7 @@ struct Diagnosis {
 // Looks without touching: no tensor is made, no device is asked, no CUDA library is opened (the first of these decides
 // for good whether a process can use CUDA). `output`: the folder that runs are written to; its disk is tried with a
 // file of 16 MiB, which is removed.
-Diagnosis diagnose(const Registry& plugins, const std::string& output);
+Diagnosis diagnose(const std::string& output);
 
 std::string to_text(const Diagnosis& diagnosis);   // for people
 nlohmann::ordered_json to_json(const Diagnosis&);  // the facts, and "findings": [{level, what, remedy}]

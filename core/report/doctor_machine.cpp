@@ -157,12 +157,11 @@ void diagnose_processor(Diagnosis& out) {
   if (std::find(facts["instructions"].begin(), facts["instructions"].end(), "avx2") == facts["instructions"].end())
     out.add(Level::warning, "the processor has no AVX2: matrix products are several times slower");
   const int64_t available = kilobytes("MemAvailable"), limit = memory_limit();
-  Json& memory =
-      out.facts["memory"] = {{"total", bytes_text(kilobytes("MemTotal"))}, {"available", bytes_text(available)}};
-  if (limit > 0) memory["limit"] = bytes_text(limit);
+  Json& memory = out.facts["memory"] = {{"total_bytes", kilobytes("MemTotal")}, {"available_bytes", available}};
+  if (limit > 0) memory["limit_bytes"] = limit;
   struct statvfs shared {};
   if (::statvfs("/dev/shm", &shared) == 0)
-    memory["dev_shm"] = bytes_text(static_cast<int64_t>(shared.f_blocks * shared.f_frsize));
+    memory["dev_shm_bytes"] = static_cast<int64_t>(shared.f_blocks * shared.f_frsize);
   if (available > 0 && available < (int64_t{1} << 30))
     out.add(Level::warning, "less than 1 GiB of memory is available: " + bytes_text(available));
 }
@@ -198,7 +197,7 @@ void diagnose_disk(Diagnosis& out, const std::string& folder) {
   struct statvfs disk {};
   if (::statvfs(place.c_str(), &disk) == 0) {
     const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
-    facts["free"] = bytes_text(free);
+    facts["free_bytes"] = free;
     if (free < (int64_t{1} << 30)) out.add(Level::warning, place + " has less than 1 GiB left: " + bytes_text(free));
   }
   const WriteTrial trial = try_writing(place);
@@ -207,7 +206,7 @@ void diagnose_disk(Diagnosis& out, const std::string& folder) {
             "set run.output to a folder that can, or run from another folder");
     return;
   }
-  facts["write_and_sync"] = bytes_text(static_cast<int64_t>(trial.bytes_per_s)) + "/s";
+  facts["second_of_writing_bytes"] = static_cast<int64_t>(trial.bytes_per_s);
   facts["sync_ms"] = std::round(trial.sync_s * 1e4) / 10;
   if (trial.sync_s > 0.1)
     out.add(Level::warning,

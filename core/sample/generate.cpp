@@ -78,7 +78,7 @@ Tensor one_batch(Assembly& assembly, const std::vector<SampleRequest>& requests,
   SamplingRequest request{
       *assembly.scheduler,
       std::ref(model),
-      noise * assembly.scheduler->start_scale(),
+      noise * assembly.scheduler->start_scale(assembly.scheduler->time_grid(options.steps).front()),
       options.steps,
       [&](int64_t step) {
         return random.normal(Purpose::sampler_noise, seeds, assembly.spec.x, dtype, static_cast<uint32_t>(step))

@@ -6,6 +6,8 @@
 #include <memory>
 #include <string>
 
+#include <ditto/optimizer.h>
+
 #include "core/train/assembly.h"
 
 namespace ditto {
@@ -15,8 +17,8 @@ std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry
 // What bits depend on besides the recipe: processor, threads, kernels, versions.
 std::map<std::string, std::string> machine_record();
 // Says, a line each, what differs from the record of an earlier start, and which promise is lost with it.
-void check_same_machine(const std::map<std::string, std::string>& saved,
-                        const std::function<void(const std::string&)>& say);
+void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
+                      const std::function<void(const std::string&)>& say);
 
 // The resolved recipe with a [record] section: versions, processor, stamps of the plugins. The text starts the same
 // run.

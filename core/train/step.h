@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include <ditto/optimizer.h>
+
 #include "core/data/loader.h"
 #include "core/dist/gradient_sum.h"
 #include "core/train/assembly.h"

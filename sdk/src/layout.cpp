@@ -74,7 +74,7 @@ std::vector<Rectangle> LayoutEntry::slices() const {
 
 Layout Layout::of(Model& model) {
   std::map<const at::TensorImpl*, std::pair<LinearModule*, bool>> owners;
-  for (const auto& module : model.modules()) {
+  for (const auto& module : model.modules(/*include_self=*/false)) {
     auto* linear = dynamic_cast<LinearModule*>(module.get());
     if (!linear) continue;
     owners[linear->weight.unsafeGetTensorImpl()] = {linear, false};

@@ -87,7 +87,7 @@ TEST_CASE("Open MPI's and PMI's variables are read") {
 
 TEST_CASE("a variable that is missing or makes no sense is named") {
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}}), doctest::Contains("WORLD_SIZE"), Error);
-  CHECK_THROWS_WITH_AS(info_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), doctest::Contains("RANK: is \"4\", expected"),
+  CHECK_THROWS_WITH_AS(info_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), doctest::Contains("RANK: is \"4\"; expected"),
                        Error);
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}, {"WORLD_SIZE", "2x"}}), doctest::Contains("WORLD_SIZE: is \"2x\""),
                        Error);

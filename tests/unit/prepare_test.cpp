@@ -81,23 +81,24 @@ std::vector<ditto::ShardReport> look(const ditto::Prepared& made) {
 
 }  // namespace
 
-TEST_CASE("a table becomes shards of at most so many samples, a share held out evenly") {
+TEST_CASE("a table becomes shards of at most so many samples, a share of every class held out") {
   const Folder folder;
-  write(folder.path + "/t.csv", table_of(95));
+  write(folder.path + "/t.csv", table_of(205));
   const auto made = ditto::prepare_table(folder.path + "/t.csv", kSmall,
-                                         {.out = folder.path + "/out", .shard_samples = 40, .validation = 0.1});
-  CHECK(made.train == 86);
-  CHECK(made.validation == 9);
+                                         {.out = folder.path + "/out", .shard_samples = 80, .validation = 0.1});
+  CHECK(made.train == 185);
+  CHECK(made.validation == 20);
   REQUIRE(made.shards.size() == 4);
   const auto reports = look(made);
-  CHECK(reports[0].samples == 40);
-  CHECK(reports[1].samples == 40);
-  CHECK(reports[2].samples == 6);
-  CHECK(reports[3].samples == 9);
+  CHECK(reports[0].samples == 80);
+  CHECK(reports[1].samples == 80);
+  CHECK(reports[2].samples == 25);
+  CHECK(reports[3].samples == 20);
   CHECK(reports[3].path == folder.path + "/out/validation-000000.tar");
   for (const auto& report : reports) CHECK(report.problems.empty());
-  CHECK(reports[0].sizes == std::map<std::string, std::int64_t>{{"2 x 2 x 1", 40}});
-  CHECK(reports[3].labels == std::map<std::int64_t, std::int64_t>{{9, 9}});  // every tenth row
+  CHECK(reports[0].sizes == std::map<std::string, std::int64_t>{{"2 x 2 x 1", 80}});
+  CHECK(reports[3].labels.size() == 10);
+  for (const auto& [label, count] : reports[3].labels) CHECK(count == 2);
 }
 
 TEST_CASE("a row's values are the picture's, black at 0 and white at the largest") {

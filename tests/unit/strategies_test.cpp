@@ -15,7 +15,7 @@ using testing::SmallModel;
 using torch::Tensor;
 
 std::shared_ptr<ParallelStrategy> make_strategy(const std::string& id, const Mesh& mesh, bool deterministic) {
-  Registry registry({{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
   OptionReader none(OptionMap{"parallel", "the test", {}});
   return registry.factory<ParallelStrategy>(id, "the test").make(none, {&mesh, deterministic, true});
 }

@@ -1,0 +1,123 @@
+// ditto checkpoint inspect|verify|import|export
+#include <CLI/CLI.hpp>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "apps/ditto/commands.h"
+#include "core/checkpoint/foreign.h"
+#include "core/sample/load.h"
+#include "core/train/launch.h"
+#include "core/train/record.h"
+
+namespace ditto {
+
+namespace {
+
+struct Arguments {
+  std::string path, out, format, recipe, weights;
+  std::vector<std::string> sets;
+  bool json = false;
+};
+
+// The model of a recipe, on one rank, uncut.
+struct Made {
+  Made(Recipe recipe_, const AssemblyParts& parts)
+      : recipe(std::move(recipe_)),
+        registry(plugin_folders(search_folders(recipe))),
+        mesh(RankInfo{}, {}, timeout(recipe)),
+        assembly(recipe, registry, mesh, parts, {}) {}
+  Recipe recipe;
+  Registry registry;
+  GlooMesh mesh;
+  Assembly assembly;
+};
+
+void inspect(const Arguments& a) {
+  const auto info = checkpoint::describe(*checkpoint::resolve(a.path).path);
+  fmt::print("{}\n", a.json ? checkpoint::to_json(info) : checkpoint::to_text(info));
+}
+
+void verify(const Arguments& a, int& exit_code) {
+  const auto wrong = checkpoint::verify(a.path);
+  for (const auto& line : wrong) fmt::print("{}\n", line);
+  if (wrong.empty()) fmt::print("{}: every byte is as it was saved\n", a.path);
+  if (!wrong.empty()) exit_code = Error::exit_code(ErrorKind::checkpoint);
+}
+
+void export_to(const Arguments& a) {
+  auto saved = open_saved(a.path, a.sets);
+  AssemblyParts parts;
+  parts.spec = saved.spec;
+  Made made(saved.recipe, parts);
+  const bool ema = a.weights != "weights" && saved.has_ema;
+  checkpoint::load_weights(saved.path, made.assembly.layout, ema ? checkpoint::Which::ema : checkpoint::Which::weights);
+  checkpoint::export_weights(*made.assembly.model, a.format, a.out,
+                             {{"ditto.run", saved.recipe.run.name},
+                              {"ditto.step", std::to_string(saved.step)},
+                              {"ditto.weights", ema ? "ema" : "weights"}});
+  fmt::print("{} of step {} as {}: {}\n", ema ? "average weights" : "weights", saved.step, a.format, a.out);
+}
+
+void import_from(const Arguments& a) {
+  AssemblyParts parts;
+  parts.data = true;
+  auto recipe = Recipe::read(a.recipe, a.sets);
+  recipe.validate.every = 0;
+  Made made(std::move(recipe), parts);
+  std::optional<checkpoint::Which> which;
+  if (a.weights == "ema") which = checkpoint::Which::ema;
+  if (a.weights == "weights") which = checkpoint::Which::weights;
+  const auto set = checkpoint::import_weights(*made.assembly.model, a.format, a.path, which);
+  auto extra = machine_record();
+  extra["model_spec"] = to_text(made.assembly.spec);
+  checkpoint::save_weights(a.out, made.assembly.layout, formats::render_toml(made.recipe.resolved()), extra);
+  fmt::print("{}{} as a checkpoint: {}\n", a.path, set.empty() ? "" : " (" + set + ")", a.out);
+}
+
+CLI::App* add(CLI::App& parent, const char* name, const char* help, const char* example) {
+  auto* command = parent.add_subcommand(name, help);
+  command->footer(std::string("Example: ditto checkpoint ") + name + " " + example);
+  return command;
+}
+
+}  // namespace
+
+void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
+  auto* group = app.add_subcommand("checkpoint", "Look at checkpoints, check them, exchange them with other projects");
+  group->require_subcommand(1);
+  auto a = std::make_shared<Arguments>();
+
+  auto* command = add(*group, "inspect", "Say what a checkpoint holds", "runs/digits");
+  command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();
+  command->add_flag("--json", a->json, "for programs");
+  command->callback([a] { inspect(*a); });
+
+  command = add(*group, "verify", "Read every byte of a checkpoint and compare checksums",
+                "runs/digits/checkpoints/step_00000600");
+  command->add_option("path", a->path, "a checkpoint")->required();
+  command->callback([a, &line] { verify(*a, line.exit_code); });
+
+  command = add(*group, "export", "Write the weights as another project names them",
+                "runs/digits --format diffusers --out model.safetensors");
+  command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();
+  command->add_option("--format", a->format, "facebook-dit, diffusers")->required();
+  command->add_option("--out", a->out, "safetensors file")->required();
+  command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
+      ->check(CLI::IsMember({"ema", "weights"}));
+  command->callback([a] { export_to(*a); });
+
+  command = add(*group, "import",
+                "Make a checkpoint from another project's weights (.safetensors, or .pt of which nothing is run)",
+                "DiT.pt --format facebook-dit --recipe my.toml --out imported");
+  command->add_option("path", a->path, "the file")->required();
+  command->add_option("--format", a->format, "facebook-dit, diffusers")->required();
+  command->add_option("--recipe", a->recipe, "a recipe of the same model")->required();
+  command->add_option("--out", a->out, "folder of the checkpoint")->required();
+  command->add_option("--weights", a->weights, "which set of a .pt: ema or weights; default: ema if there is one")
+      ->check(CLI::IsMember({"ema", "weights"}));
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
+  command->callback([a] { import_from(*a); });
+}
+
+}  // namespace ditto

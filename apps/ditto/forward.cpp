@@ -1,0 +1,123 @@
+// ditto forward CHECKPOINT|RECIPE --in X.safetensors --out Y.safetensors [--grad]
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "apps/ditto/commands.h"
+#include "core/checkpoint/tensor_file.h"
+#include "core/dist/gradient_sum.h"
+#include "core/dist/local_ranks.h"
+#include "core/dist/whole.h"
+#include "core/sample/load.h"
+#include "core/train/launch.h"
+
+namespace ditto {
+
+namespace {
+
+struct Arguments {
+  std::string from, in, out, weights = "ema";
+  std::vector<std::string> sets;
+  bool grad = false;
+  int local_ranks = 0;
+};
+
+// The file's tensors as a batch; real numbers in the dtype that inputs have in training.
+Batch read_batch(const std::string& path, const Model& model, at::ScalarType real) {
+  Batch batch;
+  batch.tensors = read_tensors(path);
+  for (const auto& input : model.spec()) {
+    const auto it = batch.tensors.find(input.name);
+    if (it == batch.tensors.end())
+      throw Error(ErrorKind::data, path, "has no tensor \"" + input.name + "\"", "the model takes it: " + input.range);
+    if (it->second.dim() == 0 || it->second.dim() != static_cast<int64_t>(input.shape.size()) + 1)
+      throw Error(ErrorKind::data, path, fmt::format("\"{}\" has {} dims", input.name, it->second.dim()),
+                  fmt::format("expected {}: the samples, and those of one sample", input.shape.size() + 1));
+    it->second = it->second.to(input.dtype == torch::kFloat ? real : input.dtype);
+  }
+  const int64_t samples = batch.at("x").size(0);
+  batch.ids.resize(static_cast<size_t>(samples));
+  std::iota(batch.ids.begin(), batch.ids.end(), 0);
+  batch.weights.assign(static_cast<size_t>(samples), 1.0);
+  return batch;
+}
+
+NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, const torch::Tensor& grad_output) {
+  if (grad_output.sizes() != prediction.sizes())
+    throw Error(ErrorKind::data, "grad_output", fmt::format("is {}", to_text(OptionValue(grad_output.sizes().vec()))),
+                fmt::format("expected the prediction's shape, {}", to_text(OptionValue(prediction.sizes().vec()))));
+  const double shares = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
+  ((prediction * grad_output.to(prediction.scalar_type())).sum() / shares).backward();
+  GradientSum sum(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic);
+  const StepPlan plan;
+  sum.after_micro_batch(0, plan);
+  sum.finish(plan);
+  NamedTensors result;
+  for (const auto& entry : assembly.layout.entries)
+    result["grad." + entry.name] = whole(entry, entry.tensor.grad(), assembly.mesh);
+  return result;
+}
+
+int forward(const Arguments& a, const CommandLine& line) {
+  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  const bool is_recipe = std::filesystem::is_regular_file(a.from);
+  AssemblyParts parts;
+  SavedModel saved;
+  if (is_recipe) {
+    saved.recipe = Recipe::read(a.from, a.sets);
+    saved.recipe.validate.every = 0;
+    parts.data = true;
+  } else {
+    saved = open_saved(a.from, a.sets);
+    parts.spec = saved.spec;
+  }
+  const auto rank = rank_info();
+  set_threads(saved.recipe, rank);
+  Registry registry(plugin_folders(search_folders(saved.recipe)));
+  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
+  if (mesh.data_ranks() > 1)
+    throw Error(ErrorKind::config, "forward",
+                fmt::format("{} data ranks would all run the same batch", mesh.data_ranks()),
+                "give as many ranks as tensor and context degrees need");
+  Assembly assembly(saved.recipe, registry, mesh, parts, {});
+  if (!is_recipe)
+    checkpoint::load_weights(saved.path, assembly.layout,
+                             a.weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+  assembly.ctx->phase = Phase::evaluate;
+  const auto batch =
+      read_batch(a.in, *assembly.model, assembly.ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
+  const torch::AutoGradMode with_grad(a.grad);
+  const auto prediction = assembly.predict(batch.to(assembly.ctx->device));
+  NamedTensors result;
+  if (a.grad) result = gradients(assembly, prediction, batch.at("grad_output"));
+  result["prediction"] = prediction.detach();
+  if (mesh.rank() == 0) write_tensors(a.out, result);
+  return 0;
+}
+
+}  // namespace
+
+void add_forward_command(CLI::App& app, CommandLine& line) {
+  auto* command = app.add_subcommand("forward", "Run a model once on given inputs: to compare it with a reference");
+  auto a = std::make_shared<Arguments>();
+  command->add_option("from", a->from, "a recipe (weights as at its start), a run's folder, or a checkpoint")
+      ->required();
+  command->add_option("--in", a->in, "safetensors file with the model's inputs by name: x, t, label, …")->required();
+  command->add_option("--out", a->out, "safetensors file for \"prediction\"")->required();
+  command->add_flag(
+      "--grad", a->grad,
+      "also write the gradients of sum(prediction * grad_output), as grad.NAME; grad_output is in the input");
+  command->add_option("--weights", a->weights, "ema (if there is one) or weights")
+      ->check(CLI::IsMember({"ema", "weights"}))
+      ->capture_default_str();
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
+  command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
+      ->check(CLI::PositiveNumber);
+  command->footer("Example: ditto forward runs/digits --in x.safetensors --out y.safetensors --grad");
+  command->callback([a, &line] { line.exit_code = forward(*a, line); });
+}
+
+}  // namespace ditto

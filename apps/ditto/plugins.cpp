@@ -1,0 +1,174 @@
+// ditto plugins list | show KIND/ID | verify PATH
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include "apps/ditto/commands.h"
+#include "core/plugin/kinds.h"
+#include "core/plugin/registry.h"
+#include "core/plugin/stamp.h"
+
+namespace ditto {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Rows = std::vector<std::vector<std::string>>;
+
+struct Arguments {
+  std::string subject;               // KIND/ID or PATH
+  std::vector<std::string> folders;  // --path
+  bool json = false;
+};
+
+std::vector<SearchFolder> folders_of(const Arguments& arguments) {
+  std::vector<SearchFolder> given;
+  for (const std::string& folder : arguments.folders) given.push_back({folder, "--path"});
+  return plugin_folders(std::move(given));
+}
+
+void print_table(const Rows& rows) {
+  std::vector<size_t> widths(rows.front().size());
+  for (const auto& row : rows)
+    for (size_t i = 0; i + 1 < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  for (const auto& row : rows) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i)
+      line += fmt::format("{:<{}}", row[i], i + 1 < row.size() ? widths[i] + 2 : 0);
+    std::cout << line << '\n';
+  }
+}
+
+std::string shown_path(const PluginFile& file) {
+  return std::filesystem::path(file.path).lexically_relative(file.folder).string();
+}
+
+Json as_json(const PluginFile& file) {
+  return {{"kind", file.kind},       {"id", file.id},           {"version", file.version},
+          {"licence", file.licence}, {"summary", file.summary}, {"torch", file.torch},
+          {"cuda", file.cuda},       {"path", file.path},       {"usable", file.refusal.empty()},
+          {"refusal", file.refusal}};
+}
+
+void list(const Arguments& arguments) {
+  const Registry registry(folders_of(arguments));
+  if (arguments.json) {
+    Json all = Json::array();
+    for (const PluginFile& file : registry.files()) all.push_back(as_json(file));
+    std::cout << all.dump(2) << '\n';
+    return;
+  }
+  Rows rows{{"KIND", "ID", "VERSION", "LICENCE", "TORCH", "STATUS", "FILE"}};
+  std::string refusals;
+  for (const PluginFile& file : registry.files()) {
+    const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
+    rows.push_back({known(file.kind), known(file.id), known(file.version), known(file.licence), known(file.torch),
+                    file.refusal.empty() ? "ok" : "refused", shown_path(file)});
+    if (!file.refusal.empty()) refusals += file.path + ": " + file.refusal + '\n';
+  }
+  print_table(rows);
+  if (!refusals.empty()) std::cout << "\nRefused:\n" << refusals;
+}
+
+// The options that a plugin declares. Opens it.
+template <class Interface>
+std::vector<OptionInfo> options_of(Registry& registry, const PluginFile& file) {
+  const auto& factory = registry.factory<Interface>(file.id);
+  OptionReader reader({file.kind, file.path, {}});
+  guarded(plugin_name(file.kind, file.id) + ", its options", [&] { factory.declare(reader); });
+  return reader.declared();
+}
+
+std::vector<OptionInfo> options_of(Registry& registry, const PluginFile& file) {
+  std::vector<OptionInfo> options;
+  for_each_kind([&](auto tag) {
+    using Interface = typename decltype(tag)::type;
+    if (file.kind == Interface::kKind) options = options_of<Interface>(registry, file);
+  });
+  return options;
+}
+
+Json json_value(const OptionValue& value) {
+  return std::visit([](const auto& v) { return Json(v); }, value);
+}
+
+void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options, const Arguments& arguments) {
+  if (arguments.json) {
+    Json all = as_json(file);
+    all["options"] = Json::array();
+    for (const OptionInfo& option : options)
+      all["options"].push_back({{"name", option.name},
+                                {"type", type_name(option.fallback)},
+                                {"default", json_value(option.fallback)},
+                                {"range", option.range},
+                                {"help", option.help}});
+    std::cout << all.dump(2) << '\n';
+    return;
+  }
+  std::cout << fmt::format("{}/{} {} ({}), LibTorch {}{}\n{}\n{}\n", file.kind, file.id, file.version, file.licence,
+                           file.torch, file.cuda.empty() ? "" : ", CUDA " + file.cuda, file.summary, file.path);
+  if (options.empty()) {
+    std::cout << "\nIt takes no options.\n";
+    return;
+  }
+  Rows rows{{"OPTION", "TYPE", "DEFAULT", "RANGE", "HELP"}};
+  for (const OptionInfo& option : options)
+    rows.push_back({option.name, type_name(option.fallback), to_text(option.fallback), option.range, option.help});
+  std::cout << '\n';
+  print_table(rows);
+}
+
+void show(const Arguments& arguments) {
+  const auto slash = arguments.subject.find('/');
+  const std::string kind = arguments.subject.substr(0, slash);
+  if (slash == std::string::npos || !is_kind(kind))
+    throw Error(ErrorKind::config, "ditto plugins show", "'" + arguments.subject + "' is not of the form KIND/ID",
+                "KIND is one of " + kind_list() + "; for example model/dit");
+  Registry registry(folders_of(arguments));
+  const PluginFile& file = registry.find(kind, arguments.subject.substr(slash + 1), "ditto plugins show");
+  print_plugin(file, options_of(registry, file), arguments);
+}
+
+void verify(const Arguments& arguments) {
+  Registry registry({{arguments.subject, "ditto plugins verify"}});
+  for (const PluginFile& file : registry.files()) {
+    if (!file.refusal.empty()) throw Error(ErrorKind::plugin, file.path, file.refusal);
+    const auto options = options_of(registry, file);
+    if (arguments.json) {
+      print_plugin(file, options, arguments);
+    } else {
+      std::cout << file.path << ": " << plugin_name(file.kind, file.id) << " " << file.version << " fits and opens; "
+                << options.size() << (options.size() == 1 ? " option\n" : " options\n");
+    }
+  }
+}
+
+void add(CLI::App& parent, const std::string& name, const std::string& help, const std::string& subject,
+         const std::string& example, void (*run)(const Arguments&)) {
+  auto* command = parent.add_subcommand(name, help);
+  auto arguments = std::make_shared<Arguments>();
+  if (!subject.empty()) command->add_option(subject, arguments->subject, "what to look at")->required();
+  if (name != "verify")
+    command->add_option("--path", arguments->folders, "a further folder to search, before all others")
+        ->allow_extra_args(false);
+  command->add_flag("--json", arguments->json, "print JSON, for programs");
+  command->footer("Example: ditto plugins " + example);
+  command->callback([arguments, run] { run(*arguments); });
+}
+
+}  // namespace
+
+void add_plugins_commands(CLI::App& app) {
+  auto* plugins = app.add_subcommand("plugins", "List plugins, show one's options, or check a library");
+  plugins->require_subcommand(1);
+  add(*plugins, "list", "List every library found, and why one is refused; opens none", "", "list --json", list);
+  add(*plugins, "show", "Open a plugin and show its options", "KIND/ID", "show model/dit", show);
+  add(*plugins, "verify", "Say whether a library fits this ditto, and open it", "PATH",
+      "verify build/lib/ditto/plugins/models/libtiny.so", verify);
+}
+
+}  // namespace ditto

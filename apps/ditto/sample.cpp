@@ -1,0 +1,186 @@
+// ditto sample RUN|CHECKPOINT --out DIR
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "apps/ditto/commands.h"
+#include "apps/ditto/numbers.h"
+#include "core/checkpoint/tensor_file.h"
+#include "core/dist/local_ranks.h"
+#include "core/report/grid.h"
+#include "core/report/progress.h"
+#include "core/sample/generate.h"
+#include "core/sample/load.h"
+#include "core/train/launch.h"
+
+namespace ditto {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Arguments {
+  std::string from, out, classes, seeds = "0-15", sampler, noise, save_latents, weights = "ema", progress = "auto";
+  std::vector<std::string> sets;
+  int64_t batch = 16;
+  std::optional<int64_t> steps;
+  std::optional<double> guidance;
+  std::string guidance_channels;
+  int local_ranks = 0;
+};
+
+// The command line's words as the recipe's.
+std::vector<std::string> sets_of(const Arguments& a) {
+  std::vector<std::string> sets;
+  if (!a.sampler.empty()) sets.push_back("sampler.plugin=" + a.sampler);
+  if (a.steps) sets.push_back(fmt::format("sampler.steps={}", *a.steps));
+  if (a.guidance) sets.push_back(fmt::format("sampler.guidance={}", to_text(OptionValue(*a.guidance))));
+  if (!a.guidance_channels.empty()) sets.push_back("sampler.guidance_channels=\"" + a.guidance_channels + "\"");
+  sets.insert(sets.end(), a.sets.begin(), a.sets.end());
+  return sets;
+}
+
+std::vector<SampleRequest> requests_of(const Arguments& a, const ModelSpec& spec) {
+  auto classes = a.classes.empty() ? std::vector<int64_t>{} : number_list(a.classes, "--classes");
+  if (!classes.empty() && spec.classes == 0)
+    throw Error(ErrorKind::config, "--classes " + a.classes, "this model has no classes", "leave --classes out");
+  for (const int64_t label : classes)
+    if (label >= spec.classes)
+      throw Error(ErrorKind::config, "--classes " + a.classes, fmt::format("{} is not a class of this model", label),
+                  fmt::format("its classes are 0 to {}", spec.classes - 1));
+  if (classes.empty())
+    for (int64_t i = 0; i < std::max<int64_t>(1, spec.classes); ++i) classes.push_back(i);
+  std::vector<SampleRequest> requests;
+  for (const int64_t seed : number_list(a.seeds, "--seeds"))
+    requests.push_back({seed, classes[requests.size() % classes.size()]});
+  return requests;
+}
+
+torch::Tensor read_noise(const std::string& path, size_t count, const ModelSpec& spec) {
+  const auto tensors = read_tensors(path);
+  const auto it = tensors.find("noise");
+  if (it == tensors.end())
+    throw Error(ErrorKind::data, path, "has no tensor \"noise\"", "name it so, with shape [n, C, H, W]");
+  auto expected = spec.x;
+  expected.insert(expected.begin(), static_cast<int64_t>(count));
+  if (it->second.sizes() != at::IntArrayRef(expected))
+    throw Error(ErrorKind::data, path, fmt::format("noise is {}", to_text(OptionValue(it->second.sizes().vec()))),
+                fmt::format("expected {}: one start for each seed", to_text(OptionValue(expected))));
+  return it->second;
+}
+
+nlohmann::json settings_of(const SavedModel& saved, const Arguments& a, const SampleRequest& request) {
+  nlohmann::json settings{{"seed", request.seed},
+                          {"checkpoint", fs::path(saved.path).filename().string()},
+                          {"run", saved.recipe.run.name},
+                          {"step", saved.step},
+                          {"weights", saved.has_ema ? a.weights : "weights"},
+                          {"sampler", saved.recipe.sampler.plugin},
+                          {"steps", saved.recipe.sampler_steps},
+                          {"guidance", saved.recipe.guidance},
+                          {"guidance_channels", saved.recipe.guidance_channels},
+                          {"precision", saved.recipe.run.precision},
+                          {"batch", a.batch}};
+  if (saved.spec.classes > 0) settings["class"] = request.label;
+  if (!a.noise.empty()) settings["noise"] = fs::path(a.noise).filename().string();
+  return settings;
+}
+
+void write_pictures(const std::vector<formats::Picture>& pictures, const std::vector<SampleRequest>& requests,
+                    const SavedModel& saved, const Arguments& a) {
+  std::ofstream list(fs::path(a.out) / "samples.jsonl");
+  for (size_t i = 0; i < pictures.size(); ++i) {
+    auto settings = settings_of(saved, a, requests[i]);
+    const auto file = fmt::format("{:06}.png", requests[i].seed);
+    formats::write_png((fs::path(a.out) / file).string(), pictures[i], report::settings_text(settings.dump()));
+    settings["file"] = file;
+    list << settings.dump() << '\n';
+  }
+  report::SheetOptions sheet;
+  sheet.columns = saved.spec.classes > 0 && saved.spec.classes <= 20 ? static_cast<int>(saved.spec.classes) : 0;
+  formats::write_png((fs::path(a.out) / "grid.png").string(), report::make_sheet(pictures, sheet));
+  if (!list.flush())
+    throw Error(ErrorKind::data, a.out + "/samples.jsonl", "could not be written", "is the disk full?");
+}
+
+int sample(const Arguments& a, const CommandLine& line) {
+  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  auto saved = open_saved(a.from, sets_of(a));
+  const auto requests = requests_of(a, saved.spec);
+  const auto rank = rank_info();
+  set_threads(saved.recipe, rank);
+  Registry registry(plugin_folders(search_folders(saved.recipe)));
+  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
+  AssemblyParts parts;
+  parts.sampler = true;
+  parts.spec = saved.spec;
+  Assembly assembly(saved.recipe, registry, mesh, parts, {});
+  checkpoint::load_weights(saved.path, assembly.layout,
+                           a.weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+
+  GenerateOptions options;
+  options.steps = saved.recipe.sampler_steps;
+  options.guidance = saved.recipe.guidance;
+  options.guidance_channels = saved.recipe.guidance_channels;
+  options.batch = a.batch;
+  if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.spec);
+  std::unique_ptr<report::Progress> progress;
+  if (mesh.rank() == 0) {
+    report::ProgressOptions look;
+    look.style = report::progress_style(a.progress);
+    look.unit = "picture";
+    progress = std::make_unique<report::Progress>(static_cast<int64_t>(requests.size()), look);
+    options.progress = [&](int64_t done, int64_t) {
+      report::ProgressState state;
+      state.done = std::min<int64_t>(done * mesh.data_ranks(), static_cast<int64_t>(requests.size()));
+      progress->update(state);
+    };
+  }
+  const auto latents = generate(assembly, requests, options);
+  if (mesh.rank() != 0) return 0;
+  progress->finish();
+  fs::create_directories(a.out);
+  write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
+  if (!a.save_latents.empty()) write_tensors(a.save_latents, {{"latents", latents.cpu()}});
+  fmt::print("{} pictures, and all of them in {}\n", requests.size(), (fs::path(a.out) / "grid.png").string());
+  return 0;
+}
+
+}  // namespace
+
+void add_sample_command(CLI::App& app, CommandLine& line) {
+  auto* command = app.add_subcommand("sample", "Make pictures from a trained model");
+  auto a = std::make_shared<Arguments>();
+  command->add_option("from", a->from, "a run's folder, or a checkpoint")->required();
+  command->add_option("--out", a->out, "folder for the pictures")->required();
+  command->add_option("--classes", a->classes,
+                      "classes, as 0,3,7 or 0-9: the i-th picture is of class i modulo their count; default: all");
+  command->add_option("--seeds", a->seeds, "seeds, as 5,7 or 0-99: one picture each")->capture_default_str();
+  command->add_option("--sampler", a->sampler, "another sampler than the recipe's");
+  command->add_option("--steps", a->steps, "steps from noise to data")->check(CLI::PositiveNumber);
+  command->add_option("--guidance", a->guidance, "guidance scale; 1: none")->check(CLI::NonNegativeNumber);
+  command->add_option("--guidance-channels", a->guidance_channels, "all, or 3 as in DiT's published samples")
+      ->check(CLI::IsMember({"all", "3"}));
+  command->add_option("--batch", a->batch, "pictures made at once; equal batches give equal bits")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--weights", a->weights, "ema (if there is one) or weights")
+      ->check(CLI::IsMember({"ema", "weights"}))
+      ->capture_default_str();
+  command->add_option("--noise", a->noise,
+                      "safetensors file with a tensor \"noise\" [n, C, H, W] to start from, one a picture");
+  command->add_option("--save-latents", a->save_latents,
+                      "write the samples before decoding to this safetensors file, as \"latents\"");
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
+  command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
+      ->check(CLI::PositiveNumber);
+  command->add_option("--progress", a->progress, "auto, bar, plain or none")->capture_default_str();
+  command->footer("Example: ditto sample runs/digits --out samples --classes 0-9 --seeds 0-99 --guidance 2");
+  command->callback([a, &line] { line.exit_code = sample(*a, line); });
+}
+
+}  // namespace ditto

@@ -1,0 +1,34 @@
+#include "core/sample/load.h"
+
+#include <algorithm>
+
+namespace ditto {
+
+namespace {
+
+// What was said of ranks belongs to the run that trained.
+std::string without_ranks(const std::string& recipe_toml, const std::string& name) {
+  auto tree = formats::parse_toml(recipe_toml, name);
+  tree.erase("parallel");
+  return formats::render_toml(tree);
+}
+
+}  // namespace
+
+SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets) {
+  SavedModel saved;
+  saved.path = *checkpoint::resolve(path).path;
+  const auto info = checkpoint::describe(saved.path);
+  saved.recipe =
+      Recipe::parse(without_ranks(info.recipe_toml, saved.path + "/recipe.toml"), saved.path + "/recipe.toml", sets);
+  const auto spec = info.extra.find("model_spec");
+  if (spec == info.extra.end())
+    throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",
+                "it was written by something else than ditto");
+  saved.spec = model_spec(spec->second, saved.path);
+  saved.step = info.step;
+  saved.has_ema = info.has_ema();
+  return saved;
+}
+
+}  // namespace ditto

@@ -1,0 +1,25 @@
+// A model as a checkpoint holds it, ready to run.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/train/assembly.h"
+
+namespace ditto {
+
+// The recipe a checkpoint was made with, for another use: its layout of ranks is forgotten (`sets` may give one), and
+// so is what a training run writes.
+struct SavedModel {
+  Recipe recipe;
+  ModelSpec spec;
+  std::string path;  // of the checkpoint
+  int64_t step = 0;
+  bool has_ema = false;
+};
+// `path`: a run, its checkpoints folder, or a checkpoint. Throws Error(checkpoint) or Error(config).
+SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets);
+
+}  // namespace ditto

@@ -1,0 +1,42 @@
+// The contract tests: what the host relies on, checked on one plugin. Each opens the library at `path`, makes the
+// component with `options`, and reports on every promise of its interface. All numbers are made from names: two runs
+// find the same.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <ditto/data.h>
+#include <ditto/encoder.h>
+#include <ditto/kernels.h>
+#include <ditto/model.h>
+#include <ditto/optimizer.h>
+#include <ditto/sampler.h>
+#include <ditto/scheduler.h>
+#include <ditto/testing/open.h>
+#include <ditto/testing/report.h>
+
+namespace ditto::testing {
+
+struct ModelChecks {
+  // Parameters whose gradient is zero by the model's mathematics (a key bias without a norm of keys): full names.
+  std::vector<std::string> without_gradient;
+  // Changes the batch that was made from Model::spec, where that says too little (an index with a range of its own).
+  std::function<void(Batch&)> adjust;
+  double bf16_tolerance = 0.1;  // largest error in bf16 over the largest number of the prediction
+};
+// Sizes small enough for a second on one core: the checks run the model some dozens of times in fp64.
+Report check_model(const std::string& path, const ModelSpec& spec, const OptionValues& options = {},
+                   const ModelChecks& extra = {});
+
+Report check_scheduler(const std::string& path, const OptionValues& options = {});
+Report check_sampler(const std::string& path, const OptionValues& options = {});
+Report check_optimizer(const std::string& path, const OptionValues& options = {});
+// Every row on every case of its op, in each dtype and on each device where it says that it can.
+Report check_kernels(const std::string& path, const OptionValues& options = {});
+// `folder`: relative paths in the options are relative to it.
+Report check_source(const std::string& path, const OptionValues& options = {}, const std::string& folder = ".");
+Report check_encoder(const std::string& path, const std::vector<TensorSpec>& data, const OptionValues& options = {});
+
+}  // namespace ditto::testing

@@ -1,0 +1,282 @@
+// The promises of a model.
+#include <algorithm>
+#include <set>
+
+#include <ditto/testing/checks.h>
+
+#include "model_run.h"
+#include "numbers.h"
+
+namespace ditto::testing {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr int64_t kSamples = 3;
+constexpr double kRounding = 1e-9;  // in fp64, where only the order of sums may differ
+
+class ModelTest {
+ public:
+  ModelTest(const std::string& path, const ModelSpec& spec, const OptionValues& options, const ModelChecks& extra)
+      : path_(path), spec_(spec), options_(options), extra_(extra) {}
+
+  Report run() {
+    Report report("model " + path_);
+    report.check("it can be made", [&] { return model_ = make<Model>(path_, options_, spec_), std::string(); });
+    if (!model_) return report;
+    report.check("every parameter belongs to one unit, and every block has some", [&] { return units(); });
+    report.check("its initial values are finite and depend on the seed alone", [&] { return initial(); });
+    report.check("the prediction is [B, out_channels, …] and finite", [&] { return shape(); });
+    report.check("two runs give the same bits", [&] { return repeat(); });
+    report.check("a block is a pure function", [&] { return pure(); });
+    report.check("a sample alone gives what it gives in a batch", [&] { return slices(); });
+    report.check("every parameter has a gradient that is not zero", [&] { return gradients(); });
+    report.check("gradients are those of finite differences", [&] { return differences(); });
+    report.check("bf16 stays near fp32, and its gradients are fp32", [&] { return half_precision(); });
+    if (model_->token_local())
+      report.check("blocks mix tokens through ctx.attention alone", [&] { return token_local(); });
+    else
+      report.skip("blocks mix tokens through ctx.attention alone", "token_local() is false");
+    report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });
+    report.check("without condition, all conditions are equal", [&] { return null_condition(); });
+    report.check("flops is positive and grows with the batch", [&] { return flops(); });
+    for (const auto& format : model_->foreign_formats())
+      report.check("checkpoint format \"" + format + "\" covers every parameter", [&] { return foreign(format); });
+    return report;
+  }
+
+ private:
+  Batch batch(at::ScalarType dtype, int64_t samples = kSamples) const {
+    Batch made = make_batch(*model_, spec_, samples, dtype);
+    if (extra_.adjust) extra_.adjust(made);
+    return made;
+  }
+
+  std::string units() const {
+    std::set<int64_t> blocks;
+    for (const auto& [name, unit] : model_->units()) {
+      if (unit.kind != Unit::Kind::block) continue;
+      if (unit.block >= model_->depth()) return name + " is in block " + std::to_string(unit.block) + ", depth() is less";
+      blocks.insert(unit.block);
+    }
+    for (int64_t i = 0; i < model_->depth(); ++i)
+      if (!blocks.count(i)) return "block " + std::to_string(i) + " has no parameters";
+    return {};
+  }
+
+  std::string initial() const {
+    const auto other = make<Model>(path_, options_, spec_);
+    initialise(*model_, Random(7));
+    initialise(*other, Random(7));
+    const auto theirs = other->named_parameters();
+    for (const auto& item : model_->named_parameters()) {
+      if (const auto problem = not_finite(item.value()); !problem.empty()) return item.key() + " " + problem;
+      if (!item.value().equal(theirs[item.key()])) return item.key() + " differs between two models of one seed";
+    }
+    return {};
+  }
+
+  std::string shape() const {
+    fill(*model_, at::kFloat);
+    auto ctx = context(at::kFloat);
+    const Tensor found = predict(*model_, batch(at::kFloat), ctx);
+    std::vector<int64_t> expected = spec_.x;
+    expected[0] = spec_.out_channels;
+    expected.insert(expected.begin(), kSamples);
+    if (found.sizes() != at::IntArrayRef(expected))
+      return "it is " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
+    return not_finite(found);
+  }
+
+  std::string repeat() const {
+    fill(*model_, at::kFloat);
+    auto ctx = context(at::kFloat);
+    const Batch in = batch(at::kFloat);
+    return difference(predict(*model_, in, ctx), predict(*model_, in, ctx), 0);
+  }
+
+  std::string pure() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    Stream stream = begin(*model_, batch(at::kDouble), ctx);
+    for (int64_t i = 0; i < model_->depth(); ++i) {
+      Stream given = stream;
+      std::vector<Tensor> before;
+      for (const Field& field : given.fields()) before.push_back(field.tensor->clone());
+      Stream first = model_->run_block(i, stream, ctx), second = model_->run_block(i, stream, ctx);
+      const auto after = given.fields();
+      for (size_t f = 0; f < after.size(); ++f)
+        if (!after[f].tensor->equal(before[f])) return "block " + std::to_string(i) + " writes to its input " + after[f].name;
+      const auto a = first.fields(), b = second.fields();
+      for (size_t f = 0; f < a.size(); ++f)
+        if (!a[f].tensor->equal(*b[f].tensor)) return "block " + std::to_string(i) + ": two runs differ in " + a[f].name;
+      stream = std::move(first);
+    }
+    return {};
+  }
+
+  std::string slices() const {
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    const Batch in = batch(at::kDouble);
+    const Tensor whole = predict(*model_, in, ctx);
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const auto problem = difference(predict(*model_, in.slice(i, i + 1), ctx), whole.slice(0, i, i + 1), kRounding);
+      if (!problem.empty()) return "sample " + std::to_string(i) + " " + problem;
+    }
+    return {};
+  }
+
+  // sum(prediction * some numbers): a loss with a gradient everywhere.
+  Tensor loss(const Batch& in, Context& ctx) const {
+    const Tensor prediction = predict(*model_, in, ctx);
+    return (prediction.to(at::kDouble) * normal("gradient", prediction.sizes().vec())).sum();
+  }
+
+  std::string gradients() const {
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    model_->zero_grad();
+    loss(batch(at::kDouble), ctx).backward();
+    const auto& without = extra_.without_gradient;
+    for (const auto& item : model_->named_parameters()) {
+      if (!item.value().requires_grad()) continue;
+      if (std::find(without.begin(), without.end(), item.key()) != without.end()) continue;
+      const Tensor grad = item.value().grad();
+      if (const auto problem = not_finite(grad); !problem.empty()) return "the gradient of " + item.key() + " " + problem;
+      if (grad.abs().max().item<double>() == 0) return "the gradient of " + item.key() + " is zero";
+    }
+    return {};
+  }
+
+  // The steepest number of each of some parameters, spread over the whole model.
+  std::string differences() const {
+    const Batch in = batch(at::kDouble);
+    auto ctx = context(at::kDouble);
+    const auto parameters = model_->named_parameters().pairs();
+    const size_t stride = std::max<size_t>(1, parameters.size() / 16);
+    for (size_t i = 0; i < parameters.size(); i += stride) {
+      const auto& [name, tensor] = parameters[i];
+      if (!tensor.requires_grad() || !tensor.grad().defined()) continue;
+      const int64_t at = tensor.grad().abs().argmax().item<int64_t>();
+      const double expected = tensor.grad().view({-1})[at].item<double>();
+      const double found = slope(tensor, at, in, ctx);
+      if (std::abs(found - expected) > 1e-6 + 1e-4 * std::abs(expected))
+        return name + " at " + std::to_string(at) + ": the difference quotient is " + text(found) + ", the gradient " +
+               text(expected);
+    }
+    return {};
+  }
+
+  double slope(const Tensor& tensor, int64_t at, const Batch& in, Context& ctx) const {
+    torch::NoGradGuard no_grad;
+    constexpr double kStep = 1e-5;
+    Tensor number = tensor.view({-1})[at];
+    const double value = number.item<double>();
+    number.fill_(value + kStep);
+    const double above = loss(in, ctx).item<double>();
+    number.fill_(value - kStep);
+    const double below = loss(in, ctx).item<double>();
+    number.fill_(value);
+    return (above - below) / (2 * kStep);
+  }
+
+  std::string half_precision() const {
+    fill(*model_, at::kFloat);
+    auto full = context(at::kFloat), half = context(at::kBFloat16);
+    const Batch in = batch(at::kFloat);
+    const Tensor expected = predict(*model_, in, full);
+    const Tensor found = predict(*model_, in, half);
+    if (const double error = error_of(found, expected); !(error <= extra_.bf16_tolerance))
+      return "it differs by " + text(error) + " of the largest number, allowed are " + text(extra_.bf16_tolerance);
+    model_->zero_grad();
+    loss(in, half).backward();
+    for (const auto& item : model_->named_parameters())
+      if (item.value().grad().defined() && item.value().grad().scalar_type() != at::kFloat)
+        return "the gradient of " + item.key() + " is " + c10::toString(item.value().grad().scalar_type());
+    return {};
+  }
+
+  std::string token_local() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    const Batch in = batch(at::kDouble);
+    const Tensor whole = predict(*model_, in, ctx);
+    return difference(predict_cut(*model_, in, ctx), whole, kRounding);
+  }
+
+  std::string dropped() const {
+    const Batch in = batch(at::kFloat);
+    Tensor which = torch::zeros({kSamples}, at::kBool);
+    which[1] = true;
+    const Batch out = model_->without_condition(in, which);
+    for (const auto& [name, before] : in.tensors) {
+      if (!out.has(name)) return "\"" + name + "\" is gone";
+      const Tensor& after = out.at(name);
+      if (after.sizes() != before.sizes() || after.scalar_type() != before.scalar_type())
+        return "\"" + name + "\" has another shape or dtype";
+      if ((name == "x" || name == "t") && !after.equal(before)) return "\"" + name + "\" is no condition, and was changed";
+      for (const int64_t kept : {0, 2})
+        if (!after[kept].equal(before[kept])) return "\"" + name + "\" was changed for a sample that keeps its condition";
+    }
+    return {};
+  }
+
+  std::string null_condition() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    Batch in = batch(at::kDouble);
+    for (const char* name : {"x", "t"})
+      if (in.has(name)) in[name] = in.at(name).slice(0, 0, 1).expand_as(in.at(name)).contiguous();
+    const Tensor out = predict(*model_, model_->without_condition(in, torch::ones({kSamples}, at::kBool)), ctx);
+    return difference(out.slice(0, 1, 2), out.slice(0, 0, 1), kRounding);
+  }
+
+  std::string flops() const {
+    const double one = model_->flops(batch(at::kFloat, 1)), three = model_->flops(batch(at::kFloat, 3));
+    if (!(one > 0)) return "it is " + text(one);
+    return three >= 2 * one ? "" : "one sample has " + text(one) + ", three have " + text(three);
+  }
+
+  std::string foreign(const std::string& format) const {
+    const ForeignFormat names = model_->foreign(format);
+    auto parameters = model_->named_parameters();
+    std::set<std::string> ours, theirs;
+    for (const auto& entry : names.tensors) {
+      const Tensor* tensor = parameters.find(entry.ours);
+      if (!tensor) return "there is no parameter " + entry.ours;
+      if (!ours.insert(entry.ours).second) return entry.ours + " is there twice";
+      if (entry.theirs.empty()) return entry.ours + " comes from nothing";
+      for (const auto& name : entry.theirs)
+        if (!theirs.insert(name).second) return "their " + name + " is there twice";
+      const auto count = static_cast<int64_t>(entry.theirs.size());
+      if (!entry.shape.empty() && c10::multiply_integers(entry.shape) * count != tensor->numel())
+        return "their " + entry.theirs[0] + " has another number of values than " + entry.ours;
+      if (tensor->size(0) % count != 0) return "the rows of " + entry.ours + " are not divided by " + std::to_string(count);
+    }
+    for (const auto& item : parameters)
+      if (!ours.count(item.key())) return item.key() + " is not in it";
+    for (const auto& [copy, original] : names.copies)
+      if (!theirs.count(original)) return "copy " + copy + " is of " + original + ", which is not in it";
+    return {};
+  }
+
+  std::string path_;
+  ModelSpec spec_;
+  OptionValues options_;
+  ModelChecks extra_;
+  std::shared_ptr<Model> model_;
+};
+
+}  // namespace
+
+Report check_model(const std::string& path, const ModelSpec& spec, const OptionValues& options,
+                   const ModelChecks& extra) {
+  return ModelTest(path, spec, options, extra).run();
+}
+
+}  // namespace ditto::testing

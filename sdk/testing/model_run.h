@@ -1,0 +1,30 @@
+// A model as the host runs it, on one device.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <torch/torch.h>
+
+#include <ditto/model.h>
+
+namespace ditto::testing {
+
+// A context that works in `dtype`, with reference kernels.
+Context context(at::ScalarType dtype);
+
+// Moves the model to `dtype` and gives every parameter numbers other than zero, made from its name.
+void fill(Model& model, at::ScalarType dtype);
+
+// `samples` samples for the model's inputs, floating inputs in `dtype`. Labels go round; texts have six tokens.
+Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at::ScalarType dtype);
+
+Stream begin(Model& model, const Batch& batch, Context& ctx);
+torch::Tensor predict(Model& model, const Batch& batch, Context& ctx);
+
+// The prediction when the tokens are cut in two between `tokens` and `head`, and attention alone sees all of them.
+// Throws std::runtime_error if a half asks attention for other queries, keys or values than the whole did.
+torch::Tensor predict_cut(Model& model, const Batch& batch, Context& ctx);
+
+}  // namespace ditto::testing

@@ -1,0 +1,62 @@
+#include "numbers.h"
+
+#include <limits>
+
+#include <fmt/format.h>
+
+#include <ditto/random.h>
+
+namespace ditto::testing {
+
+using torch::Tensor;
+
+namespace {
+
+int64_t id_of(const std::string& name) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;  // FNV-1a
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001B3ull;
+  return static_cast<int64_t>(hash);
+}
+
+}  // namespace
+
+Tensor normal(const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype) {
+  const int64_t id[] = {id_of(name)};
+  return Random(1).normal(Purpose::validation, id, shape, at::kDouble).squeeze(0).to(dtype);
+}
+
+Tensor uniform(const std::string& name, const std::vector<int64_t>& shape) {
+  const int64_t id[] = {id_of(name)};
+  return Random(1).uniform(Purpose::validation, id, shape).squeeze(0);
+}
+
+double error_of(const Tensor& found, const Tensor& expected) {
+  torch::NoGradGuard no_grad;
+  const auto a = found.detach().to(at::kCPU, at::kDouble), b = expected.detach().to(at::kCPU, at::kDouble);
+  if (a.numel() == 0) return 0;
+  const double most = b.abs().max().item<double>();
+  const double error = (a - b).abs().max().item<double>() / (most > 0 ? most : 1);
+  return std::isfinite(error) ? error : std::numeric_limits<double>::infinity();
+}
+
+std::string difference(const Tensor& found, const Tensor& expected, double tolerance) {
+  if (!found.defined() || !expected.defined()) return found.defined() == expected.defined() ? "" : "one is undefined";
+  if (found.sizes() != expected.sizes())
+    return "the shape is " + shape_text(found.sizes()) + ", expected " + shape_text(expected.sizes());
+  if (tolerance == 0 && found.equal(expected)) return {};
+  const double error = error_of(found, expected);
+  if (tolerance > 0 && error <= tolerance) return {};
+  return "differs by " + text(error) + " of the largest number" +
+         (tolerance > 0 ? ", allowed are " + text(tolerance) : ", expected the same bits");
+}
+
+std::string not_finite(const Tensor& found) {
+  if (!found.defined()) return "is undefined";
+  return torch::isfinite(found).all().item<bool>() ? "" : "has numbers that are not finite";
+}
+
+std::string text(double value) { return fmt::format("{:.3g}", value); }
+
+std::string shape_text(at::IntArrayRef shape) { return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", ")); }
+
+}  // namespace ditto::testing

@@ -1,0 +1,25 @@
+// Numbers for the contract tests: made from names, and compared.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <torch/torch.h>
+
+namespace ditto::testing {
+
+// Standard normal (or uniform in (0, 1)) numbers that depend on the name and the shape alone.
+torch::Tensor normal(const std::string& name, const std::vector<int64_t>& shape, at::ScalarType dtype = at::kDouble);
+torch::Tensor uniform(const std::string& name, const std::vector<int64_t>& shape);
+
+// The largest difference over the largest number of `expected`; infinite where one is not finite.
+double error_of(const torch::Tensor& found, const torch::Tensor& expected);
+// What is wrong if the error is over `tolerance`, or shapes or dtypes differ; else empty. Tolerance 0: the same bits.
+std::string difference(const torch::Tensor& found, const torch::Tensor& expected, double tolerance);
+// What is wrong if a number is not finite; else empty.
+std::string not_finite(const torch::Tensor& found);
+
+std::string text(double value);
+std::string shape_text(at::IntArrayRef shape);
+
+}  // namespace ditto::testing

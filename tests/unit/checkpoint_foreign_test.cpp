@@ -1,0 +1,208 @@
+// Weights in other projects' files, in and out; the files were written by PyTorch and safetensors in Python
+// (tests/golden/checkpoint/make.py).
+#include "core/checkpoint/foreign.h"
+
+#include <doctest/doctest.h>
+
+#include <numeric>
+
+#include "core/checkpoint/tensor_file.h"
+#include "support/checkpoint_world.h"
+#include "support/files.h"
+
+namespace checkpoint = ditto::checkpoint;
+using checkpoint::Which;
+using ditto::ErrorKind;
+using ditto::Init;
+using torch::Tensor;
+using namespace ditto::test;
+
+namespace {
+
+std::string golden(const std::string& name) { return DITTO_SOURCE_DIR "/tests/golden/checkpoint/" + name; }
+
+// make.py's formula.
+Tensor value(const std::string& name, std::vector<int64_t> shape, double add = 0) {
+  const int64_t sum = std::accumulate(name.begin(), name.end(), int64_t{0});
+  int64_t count = 1;
+  for (const int64_t size : shape) count *= size;
+  return ((torch::arange(count) * 7 + sum).to(torch::kDouble) / 16 + add).to(torch::kFloat).view(shape);
+}
+
+Tensor positions() { return torch::sin(torch::arange(8, torch::kDouble)).to(torch::kFloat).view({1, 2, 4}); }
+
+// A fused projection, a patch embedding that is a convolution there, a table that is kept twice there.
+class SmallModel final : public ditto::Model {
+ public:
+  explicit SmallModel(int64_t rows = 5) {
+    patch = add<Table>(ditto::Unit::tokens, "patch", std::vector<int64_t>{4, 12}, std::vector<int64_t>{4});
+    qkv = add<Table>(ditto::Unit::head, "qkv", std::vector<int64_t>{12, 4});
+    table = add<Table>(ditto::Unit::condition, "table", std::vector<int64_t>{rows, 4});
+    format = {{{"patch.weight", {"proj.weight"}, {4, 3, 2, 2}},
+               {"patch.bias", {"proj.bias"}, {}},
+               {"qkv.weight", {"attn.q.weight", "attn.k.weight", "attn.v.weight"}, {}},
+               {"table.weight", {"blocks.0.emb.weight"}, {}}},
+              {{"blocks.1.emb.weight", "blocks.0.emb.weight"}},
+              {{"pos_embed", positions()}}};
+    for (auto& parameter : parameters()) parameter.detach().fill_(-1);
+  }
+  ditto::Conditioning condition(const ditto::Batch&, ditto::Context&) override { return {}; }
+  ditto::Stream tokens(const ditto::Batch&, ditto::Context&) override { return {}; }
+  int64_t depth() const override { return 0; }
+  ditto::Stream run_block(int64_t, ditto::Stream stream, ditto::Context&) override { return stream; }
+  Tensor head(const ditto::Stream& stream, ditto::Context&) override { return stream.x_BTD; }
+  std::vector<ditto::TensorSpec> spec() const override { return {}; }
+  double flops(const ditto::Batch&) const override { return 0; }
+  ditto::ForeignFormat foreign(const std::string& name) const override {
+    return name == "other" ? format : Model::foreign(name);
+  }
+  std::vector<std::string> foreign_formats() const override { return {"other"}; }
+
+  bool untouched() {
+    for (const auto& parameter : parameters())
+      if (!(parameter.detach() == -1).all().item<bool>()) return false;
+    return true;
+  }
+  // Equal to make.py's values plus `add`.
+  void check_values(double add) {
+    CHECK(torch::equal(patch->weight.detach(), value("proj.weight", {4, 12}, add)));
+    CHECK(torch::equal(patch->bias.detach(), value("proj.bias", {4}, add)));
+    const auto parts = qkv->weight.detach().chunk(3);
+    const char* names[] = {"attn.q.weight", "attn.k.weight", "attn.v.weight"};
+    for (size_t i = 0; i < 3; ++i) CHECK(torch::equal(parts[i], value(names[i], {4, 4}, add)));
+    CHECK(torch::equal(table->weight.detach(), value("blocks.0.emb.weight", {5, 4}, add)));
+  }
+
+  struct Table : ditto::Module {
+    explicit Table(std::vector<int64_t> shape, std::vector<int64_t> bias_shape = {})
+        : weight(parameter("weight", std::move(shape), Init::zeros())) {
+      if (!bias_shape.empty()) bias = parameter("bias", std::move(bias_shape), Init::zeros());
+    }
+    Tensor weight, bias;
+  };
+  std::shared_ptr<Table> patch, qkv, table;
+  ditto::ForeignFormat format;
+};
+
+ditto::NamedTensors foreign_tensors() { return ditto::read_tensors(golden("foreign.safetensors")); }
+
+// The error of importing these tensors; the model must stay as it was.
+std::string import_error(const ditto::NamedTensors& tensors) {
+  const TemporaryFolder folder;
+  ditto::write_tensors(folder / "x.safetensors", tensors);
+  SmallModel model;
+  const std::string error =
+      error_of(ErrorKind::checkpoint, [&] { checkpoint::import_weights(model, "other", folder / "x.safetensors"); });
+  CHECK(model.untouched());
+  CHECK(contains(error, folder / "x.safetensors"));
+  return error;
+}
+
+}  // namespace
+
+TEST_CASE("PyTorch's and safetensors' files come in with the same numbers, whatever their nesting") {
+  for (const char* file : {"foreign.safetensors", "foreign_flat.pt"}) {
+    SmallModel model;
+    CHECK(checkpoint::import_weights(model, "other", golden(file)).empty());
+    model.check_values(0);
+  }
+  SmallModel model;
+  CHECK(checkpoint::import_weights(model, "other", golden("foreign_nested.pt")) == "ema");
+  model.check_values(0.5);
+  CHECK(checkpoint::import_weights(model, "other", golden("foreign_nested.pt"), Which::weights) == "model");
+  model.check_values(0);
+  CHECK(checkpoint::import_weights(model, "other", golden("foreign_nested.pt"), Which::ema) == "ema");
+  model.check_values(0.5);
+}
+
+TEST_CASE("a wrapper's prefix and half precision come in") {
+  SmallModel model;
+  CHECK(checkpoint::import_weights(model, "other", golden("foreign_wrapped_half.pt")).empty());
+  CHECK(torch::equal(model.qkv->weight.detach().chunk(3)[1],
+                     value("attn.k.weight", {4, 4}).to(torch::kHalf).to(torch::kFloat)));
+}
+
+TEST_CASE("what goes out is what came in, bit for bit") {
+  const TemporaryFolder folder;
+  SmallModel model;
+  checkpoint::import_weights(model, "other", golden("foreign.safetensors"));
+  checkpoint::export_weights(model, "other", folder / "out.safetensors", {{"ditto_step", "600"}});
+  const auto out = ditto::read_tensors(folder / "out.safetensors"), in = foreign_tensors();
+  CHECK(out.size() == in.size());
+  for (const auto& [name, tensor] : in) {
+    REQUIRE(out.count(name) == 1);
+    CHECK(same_bits(out.at(name), tensor));
+  }
+  const auto file = ditto::formats::SafetensorsReader::open(folder / "out.safetensors");
+  CHECK(file.metadata().at("format") == "pt");
+  CHECK(file.metadata().at("ditto_step") == "600");
+}
+
+TEST_CASE("an imported model is a checkpoint like any other") {
+  const TemporaryFolder folder;
+  const auto first = std::make_shared<SmallModel>(), second = std::make_shared<SmallModel>();
+  SmallModel &model = *first, &again = *second;
+  checkpoint::import_weights(model, "other", golden("foreign_flat.pt"));
+  auto layout = ditto::Layout::of(model);
+  checkpoint::save_weights(folder / "c", layout, "[model]\n", {{"imported_from", "foreign_flat.pt"}});
+  CHECK(checkpoint::verify(folder / "c").empty());
+  auto other = ditto::Layout::of(again);
+  checkpoint::load_weights(*checkpoint::resolve(folder / "c").path, other, Which::ema_or_weights);
+  again.check_values(0);
+  CHECK(checkpoint::describe(folder / "c").recipe_toml == "[model]\n");
+}
+
+TEST_CASE("a file that is not this model's is refused by the names of its tensors") {
+  auto tensors = foreign_tensors();
+  tensors["attn.q.weight"] = torch::zeros({8, 4});
+  CHECK(contains(import_error(tensors), "tensor 'attn.q.weight' is [8, 4] there and [4, 4] here"));
+  tensors = foreign_tensors();
+  tensors.erase("attn.v.weight");
+  CHECK(contains(import_error(tensors), "tensor 'attn.v.weight' is missing"));
+  tensors = foreign_tensors();
+  tensors["attn.bias"] = torch::zeros({4});
+  CHECK(contains(import_error(tensors), "tensor 'attn.bias' has no place in this model"));
+  tensors = foreign_tensors();
+  tensors["blocks.1.emb.weight"][2][3] += 1e-3;
+  CHECK(contains(import_error(tensors), "tensor 'blocks.1.emb.weight' differs from 'blocks.0.emb.weight'"));
+  tensors = foreign_tensors();
+  tensors["pos_embed"][0][1][2] += 1e-3;
+  CHECK(contains(import_error(tensors), "tensor 'pos_embed' is a fixed table, and differs from this model's by 0.001"));
+  tensors["pos_embed"] = torch::full({1, 2, 4}, std::nan(""));
+  CHECK(contains(import_error(tensors), "tensor 'pos_embed' is a fixed table"));
+  CHECK(contains(import_error({{"proj.wieght", torch::zeros({4})}}), "(the nearest name is 'proj.wieght')"));
+  CHECK(contains(import_error({}), "it holds no tensors"));
+  tensors = {};
+  for (const char* name : {"proj.weight", "x1", "x2", "x3", "x4"}) tensors[name] = torch::zeros({4});
+  CHECK(contains(import_error(tensors), ", and 8 more"));
+}
+
+TEST_CASE("a set of weights that the file has not is refused") {
+  SmallModel model;
+  const auto error = [&](const std::string& file, Which which) {
+    return error_of(ErrorKind::checkpoint, [&] { checkpoint::import_weights(model, "other", file, which); });
+  };
+  CHECK(contains(error(golden("foreign_flat.pt"), Which::ema), "has no EMA in it"));
+  CHECK(contains(error(golden("make.py"), Which::weights), golden("make.py")));
+  CHECK(contains(error(golden("nowhere.pt"), Which::weights), "No such file"));
+  CHECK(model.untouched());
+}
+
+TEST_CASE("a format or a name map that does not fit the model is refused") {
+  const TemporaryFolder folder;
+  SmallModel model;
+  const auto plugin_error = [&] {
+    return error_of(ErrorKind::plugin, [&] { checkpoint::export_weights(model, "other", folder / "out.safetensors"); });
+  };
+  CHECK(contains(error_of(ErrorKind::config, [&] { checkpoint::export_weights(model, "nobody", folder / "out"); }),
+                 "it has: other"));
+  model.format.tensors.pop_back();
+  CHECK(contains(plugin_error(), "lacks 'table.weight'"));
+  model.format.tensors.push_back({"tabel.weight", {"x"}, {}});
+  CHECK(contains(plugin_error(), "names 'tabel.weight', which is no parameter"));
+  model.format.tensors.back() = {"qkv.weight", {"x"}, {}};
+  CHECK(contains(plugin_error(), "maps 'qkv.weight' to nothing, or twice"));
+  model.format.tensors.back() = {"table.weight", {"blocks.0.emb.weight"}, {3, 4}};
+  CHECK(contains(plugin_error(), "gives 'blocks.0.emb.weight' a shape that does not make 'table.weight' of [5, 4]"));
+  CHECK(!std::filesystem::exists(folder / "out.safetensors"));
+}

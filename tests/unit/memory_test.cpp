@@ -1,0 +1,67 @@
+#include "core/report/memory.h"
+
+#include <doctest/doctest.h>
+#include <torch/torch.h>
+
+#include <thread>
+
+#include "core/report/roofline.h"
+
+using namespace ditto::report;
+
+TEST_CASE("tensors are counted while a thread watches: now, at the peak, and after a reset") {
+  MemoryMeter meter;
+  const MemoryMeter::Watch watch(meter);
+  constexpr int64_t kBytes = 4 * 1000 * 1000;
+  auto one = torch::empty({1000, 1000});
+  { const auto two = torch::empty({1000, 1000}); }
+  CHECK(meter.current() == kBytes);
+  CHECK(meter.peak() == 2 * kBytes);
+  meter.reset_peak();
+  CHECK(meter.peak() == kBytes);
+  one.reset();
+  CHECK(meter.current() == 0);
+  CHECK(meter.peak() == kBytes);
+}
+
+TEST_CASE("backward is counted") {
+  MemoryMeter meter;
+  const MemoryMeter::Watch watch(meter);
+  const auto weight = torch::ones({512, 512}, torch::requires_grad());
+  weight.mul(2).square().sum().backward();
+  CHECK(meter.current() == 2 * 4 * 512 * 512);  // the weight and its gradient
+  CHECK(meter.peak() >= 4 * 4 * 512 * 512);
+}
+
+TEST_CASE("a thread that watches is counted, one that does not is not") {
+  MemoryMeter meter;
+  std::thread([] { torch::empty({1000}); }).join();
+  CHECK(meter.peak() == 0);
+  std::thread([&] {
+    const MemoryMeter::Watch watch(meter);
+    torch::empty({1000});
+  }).join();
+  CHECK(meter.peak() == 4000);
+  CHECK(meter.current() == 0);
+}
+
+TEST_CASE("measuring the matrix rate is not counted as the run's memory") {
+  MemoryMeter meter;
+  const MemoryMeter::Watch watch(meter);
+  const double rate = matmul_gflops(torch::kFloat, torch::kCPU, 0.01);
+  CHECK(rate > 0.1);
+  CHECK(rate < 1e6);
+  CHECK(meter.peak() < 1 << 20);
+}
+
+TEST_CASE("the share of the peak is unknown while either is") {
+  CHECK(model_flops_use(2.0, 4.0) == 0.5);
+  CHECK_FALSE(model_flops_use({}, 4.0));
+  CHECK_FALSE(model_flops_use(2.0, {}));
+  CHECK_FALSE(model_flops_use(2.0, 0.0));
+}
+
+TEST_CASE("resident memory is that of this process") {
+  CHECK(resident_bytes() > 1 << 20);
+  CHECK(peak_resident_bytes() >= resident_bytes() / 2);
+}

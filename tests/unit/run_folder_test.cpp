@@ -1,0 +1,90 @@
+#include "core/report/run_folder.h"
+
+#include <doctest/doctest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <memory>
+#include <regex>
+#include <thread>
+
+#include "support/files.h"
+
+using namespace ditto;
+using report::RunFolder;
+using test::read_text;
+
+TEST_CASE("a run's folder is made with its parents and its parts") {
+  const test::TemporaryFolder folder;
+  const RunFolder run(folder / "runs/a/");
+  CHECK(run.path() == folder / "runs/a");
+  CHECK(std::filesystem::is_directory(folder / "runs/a/samples"));
+  CHECK(std::filesystem::is_directory(run.checkpoints()));
+  CHECK(run.sample_file(600) == folder / "runs/a/samples/step_00000600.png");
+  CHECK_FALSE(run.has_recipe());
+}
+
+TEST_CASE("the recipe is replaced as a whole") {
+  const test::TemporaryFolder folder;
+  RunFolder run(folder / "a");
+  run.write_recipe("[run]\nname = \"one\"\n");
+  run.write_recipe("[run]\n");
+  CHECK(read_text(run.file("run.toml")) == "[run]\n");
+  CHECK(run.has_recipe());
+}
+
+TEST_CASE("every line of the log has a time, from every thread, and old lines stay") {
+  const test::TemporaryFolder folder;
+  RunFolder(folder / "a").log("first");
+  RunFolder run(folder / "a");
+  {
+    std::vector<std::jthread> threads;
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&] {
+        for (int j = 0; j < 100; ++j) run.log("one\ntwo");
+      });
+  }
+  std::istringstream text(read_text(run.file("log.txt")));
+  const std::regex form(R"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z (first|one|two))");
+  int lines = 0;
+  for (std::string line; std::getline(text, line); ++lines) CHECK_MESSAGE(std::regex_match(line, form), line);
+  CHECK(lines == 801);
+}
+
+TEST_CASE("a folder that a run holds is refused to another, with who holds it and what to do") {
+  const test::TemporaryFolder folder;
+  auto first = std::make_unique<RunFolder>(folder / "a");
+  const auto message = test::error_of(ErrorKind::config, [&] { RunFolder second(folder / "a"); });
+  CHECK(test::contains(message, "process " + std::to_string(::getpid()) + " on "));
+  CHECK(test::contains(message, "--set run.output="));
+  first.reset();
+  CHECK_NOTHROW(RunFolder(folder / "a"));
+}
+
+TEST_CASE("the lock goes with its process, even one that is killed") {
+  const test::TemporaryFolder folder;
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    RunFolder run(folder / "a");
+    (void)!::write(ready[1], "x", 1);
+    for (;;) ::pause();
+  }
+  char letter;
+  REQUIRE(::read(ready[0], &letter, 1) == 1);
+  CHECK(test::contains(test::error_of(ErrorKind::config, [&] { RunFolder mine(folder / "a"); }),
+                       "process " + std::to_string(child)));
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  CHECK_NOTHROW(RunFolder(folder / "a"));
+}
+
+TEST_CASE("a place that is no folder is an error with its path") {
+  const test::TemporaryFolder folder;
+  test::write_text(folder / "file", "x");
+  const auto message = test::error_of(ErrorKind::config, [&] { RunFolder run(folder / "file/a"); });
+  CHECK(test::contains(message, folder / "file/a"));
+  CHECK(test::contains(message, "run.output"));
+}
