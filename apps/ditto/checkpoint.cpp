@@ -48,7 +48,7 @@ void verify(const Arguments& a, int& exit_code) {
 void export_to(const Arguments& a) {
   auto saved = open_saved(a.path, a.sets);
   AssemblyParts parts;
-  parts.spec = saved.spec;
+  parts.saved = saved.shapes;
   Made made(saved.recipe, parts);
   const bool ema = a.weights != "weights" && saved.has_ema;
   checkpoint::load_weights(saved.path, made.assembly.layout, ema ? checkpoint::Which::ema : checkpoint::Which::weights);
@@ -70,7 +70,7 @@ void import_from(const Arguments& a) {
   if (a.weights == "weights") which = checkpoint::Which::weights;
   const auto set = checkpoint::import_weights(*made.assembly.model, a.format, a.path, which);
   auto extra = machine_record();
-  extra["model_spec"] = to_text(made.assembly.spec);
+  extra["shapes"] = to_text(made.assembly.shapes());
   checkpoint::save_weights(a.out, made.assembly.layout, formats::render_toml(made.recipe.resolved()), extra);
   fmt::print("{}{} as a checkpoint: {}\n", a.path, set.empty() ? "" : " (" + set + ")", a.out);
 }

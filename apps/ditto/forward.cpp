@@ -72,7 +72,7 @@ int forward(const Arguments& a, const CommandLine& line) {
     parts.data = true;
   } else {
     saved = open_saved(a.from, a.sets);
-    parts.spec = saved.spec;
+    parts.saved = saved.shapes;
   }
   const auto rank = rank_info();
   set_threads(saved.recipe, rank);

@@ -42,7 +42,7 @@ int run(int count, char** arguments) {
 int main(int count, char** arguments) {
   ditto::report::open_standard_streams();
   try {
-    return ditto::guarded("ditto", [&] { return run(count, arguments); });
+    return ditto::guarded("", [&] { return run(count, arguments); });
   } catch (const ditto::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_code();

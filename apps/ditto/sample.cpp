@@ -85,7 +85,7 @@ nlohmann::json settings_of(const SavedModel& saved, const Arguments& a, const Sa
                           {"guidance_channels", saved.recipe.guidance_channels},
                           {"precision", saved.recipe.run.precision},
                           {"batch", a.batch}};
-  if (saved.spec.classes > 0) settings["class"] = request.label;
+  if (saved.shapes.model.classes > 0) settings["class"] = request.label;
   if (!a.noise.empty()) settings["noise"] = fs::path(a.noise).filename().string();
   return settings;
 }
@@ -101,7 +101,9 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
     list << settings.dump() << '\n';
   }
   report::SheetOptions sheet;
-  sheet.columns = saved.spec.classes > 0 && saved.spec.classes <= 20 ? static_cast<int>(saved.spec.classes) : 0;
+  sheet.columns = saved.shapes.model.classes > 0 && saved.shapes.model.classes <= 20
+                      ? static_cast<int>(saved.shapes.model.classes)
+                      : 0;
   formats::write_png((fs::path(a.out) / "grid.png").string(), report::make_sheet(pictures, sheet));
   if (!list.flush())
     throw Error(ErrorKind::data, a.out + "/samples.jsonl", "could not be written", "is the disk full?");
@@ -110,14 +112,14 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
 int sample(const Arguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
   auto saved = open_saved(a.from, sets_of(a));
-  const auto requests = requests_of(a, saved.spec);
+  const auto requests = requests_of(a, saved.shapes.model);
   const auto rank = rank_info();
   set_threads(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
   AssemblyParts parts;
   parts.sampler = true;
-  parts.spec = saved.spec;
+  parts.saved = saved.shapes;
   Assembly assembly(saved.recipe, registry, mesh, parts, {});
   checkpoint::load_weights(saved.path, assembly.layout,
                            a.weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
@@ -127,7 +129,7 @@ int sample(const Arguments& a, const CommandLine& line) {
   options.guidance = saved.recipe.guidance;
   options.guidance_channels = saved.recipe.guidance_channels;
   options.batch = a.batch;
-  if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.spec);
+  if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.shapes.model);
   std::unique_ptr<report::Progress> progress;
   if (mesh.rank() == 0) {
     report::ProgressOptions look;

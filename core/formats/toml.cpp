@@ -9,6 +9,7 @@
 #define TOML_MAX_NESTED_VALUES 64
 // clang-format off: the order matters
 #include <cstdint>
+#include <cstdint>
 #include <toml++/impl/preprocessor.h>
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE

@@ -21,11 +21,11 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   const auto info = checkpoint::describe(saved.path);
   saved.recipe =
       Recipe::parse(without_ranks(info.recipe_toml, saved.path + "/recipe.toml"), saved.path + "/recipe.toml", sets);
-  const auto spec = info.extra.find("model_spec");
-  if (spec == info.extra.end())
+  const auto shapes = info.extra.find("shapes");
+  if (shapes == info.extra.end())
     throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",
                 "it was written by something else than ditto");
-  saved.spec = model_spec(spec->second, saved.path);
+  saved.shapes = saved_shapes(shapes->second, saved.path);
   saved.step = info.step;
   saved.has_ema = info.has_ema();
   return saved;

@@ -14,7 +14,7 @@ namespace ditto {
 // so is what a training run writes.
 struct SavedModel {
   Recipe recipe;
-  ModelSpec spec;
+  SavedShapes shapes;
   std::string path;  // of the checkpoint
   int64_t step = 0;
   bool has_ema = false;

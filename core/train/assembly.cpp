@@ -11,17 +11,33 @@ namespace ditto {
 
 using torch::Tensor;
 
-std::string to_text(const ModelSpec& spec) {
-  return nlohmann::json{
-      {"x", spec.x}, {"out_channels", spec.out_channels}, {"classes", spec.classes}, {"text_width", spec.text_width}}
+std::string to_text(const SavedShapes& shapes) {
+  auto data = nlohmann::json::array();
+  for (const auto& tensor : shapes.data)
+    data.push_back({{"name", tensor.name},
+                    {"dtype", static_cast<int>(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"range", tensor.range}});
+  const auto& m = shapes.model;
+  return nlohmann::json{{"x", m.x},
+                        {"out_channels", m.out_channels},
+                        {"classes", m.classes},
+                        {"text_width", m.text_width},
+                        {"data", data}}
       .dump();
 }
 
-ModelSpec model_spec(const std::string& text, const std::string& where) {
+SavedShapes saved_shapes(const std::string& text, const std::string& where) {
   const auto json = formats::parse_json(text, where, ErrorKind::checkpoint);
   try {
-    return {json.at("x").get<std::vector<int64_t>>(), json.at("out_channels").get<int64_t>(),
-            json.at("classes").get<int64_t>(), json.at("text_width").get<int64_t>()};
+    SavedShapes shapes{{json.at("x").get<std::vector<int64_t>>(), json.at("out_channels").get<int64_t>(),
+                        json.at("classes").get<int64_t>(), json.at("text_width").get<int64_t>()},
+                       {}};
+    for (const auto& tensor : json.at("data"))
+      shapes.data.push_back({tensor.at("name").get<std::string>(),
+                             static_cast<at::ScalarType>(tensor.at("dtype").get<int>()),
+                             tensor.at("shape").get<std::vector<int64_t>>(), tensor.at("range").get<std::string>()});
+    return shapes;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::checkpoint, where, std::string("the model's shapes cannot be read: ") + error.what());
   }
@@ -29,11 +45,14 @@ ModelSpec model_spec(const std::string& text, const std::string& where) {
 
 Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
     : recipe(recipe_), mesh(mesh_), registry_(registry), log_(std::move(log)) {
-  if (parts.spec) spec = *parts.spec;
+  if (parts.saved) {
+    spec = parts.saved->model;
+    data_spec_ = parts.saved->data;
+  }
   if (parts.data) open_data();
   if (parts.data || recipe.image_encoder) make_encoders();
   if (recipe.scheduler) scheduler = make<Scheduler>("scheduler", recipe.scheduler, {});
-  if (!parts.spec && scheduler) spec.out_channels = scheduler->out_channels(spec.x.at(0));
+  if (!parts.saved && scheduler) spec.out_channels = scheduler->out_channels(spec.x.at(0));
   make_table();
   make_model();
   if (parts.objective) {
@@ -80,7 +99,7 @@ void Assembly::open_data() {
 void Assembly::make_encoders() {
   require(recipe.image_encoder, "encoder.image");
   Encoder::Needs needs;
-  if (train_data) needs.data = train_data->spec();
+  needs.data = data_spec_;
   encoders.push_back(make<Encoder>("encoder.image", recipe.image_encoder, needs));
   if (recipe.text_encoder) encoders.push_back(make<Encoder>("encoder.text", recipe.text_encoder, needs));
   if (!train_data) return;

@@ -19,17 +19,22 @@ namespace ditto {
 
 using Log = std::function<void(const std::string&)>;
 
+// What a checkpoint keeps of the data a model was made for.
+struct SavedShapes {
+  ModelSpec model;
+  std::vector<TensorSpec> data;  // the source's
+};
+std::string to_text(const SavedShapes& shapes);
+SavedShapes saved_shapes(const std::string& text, const std::string& where);  // throws Error(checkpoint)
+
 // Which parts are wanted. A part that the recipe does not name is then an error that says so.
 struct AssemblyParts {
   bool data = false;       // sources; the model's shapes come from them
   bool objective = false;  // and what it needs
   bool sampler = false;
-  std::optional<ModelSpec> spec;  // the model's shapes, where no data is opened (from a checkpoint)
+  // Where no data is opened (from a checkpoint): the shapes of the data and of the model.
+  std::optional<SavedShapes> saved;
 };
-
-// A ModelSpec as text, for checkpoints; and back. Throws Error(checkpoint).
-std::string to_text(const ModelSpec& spec);
-ModelSpec model_spec(const std::string& text, const std::string& where);
 
 // Made on every rank alike. Throws Error(config) or Error(plugin) before anything runs.
 class Assembly {
@@ -45,7 +50,8 @@ class Assembly {
 
   Batch encode(Batch batch) const;                         // the encoders, in turn
   torch::Tensor decode(const torch::Tensor& clean) const;  // -> pictures in -1 … 1
-  int64_t parameters() const;                              // of the whole model, learned
+  SavedShapes shapes() const { return {spec, data_spec_}; }
+  int64_t parameters() const;  // of the whole model, learned
 
   Recipe& recipe;
   const Mesh& mesh;
@@ -73,6 +79,7 @@ class Assembly {
   void require(const Component& component, const std::string& section) const;
   void run_unit(const Unit& unit, UnitCall& call);
 
+  std::vector<TensorSpec> data_spec_;
   Registry& registry_;
   Log log_;
   UnitRun run_;                           // run_unit with the strategies' wraps

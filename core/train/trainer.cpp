@@ -157,7 +157,7 @@ checkpoint::TrainState Trainer::state() {
   state.extra["updates"] = std::to_string(training_->updates);
   state.extra["skipped_in_a_row"] = std::to_string(training_->skipped_in_a_row);
   state.extra["source"] = assembly_->train_data->fingerprint();
-  state.extra["model_spec"] = to_text(assembly_->spec);
+  state.extra["shapes"] = to_text(assembly_->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;
 }
@@ -183,7 +183,6 @@ void Trainer::loop() {
   }
   peak_tflops_ = recipe_.log.peak_tflops;
   training_->expect(step_);
-  if (step_ == 0) show_grid();
   while (step_ < recipe_.run.steps && !stopped_) {
     const auto began = std::chrono::steady_clock::now();
     const double waited = loader_->waited_s();

@@ -57,7 +57,8 @@ class ModelTest {
     std::set<int64_t> blocks;
     for (const auto& [name, unit] : model_->units()) {
       if (unit.kind != Unit::Kind::block) continue;
-      if (unit.block >= model_->depth()) return name + " is in block " + std::to_string(unit.block) + ", depth() is less";
+      if (unit.block >= model_->depth())
+        return name + " is in block " + std::to_string(unit.block) + ", depth() is less";
       blocks.insert(unit.block);
     }
     for (int64_t i = 0; i < model_->depth(); ++i)
@@ -108,10 +109,12 @@ class ModelTest {
       Stream first = model_->run_block(i, stream, ctx), second = model_->run_block(i, stream, ctx);
       const auto after = given.fields();
       for (size_t f = 0; f < after.size(); ++f)
-        if (!after[f].tensor->equal(before[f])) return "block " + std::to_string(i) + " writes to its input " + after[f].name;
+        if (!after[f].tensor->equal(before[f]))
+          return "block " + std::to_string(i) + " writes to its input " + after[f].name;
       const auto a = first.fields(), b = second.fields();
       for (size_t f = 0; f < a.size(); ++f)
-        if (!a[f].tensor->equal(*b[f].tensor)) return "block " + std::to_string(i) + ": two runs differ in " + a[f].name;
+        if (!a[f].tensor->equal(*b[f].tensor))
+          return "block " + std::to_string(i) + ": two runs differ in " + a[f].name;
       stream = std::move(first);
     }
     return {};
@@ -145,7 +148,8 @@ class ModelTest {
       if (!item.value().requires_grad()) continue;
       if (std::find(without.begin(), without.end(), item.key()) != without.end()) continue;
       const Tensor grad = item.value().grad();
-      if (const auto problem = not_finite(grad); !problem.empty()) return "the gradient of " + item.key() + " " + problem;
+      if (const auto problem = not_finite(grad); !problem.empty())
+        return "the gradient of " + item.key() + " " + problem;
       if (grad.abs().max().item<double>() == 0) return "the gradient of " + item.key() + " is zero";
     }
     return {};
@@ -218,9 +222,11 @@ class ModelTest {
       const Tensor& after = out.at(name);
       if (after.sizes() != before.sizes() || after.scalar_type() != before.scalar_type())
         return "\"" + name + "\" has another shape or dtype";
-      if ((name == "x" || name == "t") && !after.equal(before)) return "\"" + name + "\" is no condition, and was changed";
+      if ((name == "x" || name == "t") && !after.equal(before))
+        return "\"" + name + "\" is no condition, and was changed";
       for (const int64_t kept : {0, 2})
-        if (!after[kept].equal(before[kept])) return "\"" + name + "\" was changed for a sample that keeps its condition";
+        if (!after[kept].equal(before[kept]))
+          return "\"" + name + "\" was changed for a sample that keeps its condition";
     }
     return {};
   }
@@ -256,7 +262,8 @@ class ModelTest {
       const auto count = static_cast<int64_t>(entry.theirs.size());
       if (!entry.shape.empty() && c10::multiply_integers(entry.shape) * count != tensor->numel())
         return "their " + entry.theirs[0] + " has another number of values than " + entry.ours;
-      if (tensor->size(0) % count != 0) return "the rows of " + entry.ours + " are not divided by " + std::to_string(count);
+      if (tensor->size(0) % count != 0)
+        return "the rows of " + entry.ours + " are not divided by " + std::to_string(count);
     }
     for (const auto& item : parameters)
       if (!ours.count(item.key())) return item.key() + " is not in it";

@@ -78,8 +78,12 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
       if (tensor.dim() > 1) tensor[samples - 1].slice(0, -2) = false;  // the last sample has a shorter text
     } else {
       const int64_t range = input.name == "label" ? std::max<int64_t>(spec.classes, 1) : 1;
-      tensor = torch::arange(samples, at::kLong).remainder(range).reshape(batched(samples, std::vector<int64_t>(
-          input.shape.size(), 1))).expand(shape).to(input.dtype).contiguous();
+      tensor = torch::arange(samples, at::kLong)
+                   .remainder(range)
+                   .reshape(batched(samples, std::vector<int64_t>(input.shape.size(), 1)))
+                   .expand(shape)
+                   .to(input.dtype)
+                   .contiguous();
     }
   }
   return batch;

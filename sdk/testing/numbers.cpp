@@ -57,6 +57,10 @@ std::string not_finite(const Tensor& found) {
 
 std::string text(double value) { return fmt::format("{:.3g}", value); }
 
-std::string shape_text(at::IntArrayRef shape) { return fmt::format("[{}]", fmt::join(shape.begin(), shape.end(), ", ")); }
+std::string shape_text(at::IntArrayRef shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "[" : ", ") + std::to_string(size);
+  return text.empty() ? "[]" : text + "]";
+}
 
 }  // namespace ditto::testing

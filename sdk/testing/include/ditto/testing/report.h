@@ -17,8 +17,8 @@ class Report {
   // A promise that does not apply here, and why.
   void skip(const std::string& promise, const std::string& why);
 
-  bool passed() const;          // at least one promise was checked, and all of them hold
-  std::string text() const;     // a line a promise
+  bool passed() const;           // at least one promise was checked, and all of them hold
+  std::string text() const;      // a line a promise
   std::string failures() const;  // only what is broken; empty when passed
 
  private:
