@@ -7,7 +7,8 @@
 #define TOML_EXCEPTIONS 1
 #define TOML_ENABLE_FORMATTERS 0
 #define TOML_MAX_NESTED_VALUES 64
-// clang-format off: the order matters
+// The order matters.
+// clang-format off
 #include <cstdint>
 #include <cstdint>
 #include <toml++/impl/preprocessor.h>

@@ -92,6 +92,7 @@ std::shared_ptr<Interface> Assembly::make(const std::string& section, Component&
 void Assembly::open_data() {
   require(recipe.data, "data");
   train_data = make<Source>("data", recipe.data, {SplitOf::train, recipe.run.folder});
+  data_spec_ = train_data->spec();
   if (recipe.validate.every > 0)
     validation_data = make<Source>("data", recipe.data, {SplitOf::validation, recipe.run.folder});
 }

@@ -33,16 +33,19 @@ OpQuery query_of(const std::string& op, const OpInputs& inputs) {
   return query;
 }
 
-// A row's forward and backward as one differentiable call.
+// A row's forward and backward as one differentiable call. Autograd takes no undefined tensors: only the others are
+// handed to it, with their places.
 struct RowFunction : torch::autograd::Function<RowFunction> {
-  static Tensor forward(torch::autograd::AutogradContext* ctx, at::TensorList tensors, const KernelRow* row,
-                        const std::vector<double>* numbers) {
-    const OpInputs inputs{tensors.vec(), *numbers};
-    Tensors results = row->forward(inputs);
-    ctx->saved_data["row"] = reinterpret_cast<int64_t>(row);
-    ctx->saved_data["numbers"] = *numbers;
-    ctx->saved_data["inputs"] = static_cast<int64_t>(tensors.size());
-    Tensors saved = inputs.tensors;
+  struct Call {
+    const KernelRow* row;
+    const OpInputs* inputs;
+  };
+  static Tensor forward(torch::autograd::AutogradContext* ctx, at::TensorList, Call call) {
+    Tensors results = call.row->forward(*call.inputs);
+    ctx->saved_data["row"] = reinterpret_cast<int64_t>(call.row);
+    ctx->saved_data["numbers"] = call.inputs->numbers;
+    ctx->saved_data["inputs"] = static_cast<int64_t>(call.inputs->tensors.size());
+    Tensors saved = call.inputs->tensors;
     saved.insert(saved.end(), results.begin(), results.end());
     ctx->save_for_backward(saved);
     return results[0];
@@ -50,13 +53,15 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grad) {
     const auto* row = reinterpret_cast<const KernelRow*>(ctx->saved_data["row"].toInt());
-    const auto count = static_cast<size_t>(ctx->saved_data["inputs"].toInt());
+    const int64_t count = ctx->saved_data["inputs"].toInt();
     auto saved = ctx->get_saved_variables();
-    const OpInputs inputs{{saved.begin(), saved.begin() + static_cast<int64_t>(count)},
-                          ctx->saved_data["numbers"].toDoubleVector()};
-    const Tensors results(saved.begin() + static_cast<int64_t>(count), saved.end());
-    auto grads = row->backward(grad[0].contiguous(), inputs, results);
-    grads.resize(count + 2);  // none for the row and the numbers
+    const OpInputs inputs{{saved.begin(), saved.begin() + count}, ctx->saved_data["numbers"].toDoubleVector()};
+    const Tensors results(saved.begin() + count, saved.end());
+    const auto all = row->backward(grad[0].contiguous(), inputs, results);
+    torch::autograd::variable_list grads;
+    for (size_t i = 0; i < inputs.tensors.size(); ++i)
+      if (inputs.tensors[i].defined()) grads.push_back(i < all.size() ? all[i] : Tensor());
+    grads.emplace_back();  // none for the call itself
     return grads;
   }
 };
@@ -128,7 +133,10 @@ Tensor OpTable::run(const std::string& name, const OpInputs& inputs) const {
 
 Tensor OpTable::run_row(const KernelRow& row, const OpInputs& inputs) {
   if (!query_of(row.op, inputs).grad) return row.forward(inputs).at(0);
-  return RowFunction::apply(at::TensorList(inputs.tensors), &row, &inputs.numbers);
+  Tensors defined;
+  for (const Tensor& tensor : inputs.tensors)
+    if (tensor.defined()) defined.push_back(tensor);
+  return RowFunction::apply(at::TensorList(defined), RowFunction::Call{&row, &inputs});
 }
 
 std::map<std::string, std::string> OpTable::chosen() const {

@@ -58,7 +58,7 @@ TEST_CASE("every scheduler keeps its promises") {
   const Variants table{
       {"iddpm", {{}, {{"variance", text("fixed_large")}}, {{"timesteps", number(100)}}}},
       {"rectified_flow",
-       {{}, {{"convention", text("data_to_noise")}}, {{"times", text("logit_normal")}, {"shift", OptionValue(3.0)}}}}};
+       {{}, {{"convention", text("data_at_one")}}, {{"times", text("logit_normal")}, {"shift", OptionValue(3.0)}}}}};
   for (const auto& [id, path] : plugins_of("schedulers"))
     for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_scheduler(path, options));
 }

@@ -1,7 +1,7 @@
 // LayerNorm: J. L. Ba, J. R. Kiros and G. E. Hinton, 2016 (arXiv:1607.06450); modulation: arXiv:2212.09748.
 // Compiled once for each instruction set by Highway; the processor's best is called.
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE __FILE__
+#define HWY_TARGET_INCLUDE "norm_modulate.cpp"
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
