@@ -24,5 +24,6 @@ void add_config_commands(CLI::App& app);                         // config check
 void add_data_commands(CLI::App& app);                           // data prepare | inspect | verify
 void add_plugins_commands(CLI::App& app);                        // plugins list | show | verify
 void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
+void add_bench_command(CLI::App& app, CommandLine& line);        // bench step
 
 }  // namespace ditto

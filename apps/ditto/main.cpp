@@ -26,6 +26,7 @@ int run(int count, char** arguments) {
   ditto::add_config_commands(app);
   ditto::add_data_commands(app);
   ditto::add_doctor_command(app, line);
+  ditto::add_bench_command(app, line);
   try {
     app.parse(count, arguments);
   } catch (const CLI::Success& asked) {  // --help, --version

@@ -117,6 +117,18 @@ void refuse_unknown_sections(const Table& tree, const std::string& file) {
   }
 }
 
+// [encoder.image] and [encoder.text] are sections; what else [encoder] holds would be read by nobody.
+void refuse_unknown_encoders(const Table& tree, const std::string& file) {
+  const Table* encoders = section_of(tree, "encoder", file);
+  if (!encoders) return;
+  for (const auto& entry : encoders->entries()) {
+    if (entry.key == "image" || entry.key == "text") continue;
+    const auto at = entry.key_source.text().empty() ? place(entry.value, file) : entry.key_source.text();
+    throw Error(ErrorKind::config, at, "[encoder] has no \"" + entry.key + "\"",
+                "it has [encoder.image] and [encoder.text]");
+  }
+}
+
 void flatten(const Table& table, const std::string& prefix, std::map<std::string, std::string>& into) {
   for (const auto& entry : table.entries()) {
     const std::string key = prefix.empty() ? entry.key : prefix + "." + entry.key;
@@ -180,6 +192,7 @@ void Recipe::read_sampler(const Table& tree) {
 
 void Recipe::interpret(const Table& tree) {
   refuse_unknown_sections(tree, name);
+  refuse_unknown_encoders(tree, name);
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
     if (section != "sampler") *component = component_of(tree, section, name);

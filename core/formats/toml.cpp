@@ -10,7 +10,6 @@
 // The order matters.
 // clang-format off
 #include <cstdint>
-#include <cstdint>
 #include <toml++/impl/preprocessor.h>
 #pragma push_macro("TOML_UNREACHABLE")
 #undef TOML_UNREACHABLE

@@ -43,6 +43,17 @@ SavedShapes saved_shapes(const std::string& text, const std::string& where) {
   }
 }
 
+std::shared_ptr<OpTable> make_op_table(const Recipe& recipe, Registry& registry, Log log) {
+  std::vector<KernelRow> rows;
+  for (const auto& id : recipe.plugins.kernels) {
+    const auto& factory = registry.factory<KernelSet>(id, recipe.name);
+    OptionReader none(OptionMap{"kernels", recipe.name, {}});
+    const auto set = guarded("kernels '" + id + "', being made", [&] { return factory.make(none, {}); });
+    for (auto& row : set->rows()) rows.push_back(std::move(row));
+  }
+  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, std::move(log));
+}
+
 Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
     : recipe(recipe_), mesh(mesh_), registry_(registry), log_(std::move(log)) {
   if (parts.saved) {
@@ -53,7 +64,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.data || recipe.image_encoder) make_encoders();
   if (recipe.scheduler) scheduler = make<Scheduler>("scheduler", recipe.scheduler, {});
   if (!parts.saved && scheduler) spec.out_channels = scheduler->out_channels(spec.x.at(0));
-  make_table();
+  table = make_op_table(recipe, registry_, log_);
   make_model();
   if (parts.objective) {
     require(recipe.objective, "objective");
@@ -111,17 +122,6 @@ void Assembly::make_encoders() {
     }
   spec.classes = train_data->classes();
   spec.out_channels = spec.x.at(0);
-}
-
-void Assembly::make_table() {
-  std::vector<KernelRow> rows;
-  for (const auto& id : recipe.plugins.kernels) {
-    const auto& factory = registry_.factory<KernelSet>(id, recipe.name);
-    OptionReader none(OptionMap{"kernels", recipe.name, {}});
-    const auto set = guarded("kernels '" + id + "', being made", [&] { return factory.make(none, {}); });
-    for (auto& row : set->rows()) rows.push_back(std::move(row));
-  }
-  table = std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_);
 }
 
 void Assembly::make_model() {

@@ -36,6 +36,9 @@ struct AssemblyParts {
   std::optional<SavedShapes> saved;
 };
 
+// Every kernel plugin's rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no variant.
+std::shared_ptr<OpTable> make_op_table(const Recipe& recipe, Registry& registry, Log log);
+
 // Made on every rank alike. Throws Error(config) or Error(plugin) before anything runs.
 class Assembly {
  public:

@@ -108,8 +108,12 @@ TEST_CASE("pictures of different sizes and channels share one sheet, each in the
   Picture colour = plain(64, 64, 3, 0);
   const Picture sheet = make_sheet(std::vector{colour, plain(32, 64, 1, 90)}, {.columns = 2, .gap = 0});
   CHECK(sheet.channels == 3);
-  CHECK(sheet.width == 256);  // the smallest side, 64, decides: 32 x 64 would ask for twice the size
-  CHECK(sheet.height == 128);
+  CHECK(sheet.width == 128);
+  CHECK(sheet.height == 64);
+  CHECK(*pixel_of(sheet, 64 + 15, 10) == 128);
+  CHECK(*pixel_of(sheet, 64 + 16, 10) == 90);
+  CHECK(*(pixel_of(sheet, 64 + 47, 10) + 2) == 90);
+  CHECK(*pixel_of(sheet, 64 + 48, 10) == 128);
 }
 
 TEST_CASE("a picture carries the settings that made it") {

@@ -107,9 +107,8 @@ inline constexpr const char* kEntryName = "ditto_plugin_entry";
 // constructor `(const Options&, const INTERFACE::Needs&)`. Stands once in a library, outside of any namespace.
 #define DITTO_PLUGIN(INTERFACE, CLASS, ID, VERSION, LICENCE, SUMMARY)                                  \
   extern "C" {                                                                                         \
-  [[gnu::section(".ditto.stamp"), gnu::used,                                                           \
-    gnu::visibility("default")]] extern const ::ditto::Stamp ditto_plugin_stamp;                       \
-  constinit const ::ditto::Stamp ditto_plugin_stamp =                                                  \
+  [[gnu::visibility("default")]] extern const ::ditto::Stamp ditto_plugin_stamp;                       \
+  [[gnu::section(".ditto.stamp"), gnu::used]] constinit const ::ditto::Stamp ditto_plugin_stamp =      \
       ::ditto::make_stamp(::ditto::INTERFACE::kKind, ID, VERSION, LICENCE, SUMMARY);                   \
   DITTO_API const void* ditto_plugin_entry() { return &::ditto::kFactory<::ditto::INTERFACE, CLASS>; } \
   }

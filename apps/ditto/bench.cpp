@@ -1,0 +1,100 @@
+// ditto bench step RECIPE
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <nlohmann/json.hpp>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "apps/ditto/commands.h"
+#include "core/dist/gloo_mesh.h"
+#include "core/dist/local_ranks.h"
+#include "core/train/bench_step.h"
+#include "core/train/launch.h"
+#include "core/train/record.h"
+
+namespace ditto {
+
+namespace {
+
+struct Arguments {
+  std::string recipe;
+  std::vector<std::string> sets;
+  StepBenchOptions options;
+  int local_ranks = 0;
+  bool json = false;
+};
+
+nlohmann::ordered_json to_json(const StepBench& bench, const Recipe& recipe) {
+  return {{"recipe", recipe.name},
+          {"precision", recipe.run.precision},
+          {"batch", bench.batch},
+          {"parameters", bench.parameters},
+          {"threads", torch::get_num_threads()},
+          {"median_s", bench.median()},
+          {"min_s", bench.fastest()},
+          {"steps_s", bench.seconds},
+          {"samples_per_s", static_cast<double>(bench.batch) / bench.median()},
+          {"flops", bench.flops},
+          {"tflops", bench.flops / bench.median() / 1e12},
+          {"matmul_tflops", bench.matmul_flops / 1e12},
+          {"share", bench.share()},
+          {"loss", bench.loss},
+          {"machine", machine_record()}};
+}
+
+std::string to_text(const StepBench& bench, const Recipe& recipe, int ranks) {
+  auto text =
+      fmt::format("{}: {} parameters, {}, batch {}, {} rank{} of {} thread{}, {}\n", recipe.name, bench.parameters,
+                  recipe.run.precision, bench.batch, ranks, ranks == 1 ? "" : "s", torch::get_num_threads(),
+                  torch::get_num_threads() == 1 ? "" : "s", machine_record().at("processor"));
+  text += fmt::format("step            {:.2f} ms median of {}, {:.2f} ms fastest\n", 1e3 * bench.median(),
+                      bench.seconds.size(), 1e3 * bench.fastest());
+  text += fmt::format("throughput      {:.1f} img/s, {:.3f} TFLOP/s of the model's own operations\n",
+                      static_cast<double>(bench.batch) / bench.median(), bench.flops / bench.median() / 1e12);
+  text += fmt::format("matrix multiply {:.3f} TFLOP/s in this process; share reached: {:.1f} %\n",
+                      bench.matmul_flops / 1e12, 100 * bench.share());
+  return text;
+}
+
+int bench_step(const Arguments& a, const CommandLine& line) {
+  Recipe recipe = Recipe::read(a.recipe, a.sets);
+  if (a.local_ranks > 0) {
+    complete_degrees(degrees(recipe), a.local_ranks);  // refused before any rank starts
+    return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  }
+  const auto rank = rank_info();
+  set_threads(recipe, rank);
+  Registry registry(plugin_folders(search_folders(recipe)));
+  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
+  const auto bench = ditto::bench_step(recipe, registry, mesh, a.options);
+  if (mesh.rank() == 0)
+    std::cout << (a.json ? to_json(bench, recipe).dump(2) + "\n" : to_text(bench, recipe, mesh.world_size()))
+              << std::flush;
+  return 0;
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, CommandLine& line) {
+  auto* bench = app.add_subcommand("bench", "Measure how fast this machine does a recipe's work");
+  bench->require_subcommand(1);
+  auto* command = bench->add_subcommand("step", "Time whole training steps: data, forward, backward, optimizer, EMA");
+  auto a = std::make_shared<Arguments>();
+  command->add_option("recipe", a->recipe, "the recipe, a TOML file")->required();
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option, as in --set run.batch=16")
+      ->allow_extra_args(false);
+  command->add_option("--steps", a->options.steps, "timed steps")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--warmup", a->options.warmup, "steps before them that are not timed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--json", a->json, "for programs: seconds, and 10^12 operations a second");
+  command->footer(
+      "Example: ditto bench step configs/digits.toml --steps 20 --set run.precision=bf16\n"
+      "Writes no run's folder. Close what else runs on the machine.");
+  command->callback([a, &line] { line.exit_code = bench_step(*a, line); });
+}
+
+}  // namespace ditto

@@ -1,0 +1,51 @@
+#include "core/train/bench_step.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include <fmt/format.h>
+
+#include "core/report/roofline.h"
+#include "core/train/record.h"
+#include "core/train/step.h"
+
+namespace ditto {
+
+double StepBench::median() const {
+  auto sorted = seconds;
+  std::sort(sorted.begin(), sorted.end());
+  const size_t half = sorted.size() / 2;
+  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
+}
+
+double StepBench::fastest() const { return *std::min_element(seconds.begin(), seconds.end()); }
+
+StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const StepBenchOptions& options) {
+  recipe.validate.every = recipe.validate.grid_every = 0;
+  // Data is read ahead up to the recipe's last step only.
+  recipe.run.steps = std::max(recipe.run.steps, options.warmup + options.steps);
+  AssemblyParts parts;
+  parts.data = parts.objective = true;
+  Assembly assembly(recipe, registry, mesh, parts, {});
+  const auto warn = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed), warn);
+  const auto optimizer = make_optimizer(assembly, registry);
+  Ema ema(assembly.layout, recipe.ema);
+  TrainingStep training(assembly, loader, *optimizer, ema);
+  training.expect(0);
+
+  StepBench bench;
+  for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const auto began = std::chrono::steady_clock::now();
+    bench.loss = training.run(step, false).loss;
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    if (step >= options.warmup) bench.seconds.push_back(took.count());
+  }
+  bench.flops = training.flops * mesh.data_ranks();
+  bench.matmul_flops = 1e9 * report::matmul_gflops(assembly.ctx->compute, assembly.ctx->device) * mesh.world_size();
+  bench.batch = recipe.run.batch;
+  bench.parameters = assembly.parameters();
+  return bench;
+}
+
+}  // namespace ditto

@@ -1,0 +1,35 @@
+// How fast a recipe trains on this machine: `ditto bench step`.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ditto/mesh.h>
+
+#include "core/config/recipe.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+struct StepBenchOptions {
+  int64_t warmup = 3;  // steps that are not timed: the first ones fill caches and choose kernels
+  int64_t steps = 10;
+};
+
+struct StepBench {
+  std::vector<double> seconds;  // of every timed step, in order
+  double flops = 0;             // of one step of the global batch, forward and backward
+  double matmul_flops = 0;      // a second, of all ranks together, right after the steps; in the run's precision
+  int64_t batch = 0, parameters = 0;
+  double loss = 0;  // of the last step: that it learns, and not on nans
+  double median() const;
+  double fastest() const;
+  // Of what the matrix multiplication reaches, at the median step.
+  double share() const { return flops / median() / matmul_flops; }
+};
+
+// Trains for `warmup` + `steps` steps as `ditto train` would, data and averages included, without a run's folder,
+// validation or checkpoints. Called by all ranks of the mesh. Throws what training throws.
+StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const StepBenchOptions& options);
+
+}  // namespace ditto

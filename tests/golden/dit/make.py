@@ -1,0 +1,241 @@
+"""Golden outputs and gradients of DiT, by its two published definitions, at weights that a formula makes from their names.
+
+    make.py --facebook DIR   makes facebook-dit_*.json and diffusers_*.json beside this file
+
+DIR is a checkout of facebookresearch/DiT, of which models.py is run; diffusers comes with ./dev peers. Everything runs in float64
+(time features in float32, as both define them), so that a comparison sees the other side's roundings alone. Of each tensor
+a file keeps shape, largest entry, sum, a product with a vector of the formula, and 64 entries at places of the formula. A
+gradient is that of sum(prediction * grad_output). tests/golden/dit_test.cpp has the same formula.
+"""
+
+import argparse
+import importlib
+import json
+import pathlib
+import re
+import sys
+import types
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import nn
+
+HERE = pathlib.Path(__file__).parent
+ENTRIES = 64
+CASES = {
+    "s2": dict(depth=12, width=384, heads=6, patch=2, x=[4, 32, 32], out_channels=8, classes=1000, t=[17.5, 999.0],
+               label=[207, 1000]),
+    "small2": dict(depth=2, width=64, heads=4, patch=2, x=[3, 8, 8], out_channels=6, classes=10, t=[0.0, 250.25, 999.0],
+                   label=[0, 7, 10]),
+    "small4": dict(depth=3, width=96, heads=3, patch=4, x=[3, 16, 16], out_channels=3, classes=5, t=[0.5, 20.0, 701.0],
+                   label=[4, 5, 1]),
+}
+FORMATS = ("facebook-dit", "diffusers")
+FIXED = ("pos_embed", "pos_embed.pos_embed")  # position tables: no parameters
+
+
+# --- the formula: a number of a tensor depends on the tensor's name, its shape and the number's place ---------------------
+
+
+def fnv1a(text):
+    hashed = 0xCBF29CE484222325
+    for byte in text.encode():
+        hashed = (hashed ^ byte) * 0x100000001B3 % 2**64
+    return hashed
+
+
+def mixed(name, count):
+    """The first `count` of the 64-bit numbers that belong to a name: splitmix64 from the name's FNV-1a hash."""
+    z = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(fnv1a(name))
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return z ^ (z >> np.uint64(31))
+
+
+def uniform(name, count):
+    """Numbers in (-1, 1), none of them zero, float64."""
+    return ((mixed(name, count) >> np.uint64(40)).astype(np.float64) + 0.5) / 2**23 - 1
+
+
+def scale(name, shape):
+    if len(shape) == 1:
+        return 0.25
+    if name.endswith("embedding_table.weight"):
+        return 1.0
+    return float(np.sqrt(3.0 * shape[0] / np.prod(shape)))
+
+
+def values(name, shape, bound=None):
+    """The tensor of this name, rounded to float32."""
+    bound = scale(name, shape) if bound is None else bound
+    return torch.from_numpy((bound * uniform(name, int(np.prod(shape)))).astype(np.float32)).reshape(shape)
+
+
+def inputs(case):
+    """x, t, label and grad_output, as `ditto forward` takes them."""
+    samples = len(case["t"])
+    return {
+        "x": values("x", [samples, *case["x"]], 1.75),
+        "t": torch.tensor(case["t"], dtype=torch.float32),
+        "label": torch.tensor(case["label"]),
+        "grad_output": values("grad_output", [samples, case["out_channels"], *case["x"][1:]], 1.75),
+    }
+
+
+def canonical(name):
+    """diffusers keeps the embedders once a block; all copies are the first."""
+    return re.sub(r"^transformer_blocks\.\d+\.norm1\.emb\.", "transformer_blocks.0.norm1.emb.", name)
+
+
+def fill(model):
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name not in FIXED:
+                parameter.copy_(values(canonical(name), parameter.shape))
+    return model
+
+
+# --- the definitions ------------------------------------------------------------------------------------------------------
+
+
+class PatchEmbed(nn.Module):
+    """timm's: a convolution whose stride is its size; patches row by row."""
+
+    def __init__(self, img_size, patch_size, in_chans, embed_dim, bias=True):
+        super().__init__()
+        self.patch_size = (patch_size, patch_size)
+        self.num_patches = (img_size // patch_size) ** 2
+        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size, bias=bias)
+
+    def forward(self, x):
+        return self.proj(x).flatten(2).transpose(1, 2)
+
+
+class Attention(nn.Module):
+    """timm's, without norms of queries and keys."""
+
+    def __init__(self, dim, num_heads, qkv_bias=False):
+        super().__init__()
+        self.num_heads = num_heads
+        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
+        self.proj = nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
+        return self.proj((weights @ v).transpose(1, 2).flatten(2))
+
+
+class Mlp(nn.Module):
+    """timm's."""
+
+    def __init__(self, in_features, hidden_features, act_layer, drop=0):
+        super().__init__()
+        self.fc1 = nn.Linear(in_features, hidden_features)
+        self.act = act_layer()
+        self.fc2 = nn.Linear(hidden_features, in_features)
+
+    def forward(self, x):
+        return self.fc2(self.act(self.fc1(x)))
+
+
+def facebook_module(folder):
+    """models.py of a checkout. Where timm is missing, the three layers it takes from there are those above."""
+    name = "timm.models.vision_transformer"
+    try:
+        layers = importlib.import_module(name)
+    except ImportError:
+        layers = types.ModuleType(name)
+        layers.PatchEmbed, layers.Attention, layers.Mlp = PatchEmbed, Attention, Mlp
+    stand_ins = {"timm": types.ModuleType("timm"), "timm.models": types.ModuleType("timm.models"), name: layers}
+    with mock.patch.dict(sys.modules, stand_ins), mock.patch.object(sys, "path", [str(folder), *sys.path]):
+        return importlib.import_module("models")
+
+
+def facebook_model(case, folder):
+    module = facebook_module(folder)
+    channels, side, _ = case["x"]
+    model = module.DiT(input_size=side, patch_size=case["patch"], in_channels=channels, hidden_size=case["width"],
+                       depth=case["depth"], num_heads=case["heads"], num_classes=case["classes"],
+                       learn_sigma=case["out_channels"] == 2 * channels)
+    table = module.get_2d_sincos_pos_embed(case["width"], side // case["patch"])
+    return fill(model).eval(), torch.from_numpy(table)
+
+
+def diffusers_model(case):
+    from diffusers import DiTTransformer2DModel
+    from diffusers.models.embeddings import get_2d_sincos_pos_embed
+
+    channels, side, _ = case["x"]
+    model = DiTTransformer2DModel(
+        num_attention_heads=case["heads"], attention_head_dim=case["width"] // case["heads"], in_channels=channels,
+        out_channels=case["out_channels"], num_layers=case["depth"], sample_size=side, patch_size=case["patch"],
+        num_embeds_ada_norm=case["classes"])
+    grid = side // case["patch"]
+    return fill(model).eval(), get_2d_sincos_pos_embed(case["width"], grid, base_size=grid)
+
+
+def make(form, case, facebook=None):
+    """The model in float32, filled, and its position table before it was rounded to float32."""
+    return diffusers_model(case) if form == "diffusers" else facebook_model(case, facebook)
+
+
+def predict(form, model, batch):
+    if form == "diffusers":
+        return model(batch["x"], batch["t"], batch["label"]).sample
+    return model(batch["x"], batch["t"], batch["label"])
+
+
+def in_double(form, model, table):
+    model = model.double()
+    with torch.no_grad():
+        (model.pos_embed.pos_embed if form == "diffusers" else model.pos_embed).copy_(table.unsqueeze(0))
+    if form == "facebook-dit":  # its time features come as float32; diffusers converts them itself
+        model.t_embedder.mlp.register_forward_pre_hook(lambda _, args: (args[0].double(),))
+    return model
+
+
+def reference(form, case, facebook=None):
+    """prediction, and grad.NAME of every parameter (of copies: the sum), in float64."""
+    model, table = make(form, case, facebook)
+    model = in_double(form, model, table)
+    batch = inputs(case)
+    prediction = predict(form, model, batch | {"x": batch["x"].double()})
+    (prediction * batch["grad_output"]).sum().backward()
+    result = {"prediction": prediction.detach()}
+    for name, parameter in model.named_parameters():
+        if name in FIXED:
+            continue
+        name = "grad." + canonical(name)
+        result[name] = result[name] + parameter.grad if name in result else parameter.grad.clone()
+    return result
+
+
+# --- the files ------------------------------------------------------------------------------------------------------------
+
+
+def digest(name, tensor):
+    flat = tensor.flatten().double().numpy()
+    places = np.arange(len(flat)) if len(flat) <= ENTRIES else mixed("places/" + name, ENTRIES) % np.uint64(len(flat))
+    short = lambda number: float(f"{number:.12g}")
+    return {"shape": list(tensor.shape), "largest": short(np.abs(flat).max()), "sum": short(flat.sum()),
+            "product": short(flat @ uniform("product/" + name, len(flat))),
+            "entries": [short(number) for number in flat[places.astype(np.int64)]]}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--facebook", required=True, metavar="DIR", help="a checkout of facebookresearch/DiT")
+    options = parser.parse_args()
+    for name, case in CASES.items():
+        for form in FORMATS:
+            tensors = {n: digest(n, tensor) for n, tensor in reference(form, case, options.facebook).items()}
+            lines = ",\n".join(f"{json.dumps(n)}: {json.dumps(d)}" for n, d in tensors.items())
+            path = HERE / f"{form}_{name}.json"
+            path.write_text(f'{{"case": {json.dumps(case)},\n"tensors": {{\n{lines}\n}}}}\n')
+            print(path.name, len(tensors), "tensors", path.stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main()
