@@ -23,6 +23,7 @@ void check(const Arguments& arguments, bool print) {
   if (print) {
     std::cout << formats::render_toml(recipe.resolved());
   } else {
+    check_recipe(recipe, registry);
     std::cout << arguments.recipe << ": fine\n";
   }
 }

@@ -75,6 +75,7 @@ int forward(const Arguments& a, const CommandLine& line) {
     parts.saved = saved.shapes;
   }
   const auto rank = rank_info();
+  require_device(saved.recipe);
   set_threads(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
@@ -115,7 +116,7 @@ void add_forward_command(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   command->footer("Example: ditto forward runs/digits --in x.safetensors --out y.safetensors --grad");
   command->callback([a, &line] { line.exit_code = forward(*a, line); });
 }

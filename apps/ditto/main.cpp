@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 
 #include <torch/version.h>
 
@@ -9,6 +10,7 @@
 #include "apps/ditto/commands.h"
 #include "core/plugin/guard.h"
 #include "core/report/progress.h"
+#include "core/train/processor.h"
 
 namespace {
 
@@ -38,13 +40,22 @@ int run(int count, char** arguments) {
   return line.exit_code;
 }
 
+// A mistake in what all ranks were given is the same on all of them: one says it.
+bool said_by_rank_0(const ditto::Error& error) {
+  const char* rank = std::getenv("RANK");
+  const bool shared = error.kind() == ditto::ErrorKind::config || error.kind() == ditto::ErrorKind::plugin;
+  return shared && rank && std::string(rank) != "0";
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   ditto::report::open_standard_streams();
+  ditto::avoid_refused_instructions();
   try {
     return ditto::guarded("", [&] { return run(count, arguments); });
   } catch (const ditto::Error& error) {
+    if (said_by_rank_0(error)) return error.exit_code();
     std::fprintf(stderr, "error: %s\n", error.what());
     return error.exit_code();
   }

@@ -109,11 +109,21 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
     throw Error(ErrorKind::data, a.out + "/samples.jsonl", "could not be written", "is the disk full?");
 }
 
+// Before any picture is made, so that no work is lost.
+void make_folder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (!fs::is_directory(path))
+    throw Error(ErrorKind::config, "--out " + path, "cannot be made: " + (error ? error.message() : "a file is there"),
+                "name a folder that can be written");
+}
+
 int sample(const Arguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
   auto saved = open_saved(a.from, sets_of(a));
   const auto requests = requests_of(a, saved.shapes.model);
   const auto rank = rank_info();
+  require_device(saved.recipe);
   set_threads(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
@@ -132,6 +142,7 @@ int sample(const Arguments& a, const CommandLine& line) {
   if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.shapes.model);
   std::unique_ptr<report::Progress> progress;
   if (mesh.rank() == 0) {
+    make_folder(a.out);
     report::ProgressOptions look;
     look.style = report::progress_style(a.progress);
     look.unit = "picture";
@@ -145,7 +156,6 @@ int sample(const Arguments& a, const CommandLine& line) {
   const auto latents = generate(assembly, requests, options);
   if (mesh.rank() != 0) return 0;
   progress->finish();
-  fs::create_directories(a.out);
   write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
   if (!a.save_latents.empty()) write_tensors(a.save_latents, {{"latents", latents.cpu()}});
   fmt::print("{} pictures, and all of them in {}\n", requests.size(), (fs::path(a.out) / "grid.png").string());
@@ -163,12 +173,12 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
                       "classes, as 0,3,7 or 0-9: the i-th picture is of class i modulo their count; default: all");
   command->add_option("--seeds", a->seeds, "seeds, as 5,7 or 0-99: one picture each")->capture_default_str();
   command->add_option("--sampler", a->sampler, "another sampler than the recipe's");
-  command->add_option("--steps", a->steps, "steps from noise to data")->check(CLI::PositiveNumber);
-  command->add_option("--guidance", a->guidance, "guidance scale; 1: none")->check(CLI::NonNegativeNumber);
+  command->add_option("--steps", a->steps, "steps from noise to data")->check(CLI::Range(1, 1'000'000));
+  command->add_option("--guidance", a->guidance, "guidance scale; 1: none")->check(CLI::Range(0.0, 1e6));
   command->add_option("--guidance-channels", a->guidance_channels, "all, or 3 as in DiT's published samples")
       ->check(CLI::IsMember({"all", "3"}));
   command->add_option("--batch", a->batch, "pictures made at once; equal batches give equal bits")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command->add_option("--weights", a->weights, "ema (if there is one) or weights")
       ->check(CLI::IsMember({"ema", "weights"}))
@@ -179,7 +189,7 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
                       "write the samples before decoding to this safetensors file, as \"latents\"");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   command->add_option("--progress", a->progress, "auto, bar, plain or none")->capture_default_str();
   command->footer("Example: ditto sample runs/digits --out samples --classes 0-9 --seeds 0-99 --guidance 2");
   command->callback([a, &line] { line.exit_code = sample(*a, line); });

@@ -28,6 +28,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
     return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
   }
   const auto rank = rank_info();
+  require_device(recipe);
   set_threads(recipe, rank);
   Registry registry(plugin_folders(search_folders(recipe)));
   const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
@@ -52,7 +53,7 @@ void add_train_command(CLI::App& app, CommandLine& line) {
                    "KEY (or section) that may differ from the run that is resumed")
       ->allow_extra_args(false);
   command->add_option("--local-ranks", arguments->local_ranks, "start this many ranks on this machine")
-      ->check(CLI::PositiveNumber);
+      ->check(CLI::Range(1, 1'000'000));
   command->add_flag("--dry-run", arguments->options.dry_run, "put everything together, say what it is, and stop");
   command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
   command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });

@@ -54,6 +54,21 @@ std::shared_ptr<OpTable> make_op_table(const Recipe& recipe, Registry& registry,
   return std::make_shared<OpTable>(std::move(rows), recipe.kernels, std::move(log));
 }
 
+void require(const Recipe& recipe, const Component& component, const std::string& section) {
+  if (!component)
+    throw Error(ErrorKind::config, recipe.name, "has no section [" + section + "]",
+                "add it, with plugin = \"…\"; see `ditto plugins list`");
+}
+
+void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler) {
+  const auto why = sampler.refuses(scheduler);
+  if (!why.empty())
+    throw Error(ErrorKind::config, recipe.sampler.where,
+                "sampler \"" + recipe.sampler.plugin + "\" does not go with scheduler \"" + recipe.scheduler.plugin +
+                    "\": " + why,
+                "choose another sampler; see `ditto plugins list`");
+}
+
 Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
     : recipe(recipe_), mesh(mesh_), registry_(registry), log_(std::move(log)) {
   if (parts.saved) {
@@ -67,26 +82,16 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   table = make_op_table(recipe, registry_, log_);
   make_model();
   if (parts.objective) {
-    require(recipe.objective, "objective");
+    require(recipe, recipe.objective, "objective");
     objective = make<Objective>("objective", recipe.objective, {model.get(), scheduler.get()});
   }
   if (parts.sampler || recipe.sampler) {
-    require(recipe.sampler, "sampler");
-    require(recipe.scheduler, "scheduler");
+    require(recipe, recipe.sampler, "sampler");
+    require(recipe, recipe.scheduler, "scheduler");
     sampler = make<Sampler>("sampler", recipe.sampler, {});
-    if (const auto why = sampler->refuses(*scheduler); !why.empty())
-      throw Error(ErrorKind::config, recipe.sampler.where,
-                  "sampler \"" + recipe.sampler.plugin + "\" does not go with scheduler \"" + recipe.scheduler.plugin +
-                      "\": " + why,
-                  "choose another sampler; see `ditto plugins list`");
+    refuse_pair(recipe, *sampler, *scheduler);
   }
   make_strategies();
-}
-
-void Assembly::require(const Component& component, const std::string& section) const {
-  if (!component)
-    throw Error(ErrorKind::config, recipe.name, "has no section [" + section + "]",
-                "add it, with plugin = \"…\"; see `ditto plugins list`");
 }
 
 template <class Interface>
@@ -101,7 +106,7 @@ std::shared_ptr<Interface> Assembly::make(const std::string& section, Component&
 }
 
 void Assembly::open_data() {
-  require(recipe.data, "data");
+  require(recipe, recipe.data, "data");
   train_data = make<Source>("data", recipe.data, {SplitOf::train, recipe.run.folder});
   data_spec_ = train_data->spec();
   if (recipe.validate.every > 0)
@@ -109,7 +114,7 @@ void Assembly::open_data() {
 }
 
 void Assembly::make_encoders() {
-  require(recipe.image_encoder, "encoder.image");
+  require(recipe, recipe.image_encoder, "encoder.image");
   Encoder::Needs needs;
   needs.data = data_spec_;
   encoders.push_back(make<Encoder>("encoder.image", recipe.image_encoder, needs));
@@ -125,7 +130,7 @@ void Assembly::make_encoders() {
 }
 
 void Assembly::make_model() {
-  require(recipe.model, "model");
+  require(recipe, recipe.model, "model");
   ctx = std::make_unique<Context>(table, Random(static_cast<uint64_t>(recipe.run.seed)));
   const auto& precision = recipe.run.precision;
   ctx->compute = precision == "bf16"   ? torch::kBFloat16
@@ -234,6 +239,9 @@ Tensor Assembly::predict(const Batch& batch) {
 Batch Assembly::encode(Batch batch) const {
   torch::NoGradGuard no_grad;
   for (const auto& encoder : encoders) batch = encoder->encode(std::move(batch));
+  if (ctx->compute == torch::kDouble)  // a proof is in double precision from end to end
+    for (auto& [name, tensor] : batch.tensors)
+      if (tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
   return batch;
 }
 

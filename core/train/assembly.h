@@ -39,6 +39,10 @@ struct AssemblyParts {
 // Every kernel plugin's rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no variant.
 std::shared_ptr<OpTable> make_op_table(const Recipe& recipe, Registry& registry, Log log);
 
+// Throws Error(config): a section that is needed and not there; a sampler that makes no sense with the scheduler.
+void require(const Recipe& recipe, const Component& component, const std::string& section);
+void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler);
+
 // Made on every rank alike. Throws Error(config) or Error(plugin) before anything runs.
 class Assembly {
  public:
@@ -77,9 +81,7 @@ class Assembly {
   void open_data();
   void make_encoders();
   void make_model();
-  void make_table();
   void make_strategies();
-  void require(const Component& component, const std::string& section) const;
   void run_unit(const Unit& unit, UnitCall& call);
 
   std::vector<TensorSpec> data_spec_;

@@ -12,6 +12,8 @@
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
+#include "core/train/assembly.h"
+
 namespace ditto {
 
 Degrees degrees(const Recipe& recipe) {
@@ -66,6 +68,36 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Source>(recipe, registry, "data", recipe.data);
   declare<Encoder>(recipe, registry, "encoder.image", recipe.image_encoder);
   declare<Encoder>(recipe, registry, "encoder.text", recipe.text_encoder);
+}
+
+void check_recipe(const Recipe& recipe, Registry& registry) {
+  const std::vector<std::pair<std::string, const Component*>> needed{{"data", &recipe.data},
+                                                                     {"encoder.image", &recipe.image_encoder},
+                                                                     {"model", &recipe.model},
+                                                                     {"objective", &recipe.objective},
+                                                                     {"optimizer", &recipe.optimizer}};
+  for (const auto& [section, component] : needed) require(recipe, *component, section);
+  make_op_table(recipe, registry, {});
+  require_device(recipe);
+  if (!recipe.sampler) return;
+  require(recipe, recipe.scheduler, "scheduler");
+  const auto make = [&]<class Interface>(const Component& component, std::shared_ptr<Interface>& made) {
+    OptionReader reader(component.options);
+    made = registry.factory<Interface>(component.plugin, component.where).make(reader, {});
+  };
+  std::shared_ptr<Scheduler> scheduler;
+  std::shared_ptr<Sampler> sampler;
+  make(recipe.scheduler, scheduler);
+  make(recipe.sampler, sampler);
+  refuse_pair(recipe, *sampler, *scheduler);
+}
+
+void require_device(const Recipe& recipe) {
+  if (recipe.run.device != "cuda" || torch::cuda::is_available()) return;
+  throw Error(ErrorKind::config, recipe.name,
+              at::hasCUDA() ? "run.device is \"cuda\", and no device of this kind is here"
+                            : "run.device is \"cuda\", and this build of LibTorch has no CUDA",
+              "set run.device = \"cpu\"");
 }
 
 }  // namespace ditto

@@ -17,5 +17,10 @@ void set_threads(const Recipe& recipe, const RankInfo& rank);
 // Reads every component's options by its plugin's declaration: errors now, and the defaults in recipe.resolved(). The
 // plugins are opened; nothing is made.
 void declare_components(Recipe& recipe, Registry& registry);
+// After declare_components: whether all parts of a training run are there and go together, as far as that can be known
+// without data. Throws Error(config) or Error(plugin).
+void check_recipe(const Recipe& recipe, Registry& registry);
+// Throws Error(config) if this process cannot compute on [run] device.
+void require_device(const Recipe& recipe);
 
 }  // namespace ditto

@@ -26,9 +26,7 @@ const std::map<std::string, const char*> kMatters{{"processor", "another process
 
 std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry) {
   auto& component = assembly.recipe.optimizer;
-  if (!component)
-    throw Error(ErrorKind::config, assembly.recipe.name, "has no section [optimizer]",
-                "add it, with plugin = \"…\"; see `ditto plugins list`");
+  require(assembly.recipe, component, "optimizer");
   Optimizer::Needs needs;
   for (const auto& entry : assembly.layout.entries)
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});

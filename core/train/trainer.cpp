@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "core/checkpoint/disk.h"
 #include "core/report/grid.h"
 #include "core/report/roofline.h"
 #include "core/sample/generate.h"
@@ -78,7 +79,11 @@ void Trainer::assemble() {
   parts.sampler = recipe_.validate.grid_every > 0;
   assembly_ = std::make_unique<Assembly>(recipe_, registry_, mesh_, parts, log);
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
-  const auto warn = [this](const std::string& line) { say(line); };
+  // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
+  const auto warn = [this](const std::string& line) {
+    if (!writes() && training_) fmt::print(stderr, "rank {}: {}\n", mesh_.rank(), line);
+    say(line);
+  };
   loader_ = std::make_unique<Loader>(assembly_->train_data, recipe_.loader, seed, warn);
   if (assembly_->validation_data)
     validation_loader_ =
@@ -115,6 +120,9 @@ void Trainer::resume() {
     found = checkpoint::resolve(options_.resume);
   }
   for (const auto& line : found.skipped) say("not resumed from " + line);
+  if (options_.resume == "auto" && !found.path && !checkpoint::list(checkpoints).steps.empty())
+    throw Error(ErrorKind::checkpoint, checkpoints, "holds checkpoints, and none that can be used",
+                "bring one back, or start over with --resume never, which sets them aside");
   if (found.path) {
     take_up(*found.path);
   } else if (writes() && options_.resume == "never" && folder_->has_recipe()) {

@@ -191,7 +191,7 @@ void compare(const Case& test, at::ScalarType dtype, double tolerance) {
     for (const auto& part : parts(mapped, parameters[mapped.ours].grad())) check("grad." + part.theirs, part.tensor);
   }
   CHECK(seen.size() == golden.size());
-  MESSAGE(test.format << " " << test.name << " " << c10::toString(dtype) << ": " << seen.size()
+  MESSAGE(test.format << " " << test.name << (dtype == torch::kDouble ? ", fp64: " : ", fp32: ") << seen.size()
                       << " tensors, largest difference " << worst);
 }
 

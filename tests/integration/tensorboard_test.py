@@ -10,7 +10,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginAccumulator
 from tensorboard.util import tensor_util
 
-folder = tempfile.mkdtemp()
+temporary = tempfile.TemporaryDirectory()
+folder = temporary.name
 subprocess.run(
     [os.environ["DITTO_BUILD_DIR"] + "/tests/ditto_unit_tests", "--source-file=*/tensorboard_test.cpp", "--no-path-filenames",
      "--test-case=a run and its resume*"],
@@ -31,7 +32,7 @@ images = events.Images("samples")
 assert [image.step for image in images] == [8], images
 picture = Image.open(io.BytesIO(images[0].encoded_image_string))
 assert (images[0].width, images[0].height) == picture.size == (3, 2)
-assert list(picture.getdata()) == [0, 50, 100, 150, 200, 250]
+assert list(picture.tobytes()) == [0, 50, 100, 150, 200, 250]
 
 texts = PluginAccumulator(folder)
 texts.Reload()

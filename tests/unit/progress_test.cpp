@@ -128,7 +128,7 @@ TEST_CASE("a terminal has one line that is rewritten, no wider than it is") {
       text += ends.text();  // a terminal that nobody reads fills up, and blocks
     }
     CHECK(text.find('\n') == text.npos);
-    CHECK(shown(text) == "step 500/1000 [====>     ] loss 0.25, 40.0 img/s, data 2 %, 310 MiB, 1:40 left");
+    CHECK(shown(text) == "step 500/1000 [====>      ] loss 0.25, 40.0 img/s, data 2 %, 310 MiB, 1:40 left");
     CHECK(shown(text).size() < 80);
   }
   CHECK(ends.text() == "\r\n");

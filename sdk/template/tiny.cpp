@@ -1,0 +1,132 @@
+// A small transformer whose blocks compute attention and MLP side by side, from one normalised input: M. Dehghani et
+// al., "Scaling vision transformers to 22 billion parameters", 2023 (arXiv:2302.05442), section 2.
+//
+// Legend: B samples, T tokens here, D width, N heads, K = D / N head width.
+#include <ditto/ditto.h>
+
+namespace {
+
+using ditto::Batch;
+using ditto::Context;
+using ditto::Split;
+using ditto::Stream;
+using ditto::Unit;
+using torch::Tensor;
+
+struct TinyOptions {
+  int64_t depth = 4, width = 64, heads = 4, patch = 2;
+
+  void read(ditto::OptionReader& option) {
+    option("depth", depth, "number of transformer blocks").at_least(1);
+    option("width", width, "token width D").at_least(4);
+    option("heads", heads, "attention heads N; must divide the width").at_least(1);
+    option("patch", patch, "patch side, in pixels").at_least(1);
+    if (width % heads != 0) option.reject("heads", "does not divide model.width", "choose one of its divisors");
+    if (width % 4 != 0) option.reject("width", "is not a multiple of 4", "the position table needs it");
+  }
+};
+
+// h = norm(x) * (1 + scale) + shift;  x <- x + attention(h) + MLP(h)
+struct Block : ditto::Layer {
+  explicit Block(const TinyOptions& o)
+      : modulation(linear("modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered())),
+        qkv(linear("qkv", o.width, 3 * o.width, Split::heads({o.heads, o.heads, o.heads}, o.width / o.heads))),
+        proj(zero_linear("proj", o.width, o.width, Split::rows())),
+        up(linear("up", o.width, 4 * o.width, Split::columns({4 * o.width}))),
+        down(zero_linear("down", 4 * o.width, o.width, Split::rows())),
+        head_width(o.width / o.heads) {}
+
+  Tensor forward(const Stream& s, Context& ctx) {
+    const auto m = modulation(torch::silu(s.condition.cond_BD), ctx).chunk(2, -1);
+    const auto h_BTD = ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s);
+    return s.x_BTD + attention(h_BTD, s, ctx) + down(ctx.ops.linear_gelu_tanh(h_BTD, up, ctx), ctx);
+  }
+
+  Tensor attention(const Tensor& h_BTD, const Stream& s, Context& ctx) {
+    return ctx.attention_unit(qkv, proj, h_BTD, [&](const Tensor& h) {
+      const auto qkv_BTNK = qkv(h, ctx).unflatten(-1, {3, -1, head_width}).unbind(-3);  // N is what is here of it
+      return proj(ctx.attention(qkv_BTNK[0], qkv_BTNK[1], qkv_BTNK[2], ditto::Pattern::full, s).flatten(-2), ctx);
+    });
+  }
+
+  ditto::Linear modulation, qkv, proj, up, down;
+  int64_t head_width;
+};
+
+struct Tiny final : ditto::Model {
+  using Options = TinyOptions;
+
+  Tiny(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
+    if (spec.x.size() != 3 || spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model 'tiny'", "takes pictures whose sides the patch divides",
+                         "set model.patch");
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, o.width);
+    time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, 128.0);
+    if (spec.classes > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, o.width);
+    for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
+    final_modulation =
+        linear(Unit::head, "final_modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered());
+    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * spec.out_channels);
+  }
+
+  ditto::Conditioning condition(const Batch& in, Context& ctx) override {
+    auto cond_BD = time->forward(in.at("t"), ctx);
+    if (label) cond_BD = cond_BD + label->forward(in.at("label"), ctx);
+    return {.cond_BD = cond_BD, .text_BSE = {}, .text_mask_BS = {}};
+  }
+
+  Stream tokens(const Batch& in, Context& ctx) override {
+    Stream s;
+    s.grid = patches->grid(in.at("x"));
+    s.x_BTD = patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, options.width).to(ctx.options());
+    return s;
+  }
+
+  int64_t depth() const override { return options.depth; }
+
+  Stream run_block(int64_t i, Stream s, Context& ctx) override {
+    s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
+    return s;
+  }
+
+  Tensor head(const Stream& s, Context& ctx) override {
+    const auto m = final_modulation(torch::silu(s.condition.cond_BD), ctx).chunk(2, -1);
+    return patches->unpatchify(out(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), ctx), s.grid);
+  }
+
+  bool token_local() const override { return true; }
+
+  std::vector<ditto::TensorSpec> spec() const override {
+    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
+                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    if (label) inputs.push_back({"label", torch::kLong, {}, "a class, or the null class after the last"});
+    return inputs;
+  }
+
+  Batch without_condition(Batch in, const Tensor& which_B) const override {
+    if (label)
+      in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
+    return in;
+  }
+
+  // A multiply-add is two operations. Each token meets 12 D^2 weights a block, and attention multiplies T x T twice.
+  double flops(const Batch& in) const override {
+    const auto D = static_cast<double>(options.width), P2 = static_cast<double>(options.patch * options.patch);
+    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()), L = static_cast<double>(options.depth);
+    const double block = T * 12 * D * D + 2 * D * D + 2 * T * T * D;
+    const double ends = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + 3 * D * D;
+    return 2 * static_cast<double>(in.at("x").size(0)) * (L * block + ends);
+  }
+
+  Options options;
+  ditto::ModelSpec spec_;
+  std::shared_ptr<ditto::PatchEmbed> patches;
+  std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::LabelEmbed> label;
+  std::vector<std::shared_ptr<Block>> blocks;
+  ditto::Linear final_modulation, out;
+};
+
+}  // namespace
+
+DITTO_MODEL_PLUGIN(Tiny, "tiny", "1.0.0", "Apache-2.0", "A small transformer with attention and MLP side by side")

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# A copy of sdk/template, outside of the tree, builds against an installed and moved prefix, passes its contract tests
+# and trains; the tree is not touched.
+set -euo pipefail
+build=${DITTO_BUILD_DIR:?the build folder}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "template: $1" >&2; exit 1; }
+unset DITTO_PLUGIN_PATH
+
+cmake --install "$build" --prefix "$work/first" > "$work/install.log" || fail "$(tail -5 "$work/install.log")"
+mv "$work/first" "$work/moved"
+prefix=$work/moved
+cp -r "$prefix/share/ditto/template" "$work/mine"
+cd "$work/mine"
+
+cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix" > "$work/configure.log" 2>&1 || fail "$(tail -20 "$work/configure.log")"
+cmake --build build -j2 > "$work/build.log" 2>&1 || fail "$(tail -30 "$work/build.log")"
+! grep -i warning "$work/build.log" || fail "the template builds with warnings"
+ctest --test-dir build --output-on-failure
+
+plugins=build/lib/ditto/plugins
+"$prefix/bin/ditto" plugins verify $plugins/models/libtiny.so
+DITTO_PLUGIN_PATH=$plugins "$prefix/bin/ditto" plugins list | grep -E "^model +tiny .* ok " || fail "the plugin is not listed"
+DITTO_PLUGIN_PATH=$plugins "$prefix/bin/ditto" train tiny.toml --set run.steps=5 --set run.threads=1
+[ "$(wc -l < runs/tiny/metrics.jsonl)" -eq 5 ] || fail "metrics.jsonl has not one line for each of 5 steps"
+# Without its folder the plugin is not there, and the message says so.
+status=0
+"$prefix/bin/ditto" train tiny.toml --set run.steps=5 --set run.name=none 2> "$work/said" || status=$?
+[ $status -eq 3 ] || fail "an unknown plugin ended with exit code $status, expected 3"
+grep -q "there is no model 'tiny'" "$work/said" || fail "it said: $(cat "$work/said")"
