@@ -15,6 +15,7 @@ import os
 import pathlib
 import platform
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -23,6 +24,17 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
+
+
+def without_refused_instructions():
+    """Where bf16 products end the process (virtual machines that announce AMX and refuse it), both sides go without."""
+    product = "import torch; a = torch.ones(64, 64).bfloat16(); a @ a"
+    died = subprocess.run([sys.executable, "-c", product], stderr=subprocess.DEVNULL).returncode == -signal.SIGILL
+    if died and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+
+
+without_refused_instructions()  # LibTorch reads it once
 import torch  # noqa: E402
 
 import dit  # noqa: E402
@@ -179,9 +191,11 @@ def processor():
 
 def hardware_lines(args, load):
     name, details = processor()
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    limits = f", both kept to ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     return [f"- processor: {name} ({details}); {memory:.0f} GiB of memory; {platform.system()} {platform.release()}",
-            f"- {args.threads} threads each; load average before the run: {load:.2f}",
+            f"- {args.threads} threads each{limits}; load average before the run: {load:.2f}",
             f"- PyTorch {torch.__version__}; {time.strftime('%Y-%m-%d', time.gmtime())}; {args.pairs} rounds, "
             f"{args.steps} timed steps a round for DiT-S/2 and {4 * args.steps} for the digits"]
 

@@ -64,7 +64,7 @@ int bench_step(const Arguments& a, const CommandLine& line) {
     return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
   }
   const auto rank = rank_info();
-  set_threads(recipe, rank);
+  prepare_process(recipe, rank);
   Registry registry(plugin_folders(search_folders(recipe)));
   const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
   const auto bench = ditto::bench_step(recipe, registry, mesh, a.options);

@@ -76,7 +76,7 @@ int forward(const Arguments& a, const CommandLine& line) {
   }
   const auto rank = rank_info();
   require_device(saved.recipe);
-  set_threads(saved.recipe, rank);
+  prepare_process(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
   if (mesh.data_ranks() > 1)

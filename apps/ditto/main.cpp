@@ -10,7 +10,6 @@
 #include "apps/ditto/commands.h"
 #include "core/plugin/guard.h"
 #include "core/report/progress.h"
-#include "core/train/processor.h"
 
 namespace {
 
@@ -27,6 +26,7 @@ int run(int count, char** arguments) {
   ditto::add_checkpoint_commands(app, line);
   ditto::add_config_commands(app);
   ditto::add_data_commands(app);
+  ditto::add_plugins_commands(app);
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
   try {
@@ -51,7 +51,6 @@ bool said_by_rank_0(const ditto::Error& error) {
 
 int main(int count, char** arguments) {
   ditto::report::open_standard_streams();
-  ditto::avoid_refused_instructions();
   try {
     return ditto::guarded("", [&] { return run(count, arguments); });
   } catch (const ditto::Error& error) {

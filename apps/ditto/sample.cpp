@@ -124,7 +124,7 @@ int sample(const Arguments& a, const CommandLine& line) {
   const auto requests = requests_of(a, saved.shapes.model);
   const auto rank = rank_info();
   require_device(saved.recipe);
-  set_threads(saved.recipe, rank);
+  prepare_process(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
   AssemblyParts parts;

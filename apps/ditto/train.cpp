@@ -23,14 +23,15 @@ struct Arguments {
 
 int train(const Arguments& arguments, const CommandLine& line) {
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
+  Registry registry(plugin_folders(search_folders(recipe)));
+  declare_components(recipe, registry);  // refused before any rank starts, and before a folder is made
+  check_recipe(recipe, registry);
   if (arguments.local_ranks > 0) {
-    complete_degrees(degrees(recipe), arguments.local_ranks);  // refused before any rank starts
+    complete_degrees(degrees(recipe), arguments.local_ranks);
     return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
   }
   const auto rank = rank_info();
-  require_device(recipe);
-  set_threads(recipe, rank);
-  Registry registry(plugin_folders(search_folders(recipe)));
+  prepare_process(recipe, rank);
   const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
   Trainer trainer(std::move(recipe), registry, mesh, mesh.own_world("checkpoint"), arguments.options);
   return trainer.run();

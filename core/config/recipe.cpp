@@ -54,7 +54,7 @@ OptionMap options_of(const Table& table, const std::string& section, const std::
     const auto at = place(entry.value, where);
     if (entry.value.as<Table>())
       throw Error(ErrorKind::config, at, section + "." + entry.key + " is a table",
-                  "expected a value; see `ditto config schema`");
+                  "expected a value; `ditto config show` lists the options");
     OptionValue value;
     if (const auto* v = entry.value.as<bool>()) value = *v;
     if (const auto* v = entry.value.as<int64_t>()) value = *v;

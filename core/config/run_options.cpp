@@ -8,7 +8,8 @@ void RunOptions::read(OptionReader& option) {
   option("folder", folder, "relative paths in the recipe are relative to this folder; default: the recipe's own");
   option("steps", steps, "training steps").at_least(0);
   option("seed", seed, "seed of everything random").at_least(0);
-  option("threads", threads, "threads a rank computes with; 0: the cores, shared among the ranks on this machine")
+  option("threads", threads,
+         "threads a rank computes with; 0: OMP_NUM_THREADS, or the cores, shared among the ranks on this machine")
       .at_least(0);
   option("device", device, "where to compute").one_of({"cpu", "cuda"});
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")

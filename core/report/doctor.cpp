@@ -100,6 +100,7 @@ void diagnose_limits(Diagnosis& out) {
 // The variables that change what a run does; never all of them, which may hold secrets.
 void diagnose_environment(Diagnosis& out) {
   static constexpr std::string_view kPrefixes[] = {"OMP_",
+                                                   "ONEDNN_",
                                                    "MKL_",
                                                    "KMP_",
                                                    "GOMP_",

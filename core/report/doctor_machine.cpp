@@ -195,7 +195,7 @@ void diagnose_disk(Diagnosis& out, const std::string& folder) {
   const std::string place = existing_parent(folder).string();
   Json& facts = out.facts["disk"] = {{"folder", place}};
   struct statvfs disk {};
-  if (::statvfs(place.c_str(), &disk) == 0) {
+  if (::statvfs(place.c_str(), &disk) == 0 && disk.f_blocks > 0) {
     const auto free = static_cast<int64_t>(disk.f_bavail * disk.f_frsize);
     facts["free_bytes"] = free;
     if (free < (int64_t{1} << 30)) out.add(Level::warning, place + " has less than 1 GiB left: " + bytes_text(free));

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "core/formats/json.h"
+#include "core/train/launch.h"
 
 namespace ditto {
 
@@ -132,14 +133,10 @@ void Assembly::make_encoders() {
 void Assembly::make_model() {
   require(recipe, recipe.model, "model");
   ctx = std::make_unique<Context>(table, Random(static_cast<uint64_t>(recipe.run.seed)));
-  const auto& precision = recipe.run.precision;
-  ctx->compute = precision == "bf16"   ? torch::kBFloat16
-                 : precision == "fp16" ? torch::kHalf
-                 : precision == "fp64" ? torch::kDouble
-                                       : torch::kFloat;
+  ctx->compute = compute_dtype(recipe.run);
   ctx->device = torch::Device(recipe.run.device);
   model = make<Model>("model", recipe.model, spec);
-  if (precision == "fp64") model->to(torch::kDouble);
+  if (ctx->compute == torch::kDouble) model->to(torch::kDouble);
   initialise(*model, ctx->random);
   model->to(ctx->device);
   layout = Layout::of(*model);

@@ -1,9 +1,11 @@
 #include "core/train/launch.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <thread>
 
+#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <ditto/data.h>
@@ -11,6 +13,8 @@
 #include <ditto/objective.h>
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
+
+#include "core/train/processor.h"
 
 #include "core/train/assembly.h"
 
@@ -39,10 +43,19 @@ std::vector<SearchFolder> search_folders(const Recipe& recipe) {
   return folders;
 }
 
-void set_threads(const Recipe& recipe, const RankInfo& rank) {
-  const auto cores = static_cast<int64_t>(std::max(1u, std::thread::hardware_concurrency()));
-  const int64_t share = std::max<int64_t>(1, cores / std::max(1, rank.local_world_size));
-  torch::set_num_threads(static_cast<int>(recipe.run.threads > 0 ? recipe.run.threads : share));
+at::ScalarType compute_dtype(const RunOptions& run) {
+  if (run.precision == "bf16") return torch::kBFloat16;
+  if (run.precision == "fp16") return torch::kHalf;
+  return run.precision == "fp64" ? torch::kDouble : torch::kFloat;
+}
+
+void prepare_process(const Recipe& recipe, const RankInfo& rank) {
+  const auto done = avoid_refused_instructions(compute_dtype(recipe.run));
+  if (!done.empty() && rank.rank == 0) fmt::print(stderr, "{}\n", done);
+  if (recipe.run.threads > 0) torch::set_num_threads(static_cast<int>(recipe.run.threads));
+  if (recipe.run.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  torch::set_num_threads(std::max(1, cores / std::max(1, rank.local_world_size)));
 }
 
 namespace {

@@ -12,8 +12,10 @@ namespace ditto {
 Degrees degrees(const Recipe& recipe);
 std::chrono::milliseconds timeout(const Recipe& recipe);
 std::vector<SearchFolder> search_folders(const Recipe& recipe);
-// [run] threads, or this rank's share of the machine's cores.
-void set_threads(const Recipe& recipe, const RankInfo& rank);
+at::ScalarType compute_dtype(const RunOptions& run);
+// To be called before any tensor is made. Threads: [run] threads; or what OMP_NUM_THREADS says; or this rank's share of
+// the machine's cores. And instructions that the processor announces but refuses are avoided.
+void prepare_process(const Recipe& recipe, const RankInfo& rank);
 // Reads every component's options by its plugin's declaration: errors now, and the defaults in recipe.resolved(). The
 // plugins are opened; nothing is made.
 void declare_components(Recipe& recipe, Registry& registry);

@@ -3,12 +3,14 @@
 
 #include <string>
 
+#include <torch/types.h>
+
 namespace ditto {
 
-// Some virtual machines announce matrix tiles (AMX) and then refuse the instructions; LibTorch's bf16 products would
-// end the process there. Tries one, and if it is refused keeps LibTorch to vector instructions (ONEDNN_MAX_CPU_ISA),
-// unless that variable is set already. To be called before any tensor exists. Returns what was done, for people; empty:
-// nothing.
-std::string avoid_refused_instructions();
+// Some virtual machines announce matrix tiles (AMX) on which LibTorch's bf16 and fp16 products then die of an illegal
+// instruction. Where tiles are announced and `compute` is one of these dtypes, a child process tries one product; if it
+// dies, LibTorch is kept to vector instructions (ONEDNN_MAX_CPU_ISA), unless that variable is set already. To be called
+// before the process has other threads or has multiplied anything. Returns what was done, for people; empty: nothing.
+std::string avoid_refused_instructions(at::ScalarType compute);
 
 }  // namespace ditto

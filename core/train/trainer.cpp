@@ -150,7 +150,8 @@ void Trainer::take_up(const std::string& path) {
   saved_step_ = step_;
   training_->updates = std::stoll(now.extra.at("updates"));
   training_->skipped_in_a_row = std::stoll(now.extra.at("skipped_in_a_row"));
-  say(fmt::format("resumed from {} (step {}), the newest whole checkpoint", path, step_));
+  say(fmt::format("resumed from {} (step {}){}", path, step_,
+                  options_.resume == "auto" ? ", the newest whole checkpoint" : ""));
 }
 
 checkpoint::TrainState Trainer::state() {

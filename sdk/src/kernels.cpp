@@ -84,7 +84,7 @@ OpTable::OpTable(std::vector<KernelRow> rows, std::map<std::string, GivenOption>
     if (std::find(names.begin(), names.end(), name) == names.end()) {
       const auto near = nearest(name, names);
       throw Error(ErrorKind::config, pin.where, "kernels." + name + ": there is no op of this name",
-                  near.empty() ? "see `ditto plugins show kernels`" : "did you mean \"" + near + "\"?");
+                  near.empty() ? "see `ditto plugins show kernels/cpu`" : "did you mean \"" + near + "\"?");
     }
     for (const auto& row : rows_of(name)) variants.push_back(row.variant);
     const auto* wanted = std::get_if<std::string>(&pin.value);

@@ -147,7 +147,7 @@ Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
                 "labels from " + std::to_string(label_B.min().item<int64_t>()) + " to " +
                     std::to_string(label_B.max().item<int64_t>()) + " came, the model has classes 0 to " +
                     std::to_string(classes_ - 1),
-                "set model.classes to the data's number of classes");
+                "set data.classes to the data's number of classes");
   return torch::embedding(table, label_B).to(ctx.compute);
 }
 

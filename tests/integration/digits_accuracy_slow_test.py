@@ -23,8 +23,8 @@ if not run.is_dir():
     sys.exit(77)
 
 with tempfile.TemporaryDirectory() as folder:
-    subprocess.run([os.environ["DITTO"], "sample", run, "--out", folder, "--classes", "0-9", "--seeds", f"0-{SAMPLES - 1}",
-                    "--guidance", "2", "--progress", "none"], check=True)
+    subprocess.run([os.environ["DITTO"], "sample", run, "--out", folder, "--classes", "0-9",
+                    "--seeds", f"0-{SAMPLES - 1}", "--guidance", "2", "--progress", "none"], check=True)
     pictures = [Image.open(pathlib.Path(folder) / f"{i:06}.png") for i in range(SAMPLES)]
     assert all(picture.size == (8, 8) and picture.mode == "L" for picture in pictures)
     samples = np.stack([np.asarray(picture).reshape(64) for picture in pictures]) / 255 * 16

@@ -1,11 +1,11 @@
 """Weights to and from facebookresearch/DiT and diffusers, both as those projects' own programs read and write them.
 
-A trained run's export loads strictly in diffusers' DiTTransformer2DModel and predicts what `ditto forward` predicts; it comes back
-bit for bit; a .pt as DiT's training script saves it imports. And at the weights of tests/golden/dit/make.py, imported from a
-file that diffusers made, prediction and every entry of every gradient agree.
+A trained run's export loads strictly in diffusers' DiTTransformer2DModel and predicts what `ditto forward` predicts;
+it comes back bit for bit; a .pt as DiT's training script saves it imports. And at the weights of
+tests/golden/dit/make.py, imported from a file that diffusers made, prediction and every entry of every gradient agree.
 
-DITTO_FACEBOOK_DIT names a checkout of facebookresearch/DiT: its model is then compared in the same way. Without it, DiT's names
-and shapes are checked (its values are in tests/golden/dit_test.cpp).
+DITTO_FACEBOOK_DIT names a checkout of facebookresearch/DiT: its model is then compared in the same way. Without it,
+DiT's names and shapes are checked (its values are in tests/golden/dit_test.cpp).
 """
 
 import argparse
@@ -118,7 +118,7 @@ def import_from(file, form, recipe_file, out, *more):
     return FOLDER / out
 
 
-# --- a trained run out and back -------------------------------------------------------------------------------------------
+# --- a trained run out and back -----------------------------------------------------------------------------
 
 CASE = golden.CASES["small2"] | {"out_channels": 3}
 
@@ -157,7 +157,7 @@ def diffusers_loads_an_export():
     folder = FOLDER / "pretrained"  # as a user of diffusers keeps it
     model.save_config(folder)
     (FOLDER / "diffusers.safetensors").rename(folder / "diffusion_pytorch_model.safetensors")
-    check_prediction("diffusers", DiTTransformer2DModel.from_pretrained(folder), prediction)
+    check_prediction("diffusers", DiTTransformer2DModel.from_pretrained(folder, low_cpu_mem_usage=False), prediction)
 
 
 def facebook_loads_an_export():
@@ -178,7 +178,7 @@ def facebook_loads_an_export():
 
 
 def training_script_file(form, toml, run, average):
-    """A .pt as DiT's train.py saves it: weights, average, an optimizer's state, and a Namespace, of which nothing is run."""
+    """A .pt as DiT's train.py saves it: weights, average, an optimizer's state, and a Namespace; nothing is run."""
     weights = export(run, form, "weights.safetensors", "--weights", "weights")
     assert not torch.equal(weights["blocks.0.attn.qkv.weight"], average["blocks.0.attn.qkv.weight"])
     learned = [torch.nn.Parameter(tensor.clone()) for name, tensor in weights.items() if name != "pos_embed"]
@@ -193,7 +193,7 @@ def training_script_file(form, toml, run, average):
     assert_same_bits(export(weight_set, form, "again.safetensors"), weights)
 
 
-# --- every entry of every gradient ----------------------------------------------------------------------------------------
+# --- every entry of every gradient --------------------------------------------------------------------------
 
 
 def their_name(form, ours):

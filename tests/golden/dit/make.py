@@ -1,11 +1,11 @@
-"""Golden outputs and gradients of DiT, by its two published definitions, at weights that a formula makes from their names.
+"""Golden outputs and gradients of DiT, by its two published definitions, at weights made by a formula from their names.
 
     make.py --facebook DIR   makes facebook-dit_*.json and diffusers_*.json beside this file
 
-DIR is a checkout of facebookresearch/DiT, of which models.py is run; diffusers comes with ./dev peers. Everything runs in float64
-(time features in float32, as both define them), so that a comparison sees the other side's roundings alone. Of each tensor
-a file keeps shape, largest entry, sum, a product with a vector of the formula, and 64 entries at places of the formula. A
-gradient is that of sum(prediction * grad_output). tests/golden/dit_test.cpp has the same formula.
+DIR is a checkout of facebookresearch/DiT, of which models.py is run; diffusers comes with ./dev peers. Everything runs
+in float64 (time features in float32, as both define them), so that a comparison sees the other side's roundings alone.
+Of each tensor a file keeps shape, largest entry, sum, a product with a vector of the formula, and 64 entries at places
+of the formula. A gradient is that of sum(prediction * grad_output). tests/golden/dit_test.cpp has the same formula.
 """
 
 import argparse
@@ -35,7 +35,7 @@ FORMATS = ("facebook-dit", "diffusers")
 FIXED = ("pos_embed", "pos_embed.pos_embed")  # position tables: no parameters
 
 
-# --- the formula: a number of a tensor depends on the tensor's name, its shape and the number's place ---------------------
+# --- the formula: a number of a tensor depends on the tensor's name, its shape and the number's place -------
 
 
 def fnv1a(text):
@@ -96,7 +96,7 @@ def fill(model):
     return model
 
 
-# --- the definitions ------------------------------------------------------------------------------------------------------
+# --- the definitions ----------------------------------------------------------------------------------------
 
 
 class PatchEmbed(nn.Module):
@@ -212,7 +212,7 @@ def reference(form, case, facebook=None):
     return result
 
 
-# --- the files ------------------------------------------------------------------------------------------------------------
+# --- the files ----------------------------------------------------------------------------------------------
 
 
 def digest(name, tensor):

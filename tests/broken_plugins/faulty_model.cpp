@@ -1,0 +1,106 @@
+// A model that breaks one promise of the interface, as its option says; with "none" it keeps them all.
+#include <ditto/ditto.h>
+
+namespace {
+
+using torch::Tensor;
+
+struct FaultyOptions {
+  std::string fault = "none";
+  void read(ditto::OptionReader& option) { option("fault", fault, "the promise to break"); }
+};
+
+constexpr int64_t kWidth = 8;
+
+struct Block : ditto::Layer {
+  Block()
+      : qkv(linear("qkv", kWidth, 3 * kWidth, ditto::Split::heads({2, 2, 2}, kWidth / 2))),
+        proj(linear("proj", kWidth, kWidth, ditto::Split::rows())) {}
+  ditto::Linear qkv, proj;
+};
+
+struct Faulty final : ditto::Model {
+  using Options = FaultyOptions;
+
+  Faulty(const Options& o, const ditto::ModelSpec& spec) : fault(o.fault), spec_(spec) {
+    patches = add<ditto::PatchEmbed>(ditto::Unit::tokens, "patches", spec.x[0], 2, kWidth);
+    time = add<ditto::TimeEmbed>(ditto::Unit::condition, "time", kWidth, 128.0);
+    label = add<ditto::LabelEmbed>(ditto::Unit::condition, "label", spec.classes, kWidth);
+    block = add_block<Block>(0);
+    out = linear(ditto::Unit::head, "out", kWidth, 4 * spec.out_channels);
+    if (fault == "unused parameter") linear(ditto::Unit::head, "unused", kWidth, kWidth);
+    if (fault == "no unit") register_module("stray", std::make_shared<Block>());
+  }
+
+  ditto::Conditioning condition(const ditto::Batch& in, ditto::Context& ctx) override {
+    auto cond_BD = time->forward(in.at("t"), ctx) + label->forward(in.at("label"), ctx);
+    if (fault == "mixes samples") cond_BD = cond_BD + cond_BD.mean(0, true);
+    return {.cond_BD = cond_BD, .text_BSE = {}, .text_mask_BS = {}};
+  }
+
+  ditto::Stream tokens(const ditto::Batch& in, ditto::Context& ctx) override {
+    ditto::Stream s;
+    s.grid = patches->grid(in.at("x"));
+    s.x_BTD = patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, kWidth).to(ctx.options());
+    return s;
+  }
+
+  int64_t depth() const override { return fault == "empty block" ? 2 : 1; }
+
+  ditto::Stream run_block(int64_t i, ditto::Stream s, ditto::Context& ctx) override {
+    if (i == 1) return s;
+    if (fault == "writes to its input") s.x_BTD.mul_(0.5);
+    if (fault == "mixes tokens") s.x_BTD = s.x_BTD + s.x_BTD.mean(1, true);
+    if (fault == "random") s.x_BTD = s.x_BTD + torch::randn_like(s.x_BTD);
+    const auto h = s.x_BTD + s.condition.cond_BD.unsqueeze(1);
+    const auto qkv = block->qkv(h, ctx).unflatten(-1, {3, -1, kWidth / 2}).unbind(-3);
+    auto a = ctx.attention(qkv[0], qkv[1], qkv[2], ditto::Pattern::full, s).flatten(-2);
+    if (fault == "wrong gradient") a = 2 * a - a.detach();
+    s.x_BTD = s.x_BTD + block->proj(a, ctx);
+    return s;
+  }
+
+  Tensor head(const ditto::Stream& s, ditto::Context& ctx) override {
+    auto y = patches->unpatchify(out(s.x_BTD, ctx), s.grid);
+    return fault == "wrong shape" ? torch::cat({y, y}, 1) : y;
+  }
+
+  bool token_local() const override { return true; }
+  std::vector<ditto::TensorSpec> spec() const override {
+    return {{"x", torch::kFloat, spec_.x, ""}, {"t", torch::kFloat, {}, ""}, {"label", torch::kLong, {}, ""}};
+  }
+  ditto::Batch without_condition(ditto::Batch in, const Tensor& which_B) const override {
+    const auto null = torch::full_like(in.at("label"), label->null_label());
+    if (fault == "drops all conditions") {
+      in["label"] = null;
+    } else if (fault == "drops the time") {
+      in["t"] = torch::zeros_like(in.at("t"));
+      in["label"] = torch::where(which_B, null, in.at("label"));
+    } else if (fault != "drops nothing") {
+      in["label"] = torch::where(which_B, null, in.at("label"));
+    }
+    return in;
+  }
+  double flops(const ditto::Batch& in) const override {
+    return fault == "no flops" ? 0 : 1e6 * static_cast<double>(in.size());
+  }
+  std::vector<std::string> foreign_formats() const override { return {"other"}; }
+  ditto::ForeignFormat foreign(const std::string&) const override {
+    ditto::ForeignFormat format;
+    for (const auto& item : named_parameters()) format.tensors.push_back({item.key(), {"their." + item.key()}, {}});
+    if (fault == "forgets a tensor") format.tensors.pop_back();
+    return format;
+  }
+
+  std::string fault;
+  ditto::ModelSpec spec_;
+  std::shared_ptr<ditto::PatchEmbed> patches;
+  std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::LabelEmbed> label;
+  std::shared_ptr<Block> block;
+  ditto::Linear out;
+};
+
+}  // namespace
+
+DITTO_MODEL_PLUGIN(Faulty, "faulty_model", "1.0.0", "Apache-2.0", "breaks one promise")

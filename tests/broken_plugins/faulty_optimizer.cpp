@@ -1,0 +1,54 @@
+// Gradient descent with momentum that breaks one promise of the interface, as its option says.
+#include <torch/torch.h>
+
+#include <ditto/optimizer.h>
+
+namespace {
+
+struct Options {
+  std::string fault = "none";
+  void read(ditto::OptionReader& option) { option("fault", fault, "the promise to break"); }
+};
+
+class Faulty final : public ditto::Optimizer {
+ public:
+  using Options = ::Options;
+  Faulty(const Options& options, const Needs& needs) : fault_(options.fault), parameters_(needs.parameters) {
+    for (const auto& p : parameters_) momentum_.push_back(torch::zeros_like(p.tensor.detach()));
+  }
+
+  void step(double lr) override {
+    torch::NoGradGuard no_grad;
+    ++steps_;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      auto& x = parameters_[i].tensor;
+      auto grad = x.grad();
+      if (!grad.defined() && fault_ == "moves without gradient") grad = torch::ones_like(x);
+      if (!grad.defined()) continue;
+      if (fault_ == "random") grad = grad + torch::randn_like(grad);
+      if (fault_ == "whole norm") grad = grad / grad.norm();
+      momentum_[i].mul_(0.9).add_(grad);
+      const double rate = fault_ == "climbs" ? -lr : lr / static_cast<double>(steps_);
+      if (fault_ != "stands still") x.sub_(momentum_[i] * rate);
+    }
+  }
+  std::map<std::string, std::vector<torch::Tensor>> state() override {
+    if (fault_ == "hides state") return {};
+    if (fault_ == "flat state") return {{"momentum", {momentum_[0].flatten(), momentum_[1], momentum_[2]}}};
+    return {{"momentum", momentum_}};
+  }
+  std::map<std::string, int64_t> counters() const override { return {{"steps", steps_}}; }
+  void set_counters(const std::map<std::string, int64_t>& counters) override {
+    if (fault_ != "forgets counters") steps_ = counters.at("steps");
+  }
+
+ private:
+  std::string fault_;
+  std::vector<ditto::OptimizedParameter> parameters_;
+  std::vector<torch::Tensor> momentum_;
+  int64_t steps_ = 0;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Optimizer, Faulty, "faulty_optimizer", "1.0.0", "Apache-2.0", "breaks one promise")

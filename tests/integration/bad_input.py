@@ -1,0 +1,310 @@
+"""What is wrong with a recipe, with data or with a checkpoint is said once, with place, finding, expectation and remedy,
+ends with the right exit code, and costs nothing that was there."""
+
+import io
+import json
+import shutil
+import struct
+import tarfile
+import zlib
+
+import support as t
+
+# --- recipes -----------------------------------------------------------------------------------------------------------
+
+
+def check_text(name, text, code, *parts):
+    path = t.work / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    for command in (["config", "check"], ["train"]):
+        t.refused(code, parts, *command, path)
+    t.check(not (t.work / "runs").exists(), "a refused recipe left a run's folder")
+
+
+def test_a_recipe_that_cannot_be_read_is_refused_with_its_place():
+    t.refused(2, ["nowhere.toml", "no such recipe", "configs/"], "train", "nowhere.toml")
+    check_text("bytes.toml", b"[run]\nname = \"\xff\xfe\x00\"\n", 2, "bytes.toml:2:9", "not UTF-8", "save the file as UTF-8")
+    check_text("binary.toml", bytes(range(256)) * 4, 2, "binary.toml:2:118: ", "not UTF-8")
+    check_text("open.toml", "[run]\nname = \"x\n", 2, "open.toml:2:", "this is not TOML")
+    check_text("at.toml", "[@\n", 2, "at.toml:1:", "this is not TOML")
+    check_text("twice.toml", "[run]\nseed = 1\nseed = 2\n", 2, "twice.toml:3:", "seed")
+    (t.work / "folder.toml").mkdir()
+    t.refused(2, ["folder.toml"], "train", t.work / "folder.toml")
+
+
+def test_includes_that_are_missing_or_go_in_circles_are_refused():
+    (t.work / "b.toml").write_text('include = "a.toml"\n')
+    check_text("a.toml", 'include = "b.toml"\n', 2, "a.toml -> b.toml -> a.toml", "remove one of these includes")
+    check_text("self.toml", 'include = ["self.toml"]\n', 2, "self.toml -> self.toml")
+    check_text("lost.toml", '\ninclude = "nowhere.toml"\n', 2, "lost.toml:2:11", "nowhere.toml", "relative to the folder")
+    check_text("number.toml", "include = 3\n", 2, "number.toml:1:11", "integer", "expected a file's name")
+
+
+def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectation():
+    base = t.write_recipe("base.toml", t.recipe())
+    wrong = [
+        ("[run]\nstepss = 3", 2, ":3:10", 'no option "stepss"', 'did you mean "steps"?'),
+        ("[run]\nsteps = \"x\"", 2, ":3:9", 'run.steps is "x", a string', "expected an integer"),
+        ("[run]\nsteps = 1.5", 2, ":3:9", "run.steps is 1.5", "expected an integer"),
+        ("[run]\nbatch = 0", 2, ":3:9", "run.batch is 0", "expected at least 1"),
+        ("[run]\nprecision = \"fp8\"", 2, ":3:13", 'run.precision is "fp8"', "expected one of", '"bf16"'),
+        ("[ema]\ndecay = 1.5", 2, ":3:9", "ema.decay is 1.5", "expected 0.0 to 1.0"),
+        ("[lr_schedule]\nlr = nan", 2, ":3:6", "lr_schedule.lr is nan", "expected at least"),
+        ("[model]\ndepht = 3", 2, ":3:9", 'no option "depht"', 'did you mean "depth"?'),
+        ("[model]\ndepth = \"two\"", 2, ":3:9", 'model.depth is "two", a string', "expected an integer"),
+        ("[model]\ndepth = 0", 2, ":3:9", "model.depth is 0", "expected at least 1"),
+        ("[model]\nheads = 5", 2, ":3:9", "model.heads = 5 does not divide model.width = 32", "use 4 or 8"),
+        ("[model]\npreset = \"S/3\"", 2, ":3:10", 'model.preset is "S/3"', 'did you mean "S/2"?'),
+        ("[model]\nplugin = \"dot\"", 3, ":3:10", "no model 'dot'", "did you mean 'dit'?"),
+        ("[sampler]\nplugin = \"eula\"", 3, ":3:10", "no sampler 'eula'", "did you mean 'euler'?"),
+        ("[sampler]\nsteps = 0", 2, ":3:9", "sampler.steps is 0", "expected at least 1"),
+        ("[objective]\ncondition_dropout = 2", 2, ":3:21", "objective.condition_dropout is 2", "expected 0.0 to 1.0"),
+        ("[data]\nsize = [8]", 2, ":3:8", "data.size is [8]", "expected [height, width]"),
+        ("[data]\nsize = [8, \"x\"]", 2, ":3:8", "a list of mixed types"),
+        ("[modl]\ndepth = 3", 2, ":2:2", 'no section "modl"', "did you mean [model]?"),
+        ("[encoder.video]\nplugin = \"identity\"", 2, ":2:10", 'no "video"', "[encoder.image]"),
+        ("[parallel]\ntensor = 0", 2, ":3:10", "parallel.tensor is 0", "expected at least 1"),
+        ("[plugins]\nkernels = [\"nope\"]", 3, "no kernels 'nope'"),
+        ("[kernels]\nattention = \"fast\"", 2, ":3:13", "names no variant", "reference"),
+        ("[kernels]\natention = \"reference\"", 2, ":3:12", "no op of this name"),
+        ("[model]\ndepth = {x = 1}", 2, ":3:9", "model.depth is a table"),
+        ("[scheduler]\nplugin = 3", 2, ":3:10", "scheduler.plugin is integer", "expected a plugin's id"),
+    ]
+    for number, (text, code, *parts) in enumerate(wrong):
+        place = f"wrong-{number}.toml" if parts[0].startswith(":") else ""
+        parts[0] = f"{place}{parts[0]}: " if place else parts[0]
+        check_text(f"wrong-{number}.toml", f'include = "base.toml"\n{text}\n', code, *parts)
+    t.refused(2, ["--set run.stepss=3", "did you mean"], "train", base, "--set", "run.stepss=3")
+    t.refused(2, ["--set steps", "KEY=VALUE"], "train", base, "--set", "steps")
+    t.refused(2, ["--set steps=3", "is a section, not an option"], "train", base, "--set", "steps=3")
+
+
+def test_a_section_that_is_needed_and_missing_is_named():
+    for section in ("data", "encoder.image", "model", "objective", "optimizer"):
+        path = t.write_recipe(f"without-{section}.toml", t.recipe(**{section.replace(".", "__"): None}))
+        for command in (["config", "check"], ["train"]):
+            t.refused(2, [f"without-{section}.toml", f"no section [{section}]", "ditto plugins list"], *command, path)
+    path = t.write_recipe("no-plugin.toml", t.recipe() | {"model": dict(depth=2)})
+    t.refused(2, ["no-plugin.toml:", "[model] names no plugin"], "train", path)
+
+
+def test_a_sampler_that_makes_no_sense_with_the_scheduler_is_refused_when_the_recipe_is_read():
+    path = t.write_recipe("pair.toml", t.recipe(sampler=dict(plugin="ancestral", steps=4)))
+    for command in (["config", "check"], ["train"]):
+        t.refused(2, ["pair.toml:", 'sampler "ancestral" does not go with scheduler "rectified_flow"', "choose another sampler"],
+                  *command, path)
+
+
+def test_what_the_data_shows_to_be_wrong_is_refused():
+    path = t.write_recipe("data.toml", t.recipe())
+    wrong = [({"model.patch": 3}, 2, ["model.patch", "3 does not divide pictures of 8 x 8", "choose a patch"]),
+             ({"data.shards": ["nowhere-*.tar"]}, 2, ["data.shards", "no file matches", "nowhere-*.tar", "check the path"]),
+             ({"data.classes": 5}, 4, ["label"]),
+             ({"run.init_from": "nowhere"}, 7, ["nowhere", "no such folder"]),
+             ({"run.device": "cuda"}, 2, ["run.device", 'set run.device = "cpu"']),
+             ({"run.output": "/proc/here"}, 2, ["/proc/here", "set run.output"])]
+    for options, code, parts in wrong:
+        t.refused(code, parts, "train", path, *t.sets({"run.output": str(t.work / "never"), "loader.strict": True} | options))
+
+
+def test_degrees_that_do_not_fit_the_ranks_or_the_model_are_refused_by_name():
+    path = t.write_recipe("degrees.toml", t.recipe())
+    t.refused(2, ["degrees tensor 2 = 2 do not divide the world size 3", "start 2 ranks"], "train", path, "--local-ranks", 3,
+              "--set", "parallel.tensor=2")
+    t.refused(2, ["degrees replicate 3 = 3 are not the world size 2", "start 3 ranks"], "train", path, "--local-ranks", 2,
+              "--set", "parallel.replicate=3")
+    t.refused(2, ["degrees tensor 2 = 2 do not divide the world size 1"], "train", path, "--set", "parallel.tensor=2")
+    for options, code, parts in (
+            ({"parallel.context": 2}, 2, ["parallel.context = 2, but no plugin serves this axis", "parallel.context_plugin"]),
+            ({"parallel.tensor": 2, "model.heads": 1}, 2, ["heads"]),
+            ({"parallel.tensor": 2, "parallel.tensor_plugin": "tensr"}, 3, ["no parallel 'tensr'", "did you mean 'tensor'?"]),
+            ({"parallel.tensor": 2, "parallel.tensor_plugin": "ddp"}, 2, ["serves another axis"])):
+        output = {"run.output": str(t.work / "never")}
+        done = t.run("train", path, "--local-ranks", 2, *t.sets(output | options), code=code)
+        for part in parts:
+            t.check(part in done.all, f"no \"{part}\" in {done.all}")
+
+
+# --- data --------------------------------------------------------------------------------------------------------------
+
+
+def png(value):
+    """An 8 x 8 grey PNG."""
+    def chunk(kind, body):
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+    rows = b"".join(b"\0" + bytes((value * 7 + 3 * x + 5 * y) % 256 for x in range(8)) for y in range(8))
+    header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
+
+
+def shard(name, samples):
+    """[(key, png or None, label or None)] as a tar."""
+    path = t.work / name
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for key, picture, label in samples:
+            for extension, data in (("png", picture), ("cls", None if label is None else str(label).encode())):
+                if data is None:
+                    continue
+                info = tarfile.TarInfo(f"{key}.{extension}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+    return path
+
+
+def good(count):
+    return [(f"{i:04}", png(i), i % 10) for i in range(count)]
+
+
+def data_recipe(name, shards, **loader):
+    return t.write_recipe(name, t.recipe(data=dict(shards=[str(path) for path in shards]), run=dict(steps=6, batch=8),
+                                         loader=dict(threads=1) | loader))
+
+
+def test_a_shard_that_was_cut_off_keeps_the_samples_before_the_cut_or_ends_a_strict_run():
+    whole, cut = shard("whole.tar", good(24)), shard("cut.tar", good(24))
+    cut.write_bytes(cut.read_bytes()[:30000])
+    done = t.train(data_recipe("cut.toml", [whole, cut]), "cut")
+    t.check("cut.tar: " in done.all and "samples before it kept" in done.all, "no word of the cut:", done.all)
+    t.equal(len(t.metrics("cut")), 6, "steps")
+    t.refused(4, ["cut.tar", "loader.strict = false"], "train", data_recipe("cut-strict.toml", [whole, cut], strict=True),
+              *t.sets({"run.output": str(t.work / "cut-strict")}))
+    whole.write_bytes(b"not a tar at all")
+    t.refused(4, ["whole.tar"], "train", data_recipe("no-tar.toml", [whole]), *t.sets({"run.output": str(t.work / "no-tar")}))
+
+
+def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_limit():
+    samples = good(24)
+    for number, damage in ((3, b"not a png"), (9, png(9)[:60]), (17, png(17)[:-20] + b"\0" * 8)):
+        samples[number] = (samples[number][0], damage, samples[number][2])
+    path = shard("bad.tar", samples)
+    done = t.train(data_recipe("bad.toml", [path]), "bad")
+    for name in ("bad.tar:0003.png", "bad.tar:0009.png", "bad.tar:0017.png"):
+        t.equal(done.all.count(f"sample left out: {name}"), 1, f"messages that name {name}")
+        t.check(name in (t.work / "bad/log.txt").read_text(), f"log.txt does not name {name}")
+    t.equal(len(t.metrics("bad")), 6, "steps")
+    for line in t.metrics("bad"):
+        t.check(line["loss"] is not None and float(line["loss"]) > 0, f"loss {line['loss']}")
+
+    # The others keep their places: an empty place moves no other sample, so that the loss of a step without one is the same.
+    t.train(data_recipe("good.toml", [shard("bad-but-good.tar", good(24))]), "good")
+    same = [a["loss"] == b["loss"] for a, b in zip(t.metrics("bad"), t.metrics("good"))]
+    t.check(not all(same), "three empty places changed no loss")
+
+    t.train(data_recipe("limit.toml", [path], max_bad=3), "limit")
+    t.refused(4, ["3 samples could not be decoded, loader.max_bad is 2", "bad.tar:00", "ditto data verify"], "train",
+              data_recipe("over.toml", [path], max_bad=2), *t.sets({"run.output": str(t.work / "over")}))
+    t.refused(4, ["bad.tar:00"], "train", data_recipe("strict.toml", [path], strict=True),
+              *t.sets({"run.output": str(t.work / "strict")}))
+    done = t.run("data", "verify", path, code=4)
+    for name in ("0003.png", "0009.png", "0017.png"):
+        t.check(name in done.all, f"`ditto data verify` does not name {name}: {done.all}")
+
+
+def test_a_picture_without_a_label_ends_the_run_before_it_begins():
+    samples = good(12)
+    samples[5] = ("0005", png(5), None)
+    path = data_recipe("unlabelled.toml", [shard("unlabelled.tar", samples)])
+    t.refused(4, ["unlabelled.tar:0005.png", 'no member "0005.cls"', 'data.label', '"none"'], "train", path,
+              *t.sets({"run.output": str(t.work / "unlabelled")}))
+    t.check(not t.checkpoints("unlabelled"), "a refused run left a checkpoint")
+    samples[5] = ("0005", png(5), 77)
+    path = data_recipe("wrong-label.toml", [shard("wrong-label.tar", samples)], strict=True)
+    t.refused(4, ["wrong-label.tar:0005", "77"], "train", path, *t.sets({"run.output": str(t.work / "wrong-label")}))
+
+
+# --- checkpoints -------------------------------------------------------------------------------------------------------
+
+
+def trained(folder):
+    path = t.write_recipe(f"{folder}.toml", t.recipe(run=dict(steps=9, output=str(t.work / folder)),
+                                                     checkpoint=dict(every=3, keep=5)))
+    t.run("train", path)
+    return path, (t.work / folder / "metrics.jsonl").read_text()
+
+
+def flip(path, share):
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * share)] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it():
+    damages = [("model-00000.safetensors", 0.7), ("optimizer-00000.safetensors", 0.5), ("ema-00000.safetensors", 0.01),
+               ("index.json", 0.5), ("state.json", 0.5), ("manifest.json", 0.5), ("recipe.toml", 0.5),
+               ("model-00000.safetensors", None), ("manifest.json", None)]
+    path, _ = trained("whole")
+    for number, (name, share) in enumerate(damages):
+        folder = f"damaged-{number}"
+        shutil.copytree(t.work / "whole", t.work / folder, symlinks=True)
+        victim = t.work / folder / "checkpoints/step_00000009" / name
+        flip(victim, share) if share is not None else victim.unlink()
+        done = t.run("checkpoint", "verify", victim.parent, code=7)
+        t.check(name in done.all, f"`ditto checkpoint verify` does not name {name}: {done.all}")
+        done = t.train(path, folder)
+        t.check("not resumed from skipped step_00000009" in done.all and name in done.all, f"no word of {name}:", done.all)
+        t.check("step_00000006 (step 6)" in done.all, "not resumed from the step before:", done.all)
+        t.same_metrics("whole", folder)
+        t.same_state("whole", folder)
+        t.check((t.work / folder / "checkpoints/abandoned-step_00000009").is_dir(), "the damaged checkpoint is gone")
+
+
+def test_a_run_none_of_whose_checkpoints_can_be_used_is_not_started_over_unasked():
+    path, metrics = trained("ruined")
+    for name in t.checkpoints("ruined"):
+        flip(t.work / "ruined/checkpoints" / name / "model-00000.safetensors", 0.9)
+    t.refused(7, ["ruined/checkpoints", "none that can be used", "--resume never"], "train", path)
+    t.equal((t.work / "ruined/metrics.jsonl").read_text(), metrics, "metrics.jsonl")
+    t.equal(t.checkpoints("ruined"), ["step_00000003", "step_00000006", "step_00000009"], "checkpoints")
+    t.refused(7, ["ruined", "no checkpoint that can be used"], "sample", t.work / "ruined", "--out", t.work / "no-pictures")
+    done = t.run("train", path, "--resume", "never")
+    t.check("abandoned-step_00000009" in done.all, done.all)
+
+
+def test_a_checkpoint_that_is_named_and_cannot_be_used_ends_the_command():
+    path, metrics = trained("named")
+    broken = t.work / "named/checkpoints/step_00000006"
+    flip(broken / "model-00000.safetensors", 0.8)
+    t.refused(7, ["step_00000006/model-00000.safetensors"], "train", path, "--resume", broken)
+    t.refused(7, ["step_00000006/model-00000.safetensors"], "sample", broken, "--out", t.work / "no-pictures", "--weights", "weights")
+    t.refused(7, ["nowhere", "no such folder"], "train", path, "--resume", t.work / "nowhere")
+    t.refused(7, ["nowhere", "no such folder"], "sample", t.work / "nowhere", "--out", t.work / "no-pictures")
+    t.equal((t.work / "named/metrics.jsonl").read_text(), metrics, "metrics.jsonl")
+    t.run("checkpoint", "verify", t.work / "named/checkpoints/step_00000009")
+
+
+def test_another_models_shapes_are_refused_with_both_of_them():
+    path, metrics = trained("narrow")
+    wide = t.write_recipe("wide.toml", t.recipe(model=dict(width=48), run=dict(steps=1)))
+    t.refused(7, ["patches.map.weight", "F32 [32, 4] there", "F32 [48, 4] here", "recipe.toml in it"], "train", wide,
+              *t.sets({"run.init_from": str(t.work / "narrow"), "run.output": str(t.work / "wide")}))
+    deep = t.write_recipe("deep.toml", t.recipe(model=dict(depth=3), run=dict(steps=1)))
+    t.refused(7, ["blocks.2.", "is not there"], "train", deep,
+              *t.sets({"run.init_from": str(t.work / "narrow"), "run.output": str(t.work / "deep")}))
+    t.refused(7, ["patches.map.weight", "F32 [32, 4] there", "F32 [48, 4] here"], "train", path, "--set", "model.width=48", "--allow-change", "model")
+    t.equal((t.work / "narrow/metrics.jsonl").read_text(), metrics, "metrics.jsonl")
+    t.run("checkpoint", "verify", t.latest("narrow"))
+
+
+def test_a_resume_that_would_learn_something_else_is_refused_unless_allowed():
+    path, metrics = trained("changed")
+    saved = json.loads((t.latest("changed") / "manifest.json").read_text())
+    recipe = (t.work / "changed/run.toml").read_text()
+    for key, value, before in (("model.mlp_ratio", 3, "4"), ("run.seed", 1, "0"), ("run.batch", 8, "16"),
+                               ("objective.condition_dropout", 0.2, "0.1"), ("scheduler.shift", 2.0, "1.0"),
+                               ("loader.shuffle", False, "true"), ("data.label", "none", '"cls"')):
+        t.refused(2, [f"{key}: was {before} in the run to be resumed, and is {t.json.dumps(value)} now", f"--allow-change {key}",
+                      "--resume never"], "train", path, *t.sets({key: value, "run.steps": 12}))
+    few = f"{t.digits}/train-000003.tar"
+    t.refused(2, ["learned from other data", "--allow-change data"], "train", path, *t.sets({"data.shards": [few]}),
+              "--allow-change", "data.shards")
+    t.equal((t.work / "changed/metrics.jsonl").read_text(), metrics, "metrics.jsonl")
+    t.equal((t.work / "changed/run.toml").read_text(), recipe, "run.toml")
+    t.equal(json.loads((t.latest("changed") / "manifest.json").read_text()), saved, "the manifest")
+    t.run("checkpoint", "verify", t.latest("changed"))
+    done = t.run("train", path, *t.sets({"run.seed": 1, "run.steps": 10}), "--allow-change", "run.seed")
+    t.check("changed since: run.seed: 0 -> 1 (allowed)" in done.all, done.all)
+    t.equal(len(t.metrics("changed")), 10, "steps")
+
+
+if __name__ == "__main__":
+    t.main(globals())

@@ -1,0 +1,144 @@
+"""A seed is a picture: the same one on any number of ranks and in any order of seeds."""
+
+import array
+import json
+import os
+
+import support as t
+
+_trained = []
+
+
+def trained():
+    if not _trained:
+        path = t.write_recipe("sampled.toml", t.recipe(run=dict(name="sampled", steps=12), lr_schedule=dict(lr=3e-3, warmup=0)))
+        t.train(path, "sampled")
+        _trained.append(t.work / "sampled")
+    return _trained[0]
+
+
+def sample(folder, seeds, *arguments, classes="0-9", batch=8, code=0):
+    """{seed: class} of seeds as "0-7": the pictures are in work/folder."""
+    return t.run("sample", trained(), "--out", t.work / folder, "--seeds", seeds, "--classes", classes, "--batch", batch,
+                 "--steps", 4, "--guidance", 2, *arguments, code=code)
+
+
+def picture(folder, seed):
+    width, height, channels, pixels, _ = t.read_png(t.work / folder / f"{seed:06}.png")
+    t.equal((width, height, channels, len(pixels)), (8, 8, 1, 64), f"size of seed {seed}'s picture")
+    return pixels
+
+
+def latents(folder):
+    return t.read_tensors(t.work / f"{folder}.safetensors")["latents"]
+
+
+def save(folder):
+    return "--save-latents", t.work / f"{folder}.safetensors"
+
+
+def test_the_pictures_are_the_same_on_one_rank_and_on_several():
+    sample("one", "0-20", *save("one"))
+    for ranks in (2, 3) if t.slow else (2,):
+        sample(f"ranks-{ranks}", "0-20", "--local-ranks", ranks, *save(f"ranks-{ranks}"))
+        t.equal(latents("one") == latents(f"ranks-{ranks}"), True, f"all bits of the samples of {ranks} ranks")
+        for seed in range(21):
+            t.equal(picture(f"ranks-{ranks}", seed), picture("one", seed), f"seed {seed} on {ranks} ranks")
+    t.equal(len({picture("one", seed) for seed in range(21)}), 21, "different pictures of 21 seeds")
+    t.check((t.work / "one/grid.png").exists(), "no grid.png")
+
+
+def test_the_pictures_are_the_same_in_any_order_of_seeds():
+    # The i-th seed takes class i modulo the count: one class, so that a seed keeps its own.
+    sample("forward", "0-10", classes="3")
+    sample("backward", "10,9,8,7,6,5,4,3,2,1,0", classes="3")
+    sample("alone", "7", classes="3")
+    for seed in range(11):
+        t.equal(picture("backward", seed), picture("forward", seed), f"seed {seed}, backwards")
+    t.equal(picture("alone", 7), picture("forward", 7), "seed 7 alone")
+    sample("other-class", "7", classes="4")
+    t.check(picture("other-class", 7) != picture("forward", 7), "seed 7 is the same picture in two classes")
+
+
+def test_another_batch_changes_at_most_one_level_in_one_pixel_of_a_thousand():
+    sample("batch-8", "0-49")
+    for batch in (1, 3, 50):
+        sample(f"batch-{batch}", "0-49", batch=batch)
+        apart = [abs(a - b) for seed in range(50) for a, b in zip(picture("batch-8", seed), picture(f"batch-{batch}", seed))]
+        t.check(max(apart) <= 1, f"batch {batch}: {max(apart)} levels apart")
+        different = sum(level > 0 for level in apart)
+        t.check(different <= len(apart) / 1000, f"batch {batch}: {different} of {len(apart)} pixels differ")
+
+
+def test_given_noise_is_what_the_pictures_start_from():
+    noise = array.array("f", (((i * 2654435761) % 1000003) / 500001.5 - 1 for i in range(5 * 64)))
+    file = t.work / "noise.safetensors"
+    t.write_tensors(file, {"noise": ("F32", [5, 1, 8, 8], noise)})
+    sample("given", "0-4", "--noise", file, *save("given"), classes="2")
+    sample("drawn", "0-4", *save("drawn"), classes="2")
+    t.check(latents("given") != latents("drawn"), "--noise changed nothing")
+    sample("again", "100-104", "--noise", file, *save("again"), classes="2")
+    t.check(latents("again") == latents("given"), "with given noise the seeds still draw something")
+    t.equal(latents("given")[:2], ("F32", [5, 1, 8, 8]), "the saved latents")
+
+    # The third noise alone gives the third picture.
+    t.write_tensors(t.work / "third.safetensors", {"noise": ("F32", [1, 1, 8, 8], noise[128:192])})
+    sample("third", "2", "--noise", t.work / "third.safetensors", *save("third"), classes="2")
+    t.equal(latents("third")[2], latents("given")[2][2 * 256:3 * 256], "the third picture by itself")
+
+    # Latents are what the pictures are made of: v / 127.5 - 1, rounded.
+    for seed in range(5):
+        values = t.numbers(latents("given"))[seed * 64:(seed + 1) * 64]
+        levels = bytes(min(255, max(0, round((value + 1) * 127.5))) for value in values)
+        apart = max(abs(a - b) for a, b in zip(levels, picture("given", seed)))
+        t.check(apart <= 1, f"seed {seed}: the picture is {apart} levels from its latents")
+
+    done = sample("wrong", "0-5", "--noise", file, code=4)
+    for part in ("noise is [5, 1, 8, 8]", "expected [6, 1, 8, 8]"):
+        t.check(part in done.all, f"no \"{part}\" in {done.all}")
+    t.write_tensors(t.work / "nameless.safetensors", {"noize": ("F32", [1, 1, 8, 8], noise[:64])})
+    done = sample("wrong", "0", "--noise", t.work / "nameless.safetensors", code=4)
+    t.check('no tensor "noise"' in done.all, done.all)
+
+
+def test_every_picture_says_how_it_was_made():
+    sample("said", "5,9,2", classes="1,0", batch=2)
+    lines = [json.loads(line) for line in (t.work / "said/samples.jsonl").read_text().splitlines()]
+    t.equal([(line["file"], line["seed"], line["class"]) for line in lines],
+            [("000005.png", 5, 1), ("000009.png", 9, 0), ("000002.png", 2, 1)], "samples.jsonl")
+    for line in lines:
+        t.equal((line["sampler"], line["steps"], line["guidance"], line["guidance_channels"], line["batch"], line["weights"],
+                 line["run"], line["step"]), ("euler", 4, 2.0, "all", 2, "ema", "sampled", 12), "settings")
+        texts = t.read_png(t.work / "said" / line["file"])[4]
+        settings = json.loads(texts["ditto"])
+        t.equal(settings, {key: value for key, value in line.items() if key != "file"}, f"the text in {line['file']}")
+    t.equal(sorted(os.listdir(t.work / "said")), ["000002.png", "000005.png", "000009.png", "grid.png", "samples.jsonl"], "files")
+
+
+def test_guidance_samplers_steps_and_weights_matter():
+    sample("plain", "0-3", *save("plain"))
+    for name, arguments in (("guidance", ["--guidance", 1]), ("steps", ["--steps", 3]), ("sampler", ["--sampler", "heun"]),
+                            ("weights", ["--weights", "weights"])):
+        t.run("sample", trained(), "--out", t.work / name, "--seeds", "0-3", "--batch", 8,
+              *(["--steps", 4] if name != "steps" else []), *(["--guidance", 2] if name != "guidance" else []), *arguments, *save(name))
+        t.check(latents(name) != latents("plain"), f"{' '.join(map(str, arguments))} changed nothing")
+
+
+def test_wrong_classes_seeds_and_numbers_end_with_code_2():
+    for arguments, parts in ((["--classes", "0-10"], ["--classes 0-10", "10 is not a class", "its classes are 0 to 9"]),
+                             (["--classes", "3-1"], ["--classes 3-1", "write it as 0-9 or 1,4,7"]),
+                             (["--classes", "one"], ["--classes one", "not a list of whole numbers"]),
+                             (["--seeds", "a-b"], ["--seeds a-b", "write it as 0-9 or 1,4,7"]),
+                             (["--seeds", "1,,2"], ["--seeds 1,,2", "not a list of whole numbers"]),
+                             (["--seeds", "0-99999999999"], ["--seeds"]),
+                             (["--sampler", "ancestral"], ['sampler "ancestral" does not go with', "choose another sampler"])):
+        t.refused(2, parts, "sample", trained(), "--out", t.work / "never", *arguments)
+    t.refused(3, ["no sampler 'eula'", "did you mean 'euler'?"], "sample", trained(), "--out", t.work / "never", "--sampler", "eula")
+    for arguments in (["--steps", 0], ["--batch", 0], ["--guidance", -1], ["--local-ranks", 0], ["--weights", "best"], ["--what"]):
+        t.run("sample", trained(), "--out", t.work / "never", *arguments, code=2)
+    t.refused(2, ["--out /proc/here", "name a folder"], "sample", trained(), "--out", "/proc/here")
+    t.check(not (t.work / "never").exists(), "a refused command left a folder")
+
+
+if __name__ == "__main__":
+    t.main(globals())
