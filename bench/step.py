@@ -204,7 +204,7 @@ def peak_lines(cases):
     peaks = {}
     for case in cases:
         peaks[case.precision] = max(peaks.get(case.precision, 0), case.peak())
-    return peaks, [f"- matrix multiply (1024 x 1024, best of this run): " +
+    return peaks, ["- matrix multiply (1024 x 1024, best of this run): " +
                    ", ".join(f"{p} {1000 * peak:.0f} GFLOP/s" for p, peak in peaks.items())]
 
 
@@ -269,11 +269,12 @@ def main():
             cases.append(measure(name, precision, args))
     peaks, peak_text = peak_lines(cases)
     lines = [f"# One training step, {processor()[0]}", "", "Written by bench/step.py (`./dev bench step`).", ""]
-    lines += hardware_lines(args, load) + peak_text + ["", "PyTorch's time over Ditto's, above 1 where Ditto is faster; "
-                                                       "the median of the rounds, and their range:", ""]
-    lines += summary_table(cases) + ["", "A step is forward, backward, gradients' norm, AdamW (fused) and EMA. GFLOP/s "
-                                     "counts the model's own products (a backward as two forwards); the share is of the "
-                                     "matrix multiply above.", ""]
+    lines += hardware_lines(args, load) + peak_text
+    lines += ["", "PyTorch's time over Ditto's, above 1 where Ditto is faster; the median of the rounds, and their "
+              "range:", ""]
+    lines += summary_table(cases)
+    lines += ["", "A step is forward, backward, gradients' norm, AdamW (fused) and EMA. GFLOP/s counts the model's own "
+              "products (a backward as two forwards); the share is of the matrix multiply above.", ""]
     lines += step_table(cases, peaks)
     if not args.no_start:
         print("start-up …", file=sys.stderr, flush=True)

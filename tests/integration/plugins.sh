@@ -18,7 +18,7 @@ refused() {
   grep -qF -- "$2" "$work/err" || fail "verify $1 said: $(cat "$work/err"); expected: $2"
 }
 
-"$ditto" plugins verify "$broken/good.so" | grep -q "kernels 'good' 1.2.3 fits and opens; 1 option$"
+"$ditto" plugins verify "$broken/good.so" | grep "kernels 'good' 1.2.3 fits and opens; 1 option$" > /dev/null
 echo "not a library" > "$work/text.so"
 head -c 3000 "$broken/good.so" > "$work/cut.so"
 sed 's/DITTOPLG/DITTOPLX/' "$broken/good.so" > "$work/damaged.so"
@@ -44,10 +44,10 @@ assert files["kernels", "good"]["usable"]
 assert not files["kernels", "other_abi"]["usable"] and files["kernels", "other_abi"]["refusal"]
 assert "twin_a.so and " in files["kernels", "twin"]["refusal"], files["kernels", "twin"]
 P
-"$ditto" plugins list --path "$broken" | grep -qE "^kernels +good +1.2.3 +MIT +[0-9.]+ +ok +good.so"
+"$ditto" plugins list --path "$broken" | grep -E "^kernels +good +1.2.3 +MIT +[0-9.]+ +ok +good.so" > /dev/null
 
 # show opens a plugin and prints its options; an id that was refused says why.
-"$ditto" plugins show model/dit | grep -q "^depth  *an integer  *12  *at least 1 "
+"$ditto" plugins show model/dit | grep "^depth  *an integer  *12  *at least 1 " > /dev/null
 "$ditto" plugins show model/dit --json | python3 -c '
 import json, sys
 options = {o["name"]: o for o in json.load(sys.stdin)["options"]}

@@ -22,6 +22,14 @@ def test_two_runs_of_a_recipe_give_the_same_bits():
     t.equal(len(validations[0]), 2, "validations")
 
 
+def test_the_resolved_recipe_in_a_runs_folder_starts_the_same_run():
+    path = t.write_recipe("resolved.toml", t.recipe(run=dict(steps=5)))
+    t.train(path, "given")
+    t.train(t.work / "given/run.toml", "resolved")
+    t.same_metrics("given", "resolved")
+    t.same_state("given", "resolved")
+
+
 def test_another_seed_or_order_gives_other_losses():
     path = t.write_recipe("other.toml", t.recipe(run=dict(steps=2)))
     t.train(path, "seed-0")

@@ -12,7 +12,7 @@ _alone = {}
 def recipe(name, batch, micro_batch):
     return t.write_recipe(f"{name}.toml", t.recipe(
         run=dict(steps=steps, batch=batch, micro_batch=micro_batch, clip_norm=0.5), lr_schedule=dict(lr=2e-3, warmup=3),
-        loader=dict(flip=True), validate=dict(every=steps // 2, samples=37)))
+        loader=dict(flip=True), validate=dict(every=steps // 2, samples=37, batch=5)))
 
 
 def alone(batch, micro_batch):

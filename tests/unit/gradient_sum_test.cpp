@@ -23,14 +23,15 @@ Layout make_layout(at::ScalarType dtype) {
   return layout;
 }
 
-// Backward of micro-batch j: leaf i's gradient is numbers(kShapes[i], …), times `scale`.
+// Backward of micro-batch j: leaf i's gradient is numbers(…), with a -0 in front, whose sign a sum with 0 would lose.
 void run_micro_batch(Layout& layout, int64_t j, int64_t salt = 0) {
   Tensor loss = torch::zeros({}, layout.entries[0].tensor.options().requires_grad(false));
   for (size_t i = 0; i < layout.entries.size(); ++i) {
     if (i == kNever || (i == kSometimes && j % 2 == 0)) continue;
     auto& leaf = layout.entries[i].tensor;
-    loss =
-        loss + (leaf * numbers(leaf.sizes(), 1000 * salt + 10 * j + static_cast<int64_t>(i), leaf.scalar_type())).sum();
+    auto gradient = numbers(leaf.sizes(), 1000 * salt + 10 * j + static_cast<int64_t>(i), leaf.scalar_type());
+    gradient.view(-1)[0] = -0.0;
+    loss = loss + (leaf * gradient).sum();
   }
   loss.backward();
 }

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# `ditto bench step` times the very steps that `ditto train` takes, says consistent figures, and leaves nothing behind.
+set -euo pipefail
+ditto=${DITTO:?the program}
+recipe=${DITTO_SOURCE_DIR:?the source folder}/configs/digits.toml
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() { echo "bench step: $1" >&2; exit 1; }
+small=(--set run.threads=1 --set run.batch=8 --set model.depth=2 --set model.width=32 --set lr_schedule.warmup=1)
+cd "$work"
+
+"$ditto" bench step "$recipe" "${small[@]}" --warmup 2 --steps 3 --json > bench.json
+[ ! -e runs ] || fail "it wrote a run's folder"
+"$ditto" train "$recipe" "${small[@]}" --set run.steps=5 --set validate.every=0 --set validate.grid_every=0 \
+  --set 'run.output="run"' 2> /dev/null
+python3 - <<'P'
+import json, statistics
+bench = json.load(open("bench.json"))
+last = [json.loads(line) for line in open("run/metrics.jsonl")][-1]
+assert last["step"] == 5 and bench["loss"] == last["loss"], (bench["loss"], last)
+assert len(bench["steps_s"]) == 3 and bench["median_s"] == statistics.median(bench["steps_s"]), bench
+assert bench["min_s"] == min(bench["steps_s"]) > 0, bench
+assert abs(bench["tflops"] - bench["flops"] / bench["median_s"] / 1e12) < 1e-9 * bench["tflops"], bench
+assert abs(bench["share"] - bench["tflops"] / bench["matmul_tflops"]) < 1e-9 and 0 < bench["share"] < 1, bench
+assert bench["batch"] == 8 and bench["threads"] == 1 and bench["precision"] == "fp32", bench
+P
+"$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 | grep -q "matrix multiply .* share reached" ||
+  fail "its text has no share of the matrix multiply"
+
+status=0
+"$ditto" bench step "$recipe" --steps 0 2> /dev/null || status=$?
+[ $status -eq 2 ] || fail "no steps: exit code $status, expected 2"
+status=0
+"$ditto" bench step "$work/none.toml" 2> err || status=$?
+[ $status -eq 2 ] && grep -q "none.toml" err || fail "a missing recipe: exit code $status, $(cat err)"

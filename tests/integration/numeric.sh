@@ -1,0 +1,2 @@
+# numeric.py, with Python alone.
+exec python3 "$(dirname "$0")/numeric.py"

@@ -1,0 +1,2 @@
+# All of promise.py.
+exec python3 "$(dirname "$0")/promise.py" --slow

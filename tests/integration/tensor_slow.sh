@@ -1,0 +1,2 @@
+# All of tensor.py.
+exec python3 "$(dirname "$0")/tensor.py" --slow
