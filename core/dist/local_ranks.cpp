@@ -188,7 +188,7 @@ class Ranks {
       stopped_ = true;
       return;
     }
-    if (asked_) return;  // ended by us
+    if (asked_ && killed) return;  // ended by us
     if (killed)
       std::fprintf(stderr, "error: rank %d was killed by signal %d (%s)\n", rank, WTERMSIG(status),
                    strsignal(WTERMSIG(status)));
