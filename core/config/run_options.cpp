@@ -11,9 +11,9 @@ void RunOptions::read(OptionReader& option) {
   option("threads", threads,
          "threads a rank computes with; 0: OMP_NUM_THREADS, or the cores, shared among the ranks on this machine")
       .at_least(0);
-  option("device", device, "where to compute").one_of({"cpu", "cuda"});
+  option("device", device, "where to compute").one_of({"cpu"});
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
-      .one_of({"fp32", "bf16", "fp16", "fp64"});
+      .one_of({"fp32", "bf16", "fp64"});
   option("batch", batch, "samples a step, over all ranks").at_least(1);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks").at_least(0);
   option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks");

@@ -45,7 +45,6 @@ std::vector<SearchFolder> search_folders(const Recipe& recipe) {
 
 at::ScalarType compute_dtype(const RunOptions& run) {
   if (run.precision == "bf16") return torch::kBFloat16;
-  if (run.precision == "fp16") return torch::kHalf;
   return run.precision == "fp64" ? torch::kDouble : torch::kFloat;
 }
 

@@ -41,7 +41,7 @@ bool product_dies(at::ScalarType compute) {
 }  // namespace
 
 std::string avoid_refused_instructions(at::ScalarType compute) {
-  if (compute != torch::kBFloat16 && compute != torch::kHalf) return {};
+  if (compute != torch::kBFloat16) return {};
   if (std::getenv("ONEDNN_MAX_CPU_ISA") || !announces_tiles() || !product_dies(compute)) return {};
   setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", 1);
   return "the processor announces matrix tiles (AMX), but products on them die: going without (ONEDNN_MAX_CPU_ISA = "

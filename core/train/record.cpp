@@ -65,6 +65,8 @@ std::string run_toml(const Assembly& assembly, const Registry& registry) {
       if (file.kind == kind && file.id == component->plugin && file.refusal.empty())
         table.set_path("record.plugins." + kind + "-" + file.id, formats::Node{file.version + ", " + file.licence, {}});
   }
+  for (const auto& [query, variant] : assembly.table->chosen())
+    table.set_path("record.kernels." + query, formats::Node{variant, {}});
   return formats::render_toml(table);
 }
 

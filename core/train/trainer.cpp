@@ -198,6 +198,8 @@ void Trainer::loop() {
     memory_.reset_peak();
     const auto result = training_->run(step_, stop_signal != 0);
     ++step_;
+    if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
+    kernels_recorded_ = true;
     stopped_ = result.stop && step_ < recipe_.run.steps;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);
     if (due(recipe_.validate.every)) show_validation();

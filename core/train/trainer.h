@@ -68,6 +68,7 @@ class Trainer {
   int64_t step_ = 0;  // complete steps
   int64_t saved_step_ = -1;
   bool stopped_ = false;
+  bool kernels_recorded_ = false;  // in run.toml: known once a step has chosen them
   double peak_tflops_ = 0;
 };
 
