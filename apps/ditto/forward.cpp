@@ -75,7 +75,6 @@ int forward(const Arguments& a, const CommandLine& line) {
     parts.saved = saved.shapes;
   }
   const auto rank = rank_info();
-  require_device(saved.recipe);
   prepare_process(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));

@@ -123,7 +123,6 @@ int sample(const Arguments& a, const CommandLine& line) {
   auto saved = open_saved(a.from, sets_of(a));
   const auto requests = requests_of(a, saved.shapes.model);
   const auto rank = rank_info();
-  require_device(saved.recipe);
   prepare_process(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
   const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));

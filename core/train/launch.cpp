@@ -90,7 +90,6 @@ void check_recipe(const Recipe& recipe, Registry& registry) {
                                                                      {"optimizer", &recipe.optimizer}};
   for (const auto& [section, component] : needed) require(recipe, *component, section);
   make_op_table(recipe, registry, {});
-  require_device(recipe);
   if (!recipe.sampler) return;
   require(recipe, recipe.scheduler, "scheduler");
   const auto make = [&]<class Interface>(const Component& component, std::shared_ptr<Interface>& made) {
@@ -102,14 +101,6 @@ void check_recipe(const Recipe& recipe, Registry& registry) {
   make(recipe.scheduler, scheduler);
   make(recipe.sampler, sampler);
   refuse_pair(recipe, *sampler, *scheduler);
-}
-
-void require_device(const Recipe& recipe) {
-  if (recipe.run.device != "cuda" || torch::cuda::is_available()) return;
-  throw Error(ErrorKind::config, recipe.name,
-              at::hasCUDA() ? "run.device is \"cuda\", and no device of this kind is here"
-                            : "run.device is \"cuda\", and this build of LibTorch has no CUDA",
-              "set run.device = \"cpu\"");
 }
 
 }  // namespace ditto

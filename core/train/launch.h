@@ -22,7 +22,5 @@ void declare_components(Recipe& recipe, Registry& registry);
 // After declare_components: whether all parts of a training run are there and go together, as far as that can be known
 // without data. Throws Error(config) or Error(plugin).
 void check_recipe(const Recipe& recipe, Registry& registry);
-// Throws Error(config) if this process cannot compute on [run] device.
-void require_device(const Recipe& recipe);
 
 }  // namespace ditto
