@@ -194,7 +194,7 @@ def hardware_lines(args, load):
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
     limits = f", both kept to ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return [f"- processor: {name} ({details}); {memory:.0f} GiB of memory; {platform.system()} {platform.release()}",
+    return [f"- processor: {name} ({details}); {memory:.0f} GiB of memory",
             f"- {args.threads} threads each{limits}; load average before the run: {load:.2f}",
             f"- PyTorch {torch.__version__}; {time.strftime('%Y-%m-%d', time.gmtime())}; {args.pairs} rounds, "
             f"{args.steps} timed steps a round for DiT-S/2 and {4 * args.steps} for the digits"]
