@@ -1,14 +1,22 @@
 # The SDK, the host and the program. Who sees whom is decided by include directories: plugins -> sdk <- core <- apps.
 
-# LibTorch's headers take 20 s a file; once here, 4 s.
-add_library(ditto_pch OBJECT cmake/pch.cpp)
-target_link_libraries(ditto_pch PRIVATE ditto::torch)
-ditto_compile_settings(ditto_pch)
-target_precompile_headers(ditto_pch PRIVATE <torch/torch.h> <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem>
-  <functional> <map> <memory> <optional> <span> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
+# LibTorch's headers take 20 s a file; once here, 4 s. The host and the tests spend their time in libraries: at -O1 they
+# compile in two thirds of the time that -O2 takes and run as fast, so they have a precompiled header of their own.
+foreach(pch ditto_pch ditto_host_pch)
+  add_library(${pch} OBJECT cmake/pch.cpp)
+  target_link_libraries(${pch} PRIVATE ditto::torch)
+  ditto_compile_settings(${pch})
+  target_precompile_headers(${pch} PRIVATE <torch/torch.h> <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem>
+    <functional> <map> <memory> <optional> <span> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
+endforeach()
+target_compile_options(ditto_host_pch PRIVATE $<$<CONFIG:Release>:-O1>)
 
 function(ditto_use_pch target)
   target_precompile_headers(${target} REUSE_FROM ditto_pch)
+endfunction()
+function(ditto_use_host_pch target)
+  target_precompile_headers(${target} REUSE_FROM ditto_host_pch)
+  target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
 # The SDK's headers without LibTorch, for the parsers of foreign bytes; and the error type they throw.
@@ -56,7 +64,7 @@ if(core_sources)
   target_link_libraries(ditto_core PUBLIC ditto_sdk $<TARGET_NAME_IF_EXISTS:ditto_formats> ditto::gloo Boost::headers
                                           ${CMAKE_DL_LIBS})
   ditto_compile_settings(ditto_core)
-  ditto_use_pch(ditto_core)
+  ditto_use_host_pch(ditto_core)
 endif()
 
 file(GLOB app_sources CONFIGURE_DEPENDS apps/ditto/*.cpp)
@@ -65,5 +73,5 @@ if(app_sources AND core_sources)
   target_link_libraries(ditto PRIVATE ditto_core)
   target_compile_definitions(ditto PRIVATE DITTO_VERSION="${PROJECT_VERSION}")
   ditto_compile_settings(ditto)
-  ditto_use_pch(ditto)
+  ditto_use_host_pch(ditto)
 endif()
