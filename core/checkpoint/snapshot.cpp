@@ -33,11 +33,12 @@ class Taker {
   Taker(Snapshot& snapshot, HostBuffers& buffers, int rank) : snapshot_(snapshot), buffers_(buffers), rank_(rank) {}
 
   void add(const char* section, const std::string& name, const LayoutEntry& entry, const torch::Tensor& tensor) {
-    if (!tensor.defined() || tensor.sizes() != entry.tensor.sizes())
+    const auto expected = local_shape(entry);
+    if (!tensor.defined() || tensor.sizes() != at::IntArrayRef(expected))
       throw Error(ErrorKind::checkpoint, "tensor '" + name + "'",
                   "has not the shape of the parameter it belongs to: " +
                       (tensor.defined() ? to_text(tensor.sizes().vec()) : std::string("nothing")) + " instead of " +
-                      to_text(entry.tensor.sizes().vec()));
+                      to_text(expected));
     const std::string file = shard_name(section, rank_);
     const auto dtype = formats::dtype_name(dtype_of(tensor, "tensor '" + name + "'"));
     IndexedTensor indexed{std::string(dtype), entry.full_shape, {}};
@@ -112,16 +113,19 @@ Snapshot take_snapshot(const TrainState& state, const Mesh* mesh, HostBuffers& b
   const auto& entries = state.layout->entries;
   const bool has_ema = state.ema && !state.ema->empty();
   if (has_ema) require_along(state.ema->size(), entries.size(), "EMA");
-  const auto optimizer =
-      state.optimizer ? state.optimizer->state() : std::map<std::string, std::vector<torch::Tensor>>();
+  const auto optimizer = state.optimizer ? state.optimizer->state() : std::map<std::string, OptimizerState>();
   if (state.optimizer) snapshot.state.counters = state.optimizer->counters();
-  for (const auto& [kind, list] : optimizer) require_along(list.size(), entries.size(), "optimizer state " + kind);
+  for (const auto& [kind, of] : optimizer) require_along(of.tensors.size(), entries.size(), "optimizer state " + kind);
   for (size_t i = 0; i < entries.size(); ++i) {
     const LayoutEntry& entry = entries[i];
     if (!writes(entry, mesh)) continue;
     taker.add(kModel, entry.name, entry, entry.tensor);
     if (has_ema) taker.add(kEma, entry.name, entry, (*state.ema)[i]);
-    for (const auto& [kind, list] : optimizer) taker.add(kOptimizer, kind + "/" + entry.name, entry, list[i]);
+    for (const auto& [kind, of] : optimizer) {
+      if (!of.tensors[i].defined()) continue;
+      const auto blocks = of.block > 1 ? entry.in_blocks(of.block) : entry;
+      taker.add(kOptimizer, kind + "/" + entry.name, blocks, of.tensors[i]);
+    }
   }
   if (taker.on_device()) torch::cuda::synchronize();
   return snapshot;

@@ -190,6 +190,17 @@ void Recipe::read_sampler(const Table& tree) {
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
 
+// What the host does not know of [parallel] is for its strategies.
+void Recipe::read_parallel(const Table& tree) {
+  const Table* table = section_of(tree, "parallel", name);
+  const auto where = table ? place(*tree.find("parallel"), name) : name;
+  const auto all = table ? options_of(*table, "parallel", where) : OptionMap{"parallel", where, {}};
+  OptionReader reader(all);
+  parallel.read(reader);
+  parallel.given = all.given;
+  resolve("parallel", {}, reader.declared());
+}
+
 void Recipe::interpret(const Table& tree) {
   refuse_unknown_sections(tree, name);
   refuse_unknown_encoders(tree, name);
@@ -200,7 +211,7 @@ void Recipe::interpret(const Table& tree) {
   read_section(tree, "lr_schedule", lr_schedule);
   read_section(tree, "ema", ema);
   read_section(tree, "loader", loader);
-  read_section(tree, "parallel", parallel);
+  read_parallel(tree);
   read_section(tree, "checkpoint", checkpoint);
   read_section(tree, "validate", validate);
   read_section(tree, "log", log);

@@ -59,6 +59,7 @@ class Recipe {
   template <class Section>
   void read_section(const formats::Table& tree, const std::string& name, Section& section);
   void read_sampler(const formats::Table& tree);
+  void read_parallel(const formats::Table& tree);
   formats::Table resolved_;
 };
 

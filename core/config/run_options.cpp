@@ -13,9 +13,12 @@ void RunOptions::read(OptionReader& option) {
       .at_least(0);
   option("device", device, "where to compute").one_of({"cpu"});
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
-      .one_of({"fp32", "bf16", "fp64"});
+      .one_of({"fp32", "bf16", "fp16", "fp64"});
   option("batch", batch, "samples a step, over all ranks").at_least(1);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks").at_least(0);
+  option("loss_scale", loss_scale, "fp16: the first loss scale; halved at an overflow").above(0);
+  option("loss_scale_every", loss_scale_every, "fp16: steps without overflow after which the loss scale is doubled")
+      .at_least(1);
   option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks");
   option("clip_norm", clip_norm, "largest norm of the gradient; 0: not clipped").at_least(0);
   option("non_finite", non_finite, "what a loss or gradient that is not finite does").one_of({"stop", "skip"});
@@ -53,6 +56,10 @@ void ParallelOptions::read(OptionReader& option) {
   option("pipeline_plugin", pipeline_plugin, "strategy of the pipeline axis");
   option("expert_plugin", expert_plugin, "strategy of the expert axis");
   option("shard_plugin", shard_plugin, "strategy of the shard axis");
+  option("recompute", recompute, "what backward computes again instead of keeping it")
+      .one_of({"none", "blocks", "attention"});
+  option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
+      .one_of({"none", "optimizer"});
   option("timeout_s", timeout_s, "seconds to wait for another rank").above(0);
 }
 

@@ -1,6 +1,7 @@
 // The host's own sections of a recipe. Components' sections belong to their plugins.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ struct RunOptions {
   bool deterministic = true;
   std::string non_finite = "stop", init_weights = "ema";
   int64_t max_skipped = 3;
-  double clip_norm = 0;
+  double clip_norm = 0, loss_scale = 65536;
+  int64_t loss_scale_every = 2000;
   void read(OptionReader& option);
 };
 
@@ -36,9 +38,11 @@ struct EmaOptions {
 
 // [parallel]
 struct ParallelOptions {
+  std::map<std::string, GivenOption> given;  // all of the section: strategies have options here too
   int64_t tensor = 1, context = 1, pipeline = 1, expert = 1, shard = 1, replicate = 0;
   std::string replicate_plugin = "ddp", tensor_plugin = "tensor", context_plugin, pipeline_plugin, expert_plugin,
               shard_plugin;
+  std::string recompute = "none", offload = "none";
   double timeout_s = 600;
   void read(OptionReader& option);
 };

@@ -61,6 +61,16 @@ Degrees complete_degrees(Degrees degrees, int world_size) {
 
 GlooMesh::GlooMesh(const RankInfo& rank, const Degrees& given, std::chrono::milliseconds timeout)
     : info_(rank), timeout_(timeout) {
+  lay_out(given);
+  if (info_.world_size > 1) connect();
+}
+
+GlooMesh::GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::string& name)
+    : info_(other.info_), timeout_(other.timeout_), store_(other.store_), name_(name) {
+  lay_out(degrees);
+}
+
+void GlooMesh::lay_out(const Degrees& given) {
   const auto degrees = complete_degrees(given, info_.world_size);
   int rest = info_.rank;
   for (auto axis = kAxes.rbegin(); axis != kAxes.rend(); ++axis) {
@@ -69,7 +79,6 @@ GlooMesh::GlooMesh(const RankInfo& rank, const Degrees& given, std::chrono::mill
     index_[at] = rest % size_[at];
     rest /= size_[at];
   }
-  if (info_.world_size > 1) connect();
 }
 
 GlooMesh::~GlooMesh() = default;
@@ -98,7 +107,7 @@ const Group& GlooMesh::group(const AxisSet& axes) const {
     if (size(axis) > 1) real.insert(axis);
   const std::lock_guard lock(mutex_);
   const auto it = groups_.find(real);
-  return it != groups_.end() ? it->second : groups_.emplace(real, make_group(real, "mesh")).first->second;
+  return it != groups_.end() ? it->second : groups_.emplace(real, make_group(real, name_)).first->second;
 }
 
 Group GlooMesh::own_world(const std::string& purpose) const {
@@ -131,7 +140,7 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     auto transport = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
     transport->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
-    return Group(rank, size, label, std::move(transport));
+    return Group(rank, size, label, std::move(transport), purpose == name_ ? traffic_ : nullptr);
   } catch (const std::exception& error) {
     throw Error(ErrorKind::distributed, "rank " + std::to_string(info_.rank),
                 "the group along " + label + " (" + std::to_string(size) + " ranks) did not form: " + first_line(error),

@@ -30,6 +30,8 @@ class GlooMesh final : public Mesh {
   // peers, at the start and in every collective. Throws Error(config) for the degrees, Error(distributed) if the store
   // is not found.
   GlooMesh(const RankInfo& rank, const Degrees& degrees, std::chrono::milliseconds timeout);
+  // Another layout of the same ranks, which meet at the same store; `name` tells the two apart. All ranks make it.
+  GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::string& name);
   ~GlooMesh() override;
 
   int size(Axis axis) const override { return size_[static_cast<size_t>(axis)]; }
@@ -38,17 +40,22 @@ class GlooMesh final : public Mesh {
   int world_size() const override { return info_.world_size; }
   using Mesh::group;
   const Group& group(const AxisSet& axes) const override;
+  Traffic& traffic() const override { return *traffic_; }
+  const c10::intrusive_ptr<c10d::Store>& store() const { return store_; }  // null with one rank
   // All ranks over a transport of their own, for a thread beside the one that trains. `purpose` tells them apart.
   Group own_world(const std::string& purpose) const;
 
  private:
   Group make_group(const AxisSet& axes, const std::string& purpose) const;
   void connect();
+  void lay_out(const Degrees& degrees);
 
   RankInfo info_;
   std::chrono::milliseconds timeout_;
   std::array<int, kAxes.size()> size_{}, index_{};
   c10::intrusive_ptr<c10d::Store> store_;
+  std::string name_ = "mesh";
+  std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   mutable std::mutex mutex_;
   mutable std::map<AxisSet, Group> groups_;  // by those of the axes that have more than one rank
 };

@@ -13,7 +13,7 @@ namespace {
 // The neutral number of floating-point addition: x + (-0) is x for every x, and -0 too stays what it is.
 constexpr double kNothing = -0.0;
 
-bool is_data(Axis axis) { return axis == Axis::replicate || axis == Axis::shard; }
+bool is_data(Axis axis) { return kDataAxes.count(axis) == 1; }
 
 int64_t numel(const std::vector<LayoutEntry*>& entries) {
   int64_t sum = 0;
@@ -78,16 +78,18 @@ void GradientSum::collect_parts() {
 
 // Members' data ranks rise, so those that have a micro-batch in this round are the first ones.
 int GradientSum::active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const {
-  const int shards = mesh_.size(Axis::shard);
+  const int shards = mesh_.size(Axis::shard), lenders = mesh_.size(Axis::expert);
   const auto range = [&](Axis axis) {
     return axes.count(axis) ? std::pair(0, mesh_.size(axis)) : std::pair(mesh_.index(axis), mesh_.index(axis) + 1);
   };
   const auto [first_replica, end_replica] = range(Axis::replicate);
   const auto [first_shard, end_shard] = range(Axis::shard);
+  const auto [first_lender, end_lender] = range(Axis::expert);
   int active = 0;
   for (int replica = first_replica; replica < end_replica; ++replica)
     for (int shard = first_shard; shard < end_shard; ++shard)
-      active += round * mesh_.data_ranks() + replica * shards + shard < plan.micro_batches;
+      for (int lender = first_lender; lender < end_lender; ++lender)
+        active += round * mesh_.data_ranks() + (replica * shards + shard) * lenders + lender < plan.micro_batches;
   return active;
 }
 
@@ -117,7 +119,7 @@ void GradientSum::finish(const StepPlan&) {
   for (const auto& part : parts_) unflatten(part->sum.gather(), part->entries);
   for (auto& entry : layout_.entries) {
     auto& tensor = entry.tensor;
-    if (tensor.requires_grad() && !tensor.grad().defined())
+    if (tensor.requires_grad() && !tensor.grad().defined())  // no part of this rank's loss
       tensor.mutable_grad() = torch::full(tensor.sizes(), kNothing, tensor.options().requires_grad(false));
   }
   sum_copies();

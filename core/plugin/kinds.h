@@ -14,6 +14,7 @@
 #include <ditto/parallel.h>
 #include <ditto/sampler.h>
 #include <ditto/scheduler.h>
+#include <ditto/transport.h>
 
 namespace ditto {
 
@@ -27,7 +28,7 @@ template <class Visit>
 void for_each_kind(Visit&& visit) {
   const auto all = [&]<class... I>(std::type_identity<std::tuple<I...>>) { (visit(KindTag<I>{}), ...); };
   all(std::type_identity<
-      std::tuple<Model, Scheduler, Sampler, Objective, ParallelStrategy, Optimizer, KernelSet, Encoder, Source>>{});
+      std::tuple<Model, Scheduler, Sampler, Objective, ParallelStrategy, Optimizer, KernelSet, Encoder, Source, Transport>>{});
 }
 
 inline bool is_kind(std::string_view kind) {

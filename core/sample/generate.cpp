@@ -100,8 +100,11 @@ Tensor generate(Assembly& assembly, const std::vector<SampleRequest>& requests, 
   const auto dtype = assembly.ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
   auto result = torch::zeros(shape, torch::TensorOptions(dtype).device(assembly.ctx->device));
   int64_t done = 0;
-  for (int64_t k = 0; k * options.batch < count; ++k) {
-    if (k % mesh.data_ranks() != mesh.data_rank()) continue;
+  const int64_t batches = (count + options.batch - 1) / options.batch, ranks = mesh.data_ranks();
+  for (int64_t round = 0; round * ranks < batches; ++round) {
+    const int64_t k = std::min(round * ranks + mesh.data_rank(), batches - 1);
+    const bool is_own = k == round * ranks + mesh.data_rank();
+    if (!is_own && !assembly.in_step()) continue;
     const int64_t first = k * options.batch, mine = std::min(options.batch, count - first);
     std::vector<SampleRequest> padded(requests.begin() + first, requests.begin() + first + mine);
     padded.resize(static_cast<size_t>(options.batch), padded.back());
@@ -111,7 +114,9 @@ Tensor generate(Assembly& assembly, const std::vector<SampleRequest>& requests, 
       if (mine < options.batch)
         noise = torch::cat({noise, noise.slice(0, mine - 1, mine).repeat_interleave(options.batch - mine, 0)});
     }
-    result.slice(0, first, first + mine).copy_(one_batch(assembly, padded, options, noise).slice(0, 0, mine));
+    const auto samples = one_batch(assembly, padded, options, noise);
+    if (!is_own) continue;  // the last batch again, for ranks that run in step
+    result.slice(0, first, first + mine).copy_(samples.slice(0, 0, mine));
     done += mine;
     if (options.progress) options.progress(done, count);
   }

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include "core/dist/whole.h"
 #include "core/formats/json.h"
 #include "core/train/launch.h"
 
@@ -140,46 +141,69 @@ void Assembly::make_model() {
   initialise(*model, ctx->random);
   model->to(ctx->device);
   layout = Layout::of(*model);
+  for (const auto& entry : layout.entries) parameters_ += c10::multiply_integers(entry.full_shape);
 }
 
+// The axes in the order of sharding, and which plugin serves each; then those that serve none.
 void Assembly::make_strategies() {
   const auto& p = recipe.parallel;
   const std::vector<std::pair<Axis, std::string>> served{
       {Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
       {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
-  std::map<Axis, ParallelStrategy*> by_axis;
-  for (const auto& [axis, id] : served) {
-    if (mesh.size(axis) == 1) continue;
-    const std::string key = std::string("parallel.") + name(axis);
-    if (id.empty())
-      throw Error(ErrorKind::config, recipe.name,
-                  key + " = " + std::to_string(mesh.size(axis)) + ", but no plugin serves this axis",
-                  "set " + key + "_plugin; see `ditto plugins list`");
-    Component component{id, recipe.name, {"parallel", recipe.name, {}}};
-    const auto& factory = registry_.factory<ParallelStrategy>(id, recipe.name);
-    OptionReader none(component.options);
-    strategies.push_back(guarded("strategy '" + id + "', being made", [&] {
-      return factory.make(none, {&mesh, recipe.run.deterministic, model->token_local()});
-    }));
-    if (strategies.back()->axis() != axis)
-      throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
-                  "see `ditto plugins list`");
-    by_axis[axis] = strategies.back().get();
-  }
-  for (auto& strategy : strategies) strategy->claim(layout, model->depth());
+  for (const auto& [axis, id] : served)
+    if (mesh.size(axis) > 1) load_strategy(id, std::string("parallel.") + name(axis), axis);
+  if (p.recompute != "none") load_strategy("recompute", "parallel.recompute", std::nullopt);
+  if (p.offload != "none") load_strategy("offload", "parallel.offload", std::nullopt);
+  refuse_unread_options(recipe, registry_);
+
+  for (auto& strategy : strategies) strategy->claim(layout);
   for (auto& strategy : strategies) strategy->shard(layout);
+  whole_ = make_whole_tensors(layout, mesh);
 
   run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
-  for (const Axis axis : {Axis::tensor, Axis::expert, Axis::context, Axis::shard, Axis::replicate, Axis::pipeline})
-    if (by_axis.count(axis)) wraps_.push_back(by_axis[axis]);
+  // Recompute stands inside of what gathers parameters, and outside of what exchanges tokens and activations.
+  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context,  std::nullopt,
+                                               Axis::shard,  Axis::replicate, Axis::pipeline};
+  for (const auto& axis : order)
+    for (auto& strategy : strategies)
+      if (strategy->axis() == axis) wraps_.push_back(strategy.get());
   ctx->unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& run) {
     return run(x);
   };
+  ctx->token_gather = [](const Tensor& x, const Stream&) { return x; };
   for (auto* strategy : wraps_) {
     run_ = strategy->wrap_unit(run_);
     ctx->attention_op = strategy->wrap_attention(ctx->attention_op);
     ctx->unit_runner = strategy->wrap_attention_unit(ctx->unit_runner);
+    ctx->token_gather = strategy->wrap_token_gather(ctx->token_gather);
   }
+  publish();
+}
+
+void Assembly::load_strategy(const std::string& id, const std::string& key, std::optional<Axis> axis) {
+  if (id.empty())
+    throw Error(ErrorKind::config, recipe.name,
+                key + " = " + std::to_string(mesh.size(*axis)) + ", but no plugin serves this axis",
+                "set " + key + "_plugin; see `ditto plugins list`");
+  const auto& factory = registry_.factory<ParallelStrategy>(id, recipe.name);
+  OptionReader reader(strategy_options(recipe, factory));
+  strategies.push_back(guarded("strategy '" + id + "', being made", [&] {
+    return factory.make(
+        reader, {&mesh, recipe.run.deterministic, model->token_local(), ctx->compute, model->depth()});
+  }));
+  recipe.resolve("parallel", {}, reader.declared());
+  if (strategies.back()->axis() != axis)
+    throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
+                "see `ditto plugins list`");
+}
+
+bool Assembly::in_step() const {
+  return std::any_of(strategies.begin(), strategies.end(), [](const auto& strategy) { return strategy->in_step(); });
+}
+
+void Assembly::publish() {
+  torch::NoGradGuard no_grad;
+  for (auto& strategy : strategies) strategy->publish();
 }
 
 void Assembly::run_unit(const Unit& unit, UnitCall& call) {
@@ -219,7 +243,20 @@ void Assembly::blocks(int64_t first, int64_t last, Stream& stream) {
   for (int64_t i = first; i < last; ++i) run_(Unit{Unit::Kind::block, i}, call);
 }
 
-Tensor Assembly::finish(Stream& stream, const Batch& batch) {
+// What a later stage makes by itself; the rest of its stream has come, split, from the stage before.
+void Assembly::constants(const Batch& batch, Stream& stream) {
+  Stream own;
+  own.grid = stream.grid;
+  own.packing = stream.packing;
+  model->constants(batch, own, *ctx);
+  for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
+  stream.rotary_TK = own.rotary_TK;
+  for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);
+  stream.first_token = own.first_token;
+  stream.region_offset = own.region_offset;
+}
+
+Tensor Assembly::head(Stream& stream, const Batch& batch) {
   for (auto* strategy : wraps_) strategy->join(stream);
   Tensor prediction;
   UnitCall call{batch, stream, prediction, *ctx};
@@ -227,10 +264,32 @@ Tensor Assembly::finish(Stream& stream, const Batch& batch) {
   return prediction;
 }
 
+Program Assembly::program() {
+  Program program;
+  program.begin = [this](const Batch& batch) { return begin(batch); };
+  program.constants = [this](const Batch& batch, Stream& stream) { constants(batch, stream); };
+  program.blocks = [this](int64_t first, int64_t last, Stream& stream) { blocks(first, last, stream); };
+  program.head = [this](Stream& stream, const Batch& batch) { return head(stream, batch); };
+  program.backward = [this](const Tensors& roots, const Tensors& gradients) {
+    const Traffic::Scope pass(mesh.traffic(), Traffic::Pass::backward);
+    torch::autograd::backward(roots, gradients);
+  };
+  return program;
+}
+
 Tensor Assembly::predict(const Batch& batch) {
-  auto stream = begin(batch);
-  blocks(0, model->depth(), stream);
-  return finish(stream, batch);
+  auto whole = program();
+  return predict(batch, whole);
+}
+
+Tensor Assembly::predict(const Batch& batch, Program& program) {
+  const Traffic::Scope pass(mesh.traffic(), Traffic::Pass::forward);
+  if (!torch::GradMode::is_enabled())
+    for (auto& strategy : strategies)
+      if (auto prediction = strategy->predict(batch, program)) return *prediction;
+  auto stream = program.begin(batch);
+  program.blocks(0, model->depth(), stream);
+  return program.head(stream, batch);
 }
 
 Batch Assembly::encode(Batch batch) const {
@@ -244,16 +303,6 @@ Batch Assembly::encode(Batch batch) const {
 
 Tensor Assembly::decode(const Tensor& clean) const {
   return encoders.empty() ? clean : encoders.front()->decode(clean);
-}
-
-int64_t Assembly::parameters() const {
-  int64_t count = 0;
-  for (const auto& entry : layout.entries) {
-    int64_t n = 1;
-    for (const int64_t size : entry.full_shape) n *= size;
-    count += n;
-  }
-  return count;
 }
 
 }  // namespace ditto

@@ -9,6 +9,7 @@
 
 #include <ditto/encoder.h>
 #include <ditto/objective.h>
+#include <ditto/optimizer.h>
 #include <ditto/parallel.h>
 #include <ditto/sampler.h>
 
@@ -48,17 +49,22 @@ class Assembly {
  public:
   Assembly(Recipe& recipe, Registry& registry, const Mesh& mesh, const AssemblyParts& parts, Log log);
 
-  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins.
+  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins; the prediction is whole on every
+  // rank. With a program: as `program.head` ends it.
   torch::Tensor predict(const Batch& batch);
-  // The pieces of it, for programs.
-  Stream begin(const Batch& batch);
-  void blocks(int64_t first, int64_t last, Stream& stream);
-  torch::Tensor finish(Stream& stream, const Batch& batch);
+  torch::Tensor predict(const Batch& batch, Program& program);
+  // The parts of it, and backward; without prepare, loss and round_done.
+  Program program();
+  // Data ranks run as many forwards as one another, together.
+  bool in_step() const;
+  // To be called when the layout's tensors have new values.
+  void publish();
 
   Batch encode(Batch batch) const;                         // the encoders, in turn
   torch::Tensor decode(const torch::Tensor& clean) const;  // -> pictures in -1 … 1
   SavedShapes shapes() const { return {spec, data_spec_}; }
-  int64_t parameters() const;  // of the whole model, learned
+  int64_t parameters() const { return parameters_; }  // of the whole model, learned
+  const WholeTensors& whole_tensors() const { return *whole_; }
 
   Recipe& recipe;
   const Mesh& mesh;
@@ -82,13 +88,20 @@ class Assembly {
   void make_encoders();
   void make_model();
   void make_strategies();
+  void load_strategy(const std::string& id, const std::string& key, std::optional<Axis> axis);
   void run_unit(const Unit& unit, UnitCall& call);
+  Stream begin(const Batch& batch);
+  void constants(const Batch& batch, Stream& stream);
+  void blocks(int64_t first, int64_t last, Stream& stream);
+  torch::Tensor head(Stream& stream, const Batch& batch);
 
   std::vector<TensorSpec> data_spec_;
   Registry& registry_;
   Log log_;
   UnitRun run_;                           // run_unit with the strategies' wraps
   std::vector<ParallelStrategy*> wraps_;  // innermost first
+  std::unique_ptr<WholeTensors> whole_;
+  int64_t parameters_ = 0;
 };
 
 }  // namespace ditto

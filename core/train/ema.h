@@ -1,6 +1,7 @@
 // An exponential moving average of the weights, in the same slices as the weights, at least fp32.
 #pragma once
 
+#include <functional>
 #include <vector>
 
 #include <ditto/layout.h>
@@ -21,13 +22,19 @@ class Ema {
   // While it lives, the parameters hold the average; nothing if not enabled.
   class Scope {
    public:
-    explicit Scope(Ema& ema) : ema_(ema) { ema_.swap(); }
-    ~Scope() { ema_.swap(); }
+    // `publish` is called whenever the parameters' values have changed.
+    Scope(Ema& ema, std::function<void()> publish) : ema_(ema), publish_(std::move(publish)) { swap(); }
+    ~Scope() { swap(); }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
    private:
+    void swap() {
+      ema_.swap();
+      publish_();
+    }
     Ema& ema_;
+    std::function<void()> publish_;
   };
 
  private:

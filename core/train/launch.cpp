@@ -45,6 +45,7 @@ std::vector<SearchFolder> search_folders(const Recipe& recipe) {
 
 at::ScalarType compute_dtype(const RunOptions& run) {
   if (run.precision == "bf16") return torch::kBFloat16;
+  if (run.precision == "fp16") return torch::kHalf;
   return run.precision == "fp64" ? torch::kDouble : torch::kFloat;
 }
 
@@ -71,6 +72,56 @@ void declare(Recipe& recipe, Registry& registry, const std::string& section, con
 
 }  // namespace
 
+OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory) {
+  OptionReader declares({"parallel", recipe.name, {}});
+  factory.declare(declares);
+  OptionMap map{"parallel", recipe.name, {}};
+  for (const auto& info : declares.declared())
+    if (const auto it = recipe.parallel.given.find(info.name); it != recipe.parallel.given.end()) map.given.insert(*it);
+  return map;
+}
+
+std::vector<std::string> strategy_ids(const Recipe& recipe) {
+  const auto& p = recipe.parallel;
+  std::vector<std::string> ids;
+  const auto add = [&](bool used, const std::string& id) {
+    if (used && !id.empty()) ids.push_back(id);
+  };
+  add(p.pipeline > 1, p.pipeline_plugin);
+  add(p.tensor > 1, p.tensor_plugin);
+  add(p.expert > 1, p.expert_plugin);
+  add(p.context > 1, p.context_plugin);
+  add(p.shard > 1, p.shard_plugin);
+  add(p.replicate > 1, p.replicate_plugin);
+  add(p.recompute != "none", "recompute");
+  add(p.offload != "none", "offload");
+  return ids;
+}
+
+void refuse_unread_options(const Recipe& recipe, Registry& registry) {
+  OptionReader reader({"parallel", recipe.name, {}});
+  ParallelOptions().read(reader);
+  std::vector<std::string> known;
+  const auto note = [&](const OptionReader& of) {
+    for (const auto& info : of.declared()) known.push_back(info.name);
+  };
+  note(reader);
+  std::string list;
+  for (const auto& id : strategy_ids(recipe)) {
+    OptionReader declares({"parallel", recipe.name, {}});
+    registry.factory<ParallelStrategy>(id, recipe.name).declare(declares);
+    note(declares);
+    list += (list.empty() ? "" : ", ") + id;
+  }
+  for (const auto& [key, option] : recipe.parallel.given) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const auto near = nearest(key, known);
+    throw Error(ErrorKind::config, option.where, "parallel." + key + " is read by nobody",
+                (near.empty() ? "" : "did you mean \"" + near + "\"? ") + ("this recipe's strategies: " +
+                (list.empty() ? std::string("none") : list)));
+  }
+}
+
 void declare_components(Recipe& recipe, Registry& registry) {
   declare<Model>(recipe, registry, "model", recipe.model);
   declare<Scheduler>(recipe, registry, "scheduler", recipe.scheduler);
@@ -80,6 +131,13 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Source>(recipe, registry, "data", recipe.data);
   declare<Encoder>(recipe, registry, "encoder.image", recipe.image_encoder);
   declare<Encoder>(recipe, registry, "encoder.text", recipe.text_encoder);
+  refuse_unread_options(recipe, registry);
+  for (const auto& id : strategy_ids(recipe)) {
+    const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);
+    OptionReader reader(strategy_options(recipe, factory));
+    factory.declare(reader);
+    recipe.resolve("parallel", {}, reader.declared());
+  }
 }
 
 void check_recipe(const Recipe& recipe, Registry& registry) {

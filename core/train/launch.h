@@ -3,6 +3,8 @@
 
 #include <chrono>
 
+#include <ditto/parallel.h>
+
 #include "core/config/recipe.h"
 #include "core/dist/gloo_mesh.h"
 #include "core/plugin/registry.h"
@@ -16,6 +18,12 @@ at::ScalarType compute_dtype(const RunOptions& run);
 // To be called before any tensor is made. Threads: [run] threads; or what OMP_NUM_THREADS says; or this rank's share of
 // the machine's cores. And instructions that the processor announces but refuses are avoided.
 void prepare_process(const Recipe& recipe, const RankInfo& rank);
+// What [parallel] gives of the options that a strategy declares.
+OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory);
+// The strategies of a recipe, as far as its degrees name them, in the order of sharding.
+std::vector<std::string> strategy_ids(const Recipe& recipe);
+// Throws Error(config) for an option of [parallel] that no strategy of this recipe reads.
+void refuse_unread_options(const Recipe& recipe, Registry& registry);
 // Reads every component's options by its plugin's declaration: errors now, and the defaults in recipe.resolved(). The
 // plugins are opened; nothing is made.
 void declare_components(Recipe& recipe, Registry& registry);

@@ -22,25 +22,32 @@ void LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& 
   }
 }
 
-// With fewer micro-batches than ranks, some rank ran none and has yet to hear what the losses are called.
-void LossLedger::know_all_names(const Mesh& mesh) {
-  if (micro_batches_ >= mesh.data_ranks()) return;
+const Group& loss_group(const Mesh& mesh) {
+  AxisSet axes = kDataAxes;
+  axes.insert(Axis::pipeline);
+  return mesh.group(axes);
+}
+
+// A stage before the last, or a rank without a micro-batch, has yet to hear what the losses are called.
+void LossLedger::know_all_names(const Mesh& mesh, const Group& group) {
+  if (micro_batches_ >= mesh.data_ranks() && mesh.size(Axis::pipeline) == 1) return;
   std::string mine;
   for (const auto& [name, row] : losses_) mine += name + "\n";
-  for (const auto& names : mesh.data_group().all_gather_text(mine)) {
+  for (const auto& names : group.all_gather_text(mine)) {
     std::istringstream lines(names);
     for (std::string name; std::getline(lines, name);) losses_[name].resize(static_cast<size_t>(samples_), 0.0);
   }
 }
 
 LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
-  know_all_names(mesh);
-  // Each number is entered by one data rank alone: adding the others' zeros changes no bit.
+  const Group& group = loss_group(mesh);
+  know_all_names(mesh, group);
+  // Each number is entered by one rank of the group alone: adding the others' zeros changes no bit.
   std::vector<double> all{stop ? 1.0 : 0.0};
   all.insert(all.end(), weights_.begin(), weights_.end());
   for (const auto& [name, row] : losses_) all.insert(all.end(), row.begin(), row.end());
   auto flat = torch::tensor(all, torch::kDouble);
-  flat = mesh.data_group().all_reduce(flat);
+  flat = group.all_reduce(flat);
   const auto* numbers = flat.data_ptr<double>();
   Totals totals;
   totals.stop = mesh.world().all_reduce(flat.slice(0, 0, 1).clone()).item<double>();
@@ -55,21 +62,20 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
   return totals;
 }
 
-Program make_program(Assembly& assembly, LossLedger& ledger, double count) {
+Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale) {
   const double shares = count * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
-  Program program;
+  auto program = assembly.program();
   program.prepare = [&assembly](Batch batch) { return assembly.objective->prepare(std::move(batch), *assembly.ctx); };
-  program.begin = [&assembly](const Batch& batch) { return assembly.begin(batch); };
-  program.blocks = [&assembly](int64_t first, int64_t last, Stream& stream) { assembly.blocks(first, last, stream); };
-  program.finish = [&assembly, &ledger, shares](Stream& stream, const Batch& batch) {
-    const auto prediction = assembly.finish(stream, batch);
+  program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Tensor& prediction,
+                                                     const Batch& batch) {
     auto losses = assembly.objective->losses(prediction, batch, *assembly.ctx);
     for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
     ledger.enter(batch, losses);
     Tensor sum_B;
     for (const auto& [name, loss] : losses) sum_B = sum_B.defined() ? sum_B + loss : loss;
     const auto weights = torch::tensor(batch.weights, torch::kDouble).to(sum_B.options());
-    return torch::where(weights == 0, torch::zeros_like(sum_B), sum_B * weights).sum() / shares;
+    const auto share = torch::where(weights == 0, torch::zeros_like(sum_B), sum_B * weights).sum() / shares;
+    return scale == 1 ? share : share * scale;
   };
   return program;
 }

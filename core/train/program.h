@@ -9,6 +9,9 @@
 
 namespace ditto {
 
+// The ranks among which each sample's loss is computed once.
+const Group& loss_group(const Mesh& mesh);
+
 // The losses of a global batch, sample by sample: each data rank enters its own, `sum` adds them all in the samples'
 // order, so that a loss has the same digits on any number of ranks.
 class LossLedger {
@@ -23,21 +26,22 @@ class LossLedger {
     double samples = 0;                   // the sum of weights
     double stop = 0;                      // how many ranks asked to stop
   };
-  // Called by all ranks of the mesh. `stop`: this rank wishes to stop after this step.
+  // Called by all ranks of the mesh; of a pipeline, the last stage has entered the losses. `stop`: this rank wishes to stop after this step.
   Totals sum(const Mesh& mesh, bool stop = false);
 
   // Per-sample losses of one name as entered here, zero elsewhere.
   const std::map<std::string, std::vector<double>>& entered() const { return losses_; }
 
  private:
-  void know_all_names(const Mesh& mesh);
+  void know_all_names(const Mesh& mesh, const Group& group);
   int64_t first_id_, samples_, micro_batches_;
   std::map<std::string, std::vector<double>> losses_;
   std::vector<double> weights_ = std::vector<double>(static_cast<size_t>(samples_), 0.0);
 };
 
-// prepare, begin, blocks and finish of `assembly`. Finish returns this rank's share of the run's loss: the weighted sum
-// of its samples' losses over `count` samples of the global batch and over the ranks that compute the same loss.
-Program make_program(Assembly& assembly, LossLedger& ledger, double count);
+// A step's program: the assembly's parts, and the loss: the weighted sum of this rank's samples' losses over `count`
+// samples of the global batch and over the ranks that compute the same loss, times `scale`. Losses are entered in the
+// ledger where they are computed. All of these outlive the program.
+Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale = 1);
 
 }  // namespace ditto

@@ -28,6 +28,7 @@ std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry
   auto& component = assembly.recipe.optimizer;
   require(assembly.recipe, component, "optimizer");
   Optimizer::Needs needs;
+  needs.whole = &assembly.whole_tensors();
   for (const auto& entry : assembly.layout.entries)
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   const auto& factory = registry.factory<Optimizer>(component.plugin, component.where);

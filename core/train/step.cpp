@@ -7,6 +7,8 @@
 
 namespace ditto {
 
+using torch::Tensor;
+
 StepShares::StepShares(const RunOptions& run, const Mesh& mesh)
     : batch_(run.batch), micro_batch_(run.micro_batch), ranks_(mesh.data_ranks()), rank_(mesh.data_rank()) {
   if (micro_batch_ == 0) micro_batch_ = (batch_ + ranks_ - 1) / ranks_;
@@ -24,7 +26,8 @@ StepPlan StepShares::plan(int64_t step, Phase phase) const {
 }
 
 Places StepShares::places(int64_t step, int64_t round) const {
-  const int64_t first = (round * ranks_ + rank_) * micro_batch_;
+  int64_t first = (round * ranks_ + rank_) * micro_batch_;
+  if (first >= batch_) first = 0;
   return {step * batch_ + first, std::min(micro_batch_, batch_ - first)};
 }
 
@@ -35,14 +38,17 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       ema_(ema),
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
       shares_(assembly.recipe.run, assembly.mesh),
-      gradients_(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic) {}
+      gradients_(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic) {
+  if (assembly.ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
+}
 
 StepResult TrainingStep::run(int64_t step, bool stop) {
   const StepPlan plan = shares_.plan(step, Phase::train);
   assembly_.ctx->phase = Phase::train;
   const auto batches = load(plan);  // Source -> Loader -> Batch -> Encoder
   LossLedger ledger(step * shares_.batch(), shares_.batch(), plan.micro_batches);
-  auto program = make_program(assembly_, ledger, samples_that_count(batches));
+  auto program = make_program(assembly_, ledger, samples_that_count(batches), loss_scale);
+  program.round_done = [&](int64_t round) { end_round(round, plan); };
 
   clear_gradients();
   for (auto& strategy : assembly_.strategies) strategy->begin_step(plan);
@@ -52,8 +58,8 @@ StepResult TrainingStep::run(int64_t step, bool stop) {
   gradients_.finish(plan);
 
   const auto totals = ledger.sum(assembly_.mesh, stop);
-  StepResult result{totals.loss, grad_norm(assembly_.layout, assembly_.mesh), lr_schedule_.at(step), totals.parts,
-                    totals.samples};
+  StepResult result{totals.loss, unscale(grad_norm(assembly_.layout, assembly_.mesh)), lr_schedule_.at(step),
+                    totals.parts, totals.samples};
   result.stop = totals.stop > 0;
   result.skipped = skip(step, result);
   if (result.skipped) return result;
@@ -61,14 +67,17 @@ StepResult TrainingStep::run(int64_t step, bool stop) {
   if (assembly_.recipe.run.clip_norm > 0)
     clip_gradients(assembly_.layout, result.grad_norm, assembly_.recipe.run.clip_norm);
   optimizer_.step(result.lr);
+  assembly_.publish();
   ema_.update(++updates);
   return result;
 }
 
 std::vector<Batch> TrainingStep::load(const StepPlan& plan) {
   std::vector<Batch> batches;
-  for (int64_t round = 0; round < plan.mine; ++round)
+  for (int64_t round = 0; round < rounds_here(plan); ++round) {
     batches.push_back(assembly_.encode(loader_.next(shares_.places(plan.step, round)).to(assembly_.ctx->device)));
+    if (!plan.runs(round)) std::fill(batches.back().weights.begin(), batches.back().weights.end(), 0.0);
+  }
   return batches;
 }
 
@@ -84,6 +93,7 @@ double TrainingStep::samples_that_count(const std::vector<Batch>& batches) const
 void TrainingStep::clear_gradients() {
   for (auto& entry : assembly_.layout.entries) {
     entry.tensor.mutable_grad().reset();
+    entry.parameter.leaf().mutable_grad().reset();
     entry.summed.clear();
   }
 }
@@ -98,18 +108,49 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
   for (auto& strategy : assembly_.strategies)
     if (strategy->train_step(batches, program, plan)) return;
   for (int64_t round = 0; round < plan.rounds; ++round) {
-    if (round < plan.mine) {
-      for (auto& strategy : assembly_.strategies) strategy->begin_micro_batch(round, plan);
+    if (round < static_cast<int64_t>(batches.size())) {
       const auto batch = program.prepare(batches[static_cast<size_t>(round)]);
-      auto stream = program.begin(batch);
-      program.blocks(0, assembly_.model->depth(), stream);
-      program.finish(stream, batch).backward();
+      Tensor loss;
+      {
+        const Traffic::Scope pass(assembly_.mesh.traffic(), Traffic::Pass::forward);
+        auto stream = program.begin(batch);
+        program.blocks(0, assembly_.model->depth(), stream);
+        const auto prediction = program.head(stream, batch);
+        loss = program.loss(stream, prediction, batch);
+      }
+      program.backward({loss}, {Tensor()});
     }
-    gradients_.after_micro_batch(round, plan);
+    program.round_done(round);
   }
 }
 
+void TrainingStep::end_round(int64_t round, const StepPlan& plan) {
+  for (auto& strategy : assembly_.strategies) strategy->end_round(round, plan);
+  gradients_.after_micro_batch(round, plan);
+}
+
+double TrainingStep::unscale(double norm) {
+  if (loss_scale == 1) return norm;
+  for (auto& entry : assembly_.layout.entries)
+    if (entry.tensor.grad().defined()) entry.tensor.mutable_grad().mul_(1 / loss_scale);
+  return norm / loss_scale;
+}
+
+// The loss scale of P. Micikevicius et al., 2018 (arXiv:1710.03740): all ranks see the same norm, and so agree.
+bool TrainingStep::overflowed(const StepResult& result) {
+  if (assembly_.ctx->compute != torch::kHalf) return false;
+  if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
+    if (++steps_since_overflow % assembly_.recipe.run.loss_scale_every == 0) loss_scale *= 2;
+    return false;
+  }
+  steps_since_overflow = 0;
+  if (!std::isfinite(result.loss) || loss_scale <= 1) return false;  // no smaller scale helps
+  loss_scale /= 2;
+  return true;
+}
+
 bool TrainingStep::skip(int64_t step, const StepResult& result) {
+  if (overflowed(result)) return true;
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
     skipped_in_a_row = 0;
     return false;
@@ -130,7 +171,7 @@ bool TrainingStep::skip(int64_t step, const StepResult& result) {
 }
 
 void TrainingStep::expect(int64_t step) {
-  const int64_t mine = shares_.plan(step, Phase::train).mine, steps = assembly_.recipe.run.steps;
+  const int64_t mine = rounds_here(shares_.plan(step, Phase::train)), steps = assembly_.recipe.run.steps;
   loader_.expect([this, step, mine, steps](int64_t k) -> std::optional<Places> {
     if (mine == 0 || step + k / mine >= steps) return std::nullopt;
     return shares_.places(step + k / mine, k % mine);

@@ -29,7 +29,8 @@ class StepShares {
  public:
   StepShares(const RunOptions& run, const Mesh& mesh);
   StepPlan plan(int64_t step, Phase phase) const;
-  Places places(int64_t step, int64_t round) const;  // of this rank's micro-batch in a round; round < plan().mine
+  // Of this rank's micro-batch in a round; where it has none, of the step's first, whose samples then count nothing.
+  Places places(int64_t step, int64_t round) const;
   int64_t batch() const { return batch_; }
 
  private:
@@ -49,6 +50,8 @@ class TrainingStep {
 
   int64_t updates = 0;  // optimizer steps made: less than steps by the skipped ones
   int64_t skipped_in_a_row = 0;
+  double loss_scale = 1;           // fp16: what losses are multiplied with before backward
+  int64_t steps_since_overflow = 0;
   double flops = 0;  // of this rank's last step: forward and backward
 
  private:
@@ -56,7 +59,11 @@ class TrainingStep {
   double samples_that_count(const std::vector<Batch>& batches) const;
   void clear_gradients();
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
+  int64_t rounds_here(const StepPlan& plan) const { return assembly_.in_step() ? plan.rounds : plan.mine; }
+  void end_round(int64_t round, const StepPlan& plan);
+  double unscale(double norm);
   bool skip(int64_t step, const StepResult& result);
+  bool overflowed(const StepResult& result);
 
   Assembly& assembly_;
   Loader& loader_;

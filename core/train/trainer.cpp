@@ -99,6 +99,7 @@ void Trainer::start_from_weights() {
   const auto found = checkpoint::resolve((fs::path(recipe_.run.folder) / recipe_.run.init_from).string());
   const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
   checkpoint::load_weights(*found.path, assembly_->layout, which);
+  assembly_->publish();
   say("weights from " + *found.path);
 }
 
@@ -146,10 +147,15 @@ void Trainer::take_up(const std::string& path) {
     throw Error(ErrorKind::config, path, "the run learned from other data than the recipe names now",
                 "give --allow-change data if that is meant");
   checkpoint::load(path, now);
+  assembly_->publish();
   step_ = now.step;
   saved_step_ = step_;
   training_->updates = std::stoll(now.extra.at("updates"));
   training_->skipped_in_a_row = std::stoll(now.extra.at("skipped_in_a_row"));
+  if (const auto scale = now.extra.find("loss_scale"); scale != now.extra.end()) {
+    training_->loss_scale = std::stod(scale->second);
+    training_->steps_since_overflow = std::stoll(now.extra.at("steps_since_overflow"));
+  }
   say(fmt::format("resumed from {} (step {}){}", path, step_,
                   options_.resume == "auto" ? ", the newest whole checkpoint" : ""));
 }
@@ -165,6 +171,10 @@ checkpoint::TrainState Trainer::state() {
   state.extra = machine_record();
   state.extra["updates"] = std::to_string(training_->updates);
   state.extra["skipped_in_a_row"] = std::to_string(training_->skipped_in_a_row);
+  if (assembly_->ctx->compute == torch::kHalf) {
+    state.extra["loss_scale"] = fmt::format("{}", training_->loss_scale);
+    state.extra["steps_since_overflow"] = std::to_string(training_->steps_since_overflow);
+  }
   state.extra["source"] = assembly_->train_data->fingerprint();
   state.extra["shapes"] = to_text(assembly_->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
@@ -239,7 +249,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
 
 void Trainer::show_validation() {
   auto record = [&] {
-    const Ema::Scope averaged(*ema_);
+    const Ema::Scope averaged(*ema_, [this] { assembly_->publish(); });
     return validate(*assembly_, *validation_loader_);
   }();
   record.step = step_;
@@ -260,7 +270,7 @@ void Trainer::show_grid() {
   options.guidance = recipe_.guidance;
   options.guidance_channels = recipe_.guidance_channels;
   options.batch = recipe_.validate.grid;
-  const Ema::Scope averaged(*ema_);
+  const Ema::Scope averaged(*ema_, [this] { assembly_->publish(); });
   const auto pictures = report::to_pictures(assembly_->decode(generate(*assembly_, requests, options)).cpu());
   if (!writes()) return;
   report::SheetOptions sheet_options;

@@ -12,13 +12,13 @@ namespace ditto {
 
 namespace {
 
-// The mean of each stratum; `totals` sums what all data ranks entered.
+// The mean of each stratum, of what all ranks entered.
 std::vector<double> strata_means(const Mesh& mesh, const LossLedger& ledger, int64_t samples) {
   std::vector<double> sums(kStrata, 0.0);
   for (const auto& [name, row] : ledger.entered())
     for (int64_t i = 0; i < samples; ++i) sums[static_cast<size_t>(i % kStrata)] += row[static_cast<size_t>(i)];
   auto flat = torch::tensor(sums, torch::kDouble);
-  flat = mesh.data_group().all_reduce(flat);
+  flat = loss_group(mesh).all_reduce(flat);
   for (int64_t k = 0; k < kStrata; ++k) {
     const int64_t count = (samples - k + kStrata - 1) / kStrata;
     sums[static_cast<size_t>(k)] = count > 0 ? flat[k].item<double>() / static_cast<double>(count) : 0;
@@ -48,13 +48,18 @@ report::ValidationRecord validate(Assembly& assembly, Loader& loader) {
   LossLedger ledger(0, run.batch, plan.micro_batches);
   auto program = make_program(assembly, ledger, 1);
   for (auto& strategy : assembly.strategies) strategy->begin_step(plan);
-  for (int64_t round = 0; round < plan.mine; ++round) {
+  // Losses are computed where a pipeline ends, and enter the ledger there.
+  program.head = [&, head = program.head](Stream& stream, const Batch& batch) {
+    const auto prediction = head(stream, batch);
+    program.loss(stream, prediction, batch);
+    return prediction;
+  };
+  for (int64_t round = 0; round < (assembly.in_step() ? plan.rounds : plan.mine); ++round) {
     auto batch = assembly.encode(loader.next(shares.places(0, round)).to(assembly.ctx->device));
+    if (!plan.runs(round)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     batch["time_u"] = strata_middles(batch);
     batch = program.prepare(std::move(batch));
-    auto stream = program.begin(batch);
-    program.blocks(0, assembly.model->depth(), stream);
-    program.finish(stream, batch);
+    assembly.predict(batch, program);
   }
   const auto totals = ledger.sum(assembly.mesh);
   report::ValidationRecord record;

@@ -16,6 +16,12 @@ Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pat
   return attention_op.run(q, k, v, shape);
 }
 
+Tensor Context::all_tokens(const Tensor& x, const Stream& stream) { return token_gather ? token_gather(x, stream) : x; }
+
+Tensor Context::own_tokens(const Tensor& whole, const Tensor& like, const Stream& stream) {
+  return whole.size(1) == like.size(1) ? whole : whole.narrow(1, stream.first_token, like.size(1));
+}
+
 Tensor Context::attention_unit(Linear& heads, Linear& rows, const Tensor& x,
                                const std::function<Tensor(const Tensor&)>& run) {
   return unit_runner ? unit_runner(heads, rows, x, run) : run(x);
@@ -33,7 +39,7 @@ Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Ten
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
   if (up->before || up->after) return torch::gelu(up(x, ctx), "tanh");  // a strategy stands between the two
-  return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->compute_weight(ctx), up->compute_bias(ctx)}});
+  return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}});
 }
 
 }  // namespace ditto

@@ -18,36 +18,59 @@ struct Segment {
   int64_t global, local, length;
 };
 
+// Where piece `index` of a part begins.
+int64_t bound(int64_t part, const Cut& cut, int64_t index) {
+  const int64_t units = (part + cut.multiple - 1) / cut.multiple;
+  return std::min(part, units * index / cut.count * cut.multiple);
+}
+
+// The runs that one cut takes out of a dim.
 std::vector<Segment> segments_of(const Cut& cut) {
   std::vector<Segment> segments;
-  int64_t global = 0, local = 0;
+  int64_t start = 0, local = 0;
   for (const int64_t part : cut.parts) {
-    const int64_t length = part / cut.count;
-    if (length > 0) segments.push_back({global + cut.index * length, local, length});
-    global += part;
+    const int64_t begin = bound(part, cut, cut.index), length = bound(part, cut, cut.index + 1) - begin;
+    if (length > 0) segments.push_back({start + begin, local, length});
+    start += part;
     local += length;
   }
   return segments;
 }
 
-const Cut* cut_of_dim(const LayoutEntry& entry, int64_t dim) {
-  for (const auto& [axis, cut] : entry.cuts)
-    if (cut.dim == dim) return &cut;
-  return nullptr;
+int64_t length_of(const std::vector<Segment>& segments) {
+  return segments.empty() ? 0 : segments.back().local + segments.back().length;
 }
 
-void check_cut(const LayoutEntry& entry, Axis axis, const Cut& cut) {
-  const int64_t length = entry.full_shape.at(cut.dim);
-  if (std::accumulate(cut.parts.begin(), cut.parts.end(), int64_t{0}) != length)
-    throw Error(ErrorKind::config, "parameter \"" + entry.name + "\"",
-                "the parts of its cut along " + std::string(name(axis)) + " do not add up to the " +
-                    std::to_string(length) + " numbers of dim " + std::to_string(cut.dim));
-  for (const int64_t part : cut.parts)
-    if (part % cut.count != 0)
+// `cut` taken out of what `before` has left.
+std::vector<Segment> then(const std::vector<Segment>& before, const Cut& cut) {
+  std::vector<Segment> result;
+  for (const auto& taken : segments_of(cut)) {
+    for (const auto& segment : before) {
+      const int64_t begin = std::max(taken.global, segment.local);
+      const int64_t end = std::min(taken.global + taken.length, segment.local + segment.length);
+      if (begin < end)
+        result.push_back({segment.global + begin - segment.local, taken.local + begin - taken.global, end - begin});
+    }
+  }
+  return result;
+}
+
+// What all cuts of a dim leave of it.
+std::vector<Segment> segments_of_dim(const LayoutEntry& entry, int64_t dim) {
+  const int64_t length = entry.full_shape[static_cast<size_t>(dim)];
+  std::vector<Segment> segments;
+  if (length > 0) segments.push_back({0, 0, length});
+  for (const Axis axis : kCutOrder) {
+    const auto it = entry.cuts.find(axis);
+    if (it == entry.cuts.end() || it->second.dim != dim) continue;
+    const auto& cut = it->second;
+    if (std::accumulate(cut.parts.begin(), cut.parts.end(), int64_t{0}) != length_of(segments))
       throw Error(ErrorKind::config, "parameter \"" + entry.name + "\"",
-                  "parallel." + std::string(name(axis)) + " = " + std::to_string(cut.count) + " does not divide " +
-                      std::to_string(part) + ", the length of a part of dim " + std::to_string(cut.dim),
-                  "choose a degree that divides it");
+                  "the parts of its cut along " + std::string(name(axis)) + " do not add up to the " +
+                      std::to_string(length_of(segments)) + " numbers of dim " + std::to_string(dim));
+    segments = then(segments, cut);
+  }
+  return segments;
 }
 
 }  // namespace
@@ -55,8 +78,7 @@ void check_cut(const LayoutEntry& entry, Axis axis, const Cut& cut) {
 std::vector<Rectangle> LayoutEntry::slices() const {
   std::vector<Rectangle> rectangles(1);
   for (int64_t dim = 0; dim < static_cast<int64_t>(full_shape.size()); ++dim) {
-    const Cut* cut = cut_of_dim(*this, dim);
-    const auto segments = cut ? segments_of(*cut) : segments_of({dim, {full_shape[dim]}, 0, 1});
+    const auto segments = segments_of_dim(*this, dim);
     std::vector<Rectangle> longer;
     for (const auto& head : rectangles) {
       for (const auto& segment : segments) {
@@ -73,19 +95,35 @@ std::vector<Rectangle> LayoutEntry::slices() const {
 }
 
 Layout Layout::of(Model& model) {
-  std::map<const at::TensorImpl*, std::pair<LinearModule*, bool>> owners;
-  for (const auto& module : model.modules(/*include_self=*/false)) {
-    auto* linear = dynamic_cast<LinearModule*>(module.get());
-    if (!linear) continue;
-    owners[linear->weight.unsafeGetTensorImpl()] = {linear, false};
-    if (linear->bias.defined()) owners[linear->bias.unsafeGetTensorImpl()] = {linear, true};
-  }
+  struct Owner {
+    Parameter parameter;
+    LinearModule* linear = nullptr;
+    ExpertsModule* experts = nullptr;
+    bool is_bias = false;
+  };
+  std::map<const at::TensorImpl*, Owner> owners;
+  const auto note = [&](Module* own) {
+    if (!own) return;
+    auto* linear = dynamic_cast<LinearModule*>(own);
+    auto* experts = dynamic_cast<ExpertsModule*>(own);
+    for (const auto& parameter : own->own_parameters()) {
+      const auto* leaf = parameter.leaf().unsafeGetTensorImpl();
+      const bool is_bias = (linear && leaf == linear->bias.leaf().unsafeGetTensorImpl()) ||
+                           (experts && (leaf == experts->up_bias.leaf().unsafeGetTensorImpl() ||
+                                        leaf == experts->down_bias.leaf().unsafeGetTensorImpl()));
+      owners[leaf] = {parameter, linear, experts, is_bias};
+    }
+  };
+  note(&model);
+  for (const auto& module : model.modules(/*include_self=*/false)) note(dynamic_cast<Module*>(module.get()));
   const auto units = model.units();
   Layout layout;
   for (const auto& item : model.named_parameters()) {
-    LayoutEntry entry{item.key(), item.value(), item.value().sizes().vec(), units.at(item.key())};
-    if (const auto it = owners.find(item.value().unsafeGetTensorImpl()); it != owners.end())
-      std::tie(entry.linear, entry.is_bias) = it->second;
+    const auto& owner = owners.at(item.value().unsafeGetTensorImpl());
+    LayoutEntry entry{item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()), owner.parameter};
+    entry.linear = owner.linear;
+    entry.experts = owner.experts;
+    entry.is_bias = owner.is_bias;
     layout.entries.push_back(std::move(entry));
   }
   return layout;
@@ -103,12 +141,32 @@ const LayoutEntry& Layout::at(const std::string& name) const {
 }
 
 std::vector<int64_t> local_shape(const LayoutEntry& entry) {
-  auto shape = entry.full_shape;
-  for (const auto& [axis, cut] : entry.cuts) {
-    check_cut(entry, axis, cut);
-    shape[cut.dim] /= cut.count;
-  }
+  std::vector<int64_t> shape;
+  for (int64_t dim = 0; dim < static_cast<int64_t>(entry.full_shape.size()); ++dim)
+    shape.push_back(length_of(segments_of_dim(entry, dim)));
   return shape;
+}
+
+LayoutEntry LayoutEntry::in_blocks(int64_t block) const {
+  LayoutEntry result = *this;
+  const int64_t last = static_cast<int64_t>(full_shape.size()) - 1;
+  const auto blocks = [&](int64_t n) { return (n + block - 1) / block; };
+  result.tensor = Tensor();
+  result.full_shape.back() = blocks(full_shape.back());
+  for (auto& [axis, cut] : result.cuts) {
+    if (cut.dim != last) continue;
+    if (cut.multiple % block != 0)
+      for (const int64_t part : cut.parts)
+        if (part % (block * cut.count) != 0)
+          throw Error(ErrorKind::config, "parameter \"" + name + "\"",
+                      "its cut along " + std::string(ditto::name(axis)) + " goes through a block of " +
+                          std::to_string(block) + " numbers: " + std::to_string(part) + " / " +
+                          std::to_string(cut.count) + " is no multiple of it",
+                      "choose another degree, or another optimizer");
+    cut.multiple = std::max<int64_t>(1, cut.multiple / block);
+    for (int64_t& part : cut.parts) part = blocks(part);
+  }
+  return result;
 }
 
 Tensor cut(const Tensor& full, const Cut& cut) {

@@ -1,13 +1,16 @@
 // Collectives on c10d, and their transposed derivatives.
 #include <ditto/mesh.h>
 
+#include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include <torch/torch.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>
+#include <ditto/waiting.h>
 
 namespace ditto {
 
@@ -25,7 +28,29 @@ const char* name(Axis axis) {
   return "?";
 }
 
+const char* name(Traffic::Pass pass) {
+  switch (pass) {
+    case Traffic::Pass::other: return "other";
+    case Traffic::Pass::forward: return "forward";
+    case Traffic::Pass::backward: return "backward";
+    case Traffic::Pass::recompute: return "recompute";
+  }
+  return "?";
+}
+
+void Traffic::add(const std::string& axes, const std::string& op, int64_t bytes) {
+  auto& count = counts_[{axes, op, pass_}];
+  ++count.calls;
+  count.bytes += bytes;
+}
+
 namespace {
+
+int64_t bytes_of(const Tensor& x) { return static_cast<int64_t>(x.nbytes()); }
+
+int64_t total(const std::vector<int64_t>& lengths) {
+  return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+}
 
 std::string place(const Group& group) {
   return "rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) + " along " + group.label();
@@ -76,8 +101,53 @@ Tensor side_by_side(const Tensor& parts, int64_t dim) {
 }  // namespace
 
 Group::Group() = default;
-Group::Group(int rank, int size, std::string label, c10::intrusive_ptr<c10d::ProcessGroup> transport)
-    : rank_(rank), size_(size), label_(std::move(label)), transport_(std::move(transport)) {}
+Group::Group(int rank, int size, std::string label, c10::intrusive_ptr<c10d::ProcessGroup> transport,
+             std::shared_ptr<Traffic> traffic)
+    : rank_(rank),
+      size_(size),
+      label_(std::move(label)),
+      transport_(std::move(transport)),
+      traffic_(std::move(traffic)) {}
+
+void Group::count(const char* op, int64_t bytes) const {
+  if (traffic_) traffic_->add(label_, op, bytes);
+}
+
+PeerCalls& peer_calls() {
+  static PeerCalls calls;
+  return calls;
+}
+
+namespace {
+
+// While it lives, this process waits for its peers.
+class PeerCall {
+ public:
+  explicit PeerCall(bool counted) : counted_(counted) {
+    if (counted_) ++peer_calls().begun;
+  }
+  ~PeerCall() {
+    if (counted_) ++peer_calls().done;
+  }
+  PeerCall(const PeerCall&) = delete;
+  PeerCall& operator=(const PeerCall&) = delete;
+
+ private:
+  bool counted_;
+};
+
+}  // namespace
+
+// Waits for `work`, and where a test wants transfers to be late, until they are.
+std::function<void()> Group::waiter(const std::string& doing, c10::intrusive_ptr<c10d::Work> work) const {
+  const auto late = traffic_ ? traffic_->delay : std::chrono::microseconds(0);
+  const auto due = std::chrono::steady_clock::now() + late;
+  return [self = *this, doing, work, late, due] {
+    const PeerCall call(self.traffic_ != nullptr);
+    guarded(self, doing, [&] { return work->wait(); });
+    if (late.count() > 0) std::this_thread::sleep_until(due);
+  };
+}
 Group::~Group() = default;
 Group::Group(const Group&) = default;
 Group& Group::operator=(const Group&) = default;
@@ -87,7 +157,8 @@ Tensor Group::all_reduce(Tensor x) const {
   return guarded(*this, "all_reduce of " + text(x), [&] {
     TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous");
     std::vector<Tensor> list{x.detach()};
-    transport_->allreduce(list)->wait();
+    count("all_reduce", 2 * bytes_of(x) * (size_ - 1) / size_);
+    waiter("all_reduce of " + text(x), transport_->allreduce(list))();
     return x;
   });
 }
@@ -100,8 +171,92 @@ Tensor Group::all_gather(const Tensor& x, int64_t dim) const {
     shape.insert(shape.begin(), size_);
     const auto out = torch::empty(shape, in.options());
     auto flat_in = in.view(-1), flat_out = out.view(-1);
-    transport_->_allgather_base(flat_out, flat_in)->wait();
+    count("all_gather", bytes_of(in) * (size_ - 1));
+    waiter("all_gather of " + text(x), transport_->_allgather_base(flat_out, flat_in))();
     return side_by_side(out, positive(dim, x));
+  });
+}
+
+std::function<Tensor()> Group::begin_all_gather(const Tensor& x) const {
+  if (size_ == 1) return [x] { return x; };
+  const std::string doing = "all_gather of " + text(x);
+  return guarded(*this, doing, [&]() -> std::function<Tensor()> {
+    auto in = x.detach();
+    auto out = torch::empty({size_ * in.numel()}, in.options());
+    count("all_gather", bytes_of(in) * (size_ - 1));
+    auto wait = waiter(doing, transport_->_allgather_base(out, in));
+    return [wait, in, out] {
+      wait();
+      return out;
+    };
+  });
+}
+
+Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
+  if (size_ == 1) return x;
+  dim = positive(dim, x);
+  const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+  return guarded(*this, "all_gather of " + text(x), [&] {
+    auto shape = x.sizes().vec();
+    shape[static_cast<size_t>(dim)] = longest;
+    const auto in = torch::zeros(shape, x.options().requires_grad(false));
+    in.narrow(dim, 0, x.size(dim)).copy_(x.detach());
+    shape.insert(shape.begin(), size_);
+    const auto out = torch::empty(shape, in.options());
+    auto flat_in = in.view(-1), flat_out = out.view(-1);
+    count("all_gather", bytes_of(x) * (size_ - 1));
+    waiter("all_gather of " + text(x), transport_->_allgather_base(flat_out, flat_in))();
+    std::vector<Tensor> pieces;
+    for (int i = 0; i < size_; ++i) pieces.push_back(out[i].narrow(dim, 0, lengths[static_cast<size_t>(i)]));
+    return torch::cat(pieces, dim);
+  });
+}
+
+Tensor Group::reduce_scatter(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
+  if (size_ == 1) return x;
+  dim = positive(dim, x);
+  const int64_t own = lengths[static_cast<size_t>(rank_)];
+  auto shape = x.sizes().vec();
+  shape[static_cast<size_t>(dim)] = own;
+  return guarded(*this, "reduce_scatter of " + text(x), [&] {
+    std::vector<int64_t> send;
+    std::vector<Tensor> pieces;
+    for (const auto& piece : x.detach().split_with_sizes(lengths, dim)) {
+      pieces.push_back(piece.reshape(-1));
+      send.push_back(pieces.back().numel());
+    }
+    const int64_t mine = send[static_cast<size_t>(rank_)];
+    const auto parts = exchange_as("reduce_scatter", torch::cat(pieces), send, std::vector<int64_t>(size_, mine));
+    auto sum = parts.narrow(0, 0, mine).clone();
+    for (int i = 1; i < size_; ++i) sum.add_(parts.narrow(0, i * mine, mine));
+    return sum.view(shape);
+  });
+}
+
+Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, const std::vector<int64_t>& scatter_lengths,
+                         int64_t gather_dim, const std::vector<int64_t>& gather_lengths) const {
+  if (size_ == 1) return x;
+  scatter_dim = positive(scatter_dim, x);
+  gather_dim = positive(gather_dim, x);
+  return guarded(*this, "all_to_all of " + text(x), [&] {
+    std::vector<int64_t> send, receive;
+    std::vector<Tensor> pieces;
+    for (const auto& piece : x.detach().split_with_sizes(scatter_lengths, scatter_dim)) {
+      pieces.push_back(piece.reshape(-1));
+      send.push_back(pieces.back().numel());
+    }
+    auto shape = x.sizes().vec();
+    shape[static_cast<size_t>(scatter_dim)] = scatter_lengths[static_cast<size_t>(rank_)];
+    std::vector<std::vector<int64_t>> shapes;
+    for (const int64_t length : gather_lengths) {
+      shape[static_cast<size_t>(gather_dim)] = length;
+      shapes.push_back(shape);
+      receive.push_back(c10::multiply_integers(shape));
+    }
+    const auto flat = exchange_as("all_to_all", torch::cat(pieces), send, receive).split_with_sizes(receive);
+    std::vector<Tensor> arrived;
+    for (size_t i = 0; i < flat.size(); ++i) arrived.push_back(flat[i].view(shapes[i]));
+    return torch::cat(arrived, gather_dim);
   });
 }
 
@@ -113,7 +268,8 @@ Tensor Group::reduce_scatter(const Tensor& x, int64_t dim) const {
     const auto in = parts(*this, x.detach(), dim);
     const auto out = torch::empty_like(in[0], torch::MemoryFormat::Contiguous);
     auto flat_in = in.view(-1), flat_out = out.view(-1);
-    transport_->_reduce_scatter_base(flat_out, flat_in)->wait();
+    count("reduce_scatter", bytes_of(out) * (size_ - 1));
+    waiter("reduce_scatter of " + text(x), transport_->_reduce_scatter_base(flat_out, flat_in))();
     return out;
   });
 }
@@ -127,25 +283,32 @@ Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, int64_t gather_di
     const auto out = torch::empty_like(in);
     std::vector<int64_t> even;
     auto rows_in = in.view({size_, -1}), rows_out = out.view({size_, -1});
-    transport_->alltoall_base(rows_out, rows_in, even, even)->wait();
+    count("all_to_all", bytes_of(in[0]) * (size_ - 1));
+    waiter("all_to_all of " + text(x), transport_->alltoall_base(rows_out, rows_in, even, even))();
     return side_by_side(out, positive(gather_dim, x));
   });
 }
 
 std::function<Tensor()> Group::begin_exchange(const Tensor& x, const std::vector<int64_t>& send,
-                                              const std::vector<int64_t>& receive) const {
+                                              const std::vector<int64_t>& receive, const char* op) const {
   if (size_ == 1) return [x] { return x; };
-  const std::string doing = "exchange of " + text(x);
+  const std::string doing = std::string(op) + " of " + text(x);
   return guarded(*this, doing, [&]() -> std::function<Tensor()> {
     auto in = x.detach();
-    auto out = torch::empty({std::accumulate(receive.begin(), receive.end(), int64_t{0})}, in.options());
+    auto out = torch::empty({total(receive)}, in.options());
     auto in_counts = send, out_counts = receive;
-    auto work = transport_->alltoall_base(out, in, out_counts, in_counts);
-    return [self = *this, doing, work, in, out] {
-      guarded(self, doing, [&] { return work->wait(); });
+    count(op, (total(send) - send[static_cast<size_t>(rank_)]) * static_cast<int64_t>(in.element_size()));
+    auto wait = waiter(doing, transport_->alltoall_base(out, in, out_counts, in_counts));
+    return [wait, in, out] {
+      wait();
       return out;
     };
   });
+}
+
+Tensor Group::exchange_as(const char* op, const Tensor& x, const std::vector<int64_t>& send,
+                          const std::vector<int64_t>& receive) const {
+  return begin_exchange(x, send, receive, op)();
 }
 
 Tensor Group::exchange(const Tensor& x, const std::vector<int64_t>& send, const std::vector<int64_t>& receive) const {
@@ -159,7 +322,8 @@ Tensor Group::broadcast(Tensor x, int root) const {
     c10d::BroadcastOptions options;
     options.rootRank = root;
     std::vector<Tensor> list{x.detach()};
-    transport_->broadcast(list, options)->wait();
+    count("broadcast", rank_ == root ? bytes_of(x) * (size_ - 1) : 0);
+    waiter("broadcast of " + text(x), transport_->broadcast(list, options))();
     return x;
   });
 }
@@ -241,6 +405,79 @@ struct AllToAll : Function<AllToAll> {
   }
 };
 
+struct Lengths {
+  std::vector<int64_t> first, second;
+};
+void keep(AutogradContext* ctx, const Group* group, const std::vector<int64_t>& first,
+          const std::vector<int64_t>& second, int64_t dim = 0, int64_t other_dim = 0) {
+  keep(ctx, group, dim, other_dim);
+  ctx->saved_data["first"] = first;
+  ctx->saved_data["second"] = second;
+}
+Lengths lengths_of(AutogradContext* ctx) {
+  return {ctx->saved_data["first"].toIntVector(), ctx->saved_data["second"].toIntVector()};
+}
+
+struct UnevenGather : Function<UnevenGather> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Group* group, int64_t dim,
+                        const std::vector<int64_t>& lengths) {
+    keep(ctx, group, lengths, {}, dim);
+    return group->all_gather(x, dim, lengths);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grad) {
+    return {group_of(ctx).reduce_scatter(grad[0], dim_of(ctx), lengths_of(ctx).first), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+struct UnevenScatter : Function<UnevenScatter> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Group* group, int64_t dim,
+                        const std::vector<int64_t>& lengths) {
+    keep(ctx, group, lengths, {}, dim);
+    return group->reduce_scatter(x, dim, lengths);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grad) {
+    return {group_of(ctx).all_gather(grad[0], dim_of(ctx), lengths_of(ctx).first), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+struct UnevenAllToAll : Function<UnevenAllToAll> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Group* group, int64_t scatter_dim,
+                        const std::vector<int64_t>& scatter, int64_t gather_dim, const std::vector<int64_t>& gather) {
+    keep(ctx, group, scatter, gather, scatter_dim, gather_dim);
+    return group->all_to_all(x, scatter_dim, scatter, gather_dim, gather);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grad) {
+    const auto lengths = lengths_of(ctx);
+    return {group_of(ctx).all_to_all(grad[0], dim_of(ctx, "other_dim"), lengths.second, dim_of(ctx), lengths.first),
+            Tensor(), Tensor(), Tensor(), Tensor(), Tensor()};
+  }
+};
+
+std::vector<int64_t> times(std::vector<int64_t> counts, int64_t factor) {
+  for (int64_t& count : counts) count *= factor;
+  return counts;
+}
+
+Tensor exchange_rows(const Group& group, const Tensor& x, const std::vector<int64_t>& send,
+                     const std::vector<int64_t>& receive) {
+  auto shape = x.sizes().vec();
+  shape[0] = total(receive);
+  const int64_t numbers = x.dim() > 1 ? c10::multiply_integers(shape.begin() + 1, shape.end()) : 1;
+  return group.exchange(x.contiguous().view(-1), times(send, numbers), times(receive, numbers)).view(shape);
+}
+
+struct ExchangeRows : Function<ExchangeRows> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& x, const Group* group, const std::vector<int64_t>& send,
+                        const std::vector<int64_t>& receive) {
+    keep(ctx, group, send, receive);
+    return exchange_rows(*group, x, send, receive);
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list grad) {
+    const auto lengths = lengths_of(ctx);
+    return {exchange_rows(group_of(ctx), grad[0], lengths.second, lengths.first), Tensor(), Tensor(), Tensor()};
+  }
+};
+
 }  // namespace
 
 Tensor all_reduce(const Tensor& x, const Group& group) { return group.size() == 1 ? x : AllReduce::apply(x, &group); }
@@ -252,6 +489,23 @@ Tensor reduce_scatter(const Tensor& x, const Group& group, int64_t dim) {
 }
 Tensor all_to_all(const Tensor& x, const Group& group, int64_t scatter_dim, int64_t gather_dim) {
   return group.size() == 1 ? x : AllToAll::apply(x, &group, positive(scatter_dim, x), positive(gather_dim, x));
+}
+
+Tensor all_gather(const Tensor& x, const Group& group, int64_t dim, const std::vector<int64_t>& lengths) {
+  return group.size() == 1 ? x : UnevenGather::apply(x, &group, positive(dim, x), lengths);
+}
+Tensor reduce_scatter(const Tensor& x, const Group& group, int64_t dim, const std::vector<int64_t>& lengths) {
+  return group.size() == 1 ? x : UnevenScatter::apply(x, &group, positive(dim, x), lengths);
+}
+Tensor all_to_all(const Tensor& x, const Group& group, int64_t scatter_dim, const std::vector<int64_t>& scatter_lengths,
+                  int64_t gather_dim, const std::vector<int64_t>& gather_lengths) {
+  if (group.size() == 1) return x;
+  return UnevenAllToAll::apply(x, &group, positive(scatter_dim, x), scatter_lengths, positive(gather_dim, x),
+                               gather_lengths);
+}
+Tensor exchange(const Tensor& x, const Group& group, const std::vector<int64_t>& send,
+                const std::vector<int64_t>& receive) {
+  return group.size() == 1 ? x : ExchangeRows::apply(x, &group, send, receive);
 }
 
 }  // namespace transposed

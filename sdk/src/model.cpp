@@ -98,7 +98,7 @@ void initialise(Model& model, const Random& random) {
   std::map<const at::TensorImpl*, Init> recipes;
   const auto collect = [&](const torch::nn::Module& module) {
     if (const auto* own = dynamic_cast<const Module*>(&module))
-      for (const auto& made : own->parameters_with_init()) recipes[made.tensor.unsafeGetTensorImpl()] = made.init;
+      for (const auto& made : own->own_parameters()) recipes[made.leaf().unsafeGetTensorImpl()] = made.init();
   };
   for (const auto& module : model.modules()) collect(*module);
   for (auto& item : model.named_parameters()) {

@@ -20,18 +20,22 @@ Split Split::heads(std::vector<int64_t> counts, int64_t head_width) {
 }
 
 Split Split::gathered() const {
-  Split copy = *this;
+  Split copy = of_condition();
   copy.gather = true;
+  return copy;
+}
+
+Split Split::of_condition() const {
+  Split copy = *this;
+  copy.condition = true;
   return copy;
 }
 
 Module::Module() = default;
 Module::~Module() = default;
 
-Tensor Module::parameter(const std::string& name, std::vector<int64_t> shape, Init init) {
-  auto tensor = register_parameter(name, torch::empty(shape, torch::kFloat));
-  made_.push_back({tensor, init});
-  return tensor;
+Parameter Module::parameter(const std::string& name, std::vector<int64_t> shape, Init init) {
+  return made_.emplace_back(register_parameter(name, torch::empty(shape, torch::kFloat)), init);
 }
 
 Layer::Layer() = default;
@@ -51,11 +55,101 @@ struct UseCopy : torch::autograd::Function<UseCopy> {
   }
 };
 
+// Rows of the numbers a leaf stands for.
+struct UseRows : torch::autograd::Function<UseRows> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& leaf, const Tensor& numbers,
+                        const Tensor& index) {
+    ctx->saved_data["dtype"] = leaf.scalar_type();
+    ctx->saved_data["shape"] = leaf.sizes().vec();
+    ctx->save_for_backward({index});
+    return numbers.index_select(0, index);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grad) {
+    const auto dtype = ctx->saved_data["dtype"].toScalarType();
+    auto sum = torch::zeros(ctx->saved_data["shape"].toIntVector(), grad[0].options().dtype(dtype));
+    sum.index_add_(0, ctx->get_saved_variables()[0], grad[0].to(dtype));
+    return {sum, Tensor(), Tensor()};
+  }
+};
+
+bool is_freed(const Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
+
 std::shared_ptr<LinearModule> make_linear(int64_t in, int64_t out, Split split, Init weight, Init bias) {
   return std::make_shared<LinearModule>(LinearModule::Shape{in, out, weight, bias}, std::move(split));
 }
 
 }  // namespace
+
+struct Parameter::State {
+  Tensor leaf;
+  Init init;
+  Tensor provided;
+  // A copy in the compute dtype, and what it was made of.
+  Tensor copy;
+  const void* of = nullptr;
+  uint32_t version = 0;
+};
+
+Parameter::Parameter(Tensor leaf, Init init) : state_(std::make_shared<State>()) {
+  state_->leaf = std::move(leaf);
+  state_->init = init;
+}
+
+const Tensor& Parameter::leaf() const { return state_->leaf; }
+const Init& Parameter::init() const { return state_->init; }
+
+void Parameter::provide(Tensor values) const {
+  state_->provided = std::move(values);
+  state_->copy = Tensor();
+  state_->of = nullptr;
+}
+
+// Without autograd, in the context's dtype.
+Tensor Parameter::values(Context& ctx) const {
+  auto& s = *state_;
+  const bool provided = s.provided.defined();
+  if (is_freed(provided ? s.provided : s.leaf))
+    throw Error(ErrorKind::distributed, "a parameter of shape " + c10::str(s.leaf.sizes()),
+                "is used while its numbers are with other ranks",
+                "use a parameter only inside of the unit it was added to");
+  const Tensor& from = provided ? s.provided : s.leaf;
+  if (from.scalar_type() == ctx.compute) return from;
+  if (s.of != from.data_ptr() || s.version != from._version() || s.copy.scalar_type() != ctx.compute) {
+    s.copy = from.detach().to(ctx.compute);
+    s.of = from.data_ptr();
+    s.version = static_cast<uint32_t>(from._version());
+  }
+  return s.copy;
+}
+
+Tensor Parameter::operator()(Context& ctx) const {
+  const Tensor numbers = values(ctx);
+  const Tensor& leaf = state_->leaf;
+  if (numbers.is_same(leaf) || !torch::GradMode::is_enabled() || !leaf.requires_grad()) return numbers;
+  return UseCopy::apply(leaf, numbers);
+}
+
+Tensor Parameter::rows(const Tensor& index, Context& ctx) const {
+  const Tensor numbers = values(ctx);
+  const Tensor& leaf = state_->leaf;
+  if (!torch::GradMode::is_enabled() || !leaf.requires_grad()) return numbers.index_select(0, index);
+  return UseRows::apply(leaf, numbers.detach(), index);
+}
+
+void free_storage(const Tensor& tensor) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(at::DataPtr(nullptr, tensor.device()));
+  storage->set_nbytes(0);
+}
+
+void fill_storage(const Tensor& tensor) {
+  auto* storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage->nbytes() > 0) return;
+  const auto bytes = static_cast<size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
+  storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(bytes));
+  storage->set_nbytes(bytes);
+}
 
 LinearModule::LinearModule(Shape shape, Split split_) : split(std::move(split_)) {
   int64_t sum = 0;
@@ -70,21 +164,10 @@ LinearModule::LinearModule(Shape shape, Split split_) : split(std::move(split_))
 
 LinearModule::~LinearModule() = default;
 
-Tensor LinearModule::compute_copy(const Tensor& leaf, Copy& copy, Context& ctx) {
-  if (leaf.scalar_type() == ctx.compute) return leaf;
-  if (copy.of != leaf.data_ptr() || copy.version != leaf._version() || copy.tensor.scalar_type() != ctx.compute) {
-    copy.tensor = leaf.detach().to(ctx.compute);
-    copy.of = leaf.data_ptr();
-    copy.version = static_cast<uint32_t>(leaf._version());
-  }
-  return torch::GradMode::is_enabled() && leaf.requires_grad() ? UseCopy::apply(leaf, copy.tensor) : copy.tensor;
-}
-
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
   const Tensor in = (before ? before(x) : x).to(ctx.compute);
-  if (after && split.kind == Split::Kind::rows)
-    return after(torch::linear(in, compute_weight(ctx))) + compute_bias(ctx);
-  auto y = torch::linear(in, compute_weight(ctx), compute_bias(ctx));
+  if (after && split.kind == Split::Kind::rows) return after(torch::linear(in, weight(ctx))) + bias(ctx);
+  auto y = torch::linear(in, weight(ctx), bias(ctx));
   return after ? after(y) : y;
 }
 
@@ -148,7 +231,81 @@ Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
                     std::to_string(label_B.max().item<int64_t>()) + " came, the model has classes 0 to " +
                     std::to_string(classes_ - 1),
                 "set data.classes to the data's number of classes");
-  return torch::embedding(table, label_B).to(ctx.compute);
+  return table.rows(label_B, ctx);
+}
+
+RmsNorm::RmsNorm(int64_t width, double eps) : weight_(parameter("weight", {width}, Init::ones())), eps_(eps) {}
+RmsNorm::~RmsNorm() = default;
+
+Tensor RmsNorm::forward(const Tensor& x, Context& ctx) {
+  const auto wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
+  const auto normed = wide * torch::rsqrt(wide.square().mean(-1, true) + eps_);
+  return (normed * weight_(ctx)).to(ctx.compute);
+}
+
+ExpertsModule::ExpertsModule(int64_t experts_, int64_t width, int64_t hidden) : experts(experts_) {
+  up = parameter("up", {experts, hidden, width}, Init::xavier(width, hidden));
+  up_bias = parameter("up_bias", {experts, hidden}, Init::zeros());
+  down = parameter("down", {experts, width, hidden}, Init::xavier(hidden, width));
+  down_bias = parameter("down_bias", {experts, width}, Init::zeros());
+}
+ExpertsModule::~ExpertsModule() = default;
+
+Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(const Tensor&)>& route, Context& ctx) {
+  const Tensor x = before ? before(x_BTD) : x_BTD;
+  const auto routing = route(x);
+  const auto tokens_ND = x.flatten(0, 1).to(ctx.compute);
+  // By expert, and the tokens of one in their order.
+  const auto order = torch::argsort(routing.expert_R * tokens_ND.size(0) + routing.token_R, /*stable=*/true);
+  const auto token_R = routing.token_R.index_select(0, order);
+  const auto counts_E = torch::bincount(routing.expert_R, {}, experts).to(torch::kCPU, torch::kLong);
+  const std::vector<int64_t> counts(counts_E.data_ptr<int64_t>(), counts_E.data_ptr<int64_t>() + experts);
+  const auto rows_RD = tokens_ND.index_select(0, token_R);
+  const Rows run = [&](const Tensor& rows, const std::vector<int64_t>& of) { return run_rows(rows, of, ctx); };
+  const auto done_RD = dispatch ? dispatch(rows_RD, counts, run) : run(rows_RD, counts);
+  const auto weighted = done_RD * routing.weight_R.index_select(0, order).unsqueeze(-1).to(done_RD.scalar_type());
+  const auto y = torch::zeros_like(tokens_ND).index_add(0, token_R, weighted).view_as(x);
+  return after ? after(y) : y;
+}
+
+Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx) {
+  const auto parts = x_RD.split_with_sizes(counts);
+  const auto u = up(ctx), ub = up_bias(ctx), d = down(ctx), db = down_bias(ctx);
+  std::vector<Tensor> results;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto e = static_cast<int64_t>(i);
+    const auto hidden = torch::gelu(torch::linear(parts[i], u[e], ub[e]), "tanh");
+    results.push_back(bias_here ? torch::linear(hidden, d[e], db[e]) : torch::linear(hidden, d[e]));
+  }
+  return torch::cat(results);
+}
+
+Tensor rotary_angles(const Grid& grid, int64_t head_width, double base) {
+  const int64_t pairs = head_width / 2, axes = grid.frames > 1 ? 3 : 2;
+  const std::vector<int64_t> counts{grid.frames, grid.rows, grid.columns};
+  // Pairs of each axis: equal shares, what is left goes to the last.
+  std::vector<int64_t> share(3, pairs / axes);
+  if (axes == 2) share[0] = 0;
+  share[2] += pairs - share[0] - share[1] - share[2];
+  std::vector<Tensor> angles;
+  for (size_t axis = 0; axis < 3; ++axis) {
+    if (share[axis] == 0) continue;
+    const auto frequency = torch::pow(base, -torch::arange(share[axis], torch::kDouble) / static_cast<double>(share[axis]));
+    auto angle = torch::arange(counts[axis], torch::kDouble).unsqueeze(1) * frequency;  // places, share
+    std::vector<int64_t> shape{1, 1, 1, share[axis]};
+    shape[axis] = counts[axis];
+    angles.push_back(angle.view(shape).expand({counts[0], counts[1], counts[2], share[axis]}));
+  }
+  const auto half = torch::cat(angles, -1).flatten(0, 2);
+  return torch::cat({half, half}, -1).to(torch::kFloat);
+}
+
+Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& angles_TK) {
+  const auto wide = x_BTNK.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto x = x_BTNK.to(wide);
+  const auto angle = angles_TK.to(wide).unsqueeze(1);  // T 1 K
+  const auto halves = x.chunk(2, -1);
+  return (x * angle.cos() + torch::cat({-halves[1], halves[0]}, -1) * angle.sin()).to(x_BTNK.scalar_type());
 }
 
 Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {

@@ -9,13 +9,23 @@ namespace ditto {
 
 using torch::Tensor;
 
-OrderedSum::OrderedSum(const Group& group, int64_t numel)
-    : group_(&group), numel_(numel), piece_((numel + group.size() - 1) / group.size()) {}
-OrderedSum::~OrderedSum() = default;
+namespace {
 
-// All pieces but the last ones are equally long, so that gathered pieces, padded, need no rearranging.
-int64_t OrderedSum::start_of(int member) const { return std::min(member * piece_, numel_); }
-int64_t OrderedSum::length_of(int member) const { return start_of(member + 1) - start_of(member); }
+std::vector<int64_t> equal_lengths(int64_t numel, int members) {
+  const int64_t piece = (numel + members - 1) / members;
+  std::vector<int64_t> lengths;
+  for (int i = 0; i < members; ++i)
+    lengths.push_back(std::min((i + 1) * piece, numel) - std::min(i * piece, numel));
+  return lengths;
+}
+
+}  // namespace
+
+OrderedSum::OrderedSum(const Group& group, int64_t numel) : OrderedSum(group, equal_lengths(numel, group.size())) {}
+OrderedSum::OrderedSum(const Group& group, std::vector<int64_t> lengths) : group_(&group), starts_{0} {
+  for (const int64_t length : lengths) starts_.push_back(starts_.back() + length);
+}
+OrderedSum::~OrderedSum() = default;
 
 void OrderedSum::send(const Tensor& x, int active) {
   std::vector<int64_t> out(group_->size(), 0), in(group_->size(), 0);
@@ -38,10 +48,13 @@ void OrderedSum::receive() {
 
 Tensor OrderedSum::gather() {
   torch::NoGradGuard no_grad;
-  const Tensor sum = std::exchange(sum_, Tensor());
+  const Tensor sum = take();
   if (group_->size() == 1) return sum;
-  auto padded = length() == piece_ ? sum : torch::constant_pad_nd(sum, {0, piece_ - length()});
-  return group_->all_gather(padded, 0).narrow(0, 0, numel_);
+  std::vector<int64_t> lengths;
+  for (int member = 0; member < group_->size(); ++member) lengths.push_back(length_of(member));
+  return group_->all_gather(sum, 0, lengths);
 }
+
+Tensor OrderedSum::take() { return std::exchange(sum_, Tensor()); }
 
 }  // namespace ditto

@@ -20,7 +20,7 @@ std::vector<Field> Stream::fields() {
 
 torch::Tensor Stream::sample_of_token() const {
   if (!packing) return {};
-  return packing->sample_T.slice(0, first_token, first_token + x_BTD.size(1));
+  return packing->sample_T.narrow(0, first_token + region_offset, x_BTD.size(1));
 }
 
 }  // namespace ditto

@@ -47,9 +47,9 @@ class Training {
     torch::NoGradGuard no_grad;
     for (size_t i = 0; i < parameters_.size(); ++i) parameters_[i].tensor.copy_(other.parameters_[i].tensor);
     auto theirs = other.optimizer->state();
-    for (auto& [kind, tensors] : optimizer->state())
-      for (size_t i = 0; i < tensors.size(); ++i)
-        if (tensors[i].defined()) tensors[i].copy_(theirs.at(kind).at(i));
+    for (auto& [kind, own] : optimizer->state())
+      for (size_t i = 0; i < own.tensors.size(); ++i)
+        if (own.tensors[i].defined()) own.tensors[i].copy_(theirs.at(kind).tensors.at(i));
     optimizer->set_counters(other.optimizer->counters());
   }
   std::vector<Tensor> values() const {
@@ -113,13 +113,19 @@ std::string repeats(const std::string& path, const OptionValues& options) {
   return same(a.values(), b.values());
 }
 
+std::vector<int64_t> in_blocks(std::vector<int64_t> shape, int64_t block) {
+  shape.back() = (shape.back() + block - 1) / block;
+  return shape;
+}
+
 std::string state_shapes(const std::string& path, const OptionValues& options) {
   Training training(path, options);
   const auto check = [&](const std::string& when) -> std::string {
-    for (const auto& [kind, tensors] : training.optimizer->state()) {
+    for (const auto& [kind, state] : training.optimizer->state()) {
+      const auto& tensors = state.tensors;
       if (tensors.size() != kParameters.size()) return when + " \"" + kind + "\" has another number of tensors";
       for (size_t i = 0; i < tensors.size(); ++i)
-        if (tensors[i].defined() && tensors[i].sizes() != at::IntArrayRef(kParameters[i].shape))
+        if (tensors[i].defined() && tensors[i].sizes() != at::IntArrayRef(in_blocks(kParameters[i].shape, state.block)))
           return when + " \"" + kind + "\" of " + kParameters[i].name + " has shape " + shape_text(tensors[i].sizes());
     }
     return {};

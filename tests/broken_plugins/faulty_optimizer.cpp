@@ -32,10 +32,10 @@ class Faulty final : public ditto::Optimizer {
       if (fault_ != "stands still") x.sub_(momentum_[i] * rate);
     }
   }
-  std::map<std::string, std::vector<torch::Tensor>> state() override {
+  std::map<std::string, ditto::OptimizerState> state() override {
     if (fault_ == "hides state") return {};
-    if (fault_ == "flat state") return {{"momentum", {momentum_[0].flatten(), momentum_[1], momentum_[2]}}};
-    return {{"momentum", momentum_}};
+    if (fault_ == "flat state") return {{"momentum", {{momentum_[0].flatten(), momentum_[1], momentum_[2]}}}};
+    return {{"momentum", {momentum_}}};
   }
   std::map<std::string, int64_t> counters() const override { return {{"steps", steps_}}; }
   void set_counters(const std::map<std::string, int64_t>& counters) override {

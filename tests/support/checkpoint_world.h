@@ -40,17 +40,23 @@ class FakeMesh final : public Mesh {
   }
   using Mesh::group;
   const Group& group(const AxisSet&) const override { return alone_; }
+  Traffic& traffic() const override { return traffic_; }
 
  private:
   Degrees degrees_;
   int rank_;
   Group alone_;
+  mutable Traffic traffic_;
 };
 
 class FakeOptimizer final : public Optimizer {
  public:
   void step(double) override {}
-  std::map<std::string, std::vector<torch::Tensor>> state() override { return tensors; }
+  std::map<std::string, OptimizerState> state() override {
+    std::map<std::string, OptimizerState> all;
+    for (const auto& [kind, list] : tensors) all[kind] = {list};
+    return all;
+  }
   std::map<std::string, int64_t> counters() const override { return numbers; }
   void set_counters(const std::map<std::string, int64_t>& counters) override { numbers = counters; }
 

@@ -65,12 +65,12 @@ class SmallModel final : public ditto::Model {
   }
   // Equal to make.py's values plus `add`.
   void check_values(double add) {
-    CHECK(torch::equal(patch->weight.detach(), value("proj.weight", {4, 12}, add)));
-    CHECK(torch::equal(patch->bias.detach(), value("proj.bias", {4}, add)));
-    const auto parts = qkv->weight.detach().chunk(3);
+    CHECK(torch::equal(patch->weight.leaf().detach(), value("proj.weight", {4, 12}, add)));
+    CHECK(torch::equal(patch->bias.leaf().detach(), value("proj.bias", {4}, add)));
+    const auto parts = qkv->weight.leaf().detach().chunk(3);
     const char* names[] = {"attn.q.weight", "attn.k.weight", "attn.v.weight"};
     for (size_t i = 0; i < 3; ++i) CHECK(torch::equal(parts[i], value(names[i], {4, 4}, add)));
-    CHECK(torch::equal(table->weight.detach(), value("blocks.0.emb.weight", {5, 4}, add)));
+    CHECK(torch::equal(table->weight.leaf().detach(), value("blocks.0.emb.weight", {5, 4}, add)));
   }
 
   struct Table : ditto::Module {
@@ -78,7 +78,7 @@ class SmallModel final : public ditto::Model {
         : weight(parameter("weight", std::move(shape), Init::zeros())) {
       if (!bias_shape.empty()) bias = parameter("bias", std::move(bias_shape), Init::zeros());
     }
-    Tensor weight, bias;
+    ditto::Parameter weight, bias;
   };
   std::shared_ptr<Table> patch, qkv, table;
   ditto::ForeignFormat format;
@@ -118,7 +118,7 @@ TEST_CASE("PyTorch's and safetensors' files come in with the same numbers, whate
 TEST_CASE("a wrapper's prefix and half precision come in") {
   SmallModel model;
   CHECK(checkpoint::import_weights(model, "other", golden("foreign_wrapped_half.pt")).empty());
-  CHECK(torch::equal(model.qkv->weight.detach().chunk(3)[1],
+  CHECK(torch::equal(model.qkv->weight.leaf().detach().chunk(3)[1],
                      value("attn.k.weight", {4, 4}).to(torch::kHalf).to(torch::kFloat)));
 }
 

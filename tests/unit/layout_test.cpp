@@ -77,18 +77,51 @@ TEST_CASE("a piece is a copy, contiguous, and keeps nothing of the whole alive")
   }
 }
 
-TEST_CASE("a part that is not divided is refused with both numbers") {
-  auto entry = entry_of({10});
-  entry.cuts[Axis::tensor] = {0, {4, 6}, 0, 4};
-  try {
-    local_shape(entry);
-    FAIL("not refused");
-  } catch (const Error& error) {
-    CHECK(error.kind() == ErrorKind::config);
-    const std::string text = error.what();
-    CHECK(text.find("parallel.tensor = 4 does not divide 6") != std::string::npos);
-    CHECK(text.find("\"w\"") != std::string::npos);
+TEST_CASE("a part that is not divided is dealt out as evenly as whole multiples allow, and none is lost") {
+  const auto full = torch::arange(10, torch::kDouble);
+  for (const int64_t multiple : {1, 2, 4}) {
+    std::vector<torch::Tensor> pieces;
+    for (int64_t index = 0; index < 4; ++index) {
+      auto entry = entry_of({10});
+      entry.cuts[Axis::tensor] = {0, {10}, index, 4, multiple};
+      pieces.push_back(cut(full, entry.cuts[Axis::tensor]));
+      CHECK(pieces.back().numel() == local_shape(entry)[0]);
+      const auto slices = entry.slices();
+      CHECK(slices.empty() == (pieces.back().numel() == 0));
+      if (!slices.empty()) CHECK(slices[0].global_start[0] % multiple == 0);
+    }
+    CHECK(torch::equal(torch::cat(pieces), full));
   }
+}
+
+TEST_CASE("cuts of one dim along two axes follow one another") {
+  // Two parts of 8 rows, halved by tensor; what is left, 4 + 4 rows, in three by shard.
+  const auto full = torch::arange(16, torch::kDouble);
+  std::vector<torch::Tensor> found(16);
+  for (int64_t t = 0; t < 2; ++t) {
+    for (int64_t s = 0; s < 3; ++s) {
+      auto entry = entry_of({16});
+      entry.cuts[Axis::tensor] = {0, {8, 8}, t, 2};
+      entry.cuts[Axis::shard] = {0, {8}, s, 3};
+      const auto local = cut(cut(full, entry.cuts[Axis::tensor]), entry.cuts[Axis::shard]);
+      CHECK(local_shape(entry) == local.sizes().vec());
+      for (const auto& piece : entry.slices())
+        for (int64_t i = 0; i < piece.size[0]; ++i)
+          found[static_cast<size_t>(piece.global_start[0] + i)] = local[piece.local_start[0] + i];
+    }
+  }
+  CHECK(torch::equal(torch::stack(found), full));
+}
+
+TEST_CASE("a parameter seen in blocks is cut where the parameter is, and refused where a cut goes through a block") {
+  auto entry = entry_of({6, 256});
+  entry.cuts[Axis::tensor] = {1, {256}, 1, 2};
+  entry.cuts[Axis::shard] = {0, {6}, 0, 2};
+  const auto blocks = entry.in_blocks(64);
+  CHECK(blocks.full_shape == std::vector<int64_t>{6, 4});
+  CHECK(local_shape(blocks) == std::vector<int64_t>{3, 2});
+  CHECK(blocks.slices()[0].global_start == std::vector<int64_t>{0, 2});
+  CHECK_THROWS_WITH_AS(entry.in_blocks(256), doctest::Contains("goes through a block of 256"), Error);
 }
 
 TEST_CASE("a model's layout lists every parameter in order with its unit and its Linear") {

@@ -25,7 +25,7 @@ class SmallBlock : public Layer {
   torch::Tensor forward(const torch::Tensor& x_BTD, const torch::Tensor& cond_BD, Context& ctx) {
     const auto m = modulation_(cond_BD, ctx).unsqueeze(1).chunk(3, -1);
     const auto qkv = qkv_(x_BTD * (1 + m[0]), ctx).chunk(3, -1);
-    const auto q = qkv[0].unflatten(-1, {-1, head_width_}) * scale_;
+    const auto q = qkv[0].unflatten(-1, {-1, head_width_}) * scale_(ctx);
     const auto heads = torch::sigmoid(q * qkv[1].unflatten(-1, {-1, head_width_})).flatten(-2) * qkv[2];
     const auto x = x_BTD + out_(heads, ctx);
     return x + m[1] * down_(torch::gelu(up_(x + m[2], ctx)), ctx);
@@ -34,7 +34,7 @@ class SmallBlock : public Layer {
  private:
   int64_t head_width_;
   Linear modulation_, qkv_, out_, up_, down_;
-  torch::Tensor scale_;
+  Parameter scale_;
 };
 
 class SmallModel : public Model {

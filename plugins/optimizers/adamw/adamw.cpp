@@ -18,6 +18,17 @@ struct AdamWOptions {
   }
 };
 
+// The fused kernel rounds the last numbers of a tensor, which do not fill a vector, in another way than the others. So
+// that a slice is updated to the bits of the whole, all such rests are put together, padded, and updated as one.
+constexpr int64_t kVector = 16;
+
+struct Run {
+  std::vector<Tensor> weights, grads, first, second;
+  void add(const Tensor& w, const Tensor& g, const Tensor& m, const Tensor& v) {
+    weights.push_back(w), grads.push_back(g), first.push_back(m), second.push_back(v);
+  }
+};
+
 // LibTorch's fused kernel: one pass over weights and moments.
 struct AdamW final : ditto::Optimizer {
   using Options = AdamWOptions;
@@ -32,23 +43,54 @@ struct AdamW final : ditto::Optimizer {
   void step(double lr) override {
     torch::NoGradGuard no_grad;
     ++steps;
-    const auto count = torch::scalar_tensor(static_cast<double>(steps), torch::kFloat);
     for (const bool decayed : {true, false}) {
-      std::vector<Tensor> weights, grads, first, second, counts;
+      Run whole, rests;
       for (size_t i = 0; i < parameters.size(); ++i) {
         const auto& p = parameters[i];
         if (!p.tensor.grad().defined() || (options.decay_vectors || p.full_shape.size() > 1) != decayed) continue;
-        weights.push_back(p.tensor), grads.push_back(p.tensor.grad());
-        first.push_back(exp_avg[i]), second.push_back(exp_avg_sq[i]), counts.push_back(count);
+        const auto flat = [](const Tensor& x) { return x.detach().view(-1); };
+        const Tensor w = flat(p.tensor), g = flat(p.tensor.grad()), m = flat(exp_avg[i]), v = flat(exp_avg_sq[i]);
+        const int64_t rest = w.numel() % kVector, body = w.numel() - rest;
+        const auto head = [body](const Tensor& x) { return x.narrow(0, 0, body); };
+        const auto tail = [body, rest](const Tensor& x) { return x.narrow(0, body, rest); };
+        if (body > 0) whole.add(head(w), head(g), head(m), head(v));
+        if (rest > 0) rests.add(tail(w), tail(g), tail(m), tail(v));
       }
-      if (!weights.empty())
-        at::_fused_adamw_(weights, grads, first, second, {}, counts, lr, options.beta1, options.beta2,
-                          decayed ? options.weight_decay : 0.0, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+      update(whole, lr, decayed);
+      update_rests(rests, lr, decayed);
     }
   }
 
-  std::map<std::string, std::vector<Tensor>> state() override {
-    return {{"exp_avg", exp_avg}, {"exp_avg_sq", exp_avg_sq}};
+  void update(Run& run, double lr, bool decayed) const {
+    if (run.weights.empty()) return;
+    const std::vector<Tensor> counts(
+        run.weights.size(), torch::scalar_tensor(static_cast<double>(steps),
+                                                 torch::TensorOptions(torch::kFloat).device(run.weights[0].device())));
+    at::_fused_adamw_(run.weights, run.grads, run.first, run.second, {}, counts, lr, options.beta1, options.beta2,
+                      decayed ? options.weight_decay : 0.0, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+  }
+
+  void update_rests(const Run& rests, double lr, bool decayed) const {
+    if (rests.weights.empty()) return;
+    const auto padded = [](const std::vector<Tensor>& list) {
+      const auto all = torch::cat(list);
+      return torch::constant_pad_nd(all, {0, (kVector - all.numel() % kVector) % kVector});
+    };
+    Run run;
+    run.add(padded(rests.weights), padded(rests.grads), padded(rests.first), padded(rests.second));
+    update(run, lr, decayed);
+    int64_t at = 0;
+    for (size_t i = 0; i < rests.weights.size(); ++i) {
+      const int64_t n = rests.weights[i].numel();
+      rests.weights[i].copy_(run.weights[0].narrow(0, at, n));
+      rests.first[i].copy_(run.first[0].narrow(0, at, n));
+      rests.second[i].copy_(run.second[0].narrow(0, at, n));
+      at += n;
+    }
+  }
+
+  std::map<std::string, ditto::OptimizerState> state() override {
+    return {{"exp_avg", {exp_avg}}, {"exp_avg_sq", {exp_avg_sq}}};
   }
   std::map<std::string, int64_t> counters() const override { return {{"steps", steps}}; }
   void set_counters(const std::map<std::string, int64_t>& counters) override { steps = counters.at("steps"); }

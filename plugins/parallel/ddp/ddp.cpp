@@ -119,11 +119,13 @@ class Ddp final : public ParallelStrategy {
     std::vector<const LayoutEntry*> entries;
     for (const auto& entry : layout.entries) {
       if (!entry.tensor.requires_grad()) continue;
-      leaves_.push_back(entry.tensor);
+      leaves_.push_back(entry.parameter.leaf());
       entries.push_back(&entry);
     }
-    // With a shard axis beside it, a rank's neighbours in the order of micro-batches are not in this group alone.
-    if (group_.size() == 1 || mesh_.size(Axis::shard) > 1 || leaves_.empty()) return;
+    // With another data axis beside it, a rank's neighbours in the order of micro-batches are not in this group alone;
+    // and the stages of a pipeline run several backwards a step.
+    if (group_.size() == 1 || mesh_.data_ranks() > group_.size() || mesh_.size(Axis::pipeline) > 1 || leaves_.empty())
+      return;
     reducer_ = std::make_unique<FixedReducer>(leaves_, fill_buckets(entries), group_);
     if (deterministic_)
       reducer_->register_comm_hook(std::make_unique<OrderedHook>(group_));

@@ -30,7 +30,7 @@ struct Pieces {
 
 Pieces units_of(const LinearModule& linear) {
   const Split& split = linear.split;
-  if (split.kind == Split::Kind::rows) return {{linear.weight.size(1)}, "inputs"};
+  if (split.kind == Split::Kind::rows) return {{linear.weight.leaf().size(1)}, "inputs"};
   if (split.head_width == 0) return {split.parts, "outputs"};
   Pieces heads{split.parts, "attention heads of width " + std::to_string(split.head_width)};
   for (int64_t& count : heads.counts) count /= split.head_width;

@@ -54,6 +54,17 @@ class DITTO_API Context {
   torch::Tensor attention_unit(Linear& heads, Linear& rows, const torch::Tensor& x,
                                const std::function<torch::Tensor(const torch::Tensor&)>& run);
 
+  // x [B, T_local, …] of the tokens that attention and experts see here -> [B, T, …] of whole samples, differentiable.
+  // For what looks at all of a sample's tokens at once (expert choice, balance losses).
+  torch::Tensor all_tokens(const torch::Tensor& x, const Stream& stream);
+  // The way back: this rank's tokens of [B, T, …]; `like` is what all_tokens was given.
+  torch::Tensor own_tokens(const torch::Tensor& whole, const torch::Tensor& like, const Stream& stream);
+
+  // Set by the host: all_tokens with the strategies' gathers.
+  std::function<torch::Tensor(const torch::Tensor& x, const Stream& stream)> token_gather;
+  // For tests and traces: a model tells what it decided ("experts.3": the experts of each token). None: nobody asks.
+  std::function<void(const std::string& name, const torch::Tensor& value)> observe;
+
   // Set by the host: the attention op and the sub-layer's runner, with the strategies' wraps around them.
   AttentionOp attention_op;
   using UnitRunner = std::function<torch::Tensor(Linear& heads, Linear& rows, const torch::Tensor& x,

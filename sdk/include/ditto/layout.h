@@ -2,6 +2,7 @@
 // sum over copies and the checkpoint read it.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -12,12 +13,16 @@
 namespace ditto {
 
 // How a parameter is cut along one axis: `dim` consists of parts one after another, and every part is cut into `count`
-// equal pieces, of which the ones numbered `index` are here.
+// pieces as equal as multiples of `multiple` allow (a piece may be empty), of which the ones numbered `index` are here.
+// Cuts of several axes follow one another in the order of kCutOrder, each of what the ones before have left.
 struct Cut {
   int64_t dim = 0;
-  std::vector<int64_t> parts;  // lengths along dim in the uncut tensor
+  std::vector<int64_t> parts;  // lengths along dim in the tensor that is cut
   int64_t index = 0, count = 1;
+  int64_t multiple = 1;
 };
+inline constexpr std::array<Axis, 6> kCutOrder{Axis::pipeline, Axis::tensor,    Axis::expert,
+                                               Axis::context,  Axis::replicate, Axis::shard};
 
 // A block of numbers of the global tensor that lies, as a block, in the local one.
 struct Rectangle {
@@ -26,14 +31,20 @@ struct Rectangle {
 
 struct LayoutEntry {
   std::string name;                 // full name: "blocks.3.qkv.weight"
-  torch::Tensor tensor;             // the leaf here
+  torch::Tensor tensor;             // what optimizer, EMA and checkpoint see here: the model's leaf, or a shard of it
   std::vector<int64_t> full_shape;  // of the global parameter
   Unit unit;
-  LinearModule* linear = nullptr;  // the layer it belongs to, if it is a Linear's; owned by the model
+  Parameter parameter;               // the model's handle; its leaf is where backward leaves the gradient
+  LinearModule* linear = nullptr;    // the layer it belongs to, if it is a Linear's; owned by the model
+  ExpertsModule* experts = nullptr;  // likewise
   bool is_bias = false;
-  std::map<Axis, Cut> cuts;  // an axis that is not here: this is a copy along it. At most one cut a dim.
+  std::map<Axis, Cut> cuts;  // an axis that is not here: this is a copy along it
   AxisSet summed;            // axes along which a strategy has already summed this gradient in the current step
   AxisSet absent;            // axes along which other ranks hold other parameters (pipeline): neither cut nor copy
+
+  // The same parameter with `block` consecutive numbers of the last dim as one: where the scales of blocks lie. Throws
+  // Error(config) if a cut goes through a block.
+  DITTO_API LayoutEntry in_blocks(int64_t block) const;
 
   bool is_copy(Axis axis) const { return cuts.count(axis) == 0 && absent.count(axis) == 0; }
   // The pieces of the global tensor that are here; they cover the local tensor. Ascending, none empty.
@@ -48,10 +59,9 @@ struct DITTO_API Layout {
   const LayoutEntry& at(const std::string& name) const;  // throws Error(shape), naming the nearest
 };
 
-// The local shape of `full_shape` after the cuts. Throws Error(config) that names both numbers if a part is not
-// divided.
+// The local shape of `full_shape` after the cuts.
 DITTO_API std::vector<int64_t> local_shape(const LayoutEntry& entry);
-// The local piece of a full tensor, contiguous.
+// The local piece of a tensor, contiguous.
 DITTO_API torch::Tensor cut(const torch::Tensor& full, const Cut& cut);
 
 }  // namespace ditto

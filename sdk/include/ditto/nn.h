@@ -36,15 +36,48 @@ struct DITTO_API Split {
   std::vector<int64_t> parts;  // columns: the outputs' parts one after another, each cut by itself
   int64_t head_width = 0;      // > 0: parts are heads of this width, and cut by whole heads
   bool gather = false;         // columns: outputs are put together again at once
+  bool condition = false;      // the input is conditioning: it has no tokens that could be cut
 
   static Split none() { return {}; }
-  static Split columns(std::vector<int64_t> widths) { return {Kind::columns, std::move(widths), 0, false}; }
+  static Split columns(std::vector<int64_t> widths) { return {Kind::columns, std::move(widths)}; }
   // Feeds attention: counts of query, key and value heads (grouped-query too).
   static Split heads(std::vector<int64_t> counts, int64_t head_width);
-  static Split rows() { return {Kind::rows, {}, 0, false}; }
-  // For small outputs of a large weight (adaLN modulation): cut, at the price of gathering the outputs.
+  static Split rows() { return {Kind::rows}; }
+  // For small outputs of a large weight (adaLN modulation): cut, at the price of gathering the outputs. Of conditioning.
   Split gathered() const;
+  // Keys and values of text.
+  Split of_condition() const;
 };
+
+// A learned tensor as layers use it; copies are handles on the same one. Its leaf is what gradients are for. A strategy
+// may free the leaf's numbers and provide others to compute with.
+class DITTO_API Parameter {
+ public:
+  Parameter() = default;
+  Parameter(torch::Tensor leaf, Init init);
+  bool defined() const { return state_ != nullptr; }
+
+  // To compute with: in the context's dtype (of a copy that is made again only when the leaf has changed); its gradient
+  // goes to the leaf, in the leaf's dtype. Throws Error(distributed) if a strategy has freed the numbers.
+  torch::Tensor operator()(Context& ctx) const;
+  // The same of rows [index] of dim 0, whose gradients are summed in the leaf's dtype.
+  torch::Tensor rows(const torch::Tensor& index, Context& ctx) const;
+
+  const torch::Tensor& leaf() const;
+  const Init& init() const;
+  // For strategies: numbers of the leaf's shape, in the dtype layers multiply in, to be used instead of the leaf's;
+  // undefined: the leaf's again. They may be freed and filled again between uses, as long as their storage stays.
+  void provide(torch::Tensor values) const;
+
+ private:
+  torch::Tensor values(Context& ctx) const;
+  struct State;
+  std::shared_ptr<State> state_;
+};
+
+// Frees a tensor's numbers, or makes room for them again (unfilled), in its storage: views and graphs stay valid.
+DITTO_API void free_storage(const torch::Tensor& tensor);
+DITTO_API void fill_storage(const torch::Tensor& tensor);
 
 // Base of every module with parameters. Parameters are made uninitialised; the host fills them by name (Init).
 class DITTO_API Module : public torch::nn::Module {
@@ -52,23 +85,18 @@ class DITTO_API Module : public torch::nn::Module {
   Module();
   ~Module() override;
 
-  struct Parameter {
-    torch::Tensor tensor;
-    Init init;
-  };
-  // Own parameters (not children's) with their recipes, in the order of registration.
-  const std::vector<Parameter>& parameters_with_init() const { return made_; }
+  // Own parameters (not children's), in the order of registration.
+  const std::vector<Parameter>& own_parameters() const { return made_; }
 
  protected:
   // fp32 leaf of the given shape.
-  torch::Tensor parameter(const std::string& name, std::vector<int64_t> shape, Init init);
+  Parameter parameter(const std::string& name, std::vector<int64_t> shape, Init init);
 
  private:
   std::vector<Parameter> made_;
 };
 
-// y = x W^T + b, with W [out, in]. In bf16 or fp16 it multiplies with a compute copy of W, made again only when W has
-// changed; the backward hands fp32 to the fp32 leaf.
+// y = x W^T + b, with W [out, in].
 class DITTO_API LinearModule : public Module {
  public:
   struct Shape {
@@ -80,26 +108,14 @@ class DITTO_API LinearModule : public Module {
   ~LinearModule() override;
 
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
-  // The weights as forward multiplies with them, in the context's dtype. For composite ops.
-  torch::Tensor compute_weight(Context& ctx) { return compute_copy(weight, weight_copy_, ctx); }
-  torch::Tensor compute_bias(Context& ctx) { return compute_copy(bias, bias_copy_, ctx); }
 
-  torch::Tensor weight;  // [out, in]; a strategy may have cut it
-  torch::Tensor bias;    // [out]
+  Parameter weight;  // [out, in]; a strategy may have cut it
+  Parameter bias;    // [out]
   const Split split;
 
   // Set by strategies. `before` maps the input, `after` the output; a `rows` layer adds its bias after `after`.
   using Exchange = std::function<torch::Tensor(const torch::Tensor&)>;
   Exchange before, after;
-
- private:
-  struct Copy {
-    torch::Tensor tensor;
-    const void* of = nullptr;
-    uint32_t version = 0;
-  };
-  torch::Tensor compute_copy(const torch::Tensor& leaf, Copy& copy, Context& ctx);
-  Copy weight_copy_, bias_copy_;
 };
 
 // A handle on a LinearModule, to be held by value and called.
@@ -163,11 +179,64 @@ class DITTO_API LabelEmbed : public Layer {
   torch::Tensor forward(const torch::Tensor& label_B, Context& ctx);  // throws Error(data) for a label out of range
   int64_t null_label() const { return classes_; }
 
-  torch::Tensor table;  // [classes + 1, D]
+  Parameter table;  // [classes + 1, D]
 
  private:
   int64_t classes_;
 };
+
+// Root mean square over the last dim, as queries and keys are normalised with (arXiv:1910.07467), computed in fp32:
+// x / sqrt(mean(x^2) + eps) * weight. x [..., K].
+class DITTO_API RmsNorm : public Layer {
+ public:
+  explicit RmsNorm(int64_t width, double eps = 1e-6);
+  ~RmsNorm() override;
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+
+ private:
+  Parameter weight_;  // [K], ones
+  double eps_;
+};
+
+// Which expert takes which token, and with what weight. Any number of rows for a token.
+struct Routing {
+  torch::Tensor token_R;   // int64: index into the B * T tokens at hand
+  torch::Tensor expert_R;  // int64, 0 … E - 1
+  torch::Tensor weight_R;  // differentiable
+};
+
+// E two-layer perceptrons with GELU (tanh form), of which each token sees those it is routed to:
+// y = sum over its rows of weight * expert(x). A token without a row gets zero. Rows of one expert are computed in the
+// order of tokens.
+class DITTO_API ExpertsModule : public Module {
+ public:
+  ExpertsModule(int64_t experts, int64_t width, int64_t hidden);
+  ~ExpertsModule() override;
+  // `route` is called with the tokens as they are here after `before`.
+  torch::Tensor forward(const torch::Tensor& x_BTD, const std::function<Routing(const torch::Tensor& x_BTD)>& route,
+                        Context& ctx);
+  // Rows sorted by expert, counts[i] of them for the i-th expert whose weights are here -> as many rows, without the
+  // second bias of experts that are cut along their hidden width (`partial_rows`).
+  torch::Tensor run_rows(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx);
+
+  Parameter up, up_bias;      // [E, H, D], [E, H]: the hidden width may be cut by tensor, the experts by expert
+  Parameter down, down_bias;  // [E, D, H], [E, D]
+  const int64_t experts;      // of the whole layer
+
+  // Set by strategies. before and after as of a Linear: after sums what the ranks' parts of the hidden width make, and
+  // down_bias is added by the member of `bias_here` only. dispatch: sends rows to their experts and brings results back;
+  // by default all experts are here.
+  LinearModule::Exchange before, after;
+  bool bias_here = true;
+  using Rows = std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts)>;
+  std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const Rows& run)> dispatch;
+};
+
+// Rotary angles of a grid (RoFormer, arXiv:2104.09864), [T, K]: K / 2 pairs shared among frames, rows and columns as
+// their degrees need; fp32. A grid of one frame has no share for it.
+DITTO_API torch::Tensor rotary_angles(const Grid& grid, int64_t head_width, double base = 10000);
+// Turns pairs (x[i], x[i + K/2]) of x [B, T, N, K] by angles [T, K/2 twice].
+DITTO_API torch::Tensor apply_rotary(const torch::Tensor& x_BTNK, const torch::Tensor& angles_TK);
 
 // Sinusoidal features of a scalar, [B] -> [B, 2 * half]: cos first, then sin; frequency i is 10000^(-i / divisor).
 // Computed and returned in fp32.

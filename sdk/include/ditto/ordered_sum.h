@@ -14,7 +14,9 @@ namespace ditto {
 // called by every member, in the same order. Throws Error(distributed) as Group does.
 class DITTO_API OrderedSum {
  public:
-  OrderedSum(const Group& group, int64_t numel);  // the group outlives it
+  OrderedSum(const Group& group, int64_t numel);  // the group outlives it; numbers are dealt out equally
+  // Member i owns lengths[i] numbers, after those of the members before it; some may own none.
+  OrderedSum(const Group& group, std::vector<int64_t> lengths);
   ~OrderedSum();
 
   // Starts a round, and does not wait: x [numel], contiguous, unchanged until `receive`. Members 0 … active - 1 take
@@ -24,6 +26,8 @@ class DITTO_API OrderedSum {
   void receive();
   // The sum so far, [numel], on every member. The next send starts from nothing.
   torch::Tensor gather();
+  // The owner's part of it. The next send starts from nothing.
+  torch::Tensor take();
 
   // The owner's part: numbers [begin, begin + length) of the sum; undefined before the first receive.
   const torch::Tensor& own() const { return sum_; }
@@ -31,11 +35,11 @@ class DITTO_API OrderedSum {
   int64_t length() const { return length_of(group_->rank()); }
 
  private:
-  int64_t start_of(int member) const;
-  int64_t length_of(int member) const;
+  int64_t start_of(int member) const { return starts_[static_cast<size_t>(member)]; }
+  int64_t length_of(int member) const { return start_of(member + 1) - start_of(member); }
 
   const Group* group_;
-  int64_t numel_, piece_;
+  std::vector<int64_t> starts_;  // one more than members
   int active_ = 0;
   std::function<torch::Tensor()> arrival_;
   torch::Tensor sum_;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <ditto/kernels.h>
 #include <ditto/layout.h>
 #include <ditto/mesh.h>
 #include <ditto/plugin.h>
@@ -33,15 +34,22 @@ struct StepPlan {
   int64_t micro_batches = 1;  // of the global batch
   int64_t rounds = 1;
   int64_t mine = 1;  // how many of them this rank runs: the last round may leave it out
+  bool runs(int64_t round) const { return round < mine; }
   Phase phase = Phase::train;
 };
 
 // The step's parts as core composes them, with every strategy's wraps inside. A pipeline runs them in its own order.
 struct Program {
-  std::function<Batch(Batch)> prepare;                               // the objective's draws
-  std::function<Stream(const Batch&)> begin;                         // condition, tokens, split
-  std::function<void(int64_t first, int64_t last, Stream&)> blocks;  // wrapped blocks [first, last)
-  std::function<torch::Tensor(Stream&, const Batch&)> finish;        // join, head, this rank's share of the loss
+  std::function<Batch(Batch)> prepare;          // the objective's draws
+  std::function<Stream(const Batch&)> begin;    // first stage: condition, tokens, constants, split
+  // Later stages: the constants of a stream that came from the stage before, whose tokens are split already.
+  std::function<void(const Batch&, Stream&)> constants;
+  std::function<void(int64_t first, int64_t last, Stream&)> blocks;     // wrapped blocks [first, last)
+  std::function<torch::Tensor(Stream&, const Batch&)> head;             // last stage: join, head -> prediction
+  // Last stage: this rank's share of the run's loss, times the loss scale.
+  std::function<torch::Tensor(const Stream&, const torch::Tensor& prediction, const Batch&)> loss;
+  std::function<void(const Tensors& roots, const Tensors& gradients)> backward;  // gradients: undefined for a loss
+  std::function<void(int64_t round)> round_done;  // after the backward of this rank's micro-batch of that round
 };
 
 class DITTO_API ParallelStrategy {
@@ -51,24 +59,41 @@ class DITTO_API ParallelStrategy {
     const Mesh* mesh;           // outlives the strategy
     bool deterministic = true;  // sum in the order of micro-batches
     bool token_local = true;    // of the model; a strategy that cuts tokens refuses where it is false
+    at::ScalarType compute = at::kFloat;  // what layers multiply in
+    int64_t depth = 0;          // the model's blocks
   };
   virtual ~ParallelStrategy();
 
-  virtual std::optional<Axis> axis() const = 0;      // none: it cuts nothing (recompute, offload)
-  virtual void claim(Layout&, int64_t /*depth*/) {}  // pipeline: drop the entries of other ranks' units
-  // Cuts parameters, once, before the first forward. The layout outlives the strategy, which may keep a reference.
+  virtual std::optional<Axis> axis() const = 0;  // none: it cuts nothing (recompute, offload)
+  virtual void claim(Layout&) {}                 // pipeline: drop the entries of other ranks' units
+  // Cuts parameters, once, before the first forward. The layout outlives the strategy, which may keep a reference; an
+  // entry's tensor may become another leaf than the model's.
   virtual void shard(Layout&) {}
   virtual UnitRun wrap_unit(UnitRun run) { return run; }
   virtual AttentionOp wrap_attention(AttentionOp op) { return op; }
   virtual Context::UnitRunner wrap_attention_unit(Context::UnitRunner run) { return run; }
+  using TokenGather = std::function<torch::Tensor(const torch::Tensor& x, const Stream& stream)>;
+  virtual TokenGather wrap_token_gather(TokenGather gather) { return gather; }
   virtual void split(Stream&) {}
   virtual void join(Stream&) {}
+
+  // Data ranks must run the same number of forwards and backwards together: one that has no micro-batch left in a round
+  // runs an empty one (samples of weight 0), which adds to no sum.
+  virtual bool in_step() const { return false; }
   virtual void begin_step(const StepPlan&) {}
-  virtual void begin_micro_batch(int64_t /*index*/, const StepPlan&) {}
-  // Runs all of this rank's micro-batches, forward and backward, in an order of its own. Default: false, core does.
+  // On all data ranks, after each round's backward, before core's sum over copies takes up the round. A strategy that
+  // sums gradients itself says so in the entries' `summed`.
+  virtual void end_round(int64_t /*round*/, const StepPlan&) {}
+  // Runs this rank's micro-batches, forward and backward, in an order of its own. Default: false, core does.
   virtual bool train_step(const std::vector<Batch>& /*mine*/, Program&, const StepPlan&) { return false; }
-  // What is still pending after the last backward; core's sum over copies follows.
+  // One forward without gradients, prediction on every rank. Default: none, core does.
+  virtual std::optional<torch::Tensor> predict(const Batch&, Program&) { return std::nullopt; }
+  // What is still pending after the last backward; core's sum over copies follows. Then every entry that this rank
+  // trains has its gradient in entry.tensor.
   virtual void sync_gradients() {}
+  // The layout's tensors have new values (made, loaded, updated, or exchanged with the average): bring them to where
+  // the model reads them.
+  virtual void publish() {}
 };
 
 }  // namespace ditto

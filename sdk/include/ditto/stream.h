@@ -62,7 +62,10 @@ struct DITTO_API Stream {
 
   Grid grid;                               // of the whole sample, not of a slice
   std::shared_ptr<const Packing> packing;  // none: B rows of T tokens each
-  int64_t first_token = 0;                 // place of this slice's first token in the whole
+  // Place in the whole of the first token that attention and experts see here.
+  int64_t first_token = 0;
+  // Tokens in x_BTD begin this much later: sequence regions cut them once more between such layers.
+  int64_t region_offset = 0;
 
   // Every defined tensor above. Strategies go through this list and name no field.
   std::vector<Field> fields();
