@@ -10,6 +10,7 @@
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/local_ranks.h"
 #include "core/train/bench_step.h"
+#include "core/train/device.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
 
@@ -66,7 +67,8 @@ int bench_step(const Arguments& a, const CommandLine& line) {
   const auto rank = rank_info();
   prepare_process(recipe, rank);
   Registry registry(plugin_folders(search_folders(recipe)));
-  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
+  const auto transports = open_device(recipe, registry, rank);
+  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe), transports);
   const auto bench = ditto::bench_step(recipe, registry, mesh, a.options);
   if (mesh.rank() == 0)
     std::cout << (a.json ? to_json(bench, recipe).dump(2) + "\n" : to_text(bench, recipe, mesh.world_size()))

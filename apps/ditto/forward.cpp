@@ -12,6 +12,7 @@
 #include "core/dist/local_ranks.h"
 #include "core/dist/whole.h"
 #include "core/sample/load.h"
+#include "core/train/device.h"
 #include "core/train/launch.h"
 
 namespace ditto {
@@ -77,7 +78,8 @@ int forward(const Arguments& a, const CommandLine& line) {
   const auto rank = rank_info();
   prepare_process(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
-  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
+  const auto transports = open_device(saved.recipe, registry, rank);
+  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe), transports);
   if (mesh.data_ranks() > 1)
     throw Error(ErrorKind::config, "forward",
                 fmt::format("{} data ranks would all run the same batch", mesh.data_ranks()),

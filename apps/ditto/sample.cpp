@@ -15,6 +15,7 @@
 #include "core/report/progress.h"
 #include "core/sample/generate.h"
 #include "core/sample/load.h"
+#include "core/train/device.h"
 #include "core/train/launch.h"
 
 namespace ditto {
@@ -125,7 +126,8 @@ int sample(const Arguments& a, const CommandLine& line) {
   const auto rank = rank_info();
   prepare_process(saved.recipe, rank);
   Registry registry(plugin_folders(search_folders(saved.recipe)));
-  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe));
+  const auto transports = open_device(saved.recipe, registry, rank);
+  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe), transports);
   AssemblyParts parts;
   parts.sampler = true;
   parts.saved = saved.shapes;

@@ -7,6 +7,9 @@
 #include "apps/ditto/commands.h"
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/local_ranks.h"
+#include "core/dist/watch.h"
+#include "core/plugin/guard.h"
+#include "core/train/device.h"
 #include "core/train/launch.h"
 #include "core/train/trainer.h"
 
@@ -24,17 +27,30 @@ struct Arguments {
 int train(const Arguments& arguments, const CommandLine& line) {
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
   Registry registry(plugin_folders(search_folders(recipe)));
+  const auto rank = arguments.local_ranks > 0 ? RankInfo{} : rank_info();
+  const auto transports = open_device(recipe, registry, rank);
   declare_components(recipe, registry);  // refused before any rank starts, and before a folder is made
   check_recipe(recipe, registry);
   if (arguments.local_ranks > 0) {
     complete_degrees(degrees(recipe), arguments.local_ranks);
     return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
   }
-  const auto rank = rank_info();
   prepare_process(recipe, rank);
-  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe));
-  Trainer trainer(std::move(recipe), registry, mesh, mesh.own_world("checkpoint"), arguments.options);
-  return trainer.run();
+  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe), transports);
+  RankWatch watch(rank, watch_options(recipe));
+  auto options = arguments.options;
+  options.watch = &watch;
+  std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
+  try {
+    return guarded("", [&] {
+      trainer = std::make_unique<Trainer>(std::move(recipe), registry, mesh, mesh.own_world("checkpoint"), options);
+      const int code = trainer->run();
+      watch.finish();
+      return code;
+    });
+  } catch (const Error& error) {
+    return watch.fail(error);
+  }
 }
 
 }  // namespace

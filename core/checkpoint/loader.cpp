@@ -95,7 +95,7 @@ class Plan {
 };
 
 bool holds_all(const Layout& layout) {
-  return std::all_of(layout.entries.begin(), layout.entries.end(),
+  return !layout.entries.empty() && std::all_of(layout.entries.begin(), layout.entries.end(),
                      [](const auto& entry) { return entry.absent.empty(); });
 }
 

@@ -11,7 +11,7 @@ void RunOptions::read(OptionReader& option) {
   option("threads", threads,
          "threads a rank computes with; 0: OMP_NUM_THREADS, or the cores, shared among the ranks on this machine")
       .at_least(0);
-  option("device", device, "where to compute").one_of({"cpu"});
+  option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r").one_of({"cpu", "cuda"});
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"});
   option("batch", batch, "samples a step, over all ranks").at_least(1);
@@ -61,6 +61,7 @@ void ParallelOptions::read(OptionReader& option) {
   option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
       .one_of({"none", "optimizer"});
   option("timeout_s", timeout_s, "seconds to wait for another rank").above(0);
+  option("hang_s", hang_s, "seconds that a rank may stand still in a step, after its first; 0: for ever").at_least(0);
 }
 
 void CheckpointOptions::read(OptionReader& option) {

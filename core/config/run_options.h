@@ -43,7 +43,7 @@ struct ParallelOptions {
   std::string replicate_plugin = "ddp", tensor_plugin = "tensor", context_plugin, pipeline_plugin, expert_plugin,
               shard_plugin;
   std::string recompute = "none", offload = "none";
-  double timeout_s = 600;
+  double timeout_s = 600, hang_s = 300;
   void read(OptionReader& option);
 };
 

@@ -5,9 +5,11 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <ditto/error.h>
+#include <ditto/transport.h>
+
+#include "core/dist/notice_board.h"
 
 namespace ditto {
 
@@ -59,14 +61,14 @@ Degrees complete_degrees(Degrees degrees, int world_size) {
               "change the degrees, or start " + std::to_string(left ? others : replicate * others) + " ranks");
 }
 
-GlooMesh::GlooMesh(const RankInfo& rank, const Degrees& given, std::chrono::milliseconds timeout)
-    : info_(rank), timeout_(timeout) {
+GlooMesh::GlooMesh(const RankInfo& rank, const Degrees& given, std::chrono::milliseconds timeout, Transports others)
+    : info_(rank), timeout_(timeout), others_(std::move(others)) {
   lay_out(given);
   if (info_.world_size > 1) connect();
 }
 
 GlooMesh::GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::string& name)
-    : info_(other.info_), timeout_(other.timeout_), store_(other.store_), name_(name) {
+    : info_(other.info_), timeout_(other.timeout_), others_(other.others_), store_(other.store_), name_(name) {
   lay_out(degrees);
 }
 
@@ -83,23 +85,7 @@ void GlooMesh::lay_out(const Degrees& given) {
 
 GlooMesh::~GlooMesh() = default;
 
-void GlooMesh::connect() {
-  c10d::TCPStoreOptions options;
-  options.port = info_.master_port;
-  options.isServer = info_.rank == 0 && !info_.store_is_launchers;
-  options.numWorkers = info_.world_size;
-  options.waitWorkers = false;
-  options.timeout = timeout_;
-  if (options.isServer && info_.store_socket >= 0) options.masterListenFd = info_.store_socket;
-  try {
-    store_ = c10::make_intrusive<c10d::TCPStore>(info_.master_address, options);
-  } catch (const std::exception& error) {
-    throw Error(
-        ErrorKind::distributed, "rank " + std::to_string(info_.rank),
-        "no store at " + info_.master_address + ":" + std::to_string(info_.master_port) + ": " + first_line(error),
-        "check MASTER_ADDR and MASTER_PORT, and that rank 0 is running");
-  }
-}
+void GlooMesh::connect() { store_ = connect_to_store(info_, timeout_); }
 
 const Group& GlooMesh::group(const AxisSet& axes) const {
   AxisSet real;
@@ -132,7 +118,7 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     key += std::string(name(axis)) + "*/";
   }
   try {
-    const auto store = c10::make_intrusive<c10d::PrefixStore>("ditto/" + purpose + "/" + key, store_);
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(purpose + "/" + key, store_);
     const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
     options->devices.push_back(device(info_.master_address));
     options->threads = 1;  // collectives run in the order of their calls
@@ -140,6 +126,12 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     auto transport = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
     transport->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    for (const auto& other : others_) {
+      const std::string backend_name = other->backend();
+      const auto own = c10::make_intrusive<c10d::PrefixStore>(backend_name, store);
+      transport->setBackend(other->device(), c10d::ProcessGroup::strToBackendType(backend_name),
+                            other->connect(own, rank, size, timeout_));
+    }
     return Group(rank, size, label, std::move(transport), purpose == name_ ? traffic_ : nullptr);
   } catch (const std::exception& error) {
     throw Error(ErrorKind::distributed, "rank " + std::to_string(info_.rank),

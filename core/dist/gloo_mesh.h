@@ -4,8 +4,10 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include <ditto/mesh.h>
 
@@ -24,12 +26,15 @@ using Degrees = std::map<Axis, int64_t>;
 // numbers if the product is not the world size.
 Degrees complete_degrees(Degrees given, int world_size);
 
+class Transport;
+using Transports = std::vector<std::shared_ptr<Transport>>;
+
 class GlooMesh final : public Mesh {
  public:
   // Connects to the store, so all ranks make theirs at about the same time. `timeout`: how long a rank waits for its
   // peers, at the start and in every collective. Throws Error(config) for the degrees, Error(distributed) if the store
-  // is not found.
-  GlooMesh(const RankInfo& rank, const Degrees& degrees, std::chrono::milliseconds timeout);
+  // is not found. `others` carry what Gloo does not: each its own device's tensors, in the same groups.
+  GlooMesh(const RankInfo& rank, const Degrees& degrees, std::chrono::milliseconds timeout, Transports others = {});
   // Another layout of the same ranks, which meet at the same store; `name` tells the two apart. All ranks make it.
   GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::string& name);
   ~GlooMesh() override;
@@ -52,6 +57,7 @@ class GlooMesh final : public Mesh {
 
   RankInfo info_;
   std::chrono::milliseconds timeout_;
+  Transports others_;
   std::array<int, kAxes.size()> size_{}, index_{};
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_ = "mesh";

@@ -46,7 +46,13 @@ void unflatten(const Tensor& flat, const std::vector<LayoutEntry*>& entries) {
   }
 }
 
-using Groups = std::map<std::pair<AxisSet, at::ScalarType>, std::vector<LayoutEntry*>>;
+// What goes into one tensor: the axes to sum over, the dtype, and the memory.
+using Key = std::tuple<AxisSet, at::ScalarType, at::DeviceType>;
+using Groups = std::map<Key, std::vector<LayoutEntry*>>;
+
+Key key_of(AxisSet axes, const Tensor& tensor) {
+  return {std::move(axes), tensor.scalar_type(), tensor.device().type()};
+}
 
 }  // namespace
 
@@ -67,20 +73,22 @@ void GradientSum::collect_parts() {
   for (auto& entry : layout_.entries) {
     if (!entry.tensor.requires_grad()) continue;
     const auto axes = open_axes(entry, true);
-    if (!axes.empty()) groups[{axes, entry.tensor.scalar_type()}].push_back(&entry);
+    if (!axes.empty()) groups[key_of(axes, entry.tensor)].push_back(&entry);
   }
   parts_.clear();
   for (auto& [key, entries] : groups) {
-    OrderedSum sum(mesh_.group(key.first), numel(entries));
-    parts_.push_back(std::make_unique<Part>(Part{key.first, std::move(entries), std::move(sum), {}}));
+    const AxisSet& axes = std::get<AxisSet>(key);
+    OrderedSum sum(mesh_.group(axes), numel(entries));
+    parts_.push_back(std::make_unique<Part>(Part{axes, std::move(entries), std::move(sum), {}}));
   }
 }
 
-// Members' data ranks rise, so those that have a micro-batch in this round are the first ones.
+// Members' data ranks rise, so those that have a micro-batch in this round are the first ones. Along axes that are not
+// summed over (experts lent out, shards) a gradient holds all ranks' parts already: the first of them has one if any.
 int GradientSum::active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const {
   const int shards = mesh_.size(Axis::shard), lenders = mesh_.size(Axis::expert);
   const auto range = [&](Axis axis) {
-    return axes.count(axis) ? std::pair(0, mesh_.size(axis)) : std::pair(mesh_.index(axis), mesh_.index(axis) + 1);
+    return std::pair(0, axes.count(axis) ? mesh_.size(axis) : 1);
   };
   const auto [first_replica, end_replica] = range(Axis::replicate);
   const auto [first_shard, end_shard] = range(Axis::shard);
@@ -132,9 +140,10 @@ void GradientSum::sum_copies() {
     if (!entry.tensor.requires_grad()) continue;
     auto axes = open_axes(entry, false);
     if (!deterministic_) axes.merge(open_axes(entry, true));
-    if (!axes.empty()) groups[{axes, entry.tensor.scalar_type()}].push_back(&entry);
+    if (!axes.empty()) groups[key_of(axes, entry.tensor)].push_back(&entry);
   }
-  for (const auto& [key, entries] : groups) unflatten(mesh_.group(key.first).all_reduce(flatten(entries)), entries);
+  for (const auto& [key, entries] : groups)
+    unflatten(mesh_.group(std::get<AxisSet>(key)).all_reduce(flatten(entries)), entries);
 }
 
 double grad_norm(const Layout& layout, const Mesh& mesh) {

@@ -79,6 +79,7 @@ RankInfo from_variables(const Variables& env) {
   if (const auto address = env.text("MASTER_ADDR")) info.master_address = *address;
   info.master_port = static_cast<std::uint16_t>(env.has("MASTER_PORT") ? env.number("MASTER_PORT", 1, 65535) : 29500);
   info.store_is_launchers = env.text("TORCHELASTIC_USE_AGENT_STORE") == "True";
+  info.attempt = env.text("TORCHELASTIC_RESTART_COUNT").value_or("0");
   info.store_socket = env.number_or("DITTO_STORE_SOCKET", -1, 0);
   info.launcher = env.has("TORCHELASTIC_RUN_ID") || info.store_is_launchers ? "torchrun"
                   : env.has("DITTO_LOCAL_RANKS")                            ? "local ranks"
@@ -135,6 +136,8 @@ RankInfo rank_info(const Environment& environment) {
   if (env.has("OMPI_COMM_WORLD_RANK")) return from_open_mpi(env);
   if (env.has("PMI_RANK") && env.has("PMI_SIZE")) return from_pmi(env);
   if (env.has("SLURM_STEP_NUM_TASKS")) return from_slurm(env);
+  if (env.has("PMIX_RANK"))  // alone it does not say how many there are; each would train by itself, into one folder
+    Variables::refuse("PMIX_RANK", "is set, but nothing says how many ranks there are", "set RANK and WORLD_SIZE");
   return {};
 }
 

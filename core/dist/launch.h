@@ -15,11 +15,12 @@ struct RankInfo {
   std::uint16_t master_port = 29500;
   bool store_is_launchers = false;  // torchrun's agent hosts the store: rank 0 connects as the others do
   int store_socket = -1;            // rank 0: a listening socket inherited for the store; -1: opens its own
+  std::string attempt = "0";        // how often torchrun has started these ranks again
   std::string launcher = "none";    // "torchrun", "local ranks", "Open MPI", "PMI", "Slurm", or "environment"
 };
 
 // Reads, the first that is there: RANK and WORLD_SIZE with MASTER_ADDR and MASTER_PORT (torchrun, --local-ranks);
-// OMPI_*; PMI_*; SLURM_* of a step started by srun. With none of them: one rank. Throws Error(config) that names the
+// OMPI_*; PMI_*; SLURM_* of a step started by srun. With none of them: one rank, and PMIX_RANK alone is refused. Throws Error(config) that names the
 // variable.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 RankInfo rank_info(const Environment& environment);

@@ -63,6 +63,7 @@ std::string to_json(const StepRecord& record) {
   line.set("mem_bytes", record.mem_bytes).set("data_wait", record.data_wait);
   if (!record.losses.empty()) line.set("losses", record.losses);
   if (record.ema_decay) line.set("ema_decay", record.ema_decay);
+  if (record.loss_scale) line.set("loss_scale", record.loss_scale);
   if (record.skipped) line.set("skipped", true);
   return line.text();
 }

@@ -27,6 +27,7 @@ struct StepRecord {
   std::map<std::string, double> losses;  // by name, as the objective gives them
   bool skipped = false;                  // the guard left weights, EMA and optimizer as they were
   std::optional<double> ema_decay;       // none: the run has no EMA
+  std::optional<double> loss_scale;      // of this step's backward; none: the run is not in fp16
 };
 
 struct ValidationRecord {

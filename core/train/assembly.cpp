@@ -122,6 +122,8 @@ void Assembly::make_encoders() {
   encoders.push_back(make<Encoder>("encoder.image", recipe.image_encoder, needs));
   if (recipe.text_encoder) encoders.push_back(make<Encoder>("encoder.text", recipe.text_encoder, needs));
   if (!train_data) return;
+  for (const auto& tensor : data_spec_)
+    if (tensor.name == "text") spec.text_width = tensor.shape.back();  // embedded beforehand
   for (const auto& encoder : encoders)
     for (const auto& tensor : encoder->spec()) {
       if (tensor.name == "clean") spec.x = tensor.shape;
@@ -203,6 +205,8 @@ bool Assembly::in_step() const {
 
 void Assembly::publish() {
   torch::NoGradGuard no_grad;
+  // A fused update is not seen by version counters, which tell compute copies to follow.
+  for (auto& entry : layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
   for (auto& strategy : strategies) strategy->publish();
 }
 
@@ -252,8 +256,6 @@ void Assembly::constants(const Batch& batch, Stream& stream) {
   for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
   stream.rotary_TK = own.rotary_TK;
   for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);
-  stream.first_token = own.first_token;
-  stream.region_offset = own.region_offset;
 }
 
 Tensor Assembly::head(Stream& stream, const Batch& batch) {

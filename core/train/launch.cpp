@@ -35,6 +35,10 @@ std::chrono::milliseconds timeout(const Recipe& recipe) {
   return std::chrono::milliseconds(static_cast<int64_t>(recipe.parallel.timeout_s * 1000));
 }
 
+WatchOptions watch_options(const Recipe& recipe) {
+  return {timeout(recipe), std::chrono::milliseconds(static_cast<int64_t>(recipe.parallel.hang_s * 1000))};
+}
+
 std::vector<SearchFolder> search_folders(const Recipe& recipe) {
   std::vector<SearchFolder> folders;
   for (const auto& path : recipe.plugins.path)

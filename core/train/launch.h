@@ -7,12 +7,14 @@
 
 #include "core/config/recipe.h"
 #include "core/dist/gloo_mesh.h"
+#include "core/dist/watch.h"
 #include "core/plugin/registry.h"
 
 namespace ditto {
 
 Degrees degrees(const Recipe& recipe);
 std::chrono::milliseconds timeout(const Recipe& recipe);
+WatchOptions watch_options(const Recipe& recipe);
 std::vector<SearchFolder> search_folders(const Recipe& recipe);
 at::ScalarType compute_dtype(const RunOptions& run);
 // To be called before any tensor is made. Threads: [run] threads; or what OMP_NUM_THREADS says; or this rank's share of

@@ -22,6 +22,13 @@ const std::map<std::string, const char*> kMatters{{"processor", "another process
                                                   {"torch", "another LibTorch may compute differently"},
                                                   {"ditto", "another version of Ditto may compute differently"}};
 
+// At the start rather than at the first checkpoint.
+void refuse_cut_blocks(const Layout& layout, Optimizer& optimizer) {
+  for (const auto& [kind, state] : optimizer.state())
+    for (size_t i = 0; state.block > 1 && i < state.tensors.size(); ++i)
+      if (state.tensors[i].defined()) layout.entries.at(i).in_blocks(state.block);
+}
+
 }  // namespace
 
 std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry) {
@@ -35,6 +42,7 @@ std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry
   OptionReader reader(component.options);
   auto made = guarded("optimizer '" + component.plugin + "', being made", [&] { return factory.make(reader, needs); });
   assembly.recipe.resolve("optimizer", component.plugin, reader.declared());
+  refuse_cut_blocks(assembly.layout, *made);
   return made;
 }
 

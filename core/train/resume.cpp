@@ -13,6 +13,9 @@ ChangeKind change_kind(const std::string& key) {
   if (in({"model.", "objective.", "scheduler.", "encoder.", "data.", "loader.shuffle", "loader.flip", "run.batch",
           "run.seed"}))
     return ChangeKind::learning;
+  if (in({"parallel.timeout_s", "parallel.hang_s"})) return ChangeKind::harmless;
+  if (in({"parallel.replicate", "parallel.shard", "parallel.pipeline", "parallel.recompute"}))
+    return ChangeKind::sharing;
   if (in({"run.threads", "run.precision", "run.device", "run.micro_batch", "run.deterministic", "kernels.",
           "plugins.kernels", "parallel."}))
     return ChangeKind::rounding;
@@ -26,6 +29,7 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     if (change.key.starts_with("record.")) continue;
     const auto kind = change_kind(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;
+    if (kind == ChangeKind::sharing) line += " (bit for bit with the same micro-batches, else equal within rounding)";
     if (kind == ChangeKind::rounding) line += " (equal within rounding from here on, not bit for bit)";
     const bool is_allowed = std::any_of(allowed.begin(), allowed.end(), [&](const std::string& key) {
       return change.key == key || change.key.starts_with(key + ".");

@@ -9,7 +9,8 @@
 namespace ditto {
 
 enum class ChangeKind {
-  harmless,  // paths, logging, how often to save
+  harmless,  // paths, logging, how often to save, how long to wait for a rank
+  sharing,   // who runs which micro-batch: the same bits where the micro-batches stay the same
   rounding,  // the same training within rounding: threads, kernels, layout of ranks, micro-batches, precision
   learning,  // changes what is learned: refused unless allowed
 };

@@ -61,6 +61,7 @@ StepResult TrainingStep::run(int64_t step, bool stop) {
   StepResult result{totals.loss, unscale(grad_norm(assembly_.layout, assembly_.mesh)), lr_schedule_.at(step),
                     totals.parts, totals.samples};
   result.stop = totals.stop > 0;
+  result.loss_scale = loss_scale;
   result.skipped = skip(step, result);
   if (result.skipped) return result;
 

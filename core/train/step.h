@@ -21,6 +21,7 @@ struct StepResult {
   std::map<std::string, double> losses;    // the loss by name
   double samples = 0;                      // that counted
   bool skipped = false;                    // not finite: the weights stayed
+  double loss_scale = 1;                   // that backward ran with
   bool stop = false;                       // some rank asked to stop
 };
 

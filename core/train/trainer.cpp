@@ -58,6 +58,7 @@ int Trainer::run() {
   resume();
   record_run();
   loop();
+  begin("the end of its last save");
   saver_->wait();
   if (stopped_) say(fmt::format("stopped after step {} by a signal; the same command goes on from there", step_));
   return stopped_ ? kStoppedBySignal : 0;
@@ -206,6 +207,7 @@ void Trainer::loop() {
     const auto began = std::chrono::steady_clock::now();
     const double waited = loader_->waited_s();
     memory_.reset_peak();
+    if (options_.watch) options_.watch->begin_step();
     const auto result = training_->run(step_, stop_signal != 0);
     ++step_;
     if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
@@ -240,14 +242,18 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   record.losses = result.losses;
   record.skipped = result.skipped;
   if (ema_->enabled()) record.ema_decay = ema_->decay(training_->updates);
+  const bool scaled = assembly_->ctx->compute == torch::kHalf;
+  if (scaled) record.loss_scale = result.loss_scale;
   metrics_->append(record);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
   if (result.skipped)
-    say(fmt::format("step {}: the loss is {}, the gradient's norm {}: skipped", step_, result.loss, result.grad_norm));
+    say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", step_, result.loss, result.grad_norm,
+                    scaled ? fmt::format(" at a loss scale of {}", result.loss_scale) : ""));
   progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});
 }
 
 void Trainer::show_validation() {
+  begin("validation");
   auto record = [&] {
     const Ema::Scope averaged(*ema_, [this] { assembly_->publish(); });
     return validate(*assembly_, *validation_loader_);
@@ -262,6 +268,7 @@ void Trainer::show_validation() {
 
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
+  begin("a grid of samples");
   std::vector<SampleRequest> requests;
   const int64_t classes = std::max<int64_t>(1, assembly_->spec.classes);
   for (int64_t i = 0; i < recipe_.validate.grid; ++i) requests.push_back({i, i % classes});
@@ -282,9 +289,14 @@ void Trainer::show_grid() {
 }
 
 void Trainer::save() {
+  begin("saving a checkpoint");
   saver_->save(state());
   saved_step_ = step_;
   if (folder_) folder_->log(fmt::format("saving step {}", step_));
+}
+
+void Trainer::begin(const char* what) {
+  if (options_.watch) options_.watch->begin(what);
 }
 
 void Trainer::say(const std::string& line) {

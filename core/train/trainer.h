@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/dist/watch.h"
 #include "core/report/memory.h"
 #include "core/report/metrics.h"
 #include "core/report/progress.h"
@@ -18,6 +19,7 @@ namespace ditto {
 struct TrainOptions {
   std::string resume = "auto";            // auto, never, or a checkpoint or run
   std::vector<std::string> allow_change;  // keys of the recipe that may differ on a resume
+  RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
   bool dry_run = false;                   // put everything together, say what it is, and stop
 };
 
@@ -45,6 +47,7 @@ class Trainer {
   void save();
   checkpoint::TrainState state();
   void say(const std::string& line);
+  void begin(const char* what);  // "validation": what may take its time
   bool writes() const { return mesh_.rank() == 0; }
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 

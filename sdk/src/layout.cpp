@@ -149,22 +149,30 @@ std::vector<int64_t> local_shape(const LayoutEntry& entry) {
 
 LayoutEntry LayoutEntry::in_blocks(int64_t block) const {
   LayoutEntry result = *this;
+  result.tensor = Tensor();
+  if (full_shape.empty()) return result;
   const int64_t last = static_cast<int64_t>(full_shape.size()) - 1;
   const auto blocks = [&](int64_t n) { return (n + block - 1) / block; };
-  result.tensor = Tensor();
   result.full_shape.back() = blocks(full_shape.back());
   for (auto& [axis, cut] : result.cuts) {
     if (cut.dim != last) continue;
-    if (cut.multiple % block != 0)
-      for (const int64_t part : cut.parts)
-        if (part % (block * cut.count) != 0)
-          throw Error(ErrorKind::config, "parameter \"" + name + "\"",
-                      "its cut along " + std::string(ditto::name(axis)) + " goes through a block of " +
-                          std::to_string(block) + " numbers: " + std::to_string(part) + " / " +
-                          std::to_string(cut.count) + " is no multiple of it",
-                      "choose another degree, or another optimizer");
+    const Cut before = cut;
     cut.multiple = std::max<int64_t>(1, cut.multiple / block);
     for (int64_t& part : cut.parts) part = blocks(part);
+    for (size_t i = 0; i < cut.parts.size(); ++i) {
+      const int64_t part = before.parts[i];
+      bool fits = part % block == 0 || i + 1 == cut.parts.size();
+      for (int64_t piece = 0; fits && piece <= cut.count; ++piece) {
+        const int64_t at = bound(part, before, piece);
+        fits = (at % block == 0 || at == part) && bound(cut.parts[i], cut, piece) == blocks(at);
+      }
+      if (!fits)
+        throw Error(ErrorKind::config, "parameter \"" + name + "\"",
+                    "its cut along " + std::string(ditto::name(axis)) + " goes through a block of " +
+                        std::to_string(block) + " numbers of the optimizer's state: " + std::to_string(part) +
+                        " numbers in " + std::to_string(cut.count) + " pieces",
+                    "choose another degree, or another optimizer");
+    }
   }
   return result;
 }

@@ -27,7 +27,7 @@ OrderedSum::OrderedSum(const Group& group, std::vector<int64_t> lengths) : group
 }
 OrderedSum::~OrderedSum() = default;
 
-void OrderedSum::send(const Tensor& x, int active) {
+void OrderedSum::send(const Tensor& x, int active, const char* op) {
   std::vector<int64_t> out(group_->size(), 0), in(group_->size(), 0);
   const bool mine = group_->rank() < active;
   for (int member = 0; member < group_->size(); ++member) {
@@ -35,7 +35,7 @@ void OrderedSum::send(const Tensor& x, int active) {
     if (member < active) in[member] = length();
   }
   active_ = active;
-  arrival_ = group_->begin_exchange(mine ? x : x.narrow(0, 0, 0), out, in);
+  arrival_ = group_->begin_exchange(mine ? x : x.narrow(0, 0, 0), out, in, op);
 }
 
 void OrderedSum::receive() {

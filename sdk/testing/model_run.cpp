@@ -25,6 +25,12 @@ struct Call {
   Tensor q, k, v, out;
 };
 
+// Contexts' all_tokens: of the uncut run, told back to halves, which must ask for their own share of the same.
+struct Gathers {
+  std::vector<Tensor> wholes;
+  size_t number = 0;
+};
+
 Tensor piece(const Tensor& whole, const Tensor& like, int64_t first) {
   return whole.size(1) == like.size(1) ? whole : whole.slice(1, first, first + like.size(1));
 }
@@ -33,6 +39,19 @@ void expect(const Tensor& found, const Tensor& expected, const std::string& what
   const std::string problem = difference(found, expected, 1e-9);
   if (!problem.empty())
     throw std::runtime_error("attention call " + std::to_string(call) + ": " + what + " " + problem);
+}
+
+std::function<Tensor(const Tensor&, const Stream&)> record(Gathers& gathers) {
+  return [&gathers](const Tensor& x, const Stream&) { return gathers.wholes.emplace_back(x); };
+}
+
+std::function<Tensor(const Tensor&, const Stream&)> replay(Gathers& gathers, int64_t first) {
+  return [&gathers, first](const Tensor& x, const Stream&) {
+    const Tensor& whole = gathers.wholes.at(gathers.number++);
+    const std::string problem = difference(x, piece(whole, x, first), 1e-9);
+    if (!problem.empty()) throw std::runtime_error("all_tokens was given other tokens than the whole has: " + problem);
+    return whole;
+  };
 }
 
 void run_blocks(Model& model, Stream& stream, Context& ctx) {
@@ -110,6 +129,9 @@ Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
     calls.push_back({q, k, v, plain(q, k, v, shape)});
     return calls.back().out;
   };
+  Gathers gathers;
+  const auto plain_gather = ctx.token_gather;
+  ctx.token_gather = record(gathers);
   const Stream start = begin(model, batch, ctx);
   Stream whole = start;
   run_blocks(model, whole, ctx);
@@ -126,11 +148,14 @@ Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
       expect(v, piece(call.v, v, first), "values", number);
       return piece(call.out, q, first);
     };
+    gathers.number = 0;
+    ctx.token_gather = replay(gathers, first);
     halves.push_back(half(start, first, count));
     run_blocks(model, halves.back(), ctx);
     if (number != calls.size()) throw std::runtime_error("a half of the tokens made another number of attention calls");
   }
   ctx.attention_op.run = plain;
+  ctx.token_gather = plain_gather;
 
   Stream joined = halves[0];
   const auto first_fields = joined.fields(), second_fields = halves[1].fields();

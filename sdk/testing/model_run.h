@@ -23,8 +23,8 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
 Stream begin(Model& model, const Batch& batch, Context& ctx);
 torch::Tensor predict(Model& model, const Batch& batch, Context& ctx);
 
-// The prediction when the tokens are cut in two between `tokens` and `head`, and attention alone sees all of them.
-// Throws std::runtime_error if a half asks attention for other queries, keys or values than the whole did.
+// The prediction when the tokens are cut in two between `tokens` and `head`, and attention and ctx.all_tokens alone see
+// all of them. Throws std::runtime_error if a half asks them for other numbers than the whole did.
 torch::Tensor predict_cut(Model& model, const Batch& batch, Context& ctx);
 
 }  // namespace ditto::testing

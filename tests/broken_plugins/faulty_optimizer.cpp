@@ -34,7 +34,11 @@ class Faulty final : public ditto::Optimizer {
   }
   std::map<std::string, ditto::OptimizerState> state() override {
     if (fault_ == "hides state") return {};
-    if (fault_ == "flat state") return {{"momentum", {{momentum_[0].flatten(), momentum_[1], momentum_[2]}}}};
+    if (fault_ == "flat state") {
+      auto tensors = momentum_;
+      tensors[0] = tensors[0].flatten();
+      return {{"momentum", {tensors}}};
+    }
     return {{"momentum", {momentum_}}};
   }
   std::map<std::string, int64_t> counters() const override { return {{"steps", steps_}}; }

@@ -39,19 +39,79 @@ void passes(const Report& report) {
 OptionValue text(const char* value) { return std::string(value); }
 OptionValue number(int64_t value) { return value; }
 
-OptionValues tiny_dit(const char* convention) {
-  return {{"depth", number(2)}, {"width", number(32)}, {"heads", number(4)}, {"convention", text(convention)}};
+OptionValues tiny(OptionValues more = {}) {
+  more.insert({{"depth", number(2)}, {"width", number(32)}, {"heads", number(4)}});
+  return more;
+}
+
+struct ModelCase {
+  OptionValues options;
+  ModelSpec spec;
+  ditto::testing::ModelChecks checks = {};
+};
+
+const ModelSpec kClasses{{4, 8, 8}, 4, 10, 0}, kLearnedSigma{{3, 8, 4}, 6, 0, 0};
+
+std::vector<ModelCase> pictures(const std::vector<OptionValues>& variants) {
+  std::vector<ModelCase> cases;
+  for (const auto& options : variants)
+    for (const ModelSpec& spec : {kClasses, kLearnedSigma}) cases.push_back({options, spec});
+  return cases;
+}
+
+// One of the texts is the null condition, so that this has a gradient.
+ditto::testing::ModelChecks with_null_text() {
+  ditto::testing::ModelChecks checks;
+  checks.adjust = [](ditto::Batch& batch) { batch["text_mask"][0].fill_(false); };
+  return checks;
+}
+
+std::vector<ModelCase> dit_text_cases() {
+  const ModelSpec plain{{3, 8, 4}, 6, 0, 12}, labelled{{4, 8, 8}, 4, 10, 5};
+  return {{tiny(), plain, with_null_text()},
+          {tiny({{"adaln", text("single")}, {"qk_norm", true}, {"kv_heads", number(2)}}), labelled, with_null_text()},
+          {tiny({{"cross", text("modulated")}, {"rotary", true}, {"qk_norm", true}}), plain, with_null_text()},
+          {tiny({{"cross", text("modulated")}, {"adaln", text("single")}}), plain, with_null_text()}};
+}
+
+std::vector<ModelCase> st_dit_cases() {
+  const ModelSpec video{{3, 4, 8, 4}, 6, 10, 0}, captioned{{3, 4, 8, 4}, 3, 10, 12};
+  const auto alternating = text("alternating");
+  return {
+      {tiny(), video},
+      {tiny({{"full", true}, {"rotary", text("all")}, {"kv_heads", number(2)}}), captioned, with_null_text()},
+      {tiny({{"arrangement", alternating}, {"adaln", text("single")}, {"qk_norm", true}, {"rotary", text("temporal")}}),
+       captioned, with_null_text()},
+      {tiny({{"arrangement", alternating}, {"cross", text("spatial")}, {"patch_frames", number(2)}}), captioned,
+       with_null_text()},
+      {tiny({{"cross", text("none")}, {"full", true}, {"rotary", text("temporal")}}), captioned}};
+}
+
+std::vector<ModelCase> dit_moe_cases() {
+  std::vector<ModelCase> cases = pictures({
+      tiny({{"experts", number(4)}, {"moe_every", number(2)}}),
+      tiny({{"experts", number(4)}, {"normalise", true}, {"shared_ratio", number(1)}}),
+      tiny({{"experts", number(4)}, {"top_k", number(1)}, {"qk_norm", true}}),
+      tiny({{"experts", number(3)}, {"router", text("expert_choice")}}),
+  });
+  // In bf16 a rounding tips some choices, and a token sees another expert.
+  for (auto& test : cases) test.checks.bf16_tolerance = 0.5;
+  return cases;
 }
 
 }  // namespace
 
 TEST_CASE("every model keeps its promises") {
-  const Variants table{{"dit", {tiny_dit("facebook"), tiny_dit("diffusers")}}};
-  const std::vector<ModelSpec> specs{{{4, 8, 8}, 4, 10, 0},
-                                     {{3, 8, 4}, 6, 0, 0}};  // classes; none, and a learned sigma
-  for (const auto& [id, path] : plugins_of("models"))
-    for (const OptionValues& options : variants(table, id))
-      for (const ModelSpec& spec : specs) passes(ditto::testing::check_model(path, spec, options));
+  const std::map<std::string, std::vector<ModelCase>> table{
+      {"dit", pictures({tiny({{"convention", text("facebook")}}), tiny({{"convention", text("diffusers")}})})},
+      {"dit_text", dit_text_cases()},
+      {"st_dit", st_dit_cases()},
+      {"dit_moe", dit_moe_cases()}};
+  for (const auto& [id, path] : plugins_of("models")) {
+    const auto it = table.find(id);
+    for (const ModelCase& test : it == table.end() ? pictures({{}}) : it->second)
+      passes(ditto::testing::check_model(path, test.spec, test.options, test.checks));
+  }
 }
 
 TEST_CASE("every scheduler keeps its promises") {
@@ -70,7 +130,14 @@ TEST_CASE("every sampler keeps its promises") {
 }
 
 TEST_CASE("every optimizer keeps its promises") {
-  const Variants table{{"adamw", {{}, {{"weight_decay", OptionValue(0.1)}}}}};
+  const OptionValues decay{{"weight_decay", OptionValue(0.1)}};
+  const Variants table{
+      {"adamw", {{}, decay}},
+      {"adamw8bit", {{}, decay}},
+      {"lion", {{}, decay}},
+      {"muon", {{}, {{"precision", text("bf16")}, {"adjust_lr", text("match_rms_adamw")}}}},
+      {"sgd",
+       {{}, {{"momentum", OptionValue(0.0)}}, {{"nesterov", OptionValue(true)}, {"weight_decay", OptionValue(0.1)}}}}};
   for (const auto& [id, path] : plugins_of("optimizers"))
     for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_optimizer(path, options));
 }
@@ -87,7 +154,11 @@ TEST_CASE("every source of data keeps its promises") {
                             {"classes", number(10)},
                             {"channels", number(1)}};
   const Variants table{{"webdataset", {digits}},
-                       {"synthetic", {{}, {{"content", text("clusters")}}, {{"content", text("noise")}}}}};
+                       {"synthetic",
+                        {{},
+                         {{"content", text("clusters")}},
+                         {{"content", text("noise")}, {"frames", number(3)}},
+                         {{"frames", number(4)}, {"text_tokens", number(5)}}}}};
   for (const auto& [id, path] : plugins_of("data"))
     for (const OptionValues& options : variants(table, id))
       passes(ditto::testing::check_source(path, options, std::string(DITTO_SOURCE_DIR) + "/data/digits"));

@@ -54,13 +54,14 @@ class FakeOptimizer final : public Optimizer {
   void step(double) override {}
   std::map<std::string, OptimizerState> state() override {
     std::map<std::string, OptimizerState> all;
-    for (const auto& [kind, list] : tensors) all[kind] = {list};
+    for (const auto& [kind, list] : tensors) all[kind] = {list, blocks.count(kind) ? blocks.at(kind) : 1};
     return all;
   }
   std::map<std::string, int64_t> counters() const override { return numbers; }
   void set_counters(const std::map<std::string, int64_t>& counters) override { numbers = counters; }
 
   std::map<std::string, std::vector<torch::Tensor>> tensors;
+  std::map<std::string, int64_t> blocks;  // of kinds that have one number for so many
   std::map<std::string, int64_t> numbers;
 };
 
@@ -69,7 +70,9 @@ struct ParameterSpec {
   std::string name;
   std::vector<int64_t> shape;
   at::ScalarType dtype = at::kFloat;
-  std::map<Axis, Cut> cuts = {};  // dim and parts
+  std::map<Axis, Cut> cuts = {};  // dim, parts, multiple; without parts: what the cuts before have left of the dim
+  int64_t stage = -1;             // the pipeline stage (modulo their number) that has it alone; -1: all have
+  int64_t block = 1;              // > 1: the optimizer keeps bytes and a scale for so many of them
 };
 
 inline std::vector<ParameterSpec> small_model() {
@@ -109,30 +112,60 @@ struct Rank {
 
   Rank(const Degrees& degrees, int rank, uint64_t salt, const std::vector<ParameterSpec>& specs = small_model())
       : mesh(degrees, rank), salt(salt) {
+    optimizer.blocks["scales"] = 1;
+    for (const ParameterSpec& spec : specs)
+      optimizer.blocks["scales"] = std::max(optimizer.blocks["scales"], spec.block);
     for (const ParameterSpec& spec : specs) {
       LayoutEntry entry;
       entry.name = spec.name;
       entry.full_shape = spec.shape;
       entry.unit = Unit{Unit::head};
-      for (auto [axis, cut] : spec.cuts) {
-        cut.index = mesh.index(axis);
-        cut.count = mesh.size(axis);
-        if (cut.count > 1) entry.cuts[axis] = cut;
+      if (spec.stage >= 0 && mesh.size(Axis::pipeline) > 1) {
+        if (spec.stage % mesh.size(Axis::pipeline) != mesh.index(Axis::pipeline)) continue;
+        entry.absent = {Axis::pipeline};
       }
-      const auto here = [&](const std::string& name) {
-        torch::Tensor value = any_bits(name, spec, salt);
-        for (const auto& [axis, c] : entry.cuts) value = cut(value, c);
-        return value;
-      };
-      entry.tensor = here(spec.name).requires_grad_(true);
-      ema.push_back(here("ema/" + spec.name));
-      for (const char* kind : {"exp_avg", "exp_avg_sq"})
-        optimizer.tensors[kind].push_back(here(std::string(kind) + "/" + spec.name));
+      set_cuts(entry, spec);
+      entry.tensor = local(spec.name, entry, spec).requires_grad_(true);
+      ema.push_back(local("ema/" + spec.name, entry, spec));
+      keep_states(entry, spec);
       layout.entries.push_back(std::move(entry));
     }
     optimizer.numbers = {{"step", static_cast<int64_t>(salt) * 7}};
   }
   Rank(const Rank&) = delete;
+
+  void set_cuts(LayoutEntry& entry, const ParameterSpec& spec) {
+    auto shape = spec.shape;
+    for (const Axis axis : kCutOrder) {
+      if (spec.cuts.count(axis) == 0 || mesh.size(axis) == 1) continue;
+      Cut cut = spec.cuts.at(axis);
+      auto& length = shape[static_cast<size_t>(cut.dim)];
+      if (cut.parts.empty()) cut.parts = {length};
+      cut.index = mesh.index(axis);
+      cut.count = mesh.size(axis);
+      length = ditto::cut(torch::empty(shape), cut).size(cut.dim);
+      entry.cuts[axis] = cut;
+    }
+  }
+  torch::Tensor local(const std::string& name, const LayoutEntry& entry, ParameterSpec spec) const {
+    spec.shape = entry.full_shape;
+    torch::Tensor value = any_bits(name, spec, salt);
+    for (const Axis axis : kCutOrder)
+      if (entry.cuts.count(axis)) value = cut(value, entry.cuts.at(axis));
+    return value;
+  }
+  // Two moments; or bytes and scales.
+  void keep_states(const LayoutEntry& entry, ParameterSpec spec) {
+    const bool coded = spec.block > 1;
+    auto& tensors = optimizer.tensors;
+    for (const std::string kind : {"exp_avg", "exp_avg_sq"})
+      tensors[kind].push_back(coded ? torch::Tensor() : local(kind + "/" + spec.name, entry, spec));
+    if (optimizer.blocks.at("scales") == 1) return;
+    tensors["scales"].push_back(coded ? local("scales/" + spec.name, entry.in_blocks(spec.block), spec)
+                                      : torch::Tensor());
+    spec.dtype = at::kByte;
+    tensors["codes"].push_back(coded ? local("codes/" + spec.name, entry, spec) : torch::Tensor());
+  }
 
   checkpoint::TrainState state(int64_t step = 0) {
     return {&layout,
@@ -150,7 +183,8 @@ struct Rank {
       same = same && same_bits(layout.entries[i].tensor, other.layout.entries[i].tensor) &&
              same_bits(ema[i], other.ema[i]);
     for (const auto& [kind, list] : optimizer.tensors)
-      for (size_t i = 0; i < list.size(); ++i) same = same && same_bits(list[i], other.optimizer.tensors.at(kind)[i]);
+      for (size_t i = 0; i < list.size(); ++i)
+        same = same && (!list[i].defined() || same_bits(list[i], other.optimizer.tensors.at(kind)[i]));
     return same;
   }
 };
@@ -185,10 +219,11 @@ std::vector<std::string> as_ranks(int count, const Work& work) {
 }
 
 // One save by all ranks of a world.
-inline void save_world(const std::string& folder, const Degrees& degrees, uint64_t salt, int64_t step) {
+inline void save_world(const std::string& folder, const Degrees& degrees, uint64_t salt, int64_t step,
+                       const std::vector<ParameterSpec>& specs = small_model()) {
   const int count = FakeMesh(degrees, 0).world_size();
   const auto errors = as_ranks(count, [&](int number, const Group& group) {
-    Rank rank(degrees, number, salt);
+    Rank rank(degrees, number, salt, specs);
     checkpoint::Saver saver(folder, {}, rank.mesh, group);
     saver.save(rank.state(step));
     saver.wait();

@@ -85,6 +85,17 @@ TEST_CASE("Open MPI's and PMI's variables are read") {
       doctest::Contains("MASTER_ADDR"), Error);
 }
 
+TEST_CASE("a rank whose launcher does not say how many there are is refused") {
+  CHECK_THROWS_WITH_AS(info_of({{"PMIX_RANK", "1"}}), doctest::Contains("PMIX_RANK: is set, but nothing says how many"),
+                       Error);
+  CHECK(info_of({{"PMIX_RANK", "1"}, {"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}}).world_size == 2);
+}
+
+TEST_CASE("ranks that torchrun starts again know that they are") {
+  CHECK(info_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}).attempt == "2");
+  CHECK(info_of({{"RANK", "0"}, {"WORLD_SIZE", "1"}}).attempt == "0");
+}
+
 TEST_CASE("a variable that is missing or makes no sense is named") {
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}}), doctest::Contains("WORLD_SIZE"), Error);
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "4"}, {"WORLD_SIZE", "4"}}), doctest::Contains("RANK: is \"4\"; expected"),

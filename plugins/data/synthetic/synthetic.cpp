@@ -17,28 +17,35 @@ struct Options {
   std::string content = "shapes";
   int64_t samples = 1024, validation_samples = 128;
   int64_t classes = 10;
-  int64_t channels = 3, height = 32, width = 32;
+  int64_t channels = 3, frames = 0, height = 32, width = 32;
+  int64_t text_tokens = 0, text_width = 16;
   double mean = 0.5, spread = 0.1;
   int64_t seed = 0;
 
   void read(ditto::OptionReader& option) {
     option("content", content,
-           "\"shapes\": one coloured shape a picture; \"clusters\": a Gaussian around its class's own mean picture; "
+           "\"shapes\": one coloured shape a picture or video; \"clusters\": a Gaussian around its class's own mean "
+           "picture; "
            "\"noise\": standard normal numbers, as latents have")
         .one_of({"shapes", "clusters", "noise"});
     option("samples", samples, "samples in one pass of the training part").at_least(1);
     option("validation_samples", validation_samples, "samples of the held-out part").at_least(1);
     option("classes", classes, "number of classes; sample i has class i modulo this; 0: no labels").at_least(0);
     option("channels", channels, "channels of a picture").at_least(1);
+    option("frames", frames, "frames of a video, in which a shape moves along a line; 0: pictures").at_least(0);
     option("height", height, "rows of a picture").at_least(1);
     option("width", width, "columns of a picture").at_least(1);
     option("mean", mean, "clusters: standard deviation of the classes' means, for each number").at_least(0.0);
     option("spread", spread, "clusters: standard deviation within a class").at_least(0.0);
+    option("text_tokens", text_tokens,
+           "longest text; class i has a text of its own, of 1 + i modulo this embedded tokens; 0: no texts")
+        .at_least(0);
+    option("text_width", text_width, "numbers of a text's embedded token").at_least(1);
     option("seed", seed, "names the data; it is not the run's seed").at_least(0);
   }
 };
 
-constexpr std::uint32_t kMeans = 1, kHeldOut = 2;  // series: numbers that must not be a sample's
+constexpr std::uint32_t kMeans = 1, kHeldOut = 2, kTexts = 3;  // series: numbers that must not be a sample's
 
 // The data's own seeds lie apart from those of runs, so that no sample repeats a run's noise.
 std::uint64_t apart(int64_t seed) { return static_cast<std::uint64_t>(seed) * 0x9E3779B97F4A7C15ull + 0x5D1770DA7Aull; }
@@ -66,9 +73,12 @@ class Synthetic final : public ditto::Source {
 
   std::vector<ditto::TensorSpec> spec() const override {
     const char* range = options_.content == "shapes" ? "-1 … 1" : "any";
-    std::vector<ditto::TensorSpec> out{
-        {"image", at::kFloat, {options_.channels, options_.height, options_.width}, range}};
+    std::vector<ditto::TensorSpec> out{{"image", at::kFloat, size_of_one(), range}};
     if (options_.classes > 0) out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1)});
+    if (options_.text_tokens > 0) {
+      out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});
+      out.push_back({"text_mask", at::kBool, {-1}, "true; false where a batch is padded"});
+    }
     return out;
   }
 
@@ -80,6 +90,12 @@ class Synthetic final : public ditto::Source {
                               : options_.content == "clusters" ? cluster(index, label)
                                                                : shape(index, label);
     if (options_.classes > 0) sample.tensors["label"] = torch::scalar_tensor(label, torch::kLong);
+    if (options_.text_tokens > 0) {
+      const auto text = random_.normal(Purpose::noise, std::array{label}, {options_.text_tokens, options_.text_width},
+                                       at::kFloat, kTexts)[0];
+      sample.tensors["text"] = text.slice(0, 0, 1 + label % options_.text_tokens).clone();
+      sample.tensors["text_mask"] = torch::ones({sample.tensors["text"].size(0)}, at::kBool);
+    }
     return sample;
   }
 
@@ -94,35 +110,54 @@ class Synthetic final : public ditto::Source {
  private:
   std::uint32_t series() const { return held_out_ ? kHeldOut : 0; }
 
+  std::vector<int64_t> size_of_one() const {
+    std::vector<int64_t> size{options_.channels, options_.height, options_.width};
+    if (options_.frames > 0) size.insert(size.begin() + 1, options_.frames);
+    return size;
+  }
+
   torch::Tensor normal(int64_t id, std::uint32_t series) const {
-    return random_.normal(Purpose::noise, std::array{id}, {options_.channels, options_.height, options_.width},
-                          at::kFloat, series)[0];
+    return random_.normal(Purpose::noise, std::array{id}, size_of_one(), at::kFloat, series)[0];
   }
 
   torch::Tensor cluster(int64_t index, int64_t label) const {
     return normal(label, kMeans) * options_.mean + normal(index, series()) * options_.spread;
   }
 
-  // A shape and a colour of its class's own, anywhere in the picture, on black (-1), with soft edges one pixel wide.
+  // A shape and a colour of its class's own, anywhere in the picture, on black (-1), with soft edges one pixel wide. In
+  // a video it moves from one place to another.
   torch::Tensor shape(int64_t index, int64_t label) const {
-    const auto drawn = random_.uniform(Purpose::noise, std::array{index}, {3}, at::kDouble, series());
+    const int64_t places = options_.frames > 0 ? 2 : 1;
+    const auto drawn = random_.uniform(Purpose::noise, std::array{index}, {1 + 2 * places}, at::kDouble, series());
     const double* u = drawn.const_data_ptr<double>();
     const double least = static_cast<double>(std::min(options_.height, options_.width));
     const double radius = least * (0.2 + 0.15 * u[0]);
-    const double y0 = radius + u[1] * (static_cast<double>(options_.height) - 2 * radius);
-    const double x0 = radius + u[2] * (static_cast<double>(options_.width) - 2 * radius);
-    auto out = torch::empty({options_.channels, options_.height, options_.width});
+    const auto place = [&](int64_t draw, int64_t side) {
+      return radius + u[draw] * (static_cast<double>(side) - 2 * radius);
+    };
+    auto out = torch::empty(size_of_one());
     auto* to = out.data_ptr<float>();
-    for (int64_t c = 0; c < options_.channels; ++c) {
-      const double colour = colour_of(label, c);
-      for (int64_t y = 0; y < options_.height; ++y)
-        for (int64_t x = 0; x < options_.width; ++x) {
-          const double depth =
-              inside(label, (static_cast<double>(x) + 0.5 - x0) / radius, (static_cast<double>(y) + 0.5 - y0) / radius);
-          *to++ = static_cast<float>(2 * colour * std::clamp(depth * radius + 0.5, 0.0, 1.0) - 1);
-        }
-    }
+    for (int64_t c = 0; c < options_.channels; ++c)
+      for (int64_t f = 0; f < std::max<int64_t>(options_.frames, 1); ++f) {
+        const double way = options_.frames > 1 ? static_cast<double>(f) / static_cast<double>(options_.frames - 1) : 0;
+        const auto at = [&](int64_t draw, int64_t side) {
+          const double start = place(draw, side);
+          return way == 0 ? start : start + way * (place(draw + 2, side) - start);
+        };
+        to = draw(to, label, colour_of(label, c), radius, at(1, options_.height), at(2, options_.width));
+      }
     return out;
+  }
+
+  // One channel of one frame; returns the place after it.
+  float* draw(float* to, int64_t label, double colour, double radius, double y0, double x0) const {
+    for (int64_t y = 0; y < options_.height; ++y)
+      for (int64_t x = 0; x < options_.width; ++x) {
+        const double depth =
+            inside(label, (static_cast<double>(x) + 0.5 - x0) / radius, (static_cast<double>(y) + 0.5 - y0) / radius);
+        *to++ = static_cast<float>(2 * colour * std::clamp(depth * radius + 0.5, 0.0, 1.0) - 1);
+      }
+    return to;
   }
 
   // 0 … 1; hues around the colour circle, one a class. A grey picture has one level a class.
@@ -140,5 +175,4 @@ class Synthetic final : public ditto::Source {
 
 }  // namespace
 
-DITTO_PLUGIN(Source, Synthetic, "synthetic", "1.0.0", "Apache-2.0",
-             "shapes, Gaussian clusters or noise made from a number")
+DITTO_PLUGIN(Source, Synthetic, "synthetic", "1.0.0", "Apache-2.0", "pictures, videos and texts made from a number")

@@ -1,6 +1,12 @@
 // Tensor parallelism: every Linear cut as its Split says (M. Shoeybi et al., 2019, arXiv:1909.08053), under the rule of
-// transposition: `rows` is followed by an all-reduce both ways, and nothing stands before `columns`.
+// transposition: `rows` is followed by an all-reduce both ways, and nothing stands before `columns`. With sequence
+// regions (V. Korthikanti et al., 2022, arXiv:2205.05198) tokens are cut between such layers too: `columns` gathers
+// them, `rows` sums and scatters.
+//
+// Copies, by choice: tables of labels, a few hundred rows of the width, which a cut would make cost one more exchange
+// in every forward; norms; second biases.
 #include <numeric>
+#include <optional>
 
 #include <torch/torch.h>
 
@@ -22,16 +28,20 @@ std::string divisors(int64_t count) {
   return text;
 }
 
-// What a rank's piece of a layer must be made of whole units of.
+bool is(const LayoutEntry& entry, const Parameter& parameter) { return entry.tensor.is_same(parameter.leaf()); }
+
+// What a rank's piece of a layer must be made of whole units of; one entry of each layer stands for it.
 struct Pieces {
   std::vector<int64_t> counts;
   std::string of;  // "attention heads"
 };
 
-Pieces units_of(const LinearModule& linear) {
-  const Split& split = linear.split;
-  if (split.kind == Split::Kind::rows) return {{linear.weight.leaf().size(1)}, "inputs"};
-  if (split.head_width == 0) return {split.parts, "outputs"};
+std::optional<Pieces> units_of(const LayoutEntry& entry) {
+  if (entry.experts && is(entry, entry.experts->up)) return Pieces{{entry.full_shape[1]}, "hidden numbers"};
+  if (!entry.linear || entry.is_bias || entry.linear->split.kind == Split::Kind::none) return std::nullopt;
+  const Split& split = entry.linear->split;
+  if (split.kind == Split::Kind::rows) return Pieces{{entry.full_shape[1]}, "inputs"};
+  if (split.head_width == 0) return Pieces{split.parts, "outputs"};
   Pieces heads{split.parts, "attention heads of width " + std::to_string(split.head_width)};
   for (int64_t& count : heads.counts) count /= split.head_width;
   return heads;
@@ -43,61 +53,133 @@ std::string layer_of(const LayoutEntry& entry) { return entry.name.substr(0, ent
 int64_t common_count(const Layout& layout) {
   int64_t common = 0;
   for (const auto& entry : layout.entries)
-    if (entry.linear && !entry.is_bias && entry.linear->split.kind != Split::Kind::none)
-      for (const int64_t count : units_of(*entry.linear).counts) common = std::gcd(common, count);
+    if (const auto units = units_of(entry))
+      for (const int64_t count : units->counts) common = std::gcd(common, count);
   return common;
 }
 
+// The field that tells how many tokens the ranks' regions add up to, by its shape [0, tokens]: it holds no number.
+constexpr const char* kWhole = "tensor.whole";
+
 class TensorParallel final : public ParallelStrategy {
  public:
-  using Options = NoOptions;
-  TensorParallel(const Options&, const Needs& needs) : group_(needs.mesh->group(Axis::tensor)) {}
+  struct Options {
+    bool sequence = false;
+    void read(OptionReader& option) {
+      option("sequence", sequence, "the tensor ranks share the tokens between the layers that are cut");
+    }
+  };
+
+  TensorParallel(const Options& o, const Needs& needs)
+      : group_(needs.mesh->group(Axis::tensor)), sequence_(o.sequence) {
+    if (sequence_ && !needs.token_local)
+      throw Error(ErrorKind::config, "parallel.sequence",
+                  "cuts tokens, and this model does not say that its blocks mix them through attention alone "
+                  "(token_local)",
+                  "leave parallel.sequence = false, or choose another model");
+  }
 
   std::optional<Axis> axis() const override { return Axis::tensor; }
 
   void shard(Layout& layout) override {
+    for (const auto& entry : layout.entries) check(entry, layout);
     for (const auto& entry : layout.entries)
-      if (is_cut(entry) && !entry.is_bias) check(entry, layout);
+      if (units_of(entry)) set_exchanges(entry);
     for (auto& entry : layout.entries) {
-      if (!is_cut(entry)) continue;
-      if (!entry.is_bias) set_exchanges(*entry.linear);
-      cut_entry(entry);
+      auto piece = cut_of(entry);
+      if (!piece) continue;
+      entry.tensor.set_data(cut(entry.tensor, *piece));
+      entry.cuts[Axis::tensor] = std::move(*piece);
     }
   }
 
+  // Attention sees all tokens: what it reads beside them, constants, stays whole.
+  void split(Stream& stream) override {
+    if (!sequence_ || !stream.x_BTD.defined()) return;
+    enter(stream.x_BTD.size(1));
+    const int64_t start = start_of_region(), length = lengths_[static_cast<size_t>(group_.rank())];
+    stream.extra[kWhole] = {torch::empty({0, tokens_}, stream.x_BTD.options()), -1, Role::carried};
+    stream.region_offset = start;
+    for (const auto& field : stream.fields())
+      if (is_cut(field)) *field.tensor = field.tensor->narrow(field.token_dim, start, length);
+  }
+
+  void join(Stream& stream) override {
+    if (!sequence_) return;
+    enter(stream);
+    for (const auto& field : stream.fields())
+      if (is_cut(field)) *field.tensor = gather_tokens(*field.tensor, field.token_dim);
+    stream.extra.erase(kWhole);
+    stream.region_offset = 0;
+  }
+
+  // Micro-batches of different lengths may be under way at once, and run again in backward.
+  UnitRun wrap_unit(UnitRun run) override {
+    if (!sequence_) return run;
+    return [this, run = std::move(run)](const Unit& unit, UnitCall& call) {
+      if (unit.kind == Unit::Kind::block) {
+        enter(call.stream);
+        call.stream.region_offset = start_of_region();
+      }
+      run(unit, call);
+    };
+  }
+
  private:
-  static bool is_cut(const LayoutEntry& entry) { return entry.linear && entry.linear->split.kind != Split::Kind::none; }
+  static bool is_cut(const Field& field) { return field.role == Role::evolving && field.token_dim >= 0; }
 
   void check(const LayoutEntry& entry, const Layout& layout) const {
-    const auto units = units_of(*entry.linear);
-    for (const int64_t count : units.counts)
+    const auto units = units_of(entry);
+    if (!units) return;
+    for (const int64_t count : units->counts)
       if (count % group_.size() != 0)
         throw Error(ErrorKind::config, "parallel.tensor",
-                    std::to_string(group_.size()) + " does not divide the " + std::to_string(count) + " " + units.of +
+                    std::to_string(group_.size()) + " does not divide the " + std::to_string(count) + " " + units->of +
                         " of \"" + layer_of(entry) + "\"",
                     "for this model use " + divisors(common_count(layout)));
   }
 
-  void cut_entry(LayoutEntry& entry) const {
+  // None: a copy. The bias that follows a sum over ranks is added once.
+  std::optional<Cut> cut_of(const LayoutEntry& entry) const {
+    if (entry.experts && !is(entry, entry.experts->down_bias))
+      return whole_dim(entry, is(entry, entry.experts->down) ? 2 : 1);
+    if (!entry.linear || entry.linear->split.kind == Split::Kind::none) return std::nullopt;
     const Split& split = entry.linear->split;
-    const bool rows = split.kind == Split::Kind::rows;
-    if (rows && entry.is_bias) return;  // added once, after the sum
-    Cut piece{rows ? 1 : 0, rows ? std::vector<int64_t>{entry.full_shape[1]} : split.parts, group_.rank(),
-              group_.size()};
-    entry.tensor.set_data(cut(entry.tensor, piece));
-    entry.cuts[Axis::tensor] = std::move(piece);
+    if (split.kind == Split::Kind::columns) return Cut{0, split.parts, group_.rank(), group_.size()};
+    if (entry.is_bias) return std::nullopt;
+    return whole_dim(entry, 1);
   }
 
-  void set_exchanges(LinearModule& linear) const {
+  Cut whole_dim(const LayoutEntry& entry, int64_t dim) const {
+    return {dim, {entry.full_shape[static_cast<size_t>(dim)]}, group_.rank(), group_.size()};
+  }
+
+  // Only blocks see tokens in regions, and what is made of conditioning has no tokens to exchange.
+  void set_exchanges(const LayoutEntry& entry) {
+    using Exchange = LinearModule::Exchange;
+    const bool regions = sequence_ && entry.unit.kind == Unit::Kind::block;
     const Group* group = &group_;
+    const Exchange gather_in = [this](const Tensor& x) { return gather_tokens(x, 1); };
+    const Exchange scatter_sum = [this](const Tensor& y) { return scatter_tokens(y, 1); };
+    const Exchange sum = [group](const Tensor& y) { return transposed::all_reduce(y, *group); };
+    if (entry.experts) {
+      if (regions) entry.experts->before = gather_in;
+      entry.experts->after = regions ? scatter_sum : sum;
+      entry.experts->bias_here = group_.rank() == 0;
+      return;
+    }
+    LinearModule& linear = *entry.linear;
+    const bool tokens = regions && !linear.split.condition;
     if (linear.split.kind == Split::Kind::rows)
-      linear.after = [group](const Tensor& y) { return transposed::all_reduce(y, *group); };
-    else if (linear.split.gather)
-      linear.after = [group, parts = linear.split.parts](const Tensor& y) { return gather(y, parts, *group); };
+      linear.after = tokens ? scatter_sum : sum;
+    else if (tokens)
+      linear.before = gather_in;
+    if (linear.split.gather)
+      linear.after = [group, parts = linear.split.parts](const Tensor& y) { return gather_parts(y, parts, *group); };
   }
 
   // The ranks' pieces of the outputs, each with its share of every part, as whole parts.
-  static Tensor gather(const Tensor& y, const std::vector<int64_t>& parts, const Group& group) {
+  static Tensor gather_parts(const Tensor& y, const std::vector<int64_t>& parts, const Group& group) {
     const Tensor all = transposed::all_gather(y, group, -1);  // rank by rank
     if (parts.size() == 1) return all;
     std::vector<int64_t> lengths;
@@ -110,11 +192,33 @@ class TensorParallel final : public ParallelStrategy {
     return torch::cat(ordered, -1);
   }
 
+  // From here on, exchanges are of a stream of so many tokens.
+  void enter(int64_t tokens) {
+    tokens_ = tokens;
+    lengths_.clear();
+    const int64_t n = group_.size();
+    for (int64_t i = 0; i < n; ++i) lengths_.push_back((i + 1) * tokens / n - i * tokens / n);
+  }
+  void enter(Stream& stream) { enter(stream.extra.at(kWhole).tensor.size(1)); }
+  int64_t start_of_region() const { return group_.rank() * tokens_ / group_.size(); }
+  bool are_equal() const { return tokens_ % group_.size() == 0; }
+
+  Tensor gather_tokens(const Tensor& x, int64_t dim) const {
+    return are_equal() ? transposed::all_gather(x, group_, dim) : transposed::all_gather(x, group_, dim, lengths_);
+  }
+  Tensor scatter_tokens(const Tensor& y, int64_t dim) const {
+    return are_equal() ? transposed::reduce_scatter(y, group_, dim)
+                       : transposed::reduce_scatter(y, group_, dim, lengths_);
+  }
+
   const Group& group_;
+  const bool sequence_;
+  int64_t tokens_ = 0;
+  std::vector<int64_t> lengths_;  // of the ranks' regions
 };
 
 }  // namespace
 }  // namespace ditto
 
-DITTO_PLUGIN(ParallelStrategy, ditto::TensorParallel, "tensor", "1.0.0", "Apache-2.0",
-             "matrices cut by columns, rows and heads")
+DITTO_PLUGIN(ParallelStrategy, ditto::TensorParallel, "tensor", "1.1.0", "Apache-2.0",
+             "matrices cut by columns, rows and heads; sequence regions")

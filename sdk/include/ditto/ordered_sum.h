@@ -20,8 +20,9 @@ class DITTO_API OrderedSum {
   ~OrderedSum();
 
   // Starts a round, and does not wait: x [numel], contiguous, unchanged until `receive`. Members 0 … active - 1 take
-  // part; the others are called too, to receive, and their x is read for its dtype and device only.
-  void send(const torch::Tensor& x, int active);
+  // part; the others are called too, to receive, and their x is read for its dtype and device only. `op` is what the
+  // exchange is counted as.
+  void send(const torch::Tensor& x, int active, const char* op = "exchange");
   // Ends the round: what has come is added.
   void receive();
   // The sum so far, [numel], on every member. The next send starts from nothing.

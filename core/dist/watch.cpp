@@ -1,0 +1,380 @@
+#include "core/dist/watch.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include <ditto/waiting.h>
+
+#include "core/dist/error_file.h"
+#include "core/dist/notice_board.h"
+
+namespace ditto {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+constexpr int kLostAPeer = 6;
+constexpr milliseconds kLongest{4000};  // from a failure to the end of the process
+constexpr milliseconds kSilence{1500};  // of a process that is gone, though it posts several times in it
+
+std::string seconds(milliseconds time) {
+  const auto tenths = time.count() / 100;
+  return std::to_string(tenths / 10) + (tenths % 10 ? "." + std::to_string(tenths % 10) : "") + " s";
+}
+
+// How long something has stood still. A watcher that was stopped itself has not seen that time pass.
+class Stillness {
+ public:
+  explicit Stillness(milliseconds most) : most_(most) {}
+  milliseconds of(const std::string& now) {
+    const auto time = Clock::now();
+    const auto passed = std::chrono::duration_cast<milliseconds>(time - last_);
+    last_ = time;
+    still_ = now == seen_ ? still_ + std::min(passed, most_) : milliseconds(0);
+    seen_ = now;
+    return still_;
+  }
+
+ private:
+  milliseconds most_, still_{0};
+  std::string seen_;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace
+
+class RankWatch::Impl {
+ public:
+  Impl(const RankInfo& rank, const WatchOptions& options)
+      : rank_(rank), options_(options), interval_(rank.world_size > 256 ? 500 : 250), board_(rank, options.timeout) {
+    talker_ = std::jthread([this](std::stop_token stop) { talk(stop); });
+    if (options_.hang.count() > 0) clock_ = std::jthread([this](std::stop_token stop) { watch_the_store(stop); });
+  }
+
+  void begin(SignOfLife::State state, const char* what) {
+    state_ = state == SignOfLife::step && !stepped_.exchange(true) ? SignOfLife::busy : state;
+    doing_ = what;
+    ++progress_;
+  }
+
+  int fail(const Error& error) {
+    if (ending_.exchange(true)) std::this_thread::sleep_for(2 * kLongest);  // the watch ends the process, and said why
+    // What a plugin's own use of a transport throws is a plugin's error: it may be that a peer was lost.
+    const bool stranded = error.kind() == ErrorKind::distributed || error.kind() == ErrorKind::plugin;
+    blames_others_ = error.kind() == ErrorKind::distributed;
+    end_soon(error.exit_code(), error.what());
+    int code = error.exit_code();
+    try {
+      if (!stranded || !find_the_lost(error.what()))
+        say_own(error.what());
+      else
+        code = kLostAPeer;
+    } catch (const std::exception&) {
+      lose_the_store();
+      code = kLostAPeer;
+    }
+    wait_for_others();
+    return code;
+  }
+
+  void finish() {
+    if (ending_.exchange(true)) std::this_thread::sleep_for(2 * kLongest);
+    stop();
+    try {
+      board_.post({++beat_, ++progress_, SignOfLife::done, "done"});
+      board_.leave();
+      Stillness stillness(4 * interval_);
+      for (auto signs = signs_of_the_living(); hosts() && !signs.empty(); signs = signs_of_the_living()) {
+        if (stillness.of(signs) > 2 * kSilence) break;  // they are gone
+        std::this_thread::sleep_for(milliseconds(20));
+      }
+    } catch (const std::exception&) {  // the host of the store was done before: so is this rank
+    }
+  }
+
+ private:
+  std::string signs_of_the_living() {
+    std::string all;
+    for (int r = 0; r < rank_.world_size; ++r)
+      if (const auto sign = board_.sign_of(r); sign && sign->state != SignOfLife::done)
+        all += std::to_string(sign->beat) + " ";
+    return all;
+  }
+
+  bool hosts() const { return rank_.rank == 0 && !rank_.store_is_launchers; }
+
+  void stop() {
+    talker_.request_stop();
+    clock_.request_stop();
+    wake_.notify_all();
+    if (talker_.joinable()) talker_.join();
+    if (clock_.joinable()) clock_.join();
+  }
+
+  void pause(const std::stop_token& stop, milliseconds time) {
+    std::unique_lock lock(mutex_);
+    wake_.wait_for(lock, stop, time, [] { return false; });
+  }
+
+  // --- the thread that talks ---
+
+  void talk(const std::stop_token& stop) {
+    try {
+      while (!stop.stop_requested()) {
+        round();
+        ++rounds_;
+        pause(stop, interval_);
+      }
+    } catch (const std::exception&) {
+      if (stop.stop_requested()) return;
+      lose_the_store();
+      end_because(store_is_gone());
+    }
+  }
+
+  void round() {
+    board_.post(own_sign());
+    if (const auto verdict = board_.verdict()) {
+      settle(*verdict);
+      return end_because(*verdict);
+    }
+    if (stranded_ && !given_up_) return look_at_all();
+    if (options_.hang.count() > 0) look_at_next();
+  }
+
+  SignOfLife own_sign() {
+    auto& calls = peer_calls();
+    SignOfLife sign{++beat_, progress_ + calls.done, state_, doing_.load()};
+    if (sign.state == SignOfLife::step && calls.waiting()) sign.state = SignOfLife::waiting;
+    if (stranded_) sign.state = SignOfLife::stranded;
+    return sign;
+  }
+
+  // The next rank in a ring: each is watched by one.
+  void look_at_next() {
+    const int next = (rank_.rank + 1) % rank_.world_size;
+    const auto sign = board_.sign_of(next);
+    if (!sign || sign->state == SignOfLife::done) return;
+    if (silence_.of(std::to_string(sign->beat)) > options_.hang)
+      return pass({next, Verdict::lost, "no sign of life for " + seconds(options_.hang)});
+    const bool limited = sign->state == SignOfLife::step;
+    const auto now = limited ? std::to_string(sign->progress) : std::to_string(sign->beat) + " has no limit";
+    if (stillness_.of(now) > options_.hang)
+      pass({next, Verdict::hangs,
+            "it stands still in " + sign->doing + others_that_stand_still(next) +
+                " for longer than parallel.hang_s = " + seconds(options_.hang)});
+  }
+
+  // Where a transport waits out of sight, those that wait look like the one that hangs.
+  std::string others_that_stand_still(int but) {
+    std::string list;
+    for (int r = 0; r < rank_.world_size; ++r) {
+      if (r == but || r == rank_.rank) continue;
+      const auto sign = board_.sign_of(r);
+      if (sign && sign->state == SignOfLife::step) list += (list.empty() ? "" : ", ") + std::to_string(r);
+    }
+    return list.empty() ? "" : ", and so may rank " + list + ",";
+  }
+
+  // A call to a peer has failed here: who is silent, or alive and not where the others are?
+  void look_at_all() {
+    std::optional<Verdict> absent, hangs;
+    for (int r = 0; r < rank_.world_size; ++r) {
+      if (r == rank_.rank) continue;
+      const auto sign = board_.sign_of(r);
+      auto& first = first_signs_.try_emplace(r, sign).first->second;
+      if (!sign) {
+        if (!absent) absent = Verdict{r, Verdict::lost, "it never came"};
+      } else if (sign->state != SignOfLife::done && sign->beat == first->beat) {
+        if (!absent) absent = Verdict{r, Verdict::lost, "its process gives no sign of life; it was in " + sign->doing};
+      } else if (sign->progress == first->progress && sign->state != SignOfLife::stranded &&
+                 sign->state != SignOfLife::waiting && sign->state != SignOfLife::done && !hangs) {
+        hangs = Verdict{r, Verdict::hangs, "it lives, but does not answer: it is in " + sign->doing};
+      }
+    }
+    if (++looks_ * interval_ <= kSilence) return;
+    if (absent) return pass(*absent);
+    if (hangs && blames_others_) return pass(*hangs);
+    given_up_ = true;
+    wake_.notify_all();
+  }
+
+  void pass(const Verdict& verdict) {
+    const auto first = board_.claim(verdict);
+    if (first == verdict) say_first(verdict);
+    settle(first);
+    end_because(first);
+  }
+
+  // --- the thread that watches the first: a host of the store that was stopped leaves it waiting ---
+
+  void watch_the_store(const std::stop_token& stop) {
+    Stillness stillness(4 * interval_);
+    while (!stop.stop_requested()) {
+      if (stillness.of(std::to_string(rounds_)) > options_.hang + 4 * interval_)
+        end_because({0, Verdict::hangs, "the store at " + place() + " does not answer"});
+      pause(stop, interval_);
+    }
+  }
+
+  std::string place() const { return rank_.master_address + ":" + std::to_string(rank_.master_port); }
+
+  Verdict store_is_gone() const {
+    return {0, Verdict::lost,
+            rank_.store_is_launchers ? "the launcher's store at " + place() + " is gone"
+                                     : "the store that it hosts, at " + place() + ", is gone"};
+  }
+
+  // --- ending ---
+
+  // The training thread is told, and has a moment to fail by itself.
+  bool settle(const Verdict& verdict) {  // whether it is news
+    const std::lock_guard lock(mutex_);
+    if (verdict_) return false;
+    verdict_ = verdict;
+    wake_.notify_all();
+    return true;
+  }
+
+  // Called by the watch's threads; does not return unless the training thread is ending the process.
+  void end_because(const Verdict& verdict) {
+    settle(verdict);
+    if (!stranded_ && !ending_) std::this_thread::sleep_for(2 * interval_);
+    if (ending_.exchange(true)) return;
+    say_because(verdict);
+    wait_for_others();
+    std::fflush(nullptr);
+    ::_exit(kLostAPeer);
+  }
+
+  // Whatever the rest of the program waits for.
+  void end_soon(int code, const std::string& what) {
+    std::thread([this, code, what, rank = rank_.rank] {
+      std::this_thread::sleep_for(kLongest);
+      if (!said_) std::fprintf(stderr, "error: rank %d: %s\n", rank, what.c_str());
+      std::fflush(nullptr);
+      ::_exit(code);
+    }).detach();
+  }
+
+  void say_own(const std::string& what) {
+    const Verdict mine{rank_.rank, Verdict::failed, what};
+    const auto first = board_.claim(mine);
+    settle(first);
+    if (first == mine) return say_first(mine);
+    if (first.text == what) {  // what all ranks found alike was said by the first of them
+      said_ = true;
+      return write_error_file(what);
+    }
+    say("rank " + std::to_string(rank_.rank) + " failed, after " + to_text(first) + ": " + what, what);
+  }
+
+  // False if nobody can be blamed.
+  bool find_the_lost(const std::string& what) {
+    stranded_ = true;
+    std::unique_lock lock(mutex_);
+    const bool heard = wake_.wait_for(lock, kLongest - milliseconds(500), [this] { return verdict_ || given_up_; });
+    if (heard && !verdict_) return false;
+    const auto verdict = verdict_.value_or(Verdict{0, Verdict::hangs, "the store at " + place() + " does not answer"});
+    lock.unlock();
+    if (verdict.text == what && verdict.kind == Verdict::failed) return false;
+    say_because(verdict);
+    return true;
+  }
+
+  void lose_the_store() {
+    const auto verdict = store_is_gone();
+    if (!settle(verdict)) return;
+    if (rank_.rank == (rank_.store_is_launchers ? 0 : 1)) say_first(verdict);
+    say_because(verdict);
+  }
+
+  // By the one rank that wrote the verdict down. `--local-ranks` itself says which process died, and of what.
+  void say_first(const Verdict& verdict) {
+    const bool seen_by_parent = rank_.launcher == "local ranks" && verdict.kind == Verdict::lost;
+    const bool own = verdict.rank == rank_.rank && verdict.kind == Verdict::failed;
+    const auto what =
+        own ? "rank " + std::to_string(verdict.rank) + ": " + verdict.text : to_text(verdict) + ": " + verdict.text;
+    if (!seen_by_parent) std::fprintf(stderr, "error: %s\n", what.c_str());
+    if (own) {
+      said_ = true;
+      write_error_file(what);
+    }
+  }
+
+  void say_because(const Verdict& verdict) {
+    say("rank " + std::to_string(rank_.rank) + " ends because " + to_text(verdict),
+        to_text(verdict) + ": " + verdict.text);
+  }
+
+  void say(const std::string& line, const std::string& file) {
+    if (said_.exchange(true)) return;
+    std::fprintf(stderr, "%s\n", line.c_str());
+    write_error_file(file);
+  }
+
+  // The store lives as long as its host: the others read the verdict first.
+  void wait_for_others() {
+    try {
+      board_.leave();
+      std::optional<Verdict> verdict;
+      {
+        const std::lock_guard lock(mutex_);
+        verdict = verdict_;
+      }
+      const bool one_is_gone = verdict && verdict->rank != rank_.rank && verdict->kind == Verdict::lost;
+      const auto until = Clock::now() + 6 * interval_;
+      while (hosts() && board_.have_left() < rank_.world_size - (one_is_gone ? 1 : 0) && Clock::now() < until)
+        std::this_thread::sleep_for(milliseconds(20));
+    } catch (const std::exception&) {  // gone already
+    }
+  }
+
+  const RankInfo rank_;
+  const WatchOptions options_;
+  const milliseconds interval_;
+  NoticeBoard board_;
+  std::atomic<int64_t> progress_{0}, rounds_{0}, beat_{0};
+  std::atomic<SignOfLife::State> state_{SignOfLife::busy};
+  std::atomic<const char*> doing_{"its start"};
+  std::atomic<bool> stepped_{false}, stranded_{false}, blames_others_{false}, given_up_{false}, ending_{false},
+      said_{false};
+  Stillness silence_{4 * interval_}, stillness_{4 * interval_};  // these and below: of the talker
+  std::map<int, std::optional<SignOfLife>> first_signs_;
+  int looks_ = 0;
+  std::mutex mutex_;
+  std::condition_variable_any wake_;
+  std::optional<Verdict> verdict_;
+  std::jthread talker_, clock_;  // last: they use the rest
+};
+
+RankWatch::RankWatch(const RankInfo& rank, const WatchOptions& options) {
+  if (rank.world_size > 1) impl_ = std::make_unique<Impl>(rank, options);
+}
+RankWatch::~RankWatch() = default;
+
+void RankWatch::begin_step() {
+  if (impl_) impl_->begin(SignOfLife::step, "a step");
+}
+void RankWatch::begin(const char* what) {
+  if (impl_) impl_->begin(SignOfLife::busy, what);
+}
+int RankWatch::fail(const Error& error) {
+  if (impl_) return impl_->fail(error);
+  throw error;
+}
+void RankWatch::finish() {
+  if (impl_) impl_->finish();
+}
+
+}  // namespace ditto

@@ -1,0 +1,301 @@
+// DiT with experts in its MLPs. Token choice: W. Fedus et al., 2021 (Switch Transformer, arXiv:2101.03961) and Z. Fei
+// et al., 2024 (DiT-MoE, arXiv:2407.11633); expert choice: Y. Zhou et al., 2022 (arXiv:2202.09368), NeMo's EC-DiT. All
+// of it is defined per sample, so that no layout changes it; no token is dropped for want of room.
+//
+// Legend: B samples, T tokens here, D width, E experts, k experts of a token, P patch side.
+#include <ditto/ditto.h>
+#include <ditto/transformer.h>
+
+#include <array>
+
+namespace {
+
+using ditto::AdaLn;
+using ditto::Batch;
+using ditto::Context;
+using ditto::Stream;
+using ditto::Unit;
+using torch::Tensor;
+
+struct Size {
+  const char* name;
+  int64_t depth, width, heads;
+};
+constexpr std::array<Size, 4> kSizes{
+    {{"S/2", 12, 384, 6}, {"B/2", 12, 768, 12}, {"L/2", 24, 1024, 16}, {"XL/2", 28, 1152, 16}}};
+
+struct DitMoeOptions {
+  std::string preset, router = "token_choice";
+  int64_t depth = 12, patch = 2, mlp_ratio = 4, experts = 8, top_k = 2, moe_every = 1, shared_ratio = 0;
+  ditto::AttentionOptions attention;
+  bool normalise = false;
+  double balance = 0.01;
+
+  void read(ditto::OptionReader& option) {
+    std::vector<std::string> names{""};
+    for (const auto& size : kSizes) names.emplace_back(size.name);
+    option("preset", preset, "size of DiT's paper, as in \"XL/2\"; the options below override its parts").one_of(names);
+    for (const auto& size : kSizes)
+      if (preset == size.name) depth = size.depth, attention.width = size.width, attention.heads = size.heads;
+    option("depth", depth, "number of transformer blocks").at_least(1);
+    attention.read(option);
+    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
+    option("mlp_ratio", mlp_ratio, "hidden width of an MLP, and of each expert, over D").at_least(1);
+    read_experts(option);
+    if (attention.width % 4 != 0)
+      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
+                    "the position table needs it");
+  }
+
+  bool has_experts(int64_t block) const { return (block + 1) % moe_every == 0; }
+  bool is_token_choice() const { return router == "token_choice"; }
+
+ private:
+  void read_experts(ditto::OptionReader& option) {
+    option("experts", experts, "experts E").at_least(1);
+    option("moe_every", moe_every, "every nth block has experts, beginning with block n - 1; the others an MLP")
+        .at_least(1);
+    option(
+        "router", router,
+        "\"token_choice\": each token takes its k likeliest experts; \"expert_choice\": each expert takes the k T / E "
+        "likeliest of each sample's T tokens")
+        .one_of({"token_choice", "expert_choice"});
+    option("top_k", top_k, "k: experts of every token; with expert_choice of a token in the mean (its capacity factor)")
+        .between(1, experts);
+    option("normalise", normalise, "token_choice: the weights of a token's experts add up to 1");
+    option("shared_ratio", shared_ratio,
+           "hidden width over D of an MLP that all tokens see beside the experts; 0: none")
+        .at_least(0);
+    if (!is_token_choice()) balance = 0;
+    option("balance", balance, "token_choice: weight of each block's balance loss").at_least(0);
+    if (!is_token_choice() && (balance > 0 || normalise))
+      option.reject(normalise ? "normalise" : "balance", "is for router = \"token_choice\"",
+                    "leave it out: expert choice is balanced as it is");
+    if (normalise && top_k == 1)
+      option.reject("normalise", "leaves no weight to learn where top_k = 1", "use top_k = 2, or leave it out");
+  }
+};
+
+// One expert layer, beside an MLP for all tokens where there is one.
+struct Moe : ditto::Layer {
+  Moe(const DitMoeOptions& o, int64_t block)
+      : options(o),
+        number(std::to_string(block)),
+        router(linear("router", o.attention.width, o.experts, {}, ditto::Init::normal(0.02))),
+        experts(register_module("experts", std::make_shared<ditto::ExpertsModule>(o.experts, o.attention.width,
+                                                                                  o.mlp_ratio * o.attention.width))) {
+    if (o.shared_ratio > 0)
+      shared = register_module("shared",
+                               std::make_shared<ditto::Mlp>(o.attention.width, o.shared_ratio * o.attention.width));
+  }
+
+  // Adds to the stream's balance loss.
+  Tensor forward(const Tensor& x_BTD, Stream& s, Context& ctx) {
+    const auto y = experts->forward(
+        x_BTD, [&](const Tensor& x) { return route(x, s, ctx); }, ctx);
+    return shared ? y + shared->forward(x_BTD, ctx) : y;
+  }
+
+  ditto::Routing route(const Tensor& x_BTD, Stream& s, Context& ctx) {
+    const auto wide = ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat;
+    const auto p_BTE = torch::softmax(router(x_BTD, ctx).to(wide), -1);
+    const auto taken_BTE = taken(p_BTE, s, ctx);
+    if (options.balance > 0) {
+      auto& loss_B = s.auxiliary_losses.at("balance");
+      loss_B = loss_B + options.balance * imbalance(p_BTE, taken_BTE, s, ctx);
+    }
+    auto weight_BTE = p_BTE;
+    if (options.normalise) weight_BTE = p_BTE / (p_BTE * taken_BTE).sum(-1, true);
+    const auto rows = taken_BTE.flatten(0, 1).nonzero().unbind(1);
+    return {rows[0], rows[1], weight_BTE.masked_select(taken_BTE)};
+  }
+
+  // Which expert takes which token, bool: by the router, or as the batch says.
+  Tensor taken(const Tensor& p_BTE, const Stream& s, Context& ctx) const {
+    torch::NoGradGuard no_grad;
+    const auto given = s.extra.find("picks." + number);
+    const auto none = torch::zeros_like(p_BTE, torch::kBool);
+    Tensor picks, result;
+    if (options.is_token_choice()) {
+      picks = given == s.extra.end() ? std::get<1>(p_BTE.topk(options.top_k, -1)) : given->second.tensor;
+      result = none.scatter(-1, picks, true);
+    } else {
+      picks = given == s.extra.end() ? chosen_by_experts(p_BTE, s, ctx).to(torch::kLong) : given->second.tensor;
+      result = picks.to(torch::kBool);
+    }
+    if (ctx.observe) ctx.observe("experts." + number, picks);
+    return result;
+  }
+
+  Tensor chosen_by_experts(const Tensor& p_BTE, const Stream& s, Context& ctx) const {
+    std::vector<Tensor> chosen;
+    for (const auto& p : samples(ctx.all_tokens(p_BTE, s), s)) {
+      const int64_t room = std::max<int64_t>(1, options.top_k * p.size(1) / options.experts);
+      chosen.push_back(torch::zeros_like(p, torch::kBool).scatter(1, std::get<1>(p.topk(room, 1)), true));
+    }
+    return ctx.own_tokens(torch::cat(chosen, 1), p_BTE, s);
+  }
+
+  // Switch Transformer, eq. 4 to 6, of each sample's own tokens: E sum over experts of the share of (token, expert)
+  // rows that an expert takes times its mean probability. 1 where both are even. [B]
+  Tensor imbalance(const Tensor& p_BTE, const Tensor& taken_BTE, const Stream& s, Context& ctx) const {
+    const auto share = taken_BTE.to(p_BTE.scalar_type()) / static_cast<double>(options.top_k);
+    std::vector<Tensor> losses;
+    for (const auto& both : samples(ctx.all_tokens(torch::cat({p_BTE, share}, -1), s), s)) {
+      const auto mean = both.mean(1).chunk(2, -1);
+      losses.push_back(static_cast<double>(options.experts) * (mean[0] * mean[1]).sum(-1));
+    }
+    return torch::cat(losses);
+  }
+
+  // Whole samples: all of a batch at once, or a pack's one by one.
+  static std::vector<Tensor> samples(const Tensor& whole, const Stream& s) {
+    if (s.packing) return whole.split_with_sizes(s.packing->lengths, 1);
+    return {whole};
+  }
+
+  double multiply_adds(double tokens) const {
+    const auto D = static_cast<double>(options.attention.width), E = static_cast<double>(options.experts);
+    const double of_one = 2 * static_cast<double>(options.mlp_ratio) * D * D;
+    return tokens * (E * D + static_cast<double>(options.top_k) * of_one) +
+           (shared ? shared->multiply_adds(tokens) : 0);
+  }
+
+  DitMoeOptions options;
+  std::string number;  // of its block
+  ditto::Linear router;
+  std::shared_ptr<ditto::ExpertsModule> experts;
+  std::shared_ptr<ditto::Mlp> shared;
+};
+
+struct Block : ditto::Layer {
+  Block(const DitMoeOptions& o, int64_t index)
+      : modulation(
+            register_module("modulation", std::make_shared<ditto::Modulation>(AdaLn::zero, o.attention.width, 2))),
+        attn(register_module("attn", std::make_shared<ditto::SelfAttention>(o.attention))) {
+    const int64_t D = o.attention.width;
+    if (o.has_experts(index))
+      moe = register_module("moe", std::make_shared<Moe>(o, index));
+    else
+      mlp = register_module("mlp", std::make_shared<ditto::Mlp>(D, o.mlp_ratio * D));
+  }
+
+  Stream forward(Stream s, Context& ctx) {
+    const auto m = modulation->forward(s, ctx);
+    const auto a = attn->forward(ctx.ops.norm_modulate(s.x_BTD, m[0].shift, m[0].scale, s), ditto::Pattern::full,
+                                 s.rotary_TK, s, ctx);
+    s.x_BTD = ctx.ops.gated_residual(s.x_BTD, m[0].gate, a, s);
+    const auto h = ctx.ops.norm_modulate(s.x_BTD, m[1].shift, m[1].scale, s);
+    s.x_BTD = ctx.ops.gated_residual(s.x_BTD, m[1].gate, moe ? moe->forward(h, s, ctx) : mlp->forward(h, ctx), s);
+    return s;
+  }
+
+  double multiply_adds(double tokens) const {
+    return attn->multiply_adds(tokens, tokens) + (moe ? moe->multiply_adds(tokens) : mlp->multiply_adds(tokens));
+  }
+
+  std::shared_ptr<ditto::Modulation> modulation;
+  std::shared_ptr<ditto::SelfAttention> attn;
+  std::shared_ptr<ditto::Mlp> mlp;
+  std::shared_ptr<Moe> moe;
+};
+
+struct DitMoe final : ditto::Model {
+  using Options = DitMoeOptions;
+
+  DitMoe(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
+    check(o, spec);
+    const int64_t D = o.attention.width;
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, D);
+    time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
+    if (spec.classes > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, D);
+    for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o, i));
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", AdaLn::zero, D, o.patch * o.patch * spec.out_channels);
+  }
+
+  ditto::Conditioning condition(const Batch& in, Context& ctx) override {
+    auto cond_BD = time->forward(in.at("t"), ctx);
+    if (label) cond_BD = cond_BD + label->forward(in.at("label"), ctx);
+    return {.cond_BD = cond_BD, .text_BSE = {}, .text_mask_BS = {}};
+  }
+
+  Stream tokens(const Batch& in, Context& ctx) override {
+    Stream s;
+    s.grid = patches->grid(in.at("x"));
+    s.x_BTD =
+        patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, options.attention.width).to(ctx.options());
+    if (options.balance > 0)
+      s.auxiliary_losses["balance"] = torch::zeros(
+          {in.at("x").size(0)}, ctx.options().dtype(ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat));
+    return s;
+  }
+
+  // For tests that must compare runs in which rounding could tip a choice: "picks.I" of the batch, what block I told
+  // ctx.observe as "experts.I": int64 [B, T, k], a token's experts; with expert choice [B, T, E], 1 where taken.
+  void constants(const Batch& in, Stream& s, Context&) override {
+    for (int64_t i = 0; i < options.depth; ++i)
+      if (const auto name = "picks." + std::to_string(i); in.has(name))
+        s.extra[name] = {in.at(name), 1, ditto::Role::constant};
+  }
+
+  int64_t depth() const override { return options.depth; }
+
+  Stream run_block(int64_t i, Stream s, Context& ctx) override {
+    return blocks[static_cast<size_t>(i)]->forward(std::move(s), ctx);
+  }
+
+  Tensor head(const Stream& s, Context& ctx) override {
+    return patches->unpatchify(final_layer->forward(s, ctx), s.grid);
+  }
+
+  bool token_local() const override { return true; }
+
+  std::vector<ditto::TensorSpec> spec() const override {
+    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
+                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    if (label)
+      inputs.push_back(
+          {"label", torch::kLong, {}, "0 to " + std::to_string(spec_.classes) + ", the last is the null class"});
+    return inputs;
+  }
+
+  Batch without_condition(Batch in, const Tensor& which_B) const override {
+    if (label)
+      in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
+    return in;
+  }
+
+  double flops(const Batch& in) const override {
+    const auto D = static_cast<double>(options.attention.width),
+               P2 = static_cast<double>(options.patch * options.patch);
+    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()), L = static_cast<double>(options.depth);
+    double sum = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + (3 + 6 * L) * D * D;
+    for (const auto& block : blocks) sum += block->multiply_adds(T);
+    return 2 * static_cast<double>(in.at("x").size(0)) * sum;
+  }
+
+ private:
+  static void check(const Options& o, const ditto::ModelSpec& spec) {
+    if (spec.x.size() != 3)
+      throw ditto::Error(ditto::ErrorKind::config, "model \"dit_moe\"",
+                         "takes pictures [C, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "choose a model for video");
+    if (spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
+                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(spec.x[1]) + " x " +
+                             std::to_string(spec.x[2]),
+                         "choose a patch that divides both sides");
+  }
+
+  Options options;
+  ditto::ModelSpec spec_;
+  std::shared_ptr<ditto::PatchEmbed> patches;
+  std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::LabelEmbed> label;
+  std::vector<std::shared_ptr<Block>> blocks;
+  std::shared_ptr<ditto::FinalLayer> final_layer;
+};
+
+}  // namespace
+
+DITTO_MODEL_PLUGIN(DitMoe, "dit_moe", "1.0.0", "Apache-2.0", "DiT with experts: token choice or expert choice")

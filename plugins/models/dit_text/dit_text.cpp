@@ -1,0 +1,212 @@
+// DiT with cross-attention to text: PixArt-alpha (J. Chen et al., 2023, arXiv:2310.00426) and NeMo's DiT-XattN, on the
+// blocks of W. Peebles and S. Xie, 2023 (arXiv:2212.09748).
+//
+// Legend: B samples, T tokens here, D width, K head width, P patch side, S tokens of text.
+#include <ditto/ditto.h>
+#include <ditto/transformer.h>
+
+#include <array>
+
+namespace {
+
+using ditto::AdaLn;
+using ditto::Batch;
+using ditto::Context;
+using ditto::Stream;
+using ditto::Unit;
+using torch::Tensor;
+
+struct Size {
+  const char* name;
+  int64_t depth, width, heads;
+};
+constexpr std::array<Size, 5> kSizes{
+    {{"S/2", 12, 384, 6}, {"B/2", 12, 768, 12}, {"L/2", 24, 1024, 16}, {"XL/2", 28, 1152, 16}, {"7B/2", 32, 3072, 24}}};
+
+struct DitTextOptions {
+  std::string preset, adaln = "zero", cross = "plain";
+  int64_t depth = 12, patch = 2, mlp_ratio = 4;
+  ditto::AttentionOptions attention;
+  bool rotary = false;
+
+  void read(ditto::OptionReader& option) {
+    std::vector<std::string> names{"", "PixArt-XL/2"};
+    for (const auto& size : kSizes) names.emplace_back(size.name);
+    option("preset", preset,
+           "NeMo's sizes of DiT-XattN, as in \"XL/2\", with their cross = \"modulated\" and qk_norm; or PixArt's own; "
+           "the options below override its parts")
+        .one_of(names);
+    set_preset();
+    option("depth", depth, "number of transformer blocks").at_least(1);
+    attention.read(option);
+    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
+    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").at_least(1);
+    option("adaln", adaln,
+           "\"zero\": each block maps the time to its modulations; \"single\": one map for all and a table a block")
+        .one_of({"zero", "single"});
+    option(
+        "cross", cross,
+        "\"plain\": x + cross(x), without norm or gate, as PixArt; \"modulated\": with a norm, shift, scale and gate "
+        "of its own, as NeMo")
+        .one_of({"plain", "modulated"});
+    option("rotary", rotary, "rotary positions in the self-attention instead of a sine-cosine table");
+    if (attention.width % 4 != 0)
+      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
+                    "the position table needs it");
+    if (rotary && (attention.head_width() % 2 != 0 || attention.head_width() < 4))
+      option.reject("heads", "give heads of width " + std::to_string(attention.head_width()),
+                    "rotary positions need an even width of at least 4");
+  }
+
+  bool is_cross_modulated() const { return cross == "modulated"; }
+  int64_t sublayers() const { return is_cross_modulated() ? 3 : 2; }  // that are modulated
+
+ private:
+  void set_preset() {
+    if (preset == "PixArt-XL/2") depth = 28, attention.width = 1152, attention.heads = 16, adaln = "single";
+    for (const auto& size : kSizes)
+      if (preset == size.name) {
+        depth = size.depth, attention.width = size.width, attention.heads = size.heads;
+        attention.qk_norm = true, cross = "modulated";
+      }
+  }
+};
+
+// Self-attention, cross-attention, MLP; x <- x + gate * f(norm(x) * (1 + scale) + shift).
+struct Block : ditto::Layer {
+  explicit Block(const DitTextOptions& o)
+      : modulation(register_module("modulation", std::make_shared<ditto::Modulation>(
+                                                     ditto::adaln(o.adaln), o.attention.width, o.sublayers()))),
+        attn(register_module("attn", std::make_shared<ditto::SelfAttention>(o.attention))),
+        mlp(register_module("mlp", std::make_shared<ditto::Mlp>(o.attention.width, o.mlp_ratio * o.attention.width))),
+        is_cross_modulated(o.is_cross_modulated()) {
+    // Without a gate, zero weights make it nothing at first (PixArt's own start).
+    cross = register_module("cross", is_cross_modulated
+                                         ? std::make_shared<ditto::CrossAttention>(o.attention)
+                                         : std::make_shared<ditto::CrossAttention>(o.attention, ditto::Init::zeros()));
+  }
+
+  Tensor forward(const Stream& s, Context& ctx) {
+    const auto m = modulation->forward(s, ctx);
+    const auto modulated = [&](const Tensor& x, const ditto::Modulation::Row& row, auto&& f) {
+      return ctx.ops.gated_residual(x, row.gate, f(ctx.ops.norm_modulate(x, row.shift, row.scale, s)), s);
+    };
+    const auto to_text = [&](const Tensor& h) { return cross->forward(h, s, ctx); };
+    auto x_BTD = modulated(s.x_BTD, m.front(), [&](const Tensor& h) {
+      return attn->forward(h, ditto::Pattern::full, s.rotary_TK, s, ctx);
+    });
+    x_BTD = is_cross_modulated ? modulated(x_BTD, m[1], to_text) : x_BTD + to_text(x_BTD);
+    return modulated(x_BTD, m.back(), [&](const Tensor& h) { return mlp->forward(h, ctx); });
+  }
+
+  double multiply_adds(double tokens, double text_tokens) const {
+    return attn->multiply_adds(tokens, tokens) + cross->multiply_adds(tokens, text_tokens) + mlp->multiply_adds(tokens);
+  }
+
+  std::shared_ptr<ditto::Modulation> modulation;
+  std::shared_ptr<ditto::SelfAttention> attn;
+  std::shared_ptr<ditto::CrossAttention> cross;
+  std::shared_ptr<ditto::Mlp> mlp;
+  bool is_cross_modulated;
+};
+
+// Its conditions are time and text; labels, where the data has them, are not used.
+struct DitText final : ditto::Model {
+  using Options = DitTextOptions;
+
+  DitText(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
+    check(o, spec);
+    const int64_t width = o.attention.width;
+    const AdaLn kind = ditto::adaln(o.adaln);
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, width);
+    time = add<ditto::TimeEmbed>(Unit::condition, "time", width, 128.0);
+    if (kind == AdaLn::single)
+      modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", width, o.sublayers());
+    text = add<ditto::TextEmbed>(Unit::condition, "text", spec.text_width, width);
+    for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, width, o.patch * o.patch * spec.out_channels);
+  }
+
+  ditto::Conditioning condition(const Batch& in, Context& ctx) override {
+    ditto::Conditioning c;
+    c.cond_BD = time->forward(in.at("t"), ctx);
+    if (modulation) c.cond_BD = modulation->forward(c.cond_BD, ctx);
+    text->forward(in, c, ctx);
+    return c;
+  }
+
+  Stream tokens(const Batch& in, Context& ctx) override {
+    Stream s;
+    s.grid = patches->grid(in.at("x"));
+    s.x_BTD = patches->forward(in.at("x"), ctx);
+    if (!options.rotary) s.x_BTD = s.x_BTD + ditto::sincos_positions(s.grid, options.attention.width).to(ctx.options());
+    return s;
+  }
+
+  void constants(const Batch&, Stream& s, Context& ctx) override {
+    if (options.rotary) s.rotary_TK = ditto::rotary_angles(s.grid, options.attention.head_width()).to(ctx.device);
+  }
+
+  int64_t depth() const override { return options.depth; }
+
+  Stream run_block(int64_t i, Stream s, Context& ctx) override {
+    s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
+    return s;
+  }
+
+  Tensor head(const Stream& s, Context& ctx) override {
+    return patches->unpatchify(final_layer->forward(s, ctx), s.grid);
+  }
+
+  bool token_local() const override { return true; }
+
+  std::vector<ditto::TensorSpec> spec() const override {
+    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
+                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    for (auto& input : text->spec()) inputs.push_back(std::move(input));
+    return inputs;
+  }
+
+  Batch without_condition(Batch in, const Tensor& which_B) const override {
+    return ditto::TextEmbed::without_text(std::move(in), which_B);
+  }
+
+  double flops(const Batch& in) const override {
+    const auto D = static_cast<double>(options.attention.width), L = static_cast<double>(options.depth);
+    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()),
+               S = static_cast<double>(in.at("text").size(1)), P2 = static_cast<double>(options.patch * options.patch);
+    const double modulations = 3 * static_cast<double>(options.sublayers()) * D * D * (modulation ? 1 : L);
+    const double ends = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + D * D +
+                        (modulation ? 0 : 2 * D * D) + text->multiply_adds(S);
+    return 2 * static_cast<double>(in.at("x").size(0)) * (L * blocks.front()->multiply_adds(T, S) + modulations + ends);
+  }
+
+ private:
+  static void check(const Options& o, const ditto::ModelSpec& spec) {
+    if (spec.x.size() != 3)
+      throw ditto::Error(ditto::ErrorKind::config, "model \"dit_text\"",
+                         "takes pictures [C, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "choose a model for video");
+    if (spec.text_width == 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model \"dit_text\"", "takes text, the data has none",
+                         "choose data with text, or a model without");
+    if (spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
+                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(spec.x[1]) + " x " +
+                             std::to_string(spec.x[2]),
+                         "choose a patch that divides both sides");
+  }
+
+  Options options;
+  ditto::ModelSpec spec_;
+  std::shared_ptr<ditto::PatchEmbed> patches;
+  std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::SharedModulation> modulation;  // adaLN-single's
+  std::shared_ptr<ditto::TextEmbed> text;
+  std::vector<std::shared_ptr<Block>> blocks;
+  std::shared_ptr<ditto::FinalLayer> final_layer;
+};
+
+}  // namespace
+
+DITTO_MODEL_PLUGIN(DitText, "dit_text", "1.0.0", "Apache-2.0", "DiT with cross-attention to text (PixArt-alpha, NeMo)")

@@ -1,0 +1,341 @@
+// A diffusion transformer for video with attention in space and in time: NeMo's ST-DiT layer (spatial, full, cross,
+// temporal attention, MLP), and blocks that alternate, as Open-Sora's STDiT3 and Latte (X. Ma et al., 2024,
+// arXiv:2401.03048).
+//
+// Legend: B samples, C channels, F frames, T tokens here, D width, K head width, P patch side, Q frames of a patch.
+#include <ditto/ditto.h>
+#include <ditto/transformer.h>
+
+namespace {
+
+using ditto::AdaLn;
+using ditto::Batch;
+using ditto::Context;
+using ditto::Pattern;
+using ditto::Stream;
+using ditto::Unit;
+using torch::Tensor;
+
+enum class Part { spatial, full, cross, temporal, mlp };
+
+struct StDitOptions {
+  std::string preset, arrangement = "joint", cross = "auto", adaln = "zero", rotary = "none";
+  int64_t depth = 12, patch = 2, patch_frames = 1, mlp_ratio = 4;
+  ditto::AttentionOptions attention;
+  bool full = false;
+
+  void read(ditto::OptionReader& option) {
+    option("preset", preset, "a published size; the options below override its parts")
+        .one_of({"", "STDiT3-XL/2", "Latte-XL/2"});
+    set_preset();
+    option("arrangement", arrangement,
+           "of attention in a block: \"joint\" spatial, full, cross and temporal, as NeMo; \"alternating\" spatial in "
+           "even blocks and temporal in odd ones, each followed by cross")
+        .one_of({"joint", "alternating"});
+    option("depth", depth, "number of transformer blocks").at_least(1);
+    attention.read(option);
+    option("full", full, "joint: attention of all tokens of a sample, too");
+    option("cross", cross, "blocks with attention to text: \"auto\" is all where the data has text, and none else")
+        .one_of({"auto", "none", "spatial", "all"});
+    option(
+        "adaln", adaln,
+        "\"zero\": each block maps the condition to its modulations; \"single\": one map for all and a table a block")
+        .one_of({"zero", "single"});
+    option(
+        "rotary", rotary,
+        "\"none\": sine-cosine tables of places and frames; \"temporal\": the frames' by rotation instead, in temporal "
+        "and full attention; \"all\": no table, rotation in all self-attention")
+        .one_of({"none", "temporal", "all"});
+    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
+    option("patch_frames", patch_frames, "frames Q of a patch").at_least(1);
+    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").at_least(1);
+    check(option);
+  }
+
+  std::vector<Part> parts(int64_t block, bool has_text) const {
+    const bool odd = block % 2 == 1, joint = arrangement == "joint";
+    std::vector<Part> list;
+    if (joint || !odd) list.push_back(Part::spatial);
+    if (full) list.push_back(Part::full);
+    if (!joint && odd) list.push_back(Part::temporal);
+    if (has_text && (joint || !odd || cross != "spatial")) list.push_back(Part::cross);
+    if (joint) list.push_back(Part::temporal);
+    list.push_back(Part::mlp);
+    return list;
+  }
+  // That are modulated: all but cross.
+  int64_t sublayers() const { return arrangement == "joint" ? 3 + (full ? 1 : 0) : 2; }
+
+ private:
+  void set_preset() {
+    if (preset.empty()) return;
+    depth = 28, attention.width = 1152, attention.heads = 16, arrangement = "alternating";
+    if (preset == "STDiT3-XL/2")  // 28 pairs of blocks
+      depth = 56, attention.qk_norm = true, adaln = "single", rotary = "temporal", cross = "all";
+  }
+
+  void check(const ditto::OptionReader& option) const {
+    if (full && arrangement != "joint")
+      option.reject("full", "goes with arrangement = \"joint\", this is \"" + arrangement + "\"",
+                    "change one of the two");
+    if (arrangement == "alternating" && depth % 2 != 0)
+      option.reject("depth", "= " + std::to_string(depth) + " leaves a spatial block without its temporal one",
+                    "use an even number, or arrangement = \"joint\"");
+    if (cross == "spatial" && arrangement == "joint")
+      option.reject("cross", "= \"spatial\" goes with arrangement = \"alternating\"", "use \"all\" or \"none\"");
+    if (attention.width % 4 != 0)
+      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
+                    "the position tables need it");
+    if (const int64_t least = rotary == "all" ? 6 : 2;
+        rotary != "none" && (attention.head_width() % 2 != 0 || attention.head_width() < least))
+      option.reject("heads", "give heads of width " + std::to_string(attention.head_width()),
+                    "rotary = \"" + rotary + "\" needs an even width of at least " + std::to_string(least));
+  }
+};
+
+// Patches of Q frames of P x P pixels to tokens, and back. Tokens are frames x rows x columns.
+struct VideoPatches : ditto::Layer {
+  VideoPatches(int64_t channels, int64_t patch, int64_t frames, int64_t width)
+      : P(patch), Q(frames), map(linear("map", channels * Q * P * P, width)) {}
+
+  ditto::Grid grid(const Tensor& x_BCFHW) const {
+    const int64_t F = x_BCFHW.size(2), H = x_BCFHW.size(3), W = x_BCFHW.size(4);
+    if (F % Q != 0 || H % P != 0 || W % P != 0)
+      throw ditto::Error(ditto::ErrorKind::shape, "patches of video",
+                         std::to_string(F) + " frames of " + std::to_string(H) + " x " + std::to_string(W) +
+                             " are not made of patches of " + std::to_string(Q) + " frames of side " +
+                             std::to_string(P),
+                         "choose model.patch and model.patch_frames that divide them");
+    return {F / Q, H / P, W / P};
+  }
+
+  Tensor forward(const Tensor& x_BCFHW, Context& ctx) {
+    const auto g = grid(x_BCFHW);
+    const auto cut = x_BCFHW.unflatten(4, {g.columns, P}).unflatten(3, {g.rows, P}).unflatten(2, {g.frames, Q});
+    return map(cut.permute({0, 2, 4, 6, 1, 3, 5, 7}).flatten(4).flatten(1, 3), ctx);
+  }
+
+  // [B, T, Q*P*P*C'] with the channel fastest -> [B, C', F, H, W].
+  Tensor unpatchify(const Tensor& y, const ditto::Grid& g) const {
+    const auto cut = y.unflatten(2, {Q, P, P, -1}).unflatten(1, {g.frames, g.rows, g.columns});
+    return cut.permute({0, 7, 1, 4, 2, 5, 3, 6}).flatten(6).flatten(4, 5).flatten(2, 3);
+  }
+
+  int64_t P, Q;
+  ditto::Linear map;
+};
+
+struct Block : ditto::Layer {
+  Block(const StDitOptions& o, std::vector<Part> parts_, bool is_silent) : parts(std::move(parts_)), rotary(o.rotary) {
+    const auto kind = ditto::adaln(o.adaln);
+    const int64_t D = o.attention.width, hidden = o.mlp_ratio * D;
+    const auto zeros = ditto::Init::zeros();
+    const auto proj = is_silent ? zeros : ditto::Init::xavier(D, D);
+    modulation = register_module("modulation", std::make_shared<ditto::Modulation>(kind, D, o.sublayers()));
+    for (const Part part : parts) switch (part) {
+        case Part::spatial: spatial = self("spatial", o, proj); break;
+        case Part::full: full = self("full", o, proj); break;
+        case Part::temporal: temporal = self("temporal", o, proj); break;
+        // It has no gate: zero weights make it nothing at first.
+        case Part::cross:
+          cross = register_module("cross", std::make_shared<ditto::CrossAttention>(o.attention, zeros));
+          break;
+        case Part::mlp:
+          mlp = register_module(
+              "mlp", std::make_shared<ditto::Mlp>(D, hidden, is_silent ? zeros : ditto::Init::xavier(hidden, D)));
+      }
+  }
+
+  std::shared_ptr<ditto::SelfAttention> self(const char* name, const StDitOptions& o, ditto::Init proj) {
+    return register_module(name, std::make_shared<ditto::SelfAttention>(o.attention, proj));
+  }
+
+  // x <- x + gate * f(norm(x) * (1 + scale) + shift) for every part but cross: x <- x + cross(x).
+  Tensor forward(const Stream& s, Context& ctx) {
+    const auto rows = modulation->forward(s, ctx);
+    auto row = rows.begin();
+    auto x_BTD = s.x_BTD;
+    for (const Part part : parts) {
+      if (part == Part::cross) {
+        x_BTD = x_BTD + cross->forward(x_BTD, s, ctx);
+        continue;
+      }
+      const auto y = run(part, ctx.ops.norm_modulate(x_BTD, row->shift, row->scale, s), s, ctx);
+      x_BTD = ctx.ops.gated_residual(x_BTD, row->gate, y, s);
+      ++row;
+    }
+    return x_BTD;
+  }
+
+  Tensor run(Part part, const Tensor& h, const Stream& s, Context& ctx) {
+    switch (part) {
+      case Part::spatial:
+        return spatial->forward(h, Pattern::spatial, rotary == "all" ? s.rotary_TK : Tensor(), s, ctx);
+      case Part::full: return full->forward(h, Pattern::full, s.rotary_TK, s, ctx);
+      case Part::temporal: return temporal->forward(h, Pattern::temporal, s.rotary_TK, s, ctx);
+      default: return mlp->forward(h, ctx);
+    }
+  }
+
+  double multiply_adds(const ditto::Grid& g, double text_tokens) const {
+    const auto T = static_cast<double>(g.tokens()), F = static_cast<double>(g.frames);
+    return (spatial ? spatial->multiply_adds(T, T / F) : 0) + (full ? full->multiply_adds(T, T) : 0) +
+           (temporal ? temporal->multiply_adds(T, F) : 0) + (cross ? cross->multiply_adds(T, text_tokens) : 0) +
+           mlp->multiply_adds(T);
+  }
+
+  std::vector<Part> parts;
+  std::string rotary;
+  std::shared_ptr<ditto::Modulation> modulation;
+  std::shared_ptr<ditto::SelfAttention> spatial, full, temporal;
+  std::shared_ptr<ditto::CrossAttention> cross;
+  std::shared_ptr<ditto::Mlp> mlp;
+};
+
+// Frames' sine-cosine positions, [F, D], each as all sines and then all cosines.
+Tensor frame_positions(int64_t frames, int64_t width) {
+  const auto frequency =
+      torch::pow(10000.0, -torch::arange(width / 2, torch::kDouble) / (static_cast<double>(width) / 2));
+  const auto angle = torch::arange(frames, torch::kDouble).unsqueeze(1) * frequency;
+  return torch::cat({angle.sin(), angle.cos()}, -1);
+}
+
+// Rotary angles by frame alone, [T, K].
+Tensor frame_angles(const ditto::Grid& grid, int64_t head_width) {
+  const auto pairs = torch::arange(head_width / 2, torch::kDouble) / (static_cast<double>(head_width) / 2);
+  const auto half = torch::arange(grid.frames, torch::kDouble).unsqueeze(1) * torch::pow(10000.0, -pairs);
+  return torch::cat({half, half}, -1).repeat_interleave(grid.rows * grid.columns, 0).to(torch::kFloat);
+}
+
+// Its conditions are time and text, or, where it attends to no text and the data has classes, time and label.
+struct StDit final : ditto::Model {
+  using Options = StDitOptions;
+
+  StDit(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
+    check(o, spec);
+    const int64_t D = o.attention.width;
+    const AdaLn kind = ditto::adaln(o.adaln);
+    const bool has_text = spec.text_width > 0 && o.cross != "none";
+    patches = add<VideoPatches>(Unit::tokens, "patches", spec.x[0], o.patch, o.patch_frames, D);
+    time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
+    if (has_text)
+      text = add<ditto::TextEmbed>(Unit::condition, "text", spec.text_width, D);
+    else if (spec.classes > 0)
+      label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, D);
+    if (kind == AdaLn::single)
+      modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", D, o.sublayers());
+    for (int64_t i = 0; i < o.depth; ++i) {
+      // STDiT3 begins as a model of pictures: its temporal blocks add nothing at first.
+      const bool is_silent = kind == AdaLn::single && o.arrangement == "alternating" && i % 2 == 1;
+      blocks.push_back(add_block<Block>(i, o, o.parts(i, has_text), is_silent));
+    }
+    const int64_t out = o.patch_frames * o.patch * o.patch * spec.out_channels;
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, D, out);
+  }
+
+  ditto::Conditioning condition(const Batch& in, Context& ctx) override {
+    ditto::Conditioning c;
+    c.cond_BD = time->forward(in.at("t"), ctx);
+    if (label) c.cond_BD = c.cond_BD + label->forward(in.at("label"), ctx);
+    if (modulation) c.cond_BD = modulation->forward(c.cond_BD, ctx);
+    if (text) text->forward(in, c, ctx);
+    return c;
+  }
+
+  Stream tokens(const Batch& in, Context& ctx) override {
+    const int64_t D = options.attention.width;
+    Stream s;
+    s.grid = patches->grid(in.at("x"));
+    s.x_BTD = patches->forward(in.at("x"), ctx);
+    if (options.rotary == "all") return s;
+    auto positions = ditto::sincos_positions({1, s.grid.rows, s.grid.columns}, D).unsqueeze(0);
+    if (options.rotary == "none") positions = positions + frame_positions(s.grid.frames, D).unsqueeze(1);
+    s.x_BTD = s.x_BTD + positions.expand({s.grid.frames, -1, -1}).flatten(0, 1).to(ctx.options());
+    return s;
+  }
+
+  void constants(const Batch&, Stream& s, Context& ctx) override {
+    const int64_t K = options.attention.head_width();
+    if (options.rotary == "all") s.rotary_TK = ditto::rotary_angles(s.grid, K).to(ctx.device);
+    if (options.rotary == "temporal") s.rotary_TK = frame_angles(s.grid, K).to(ctx.device);
+  }
+
+  int64_t depth() const override { return options.depth; }
+
+  Stream run_block(int64_t i, Stream s, Context& ctx) override {
+    s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
+    return s;
+  }
+
+  Tensor head(const Stream& s, Context& ctx) override {
+    return patches->unpatchify(final_layer->forward(s, ctx), s.grid);
+  }
+
+  bool token_local() const override { return true; }
+
+  std::vector<ditto::TensorSpec> spec() const override {
+    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy video"},
+                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    if (text)
+      for (auto& input : text->spec()) inputs.push_back(std::move(input));
+    if (label)
+      inputs.push_back(
+          {"label", torch::kLong, {}, "0 to " + std::to_string(spec_.classes) + ", the last is the null class"});
+    return inputs;
+  }
+
+  Batch without_condition(Batch in, const Tensor& which_B) const override {
+    if (text) return ditto::TextEmbed::without_text(std::move(in), which_B);
+    if (label)
+      in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
+    return in;
+  }
+
+  double flops(const Batch& in) const override {
+    const auto D = static_cast<double>(options.attention.width), L = static_cast<double>(options.depth);
+    const auto grid = patches->grid(in.at("x"));
+    const auto T = static_cast<double>(grid.tokens()), S = text ? static_cast<double>(in.at("text").size(1)) : 0;
+    const auto pixels = static_cast<double>(options.patch_frames * options.patch * options.patch);
+    double sum = 3 * static_cast<double>(options.sublayers()) * D * D * (modulation ? 1 : L);
+    for (const auto& block : blocks) sum += block->multiply_adds(grid, S);
+    sum += T * D * pixels * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + D * D;
+    sum += (modulation ? 0 : 2 * D * D) + (text ? text->multiply_adds(S) : 0);
+    return 2 * static_cast<double>(in.at("x").size(0)) * sum;
+  }
+
+ private:
+  static void check(const Options& o, const ditto::ModelSpec& spec) {
+    if (spec.x.size() != 4)
+      throw ditto::Error(ditto::ErrorKind::config, "model \"st_dit\"",
+                         "takes video [C, F, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "choose a model for pictures, or data with frames (one is enough)");
+    if (spec.text_width == 0 && (o.cross == "spatial" || o.cross == "all"))
+      throw ditto::Error(ditto::ErrorKind::config, "model.cross",
+                         "= \"" + o.cross + "\" attends to text, the data has none",
+                         "choose data with text, or cross = \"none\"");
+    if (spec.x[1] % o.patch_frames != 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model.patch_frames",
+                         std::to_string(o.patch_frames) + " does not divide " + std::to_string(spec.x[1]) + " frames",
+                         "choose a number that does");
+    if (spec.x[2] % o.patch != 0 || spec.x[3] % o.patch != 0)
+      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
+                         std::to_string(o.patch) + " does not divide frames of " + std::to_string(spec.x[2]) + " x " +
+                             std::to_string(spec.x[3]),
+                         "choose a patch that divides both sides");
+  }
+
+  Options options;
+  ditto::ModelSpec spec_;
+  std::shared_ptr<VideoPatches> patches;
+  std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::LabelEmbed> label;
+  std::shared_ptr<ditto::TextEmbed> text;
+  std::shared_ptr<ditto::SharedModulation> modulation;  // adaLN-single's
+  std::vector<std::shared_ptr<Block>> blocks;
+  std::shared_ptr<ditto::FinalLayer> final_layer;
+};
+
+}  // namespace
+
+DITTO_MODEL_PLUGIN(StDit, "st_dit", "1.0.0", "Apache-2.0",
+                   "video with spatial, temporal, full and cross attention (STDiT3, Latte, NeMo ST-DiT)")

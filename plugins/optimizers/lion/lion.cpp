@@ -1,0 +1,52 @@
+// Lion: X. Chen et al., "Symbolic discovery of optimization algorithms", 2023 (arXiv:2302.06675), algorithm 2.
+#include <ditto/ditto.h>
+
+namespace {
+
+using torch::Tensor;
+
+struct LionOptions {
+  double beta1 = 0.9, beta2 = 0.99, weight_decay = 0.0;
+  bool decay_vectors = true;
+
+  void read(ditto::OptionReader& option) {
+    option("beta1", beta1, "share of the moment in the direction of a step").between(0, 1);
+    option("beta2", beta2, "decay of the moment").between(0, 1);
+    option("weight_decay", weight_decay, "decoupled: weights lose lr * weight_decay of themselves a step").at_least(0);
+    option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+  }
+};
+
+// Every operation here rounds once, wherever a number stands in its tensor: a slice moves as the whole does.
+struct Lion final : ditto::Optimizer {
+  using Options = LionOptions;
+
+  Lion(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters) {
+    for (const auto& p : parameters) exp_avg.push_back(torch::zeros_like(p.tensor.detach()));
+  }
+
+  void step(double lr) override {
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& p = parameters[i];
+      const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
+      if (!grad.defined()) continue;
+      const Tensor direction = exp_avg[i] * options.beta1 + grad * (1 - options.beta1);
+      if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
+      weight.sub_(direction.sign() * lr);
+      exp_avg[i].mul_(options.beta2).add_(grad * (1 - options.beta2));
+    }
+  }
+
+  std::map<std::string, ditto::OptimizerState> state() override { return {{"exp_avg", {exp_avg}}}; }
+  std::map<std::string, int64_t> counters() const override { return {}; }
+  void set_counters(const std::map<std::string, int64_t>&) override {}
+
+  Options options;
+  std::vector<ditto::OptimizedParameter> parameters;
+  std::vector<Tensor> exp_avg;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Optimizer, Lion, "lion", "1.0.0", "Apache-2.0", "steps of the sign of a moment; half of AdamW's state")

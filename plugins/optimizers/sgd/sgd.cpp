@@ -1,0 +1,63 @@
+// Stochastic gradient descent with momentum: B. Polyak, 1964; Y. Nesterov's form as I. Sutskever et al., "On the
+// importance of initialization and momentum in deep learning", 2013, write it. Weight decay is part of the gradient.
+#include <ditto/ditto.h>
+
+namespace {
+
+using torch::Tensor;
+
+struct SgdOptions {
+  double momentum = 0.9, weight_decay = 0.0;
+  bool nesterov = false, decay_vectors = true;
+
+  void read(ditto::OptionReader& option) {
+    option("momentum", momentum, "share of the last steps' direction that is kept; 0: none, and no state")
+        .between(0, 1);
+    option("nesterov", nesterov, "look ahead along the direction");
+    option("weight_decay", weight_decay, "weights times this are added to the gradient").at_least(0);
+    option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    if (nesterov && momentum == 0)
+      option.reject("nesterov", "looks ahead along the momentum, and momentum = 0", "set momentum, or leave it out");
+  }
+};
+
+// Every operation here rounds once, wherever a number stands in its tensor: a slice moves as the whole does.
+struct Sgd final : ditto::Optimizer {
+  using Options = SgdOptions;
+
+  Sgd(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters) {
+    if (options.momentum == 0) return;
+    for (const auto& p : parameters) momentum.push_back(torch::zeros_like(p.tensor.detach()));
+  }
+
+  void step(double lr) override {
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& p = parameters[i];
+      if (!p.tensor.grad().defined()) continue;
+      Tensor direction = p.tensor.grad().detach();
+      const bool decayed = options.weight_decay > 0 && (options.decay_vectors || p.full_shape.size() > 1);
+      if (decayed) direction = p.tensor.detach() * options.weight_decay + direction;
+      if (options.momentum > 0) {
+        momentum[i].mul_(options.momentum).add_(direction);
+        direction = options.nesterov ? momentum[i] * options.momentum + direction : momentum[i];
+      }
+      p.tensor.detach().sub_(direction * lr);
+    }
+  }
+
+  std::map<std::string, ditto::OptimizerState> state() override {
+    if (options.momentum == 0) return {};
+    return {{"momentum", {momentum}}};
+  }
+  std::map<std::string, int64_t> counters() const override { return {}; }
+  void set_counters(const std::map<std::string, int64_t>&) override {}
+
+  Options options;
+  std::vector<ditto::OptimizedParameter> parameters;
+  std::vector<Tensor> momentum;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Optimizer, Sgd, "sgd", "1.0.0", "Apache-2.0", "gradient descent with momentum, plain or Nesterov's")

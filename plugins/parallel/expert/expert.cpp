@@ -1,0 +1,129 @@
+// Expert parallelism: the experts of a layer dealt out along the axis, tokens sent to them and their results brought
+// back, by all-to-all (D. Lepikhin et al., 2020, arXiv:2006.16668). Ranks along the axis have micro-batches of their
+// own. No token is dropped, and none is padded.
+#include <algorithm>
+#include <numeric>
+#include <set>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+#include <ditto/parallel.h>
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+using Counts = std::vector<int64_t>;
+
+int64_t sum(const Counts& counts) { return std::accumulate(counts.begin(), counts.end(), int64_t{0}); }
+
+std::string divisors(int64_t count) {
+  std::string text;
+  for (int64_t degree = 1; degree <= count; ++degree)
+    if (count % degree == 0) text += (text.empty() ? "" : ", ") + std::to_string(degree);
+  return text;
+}
+
+// Rows that `table` counts by rank and, for each, by expert: how many are whose.
+struct Arrival {
+  Counts of_rank, of_expert;
+  Tensor by_expert, by_rank;  // the rows' order by expert and, of one expert, by rank; and the way back
+
+  Arrival(const Counts& table, int64_t ranks, const torch::Device& device) {
+    const auto experts = static_cast<int64_t>(table.size()) / ranks;
+    const auto count = [&](int64_t rank, int64_t expert) {
+      return table[static_cast<size_t>(rank * experts + expert)];
+    };
+    Counts starts;  // along the table, which is how the rows come
+    std::exclusive_scan(table.begin(), table.end(), std::back_inserter(starts), int64_t{0});
+    of_rank.resize(static_cast<size_t>(ranks));
+    of_expert.resize(static_cast<size_t>(experts));
+    Tensors runs;
+    for (int64_t expert = 0; expert < experts; ++expert)
+      for (int64_t rank = 0; rank < ranks; ++rank) {
+        const int64_t rows = count(rank, expert), start = starts[static_cast<size_t>(rank * experts + expert)];
+        of_rank[static_cast<size_t>(rank)] += rows;
+        of_expert[static_cast<size_t>(expert)] += rows;
+        runs.push_back(torch::arange(start, start + rows, torch::kLong));
+      }
+    const auto order = torch::cat(runs);
+    by_expert = order.to(device);
+    by_rank = torch::argsort(order).to(device);
+  }
+};
+
+class ExpertParallel final : public ParallelStrategy {
+ public:
+  using Options = NoOptions;
+  ExpertParallel(const Options&, const Needs& needs) : mesh_(*needs.mesh), group_(mesh_.group(Axis::expert)) {}
+
+  std::optional<Axis> axis() const override { return Axis::expert; }
+
+  void shard(Layout& layout) override {
+    refuse_without_experts(layout);
+    for (const auto& entry : layout.entries)
+      if (entry.experts) check(entry);
+    for (auto& entry : layout.entries) {
+      if (!entry.experts) continue;
+      Cut piece{0, {entry.full_shape[0]}, group_.rank(), group_.size()};
+      entry.tensor.set_data(cut(entry.tensor, piece));
+      entry.cuts[Axis::expert] = std::move(piece);
+      entry.experts->dispatch = [this](const Tensor& x_RD, const Counts& counts, const ExpertsModule::Rows& run) {
+        return dispatch(x_RD, counts, run);
+      };
+    }
+  }
+
+  // Every forward and backward exchanges rows.
+  bool in_step() const override { return true; }
+
+ private:
+  // A stage of a pipeline may have none, if another has.
+  void refuse_without_experts(const Layout& layout) const {
+    const int64_t here = std::any_of(layout.entries.begin(), layout.entries.end(),
+                                     [](const LayoutEntry& entry) { return entry.experts != nullptr; });
+    const auto all = mesh_.group(Axis::pipeline).all_reduce(torch::tensor({here}, torch::kLong));
+    if (all.item<int64_t>() == 0)
+      throw Error(ErrorKind::config, "parallel.expert",
+                  "= " + std::to_string(group_.size()) + ", but the model has no experts",
+                  "set parallel.expert = 1, or choose a model with experts");
+  }
+
+  void check(const LayoutEntry& entry) const {
+    const int64_t experts = entry.full_shape[0];
+    if (experts % group_.size() != 0)
+      throw Error(ErrorKind::config, "parallel.expert",
+                  std::to_string(group_.size()) + " does not divide the " + std::to_string(experts) + " experts of \"" +
+                      entry.name.substr(0, entry.name.rfind('.')) + "\"",
+                  "for this layer use one of " + divisors(experts));
+  }
+
+  // Rows go to the ranks of their experts, and results come back to where they were.
+  Tensor dispatch(const Tensor& x_RD, const Counts& counts, const ExpertsModule::Rows& run) const {
+    const int64_t ranks = group_.size(), experts = static_cast<int64_t>(counts.size()) / ranks;
+    Counts send;
+    for (auto at = counts.begin(); at != counts.end(); at += experts) send.push_back(sum({at, at + experts}));
+    const Arrival arrival(exchange_counts(counts, x_RD.device()), ranks, x_RD.device());
+    const auto arrived = transposed::exchange(x_RD, group_, send, arrival.of_rank);
+    const auto done = run(arrived.index_select(0, arrival.by_expert), arrival.of_expert);
+    return transposed::exchange(done.index_select(0, arrival.by_rank), group_, arrival.of_rank, send);
+  }
+
+  // How many rows each rank sends to each of the experts that are here.
+  Counts exchange_counts(const Counts& counts, const torch::Device& device) const {
+    const Counts even(static_cast<size_t>(group_.size()), static_cast<int64_t>(counts.size()) / group_.size());
+    const auto mine = torch::tensor(counts, torch::kLong).to(device);
+    const auto table = group_.begin_exchange(mine, even, even, "exchange_counts")().cpu();
+    return {table.data_ptr<int64_t>(), table.data_ptr<int64_t>() + table.numel()};
+  }
+
+  const Mesh& mesh_;
+  const Group& group_;
+};
+
+}  // namespace
+}  // namespace ditto
+
+DITTO_PLUGIN(ParallelStrategy, ditto::ExpertParallel, "expert", "1.0.0", "Apache-2.0",
+             "experts dealt out; tokens sent to them and back")

@@ -1,0 +1,228 @@
+// Context parallelism by FastSeq (OpenDiT): an attention sub-layer gathers its input tokens, maps them with the rows of
+// its weight that belong to this rank's heads, attends over all tokens, and trades tokens for heads before its last
+// map: one all-gather and one all-to-all a layer. While tokens arrive, those that are here are mapped; backward, while
+// their gradients leave, the weight's is computed.
+//
+// Legend: B samples, T tokens, D width, H outputs for this rank's heads.
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+#include <ditto/token_cut.h>
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The other ranks' tokens, under way.
+struct Arrival : torch::CustomClassHolder {
+  const Group* group;
+  std::vector<int64_t> lengths;
+  Tensor x_BTD;                    // this rank's
+  std::function<Tensor()> others;  // -> [B, T of the others, D], in the order of ranks
+
+  int64_t here() const { return lengths[static_cast<size_t>(group->rank())]; }
+  std::vector<int64_t> of_others() const {
+    auto list = lengths;
+    list[static_cast<size_t>(group->rank())] = 0;
+    return list;
+  }
+
+  // A gather has parts of one length: the longest.
+  void begin(const Tensor& x) {
+    if (x.size(1) != here())
+      throw Error(ErrorKind::shape, "attention unit",
+                  "of " + std::to_string(x.size(1)) + " tokens, where the cut leaves " + std::to_string(here()),
+                  "an attention unit takes the tokens of the stream, all of them and no others");
+    x_BTD = x;
+    const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
+    const auto padded = torch::constant_pad_nd(x.detach(), {0, 0, 0, longest - here()}).contiguous();
+    auto arrival = group->begin_all_gather(padded.view(-1));
+    others = [arrival, lengths = of_others(), shape = padded.sizes().vec()] {
+      const auto all = arrival().view({-1, shape[0], shape[1], shape[2]});
+      Tensors parts;
+      for (size_t i = 0; i < lengths.size(); ++i)
+        parts.push_back(all[static_cast<int64_t>(i)].narrow(1, 0, lengths[i]));
+      return torch::cat(parts, 1);
+    };
+  }
+};
+
+// The others' tokens times this rank's rows of the weight; the gather's transpose is the sum of what the ranks made of
+// a rank's tokens.
+struct MapOthers : torch::autograd::Function<MapOthers> {
+  static Tensor forward(AutogradContext* ctx, const Tensor&, const Tensor& weight_HD, const Tensor& bias_H,
+                        const c10::intrusive_ptr<Arrival>& arrival) {
+    const auto x_BTD = arrival->others();
+    ctx->saved_data["arrival"] = c10::IValue::make_capsule(arrival);
+    ctx->save_for_backward({x_BTD, weight_HD});
+    return torch::linear(x_BTD, weight_HD, bias_H);
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grad) {
+    const auto arrival = c10::static_intrusive_pointer_cast<Arrival>(ctx->saved_data["arrival"].toCapsule());
+    const auto saved = ctx->get_saved_variables();
+    const auto shares = begin_return(*arrival, torch::matmul(grad[0], saved[1]));
+    const auto grad_RH = grad[0].flatten(0, 1);
+    const auto of_weight = torch::matmul(grad_RH.t(), saved[0].flatten(0, 1)), of_bias = grad_RH.sum(0);
+    const auto parts = shares();
+    auto sum = parts[0].clone();
+    for (int64_t i = 1; i < parts.size(0); ++i) sum.add_(parts[i]);
+    return {sum, of_weight, of_bias, Tensor()};
+  }
+
+  // Sends each rank the gradient of its tokens; what comes is [other ranks, B, T here, D].
+  static std::function<Tensor()> begin_return(const Arrival& arrival, const Tensor& grad_BTD) {
+    const auto lengths = arrival.of_others();
+    const int64_t B = grad_BTD.size(0), D = grad_BTD.size(2);
+    std::vector<int64_t> send, receive(lengths.size(), B * arrival.here() * D);
+    receive[static_cast<size_t>(arrival.group->rank())] = 0;
+    Tensors parts;
+    for (const auto& part : grad_BTD.split_with_sizes(lengths, 1)) {
+      parts.push_back(part.reshape(-1));
+      send.push_back(part.numel());
+    }
+    auto pending = arrival.group->begin_exchange(torch::cat(parts), send, receive, "reduce_scatter");
+    return [pending, shape = std::vector<int64_t>{-1, B, arrival.here(), D}] { return pending().view(shape); };
+  }
+};
+
+// The sub-layer's two maps as they are while one unit runs.
+class Borrowed {
+ public:
+  Borrowed(LinearModule& heads, LinearModule& rows)
+      : heads_(heads),
+        rows_(rows),
+        weight_(heads.weight),
+        bias_(heads.bias),
+        before_(heads.before),
+        after_(heads.after),
+        rows_before_(rows.before) {}
+  ~Borrowed() {
+    heads_.weight = weight_, heads_.bias = bias_;
+    heads_.before = before_, heads_.after = after_;
+    rows_.before = rows_before_;
+  }
+  Borrowed(const Borrowed&) = delete;
+  Borrowed& operator=(const Borrowed&) = delete;
+
+ private:
+  LinearModule &heads_, &rows_;
+  Parameter weight_, bias_;
+  LinearModule::Exchange before_, after_, rows_before_;
+};
+
+class FastSeq final : public ParallelStrategy {
+ public:
+  using Options = NoOptions;
+  FastSeq(const Options&, const Needs& needs)
+      : mesh_(*needs.mesh), cut_(needs), parameters_(std::make_shared<OpTable>(), Random(0)) {
+    parameters_.compute = needs.compute;
+  }
+
+  std::optional<Axis> axis() const override { return Axis::context; }
+
+  void shard(Layout& layout) override { check_heads(layout, mesh_, DealtHeads::all); }
+
+  // Micro-batches of different lengths may be under way at once, and run again in backward.
+  UnitRun wrap_unit(UnitRun run) override {
+    return [this, run = std::move(run)](const Unit& unit, UnitCall& call) {
+      if (unit.kind == Unit::Kind::block) lengths_ = cut_.lengths(call.stream.grid, call.stream.packing);
+      run(unit, call);
+    };
+  }
+
+  Context::UnitRunner wrap_attention_unit(Context::UnitRunner run_unit) override {
+    return [this, run_unit](Linear& heads, Linear& rows, const Tensor& x,
+                            const std::function<Tensor(const Tensor&)>& run) {
+      const Borrowed borrowed(*heads, *rows);
+      gather_before(*heads);
+      trade_before(*rows);
+      return run_unit(heads, rows, x, run);
+    };
+  }
+
+  // Inside of a unit all tokens are here. Keys of text come with all heads: a unit's queries have their share.
+  AttentionOp wrap_attention(AttentionOp op) override {
+    op.run = [this, inner = op.run](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
+      if (shape.pattern == Pattern::cross) {
+        const int64_t heads = q.size(2), first = cut_.group().rank() * heads;
+        if (k.size(2) == heads) return inner(q, k, v, shape);
+        return inner(q, k.narrow(2, first, heads), v.narrow(2, first, heads), shape);
+      }
+      if (q.size(1) == cut_.lengths(shape.grid, shape.packing)[static_cast<size_t>(cut_.group().rank())])
+        throw Error(ErrorKind::config, "parallel.context_plugin",
+                    "\"fastseq\" exchanges tokens around whole attention units, and this model's attention is in none",
+                    "use \"ring\" or \"ulysses\"");
+      return inner(q, k, v, shape);
+    };
+    return op;
+  }
+
+  TokenGather wrap_token_gather(TokenGather gather) override {
+    return [this, gather](const Tensor& x, const Stream& stream) { return cut_.gather(gather(x, stream), stream); };
+  }
+  void split(Stream& stream) override { cut_.split(stream, TokenCut::Constants::whole); }
+  void join(Stream& stream) override { cut_.join(stream); }
+
+ private:
+  // For as long as a Borrowed lives, the layer maps all tokens to this rank's heads.
+  void gather_before(LinearModule& heads) {
+    const auto own = own_rows(heads);
+    const auto weight_HD = heads.weight(parameters_).index_select(0, own);
+    const auto bias_H = heads.bias(parameters_).index_select(0, own);
+    const auto arrival = c10::make_intrusive<Arrival>();
+    arrival->group = &cut_.group();
+    arrival->lengths = lengths_;
+    heads.weight = Parameter(weight_HD, heads.weight.init());
+    heads.bias = Parameter(bias_H, heads.bias.init());
+    heads.before = [arrival, inner = heads.before, dtype = parameters_.compute](const Tensor& x) {
+      arrival->begin((inner ? inner(x) : x).to(dtype));
+      return arrival->x_BTD;
+    };
+    heads.after = [arrival, weight_HD, bias_H](const Tensor& own_BTH) {
+      const auto others_BTH = MapOthers::apply(std::exchange(arrival->x_BTD, {}), weight_HD, bias_H, arrival);
+      int64_t before = 0;
+      for (int i = 0; i < arrival->group->rank(); ++i) before += arrival->lengths[static_cast<size_t>(i)];
+      const auto parts = others_BTH.split_with_sizes({before, others_BTH.size(1) - before}, 1);
+      return torch::cat({parts[0], own_BTH, parts[1]}, 1);
+    };
+  }
+
+  // The rows of a weight that make this rank's heads: its share of each of the parts a tensor cut has left.
+  Tensor own_rows(const LinearModule& heads) const {
+    const auto& group = cut_.group();
+    Tensors rows;
+    int64_t start = 0;
+    for (const int64_t part : heads.split.parts) {
+      const int64_t here = part / mesh_.size(Axis::tensor), share = here / group.size();
+      rows.push_back(torch::arange(start + group.rank() * share, start + (group.rank() + 1) * share));
+      start += here;
+    }
+    return torch::cat(rows).to(heads.weight.leaf().device());
+  }
+
+  // All tokens of this rank's heads for this rank's tokens of all heads.
+  void trade_before(LinearModule& rows) const {
+    rows.before = [group = &cut_.group(), lengths = lengths_, inner = rows.before](const Tensor& y_BTH) {
+      const std::vector<int64_t> widths(lengths.size(), y_BTH.size(2));
+      const auto y = transposed::all_to_all(y_BTH, *group, 1, lengths, 2, widths);
+      return inner ? inner(y) : y;
+    };
+  }
+
+  const Mesh& mesh_;
+  TokenCut cut_;
+  Context parameters_;            // what weights are asked for with
+  std::vector<int64_t> lengths_;  // of the ranks' slices, in the block that runs
+};
+
+}  // namespace
+}  // namespace ditto
+
+DITTO_PLUGIN(ParallelStrategy, ditto::FastSeq, "fastseq", "1.0.0", "Apache-2.0",
+             "tokens cut; gathered around attention units, each rank with its heads")

@@ -1,0 +1,89 @@
+#include "channel.h"
+
+#include <thread>
+
+#include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <ditto/error.h>
+#include <ditto/waiting.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+std::string text(const char* verb, const Tensor& tensor, int peer) {
+  return std::string(verb) + " stage " + std::to_string(peer) + " of " + c10::toString(tensor.scalar_type()) + " " +
+         c10::str(tensor.sizes());
+}
+
+// What the library throws comes out as Error(distributed) that names the group and the call.
+template <class Call>
+auto guarded(const Group& group, const std::string& doing, Call call) {
+  try {
+    return call();
+  } catch (const std::exception& error) {
+    const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    const std::string all = torch_error ? torch_error->what_without_backtrace() : error.what();
+    throw Error(
+        ErrorKind::distributed,
+        "rank " + std::to_string(group.rank()) + " of " + std::to_string(group.size()) + " along " + group.label(),
+        doing + " failed: " + all.substr(0, all.find('\n')), "a peer stopped or hangs: its own last message says why");
+  }
+}
+
+// A watchdog tells by it who waits for a peer.
+void wait(const Group& group, const std::string& doing, c10d::Work& work) {
+  struct Waiting {
+    Waiting() { ++peer_calls().begun; }
+    ~Waiting() { ++peer_calls().done; }
+  } const waiting;
+  guarded(group, doing, [&] { return work.wait(); });
+}
+
+}  // namespace
+
+void StageChannel::send(const Tensor& tensor, int to, int tag, const char* op) {
+  if (tensor.numel() == 0) return;  // whoever receives it knows its shape
+  torch::NoGradGuard no_grad;
+  const auto doing = text("the send to", tensor, to);
+  std::vector<Tensor> list{tensor.detach().contiguous()};
+  traffic_.add(group_.label(), op, static_cast<int64_t>(list[0].nbytes()));
+  auto work = guarded(group_, doing, [&] { return group_.transport()->send(list, to, tag); });
+  sending_.push_back({std::move(work), list[0], doing});
+}
+
+void StageChannel::receive(Tensor& into, int from, int tag) {
+  if (into.numel() == 0) return;
+  torch::NoGradGuard no_grad;
+  const auto due = std::chrono::steady_clock::now() + traffic_.delay;
+  const auto doing = text("the receive from", into, from);
+  std::vector<Tensor> list{into};
+  const auto work = guarded(group_, doing, [&] { return group_.transport()->recv(list, from, tag); });
+  wait(group_, doing, *work);
+  if (traffic_.delay.count() > 0) std::this_thread::sleep_until(due);
+}
+
+void StageChannel::send_numbers(const std::vector<int64_t>& numbers, torch::Device device, int to, int tag) {
+  send(torch::tensor({static_cast<int64_t>(numbers.size())}, torch::kLong).to(device), to, tag, "send_header");
+  send(torch::tensor(numbers, torch::kLong).to(device), to, tag, "send_header");
+}
+
+std::vector<int64_t> StageChannel::receive_numbers(torch::Device device, int from, int tag) {
+  const auto options = torch::TensorOptions(torch::kLong).device(device);
+  auto length = torch::empty({1}, options);
+  receive(length, from, tag);
+  auto numbers = torch::empty({length.item<int64_t>()}, options);
+  receive(numbers, from, tag);
+  const auto here = numbers.to(torch::kCPU);
+  return {here.data_ptr<int64_t>(), here.data_ptr<int64_t>() + here.numel()};
+}
+
+void StageChannel::finish() {
+  for (auto& sending : sending_) wait(group_, sending.doing, *sending.work);
+  sending_.clear();
+}
+
+}  // namespace ditto

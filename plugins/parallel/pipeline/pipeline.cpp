@@ -1,0 +1,312 @@
+// Pipeline parallelism: each rank holds some of the blocks, and micro-batches pass through the ranks (1F1B and
+// interleaved: schedule.h).
+//
+// A chunk is a run of consecutive blocks on one rank; chunk c of rank r is stage c * ranks + r of ranks *
+// virtual_stages. The first stage also runs condition and tokens, the last one the head. What blocks change goes from
+// stage to stage with its gradient coming back, and so does the conditioning: each gradient is then added up in the
+// order in which one rank adds it, to the last bit. Conditioning may instead be computed on every rank ("replicated").
+#include <map>
+#include <memory>
+#include <set>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+#include <ditto/parallel.h>
+#include <ditto/parcel.h>
+
+#include "channel.h"
+#include "schedule.h"
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+
+constexpr int64_t kMostDims = 8;  // of a prediction
+
+struct PipelineOptions {
+  int64_t virtual_stages = 1;
+  std::string pipeline_conditioning = "carried";
+  void read(OptionReader& option) {
+    option("virtual_stages", virtual_stages, "runs of blocks a pipeline rank has; more: smaller bubbles, more sends")
+        .at_least(1);
+    option("pipeline_conditioning", pipeline_conditioning,
+           "carried: made on the first stage and sent along, the bits of one rank; replicated: made on every rank")
+        .one_of({"carried", "replicated"});
+    if (pipeline_conditioning == "replicated" && virtual_stages > 1)
+      option.reject("pipeline_conditioning",
+                    "= \"replicated\" does not go with parallel.virtual_stages = " + std::to_string(virtual_stages) +
+                        ": a rank would make a micro-batch's conditioning several times",
+                    "use \"carried\", or virtual_stages = 1");
+  }
+};
+
+class Pipeline final : public ParallelStrategy {
+ public:
+  using Options = PipelineOptions;
+  Pipeline(const Options& options, const Needs& needs)
+      : mesh_(*needs.mesh),
+        group_(mesh_.group(Axis::pipeline)),
+        channel_(group_, mesh_.traffic()),
+        chunks_(options.virtual_stages),
+        stages_(group_.size() * chunks_),
+        depth_(needs.depth),
+        replicates_(options.pipeline_conditioning == "replicated"),
+        keeps_rounds_apart_(chunks_ > 1 && needs.deterministic && mesh_.data_ranks() > 1) {
+    if (stages_ <= depth_) return;
+    const auto count = [](int64_t n, const char* of) { return std::to_string(n) + " " + of; };
+    throw Error(ErrorKind::config, "parallel.pipeline",
+                count(group_.size(), "ranks") + " x " + count(chunks_, "virtual_stages") + " = " +
+                    count(stages_, "stages") + " are more than the model's " + count(depth_, "blocks"),
+                "lower parallel.pipeline or parallel.virtual_stages");
+  }
+
+  std::optional<Axis> axis() const override { return Axis::pipeline; }
+
+  void claim(Layout& layout) override {
+    layout_ = &layout;
+    std::vector<LayoutEntry> mine;
+    for (auto& entry : layout.entries) {
+      if (!is_mine(entry.unit)) {
+        free_storage(entry.parameter.leaf());
+        continue;
+      }
+      if (!is_everywhere(entry.unit)) entry.absent.insert(Axis::pipeline);
+      mine.push_back(std::move(entry));
+    }
+    layout.entries = std::move(mine);
+  }
+
+  // Where conditioning is replicated, stages after the first run `begin` too, without its tokens: those have come.
+  UnitRun wrap_unit(UnitRun run) override {
+    if (!replicates_) return run;
+    return [this, run](const Unit& unit, UnitCall& call) {
+      if (unit.kind == Unit::tokens && arriving_) {
+        call.stream.grid = arriving_->grid;
+        call.stream.packing = arriving_->packing;
+        return;
+      }
+      run(unit, call);
+      if (unit.kind != Unit::condition) return;
+      for (const auto& field : call.stream.fields()) made_here_.insert(field.name);
+    };
+  }
+
+  bool train_step(const std::vector<Batch>& mine, Program& program, const StepPlan& plan) override {
+    const auto count = static_cast<int64_t>(mine.size());
+    Step step{mine, program, std::vector<std::optional<Batch>>(mine.size()), {}, {}};
+    for (const auto& turn : pipeline_schedule(group_.rank(), group_.size(), chunks_, count))
+      turn.forward ? forward(turn, step) : backward(turn, step);
+    for (int64_t round = count; round < plan.rounds; ++round) program.round_done(round);
+    channel_.finish();
+    return true;
+  }
+
+  std::optional<Tensor> predict(const Batch& batch, Program& program) override {
+    Tensor prediction;
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
+      const int64_t stage = stage_of(chunk);
+      auto visit = enter(stage, batch, program);
+      if (is_last(stage))
+        prediction = program.head(visit.stream, batch);
+      else
+        leave(stage, visit.stream);
+    }
+    prediction = to_all(prediction, device_of(batch));
+    channel_.finish();
+    return prediction;
+  }
+
+ private:
+  // What a micro-batch leaves on a stage between its forward and its backward.
+  struct Flight {
+    Tensors arrived, left;  // leaves whose gradients go back; outputs whose gradients come back, or the loss
+  };
+  struct Step {
+    const std::vector<Batch>& batches;
+    Program& program;
+    std::vector<std::optional<Batch>> prepared;
+    std::map<std::pair<int64_t, int64_t>, Flight> flights;  // by chunk and micro-batch
+    std::map<int64_t, std::vector<Tensors>> ahead;  // by micro-batch: gradients made before its round is taken up
+  };
+  struct Visit {
+    Stream stream;
+    Tensors arrived;
+  };
+
+  int64_t stage_of(int64_t chunk) const { return chunk * group_.size() + group_.rank(); }
+  int rank_of(int64_t stage) const { return static_cast<int>(stage % group_.size()); }
+  bool is_last(int64_t stage) const { return stage + 1 == stages_; }
+  int64_t first_block(int64_t stage) const { return depth_ * stage / stages_; }
+  // Tags of what goes from stage - 1 to `stage`, and of the gradients on the way back.
+  static int tag(int64_t stage) { return static_cast<int>(2 * stage); }
+  static int gradient_tag(int64_t stage) { return static_cast<int>(2 * stage + 1); }
+
+  static torch::Device device_of(const Batch& batch) { return batch.tensors.begin()->second.device(); }
+
+  bool is_everywhere(const Unit& unit) const { return replicates_ && unit.kind == Unit::condition; }
+  bool is_mine(const Unit& unit) const {
+    switch (unit.kind) {
+      case Unit::condition: return replicates_ || group_.rank() == 0;
+      case Unit::tokens: return group_.rank() == 0;
+      case Unit::head: return group_.rank() == group_.size() - 1;
+      case Unit::Kind::block: break;
+    }
+    for (int64_t chunk = 0; chunk < chunks_; ++chunk)
+      if (unit.block >= first_block(stage_of(chunk)) && unit.block < first_block(stage_of(chunk) + 1)) return true;
+    return false;
+  }
+
+  bool travels(const Field& field) const {
+    if (field.role == Role::carried) return made_here_.count(field.name) == 0;
+    return field.role == Role::evolving;
+  }
+
+  // The stream after the stage's blocks, from its beginning or from the stage before.
+  Visit enter(int64_t stage, const Batch& batch, Program& program) {
+    Visit visit = stage == 0 ? Visit{program.begin(batch), {}} : receive(stage, batch, program);
+    program.blocks(first_block(stage), first_block(stage + 1), visit.stream);
+    return visit;
+  }
+
+  Visit receive(int64_t stage, const Batch& batch, Program& program) {
+    const int from = rank_of(stage - 1);
+    StreamParcel parcel;
+    parcel.header = channel_.receive_numbers(device_of(batch), from, tag(stage));
+    parcel.tensors = StreamParcel::room(parcel.header, device_of(batch));
+    for (auto& tensor : parcel.tensors) channel_.receive(tensor, from, tag(stage));
+    Visit visit;
+    for (const size_t i : parcel.differentiable()) visit.arrived.push_back(parcel.tensors[i].requires_grad_());
+    if (replicates_) visit.stream = begin_again(parcel, batch, program);
+    parcel.unpack(visit.stream);
+    program.constants(batch, visit.stream);
+    return visit;
+  }
+
+  Stream begin_again(const StreamParcel& parcel, const Batch& batch, Program& program) {
+    Stream arriving;
+    parcel.unpack(arriving);
+    arriving_ = &arriving;
+    auto stream = program.begin(batch);
+    arriving_ = nullptr;
+    return stream;
+  }
+
+  // Sends the stream to the next stage; what of it wants a gradient.
+  Tensors leave(int64_t stage, Stream& stream) {
+    const auto parcel = StreamParcel::of(stream, [this](const Field& field) { return travels(field); });
+    const int to = rank_of(stage + 1);
+    channel_.send_numbers(parcel.header, parcel.tensors.front().device(), to, tag(stage + 1));
+    for (const auto& tensor : parcel.tensors) channel_.send(tensor, to, tag(stage + 1));
+    Tensors left;
+    for (const size_t i : parcel.differentiable()) left.push_back(parcel.tensors[i]);
+    return left;
+  }
+
+  void forward(const PipelineTurn& turn, Step& step) {
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
+    const int64_t stage = stage_of(turn.chunk);
+    auto& batch = step.prepared[static_cast<size_t>(turn.micro_batch)];
+    if (!batch) batch = step.program.prepare(step.batches[static_cast<size_t>(turn.micro_batch)]);
+    auto visit = enter(stage, *batch, step.program);
+    auto& flight = step.flights[{turn.chunk, turn.micro_batch}];
+    flight.arrived = std::move(visit.arrived);
+    if (is_last(stage)) {
+      const auto prediction = step.program.head(visit.stream, *batch);
+      flight.left = {step.program.loss(visit.stream, prediction, *batch)};
+    } else {
+      flight.left = leave(stage, visit.stream);
+    }
+    if (turn.chunk + 1 == chunks_) batch.reset();
+  }
+
+  void backward(const PipelineTurn& turn, Step& step) {
+    const int64_t stage = stage_of(turn.chunk);
+    const auto flight = std::move(step.flights.extract({turn.chunk, turn.micro_batch}).mapped());
+    const bool is_ahead = keeps_rounds_apart_ && turn.chunk > 0;
+    const auto others = is_ahead ? take_gradients() : Tensors();
+    if (!flight.left.empty()) step.program.backward(flight.left, gradients_of(flight.left, stage));
+    if (stage > 0) send_gradients(flight.arrived, stage);
+    auto& ahead = step.ahead[turn.micro_batch];
+    if (is_ahead) {
+      ahead.push_back(take_gradients());
+      add_gradients(others);
+    }
+    if (turn.chunk > 0) return;
+    for (const auto& gradients : ahead) add_gradients(gradients);
+    step.ahead.erase(turn.micro_batch);
+    step.program.round_done(turn.micro_batch);
+  }
+
+  Tensors gradients_of(const Tensors& left, int64_t stage) {
+    if (is_last(stage)) return {Tensor()};
+    Tensors gradients;
+    for (const auto& tensor : left) {
+      gradients.push_back(torch::empty(tensor.sizes(), tensor.options().requires_grad(false)));
+      channel_.receive(gradients.back(), rank_of(stage + 1), gradient_tag(stage + 1));
+    }
+    return gradients;
+  }
+
+  // Blocks may have had no use for some of it.
+  void send_gradients(const Tensors& arrived, int64_t stage) {
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::backward);
+    for (const auto& tensor : arrived)
+      channel_.send(tensor.grad().defined() ? tensor.grad() : torch::zeros_like(tensor), rank_of(stage - 1),
+                    gradient_tag(stage));
+  }
+
+  Tensors take_gradients() const {
+    Tensors gradients;
+    for (const auto& entry : layout_->entries)
+      gradients.push_back(std::exchange(entry.parameter.leaf().mutable_grad(), Tensor()));
+    return gradients;
+  }
+
+  void add_gradients(const Tensors& gradients) const {
+    torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      auto& grad = layout_->entries[i].parameter.leaf().mutable_grad();
+      if (grad.defined())
+        grad.add_(gradients[i]);
+      else
+        grad = gradients[i];
+    }
+  }
+
+  // The last stage's prediction, on every rank.
+  Tensor to_all(const Tensor& prediction, torch::Device device) const {
+    const int last = group_.size() - 1;
+    auto form = torch::zeros({kMostDims + 2}, torch::kLong);
+    auto* numbers = form.data_ptr<int64_t>();
+    if (group_.rank() == last) {
+      numbers[0] = static_cast<int64_t>(prediction.scalar_type());
+      numbers[1] = prediction.dim();
+      std::copy(prediction.sizes().begin(), prediction.sizes().end(), numbers + 2);
+    }
+    form = group_.broadcast(form.to(device), last).to(torch::kCPU);
+    numbers = form.data_ptr<int64_t>();
+    if (group_.rank() == last) return group_.broadcast(prediction.contiguous(), last);
+    const auto options = torch::TensorOptions(static_cast<at::ScalarType>(numbers[0])).device(device);
+    return group_.broadcast(torch::empty(at::IntArrayRef(numbers + 2, static_cast<size_t>(numbers[1])), options), last);
+  }
+
+  const Mesh& mesh_;
+  const Group& group_;
+  StageChannel channel_;
+  const int64_t chunks_, stages_, depth_;
+  const bool replicates_;
+  // Chunks after the first are some micro-batches ahead: where core sums round by round, their gradients have to wait.
+  const bool keeps_rounds_apart_;
+  Layout* layout_ = nullptr;
+  const Stream* arriving_ = nullptr;  // while a later stage begins
+  std::set<std::string> made_here_;   // fields that every rank's own condition unit makes
+};
+
+}  // namespace
+}  // namespace ditto
+
+DITTO_PLUGIN(ParallelStrategy, ditto::Pipeline, "pipeline", "1.0.0", "Apache-2.0",
+             "each rank holds some of the blocks, and micro-batches pass through")

@@ -1,0 +1,42 @@
+// Context parallelism by a ring: every rank keeps its tokens' queries, and keys and values go around (H. Liu et al.,
+// 2023, arXiv:2310.01889). Cuts no heads.
+#include <ditto/ring_attention.h>
+#include <ditto/token_cut.h>
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+
+class RingParallel final : public ParallelStrategy {
+ public:
+  using Options = NoOptions;
+  RingParallel(const Options&, const Needs& needs) : cut_(needs) {}
+
+  std::optional<Axis> axis() const override { return Axis::context; }
+
+  // Text is whole on every rank: its keys need no ring.
+  AttentionOp wrap_attention(AttentionOp op) override {
+    const auto inner = std::make_shared<const AttentionOp>(op);
+    op.run = [this, inner](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
+      if (shape.pattern == Pattern::cross) return inner->run(q, k, v, shape);
+      return ring_attention(q, k, v, shape, cut_.lengths(shape.grid, shape.packing), cut_.group(), inner);
+    };
+    return op;
+  }
+
+  TokenGather wrap_token_gather(TokenGather gather) override {
+    return [this, gather](const Tensor& x, const Stream& stream) { return cut_.gather(gather(x, stream), stream); };
+  }
+  void split(Stream& stream) override { cut_.split(stream); }
+  void join(Stream& stream) override { cut_.join(stream); }
+
+ private:
+  TokenCut cut_;
+};
+
+}  // namespace
+}  // namespace ditto
+
+DITTO_PLUGIN(ParallelStrategy, ditto::RingParallel, "ring", "1.0.0", "Apache-2.0",
+             "tokens cut; keys and values passed around")

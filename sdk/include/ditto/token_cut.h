@@ -1,0 +1,50 @@
+// How a sample's tokens lie on the ranks of the context axis: what all strategies of that axis share.
+//
+// Legend: B samples, T tokens.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ditto/parallel.h>
+
+namespace ditto {
+
+// Every rank has a slice of the tokens, in the order of ranks. A sample's slices are as equal as whole units allow. A
+// pack's are chosen so that the sums over their tokens of the length of a token's own sample are: what attention costs.
+class DITTO_API TokenCut {
+ public:
+  enum class Unit {
+    token,
+    frame,  // no frame lies on two ranks
+  };
+  // Throws Error(config) for a model that is not token-local.
+  TokenCut(const ParallelStrategy::Needs& needs, Unit unit = Unit::token);
+
+  const Group& group() const { return group_; }
+  // Tokens on each rank; none has no token. Throws Error(config) where there are too few, or a pack has no frames.
+  std::vector<int64_t> lengths(const Grid& grid, const std::shared_ptr<const Packing>& packing) const;
+
+  enum class Constants {
+    cut,    // attention works on this rank's tokens
+    whole,  // attention works on all tokens, and position tables are for it
+  };
+  // Leaves this rank's slice of the fields with tokens, and sets first_token. Throws Error(shape) for a field that has
+  // another number of tokens than the grid, or the pack.
+  void split(Stream& stream, Constants constants = Constants::cut) const;
+  // Makes the evolving fields whole again, each by one all-gather (in backward: one reduce-scatter).
+  void join(Stream& stream) const;
+  // x [B, T here, …] -> [B, T, …]
+  torch::Tensor gather(const torch::Tensor& x, const Stream& stream) const;
+
+ private:
+  const Group& group_;
+  Unit unit_;
+};
+
+// For strategies that deal heads out to the context ranks: throws Error(config) unless the degree divides the heads
+// that a tensor cut leaves here, of queries alone or of keys and values as well.
+enum class DealtHeads { queries, all };
+DITTO_API void check_heads(const Layout& layout, const Mesh& mesh, DealtHeads which);
+
+}  // namespace ditto

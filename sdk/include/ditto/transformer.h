@@ -1,0 +1,145 @@
+// Parts that diffusion transformers share, made of the layers of nn.h: each states how it may be cut.
+//
+// Legend: B samples, T tokens here, D width, N heads, M heads of keys and values, K = D / N head width, S tokens of
+// text, E their width.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ditto/batch.h>
+#include <ditto/context.h>
+#include <ditto/nn.h>
+#include <ditto/options.h>
+
+namespace ditto {
+
+// Width and heads of a transformer, as recipes give them.
+struct DITTO_API AttentionOptions {
+  int64_t width = 384, heads = 6;
+  int64_t kv_heads = 0;  // M, each for N / M queries (arXiv:2305.13245); 0: N
+  bool qk_norm = false;  // RMS norm of each head's queries and keys (arXiv:2302.05442)
+
+  void read(OptionReader& option);  // declares "width", "heads", "kv_heads" and "qk_norm"
+  int64_t head_width() const { return width / heads; }
+  int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
+};
+
+// Attention of tokens among themselves. Parameters qkv, proj, and with qk_norm q_norm and k_norm.
+class DITTO_API SelfAttention : public Layer {
+ public:
+  explicit SelfAttention(const AttentionOptions& options);
+  SelfAttention(const AttentionOptions& options, Init proj);  // of proj's weight
+  ~SelfAttention() override;
+  // Queries and keys are turned by `rotary_TK`, where that is defined. [B, T, D] -> the same.
+  torch::Tensor forward(const torch::Tensor& x_BTD, Pattern pattern, const torch::Tensor& rotary_TK,
+                        const Stream& stream, Context& ctx);
+  // Multiply-adds for `tokens` of which each sees `keys`.
+  double multiply_adds(double tokens, double keys) const;
+
+ private:
+  AttentionOptions options_;
+  Linear qkv_, proj_;
+  std::shared_ptr<RmsNorm> q_norm_, k_norm_;
+};
+
+// Attention of tokens to the stream's text, under its mask. Parameters q, kv, proj, and with qk_norm q_norm and k_norm.
+class DITTO_API CrossAttention : public Layer {
+ public:
+  explicit CrossAttention(const AttentionOptions& options);
+  CrossAttention(const AttentionOptions& options, Init proj);
+  ~CrossAttention() override;
+  torch::Tensor forward(const torch::Tensor& x_BTD, const Stream& stream, Context& ctx);
+  double multiply_adds(double tokens, double text_tokens) const;
+
+ private:
+  AttentionOptions options_;
+  Linear q_, kv_, proj_;
+  std::shared_ptr<RmsNorm> q_norm_, k_norm_;
+};
+
+// down(GELU(up(x))), tanh form.
+class DITTO_API Mlp : public Layer {
+ public:
+  Mlp(int64_t width, int64_t hidden);
+  Mlp(int64_t width, int64_t hidden, Init down);  // of down's weight
+  ~Mlp() override;
+  torch::Tensor forward(const torch::Tensor& x_BTD, Context& ctx);
+  double multiply_adds(double tokens) const;
+
+ private:
+  double per_token_;
+  Linear up_, down_;
+};
+
+// Text embeddings to the model's width by a two-layer perceptron, as PixArt does (arXiv:2310.00426). A text whose mask
+// is false everywhere is the null condition: one learned embedding of width E in the place of every token. Parameters
+// null, in, out.
+class DITTO_API TextEmbed : public Layer {
+ public:
+  TextEmbed(int64_t text_width, int64_t width);
+  ~TextEmbed() override;
+  // Reads "text" [B, S, E] and "text_mask" bool [B, S]; sets text_BSE [B, S, D] and text_mask_BS.
+  void forward(const Batch& batch, Conditioning& condition, Context& ctx);
+  // What a model's spec() says of its text: any number of tokens.
+  std::vector<TensorSpec> spec() const;
+  static Batch without_text(Batch batch, const torch::Tensor& which_B);
+  double multiply_adds(double text_tokens) const;
+
+ private:
+  int64_t text_width_;
+  double per_token_;
+  Parameter null_;  // [E]
+  Linear in_, out_;
+};
+
+// Where shifts, scales and gates come from.
+enum class AdaLn {
+  zero,    // each block's own map of the condition, zero at first (adaLN-Zero, arXiv:2212.09748)
+  single,  // one map for all blocks, and a learned table in each (adaLN-single, arXiv:2310.00426)
+};
+DITTO_API AdaLn adaln(const std::string& name);  // "zero" or "single"
+
+// adaLN-single's one map, for the condition unit: cond [B, D] -> [B, (1 + 3 n) D], cond itself and then the n
+// sub-layers' shifts, scales and gates: what a Conditioning then holds as cond_BD. Parameter map.
+class DITTO_API SharedModulation : public Layer {
+ public:
+  SharedModulation(int64_t width, int64_t sublayers);
+  ~SharedModulation() override;
+  torch::Tensor forward(const torch::Tensor& cond_BD, Context& ctx);
+
+ private:
+  Linear map_;
+};
+
+// A block's shift, scale and gate [B, D] for each of n sub-layers. Parameter map, or table with adaLN-single.
+class DITTO_API Modulation : public Layer {
+ public:
+  Modulation(AdaLn kind, int64_t width, int64_t sublayers);
+  ~Modulation() override;
+  struct Row {
+    torch::Tensor shift, scale, gate;
+  };
+  std::vector<Row> forward(const Stream& stream, Context& ctx);
+
+ private:
+  int64_t width_, sublayers_;
+  Parameter table_;  // [3 n, D]
+  Linear map_;
+};
+
+// The end of a model: norm, shift and scale, and a linear map that is zero at first. Parameters modulation (or table)
+// and out.
+class DITTO_API FinalLayer : public Layer {
+ public:
+  FinalLayer(AdaLn kind, int64_t width, int64_t out);
+  ~FinalLayer() override;
+  torch::Tensor forward(const Stream& stream, Context& ctx);  // -> [B, T, out]
+
+ private:
+  int64_t width_;
+  Parameter table_;  // [2, D]
+  Linear modulation_, out_;
+};
+
+}  // namespace ditto

@@ -1,0 +1,130 @@
+// Slices of tokens, their balance, and what makes them whole.
+#include <ditto/token_cut.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+int64_t sum(const std::vector<int64_t>& lengths) { return std::accumulate(lengths.begin(), lengths.end(), int64_t{0}); }
+
+std::vector<int64_t> equal_lengths(int64_t count, int64_t ranks, int64_t multiple) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < ranks; ++i) lengths.push_back(((i + 1) * count / ranks - i * count / ranks) * multiple);
+  return lengths;
+}
+
+// A token costs its sample's length. Each bound is the token nearest to its share of the costs that leaves every rank
+// one.
+std::vector<int64_t> balanced_lengths(const std::vector<int64_t>& samples, int64_t ranks) {
+  const int64_t tokens = sum(samples);
+  const int64_t total = std::inner_product(samples.begin(), samples.end(), samples.begin(), int64_t{0});
+  std::vector<int64_t> bounds{0};
+  int64_t start = 0, cost = 0;
+  size_t sample = 0;
+  for (int64_t i = 1; i < ranks; ++i) {
+    while ((cost + samples[sample] * samples[sample]) * ranks < total * i) {
+      cost += samples[sample] * samples[sample];
+      start += samples[sample++];
+    }
+    const int64_t length = std::max<int64_t>(samples[sample], 1);
+    const int64_t inside = (2 * (total * i - cost * ranks) + ranks * length) / (2 * ranks * length);
+    bounds.push_back(std::clamp(start + inside, bounds.back() + 1, tokens - (ranks - i)));
+  }
+  bounds.push_back(tokens);
+  std::adjacent_difference(bounds.begin(), bounds.end(), bounds.begin());
+  return {bounds.begin() + 1, bounds.end()};
+}
+
+[[noreturn]] void refuse_few(int ranks, int64_t count, const std::string& of) {
+  throw Error(
+      ErrorKind::config, "parallel.context",
+      "cuts tokens into " + std::to_string(ranks) + " slices, but there are " + std::to_string(count) + " " + of,
+      "use a degree of at most " + std::to_string(count) +
+          (of == "frames" ? ", or a context_plugin that does not cut by frames: \"ring\" or \"ulysses\"" : ""));
+}
+
+std::string layer_of(const LayoutEntry& entry) { return entry.name.substr(0, entry.name.rfind('.')); }
+
+}  // namespace
+
+TokenCut::TokenCut(const ParallelStrategy::Needs& needs, Unit unit)
+    : group_(needs.mesh->group(Axis::context)), unit_(unit) {
+  if (!needs.token_local)
+    throw Error(ErrorKind::config, "parallel.context",
+                "cuts tokens, and this model does not say that its blocks mix them through attention alone "
+                "(token_local)",
+                "leave parallel.context = 1, or choose another model");
+}
+
+std::vector<int64_t> TokenCut::lengths(const Grid& grid, const std::shared_ptr<const Packing>& packing) const {
+  const int ranks = group_.size();
+  if (unit_ == Unit::frame) {
+    if (packing && ranks > 1)
+      throw Error(ErrorKind::config, "parallel.context_plugin", "cuts tokens by frames, and a pack has none",
+                  "for packs use \"ring\" or \"ulysses\"");
+    if (grid.frames < ranks) refuse_few(ranks, grid.frames, "frames");
+    return equal_lengths(grid.frames, ranks, grid.rows * grid.columns);
+  }
+  const int64_t tokens = packing ? sum(packing->lengths) : grid.tokens();
+  if (tokens < ranks) refuse_few(ranks, tokens, "tokens");
+  return packing ? balanced_lengths(packing->lengths, ranks) : equal_lengths(tokens, ranks, 1);
+}
+
+void TokenCut::split(Stream& stream, Constants constants) const {
+  const auto all = lengths(stream.grid, stream.packing);
+  const int64_t start = std::accumulate(all.begin(), all.begin() + group_.rank(), int64_t{0});
+  const int64_t tokens = sum(all), length = all[static_cast<size_t>(group_.rank())];
+  for (const auto& field : stream.fields()) {
+    if (field.token_dim < 0) continue;
+    if (field.tensor->size(field.token_dim) != tokens)
+      throw Error(ErrorKind::shape, "stream field \"" + field.name + "\"",
+                  "has " + std::to_string(field.tensor->size(field.token_dim)) + " tokens, its grid or pack " +
+                      std::to_string(tokens) + ": parallel.context cannot cut it",
+                  "leave parallel.context = 1 for this model");
+    if (field.role == Role::constant && constants == Constants::whole) continue;
+    *field.tensor = field.tensor->narrow(field.token_dim, start, length).contiguous();
+  }
+  stream.first_token = start;
+}
+
+void TokenCut::join(Stream& stream) const {
+  const auto all = lengths(stream.grid, stream.packing);
+  for (const auto& field : stream.fields())
+    if (field.token_dim >= 0 && field.role == Role::evolving)
+      *field.tensor = transposed::all_gather(*field.tensor, group_, field.token_dim, all);
+  stream.first_token = 0;
+}
+
+Tensor TokenCut::gather(const Tensor& x, const Stream& stream) const {
+  return transposed::all_gather(x, group_, 1, lengths(stream.grid, stream.packing));
+}
+
+void check_heads(const Layout& layout, const Mesh& mesh, DealtHeads which) {
+  const int64_t degree = mesh.size(Axis::context), tensor = mesh.size(Axis::tensor);
+  for (const auto& entry : layout.entries) {
+    if (!entry.linear || entry.is_bias || entry.linear->split.condition) continue;
+    const Split& split = entry.linear->split;
+    if (split.head_width == 0) continue;
+    const size_t count = which == DealtHeads::queries ? 1 : split.parts.size();
+    for (size_t i = 0; i < count; ++i) {
+      const int64_t heads = split.parts[i] / split.head_width / tensor;
+      if (heads % degree == 0) continue;
+      throw Error(ErrorKind::config, "parallel.context",
+                  std::to_string(degree) + " does not divide the " + std::to_string(heads) + " attention heads of \"" +
+                      layer_of(entry) + "\"" +
+                      (tensor > 1 ? " that parallel.tensor = " + std::to_string(tensor) + " leaves" : ""),
+                  "use a degree that divides them, or context_plugin = \"ring\", which cuts no heads");
+    }
+  }
+}
+
+}  // namespace ditto

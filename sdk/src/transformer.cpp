@@ -1,0 +1,202 @@
+#include <ditto/transformer.h>
+
+#include <cmath>
+
+#include <torch/torch.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+// "6 or 8": the divisors of `whole` nearest to the number asked for.
+std::string nearest_divisors(int64_t whole, int64_t asked) {
+  int64_t below = std::min(asked, whole), above = below;
+  while (whole % below != 0) --below;
+  while (whole % above != 0) ++above;
+  return std::to_string(below) + (above == below ? "" : " or " + std::to_string(above));
+}
+
+Split query_key_value(const AttentionOptions& o) {
+  return Split::heads({o.heads, o.groups(), o.groups()}, o.head_width());
+}
+
+// Every head of keys or values, once for each of the query heads it serves: [B, S, M, K] -> [B, S, N, K].
+Tensor for_queries(const Tensor& x_BSMK, int64_t each) {
+  return each == 1 ? x_BSMK : x_BSMK.repeat_interleave(each, -2);
+}
+
+double number(int64_t count) { return static_cast<double>(count); }
+
+}  // namespace
+
+void AttentionOptions::read(OptionReader& option) {
+  option("width", width, "token width D").at_least(4);
+  option("heads", heads, "attention heads N; must divide the width").at_least(1);
+  if (width % heads != 0)
+    option.reject("heads", "= " + std::to_string(heads) + " does not divide model.width = " + std::to_string(width),
+                  "use " + nearest_divisors(width, heads));
+  option("kv_heads", kv_heads, "heads of keys and values, each for heads / kv_heads queries; 0: as many as heads")
+      .at_least(0);
+  if (heads % groups() != 0)
+    option.reject("kv_heads",
+                  "= " + std::to_string(kv_heads) + " does not divide model.heads = " + std::to_string(heads),
+                  "use " + nearest_divisors(heads, kv_heads));
+  option("qk_norm", qk_norm, "RMS norm of each head's queries and keys");
+}
+
+SelfAttention::SelfAttention(const AttentionOptions& o) : SelfAttention(o, Init::xavier(o.width, o.width)) {}
+SelfAttention::SelfAttention(const AttentionOptions& o, Init proj)
+    : options_(o),
+      qkv_(linear("qkv", o.width, (o.heads + 2 * o.groups()) * o.head_width(), query_key_value(o))),
+      proj_(linear("proj", o.width, o.width, Split::rows(), proj)) {
+  if (!o.qk_norm) return;
+  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width()));
+  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width()));
+}
+SelfAttention::~SelfAttention() = default;
+
+Tensor SelfAttention::forward(const Tensor& x_BTD, Pattern pattern, const Tensor& rotary_TK, const Stream& stream,
+                              Context& ctx) {
+  const int64_t each = options_.heads / options_.groups();  // queries of a key
+  return ctx.attention_unit(qkv_, proj_, x_BTD, [&](const Tensor& x) {
+    const auto heads = qkv_(x, ctx).unflatten(-1, {-1, options_.head_width()});  // those that are here
+    const int64_t here = heads.size(-2) / (each + 2);
+    const auto qkv = heads.split_with_sizes({each * here, here, here}, -2);
+    auto q = q_norm_ ? q_norm_->forward(qkv[0], ctx) : qkv[0];
+    auto k = k_norm_ ? k_norm_->forward(qkv[1], ctx) : qkv[1];
+    if (rotary_TK.defined()) q = apply_rotary(q, rotary_TK), k = apply_rotary(k, rotary_TK);
+    const auto y = ctx.attention(q, for_queries(k, each), for_queries(qkv[2], each), pattern, stream);
+    return proj_(y.flatten(-2), ctx);
+  });
+}
+
+double SelfAttention::multiply_adds(double tokens, double keys) const {
+  const double D = number(options_.width), kv = number(options_.groups() * options_.head_width());
+  return tokens * (2 * D * D + 2 * D * kv) + 2 * tokens * keys * D;
+}
+
+CrossAttention::CrossAttention(const AttentionOptions& o) : CrossAttention(o, Init::xavier(o.width, o.width)) {}
+CrossAttention::CrossAttention(const AttentionOptions& o, Init proj)
+    : options_(o),
+      q_(linear("q", o.width, o.width, Split::heads({o.heads}, o.head_width()))),
+      kv_(linear("kv", o.width, 2 * o.groups() * o.head_width(),
+                 Split::heads({o.groups(), o.groups()}, o.head_width()).of_condition())),
+      proj_(linear("proj", o.width, o.width, Split::rows(), proj)) {
+  if (!o.qk_norm) return;
+  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width()));
+  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width()));
+}
+CrossAttention::~CrossAttention() = default;
+
+Tensor CrossAttention::forward(const Tensor& x_BTD, const Stream& stream, Context& ctx) {
+  const int64_t each = options_.heads / options_.groups();
+  auto q = q_(x_BTD, ctx).unflatten(-1, {-1, options_.head_width()});
+  const auto kv = kv_(stream.condition.text_BSE, ctx).unflatten(-1, {2, -1, options_.head_width()}).unbind(-3);
+  if (q_norm_) q = q_norm_->forward(q, ctx);
+  const auto k = k_norm_ ? k_norm_->forward(kv[0], ctx) : kv[0];
+  const auto y = ctx.attention(q, for_queries(k, each), for_queries(kv[1], each), Pattern::cross, stream);
+  return proj_(y.flatten(-2), ctx);
+}
+
+double CrossAttention::multiply_adds(double tokens, double text_tokens) const {
+  const double D = number(options_.width), kv = number(options_.groups() * options_.head_width());
+  return 2 * tokens * D * D + 2 * text_tokens * D * kv + 2 * tokens * text_tokens * D;
+}
+
+Mlp::Mlp(int64_t width, int64_t hidden) : Mlp(width, hidden, Init::xavier(hidden, width)) {}
+Mlp::Mlp(int64_t width, int64_t hidden, Init down)
+    : per_token_(2 * number(width) * number(hidden)),
+      up_(linear("up", width, hidden, Split::columns({hidden}))),
+      down_(linear("down", hidden, width, Split::rows(), down)) {}
+Mlp::~Mlp() = default;
+
+Tensor Mlp::forward(const Tensor& x_BTD, Context& ctx) { return down_(ctx.ops.linear_gelu_tanh(x_BTD, up_, ctx), ctx); }
+
+double Mlp::multiply_adds(double tokens) const { return tokens * per_token_; }
+
+TextEmbed::TextEmbed(int64_t text_width, int64_t width)
+    : text_width_(text_width),
+      per_token_(number(text_width + width) * number(width)),
+      null_(parameter("null", {text_width}, Init::normal(1 / std::sqrt(number(text_width))))),
+      in_(linear("in", text_width, width, {}, Init::normal(0.02))),
+      out_(linear("out", width, width, {}, Init::normal(0.02))) {}
+TextEmbed::~TextEmbed() = default;
+
+void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ctx) {
+  const auto& mask_BS = batch.at("text_mask");
+  const auto is_null_B1 = mask_BS.any(1, /*keepdim=*/true).logical_not();
+  const auto text_BSE = torch::where(is_null_B1.unsqueeze(-1), null_(ctx), batch.at("text").to(ctx.compute));
+  condition.text_BSE = out_(torch::gelu(in_(text_BSE, ctx), "tanh"), ctx);
+  condition.text_mask_BS = mask_BS.logical_or(is_null_B1);
+}
+
+std::vector<TensorSpec> TextEmbed::spec() const {
+  return {{"text", torch::kFloat, {-1, text_width_}, "embeddings of a text's tokens"},
+          {"text_mask", torch::kBool, {-1}, "true where there is text; nowhere: the null condition"}};
+}
+
+Batch TextEmbed::without_text(Batch batch, const Tensor& which_B) {
+  batch["text_mask"] = batch.at("text_mask").logical_and(which_B.logical_not().unsqueeze(1));
+  return batch;
+}
+
+double TextEmbed::multiply_adds(double text_tokens) const { return text_tokens * per_token_; }
+
+AdaLn adaln(const std::string& name) {
+  if (name == "zero") return AdaLn::zero;
+  if (name == "single") return AdaLn::single;
+  throw Error(ErrorKind::config, "adaLN \"" + name + "\"", "is not defined", "use \"zero\" or \"single\"");
+}
+
+SharedModulation::SharedModulation(int64_t width, int64_t sublayers)
+    : map_(linear("map", width, 3 * sublayers * width, Split::columns({3 * sublayers * width}).gathered(),
+                  Init::normal(0.02))) {}
+SharedModulation::~SharedModulation() = default;
+
+Tensor SharedModulation::forward(const Tensor& cond_BD, Context& ctx) {
+  return torch::cat({cond_BD, map_(torch::silu(cond_BD), ctx)}, -1);
+}
+
+Modulation::Modulation(AdaLn kind, int64_t width, int64_t sublayers) : width_(width), sublayers_(sublayers) {
+  const int64_t all = 3 * sublayers * width;
+  if (kind == AdaLn::single)
+    table_ = parameter("table", {3 * sublayers, width}, Init::normal(1 / std::sqrt(number(width))));
+  else
+    map_ = zero_linear("map", width, all, Split::columns({all}).gathered());
+}
+Modulation::~Modulation() = default;
+
+std::vector<Modulation::Row> Modulation::forward(const Stream& stream, Context& ctx) {
+  const auto& cond = stream.condition.cond_BD;
+  const auto all = table_.defined() ? cond.slice(-1, width_) + table_(ctx).flatten() : map_(torch::silu(cond), ctx);
+  const auto parts = all.chunk(3 * sublayers_, -1);
+  std::vector<Row> rows;
+  for (size_t i = 0; i < parts.size(); i += 3) rows.push_back({parts[i], parts[i + 1], parts[i + 2]});
+  return rows;
+}
+
+FinalLayer::FinalLayer(AdaLn kind, int64_t width, int64_t out) : width_(width) {
+  if (kind == AdaLn::single)
+    table_ = parameter("table", {2, width}, Init::normal(1 / std::sqrt(number(width))));
+  else
+    modulation_ = zero_linear("modulation", width, 2 * width, Split::columns({2 * width}).gathered());
+  out_ = zero_linear("out", width, out);
+}
+FinalLayer::~FinalLayer() = default;
+
+Tensor FinalLayer::forward(const Stream& stream, Context& ctx) {
+  const auto& cond = stream.condition.cond_BD;
+  Tensor shift, scale;
+  if (table_.defined()) {
+    const auto both = (cond.slice(-1, 0, width_).unsqueeze(1) + table_(ctx)).unbind(1);
+    shift = both[0], scale = both[1];
+  } else {
+    const auto both = modulation_(torch::silu(cond), ctx).chunk(2, -1);
+    shift = both[0], scale = both[1];
+  }
+  return out_(ctx.ops.norm_modulate(stream.x_BTD, shift, scale, stream), ctx);
+}
+
+}  // namespace ditto

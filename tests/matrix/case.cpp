@@ -1,0 +1,187 @@
+#include "tests/matrix/case.h"
+
+#include <array>
+#include <functional>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <ditto/random.h>
+
+#include "core/train/launch.h"
+
+namespace ditto::matrix {
+
+namespace {
+
+constexpr int64_t kSamples = 48, kClasses = 5, kTextTokens = 6, kTextWidth = 24;
+constexpr uint64_t kDataSeed = 9090;
+
+// A model's options at a tiny size, and the shape of its samples.
+struct Tiny {
+  const char* model;
+  const char* options;
+  std::vector<int64_t> x;
+  bool text = false;
+  std::vector<std::string> key_biases;
+};
+
+const Tiny& tiny(const std::string& model) {
+  static const std::vector<Tiny> kTiny{
+      {"dit", "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\n", {3, 16, 16}, false, {"qkv.bias"}},
+      {"dit_text",
+       "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\nqk_norm = true\nrotary = true\ncross = \"modulated\"\n",
+       {3, 16, 16},
+       true,
+       {}},
+      {"st_dit",
+       "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\nfull = true\nrotary = \"temporal\"\n",
+       {3, 4, 8, 8},
+       true,
+       {"spatial.qkv.bias", "cross.kv.bias"}},
+      {"dit_moe", "depth = 4\nwidth = 32\nheads = 4\nexperts = 4\n", {3, 16, 16}, false, {"qkv.bias"}},
+  };
+  for (const auto& one : kTiny)
+    if (model == one.model) return one;
+  throw Error(ErrorKind::config, "--model", "\"" + model + "\" has no tiny size here",
+              "add it to tests/matrix/case.cpp");
+}
+
+bool is_plain_value(const std::string& value) {
+  return value == "true" || value == "false" || value.find_first_not_of("+-.0123456789e") == std::string::npos;
+}
+
+// Samples made from their number, fp32 in every precision.
+class TinySource final : public Source {
+ public:
+  explicit TinySource(const Tiny& tiny) : tiny_(tiny), random_(kDataSeed) {}
+  int64_t size() const override { return kSamples; }
+  int64_t classes() const override { return tiny_.text ? 0 : kClasses; }
+  std::vector<TensorSpec> spec() const override {
+    std::vector<TensorSpec> list{{"clean", torch::kFloat, tiny_.x, "any"}};
+    if (tiny_.text) {
+      list.push_back({"text", torch::kFloat, {kTextTokens, kTextWidth}, "any"});
+      list.push_back({"text_mask", torch::kBool, {kTextTokens}, ""});
+    } else {
+      list.push_back({"label", torch::kLong, {}, "classes"});
+    }
+    return list;
+  }
+  Sample read(int64_t index) const override {
+    Sample sample;
+    sample.place = "sample " + std::to_string(index);
+    const auto normal = [&](at::IntArrayRef shape, std::uint32_t series) {
+      return random_.normal(Purpose::noise, std::array{index}, shape, torch::kFloat, series)[0];
+    };
+    sample.tensors["clean"] = normal(tiny_.x, 0);
+    if (tiny_.text) {
+      sample.tensors["text"] = normal({kTextTokens, kTextWidth}, 1);
+      sample.tensors["text_mask"] = torch::arange(kTextTokens) < 2 + index % (kTextTokens - 1);
+    } else {
+      sample.tensors["label"] = torch::scalar_tensor(index % kClasses, torch::kLong);
+    }
+    return sample;
+  }
+  std::string fingerprint() const override { return "tiny samples"; }
+
+ private:
+  const Tiny& tiny_;
+  Random random_;
+};
+
+}  // namespace
+
+std::vector<std::string> options_of(const std::string& layout) {
+  std::istringstream words(layout);
+  std::vector<std::string> sets;
+  for (std::string word; words >> word;) {
+    const auto equals = word.find('=');
+    if (equals == std::string::npos)
+      throw Error(ErrorKind::config, "--layout", "\"" + word + "\" is not KEY=VALUE", "write it as \"tensor=2\"");
+    auto key = word.substr(0, equals), value = word.substr(equals + 1);
+    if (key.find('.') == std::string::npos) key = "parallel." + key;
+    if (!is_plain_value(value)) value = "\"" + value + "\"";
+    sets.push_back(key + "=" + value);
+  }
+  return sets;
+}
+
+Recipe recipe_of(const Case& one) {
+  const int64_t parts = one.micro_batches == 0 ? 1 : one.micro_batches;
+  if (one.batch % parts != 0)
+    throw Error(ErrorKind::config, "--micro-batches", fmt::format("{} do not divide a batch of {}", parts, one.batch),
+                "");
+  const auto text = fmt::format(
+      "[run]\nname = \"matrix\"\nseed = 3\nsteps = {}\nbatch = {}\nmicro_batch = {}\nclip_norm = 0.5\nprecision = "
+      "\"{}\"\n[lr_schedule]\nlr = 1e-3\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
+      "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
+      "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
+      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.model, tiny(one.model).options,
+      one.optimizer);
+  auto sets = one.sets;
+  for (auto& set : options_of(one.layout)) sets.push_back(std::move(set));
+  return Recipe::parse(text, "matrix \"" + one.layout + "\"", sets);
+}
+
+int world_size(const Case& one) {
+  const auto p = recipe_of(one).parallel;
+  return static_cast<int>(p.tensor * p.context * p.pipeline * p.expert * p.shard * std::max<int64_t>(1, p.replicate));
+}
+
+int64_t micro_batches(const Case& one) {
+  if (one.micro_batches > 0) return one.micro_batches;
+  const auto p = recipe_of(one).parallel;
+  return std::max<int64_t>(4, p.shard * p.expert * std::max<int64_t>(1, p.replicate));
+}
+
+Case one_rank(Case one) {
+  // What the layout says of other sections (model.depth) is of the run on one rank too.
+  for (auto& set : options_of(one.layout))
+    if (!set.starts_with("parallel.")) one.sets.push_back(std::move(set));
+  one.layout.clear();
+  one.fault.clear();
+  one.save_to.clear();
+  one.load_from.clear();
+  one.steps += one.resumed;
+  one.resumed = 0;
+  one.bits = one.counts = false;
+  return one;
+}
+
+std::string title(const Case& one) {
+  std::string text = one.model + " " + one.precision + " " + (one.layout.empty() ? "one rank" : one.layout);
+  for (const auto& set : one.sets) text += " " + set;
+  if (one.optimizer != "adamw") text += ", " + one.optimizer;
+  if (one.real_init) text += ", real initialisation";
+  if (one.bits) text += ", bits";
+  if (!one.save_to.empty()) text += ", saved";
+  if (!one.load_from.empty()) text += ", from " + one.load_from;
+  if (!one.fault.empty()) text += ", planted: " + one.fault;
+  return text;
+}
+
+std::string key_of(const Case& one) {
+  std::string text = fmt::format("{} {} {} {} {} {} {} {}", one.model, one.precision, one.optimizer, one.steps,
+                                 one.micro_batches, one.batch, one.real_init, one.ulp);
+  for (const auto& set : one.sets) text += " " + set;
+  return fmt::format("{}-{}-{:016x}", one.model, one.precision, std::hash<std::string>()(text));
+}
+
+SavedShapes shapes_of(const Case& one) {
+  const auto& shape = tiny(one.model);
+  ModelSpec spec;
+  spec.x = shape.x;
+  spec.out_channels = shape.x[0];
+  if (shape.text)
+    spec.text_width = kTextWidth;
+  else
+    spec.classes = kClasses;
+  return {spec, {}};
+}
+
+const std::vector<std::string>& key_biases(const std::string& model) { return tiny(model).key_biases; }
+
+std::shared_ptr<const Source> source_of(const Case& one) { return std::make_shared<TinySource>(tiny(one.model)); }
+
+}  // namespace ditto::matrix

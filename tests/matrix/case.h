@@ -1,0 +1,48 @@
+// One training run of the matrix: a tiny model, a layout and a precision.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/config/recipe.h"
+#include "core/train/assembly.h"
+
+namespace ditto::matrix {
+
+struct Case {
+  std::string model = "dit", precision = "fp64", layout, optimizer = "adamw";
+  int64_t steps = 10, micro_batches = 0, batch = 8;
+  bool real_init = false;          // as training starts; otherwise no tensor is zero
+  bool ulp = false;                // a control: one weight is larger by one unit in the last place
+  bool replay = false;             // a router's picks are those of the run on one rank
+  bool bits = false;               // identical bits are asked for
+  bool counts = false;             // communication is held against closed forms
+  std::string fault;               // planted; empty: none. The case is good if the comparison fails
+  std::string save_to, load_from;  // names of checkpoints: made after `steps`, or where training goes on from
+  int64_t resumed = 0;             // with load_from: the steps that were made before
+  std::vector<std::string> sets;   // further options of the recipe, "model.depth=2"
+};
+
+// The layout's words, "tensor=2 sequence=true shard_plugin=fsdp", as options of the recipe. A word with a dot is an
+// option of another section.
+std::vector<std::string> options_of(const std::string& layout);
+Recipe recipe_of(const Case& one);
+// All degrees together, `replicate` included. Throws Error(config) as Recipe does.
+int world_size(const Case& one);
+// How many micro-batches a step has: as given, or enough for every data rank, and at least 4.
+int64_t micro_batches(const Case& one);
+// The same training on one rank.
+Case one_rank(Case one);
+// For people: model, precision, layout and what else it does.
+std::string title(const Case& one);
+// Names a run on one rank among others, as a file.
+std::string key_of(const Case& one);
+
+// What the model learns from: the shapes of a sample, without a data plugin.
+SavedShapes shapes_of(const Case& one);
+std::shared_ptr<const Source> source_of(const Case& one);
+// The ending of the names of biases that make keys, without a norm or a rotation after them.
+const std::vector<std::string>& key_biases(const std::string& model);
+
+}  // namespace ditto::matrix

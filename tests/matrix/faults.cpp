@@ -1,0 +1,231 @@
+#include "tests/matrix/faults.h"
+
+#include <torch/torch.h>
+
+namespace ditto::matrix {
+
+using torch::Tensor;
+
+namespace {
+
+// A strategy that does nothing but what a fault tells it to.
+struct Saboteur final : ParallelStrategy {
+  std::optional<Axis> axis() const override { return std::nullopt; }
+  bool train_step(const std::vector<Batch>&, Program& program, const StepPlan&) override {
+    if (change_program) change_program(program);
+    return false;
+  }
+  void end_round(int64_t round, const StepPlan&) override {
+    if (after_round) after_round(round);
+  }
+  void sync_gradients() override {
+    if (before_sums) before_sums();
+  }
+  void publish() override {
+    if (after_update) after_update();
+  }
+  std::function<void(Program&)> change_program;
+  std::function<void(int64_t)> after_round;
+  std::function<void()> before_sums, after_update;
+};
+
+std::shared_ptr<Saboteur> plant(Assembly& assembly) {
+  auto saboteur = std::make_shared<Saboteur>();
+  assembly.strategies.insert(assembly.strategies.begin(), saboteur);
+  return saboteur;
+}
+
+LayoutEntry& entry_of(Assembly& assembly, const std::string& name) {
+  for (auto& entry : assembly.layout.entries)
+    if (entry.name == name) return entry;
+  throw Error(ErrorKind::config, "--fault", "this rank holds no \"" + name + "\"", "choose another layout");
+}
+
+bool is_second(const Assembly& assembly, Axis axis) { return assembly.mesh.index(axis) == 1; }
+
+using Attend = std::function<Tensor(const AttentionOp&, Tensor q, Tensor k, Tensor v, const AttentionShape&)>;
+void change_attention(Assembly& assembly, Attend attend) {
+  const auto op = assembly.ctx->attention_op;
+  assembly.ctx->attention_op.run = [op, attend](const Tensor& q, const Tensor& k, const Tensor& v,
+                                                const AttentionShape& shape) {
+    return shape.pattern == Pattern::cross ? op.run(q, k, v, shape) : attend(op, q, k, v, shape);
+  };
+}
+
+// The second half of one rank's keys and values is the first once more: one block dropped, another seen twice.
+void drop_key_block(Assembly& assembly, FaultHooks&) {
+  if (!is_second(assembly, Axis::context)) return;
+  change_attention(assembly, [](const AttentionOp& op, Tensor q, Tensor k, Tensor v, const AttentionShape& shape) {
+    const auto first_half = [](const Tensor& x) { return x.narrow(1, 0, x.size(1) / 2); };
+    return op.run(q, torch::cat({first_half(k), first_half(k)}, 1), torch::cat({first_half(v), first_half(v)}, 1),
+                  shape);
+  });
+}
+
+void swap_heads(Assembly& assembly, FaultHooks&) {
+  if (!is_second(assembly, Axis::tensor)) return;
+  change_attention(assembly, [](const AttentionOp& op, Tensor q, Tensor k, Tensor v, const AttentionShape& shape) {
+    return op.run(q, k.flip(2), v.flip(2), shape);
+  });
+}
+
+constexpr const char* kCopied = "patches.map.weight";  // a copy along every axis but fsdp's
+
+void leave_out_sum(Assembly& assembly, FaultHooks&) {
+  plant(assembly)->before_sums = [&assembly] { entry_of(assembly, kCopied).summed.insert(Axis::tensor); };
+}
+
+void sum_twice(Assembly& assembly, FaultHooks&) {
+  plant(assembly)->before_sums = [&assembly] {
+    auto& grad = entry_of(assembly, kCopied).tensor.mutable_grad();
+    grad = assembly.mesh.group(Axis::tensor).all_reduce(grad.clone());
+  };
+}
+
+void draw_noise_by_rank(Assembly& assembly, FaultHooks&) {
+  assembly.ctx->random = Random(assembly.ctx->random.seed() + static_cast<uint64_t>(assembly.mesh.rank()));
+}
+
+void forget_loss_share(Assembly& assembly, FaultHooks&) {
+  plant(assembly)->change_program = [&assembly](Program& program) {
+    program.loss = [inner = program.loss, n = assembly.mesh.size(Axis::tensor)](
+                       const Stream& stream, const Tensor& prediction, const Batch& batch) {
+      return inner(stream, prediction, batch) * n;
+    };
+  };
+}
+
+// One layer of one rank computes with the numbers of the first step for ever.
+void keep_stale_weights(Assembly& assembly, FaultHooks&) {
+  if (!is_second(assembly, Axis::shard)) return;
+  auto* linear = entry_of(assembly, "blocks.1.up.weight").linear;
+  linear->before = [inner = linear->before, linear, ctx = assembly.ctx.get(),
+                    stale = Tensor()](const Tensor& x) mutable {
+    const torch::NoGradGuard no_grad;
+    const auto weight = linear->weight(*ctx);
+    if (stale.defined())
+      weight.copy_(stale);
+    else
+      stale = weight.clone();
+    return inner ? inner(x) : x;
+  };
+}
+
+using ChangeStream = std::function<void(Stream&)>;
+void change_stream(Assembly& assembly, ChangeStream change) {
+  plant(assembly)->change_program = [change](Program& program) {
+    program.begin = [inner = program.begin, change](const Batch& batch) {
+      auto stream = inner(batch);
+      change(stream);
+      return stream;
+    };
+  };
+}
+
+void shift_rotary(Assembly& assembly, FaultHooks&) {
+  if (is_second(assembly, Axis::context))
+    change_stream(assembly, [](Stream& stream) { stream.rotary_TK = stream.rotary_TK.roll(1, 0); });
+}
+
+void lose_condition_gradient(Assembly& assembly, FaultHooks&) {
+  if (is_second(assembly, Axis::context))
+    change_stream(assembly, [](Stream& stream) { stream.condition.cond_BD = stream.condition.cond_BD.detach(); });
+}
+
+void count_auxiliary_twice(Assembly& assembly, FaultHooks&) {
+  if (!is_second(assembly, Axis::expert)) return;
+  plant(assembly)->change_program = [](Program& program) {
+    program.loss = [inner = program.loss](Stream stream, const Tensor& prediction, const Batch& batch) {
+      for (auto& [name, loss] : stream.auxiliary_losses) loss = loss * 2;
+      return inner(stream, prediction, batch);
+    };
+  };
+}
+
+// The sum is right; for the norm alone the copy looks like a piece.
+void count_copy_in_norm(Assembly& assembly, FaultHooks& hooks) {
+  plant(assembly)->before_sums = [&assembly] {
+    auto& entry = entry_of(assembly, kCopied);
+    auto& grad = entry.tensor.mutable_grad();
+    grad = assembly.mesh.group(Axis::tensor).all_reduce(grad.clone());
+    entry.cuts[Axis::tensor] = Cut{0, {entry.full_shape[0]}, 0, 1};
+  };
+  hooks.before_optimizer = [&assembly] { entry_of(assembly, kCopied).cuts.erase(Axis::tensor); };
+}
+
+void lose_micro_batch(Assembly& assembly, FaultHooks&) {
+  if (assembly.mesh.data_rank() != 1) return;
+  plant(assembly)->after_round = [&assembly](int64_t round) {
+    for (auto& entry : assembly.layout.entries)
+      if (round == 0 && entry.tensor.grad().defined()) entry.tensor.mutable_grad().zero_();
+  };
+}
+
+void lose_update(Assembly& assembly, FaultHooks&) {
+  if (!is_second(assembly, Axis::replicate)) return;
+  const auto before = entry_of(assembly, kCopied).tensor.detach().clone();
+  plant(assembly)->after_update = [&assembly, before] { entry_of(assembly, kCopied).tensor.detach().copy_(before); };
+}
+
+struct Fault {
+  const char* name;
+  const char* what;
+  const char* model;
+  const char* layout;
+  void (*tamper)(Assembly&, FaultHooks&);
+};
+
+const std::vector<Fault>& faults() {
+  static const std::vector<Fault> kFaults{
+      {"key_block_dropped", "a rank sees half of its keys twice and the rest never", "dit",
+       "context=2 context_plugin=ring", drop_key_block},
+      {"gradient_not_summed", "a copy's gradient is not summed over the tensor axis", "dit", "tensor=2", leave_out_sum},
+      {"gradient_summed_twice", "a copy's gradient is summed over the tensor axis twice", "dit", "tensor=2", sum_twice},
+      {"heads_swapped", "one rank's key and value heads are in the wrong order", "dit", "tensor=2", swap_heads},
+      {"noise_by_rank", "ranks that share samples draw other noise", "dit", "tensor=2", draw_noise_by_rank},
+      {"loss_share_missing", "the loss is not divided among the ranks that compute it", "dit", "tensor=2",
+       forget_loss_share},
+      {"stale_gather", "a rank computes one layer with the weights of the first step", "dit",
+       "shard=2 shard_plugin=fsdp", keep_stale_weights},
+      {"rotary_offset", "one rank's rotary angles are off by one token", "dit_text", "context=2 context_plugin=ulysses",
+       shift_rotary},
+      {"auxiliary_loss_twice", "one rank counts the experts' auxiliary loss twice", "dit_moe",
+       "expert=2 expert_plugin=expert", count_auxiliary_twice},
+      {"norm_counts_copy", "the clip norm counts a replicated parameter twice", "dit", "tensor=2", count_copy_in_norm},
+      {"condition_gradient_lost", "one rank sends no gradient into the conditioning", "dit",
+       "context=2 context_plugin=ulysses", lose_condition_gradient},
+      {"micro_batch_lost", "the gradients of one micro-batch are lost", "dit", "replicate=2", lose_micro_batch},
+      {"update_lost", "a copy misses the updates of one parameter", "dit", "replicate=2", lose_update},
+  };
+  return kFaults;
+}
+
+}  // namespace
+
+std::vector<PlantedFault> planted_faults() {
+  std::vector<PlantedFault> list;
+  for (const auto& one : faults()) {
+    Case in;
+    in.model = one.model;
+    in.layout = one.layout;
+    in.fault = one.name;
+    in.steps = 3;
+    list.push_back({one.name, one.what, in});
+  }
+  return list;
+}
+
+std::vector<std::string> fault_names() {
+  std::vector<std::string> names;
+  for (const auto& one : faults()) names.emplace_back(one.name);
+  return names;
+}
+
+Tamper fault(const std::string& name) {
+  if (name.empty()) return {};
+  for (const auto& one : faults())
+    if (name == one.name) return one.tamper;
+  throw Error(ErrorKind::config, "--fault", "there is no fault \"" + name + "\"", "");
+}
+
+}  // namespace ditto::matrix

@@ -1,0 +1,158 @@
+// ditto_matrix: trains a tiny model on layouts of ranks and on one rank, and compares every number.
+//
+// It starts the ranks itself: one set of processes for all layouts of a world size, so that LibTorch starts once. A
+// set that ends early (a rank that threw, or waited in vain) fails the case it was at; the rest goes on in a new set.
+#include <CLI/CLI.hpp>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <set>
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "core/dist/local_ranks.h"
+#include "tests/matrix/faults.h"
+#include "tests/matrix/table.h"
+#include "tests/matrix/worker.h"
+
+namespace ditto::matrix {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Arguments {
+  Case base;
+  std::string init = "nonzero", table;
+  std::vector<std::string> only;
+  std::vector<std::string> layouts;
+  Plan plan;
+  // Of a rank.
+  std::string folder;
+  bool references = false;
+  std::vector<size_t> which;
+};
+
+class Folder {
+ public:
+  Folder() : path_((fs::temp_directory_path() / "ditto_matrix_XXXXXX").string()) {
+    if (!mkdtemp(path_.data())) throw Error(ErrorKind::config, path_, "cannot be made", "");
+  }
+  ~Folder() { fs::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void read(CLI::App& app, Arguments& a) {
+  app.add_option("--model", a.base.model, "dit, dit_text, st_dit or dit_moe")->capture_default_str();
+  app.add_option("--precision", a.base.precision, "fp64, fp32, bf16 or fp16")->capture_default_str();
+  app.add_option("--layout", a.layouts, "options of [parallel]: \"tensor=2 sequence=true\"")->allow_extra_args(false);
+  app.add_option("--steps", a.base.steps, "")->capture_default_str();
+  app.add_option("--micro-batches", a.base.micro_batches, "a step's; 0: 4, or as many as data ranks");
+  app.add_option("--batch", a.base.batch, "samples a step")->capture_default_str();
+  app.add_option("--optimizer", a.base.optimizer, "")->capture_default_str();
+  app.add_option("--set", a.base.sets, "a further option of the recipe, model.depth=2")->allow_extra_args(false);
+  app.add_option("--init", a.init, "nonzero: no tensor is zero; real: as training starts")
+      ->check(CLI::IsMember({"nonzero", "real"}));
+  app.add_option("--table", a.table, "the cases of a table instead")->check(CLI::IsMember(table_names()));
+  app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
+  app.add_flag("--bits", a.base.bits, "ask for identical bits");
+  app.add_flag("--replay", a.base.replay, "routers take the picks of the run on one rank");
+  app.add_flag("--verbose", a.plan.verbose, "print every step and gradient");
+  app.add_option("--fault", a.base.fault, "a mistake to plant")->check(CLI::IsMember(fault_names()));
+  app.add_option("--rank-folder", a.folder)->group("");
+  app.add_flag("--rank-references", a.references)->group("");
+  app.add_option("--rank-cases", a.which)->delimiter(',')->group("");
+}
+
+void plan_cases(Arguments& a) {
+  if (!a.table.empty()) a.plan.cases = table(a.table);
+  std::erase_if(a.plan.cases, [&](const Case& one) {
+    const auto line = title(one);
+    return std::any_of(a.only.begin(), a.only.end(), [&](const auto& part) { return line.find(part) == line.npos; });
+  });
+  a.base.real_init = a.init == "real";
+  for (const auto& layout : a.layouts) {
+    a.plan.cases.push_back(a.base);
+    a.plan.cases.back().layout = layout;
+  }
+}
+
+int start(int ranks, std::vector<std::string> arguments, const std::vector<std::string>& more) {
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_local_ranks({ranks, arguments});
+}
+
+std::string joined(const std::vector<size_t>& numbers) {
+  std::string text;
+  for (const size_t number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
+  return text;
+}
+
+// These cases, of one world size, in as few sets of processes as possible.
+void run_world(const Plan& plan, int ranks, std::vector<size_t> open, const std::string& folder,
+               const std::vector<std::string>& arguments) {
+  while (!open.empty()) {
+    const int code = start(ranks, arguments, {"--rank-folder", folder, "--rank-cases", joined(open)});
+    std::set<size_t> done;
+    for (const auto& [index, outcome] : outcomes(folder)) done.insert(index);
+    std::erase_if(open, [&](size_t index) { return done.count(index) > 0; });
+    if (open.empty()) return;
+    fmt::print("FAIL {}  the ranks ended with code {}; their messages are above\n", title(plan.cases[open.front()]),
+               code);
+    open.erase(open.begin());
+  }
+}
+
+// By world size, what saves checkpoints before what loads them.
+std::map<std::pair<bool, int>, std::vector<size_t>> in_order(const Plan& plan) {
+  std::map<std::pair<bool, int>, std::vector<size_t>> sets;
+  for (size_t i = 0; i < plan.cases.size(); ++i) {
+    const auto& one = plan.cases[i];
+    sets[{!one.load_from.empty(), world_size(one)}].push_back(i);
+  }
+  return sets;
+}
+
+int run_all(const Arguments& a, const std::vector<std::string>& arguments) {
+  const Folder folder;
+  setenv("OMP_NUM_THREADS", "1", 1);  // the same bits, and two cores are enough for sixteen ranks
+  setenv("GLOG_minloglevel", "3", 0);
+  if (start(1, arguments, {"--rank-folder", folder.path(), "--rank-references"}) != 0) {
+    fmt::print("FAIL: the run on one rank did not end well\n");
+    return 1;
+  }
+  for (const auto& [set, which] : in_order(a.plan)) run_world(a.plan, set.second, which, folder.path(), arguments);
+  size_t good = 0;
+  for (const auto& [index, outcome] : outcomes(folder.path())) good += outcome.ok;
+  fmt::print("{} of {} cases are as they should be\n", good, a.plan.cases.size());
+  return good == a.plan.cases.size() ? 0 : 1;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app("Trains a tiny model on layouts of ranks and on one rank, and compares every number.");
+  Arguments arguments;
+  read(app, arguments);
+  CLI11_PARSE(app, argc, argv);
+  try {
+    plan_cases(arguments);
+    if (arguments.plan.cases.empty()) return fmt::print("neither --layout nor --table was given\n"), 2;
+    if (arguments.references) return run_references(arguments.plan, arguments.folder), 0;
+    if (!arguments.which.empty()) return run_cases(arguments.plan, arguments.folder, arguments.which), 0;
+    return run_all(arguments, {argv + 1, argv + argc});
+  } catch (const std::exception& error) {
+    const char* rank = std::getenv("RANK");
+    fmt::print(stderr, "rank {}: {}\n", rank ? rank : "-", error.what());
+    const auto* known = dynamic_cast<const Error*>(&error);
+    return known ? Error::exit_code(known->kind()) : 1;
+  }
+}
+
+}  // namespace
+}  // namespace ditto::matrix
+
+int main(int argc, char** argv) { return ditto::matrix::run(argc, argv); }

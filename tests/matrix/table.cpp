@@ -1,0 +1,250 @@
+#include "tests/matrix/table.h"
+
+#include <map>
+
+#include "tests/matrix/faults.h"
+
+namespace ditto::matrix {
+
+namespace {
+
+using Layouts = std::vector<std::string>;
+
+// Every strategy alone.
+const Layouts kAlone{
+    "replicate=2",
+    "replicate=4",
+    "shard=2 shard_plugin=zero1",
+    "shard=4 shard_plugin=zero1",
+    "shard=2 shard_plugin=zero2",
+    "shard=4 shard_plugin=zero2",
+    "shard=2 shard_plugin=fsdp",
+    "shard=4 shard_plugin=fsdp",
+    "replicate=2 shard=2 shard_plugin=fsdp",
+    "tensor=2",
+    "tensor=4",
+    "tensor=2 sequence=true",
+    "tensor=4 sequence=true",
+    "context=2 context_plugin=ring",
+    "context=4 context_plugin=ring",
+    "context=2 context_plugin=ulysses",
+    "context=4 context_plugin=ulysses",
+    "context=2 context_plugin=fastseq",
+    "context=4 context_plugin=fastseq",
+    "pipeline=2 pipeline_plugin=pipeline",
+    "pipeline=4 pipeline_plugin=pipeline",
+    "pipeline=2 pipeline_plugin=pipeline interleave=2",
+};
+const Layouts kVideo{"context=2 context_plugin=spatiotemporal", "context=4 context_plugin=spatiotemporal"};
+const Layouts kExperts{"expert=2 expert_plugin=expert", "expert=4 expert_plugin=expert"};
+
+const Layouts kRecomputed{
+    "recompute=blocks",
+    "replicate=2 recompute=blocks",
+    "shard=2 shard_plugin=zero2 recompute=blocks",
+    "shard=2 shard_plugin=fsdp recompute=blocks",
+    "tensor=2 sequence=true recompute=blocks",
+    "tensor=2 recompute=attention",
+    "context=2 context_plugin=ring recompute=blocks",
+    "context=2 context_plugin=ulysses recompute=attention",
+    "context=2 context_plugin=fastseq recompute=blocks",
+    "pipeline=2 pipeline_plugin=pipeline recompute=blocks",
+};
+const Layouts kOffloaded{
+    "offload=optimizer",
+    "replicate=2 offload=optimizer",
+    "shard=2 shard_plugin=zero1 offload=optimizer",
+    "shard=2 shard_plugin=fsdp offload=optimizer",
+    "tensor=2 offload=optimizer",
+};
+
+// Two or three axes on four or eight ranks.
+const Layouts kComposed{
+    "tensor=2 shard=2 shard_plugin=fsdp",
+    "tensor=2 replicate=2",
+    "context=2 context_plugin=ring shard=2 shard_plugin=fsdp",
+    "context=2 context_plugin=ulysses tensor=2",
+    "context=2 context_plugin=ring tensor=2 sequence=true",
+    "context=2 context_plugin=fastseq tensor=2",
+    "pipeline=2 pipeline_plugin=pipeline tensor=2",
+    "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=fsdp",
+    "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=zero1",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring",
+};
+
+// What NeMo lists as supported: FSDP, TP, SP, CP, PP, EP and the distributed optimizer together.
+const Layouts kNemo{
+    "shard=8 shard_plugin=fsdp",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=zero1",
+    "context=2 context_plugin=ulysses tensor=2 sequence=true shard=2 shard_plugin=zero2",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring tensor=2 sequence=true shard=2 "
+    "shard_plugin=zero1",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring tensor=2 sequence=true shard=2 "
+    "shard_plugin=fsdp",
+};
+const Layouts kNemoExperts{
+    "context=2 context_plugin=ring tensor=2 sequence=true expert=2 expert_plugin=expert",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=zero1 expert=2 expert_plugin=expert",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp expert=2 expert_plugin=expert",
+};
+
+// The same micro-batches, and so the same bits.
+Layouts same_bits(int64_t m) {
+  const auto n = std::to_string(m);
+  Layouts list{"recompute=blocks",
+               "replicate=" + n,
+               "shard=" + n + " shard_plugin=zero1",
+               "shard=" + n + " shard_plugin=zero2",
+               "shard=" + n + " shard_plugin=fsdp",
+               "pipeline=2 pipeline_plugin=pipeline",
+               "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=fsdp",
+               "offload=optimizer"};
+  for (size_t i = 1; i < 7; ++i) list.push_back(list[i] + " recompute=blocks");
+  if (m == 4) list.push_back("replicate=2 shard=2 shard_plugin=fsdp");
+  if (m == 4) list.push_back("pipeline=4 pipeline_plugin=pipeline");
+  return list;
+}
+
+class Table {
+ public:
+  Case pattern;  // of what is added
+  void add(const Layouts& layouts) {
+    for (const auto& layout : layouts) {
+      cases.push_back(pattern);
+      cases.back().layout = layout;
+    }
+  }
+  std::vector<Case> cases;
+};
+
+Layouts layouts_for(const std::string& model) {
+  Layouts list = kAlone;
+  const auto append = [&](const Layouts& more) { list.insert(list.end(), more.begin(), more.end()); };
+  if (model == "st_dit") append(kVideo);
+  if (model == "dit_moe") append(kExperts);
+  append(kRecomputed);
+  append(kOffloaded);
+  append(kComposed);
+  append(kNemo);
+  if (model == "dit_moe") append(kNemoExperts);
+  return list;
+}
+
+const char* const kModels[] = {"dit", "dit_text", "st_dit", "dit_moe"};
+
+void add_bits(Table& table, const std::string& model) {
+  table.pattern = Case();
+  table.pattern.model = model;
+  table.pattern.precision = "fp32";
+  table.pattern.bits = true;
+  table.pattern.steps = 20;
+  for (const int64_t m : {2, 4}) {
+    table.pattern.micro_batches = m;
+    table.add(same_bits(m));
+  }
+}
+
+std::vector<Case> all() {
+  Table table;
+  for (const char* model : kModels) {
+    for (const char* precision : {"fp64", "fp32", "bf16"}) {
+      table.pattern = Case();
+      table.pattern.model = model;
+      table.pattern.precision = precision;
+      table.pattern.replay = precision != std::string("fp64") && model == std::string("dit_moe");
+      table.add(layouts_for(model));
+    }
+    table.pattern = Case();
+    table.pattern.model = model;
+    table.pattern.real_init = true;
+    table.add({"shard=2 shard_plugin=fsdp", "tensor=2 sequence=true", "context=2 context_plugin=ring",
+               "pipeline=2 pipeline_plugin=pipeline"});
+    add_bits(table, model);
+  }
+  for (const char* optimizer : {"sgd", "lion", "muon", "adamw8bit"}) {
+    table.pattern = Case();
+    table.pattern.optimizer = optimizer;
+    table.add({"replicate=2", "shard=2 shard_plugin=zero1", "shard=2 shard_plugin=fsdp", "tensor=2",
+               "pipeline=2 pipeline_plugin=pipeline", "tensor=2 shard=2 shard_plugin=fsdp"});
+  }
+  return table.cases;
+}
+
+std::vector<Case> core() {
+  Table table;
+  table.pattern.steps = 4;
+  table.add({"replicate=2", "shard=2 shard_plugin=zero1", "shard=2 shard_plugin=zero2", "shard=2 shard_plugin=fsdp",
+             "tensor=2", "tensor=2 sequence=true", "context=2 context_plugin=ring", "context=2 context_plugin=ulysses",
+             "context=2 context_plugin=fastseq", "pipeline=2 pipeline_plugin=pipeline",
+             "pipeline=2 pipeline_plugin=pipeline interleave=2", "recompute=blocks", "offload=optimizer",
+             "replicate=2 shard=2 shard_plugin=fsdp", "context=2 context_plugin=ring tensor=2 sequence=true"});
+  table.pattern.model = "st_dit";
+  table.add({"context=2 context_plugin=spatiotemporal"});
+  table.pattern.model = "dit_text";
+  table.add({"tensor=2 sequence=true"});
+  table.pattern.model = "dit_moe";
+  table.add({"expert=2 expert_plugin=expert"});
+  table.pattern = Case();
+  table.pattern.precision = "fp32";
+  table.pattern.bits = true;
+  table.pattern.steps = 6;
+  table.pattern.micro_batches = 2;
+  table.add({"replicate=2", "shard=2 shard_plugin=zero2", "shard=2 shard_plugin=fsdp recompute=blocks",
+             "pipeline=2 pipeline_plugin=pipeline"});
+  return table.cases;
+}
+
+std::vector<Case> faulty() {
+  std::vector<Case> cases;
+  for (const auto& planted : planted_faults()) cases.push_back(planted.in);
+  return cases;
+}
+
+// Saved by each, and loaded by the others in turn.
+std::vector<Case> checkpoints() {
+  const Layouts layouts{"",
+                        "replicate=2",
+                        "shard=2 shard_plugin=zero1",
+                        "shard=4 shard_plugin=zero2",
+                        "shard=2 shard_plugin=fsdp",
+                        "tensor=2",
+                        "tensor=2 sequence=true shard=2 shard_plugin=fsdp",
+                        "context=2 context_plugin=ring",
+                        "pipeline=2 pipeline_plugin=pipeline",
+                        "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=fsdp",
+                        "offload=optimizer",
+                        "replicate=2 shard=2 shard_plugin=fsdp"};
+  std::vector<Case> cases;
+  Case pattern;
+  pattern.steps = 5;
+  const auto name = [](size_t i) { return "checkpoint" + std::to_string(i); };
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    cases.push_back(pattern);
+    cases.back().layout = layouts[i];
+    cases.back().save_to = name(i);
+  }
+  pattern.resumed = 5;
+  for (size_t i = 0; i < layouts.size(); ++i)
+    for (const size_t away : {size_t{1}, size_t{4}}) {
+      cases.push_back(pattern);
+      cases.back().layout = layouts[i];
+      cases.back().load_from = name((i + away) % layouts.size());
+    }
+  return cases;
+}
+
+const std::map<std::string, std::vector<Case> (*)()> kTables{
+    {"core", core}, {"all", all}, {"faults", faulty}, {"checkpoints", checkpoints}};
+
+}  // namespace
+
+std::vector<std::string> table_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, make] : kTables) names.push_back(name);
+  return names;
+}
+
+std::vector<Case> table(const std::string& name) { return kTables.at(name)(); }
+
+}  // namespace ditto::matrix

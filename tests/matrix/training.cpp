@@ -1,0 +1,198 @@
+#include "tests/matrix/training.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+
+#include <torch/torch.h>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/dist/gloo_mesh.h"
+#include "core/dist/whole.h"
+#include "core/train/record.h"
+#include "core/train/step.h"
+
+namespace ditto::matrix {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr uint64_t kWeightSeed = 4711;
+
+// FNV-1a: a name as a number.
+int64_t hash(const std::string& name) {
+  uint64_t value = 1469598103934665603ull;
+  for (const unsigned char c : name) value = (value ^ c) * 1099511628211ull;
+  return static_cast<int64_t>(value >> 1);
+}
+
+// A whole parameter without a zero in it: what starts at one stays near it.
+Tensor weights_of(const LayoutEntry& entry) {
+  const int64_t id = hash(entry.name);
+  const auto normal =
+      Random(kWeightSeed).normal(Purpose::initial_weights, std::array{id}, entry.full_shape, torch::kDouble)[0];
+  if (entry.full_shape.size() == 1) return normal * 0.1 + (entry.parameter.init().kind == Init::Kind::ones ? 1.0 : 0.0);
+  return normal * (0.7 / std::sqrt(static_cast<double>(entry.full_shape.back())));
+}
+
+Tensor part(Tensor of, const std::vector<int64_t>& start, const std::vector<int64_t>& size) {
+  for (size_t dim = 0; dim < size.size(); ++dim) of = of.narrow(static_cast<int64_t>(dim), start[dim], size[dim]);
+  return of;
+}
+
+void fill(Assembly& assembly) {
+  torch::NoGradGuard no_grad;
+  for (auto& entry : assembly.layout.entries) {
+    const auto all = weights_of(entry);
+    for (const auto& piece : entry.slices())
+      part(entry.tensor, piece.local_start, piece.size).copy_(part(all, piece.global_start, piece.size));
+  }
+  assembly.publish();
+}
+
+// The first number of the last parameter, one unit in the last place larger.
+void add_ulp(Assembly& assembly) {
+  torch::NoGradGuard no_grad;
+  auto& tensor = assembly.layout.entries.back().tensor;
+  auto first = tensor.view(-1).narrow(0, 0, 1);
+  first.copy_(torch::nextafter(first, torch::full_like(first, INFINITY)));
+  assembly.publish();
+}
+
+// Looks at the gradients as the optimizer gets them.
+class Spy final : public Optimizer {
+ public:
+  Spy(std::shared_ptr<Optimizer> inner, std::function<void()> look)
+      : inner_(std::move(inner)), look_(std::move(look)) {}
+  Granularity granularity() const override { return inner_->granularity(); }
+  void step(double lr) override {
+    look_();
+    inner_->step(lr);
+  }
+  std::map<std::string, OptimizerState> state() override { return inner_->state(); }
+  std::map<std::string, int64_t> counters() const override { return inner_->counters(); }
+  void set_counters(const std::map<std::string, int64_t>& counters) override { inner_->set_counters(counters); }
+
+ private:
+  std::shared_ptr<Optimizer> inner_;
+  std::function<void()> look_;
+};
+
+Tensor gradient_of(const LayoutEntry& entry) {
+  const auto& grad = entry.tensor.grad();
+  return grad.defined() ? grad : torch::zeros_like(entry.tensor, torch::TensorOptions().requires_grad(false));
+}
+
+// A checkpoint as the trainer makes it, of what a case has made.
+struct Checkpoint {
+  Assembly& assembly;
+  Optimizer& optimizer;
+  Ema& ema;
+  const TrainRequest& request;
+
+  checkpoint::TrainState state() const {
+    checkpoint::TrainState state;
+    state.layout = &assembly.layout;
+    state.ema = &ema.tensors();
+    state.optimizer = &optimizer;
+    return state;
+  }
+  std::string folder(const std::string& name) const { return (std::filesystem::path(request.folder) / name).string(); }
+
+  void save() const {
+    const auto* gloo = dynamic_cast<const GlooMesh*>(&request.mesh);
+    checkpoint::Saver saver(folder(request.one.save_to), {}, request.mesh, gloo->own_world(request.one.save_to));
+    auto now = state();
+    now.step = request.one.resumed + request.one.steps;
+    saver.save(now);
+    saver.wait();
+  }
+  void load(TrainingStep& training) const {
+    auto now = state();
+    const auto found = checkpoint::resolve(folder(request.one.load_from));
+    checkpoint::load(*found.path, now);
+    assembly.publish();
+    training.updates = now.step;
+  }
+};
+
+}  // namespace
+
+Record train(const TrainRequest& request) {
+  const Case& one = request.one;
+  Recipe recipe = recipe_of(one);
+  AssemblyParts parts;
+  parts.objective = true;
+  parts.saved = shapes_of(one);
+  Assembly assembly(recipe, request.registry, request.mesh, parts, {});
+  auto& entries = assembly.layout.entries;
+  if (!one.real_init) fill(assembly);
+  if (one.ulp) add_ulp(assembly);
+  Loader loader(source_of(one), recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});
+
+  Record record;
+  FaultHooks hooks;
+  const auto look = [&] {
+    if (hooks.before_optimizer) hooks.before_optimizer();
+    if (!record.gradients.empty()) return;
+    for (const auto& entry : entries) record.gradients[entry.name] = whole(entry, gradient_of(entry), request.mesh);
+  };
+  Spy optimizer(make_optimizer(assembly, request.registry), look);
+  Ema ema(assembly.layout, recipe.ema);
+  TrainingStep training(assembly, loader, optimizer, ema);
+  if (request.tamper) request.tamper(assembly, hooks);
+  const Checkpoint checkpoint{assembly, optimizer, ema, request};
+  if (!one.load_from.empty()) checkpoint.load(training);
+  for (int64_t step = one.resumed; step < one.resumed + one.steps; ++step) {
+    const auto result = training.run(step, false);
+    record.losses.push_back(result.loss);
+    record.norms.push_back(result.grad_norm);
+  }
+  if (!one.save_to.empty()) checkpoint.save();
+  for (size_t i = 0; i < entries.size(); ++i) {
+    record.parameters[entries[i].name] = whole(entries[i], entries[i].tensor, request.mesh);
+    record.average[entries[i].name] = whole(entries[i], ema.tensors()[i], request.mesh);
+  }
+  return record;
+}
+
+void save(const Record& record, const std::string& path) {
+  c10::Dict<std::string, Tensor> all;
+  all.insert("losses", torch::tensor(record.losses, torch::kDouble));
+  all.insert("norms", torch::tensor(record.norms, torch::kDouble));
+  for (const auto& [name, tensor] : record.gradients) all.insert("gradient " + name, tensor);
+  for (const auto& [name, tensor] : record.parameters) all.insert("parameter " + name, tensor);
+  for (const auto& [name, tensor] : record.average) all.insert("average " + name, tensor);
+  for (const auto& [name, tensor] : record.picks) all.insert("picks " + name, tensor);
+  const auto bytes = torch::pickle_save(all);
+  std::ofstream file(path, std::ios::binary);
+  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file.flush()) throw Error(ErrorKind::checkpoint, path, "cannot be written", "");
+}
+
+Record load(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
+  if (bytes.empty()) throw Error(ErrorKind::checkpoint, path, "the run on one rank left no record", "see its error");
+  Record record;
+  const auto numbers = [](const Tensor& x) {
+    return std::vector<double>(x.data_ptr<double>(), x.data_ptr<double>() + x.numel());
+  };
+  for (const auto& item : torch::pickle_load(bytes).toGenericDict()) {
+    const auto name = item.key().toStringRef();
+    const auto tensor = item.value().toTensor();
+    const auto space = name.find(' ');
+    const auto kind = name.substr(0, space), of = space == std::string::npos ? "" : name.substr(space + 1);
+    if (kind == "losses") record.losses = numbers(tensor);
+    if (kind == "norms") record.norms = numbers(tensor);
+    if (kind == "gradient") record.gradients[of] = tensor;
+    if (kind == "parameter") record.parameters[of] = tensor;
+    if (kind == "average") record.average[of] = tensor;
+    if (kind == "picks") record.picks[of] = tensor;
+  }
+  return record;
+}
+
+}  // namespace ditto::matrix

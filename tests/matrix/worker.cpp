@@ -1,0 +1,142 @@
+#include "tests/matrix/worker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "core/dist/gloo_mesh.h"
+#include "core/train/launch.h"
+#include "tests/matrix/compare.h"
+#include "tests/matrix/faults.h"
+
+namespace ditto::matrix {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+constexpr std::chrono::seconds kTimeout{60};
+
+std::string record_path(const Case& one, const std::string& folder) {
+  return (fs::path(folder) / (key_of(one) + ".record")).string();
+}
+
+// What a case is measured against: the same on one rank, and what that is measured against itself.
+std::vector<Case> references_of(const Case& one) {
+  std::vector<Case> list{one_rank(one)};
+  list.front().micro_batches = micro_batches(one);
+  if (one.precision == "fp32") {  // the control
+    list.push_back(list.front());
+    list.back().ulp = true;
+  }
+  if (one.precision == "bf16" || one.precision == "fp16") {
+    list.push_back(list.front());
+    list.back().precision = "fp32";
+  }
+  return list;
+}
+
+void note(const std::string& folder, size_t index, const Outcome& outcome) {
+  std::ofstream file(fs::path(folder) / "outcomes", std::ios::app);
+  std::string text = outcome.text;
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  file << index << ' ' << outcome.ok << ' ' << text << '\n';
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+class Rank {
+ public:
+  Rank(const Plan& plan, std::string folder)
+      : plan_(plan), folder_(std::move(folder)), base_(rank_info(), {}, kTimeout) {
+    prepare_process(recipe_of(plan.cases.front()), rank_info());
+  }
+
+  void run(size_t index) {
+    const auto began = Clock::now();
+    Outcome outcome;
+    try {
+      outcome = compare_one(index);
+    } catch (const Error& error) {
+      // A layout that is refused is refused by all ranks alike, before they talk; the others are lost without this one.
+      if (error.kind() != ErrorKind::config && error.kind() != ErrorKind::plugin) throw;
+      outcome.text = std::string("refused: ") + error.what();
+    }
+    if (base_.rank() != 0) return;
+    const std::chrono::duration<double> took = Clock::now() - began;
+    note(folder_, index, outcome);
+    fmt::print("{} {}  {}  ({:.1f} s)\n", outcome.ok ? "ok  " : "FAIL", title(plan_.cases[index]), outcome.text,
+               took.count());
+    std::fflush(stdout);
+  }
+
+ private:
+  Outcome compare_one(size_t index) {
+    Case one = plan_.cases[index];
+    one.micro_batches = micro_batches(one);
+    const GlooMesh mesh(base_, degrees(recipe_of(one)), "case" + std::to_string(index));
+    const auto references = references_of(one);
+    const auto theirs = load(record_path(references[0], folder_));
+    const auto mine = train({one, mesh, registry_, fault(one.fault), folder_});
+    if (plan_.verbose && base_.rank() == 0) print_steps(mine, theirs);
+    const auto figures = compare(mine, theirs, one, mesh);
+    std::string control;
+    double half_loss = 0;
+    if (references.size() > 1) {
+      half_loss = loss_difference(theirs, load(record_path(references[1], folder_)));
+      control = fmt::format(", control: loss {:.0e}", half_loss);
+    }
+    const auto why = verdict(figures, one, half_loss);
+    if (!one.fault.empty()) return {!why.empty(), why.empty() ? "the fault was not seen" : "seen: " + why};
+    return {why.empty(), (why.empty() ? "" : why + "; ") + to_text(figures) + control};
+  }
+
+  static void print_steps(const Record& mine, const Record& theirs) {
+    for (size_t i = 0; i < mine.losses.size(); ++i)
+      fmt::print("  step {:2}: loss {:.17g} one rank {:.17g}, norm {:.17g} one rank {:.17g}\n", i + 1, mine.losses[i],
+                 theirs.losses[i], mine.norms[i], theirs.norms[i]);
+    for (const auto& [name, gradient] : mine.gradients) {
+      const auto& other = theirs.gradients.at(name);
+      fmt::print("  gradient {:40} largest {:.3e} difference {:.1e}\n", name, other.abs().max().item<double>(),
+                 (gradient - other).abs().max().item<double>());
+    }
+  }
+
+  const Plan& plan_;
+  std::string folder_;
+  GlooMesh base_;
+  Registry registry_;
+};
+
+}  // namespace
+
+std::vector<std::pair<size_t, Outcome>> outcomes(const std::string& folder) {
+  std::ifstream file(fs::path(folder) / "outcomes");
+  std::vector<std::pair<size_t, Outcome>> list;
+  size_t index = 0;
+  Outcome outcome;
+  while (file >> index >> outcome.ok && std::getline(file >> std::ws, outcome.text)) list.emplace_back(index, outcome);
+  return list;
+}
+
+void run_references(const Plan& plan, const std::string& folder) {
+  prepare_process(recipe_of(plan.cases.front()), rank_info());
+  const GlooMesh mesh(rank_info(), {}, kTimeout);
+  Registry registry;
+  for (const auto& one : plan.cases)
+    for (const auto& reference : references_of(one)) {
+      const auto path = record_path(reference, folder);
+      if (!fs::exists(path)) save(train({reference, mesh, registry, {}, folder}), path);
+    }
+}
+
+void run_cases(const Plan& plan, const std::string& folder, const std::vector<size_t>& which) {
+  Rank rank(plan, folder);
+  for (const size_t i : which) rank.run(i);
+}
+
+}  // namespace ditto::matrix

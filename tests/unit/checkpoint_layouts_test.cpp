@@ -1,0 +1,203 @@
+// Checkpoints between layouts: cuts that follow one another on one dim, uneven and empty pieces, states in blocks,
+// stages of a pipeline; and who writes and reads what.
+#include <doctest/doctest.h>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/disk.h"
+#include "core/checkpoint/index.h"
+#include "core/checkpoint/reader.h"
+#include "core/train/resume.h"
+#include "core/train/step.h"
+#include "support/checkpoint_world.h"
+#include "support/files.h"
+
+namespace checkpoint = ditto::checkpoint;
+using ditto::Axis;
+using ditto::ErrorKind;
+using namespace ditto::test;
+
+namespace {
+
+constexpr int64_t kBlock = 4;
+
+std::vector<ParameterSpec> composed_model() {
+  return {
+      {"embed.weight", {7, 6}, at::kFloat, {{Axis::shard, {0}}}},
+      // parts cut by heads, and what is left of them cut again
+      {"blocks.0.qkv.weight", {24, 6}, at::kFloat, {{Axis::tensor, {0, {8, 8, 8}}}, {Axis::shard, {0}}}, 0},
+      {"blocks.0.qkv.bias", {24}, at::kFloat, {{Axis::tensor, {0, {8, 8, 8}}}, {Axis::shard, {0}}}, 0},
+      // grouped-query heads of width 2: parts of unequal lengths, uneven pieces of whole heads
+      {"blocks.1.qkv.weight", {14, 5}, at::kDouble, {{Axis::tensor, {0, {10, 2, 2}, 0, 1, 2}}, {Axis::shard, {1}}}, 1},
+      // three cuts of one dim
+      {"blocks.1.mixed.weight", {13, 3}, at::kFloat, {{Axis::tensor, {0}}, {Axis::expert, {0}}, {Axis::shard, {0}}}, 1},
+      {"blocks.0.experts.up", {4, 6, 5}, at::kFloat, {{Axis::expert, {0}}, {Axis::tensor, {1}}, {Axis::shard, {0}}}, 0},
+      // fewer rows than shards
+      {"blocks.2.few", {2, 3}, at::kBFloat16, {{Axis::shard, {0}}}, 2},
+      {"blocks.3.one", {1}, at::kFloat, {{Axis::shard, {0}}}, 3},
+      // blocks along the last dim, the last one shorter
+      {"blocks.0.coded", {6, 18}, at::kFloat, {{Axis::tensor, {0}}, {Axis::shard, {0}}}, 0, kBlock},
+      {"blocks.1.coded", {3, 32}, at::kFloat, {{Axis::tensor, {1}}, {Axis::shard, {0}}}, 1, kBlock},
+      {"head.coded",
+       {5, 22},
+       at::kFloat,
+       {{Axis::tensor, {1, {16, 6}, 0, 1, kBlock}}, {Axis::shard, {1, {}, 0, 1, kBlock}}},
+       -1,
+       kBlock},
+      {"scale", {}, at::kDouble},
+  };
+}
+
+const std::vector<Degrees> kLayouts{
+    {},
+    {{Axis::tensor, 2}},
+    {{Axis::shard, 3}},
+    {{Axis::shard, 8}},
+    {{Axis::tensor, 2}, {Axis::shard, 3}},
+    {{Axis::replicate, 2}, {Axis::shard, 2}},
+    {{Axis::expert, 2}, {Axis::shard, 2}},
+    {{Axis::pipeline, 2}},
+    {{Axis::pipeline, 2}, {Axis::tensor, 2}, {Axis::shard, 2}},
+    {{Axis::pipeline, 4}, {Axis::context, 2}},  // a stage without a matrix, one without a state in blocks
+    {{Axis::tensor, 2}, {Axis::expert, 2}, {Axis::shard, 2}, {Axis::context, 2}},
+};
+
+int ranks(const Degrees& degrees) { return FakeMesh(degrees, 0).world_size(); }
+
+const std::string kStep = "/step_00000600";
+
+}  // namespace
+
+TEST_CASE("any of 11 layouts loads, bit for bit, what any other saved") {
+  const auto specs = composed_model();
+  for (const Degrees& saved : kLayouts) {
+    const TemporaryFolder folder;
+    save_world(folder / "c", saved, 3, 600, specs);
+    CHECK(checkpoint::verify(folder / "c" + kStep).empty());
+    for (const Degrees& loaded : kLayouts) {
+      for (int number = 0; number < ranks(loaded); ++number) {
+        Rank rank(loaded, number, 4, specs), expected(loaded, number, 3, specs);
+        auto state = rank.state();
+        checkpoint::load(folder / "c" + kStep, state);
+        CHECK(rank.same_as(expected));
+        CHECK(state.step == 600);
+      }
+    }
+  }
+}
+
+TEST_CASE("a checkpoint holds every number once, whatever wrote it") {
+  const auto specs = composed_model();
+  for (const Degrees& saved : kLayouts) {
+    const TemporaryFolder folder;
+    save_world(folder / "c", saved, 3, 600, specs);
+    const checkpoint::Reader reader(folder / "c" + kStep);
+    size_t tensors = 0;
+    for (const char* section : checkpoint::kSections) {
+      for (const auto& [name, tensor] : reader.index().section(section)) {
+        CAPTURE(name);
+        int64_t held = 0;
+        for (const auto& piece : tensor.pieces) held += checkpoint::numbers(piece.box.size);
+        CHECK(held == checkpoint::numbers(tensor.shape));
+        ++tensors;
+      }
+    }
+    CHECK(tensors == 4 * specs.size());  // weights, EMA, and two states of each
+  }
+}
+
+TEST_CASE("a rank writes the rectangles it holds and no other") {
+  const Degrees degrees{{Axis::tensor, 2}, {Axis::shard, 3}};
+  const TemporaryFolder folder;
+  save_world(folder / "c", degrees, 3, 600, composed_model());
+  const checkpoint::Reader reader(folder / "c" + kStep);
+  for (int number = 0; number < ranks(degrees); ++number) {
+    const Rank rank(degrees, number, 3, composed_model());
+    char file[32];
+    std::snprintf(file, sizeof file, "model-%05d.safetensors", number);
+    for (const auto& entry : rank.layout.entries) {
+      CAPTURE(entry.name);
+      std::vector<checkpoint::Box> written, held;
+      for (const auto& piece : reader.index().section(checkpoint::kModel).at(entry.name).pieces)
+        if (piece.file == file) written.push_back(piece.box);
+      for (const auto& slice : entry.slices()) held.push_back({slice.global_start, slice.size});
+      const bool is_copy = entry.is_copy(Axis::tensor) ? rank.mesh.index(Axis::tensor) > 0 : false;
+      const bool is_shard_copy = entry.is_copy(Axis::shard) && rank.mesh.index(Axis::shard) > 0;
+      CHECK((is_copy || is_shard_copy ? written.empty() : written == held));
+    }
+  }
+}
+
+TEST_CASE("a rank reads no file that holds none of its numbers") {
+  const Degrees degrees{{Axis::shard, 3}};
+  const std::vector<ParameterSpec> specs{{"w", {6, 4}, at::kFloat, {{Axis::shard, {0}}}}};
+  const TemporaryFolder folder;
+  save_world(folder / "c", degrees, 3, 600, specs);
+  for (const char* section : {"model", "ema", "optimizer"})
+    std::filesystem::remove(folder / "c" + kStep + "/" + section + "-00001.safetensors");
+  for (const int number : {0, 2}) {
+    Rank rank(degrees, number, 4, specs), expected(degrees, number, 3, specs);
+    auto state = rank.state();
+    checkpoint::load(folder / "c" + kStep, state);
+    CHECK(rank.same_as(expected));
+  }
+  Rank rank(degrees, 1, 4, specs);
+  const auto error = error_of(ErrorKind::checkpoint, [&] {
+    auto state = rank.state();
+    checkpoint::load(folder / "c" + kStep, state);
+  });
+  CHECK(error.find("-00001.safetensors") != std::string::npos);
+}
+
+TEST_CASE("a cut through a block of state is refused with its numbers") {
+  ditto::LayoutEntry entry;
+  entry.name = "w";
+  entry.full_shape = {3, 32};
+  const auto refused = [&](const ditto::Cut& cut) {
+    entry.cuts = {{Axis::tensor, cut}};
+    return error_of(ErrorKind::config, [&] { entry.in_blocks(8); });
+  };
+  CHECK(refused({1, {32}, 0, 8}).find("32 numbers in 8 pieces") != std::string::npos);
+  CHECK(refused({1, {32}, 0, 3}).find("tensor") != std::string::npos);
+  CHECK_FALSE(refused({1, {12, 20}, 0, 2, 8}).empty());  // the second part starts within a block
+  CHECK_FALSE(refused({1, {32}, 0, 4, 12}).empty());     // by whole heads of 12
+  entry.cuts = {{Axis::tensor, {1, {32}, 1, 3, 8}}};
+  CHECK(ditto::local_shape(entry) == std::vector<int64_t>{3, 8});
+  CHECK(ditto::local_shape(entry.in_blocks(8)) == std::vector<int64_t>{3, 1});
+  entry.cuts = {{Axis::tensor, {0, {3}, 1, 2}}};
+  CHECK(ditto::local_shape(entry.in_blocks(8)) == std::vector<int64_t>{2, 4});
+}
+
+TEST_CASE("a step's samples are shared out whole, none twice, on any number of data ranks") {
+  for (const int64_t micro_batch : {0, 1, 3, 4, 50}) {
+    ditto::RunOptions run;
+    run.batch = 10;
+    run.micro_batch = micro_batch;
+    for (const int count : {1, 2, 3, 4, 7, 16}) {
+      for (const Axis axis : {Axis::replicate, Axis::shard, Axis::expert}) {
+        std::vector<int64_t> seen;
+        for (int number = 0; number < count; ++number) {
+          const FakeMesh mesh({{axis, count}}, number);
+          const ditto::StepShares shares(run, mesh);
+          for (const int64_t step : {5, 6}) {
+            const auto plan = shares.plan(step, ditto::Phase::train);
+            for (int64_t round = 0; round < plan.mine; ++round) {
+              const auto places = shares.places(step, round);
+              for (int64_t i = 0; i < places.count; ++i) seen.push_back(places.first + i);
+            }
+          }
+        }
+        std::sort(seen.begin(), seen.end());
+        std::vector<int64_t> expected(20);
+        std::iota(expected.begin(), expected.end(), 50);
+        CHECK(seen == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("a resume may change all of [parallel], and says what that costs") {
+  const auto saved = ditto::formats::parse_toml("[parallel]\nshard = 4\nshard_plugin = \"fsdp\"\n", "a");
+  const auto now = ditto::formats::parse_toml("[parallel]\ntensor = 2\nsequence = true\ntimeout_s = 5.0\n", "b");
+  const auto lines = ditto::compare_recipes(saved, now, {});
+  CHECK(lines.size() == 5);
+}

@@ -1,0 +1,364 @@
+// The context-parallel plugins against attention on one rank, on real ranks.
+//
+// Legend: B samples, T tokens, N heads, K head width, D width.
+#include <doctest/doctest.h>
+
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include <ditto/error.h>
+#include <ditto/ring_attention.h>
+#include <ditto/token_cut.h>
+#include <ditto/transformer.h>
+
+#include "core/plugin/registry.h"
+#include "tests/unit/small_model.h"
+
+namespace ditto {
+namespace {
+
+using testing::small_context;
+using torch::Tensor;
+
+const Grid kVideo{5, 2, 3};  // neither frames nor places nor tokens are divided by 4
+const std::vector<int64_t> kPack{7, 2, 13, 5, 1};
+
+struct Setting {
+  const char* text;
+  Pattern pattern;
+  bool packed = false;
+};
+const std::vector<Setting> kSettings{{"full", Pattern::full},
+                                     {"spatial", Pattern::spatial},
+                                     {"temporal", Pattern::temporal},
+                                     {"packed", Pattern::full, true}};
+
+Tensor normal(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = torch::kDouble) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  return torch::randn(shape, generator, torch::kDouble).to(dtype);
+}
+
+double distance(const Tensor& a, const Tensor& b) {
+  REQUIRE((a.sizes() == b.sizes()));
+  return ((a - b).abs().max() / b.abs().max()).item<double>();
+}
+
+ParallelStrategy::Needs needs_of(const Mesh& mesh, at::ScalarType compute = torch::kDouble, bool token_local = true) {
+  return {&mesh, true, token_local, compute, 1};
+}
+
+std::shared_ptr<ParallelStrategy> make(const std::string& id, const ParallelStrategy::Needs& needs) {
+  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  OptionReader none(OptionMap{"parallel", "the test", {}});
+  return registry.factory<ParallelStrategy>(id, "the test").make(none, needs);
+}
+
+// What core does around a block, with one strategy or none.
+struct Runner {
+  explicit Runner(std::shared_ptr<ParallelStrategy> strategy_, at::ScalarType dtype = torch::kDouble)
+      : strategy(std::move(strategy_)), ctx(small_context(dtype)) {
+    if (!strategy) return;
+    ctx->attention_op = strategy->wrap_attention(ctx->attention_op);
+    ctx->unit_runner = strategy->wrap_attention_unit(
+        [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& run) { return run(x); });
+    ctx->token_gather = strategy->wrap_token_gather([](const Tensor& x, const Stream&) { return x; });
+  }
+  void run(Stream& stream, const std::function<void(Stream&)>& block) {
+    if (!strategy) return block(stream);
+    strategy->split(stream);
+    const Batch none;
+    Tensor prediction;
+    UnitCall call{none, stream, prediction, *ctx};
+    strategy->wrap_unit([&](const Unit&, UnitCall& inner) { block(inner.stream); })(Unit{Unit::Kind::block, 0}, call);
+    strategy->join(stream);
+  }
+
+  std::shared_ptr<ParallelStrategy> strategy;
+  std::shared_ptr<Context> ctx;
+};
+
+Stream stream_of(const Setting& setting) {
+  Stream stream;
+  stream.grid = kVideo;
+  if (!setting.packed) return stream;
+  auto packing = std::make_shared<Packing>();
+  packing->lengths = kPack;
+  packing->sample_T = torch::repeat_interleave(torch::tensor(kPack));
+  stream.packing = packing;
+  return stream;
+}
+int64_t tokens_of(const Stream& stream) {
+  return stream.packing ? stream.packing->sample_T.size(0) : stream.grid.tokens();
+}
+
+using Results = std::map<std::string, Tensor>;
+
+// The output, and the gradients of q, k and v, of attention alone.
+Results attend(const std::shared_ptr<ParallelStrategy>& strategy, const Setting& setting, const Group& group,
+               at::ScalarType dtype) {
+  Runner runner(strategy, dtype);
+  auto stream = stream_of(setting);
+  const std::vector<int64_t> shape{setting.packed ? 1 : 2, tokens_of(stream), 12, 4};
+  std::vector<Tensor> leaves;
+  for (int64_t i = 0; i < 3; ++i) leaves.push_back(normal(shape, 10 + i, dtype).requires_grad_());
+  stream.x_BTD = leaves[0].flatten(2);
+  stream.extra["k"] = {leaves[1], 1, Role::evolving};
+  stream.extra["v"] = {leaves[2], 1, Role::evolving};
+  runner.run(stream, [&](Stream& s) {
+    s.x_BTD =
+        runner.ctx
+            ->attention(s.x_BTD.unflatten(2, {12, 4}), s.extra["k"].tensor, s.extra["v"].tensor, setting.pattern, s)
+            .flatten(2);
+    s.extra.clear();
+  });
+  (stream.x_BTD * normal(stream.x_BTD.sizes(), 20, dtype)).sum().div(strategy ? group.size() : 1).backward();
+  Results results{{"out", stream.x_BTD.detach()}};
+  for (size_t i = 0; i < 3; ++i) {
+    auto gradient = leaves[i].grad().to(torch::kDouble).contiguous();
+    results[std::string(1, "qkv"[i])] = strategy ? group.all_reduce(gradient) : gradient;
+  }
+  return results;
+}
+
+void compare(const Results& found, const Results& expected, double bound) {
+  for (const auto& [name, tensor] : expected) {
+    CAPTURE(name);
+    CHECK(distance(found.at(name), tensor) < bound);
+  }
+}
+
+bool supports(const std::string& id, const Setting& setting) { return id != "spatiotemporal" || !setting.packed; }
+
+TEST_CASE("rank of: attention under a context cut" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::context, rank_info().world_size}});
+  const auto& group = mesh.group(Axis::context);
+  for (const std::string id : {"ring", "ulysses", "spatiotemporal"})
+    for (const auto& setting : kSettings) {
+      if (!supports(id, setting)) continue;
+      CAPTURE(id);
+      CAPTURE(setting.text);
+      const auto expected = attend(nullptr, setting, group, torch::kDouble);
+      compare(attend(make(id, needs_of(mesh)), setting, group, torch::kDouble), expected, 1e-13);
+      compare(attend(make(id, needs_of(mesh, torch::kBFloat16)), setting, group, torch::kBFloat16), expected, 0.06);
+    }
+}
+
+TEST_CASE("attention of cut tokens is attention of the whole: outputs and gradients, all patterns, uneven and packed") {
+  for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: attention under a context cut") == 0);
+}
+
+struct SubLayers : Layer {
+  SubLayers() {
+    AttentionOptions options{.width = 48, .heads = 12, .kv_heads = 0, .qk_norm = true};
+    self = register_module("self", std::make_shared<SelfAttention>(options));
+    cross = register_module("cross", std::make_shared<CrossAttention>(options));
+  }
+  std::shared_ptr<SelfAttention> self;
+  std::shared_ptr<CrossAttention> cross;
+};
+
+std::shared_ptr<SubLayers> sub_layers(at::ScalarType dtype) {
+  torch::NoGradGuard no_grad;
+  auto layers = std::make_shared<SubLayers>();
+  layers->to(dtype);
+  int64_t seed = 100;
+  for (auto& parameter : layers->parameters()) parameter.copy_(normal(parameter.sizes(), ++seed) * 0.3);
+  return layers;
+}
+
+// Two sub-layers of a block, with rotary positions and norms of queries and keys.
+Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const Setting& setting, const Mesh& mesh) {
+  const auto& group = mesh.group(Axis::context);
+  const auto layers = sub_layers(torch::kDouble);
+  Runner runner(strategy);
+  auto stream = stream_of(setting);
+  const int64_t samples = setting.packed ? 1 : 2;
+  const auto x = normal({samples, tokens_of(stream), 48}, 1).requires_grad_();
+  const auto text = normal({samples, 4, 48}, 2).requires_grad_();
+  stream.x_BTD = x.clone();
+  stream.rotary_TK = normal({tokens_of(stream), 4}, 3);
+  stream.condition.text_BSE = text.clone();
+  stream.condition.text_mask_BS = torch::arange(4).unsqueeze(0).expand({samples, 4}) < 3;
+  {
+    const Traffic::Scope pass(mesh.traffic(), Traffic::Pass::forward);
+    runner.run(stream, [&](Stream& s) {
+      s.x_BTD = s.x_BTD + layers->self->forward(s.x_BTD, setting.pattern, s.rotary_TK, s, *runner.ctx);
+      s.x_BTD = s.x_BTD + layers->cross->forward(s.x_BTD, s, *runner.ctx);
+    });
+  }
+  {
+    const Traffic::Scope pass(mesh.traffic(), Traffic::Pass::backward);
+    (stream.x_BTD * normal(stream.x_BTD.sizes(), 4)).sum().div(strategy ? group.size() : 1).backward();
+  }
+  Results results{{"out", stream.x_BTD.detach()}};
+  const auto gradient = [&](const Tensor& leaf) {
+    return strategy ? group.all_reduce(leaf.grad().contiguous()) : leaf.grad();
+  };
+  results["x"] = gradient(x);
+  results["text"] = gradient(text);
+  for (const auto& item : layers->named_parameters()) results[item.key()] = gradient(item.value());
+  return results;
+}
+
+TEST_CASE("rank of: sub-layers under a context cut" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::context, rank_info().world_size}});
+  for (const std::string id : {"ring", "ulysses", "fastseq", "spatiotemporal"})
+    for (const auto& setting : kSettings) {
+      if (!supports(id, setting)) continue;
+      CAPTURE(id);
+      CAPTURE(setting.text);
+      compare(run_sub_layers(make(id, needs_of(mesh)), setting, mesh), run_sub_layers(nullptr, setting, mesh), 1e-12);
+    }
+}
+
+TEST_CASE("attention sub-layers of cut tokens train as the whole: every gradient, norms, rotary positions and text") {
+  for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: sub-layers under a context cut") == 0);
+}
+
+using Calls = std::map<std::string, int64_t>;
+
+// Calls and bytes of one sub-layer with B = 2, T = 30, D = 48 in fp64, by "forward all_gather".
+std::pair<Calls, Calls> count(const std::string& id, Pattern pattern, const Mesh& mesh) {
+  mesh.traffic().clear();
+  auto strategy = make(id, needs_of(mesh));
+  run_sub_layers(strategy, {"", pattern}, mesh);
+  std::pair<Calls, Calls> counts;
+  for (const auto& [key, count] : mesh.traffic().counts()) {
+    if (key.pass == Traffic::Pass::other) continue;
+    const std::string name_of = std::string(name(key.pass)) + " " + key.op;
+    counts.first[name_of] = count.calls;
+    counts.second[name_of] = count.bytes;
+  }
+  return counts;
+}
+
+TEST_CASE("rank of: counted context exchanges" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::context, 2}});
+  // Bytes of this rank's half of [B, T, D]: frames are dealt 2 and 3.
+  const int64_t half = 2 * 15 * 48 * 8, frames = 2 * (mesh.rank() == 0 ? 12 : 18) * 48 * 8;
+  const int64_t others = 2 * 30 * 48 * 8 - frames;
+  {
+    const auto [calls, bytes] = count("ring", Pattern::full, mesh);
+    CHECK(
+        calls ==
+        Calls{{"forward shift", 1}, {"forward all_gather", 1}, {"backward shift", 3}, {"backward reduce_scatter", 1}});
+    CHECK(bytes.at("forward shift") == 2 * half);
+    CHECK(bytes.at("backward shift") == 6 * half);
+  }
+  {
+    const auto [calls, bytes] = count("ulysses", Pattern::full, mesh);
+    CHECK(calls == Calls{{"forward all_to_all", 2},
+                         {"forward all_gather", 1},
+                         {"backward all_to_all", 2},
+                         {"backward reduce_scatter", 1}});
+    CHECK(bytes.at("forward all_to_all") == 4 * half / 2);
+    CHECK(bytes.at("backward all_to_all") == 4 * half / 2);
+  }
+  {
+    const auto [calls, bytes] = count("fastseq", Pattern::full, mesh);
+    CHECK(calls == Calls{{"forward all_to_all", 1},
+                         {"forward all_gather", 2},
+                         {"backward all_to_all", 1},
+                         {"backward reduce_scatter", 2}});
+    CHECK(bytes.at("forward all_to_all") == half / 2);
+    CHECK(bytes.at("forward all_gather") == 2 * half);
+    CHECK(bytes.at("backward reduce_scatter") == 2 * half);
+  }
+  {
+    const auto [calls, bytes] = count("spatiotemporal", Pattern::spatial, mesh);
+    CHECK(calls == Calls{{"forward all_gather", 1}, {"backward reduce_scatter", 1}});
+  }
+  {
+    const auto [calls, bytes] = count("spatiotemporal", Pattern::temporal, mesh);
+    CHECK(calls == Calls{{"forward all_to_all", 2},
+                         {"forward all_gather", 1},
+                         {"backward all_to_all", 2},
+                         {"backward reduce_scatter", 1}});
+    CHECK(bytes.at("forward all_to_all") == 3 * frames / 2 + others / 2);
+  }
+}
+
+TEST_CASE("context exchanges are counted as derived: ring, ulysses, fastseq and spatiotemporal") {
+  CHECK(testing::as_ranks(2, "rank of: counted context exchanges") == 0);
+}
+
+// A mesh of one process that says it is a rank of more, for what needs no peers.
+class Alone final : public Mesh {
+ public:
+  explicit Alone(int context, int tensor = 1)
+      : context_(context), tensor_(tensor), group_(0, context, "context", nullptr) {}
+  int size(Axis axis) const override { return axis == Axis::context ? context_ : axis == Axis::tensor ? tensor_ : 1; }
+  int index(Axis) const override { return 0; }
+  int rank() const override { return 0; }
+  int world_size() const override { return context_ * tensor_; }
+  const Group& group(const AxisSet&) const override { return group_; }
+  Traffic& traffic() const override { return traffic_; }
+
+ private:
+  int context_, tensor_;
+  Group group_;
+  mutable Traffic traffic_;
+};
+
+TEST_CASE("a pack's slices cost the same as far as whole tokens allow") {
+  const Alone mesh(3);
+  const TokenCut cut(needs_of(mesh));
+  const auto lengths = [&](std::vector<int64_t> samples) {
+    auto packing = std::make_shared<Packing>();
+    packing->lengths = std::move(samples);
+    return cut.lengths({}, packing);
+  };
+  CHECK(lengths({6, 6, 6}) == std::vector<int64_t>{6, 6, 6});
+  CHECK(lengths({9}) == std::vector<int64_t>{3, 3, 3});
+  CHECK(lengths({12, 4, 4, 4}) == std::vector<int64_t>{5, 6, 13});  // costs 192 in all, 64 each
+  CHECK(lengths({1, 1, 30}) == std::vector<int64_t>{12, 10, 10});
+  CHECK(lengths({1, 1, 1}) == std::vector<int64_t>{1, 1, 1});
+  CHECK(lengths({30, 1, 1}) == std::vector<int64_t>{10, 10, 12});
+}
+
+TEST_CASE("what a context cut cannot do is refused with the numbers") {
+  const Alone mesh(4);
+  const auto lengths = [&](TokenCut::Unit unit, const Grid& grid) {
+    return TokenCut(needs_of(mesh), unit).lengths(grid, nullptr);
+  };
+  CHECK(lengths(TokenCut::Unit::token, {1, 2, 3}) == std::vector<int64_t>{1, 2, 1, 2});
+  CHECK(lengths(TokenCut::Unit::frame, {6, 2, 3}) == std::vector<int64_t>{6, 12, 6, 12});
+  CHECK_THROWS_WITH_AS(lengths(TokenCut::Unit::frame, {3, 2, 3}), doctest::Contains("4 slices, but there are 3 frames"),
+                       Error);
+  CHECK_THROWS_WITH_AS(lengths(TokenCut::Unit::token, {1, 1, 3}), doctest::Contains("but there are 3 tokens"), Error);
+  const Stream pack = stream_of({"", Pattern::full, true});
+  CHECK_THROWS_WITH_AS(TokenCut(needs_of(mesh), TokenCut::Unit::frame).lengths({}, pack.packing),
+                       doctest::Contains("a pack has none"), Error);
+  for (const std::string id : {"ring", "ulysses", "fastseq", "spatiotemporal"})
+    CHECK_THROWS_WITH_AS(make(id, needs_of(mesh, torch::kDouble, false)), doctest::Contains("token_local"), Error);
+
+  Stream stream = stream_of({"", Pattern::full});
+  stream.x_BTD = torch::zeros({1, 31, 2});
+  CHECK_THROWS_WITH_AS(make("ring", needs_of(mesh))->split(stream), doctest::Contains("31 tokens"), Error);
+}
+
+TEST_CASE("heads that a context degree does not divide are refused before any step") {
+  testing::SmallModel model(24, 6, 8);
+  auto layout = Layout::of(model);
+  for (const std::string id : {"ulysses", "fastseq"}) {
+    const Alone four(4), three(3), three_of_tensor(3, 2), two_of_tensor(2, 2);
+    CHECK_THROWS_WITH_AS(make(id, needs_of(four))->shard(layout),
+                         doctest::Contains("4 does not divide the 6 attention heads of \"blocks.0.qkv\""), Error);
+    make(id, needs_of(three))->shard(layout);
+    make(id, needs_of(three_of_tensor))->shard(layout);
+    CHECK_THROWS_WITH_AS(make(id, needs_of(two_of_tensor))->shard(layout),
+                         doctest::Contains("the 3 attention heads of \"blocks.0.qkv\" that parallel.tensor = 2 leaves"),
+                         Error);
+  }
+  make("ring", needs_of(Alone(4)))->shard(layout);
+}
+
+TEST_CASE("fastseq refuses attention outside of an attention unit") {
+  const Alone mesh(2);
+  const auto op = make("fastseq", needs_of(mesh))->wrap_attention(small_context(torch::kDouble)->attention_op);
+  const auto q = normal({1, 15, 4, 2}, 1);
+  CHECK_THROWS_WITH_AS(op.run(q, q, q, {Pattern::full, kVideo, nullptr, {}}), doctest::Contains("attention units"),
+                       Error);
+}
+
+}  // namespace
+}  // namespace ditto
