@@ -11,6 +11,7 @@
 #include "core/plugin/guard.h"
 #include "core/train/device.h"
 #include "core/train/launch.h"
+#include "core/train/rehearsal.h"
 #include "core/train/trainer.h"
 
 namespace ditto {
@@ -22,6 +23,7 @@ struct Arguments {
   std::vector<std::string> sets;
   TrainOptions options;
   int local_ranks = 0;
+  std::string trace;
 };
 
 int train(const Arguments& arguments, const CommandLine& line) {
@@ -32,7 +34,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
   declare_components(recipe, registry);  // refused before any rank starts, and before a folder is made
   check_recipe(recipe, registry);
   if (arguments.local_ranks > 0) {
-    complete_degrees(degrees(recipe), arguments.local_ranks);
+    if (const int code = rehearse_layout(recipe, registry, arguments.local_ranks)) return code;
     return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
   }
   prepare_process(recipe, rank);
@@ -40,6 +42,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
   RankWatch watch(rank, watch_options(recipe));
   auto options = arguments.options;
   options.watch = &watch;
+  options.trace_comm = arguments.trace == "comm";
   std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
   try {
     return guarded("", [&] {
@@ -71,6 +74,9 @@ void add_train_command(CLI::App& app, CommandLine& line) {
       ->allow_extra_args(false);
   command->add_option("--local-ranks", arguments->local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));
+  command->add_option("--trace", arguments->trace,
+                      "comm: every step's calls on other ranks and memory in metrics.jsonl, and a table at the end")
+      ->check(CLI::IsMember({"comm"}));
   command->add_flag("--dry-run", arguments->options.dry_run, "put everything together, say what it is, and stop");
   command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
   command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });

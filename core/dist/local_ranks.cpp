@@ -8,6 +8,7 @@
 #include <cstring>
 #include <map>
 #include <thread>
+#include <utility>
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -189,6 +190,7 @@ class Ranks {
       return;
     }
     if (asked_ && killed) return;  // ended by us
+    said_ = said_ || killed;
     if (killed)
       std::fprintf(stderr, "error: rank %d was killed by signal %d (%s)\n", rank, WTERMSIG(status),
                    strsignal(WTERMSIG(status)));
@@ -202,17 +204,25 @@ class Ranks {
   void end_survivors() {
     if (!failed_ || alive_.empty()) return;
     const auto since = Clock::now() - failed_at_;
-    if (!asked_ && since > milliseconds(500)) {
+    if (!asked_ && since > options_.patience) {
       asked_ = true;
       send(SIGTERM);
     }
-    if (since > options_.grace) send(SIGKILL);
+    if (since > options_.grace) end_for_good();
+  }
+
+  // A rank that was stopped, or hangs where no signal reaches it, says nothing of itself.
+  void end_for_good() {
+    for (const auto& [pid, rank] : alive_)
+      if (!std::exchange(said_, true) && failure_ == Error::exit_code(ErrorKind::distributed))
+        std::fprintf(stderr, "error: rank %d does not answer, and was killed\n", rank);
+    send(SIGKILL);
   }
 
   const LocalRanks& options_;
   const BlockedSignals& signals_;
   std::map<pid_t, int> alive_;
-  bool failed_ = false, stopped_ = false, asked_ = false;
+  bool failed_ = false, stopped_ = false, asked_ = false, said_ = false;
   int failure_ = 0;
   Clock::time_point failed_at_;
 };

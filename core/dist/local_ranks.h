@@ -10,7 +10,8 @@ namespace ditto {
 struct LocalRanks {
   int count = 1;
   std::vector<std::string> arguments;     // of each rank, without the program's name
-  std::chrono::milliseconds grace{4000};  // between asking the ranks to end and ending them
+  std::chrono::milliseconds patience{3000};  // after a failure: the other ranks find it by themselves, and say so
+  std::chrono::milliseconds grace{4000};     // after a failure: those that did not end when asked are ended
 };
 
 // Starts the ranks from /proc/self/exe, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and

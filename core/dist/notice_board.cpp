@@ -45,7 +45,7 @@ Verdict unpacked_verdict(const std::string& text) {
   std::istringstream in(text);
   Verdict verdict;
   char kind = Verdict::lost;
-  in >> verdict.rank >> kind >> std::ws;
+  in >> verdict.rank >> kind >> verdict.by >> std::ws;
   verdict.kind = static_cast<Verdict::Kind>(kind);
   verdict.text = std::string(std::istreambuf_iterator<char>(in), {});
   return verdict;
@@ -104,7 +104,8 @@ std::optional<SignOfLife> NoticeBoard::sign_of(int rank) {
 }
 
 Verdict NoticeBoard::claim(const Verdict& verdict) {
-  const auto mine = bytes(std::to_string(verdict.rank) + " " + char(verdict.kind) + " " + verdict.text);
+  const auto mine =
+      bytes(std::to_string(verdict.rank) + " " + char(verdict.kind) + " " + std::to_string(rank_) + " " + verdict.text);
   return unpacked_verdict(text(store_->compareSet(kVerdict, {}, mine)));
 }
 

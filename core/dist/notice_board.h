@@ -30,7 +30,7 @@ struct Verdict {
   int rank = 0;
   enum Kind : char { failed = 'f', lost = 'l', hangs = 'h' } kind = lost;
   std::string text;  // failed: its error; otherwise what was seen of it
-  friend bool operator==(const Verdict&, const Verdict&) = default;
+  int by = -1;       // the rank that wrote it down
 };
 std::string to_text(const Verdict& verdict);  // "rank 2 was lost"
 
@@ -42,7 +42,7 @@ class NoticeBoard {
 
   void post(const SignOfLife& sign);
   std::optional<SignOfLife> sign_of(int rank);  // nothing: it has never been here
-  // Writes `verdict` down, if it is the first. Returns the one that is there.
+  // Writes `verdict` down as this rank's, if it is the first. Returns the one that is there.
   Verdict claim(const Verdict& verdict);
   std::optional<Verdict> verdict();
   void leave();         // this rank has read the verdict, or is done

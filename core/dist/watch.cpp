@@ -80,7 +80,7 @@ class RankWatch::Impl {
       else
         code = kLostAPeer;
     } catch (const std::exception&) {
-      lose_the_store();
+      lose_the_store(store_is_gone());
       code = kLostAPeer;
     }
     wait_for_others();
@@ -137,7 +137,7 @@ class RankWatch::Impl {
       }
     } catch (const std::exception&) {
       if (stop.stop_requested()) return;
-      lose_the_store();
+      lose_the_store(store_is_gone());
       end_because(store_is_gone());
     }
   }
@@ -211,7 +211,7 @@ class RankWatch::Impl {
 
   void pass(const Verdict& verdict) {
     const auto first = board_.claim(verdict);
-    if (first == verdict) say_first(verdict);
+    if (first.by == rank_.rank) say_first(first);
     settle(first);
     end_because(first);
   }
@@ -222,7 +222,7 @@ class RankWatch::Impl {
     Stillness stillness(4 * interval_);
     while (!stop.stop_requested()) {
       if (stillness.of(std::to_string(rounds_)) > options_.hang + 4 * interval_)
-        end_because({0, Verdict::hangs, "the store at " + place() + " does not answer"});
+        end_without_store();
       pause(stop, interval_);
     }
   }
@@ -257,6 +257,13 @@ class RankWatch::Impl {
     ::_exit(kLostAPeer);
   }
 
+  void end_without_store() {
+    if (ending_.exchange(true)) return;
+    lose_the_store({0, Verdict::hangs, "the store at " + place() + " does not answer"});
+    std::fflush(nullptr);
+    ::_exit(kLostAPeer);
+  }
+
   // Whatever the rest of the program waits for.
   void end_soon(int code, const std::string& what) {
     std::thread([this, code, what, rank = rank_.rank] {
@@ -271,7 +278,7 @@ class RankWatch::Impl {
     const Verdict mine{rank_.rank, Verdict::failed, what};
     const auto first = board_.claim(mine);
     settle(first);
-    if (first == mine) return say_first(mine);
+    if (first.by == rank_.rank) return say_first(first);
     if (first.text == what) {  // what all ranks found alike was said by the first of them
       said_ = true;
       return write_error_file(what);
@@ -292,8 +299,8 @@ class RankWatch::Impl {
     return true;
   }
 
-  void lose_the_store() {
-    const auto verdict = store_is_gone();
+  // Nothing can be written down any more: each says it by itself, and one of them for all.
+  void lose_the_store(const Verdict& verdict) {
     if (!settle(verdict)) return;
     if (rank_.rank == (rank_.store_is_launchers ? 0 : 1)) say_first(verdict);
     say_because(verdict);

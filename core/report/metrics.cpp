@@ -53,6 +53,14 @@ class Line {
   Json json_ = Json::object(), not_finite_ = Json::object();
 };
 
+// {"tensor": {"all_reduce": {"forward": {"calls": 8, "bytes": 4096}}}}
+Json json_of(const std::vector<CommCount>& counts) {
+  Json object = Json::object();
+  for (const auto& count : counts)
+    object[count.axes][count.op][count.pass] = {{"calls", count.calls}, {"bytes", count.bytes}};
+  return object;
+}
+
 }  // namespace
 
 std::string to_json(const StepRecord& record) {
@@ -65,6 +73,7 @@ std::string to_json(const StepRecord& record) {
   if (record.ema_decay) line.set("ema_decay", record.ema_decay);
   if (record.loss_scale) line.set("loss_scale", record.loss_scale);
   if (record.skipped) line.set("skipped", true);
+  if (!record.mem.empty()) line.set("comm", json_of(record.comm)).set("mem", Json(record.mem));
   return line.text();
 }
 

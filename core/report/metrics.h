@@ -11,6 +11,12 @@
 
 namespace ditto::report {
 
+// One kind of call on other ranks in a step.
+struct CommCount {
+  std::string axes, op, pass;  // "replicate+shard", "all_reduce", "backward"
+  int64_t calls = 0, bytes = 0;
+};
+
 // One training step. Loss and norm are those of the global batch, whatever the layout.
 struct StepRecord {
   int64_t step = 0;              // steps done, this one included: the first line says 1
@@ -28,6 +34,9 @@ struct StepRecord {
   bool skipped = false;                  // the guard left weights, EMA and optimizer as they were
   std::optional<double> ema_decay;       // none: the run has no EMA
   std::optional<double> loss_scale;      // of this step's backward; none: the run is not in fp16
+  // Of rank 0, with `--trace comm`; empty: not traced.
+  std::vector<CommCount> comm;
+  std::map<std::string, int64_t> mem;  // bytes of tensors: "parameters", "gradients", "optimizer", "ema", "activations"
 };
 
 struct ValidationRecord {

@@ -208,12 +208,14 @@ void Trainer::loop() {
     const double waited = loader_->waited_s();
     memory_.reset_peak();
     if (options_.watch) options_.watch->begin_step();
+    mesh_.traffic().clear();
     const auto result = training_->run(step_, stop_signal != 0);
     ++step_;
     if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
     kernels_recorded_ = true;
     stopped_ = result.stop && step_ < recipe_.run.steps;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);
+    if (options_.trace_comm && (step_ == recipe_.run.steps || stopped_)) show_trace();
     if (due(recipe_.validate.every)) show_validation();
     if (due(recipe_.validate.grid_every) || (step_ == recipe_.run.steps && recipe_.validate.grid_every > 0))
       show_grid();
@@ -244,12 +246,21 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   if (ema_->enabled()) record.ema_decay = ema_->decay(training_->updates);
   const bool scaled = assembly_->ctx->compute == torch::kHalf;
   if (scaled) record.loss_scale = result.loss_scale;
+  if (options_.trace_comm) {
+    record.comm = comm_counts(mesh_.traffic());
+    record.mem = memory_shares(*assembly_, *optimizer_, *ema_, memory_);
+  }
   metrics_->append(record);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
   if (result.skipped)
     say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", step_, result.loss, result.grad_norm,
                     scaled ? fmt::format(" at a loss scale of {}", result.loss_scale) : ""));
   progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});
+}
+
+void Trainer::show_trace() {
+  begin("telling what was traced");
+  say(trace_table(mesh_, memory_shares(*assembly_, *optimizer_, *ema_, memory_)));
 }
 
 void Trainer::show_validation() {

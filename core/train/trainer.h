@@ -13,6 +13,7 @@
 #include "core/report/run_folder.h"
 #include "core/report/tensorboard.h"
 #include "core/train/step.h"
+#include "core/train/trace.h"
 
 namespace ditto {
 
@@ -20,6 +21,7 @@ struct TrainOptions {
   std::string resume = "auto";            // auto, never, or a checkpoint or run
   std::vector<std::string> allow_change;  // keys of the recipe that may differ on a resume
   RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
+  bool trace_comm = false;                // count calls on other ranks, and memory, of every step
   bool dry_run = false;                   // put everything together, say what it is, and stop
 };
 
@@ -42,6 +44,7 @@ class Trainer {
   void describe();
   void loop();
   void after_step(const StepResult& result, double seconds, double waited);
+  void show_trace();
   void show_validation();
   void show_grid();
   void save();

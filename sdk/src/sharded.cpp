@@ -18,8 +18,6 @@ namespace {
 constexpr int64_t kAlign = 64;
 // Vectors are cut by as many numbers, so that no optimizer's block is cut.
 constexpr int64_t kVectorMultiple = 64;
-// Units whose gradients may be on their way at once.
-constexpr size_t kSending = 2;
 // x + (-0) is x for every x, and -0 too stays what it is.
 constexpr double kNothing = -0.0;
 
@@ -293,19 +291,15 @@ void ShardedUnits::publish() {
 
 void ShardedUnits::begin_step(const StepPlan& plan) {
   plan_ = plan;
-  sending_.clear();
+  sending_ = nullptr;
   for (const auto& [unit, sharded] : units_) sharded->begin_step(plan);
 }
 
 void ShardedUnits::send_gradients(ShardedUnit& unit) {
   if (!unit.trains()) return;
-  std::erase(sending_, &unit);  // it receives its round before by itself
-  if (sending_.size() == kSending) {
-    sending_.front()->receive();
-    sending_.erase(sending_.begin());
-  }
+  if (sending_) sending_->receive();
   unit.send();
-  sending_.push_back(&unit);
+  sending_ = &unit;
 }
 
 void ShardedUnits::complete_round(int64_t round) {
@@ -321,7 +315,7 @@ void ShardedUnits::finish() {
                       std::to_string(plan_.rounds) + " micro-batches a rank",
                   "what a unit makes must be used by units after it");
   for (const auto& [unit, sharded] : units_) sharded->finish();
-  sending_.clear();
+  sending_ = nullptr;
 }
 
 }  // namespace ditto

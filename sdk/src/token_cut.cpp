@@ -45,11 +45,11 @@ std::vector<int64_t> balanced_lengths(const std::vector<int64_t>& samples, int64
 }
 
 [[noreturn]] void refuse_few(int ranks, int64_t count, const std::string& of) {
-  throw Error(
-      ErrorKind::config, "parallel.context",
-      "cuts tokens into " + std::to_string(ranks) + " slices, but there are " + std::to_string(count) + " " + of,
-      "use a degree of at most " + std::to_string(count) +
-          (of == "frames" ? ", or a context_plugin that does not cut by frames: \"ring\" or \"ulysses\"" : ""));
+  throw Error(ErrorKind::config, "parallel.context",
+              "cuts a sample into " + std::to_string(ranks) + " slices, but its number of " + of + " is " +
+                  std::to_string(count),
+              "use a degree of at most " + std::to_string(count) +
+                  (of == "frames" ? ", or a context_plugin that does not cut by frames: \"ring\" or \"ulysses\"" : ""));
 }
 
 std::string layer_of(const LayoutEntry& entry) { return entry.name.substr(0, entry.name.rfind('.')); }

@@ -45,7 +45,7 @@ def test_fp16_learns_what_fp32_learns():
     t.check(not any("loss_scale" in line for line in t.lines_of(t.work / "single/metrics.jsonl")), "fp32 has a loss scale")
 
 
-def test_a_scale_that_is_a_power_of_two_changes_no_bit():
+def test_the_scale_is_taken_out_of_the_norm():
     path = t.write_recipe("scale.toml", half())
     t.train(path, "scale-low", run__loss_scale=4096.0)
     t.train(path, "scale-high", run__loss_scale=16384.0)
@@ -59,7 +59,7 @@ def test_an_overflow_halves_the_scale_on_all_ranks_and_is_no_skipped_step():
     done = t.train(path, "huge")
     count = overflowed("huge")
     t.check(3 <= count <= 16, f"{count} overflows")
-    t.check(f"at a loss scale of" in done.all, "no word of the overflow:", done.all)
+    t.check("at a loss scale of" in done.all, "no word of the overflow:", done.all)
     t.equal(state("huge")["extra"]["skipped_in_a_row"], "0", "skipped steps that count")
     t.equal(state("huge")["counters"]["steps"], 20 - count, "the optimizer's steps")
     t.equal(float(state("huge")["extra"]["loss_scale"]), HUGE / 2**count, "the saved scale")
@@ -89,16 +89,14 @@ def test_a_resume_goes_on_with_the_scale_bit_for_bit():
         t.equal(state("resume-parts")["extra"][name], state("resume-whole")["extra"][name], name)
 
 
-def test_ranks_that_share_weights_train_in_fp16_too():
-    if not (t.source / "plugins/parallel/fsdp").is_dir():
-        raise t.NotRun("there is no fsdp")
-    path = t.write_recipe("shards.toml", half(loss_scale=HUGE, steps=16))
-    t.train(path, "shards-one")
-    for plugin in ("zero1", "zero2", "fsdp"):
-        t.train(path, plugin, "--local-ranks", 2, parallel__shard=2, parallel__shard_plugin=plugin)
-        t.equal(overflowed(plugin), overflowed("shards-one"), f"overflows under {plugin}")
-        t.same_metrics("shards-one", plugin)
-        t.same_state("shards-one", plugin)
+def test_ranks_that_share_weights_or_blocks_train_in_fp16_too():
+    path = t.write_recipe("shares.toml", half(loss_scale=HUGE, steps=16))
+    t.train(path, "shares-one")
+    for axis, plugin in (("shard", "zero1"), ("shard", "zero2"), ("shard", "fsdp"), ("pipeline", "pipeline")):
+        t.train(path, plugin, "--local-ranks", 2, **{f"parallel__{axis}": 2, f"parallel__{axis}_plugin": plugin})
+        t.equal(overflowed(plugin), overflowed("shares-one"), f"overflows under {plugin}")
+        t.same_metrics("shares-one", plugin)
+        t.same_state("shares-one", plugin)
 
 
 if __name__ == "__main__":

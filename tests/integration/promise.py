@@ -41,18 +41,6 @@ def test_another_seed_or_order_gives_other_losses():
             t.check(a["loss"] != b["loss"], f"{other} has the loss of seed 0: {a['loss']}")
 
 
-def lines(folder):
-    path = t.work / folder / "metrics.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def children(pid):
-    try:
-        return [int(word) for word in open(f"/proc/{pid}/task/{pid}/children").read().split()]
-    except FileNotFoundError:
-        return []
-
-
 def kill_and_resume(folder, reference, ranks):
     """A run that is killed `kills` times at random moments: while it starts, computes or saves."""
     random = t.seed_of(folder)
@@ -62,17 +50,17 @@ def kill_and_resume(folder, reference, ranks):
     moments = sorted(random.sample(range(1, steps - 8), kills - 1)) + [steps - 8]  # so that there is always one to resume from
     arguments = ["train", path, *t.sets({"run.output": str(t.work / folder)}), *(["--local-ranks", ranks] if ranks else [])]
     for number, moment in enumerate(moments):
-        if number == kills // 2 and lines(folder):  # as a dying machine leaves it
+        if number == kills // 2 and t.lines_in(folder):  # as a dying machine leaves it
             with open(t.work / folder / "metrics.jsonl", "a") as log:
                 log.write('{"step":1,"lo')
         process = t.start(*arguments)
         if moment < moments[-1] and random.random() < 0.25:
             time.sleep(random.uniform(0, 0.6))
         else:
-            t.wait_for(lambda: lines(folder) >= moment or process.poll() is not None, f"step {moment}")
+            t.wait_for(lambda: t.lines_in(folder) >= moment or process.poll() is not None, f"step {moment}")
             time.sleep(random.uniform(0, 0.03))
         t.check(process.poll() is None, f"it ended by itself, with exit code {process.poll()}, before it was killed")
-        of_ranks = children(process.pid)
+        of_ranks = t.children(process.pid)
         if of_ranks and random.random() < 0.5:  # one rank dies: the others and their parent notice, and end
             os.kill(random.choice(of_ranks), signal.SIGKILL)
             t.equal(process.wait(60), 6, "exit code after a rank was killed")

@@ -138,6 +138,26 @@ def wait_for(condition, what, limit=60):
         time.sleep(0.005)
 
 
+def children(pid):
+    try:
+        return [int(word) for word in open(f"/proc/{pid}/task/{pid}/children").read().split()]
+    except OSError:
+        return []
+
+
+def command_of(pid):
+    try:
+        return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()
+    except OSError:
+        return ""
+
+
+def one_node_slurm(verb, *words):
+    """tests/support/slurm_one_node, in this script's folder."""
+    command = [str(source / "tests/support/slurm_one_node"), verb, str(work / "slurm"), *(str(word) for word in words)]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+
+
 # --- what runs leave ---------------------------------------------------------------------------------------------------
 
 
@@ -148,6 +168,12 @@ def lines_of(path):
 
 def lines_of_text(text):
     return [json.loads(line, parse_float=str) for line in text.splitlines()]
+
+
+def lines_in(folder):
+    """How many lines a run's metrics.jsonl has so far."""
+    path = work / folder / "metrics.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def metrics(folder):
@@ -315,7 +341,7 @@ def seed_of(name):
     return random.Random(seed)
 
 
-def main(names):
+def main(names, at_end=None):
     global work
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     tests = [(name, test) for name, test in names.items() if name.startswith("test_") and callable(test)
@@ -336,6 +362,8 @@ def main(names):
             print(why, flush=True)
         if result:
             print(f"{result}: {name[5:].replace('_', ' ')} ({time.monotonic() - began:.1f} s)", flush=True)
+    if at_end:
+        at_end()
     if "DITTO_KEEP" in os.environ:
         print("kept:", work)
     else:

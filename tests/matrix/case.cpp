@@ -145,7 +145,7 @@ Case one_rank(Case one) {
   one.load_from.clear();
   one.steps += one.resumed;
   one.resumed = 0;
-  one.bits = one.counts = false;
+  one.bits = one.counts = one.replay = false;
   return one;
 }
 

@@ -182,9 +182,12 @@ std::string verdict(const Figures& f, const Case& one, double half_loss) {
 }
 
 std::string to_text(const Figures& f) {
-  return fmt::format("loss {:.0e} norm {:.0e} gradient {:.0e} ({}) parameter {:.0e} ({}) ema {:.0e} 2-norm {:.0e}{}",
-                     f.loss.value, f.norm.value, f.gradient.value, f.gradient.name, f.parameter.value, f.parameter.name,
-                     f.average.value, f.weights_norm, f.same_bits ? ", same bits" : "");
+  if (f.same_bits) return "same bits";
+  const auto show = [](const char* what, const Worst& worst) {
+    return worst.name.empty() ? "" : fmt::format("{} {:.0e} ", what, worst.value);
+  };
+  return show("loss", f.loss) + show("norm", f.norm) + show("gradient", f.gradient) + show("weight", f.parameter) +
+         show("ema", f.average) + fmt::format("2-norm {:.0e}", f.weights_norm);
 }
 
 }  // namespace ditto::matrix

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -25,7 +26,7 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   Case base;
-  std::string init = "nonzero", table;
+  std::string init = "nonzero", table, page;
   std::vector<std::string> only;
   std::vector<std::string> layouts;
   Plan plan;
@@ -60,7 +61,9 @@ void read(CLI::App& app, Arguments& a) {
       ->check(CLI::IsMember({"nonzero", "real"}));
   app.add_option("--table", a.table, "the cases of a table instead")->check(CLI::IsMember(table_names()));
   app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
+  app.add_option("--write", a.page, "a file for the results, in Markdown");
   app.add_flag("--bits", a.base.bits, "ask for identical bits");
+  app.add_flag("--counts", a.base.counts, "hold communication against closed forms");
   app.add_flag("--replay", a.base.replay, "routers take the picks of the run on one rank");
   app.add_flag("--verbose", a.plan.verbose, "print every step and gradient");
   app.add_option("--fault", a.base.fault, "a mistake to plant")->check(CLI::IsMember(fault_names()));
@@ -129,6 +132,7 @@ int run_all(const Arguments& a, const std::vector<std::string>& arguments) {
   for (const auto& [set, which] : in_order(a.plan)) run_world(a.plan, set.second, which, folder.path(), arguments);
   size_t good = 0;
   for (const auto& [index, outcome] : outcomes(folder.path())) good += outcome.ok;
+  if (!a.page.empty()) std::ofstream(a.page) << as_page(a.plan.cases, outcomes(folder.path()));
   fmt::print("{} of {} cases are as they should be\n", good, a.plan.cases.size());
   return good == a.plan.cases.size() ? 0 : 1;
 }

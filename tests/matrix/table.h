@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/matrix/case.h"
+#include "tests/matrix/worker.h"
 
 namespace ditto::matrix {
 
@@ -12,5 +12,8 @@ namespace ditto::matrix {
 // saved goes on as another; counts: communication against closed forms.
 std::vector<std::string> table_names();
 std::vector<Case> table(const std::string& name);
+
+// What became of cases, as a page: a table for each model and precision.
+std::string as_page(const std::vector<Case>& cases, const std::vector<std::pair<size_t, Outcome>>& outcomes);
 
 }  // namespace ditto::matrix

@@ -12,6 +12,7 @@
 #include "core/dist/whole.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
+#include "tests/matrix/router.h"
 
 namespace ditto::matrix {
 
@@ -85,6 +86,18 @@ Tensor gradient_of(const LayoutEntry& entry) {
   return grad.defined() ? grad : torch::zeros_like(entry.tensor, torch::TensorOptions().requires_grad(false));
 }
 
+void describe(const Assembly& assembly, Record& record) {
+  for (auto entry : assembly.layout.entries) {
+    AxisSet axes, data_axes;
+    for (const Axis axis : kAxes)
+      if (assembly.mesh.size(axis) > 1 && entry.is_copy(axis)) (kDataAxes.count(axis) ? data_axes : axes).insert(axis);
+    if (!axes.empty()) record.copies[axes] += entry.tensor.numel();
+    if (!data_axes.empty()) record.data_copies[data_axes] += entry.tensor.numel();
+    entry.cuts.erase(Axis::shard);
+    record.units[to_text(entry.unit)].push_back(local_shape(entry));
+  }
+}
+
 // A checkpoint as the trainer makes it, of what a case has made.
 struct Checkpoint {
   Assembly& assembly;
@@ -133,6 +146,7 @@ Record train(const TrainRequest& request) {
   Loader loader(source_of(one), recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});
 
   Record record;
+  describe(assembly, record);
   FaultHooks hooks;
   const auto look = [&] {
     if (hooks.before_optimizer) hooks.before_optimizer();
@@ -142,14 +156,18 @@ Record train(const TrainRequest& request) {
   Spy optimizer(make_optimizer(assembly, request.registry), look);
   Ema ema(assembly.layout, recipe.ema);
   TrainingStep training(assembly, loader, optimizer, ema);
+  const int64_t samples = (one.resumed + one.steps) * one.batch;
+  watch_routers(assembly, record, request.one_rank, one.replay && request.one_rank, samples);
   if (request.tamper) request.tamper(assembly, hooks);
   const Checkpoint checkpoint{assembly, optimizer, ema, request};
   if (!one.load_from.empty()) checkpoint.load(training);
   for (int64_t step = one.resumed; step < one.resumed + one.steps; ++step) {
+    request.mesh.traffic().clear();
     const auto result = training.run(step, false);
     record.losses.push_back(result.loss);
     record.norms.push_back(result.grad_norm);
   }
+  record.traffic = request.mesh.traffic().counts();
   if (!one.save_to.empty()) checkpoint.save();
   for (size_t i = 0; i < entries.size(); ++i) {
     record.parameters[entries[i].name] = whole(entries[i], entries[i].tensor, request.mesh);

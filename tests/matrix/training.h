@@ -16,7 +16,14 @@ namespace ditto::matrix {
 struct Record {
   std::vector<double> losses, norms;
   std::map<std::string, torch::Tensor> gradients, parameters, average;
-  std::map<std::string, torch::Tensor> picks;  // of routers, by step, micro-batch and block
+  // What routers chose, "picks.I" of block I: by sample of the run, [steps * batch, T, k]. Of a run on one rank.
+  std::map<std::string, torch::Tensor> picks;
+  int64_t flips = 0, choices = 0;  // on this rank, of the choices that were watched: other ones than on one rank
+  std::map<Traffic::Key, Traffic::Count> traffic;  // of the last step, on this rank
+  // Of this rank's layout, for closed forms: each unit's parameters before they are cut over the shard axis, and how
+  // many numbers are copies along which axes that are no data axes.
+  std::map<std::string, std::vector<std::vector<int64_t>>> units;
+  std::map<AxisSet, int64_t> copies, data_copies;  // and which are
 };
 void save(const Record& record, const std::string& path);
 Record load(const std::string& path);
@@ -33,6 +40,8 @@ struct TrainRequest {
   Registry& registry;
   Tamper tamper;
   std::string folder;  // of checkpoints
+  // Of one rank: its routers' choices are taken (replay), or only compared.
+  const Record* one_rank = nullptr;
 };
 Record train(const TrainRequest& request);
 

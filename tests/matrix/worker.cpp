@@ -11,6 +11,7 @@
 #include "core/dist/gloo_mesh.h"
 #include "core/train/launch.h"
 #include "tests/matrix/compare.h"
+#include "tests/matrix/counts.h"
 #include "tests/matrix/faults.h"
 
 namespace ditto::matrix {
@@ -49,11 +50,18 @@ void note(const std::string& folder, size_t index, const Outcome& outcome) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+// Once a process, as its most demanding case wants it: half precision may need instructions avoided.
+void prepare(const Plan& plan) {
+  const auto half = std::find_if(plan.cases.begin(), plan.cases.end(),
+                                 [](const Case& one) { return one.precision == "bf16" || one.precision == "fp16"; });
+  prepare_process(recipe_of(half == plan.cases.end() ? plan.cases.front() : *half), rank_info());
+}
+
 class Rank {
  public:
   Rank(const Plan& plan, std::string folder)
       : plan_(plan), folder_(std::move(folder)), base_(rank_info(), {}, kTimeout) {
-    prepare_process(recipe_of(plan.cases.front()), rank_info());
+    prepare(plan);
   }
 
   void run(size_t index) {
@@ -81,18 +89,37 @@ class Rank {
     const GlooMesh mesh(base_, degrees(recipe_of(one)), "case" + std::to_string(index));
     const auto references = references_of(one);
     const auto theirs = load(record_path(references[0], folder_));
-    const auto mine = train({one, mesh, registry_, fault(one.fault), folder_});
+    const auto mine = train({one, mesh, registry_, fault(one.fault), folder_, one.replay ? &theirs : nullptr});
+    std::string control = one.replay ? ", " + count_flips(one, theirs, mesh) : "";
+    if (one.counts) return hold_against_forms(one, mine, theirs, mesh);
     if (plan_.verbose && base_.rank() == 0) print_steps(mine, theirs);
     const auto figures = compare(mine, theirs, one, mesh);
-    std::string control;
     double half_loss = 0;
     if (references.size() > 1) {
       half_loss = loss_difference(theirs, load(record_path(references[1], folder_)));
-      control = fmt::format(", control: loss {:.0e}", half_loss);
+      control += fmt::format(", control: loss {:.0e}", half_loss);
     }
     const auto why = verdict(figures, one, half_loss);
     if (!one.fault.empty()) return {!why.empty(), why.empty() ? "the fault was not seen" : "seen: " + why};
     return {why.empty(), (why.empty() ? "" : why + "; ") + to_text(figures) + control};
+  }
+
+  // How many of the first two steps' choices rounding tips, where none is replayed.
+  std::string count_flips(Case one, const Record& theirs, const Mesh& mesh) {
+    one.replay = false;
+    one.steps = 2;
+    const auto mine = train({one, mesh, registry_, {}, folder_, &theirs});
+    const auto sum = mesh.world().all_reduce(torch::tensor({mine.flips, mine.choices}, torch::kLong));
+    return fmt::format("{} of {} choices tipped", sum[0].item<int64_t>(), sum[1].item<int64_t>());
+  }
+
+  Outcome hold_against_forms(const Case& one, const Record& mine, const Record& theirs, const Mesh& mesh) {
+    if (plan_.verbose && base_.rank() == 0) fmt::print("{}\n{}", title(one), to_text(mine.traffic));
+    std::string all;
+    for (const auto& text :
+         mesh.world().all_gather_text(differences(mine.traffic, expected_traffic(one, mine, theirs, mesh))))
+      if (all.empty()) all = text;
+    return {all.empty(), all.empty() ? "every count is the closed form's" : all};
   }
 
   static void print_steps(const Record& mine, const Record& theirs) {
@@ -124,7 +151,7 @@ std::vector<std::pair<size_t, Outcome>> outcomes(const std::string& folder) {
 }
 
 void run_references(const Plan& plan, const std::string& folder) {
-  prepare_process(recipe_of(plan.cases.front()), rank_info());
+  prepare(plan);
   const GlooMesh mesh(rank_info(), {}, kTimeout);
   Registry registry;
   for (const auto& one : plan.cases)

@@ -2,6 +2,9 @@
 // (arXiv:2110.02861), sections 2 and 3; the update is AdamW's (arXiv:1711.05101).
 #include <cmath>
 
+#include <ATen/Dispatch.h>
+#include <ATen/Parallel.h>
+
 #include <ditto/ditto.h>
 
 namespace {
@@ -39,6 +42,25 @@ Tensor dynamic_map(bool is_signed) {
   return std::get<0>(torch::cat(values).sort());
 }
 
+// How many of 255 ascending bounds are less than each number: what bucketize says, which on the CPU takes 20 times as
+// long. -> bytes
+Tensor count_below(const Tensor& x, const Tensor& bounds) {
+  const Tensor result = torch::empty(x.sizes(), at::kByte);
+  AT_DISPATCH_FLOATING_TYPES(x.scalar_type(), "count_below", [&] {
+    const auto* from = x.const_data_ptr<scalar_t>();
+    const auto* bound = bounds.const_data_ptr<scalar_t>();
+    auto* to = result.mutable_data_ptr<uint8_t>();
+    at::parallel_for(0, x.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        int count = 0;
+        for (int half = 128; half > 0; half /= 2) count += from[i] > bound[count + half - 1] ? half : 0;
+        to[i] = static_cast<uint8_t>(count);
+      }
+    });
+  });
+  return result;
+}
+
 // Numbers as codes of a map, times the largest of their block.
 class Codec {
  public:
@@ -54,7 +76,8 @@ class Codec {
     const Tensor blocks = to_blocks(x);
     scales.copy_(blocks.abs().amax(-1));
     const Tensor shares = blocks / torch::where(scales == 0, torch::ones_like(scales), scales).unsqueeze(-1);
-    const Tensor nearest = torch::bucketize(shares, middles_.to(x.scalar_type()), /*out_int32=*/true);
+    const Tensor middles = middles_.to(x.scalar_type());
+    const Tensor nearest = x.is_cpu() ? count_below(shares, middles) : torch::bucketize(shares, middles, true);
     codes.copy_(from_blocks(nearest, codes.size(-1)));
   }
 

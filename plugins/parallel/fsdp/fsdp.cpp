@@ -10,8 +10,6 @@
 namespace ditto {
 namespace {
 
-using torch::Tensor;
-
 struct FsdpOptions {
   bool prefetch = true;
   void read(OptionReader& option) {
@@ -40,8 +38,9 @@ class Fsdp final : public ParallelStrategy {
       prepare(sharded, units_->after(unit));
       run(unit, call);
       if (!sharded) return;
-      refuse_escape(unit, *sharded, call);
+      const bool escapes = hands_out(*sharded, call);
       sharded->release();
+      if (escapes) refuse(unit);
     });
   }
 
@@ -76,13 +75,15 @@ class Fsdp final : public ParallelStrategy {
   }
 
   // A weight that a unit hands out, unchanged or as a view, is freed under its reader.
-  static void refuse_escape(const Unit& unit, const ShardedUnit& sharded, UnitCall& call) {
+  static bool hands_out(const ShardedUnit& sharded, UnitCall& call) {
     bool escapes = sharded.is_part(call.prediction);
     for (const auto& field : call.stream.fields()) escapes = escapes || sharded.is_part(*field.tensor);
-    if (escapes)
-      throw Error(ErrorKind::config, to_text(unit),
-                  "hands out a parameter itself, which fsdp frees when the unit has run",
-                  "let the model hand out a clone(), or use shard_plugin = \"zero2\"");
+    return escapes;
+  }
+  [[noreturn]] static void refuse(const Unit& unit) {
+    throw Error(ErrorKind::config, to_text(unit),
+                "hands out a parameter itself, which fsdp frees when the unit has run",
+                "let the model hand out a clone(), or use shard_plugin = \"zero2\"");
   }
 
   const Options options_;

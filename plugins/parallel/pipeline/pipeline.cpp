@@ -14,8 +14,8 @@
 #include <ditto/error.h>
 #include <ditto/parallel.h>
 #include <ditto/parcel.h>
+#include <ditto/peer_channel.h>
 
-#include "channel.h"
 #include "schedule.h"
 
 namespace ditto {
@@ -55,10 +55,9 @@ class Pipeline final : public ParallelStrategy {
         replicates_(options.pipeline_conditioning == "replicated"),
         keeps_rounds_apart_(chunks_ > 1 && needs.deterministic && mesh_.data_ranks() > 1) {
     if (stages_ <= depth_) return;
-    const auto count = [](int64_t n, const char* of) { return std::to_string(n) + " " + of; };
     throw Error(ErrorKind::config, "parallel.pipeline",
-                count(group_.size(), "ranks") + " x " + count(chunks_, "virtual_stages") + " = " +
-                    count(stages_, "stages") + " are more than the model's " + count(depth_, "blocks"),
+                c10::str(group_.size(), " ranks x ", chunks_, " virtual_stages = ", stages_,
+                         " stages are more than the model's ", depth_, " blocks"),
                 "lower parallel.pipeline or parallel.virtual_stages");
   }
 
@@ -173,7 +172,7 @@ class Pipeline final : public ParallelStrategy {
   Visit receive(int64_t stage, const Batch& batch, Program& program) {
     const int from = rank_of(stage - 1);
     StreamParcel parcel;
-    parcel.header = channel_.receive_numbers(device_of(batch), from, tag(stage));
+    parcel.header = channel_.receive_numbers(from, tag(stage));
     parcel.tensors = StreamParcel::room(parcel.header, device_of(batch));
     for (auto& tensor : parcel.tensors) channel_.receive(tensor, from, tag(stage));
     Visit visit;
@@ -197,7 +196,7 @@ class Pipeline final : public ParallelStrategy {
   Tensors leave(int64_t stage, Stream& stream) {
     const auto parcel = StreamParcel::of(stream, [this](const Field& field) { return travels(field); });
     const int to = rank_of(stage + 1);
-    channel_.send_numbers(parcel.header, parcel.tensors.front().device(), to, tag(stage + 1));
+    channel_.send_numbers(parcel.header, to, tag(stage + 1));
     for (const auto& tensor : parcel.tensors) channel_.send(tensor, to, tag(stage + 1));
     Tensors left;
     for (const size_t i : parcel.differentiable()) left.push_back(parcel.tensors[i]);
@@ -286,8 +285,7 @@ class Pipeline final : public ParallelStrategy {
       numbers[1] = prediction.dim();
       std::copy(prediction.sizes().begin(), prediction.sizes().end(), numbers + 2);
     }
-    form = group_.broadcast(form.to(device), last).to(torch::kCPU);
-    numbers = form.data_ptr<int64_t>();
+    group_.broadcast(form, last);
     if (group_.rank() == last) return group_.broadcast(prediction.contiguous(), last);
     const auto options = torch::TensorOptions(static_cast<at::ScalarType>(numbers[0])).device(device);
     return group_.broadcast(torch::empty(at::IntArrayRef(numbers + 2, static_cast<size_t>(numbers[1])), options), last);
@@ -295,7 +293,7 @@ class Pipeline final : public ParallelStrategy {
 
   const Mesh& mesh_;
   const Group& group_;
-  StageChannel channel_;
+  PeerChannel channel_;
   const int64_t chunks_, stages_, depth_;
   const bool replicates_;
   // Chunks after the first are some micro-batches ahead: where core sums round by round, their gradients have to wait.

@@ -47,8 +47,22 @@ Tensors cut_off(at::TensorList inputs) {
   return leaves;
 }
 
+// Catches the gradient that comes to a leaf. The leaf itself would bring it into a layout of its own, in which the
+// library sums in another order.
+struct Catch : torch::autograd::Function<Catch> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& leaf, Tensor* gradient) {
+    ctx->saved_data["gradient"] = static_cast<int64_t>(reinterpret_cast<intptr_t>(gradient));
+    return leaf;
+  }
+  static variable_list backward(AutogradContext* ctx, variable_list gradient) {
+    *reinterpret_cast<Tensor*>(static_cast<intptr_t>(ctx->saved_data["gradient"].toInt())) = gradient[0];
+    return {Tensor(), Tensor()};
+  }
+};
+
 struct RunTwice : torch::autograd::Function<RunTwice> {
   static variable_list forward(AutogradContext* ctx, at::TensorList inputs, const c10::intrusive_ptr<Work>& work) {
+    ctx->set_materialize_grads(false);
     ctx->saved_data["work"] = c10::IValue::make_capsule(work);
     ctx->save_for_backward(inputs.vec());
     // With a graph, which is dropped at once: kernels may be chosen by whether there is one.
@@ -66,12 +80,15 @@ struct RunTwice : torch::autograd::Function<RunTwice> {
   // without recomputation.
   static variable_list backward(AutogradContext* ctx, variable_list gradients) {
     const auto work = c10::static_intrusive_pointer_cast<Work>(ctx->saved_data["work"].toCapsule());
-    const Tensors leaves = cut_off(ctx->get_saved_variables());
     const torch::AutoGradMode with_grad(true);
+    Tensors inputs = cut_off(ctx->get_saved_variables());
+    variable_list result(inputs.size());
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].requires_grad()) inputs[i] = Catch::apply(inputs[i], &result[i]);
     Tensors outputs;
     {
       const Traffic::Scope pass(*work->traffic, Traffic::Pass::recompute);
-      outputs = differentiable(work->run(leaves));
+      outputs = differentiable(work->run(inputs));
     }
     Tensors roots, of_roots;
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -80,8 +97,6 @@ struct RunTwice : torch::autograd::Function<RunTwice> {
       of_roots.push_back(gradients[i]);
     }
     torch::autograd::backward(roots, of_roots);
-    variable_list result;
-    for (const Tensor& leaf : leaves) result.push_back(leaf.requires_grad() ? leaf.grad() : Tensor());
     result.emplace_back();  // none for the work
     return result;
   }

@@ -99,7 +99,7 @@ class DITTO_API ShardedUnits {
   // The layout's leaves have new numbers. Keep::whole: returns when all whole values are there.
   void publish();
 
-  // Gradients, in this order. send_gradients receives what was sent some units ago.
+  // Gradients, in this order. Of one unit at a time they are on their way: send_gradients first receives the last ones.
   void begin_step(const StepPlan& plan);
   void send_gradients(ShardedUnit& unit);
   void complete_round(int64_t round);  // sends for the units that have not sent so many rounds, the last unit first
@@ -110,7 +110,7 @@ class DITTO_API ShardedUnits {
  private:
   const ShardedUnit::Keep keep_;
   std::map<Unit, std::unique_ptr<ShardedUnit>> units_;  // in the order they run
-  std::vector<ShardedUnit*> sending_;                   // oldest first
+  ShardedUnit* sending_ = nullptr;
   StepPlan plan_;
 };
 

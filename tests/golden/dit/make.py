@@ -215,10 +215,10 @@ def reference(form, case, facebook=None):
 # --- the files ----------------------------------------------------------------------------------------------
 
 
-def digest(name, tensor):
+def digest(name, tensor, digits=12):
     flat = tensor.flatten().double().numpy()
     places = np.arange(len(flat)) if len(flat) <= ENTRIES else mixed("places/" + name, ENTRIES) % np.uint64(len(flat))
-    short = lambda number: float(f"{number:.12g}")
+    short = lambda number: float(f"{number:.{digits}g}")
     return {"shape": list(tensor.shape), "largest": short(np.abs(flat).max()), "sum": short(flat.sum()),
             "product": short(flat @ uniform("product/" + name, len(flat))),
             "entries": [short(number) for number in flat[places.astype(np.int64)]]}

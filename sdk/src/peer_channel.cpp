@@ -1,4 +1,4 @@
-#include "channel.h"
+#include <ditto/peer_channel.h>
 
 #include <thread>
 
@@ -15,7 +15,7 @@ using torch::Tensor;
 namespace {
 
 std::string text(const char* verb, const Tensor& tensor, int peer) {
-  return std::string(verb) + " stage " + std::to_string(peer) + " of " + c10::toString(tensor.scalar_type()) + " " +
+  return std::string(verb) + " rank " + std::to_string(peer) + " of " + c10::toString(tensor.scalar_type()) + " " +
          c10::str(tensor.sizes());
 }
 
@@ -45,43 +45,42 @@ void wait(const Group& group, const std::string& doing, c10d::Work& work) {
 
 }  // namespace
 
-void StageChannel::send(const Tensor& tensor, int to, int tag, const char* op) {
+void PeerChannel::send(const Tensor& tensor, int to, int tag, const char* op) {
   if (tensor.numel() == 0) return;  // whoever receives it knows its shape
   torch::NoGradGuard no_grad;
   const auto doing = text("the send to", tensor, to);
-  std::vector<Tensor> list{tensor.detach().contiguous()};
+  std::vector<Tensor> list{tensor.detach().contiguous().to(torch::kCPU)};
   traffic_.add(group_.label(), op, static_cast<int64_t>(list[0].nbytes()));
   auto work = guarded(group_, doing, [&] { return group_.transport()->send(list, to, tag); });
   sending_.push_back({std::move(work), list[0], doing});
 }
 
-void StageChannel::receive(Tensor& into, int from, int tag) {
+void PeerChannel::receive(Tensor& into, int from, int tag) {
   if (into.numel() == 0) return;
   torch::NoGradGuard no_grad;
   const auto due = std::chrono::steady_clock::now() + traffic_.delay;
   const auto doing = text("the receive from", into, from);
-  std::vector<Tensor> list{into};
+  std::vector<Tensor> list{into.is_cpu() ? into : torch::empty_like(into, torch::kCPU)};
   const auto work = guarded(group_, doing, [&] { return group_.transport()->recv(list, from, tag); });
   wait(group_, doing, *work);
   if (traffic_.delay.count() > 0) std::this_thread::sleep_until(due);
+  if (!into.is_cpu()) into.copy_(list[0]);
 }
 
-void StageChannel::send_numbers(const std::vector<int64_t>& numbers, torch::Device device, int to, int tag) {
-  send(torch::tensor({static_cast<int64_t>(numbers.size())}, torch::kLong).to(device), to, tag, "send_header");
-  send(torch::tensor(numbers, torch::kLong).to(device), to, tag, "send_header");
+void PeerChannel::send_numbers(const std::vector<int64_t>& numbers, int to, int tag) {
+  send(torch::tensor({static_cast<int64_t>(numbers.size())}, torch::kLong), to, tag, "send_header");
+  send(torch::tensor(numbers, torch::kLong), to, tag, "send_header");
 }
 
-std::vector<int64_t> StageChannel::receive_numbers(torch::Device device, int from, int tag) {
-  const auto options = torch::TensorOptions(torch::kLong).device(device);
-  auto length = torch::empty({1}, options);
+std::vector<int64_t> PeerChannel::receive_numbers(int from, int tag) {
+  auto length = torch::empty({1}, torch::kLong);
   receive(length, from, tag);
-  auto numbers = torch::empty({length.item<int64_t>()}, options);
+  auto numbers = torch::empty({length.item<int64_t>()}, torch::kLong);
   receive(numbers, from, tag);
-  const auto here = numbers.to(torch::kCPU);
-  return {here.data_ptr<int64_t>(), here.data_ptr<int64_t>() + here.numel()};
+  return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
 }
 
-void StageChannel::finish() {
+void PeerChannel::finish() {
   for (auto& sending : sending_) wait(group_, sending.doing, *sending.work);
   sending_.clear();
 }

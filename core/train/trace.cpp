@@ -1,0 +1,78 @@
+#include "core/train/trace.h"
+
+#include <algorithm>
+#include <set>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+namespace ditto {
+
+namespace {
+
+// Bytes of the tensors' storages on the meter's device, each storage once.
+class Storages {
+ public:
+  void add(const torch::Tensor& tensor) {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
+      bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
+  }
+  int64_t bytes() const { return bytes_; }
+
+ private:
+  std::set<const void*> seen_;
+  int64_t bytes_ = 0;
+};
+
+constexpr std::array kShares{"parameters", "gradients", "optimizer", "ema", "activations"};
+
+std::string memory_line(const std::map<std::string, int64_t>& memory) {
+  std::string text;
+  for (const char* share : kShares) text += fmt::format(" {:>13}", memory.at(share));
+  return text;
+}
+
+}  // namespace
+
+std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
+  std::vector<report::CommCount> list;
+  for (const auto& [key, count] : traffic.counts())
+    list.push_back({key.axes, key.op, name(key.pass), count.calls, count.bytes});
+  return list;
+}
+
+std::map<std::string, int64_t> memory_shares(const Assembly& assembly, Optimizer& optimizer, Ema& ema,
+                                             const report::MemoryMeter& meter) {
+  Storages gradients, states, average;
+  for (const auto& entry : assembly.layout.entries) {
+    gradients.add(entry.tensor.grad());
+    gradients.add(entry.parameter.leaf().grad());
+  }
+  for (const auto& [kind, state] : optimizer.state())
+    for (const auto& tensor : state.tensors) states.add(tensor);
+  for (const auto& tensor : ema.tensors()) average.add(tensor);
+  const int64_t now = meter.current(), others = gradients.bytes() + states.bytes() + average.bytes();
+  return {{"parameters", std::max<int64_t>(0, now - others)},
+          {"gradients", gradients.bytes()},
+          {"optimizer", states.bytes()},
+          {"ema", average.bytes()},
+          {"activations", std::max<int64_t>(0, meter.peak() - now)}};
+}
+
+std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {
+  std::string text = "the last step's calls on other ranks, of rank 0:\n";
+  text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14}\n", "axes", "call", "pass", "calls", "bytes sent");
+  for (const auto& count : comm_counts(mesh.traffic()))
+    text +=
+        fmt::format("  {:24} {:16} {:9} {:>7} {:>14}\n", count.axes, count.op, count.pass, count.calls, count.bytes);
+  if (mesh.traffic().counts().empty()) text += "  none\n";
+  text += "bytes of tensors after it:\n  rank";
+  for (const char* share : kShares) text += fmt::format(" {:>13}", share);
+  int rank = 0;
+  for (const auto& line : mesh.world().all_gather_text(memory_line(memory)))
+    text += fmt::format("\n  {:4}{}", rank++, line);
+  return text;
+}
+
+}  // namespace ditto

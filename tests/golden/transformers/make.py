@@ -1,0 +1,519 @@
+"""Golden outputs and gradients of dit_text, st_dit and dit_moe, at weights made by a formula from their names.
+
+    make.py            makes *.json beside this file; needs diffusers (./dev peers) and transformers (pip install transformers)
+
+What each case is compared with:
+    dit_text_pixart   diffusers' PixArtTransformer2DModel
+    st_dit_latte      diffusers' LatteTransformer3DModel; it adds its table of frames after the first spatial block, here
+                      (and in st_dit) it is added with the table of places, before it
+    dit_moe_switch    diffusers' DiTTransformer2DModel, whose MLPs are transformers' SwitchTransformersSparseMLP
+    the others        plain PyTorch below, written from the papers: no peer has these combinations. Attention in space
+                      and in time is attention of all tokens under a mask there, routing a loop over samples and experts
+
+Weights and inputs come from the formula of ../dit/make.py, by the names of our parameters. Everything runs in float64
+(time features and rotary angles in float32, as defined). A file keeps two runs: "tensors", and "at_zero" with all times
+0, whose time features are the same numbers on every machine. The gradient is that of
+sum(prediction * grad_output) + sum(balance).
+"""
+
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+HERE = pathlib.Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "dit"))
+import make as formula  # noqa: E402
+
+TIMES = [0.0, 250.25, 999.0]
+PICTURE = dict(x=[3, 8, 12], out_channels=6, classes=0, text_width=0, t=TIMES)
+TEXT = dict(text_width=12, text_lengths=[6, 0, 3])  # 0: the null condition
+VIDEO = dict(x=[3, 3, 8, 4], out_channels=3, classes=0, text_width=0, t=TIMES)
+LABELS = dict(classes=10, label=[7, 10, 0])
+SIZE = dict(depth=2, width=48, heads=4, patch=2)
+CASES = {
+    "dit_text_pixart": PICTURE | TEXT | dict(x=[3, 8, 8], options=SIZE | dict(adaln="single")),
+    "dit_text_modulated": PICTURE | TEXT | dict(
+        options=SIZE | dict(cross="modulated", qk_norm=True, rotary=True, kv_heads=2)),
+    "st_dit_latte": VIDEO | TEXT | dict(x=[3, 3, 8, 8], out_channels=6, options=SIZE | dict(
+        depth=4, arrangement="alternating", adaln="single", cross="spatial")),
+    "st_dit_joint": VIDEO | TEXT | dict(
+        x=[3, 4, 8, 4], options=SIZE | dict(full=True, qk_norm=True, rotary="all", patch_frames=2, kv_heads=1)),
+    "st_dit_stdit3": VIDEO | TEXT | dict(options=SIZE | dict(
+        arrangement="alternating", adaln="single", cross="all", qk_norm=True, rotary="temporal")),
+    "dit_moe_switch": PICTURE | LABELS | dict(x=[3, 8, 8], options=SIZE | dict(experts=3, top_k=1, balance=0.5)),
+    "dit_moe_token_choice": PICTURE | LABELS | dict(options=SIZE | dict(
+        experts=5, top_k=2, balance=0.5, normalise=True, shared_ratio=1, moe_every=2)),
+    "dit_moe_expert_choice": PICTURE | LABELS | dict(options=SIZE | dict(experts=3, router="expert_choice")),
+}
+
+
+def scale(name, shape):
+    if name == "label.table":
+        return 1.0
+    return 0.25 if len(shape) == 1 else math.sqrt(3.0 / shape[-1])
+
+
+def values(name, shape):
+    return formula.values(name, shape, scale(name, shape)).double()
+
+
+def inputs(case):
+    samples = len(case["t"])
+    batch = {"x": formula.values("x", [samples, *case["x"]], 1.75).double(),
+             "t": torch.tensor(case["t"], dtype=torch.float32),
+             "grad_output": formula.values("grad_output", [samples, case["out_channels"], *case["x"][1:]], 1.75)}
+    if "label" in case:
+        batch["label"] = torch.tensor(case["label"])
+    if "text_lengths" in case:
+        longest = max(case["text_lengths"])
+        batch["text"] = formula.values("text", [samples, longest, case["text_width"]], 1.75).double()
+        batch["text_mask"] = torch.arange(longest) < torch.tensor(case["text_lengths"]).unsqueeze(1)
+    return batch
+
+
+# --- peers: their modules, filled with our parameters' parts -----------------------------------------------
+
+
+class Filled:
+    """A peer's parameters as ours. names: ours -> theirs, whose rows are put one under another; shapes: where ours is
+    more than their rows."""
+
+    def __init__(self, model, names, shapes):
+        self.theirs, self.names, self.leaves = dict(model.named_parameters()), names, {}
+        assert sorted(sum(names.values(), [])) == sorted(self.theirs), set(self.theirs) ^ set(sum(names.values(), []))
+        for ours, theirs in names.items():
+            parts = [self.theirs[n] for n in theirs]
+            counts = [p.shape[0] for p in parts]
+            shape = shapes.get(ours, [sum(counts), *([] if parts[0].dim() == 1 else [parts[0][0].numel()])])
+            rows = values(ours, shape).reshape(sum(counts), -1).split(counts)
+            for part, row in zip(parts, rows):
+                part.data.copy_(row.reshape(part.shape))
+            self.leaves[ours] = shape
+
+    def gradients(self):
+        return {ours: torch.cat([self.theirs[n].grad for n in self.names[ours]]).reshape(shape)
+                for ours, shape in self.leaves.items()}
+
+
+def layer(names, ours, *theirs):
+    for leaf in (".weight", ".bias"):
+        names[ours + leaf] = [t + leaf for t in theirs]
+
+
+def single_ends(names):
+    layer(names, "patches.map", "pos_embed.proj")
+    layer(names, "time.in", "adaln_single.emb.timestep_embedder.linear_1")
+    layer(names, "time.out", "adaln_single.emb.timestep_embedder.linear_2")
+    layer(names, "modulation.map", "adaln_single.linear")
+    layer(names, "text.in", "caption_projection.linear_1")
+    layer(names, "text.out", "caption_projection.linear_2")
+    layer(names, "final.out", "proj_out")
+    names["final.table"] = ["scale_shift_table"]
+
+
+def single_block(names, ours, theirs, attention, has_cross):
+    names[ours + "modulation.table"] = [theirs + "scale_shift_table"]
+    layer(names, ours + attention + ".qkv", *[f"{theirs}attn1.to_{part}" for part in "qkv"])
+    layer(names, ours + attention + ".proj", theirs + "attn1.to_out.0")
+    if has_cross:
+        layer(names, ours + "cross.q", theirs + "attn2.to_q")
+        layer(names, ours + "cross.kv", theirs + "attn2.to_k", theirs + "attn2.to_v")
+        layer(names, ours + "cross.proj", theirs + "attn2.to_out.0")
+    layer(names, ours + "mlp.up", theirs + "ff.net.0.proj")
+    layer(names, ours + "mlp.down", theirs + "ff.net.2")
+
+
+def with_null(batch, null):
+    """Text and the bias that PixArt and Latte make of its mask."""
+    is_null = ~batch["text_mask"].any(1, keepdim=True)
+    bias = (1 - (batch["text_mask"] | is_null).double()) * -10000.0
+    return torch.where(is_null.unsqueeze(-1), null, batch["text"]), bias.unsqueeze(1)
+
+
+def peer_sizes(case):
+    o = case["options"]
+    return dict(num_attention_heads=o["heads"], attention_head_dim=o["width"] // o["heads"], in_channels=case["x"][0],
+                out_channels=case["out_channels"], cross_attention_dim=o["width"], sample_size=case["x"][-1],
+                patch_size=o["patch"], caption_channels=case["text_width"], attention_bias=True,
+                activation_fn="gelu-approximate", norm_type="ada_norm_single", norm_elementwise_affine=False,
+                norm_eps=1e-6)
+
+
+def exact_table(model, case):
+    """The table of places before it was rounded to float32."""
+    from diffusers.models.embeddings import get_2d_sincos_pos_embed
+
+    side = case["x"][-1] // case["options"]["patch"]
+    table = torch.as_tensor(get_2d_sincos_pos_embed(case["options"]["width"], side, base_size=side))
+    model.pos_embed.pos_embed = table.double().unsqueeze(0)
+
+
+def pixart(case, batch):
+    from diffusers import PixArtTransformer2DModel
+
+    model = PixArtTransformer2DModel(num_layers=case["options"]["depth"], **peer_sizes(case)).double().eval()
+    exact_table(model, case)
+    names = {}
+    single_ends(names)
+    for i in range(case["options"]["depth"]):
+        single_block(names, f"blocks.{i}.", f"transformer_blocks.{i}.", "attn", True)
+    filled = Filled(model, names, {})
+    null = values("text.null", [case["text_width"]]).requires_grad_()
+    text, bias = with_null(batch, null)
+    prediction = model(batch["x"], text, batch["t"], encoder_attention_mask=bias).sample
+    (prediction * batch["grad_output"]).sum().backward()
+    return {"prediction": prediction.detach()} | filled.gradients() | {"text.null": null.grad}
+
+
+def latte(case, batch):
+    from diffusers import LatteTransformer3DModel
+
+    frames, samples = case["x"][1], len(case["t"])
+    model = LatteTransformer3DModel(num_layers=case["options"]["depth"] // 2, video_length=frames, **peer_sizes(case))
+    model = model.double().eval()
+    exact_table(model, case)
+    angle = torch.arange(frames, dtype=torch.float64).unsqueeze(1) * 10000 ** (
+        -torch.arange(case["options"]["width"] // 2, dtype=torch.float64) / (case["options"]["width"] // 2))
+    table = torch.cat([angle.sin(), angle.cos()], -1)
+    assert (model.temp_pos_embed[0] - table).abs().max() < 1e-6
+    model.temp_pos_embed.zero_()
+    model.pos_embed.register_forward_hook(lambda _, __, tokens: tokens + table.repeat(samples, 1).unsqueeze(1))
+    names = {}
+    single_ends(names)
+    for i in range(case["options"]["depth"]):
+        theirs = ("temporal_transformer_blocks" if i % 2 else "transformer_blocks") + f".{i // 2}."
+        single_block(names, f"blocks.{i}.", theirs, "temporal" if i % 2 else "spatial", i % 2 == 0)
+    filled = Filled(model, names, {})
+    null = values("text.null", [case["text_width"]]).requires_grad_()
+    text, bias = with_null(batch, null)
+    prediction = model(batch["x"], batch["t"], text, bias.repeat_interleave(frames, 0)).sample
+    (prediction * batch["grad_output"]).sum().backward()
+    return {"prediction": prediction.detach()} | filled.gradients() | {"text.null": null.grad}
+
+
+def switch(case, batch):
+    from diffusers import DiTTransformer2DModel
+    from transformers import SwitchTransformersConfig
+    from transformers.models.switch_transformers import modeling_switch_transformers as peer
+
+    o = case["options"]
+    model = DiTTransformer2DModel(
+        num_attention_heads=o["heads"], attention_head_dim=o["width"] // o["heads"], in_channels=case["x"][0],
+        out_channels=case["out_channels"], num_layers=o["depth"], sample_size=case["x"][-1], patch_size=o["patch"],
+        num_embeds_ada_norm=case["classes"])
+    config = SwitchTransformersConfig(
+        d_model=o["width"], d_ff=4 * o["width"], num_experts=o["experts"], router_bias=True,
+        expert_capacity=10**6, dropout_rate=0.0, dense_act_fn="gelu_pytorch_tanh")
+    for block in model.transformer_blocks:
+        block.ff = peer.SwitchTransformersSparseMLP(config)
+        block.ff.router.dtype = torch.float64
+        for expert in block.ff.experts.values():  # theirs have no biases
+            expert.wi.bias = torch.nn.Parameter(torch.empty(4 * o["width"]))
+            expert.wo.bias = torch.nn.Parameter(torch.empty(o["width"]))
+        block.norm1.emb.time_proj.downscale_freq_shift = 0  # as facebookresearch/DiT has it
+        block.norm3.eps = 1e-6
+        block.norm1.emb = model.transformer_blocks[0].norm1.emb  # they keep a copy in each block
+    model = model.double().eval()
+    exact_table(model, case)
+    losses = []
+
+    def balance(router, _, outputs):
+        chosen, _, logits = outputs
+        for b in range(len(case["t"])):
+            losses.append(peer.load_balancing_loss_func(logits[b : b + 1].softmax(-1), chosen[b : b + 1].argmax(-1)))
+
+    emb, names, shapes = "transformer_blocks.0.norm1.emb.", {}, {}
+    layer(names, "patches.map", "pos_embed.proj")
+    layer(names, "time.in", emb + "timestep_embedder.linear_1")
+    layer(names, "time.out", emb + "timestep_embedder.linear_2")
+    names["label.table"] = [emb + "class_embedder.embedding_table.weight"]
+    layer(names, "final.modulation", "proj_out_1")
+    layer(names, "final.out", "proj_out_2")
+    for i, block in enumerate(model.transformer_blocks):
+        block.ff.router.register_forward_hook(balance)
+        ours, theirs = f"blocks.{i}.", f"transformer_blocks.{i}."
+        layer(names, ours + "modulation.map", theirs + "norm1.linear")
+        layer(names, ours + "attn.qkv", *[f"{theirs}attn1.to_{part}" for part in "qkv"])
+        layer(names, ours + "attn.proj", theirs + "attn1.to_out.0")
+        layer(names, ours + "moe.router", theirs + "ff.router.classifier")
+        experts = [f"{theirs}ff.experts.expert_{e}." for e in range(o["experts"])]
+        for part, leaf in {"up": "wi.weight", "up_bias": "wi.bias", "down": "wo.weight", "down_bias": "wo.bias"}.items():
+            names[f"{ours}moe.experts.{part}"] = [e + leaf for e in experts]
+            first = block.ff.experts["expert_0"].get_parameter(leaf)
+            shapes[f"{ours}moe.experts.{part}"] = [o["experts"], *first.shape]
+    filled = Filled(model, names, shapes)
+    prediction = model(batch["x"], batch["t"], batch["label"]).sample
+    balance_B = o["balance"] * torch.stack(losses).reshape(o["depth"], -1).sum(0)
+    ((prediction * batch["grad_output"]).sum() + balance_B.sum()).backward()
+    return {"prediction": prediction.detach(), "balance": balance_B.detach()} | filled.gradients()
+
+
+# --- plain PyTorch ------------------------------------------------------------------------------------------
+
+
+class Plain:
+    """The three models from their parameters by name. Tokens are [B, T, D]; places [T, 3] are frame, row and column."""
+
+    def __init__(self, case):
+        self.case, self.o, self.p, self.balance = case, dict(kv_heads=0, adaln="zero") | case["options"], {}, 0
+        self.K = self.o["width"] // self.o["heads"]
+        self.M = self.o["kv_heads"] or self.o["heads"]
+        self.smallest_margin = math.inf
+
+    def leaf(self, name, *shape):
+        if name not in self.p:
+            self.p[name] = values(name, list(shape)).requires_grad_()
+        return self.p[name]
+
+    def linear(self, name, x, out):
+        return F.linear(x, self.leaf(name + ".weight", out, x.shape[-1]), self.leaf(name + ".bias", out))
+
+    def norm(self, x):
+        return F.layer_norm(x, x.shape[-1:], eps=1e-6)
+
+    def heads_norm(self, name, x):
+        if not self.o.get("qk_norm"):
+            return x
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + 1e-6) * self.leaf(name + ".weight", self.K)
+
+    def attend(self, q, k, v, allowed):
+        """q [B, T, N, K]; allowed [B or 1, T, S]."""
+        out = []
+        for n in range(q.shape[2]):
+            m = n * self.M // self.o["heads"]
+            scores = q[:, :, n] @ k[:, :, m].transpose(1, 2) / math.sqrt(self.K)
+            out.append(scores.masked_fill(~allowed, -math.inf).softmax(-1) @ v[:, :, m])
+        return torch.cat(out, -1)
+
+    def turn(self, x, angles):
+        """Pairs (i, i + K/2) as complex numbers, turned by angles [T, K/2]."""
+        first, second = x.chunk(2, -1)
+        turned = torch.complex(first, second) * torch.polar(torch.ones_like(angles), angles).unsqueeze(1)
+        return torch.cat([turned.real, turned.imag], -1)
+
+    def self_attention(self, name, x, allowed, angles):
+        N, M, K = self.o["heads"], self.M, self.K
+        q, k, v = self.linear(name + ".qkv", x, (N + 2 * M) * K).split([N * K, M * K, M * K], -1)
+        q, k, v = (part.unflatten(-1, (-1, K)) for part in (q, k, v))
+        q, k = self.heads_norm(name + ".q_norm", q), self.heads_norm(name + ".k_norm", k)
+        if angles is not None:
+            q, k = self.turn(q, angles), self.turn(k, angles)
+        return self.linear(name + ".proj", self.attend(q, k, v, allowed), x.shape[-1])
+
+    def cross_attention(self, name, x):
+        q = self.linear(name + ".q", x, x.shape[-1]).unflatten(-1, (-1, self.K))
+        k, v = self.linear(name + ".kv", self.text, 2 * self.M * self.K).unflatten(-1, (2, self.M, self.K)).unbind(2)
+        q, k = self.heads_norm(name + ".q_norm", q), self.heads_norm(name + ".k_norm", k)
+        return self.linear(name + ".proj", self.attend(q, k, v, self.text_mask.unsqueeze(1)), x.shape[-1])
+
+    def mlp(self, name, x, ratio=4):
+        hidden = F.gelu(self.linear(name + ".up", x, ratio * x.shape[-1]), approximate="tanh")
+        return self.linear(name + ".down", hidden, x.shape[-1])
+
+    def modulations(self, block, count):
+        D = self.o["width"]
+        if self.o["adaln"] == "single":
+            flat = self.shared.unflatten(-1, (3 * count, D)) + self.leaf(block + "modulation.table", 3 * count, D)
+        else:
+            flat = self.linear(block + "modulation.map", F.silu(self.cond), 3 * count * D).unflatten(-1, (-1, D))
+        return flat.unflatten(1, (count, 3)).unsqueeze(3)  # B, count, 3, 1, D
+
+    def modulated(self, x, rows, f):
+        shift, scale, gate = rows.unbind(1)
+        return x + gate * f(self.norm(x) * (1 + scale) + shift)
+
+    def condition(self, batch, shared_parts):
+        D = self.o["width"]
+        frequency = torch.exp(-math.log(10000) * torch.arange(128, dtype=torch.float32) / 128)
+        angle = batch["t"].unsqueeze(1) * frequency
+        time = self.linear("time.in", torch.cat([angle.cos(), angle.sin()], -1).double(), D)
+        self.cond = self.linear("time.out", F.silu(time), D)
+        if "label" in batch:
+            self.cond = self.cond + self.leaf("label.table", self.case["classes"] + 1, D)[batch["label"]]
+        if self.o["adaln"] == "single":
+            self.shared = self.linear("modulation.map", F.silu(self.cond), 3 * shared_parts * D)
+        if "text" in batch:
+            is_null = ~batch["text_mask"].any(1, keepdim=True)
+            text = torch.where(is_null.unsqueeze(-1), self.leaf("text.null", self.case["text_width"]), batch["text"])
+            self.text = self.linear("text.out", F.gelu(self.linear("text.in", text, D), approximate="tanh"), D)
+            self.text_mask = batch["text_mask"] | is_null
+
+    def tokens(self, x):
+        """x [B, C, F, H, W], patch by patch: a loop over places, and each patch flattened."""
+        P, Q = self.o["patch"], self.o.get("patch_frames", 1)
+        sizes = (x.shape[2] // Q, x.shape[3] // P, x.shape[4] // P)
+        self.places = torch.cartesian_prod(*[torch.arange(size) for size in sizes])
+        flat = [x[:, :, f * Q : f * Q + Q, r * P : r * P + P, c * P : c * P + P].flatten(1)
+                for f, r, c in self.places.tolist()]
+        return self.linear("patches.map", torch.stack(flat, 1), self.o["width"])
+
+    def picture(self, y, like):
+        P, Q, C = self.o["patch"], self.o.get("patch_frames", 1), self.case["out_channels"]
+        out = torch.zeros(like.shape[0], C, *like.shape[2:], dtype=torch.float64)
+        for i, (f, r, c) in enumerate(self.places.tolist()):
+            patch = y[:, i].unflatten(-1, (Q, P, P, C)).permute(0, 4, 1, 2, 3)
+            out[:, :, f * Q : f * Q + Q, r * P : r * P + P, c * P : c * P + P] = patch
+        return out
+
+    @staticmethod
+    def sincos(places, width):
+        angle = places.double().unsqueeze(1) / 10000 ** (torch.arange(width // 2, dtype=torch.float64) / (width / 2))
+        return torch.cat([angle.sin(), angle.cos()], -1)
+
+    def table(self):
+        D = self.o["width"]
+        return torch.cat([self.sincos(self.places[:, 2], D // 2), self.sincos(self.places[:, 1], D // 2)], -1)
+
+    def angles(self, axes):
+        """Pairs shared among the axes, the last taking what is left; as float32 numbers."""
+        pairs, parts = self.K // 2, []
+        for i, axis in enumerate(axes):
+            share = pairs // len(axes) if i + 1 < len(axes) else pairs - pairs // len(axes) * (len(axes) - 1)
+            frequency = 10000.0 ** (-torch.arange(share, dtype=torch.float64) / share)
+            parts.append(self.places[:, axis].double().unsqueeze(1) * frequency)
+        return torch.cat(parts, -1).float().double()
+
+    def final(self, x):
+        D = self.o["width"]
+        if self.o["adaln"] == "single":
+            both = self.cond.unsqueeze(1) + self.leaf("final.table", 2, D)
+        else:
+            both = self.linear("final.modulation", F.silu(self.cond), 2 * D).unflatten(-1, (2, D))
+        shift, scale = both.unsqueeze(2).unbind(1)
+        pixels = self.o["patch"] ** 2 * self.o.get("patch_frames", 1)
+        return self.linear("final.out", self.norm(x) * (1 + scale) + shift, pixels * self.case["out_channels"])
+
+    def dit_text(self, batch):
+        self.condition(batch, 3 if self.o["cross"] == "modulated" else 2)
+        pictures = batch["x"].unsqueeze(2)
+        x, everywhere = self.tokens(pictures), torch.tensor([[[True]]])
+        angles = self.angles([1, 2])
+        for i in range(self.o["depth"]):
+            b = f"blocks.{i}."
+            m = self.modulations(b, 3)
+            x = self.modulated(x, m[:, 0], lambda h: self.self_attention(b + "attn", h, everywhere, angles))
+            x = self.modulated(x, m[:, 1], lambda h: self.cross_attention(b + "cross", h))
+            x = self.modulated(x, m[:, 2], lambda h: self.mlp(b + "mlp", h))
+        return self.picture(self.final(x), pictures).squeeze(2)
+
+    def st_dit(self, batch):
+        joint = self.o.get("arrangement", "joint") == "joint"
+        parts = 4 if joint else 2
+        self.condition(batch, parts)
+        x = self.tokens(batch["x"])
+        frame, place = self.places[:, 0], self.places[:, 1] * 1000 + self.places[:, 2]
+        in_frame, in_place = (frame.unsqueeze(0) == frame.unsqueeze(1))[None], (place.unsqueeze(0) == place.unsqueeze(1))[None]
+        everywhere = torch.ones_like(in_frame)
+        if self.o["rotary"] == "temporal":
+            x = x + self.table()
+            space, time = None, self.angles([0])
+        else:
+            space = time = self.angles([0, 1, 2])
+        for i in range(self.o["depth"]):
+            b = f"blocks.{i}."
+            m = iter(self.modulations(b, parts).unbind(1))
+            if joint or i % 2 == 0:
+                x = self.modulated(x, next(m), lambda h: self.self_attention(b + "spatial", h, in_frame, space))
+            if joint:
+                x = self.modulated(x, next(m), lambda h: self.self_attention(b + "full", h, everywhere, time))
+                x = x + self.cross_attention(b + "cross", x)
+            if joint or i % 2 == 1:
+                x = self.modulated(x, next(m), lambda h: self.self_attention(b + "temporal", h, in_place, time))
+            if not joint:
+                x = x + self.cross_attention(b + "cross", x)
+            x = self.modulated(x, next(m), lambda h: self.mlp(b + "mlp", h))
+        return self.picture(self.final(x), batch["x"])
+
+    def dit_moe(self, batch):
+        self.condition(batch, 2)
+        pictures = batch["x"].unsqueeze(2)
+        x = self.tokens(pictures)
+        x = x + self.table()
+        for i in range(self.o["depth"]):
+            b = f"blocks.{i}."
+            m = self.modulations(b, 2)
+            x = self.modulated(x, m[:, 0], lambda h: self.self_attention(b + "attn", h, torch.tensor([[[True]]]), None))
+            has_experts = (i + 1) % self.o.get("moe_every", 1) == 0
+            x = self.modulated(x, m[:, 1], lambda h: self.moe(b + "moe", h) if has_experts else self.mlp(b + "mlp", h))
+        return self.picture(self.final(x), pictures).squeeze(2)
+
+    def moe(self, name, x):
+        probabilities = self.linear(name + ".router", x, self.o["experts"]).softmax(-1)
+        y = torch.stack([self.sample_moe(name, h, p) for h, p in zip(x, probabilities)])
+        if self.o.get("balance"):
+            self.balance = self.balance + self.o["balance"] * torch.stack([self.switch_loss(p) for p in probabilities])
+        return y + self.mlp(name + ".shared", x, self.o["shared_ratio"]) if "shared_ratio" in self.o else y
+
+    def picked(self, p):
+        """[T, E] bool of one sample, and how near a choice was to another."""
+        k, E = self.o.get("top_k", 2), self.o["experts"]
+        count, dim = (k * len(p) // E, 0) if self.o.get("router") == "expert_choice" else (k, 1)
+        ordered = p.detach().sort(dim, descending=True).values
+        margin = (ordered.narrow(dim, count - 1, 1) - ordered.narrow(dim, count, 1)).min().item()
+        self.smallest_margin = min(self.smallest_margin, margin)
+        return p >= ordered.narrow(dim, count - 1, 1)
+
+    def sample_moe(self, name, h, p):
+        D, E = h.shape[-1], self.o["experts"]
+        up, up_bias = self.leaf(name + ".experts.up", E, 4 * D, D), self.leaf(name + ".experts.up_bias", E, 4 * D)
+        down, down_bias = self.leaf(name + ".experts.down", E, D, 4 * D), self.leaf(name + ".experts.down_bias", E, D)
+        weight = p * self.picked(p)
+        if self.o.get("normalise"):
+            weight = weight / weight.sum(1, keepdim=True)
+        return sum(weight[:, e : e + 1] * F.linear(F.gelu(F.linear(h, up[e], up_bias[e]), approximate="tanh"),
+                                                   down[e], down_bias[e]) for e in range(E))
+
+    def switch_loss(self, p):
+        share = self.picked(p).double().mean(0) / self.o.get("top_k", 2)
+        return self.o["experts"] * (share * p.mean(0)).sum()
+
+
+def plain(model, case, batch):
+    reference = Plain(case)
+    prediction = getattr(reference, model)(batch)
+    ((prediction * batch["grad_output"]).sum() + torch.as_tensor(reference.balance).sum()).backward()
+    result = {"prediction": prediction.detach()} | {name: leaf.grad for name, leaf in reference.p.items()}
+    if reference.o.get("balance"):
+        result["balance"] = reference.balance.detach()
+    assert reference.smallest_margin > 1e-5, "a choice that rounding could tip"
+    return result
+
+
+# --- the files ----------------------------------------------------------------------------------------------
+
+PEERS = {"dit_text_pixart": pixart, "st_dit_latte": latte, "dit_moe_switch": switch}
+
+
+def model_of(name):
+    return next(model for model in ("dit_text", "dit_moe", "st_dit") if name.startswith(model))
+
+
+def reference(name, case):
+    """prediction, balance where there is one, and every parameter's gradient, in float64."""
+    batch = inputs(case)
+    return PEERS[name](case, batch) if name in PEERS else plain(model_of(name), case, batch)
+
+
+def lines(tensors):
+    digests = {name: formula.digest(name, tensor, digits=15) for name, tensor in tensors.items()}
+    return ",\n".join(f"{json.dumps(name)}: {json.dumps(digest)}" for name, digest in digests.items())
+
+
+def main():
+    torch.set_num_threads(1)
+    for name, case in CASES.items():
+        case = case | {"model": model_of(name), "peer": name in PEERS}
+        first, at_zero = reference(name, case), reference(name, case | {"t": [0.0] * len(case["t"])})
+        path = HERE / f"{name}.json"
+        path.write_text(f'{{"case": {json.dumps(case)},\n"tensors": {{\n{lines(first)}\n}},\n'
+                        f'"at_zero": {{\n{lines(at_zero)}\n}}}}\n')
+        print(path.name, len(first), "tensors", path.stat().st_size, "bytes")
+
+
+if __name__ == "__main__":
+    main()

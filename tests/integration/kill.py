@@ -1,0 +1,153 @@
+"""One of four ranks is killed at random moments: the others end with exit code 6, name it, and the run goes on undisturbed."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+
+import support as t
+
+kills = 20 if t.slow else 2
+ranks = 4
+timeout_s = 10
+_cluster = False
+
+
+def arguments(folder):
+    steps = 5 * kills + 10
+    path = t.write_recipe(f"{folder}.toml", t.recipe(
+        run=dict(steps=steps, batch=8, micro_batch=2), checkpoint=dict(every=3), parallel=dict(timeout_s=timeout_s)))
+    return ["train", path, *t.sets({"run.output": str(t.work / folder)})], steps
+
+
+def undisturbed():
+    if not (t.work / "whole").exists():
+        t.run(*arguments("whole")[0])
+    return "whole"
+
+
+def ranks_of(variable, folder):
+    """{rank: pid} of this run's processes, by a variable of their environment."""
+    found = {}
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        try:
+            words = open(f"/proc/{pid}/cmdline", "rb").read().decode(errors="replace")
+            if str(t.work / folder) not in words or not words.startswith(t.ditto) and not words.startswith("ditto\0"):
+                continue
+            env = open(f"/proc/{pid}/environ", "rb").read().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        place = [entry.split("=", 1)[1] for entry in env if entry.startswith(variable + "=")]
+        if place:
+            found[int(place[0])] = pid
+    return found
+
+
+def gone(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def kill_one(random, start, variable, folder, moment, after_the_end):
+    """Starts the run, kills a rank once `moment` steps are done, and looks at how the others end."""
+    log = t.work / f"{folder}.log"
+    resumes = (t.work / folder / "checkpoints/latest").exists()
+    with open(log, "w") as out:
+        process = start(out)
+    if resumes:  # only then are the lines those of this start
+        t.wait_for(lambda: "resumed from" in log.read_text() or process.poll() is not None, "the resume", 120)
+    t.wait_for(lambda: t.lines_in(folder) >= moment or process.poll() is not None, f"step {moment}", 120)
+    time.sleep(random.uniform(0, 0.1))
+    alive = ranks_of(variable, folder)
+    t.equal(sorted(alive), list(range(ranks)), f"ranks that are there: {log.read_text()}")
+    victim = random.randrange(ranks)
+    began = time.monotonic()
+    os.kill(alive[victim], signal.SIGKILL)
+    t.wait_for(lambda: all(gone(pid) for pid in alive.values()), "the others to end", timeout_s + 30)
+    took = time.monotonic() - began
+    code = process.wait(60)
+    said = log.read_text()
+    t.check(took <= timeout_s + 5, f"the others took {took:.1f} s, with a timeout of {timeout_s} s: {said}")
+    for rank in range(ranks):
+        named = said.count(f"rank {rank} ends because rank {victim} was lost")
+        t.equal(named, 0 if rank == victim else 1, f"lines of rank {rank} that name rank {victim}: {said}")
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    t.check(len(errors) == 1 and f"rank {victim} was " in errors[0], f"errors: {errors}")
+    after_the_end(victim, code, said)
+    return took
+
+
+def kill_and_resume(folder, start, variable, after_the_end):
+    one = undisturbed()
+    random = t.seed_of(folder)
+    longest = 0
+    for moment in sorted(random.sample(range(1, 5 * kills), kills)):
+        longest = max(longest, kill_one(random, start, variable, folder, moment, after_the_end))
+    print(f"{kills} kills; the last of the others ended at most {longest:.1f} s later", flush=True)
+    with open(t.work / f"{folder}.log", "w") as out:
+        t.equal(start(out).wait(240), 0, f"exit code of the last: {(t.work / f'{folder}.log').read_text()}")
+    t.check("resumed from" in (t.work / f"{folder}.log").read_text(), "the last did not resume")
+    t.same_metrics(one, folder)
+    t.same_state(one, folder)
+
+
+def test_a_killed_rank_of_local_ranks_ends_the_others_and_the_run_goes_on():
+    words, _ = arguments("local")
+    command = [t.ditto, *(str(word) for word in words), "--local-ranks", str(ranks)]
+
+    def start(out):
+        return subprocess.Popen(command, cwd=t.work, env=t.environment, stdout=out, stderr=out, start_new_session=True)
+
+    def after_the_end(victim, code, said):
+        t.equal(code, 6, f"exit code: {said}")
+        t.check(f"error: rank {victim} was killed by signal 9" in said, said)
+
+    kill_and_resume("local", start, "RANK", after_the_end)
+
+
+def cluster():
+    global _cluster
+    missing = [program for program in ("srun", "sinfo", "slurmctld", "slurmd", "munged") if not shutil.which(program)]
+    if missing:
+        raise t.NotRun(f"{' and '.join(missing)} not installed")
+    if os.geteuid() != 0:
+        raise t.NotRun("only root can start a Slurm of its own")
+    done = t.one_node_slurm("start", ranks)
+    if done.returncode:
+        raise t.NotRun(f"Slurm did not start: {done.stderr.strip()[-300:]}")
+    _cluster = True
+    return {"SLURM_CONF": str(t.work / "slurm/slurm.conf")}
+
+
+def test_a_killed_rank_of_srun_ends_the_others_and_the_run_goes_on():
+    env = t.environment | cluster()
+    words, _ = arguments("srun")
+    # Each task leaves its exit code behind: srun tells only the largest.
+    task = '"$@"; code=$?; echo $code > "$0.$SLURM_PROCID"; exit $code'
+    codes = t.work / "srun.code"
+    command = ["srun", f"--ntasks={ranks}", "--kill-on-bad-exit=0", "bash", "-c", task, str(codes), t.ditto,
+               *(str(word) for word in words)]
+
+    def start(out):
+        return subprocess.Popen(command, cwd=t.work, env=env, stdout=out, stderr=out, start_new_session=True)
+
+    def after_the_end(victim, code, said):
+        t.check(code != 0, f"exit code of srun: {code}")
+        for rank in range(ranks):
+            found = int((t.work / f"srun.code.{rank}").read_text())
+            t.equal(found, 137 if rank == victim else 6, f"exit code of rank {rank}: {said}")
+
+    kill_and_resume("srun", start, "SLURM_PROCID", after_the_end)
+
+
+def stop_cluster():
+    if _cluster:
+        t.one_node_slurm("stop")
+
+
+if __name__ == "__main__":
+    t.main(globals(), at_end=stop_cluster)

@@ -1,0 +1,2 @@
+# launchers.py, with Python alone.
+exec python3 "$(dirname "$0")/launchers.py"

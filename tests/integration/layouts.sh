@@ -1,0 +1,2 @@
+# layouts.py, with Python alone.
+exec python3 "$(dirname "$0")/layouts.py"

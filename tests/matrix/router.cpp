@@ -1,0 +1,62 @@
+#include "tests/matrix/router.h"
+
+#include <torch/torch.h>
+
+namespace ditto::matrix {
+
+using torch::Tensor;
+
+namespace {
+
+class Watched final : public Objective {
+ public:
+  Watched(std::shared_ptr<Objective> inner, const Record* replayed) : inner_(std::move(inner)), replayed_(replayed) {}
+
+  Batch prepare(Batch batch, Context& ctx) const override {
+    batch = inner_->prepare(std::move(batch), ctx);
+    rows_ = torch::tensor(batch.ids, torch::kLong);
+    if (replayed_)
+      for (const auto& [name, picks] : replayed_->picks) batch[name] = picks.index_select(0, rows_);
+    return batch;
+  }
+  std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context& ctx) const override {
+    return inner_->losses(prediction, batch, ctx);
+  }
+  const Tensor& rows() const { return rows_; }  // of the micro-batch that was prepared last
+
+ private:
+  std::shared_ptr<Objective> inner_;
+  const Record* replayed_;
+  mutable Tensor rows_;
+};
+
+// This rank's tokens of whole samples: contiguous, and as many on every rank along context.
+Tensor own_tokens(const Tensor& whole, int64_t tokens, const Mesh& mesh) {
+  return whole.narrow(1, whole.size(1) == tokens ? 0 : mesh.index(Axis::context) * tokens, tokens);
+}
+
+}  // namespace
+
+void watch_routers(Assembly& assembly, Record& record, const Record* given, bool replay, int64_t samples) {
+  const auto watched = std::make_shared<Watched>(assembly.objective, replay ? given : nullptr);
+  assembly.objective = watched;
+  if (replay) return;
+  assembly.ctx->observe = [&record, &mesh = assembly.mesh, given, watched, samples](const std::string& name,
+                                                                                    const Tensor& value) {
+    if (!name.starts_with("experts.") || mesh.traffic().pass() == Traffic::Pass::recompute) return;
+    const auto key = "picks." + name.substr(8);
+    if (!given) {
+      auto& all = record.picks[key];
+      auto shape = value.sizes().vec();
+      shape[0] = samples;
+      if (!all.defined()) all = torch::zeros(shape, value.options());
+      all.index_copy_(0, watched->rows(), value);
+      return;
+    }
+    const auto theirs = own_tokens(given->picks.at(key).index_select(0, watched->rows()), value.size(1), mesh);
+    record.flips += value.ne(theirs).sum().item<int64_t>();
+    record.choices += value.numel();
+  };
+}
+
+}  // namespace ditto::matrix

@@ -1,0 +1,293 @@
+// A model with all that strategies cut, carry or compute again: grouped-query attention with rotary angles, cross
+// attention to text, experts with an auxiliary loss, a long skip, an uncut layer inside of a block; and a run of it
+// under strategies, put together as the host does.
+#pragma once
+
+#include <ditto/parallel.h>
+
+#include "core/dist/gradient_sum.h"
+#include "core/plugin/registry.h"
+#include "tests/unit/small_model.h"
+
+namespace ditto::testing {
+
+struct FullOptions {
+  int64_t depth = 2, experts = 4, hidden = 8, tokens = 7;
+  bool is_packed = false, has_experts = true, is_token_local = true;
+};
+
+// Twice as many query heads as key and value heads.
+constexpr int64_t kWidth = 16, kHeads = 4, kSharedHeads = 2, kHeadWidth = 4, kText = 6;
+
+class FullBlock : public Layer {
+ public:
+  FullBlock(const FullOptions& o, int64_t index)
+      : is_first_(index == 0), is_last_(index + 1 == o.depth), has_text_(!o.is_packed) {
+    modulation_ = linear("modulation", kWidth, 3 * kWidth, Split::columns({kWidth, 2 * kWidth}).gathered());
+    qkv_ = linear("qkv", kWidth, (kHeads + 2 * kSharedHeads) * kHeadWidth,
+                  Split::heads({kHeads, kSharedHeads, kSharedHeads}, kHeadWidth));
+    norm_ = register_module("norm", std::make_shared<RmsNorm>(kHeadWidth));
+    out_ = linear("out", kWidth, kWidth, Split::rows());
+    if (has_text_) {
+      q_ = linear("q", kWidth, kWidth, Split::heads({kHeads}, kHeadWidth));
+      kv_ = linear("kv", kText, 2 * kWidth, Split::heads({kHeads, kHeads}, kHeadWidth).of_condition());
+      cross_ = linear("cross", kWidth, kWidth, Split::rows());
+    }
+    mix_ = linear("mix", kWidth, kWidth);
+    up_ = linear("up", kWidth, 2 * kWidth, Split::columns({2 * kWidth}));
+    down_ = linear("down", 2 * kWidth, kWidth, Split::rows());
+    if (is_last_) skip_ = linear("skip", 2 * kWidth, kWidth);
+    if (!o.has_experts) return;
+    router_ = linear("router", kWidth, o.experts);
+    experts_ = register_module("experts", std::make_shared<ExpertsModule>(o.experts, kWidth, o.hidden));
+  }
+
+  Stream forward(Stream s, Context& ctx) {
+    if (is_first_) s.skips_BTD.push_back(s.x_BTD);
+    if (is_last_) {
+      s.x_BTD = skip_(torch::cat({s.x_BTD, s.skips_BTD.back()}, -1), ctx);
+      s.skips_BTD.pop_back();
+    }
+    const auto m = modulation_(torch::silu(s.condition.cond_BD), ctx).chunk(3, -1);
+    const auto a = attention(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), s, ctx);
+    s.x_BTD = ctx.ops.gated_residual(s.x_BTD, m[2], a, s);
+    if (has_text_) s.x_BTD = s.x_BTD + cross(s.x_BTD, s, ctx);
+    s.x_BTD = s.x_BTD + torch::tanh(mix_(s.x_BTD, ctx));
+    s.x_BTD = s.x_BTD + down_(ctx.ops.linear_gelu_tanh(s.x_BTD, up_, ctx), ctx);
+    if (experts_)
+      s.x_BTD = s.x_BTD + experts_->forward(
+                              s.x_BTD, [&](const torch::Tensor& x) { return route(x, s, ctx); }, ctx);
+    return s;
+  }
+
+ private:
+  torch::Tensor attention(const torch::Tensor& x_BTD, const Stream& s, Context& ctx) {
+    return ctx.attention_unit(qkv_, out_, x_BTD, [&](const torch::Tensor& x) {
+      const auto all = qkv_(x, ctx).unflatten(-1, {-1, kHeadWidth});
+      const int64_t shared = all.size(-2) / 4;  // of the heads here half are queries', a quarter keys'
+      const auto parts = all.split_with_sizes({2 * shared, shared, shared}, -2);
+      const auto turned = [&](const torch::Tensor& y) { return apply_rotary(norm_->forward(y, ctx), s.rotary_TK); };
+      const auto spread = [](const torch::Tensor& y) { return y.repeat_interleave(kHeads / kSharedHeads, -2); };
+      return out_(
+          ctx.attention(turned(parts[0]), spread(turned(parts[1])), spread(parts[2]), Pattern::full, s).flatten(-2),
+          ctx);
+    });
+  }
+
+  torch::Tensor cross(const torch::Tensor& x, const Stream& s, Context& ctx) {
+    const auto q = q_(x, ctx).unflatten(-1, {-1, kHeadWidth});
+    const auto kv = kv_(s.condition.text_BSE, ctx).unflatten(-1, {2, -1, kHeadWidth}).unbind(-3);
+    return cross_(ctx.attention(q, kv[0], kv[1], Pattern::cross, s).flatten(-2), ctx);
+  }
+
+  // Each token's two likeliest experts; and a loss of each row of tokens.
+  Routing route(const torch::Tensor& x_BTD, Stream& s, Context& ctx) {
+    const auto p_BTE = torch::softmax(router_(x_BTD, ctx), -1);
+    auto& loss = s.auxiliary_losses["balance"];
+    const auto more = ctx.all_tokens(p_BTE, s).mean(1).square().sum(-1);
+    loss = loss.defined() ? loss + more : more;
+    const auto taken =
+        torch::zeros_like(p_BTE, torch::kBool).scatter(-1, std::get<1>(p_BTE.detach().topk(2, -1)), true);
+    const auto rows = taken.flatten(0, 1).nonzero().unbind(1);
+    return {rows[0], rows[1], p_BTE.masked_select(taken)};
+  }
+
+  bool is_first_, is_last_, has_text_;
+  Linear modulation_, qkv_, out_, q_, kv_, cross_, mix_, up_, down_, skip_, router_;
+  std::shared_ptr<RmsNorm> norm_;
+  std::shared_ptr<ExpertsModule> experts_;
+};
+
+class FullModel : public Model {
+ public:
+  explicit FullModel(const FullOptions& o) : options_(o) {
+    embed_ = linear(Unit::tokens, "embed", 3, kWidth);
+    label_ = add<LabelEmbed>(Unit::condition, "label", 3, kWidth);
+    if (!o.is_packed) text_ = linear(Unit::condition, "text", 5, kText);
+    for (int64_t i = 0; i < o.depth; ++i) blocks_.push_back(add_block<FullBlock>(i, o, i));
+    head_ = linear(Unit::head, "head", kWidth, 3);
+  }
+  Conditioning condition(const Batch& batch, Context& ctx) override {
+    Conditioning made{label_->forward(batch.at("label"), ctx), {}, {}};
+    if (!options_.is_packed) made.text_BSE = text_(batch.at("text"), ctx);
+    return made;
+  }
+  Stream tokens(const Batch& batch, Context& ctx) override {
+    Stream stream;
+    stream.x_BTD = embed_(batch.at("x"), ctx);
+    stream.grid = {1, 1, options_.tokens};
+    if (!options_.is_packed) return stream;
+    const int64_t first = options_.tokens / 3;
+    stream.packing = std::make_shared<const Packing>(
+        Packing{{first, options_.tokens - first}, torch::arange(options_.tokens).ge(first).to(torch::kLong)});
+    return stream;
+  }
+  void constants(const Batch&, Stream& stream, Context& ctx) override {
+    stream.rotary_TK = rotary_angles(stream.grid, kHeadWidth).to(ctx.options());
+  }
+  int64_t depth() const override { return options_.depth; }
+  Stream run_block(int64_t i, Stream stream, Context& ctx) override {
+    return blocks_[static_cast<size_t>(i)]->forward(std::move(stream), ctx);
+  }
+  torch::Tensor head(const Stream& stream, Context& ctx) override { return head_(stream.x_BTD, ctx); }
+  std::vector<TensorSpec> spec() const override { return {}; }
+  bool token_local() const override { return options_.is_token_local; }
+  double flops(const Batch&) const override { return 0; }
+
+ private:
+  FullOptions options_;
+  Linear embed_, text_, head_;
+  std::shared_ptr<LabelEmbed> label_;
+  std::vector<std::shared_ptr<FullBlock>> blocks_;
+};
+
+// Rows of tokens: two, or one pack of two samples.
+inline Batch full_batch(int64_t seed, const FullOptions& o, at::ScalarType dtype) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  const int64_t rows = o.is_packed ? 1 : 2;
+  Batch batch;
+  batch["x"] = torch::randn({rows, o.tokens, 3}, generator, torch::kDouble).to(dtype);
+  batch["target"] = torch::randn({rows, o.tokens, 3}, generator, torch::kDouble).to(dtype);
+  batch["text"] = torch::randn({rows, 3, 5}, generator, torch::kDouble).to(dtype);
+  batch["label"] = torch::tensor({seed % 4, (seed + 1) % 4}, torch::kLong);
+  return batch;
+}
+
+struct Named {
+  std::string id;
+  std::map<std::string, OptionValue> options = {};
+};
+
+// One rank of a run under strategies, in the order they are given. The first wraps innermost.
+class FullRun {
+ public:
+  FullRun(const Mesh& mesh, const FullOptions& options, at::ScalarType dtype, const std::vector<Named>& strategies)
+      : mesh_(mesh),
+        options_(options),
+        dtype_(dtype),
+        model_(std::make_shared<FullModel>(options)),
+        ctx_(small_context(dtype)) {
+    // Gradients are left in at least fp32.
+    fill(*model_, dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
+    layout = Layout::of(*model_);
+    for (const auto& named : strategies) strategies_.push_back(make(named));
+    for (auto& strategy : strategies_) strategy->claim(layout);
+    for (auto& strategy : strategies_) strategy->shard(layout);
+    run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
+    for (auto& strategy : strategies_) {
+      run_ = strategy->wrap_unit(run_);
+      ctx_->attention_op = strategy->wrap_attention(ctx_->attention_op);
+    }
+    publish();
+    sum_ = std::make_unique<GradientSum>(layout, mesh, true);
+  }
+
+  FullRun(const FullRun&) = delete;
+  FullRun& operator=(const FullRun&) = delete;
+
+  void step(int64_t micro_batches, int64_t step) {
+    const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
+    const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n,
+                        Phase::train};
+    for (auto& entry : layout.entries) {
+      entry.tensor.mutable_grad().reset();
+      entry.parameter.leaf().mutable_grad().reset();
+      entry.summed.clear();
+    }
+    for (auto& strategy : strategies_) strategy->begin_step(plan);
+    for (int64_t round = 0; round < plan.rounds; ++round) {
+      micro_batch(100 * step + round * n + r, plan.runs(round) ? 1.0 : 0.0);
+      for (auto& strategy : strategies_) strategy->end_round(round, plan);
+      sum_->after_micro_batch(round, plan);
+    }
+    for (auto& strategy : strategies_) strategy->sync_gradients();
+    sum_->finish(plan);
+  }
+
+  // The prediction, whole on every rank.
+  torch::Tensor predict(int64_t seed) {
+    torch::NoGradGuard no_grad;
+    Stream stream;
+    return forward(full_batch(seed, options_, dtype_), stream);
+  }
+
+  void publish() {
+    torch::NoGradGuard no_grad;
+    for (auto& strategy : strategies_) strategy->publish();
+  }
+
+  std::map<std::string, torch::Tensor> gradients() const {
+    std::map<std::string, torch::Tensor> list;
+    for (const auto& entry : layout.entries) list[entry.name] = entry.tensor.grad();
+    return list;
+  }
+
+  Layout layout;
+
+ private:
+  std::shared_ptr<ParallelStrategy> make(const Named& named) {
+    Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+    OptionMap map{"parallel", "the test", {}};
+    for (const auto& [name, value] : named.options) map.given[name] = {value, "the test"};
+    OptionReader reader(map);
+    return registry.factory<ParallelStrategy>(named.id, "the test")
+        .make(reader, {&mesh_, true, model_->token_local(), dtype_, model_->depth()});
+  }
+
+  void run_unit(const Unit& unit, UnitCall& call) {
+    switch (unit.kind) {
+      case Unit::condition: call.stream.condition = model_->condition(call.batch, call.ctx); break;
+      case Unit::tokens: {
+        auto stream = model_->tokens(call.batch, call.ctx);
+        stream.condition = std::move(call.stream.condition);
+        call.stream = std::move(stream);
+        model_->constants(call.batch, call.stream, call.ctx);
+        break;
+      }
+      case Unit::Kind::block: call.stream = model_->run_block(unit.block, std::move(call.stream), call.ctx); break;
+      case Unit::head: call.prediction = model_->head(call.stream, call.ctx); break;
+    }
+  }
+
+  torch::Tensor forward(const Batch& batch, Stream& stream) {
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
+    torch::Tensor prediction;
+    UnitCall call{batch, stream, prediction, *ctx_};
+    run_(Unit{Unit::condition}, call);
+    run_(Unit{Unit::tokens}, call);
+    for (auto it = strategies_.rbegin(); it != strategies_.rend(); ++it) (*it)->split(stream);
+    for (int64_t i = 0; i < model_->depth(); ++i) run_(Unit{Unit::Kind::block, i}, call);
+    for (auto& strategy : strategies_) strategy->join(stream);
+    run_(Unit{Unit::head}, call);
+    return prediction;
+  }
+
+  void micro_batch(int64_t seed, double weight) {
+    const auto batch = full_batch(seed, options_, dtype_);
+    Stream stream;
+    auto loss = (forward(batch, stream) - batch.at("target")).square().sum();
+    for (const auto& [name, auxiliary] : stream.auxiliary_losses) loss = loss + auxiliary.sum();
+    loss = loss * (weight / (mesh_.size(Axis::tensor) * mesh_.size(Axis::context)));
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::backward);
+    loss.backward();
+  }
+
+  const Mesh& mesh_;
+  FullOptions options_;
+  at::ScalarType dtype_;
+  std::shared_ptr<FullModel> model_;
+  std::shared_ptr<Context> ctx_;
+  std::vector<std::shared_ptr<ParallelStrategy>> strategies_;
+  UnitRun run_;
+  std::unique_ptr<GradientSum> sum_;
+};
+
+inline torch::Tensor rectangle(torch::Tensor of, const std::vector<int64_t>& start, const std::vector<int64_t>& size) {
+  for (size_t dim = 0; dim < start.size(); ++dim) of = of.narrow(static_cast<int64_t>(dim), start[dim], size[dim]);
+  return of;
+}
+
+// One rank by itself, in whatever world.
+inline GlooMesh mesh_of_one() { return GlooMesh(RankInfo{}, {}, std::chrono::seconds(60)); }
+
+}  // namespace ditto::testing

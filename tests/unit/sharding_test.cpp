@@ -1,0 +1,413 @@
+// zero1, zero2 and fsdp on real ranks, where the matrix does not look: forwards in flight, frozen and unused
+// parameters, counts, bytes, overlap.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include <ditto/error.h>
+#include <ditto/parallel.h>
+
+#include "core/dist/gradient_sum.h"
+#include "core/plugin/registry.h"
+#include "core/report/memory.h"
+#include "tests/unit/small_model.h"
+
+namespace ditto {
+namespace {
+
+using testing::SmallModel;
+using torch::Tensor;
+
+const std::vector<std::string> kStrategies{"zero1", "zero2", "fsdp"};
+
+std::shared_ptr<ParallelStrategy> make_strategy(const std::string& id, const Mesh& mesh, at::ScalarType compute) {
+  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  OptionReader none(OptionMap{"parallel", "the test", {}});
+  return registry.factory<ParallelStrategy>(id, "the test").make(none, {&mesh, true, true, compute, 2});
+}
+
+struct Setup {
+  int64_t width = 16, mlp = 32;
+  bool has_unused = false, condition_without_gradient = false;
+  std::vector<std::string> frozen;  // names' beginnings
+  at::ScalarType compute = torch::kFloat;
+  std::chrono::milliseconds work{0};  // of each unit, forward and again backward
+  int64_t in_flight = 1;              // forwards before the first backward
+};
+
+// Waits in forward and again in backward, as work does that leaves the processor to other ranks.
+struct Work : torch::autograd::Function<Work> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, int64_t milliseconds) {
+    ctx->saved_data["time"] = milliseconds;
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    return x.view_as(x);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grad) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(ctx->saved_data["time"].toInt()));
+    return {grad[0], Tensor()};
+  }
+};
+
+// Trains the small model, unit by unit as the host does; without a strategy on one rank.
+class Training {
+ public:
+  Training(const Mesh& mesh, const std::string& id, Setup setup)
+      : mesh_(mesh),
+        setup_(std::move(setup)),
+        model_(std::make_shared<SmallModel>(setup_.width, 4, setup_.mlp, setup_.has_unused)),
+        ctx_(testing::small_context(setup_.compute)) {
+    testing::fill(*model_, setup_.compute == torch::kDouble ? torch::kDouble : torch::kFloat);
+    for (auto& item : model_->named_parameters())
+      for (const auto& frozen : setup_.frozen)
+        if (item.key().rfind(frozen, 0) == 0) item.value().requires_grad_(false);
+    layout = Layout::of(*model_);
+    run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
+    if (!id.empty()) {
+      strategy_ = make_strategy(id, mesh, setup_.compute);
+      strategy_->shard(layout);
+      run_ = strategy_->wrap_unit(run_);
+      strategy_->publish();
+    }
+    sum_ = std::make_unique<GradientSum>(layout, mesh, true);
+  }
+
+  // Called after a step's last backward, and when gradients are shared out.
+  std::function<void()> after_backward, after_step;
+
+  void step(int64_t micro_batches, int64_t step) {
+    const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
+    const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n,
+                        Phase::train};
+    for (auto& entry : layout.entries) {
+      entry.tensor.mutable_grad().reset();
+      entry.parameter.leaf().mutable_grad().reset();
+      entry.summed.clear();
+    }
+    if (strategy_) strategy_->begin_step(plan);
+    const int64_t mine = strategy_ && strategy_->in_step() ? plan.rounds : plan.mine;
+    std::vector<Tensor> losses;
+    const auto forward = [&](int64_t round) {
+      if (round < mine) losses.push_back(loss(100 * step + round * n + r, plan.runs(round)));
+    };
+    for (int64_t round = 0; round < setup_.in_flight - 1; ++round) forward(round);
+    for (int64_t round = 0; round < plan.rounds; ++round) {
+      forward(round + setup_.in_flight - 1);
+      if (round < mine) backward(std::exchange(losses[static_cast<size_t>(round)], Tensor()));
+      if (round + 1 == plan.rounds && after_backward) after_backward();
+      if (strategy_) strategy_->end_round(round, plan);
+      sum_->after_micro_batch(round, plan);
+    }
+    if (strategy_) strategy_->sync_gradients();
+    sum_->finish(plan);
+    if (after_step) after_step();
+  }
+
+  void descend() {
+    torch::NoGradGuard no_grad;
+    for (auto& entry : layout.entries)
+      if (entry.tensor.requires_grad()) entry.tensor.sub_(entry.tensor.grad(), 1e-3);
+    if (strategy_) strategy_->publish();
+  }
+
+  Tensor predict(const Batch& batch) {
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
+    Stream stream;
+    Tensor prediction;
+    UnitCall call{batch, stream, prediction, *ctx_};
+    run_(Unit{Unit::condition}, call);
+    run_(Unit{Unit::tokens}, call);
+    for (int64_t i = 0; i < model_->depth(); ++i) run_(Unit{Unit::Kind::block, i}, call);
+    run_(Unit{Unit::head}, call);
+    return prediction;
+  }
+
+  Layout layout;
+
+ private:
+  void run_unit(const Unit& unit, UnitCall& call) {
+    const auto worked = [&](Tensor& x) {
+      if (setup_.work.count() > 0) x = Work::apply(x, setup_.work.count());
+    };
+    switch (unit.kind) {
+      case Unit::condition: {
+        const torch::AutoGradMode grad(torch::GradMode::is_enabled() && !setup_.condition_without_gradient);
+        call.stream.condition = model_->condition(call.batch, call.ctx);
+        return worked(call.stream.condition.cond_BD);
+      }
+      case Unit::tokens: {
+        auto stream = model_->tokens(call.batch, call.ctx);
+        stream.condition = std::move(call.stream.condition);
+        call.stream = std::move(stream);
+        return worked(call.stream.x_BTD);
+      }
+      case Unit::Kind::block:
+        call.stream = model_->run_block(unit.block, std::move(call.stream), call.ctx);
+        return worked(call.stream.x_BTD);
+      case Unit::head: call.prediction = model_->head(call.stream, call.ctx); return worked(call.prediction);
+    }
+  }
+  Tensor loss(int64_t seed, bool counts) {
+    const auto dtype = setup_.compute == torch::kDouble ? torch::kDouble : torch::kFloat;
+    const auto batch = testing::small_batch(seed, 3, dtype);
+    const auto sum = (predict(batch) - batch.at("target")).square().sum();
+    return counts ? sum : sum * 0;
+  }
+  void backward(Tensor loss) {
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::backward);
+    loss.backward();
+  }
+
+  const Mesh& mesh_;
+  const Setup setup_;
+  std::shared_ptr<SmallModel> model_;
+  std::shared_ptr<Context> ctx_;
+  std::shared_ptr<ParallelStrategy> strategy_;
+  UnitRun run_;
+  std::unique_ptr<GradientSum> sum_;
+};
+
+Tensor block(Tensor of, const std::vector<int64_t>& start, const std::vector<int64_t>& size) {
+  for (size_t dim = 0; dim < size.size(); ++dim) of = of.narrow(static_cast<int64_t>(dim), start[dim], size[dim]);
+  return of;
+}
+
+// Weights and gradients here have the bits of one rank's, slice by slice.
+void check_bits(const Layout& layout, const Layout& whole) {
+  for (const auto& entry : layout.entries) {
+    CAPTURE(entry.name);
+    const auto& reference = whole.at(entry.name);
+    CHECK(entry.tensor.sizes().vec() == local_shape(entry));
+    CHECK(entry.tensor.requires_grad() == reference.tensor.requires_grad());
+    CHECK(entry.tensor.grad().defined() == entry.tensor.requires_grad());
+    for (const auto& slice : entry.slices()) {
+      const auto same = [&](const Tensor& here, const Tensor& there) {
+        return testing::same_bits(block(here, slice.local_start, slice.size),
+                                  block(there, slice.global_start, slice.size));
+      };
+      CHECK(same(entry.tensor, reference.tensor));
+      if (entry.tensor.requires_grad()) CHECK(same(entry.tensor.grad(), reference.tensor.grad()));
+    }
+  }
+}
+
+void check_as_one_rank(const Mesh& mesh, const Setup& setup) {
+  const GlooMesh alone(RankInfo{}, {}, std::chrono::seconds(60));
+  Setup one_by_one = setup;
+  one_by_one.in_flight = 1;
+  for (const auto& id : kStrategies) {
+    CAPTURE(id);
+    Training sharded(mesh, id, setup), whole(alone, "", one_by_one);
+    int64_t step = 0;
+    for (const int64_t micro_batches : {4, 1, 5}) {
+      sharded.step(micro_batches, ++step);
+      whole.step(micro_batches, step);
+      sharded.descend();
+      whole.descend();
+      check_bits(sharded.layout, whole.layout);
+    }
+    torch::NoGradGuard no_grad;
+    const auto batch = testing::small_batch(9, 2, torch::kFloat);
+    CHECK(testing::same_bits(sharded.predict(batch), whole.predict(batch)));
+  }
+}
+
+TEST_CASE("rank of: shards" * doctest::skip()) {
+  check_as_one_rank(testing::mesh_of({{Axis::shard, rank_info().world_size}}), {});
+}
+TEST_CASE("rank of: shards and replicas" * doctest::skip()) {
+  check_as_one_rank(testing::mesh_of({{Axis::shard, 2}}), {});
+}
+TEST_CASE("rank of: several forwards in flight" * doctest::skip()) {
+  Setup setup;
+  setup.in_flight = 2;
+  check_as_one_rank(testing::mesh_of({{Axis::shard, 2}}), setup);
+}
+TEST_CASE("rank of: what does not train" * doctest::skip()) {
+  Setup setup;
+  setup.has_unused = true;
+  setup.frozen = {"blocks.1.qkv", "blocks.0", "embed"};
+  const auto mesh = testing::mesh_of({{Axis::shard, 2}});
+  check_as_one_rank(mesh, setup);
+  setup.frozen = {"blocks.1.out.bias"};
+  setup.condition_without_gradient = true;
+  check_as_one_rank(mesh, setup);
+}
+
+TEST_CASE("sharded gradients and weights have the bits of one rank, with any number of micro-batches") {
+  for (const int ranks : {2, 3}) CHECK(testing::as_ranks(ranks, "rank of: shards") == 0);
+}
+TEST_CASE("replicas of shards have the bits of one rank") {
+  CHECK(testing::as_ranks(4, "rank of: shards and replicas") == 0);
+}
+TEST_CASE("shards serve a pipeline: a forward may run before the backward of the one before it") {
+  CHECK(testing::as_ranks(2, "rank of: several forwards in flight") == 0);
+}
+TEST_CASE("frozen, unused and cut-off parameters do not disturb shards") {
+  CHECK(testing::as_ranks(2, "rank of: what does not train") == 0);
+}
+
+TEST_CASE("rank of: an escaping parameter" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::shard, 2}});
+  SmallModel model;
+  testing::fill(model, torch::kFloat);
+  auto layout = Layout::of(model);
+  const auto ctx = testing::small_context(torch::kFloat);
+  const auto strategy = make_strategy("fsdp", mesh, torch::kFloat);
+  strategy->shard(layout);
+  strategy->publish();
+  const auto& entry = layout.entries.front();
+  const auto run = strategy->wrap_unit(
+      [&](const Unit&, UnitCall& call) { call.stream.x_BTD = entry.parameter(call.ctx).unsqueeze(0); });
+  const Batch batch;
+  Stream stream;
+  Tensor prediction;
+  UnitCall call{batch, stream, prediction, *ctx};
+  CHECK_THROWS_WITH_AS(run(entry.unit, call), doctest::Contains("hands out a parameter itself"), Error);
+  CHECK_THROWS_WITH_AS(entry.parameter(*ctx) * 1, doctest::Contains("while its numbers are with other ranks"), Error);
+}
+
+TEST_CASE("a parameter used outside of its unit is refused under fsdp") {
+  CHECK(testing::as_ranks(2, "rank of: an escaping parameter") == 0);
+}
+
+// Calls and bytes, by pass, against docs/parallelism.md: a gather brings the longest shard of each other rank, an
+// exchange takes each other rank its piece.
+TEST_CASE("rank of: counts" * doctest::skip()) {
+  const int n = rank_info().world_size;
+  const auto mesh = testing::mesh_of({{Axis::shard, n}});
+  Training training(mesh, "fsdp", {});
+  constexpr int64_t kUnits = 5, kRounds = 3;
+  std::map<Unit, std::vector<int64_t>> shards;  // numbers by unit and rank
+  int64_t all = 0;
+  for (auto entry : training.layout.entries) {
+    auto& lengths = shards[entry.unit];
+    lengths.resize(static_cast<size_t>(n));
+    for (int i = 0; i < n; ++i) {
+      entry.cuts[Axis::shard].index = i;
+      lengths[static_cast<size_t>(i)] += c10::multiply_integers(local_shape(entry));
+    }
+    all += c10::multiply_integers(entry.full_shape);
+  }
+  CHECK(shards.size() == kUnits);
+  int64_t gathered = 0, own = 0;
+  for (const auto& [unit, lengths] : shards) {
+    gathered += (n - 1) * *std::max_element(lengths.begin(), lengths.end());
+    own += lengths[static_cast<size_t>(mesh.index(Axis::shard))];
+  }
+  mesh.traffic().clear();
+  training.step(kRounds * n, 1);
+  std::map<Traffic::Pass, Traffic::Count> gathers, sums;
+  for (const auto& [key, count] : mesh.traffic().counts()) {
+    CHECK(key.axes == "shard");
+    CHECK((key.op == "all_gather" || key.op == "reduce_scatter"));
+    (key.op == "all_gather" ? gathers : sums)[key.pass] = count;
+  }
+  for (const auto pass : {Traffic::Pass::forward, Traffic::Pass::backward}) {
+    CHECK(gathers[pass].calls == kRounds * kUnits);
+    CHECK(gathers[pass].bytes == kRounds * 4 * gathered);
+  }
+  CHECK(sums.size() == 1);
+  CHECK(sums[Traffic::Pass::backward].calls == kRounds * kUnits);
+  CHECK(sums[Traffic::Pass::backward].bytes == kRounds * 4 * (all - own));
+}
+
+TEST_CASE("fsdp gathers a unit twice and sums its gradients once a micro-batch, and nothing more") {
+  for (const int ranks : {2, 3}) CHECK(testing::as_ranks(ranks, "rank of: counts") == 0);
+}
+
+// AdamW's states and the average, as the host keeps them beside the masters.
+struct States {
+  explicit States(const Layout& layout) {
+    for (const auto& entry : layout.entries)
+      for (int i = 0; i < 3; ++i) tensors.push_back(torch::zeros_like(entry.tensor.detach()));
+  }
+  std::vector<Tensor> tensors;
+};
+
+// Bytes a parameter on each of n ranks, in bf16 over fp32 masters, one micro-batch a rank.
+double bytes_expected(const std::string& id, double n) {
+  return id == "zero1" ? 2 + 4 + 16 / n : id == "zero2" ? 2 + 20 / n : 22 / n;
+}
+// What a step needs besides at its peak, where the largest unit has the share u of all parameters. zero1: a unit's
+// gradients in the order of their owners, and the owners' sums. zero2 and fsdp: those and what arrives of one unit, and
+// the gradients of the next. fsdp: weights of a unit, as they were gathered too, and those of the next on their way.
+double bytes_besides(const std::string& id, double n, double u) {
+  return id == "zero1" ? 4 * u + 4 / n : id == "zero2" ? 12 * u : 18 * u;
+}
+
+TEST_CASE("rank of: bytes" * doctest::skip()) {
+  setenv("ONEDNN_MAX_CPU_ISA", "AVX2", 0);  // some processors announce matrix tiles and die of them
+  const int n = rank_info().world_size;
+  const auto mesh = testing::mesh_of({{Axis::shard, n}});
+  Setup setup;
+  setup.width = 640, setup.mlp = 2560, setup.compute = torch::kBFloat16;
+  for (const auto& id : kStrategies) {
+    report::MemoryMeter meter;
+    const report::MemoryMeter::Watch watch(meter);
+    Training training(mesh, id, setup);
+    const States states(training.layout);
+    double numbers = 0;
+    std::map<Unit, double> units;
+    for (const auto& entry : training.layout.entries) {
+      const auto more = static_cast<double>(c10::multiply_integers(entry.full_shape));
+      numbers += more;
+      units[entry.unit] += more;
+    }
+    CHECK(numbers > 1e7);
+    int64_t bytes = 0;
+    // zero1's whole gradients live from backward until they are handed to their owners.
+    (id == "zero1" ? training.after_backward : training.after_step) = [&] { bytes = meter.current(); };
+    meter.reset_peak();
+    training.step(n, 1);
+    const double each = static_cast<double>(bytes) / numbers, expected = bytes_expected(id, n);
+    const double peak = static_cast<double>(meter.peak()) / numbers;
+    const double bound = expected + bytes_besides(id, n, units.at(Unit{Unit::Kind::block, 0}) / numbers);
+    if (mesh.rank() == 0)
+      MESSAGE(id << ", " << n << " ranks, " << numbers << " parameters: " << each << " bytes each, expected "
+                 << expected << "; at most " << peak << " in the step, expected " << bound);
+    CHECK(each == doctest::Approx(expected).epsilon(0.02));
+    CHECK(peak < 1.02 * bound);
+  }
+}
+
+TEST_CASE("after the last backward zero1, zero2 and fsdp hold 2P + 4P + 16P/n, 2P + 20P/n and 22P/n bytes") {
+  for (const int ranks : {2, 4, 8}) CHECK(testing::as_ranks(ranks, "rank of: bytes") == 0);
+}
+
+double step_seconds(Training& training, int n) {
+  const auto began = std::chrono::steady_clock::now();
+  training.step(n, 1);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+}
+
+TEST_CASE("rank of: late transfers" * doctest::skip()) {
+  const int n = rank_info().world_size;
+  const auto mesh = testing::mesh_of({{Axis::shard, n}});
+  Setup setup;
+  setup.work = std::chrono::milliseconds(15);
+  Training training(mesh, "fsdp", setup);
+  training.step(n, 1);
+  mesh.traffic().clear();
+  training.step(n, 1);
+  int64_t transfers = 0;
+  for (const auto& [key, count] : mesh.traffic().counts()) transfers += count.calls;
+  double prompt = 1e9, late = 1e9;  // the shortest of some steps: others may share the machine
+  for (int i = 0; i < 8; ++i) {
+    prompt = std::min(prompt, step_seconds(training, n));
+    mesh.traffic().delay = std::chrono::milliseconds(5);
+    late = std::min(late, step_seconds(training, n));
+    mesh.traffic().delay = {};
+  }
+  if (mesh.rank() == 0)
+    MESSAGE(transfers << " transfers that are 5 ms late lengthen a step of " << prompt << " s by " << late - prompt
+                      << " s");
+  CHECK(late - prompt < 5e-3 * static_cast<double>(transfers) / 3);
+}
+
+TEST_CASE("fsdp's transfers hide behind its units' work") {
+  CHECK(testing::as_ranks(4, "rank of: late transfers") == 0);
+}
+
+}  // namespace
+}  // namespace ditto
