@@ -20,8 +20,8 @@ struct RankInfo {
 };
 
 // Reads, the first that is there: RANK and WORLD_SIZE with MASTER_ADDR and MASTER_PORT (torchrun, --local-ranks);
-// OMPI_*; PMI_*; SLURM_* of a step started by srun. With none of them: one rank, and PMIX_RANK alone is refused. Throws Error(config) that names the
-// variable.
+// OMPI_*; PMI_*; SLURM_* of a step started by srun. With none of them: one rank, and PMIX_RANK alone is refused. Throws
+// Error(config) that names the variable.
 using Environment = std::function<std::optional<std::string>(const char* name)>;
 RankInfo rank_info(const Environment& environment);
 RankInfo rank_info();  // of this process

@@ -9,7 +9,7 @@ namespace ditto {
 
 struct LocalRanks {
   int count = 1;
-  std::vector<std::string> arguments;     // of each rank, without the program's name
+  std::vector<std::string> arguments;        // of each rank, without the program's name
   std::chrono::milliseconds patience{3000};  // after a failure: the other ranks find it by themselves, and say so
   std::chrono::milliseconds grace{4000};     // after a failure: those that did not end when asked are ended
 };

@@ -221,8 +221,7 @@ class RankWatch::Impl {
   void watch_the_store(const std::stop_token& stop) {
     Stillness stillness(4 * interval_);
     while (!stop.stop_requested()) {
-      if (stillness.of(std::to_string(rounds_)) > options_.hang + 4 * interval_)
-        end_without_store();
+      if (stillness.of(std::to_string(rounds_)) > options_.hang + 4 * interval_) end_without_store();
       pause(stop, interval_);
     }
   }

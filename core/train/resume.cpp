@@ -14,7 +14,8 @@ ChangeKind change_kind(const std::string& key) {
           "run.seed"}))
     return ChangeKind::learning;
   if (in({"parallel.timeout_s", "parallel.hang_s"})) return ChangeKind::harmless;
-  if (in({"parallel.replicate", "parallel.shard", "parallel.pipeline", "parallel.recompute"}))
+  if (in({"parallel.replicate", "parallel.shard", "parallel.prefetch", "parallel.pipeline", "parallel.virtual_stages",
+          "parallel.recompute"}))
     return ChangeKind::sharing;
   if (in({"run.threads", "run.precision", "run.device", "run.micro_batch", "run.deterministic", "kernels.",
           "plugins.kernels", "parallel."}))

@@ -46,6 +46,35 @@ void AttentionOptions::read(OptionReader& option) {
   option("qk_norm", qk_norm, "RMS norm of each head's queries and keys");
 }
 
+VideoPatchEmbed::VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width)
+    : patch_(patch), frames_(frames), map_(linear("map", channels * frames * patch * patch, width)) {}
+VideoPatchEmbed::~VideoPatchEmbed() = default;
+
+Grid VideoPatchEmbed::grid(const Tensor& x_BCFHW) const {
+  const int64_t f = x_BCFHW.size(2), h = x_BCFHW.size(3), w = x_BCFHW.size(4);
+  if (f % frames_ != 0 || h % patch_ != 0 || w % patch_ != 0)
+    throw Error(ErrorKind::shape, "patches of video",
+                std::to_string(f) + " frames of " + std::to_string(h) + " x " + std::to_string(w) +
+                    " are not made of patches of " + std::to_string(frames_) + " frames of side " +
+                    std::to_string(patch_),
+                "choose a patch that divides all three");
+  return {f / frames_, h / patch_, w / patch_};
+}
+
+Tensor VideoPatchEmbed::forward(const Tensor& x_BCFHW, Context& ctx) {
+  const Grid g = grid(x_BCFHW);
+  const auto patches = x_BCFHW.unflatten(4, {g.columns, patch_})
+                           .unflatten(3, {g.rows, patch_})
+                           .unflatten(2, {g.frames, frames_});  // B C frames Q rows P columns P
+  return map_(patches.permute({0, 2, 4, 6, 1, 3, 5, 7}).flatten(4).flatten(1, 3), ctx);
+}
+
+Tensor VideoPatchEmbed::unpatchify(const Tensor& y, const Grid& g) const {
+  const auto patches = y.unflatten(2, {frames_, patch_, patch_, -1})
+                           .unflatten(1, {g.frames, g.rows, g.columns});  // B frames rows columns Q P P C
+  return patches.permute({0, 7, 1, 4, 2, 5, 3, 6}).flatten(6).flatten(4, 5).flatten(2, 3);
+}
+
 SelfAttention::SelfAttention(const AttentionOptions& o) : SelfAttention(o, Init::xavier(o.width, o.width)) {}
 SelfAttention::SelfAttention(const AttentionOptions& o, Init proj)
     : options_(o),

@@ -207,6 +207,7 @@ TEST_CASE("dit_text, st_dit, dit_moe: what does not go together is refused, with
   refused("st_dit", {{"full", true}, {"arrangement", word("alternating")}}, video, "goes with arrangement = \"joint\"");
   refused("st_dit", {{"depth", number(3)}, {"arrangement", word("alternating")}}, video, "use an even number");
   refused("dit_moe", {{"top_k", number(9)}}, picture, "top_k");
+  refused("dit_moe", {{"moe_every", number(13)}}, picture, "= 13 leaves 12 blocks without experts");
   refused("dit_moe", {{"top_k", number(1)}, {"normalise", true}}, picture, "leaves no weight to learn");
   refused("dit_moe", {{"router", word("expert_choice")}, {"balance", OptionValue(0.1)}}, picture,
           "is for router = \"token_choice\"");

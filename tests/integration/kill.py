@@ -63,7 +63,8 @@ def kill_one(random, start, variable, folder, moment, after_the_end):
     t.wait_for(lambda: t.lines_in(folder) >= moment or process.poll() is not None, f"step {moment}", 120)
     time.sleep(random.uniform(0, 0.1))
     alive = ranks_of(variable, folder)
-    t.equal(sorted(alive), list(range(ranks)), f"ranks that are there: {log.read_text()}")
+    t.equal(sorted(alive), list(range(ranks)), f"ranks that are there after {t.lines_in(folder)} steps, waiting for {moment}, "
+            f"with exit code {process.poll()}: {log.read_text()}")
     victim = random.randrange(ranks)
     began = time.monotonic()
     os.kill(alive[victim], signal.SIGKILL)

@@ -6,6 +6,7 @@ folder that is removed at the end (DITTO_KEEP=1 keeps it). Arguments choose test
 """
 
 import array
+import fcntl
 import json
 import os
 import pathlib
@@ -152,10 +153,20 @@ def command_of(pid):
         return ""
 
 
+_slurm_lock = None
+
+
 def one_node_slurm(verb, *words):
-    """tests/support/slurm_one_node, in this script's folder."""
+    """tests/support/slurm_one_node, in this script's folder; one at a time on this machine."""
+    global _slurm_lock
+    if verb == "start":
+        _slurm_lock = open(pathlib.Path(tempfile.gettempdir()) / "ditto-slurm.lock", "w")
+        fcntl.flock(_slurm_lock, fcntl.LOCK_EX)
     command = [str(source / "tests/support/slurm_one_node"), verb, str(work / "slurm"), *(str(word) for word in words)]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    if verb == "stop":
+        _slurm_lock.close()
+    return done
 
 
 # --- what runs leave ---------------------------------------------------------------------------------------------------

@@ -154,6 +154,7 @@ std::string title(const Case& one) {
   for (const auto& set : one.sets) text += " " + set;
   if (one.optimizer != "adamw") text += ", " + one.optimizer;
   if (one.real_init) text += ", real initialisation";
+  if (one.packed) text += ", packed";
   if (one.bits) text += ", bits";
   if (!one.save_to.empty()) text += ", saved";
   if (!one.load_from.empty()) text += ", from " + one.load_from;
@@ -165,6 +166,7 @@ std::string key_of(const Case& one) {
   std::string text = fmt::format("{} {} {} {} {} {} {} {}", one.model, one.precision, one.optimizer, one.steps,
                                  one.micro_batches, one.batch, one.real_init, one.ulp);
   for (const auto& set : one.sets) text += " " + set;
+  if (one.packed) text += " packed";
   return fmt::format("{}-{}-{:016x}", one.model, one.precision, std::hash<std::string>()(text));
 }
 

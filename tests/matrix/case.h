@@ -16,6 +16,7 @@ struct Case {
   bool real_init = false;          // as training starts; otherwise no tensor is zero
   bool ulp = false;                // a control: one weight is larger by one unit in the last place
   bool replay = false;             // a router's picks are those of the run on one rank
+  bool packed = false;             // each micro-batch is one pack of samples of different lengths
   bool bits = false;               // identical bits are asked for
   bool counts = false;             // communication is held against closed forms
   std::string fault;               // planted; empty: none. The case is good if the comparison fails

@@ -64,6 +64,7 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--write", a.page, "a file for the results, in Markdown");
   app.add_flag("--bits", a.base.bits, "ask for identical bits");
   app.add_flag("--counts", a.base.counts, "hold communication against closed forms");
+  app.add_flag("--packed", a.base.packed, "each micro-batch is a pack of samples of different lengths");
   app.add_flag("--replay", a.base.replay, "routers take the picks of the run on one rank");
   app.add_flag("--verbose", a.plan.verbose, "print every step and gradient");
   app.add_option("--fault", a.base.fault, "a mistake to plant")->check(CLI::IsMember(fault_names()));

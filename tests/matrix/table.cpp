@@ -58,6 +58,27 @@ const Layouts kOffloaded{
     "tensor=2 offload=optimizer",
 };
 
+// Options of strategies that the others leave as they are.
+const Layouts kVariants{
+    "recompute=blocks recompute_every=2",
+    "offload=optimizer offload_bytes=100000",
+    "shard=2 shard_plugin=fsdp prefetch=false",
+    "pipeline=2 pipeline_plugin=pipeline pipeline_conditioning=replicated",
+    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2 shard=2 shard_plugin=fsdp",
+    "replicate=2 run.deterministic=false",
+    "shard=2 shard_plugin=zero1 run.deterministic=false",
+    "tensor=2 replicate=2 run.deterministic=false",
+};
+const Layouts kPacked{"context=2 context_plugin=ring",
+                      "context=4 context_plugin=ring",
+                      "context=2 context_plugin=ulysses",
+                      "context=4 context_plugin=ulysses",
+                      "context=2 context_plugin=fastseq",
+                      "pipeline=2 pipeline_plugin=pipeline",
+                      "tensor=2 sequence=true",
+                      "shard=2 shard_plugin=fsdp",
+                      "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring"};
+
 // Two or three axes on four or eight ranks.
 const Layouts kComposed{
     "tensor=2 shard=2 shard_plugin=fsdp",
@@ -162,6 +183,20 @@ std::vector<Case> all() {
                "pipeline=2 pipeline_plugin=pipeline"});
     add_bits(table, model);
   }
+  table.pattern = Case();
+  table.pattern.packed = true;
+  table.add(kPacked);
+  table.pattern = Case();
+  table.add(kVariants);
+  table.pattern.model = "dit_text";
+  table.add({"model.kv_heads=2 tensor=2 sequence=true", "model.kv_heads=2 context=2 context_plugin=ulysses",
+             "model.kv_heads=2 context=2 context_plugin=ring", "model.adaln=single tensor=2",
+             "model.adaln=single pipeline=2 pipeline_plugin=pipeline"});
+  table.pattern.model = "st_dit";
+  table.add({"model.arrangement=alternating model.full=false context=2 context_plugin=spatiotemporal"});
+  table.pattern.model = "dit_moe";
+  table.add({"model.router=expert_choice expert=2 expert_plugin=expert",
+             "model.router=expert_choice context=2 context_plugin=ring"});
   for (const char* optimizer : {"sgd", "lion", "muon", "adamw8bit"}) {
     table.pattern = Case();
     table.pattern.optimizer = optimizer;

@@ -12,6 +12,7 @@
 #include "core/dist/whole.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
+#include "tests/matrix/packed.h"
 #include "tests/matrix/router.h"
 
 namespace ditto::matrix {
@@ -141,6 +142,7 @@ Record train(const TrainRequest& request) {
   parts.saved = shapes_of(one);
   Assembly assembly(recipe, request.registry, request.mesh, parts, {});
   auto& entries = assembly.layout.entries;
+  if (one.packed) assembly.model = pack(assembly.model);
   if (!one.real_init) fill(assembly);
   if (one.ulp) add_ulp(assembly);
   Loader loader(source_of(one), recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});

@@ -86,7 +86,7 @@ Calls calls(const Mesh& mesh, const std::string& axis, Traffic::Pass pass) {
 }
 
 // A block has 4 pairs of cut layers: attention, cross attention, MLP, experts; and a gathered modulation.
-TEST_CASE("rank of: counts" * doctest::skip()) {
+TEST_CASE("rank of: counts of tensor" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
   const FullOptions options{.depth = 3, .tokens = 8};
   const auto count = [&](const std::vector<Named>& strategies) {
@@ -109,7 +109,7 @@ TEST_CASE("rank of: counts" * doctest::skip()) {
 }
 
 TEST_CASE("tensor asks for one all-reduce a pair of layers and way, sequence for a gather and a reduce-scatter") {
-  CHECK(testing::as_ranks(2, "rank of: counts") == 0);
+  CHECK(testing::as_ranks(2, "rank of: counts of tensor") == 0);
 }
 
 TEST_CASE("rank of: counts of expert" * doctest::skip()) {
@@ -142,7 +142,7 @@ bool has(const std::string& text, const std::string& part) {
   return found;
 }
 
-TEST_CASE("rank of: refusals" * doctest::skip()) {
+TEST_CASE("rank of: refusals of tensor" * doctest::skip()) {
   const auto tensor = testing::mesh_of({{Axis::tensor, 2}});
   has(refusal(tensor, {.hidden = 7}, kTensor), "2 does not divide the 7 hidden numbers of \"blocks.0.experts\"");
   has(refusal(tensor, {.is_token_local = false}, kSequence), "parallel.sequence");
@@ -154,7 +154,7 @@ TEST_CASE("rank of: refusals of expert" * doctest::skip()) {
 }
 
 TEST_CASE("what tensor and expert cannot cut is refused with the numbers") {
-  CHECK(testing::as_ranks(2, "rank of: refusals") == 0);
+  CHECK(testing::as_ranks(2, "rank of: refusals of tensor") == 0);
   CHECK(testing::as_ranks(2, "rank of: refusals of expert") == 0);
 }
 

@@ -107,9 +107,7 @@ TEST_CASE("a rank that fails says why, once, and the others that they end becaus
     CHECK(seen.count("rank " + std::string(other) + " ends because rank 1 failed\n") == 1);
 }
 
-TEST_CASE("starts: all throwing" * doctest::skip()) {
-  leave(testing::as_ranks(3, "rank of: a mesh and all throwing"));
-}
+TEST_CASE("starts: all throwing" * doctest::skip()) { leave(testing::as_ranks(3, "rank of: a mesh and all throwing")); }
 TEST_CASE("rank of: a mesh and all throwing" * doctest::skip()) {
   const auto mesh = testing::mesh_of({});
   RankWatch watch(rank_info(), kPatient);
@@ -181,9 +179,7 @@ TEST_CASE("rank of: the first stopped" * doctest::skip()) {
   leave(run(
       0, [] { ::raise(SIGSTOP); }, kWatchful));
 }
-TEST_CASE("starts: the first stopped" * doctest::skip()) {
-  leave(testing::as_ranks(3, "rank of: the first stopped"));
-}
+TEST_CASE("starts: the first stopped" * doctest::skip()) { leave(testing::as_ranks(3, "rank of: the first stopped")); }
 TEST_CASE("a process that is stopped is found after the limit, even if it hosts the store") {
   auto seen = outcome("one that is stopped");
   INFO(seen.said);

@@ -71,6 +71,10 @@ struct DitMoeOptions {
     if (!is_token_choice() && (balance > 0 || normalise))
       option.reject(normalise ? "normalise" : "balance", "is for router = \"token_choice\"",
                     "leave it out: expert choice is balanced as it is");
+    if (moe_every > depth)
+      option.reject("moe_every",
+                    "= " + std::to_string(moe_every) + " leaves " + std::to_string(depth) + " blocks without experts",
+                    "use at most the depth");
     if (normalise && top_k == 1)
       option.reject("normalise", "leaves no weight to learn where top_k = 1", "use top_k = 2, or leave it out");
   }

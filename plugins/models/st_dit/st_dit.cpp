@@ -93,38 +93,6 @@ struct StDitOptions {
   }
 };
 
-// Patches of Q frames of P x P pixels to tokens, and back. Tokens are frames x rows x columns.
-struct VideoPatches : ditto::Layer {
-  VideoPatches(int64_t channels, int64_t patch, int64_t frames, int64_t width)
-      : P(patch), Q(frames), map(linear("map", channels * Q * P * P, width)) {}
-
-  ditto::Grid grid(const Tensor& x_BCFHW) const {
-    const int64_t F = x_BCFHW.size(2), H = x_BCFHW.size(3), W = x_BCFHW.size(4);
-    if (F % Q != 0 || H % P != 0 || W % P != 0)
-      throw ditto::Error(ditto::ErrorKind::shape, "patches of video",
-                         std::to_string(F) + " frames of " + std::to_string(H) + " x " + std::to_string(W) +
-                             " are not made of patches of " + std::to_string(Q) + " frames of side " +
-                             std::to_string(P),
-                         "choose model.patch and model.patch_frames that divide them");
-    return {F / Q, H / P, W / P};
-  }
-
-  Tensor forward(const Tensor& x_BCFHW, Context& ctx) {
-    const auto g = grid(x_BCFHW);
-    const auto cut = x_BCFHW.unflatten(4, {g.columns, P}).unflatten(3, {g.rows, P}).unflatten(2, {g.frames, Q});
-    return map(cut.permute({0, 2, 4, 6, 1, 3, 5, 7}).flatten(4).flatten(1, 3), ctx);
-  }
-
-  // [B, T, Q*P*P*C'] with the channel fastest -> [B, C', F, H, W].
-  Tensor unpatchify(const Tensor& y, const ditto::Grid& g) const {
-    const auto cut = y.unflatten(2, {Q, P, P, -1}).unflatten(1, {g.frames, g.rows, g.columns});
-    return cut.permute({0, 7, 1, 4, 2, 5, 3, 6}).flatten(6).flatten(4, 5).flatten(2, 3);
-  }
-
-  int64_t P, Q;
-  ditto::Linear map;
-};
-
 struct Block : ditto::Layer {
   Block(const StDitOptions& o, std::vector<Part> parts_, bool is_silent) : parts(std::move(parts_)), rotary(o.rotary) {
     const auto kind = ditto::adaln(o.adaln);
@@ -216,7 +184,7 @@ struct StDit final : ditto::Model {
     const int64_t D = o.attention.width;
     const AdaLn kind = ditto::adaln(o.adaln);
     const bool has_text = spec.text_width > 0 && o.cross != "none";
-    patches = add<VideoPatches>(Unit::tokens, "patches", spec.x[0], o.patch, o.patch_frames, D);
+    patches = add<ditto::VideoPatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, o.patch_frames, D);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
     if (has_text)
       text = add<ditto::TextEmbed>(Unit::condition, "text", spec.text_width, D);
@@ -326,7 +294,7 @@ struct StDit final : ditto::Model {
 
   Options options;
   ditto::ModelSpec spec_;
-  std::shared_ptr<VideoPatches> patches;
+  std::shared_ptr<ditto::VideoPatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::shared_ptr<ditto::TextEmbed> text;

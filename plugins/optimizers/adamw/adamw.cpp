@@ -43,21 +43,24 @@ struct AdamW final : ditto::Optimizer {
   void step(double lr) override {
     torch::NoGradGuard no_grad;
     ++steps;
-    for (const bool decayed : {true, false}) {
-      Run whole, rests;
-      for (size_t i = 0; i < parameters.size(); ++i) {
-        const auto& p = parameters[i];
-        if (!p.tensor.grad().defined() || (options.decay_vectors || p.full_shape.size() > 1) != decayed) continue;
-        const auto flat = [](const Tensor& x) { return x.detach().view(-1); };
-        const Tensor w = flat(p.tensor), g = flat(p.tensor.grad()), m = flat(exp_avg[i]), v = flat(exp_avg_sq[i]);
-        const int64_t rest = w.numel() % kVector, body = w.numel() - rest;
-        const auto head = [body](const Tensor& x) { return x.narrow(0, 0, body); };
-        const auto tail = [body, rest](const Tensor& x) { return x.narrow(0, body, rest); };
-        if (body > 0) whole.add(head(w), head(g), head(m), head(v));
-        if (rest > 0) rests.add(tail(w), tail(g), tail(m), tail(v));
-      }
-      update(whole, lr, decayed);
-      update_rests(rests, lr, decayed);
+    // By whether they decay, and by the memory they are in: some may be offloaded.
+    std::map<std::pair<bool, at::DeviceType>, std::pair<Run, Run>> runs;
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& p = parameters[i];
+      if (!p.tensor.grad().defined()) continue;
+      const bool decayed = options.decay_vectors || p.full_shape.size() > 1;
+      auto& [whole, rests] = runs[{decayed, p.tensor.device().type()}];
+      const auto flat = [](const Tensor& x) { return x.detach().view(-1); };
+      const Tensor w = flat(p.tensor), g = flat(p.tensor.grad()), m = flat(exp_avg[i]), v = flat(exp_avg_sq[i]);
+      const int64_t rest = w.numel() % kVector, body = w.numel() - rest;
+      const auto head = [body](const Tensor& x) { return x.narrow(0, 0, body); };
+      const auto tail = [body, rest](const Tensor& x) { return x.narrow(0, body, rest); };
+      if (body > 0) whole.add(head(w), head(g), head(m), head(v));
+      if (rest > 0) rests.add(tail(w), tail(g), tail(m), tail(v));
+    }
+    for (auto& [key, run] : runs) {
+      update(run.first, lr, key.first);
+      update_rests(run.second, lr, key.first);
     }
   }
 

@@ -1,7 +1,7 @@
 // Parts that diffusion transformers share, made of the layers of nn.h: each states how it may be cut.
 //
 // Legend: B samples, T tokens here, D width, N heads, M heads of keys and values, K = D / N head width, S tokens of
-// text, E their width.
+// text, E their width, P patch side, Q frames of a patch.
 #pragma once
 
 #include <string>
@@ -23,6 +23,21 @@ struct DITTO_API AttentionOptions {
   void read(OptionReader& option);  // declares "width", "heads", "kv_heads" and "qk_norm"
   int64_t head_width() const { return width / heads; }
   int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
+};
+
+// Patches of Q frames of P x P pixels to tokens (frames x rows x columns) by one linear map, and back. Parameter map.
+class DITTO_API VideoPatchEmbed : public Layer {
+ public:
+  VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width);
+  ~VideoPatchEmbed() override;
+  torch::Tensor forward(const torch::Tensor& x_BCFHW, Context& ctx);  // -> [B, T, D]
+  Grid grid(const torch::Tensor& x_BCFHW) const;  // throws Error(shape) for what is not made of patches
+  // [B, T, Q*P*P*C'] with the channel fastest -> [B, C', F, H, W].
+  torch::Tensor unpatchify(const torch::Tensor& y, const Grid& grid) const;
+
+ private:
+  int64_t patch_, frames_;
+  Linear map_;  // weight [D, C*Q*P*P]
 };
 
 // Attention of tokens among themselves. Parameters qkv, proj, and with qk_norm q_norm and k_norm.
