@@ -40,8 +40,8 @@ struct EmaOptions {
 struct ParallelOptions {
   std::map<std::string, GivenOption> given;  // all of the section: strategies have options here too
   int64_t tensor = 1, context = 1, pipeline = 1, expert = 1, shard = 1, replicate = 0;
-  std::string replicate_plugin = "ddp", tensor_plugin = "tensor", context_plugin, pipeline_plugin, expert_plugin,
-              shard_plugin;
+  std::string replicate_plugin = "ddp", tensor_plugin = "tensor", pipeline_plugin = "pipeline",
+              expert_plugin = "expert", context_plugin, shard_plugin;
   std::string recompute = "none", offload = "none";
   double timeout_s = 600, hang_s = 300;
   void read(OptionReader& option);

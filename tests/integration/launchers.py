@@ -258,14 +258,21 @@ def test_a_job_whose_time_is_over_saves_queues_up_again_and_goes_on():
     subprocess.run(["scancel", "--signal=USR1", job], check=True, env=t.environment | cluster())  # as Slurm's --signal does
     log = t.work / "requeued.log"
     t.wait_for(lambda: "stopped after step" in log.read_text(), "the ranks to stop", 60)
-    # Slurm holds a requeued job back for two minutes; the test does not wait for that.
+    # Slurm holds a requeued job back for two minutes; the test does not wait for that. Started in the same second again, its
+    # credential would be the one that was just revoked.
+    t.wait_for(lambda: state_of(job)[0] == "PENDING", "the job to queue up again", 60)
+    time.sleep(3)
     def release():
         if state_of(job)[0] == "PENDING":
             subprocess.run(["scontrol", "update", f"JobId={job}", "StartTime=now"], capture_output=True,
                            env=t.environment | cluster())
         return "resumed from" in log.read_text()
 
-    t.wait_for(release, "the job to start again", 200)
+    try:
+        t.wait_for(release, "the job to start again", 100)
+    except t.Failed as why:
+        shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True, env=t.environment | cluster())
+        raise t.Failed(f"{why}: {shown.stdout}{log.read_text()}")
     wait_for_job(job, "requeued")
     t.check("resumed from" in log.read_text(), f"it did not resume: {log.read_text()}")
     t.same_metrics("alone-40", "requeued")

@@ -1,5 +1,7 @@
 """Layouts that cannot be: each is refused once, before training, with both sides, their numbers and what to do."""
 
+import shutil
+
 import support as t
 
 
@@ -10,6 +12,7 @@ def recipe(name, parallel, **sections):
 
 def refuse(ranks, parts, parallel, name="layout", **sections):
     path = recipe(name, parallel, **sections)
+    shutil.rmtree(t.work / "never", ignore_errors=True)
     arguments = ["train", path, *t.sets({"run.output": str(t.work / "never")})]
     done = t.refused(2, parts, *arguments, *(["--local-ranks", ranks] if ranks > 1 else []))
     t.check("Traceback" not in done.all and "frame #" not in done.all, done.all)
@@ -37,8 +40,9 @@ def test_one_rank_for_a_recipe_of_several():
 
 
 def test_an_axis_without_a_plugin():
-    refuse_before_ranks(2, ["parallel.context = 2, but no plugin serves this axis", "parallel.context_plugin"], dict(context=2))
-    refuse_before_ranks(2, ["parallel.pipeline = 2, but no plugin serves this axis"], dict(pipeline=2))
+    refuse_before_ranks(2, ["parallel.context = 2, but no plugin serves this axis", "parallel.context_plugin"],
+                        dict(context=2, context_plugin=""))
+    refuse_before_ranks(2, ["parallel.pipeline = 2, but no plugin serves this axis"], dict(pipeline=2, pipeline_plugin=""))
 
 
 def test_a_plugin_of_another_axis():

@@ -53,6 +53,18 @@ TEST_CASE("a line of metrics has every promised field") {
   CHECK_FALSE(json.contains("skipped"));
 }
 
+TEST_CASE("a traced step tells its calls by axes, call and pass, and its memory") {
+  StepRecord one = record(1);
+  CHECK_FALSE(nlohmann::json::parse(to_json(one)).contains("comm"));
+  one.mem = {{"gradients", 64}, {"parameters", 128}};
+  CHECK(nlohmann::json::parse(to_json(one))["comm"].empty());  // one rank calls nobody
+  one.comm = {{"tensor", "all_reduce", "forward", 8, 4096}, {"tensor", "all_reduce", "backward", 4, 2048}};
+  const auto json = nlohmann::json::parse(to_json(one));
+  CHECK(json["comm"]["tensor"]["all_reduce"]["forward"]["calls"] == 8);
+  CHECK(json["comm"]["tensor"]["all_reduce"]["backward"]["bytes"] == 2048);
+  CHECK(json["mem"]["gradients"] == 64);
+}
+
 TEST_CASE("losses and norms read back as the same doubles, whatever their bits") {
   uint64_t bits = 0x9e3779b97f4a7c15;
   for (int i = 0; i < 2000; ++i) {

@@ -33,6 +33,7 @@ struct Setup {
   at::ScalarType compute = torch::kFloat;
   std::chrono::milliseconds work{0};  // of each unit, forward and again backward
   int64_t in_flight = 1;              // forwards before the first backward
+  bool constant = false;              // all weights alike: quick to make
 };
 
 // Waits in forward and again in backward, as work does that leaves the processor to other ranks.
@@ -57,7 +58,10 @@ class Training {
         setup_(std::move(setup)),
         model_(std::make_shared<SmallModel>(setup_.width, 4, setup_.mlp, setup_.has_unused)),
         ctx_(testing::small_context(setup_.compute)) {
-    testing::fill(*model_, setup_.compute == torch::kDouble ? torch::kDouble : torch::kFloat);
+    if (setup_.constant)
+      for (auto& tensor : model_->parameters()) tensor.detach().fill_(1e-3);
+    else
+      testing::fill(*model_, setup_.compute == torch::kDouble ? torch::kDouble : torch::kFloat);
     for (auto& item : model_->named_parameters())
       for (const auto& frozen : setup_.frozen)
         if (item.key().rfind(frozen, 0) == 0) item.value().requires_grad_(false);
@@ -341,7 +345,7 @@ TEST_CASE("rank of: bytes" * doctest::skip()) {
   const int n = rank_info().world_size;
   const auto mesh = testing::mesh_of({{Axis::shard, n}});
   Setup setup;
-  setup.width = 640, setup.mlp = 2560, setup.compute = torch::kBFloat16;
+  setup.width = 640, setup.mlp = 2560, setup.compute = torch::kBFloat16, setup.constant = true;
   for (const auto& id : kStrategies) {
     report::MemoryMeter meter;
     const report::MemoryMeter::Watch watch(meter);
