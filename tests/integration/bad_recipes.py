@@ -93,7 +93,7 @@ def test_what_the_data_shows_to_be_wrong_is_refused():
              ({"data.shards": ["nowhere-*.tar"]}, 2, ["data.shards", "no file matches", "nowhere-*.tar", "check the path"]),
              ({"data.classes": 5}, 4, ["label"]),
              ({"run.init_from": "nowhere"}, 7, ["nowhere", "no such folder"]),
-             ({"run.device": "cuda"}, 2, ["run.device", 'expected one of: "cpu"']),
+             ({"run.device": "tpu"}, 2, ["run.device", 'expected one of: "cpu", "cuda"']),
              ({"run.output": "/proc/here"}, 2, ["/proc/here", "set run.output"])]
     for options, code, parts in wrong:
         t.refused(code, parts, "train", path, *t.sets({"run.output": str(t.work / "never"), "loader.strict": True} | options))
