@@ -11,7 +11,7 @@ Context::Context(std::shared_ptr<const OpTable> table, Random random_)
 Context::~Context() = default;
 
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {
-  AttentionShape shape{pattern, stream.grid, pattern == Pattern::full ? stream.packing : nullptr, {}};
+  AttentionShape shape{pattern, stream.grid, pattern == Pattern::cross ? nullptr : stream.packing, {}};
   if (pattern == Pattern::cross) shape.key_mask_BS = stream.condition.text_mask_BS;
   return attention_op.run(q, k, v, shape);
 }

@@ -180,7 +180,7 @@ int ShardedUnit::active_members(const AxisSet& axes) const {
 
 // The gradients, member by member, as the sum's owners have them. They leave the model's leaves.
 Tensor ShardedUnit::flatten(const Sum& sum) const {
-  const auto options = entry(sum.parts.front()).tensor.options().requires_grad(false);
+  const auto options = entry(sum.parts.front()).parameter.leaf().options().requires_grad(false);
   auto flat = torch::empty({total(sum.pieces)}, options);
   std::vector<int64_t> at(group_.size(), 0);
   for (size_t member = 1; member < at.size(); ++member) at[member] = at[member - 1] + sum.pieces[member - 1];

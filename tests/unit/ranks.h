@@ -3,6 +3,8 @@
 #pragma once
 
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
 #include <torch/torch.h>
@@ -15,6 +17,13 @@ namespace ditto::testing {
 // The exit code of the ranks: 0 if the test case passed on all of them.
 inline int as_ranks(int count, const std::string& test_case) {
   return run_local_ranks({count, {"--no-skip", "--no-intro", "--minimal", "--test-case=" + test_case}});
+}
+
+// What is timed, or counts memory while threads free it, proves nothing on a machine that is busy with other things.
+inline bool on_quiet_machine() {
+  if (std::getenv("DITTO_QUIET_MACHINE")) return true;
+  std::puts("not run: overlap and bytes of strategies: they need a quiet machine (./dev test --all)");
+  return false;
 }
 
 // In a rank.

@@ -1,13 +1,13 @@
 // Context parallelism for video, in the manner of NeMo's ST-DiT (arXiv:2503.14378): tokens are cut by whole frames.
 // Spatial attention stays on its rank; temporal attention trades places for frames by all-to-all, and is then local;
-// full attention goes around a ring. Cuts no heads.
+// full attention goes around a ring. Cuts no heads. What has not a frame and a place for every rank (a picture, a short
+// clip, a pack) is cut by tokens instead, and all attention goes around the ring.
 //
 // Legend: B samples, T tokens, F frames, P places of a frame, N heads, K head width.
 #include <numeric>
 
 #include <torch/torch.h>
 
-#include <ditto/error.h>
 #include <ditto/ring_attention.h>
 #include <ditto/token_cut.h>
 
@@ -19,33 +19,37 @@ using torch::Tensor;
 class SpatioTemporal final : public ParallelStrategy {
  public:
   using Options = NoOptions;
-  SpatioTemporal(const Options&, const Needs& needs) : cut_(needs, TokenCut::Unit::frame) {}
+  SpatioTemporal(const Options&, const Needs& needs) : by_frames_(needs, TokenCut::Unit::frame), by_tokens_(needs) {}
 
   std::optional<Axis> axis() const override { return Axis::context; }
 
   AttentionOp wrap_attention(AttentionOp op) override {
     const auto inner = std::make_shared<const AttentionOp>(op);
     op.run = [this, inner](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-      switch (shape.pattern) {
-        case Pattern::spatial: return spatial(*inner, q, k, v, shape);
-        case Pattern::temporal: return temporal(*inner, q, k, v, shape);
-        case Pattern::full:
-          return ring_attention(q, k, v, shape, cut_.lengths(shape.grid, shape.packing), cut_.group(), inner);
-        case Pattern::cross: break;  // text is whole on every rank
-      }
-      return inner->run(q, k, v, shape);
+      if (shape.pattern == Pattern::cross) return inner->run(q, k, v, shape);  // text is whole on every rank
+      const auto& cut = cut_of(shape.grid, shape.packing);
+      if (&cut == &by_tokens_ || shape.pattern == Pattern::full)
+        return ring_attention(q, k, v, shape, cut.lengths(shape.grid, shape.packing), cut.group(), inner);
+      return shape.pattern == Pattern::spatial ? spatial(*inner, q, k, v, shape) : temporal(*inner, q, k, v, shape);
     };
     return op;
   }
 
   TokenGather wrap_token_gather(TokenGather gather) override {
-    return [this, gather](const Tensor& x, const Stream& stream) { return cut_.gather(gather(x, stream), stream); };
+    return [this, gather](const Tensor& x, const Stream& stream) {
+      return cut_of(stream.grid, stream.packing).gather(gather(x, stream), stream);
+    };
   }
-  void split(Stream& stream) override { cut_.split(stream); }
-  void join(Stream& stream) override { cut_.join(stream); }
+  void split(Stream& stream) override { cut_of(stream.grid, stream.packing).split(stream); }
+  void join(Stream& stream) override { cut_of(stream.grid, stream.packing).join(stream); }
 
  private:
   static int64_t places_of(const Grid& grid) { return grid.rows * grid.columns; }
+
+  const TokenCut& cut_of(const Grid& grid, const std::shared_ptr<const Packing>& packing) const {
+    const int64_t ranks = by_frames_.group().size();
+    return packing || grid.frames < ranks || places_of(grid) < ranks ? by_tokens_ : by_frames_;
+  }
 
   Tensor spatial(const AttentionOp& op, const Tensor& q, const Tensor& k, const Tensor& v, AttentionShape shape) const {
     shape.grid.frames = q.size(1) / places_of(shape.grid);
@@ -54,12 +58,7 @@ class SpatioTemporal final : public ParallelStrategy {
 
   // The ranks' shares of the places are as equal as may be.
   std::vector<int64_t> share_of(int64_t places) const {
-    const int64_t ranks = cut_.group().size();
-    if (places < ranks)
-      throw Error(ErrorKind::config, "parallel.context",
-                  "temporal attention deals the places of a frame out to " + std::to_string(ranks) +
-                      " ranks, but there are " + std::to_string(places),
-                  "use a degree of at most " + std::to_string(places) + ", or context_plugin = \"ring\"");
+    const int64_t ranks = by_frames_.group().size();
     std::vector<int64_t> share;
     for (int64_t i = 0; i < ranks; ++i) share.push_back((i + 1) * places / ranks - i * places / ranks);
     return share;
@@ -67,9 +66,9 @@ class SpatioTemporal final : public ParallelStrategy {
 
   Tensor temporal(const AttentionOp& op, const Tensor& q, const Tensor& k, const Tensor& v,
                   AttentionShape shape) const {
-    const auto& group = cut_.group();
+    const auto& group = by_frames_.group();
     const int64_t places = places_of(shape.grid);
-    auto frames = cut_.lengths(shape.grid, shape.packing);
+    auto frames = by_frames_.lengths(shape.grid, shape.packing);
     for (int64_t& tokens : frames) tokens /= places;
     const auto share = share_of(places);
     shape.grid.rows = 1;
@@ -80,7 +79,7 @@ class SpatioTemporal final : public ParallelStrategy {
     return transposed::all_to_all(out_BFPNK, group, 1, frames, 2, share).flatten(1, 2);
   }
 
-  TokenCut cut_;
+  TokenCut by_frames_, by_tokens_;
 };
 
 }  // namespace
