@@ -119,12 +119,14 @@ struct Moe : ditto::Layer {
     torch::NoGradGuard no_grad;
     const auto given = s.extra.find("picks." + number);
     const auto none = torch::zeros_like(p_BTE, torch::kBool);
+    // Of the tokens here: a strategy may have left constants whole.
+    const Tensor given_BTk = given == s.extra.end() ? Tensor() : ctx.own_tokens(given->second.tensor, p_BTE, s);
     Tensor picks, result;
     if (options.is_token_choice()) {
-      picks = given == s.extra.end() ? std::get<1>(p_BTE.topk(options.top_k, -1)) : given->second.tensor;
+      picks = given_BTk.defined() ? given_BTk : std::get<1>(p_BTE.topk(options.top_k, -1));
       result = none.scatter(-1, picks, true);
     } else {
-      picks = given == s.extra.end() ? chosen_by_experts(p_BTE, s, ctx).to(torch::kLong) : given->second.tensor;
+      picks = given_BTk.defined() ? given_BTk : chosen_by_experts(p_BTE, s, ctx).to(torch::kLong);
       result = picks.to(torch::kBool);
     }
     if (ctx.observe) ctx.observe("experts." + number, picks);
