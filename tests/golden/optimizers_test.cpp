@@ -1,13 +1,13 @@
 // The optimizers against torch.optim and the papers' formulas: runs made by optimizers_test.py.
-#include <fstream>
-
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
 #include <ditto/optimizer.h>
+#include <support/golden_json.h>
 #include <support/open_plugin.h>
 
+using ditto::test::tensor;
 using nlohmann::json;
 using torch::Tensor;
 
@@ -22,21 +22,8 @@ const Shapes kMatrices{{"tall", {7, 3}}, {"wide", {3, 8}}};
 const Shapes kCoded{{"large", {33, 130}}, {"small", {3, 70}}};
 
 const json& golden() {
-  static const json values = json::parse(std::ifstream(DITTO_SOURCE_DIR "/tests/golden/optimizers.json"));
+  static const json values = ditto::test::read_json("tests/golden/optimizers.json");
   return values;
-}
-
-void flatten(const json& value, std::vector<double>& into) {
-  if (!value.is_array()) return into.push_back(value.get<double>());
-  for (const auto& one : value) flatten(one, into);
-}
-
-Tensor tensor(const json& value) {
-  std::vector<double> numbers;
-  flatten(value, numbers);
-  std::vector<int64_t> shape;
-  for (const json* at = &value; at->is_array(); at = &at->at(0)) shape.push_back(static_cast<int64_t>(at->size()));
-  return torch::tensor(numbers, at::kDouble).view(shape);
 }
 
 // Every matrix is whole already.

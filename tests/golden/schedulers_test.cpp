@@ -1,35 +1,22 @@
 // The schedules and samplers against diffusers and the definitions of the papers: values made by schedulers_test.py.
-#include <fstream>
-
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
 #include <ditto/sampler.h>
+#include <support/golden_json.h>
 #include <support/open_plugin.h>
 
 using ditto::test::make_plugin;
+using ditto::test::tensor;
 using nlohmann::json;
 using torch::Tensor;
 
 namespace {
 
 const json& golden() {
-  static const json values = json::parse(std::ifstream(DITTO_SOURCE_DIR "/tests/golden/schedulers.json"));
+  static const json values = ditto::test::read_json("tests/golden/schedulers.json");
   return values;
-}
-
-void flatten(const json& value, std::vector<double>& into) {
-  if (!value.is_array()) return into.push_back(value.get<double>());
-  for (const auto& one : value) flatten(one, into);
-}
-
-Tensor tensor(const json& value) {
-  std::vector<double> numbers;
-  flatten(value, numbers);
-  std::vector<int64_t> shape;
-  for (const json* at = &value; at->is_array(); at = &at->at(0)) shape.push_back(static_cast<int64_t>(at->size()));
-  return torch::tensor(numbers, at::kDouble).view(shape);
 }
 
 // Largest difference, relative to the largest value.
