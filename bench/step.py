@@ -7,7 +7,9 @@ PyTorch's settings: attention by its fused op (sdpa) and by plain matrix product
 the two under torch.compile as well (20 to 30 s each). Start-up is measured too: from the start of the process to the
 end of the first step of configs/digits.toml.
 
-Usage: ./dev bench step [--pairs 3] [--steps 5] [--only dit_s_2] [--compile] [--out FOLDER]
+With --device cuda both sides compute on the first GPU, larger models, without the start-up.
+
+Usage: ./dev bench step [--pairs 3] [--steps 5] [--only dit_s_2] [--compile] [--device cuda] [--out FOLDER]
 """
 import argparse
 import json
@@ -41,9 +43,14 @@ import dit  # noqa: E402
 
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 RECIPES = {"dit_s_2": ("bench/dit_s_2.toml", []),
+           "dit_s_2_128": ("bench/dit_s_2.toml", ["run.batch=128"]),
+           "dit_xl_2_32": ("bench/dit_s_2.toml", ['model.preset="XL/2"', "run.batch=32"]),
            "digits_16": ("configs/digits.toml", ["run.batch=16"]),
            "digits_128": ("configs/digits.toml", ["run.batch=128"])}
-TITLES = {"dit_s_2": "DiT-S/2, 32x32x4, batch 8", "digits_16": "digits, batch 16", "digits_128": "digits, batch 128"}
+TITLES = {"dit_s_2": "DiT-S/2, 32x32x4, batch 8", "dit_s_2_128": "DiT-S/2, 32x32x4, batch 128",
+          "dit_xl_2_32": "DiT-XL/2, 32x32x4, batch 32", "digits_16": "digits, batch 16",
+          "digits_128": "digits, batch 128"}
+ON = {"cpu": ["dit_s_2", "digits_16", "digits_128"], "cuda": ["dit_s_2_128", "dit_xl_2_32"]}
 
 
 def arguments():
@@ -55,6 +62,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
     parser.add_argument("--only", choices=list(RECIPES), action="append", help="this model only (may be repeated)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="this one only")
+    parser.add_argument("--device", choices=list(ON), default="cpu", help="where both compute (default cpu)")
     parser.add_argument("--compile", action="store_true", help="torch.compile of PyTorch's faster setting too")
     parser.add_argument("--no-start", action="store_true", help="leave start-up times out")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
@@ -63,7 +71,7 @@ def arguments():
 
 def ditto_step(name, precision, steps, args):
     recipe, sets = RECIPES[name]
-    sets = sets + [f"run.precision={precision}", f"run.threads={args.threads}"]
+    sets = sets + [f"run.precision={precision}", f"run.threads={args.threads}", f"run.device={args.device}"]
     command = [DITTO, "bench", "step", str(ROOT / recipe), "--json", "--steps", str(steps),
                "--warmup", str(max(1, args.warmup))]
     for one in sets:
@@ -81,18 +89,34 @@ def peer_step(trainer, attention, precision, compiled, steps, warmup):
     return statistics.median(seconds)
 
 
-def matmul_tflops(precision, seconds=0.2):
-    """As `ditto bench step` measures it: the best of a product of two 1024 x 1024 matrices."""
+def matmul_size(device):
+    return 1024 if device == "cpu" else 8192
+
+
+def matmul_tflops(precision, device, seconds=0.2):
+    """As `ditto bench step` measures it: the best of a product of two square matrices, on a GPU of eight in a row."""
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    a, b = torch.full((1024, 1024), 0.5, dtype=dtype), torch.full((1024, 1024), 0.5, dtype=dtype)
+    size, repeats = matmul_size(device), 1 if device == "cpu" else 8
+    if device == "cpu":
+        a, b = (torch.full((size, size), 0.5, dtype=dtype) for _ in range(2))
+    else:
+        a = torch.arange(size * size, dtype=torch.float32, device=device).sin().to(dtype).view(size, size)
+        b = a.t().contiguous()
     out, best = torch.empty_like(a), float("inf")
-    torch.mm(a, b, out=out)
+
+    def once():
+        began = time.perf_counter()
+        for _ in range(repeats):
+            torch.mm(a, b, out=out)
+        if device != "cpu":
+            out[0, 0].item()  # waits for it
+        return (time.perf_counter() - began) / repeats
+
+    once()
     until = time.perf_counter() + seconds
     while time.perf_counter() < until:
-        began = time.perf_counter()
-        torch.mm(a, b, out=out)
-        best = min(best, time.perf_counter() - began)
-    return 2 * 1024**3 / best / 1e12
+        best = min(best, once())
+    return 2 * size**3 / best / 1e12
 
 
 class Case:
@@ -117,8 +141,8 @@ class Case:
 
 def measure(name, precision, args):
     case = Case(name, precision)
-    steps = args.steps * (1 if name == "dit_s_2" else 4)
-    trainer = dit.Trainer(dit.WORKLOADS[name])
+    steps = args.steps * (4 if name.startswith("digits") else 1)
+    trainer = dit.Trainer(dit.WORKLOADS[name], args.device)
     for _ in range(args.pairs):
         for attention in dit.ATTENTION:
             case.peers.setdefault(attention, []).append(
@@ -127,7 +151,9 @@ def measure(name, precision, args):
             best = case.best_peer(dit.ATTENTION) if not trainer.compiled else next(iter(trainer.compiled))
             case.peers.setdefault(f"{best}, compiled", []).append(
                 peer_step(trainer, best, precision, True, steps, max(2, args.warmup)))
-        case.peaks.append(matmul_tflops(precision))
+        case.peaks.append(matmul_tflops(precision, args.device))
+        if args.device == "cuda":
+            torch.cuda.empty_cache()  # Ditto is a process of its own beside this one
         case.ours.append(ditto_step(name, precision, steps, args))
         case.peaks.append(case.ours[-1]["matmul_tflops"])
     if trainer.count() != case.ours[0]["parameters"]:
@@ -189,23 +215,33 @@ def processor():
             f"{os.cpu_count()} cores; {', '.join(sets)}")
 
 
+def machine_name(args):
+    return processor()[0] if args.device == "cpu" else torch.cuda.get_device_name()
+
+
 def hardware_lines(args, load):
     name, details = processor()
+    gpu = [] if args.device == "cpu" else [
+        f"- GPU: {machine_name(args)}, {torch.cuda.get_device_properties(0).total_memory / 2**30:.0f} GiB; deterministic "
+        "kernels in Ditto, PyTorch as it comes; fp32 without TF32"]
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
     limits = f", both kept to ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return [f"- processor: {name} ({details}); {memory:.0f} GiB of memory",
+    return gpu + [f"- processor: {name} ({details}); {memory:.0f} GiB of memory",
             f"- {args.threads} threads each{limits}; load average before the run: {load:.2f}",
             f"- PyTorch {torch.__version__}; {time.strftime('%Y-%m-%d', time.gmtime())}; {args.pairs} rounds, "
             f"{args.steps} timed steps a round for DiT-S/2 and {4 * args.steps} for the digits"]
 
 
-def peak_lines(cases):
+def peak_lines(cases, device):
     peaks = {}
     for case in cases:
         peaks[case.precision] = max(peaks.get(case.precision, 0), case.peak())
-    return peaks, ["- matrix multiply (1024 x 1024, best of this run): " +
-                   ", ".join(f"{p} {1000 * peak:.0f} GFLOP/s" for p, peak in peaks.items())]
+    size = matmul_size(device)
+    return peaks, [f"- matrix multiply ({size} x {size}, best of this run): " +
+                   ", ".join(f"{p} {1000 * peak:.0f} GFLOP/s" for p, peak in peaks.items())] + [
+        f"- Ditto's tensors at the peak, {TITLES[case.name]}, {case.precision}: "
+        f"{case.ours[-1]['peak_bytes'] / 2**30:.2f} GiB" for case in cases]
 
 
 def row(case, label, seconds, peak, ratio):
@@ -258,17 +294,20 @@ def main():
     args = arguments()
     if not os.access(DITTO, os.X_OK):
         sys.exit(f"step.py: there is no program at {DITTO}; run ./dev build, or set DITTO")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print("step.py: not run: no GPU", file=sys.stderr)
+        sys.exit(77)
     torch.set_num_threads(args.threads)
     load = os.getloadavg()[0]
     if load > 0.5:
         print(f"step.py: something else runs here (load average {load:.2f}): these times say little", file=sys.stderr)
     cases = []
-    for name in args.only or RECIPES:
+    for name in args.only or ON[args.device]:
         for precision in args.precision or ["fp32", "bf16"]:
             print(f"{TITLES[name]}, {precision} …", file=sys.stderr, flush=True)
             cases.append(measure(name, precision, args))
-    peaks, peak_text = peak_lines(cases)
-    lines = [f"# One training step, {processor()[0]}", "", "Written by bench/step.py (`./dev bench step`).", ""]
+    peaks, peak_text = peak_lines(cases, args.device)
+    lines = [f"# One training step, {machine_name(args)}", "", "Written by bench/step.py (`./dev bench step`).", ""]
     lines += hardware_lines(args, load) + peak_text
     lines += ["", "PyTorch's time over Ditto's, above 1 where Ditto is faster; the median of the rounds, and their "
               "range:", ""]
@@ -276,12 +315,12 @@ def main():
     lines += ["", "A step is forward, backward, gradients' norm, AdamW (fused) and EMA. GFLOP/s counts the model's own "
               "products (a backward as two forwards); the share is of the matrix multiply above.", ""]
     lines += step_table(cases, peaks)
-    if not args.no_start:
+    if not args.no_start and args.device == "cpu":
         print("start-up …", file=sys.stderr, flush=True)
         lines += [""] + start_lines(start_up(args))
     print("\n".join(lines))
     args.out.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", processor()[0].lower())).strip("-")
+    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", machine_name(args).lower())).strip("-")
     path = args.out / f"step-{slug}.md"
     path.write_text("\n".join(lines) + "\n")
     print(f"written: {path}", file=sys.stderr)

@@ -7,11 +7,10 @@
 #include <torch/torch.h>
 
 #include "apps/ditto/commands.h"
-#include "core/dist/gloo_mesh.h"
 #include "core/dist/local_ranks.h"
 #include "core/train/bench_step.h"
-#include "core/train/device.h"
 #include "core/train/launch.h"
+#include "core/train/rank.h"
 #include "core/train/record.h"
 
 namespace ditto {
@@ -40,40 +39,48 @@ nlohmann::ordered_json to_json(const StepBench& bench, const Recipe& recipe) {
           {"tflops", bench.flops / bench.median() / 1e12},
           {"matmul_tflops", bench.matmul_flops / 1e12},
           {"share", bench.share()},
+          {"peak_bytes", bench.peak_bytes},
           {"loss", bench.loss},
-          {"machine", machine_record()}};
+          {"machine", machine_record(torch::Device(recipe.run.device))}};
 }
 
 std::string to_text(const StepBench& bench, const Recipe& recipe, int ranks) {
+  const auto machine = machine_record(torch::Device(recipe.run.device));
   auto text =
       fmt::format("{}: {} parameters, {}, batch {}, {} rank{} of {} thread{}, {}\n", recipe.name, bench.parameters,
                   recipe.run.precision, bench.batch, ranks, ranks == 1 ? "" : "s", torch::get_num_threads(),
-                  torch::get_num_threads() == 1 ? "" : "s", machine_record().at("processor"));
+                  torch::get_num_threads() == 1 ? "" : "s", machine.at(machine.count("gpu") ? "gpu" : "processor"));
   text += fmt::format("step            {:.2f} ms median of {}, {:.2f} ms fastest\n", 1e3 * bench.median(),
                       bench.seconds.size(), 1e3 * bench.fastest());
   text += fmt::format("throughput      {:.1f} img/s, {:.3f} TFLOP/s of the model's own operations\n",
                       static_cast<double>(bench.batch) / bench.median(), bench.flops / bench.median() / 1e12);
   text += fmt::format("matrix multiply {:.3f} TFLOP/s in this process; share reached: {:.1f} %\n",
                       bench.matmul_flops / 1e12, 100 * bench.share());
+  text += fmt::format("memory          {:.1f} MB of a rank's tensors at the peak\n",
+                      static_cast<double>(bench.peak_bytes) / 1e6);
   return text;
 }
 
 int bench_step(const Arguments& a, const CommandLine& line) {
-  Recipe recipe = Recipe::read(a.recipe, a.sets);
-  if (a.local_ranks > 0) {
-    complete_degrees(degrees(recipe), a.local_ranks);  // refused before any rank starts
-    return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
-  }
-  const auto rank = rank_info();
-  prepare_process(recipe, rank);
-  Registry registry(plugin_folders(search_folders(recipe)));
-  const auto transports = open_device(recipe, registry, rank);
-  const GlooMesh mesh(rank, degrees(recipe), timeout(recipe), transports);
-  const auto bench = ditto::bench_step(recipe, registry, mesh, a.options);
-  if (mesh.rank() == 0)
-    std::cout << (a.json ? to_json(bench, recipe).dump(2) + "\n" : to_text(bench, recipe, mesh.world_size()))
-              << std::flush;
-  return 0;
+  Rank rank(a.local_ranks > 0 ? RankInfo{} : rank_info());
+  return rank.run([&] {
+    Recipe recipe = Recipe::read(a.recipe, a.sets);
+    rank.open(recipe);
+    declare_components(recipe, rank.registry());
+    if (a.local_ranks > 0) {
+      complete_degrees(degrees(recipe), a.local_ranks);  // refused before any rank starts
+      return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+    }
+    rank.meet(recipe);
+    auto options = a.options;
+    options.watch = &rank.watch();
+    const auto& mesh = rank.mesh();
+    const auto bench = ditto::bench_step(recipe, rank.registry(), mesh, options);
+    if (mesh.rank() == 0)
+      std::cout << (a.json ? to_json(bench, recipe).dump(2) + "\n" : to_text(bench, recipe, mesh.world_size()))
+                << std::flush;
+    return 0;
+  });
 }
 
 }  // namespace

@@ -20,10 +20,15 @@ struct Arguments {
   bool json = false;
 };
 
-// The model of a recipe, on one rank, uncut.
+Recipe on_cpu(Recipe recipe) {
+  recipe.run.device = "cpu";
+  return recipe;
+}
+
+// The model of a recipe, on one rank, uncut, in the host's memory.
 struct Made {
   Made(Recipe recipe_, const AssemblyParts& parts)
-      : recipe(std::move(recipe_)),
+      : recipe(on_cpu(std::move(recipe_))),
         registry(plugin_folders(search_folders(recipe))),
         mesh(RankInfo{}, {}, timeout(recipe)),
         assembly(recipe, registry, mesh, parts, {}) {}
@@ -46,6 +51,7 @@ void verify(const Arguments& a, int& exit_code) {
 }
 
 void export_to(const Arguments& a) {
+  expect_one_rank("ditto checkpoint export");
   auto saved = open_saved(a.path, a.sets);
   AssemblyParts parts;
   parts.saved = saved.shapes;
@@ -60,6 +66,7 @@ void export_to(const Arguments& a) {
 }
 
 void import_from(const Arguments& a) {
+  expect_one_rank("ditto checkpoint import");
   AssemblyParts parts;
   parts.data = true;
   auto recipe = Recipe::read(a.recipe, a.sets);

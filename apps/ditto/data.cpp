@@ -12,6 +12,7 @@
 #include "apps/ditto/commands.h"
 #include "core/data/inspect.h"
 #include "core/data/prepare.h"
+#include "core/dist/launch.h"
 
 namespace ditto {
 
@@ -45,6 +46,7 @@ void read_shape(const std::string& text, TableLayout& layout) {
 }
 
 void prepare(PrepareArguments& arguments) {
+  expect_one_rank("ditto data prepare");
   arguments.options.progress = progress_line();
   Prepared made;
   if (std::filesystem::is_directory(arguments.in)) {

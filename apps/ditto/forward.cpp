@@ -12,8 +12,7 @@
 #include "core/dist/local_ranks.h"
 #include "core/dist/whole.h"
 #include "core/sample/load.h"
-#include "core/train/device.h"
-#include "core/train/launch.h"
+#include "core/train/rank.h"
 
 namespace ditto {
 
@@ -46,15 +45,18 @@ Batch read_batch(const std::string& path, const Model& model, at::ScalarType rea
   return batch;
 }
 
+// As a step of one micro-batch makes them.
 NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, const torch::Tensor& grad_output) {
   if (grad_output.sizes() != prediction.sizes())
     throw Error(ErrorKind::data, "grad_output", fmt::format("is {}", to_text(OptionValue(grad_output.sizes().vec()))),
                 fmt::format("expected the prediction's shape, {}", to_text(OptionValue(prediction.sizes().vec()))));
   const double shares = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
-  ((prediction * grad_output.to(prediction.scalar_type())).sum() / shares).backward();
+  ((prediction * grad_output.to(prediction.options())).sum() / shares).backward();
   GradientSum sum(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic);
   const StepPlan plan;
+  for (auto& strategy : assembly.strategies) strategy->end_round(0, plan);
   sum.after_micro_batch(0, plan);
+  for (auto& strategy : assembly.strategies) strategy->sync_gradients();
   sum.finish(plan);
   NamedTensors result;
   for (const auto& entry : assembly.layout.entries)
@@ -62,8 +64,7 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
   return result;
 }
 
-int forward(const Arguments& a, const CommandLine& line) {
-  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+void forward(Rank& rank, const Arguments& a) {
   const bool is_recipe = std::filesystem::is_regular_file(a.from);
   AssemblyParts parts;
   SavedModel saved;
@@ -75,29 +76,38 @@ int forward(const Arguments& a, const CommandLine& line) {
     saved = open_saved(a.from, a.sets);
     parts.saved = saved.shapes;
   }
-  const auto rank = rank_info();
-  prepare_process(saved.recipe, rank);
-  Registry registry(plugin_folders(search_folders(saved.recipe)));
-  const auto transports = open_device(saved.recipe, registry, rank);
-  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe), transports);
+  rank.open(saved.recipe);
+  rank.meet(saved.recipe);
+  const auto& mesh = rank.mesh();
   if (mesh.data_ranks() > 1)
     throw Error(ErrorKind::config, "forward",
                 fmt::format("{} data ranks would all run the same batch", mesh.data_ranks()),
                 "give as many ranks as tensor and context degrees need");
-  Assembly assembly(saved.recipe, registry, mesh, parts, {});
-  if (!is_recipe)
-    checkpoint::load_weights(saved.path, assembly.layout,
-                             a.weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+  if (a.grad && mesh.size(Axis::pipeline) > 1)
+    throw Error(ErrorKind::config, "forward --grad", "a pipeline has no rank that runs the whole model",
+                "leave parallel.pipeline = 1");
+  Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
+  if (!is_recipe) load_weights(saved, a.weights, assembly);
   assembly.ctx->phase = Phase::evaluate;
   const auto batch =
       read_batch(a.in, *assembly.model, assembly.ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
   const torch::AutoGradMode with_grad(a.grad);
+  if (a.grad)
+    for (auto& strategy : assembly.strategies) strategy->begin_step({});
   const auto prediction = assembly.predict(batch.to(assembly.ctx->device));
   NamedTensors result;
   if (a.grad) result = gradients(assembly, prediction, batch.at("grad_output"));
   result["prediction"] = prediction.detach();
   if (mesh.rank() == 0) write_tensors(a.out, result);
-  return 0;
+}
+
+int forward(const Arguments& a, const CommandLine& line) {
+  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  Rank rank(rank_info());
+  return rank.run([&] {
+    forward(rank, a);
+    return 0;
+  });
 }
 
 }  // namespace

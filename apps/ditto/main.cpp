@@ -1,6 +1,5 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
-#include <cstdlib>
 
 #include <torch/version.h>
 
@@ -8,10 +7,21 @@
 #include <ditto/version.h>
 
 #include "apps/ditto/commands.h"
+#include "core/dist/error_file.h"
+#include "core/dist/launch.h"
 #include "core/plugin/guard.h"
 #include "core/report/progress.h"
 
 namespace {
+
+// Of ranks that are started with the same command line.
+bool is_first_rank() {
+  try {
+    return ditto::rank_info().rank == 0;
+  } catch (const ditto::Error&) {
+    return true;
+  }
+}
 
 int run(int count, char** arguments) {
   CLI::App app{"Trains and samples diffusion transformers: the same training, again.", "ditto"};
@@ -34,17 +44,11 @@ int run(int count, char** arguments) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    app.exit(error);
+    if (is_first_rank()) app.exit(error);
+    ditto::write_error_file(error.what());
     return 2;
   }
   return line.exit_code;
-}
-
-// A mistake in what all ranks were given is the same on all of them: one says it.
-bool said_by_rank_0(const ditto::Error& error) {
-  const char* rank = std::getenv("RANK");
-  const bool shared = error.kind() == ditto::ErrorKind::config || error.kind() == ditto::ErrorKind::plugin;
-  return shared && rank && std::string(rank) != "0";
 }
 
 }  // namespace
@@ -54,8 +58,8 @@ int main(int count, char** arguments) {
   try {
     return ditto::guarded("", [&] { return run(count, arguments); });
   } catch (const ditto::Error& error) {
-    if (said_by_rank_0(error)) return error.exit_code();
     std::fprintf(stderr, "error: %s\n", error.what());
+    ditto::write_error_file(error.what());
     return error.exit_code();
   }
 }

@@ -15,8 +15,7 @@
 #include "core/report/progress.h"
 #include "core/sample/generate.h"
 #include "core/sample/load.h"
-#include "core/train/device.h"
-#include "core/train/launch.h"
+#include "core/train/rank.h"
 
 namespace ditto {
 
@@ -119,27 +118,24 @@ void make_folder(const std::string& path) {
                 "name a folder that can be written");
 }
 
-int sample(const Arguments& a, const CommandLine& line) {
-  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+void sample(Rank& rank, const Arguments& a) {
   auto saved = open_saved(a.from, sets_of(a));
   const auto requests = requests_of(a, saved.shapes.model);
-  const auto rank = rank_info();
-  prepare_process(saved.recipe, rank);
-  Registry registry(plugin_folders(search_folders(saved.recipe)));
-  const auto transports = open_device(saved.recipe, registry, rank);
-  const GlooMesh mesh(rank, degrees(saved.recipe), timeout(saved.recipe), transports);
+  rank.open(saved.recipe);
+  rank.meet(saved.recipe);
+  const auto& mesh = rank.mesh();
   AssemblyParts parts;
   parts.sampler = true;
   parts.saved = saved.shapes;
-  Assembly assembly(saved.recipe, registry, mesh, parts, {});
-  checkpoint::load_weights(saved.path, assembly.layout,
-                           a.weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+  Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
+  load_weights(saved, a.weights, assembly);
 
   GenerateOptions options;
   options.steps = saved.recipe.sampler_steps;
   options.guidance = saved.recipe.guidance;
   options.guidance_channels = saved.recipe.guidance_channels;
   options.batch = a.batch;
+  options.watch = &rank.watch();
   if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.shapes.model);
   std::unique_ptr<report::Progress> progress;
   if (mesh.rank() == 0) {
@@ -155,12 +151,21 @@ int sample(const Arguments& a, const CommandLine& line) {
     };
   }
   const auto latents = generate(assembly, requests, options);
-  if (mesh.rank() != 0) return 0;
+  if (mesh.rank() != 0) return;
   progress->finish();
+  rank.watch().begin("writing pictures");
   write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
   if (!a.save_latents.empty()) write_tensors(a.save_latents, {{"latents", latents.cpu()}});
   fmt::print("{} pictures, and all of them in {}\n", requests.size(), (fs::path(a.out) / "grid.png").string());
-  return 0;
+}
+
+int sample(const Arguments& a, const CommandLine& line) {
+  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  Rank rank(rank_info());
+  return rank.run([&] {
+    sample(rank, a);
+    return 0;
+  });
 }
 
 }  // namespace

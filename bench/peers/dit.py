@@ -4,7 +4,8 @@ Written from the definition: W. Peebles and S. Xie, "Scalable diffusion models w
 (arXiv:2212.09748): adaLN-Zero blocks. The step is what `ditto train` does: corrupt, forward, loss, backward, norm of
 the gradients, AdamW, EMA. Data lie in memory: reading them costs this peer nothing.
 
-Run as a program it does one first step of a workload and says so, for start-up times: dit.py WORKLOAD THREADS
+Run as a program it does one first step of a workload on the CPU and says so, for start-up times: dit.py WORKLOAD
+THREADS
 """
 import contextlib
 import dataclasses
@@ -37,7 +38,9 @@ class Workload:
 
 DIT_S_2 = Workload(4, 32, 1000, 12, 384, 6, 2, 8, "hybrid", 1e-4, 0.9999)
 DIGITS = Workload(1, 8, 10, 6, 128, 4, 2, 128, "flow", 1e-3, 0.995)
-WORKLOADS = {"dit_s_2": DIT_S_2, "digits_16": dataclasses.replace(DIGITS, batch=16), "digits_128": DIGITS}
+DIT_XL_2 = dataclasses.replace(DIT_S_2, depth=28, width=1152, heads=16, batch=32)
+WORKLOADS = {"dit_s_2": DIT_S_2, "dit_s_2_128": dataclasses.replace(DIT_S_2, batch=128), "dit_xl_2_32": DIT_XL_2,
+             "digits_16": dataclasses.replace(DIGITS, batch=16), "digits_128": DIGITS}
 
 
 def modulate(x, shift, scale):
@@ -108,7 +111,7 @@ class DiT(nn.Module):
 
     def forward(self, x, t, label):
         x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
-        frequency = torch.exp(-math.log(10000.0) / 128 * torch.arange(128, dtype=torch.float32))
+        frequency = torch.exp(-math.log(10000.0) / 128 * torch.arange(128, dtype=torch.float32, device=t.device))
         angle = t.float()[:, None] * frequency
         c = self.time(torch.cat([angle.cos(), angle.sin()], 1)) + self.label(label)
         for block in self.blocks:
@@ -134,7 +137,7 @@ class HybridLoss:
         self.mean_x = ((1 - before) * (1 - beta).sqrt() / (1 - abar)).float()
 
     def corrupt(self, clean, noise):
-        t = torch.randint(0, 1000, (clean.shape[0],))
+        t = torch.randint(0, 1000, (clean.shape[0],), device=clean.device)
         at = lambda table: table[t].view(-1, 1, 1, 1)
         return at(self.alpha) * clean + at(self.sigma) * noise, t, t
 
@@ -163,7 +166,7 @@ class FlowLoss:
     """Rectified flow with logit-normal times (arXiv:2403.03206): x = (1 - t) clean + t noise, target noise - clean."""
 
     def corrupt(self, clean, noise):
-        t = torch.randn(clean.shape[0]).sigmoid()
+        t = torch.randn(clean.shape[0], device=clean.device).sigmoid()
         s = t.view(-1, 1, 1, 1)
         return (1 - s) * clean + s * noise, 1000 * t, t
 
@@ -174,16 +177,18 @@ class FlowLoss:
 class Trainer:
     """A model with its optimizer and average; `step` can be taken in any setting, one after the other."""
 
-    def __init__(self, workload):
+    def __init__(self, workload, device="cpu"):
         torch.manual_seed(0)
-        self.w = workload
-        self.model = DiT(workload)
+        self.w, self.device = workload, device
+        self.model = DiT(workload).to(device)
         self.loss = HybridLoss() if workload.loss == "hybrid" else FlowLoss()
+        for name, table in list(vars(self.loss).items()):
+            setattr(self.loss, name, table.to(device))
         self.parameters = list(self.model.parameters())
         self.average = [p.detach().clone() for p in self.parameters]
         self.optimizer = torch.optim.AdamW(self.parameters, lr=workload.lr, weight_decay=0.0, fused=True)
-        self.pictures = torch.randn(1024, workload.channels, workload.size, workload.size)
-        self.labels = torch.randint(0, workload.classes, (1024,))
+        self.pictures = torch.randn(1024, workload.channels, workload.size, workload.size, device=device)
+        self.labels = torch.randint(0, workload.classes, (1024,), device=device)
         self.compiled = {}
 
     def count(self):
@@ -202,12 +207,12 @@ class Trainer:
 
     def step(self, attention, precision, compiled=False):
         network = self.network(attention, compiled)
-        chosen = torch.randint(0, 1024, (self.w.batch,))
+        chosen = torch.randint(0, 1024, (self.w.batch,), device=self.device)
         clean, label = self.pictures[chosen], self.labels[chosen]
-        label = torch.where(torch.rand(self.w.batch) < 0.1, self.w.classes, label)
+        label = torch.where(torch.rand(self.w.batch, device=self.device) < 0.1, self.w.classes, label)
         noise = torch.randn_like(clean)
         x, seen_time, t = self.loss.corrupt(clean, noise)
-        bf16 = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+        bf16 = torch.autocast(self.device, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
         with bf16:
             prediction = network(x, seen_time, label)
         loss = self.loss(prediction, clean, noise, x, t)

@@ -5,7 +5,8 @@
 //     index.json       every tensor's global shape, and which file holds which rectangle of it
 //     state.json       step, samples, seed, counters, and what else the run hands over
 //     recipe.toml      the resolved recipe
-//     manifest.json    size and XXH3-128 of every file; written last, and checked against itself
+//     manifest.json    size of every file, and XXH3-128 of each of its chunks of 1 MiB; written last, and checked
+//                      against itself
 //   runs/NAME/checkpoints/latest -> step_00000600    a hint for people; nothing here trusts it
 //
 // A save happens in step_00000600.tmp-PID, is synced to the disk and renamed: a step's folder is whole or not there.
@@ -32,7 +33,7 @@ struct TrainState {
   Optimizer* optimizer = nullptr;             // its state() lists run along layout->entries; null: none
   int64_t step = 0, samples = 0;
   uint64_t seed = 0;
-  std::map<std::string, std::string> extra;  // skipped steps, loader position, fingerprints, versions; UTF-8
+  std::map<std::string, std::string> extra;  // skipped steps, fingerprints, versions; UTF-8
   std::string recipe_toml;
 };
 
@@ -82,23 +83,24 @@ struct Found {
   std::optional<std::string> path;   // the newest step that is complete and whose checksums hold
   std::vector<std::string> skipped;  // newer ones, a line each: which, and why
 };
-// Looks through runs/NAME/checkpoints. A folder that is not there has no checkpoints.
-Found find(const std::string& folder);
+// Looks through runs/NAME/checkpoints. A folder that is not there has no checkpoints. Called by every member of
+// `ranks`: each reads its share of the bytes, and all find the same.
+Found find(const std::string& folder, const Group& ranks = {});
 
 // From a run's folder, its checkpoints' folder, or a checkpoint: the checkpoint. `skipped` as find() says.
 // Throws Error(checkpoint) if there is none that can be used.
-Found resolve(const std::string& path);
+Found resolve(const std::string& path, const Group& ranks = {});
 
 // Puts every step after `step` out of find()'s sight, as `abandoned-step_…`, so that a run that goes on from an older
 // step does not meet its other future. By one rank, before it trains. Returns a line each.
 std::vector<std::string> set_aside_later(const std::string& folder, int64_t step);
 
 // Fills the state from a checkpoint that any layout of ranks wrote, bit for bit: layout's tensors, EMA and optimizer
-// where the state has them, counters, and the rest. Each rank calls it for itself and reads only what it holds. Nothing
-// is changed unless everything fits. Throws Error(checkpoint) that names tensor or file, what was found, what was
-// expected: a file that is missing or changed, another model's shapes, dtypes, or names, no EMA or another optimizer's
-// state. (Where pipeline stages hold different parameters, a rank cannot tell that a name of the checkpoint is
-// nobody's.)
+// where the state has them, counters, and the rest. Each rank calls it for itself, and reads and checks only the chunks
+// that what it holds lies in. Nothing is changed unless everything fits. Throws Error(checkpoint) that names tensor or
+// file, what was found, what was expected: a file that is missing or changed, another model's shapes, dtypes, or names,
+// no EMA or another optimizer's state. (Where pipeline stages hold different parameters, a rank cannot tell that a name
+// of the checkpoint is nobody's.)
 void load(const std::string& path, TrainState& state);
 
 enum class Which { weights, ema, ema_or_weights };  // the last: EMA where there is one
@@ -123,7 +125,6 @@ struct Info {
   struct File {
     std::string name;
     uint64_t bytes;
-    std::string xxh3_128;
   };
   std::vector<File> files;
   bool has_ema() const { return !ema.empty(); }
@@ -132,7 +133,8 @@ Info describe(const std::string& path);
 std::string to_text(const Info& info);  // for people
 std::string to_json(const Info& info);
 
-// Reads every byte. A line for each thing that is wrong; empty: all is well.
-std::vector<std::string> verify(const std::string& path);
+// Reads every byte, each member of `ranks` its share. A line for each thing that is wrong, the same on all; empty: all
+// is well.
+std::vector<std::string> verify(const std::string& path, const Group& ranks = {});
 
 }  // namespace ditto::checkpoint

@@ -60,7 +60,7 @@ Info describe(const std::string& path) {
             tensors_of(reader.index().section(kEma)),
             tensors_of(reader.index().section(kOptimizer)),
             {}};
-  for (const FileRecord& file : reader.manifest().files) info.files.push_back({file.name, file.bytes, file.xxh3_128});
+  for (const FileRecord& file : reader.manifest().files) info.files.push_back({file.name, file.bytes});
   return info;
 }
 
@@ -81,8 +81,7 @@ std::string to_text(const Info& info) {
 
 std::string to_json(const Info& info) {
   json files = json::array();
-  for (const Info::File& file : info.files)
-    files.push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.xxh3_128}});
+  for (const Info::File& file : info.files) files.push_back({{"name", file.name}, {"bytes", file.bytes}});
   return json{{"path", info.path},
               {"step", info.step},
               {"samples", info.samples},

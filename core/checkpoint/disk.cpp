@@ -56,18 +56,37 @@ void swap_folders(const std::string& a, const std::string& b) {
 
 }  // namespace
 
-struct Hasher::State {
+std::string checksum(std::span<const std::byte> bytes) { return hex_of(XXH3_128bits(bytes.data(), bytes.size())); }
+
+struct ChunkHasher::State {
   XXH3_state_t xxh;
+  uint64_t bytes = 0;  // of the chunk that has begun
+  std::vector<std::string> chunks;
 };
 
-Hasher::Hasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
-Hasher::~Hasher() = default;
-void Hasher::update(std::span<const std::byte> bytes) {
-  if (!bytes.empty()) XXH3_128bits_update(&state_->xxh, bytes.data(), bytes.size());
-}
-std::string Hasher::hex() const { return hex_of(XXH3_128bits_digest(&state_->xxh)); }
+ChunkHasher::ChunkHasher() : state_(std::make_unique<State>()) { XXH3_128bits_reset(&state_->xxh); }
+ChunkHasher::~ChunkHasher() = default;
 
-std::string checksum(std::span<const std::byte> bytes) { return hex_of(XXH3_128bits(bytes.data(), bytes.size())); }
+void ChunkHasher::update(std::span<const std::byte> bytes) {
+  while (!bytes.empty()) {
+    const size_t taken = std::min<uint64_t>(bytes.size(), kChunkBytes - state_->bytes);
+    XXH3_128bits_update(&state_->xxh, bytes.data(), taken);
+    state_->bytes += taken;
+    bytes = bytes.subspan(taken);
+    if (state_->bytes == kChunkBytes) end_chunk();
+  }
+}
+
+void ChunkHasher::end_chunk() {
+  state_->chunks.push_back(hex_of(XXH3_128bits_digest(&state_->xxh)));
+  state_->bytes = 0;
+  XXH3_128bits_reset(&state_->xxh);
+}
+
+std::vector<std::string> ChunkHasher::finish() {
+  if (state_->bytes > 0) end_chunk();
+  return std::move(state_->chunks);
+}
 
 std::string step_name(int64_t step) {
   char text[40];

@@ -13,19 +13,26 @@
 
 namespace ditto::checkpoint {
 
-// XXH3-128 over bytes that come in parts.
-class Hasher {
+std::string checksum(std::span<const std::byte> bytes);  // XXH3-128 as 32 hex digits
+
+// A file has a checksum for each chunk of so many bytes (the last is shorter), so that who reads a part of it checks
+// that part. Smaller chunks: less is checked that is not needed, at most one chunk at each end of a run of bytes;
+// larger ones: a shorter manifest, now 35 bytes a chunk.
+inline constexpr uint64_t kChunkBytes = uint64_t{1} << 20;
+
+// The checksums of a file's chunks, from bytes that come in parts.
+class ChunkHasher {
  public:
-  Hasher();
-  ~Hasher();
+  ChunkHasher();
+  ~ChunkHasher();
   void update(std::span<const std::byte> bytes);
-  std::string hex() const;  // 32 digits
+  std::vector<std::string> finish();  // once, after the last byte
 
  private:
+  void end_chunk();
   struct State;
   std::unique_ptr<State> state_;
 };
-std::string checksum(std::span<const std::byte> bytes);
 
 struct StepFolder {
   int64_t step;

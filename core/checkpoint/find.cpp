@@ -1,5 +1,8 @@
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <set>
+#include <sstream>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
@@ -31,43 +34,84 @@ std::string plural(size_t count, const char* word) {
   return std::to_string(count) + " " + word + (count == 1 ? "" : "s");
 }
 
-}  // namespace
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
 
-std::vector<std::string> verify(const std::string& path) {
+std::string text_of(const std::vector<std::string>& lines) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  return text;
+}
+
+// The lines of all ranks, each line once.
+std::vector<std::string> join_lines(const Group& ranks, const std::vector<std::string>& mine) {
+  std::vector<std::string> all;
+  for (const std::string& text : ranks.all_gather_text(text_of(mine)))
+    for (const std::string& line : lines_of(text))
+      if (std::find(all.begin(), all.end(), line) == all.end()) all.push_back(line);
+  return all;
+}
+
+// The steps as the first rank sees them: on shared storage another may see one earlier or later.
+std::vector<std::string> newest_first(const Listing& listing, const Group& ranks) {
+  std::vector<std::string> names;
+  for (auto step = listing.steps.rbegin(); step != listing.steps.rend(); ++step) names.push_back(step->name);
+  return lines_of(ranks.all_gather_text(text_of(names))[0]);
+}
+
+// What one rank has to say. Chunks are dealt out; who has the first of a file compares its header with the index.
+std::vector<std::string> verify_share(const std::string& path, const Group& ranks) {
   std::vector<std::string> problems;
   const auto note = [&](auto&& work) {
     try {
       work();
     } catch (const Error& error) {
-      problems.push_back(error.what());
+      problems.emplace_back(error.what());
     }
   };
   note([&] {
     Reader reader(path);
-    for (const FileRecord& file : reader.manifest().files) note([&] { reader.check_file(file.name); });
+    const auto size = static_cast<size_t>(ranks.size());
+    size_t turn = static_cast<size_t>(ranks.rank());
+    std::set<std::string> left_to_others;
+    for (const FileRecord& file : reader.manifest().files) {
+      const size_t first = turn++ % size;
+      if (first > 0) left_to_others.insert(file.name);
+      note([&] { reader.check_file(file.name, first, size); });
+    }
     for (const auto& [section, tensors] : reader.index().sections)
       for (const auto& [name, tensor] : tensors)
         note([&] {
-          for (const auto& part : reader.cover(name, tensor, {Dims(tensor.shape.size(), 0), tensor.shape}))
-            if (problems.empty()) reader.view(tensor, part);
+          if (turn++ % size == 0) reader.cover(name, tensor, {Dims(tensor.shape.size(), 0), tensor.shape});
+          for (const Piece& piece : tensor.pieces)
+            if (problems.empty() && !left_to_others.count(piece.file)) reader.entry(tensor, piece);
         });
   });
   return problems;
 }
 
-Found find(const std::string& folder) {
+}  // namespace
+
+std::vector<std::string> verify(const std::string& path, const Group& ranks) {
+  return join_lines(ranks, verify_share(path, ranks));
+}
+
+Found find(const std::string& folder, const Group& ranks) {
   Found found;
   const Listing listing = list(folder);
-  for (auto step = listing.steps.rbegin(); step != listing.steps.rend() && !found.path; ++step) {
-    const std::string path = (fs::path(folder) / step->name).string();
-    const auto problems = verify(path);
+  for (const std::string& name : newest_first(listing, ranks)) {
+    const std::string path = (fs::path(folder) / name).string();
+    const auto problems = verify(path, ranks);
     if (problems.empty()) {
       found.path = path;
-    } else {
-      found.skipped.push_back(
-          "skipped " + step->name + ": " + problems.front() +
-          (problems.size() > 1 ? " (and " + plural(problems.size() - 1, "more problem") + ")" : ""));
+      break;
     }
+    found.skipped.push_back("skipped " + name + ": " + problems.front() +
+                            (problems.size() > 1 ? " (and " + plural(problems.size() - 1, "more problem") + ")" : ""));
   }
   for (const std::string& name : listing.unfinished)
     if (step_of(name.substr(0, name.find(".tmp-"))))
@@ -75,13 +119,13 @@ Found find(const std::string& folder) {
   return found;
 }
 
-Found resolve(const std::string& given) {
+Found resolve(const std::string& given, const Group& ranks) {
   const std::string path = follow_hint(given);
   const std::string inner = (fs::path(path) / "checkpoints").string();
   const std::string name = fs::path(path).filename().string();
   if (fs::exists(fs::path(path) / kManifestFile) || step_of(name)) return {path, {}};
   if (fs::is_symlink(path) && !fs::exists(path)) {
-    Found found = find(fs::path(path).parent_path().string());
+    Found found = find(fs::path(path).parent_path().string(), ranks);
     if (!found.path) refuse_none(path, found);
     found.skipped.insert(found.skipped.begin(), "skipped " + path + ": it points to nothing");
     return found;
@@ -89,7 +133,7 @@ Found resolve(const std::string& given) {
   if (!fs::is_directory(path))
     throw Error(ErrorKind::checkpoint, path, "there is no such folder",
                 "give the path of a run, or of one of its checkpoints");
-  Found found = find(fs::is_directory(inner) ? inner : path);
+  Found found = find(fs::is_directory(inner) ? inner : path, ranks);
   if (!found.path) refuse_none(path, found);
   return found;
 }

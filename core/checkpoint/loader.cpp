@@ -46,8 +46,7 @@ class Plan {
 
   void run() {
     refuse_problems();
-    for (const Move& move : moves_) reader_.check_file(move.part.piece->file);
-    std::vector<torch::Tensor> sources;  // every header is read before the first number is written
+    std::vector<torch::Tensor> sources;  // all is checked before the first number is written
     for (const Move& move : moves_) sources.push_back(reader_.view(*move.from, move.part));
     torch::NoGradGuard no_grad;
     for (size_t i = 0; i < moves_.size(); ++i) moves_[i].target.copy_(sources[i]);
@@ -96,7 +95,7 @@ class Plan {
 
 bool holds_all(const Layout& layout) {
   return !layout.entries.empty() && std::all_of(layout.entries.begin(), layout.entries.end(),
-                     [](const auto& entry) { return entry.absent.empty(); });
+                                                [](const auto& entry) { return entry.absent.empty(); });
 }
 
 std::string list_of(const std::set<std::string>& names) {
@@ -112,8 +111,8 @@ void check_optimizer(const Reader& reader, const std::set<std::string>& kinds, c
   for (const auto& item : reader.index().section(kOptimizer)) there.insert(item.first.substr(0, item.first.find('/')));
   for (const auto& item : reader.state().counters) counted_there.insert(item.first);
   for (const auto& item : counters) counted.insert(item.first);
-  const bool fits = holds_all(layout) ? there == kinds
-                                      : std::includes(there.begin(), there.end(), kinds.begin(), kinds.end());
+  const bool fits =
+      holds_all(layout) ? there == kinds : std::includes(there.begin(), there.end(), kinds.begin(), kinds.end());
   if (fits && counted_there == counted) return;
   throw Error(ErrorKind::checkpoint, reader.folder(),
               "holds another optimizer's state: tensors " + list_of(there) + " and counters " + list_of(counted_there) +

@@ -6,7 +6,6 @@
 
 #include <ditto/error.h>
 
-#include "core/checkpoint/disk.h"
 #include "core/formats/json.h"
 
 namespace ditto::checkpoint {
@@ -15,7 +14,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kManifestFormat = 2, kStateFormat = 1;
 constexpr std::string_view kBeforeSelf = ",\n\"xxh3_128_of_the_text_above\": \"", kAfterSelf = "\"\n}\n";
 constexpr size_t kHexDigits = 32;
 
@@ -28,11 +27,23 @@ bool plain_name(const std::string& name) {
          name.find('\0') == std::string::npos;
 }
 
-void check_format(const json& root, const std::string& where) {
-  if (root.at("format").get<int64_t>() != kFormat)
+void check_format(const json& root, int64_t format, const std::string& where) {
+  if (root.at("format").get<int64_t>() != format)
     throw Error(ErrorKind::checkpoint, where,
-                "has format " + root.at("format").dump() + ", this program reads format 1",
+                "has format " + root.at("format").dump() + ", this program reads format " + std::to_string(format),
                 "use the version of ditto that wrote it");
+}
+
+FileRecord parse_record(const json& item, uint64_t chunk_bytes, const std::string& where) {
+  FileRecord file{item.at("name"), item.at("bytes"), item.at("xxh3_128")};
+  if (!plain_name(file.name))
+    throw Error(ErrorKind::checkpoint, where, "lists a file that is not in the checkpoint's folder");
+  const uint64_t chunks = file.bytes / chunk_bytes + (file.bytes % chunk_bytes > 0);
+  if (file.xxh3_128.size() != chunks)
+    throw Error(ErrorKind::checkpoint, where,
+                "has " + std::to_string(file.xxh3_128.size()) + " checksums for the " + std::to_string(chunks) +
+                    " chunks of " + file.name);
+  return file;
 }
 
 }  // namespace
@@ -43,7 +54,8 @@ const FileRecord* Manifest::find(const std::string& name) const {
 }
 
 std::string to_json(const Manifest& manifest) {
-  std::string body = "{\n\"format\": " + std::to_string(kFormat) + ",\n\"files\": [";
+  std::string body = "{\n\"format\": " + std::to_string(kManifestFormat) +
+                     ",\n\"chunk_bytes\": " + std::to_string(manifest.chunk_bytes) + ",\n\"files\": [";
   for (const FileRecord& file : manifest.files)
     body += (body.back() == '[' ? "\n" : ",\n") +
             json{{"name", file.name}, {"bytes", file.bytes}, {"xxh3_128", file.xxh3_128}}.dump();
@@ -58,14 +70,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
                 "use another checkpoint");
   const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
   try {
-    check_format(root, where);
-    Manifest manifest;
-    for (const json& item : root.at("files")) {
-      manifest.files.push_back({item.at("name").get<std::string>(), item.at("bytes").get<uint64_t>(),
-                                item.at("xxh3_128").get<std::string>()});
-      if (!plain_name(manifest.files.back().name))
-        throw Error(ErrorKind::checkpoint, where, "lists a file that is not in the checkpoint's folder");
-    }
+    check_format(root, kManifestFormat, where);
+    Manifest manifest{{}, root.at("chunk_bytes")};
+    if (manifest.chunk_bytes == 0) throw Error(ErrorKind::checkpoint, where, "has chunks of no bytes");
+    for (const json& item : root.at("files")) manifest.files.push_back(parse_record(item, manifest.chunk_bytes, where));
     return manifest;
   } catch (const json::exception& error) {
     throw Error(ErrorKind::checkpoint, where, std::string("is not a manifest: ") + error.what());
@@ -73,8 +81,8 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
 }
 
 std::string to_json(const SavedState& state) {
-  const json root{{"format", kFormat},    {"step", state.step},   {"samples", state.samples},  {"seed", state.seed},
-                  {"ranks", state.ranks}, {"extra", state.extra}, {"counters", state.counters}};
+  const json root{{"format", kStateFormat}, {"step", state.step},   {"samples", state.samples},  {"seed", state.seed},
+                  {"ranks", state.ranks},   {"extra", state.extra}, {"counters", state.counters}};
   try {
     return root.dump(1) + "\n";
   } catch (const json::exception&) {
@@ -85,7 +93,7 @@ std::string to_json(const SavedState& state) {
 SavedState parse_state(std::string_view text, const std::string& where) {
   const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
   try {
-    check_format(root, where);
+    check_format(root, kStateFormat, where);
     return {root.at("step"),  root.at("samples"),  root.at("seed"),
             root.at("ranks"), root.at("counters"), root.at("extra")};
   } catch (const json::exception& error) {

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/checkpoint/disk.h"
+
 namespace ditto::checkpoint {
 
 inline constexpr const char* kManifestFile = "manifest.json";
@@ -17,11 +19,12 @@ inline constexpr const char* kRecipeFile = "recipe.toml";
 struct FileRecord {
   std::string name;  // a plain name in the checkpoint's folder
   uint64_t bytes = 0;
-  std::string xxh3_128;
+  std::vector<std::string> xxh3_128;  // of each chunk
 };
 
 struct Manifest {
   std::vector<FileRecord> files;                          // by name
+  uint64_t chunk_bytes = kChunkBytes;                     // of the program that wrote it
   const FileRecord* find(const std::string& name) const;  // null: not listed
 };
 

@@ -1,9 +1,10 @@
-// An open checkpoint: its small files read, its tensors' files mapped and checked when they are first needed.
+// An open checkpoint: its small files read, its tensors' files mapped, and each chunk of them checked when it is first
+// needed.
 #pragma once
 
 #include <map>
 #include <memory>
-#include <set>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,9 @@ class Reader {
   const SavedState& state() const { return state_; }
   const std::string& recipe() const { return recipe_; }
 
-  // Size and checksum of one file against the manifest; read once. Throws Error(checkpoint) naming the file.
-  void check_file(const std::string& name);
+  // The size of one file, and the checksums of its chunks `first`, `first` + `stride`, … against the manifest; a chunk
+  // is read once. Throws Error(checkpoint) naming the file.
+  void check_file(const std::string& name, size_t first = 0, size_t stride = 1);
 
   // The parts of `box` that the checkpoint holds; together exactly `box`, or Error(checkpoint) naming the tensor.
   struct Part {
@@ -35,21 +37,31 @@ class Reader {
     Box box;  // of the global tensor
   };
   std::vector<Part> cover(const std::string& name, const IndexedTensor& tensor, const Box& box) const;
-  // The numbers of `part`, over the mapping: valid as long as the reader. The file is checked first.
+  // What the piece's file says of it, or Error(checkpoint) if the index says another thing. Checks the file's header.
+  const formats::SafetensorsEntry& entry(const IndexedTensor& tensor, const Piece& piece);
+  // The numbers of `part`, over the mapping: valid as long as the reader. The chunks they lie in are checked first.
   torch::Tensor view(const IndexedTensor& tensor, const Part& part);
 
  private:
+  struct File {
+    const FileRecord* record;
+    std::shared_ptr<const formats::MappedFile> mapped;
+    std::vector<bool> checked;  // its chunks
+    std::optional<formats::SafetensorsReader> tensors;
+  };
+
   std::string path(const std::string& name) const;
-  std::shared_ptr<const formats::MappedFile> checked(const std::string& name);
+  File& file(const std::string& name);
+  void check_chunk(File& file, size_t number);
+  void check(File& file, uint64_t begin, uint64_t end);  // the chunks of these bytes
   std::string text(const std::string& name);
-  const formats::SafetensorsReader& shard(const std::string& name);
+  const formats::SafetensorsReader& tensors(File& file);
   std::string folder_;
   Manifest manifest_;
   Index index_;
   SavedState state_;
   std::string recipe_;
-  std::map<std::string, formats::SafetensorsReader> shards_;
-  std::set<std::string> checked_;
+  std::map<std::string, File> files_;
 };
 
 }  // namespace ditto::checkpoint

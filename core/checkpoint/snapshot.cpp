@@ -75,7 +75,7 @@ FileRecord write_shard(const std::string& folder, const std::string& name, const
     declarations.push_back({part.name, dtype_of(part.data, path), part.data.sizes().vec()});
     by_name[part.name] = &part.data;
   }
-  Hasher hasher;
+  ChunkHasher hasher;
   const std::string header = formats::safetensors_header(declarations, {});
   hasher.update(std::as_bytes(std::span(header)));
   formats::SafetensorsWriter writer(path, std::move(declarations));
@@ -85,13 +85,15 @@ FileRecord write_shard(const std::string& folder, const std::string& name, const
     writer.write(tensor, bytes);
   }
   writer.finish(formats::Sync::fsync);
-  return {name, writer.file_bytes(), hasher.hex()};
+  return {name, writer.file_bytes(), hasher.finish()};
 }
 
 FileRecord write_text(const std::string& folder, const std::string& name, const std::string& text) {
   const auto bytes = std::as_bytes(std::span(text));
   formats::write_file((fs::path(folder) / name).string(), bytes, ErrorKind::checkpoint, formats::Sync::fsync);
-  return {name, bytes.size(), checksum(bytes)};
+  ChunkHasher hasher;
+  hasher.update(bytes);
+  return {name, bytes.size(), hasher.finish()};
 }
 
 }  // namespace

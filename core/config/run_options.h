@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,10 @@ struct ParallelOptions {
   std::string recompute = "none", offload = "none";
   double timeout_s = 600, hang_s = 300;
   void read(OptionReader& option);
+
+  // No option: axes of one rank whose strategies are put in place all the same, for tests of them on one device.
+  std::set<std::string> alone;
+  bool serves(const char* axis, int64_t degree) const { return degree > 1 || alone.count(axis) > 0; }
 };
 
 // [checkpoint]

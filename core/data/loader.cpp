@@ -206,9 +206,6 @@ Batch Loader::next(Places places) {
   return batch;
 }
 
-const Order& Loader::order() const { return state_->order; }
 double Loader::waited_s() const { return state_->waited; }
-int64_t Loader::bad_samples() const { return static_cast<int64_t>(state_->bad.size()); }
-const std::vector<std::string>& Loader::bad_messages() const { return state_->messages; }
 
 }  // namespace ditto

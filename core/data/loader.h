@@ -59,10 +59,7 @@ class Loader {
   // batch. Throws what reading threw: Error(data) for too many bad samples; anything else as it came. Not thread-safe.
   Batch next(Places places);
 
-  const Order& order() const;
-  double waited_s() const;                               // seconds next() has waited for data, since the start
-  int64_t bad_samples() const;                           // different samples that could not be decoded so far
-  const std::vector<std::string>& bad_messages() const;  // of the first few
+  double waited_s() const;  // seconds next() has waited for data, since the start
 
  private:
   struct State;

@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -72,6 +73,14 @@ GlooMesh::GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::str
   lay_out(degrees);
 }
 
+GlooMesh::GlooMesh(std::chrono::milliseconds timeout, Transports others)
+    : timeout_(timeout),
+      others_(std::move(others)),
+      store_(c10::make_intrusive<c10d::HashStore>()),
+      talks_to_itself_(true) {
+  lay_out({});
+}
+
 void GlooMesh::lay_out(const Degrees& given) {
   const auto degrees = complete_degrees(given, info_.world_size);
   int rest = info_.rank;
@@ -87,20 +96,22 @@ GlooMesh::~GlooMesh() = default;
 
 void GlooMesh::connect() { store_ = connect_to_store(info_, timeout_); }
 
-const Group& GlooMesh::group(const AxisSet& axes) const {
-  AxisSet real;
+AxisSet GlooMesh::connected(const AxisSet& axes) const {
+  AxisSet list;
   for (const Axis axis : axes)
-    if (size(axis) > 1) real.insert(axis);
+    if (size(axis) > 1 || talks_to_itself_) list.insert(axis);
+  return list;
+}
+
+const Group& GlooMesh::group(const AxisSet& axes) const {
+  const auto real = connected(axes);
   const std::lock_guard lock(mutex_);
   const auto it = groups_.find(real);
   return it != groups_.end() ? it->second : groups_.emplace(real, make_group(real, name_)).first->second;
 }
 
 Group GlooMesh::own_world(const std::string& purpose) const {
-  AxisSet real;
-  for (const Axis axis : kAxes)
-    if (size(axis) > 1) real.insert(axis);
-  return make_group(real, purpose);
+  return make_group(connected({kAxes.begin(), kAxes.end()}), purpose);
 }
 
 Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) const {

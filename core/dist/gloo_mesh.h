@@ -37,6 +37,9 @@ class GlooMesh final : public Mesh {
   GlooMesh(const RankInfo& rank, const Degrees& degrees, std::chrono::milliseconds timeout, Transports others = {});
   // Another layout of the same ranks, which meet at the same store; `name` tells the two apart. All ranks make it.
   GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::string& name);
+  // One rank by itself, whose groups are connected all the same: each call goes through a transport and comes back. For
+  // tests of transports and strategies on one device.
+  GlooMesh(std::chrono::milliseconds timeout, Transports others);
   ~GlooMesh() override;
 
   int size(Axis axis) const override { return size_[static_cast<size_t>(axis)]; }
@@ -51,6 +54,7 @@ class GlooMesh final : public Mesh {
   Group own_world(const std::string& purpose) const;
 
  private:
+  AxisSet connected(const AxisSet& axes) const;  // those of them along which there are ranks to talk to
   Group make_group(const AxisSet& axes, const std::string& purpose) const;
   void connect();
   void lay_out(const Degrees& degrees);
@@ -61,6 +65,7 @@ class GlooMesh final : public Mesh {
   std::array<int, kAxes.size()> size_{}, index_{};
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_ = "mesh";
+  bool talks_to_itself_ = false;
   std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   mutable std::mutex mutex_;
   mutable std::map<AxisSet, Group> groups_;  // by those of the axes that have more than one rank

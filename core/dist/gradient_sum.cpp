@@ -87,9 +87,7 @@ void GradientSum::collect_parts() {
 // summed over (experts lent out, shards) a gradient holds all ranks' parts already: the first of them has one if any.
 int GradientSum::active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const {
   const int shards = mesh_.size(Axis::shard), lenders = mesh_.size(Axis::expert);
-  const auto range = [&](Axis axis) {
-    return std::pair(0, axes.count(axis) ? mesh_.size(axis) : 1);
-  };
+  const auto range = [&](Axis axis) { return std::pair(0, axes.count(axis) ? mesh_.size(axis) : 1); };
   const auto [first_replica, end_replica] = range(Axis::replicate);
   const auto [first_shard, end_shard] = range(Axis::shard);
   const auto [first_lender, end_lender] = range(Axis::expert);
@@ -156,13 +154,20 @@ double grad_norm(const Layout& layout, const Mesh& mesh) {
     for (const auto& [axis, cut] : entry.cuts) axes.insert(axis);
     is_double = is_double || entry.tensor.scalar_type() == torch::kDouble;
   }
-  double sum = 0;
+  std::vector<Tensor> squares;  // of one device: its host waits for all of them at once
+  std::vector<double> copies;
   for (const auto& entry : layout.entries) {
     if (!entry.tensor.grad().defined()) continue;
-    double copies = 1;
+    copies.push_back(1);
     for (const Axis axis : axes)
-      if (entry.is_copy(axis)) copies *= mesh.size(axis);
-    sum += entry.tensor.grad().contiguous().to(torch::kDouble).square().sum().item<double>() / copies;
+      if (entry.is_copy(axis)) copies.back() *= mesh.size(axis);
+    const auto square = entry.tensor.grad().contiguous().to(torch::kDouble).square().sum();
+    squares.push_back(squares.empty() ? square : square.to(squares.front().device()));
+  }
+  double sum = 0;
+  if (!squares.empty()) {
+    const auto numbers = torch::stack(squares).cpu();
+    for (size_t i = 0; i < copies.size(); ++i) sum += numbers.data_ptr<double>()[i] / copies[i];
   }
   const auto total = mesh.group(axes).all_reduce(torch::tensor({sum}, torch::kDouble)).item<double>();
   const double norm = std::sqrt(total);

@@ -148,4 +148,13 @@ RankInfo rank_info() {
   });
 }
 
+void expect_one_rank(const std::string& command) {
+  const auto rank = rank_info();
+  if (rank.world_size == 1) return;
+  throw Error(ErrorKind::config, command,
+              "is started as " + std::to_string(rank.world_size) + " ranks (" + rank.launcher +
+                  "), which would all write the same files",
+              "start it once, without the launcher and its variables");
+}
+
 }  // namespace ditto

@@ -26,4 +26,7 @@ using Environment = std::function<std::optional<std::string>(const char* name)>;
 RankInfo rank_info(const Environment& environment);
 RankInfo rank_info();  // of this process
 
+// For what one process does by itself: throws Error(config) that names `command` where a launcher has started several.
+void expect_one_rank(const std::string& command);
+
 }  // namespace ditto

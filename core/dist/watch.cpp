@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <map>
@@ -24,8 +25,9 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kLostAPeer = 6;
-constexpr milliseconds kLongest{4000};  // from a failure to the end of the process
-constexpr milliseconds kSilence{1500};  // of a process that is gone, though it posts several times in it
+constexpr milliseconds kLongest{4000};   // from a failure to the end of the process
+constexpr milliseconds kMeeting{10000};  // of ranks that fail before they have met
+constexpr milliseconds kSilence{1500};   // of a process that is gone, though it posts several times in it
 
 std::string seconds(milliseconds time) {
   const auto tenths = time.count() / 100;
@@ -55,8 +57,17 @@ class Stillness {
 
 class RankWatch::Impl {
  public:
-  Impl(const RankInfo& rank, const WatchOptions& options)
-      : rank_(rank), options_(options), interval_(rank.world_size > 256 ? 500 : 250), board_(rank, options.timeout) {
+  // `store`: to be kept as long as this, where no mesh does so.
+  Impl(const RankInfo& rank, const WatchOptions& options, c10::intrusive_ptr<c10d::Store> store = {})
+      : rank_(rank),
+        options_(options),
+        interval_(rank.world_size > 256 ? 500 : 250),
+        store_(std::move(store)),
+        board_(rank, options.timeout) {}
+
+  void start() {
+    // A lost peer has closed sockets that this rank writes to: an error to be told, not the end of the process.
+    std::signal(SIGPIPE, SIG_IGN);
     talker_ = std::jthread([this](std::stop_token stop) { talk(stop); });
     if (options_.hang.count() > 0) clock_ = std::jthread([this](std::stop_token stop) { watch_the_store(stop); });
   }
@@ -70,7 +81,8 @@ class RankWatch::Impl {
   int fail(const Error& error) {
     if (ending_.exchange(true)) std::this_thread::sleep_for(2 * kLongest);  // the watch ends the process, and said why
     // What a plugin's own use of a transport throws is a plugin's error: it may be that a peer was lost.
-    const bool stranded = error.kind() == ErrorKind::distributed || error.kind() == ErrorKind::plugin;
+    const bool talks = error.kind() == ErrorKind::distributed || error.kind() == ErrorKind::plugin;
+    const bool stranded = talks && talker_.joinable();  // else it has not met any
     blames_others_ = error.kind() == ErrorKind::distributed;
     end_soon(error.exit_code(), error.what());
     int code = error.exit_code();
@@ -349,6 +361,7 @@ class RankWatch::Impl {
   const RankInfo rank_;
   const WatchOptions options_;
   const milliseconds interval_;
+  const c10::intrusive_ptr<c10d::Store> store_;
   NoticeBoard board_;
   std::atomic<int64_t> progress_{0}, rounds_{0}, beat_{0};
   std::atomic<SignOfLife::State> state_{SignOfLife::busy};
@@ -364,11 +377,14 @@ class RankWatch::Impl {
   std::jthread talker_, clock_;  // last: they use the rest
 };
 
-RankWatch::RankWatch(const RankInfo& rank, const WatchOptions& options) {
-  if (rank.world_size > 1) impl_ = std::make_unique<Impl>(rank, options);
-}
+RankWatch::RankWatch(const RankInfo& rank) : rank_(rank) {}
 RankWatch::~RankWatch() = default;
 
+void RankWatch::start(const WatchOptions& options) {
+  if (rank_.world_size == 1) return;
+  impl_ = std::make_unique<Impl>(rank_, options);
+  impl_->start();
+}
 void RankWatch::begin_step() {
   if (impl_) impl_->begin(SignOfLife::step, "a step");
 }
@@ -376,8 +392,16 @@ void RankWatch::begin(const char* what) {
   if (impl_) impl_->begin(SignOfLife::busy, what);
 }
 int RankWatch::fail(const Error& error) {
-  if (impl_) return impl_->fail(error);
-  throw error;
+  if (rank_.world_size == 1) throw error;
+  try {
+    if (!impl_) impl_ = std::make_unique<Impl>(rank_, WatchOptions{kMeeting}, connect_to_store(rank_, kMeeting));
+  } catch (const Error&) {  // nobody is there to be told
+    const auto what = "rank " + std::to_string(rank_.rank) + ": " + error.what();
+    std::fprintf(stderr, "error: %s\n", what.c_str());
+    write_error_file(what);
+    return error.exit_code();
+  }
+  return impl_->fail(error);
 }
 void RankWatch::finish() {
   if (impl_) impl_->finish();

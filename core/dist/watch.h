@@ -20,11 +20,14 @@ struct WatchOptions {
 
 class RankWatch {
  public:
-  // Starts the threads; nothing with one rank. The store of `rank` is there already. Throws Error(distributed).
-  RankWatch(const RankInfo& rank, const WatchOptions& options);
+  explicit RankWatch(const RankInfo& rank);
   ~RankWatch();
   RankWatch(const RankWatch&) = delete;
   RankWatch& operator=(const RankWatch&) = delete;
+
+  // The ranks have met, so that the store is there: starts the threads; nothing with one rank. Throws
+  // Error(distributed).
+  void start(const WatchOptions& options);
 
   // What the training thread does now, told by itself. A step has the limit `hang`, except the first: kernels are
   // chosen and data arrives then. All else, which `what` names ("validation"), may take its time.
@@ -34,12 +37,15 @@ class RankWatch {
   // This rank ends because of `error`. If it is its own, it is said here, once for all ranks that fail alike, and
   // written to TORCHELASTIC_ERROR_FILE; if a peer was lost, it is found out which, in at most 4 s. Returns the exit
   // code: the error's, 6 where a peer was lost. The process ends 4 s later even if destructors wait for lost peers.
+  // Before `start` the ranks meet for it at the store, for at most 10 s: so a mistake in the recipe, which all find, is
+  // said once, and what one lacks ends the others. With one rank it throws `error`.
   int fail(const Error& error);
   // All work is done. Where this rank hosts the store it waits until the others need it no more.
   void finish();
 
  private:
   class Impl;
+  const RankInfo rank_;
   std::unique_ptr<Impl> impl_;
 };
 

@@ -13,23 +13,6 @@ namespace {
 constexpr std::uint64_t kMaxHeader = 100'000'000;
 constexpr std::uint64_t kLengthBytes = 8;
 
-std::uint64_t header_length(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
-  if (file.size() < kLengthBytes)
-    throw Error(kind, where, "the file has " + std::to_string(file.size()) + " bytes; a safetensors file has 8 or more",
-                "it was cut off, or is something else");
-  std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(file[i]);
-  if (length > kMaxHeader)
-    throw Error(kind, where, "the header's length " + std::to_string(length) + " is over 100,000,000",
-                "this is not a safetensors file, or it is damaged");
-  if (length > file.size() - kLengthBytes)
-    throw Error(kind, where,
-                "the header's length is " + std::to_string(length) + ", but only " +
-                    std::to_string(file.size() - kLengthBytes) + " bytes follow",
-                "the file was cut off");
-  return length;
-}
-
 // Every byte after the header belongs to one tensor.
 void check_cover(const std::vector<HeaderTensor>& tensors, std::uint64_t data_bytes, std::string_view where,
                  ErrorKind kind) {
@@ -51,6 +34,23 @@ void check_cover(const std::vector<HeaderTensor>& tensors, std::uint64_t data_by
 
 }  // namespace
 
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
+  if (file.size() < kLengthBytes)
+    throw Error(kind, where, "the file has " + std::to_string(file.size()) + " bytes; a safetensors file has 8 or more",
+                "it was cut off, or is something else");
+  std::uint64_t length = 0;
+  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(file[i]);
+  if (length > kMaxHeader)
+    throw Error(kind, where, "the header's length " + std::to_string(length) + " is over 100,000,000",
+                "this is not a safetensors file, or it is damaged");
+  if (length > file.size() - kLengthBytes)
+    throw Error(kind, where,
+                "the header's length is " + std::to_string(length) + ", but only " +
+                    std::to_string(file.size() - kLengthBytes) + " bytes follow",
+                "the file was cut off");
+  return kLengthBytes + length;
+}
+
 SafetensorsReader SafetensorsReader::open(const std::string& path, ErrorKind kind) {
   auto file = MappedFile::open(path, kind);
   SafetensorsReader reader = parse(file->bytes(), path, kind);
@@ -59,10 +59,10 @@ SafetensorsReader SafetensorsReader::open(const std::string& path, ErrorKind kin
 }
 
 SafetensorsReader SafetensorsReader::parse(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
-  const std::uint64_t length = header_length(file, where, kind);
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, length);
+  const std::uint64_t begin = safetensors_header_bytes(file, where, kind);
+  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, begin - kLengthBytes);
   Header header = parse_safetensors_header(text, where, kind);
-  const std::span<const std::byte> data = file.subspan(kLengthBytes + length);
+  const std::span<const std::byte> data = file.subspan(begin);
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
@@ -76,8 +76,8 @@ SafetensorsReader SafetensorsReader::parse(std::span<const std::byte> file, std:
   for (HeaderTensor& tensor : header.tensors) {
     reader.by_name_.emplace(tensor.name, reader.entries_.size());
     const std::uint64_t bytes = tensor.end - tensor.begin;
-    reader.entries_.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape),
-                               kLengthBytes + length + tensor.begin, bytes, data.subspan(tensor.begin, bytes)});
+    reader.entries_.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape), begin + tensor.begin,
+                               bytes, data.subspan(tensor.begin, bytes)});
   }
   return reader;
 }

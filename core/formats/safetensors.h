@@ -60,6 +60,10 @@ class SafetensorsReader {
   Metadata metadata_;
 };
 
+// How many bytes of a file come before its tensors': reads only the first 8. Refuses what the reader would.
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> file, std::string_view where,
+                                       ErrorKind kind = ErrorKind::checkpoint);
+
 struct TensorDeclaration {
   std::string name;
   Dtype dtype;

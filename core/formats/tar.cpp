@@ -165,7 +165,6 @@ TarIndex index_tar(const std::string& path, OnDamage on_damage) {
 struct TarWriter::State {
   std::string path;
   std::unique_ptr<archive, FreeWrite> out;
-  std::uint64_t bytes = 0;
 
   void check(long long result) const {
     if (result < ARCHIVE_OK)
@@ -197,7 +196,6 @@ void TarWriter::add(const std::string& name, std::span<const std::byte> bytes) {
   state_->check(archive_write_header(out, entry.get()));
   if (!bytes.empty()) state_->check(archive_write_data(out, bytes.data(), bytes.size()));
   state_->check(archive_write_finish_entry(out));
-  state_->bytes += bytes.size();
 }
 
 void TarWriter::add(const std::string& name, std::string_view text) { add(name, std::as_bytes(std::span(text))); }
@@ -206,7 +204,5 @@ void TarWriter::finish(Sync sync) {
   state_->check(archive_write_close(state_->out.get()));
   if (sync == Sync::fsync) sync_file(state_->path, ErrorKind::data);
 }
-
-std::uint64_t TarWriter::bytes_written() const { return state_->bytes; }
 
 }  // namespace ditto::formats

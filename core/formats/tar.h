@@ -45,7 +45,6 @@ class TarWriter {
   void add(const std::string& name, std::span<const std::byte> bytes);
   void add(const std::string& name, std::string_view text);
   void finish(Sync sync = Sync::none);
-  std::uint64_t bytes_written() const;  // of members' data so far
 
  private:
   struct State;

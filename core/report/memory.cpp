@@ -5,23 +5,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 
 #include <atomic>
-#include <fstream>
-#include <string>
 
 namespace ditto::report {
-
-namespace {
-
-// "VmHWM:    123456 kB". getrusage's figure is no good: a child starts with its parent's.
-int64_t status_bytes(const std::string& key) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(key)) return 1024 * std::atoll(line.c_str() + key.size());
-  }
-  return 0;
-}
-
-}  // namespace
 
 struct MemoryMeter::Count final : c10::MemoryReportingInfoBase {
   std::atomic<int64_t> current{0}, peak{0};
@@ -73,8 +58,5 @@ MemoryMeter::Watch::Watch(const MemoryMeter& meter) {
   guard_.reset(new Guard{{c10::DebugInfoKind::PROFILER_STATE, meter.count_}});
 }
 MemoryMeter::Watch::~Watch() = default;
-
-int64_t resident_bytes() { return status_bytes("VmRSS:"); }
-int64_t peak_resident_bytes() { return status_bytes("VmHWM:"); }
 
 }  // namespace ditto::report

@@ -38,7 +38,4 @@ class MemoryMeter {
   std::shared_ptr<Count> count_;
 };
 
-int64_t resident_bytes();       // of this process now; 0 where the system does not say
-int64_t peak_resident_bytes();  // most since it began
-
 }  // namespace ditto::report

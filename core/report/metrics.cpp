@@ -53,11 +53,12 @@ class Line {
   Json json_ = Json::object(), not_finite_ = Json::object();
 };
 
-// {"tensor": {"all_reduce": {"forward": {"calls": 8, "bytes": 4096}}}}
+// {"tensor": {"all_reduce": {"forward": {"calls": 8, "bytes": 4096, "waited_s": 0.01}}}}
 Json json_of(const std::vector<CommCount>& counts) {
   Json object = Json::object();
   for (const auto& count : counts)
-    object[count.axes][count.op][count.pass] = {{"calls", count.calls}, {"bytes", count.bytes}};
+    object[count.axes][count.op][count.pass] = {
+        {"calls", count.calls}, {"bytes", count.bytes}, {"waited_s", count.waited_s}};
   return object;
 }
 

@@ -15,6 +15,7 @@ namespace ditto::report {
 struct CommCount {
   std::string axes, op, pass;  // "replicate+shard", "all_reduce", "backward"
   int64_t calls = 0, bytes = 0;
+  double waited_s = 0;  // this rank stood still for the results
 };
 
 // One training step. Loss and norm are those of the global batch, whatever the layout.

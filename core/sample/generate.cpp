@@ -26,6 +26,7 @@ class GuidedModel {
   }
 
   Tensor operator()(const Tensor& x_t, double t) {
+    if (options_.watch) options_.watch->begin_step();
     const auto& scheduler = *assembly_.scheduler;
     const auto x = options_.guidance == 1 ? x_t : torch::cat({x_t, x_t});
     const auto time_B = torch::full({x.size(0)}, t, torch::kDouble);

@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "core/dist/watch.h"
 #include "core/train/assembly.h"
 
 namespace ditto {
@@ -20,6 +21,7 @@ struct GenerateOptions {
   std::string guidance_channels = "all";
   torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
   std::function<void(int64_t done, int64_t all)> progress;  // samples complete on this rank; may be empty
+  RankWatch* watch = nullptr;                               // is told of every evaluation of the model, as a step
 };
 
 // Samples x_0 [n, C, …] (latents), in the order of the requests, on every rank. Data ranks share the batches; a batch

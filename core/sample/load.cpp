@@ -31,4 +31,10 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   return saved;
 }
 
+void load_weights(const SavedModel& saved, const std::string& which, Assembly& assembly) {
+  checkpoint::load_weights(saved.path, assembly.layout,
+                           which == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+  assembly.publish();
+}
+
 }  // namespace ditto

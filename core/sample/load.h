@@ -21,5 +21,7 @@ struct SavedModel {
 };
 // `path`: a run, its checkpoints folder, or a checkpoint. Throws Error(checkpoint) or Error(config).
 SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets);
+// The model runs with its weights from now on: "ema" (where there is one) or "weights". Throws as open_saved.
+void load_weights(const SavedModel& saved, const std::string& which, Assembly& assembly);
 
 }  // namespace ditto

@@ -71,6 +71,22 @@ void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& 
                 "choose another sampler; see `ditto plugins list`");
 }
 
+namespace {
+
+// Before a run trains up to its first grid, which would ask for what nobody can give.
+void refuse_samples(const Recipe& recipe, const Model& model, const ModelSpec& spec) {
+  const auto refuse = [&](const std::string& found) {
+    throw Error(ErrorKind::config, recipe.model.where, "model \"" + recipe.model.plugin + "\" " + found,
+                "train it with validate.grid_every = 0; it cannot be sampled from yet");
+  };
+  for (const auto& input : model.spec())
+    if (input.name != "x" && input.name != "t" && input.name != "label")
+      refuse("takes \"" + input.name + "\", and a sample is asked for by its seed and class alone");
+  if (spec.x.size() != 3) refuse("makes videos, and samples are written as pictures");
+}
+
+}  // namespace
+
 Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
     : recipe(recipe_), mesh(mesh_), registry_(registry), log_(std::move(log)) {
   if (parts.saved) {
@@ -93,6 +109,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
     sampler = make<Sampler>("sampler", recipe.sampler, {});
     refuse_pair(recipe, *sampler, *scheduler);
   }
+  if (parts.sampler) refuse_samples(recipe, *model, spec);
   make_strategies();
 }
 
@@ -153,7 +170,7 @@ void Assembly::make_strategies() {
       {Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
       {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
   for (const auto& [axis, id] : served)
-    if (mesh.size(axis) > 1) load_strategy(id, std::string("parallel.") + name(axis), axis);
+    if (p.serves(name(axis), mesh.size(axis))) load_strategy(id, std::string("parallel.") + name(axis), axis);
   if (p.recompute != "none") load_strategy("recompute", "parallel.recompute", std::nullopt);
   if (p.offload != "none") load_strategy("offload", "parallel.offload", std::nullopt);
   refuse_unread_options(recipe, registry_);
@@ -164,7 +181,7 @@ void Assembly::make_strategies() {
 
   run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
   // Recompute stands inside of what gathers parameters, and outside of what exchanges tokens and activations.
-  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context,  std::nullopt,
+  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context, std::nullopt,
                                                Axis::shard,  Axis::replicate, Axis::pipeline};
   for (const auto& axis : order)
     for (auto& strategy : strategies)
@@ -190,8 +207,7 @@ void Assembly::load_strategy(const std::string& id, const std::string& key, std:
   const auto& factory = registry_.factory<ParallelStrategy>(id, recipe.name);
   OptionReader reader(strategy_options(recipe, factory));
   strategies.push_back(guarded("strategy '" + id + "', being made", [&] {
-    return factory.make(
-        reader, {&mesh, recipe.run.deterministic, model->token_local(), ctx->compute, model->depth()});
+    return factory.make(reader, {&mesh, recipe.run.deterministic, model->token_local(), ctx->compute, model->depth()});
   }));
   recipe.resolve("parallel", {}, reader.declared());
   if (strategies.back()->axis() != axis)

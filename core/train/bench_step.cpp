@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "core/report/memory.h"
 #include "core/report/roofline.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
@@ -21,6 +22,8 @@ double StepBench::median() const {
 double StepBench::fastest() const { return *std::min_element(seconds.begin(), seconds.end()); }
 
 StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const StepBenchOptions& options) {
+  report::MemoryMeter memory{torch::Device(recipe.run.device)};
+  const report::MemoryMeter::Watch counts_memory(memory);
   recipe.validate.every = recipe.validate.grid_every = 0;
   // Data is read ahead up to the recipe's last step only.
   recipe.run.steps = std::max(recipe.run.steps, options.warmup + options.steps);
@@ -36,11 +39,15 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
 
   StepBench bench;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    if (options.watch) options.watch->begin_step();
+    if (step == options.warmup) memory.reset_peak();
     const auto began = std::chrono::steady_clock::now();
     bench.loss = training.run(step, false).loss;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     if (step >= options.warmup) bench.seconds.push_back(took.count());
   }
+  bench.peak_bytes = memory.peak();
+  if (options.watch) options.watch->begin("multiplying matrices");
   bench.flops = training.flops * mesh.data_ranks();
   bench.matmul_flops = 1e9 * report::matmul_gflops(assembly.ctx->compute, assembly.ctx->device) * mesh.world_size();
   bench.batch = recipe.run.batch;

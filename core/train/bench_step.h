@@ -7,6 +7,7 @@
 #include <ditto/mesh.h>
 
 #include "core/config/recipe.h"
+#include "core/dist/watch.h"
 #include "core/plugin/registry.h"
 
 namespace ditto {
@@ -14,6 +15,7 @@ namespace ditto {
 struct StepBenchOptions {
   int64_t warmup = 3;  // steps that are not timed: the first ones fill caches and choose kernels
   int64_t steps = 10;
+  RankWatch* watch = nullptr;  // is told of every step
 };
 
 struct StepBench {
@@ -21,7 +23,8 @@ struct StepBench {
   double flops = 0;             // of one step of the global batch, forward and backward
   double matmul_flops = 0;      // a second, of all ranks together, right after the steps; in the run's precision
   int64_t batch = 0, parameters = 0;
-  double loss = 0;  // of the last step: that it learns, and not on nans
+  int64_t peak_bytes = 0;  // of this rank's tensors, over the timed steps
+  double loss = 0;         // of the last step: that it learns, and not on nans
   double median() const;
   double fastest() const;
   // Of what the matrix multiplication reaches, at the median step.

@@ -1,5 +1,9 @@
 #include "core/train/device.h"
 
+#include <dlfcn.h>
+
+#include <cstdlib>
+
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -23,10 +27,35 @@ std::shared_ptr<Transport> open_nccl(const Recipe& recipe, Registry& registry) {
   }
 }
 
+// cuBLAS and NCCL read the environment when they are first used.
+void choose_kernels(bool deterministic) {
+  auto& library = at::globalContext();
+  library.setAllowTF32CuBLAS(false);
+  library.setAllowTF32CuDNN(false);
+  if (!deterministic) return;
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // these sum in the switch, in an order of its own
+  library.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  library.setDeterministicFillUninitializedMemory(false);  // costs a write of every new tensor, and finds mistakes only
+}
+
 }  // namespace
+
+// LibTorch offers it to programs that link its CUDA part only.
+std::string gpu_name(torch::Device device) {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (!driver) return {};
+  const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
+  const auto get_name = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
+  int handle = 0;
+  char name[256] = {};
+  const bool known = get && get_name && get(&handle, device.index()) == 0 && get_name(name, sizeof name, handle) == 0;
+  return known ? name : "";
+}
 
 Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank) {
   if (recipe.run.device == "cpu") return {};
+  choose_kernels(recipe.run.deterministic);
   auto nccl = open_nccl(recipe, registry);
   const int gpus = static_cast<int>(at::getNumGPUs());
   if (gpus == 0) refuse(recipe, "this machine has no GPU that CUDA can use", "set run.device = \"cpu\"");

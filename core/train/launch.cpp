@@ -14,9 +14,8 @@
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
-#include "core/train/processor.h"
-
 #include "core/train/assembly.h"
+#include "core/train/processor.h"
 
 namespace ditto {
 
@@ -53,8 +52,23 @@ at::ScalarType compute_dtype(const RunOptions& run) {
   return run.precision == "fp64" ? torch::kDouble : torch::kFloat;
 }
 
+namespace {
+
+bool holds(const formats::Table& table, const std::string& text) {
+  return std::any_of(table.entries().begin(), table.entries().end(), [&](const formats::Entry& entry) {
+    if (const auto* inner = entry.value.as<formats::Table>()) return holds(*inner, text);
+    const auto* value = entry.value.as<std::string>();
+    return value && *value == text;
+  });
+}
+
+}  // namespace
+
+bool asks_for_bf16(const Recipe& recipe) { return holds(recipe.resolved(), "bf16"); }
+
 void prepare_process(const Recipe& recipe, const RankInfo& rank) {
-  const auto done = avoid_refused_instructions(compute_dtype(recipe.run));
+  const bool multiplies = recipe.run.device == "cpu" || recipe.parallel.offload != "none";
+  const auto done = multiplies && asks_for_bf16(recipe) ? avoid_refused_instructions() : std::string();
   if (!done.empty() && rank.rank == 0) fmt::print(stderr, "{}\n", done);
   if (recipe.run.threads > 0) torch::set_num_threads(static_cast<int>(recipe.run.threads));
   if (recipe.run.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
@@ -91,12 +105,12 @@ std::vector<std::string> strategy_ids(const Recipe& recipe) {
   const auto add = [&](bool used, const std::string& id) {
     if (used && !id.empty()) ids.push_back(id);
   };
-  add(p.pipeline > 1, p.pipeline_plugin);
-  add(p.tensor > 1, p.tensor_plugin);
-  add(p.expert > 1, p.expert_plugin);
-  add(p.context > 1, p.context_plugin);
-  add(p.shard > 1, p.shard_plugin);
-  add(p.replicate > 1, p.replicate_plugin);
+  add(p.serves("pipeline", p.pipeline), p.pipeline_plugin);
+  add(p.serves("tensor", p.tensor), p.tensor_plugin);
+  add(p.serves("expert", p.expert), p.expert_plugin);
+  add(p.serves("context", p.context), p.context_plugin);
+  add(p.serves("shard", p.shard), p.shard_plugin);
+  add(p.serves("replicate", p.replicate), p.replicate_plugin);
   add(p.recompute != "none", "recompute");
   add(p.offload != "none", "offload");
   return ids;
@@ -121,8 +135,8 @@ void refuse_unread_options(const Recipe& recipe, Registry& registry) {
     if (std::find(known.begin(), known.end(), key) != known.end()) continue;
     const auto near = nearest(key, known);
     throw Error(ErrorKind::config, option.where, "parallel." + key + " is read by nobody",
-                (near.empty() ? "" : "did you mean \"" + near + "\"? ") + ("this recipe's strategies: " +
-                (list.empty() ? std::string("none") : list)));
+                (near.empty() ? "" : "did you mean \"" + near + "\"? ") +
+                    ("this recipe's strategies: " + (list.empty() ? std::string("none") : list)));
   }
 }
 

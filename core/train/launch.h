@@ -17,6 +17,9 @@ std::chrono::milliseconds timeout(const Recipe& recipe);
 WatchOptions watch_options(const Recipe& recipe);
 std::vector<SearchFolder> search_folders(const Recipe& recipe);
 at::ScalarType compute_dtype(const RunOptions& run);
+// Whether anything in the recipe says "bf16": run.precision, or an optimizer's own. A plugin's default counts once
+// declare_components has read it.
+bool asks_for_bf16(const Recipe& recipe);
 // To be called before any tensor is made. Threads: [run] threads; or what OMP_NUM_THREADS says; or this rank's share of
 // the machine's cores. And instructions that the processor announces but refuses are avoided.
 void prepare_process(const Recipe& recipe, const RankInfo& rank);

@@ -24,14 +24,14 @@ bool announces_tiles() {
 #endif
 }
 
-bool product_dies(at::ScalarType compute) {
+bool bf16_product_dies() {
   const pid_t child = fork();
   if (child < 0) return false;
   if (child == 0) {
     const rlimit no_core{0, 0};
     setrlimit(RLIMIT_CORE, &no_core);
     torch::set_num_threads(1);
-    const auto x = torch::ones({64, 64}, compute);
+    const auto x = torch::ones({64, 64}, torch::kBFloat16);
     _exit(torch::matmul(x, x).numel() == 64 * 64 ? 0 : 1);
   }
   int status = 0;
@@ -40,9 +40,8 @@ bool product_dies(at::ScalarType compute) {
 
 }  // namespace
 
-std::string avoid_refused_instructions(at::ScalarType compute) {
-  if (compute != torch::kBFloat16) return {};
-  if (std::getenv("ONEDNN_MAX_CPU_ISA") || !announces_tiles() || !product_dies(compute)) return {};
+std::string avoid_refused_instructions() {
+  if (std::getenv("ONEDNN_MAX_CPU_ISA") || !announces_tiles() || !bf16_product_dies()) return {};
   setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", 1);
   return "the processor announces matrix tiles (AMX), but products on them die: going without (ONEDNN_MAX_CPU_ISA = "
          "AVX512_CORE_FP16)";

@@ -9,15 +9,22 @@ namespace ditto {
 using torch::Tensor;
 
 void LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses) {
-  for (const auto& [name, tensor] : losses) {
-    auto& row = losses_[name];
-    row.resize(static_cast<size_t>(samples_), 0.0);
-    const auto values = tensor.detach().to(torch::kDouble).to(torch::kCPU).contiguous();
-    for (int64_t i = 0; i < batch.size(); ++i) {
-      const auto at = static_cast<size_t>(batch.ids[static_cast<size_t>(i)] - first_id_);
-      const double weight = batch.weights[static_cast<size_t>(i)];
-      row[at] = weight == 0 ? 0 : weight * values.data_ptr<double>()[i];
-      weights_[at] = weight;
+  unread_.push_back({batch.ids, batch.weights, {}});
+  for (const auto& [name, tensor] : losses) unread_.back().losses[name] = tensor.detach().to(torch::kDouble);
+}
+
+void LossLedger::read() {
+  for (const auto& entry : std::exchange(unread_, {})) {
+    for (const auto& [name, tensor] : entry.losses) {
+      auto& row = losses_[name];
+      row.resize(static_cast<size_t>(samples_), 0.0);
+      const auto values = tensor.to(torch::kCPU).contiguous();
+      for (size_t i = 0; i < entry.ids.size(); ++i) {
+        const auto at = static_cast<size_t>(entry.ids[i] - first_id_);
+        const double weight = entry.weights[i];
+        row[at] = weight == 0 ? 0 : weight * values.data_ptr<double>()[i];
+        weights_[at] = weight;
+      }
     }
   }
 }
@@ -40,6 +47,7 @@ void LossLedger::know_all_names(const Mesh& mesh, const Group& group) {
 }
 
 LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
+  read();
   const Group& group = loss_group(mesh);
   know_all_names(mesh, group);
   // Each number is entered by one rank of the group alone: adding the others' zeros changes no bit.

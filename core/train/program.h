@@ -18,6 +18,7 @@ class LossLedger {
  public:
   LossLedger(int64_t first_id, int64_t samples, int64_t micro_batches)
       : first_id_(first_id), samples_(samples), micro_batches_(micro_batches) {}
+  // Waits for no device: numbers are read when `sum` is called.
   void enter(const Batch& batch, const std::map<std::string, torch::Tensor>& losses);
 
   struct Totals {
@@ -26,14 +27,22 @@ class LossLedger {
     double samples = 0;                   // the sum of weights
     double stop = 0;                      // how many ranks asked to stop
   };
-  // Called by all ranks of the mesh; of a pipeline, the last stage has entered the losses. `stop`: this rank wishes to stop after this step.
+  // Called by all ranks of the mesh; of a pipeline, the last stage has entered the losses. `stop`: this rank wishes to
+  // stop after this step.
   Totals sum(const Mesh& mesh, bool stop = false);
 
-  // Per-sample losses of one name as entered here, zero elsewhere.
+  // After `sum`: per-sample losses of one name as entered here, zero elsewhere.
   const std::map<std::string, std::vector<double>>& entered() const { return losses_; }
 
  private:
+  struct Entry {
+    std::vector<int64_t> ids;
+    std::vector<double> weights;
+    std::map<std::string, torch::Tensor> losses;
+  };
+  void read();
   void know_all_names(const Mesh& mesh, const Group& group);
+  std::vector<Entry> unread_;
   int64_t first_id_, samples_, micro_batches_;
   std::map<std::string, std::vector<double>> losses_;
   std::vector<double> weights_ = std::vector<double>(static_cast<size_t>(samples_), 0.0);

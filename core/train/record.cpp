@@ -5,6 +5,8 @@
 
 #include <torch/torch.h>
 
+#include "core/train/device.h"
+
 namespace ditto {
 
 namespace {
@@ -17,6 +19,7 @@ std::string processor() {
 }
 
 const std::map<std::string, const char*> kMatters{{"processor", "another processor may round differently"},
+                                                  {"gpu", "another GPU may round differently"},
                                                   {"cpu_capability", "other vector instructions round differently"},
                                                   {"threads", "another number of threads may sum in another order"},
                                                   {"torch", "another LibTorch may compute differently"},
@@ -46,12 +49,14 @@ std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry
   return made;
 }
 
-std::map<std::string, std::string> machine_record() {
-  return {{"processor", processor()},
-          {"cpu_capability", at::get_cpu_capability()},
-          {"threads", std::to_string(torch::get_num_threads())},
-          {"torch", TORCH_VERSION},
-          {"ditto", kVersion}};
+std::map<std::string, std::string> machine_record(torch::Device device) {
+  std::map<std::string, std::string> record{{"processor", processor()},
+                                            {"cpu_capability", at::get_cpu_capability()},
+                                            {"threads", std::to_string(torch::get_num_threads())},
+                                            {"torch", TORCH_VERSION},
+                                            {"ditto", kVersion}};
+  if (device.is_cuda()) record["gpu"] = gpu_name(device);
+  return record;
 }
 
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
@@ -66,7 +71,8 @@ void compare_machines(const std::map<std::string, std::string>& saved, const std
 
 std::string run_toml(const Assembly& assembly, const Registry& registry) {
   formats::Table table = assembly.recipe.resolved();
-  for (const auto& [key, value] : machine_record()) table.set_path("record." + key, formats::Node{value, {}});
+  for (const auto& [key, value] : machine_record(assembly.ctx->device))
+    table.set_path("record." + key, formats::Node{value, {}});
   for (const auto& [section, component] : assembly.recipe.components()) {
     if (!*component) continue;
     const std::string kind = section.substr(0, section.find('.'));

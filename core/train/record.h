@@ -14,8 +14,8 @@ namespace ditto {
 
 std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry);
 
-// What bits depend on besides the recipe: processor, threads, kernels, versions.
-std::map<std::string, std::string> machine_record();
+// What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions.
+std::map<std::string, std::string> machine_record(torch::Device device = torch::kCPU);
 // Says, a line each, what differs from the record of an earlier start, and which promise is lost with it.
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                       const std::function<void(const std::string&)>& say);

@@ -25,10 +25,10 @@ StepPlan StepShares::plan(int64_t step, Phase phase) const {
   return plan;
 }
 
-Places StepShares::places(int64_t step, int64_t round) const {
-  int64_t first = (round * ranks_ + rank_) * micro_batch_;
-  if (first >= batch_) first = 0;
-  return {step * batch_ + first, std::min(micro_batch_, batch_ - first)};
+Places StepShares::places(int64_t first, int64_t round) const {
+  int64_t within = (round * ranks_ + rank_) * micro_batch_;
+  if (within >= batch_) within = 0;
+  return {first + within, std::min(micro_batch_, batch_ - within)};
 }
 
 TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema)
@@ -46,7 +46,8 @@ StepResult TrainingStep::run(int64_t step, bool stop) {
   const StepPlan plan = shares_.plan(step, Phase::train);
   assembly_.ctx->phase = Phase::train;
   const auto batches = load(plan);  // Source -> Loader -> Batch -> Encoder
-  LossLedger ledger(step * shares_.batch(), shares_.batch(), plan.micro_batches);
+  LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
+  samples += shares_.batch();
   auto program = make_program(assembly_, ledger, samples_that_count(batches), loss_scale);
   program.round_done = [&](int64_t round) { end_round(round, plan); };
 
@@ -76,7 +77,7 @@ StepResult TrainingStep::run(int64_t step, bool stop) {
 std::vector<Batch> TrainingStep::load(const StepPlan& plan) {
   std::vector<Batch> batches;
   for (int64_t round = 0; round < rounds_here(plan); ++round) {
-    batches.push_back(assembly_.encode(loader_.next(shares_.places(plan.step, round)).to(assembly_.ctx->device)));
+    batches.push_back(assembly_.encode(loader_.next(shares_.places(samples, round)).to(assembly_.ctx->device)));
     if (!plan.runs(round)) std::fill(batches.back().weights.begin(), batches.back().weights.end(), 0.0);
   }
   return batches;
@@ -173,9 +174,9 @@ bool TrainingStep::skip(int64_t step, const StepResult& result) {
 
 void TrainingStep::expect(int64_t step) {
   const int64_t mine = rounds_here(shares_.plan(step, Phase::train)), steps = assembly_.recipe.run.steps;
-  loader_.expect([this, step, mine, steps](int64_t k) -> std::optional<Places> {
+  loader_.expect([this, step, mine, steps, first = samples](int64_t k) -> std::optional<Places> {
     if (mine == 0 || step + k / mine >= steps) return std::nullopt;
-    return shares_.places(step + k / mine, k % mine);
+    return shares_.places(first + k / mine * shares_.batch(), k % mine);
   });
 }
 

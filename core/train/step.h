@@ -30,8 +30,9 @@ class StepShares {
  public:
   StepShares(const RunOptions& run, const Mesh& mesh);
   StepPlan plan(int64_t step, Phase phase) const;
-  // Of this rank's micro-batch in a round; where it has none, of the step's first, whose samples then count nothing.
-  Places places(int64_t step, int64_t round) const;
+  // Of this rank's micro-batch in a round of the step whose samples begin at place `first`; where it has none, of the
+  // step's first, whose samples then count nothing.
+  Places places(int64_t first, int64_t round) const;
   int64_t batch() const { return batch_; }
 
  private:
@@ -49,9 +50,10 @@ class TrainingStep {
   // From which step on batches will be asked for, so that they are read ahead.
   void expect(int64_t step);
 
+  int64_t samples = 0;  // of the run's order, used up: the place where the next step's begin
   int64_t updates = 0;  // optimizer steps made: less than steps by the skipped ones
   int64_t skipped_in_a_row = 0;
-  double loss_scale = 1;           // fp16: what losses are multiplied with before backward
+  double loss_scale = 1;  // fp16: what losses are multiplied with before backward
   int64_t steps_since_overflow = 0;
   double flops = 0;  // of this rank's last step: forward and backward
 

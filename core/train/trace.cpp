@@ -13,14 +13,16 @@ namespace {
 // Bytes of the tensors' storages on the meter's device, each storage once.
 class Storages {
  public:
+  explicit Storages(torch::Device device) : device_(device.type()) {}
   void add(const torch::Tensor& tensor) {
-    if (!tensor.defined() || !tensor.has_storage()) return;
+    if (!tensor.defined() || !tensor.has_storage() || tensor.device().type() != device_) return;
     if (seen_.insert(tensor.storage().unsafeGetStorageImpl()).second)
       bytes_ += static_cast<int64_t>(tensor.storage().nbytes());
   }
   int64_t bytes() const { return bytes_; }
 
  private:
+  at::DeviceType device_;
   std::set<const void*> seen_;
   int64_t bytes_ = 0;
 };
@@ -38,13 +40,15 @@ std::string memory_line(const std::map<std::string, int64_t>& memory) {
 std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
   std::vector<report::CommCount> list;
   for (const auto& [key, count] : traffic.counts())
-    list.push_back({key.axes, key.op, name(key.pass), count.calls, count.bytes});
+    list.push_back({key.axes, key.op, name(key.pass), count.calls, count.bytes,
+                    std::chrono::duration<double>(count.waited).count()});
   return list;
 }
 
 std::map<std::string, int64_t> memory_shares(const Assembly& assembly, Optimizer& optimizer, Ema& ema,
                                              const report::MemoryMeter& meter) {
-  Storages gradients, states, average;
+  const auto device = assembly.ctx->device;
+  Storages gradients(device), states(device), average(device);
   for (const auto& entry : assembly.layout.entries) {
     gradients.add(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
@@ -62,10 +66,11 @@ std::map<std::string, int64_t> memory_shares(const Assembly& assembly, Optimizer
 
 std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {
   std::string text = "the last step's calls on other ranks, of rank 0:\n";
-  text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14}\n", "axes", "call", "pass", "calls", "bytes sent");
+  text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14} {:>10}\n", "axes", "call", "pass", "calls", "bytes sent",
+                      "waited ms");
   for (const auto& count : comm_counts(mesh.traffic()))
-    text +=
-        fmt::format("  {:24} {:16} {:9} {:>7} {:>14}\n", count.axes, count.op, count.pass, count.calls, count.bytes);
+    text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14} {:>10.1f}\n", count.axes, count.op, count.pass, count.calls,
+                        count.bytes, 1e3 * count.waited_s);
   if (mesh.traffic().counts().empty()) text += "  none\n";
   text += "bytes of tensors after it:\n  rank";
   for (const char* share : kShares) text += fmt::format(" {:>13}", share);

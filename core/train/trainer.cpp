@@ -68,7 +68,6 @@ void Trainer::open_outputs() {
   if (!writes()) return;
   folder_ = std::make_unique<report::RunFolder>(output_folder(recipe_));
   metrics_ = std::make_unique<report::MetricsLog>(folder_->path());
-  for (const auto& line : early_lines_) folder_->log(line);
 }
 
 void Trainer::assemble() {
@@ -97,7 +96,8 @@ void Trainer::assemble() {
 
 void Trainer::start_from_weights() {
   if (recipe_.run.init_from.empty()) return;
-  const auto found = checkpoint::resolve((fs::path(recipe_.run.folder) / recipe_.run.init_from).string());
+  const auto place = (fs::path(recipe_.run.folder) / recipe_.run.init_from).string();
+  const auto found = checkpoint::resolve(place, mesh_.world());
   const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
   checkpoint::load_weights(*found.path, assembly_->layout, which);
   assembly_->publish();
@@ -117,9 +117,9 @@ void Trainer::resume() {
   const auto checkpoints = (fs::path(output_folder(recipe_)) / "checkpoints").string();
   checkpoint::Found found;
   if (options_.resume == "auto") {
-    found = checkpoint::find(checkpoints);
+    found = checkpoint::find(checkpoints, mesh_.world());
   } else if (options_.resume != "never") {
-    found = checkpoint::resolve(options_.resume);
+    found = checkpoint::resolve(options_.resume, mesh_.world());
   }
   for (const auto& line : found.skipped) say("not resumed from " + line);
   if (options_.resume == "auto" && !found.path && !checkpoint::list(checkpoints).steps.empty())
@@ -141,7 +141,7 @@ void Trainer::take_up(const std::string& path) {
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
     say("changed since: " + line);
-  compare_machines(info.extra, machine_record(), [this](const std::string& line) { say(line); });
+  compare_machines(info.extra, machine_record(assembly_->ctx->device), [this](const std::string& line) { say(line); });
   const auto source = info.extra.find("source");
   if (source != info.extra.end() && source->second != assembly_->train_data->fingerprint() &&
       std::find(options_.allow_change.begin(), options_.allow_change.end(), "data") == options_.allow_change.end())
@@ -151,6 +151,7 @@ void Trainer::take_up(const std::string& path) {
   assembly_->publish();
   step_ = now.step;
   saved_step_ = step_;
+  training_->samples = now.samples;
   training_->updates = std::stoll(now.extra.at("updates"));
   training_->skipped_in_a_row = std::stoll(now.extra.at("skipped_in_a_row"));
   if (const auto scale = now.extra.find("loss_scale"); scale != now.extra.end()) {
@@ -167,9 +168,9 @@ checkpoint::TrainState Trainer::state() {
   state.ema = ema_->enabled() ? &ema_->tensors() : nullptr;
   state.optimizer = optimizer_.get();
   state.step = step_;
-  state.samples = step_ * recipe_.run.batch;
+  state.samples = training_->samples;
   state.seed = static_cast<uint64_t>(recipe_.run.seed);
-  state.extra = machine_record();
+  state.extra = machine_record(assembly_->ctx->device);
   state.extra["updates"] = std::to_string(training_->updates);
   state.extra["skipped_in_a_row"] = std::to_string(training_->skipped_in_a_row);
   if (assembly_->ctx->compute == torch::kHalf) {
@@ -198,7 +199,7 @@ void Trainer::loop() {
     options.record = [this](std::string_view line) { folder_->log(line); };
     report::ProgressState start;
     start.done = step_;
-    start.items = step_ * recipe_.run.batch;
+    start.items = training_->samples;
     progress_ = std::make_unique<report::Progress>(recipe_.run.steps, options, start);
   }
   peak_tflops_ = recipe_.log.peak_tflops;
@@ -231,7 +232,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   if (!writes()) return;
   report::StepRecord record;
   record.step = step_;
-  record.samples = step_ * recipe_.run.batch;
+  record.samples = training_->samples;
   record.loss = result.loss;
   record.grad_norm = result.grad_norm;
   record.lr = result.lr;

@@ -64,7 +64,6 @@ class Trainer {
   std::unique_ptr<report::MetricsLog> metrics_;
   std::unique_ptr<report::TensorBoardLog> board_;
   std::unique_ptr<report::Progress> progress_;
-  std::vector<std::string> early_lines_;  // said before the folder was open
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<Loader> loader_, validation_loader_;
   std::shared_ptr<Optimizer> optimizer_;

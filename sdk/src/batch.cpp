@@ -26,7 +26,9 @@ Batch Batch::slice(int64_t begin, int64_t end) const {
 
 Batch Batch::to(torch::Device device) const {
   Batch moved = *this;
-  for (auto& [name, tensor] : moved.tensors) tensor = tensor.to(device);
+  for (auto& [name, tensor] : moved.tensors)  // out of pinned memory a copy to a GPU makes nobody wait
+    tensor =
+        device.is_cuda() && tensor.is_cpu() ? tensor.pin_memory().to(device, /*non_blocking=*/true) : tensor.to(device);
   return moved;
 }
 

@@ -1,10 +1,41 @@
 #include <ditto/context.h>
 
+#include <algorithm>
+
 #include <torch/torch.h>
+
+#include <ditto/error.h>
 
 namespace ditto {
 
 using torch::Tensor;
+
+namespace {
+
+// The tokens of a pack that are here, sample by sample, each over the keys of its own row.
+Tensor cross_of_pack(const AttentionOp& op, const Tensor& q, const Tensor& k, const Tensor& v,
+                     const AttentionShape& shape, const Stream& stream) {
+  const auto& packing = *stream.packing;
+  if (k.size(0) != static_cast<int64_t>(packing.lengths.size()))
+    throw Error(
+        ErrorKind::shape, "cross-attention of a pack",
+        "has keys of " + std::to_string(k.size(0)) + " rows for " + std::to_string(packing.lengths.size()) + " samples",
+        "give the text one row for each sample of the pack");
+  const int64_t first = q.size(1) == packing.sample_T.size(0) ? 0 : stream.first_token, last = first + q.size(1);
+  Tensors parts;
+  int64_t start = 0;
+  for (size_t i = 0; i < packing.lengths.size(); start += packing.lengths[i++]) {
+    const int64_t begin = std::max(start, first), end = std::min(start + packing.lengths[i], last);
+    if (begin >= end) continue;
+    const auto row = [i](const Tensor& x) { return x.defined() ? x.narrow(0, static_cast<int64_t>(i), 1) : x; };
+    auto own = shape;
+    own.key_mask_BS = row(shape.key_mask_BS);
+    parts.push_back(op.run(q.narrow(1, begin - first, end - begin), row(k), row(v), own));
+  }
+  return torch::cat(parts, 1);
+}
+
+}  // namespace
 
 Context::Context(std::shared_ptr<const OpTable> table, Random random_)
     : ops(*table), random(random_), attention_op(plain_attention(*table)), table_(std::move(table)) {}
@@ -13,6 +44,7 @@ Context::~Context() = default;
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {
   AttentionShape shape{pattern, stream.grid, pattern == Pattern::cross ? nullptr : stream.packing, {}};
   if (pattern == Pattern::cross) shape.key_mask_BS = stream.condition.text_mask_BS;
+  if (pattern == Pattern::cross && stream.packing) return cross_of_pack(attention_op, q, k, v, shape, stream);
   return attention_op.run(q, k, v, shape);
 }
 

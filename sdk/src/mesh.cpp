@@ -38,10 +38,16 @@ const char* name(Traffic::Pass pass) {
   return "?";
 }
 
-void Traffic::add(const std::string& axes, const std::string& op, int64_t bytes) {
-  auto& count = counts_[{axes, op, pass_}];
+Traffic::Key Traffic::add(const std::string& axes, const std::string& op, int64_t bytes) {
+  Key key{axes, op, pass_};
+  auto& count = counts_[key];
   ++count.calls;
   count.bytes += bytes;
+  return key;
+}
+
+void Traffic::add_wait(const Key& key, std::chrono::nanoseconds time) {
+  if (const auto it = counts_.find(key); it != counts_.end()) it->second.waited += time;
 }
 
 namespace {
@@ -109,10 +115,6 @@ Group::Group(int rank, int size, std::string label, c10::intrusive_ptr<c10d::Pro
       transport_(std::move(transport)),
       traffic_(std::move(traffic)) {}
 
-void Group::count(const char* op, int64_t bytes) const {
-  if (traffic_) traffic_->add(label_, op, bytes);
-}
-
 PeerCalls& peer_calls() {
   static PeerCalls calls;
   return calls;
@@ -138,16 +140,20 @@ class PeerCall {
 
 }  // namespace
 
-// Waits for `work`, and where a test wants transfers to be late, until they are.
-std::function<void()> Group::waiter(const std::string& doing, c10::intrusive_ptr<c10d::Work> work) const {
+// Counts a call on x. What is returned waits for `work`, and where a test wants transfers to be late, until they are.
+std::function<void()> Group::count(const char* op, const Tensor& x, int64_t bytes,
+                                   c10::intrusive_ptr<c10d::Work> work) const {
+  using Clock = std::chrono::steady_clock;
+  const auto key = traffic_ ? traffic_->add(label_, op, bytes) : Traffic::Key{};
   const auto late = traffic_ ? traffic_->delay : std::chrono::microseconds(0);
-  const auto due = std::chrono::steady_clock::now() + late;
-  return [self = *this, doing, work, late, due] {
+  return [self = *this, doing = std::string(op) + " of " + text(x), work, key, late, due = Clock::now() + late] {
     const PeerCall call(self.traffic_ != nullptr);
+    const auto began = Clock::now();
     guarded(self, doing, [&] { return work->wait(); });
     // The transport's thread lets go of the tensors a moment later. Let this one free them: it counts memory.
     for (int i = 0; i < 1000 && work.use_count() > 1; ++i) std::this_thread::yield();
     if (late.count() > 0) std::this_thread::sleep_until(due);
+    if (self.traffic_) self.traffic_->add_wait(key, Clock::now() - began);
   };
 }
 Group::~Group() = default;
@@ -155,38 +161,35 @@ Group::Group(const Group&) = default;
 Group& Group::operator=(const Group&) = default;
 
 Tensor Group::all_reduce(Tensor x) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   return guarded(*this, "all_reduce of " + text(x), [&] {
     TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous");
     std::vector<Tensor> list{x.detach()};
-    count("all_reduce", 2 * bytes_of(x) * (size_ - 1) / size_);
-    waiter("all_reduce of " + text(x), transport_->allreduce(list))();
+    count("all_reduce", x, 2 * bytes_of(x) * (size_ - 1) / size_, transport_->allreduce(list))();
     return x;
   });
 }
 
 Tensor Group::all_gather(const Tensor& x, int64_t dim) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   return guarded(*this, "all_gather of " + text(x), [&] {
     auto in = x.detach().contiguous();
     auto shape = in.sizes().vec();
     shape.insert(shape.begin(), size_);
     const auto out = torch::empty(shape, in.options());
     auto flat_in = in.view(-1), flat_out = out.view(-1);
-    count("all_gather", bytes_of(in) * (size_ - 1));
-    waiter("all_gather of " + text(x), transport_->_allgather_base(flat_out, flat_in))();
+    count("all_gather", x, bytes_of(in) * (size_ - 1), transport_->_allgather_base(flat_out, flat_in))();
     return side_by_side(out, positive(dim, x));
   });
 }
 
 std::function<Tensor()> Group::begin_all_gather(const Tensor& x) const {
-  if (size_ == 1) return [x] { return x; };
+  if (!transport_) return [x] { return x; };
   const std::string doing = "all_gather of " + text(x);
   return guarded(*this, doing, [&]() -> std::function<Tensor()> {
     auto in = x.detach();
     auto out = torch::empty({size_ * in.numel()}, in.options());
-    count("all_gather", bytes_of(in) * (size_ - 1));
-    auto wait = waiter(doing, transport_->_allgather_base(out, in));
+    auto wait = count("all_gather", x, bytes_of(in) * (size_ - 1), transport_->_allgather_base(out, in));
     return [wait, in, out] {
       wait();
       return out;
@@ -195,7 +198,7 @@ std::function<Tensor()> Group::begin_all_gather(const Tensor& x) const {
 }
 
 Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   dim = positive(dim, x);
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   return guarded(*this, "all_gather of " + text(x), [&] {
@@ -206,8 +209,7 @@ Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t
     shape.insert(shape.begin(), size_);
     const auto out = torch::empty(shape, in.options());
     auto flat_in = in.view(-1), flat_out = out.view(-1);
-    count("all_gather", bytes_of(x) * (size_ - 1));
-    waiter("all_gather of " + text(x), transport_->_allgather_base(flat_out, flat_in))();
+    count("all_gather", x, bytes_of(x) * (size_ - 1), transport_->_allgather_base(flat_out, flat_in))();
     std::vector<Tensor> pieces;
     for (int i = 0; i < size_; ++i) pieces.push_back(out[i].narrow(dim, 0, lengths[static_cast<size_t>(i)]));
     return torch::cat(pieces, dim);
@@ -215,7 +217,7 @@ Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t
 }
 
 Tensor Group::reduce_scatter(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   dim = positive(dim, x);
   const int64_t own = lengths[static_cast<size_t>(rank_)];
   auto shape = x.sizes().vec();
@@ -237,7 +239,7 @@ Tensor Group::reduce_scatter(const Tensor& x, int64_t dim, const std::vector<int
 
 Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, const std::vector<int64_t>& scatter_lengths,
                          int64_t gather_dim, const std::vector<int64_t>& gather_lengths) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   scatter_dim = positive(scatter_dim, x);
   gather_dim = positive(gather_dim, x);
   return guarded(*this, "all_to_all of " + text(x), [&] {
@@ -263,21 +265,20 @@ Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, const std::vector
 }
 
 Tensor Group::reduce_scatter(const Tensor& x, int64_t dim) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   dim = positive(dim, x);
   check_divides(*this, "reduce_scatter", x, dim);
   return guarded(*this, "reduce_scatter of " + text(x), [&] {
     const auto in = parts(*this, x.detach(), dim);
     const auto out = torch::empty_like(in[0], torch::MemoryFormat::Contiguous);
     auto flat_in = in.view(-1), flat_out = out.view(-1);
-    count("reduce_scatter", bytes_of(out) * (size_ - 1));
-    waiter("reduce_scatter of " + text(x), transport_->_reduce_scatter_base(flat_out, flat_in))();
+    count("reduce_scatter", x, bytes_of(out) * (size_ - 1), transport_->_reduce_scatter_base(flat_out, flat_in))();
     return out;
   });
 }
 
 Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, int64_t gather_dim) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   scatter_dim = positive(scatter_dim, x);
   check_divides(*this, "all_to_all", x, scatter_dim);
   return guarded(*this, "all_to_all of " + text(x), [&] {
@@ -285,22 +286,22 @@ Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, int64_t gather_di
     const auto out = torch::empty_like(in);
     std::vector<int64_t> even;
     auto rows_in = in.view({size_, -1}), rows_out = out.view({size_, -1});
-    count("all_to_all", bytes_of(in[0]) * (size_ - 1));
-    waiter("all_to_all of " + text(x), transport_->alltoall_base(rows_out, rows_in, even, even))();
+    count("all_to_all", x, bytes_of(in[0]) * (size_ - 1), transport_->alltoall_base(rows_out, rows_in, even, even))();
     return side_by_side(out, positive(gather_dim, x));
   });
 }
 
 std::function<Tensor()> Group::begin_exchange(const Tensor& x, const std::vector<int64_t>& send,
                                               const std::vector<int64_t>& receive, const char* op) const {
-  if (size_ == 1) return [x] { return x; };
+  if (!transport_) return [x] { return x; };
   const std::string doing = std::string(op) + " of " + text(x);
   return guarded(*this, doing, [&]() -> std::function<Tensor()> {
     auto in = x.detach();
     auto out = torch::empty({total(receive)}, in.options());
     auto in_counts = send, out_counts = receive;
-    count(op, (total(send) - send[static_cast<size_t>(rank_)]) * static_cast<int64_t>(in.element_size()));
-    auto wait = waiter(doing, transport_->alltoall_base(out, in, out_counts, in_counts));
+    const int64_t leaving = total(send) - send[static_cast<size_t>(rank_)];
+    auto wait = count(op, x, leaving * static_cast<int64_t>(in.element_size()),
+                      transport_->alltoall_base(out, in, out_counts, in_counts));
     return [wait, in, out] {
       wait();
       return out;
@@ -318,20 +319,19 @@ Tensor Group::exchange(const Tensor& x, const std::vector<int64_t>& send, const 
 }
 
 Tensor Group::broadcast(Tensor x, int root) const {
-  if (size_ == 1) return x;
+  if (!transport_) return x;
   return guarded(*this, "broadcast of " + text(x), [&] {
     TORCH_CHECK(x.is_contiguous(), "the tensor is not contiguous");
     c10d::BroadcastOptions options;
     options.rootRank = root;
     std::vector<Tensor> list{x.detach()};
-    count("broadcast", rank_ == root ? bytes_of(x) * (size_ - 1) : 0);
-    waiter("broadcast of " + text(x), transport_->broadcast(list, options))();
+    count("broadcast", x, rank_ == root ? bytes_of(x) * (size_ - 1) : 0, transport_->broadcast(list, options))();
     return x;
   });
 }
 
 std::vector<std::string> Group::all_gather_text(const std::string& mine) const {
-  if (size_ == 1) return {mine};
+  if (!transport_) return {mine};
   const auto lengths = all_gather(torch::tensor({static_cast<int64_t>(mine.size())}, torch::kLong), 0);
   const int64_t longest = lengths.max().item<int64_t>();
   auto padded = torch::zeros({longest + 1}, torch::kByte);  // + 1: a tensor without numbers has no address
@@ -344,7 +344,7 @@ std::vector<std::string> Group::all_gather_text(const std::string& mine) const {
 }
 
 void Group::barrier() const {
-  if (size_ > 1) guarded(*this, "barrier", [&] { return transport_->barrier()->wait(); });
+  if (transport_) guarded(*this, "barrier", [&] { return transport_->barrier()->wait(); });
 }
 
 Mesh::~Mesh() = default;

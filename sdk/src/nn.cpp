@@ -290,7 +290,8 @@ Tensor rotary_angles(const Grid& grid, int64_t head_width, double base) {
   std::vector<Tensor> angles;
   for (size_t axis = 0; axis < 3; ++axis) {
     if (share[axis] == 0) continue;
-    const auto frequency = torch::pow(base, -torch::arange(share[axis], torch::kDouble) / static_cast<double>(share[axis]));
+    const auto frequency =
+        torch::pow(base, -torch::arange(share[axis], torch::kDouble) / static_cast<double>(share[axis]));
     auto angle = torch::arange(counts[axis], torch::kDouble).unsqueeze(1) * frequency;  // places, share
     std::vector<int64_t> shape{1, 1, 1, share[axis]};
     shape[axis] = counts[axis];
@@ -309,11 +310,12 @@ Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& angles_TK) {
 }
 
 Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
-  const auto i = torch::arange(half, torch::TensorOptions(torch::kFloat).device(t_B.device()));
-  // Single precision as in the published code, whose rounding of large angles is part of the function learned.
+  const auto i = torch::arange(half, torch::kFloat);
+  // Single precision as in the published code, whose rounding of large angles is part of the function learned; on the
+  // CPU, since a GPU's exponentials and sines round in another way.
   const auto frequency = torch::exp(i * static_cast<float>(-std::log(10000.0)) / static_cast<float>(divisor));
-  const auto angle = t_B.to(torch::kFloat).unsqueeze(1) * frequency;
-  return torch::cat({angle.cos(), angle.sin()}, -1);
+  const auto angle = t_B.to(torch::kCPU, torch::kFloat).unsqueeze(1) * frequency;
+  return torch::cat({angle.cos(), angle.sin()}, -1).to(t_B.device());
 }
 
 Tensor sincos_positions(const Grid& grid, int64_t width) {

@@ -14,8 +14,7 @@ namespace {
 std::vector<int64_t> equal_lengths(int64_t numel, int members) {
   const int64_t piece = (numel + members - 1) / members;
   std::vector<int64_t> lengths;
-  for (int i = 0; i < members; ++i)
-    lengths.push_back(std::min((i + 1) * piece, numel) - std::min(i * piece, numel));
+  for (int i = 0; i < members; ++i) lengths.push_back(std::min((i + 1) * piece, numel) - std::min(i * piece, numel));
   return lengths;
 }
 
@@ -49,7 +48,6 @@ void OrderedSum::receive() {
 Tensor OrderedSum::gather() {
   torch::NoGradGuard no_grad;
   const Tensor sum = take();
-  if (group_->size() == 1) return sum;
   std::vector<int64_t> lengths;
   for (int member = 0; member < group_->size(); ++member) lengths.push_back(length_of(member));
   return group_->all_gather(sum, 0, lengths);

@@ -55,15 +55,17 @@ void PeerChannel::send(const Tensor& tensor, int to, int tag, const char* op) {
   sending_.push_back({std::move(work), list[0], doing});
 }
 
-void PeerChannel::receive(Tensor& into, int from, int tag) {
+void PeerChannel::receive(Tensor& into, int from, int tag, const char* op) {
   if (into.numel() == 0) return;
   torch::NoGradGuard no_grad;
-  const auto due = std::chrono::steady_clock::now() + traffic_.delay;
+  const auto key = traffic_.add(group_.label(), op, 0);
+  const auto began = std::chrono::steady_clock::now();
   const auto doing = text("the receive from", into, from);
   std::vector<Tensor> list{into.is_cpu() ? into : torch::empty_like(into, torch::kCPU)};
   const auto work = guarded(group_, doing, [&] { return group_.transport()->recv(list, from, tag); });
   wait(group_, doing, *work);
-  if (traffic_.delay.count() > 0) std::this_thread::sleep_until(due);
+  if (traffic_.delay.count() > 0) std::this_thread::sleep_until(began + traffic_.delay);
+  traffic_.add_wait(key, std::chrono::steady_clock::now() - began);
   if (!into.is_cpu()) into.copy_(list[0]);
 }
 
@@ -74,9 +76,9 @@ void PeerChannel::send_numbers(const std::vector<int64_t>& numbers, int to, int 
 
 std::vector<int64_t> PeerChannel::receive_numbers(int from, int tag) {
   auto length = torch::empty({1}, torch::kLong);
-  receive(length, from, tag);
+  receive(length, from, tag, "receive_header");
   auto numbers = torch::empty({length.item<int64_t>()}, torch::kLong);
-  receive(numbers, from, tag);
+  receive(numbers, from, tag, "receive_header");
   return {numbers.data_ptr<int64_t>(), numbers.data_ptr<int64_t>() + numbers.numel()};
 }
 

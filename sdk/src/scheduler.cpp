@@ -41,7 +41,7 @@ Scheduler::Gaussian Scheduler::step_back(const torch::Tensor&, const torch::Tens
 torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape.at(0) = per_sample_B.size(0);
-  return per_sample_B.to(x.options()).view(shape);
+  return per_sample_B.to(x.options(), /*non_blocking=*/true).view(shape);
 }
 
 }  // namespace ditto

@@ -152,32 +152,32 @@ struct ExchangeRows : Function<ExchangeRows> {
 
 }  // namespace
 
-Tensor all_reduce(const Tensor& x, const Group& group) { return group.size() == 1 ? x : AllReduce::apply(x, &group); }
+Tensor all_reduce(const Tensor& x, const Group& group) { return group.transport() ? AllReduce::apply(x, &group) : x; }
 Tensor all_gather(const Tensor& x, const Group& group, int64_t dim) {
-  return group.size() == 1 ? x : AllGather::apply(x, &group, positive(dim, x));
+  return group.transport() ? AllGather::apply(x, &group, positive(dim, x)) : x;
 }
 Tensor reduce_scatter(const Tensor& x, const Group& group, int64_t dim) {
-  return group.size() == 1 ? x : ReduceScatter::apply(x, &group, positive(dim, x));
+  return group.transport() ? ReduceScatter::apply(x, &group, positive(dim, x)) : x;
 }
 Tensor all_to_all(const Tensor& x, const Group& group, int64_t scatter_dim, int64_t gather_dim) {
-  return group.size() == 1 ? x : AllToAll::apply(x, &group, positive(scatter_dim, x), positive(gather_dim, x));
+  return group.transport() ? AllToAll::apply(x, &group, positive(scatter_dim, x), positive(gather_dim, x)) : x;
 }
 
 Tensor all_gather(const Tensor& x, const Group& group, int64_t dim, const std::vector<int64_t>& lengths) {
-  return group.size() == 1 ? x : UnevenGather::apply(x, &group, positive(dim, x), lengths);
+  return group.transport() ? UnevenGather::apply(x, &group, positive(dim, x), lengths) : x;
 }
 Tensor reduce_scatter(const Tensor& x, const Group& group, int64_t dim, const std::vector<int64_t>& lengths) {
-  return group.size() == 1 ? x : UnevenScatter::apply(x, &group, positive(dim, x), lengths);
+  return group.transport() ? UnevenScatter::apply(x, &group, positive(dim, x), lengths) : x;
 }
 Tensor all_to_all(const Tensor& x, const Group& group, int64_t scatter_dim, const std::vector<int64_t>& scatter_lengths,
                   int64_t gather_dim, const std::vector<int64_t>& gather_lengths) {
-  if (group.size() == 1) return x;
+  if (!group.transport()) return x;
   return UnevenAllToAll::apply(x, &group, positive(scatter_dim, x), scatter_lengths, positive(gather_dim, x),
                                gather_lengths);
 }
 Tensor exchange(const Tensor& x, const Group& group, const std::vector<int64_t>& send,
                 const std::vector<int64_t>& receive) {
-  return group.size() == 1 ? x : ExchangeRows::apply(x, &group, send, receive);
+  return group.transport() ? ExchangeRows::apply(x, &group, send, receive) : x;
 }
 
 }  // namespace transposed

@@ -1,9 +1,12 @@
-# Every layout against one rank; what one has saved, loaded by others; communication against closed forms.
+# Every layout against one rank, and some drawn at random; what one has saved, loaded by others; communication against
+# closed forms.
 # Writes docs/parallelism_matrix.md.
 set -eu
 matrix=$DITTO_BUILD_DIR/tests/ditto_matrix
 failed=0
 $matrix --table counts || failed=1
 $matrix --table checkpoints || failed=1
+$matrix --table random || failed=1
+$matrix --table device || failed=1
 $matrix --table all --write "$DITTO_SOURCE_DIR/docs/parallelism_matrix.md" || failed=1
 exit $failed

@@ -99,6 +99,26 @@ def test_a_torn_last_line_and_later_steps_are_dropped_by_a_resume():
     t.equal([line["loss"] for line in t.metrics("torn")], [line["loss"] for line in t.lines_of_text(before)[:4]], "losses")
 
 
+def test_a_changed_batch_goes_on_with_the_sample_after_the_last():
+    """With weights that stay, the loss of a step is the mean of its samples', whichever batch they come in."""
+    path = t.write_recipe("batches.toml", t.recipe(run=dict(batch=4, micro_batch=4), lr_schedule=dict(lr=0.0)))
+    t.train(path, "fours", run__steps=29)
+    losses = [float(line["loss"]) for line in t.metrics("fours")]
+    t.equal(len(set(losses)), 29, "different losses")
+    steps = samples = 0
+    for batch, more, ranks in ((16, 2, 0), (12, 3, 0), (4, 2, 2), (20, 2, 2)):
+        t.train(path, "batches", "--allow-change", "run.batch", *(["--local-ranks", ranks] if ranks else []), run__batch=batch,
+                run__steps=steps + more)
+        for line in t.metrics("batches")[steps:]:
+            mean = sum(losses[samples // 4:(samples + batch) // 4]) / (batch // 4)
+            samples += batch
+            t.equal(line["samples"], samples, f"samples after step {line['step']}")
+            t.check(abs(float(line["loss"]) - mean) < 1e-12 * mean,
+                    f"step {line['step']} has the loss {line['loss']}, its samples have {mean}")
+        steps += more
+    t.equal(samples, 4 * 29, "samples")
+
+
 def test_a_resume_says_what_it_resumes_from_and_what_differs():
     path = t.write_recipe("said.toml", t.recipe(run=dict(steps=4), checkpoint=dict(every=2)))
     t.train(path, "said")

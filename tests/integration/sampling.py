@@ -48,6 +48,23 @@ def test_the_pictures_are_the_same_on_one_rank_and_on_several():
     t.check((t.work / "one/grid.png").exists(), "no grid.png")
 
 
+def test_the_pictures_are_the_same_where_the_weights_lie_elsewhere():
+    sample("whole", "0-7", *save("whole"))
+    for name, ranks, sets in (("zero1", 2, {"parallel.shard": 2, "parallel.shard_plugin": "zero1"}),
+                              ("fsdp", 2, {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}),
+                              ("offload", 1, {"parallel.offload": "optimizer"})):
+        sample(name, "0-7", "--local-ranks", ranks, *t.sets(sets), *save(name))
+        t.equal(latents(name) == latents("whole"), True, f"all bits of the samples under {name}")
+
+
+def test_what_cannot_be_sampled_is_refused_before_it_is_trained():
+    for model, data, part in (("dit_text", dict(text_tokens=4), 'takes "text"'), ("st_dit", dict(frames=4), "makes videos")):
+        path = t.write_recipe(f"{model}.toml", t.recipe(
+            run=dict(name=model), data=t.synthetic(**data), model=dict(plugin=model, depth=2, width=32, heads=4),
+            validate=dict(grid_every=4)))
+        t.refused(2, [model, part, "validate.grid_every = 0"], "train", path)
+
+
 def test_the_pictures_are_the_same_in_any_order_of_seeds():
     # The i-th seed takes class i modulo the count: one class, so that a seed keeps its own.
     sample("forward", "0-10", classes="3")

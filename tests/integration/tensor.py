@@ -115,10 +115,15 @@ def test_every_gradient_of_a_pass_is_that_of_one_rank():
         "x": ("F64", [count, 1, 8, 8], x), "t": ("F64", [count], [170.0 * i + 3 for i in range(count)]),
         "label": ("I64", [count], [0, 3, 10, 9, 3, 1]), "grad_output": ("F64", [count, 1, 8, 8], grad)})
     outs = []
-    for ranks in (1, 2, 4):
-        outs.append(t.work / f"out-{ranks}.safetensors")
-        t.run("forward", weights, "--in", t.work / "in.safetensors", "--out", outs[-1], "--grad",
-              *(["--local-ranks", ranks, "--set", f"parallel.tensor={ranks}"] if ranks > 1 else []))
+    offload = {"parallel.offload": "optimizer"}
+    for name, ranks, sets in (("1", 1, {}), ("2", 2, {"parallel.tensor": 2}), ("4", 4, {"parallel.tensor": 4}),
+                              ("offloaded", 2, offload | {"parallel.tensor": 2})):
+        outs.append(t.work / f"out-{name}.safetensors")
+        t.run("forward", weights, "--in", t.work / "in.safetensors", "--out", outs[-1], "--grad", "--local-ranks", ranks,
+              *t.sets(sets))
+    t.refused(2, ["forward --grad", "no rank that runs the whole model", "parallel.pipeline = 1"], "forward", weights,
+              "--in", t.work / "in.safetensors", "--out", t.work / "never", "--grad", "--local-ranks", 2,
+              *t.sets({"parallel.pipeline": 2}))
     one = t.read_tensors(outs[0])
     names = sorted(name[5:] for name in one if name.startswith("grad."))
     t.equal(names, sorted(name for section, name in t.tensors_of(weights) if section == "model"), "gradients")

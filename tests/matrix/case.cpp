@@ -114,14 +114,19 @@ Recipe recipe_of(const Case& one) {
                 "");
   const auto text = fmt::format(
       "[run]\nname = \"matrix\"\nseed = 3\nsteps = {}\nbatch = {}\nmicro_batch = {}\nclip_norm = 0.5\nprecision = "
-      "\"{}\"\n[lr_schedule]\nlr = 1e-3\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
+      "\"{}\"\ndevice = \"{}\"\n[lr_schedule]\nlr = 1e-3\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
-      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.model, tiny(one.model).options,
-      one.optimizer);
+      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
+      tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
   for (auto& set : options_of(one.layout)) sets.push_back(std::move(set));
-  return Recipe::parse(text, "matrix \"" + one.layout + "\"", sets);
+  auto recipe = Recipe::parse(text, "matrix \"" + one.layout + "\"", sets);
+  for (const Axis axis : kAxes)
+    if (const auto it = recipe.parallel.given.find(name(axis));
+        it != recipe.parallel.given.end() && to_text(it->second.value) == "1")
+      recipe.parallel.alone.insert(name(axis));
+  return recipe;
 }
 
 int world_size(const Case& one) {
@@ -140,6 +145,7 @@ Case one_rank(Case one) {
   for (auto& set : options_of(one.layout))
     if (!set.starts_with("parallel.")) one.sets.push_back(std::move(set));
   one.layout.clear();
+  one.device = "cpu";
   one.fault.clear();
   one.save_to.clear();
   one.load_from.clear();
@@ -155,6 +161,8 @@ std::string title(const Case& one) {
   if (one.optimizer != "adamw") text += ", " + one.optimizer;
   if (one.real_init) text += ", real initialisation";
   if (one.packed) text += ", packed";
+  if (one.device != "cpu") text += ", " + one.device;
+  if (one.micro_batches > 0) text += fmt::format(", {} micro-batches", one.micro_batches);
   if (one.bits) text += ", bits";
   if (!one.save_to.empty()) text += ", saved";
   if (!one.load_from.empty()) text += ", from " + one.load_from;

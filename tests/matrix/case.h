@@ -11,7 +11,7 @@
 namespace ditto::matrix {
 
 struct Case {
-  std::string model = "dit", precision = "fp64", layout, optimizer = "adamw";
+  std::string model = "dit", precision = "fp64", device = "cpu", layout, optimizer = "adamw";
   int64_t steps = 10, micro_batches = 0, batch = 8;
   bool real_init = false;          // as training starts; otherwise no tensor is zero
   bool ulp = false;                // a control: one weight is larger by one unit in the last place
@@ -28,12 +28,14 @@ struct Case {
 // The layout's words, "tensor=2 sequence=true shard_plugin=fsdp", as options of the recipe. A word with a dot is an
 // option of another section.
 std::vector<std::string> options_of(const std::string& layout);
+// An axis that is said to have one rank has its strategy all the same, "shard=1 shard_plugin=fsdp", so that a single
+// device can run it.
 Recipe recipe_of(const Case& one);
 // All degrees together, `replicate` included. Throws Error(config) as Recipe does.
 int world_size(const Case& one);
 // How many micro-batches a step has: as given, or enough for every data rank, and at least 4.
 int64_t micro_batches(const Case& one);
-// The same training on one rank.
+// The same training on one rank, on the CPU.
 Case one_rank(Case one);
 // For people: model, precision, layout and what else it does.
 std::string title(const Case& one);

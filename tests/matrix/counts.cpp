@@ -145,10 +145,13 @@ class Forms {
     const int64_t tokens = kTokens / c / (sequence ? t : 1);
     for (const int64_t numbers : {b * tokens * kWidth, b * kWidth}) {
       if (!is_last) add(group, "send", Pass::forward, rounds, numbers * e);
+      if (!is_last) add(group, "receive", Pass::backward, rounds, 0);
+      if (!is_first) add(group, "receive", Pass::forward, rounds, 0);
       if (!is_first) add(group, "send", Pass::backward, rounds, numbers * e);
     }
     // What the tensors are, in whole numbers: how many, and they.
     if (!is_last) add(group, "send_header", Pass::forward, 2 * rounds, 0);
+    if (!is_first) add(group, "receive_header", Pass::forward, 2 * rounds, 0);
   }
 
   void shard() {

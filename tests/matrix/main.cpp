@@ -16,6 +16,7 @@
 
 #include "core/dist/local_ranks.h"
 #include "tests/matrix/faults.h"
+#include "tests/matrix/random_table.h"
 #include "tests/matrix/table.h"
 #include "tests/matrix/worker.h"
 
@@ -27,6 +28,8 @@ namespace fs = std::filesystem;
 struct Arguments {
   Case base;
   std::string init = "nonzero", table, page;
+  uint64_t seed = 1;
+  int64_t cases = 60;
   std::vector<std::string> only;
   std::vector<std::string> layouts;
   Plan plan;
@@ -51,6 +54,8 @@ class Folder {
 void read(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.base.model, "dit, dit_text, st_dit or dit_moe")->capture_default_str();
   app.add_option("--precision", a.base.precision, "fp64, fp32, bf16 or fp16")->capture_default_str();
+  app.add_option("--device", a.base.device, "cpu or cuda, which is measured against one rank on the CPU")
+      ->check(CLI::IsMember({"cpu", "cuda"}));
   app.add_option("--layout", a.layouts, "options of [parallel]: \"tensor=2 sequence=true\"")->allow_extra_args(false);
   app.add_option("--steps", a.base.steps, "")->capture_default_str();
   app.add_option("--micro-batches", a.base.micro_batches, "a step's; 0: 4, or as many as data ranks");
@@ -59,7 +64,11 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--set", a.base.sets, "a further option of the recipe, model.depth=2")->allow_extra_args(false);
   app.add_option("--init", a.init, "nonzero: no tensor is zero; real: as training starts")
       ->check(CLI::IsMember({"nonzero", "real"}));
-  app.add_option("--table", a.table, "the cases of a table instead")->check(CLI::IsMember(table_names()));
+  auto names = table_names();
+  names.push_back("random");
+  app.add_option("--table", a.table, "the cases of a table instead")->check(CLI::IsMember(names));
+  app.add_option("--seed", a.seed, "--table random: of the draws")->capture_default_str();
+  app.add_option("--cases", a.cases, "--table random: how many")->capture_default_str();
   app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
   app.add_option("--write", a.page, "a file for the results, in Markdown");
   app.add_flag("--bits", a.base.bits, "ask for identical bits");
@@ -74,7 +83,11 @@ void read(CLI::App& app, Arguments& a) {
 }
 
 void plan_cases(Arguments& a) {
-  if (!a.table.empty()) a.plan.cases = table(a.table);
+  if (a.table == "random")
+    a.plan.cases = random_cases(a.seed, a.cases);
+  else if (!a.table.empty())
+    a.plan.cases = table(a.table);
+  for (auto& one : a.plan.cases) one.device = a.base.device;
   std::erase_if(a.plan.cases, [&](const Case& one) {
     const auto line = title(one);
     return std::any_of(a.only.begin(), a.only.end(), [&](const auto& part) { return line.find(part) == line.npos; });

@@ -21,7 +21,7 @@ class Packed final : public Model {
       const int64_t length = stream.x_BTD.size(1) - 9 * (batch.ids[static_cast<size_t>(i)] % 4);
       packing->lengths.push_back(length);
       rows.push_back(stream.x_BTD[i].narrow(0, 0, length));
-      samples.push_back(torch::full({length}, i, torch::kLong));
+      samples.push_back(torch::full({length}, i, stream.x_BTD.options().dtype(torch::kLong).requires_grad(false)));
     }
     packing->sample_T = torch::cat(samples);
     stream.x_BTD = torch::cat(rows).unsqueeze(0);

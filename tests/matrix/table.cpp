@@ -154,6 +154,49 @@ Layouts layouts_for(const std::string& model) {
 
 const char* const kModels[] = {"dit", "dit_text", "st_dit", "dit_moe"};
 
+const std::string kInterleaved = "pipeline=2 pipeline_plugin=pipeline virtual_stages=2";
+
+// Conditioning made by every rank of an interleaved pipeline, alone and beside each other axis.
+void add_replicated(Table& table) {
+  const std::string layout = kInterleaved + " pipeline_conditioning=replicated";
+  const std::map<std::string, Layouts> beside{
+      {"dit",
+       {"shard=2 shard_plugin=zero1", "shard=2 shard_plugin=zero2", "shard=2 shard_plugin=fsdp recompute=blocks",
+        "context=2 context_plugin=ring"}},
+      {"dit_text", {"model.adaln=single", "tensor=2 sequence=true"}},
+      {"st_dit", {"context=2 context_plugin=spatiotemporal"}},
+      {"dit_moe", {"expert=2 expert_plugin=expert"}}};
+  for (const auto& [model, others] : beside) {
+    table.pattern = Case();
+    table.pattern.model = model;
+    table.add({layout});
+    for (const auto& other : others) table.add({layout + " " + other});
+  }
+}
+
+// A last round in which some data ranks have no micro-batch, blocks that do not come out even, fewer micro-batches than
+// stages.
+void add_uneven(Table& table) {
+  const std::string experts = kInterleaved + " expert=2 expert_plugin=expert";
+  table.pattern = Case();
+  table.pattern.model = "dit_moe";
+  table.pattern.micro_batches = 3;
+  table.pattern.batch = 6;
+  table.add({experts, experts + " model.router=expert_choice recompute=blocks"});
+  table.pattern.micro_batches = 5;
+  table.pattern.batch = 10;
+  table.add({experts + " shard=2 shard_plugin=fsdp", experts + " shard=2 shard_plugin=zero1 recompute=attention"});
+  table.pattern = Case();
+  table.pattern.precision = "fp32";
+  table.pattern.bits = true;
+  table.pattern.steps = 20;
+  table.pattern.micro_batches = 3;
+  table.pattern.batch = 6;
+  table.add({kInterleaved + " model.depth=7 replicate=4", kInterleaved + " shard=2 shard_plugin=fsdp",
+             kInterleaved + " shard=2 shard_plugin=zero1 recompute=attention",
+             "pipeline=4 pipeline_plugin=pipeline virtual_stages=2 model.depth=9"});
+}
+
 void add_bits(Table& table, const std::string& model) {
   table.pattern = Case();
   table.pattern.model = model;
@@ -186,6 +229,9 @@ std::vector<Case> all() {
   table.pattern = Case();
   table.pattern.packed = true;
   table.add(kPacked);
+  table.add({kInterleaved, kInterleaved + " pipeline_conditioning=replicated context=2 context_plugin=ring"});
+  table.pattern.model = "dit_text";  // every sample of a pack sees its own text
+  table.add({"context=2 context_plugin=ring", "tensor=2 sequence=true"});
   table.pattern = Case();
   table.add(kVariants);
   table.pattern.model = "dit_text";
@@ -197,6 +243,8 @@ std::vector<Case> all() {
   table.pattern.model = "dit_moe";
   table.add({"model.router=expert_choice expert=2 expert_plugin=expert",
              "model.router=expert_choice context=2 context_plugin=ring"});
+  add_replicated(table);
+  add_uneven(table);
   for (const char* optimizer : {"sgd", "lion", "muon", "adamw8bit"}) {
     table.pattern = Case();
     table.pattern.optimizer = optimizer;
@@ -220,6 +268,9 @@ std::vector<Case> core() {
   table.add({"tensor=2 sequence=true"});
   table.pattern.model = "dit_moe";
   table.add({"expert=2 expert_plugin=expert"});
+  table.pattern.micro_batches = 3;
+  table.pattern.batch = 6;
+  table.add({kInterleaved + " expert=2 expert_plugin=expert"});
   table.pattern = Case();
   table.pattern.precision = "fp32";
   table.pattern.bits = true;
@@ -227,6 +278,59 @@ std::vector<Case> core() {
   table.pattern.micro_batches = 2;
   table.add({"replicate=2", "shard=2 shard_plugin=zero2", "shard=2 shard_plugin=fsdp recompute=blocks",
              "pipeline=2 pipeline_plugin=pipeline"});
+  return table.cases;
+}
+
+// What one device can run: no other ranks, or strategies whose groups have one member, whose calls go through the
+// transport all the same.
+const Layouts kAloneOnADevice{
+    "",
+    "recompute=blocks",
+    "recompute=attention",
+    "offload=optimizer",
+    "offload=optimizer offload_bytes=100000",
+    "shard=1 shard_plugin=zero1",
+    "shard=1 shard_plugin=zero2",
+    "shard=1 shard_plugin=fsdp",
+    "shard=1 shard_plugin=fsdp prefetch=false",
+    "shard=1 shard_plugin=fsdp recompute=blocks",
+    "shard=1 shard_plugin=fsdp offload=optimizer",
+    "tensor=1",
+    "tensor=1 sequence=true",
+    "context=1 context_plugin=ring",
+    "context=1 context_plugin=ulysses",
+    "pipeline=1 pipeline_plugin=pipeline",
+    "context=1 context_plugin=ring tensor=1 sequence=true shard=1 shard_plugin=fsdp",
+};
+
+std::vector<Case> one_device() {
+  Table table;
+  table.add(kAloneOnADevice);
+  table.pattern.micro_batches = 1;
+  table.add({"replicate=1", "replicate=1 run.deterministic=false", "replicate=1 recompute=blocks"});
+  table.pattern.micro_batches = 0;
+  const Layouts few{"", "shard=1 shard_plugin=fsdp recompute=blocks", "tensor=1 sequence=true offload=optimizer"};
+  for (const char* model : {"dit_text", "st_dit", "dit_moe"}) {
+    table.pattern.model = model;
+    table.add(few);
+  }
+  table.add({"expert=1 expert_plugin=expert", "expert=1 expert_plugin=expert model.router=expert_choice"});
+  table.pattern.model = "st_dit";
+  table.add({"context=1 context_plugin=ring", "context=1 context_plugin=spatiotemporal"});
+  table.pattern = Case();
+  table.pattern.packed = true;
+  table.add({"", "context=1 context_plugin=ring"});
+  for (const char* optimizer : {"sgd", "lion", "muon", "adamw8bit"}) {
+    table.pattern = Case();
+    table.pattern.optimizer = optimizer;
+    table.add({"", "shard=1 shard_plugin=fsdp", "offload=optimizer offload_bytes=100000"});
+  }
+  table.pattern = Case();
+  table.pattern.steps = 4;
+  for (const char* precision : {"fp32", "bf16", "fp16"}) {
+    table.pattern.precision = precision;
+    table.add({"", "recompute=blocks", "offload=optimizer", "shard=1 shard_plugin=fsdp", "tensor=1 sequence=true"});
+  }
   return table.cases;
 }
 
@@ -312,7 +416,8 @@ std::vector<Case> counts() {
 }
 
 const std::map<std::string, std::vector<Case> (*)()> kTables{
-    {"core", core}, {"all", all}, {"faults", faulty}, {"checkpoints", checkpoints}, {"counts", counts}};
+    {"core", core},    {"all", all}, {"device", one_device}, {"faults", faulty}, {"checkpoints", checkpoints},
+    {"counts", counts}};
 
 }  // namespace
 
@@ -342,8 +447,8 @@ from fp32 (the control); "bits": no bit may differ, over 20 steps in fp32.
 )";
 
 std::string kind_of(const Case& one) {
-  return one.model + ", " +
-         (one.bits ? "identical bits, fp32, " + std::to_string(one.micro_batches) + " micro-batches" : one.precision) +
+  return one.model + ", " + (one.bits ? "identical bits, fp32" : one.precision) +
+         (one.micro_batches > 0 ? ", " + std::to_string(one.micro_batches) + " micro-batches" : "") +
          (one.real_init ? ", as training starts" : "") + (one.optimizer == "adamw" ? "" : ", " + one.optimizer);
 }
 

@@ -10,6 +10,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/whole.h"
+#include "core/report/memory.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
 #include "tests/matrix/packed.h"
@@ -120,26 +121,37 @@ struct Checkpoint {
     checkpoint::Saver saver(folder(request.one.save_to), {}, request.mesh, gloo->own_world(request.one.save_to));
     auto now = state();
     now.step = request.one.resumed + request.one.steps;
+    now.samples = now.step * request.one.batch;
     saver.save(now);
     saver.wait();
   }
   void load(TrainingStep& training) const {
     auto now = state();
-    const auto found = checkpoint::resolve(folder(request.one.load_from));
+    const auto found = checkpoint::resolve(folder(request.one.load_from), request.mesh.world());
     checkpoint::load(*found.path, now);
     assembly.publish();
     training.updates = now.step;
+    training.samples = now.samples;
   }
 };
+
+int64_t out_channels(const Recipe& recipe, Registry& registry, int64_t channels) {
+  OptionReader option(recipe.scheduler.options);
+  const auto& factory = registry.factory<Scheduler>(recipe.scheduler.plugin, recipe.scheduler.where);
+  return factory.make(option, {})->out_channels(channels);
+}
 
 }  // namespace
 
 Record train(const TrainRequest& request) {
   const Case& one = request.one;
   Recipe recipe = recipe_of(one);
+  recipe.run.device = request.device;
+  report::MemoryMeter memory{torch::Device(request.device)};
   AssemblyParts parts;
   parts.objective = true;
   parts.saved = shapes_of(one);
+  parts.saved->model.out_channels = out_channels(recipe, request.registry, parts.saved->model.x[0]);
   Assembly assembly(recipe, request.registry, request.mesh, parts, {});
   auto& entries = assembly.layout.entries;
   if (one.packed) assembly.model = pack(assembly.model);
@@ -153,27 +165,30 @@ Record train(const TrainRequest& request) {
   const auto look = [&] {
     if (hooks.before_optimizer) hooks.before_optimizer();
     if (!record.gradients.empty()) return;
-    for (const auto& entry : entries) record.gradients[entry.name] = whole(entry, gradient_of(entry), request.mesh);
+    for (const auto& entry : entries)
+      record.gradients[entry.name] = whole(entry, gradient_of(entry), request.mesh).cpu();
   };
   Spy optimizer(make_optimizer(assembly, request.registry), look);
   Ema ema(assembly.layout, recipe.ema);
   TrainingStep training(assembly, loader, optimizer, ema);
   const int64_t samples = (one.resumed + one.steps) * one.batch;
-  watch_routers(assembly, record, request.one_rank, one.replay && request.one_rank, samples);
+  if (!one.packed) watch_routers(assembly, record, request.one_rank, one.replay && request.one_rank, samples);
   if (request.tamper) request.tamper(assembly, hooks);
   const Checkpoint checkpoint{assembly, optimizer, ema, request};
   if (!one.load_from.empty()) checkpoint.load(training);
+  memory.reset_peak();
   for (int64_t step = one.resumed; step < one.resumed + one.steps; ++step) {
     request.mesh.traffic().clear();
     const auto result = training.run(step, false);
     record.losses.push_back(result.loss);
     record.norms.push_back(result.grad_norm);
   }
+  record.peak_bytes = memory.peak();
   record.traffic = request.mesh.traffic().counts();
   if (!one.save_to.empty()) checkpoint.save();
   for (size_t i = 0; i < entries.size(); ++i) {
-    record.parameters[entries[i].name] = whole(entries[i], entries[i].tensor, request.mesh);
-    record.average[entries[i].name] = whole(entries[i], ema.tensors()[i], request.mesh);
+    record.parameters[entries[i].name] = whole(entries[i], entries[i].tensor, request.mesh).cpu();
+    if (recipe.ema.enabled) record.average[entries[i].name] = whole(entries[i], ema.tensors()[i], request.mesh).cpu();
   }
   return record;
 }

@@ -18,6 +18,7 @@ struct Record {
   std::map<std::string, torch::Tensor> gradients, parameters, average;
   // What routers chose, "picks.I" of block I: by sample of the run, [steps * batch, T, k]. Of a run on one rank.
   std::map<std::string, torch::Tensor> picks;
+  int64_t peak_bytes = 0;          // of a GPU's memory, while it trained
   int64_t flips = 0, choices = 0;  // on this rank, of the choices that were watched: other ones than on one rank
   std::map<Traffic::Key, Traffic::Count> traffic;  // of the last step, on this rank
   // Of this rank's layout, for closed forms: each unit's parameters before they are cut over the shard axis, and how
@@ -40,6 +41,7 @@ struct TrainRequest {
   Registry& registry;
   Tamper tamper;
   std::string folder;  // of checkpoints
+  std::string device;  // "cuda:0"
   // Of one rank: its routers' choices are taken (replay), or only compared.
   const Record* one_rank = nullptr;
 };

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "core/dist/gloo_mesh.h"
+#include "core/train/device.h"
 #include "core/train/launch.h"
 #include "tests/matrix/compare.h"
 #include "tests/matrix/counts.h"
@@ -48,21 +49,17 @@ void note(const std::string& folder, size_t index, const Outcome& outcome) {
   file << index << ' ' << outcome.ok << ' ' << text << '\n';
 }
 
-std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
-
 // Once a process, as its most demanding case wants it: half precision may need instructions avoided.
 void prepare(const Plan& plan) {
   const auto half = std::find_if(plan.cases.begin(), plan.cases.end(),
                                  [](const Case& one) { return one.precision == "bf16" || one.precision == "fp16"; });
-  prepare_process(recipe_of(half == plan.cases.end() ? plan.cases.front() : *half), rank_info());
+  prepare_process(recipe_of(one_rank(half == plan.cases.end() ? plan.cases.front() : *half)), rank_info());
 }
 
 class Rank {
  public:
   Rank(const Plan& plan, std::string folder)
-      : plan_(plan), folder_(std::move(folder)), base_(rank_info(), {}, kTimeout) {
-    prepare(plan);
-  }
+      : plan_(plan), folder_(std::move(folder)), transports_(open()), base_(rank_info(), {}, kTimeout, transports_) {}
 
   void run(size_t index) {
     const auto began = Clock::now();
@@ -83,13 +80,25 @@ class Rank {
   }
 
  private:
+  // All cases have one device.
+  Transports open() {
+    prepare(plan_);
+    Recipe recipe = recipe_of(plan_.cases.front());
+    auto transports = open_device(recipe, registry_, rank_info());
+    device_ = recipe.run.device;
+    return transports;
+  }
+
   Outcome compare_one(size_t index) {
     Case one = plan_.cases[index];
     one.micro_batches = micro_batches(one);
-    const GlooMesh mesh(base_, degrees(recipe_of(one)), "case" + std::to_string(index));
+    const auto recipe = recipe_of(one);
+    const bool alone = !recipe.parallel.alone.empty() && base_.world_size() == 1;
+    const GlooMesh mesh =
+        alone ? GlooMesh(kTimeout, transports_) : GlooMesh(base_, degrees(recipe), "case" + std::to_string(index));
     const auto references = references_of(one);
     const auto theirs = load(record_path(references[0], folder_));
-    const auto mine = train({one, mesh, registry_, fault(one.fault), folder_, one.replay ? &theirs : nullptr});
+    const auto mine = train({one, mesh, registry_, fault(one.fault), folder_, device_, one.replay ? &theirs : nullptr});
     std::string control = one.replay ? ", " + count_flips(one, theirs, mesh) : "";
     if (one.counts) return hold_against_forms(one, mine, theirs, mesh);
     if (plan_.verbose && base_.rank() == 0) print_steps(mine, theirs);
@@ -99,6 +108,7 @@ class Rank {
       half_loss = loss_difference(theirs, load(record_path(references[1], folder_)));
       control += fmt::format(", control: loss {:.0e}", half_loss);
     }
+    if (mine.peak_bytes > 0) control += fmt::format(", peak {:.2f} MB", 1e-6 * static_cast<double>(mine.peak_bytes));
     const auto why = verdict(figures, one, half_loss);
     if (!one.fault.empty()) return {!why.empty(), why.empty() ? "the fault was not seen" : "seen: " + why};
     return {why.empty(), (why.empty() ? "" : why + "; ") + to_text(figures) + control};
@@ -108,7 +118,8 @@ class Rank {
   std::string count_flips(Case one, const Record& theirs, const Mesh& mesh) {
     one.replay = false;
     one.steps = 2;
-    const auto mine = train({one, mesh, registry_, {}, folder_, &theirs});
+    one.save_to.clear();
+    const auto mine = train({one, mesh, registry_, {}, folder_, device_, &theirs});
     const auto sum = mesh.world().all_reduce(torch::tensor({mine.flips, mine.choices}, torch::kLong));
     return fmt::format("{} of {} choices tipped", sum[0].item<int64_t>(), sum[1].item<int64_t>());
   }
@@ -134,9 +145,10 @@ class Rank {
   }
 
   const Plan& plan_;
-  std::string folder_;
-  GlooMesh base_;
+  std::string folder_, device_;
   Registry registry_;
+  Transports transports_;
+  GlooMesh base_;
 };
 
 }  // namespace
@@ -157,7 +169,12 @@ void run_references(const Plan& plan, const std::string& folder) {
   for (const auto& one : plan.cases)
     for (const auto& reference : references_of(one)) {
       const auto path = record_path(reference, folder);
-      if (!fs::exists(path)) save(train({reference, mesh, registry, {}, folder}), path);
+      if (fs::exists(path)) continue;
+      try {
+        save(train({reference, mesh, registry, {}, folder, "cpu"}), path);
+      } catch (const Error& error) {  // its cases have nothing to be measured against; the others have
+        fmt::print("one rank, {}: {}\n", title(reference), error.what());
+      }
     }
 }
 

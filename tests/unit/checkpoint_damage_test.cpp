@@ -4,6 +4,7 @@
 #include <random>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/disk.h"
 #include "core/checkpoint/index.h"
 #include "core/checkpoint/manifest.h"
 #include "support/checkpoint_world.h"
@@ -80,6 +81,42 @@ TEST_CASE("every single byte of the manifest counts") {
     CHECK(!error_of(ErrorKind::checkpoint, [&] { checkpoint::parse_manifest(changed, "m"); }).empty());
   }
   CHECK(checkpoint::parse_manifest(text, "m").files.size() == damage.files().size() - 1);
+}
+
+TEST_CASE("a manifest of another format, or whose checksums do not fit the sizes, is refused by name") {
+  const auto error = [](const std::string& body) {
+    const std::string text =
+        body + ",\n\"xxh3_128_of_the_text_above\": \"" + checkpoint::checksum(as_bytes(body)) + "\"\n}\n";
+    return error_of(ErrorKind::checkpoint, [&] { checkpoint::parse_manifest(text, "manifest.json"); });
+  };
+  const auto one = [](const std::string& chunk_bytes, const std::string& bytes, const std::string& sums) {
+    return R"({"format": 2, "chunk_bytes": )" + chunk_bytes + R"(, "files": [{"name": "f", "bytes": )" + bytes +
+           R"(, "xxh3_128": )" + sums + "}]";
+  };
+  CHECK(error(one("8", "0", "[]")).empty());
+  CHECK(error(one("8", "16", R"(["a", "b"])")).empty());
+  CHECK(contains(error(one("8", "17", R"(["a", "b"])")), "manifest.json: has 2 checksums for the 3 chunks of f"));
+  const std::string before = R"({"format": 1, "files": [{"name": "f", "bytes": 8, "xxh3_128": "a"}])";
+  CHECK(contains(error(before), "manifest.json: has format 1, this program reads format 2"));
+  for (const auto& bad : {one("0", "0", "[]"), one("8", "8", R"("a")"), one("8", "8", "[1]"),
+                          one("8", "18446744073709551615", "[]"), std::string(R"({"format": 2, "files": [])")})
+    CHECK_MESSAGE(contains(error(bad), "manifest.json"), bad);
+}
+
+TEST_CASE("checksums of chunks do not depend on the parts that the bytes came in") {
+  constexpr size_t kChunk = checkpoint::kChunkBytes;
+  std::string text(3 * kChunk + 5, 'x');
+  for (size_t i = 0; i < text.size(); i += 1000) text[i] = static_cast<char>(i / 1000);
+  std::vector<std::string> expected;
+  for (size_t at = 0; at < text.size(); at += kChunk)
+    expected.push_back(checkpoint::checksum(as_bytes(text).subspan(at, std::min(kChunk, text.size() - at))));
+  for (const size_t part : {size_t{7777}, kChunk - 1, kChunk, kChunk + 1, 2 * kChunk, text.size()}) {
+    checkpoint::ChunkHasher hasher;
+    for (size_t at = 0; at < text.size(); at += part)
+      hasher.update(as_bytes(text).subspan(at, std::min(part, text.size() - at)));
+    CHECK(hasher.finish() == expected);
+  }
+  CHECK(checkpoint::ChunkHasher().finish().empty());
 }
 
 TEST_CASE("a file that is cut off or has more bytes is found and named") {

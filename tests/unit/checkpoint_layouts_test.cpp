@@ -148,6 +148,135 @@ TEST_CASE("a rank reads no file that holds none of its numbers") {
   CHECK(error.find("-00001.safetensors") != std::string::npos);
 }
 
+// What one rank saved, and chunk by chunk of its file, who is stopped when a byte there is flipped.
+class OneRanksFile {
+ public:
+  static constexpr int kRanks = 4;
+
+  OneRanksFile() {
+    auto whole = held(0, 1);
+    for (auto& entry : whole.entries) entry.tensor.copy_(torch::arange(entry.tensor.numel()).view(entry.full_shape));
+    checkpoint::save_weights(path(), whole, "[run]\n");
+    bytes_ = std::filesystem::file_size(file());
+  }
+  std::string path() const { return folder_ / "c"; }
+  std::string file() const { return path() + "/model-00000.safetensors"; }
+  size_t chunks() const { return (bytes_ + checkpoint::kChunkBytes - 1) / checkpoint::kChunkBytes; }
+
+  // Rows of one tensor, columns of the other: a run of 2 MiB, and two runs of 2 MiB.
+  static ditto::Layout held(int number, int count) {
+    ditto::Layout layout;
+    const auto add = [&](const std::string& name, std::vector<int64_t> shape, int64_t dim) {
+      ditto::LayoutEntry entry;
+      entry.name = name;
+      entry.full_shape = shape;
+      if (count > 1) entry.cuts[Axis::shard] = {dim, {shape[static_cast<size_t>(dim)]}, number, count};
+      entry.tensor = torch::zeros(ditto::local_shape(entry));
+      layout.entries.push_back(std::move(entry));
+    };
+    add("rows", {1024, 2048}, 0);
+    add("columns", {2, 2 << 20}, 1);
+    return layout;
+  }
+
+  void flip(size_t chunk) const {
+    std::fstream stream(file(), std::ios::binary | std::ios::in | std::ios::out);
+    const auto at = static_cast<std::streamoff>(std::min(chunk * checkpoint::kChunkBytes + 12345, bytes_ - 1));
+    stream.seekg(at);
+    const char changed = static_cast<char>(stream.get() ^ 1);
+    stream.seekp(at);
+    stream.put(changed);
+  }
+
+  // The error of that rank's load; empty: it has the numbers that were saved.
+  std::string load(int number) const {
+    auto layout = held(number, kRanks);
+    const std::string error =
+        error_of(ErrorKind::checkpoint, [&] { checkpoint::load_weights(path(), layout, checkpoint::Which::weights); });
+    for (const auto& entry : layout.entries) {
+      const auto saved = torch::arange(checkpoint::numbers(entry.full_shape), torch::kFloat).view(entry.full_shape);
+      const auto expected = ditto::cut(saved, entry.cuts.at(Axis::shard));
+      CHECK(torch::equal(entry.tensor, error.empty() ? expected : torch::zeros_like(expected)));
+    }
+    return error;
+  }
+
+ private:
+  TemporaryFolder folder_;
+  size_t bytes_ = 0;
+};
+
+TEST_CASE("of a file that one rank wrote, each of n ranks reads an n-th, and damage elsewhere does not stop it") {
+  const OneRanksFile saved;
+  REQUIRE(saved.chunks() == 25);  // 8 MiB of rows, 16 MiB of columns, a header
+  std::vector<size_t> read(OneRanksFile::kRanks);
+  for (size_t chunk = 0; chunk < saved.chunks(); ++chunk) {
+    saved.flip(chunk);
+    size_t stopped = 0;
+    for (int number = 0; number < OneRanksFile::kRanks; ++number) {
+      const std::string error = saved.load(number);
+      if (error.empty()) continue;
+      CHECK_MESSAGE(contains(error, saved.file() + ": is damaged: the checksum of its bytes " +
+                                        std::to_string(chunk * checkpoint::kChunkBytes) + " to "),
+                    error);
+      ++read[static_cast<size_t>(number)];
+      ++stopped;
+    }
+    CHECK(stopped >= 1);
+    if (chunk == 0) CHECK(stopped == OneRanksFile::kRanks);  // the header
+    CHECK(checkpoint::verify(saved.path()).size() == 1);
+    saved.flip(chunk);
+  }
+  CHECK(checkpoint::verify(saved.path()).empty());
+  for (const size_t chunks : read) {
+    MESSAGE("a rank of 4 read " << chunks << " of 25 chunks");
+    CHECK(chunks >= 6);          // a fourth
+    CHECK(chunks <= 6 + 3 + 1);  // one more for each of its three runs of bytes, and the header
+  }
+}
+
+TEST_CASE("ranks that verify a checkpoint together share its bytes and come to one verdict") {
+  const OneRanksFile saved;
+  const auto together = [&](int count) {
+    std::vector<std::vector<std::string>> verdicts(static_cast<size_t>(count));
+    const auto errors = as_ranks(count, [&](int number, const ditto::Group& group) {
+      verdicts[static_cast<size_t>(number)] = checkpoint::verify(saved.path(), group);
+    });
+    for (const auto& error : errors) CHECK(error.empty());
+    for (const auto& verdict : verdicts) CHECK(verdict == verdicts[0]);
+    return verdicts[0];
+  };
+  CHECK(together(3).empty());
+  for (const size_t chunk : {0, 1, 2, 11, 24}) {
+    saved.flip(chunk);
+    const auto verdict = together(3);
+    REQUIRE(verdict.size() == 1);
+    CHECK_MESSAGE(contains(verdict[0], saved.file() + ": is damaged"), verdict[0]);
+    saved.flip(chunk);
+  }
+  std::filesystem::remove(saved.file());
+  CHECK(together(3).size() == 1);
+}
+
+TEST_CASE("ranks find the same step, the newest that is whole for all of them") {
+  const Degrees two{{Axis::shard, 2}};
+  const TemporaryFolder folder;
+  for (const int64_t step : {400, 500, 600}) save_world(folder / "c", two, 3, step);
+  std::filesystem::remove(folder / "c" + kStep + "/ema-00001.safetensors");
+  std::vector<checkpoint::Found> found(2);
+  const auto errors = as_ranks(2, [&](int number, const ditto::Group& group) {
+    found[static_cast<size_t>(number)] = checkpoint::resolve(folder / "c", group);
+  });
+  CHECK(errors == std::vector<std::string>(2));
+  for (const auto& one : found) {
+    CHECK(one.path == folder / "c/step_00000500");
+    CHECK(one.skipped == found[0].skipped);
+    REQUIRE(one.skipped.size() == 1);
+    CHECK(contains(one.skipped[0], "skipped step_00000600: "));
+    CHECK(contains(one.skipped[0], "ema-00001.safetensors: is missing"));
+  }
+}
+
 TEST_CASE("a cut through a block of state is refused with its numbers") {
   ditto::LayoutEntry entry;
   entry.name = "w";
@@ -181,7 +310,7 @@ TEST_CASE("a step's samples are shared out whole, none twice, on any number of d
           for (const int64_t step : {5, 6}) {
             const auto plan = shares.plan(step, ditto::Phase::train);
             for (int64_t round = 0; round < plan.mine; ++round) {
-              const auto places = shares.places(step, round);
+              const auto places = shares.places(step * run.batch, round);
               for (int64_t i = 0; i < places.count; ++i) seen.push_back(places.first + i);
             }
           }

@@ -2,9 +2,7 @@
 //
 // Legend: B samples, T tokens, N heads, K head width, D width.
 #include <algorithm>
-#include <chrono>
 #include <cstdlib>
-#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -16,6 +14,7 @@
 #include <ditto/transformer.h>
 
 #include "core/plugin/registry.h"
+#include "tests/unit/overlap.h"
 #include "tests/unit/small_model.h"
 
 namespace ditto {
@@ -176,11 +175,12 @@ Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const 
   auto stream = stream_of(setting);
   const int64_t samples = setting.packed ? 1 : 2;
   const auto x = normal({samples, tokens_of(stream), 48}, 1).requires_grad_();
-  const auto text = normal({samples, 4, 48}, 2).requires_grad_();
+  const auto texts = setting.packed ? static_cast<int64_t>(kPack.size()) : samples;  // a row for each sample
+  const auto text = normal({texts, 4, 48}, 2).requires_grad_();
   stream.x_BTD = x.clone();
   stream.rotary_TK = normal({tokens_of(stream), 4}, 3);
   stream.condition.text_BSE = text.clone();
-  stream.condition.text_mask_BS = torch::arange(4).unsqueeze(0).expand({samples, 4}) < 3;
+  stream.condition.text_mask_BS = torch::arange(4).unsqueeze(0).expand({texts, 4}) < 3;
   {
     const Traffic::Scope pass(mesh.traffic(), Traffic::Pass::forward);
     runner.run(stream, [&](Stream& s) {
@@ -283,58 +283,56 @@ TEST_CASE("context exchanges are counted as derived: ring, ulysses, fastseq and 
   CHECK(testing::as_ranks(2, "rank of: counted context exchanges") == 0);
 }
 
-// Attention that takes a while, whatever the machine is doing beside it.
-std::shared_ptr<const AttentionOp> slow_attention(const Context& ctx, std::chrono::milliseconds time) {
+// Attention that takes a while.
+std::shared_ptr<const AttentionOp> slow_attention(const Context& ctx, const testing::Work& work) {
   auto op = ctx.attention_op;
-  op.forward = [time, inner = op.forward](const Tensor& q, const Tensor& k, const Tensor& v) {
-    std::this_thread::sleep_for(time);
+  op.forward = [work, inner = op.forward](const Tensor& q, const Tensor& k, const Tensor& v) {
+    work();
     return inner(q, k, v);
   };
-  op.backward = [time, inner = op.backward](const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
+  op.backward = [work, inner = op.backward](const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
                                             const Tensor& out, const Tensor& lse) {
-    std::this_thread::sleep_for(time);
+    work();
     return inner(grad, q, k, v, out, lse);
   };
   return std::make_shared<const AttentionOp>(op);
 }
 
-// Other programs make a run longer, never shorter.
-double shortest(const std::function<double(std::chrono::milliseconds)>& run, int late) {
-  double time = run(std::chrono::milliseconds(late));
-  for (int i = 0; i < 3; ++i) time = std::min(time, run(std::chrono::milliseconds(late)));
-  return time;
-}
-
-TEST_CASE("rank of: a ring with late transfers" * doctest::skip()) {
+// Passes 5 ms late, each block 15 ms of work.
+void late_ring(bool products) {
   const auto mesh = testing::mesh_of({{Axis::context, 4}});
   const auto& group = mesh.group(Axis::context);
   const auto ctx = small_context(torch::kDouble);
-  const auto op = slow_attention(*ctx, std::chrono::milliseconds(60));
+  const auto op = slow_attention(*ctx, products ? testing::products_of(15, group) : testing::sleep_of(15));
   const auto q = normal({1, 5, 2, 4}, mesh.rank()).requires_grad_();
-  const auto step = [&](std::chrono::milliseconds late) {
-    mesh.traffic().delay = std::chrono::milliseconds(0);
-    group.barrier();
-    mesh.traffic().delay = late;
-    const auto start = std::chrono::steady_clock::now();
+  const auto step = [&] {
     const AttentionShape shape{Pattern::full, {1, 4, 5}, nullptr, {}};
     ring_attention(q, q, q, shape, {5, 5, 5, 5}, group, op).sum().backward();
-    return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
   };
-  const double plain = shortest(step, 0), late = shortest(step, 40);
-  CAPTURE(plain);
-  CAPTURE(late);
-  CHECK(late >= 8 * 60 + 40);         // the last pass brings gradients home, and nothing is left to compute
-  CHECK(late - plain < 10 * 40 / 3);  // of 3 passes forward, 3 and 4 backward
+  const int64_t passes = testing::calls_of(mesh, step);
+  CHECK(passes == 3 + 3 + 4);
+  const auto longer = testing::lengthening(mesh, std::chrono::milliseconds(5), step);
+  if (mesh.rank() == 0)
+    MESSAGE("ring, " << std::string(products ? "products: " : "sleeps: ") << passes
+                     << " passes that are 5 ms late lengthen " << longer.prompt << " ms by " << longer.by());
+  CHECK(longer.by() < 5.0 * static_cast<double>(passes) / 3);
+  if (!products) CHECK(longer.late >= 8 * 15 + 5);  // the last pass brings gradients home: nothing is left to compute
 }
 
-TEST_CASE("quiet: a ring's passes are under way while blocks are computed: of late transfers only the last is waited for") {
-  if (testing::on_quiet_machine()) CHECK(testing::as_ranks(4, "rank of: a ring with late transfers") == 0);
+TEST_CASE("rank of: a ring's late passes behind sleeps" * doctest::skip()) { late_ring(false); }
+TEST_CASE("rank of: a ring's late passes behind products" * doctest::skip()) { late_ring(true); }
+
+TEST_CASE("quiet: a ring's passes are under way while blocks are computed: of late ones only the last is waited for") {
+  if (!testing::on_quiet_machine()) return;
+  CHECK(testing::as_ranks(4, "rank of: a ring's late passes behind sleeps") == 0);
+  CHECK(testing::as_ranks(4, "rank of: a ring's late passes behind products") == 0);
 }
 
-// A layer's map of the tokens that are here takes 150 ms: so long has the gather of the others' time to arrive.
-TEST_CASE("rank of: fastseq with late transfers" * doctest::skip()) {
+// Ten forwards of a layer whose map of the tokens that are here takes 15 ms: so long has the gather of the others' time
+// to arrive. The all-to-all has nothing to hide behind.
+void late_fastseq(bool products) {
   const auto mesh = testing::mesh_of({{Axis::context, rank_info().world_size}});
-  const auto& group = mesh.group(Axis::context);
+  const auto work = products ? testing::products_of(15, mesh.world()) : testing::sleep_of(15);
   Runner runner(make("fastseq", needs_of(mesh)));
   const auto layers = sub_layers(torch::kDouble);
   auto& qkv = dynamic_cast<LinearModule&>(*layers->self->named_children()["qkv"]);
@@ -342,38 +340,44 @@ TEST_CASE("rank of: fastseq with late transfers" * doctest::skip()) {
   runner.ctx->unit_runner = [&](Linear& heads, Linear& rows, const Tensor& x,
                                 const std::function<Tensor(const Tensor&)>& run) {
     return unit(heads, rows, x, [&](const Tensor& y) {
-      qkv.after = [inner = qkv.after](const Tensor& z) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(150));
+      qkv.after = [&, inner = qkv.after](const Tensor& z) {
+        work();
         return inner(z);
       };
       return run(y);
     });
   };
-  const auto forward = [&](std::chrono::milliseconds late) {
+  constexpr int kForwards = 10;
+  const auto forwards = [&] {
     auto stream = stream_of({"", Pattern::full});
     stream.x_BTD = normal({2, 30, 48}, 1);
-    double time = 0;
-    mesh.traffic().delay = std::chrono::milliseconds(0);
-    runner.run(stream, [&](Stream& s) {
-      group.barrier();
-      mesh.traffic().delay = late;
-      const auto start = std::chrono::steady_clock::now();
-      layers->self->forward(s.x_BTD, Pattern::full, {}, s, *runner.ctx);
-      time = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-      mesh.traffic().delay = std::chrono::milliseconds(0);
+    runner.strategy->split(stream);
+    const Batch none;
+    Tensor prediction;
+    UnitCall call{none, stream, prediction, *runner.ctx};
+    const auto run = runner.strategy->wrap_unit([&](const Unit&, UnitCall& inner) {
+      for (int i = 0; i < kForwards; ++i)
+        layers->self->forward(inner.stream.x_BTD, Pattern::full, {}, inner.stream, *runner.ctx);
     });
-    return time;
+    run(Unit{Unit::Kind::block, 0}, call);
   };
-  const double plain = shortest(forward, 0), late = shortest(forward, 100);
-  CAPTURE(plain);
-  CAPTURE(late);
-  CHECK(late >= 150 + 100);        // the all-to-all
-  CHECK(late - plain < 100 + 60);  // and no gather
+  const auto longer = testing::lengthening(mesh, std::chrono::milliseconds(5), forwards);
+  if (mesh.rank() == 0)
+    MESSAGE("fastseq, " << mesh.world_size() << " ranks, " << std::string(products ? "products: " : "sleeps: ")
+                        << kForwards << " layers' gathers and all-to-alls that are 5 ms late lengthen " << longer.prompt
+                        << " ms by " << longer.by());
+  CHECK(longer.by() < 1.2 * 5 * kForwards);
+  if (!products) CHECK(longer.late >= kForwards * (15 + 5));
 }
+
+TEST_CASE("rank of: fastseq's late gathers behind sleeps" * doctest::skip()) { late_fastseq(false); }
+TEST_CASE("rank of: fastseq's late gathers behind products" * doctest::skip()) { late_fastseq(true); }
 
 TEST_CASE("quiet: fastseq's gather is under way while the tokens that are here are mapped, at any degree") {
   if (!testing::on_quiet_machine()) return;
-  for (const int ranks : {2, 4}) CHECK(testing::as_ranks(ranks, "rank of: fastseq with late transfers") == 0);
+  for (const int ranks : {2, 4})
+    for (const std::string work : {"sleeps", "products"})
+      CHECK(testing::as_ranks(ranks, "rank of: fastseq's late gathers behind " + work) == 0);
 }
 
 // A mesh of one process that says it is a rank of more, for what needs no peers.
@@ -453,6 +457,26 @@ TEST_CASE("fastseq refuses attention outside of an attention unit") {
   const auto q = normal({1, 15, 4, 2}, 1);
   CHECK_THROWS_WITH_AS(op.run(q, q, q, {Pattern::full, kVideo, nullptr, {}}), doctest::Contains("attention units"),
                        Error);
+}
+
+TEST_CASE("cross-attention in a pack: the tokens of a sample see the keys of its row, in a slice too") {
+  const auto ctx = small_context(torch::kDouble);
+  auto stream = stream_of({"", Pattern::cross, true});
+  const auto samples = static_cast<int64_t>(kPack.size());
+  stream.condition.text_mask_BS = torch::arange(6) < torch::arange(1, samples + 1).unsqueeze(1);
+  const auto q = normal({1, tokens_of(stream), 2, 4}, 1), k = normal({samples, 6, 2, 4}, 2), v = normal(k.sizes(), 3);
+  const auto whole = ctx->attention(q, k, v, Pattern::cross, stream);
+  int64_t start = 0;
+  for (int64_t i = 0; i < samples; start += kPack[static_cast<size_t>(i++)]) {
+    const auto of_sample = [&](const Tensor& x) { return x.narrow(1, start, kPack[static_cast<size_t>(i)]); };
+    Stream alone;
+    alone.condition.text_mask_BS = stream.condition.text_mask_BS.narrow(0, i, 1);
+    const auto expected = ctx->attention(of_sample(q), k.narrow(0, i, 1), v.narrow(0, i, 1), Pattern::cross, alone);
+    CHECK(distance(of_sample(whole), expected) < 1e-15);
+  }
+  stream.first_token = 5;  // within the first sample, to within the third
+  const auto slice = ctx->attention(q.narrow(1, 5, 9), k, v, Pattern::cross, stream);
+  CHECK(distance(slice, whole.narrow(1, 5, 9)) < 1e-15);
 }
 
 }  // namespace

@@ -77,7 +77,6 @@ TEST_CASE("an archive that was written reads back, and depends on its members al
     for (const auto& [name, data] : members) writer.add(name, data);
     writer.finish(Sync::fsync);
     umask(mask);
-    CHECK(writer.bytes_written() == 518);
   }
   const std::string file = read_text(folder / "one.tar");
   CHECK(file == read_text(folder / "two.tar"));

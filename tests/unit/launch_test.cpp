@@ -6,6 +6,8 @@
 
 #include <ditto/error.h>
 
+#include "core/train/launch.h"
+
 namespace ditto {
 namespace {
 
@@ -104,6 +106,17 @@ TEST_CASE("a variable that is missing or makes no sense is named") {
                        Error);
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}),
                        doctest::Contains("MASTER_PORT"), Error);
+}
+
+TEST_CASE("bf16 products are expected where any part of the recipe asks for them, and nowhere else") {
+  const auto asks = [](const std::vector<std::string>& sets) {
+    const std::string text = "[run]\nname = 'half'\n[optimizer]\nplugin = 'muon'\n[model]\nplugin = 'dit'\n";
+    return asks_for_bf16(Recipe::parse(text, "half.toml", sets));
+  };
+  CHECK_FALSE(asks({}));
+  CHECK_FALSE(asks({"run.precision=fp16"}));
+  CHECK(asks({"run.precision=bf16"}));
+  CHECK(asks({"optimizer.precision=bf16"}));
 }
 
 }  // namespace

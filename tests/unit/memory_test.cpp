@@ -60,8 +60,3 @@ TEST_CASE("the share of the peak is unknown while either is") {
   CHECK_FALSE(model_flops_use(2.0, {}));
   CHECK_FALSE(model_flops_use(2.0, 0.0));
 }
-
-TEST_CASE("resident memory is that of this process") {
-  CHECK(resident_bytes() > 1 << 20);
-  CHECK(peak_resident_bytes() >= resident_bytes() / 2);
-}

@@ -58,9 +58,10 @@ TEST_CASE("a traced step tells its calls by axes, call and pass, and its memory"
   CHECK_FALSE(nlohmann::json::parse(to_json(one)).contains("comm"));
   one.mem = {{"gradients", 64}, {"parameters", 128}};
   CHECK(nlohmann::json::parse(to_json(one))["comm"].empty());  // one rank calls nobody
-  one.comm = {{"tensor", "all_reduce", "forward", 8, 4096}, {"tensor", "all_reduce", "backward", 4, 2048}};
+  one.comm = {{"tensor", "all_reduce", "forward", 8, 4096, 0.25}, {"tensor", "all_reduce", "backward", 4, 2048, 0}};
   const auto json = nlohmann::json::parse(to_json(one));
   CHECK(json["comm"]["tensor"]["all_reduce"]["forward"]["calls"] == 8);
+  CHECK(json["comm"]["tensor"]["all_reduce"]["forward"]["waited_s"] == 0.25);
   CHECK(json["comm"]["tensor"]["all_reduce"]["backward"]["bytes"] == 2048);
   CHECK(json["mem"]["gradients"] == 64);
 }

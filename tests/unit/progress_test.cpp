@@ -45,7 +45,8 @@ Ends make_pipe() {
   return {ends[0], ends[1]};
 }
 
-// A container without pseudo-terminals has none to try; whoever runs the tests may have said TERM=dumb, which these do not mean.
+// A container without pseudo-terminals has none to try; whoever runs the tests may have said TERM=dumb, which these do
+// not mean.
 bool terminals_here() {
   ::setenv("TERM", "xterm", 1);
   Ends ends;

@@ -75,7 +75,7 @@ TEST_CASE("offloading changes no bit, of all, of nothing, or of what a budget le
 }
 
 TEST_CASE("rank of: the same in bf16" * doctest::skip()) {
-  avoid_refused_instructions(torch::kBFloat16);
+  avoid_refused_instructions();
   check_recomputation(torch::kBFloat16);
   check_offload(torch::kBFloat16);
 }

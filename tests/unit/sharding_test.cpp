@@ -2,14 +2,13 @@
 // parameters, counts, bytes, overlap.
 #include <doctest/doctest.h>
 
-#include <thread>
-
 #include <ditto/error.h>
 #include <ditto/parallel.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
 #include "core/report/memory.h"
+#include "tests/unit/overlap.h"
 #include "tests/unit/small_model.h"
 
 namespace ditto {
@@ -20,10 +19,11 @@ using torch::Tensor;
 
 const std::vector<std::string> kStrategies{"zero1", "zero2", "fsdp"};
 
-std::shared_ptr<ParallelStrategy> make_strategy(const std::string& id, const Mesh& mesh, at::ScalarType compute) {
+std::shared_ptr<ParallelStrategy> make_strategy(const std::string& id, const Mesh& mesh, at::ScalarType compute,
+                                                const std::map<std::string, GivenOption>& given = {}) {
   Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
-  OptionReader none(OptionMap{"parallel", "the test", {}});
-  return registry.factory<ParallelStrategy>(id, "the test").make(none, {&mesh, true, true, compute, 2});
+  OptionReader options(OptionMap{"parallel", "the test", given});
+  return registry.factory<ParallelStrategy>(id, "the test").make(options, {&mesh, true, true, compute, 2});
 }
 
 struct Setup {
@@ -31,21 +31,22 @@ struct Setup {
   bool has_unused = false, condition_without_gradient = false;
   std::vector<std::string> frozen;  // names' beginnings
   at::ScalarType compute = torch::kFloat;
-  std::chrono::milliseconds work{0};  // of each unit, forward and again backward
-  int64_t in_flight = 1;              // forwards before the first backward
-  bool constant = false;              // all weights alike: quick to make
+  testing::Work work;     // of each unit, forward and again backward
+  int64_t in_flight = 1;  // forwards before the first backward
+  bool constant = false;  // all weights alike: quick to make
+  std::map<std::string, GivenOption> options;
 };
 
-// Waits in forward and again in backward, as work does that leaves the processor to other ranks.
-struct Work : torch::autograd::Function<Work> {
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, int64_t milliseconds) {
-    ctx->saved_data["time"] = milliseconds;
-    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+// Works in forward and again in backward.
+struct Working : torch::autograd::Function<Working> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const testing::Work* work) {
+    ctx->saved_data["work"] = reinterpret_cast<int64_t>(work);
+    (*work)();
     return x.view_as(x);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grad) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(ctx->saved_data["time"].toInt()));
+    (*reinterpret_cast<const testing::Work*>(ctx->saved_data["work"].toInt()))();
     return {grad[0], Tensor()};
   }
 };
@@ -68,7 +69,7 @@ class Training {
     layout = Layout::of(*model_);
     run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
     if (!id.empty()) {
-      strategy_ = make_strategy(id, mesh, setup_.compute);
+      strategy_ = make_strategy(id, mesh, setup_.compute, setup_.options);
       strategy_->shard(layout);
       run_ = strategy_->wrap_unit(run_);
       strategy_->publish();
@@ -131,7 +132,7 @@ class Training {
  private:
   void run_unit(const Unit& unit, UnitCall& call) {
     const auto worked = [&](Tensor& x) {
-      if (setup_.work.count() > 0) x = Work::apply(x, setup_.work.count());
+      if (setup_.work) x = Working::apply(x, &setup_.work);
     };
     switch (unit.kind) {
       case Unit::condition: {
@@ -380,38 +381,38 @@ TEST_CASE("quiet: after the last backward zero1, zero2 and fsdp hold 2P + 4P + 1
   for (const int ranks : {2, 4, 8}) CHECK(testing::as_ranks(ranks, "rank of: bytes") == 0);
 }
 
-double step_seconds(Training& training, int n) {
-  const auto began = std::chrono::steady_clock::now();
-  training.step(n, 1);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
-}
-
-TEST_CASE("rank of: late transfers" * doctest::skip()) {
+// A step's transfers 5 ms late, each unit 15 ms of work forward and again backward.
+void late_transfers(bool products, bool prefetch) {
   const int n = rank_info().world_size;
   const auto mesh = testing::mesh_of({{Axis::shard, n}});
   Setup setup;
-  setup.work = std::chrono::milliseconds(15);
+  setup.options["prefetch"] = {prefetch, "the test"};
+  setup.work = products ? testing::products_of(15, mesh.world()) : testing::sleep_of(15);
   Training training(mesh, "fsdp", setup);
-  training.step(n, 1);
-  mesh.traffic().clear();
-  training.step(n, 1);
-  int64_t transfers = 0;
-  for (const auto& [key, count] : mesh.traffic().counts()) transfers += count.calls;
-  double prompt = 1e9, late = 1e9;  // the shortest of some steps: others may share the machine
-  for (int i = 0; i < 8; ++i) {
-    prompt = std::min(prompt, step_seconds(training, n));
-    mesh.traffic().delay = std::chrono::milliseconds(5);
-    late = std::min(late, step_seconds(training, n));
-    mesh.traffic().delay = {};
-  }
+  const auto step = [&] { training.step(n, 1); };
+  step();
+  const int64_t transfers = testing::calls_of(mesh, step);
+  const auto longer = testing::lengthening(mesh, std::chrono::milliseconds(5), step);
   if (mesh.rank() == 0)
-    MESSAGE(transfers << " transfers that are 5 ms late lengthen a step of " << prompt << " s by " << late - prompt
-                      << " s");
-  CHECK(late - prompt < 5e-3 * static_cast<double>(transfers) / 3);
+    MESSAGE(n << " ranks, " << std::string(products ? "products" : "sleeps")
+              << std::string(prefetch ? ": " : ", no prefetch: ") << transfers
+              << " transfers that are 5 ms late lengthen a step of " << longer.prompt << " ms by " << longer.by());
+  const double third = 5.0 * static_cast<double>(transfers) / 3;
+  if (prefetch)
+    CHECK(longer.by() < third);
+  else
+    CHECK(longer.by() > third);
 }
 
-TEST_CASE("quiet: fsdp's transfers hide behind its units' work") {
-  if (testing::on_quiet_machine()) CHECK(testing::as_ranks(4, "rank of: late transfers") == 0);
+TEST_CASE("rank of: late transfers behind sleeps" * doctest::skip()) { late_transfers(false, true); }
+TEST_CASE("rank of: late transfers behind products" * doctest::skip()) { late_transfers(true, true); }
+TEST_CASE("rank of: late transfers without prefetch" * doctest::skip()) { late_transfers(true, false); }
+
+TEST_CASE("quiet: fsdp's transfers hide behind its units' work, and would show if they did not overlap with it") {
+  if (!testing::on_quiet_machine()) return;
+  CHECK(testing::as_ranks(4, "rank of: late transfers behind sleeps") == 0);
+  for (const int ranks : {2, 4}) CHECK(testing::as_ranks(ranks, "rank of: late transfers behind products") == 0);
+  CHECK(testing::as_ranks(2, "rank of: late transfers without prefetch") == 0);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <thread>
 
 #include <doctest/doctest.h>
@@ -29,7 +30,8 @@ int run(int who, const std::function<void()>& odd, const WatchOptions& options) 
   ::signal(SIGTERM, SIG_IGN);  // as the trainer, which saves first
   const auto rank = rank_info();
   const auto mesh = testing::mesh_of({}, std::chrono::duration_cast<seconds>(options.timeout));
-  RankWatch watch(rank, options);
+  RankWatch watch(rank);
+  watch.start(options);
   try {
     for (int step = 0; step < 3; ++step) {
       watch.begin_step();
@@ -42,12 +44,73 @@ int run(int who, const std::function<void()>& odd, const WatchOptions& options) 
     return watch.fail(error);
   }
 }
+
+// The limit is for steps: what may take its time is said by the training thread, and the first step is left out.
+int take_time() {
+  const auto rank = rank_info();
+  const auto mesh = testing::mesh_of({});
+  RankWatch watch(rank);
+  watch.start({milliseconds(60'000), milliseconds(1'000)});
+  watch.begin_step();
+  if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(2'500));
+  mesh.world().all_reduce(torch::ones({4}));
+  watch.begin("validation");
+  if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(2'500));
+  mesh.world().all_reduce(torch::ones({4}));
+  watch.finish();
+  return 0;
+}
+
+void nothing() {}
+void stand_still() { std::this_thread::sleep_for(seconds(60)); }
+void die() { ::raise(SIGKILL); }
+void stop() { ::raise(SIGSTOP); }  // whole, as a machine that stalls: its threads too
+[[noreturn]] void find_nan() { throw Error(ErrorKind::numeric, "step 3", "the loss is nan"); }
+const Error kUneven(ErrorKind::shape, "model.heads", "5 heads are not divided by 2 ranks");
+
+const WatchOptions kPatient{milliseconds(30'000), milliseconds(0)};
+const WatchOptions kImpatient{milliseconds(3'000), milliseconds(0)};
+const WatchOptions kWatchful{milliseconds(60'000), milliseconds(2'000)};
+
+int fail_alike() {
+  const auto mesh = testing::mesh_of({});
+  RankWatch watch(rank_info());
+  watch.start(kPatient);
+  return watch.fail(kUneven);
+}
+int fail_alike_unmet() { return RankWatch(rank_info()).fail(kUneven); }
+int fail_alone_unmet() {
+  if (rank_info().rank != 2) return run(-1, nothing, kPatient);
+  return RankWatch(rank_info()).fail(Error(ErrorKind::plugin, "model 'own'", "there is no such plugin"));
+}
+
+struct Scenario {
+  int ranks;
+  std::function<int()> of_a_rank;  // its exit code
+};
+const std::map<std::string, Scenario> kScenarios{
+    {"all well", {3, [] { return run(-1, nothing, kWatchful); }}},
+    {"one throws", {4, [] { return run(1, find_nan, kPatient); }}},
+    {"all throw", {3, fail_alike}},
+    {"all throw before they meet", {3, fail_alike_unmet}},
+    {"one throws before it meets the others", {3, fail_alone_unmet}},
+    {"one is killed", {4, [] { return run(2, die, kPatient); }}},
+    {"the first is killed", {3, [] { return run(0, die, kPatient); }}},
+    {"one stands still", {3, [] { return run(1, stand_still, kWatchful); }}},
+    {"one is stopped", {3, [] { return run(1, stop, kWatchful); }}},
+    {"the first is stopped", {3, [] { return run(0, stop, kWatchful); }}},
+    {"one takes its time", {2, take_time}},
+    {"one does not answer", {3, [] { return run(1, stand_still, kImpatient); }}},
+};
+
+const char* kScenario = "DITTO_TEST_SCENARIO";
+const Scenario& scenario() { return kScenarios.at(std::getenv(kScenario)); }
 [[noreturn]] void leave(int code) {
   std::fflush(nullptr);
   ::_exit(code);
 }
-
-void stand_still() { std::this_thread::sleep_for(seconds(60)); }
+TEST_CASE("rank of: a scenario" * doctest::skip()) { leave(scenario().of_a_rank()); }
+TEST_CASE("starts: a scenario" * doctest::skip()) { leave(testing::as_ranks(scenario().ranks, "rank of: a scenario")); }
 
 struct Outcome {
   int code = -1;
@@ -60,44 +123,33 @@ struct Outcome {
   }
 };
 
-// A process of its own that starts the ranks, so that what they say can be read.
+// A process of its own starts the ranks, so that what they say can be read.
 Outcome outcome(const std::string& name) {
   const auto file = (fs::temp_directory_path() / ("ditto_watch_" + std::to_string(::getpid()))).string();
   const std::string command = "'" + fs::read_symlink("/proc/self/exe").string() +
-                              "' --no-skip --test-case='starts: " + name + "' > '" + file + "' 2>&1";
+                              "' --no-skip --test-case='starts: a scenario' > '" + file + "' 2>&1";
+  ::setenv(kScenario, name.c_str(), 1);
   const auto began = Clock::now();
   Outcome result;
-  const int status = std::system(command.c_str());
-  result.code = WEXITSTATUS(status);
+  result.code = WEXITSTATUS(std::system(command.c_str()));
   result.took = std::chrono::duration_cast<seconds>(Clock::now() - began);
+  ::unsetenv(kScenario);
   std::ifstream in(file);
   result.said = std::string(std::istreambuf_iterator<char>(in), {});
   fs::remove(file);
   return result;
 }
 
-const WatchOptions kPatient{milliseconds(30'000), milliseconds(0)};
-const WatchOptions kWatchful{milliseconds(60'000), milliseconds(2'000)};
-
-TEST_CASE("rank of: all well" * doctest::skip()) {
-  leave(run(
-      -1, [] {}, kWatchful));
-}
-TEST_CASE("starts: all well" * doctest::skip()) { leave(testing::as_ranks(3, "rank of: all well")); }
 TEST_CASE("a run in which nothing goes wrong ends with nothing said") {
   const auto seen = outcome("all well");
+  INFO(seen.said);
   CHECK(seen.code == 0);
   CHECK(seen.count("ends because") == 0);
   CHECK(seen.count("error") == 0);
 }
 
-TEST_CASE("rank of: one that throws" * doctest::skip()) {
-  leave(run(
-      1, [] { throw Error(ErrorKind::numeric, "step 3", "the loss is nan"); }, kPatient));
-}
-TEST_CASE("starts: one that throws" * doctest::skip()) { leave(testing::as_ranks(4, "rank of: one that throws")); }
 TEST_CASE("a rank that fails says why, once, and the others that they end because of it") {
-  const auto seen = outcome("one that throws");
+  const auto seen = outcome("one throws");
   INFO(seen.said);
   CHECK(seen.code == 5);
   CHECK(seen.took < seconds(7));
@@ -107,29 +159,30 @@ TEST_CASE("a rank that fails says why, once, and the others that they end becaus
     CHECK(seen.count("rank " + std::string(other) + " ends because rank 1 failed\n") == 1);
 }
 
-TEST_CASE("starts: all throwing" * doctest::skip()) { leave(testing::as_ranks(3, "rank of: a mesh and all throwing")); }
-TEST_CASE("rank of: a mesh and all throwing" * doctest::skip()) {
-  const auto mesh = testing::mesh_of({});
-  RankWatch watch(rank_info(), kPatient);
-  leave(watch.fail(Error(ErrorKind::shape, "model.heads", "5 heads are not divided by 2 ranks")));
-}
-TEST_CASE("an error that all ranks find is said by one of them") {
-  const auto seen = outcome("all throwing");
-  INFO(seen.said);
-  CHECK(seen.code == 2);
-  CHECK(seen.count("5 heads are not divided by 2 ranks") == 1);
-  CHECK(seen.count("ends because") == 0);
+TEST_CASE("an error that all ranks find is said by one of them, whether they have met or not") {
+  for (const char* name : {"all throw", "all throw before they meet"}) {
+    const auto seen = outcome(name);
+    INFO(seen.said);
+    CHECK(seen.code == 2);
+    CHECK(seen.took < seconds(7));
+    CHECK(seen.count("5 heads are not divided by 2 ranks") == 1);
+    CHECK(seen.count("ends because") == 0);
+  }
 }
 
-TEST_CASE("rank of: one that is killed" * doctest::skip()) {
-  leave(run(
-      2, [] { ::raise(SIGKILL); }, kPatient));
+TEST_CASE("a rank that fails before it meets the others says so, and they end because of it") {
+  const auto seen = outcome("one throws before it meets the others");
+  INFO(seen.said);
+  CHECK(seen.code == 3);
+  CHECK(seen.took < seconds(7));
+  CHECK(seen.count("error: ") == 1);
+  CHECK(seen.count("error: rank 2: model 'own': there is no such plugin") == 1);
+  for (const char* other : {"0", "1"})
+    CHECK(seen.count("rank " + std::string(other) + " ends because rank 2 failed\n") == 1);
 }
-TEST_CASE("starts: one that is killed" * doctest::skip()) {
-  leave(testing::as_ranks(4, "rank of: one that is killed"));
-}
+
 TEST_CASE("a rank that is killed is named by all that are left, long before a collective gives up") {
-  const auto seen = outcome("one that is killed");
+  const auto seen = outcome("one is killed");
   INFO(seen.said);
   CHECK(seen.code == 6);
   CHECK(seen.took < seconds(8));
@@ -138,13 +191,8 @@ TEST_CASE("a rank that is killed is named by all that are left, long before a co
   CHECK(seen.count("ends because rank 2 was lost") == 3);
 }
 
-TEST_CASE("rank of: the first killed" * doctest::skip()) {
-  leave(run(
-      0, [] { ::raise(SIGKILL); }, kPatient));
-}
-TEST_CASE("starts: the first killed" * doctest::skip()) { leave(testing::as_ranks(3, "rank of: the first killed")); }
 TEST_CASE("the rank that hosts the store is named too, when it is killed") {
-  const auto seen = outcome("the first killed");
+  const auto seen = outcome("the first is killed");
   INFO(seen.said);
   CHECK(seen.code == 6);
   CHECK(seen.took < seconds(8));
@@ -152,12 +200,8 @@ TEST_CASE("the rank that hosts the store is named too, when it is killed") {
   CHECK(seen.count("Exception raised") == 0);
 }
 
-TEST_CASE("rank of: one that stands still" * doctest::skip()) { leave(run(1, stand_still, kWatchful)); }
-TEST_CASE("starts: one that stands still" * doctest::skip()) {
-  leave(testing::as_ranks(3, "rank of: one that stands still"));
-}
 TEST_CASE("a rank that stands still in a step is found after the limit, and named") {
-  const auto seen = outcome("one that stands still");
+  const auto seen = outcome("one stands still");
   INFO(seen.said);
   CHECK(seen.code == 6);
   CHECK(seen.took < seconds(10));
@@ -167,64 +211,26 @@ TEST_CASE("a rank that stands still in a step is found after the limit, and name
     CHECK(seen.count("rank " + std::string(other) + " ends because rank 1 hangs") == 1);
 }
 
-// Both are stopped whole, as a machine that stalls: their threads too.
-TEST_CASE("rank of: one that is stopped" * doctest::skip()) {
-  leave(run(
-      1, [] { ::raise(SIGSTOP); }, kWatchful));
-}
-TEST_CASE("starts: one that is stopped" * doctest::skip()) {
-  leave(testing::as_ranks(3, "rank of: one that is stopped"));
-}
-TEST_CASE("rank of: the first stopped" * doctest::skip()) {
-  leave(run(
-      0, [] { ::raise(SIGSTOP); }, kWatchful));
-}
-TEST_CASE("starts: the first stopped" * doctest::skip()) { leave(testing::as_ranks(3, "rank of: the first stopped")); }
 TEST_CASE("a process that is stopped is found after the limit, even if it hosts the store") {
-  auto seen = outcome("one that is stopped");
-  INFO(seen.said);
-  CHECK(seen.code == 6);
-  CHECK(seen.took < seconds(13));
-  CHECK(seen.count("ends because rank 1 was lost") == 2);
-  seen = outcome("the first stopped");
-  INFO(seen.said);
-  CHECK(seen.code == 6);
-  CHECK(seen.took < seconds(13));
-  CHECK(seen.count("ends because rank 0 hangs") == 2);
+  for (const auto& [name, found] :
+       {std::pair{"one is stopped", "rank 1 was lost"}, {"the first is stopped", "rank 0 hangs"}}) {
+    const auto seen = outcome(name);
+    INFO(seen.said);
+    CHECK(seen.code == 6);
+    CHECK(seen.took < seconds(13));
+    CHECK(seen.count("ends because " + std::string(found)) == 2);
+  }
 }
 
-// The limit is for steps: what may take its time is said by the training thread, and the first step is left out.
-TEST_CASE("rank of: one that takes its time" * doctest::skip()) {
-  const auto rank = rank_info();
-  const auto mesh = testing::mesh_of({});
-  RankWatch watch(rank, {milliseconds(60'000), milliseconds(1'000)});
-  watch.begin_step();
-  if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(2'500));
-  mesh.world().all_reduce(torch::ones({4}));
-  watch.begin("validation");
-  if (rank.rank == 1) std::this_thread::sleep_for(milliseconds(2'500));
-  mesh.world().all_reduce(torch::ones({4}));
-  watch.finish();
-  leave(0);
-}
-TEST_CASE("starts: one that takes its time" * doctest::skip()) {
-  leave(testing::as_ranks(2, "rank of: one that takes its time"));
-}
 TEST_CASE("a long first step, and what is no step, is no hang") {
-  const auto seen = outcome("one that takes its time");
+  const auto seen = outcome("one takes its time");
   INFO(seen.said);
   CHECK(seen.code == 0);
   CHECK(seen.count("ends because") == 0);
 }
 
-TEST_CASE("rank of: one that does not answer" * doctest::skip()) {
-  leave(run(1, stand_still, {milliseconds(3'000), milliseconds(0)}));
-}
-TEST_CASE("starts: one that does not answer" * doctest::skip()) {
-  leave(testing::as_ranks(3, "rank of: one that does not answer"));
-}
 TEST_CASE("without a limit for hangs, a rank that does not answer is named within 5 s of the timeout") {
-  const auto seen = outcome("one that does not answer");
+  const auto seen = outcome("one does not answer");
   INFO(seen.said);
   CHECK(seen.code == 6);
   CHECK(seen.took < seconds(3 + 5 + 3));

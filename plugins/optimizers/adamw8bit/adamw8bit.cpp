@@ -69,14 +69,14 @@ class Codec {
 
   Tensor decode(const Tensor& codes, const Tensor& scales) const {
     const Tensor values =
-        map_.to(scales.scalar_type()).index_select(0, codes.flatten().to(at::kInt)).view(codes.sizes());
+        map_.to(codes.device(), scales.scalar_type()).index_select(0, codes.flatten().to(at::kInt)).view(codes.sizes());
     return from_blocks(to_blocks(values).mul_(scales.unsqueeze(-1)), codes.size(-1));
   }
   void encode(const Tensor& x, const Tensor& codes, const Tensor& scales) const {
     const Tensor blocks = to_blocks(x);
     scales.copy_(blocks.abs().amax(-1));
     const Tensor shares = blocks / torch::where(scales == 0, torch::ones_like(scales), scales).unsqueeze(-1);
-    const Tensor middles = middles_.to(x.scalar_type());
+    const Tensor middles = middles_.to(x.device(), x.scalar_type());
     const Tensor nearest = x.is_cpu() ? count_below(shares, middles) : torch::bucketize(shares, middles, true);
     codes.copy_(from_blocks(nearest, codes.size(-1)));
   }

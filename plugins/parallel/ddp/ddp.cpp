@@ -124,7 +124,7 @@ class Ddp final : public ParallelStrategy {
     }
     // With another data axis beside it, a rank's neighbours in the order of micro-batches are not in this group alone;
     // and the stages of a pipeline run several backwards a step.
-    if (group_.size() == 1 || mesh_.data_ranks() > group_.size() || mesh_.size(Axis::pipeline) > 1 || leaves_.empty())
+    if (!group_.transport() || mesh_.data_ranks() > group_.size() || mesh_.size(Axis::pipeline) > 1 || leaves_.empty())
       return;
     reducer_ = std::make_unique<FixedReducer>(leaves_, fill_buckets(entries), group_);
     if (deterministic_)

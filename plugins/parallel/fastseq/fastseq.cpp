@@ -196,14 +196,15 @@ class FastSeq final : public ParallelStrategy {
   // The rows of a weight that make this rank's heads: its share of each of the parts a tensor cut has left.
   Tensor own_rows(const LinearModule& heads) const {
     const auto& group = cut_.group();
+    const auto places = torch::TensorOptions(torch::kLong).device(heads.weight.leaf().device());
     Tensors rows;
     int64_t start = 0;
     for (const int64_t part : heads.split.parts) {
       const int64_t here = part / mesh_.size(Axis::tensor), share = here / group.size();
-      rows.push_back(torch::arange(start + group.rank() * share, start + (group.rank() + 1) * share));
+      rows.push_back(torch::arange(start + group.rank() * share, start + (group.rank() + 1) * share, places));
       start += here;
     }
-    return torch::cat(rows).to(heads.weight.leaf().device());
+    return torch::cat(rows);
   }
 
   // All tokens of this rank's heads for this rank's tokens of all heads.

@@ -115,15 +115,22 @@ class Offload final : public ParallelStrategy {
            });
   }
 
+  // Through pinned memory, which is several times as fast as any other.
+  static Tensor on_host(const Tensor& tensor) {
+    if (tensor.is_cpu()) return tensor;
+    const auto pinned = torch::TensorOptions(tensor.scalar_type()).pinned_memory(true);
+    return torch::empty(tensor.sizes(), pinned).copy_(tensor);
+  }
+
   // From the model's leaf, or from where a strategy that cuts parameters has left it.
   void bring_gradient(const Moved& moved) const {
     torch::NoGradGuard no_grad;
     auto& entry = entry_of(moved);
     auto& sum = entry.tensor.mutable_grad();
-    if (sum.defined()) sum = sum.to(torch::kCPU);
+    if (sum.defined()) sum = on_host(sum);
     auto& from = entry.parameter.leaf().mutable_grad();
     if (!moved.values.defined() || !from.defined()) return;
-    const Tensor gradient = from.to(torch::kCPU);
+    const Tensor gradient = on_host(from);
     from.reset();
     sum = sum.defined() ? sum.add_(gradient) : gradient;
   }

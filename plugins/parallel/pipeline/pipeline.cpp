@@ -4,10 +4,10 @@
 // A chunk is a run of consecutive blocks on one rank; chunk c of rank r is stage c * ranks + r of ranks *
 // virtual_stages. The first stage also runs condition and tokens, the last one the head. What blocks change goes from
 // stage to stage with its gradient coming back, and so does the conditioning: each gradient is then added up in the
-// order in which one rank adds it, to the last bit. Conditioning may instead be computed on every rank ("replicated").
+// order in which one rank adds it, to the last bit. Conditioning may instead be computed on every rank ("replicated"),
+// by its first chunk for all of them.
 #include <map>
 #include <memory>
-#include <set>
 
 #include <torch/torch.h>
 
@@ -34,11 +34,6 @@ struct PipelineOptions {
     option("pipeline_conditioning", pipeline_conditioning,
            "carried: made on the first stage and sent along, the bits of one rank; replicated: made on every rank")
         .one_of({"carried", "replicated"});
-    if (pipeline_conditioning == "replicated" && virtual_stages > 1)
-      option.reject("pipeline_conditioning",
-                    "= \"replicated\" does not go with parallel.virtual_stages = " + std::to_string(virtual_stages) +
-                        ": a rank would make a micro-batch's conditioning several times",
-                    "use \"carried\", or virtual_stages = 1");
   }
 };
 
@@ -71,30 +66,25 @@ class Pipeline final : public ParallelStrategy {
         free_storage(entry.parameter.leaf());
         continue;
       }
-      if (!is_everywhere(entry.unit)) entry.absent.insert(Axis::pipeline);
+      if (!replicates_ || entry.unit.kind != Unit::condition) entry.absent.insert(Axis::pipeline);
       mine.push_back(std::move(entry));
     }
     layout.entries = std::move(mine);
   }
 
-  // Where conditioning is replicated, stages after the first run `begin` too, without its tokens: those have come.
+  // Where conditioning is replicated, ranks after the first run `begin` too, without its tokens: those have come.
   UnitRun wrap_unit(UnitRun run) override {
     if (!replicates_) return run;
     return [this, run](const Unit& unit, UnitCall& call) {
-      if (unit.kind == Unit::tokens && arriving_) {
-        call.stream.grid = arriving_->grid;
-        call.stream.packing = arriving_->packing;
-        return;
-      }
-      run(unit, call);
-      if (unit.kind != Unit::condition) return;
-      for (const auto& field : call.stream.fields()) made_here_.insert(field.name);
+      if (unit.kind != Unit::tokens || !arriving_) return run(unit, call);
+      call.stream.grid = arriving_->grid;
+      call.stream.packing = arriving_->packing;
     };
   }
 
   bool train_step(const std::vector<Batch>& mine, Program& program, const StepPlan& plan) override {
     const auto count = static_cast<int64_t>(mine.size());
-    Step step{mine, program, std::vector<std::optional<Batch>>(mine.size()), {}, {}};
+    Step step{mine, program, {}};
     for (const auto& turn : pipeline_schedule(group_.rank(), group_.size(), chunks_, count))
       turn.forward ? forward(turn, step) : backward(turn, step);
     for (int64_t round = count; round < plan.rounds; ++round) program.round_done(round);
@@ -104,9 +94,11 @@ class Pipeline final : public ParallelStrategy {
 
   std::optional<Tensor> predict(const Batch& batch, Program& program) override {
     Tensor prediction;
+    MicroBatch here;
+    here.batch = batch;
     for (int64_t chunk = 0; chunk < chunks_; ++chunk) {
       const int64_t stage = stage_of(chunk);
-      auto visit = enter(stage, batch, program);
+      auto visit = enter(stage, here, program);
       if (is_last(stage))
         prediction = program.head(visit.stream, batch);
       else
@@ -122,12 +114,18 @@ class Pipeline final : public ParallelStrategy {
   struct Flight {
     Tensors arrived, left;  // leaves whose gradients go back; outputs whose gradients come back, or the loss
   };
+  // A micro-batch on this rank, from its first forward to its last backward.
+  struct MicroBatch {
+    std::optional<Batch> batch;         // prepared
+    Conditioning conditioning;          // replicated: made here, read by all chunks
+    Tensors made, leaves;               // what of it wants a gradient, and where the chunks' gradients meet
+    std::map<int64_t, Flight> flights;  // by chunk
+    std::vector<Tensors> ahead;         // gradients made before its round is taken up
+  };
   struct Step {
     const std::vector<Batch>& batches;
     Program& program;
-    std::vector<std::optional<Batch>> prepared;
-    std::map<std::pair<int64_t, int64_t>, Flight> flights;  // by chunk and micro-batch
-    std::map<int64_t, std::vector<Tensors>> ahead;  // by micro-batch: gradients made before its round is taken up
+    std::map<int64_t, MicroBatch> under_way;
   };
   struct Visit {
     Stream stream;
@@ -136,6 +134,7 @@ class Pipeline final : public ParallelStrategy {
 
   int64_t stage_of(int64_t chunk) const { return chunk * group_.size() + group_.rank(); }
   int rank_of(int64_t stage) const { return static_cast<int>(stage % group_.size()); }
+  bool makes_conditioning(int64_t stage) const { return stage == 0 || (replicates_ && stage < group_.size()); }
   bool is_last(int64_t stage) const { return stage + 1 == stages_; }
   int64_t first_block(int64_t stage) const { return depth_ * stage / stages_; }
   // Tags of what goes from stage - 1 to `stage`, and of the gradients on the way back.
@@ -144,7 +143,6 @@ class Pipeline final : public ParallelStrategy {
 
   static torch::Device device_of(const Batch& batch) { return batch.tensors.begin()->second.device(); }
 
-  bool is_everywhere(const Unit& unit) const { return replicates_ && unit.kind == Unit::condition; }
   bool is_mine(const Unit& unit) const {
     switch (unit.kind) {
       case Unit::condition: return replicates_ || group_.rank() == 0;
@@ -157,16 +155,25 @@ class Pipeline final : public ParallelStrategy {
     return false;
   }
 
-  bool travels(const Field& field) const {
-    if (field.role == Role::carried) return made_here_.count(field.name) == 0;
-    return field.role == Role::evolving;
-  }
-
   // The stream after the stage's blocks, from its beginning or from the stage before.
-  Visit enter(int64_t stage, const Batch& batch, Program& program) {
-    Visit visit = stage == 0 ? Visit{program.begin(batch), {}} : receive(stage, batch, program);
+  Visit enter(int64_t stage, MicroBatch& here, Program& program) {
+    Visit visit = stage == 0 ? Visit{program.begin(*here.batch), {}} : receive(stage, *here.batch, program);
+    if (replicates_) share(visit.stream.condition, stage, here);
     program.blocks(first_block(stage), first_block(stage + 1), visit.stream);
     return visit;
+  }
+
+  // What the first chunk has made, as leaves: there the gradients of all chunks meet before they go on.
+  void share(Conditioning& conditioning, int64_t stage, MicroBatch& here) const {
+    if (!makes_conditioning(stage)) return void(conditioning = here.conditioning);
+    Stream stream;
+    stream.condition = std::move(conditioning);
+    for (const auto& field : stream.fields()) {
+      if (!field.tensor->requires_grad()) continue;
+      here.made.push_back(*field.tensor);
+      here.leaves.push_back(*field.tensor = field.tensor->detach().requires_grad_());
+    }
+    conditioning = here.conditioning = stream.condition;
   }
 
   Visit receive(int64_t stage, const Batch& batch, Program& program) {
@@ -177,24 +184,23 @@ class Pipeline final : public ParallelStrategy {
     for (auto& tensor : parcel.tensors) channel_.receive(tensor, from, tag(stage));
     Visit visit;
     for (const size_t i : parcel.differentiable()) visit.arrived.push_back(parcel.tensors[i].requires_grad_());
-    if (replicates_) visit.stream = begin_again(parcel, batch, program);
     parcel.unpack(visit.stream);
+    if (makes_conditioning(stage)) visit.stream.condition = begin_again(visit.stream, batch, program);
     program.constants(batch, visit.stream);
     return visit;
   }
 
-  Stream begin_again(const StreamParcel& parcel, const Batch& batch, Program& program) {
-    Stream arriving;
-    parcel.unpack(arriving);
+  Conditioning begin_again(const Stream& arriving, const Batch& batch, Program& program) {
     arriving_ = &arriving;
-    auto stream = program.begin(batch);
+    auto conditioning = program.begin(batch).condition;
     arriving_ = nullptr;
-    return stream;
+    return conditioning;
   }
 
   // Sends the stream to the next stage; what of it wants a gradient.
   Tensors leave(int64_t stage, Stream& stream) {
-    const auto parcel = StreamParcel::of(stream, [this](const Field& field) { return travels(field); });
+    if (replicates_) stream.condition = {};
+    const auto parcel = StreamParcel::of(stream, [](const Field& field) { return field.role != Role::constant; });
     const int to = rank_of(stage + 1);
     channel_.send_numbers(parcel.header, to, tag(stage + 1));
     for (const auto& tensor : parcel.tensors) channel_.send(tensor, to, tag(stage + 1));
@@ -206,40 +212,42 @@ class Pipeline final : public ParallelStrategy {
   void forward(const PipelineTurn& turn, Step& step) {
     const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
     const int64_t stage = stage_of(turn.chunk);
-    auto& batch = step.prepared[static_cast<size_t>(turn.micro_batch)];
-    if (!batch) batch = step.program.prepare(step.batches[static_cast<size_t>(turn.micro_batch)]);
-    auto visit = enter(stage, *batch, step.program);
-    auto& flight = step.flights[{turn.chunk, turn.micro_batch}];
+    auto& here = step.under_way[turn.micro_batch];
+    if (!here.batch) here.batch = step.program.prepare(step.batches[static_cast<size_t>(turn.micro_batch)]);
+    auto visit = enter(stage, here, step.program);
+    auto& flight = here.flights[turn.chunk];
     flight.arrived = std::move(visit.arrived);
     if (is_last(stage)) {
-      const auto prediction = step.program.head(visit.stream, *batch);
-      flight.left = {step.program.loss(visit.stream, prediction, *batch)};
+      const auto prediction = step.program.head(visit.stream, *here.batch);
+      flight.left = {step.program.loss(visit.stream, prediction, *here.batch)};
     } else {
       flight.left = leave(stage, visit.stream);
     }
-    if (turn.chunk + 1 == chunks_) batch.reset();
+    if (turn.chunk + 1 == chunks_) here.batch.reset();
   }
 
   void backward(const PipelineTurn& turn, Step& step) {
     const int64_t stage = stage_of(turn.chunk);
-    const auto flight = std::move(step.flights.extract({turn.chunk, turn.micro_batch}).mapped());
+    auto& here = step.under_way.at(turn.micro_batch);
+    const auto flight = std::move(here.flights.extract(turn.chunk).mapped());
     const bool is_ahead = keeps_rounds_apart_ && turn.chunk > 0;
     const auto others = is_ahead ? take_gradients() : Tensors();
     if (!flight.left.empty()) step.program.backward(flight.left, gradients_of(flight.left, stage));
     if (stage > 0) send_gradients(flight.arrived, stage);
-    auto& ahead = step.ahead[turn.micro_batch];
     if (is_ahead) {
-      ahead.push_back(take_gradients());
+      here.ahead.push_back(take_gradients());
       add_gradients(others);
     }
     if (turn.chunk > 0) return;
-    for (const auto& gradients : ahead) add_gradients(gradients);
-    step.ahead.erase(turn.micro_batch);
+    if (!here.made.empty()) step.program.backward(here.made, gradients_at(here.leaves));
+    for (const auto& gradients : here.ahead) add_gradients(gradients);
+    step.under_way.erase(turn.micro_batch);
     step.program.round_done(turn.micro_batch);
   }
 
   Tensors gradients_of(const Tensors& left, int64_t stage) {
     if (is_last(stage)) return {Tensor()};
+    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::backward);
     Tensors gradients;
     for (const auto& tensor : left) {
       gradients.push_back(torch::empty(tensor.sizes(), tensor.options().requires_grad(false)));
@@ -248,12 +256,16 @@ class Pipeline final : public ParallelStrategy {
     return gradients;
   }
 
-  // Blocks may have had no use for some of it.
+  // Blocks may have had no use for some of them.
+  static Tensors gradients_at(const Tensors& leaves) {
+    Tensors gradients;
+    for (const auto& leaf : leaves) gradients.push_back(leaf.grad().defined() ? leaf.grad() : torch::zeros_like(leaf));
+    return gradients;
+  }
+
   void send_gradients(const Tensors& arrived, int64_t stage) {
     const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::backward);
-    for (const auto& tensor : arrived)
-      channel_.send(tensor.grad().defined() ? tensor.grad() : torch::zeros_like(tensor), rank_of(stage - 1),
-                    gradient_tag(stage));
+    for (const auto& gradient : gradients_at(arrived)) channel_.send(gradient, rank_of(stage - 1), gradient_tag(stage));
   }
 
   Tensors take_gradients() const {
@@ -268,10 +280,7 @@ class Pipeline final : public ParallelStrategy {
     for (size_t i = 0; i < gradients.size(); ++i) {
       if (!gradients[i].defined()) continue;
       auto& grad = layout_->entries[i].parameter.leaf().mutable_grad();
-      if (grad.defined())
-        grad.add_(gradients[i]);
-      else
-        grad = gradients[i];
+      grad = grad.defined() ? grad.add_(gradients[i]) : gradients[i];
     }
   }
 
@@ -300,7 +309,6 @@ class Pipeline final : public ParallelStrategy {
   const bool keeps_rounds_apart_;
   Layout* layout_ = nullptr;
   const Stream* arriving_ = nullptr;  // while a later stage begins
-  std::set<std::string> made_here_;   // fields that every rank's own condition unit makes
 };
 
 }  // namespace

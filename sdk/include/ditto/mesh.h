@@ -19,7 +19,7 @@
 namespace c10d {
 class ProcessGroup;
 class Work;
-}
+}  // namespace c10d
 
 namespace ditto {
 
@@ -41,6 +41,9 @@ class DITTO_API Traffic {
   enum class Pass { other, forward, backward, recompute };
   struct Count {
     int64_t calls = 0, bytes = 0;
+    // How long this rank stood still for the results: what no work hid. Of calls that a device queues, the host's
+    // share.
+    std::chrono::nanoseconds waited{0};
   };
   struct Key {
     std::string axes;  // a group's label: "tensor", "replicate+shard"
@@ -48,7 +51,8 @@ class DITTO_API Traffic {
     Pass pass;
     friend auto operator<=>(const Key&, const Key&) = default;
   };
-  void add(const std::string& axes, const std::string& op, int64_t bytes);
+  Key add(const std::string& axes, const std::string& op, int64_t bytes);  // what was counted, under the current pass
+  void add_wait(const Key& key, std::chrono::nanoseconds time);  // of a call counted before; forgotten after clear()
   const std::map<Key, Count>& counts() const { return counts_; }
   void clear() { counts_.clear(); }
 
@@ -76,7 +80,7 @@ class DITTO_API Traffic {
 DITTO_API const char* name(Traffic::Pass pass);
 
 // Ranks that talk to each other. All methods are called by every member, in the same order; each blocks until its
-// result is there. With one member they return what they were given. A lost peer throws Error(distributed).
+// result is there. Without a transport they return what they were given. A lost peer throws Error(distributed).
 class DITTO_API Group {
  public:
   Group();  // of one
@@ -89,7 +93,7 @@ class DITTO_API Group {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& label() const { return label_; }                                     // "tensor", "replicate+shard"
-  const c10::intrusive_ptr<c10d::ProcessGroup>& transport() const { return transport_; }  // null with one member
+  const c10::intrusive_ptr<c10d::ProcessGroup>& transport() const { return transport_; }  // null: a group of one
 
   torch::Tensor all_reduce(torch::Tensor x) const;                          // sum, in place; x contiguous
   torch::Tensor all_gather(const torch::Tensor& x, int64_t dim) const;      // members' x side by side along dim
@@ -108,17 +112,17 @@ class DITTO_API Group {
   // Flat rows: sends send[i] numbers to member i and receives receive[i] from it. x one-dimensional and contiguous.
   torch::Tensor exchange(const torch::Tensor& x, const std::vector<int64_t>& send,
                          const std::vector<int64_t>& receive) const;
-  // The same without waiting, under a name of its own in the counts ("send", "shift"); x must stay unchanged until the function that is returned has given the result.
+  // The same without waiting, under a name of its own in the counts ("send", "shift"); x must stay unchanged until the
+  // function that is returned has given the result.
   std::function<torch::Tensor()> begin_exchange(const torch::Tensor& x, const std::vector<int64_t>& send,
-                                                const std::vector<int64_t>& receive,
-                                                const char* op = "exchange") const;
+                                                const std::vector<int64_t>& receive, const char* op = "exchange") const;
   torch::Tensor broadcast(torch::Tensor x, int root) const;  // in place
   std::vector<std::string> all_gather_text(const std::string& text) const;
   void barrier() const;
 
  private:
-  void count(const char* op, int64_t bytes) const;
-  std::function<void()> waiter(const std::string& doing, c10::intrusive_ptr<c10d::Work> work) const;
+  std::function<void()> count(const char* op, const torch::Tensor& x, int64_t bytes,
+                              c10::intrusive_ptr<c10d::Work> work) const;
   torch::Tensor exchange_as(const char* op, const torch::Tensor& x, const std::vector<int64_t>& send,
                             const std::vector<int64_t>& receive) const;
 

@@ -19,12 +19,13 @@ class DITTO_API PeerChannel {
  public:
   PeerChannel(const Group& group, Traffic& traffic) : group_(group), traffic_(traffic) {}
 
-  // Does not wait: two ranks that both waited for the other to take a tensor would wait for ever. `op` is its name in
-  // the counts. Tensors of one tag arrive in the order in which they were sent. One without numbers is not sent, nor
-  // waited for.
+  // Does not wait: two ranks that both waited for the other to take a tensor would wait for ever. `op` is the call's
+  // name in the counts. Tensors of one tag arrive in the order in which they were sent. One without numbers is not
+  // sent, nor waited for.
   void send(const torch::Tensor& tensor, int to, int tag, const char* op = "send");
   void send_numbers(const std::vector<int64_t>& numbers, int to, int tag);
-  void receive(torch::Tensor& into, int from, int tag);  // of the shape and dtype that was sent, contiguous; waits
+  // Of the shape and dtype that was sent, contiguous; waits. Counted with no bytes: none leave this rank.
+  void receive(torch::Tensor& into, int from, int tag, const char* op = "receive");
   std::vector<int64_t> receive_numbers(int from, int tag);
   // Waits until all that was sent has been taken.
   void finish();

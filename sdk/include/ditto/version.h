@@ -9,6 +9,6 @@ inline constexpr const char* kVersion = "0.1.0";
 
 // Raised whenever a header of the SDK changes in a way that a compiled plugin can notice. sdk/abi.lock holds a hash of
 // the headers, and a test fails when they change while this number does not.
-inline constexpr std::uint32_t kAbi = 2;
+inline constexpr std::uint32_t kAbi = 3;
 
 }  // namespace ditto

@@ -1,0 +1,32 @@
+#include "core/train/rank.h"
+
+#include "core/plugin/guard.h"
+#include "core/train/device.h"
+#include "core/train/launch.h"
+
+namespace ditto {
+
+Rank::Rank(const RankInfo& info) : info_(info), watch_(info) {}
+
+int Rank::run(const std::function<int()>& command) {
+  try {
+    const int code = guarded("", command);
+    watch_.finish();
+    return code;
+  } catch (const Error& error) {
+    return watch_.fail(error);
+  }
+}
+
+void Rank::open(Recipe& recipe) {
+  registry_.emplace(plugin_folders(search_folders(recipe)));
+  transports_ = open_device(recipe, *registry_, info_);
+}
+
+void Rank::meet(const Recipe& recipe) {
+  prepare_process(recipe, info_);
+  mesh_.emplace(info_, degrees(recipe), timeout(recipe), transports_);
+  watch_.start(watch_options(recipe));
+}
+
+}  // namespace ditto

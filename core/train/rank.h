@@ -1,0 +1,40 @@
+// This process as one rank of a command that several may share: what all such commands do before and after their work.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "core/config/recipe.h"
+#include "core/dist/gloo_mesh.h"
+#include "core/dist/watch.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+class Rank {
+ public:
+  explicit Rank(const RankInfo& info);
+
+  // Runs `command`, which opens and meets on its way, and returns its exit code. Where there are several ranks, an
+  // error ends all of them and is said once (RankWatch); a single one throws it. What this object holds outlives the
+  // failure, since its end may wait for lost peers.
+  int run(const std::function<int()>& command);
+
+  // Finds the recipe's plugins and takes its device: before any tensor is made.
+  void open(Recipe& recipe);
+  // Settles threads, and meets the other ranks: before any tensor is made, and after `open`.
+  void meet(const Recipe& recipe);
+
+  Registry& registry() { return *registry_; }
+  const GlooMesh& mesh() const { return *mesh_; }
+  RankWatch& watch() { return watch_; }
+
+ private:
+  RankInfo info_;
+  std::optional<Registry> registry_;
+  Transports transports_;
+  std::optional<GlooMesh> mesh_;
+  RankWatch watch_;
+};
+
+}  // namespace ditto

@@ -1,0 +1,2 @@
+# cuda.py, with Python alone.
+exec python3 "$(dirname "$0")/cuda.py"
