@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 
 struct Arguments {
   Case base;
-  std::string init = "nonzero", table, page;
+  std::string init = "nonzero", table, page, keep;
   uint64_t seed = 1;
   int64_t cases = 60;
   std::vector<std::string> only;
@@ -39,16 +39,33 @@ struct Arguments {
   std::vector<size_t> which;
 };
 
+// Runs on one rank, and results. One that has a name stays, and whoever comes back to it goes on.
 class Folder {
  public:
-  Folder() : path_((fs::temp_directory_path() / "ditto_matrix_XXXXXX").string()) {
-    if (!mkdtemp(path_.data())) throw Error(ErrorKind::config, path_, "cannot be made", "");
+  explicit Folder(const std::string& kept)
+      : path_(kept.empty() ? (fs::temp_directory_path() / "ditto_matrix_XXXXXX").string() : kept),
+        stays_(!kept.empty()) {
+    if (stays_ ? !fs::is_directory(path_) && !fs::create_directories(path_) : !mkdtemp(path_.data()))
+      throw Error(ErrorKind::config, path_, "cannot be made", "name a folder that can be written");
   }
-  ~Folder() { fs::remove_all(path_); }
+  ~Folder() {
+    if (!stays_) fs::remove_all(path_);
+  }
   const std::string& path() const { return path_; }
+  // Results are numbered: they are of these cases alone.
+  void expect(const Plan& plan) const {
+    std::string titles;
+    for (const auto& one : plan.cases) titles += title(one) + "\n";
+    const auto file = fs::path(path_) / "cases";
+    std::ifstream in(file);
+    if (in && std::string(std::istreambuf_iterator<char>(in), {}) != titles)
+      throw Error(ErrorKind::config, path_, "has results of other cases", "name another folder");
+    std::ofstream(file) << titles;
+  }
 
  private:
   std::string path_;
+  bool stays_;
 };
 
 void read(CLI::App& app, Arguments& a) {
@@ -70,6 +87,7 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--seed", a.seed, "--table random: of the draws")->capture_default_str();
   app.add_option("--cases", a.cases, "--table random: how many")->capture_default_str();
   app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
+  app.add_option("--keep", a.keep, "a folder for what is found: with it a table that was cut off goes on");
   app.add_option("--write", a.page, "a file for the results, in Markdown");
   app.add_flag("--bits", a.base.bits, "ask for identical bits");
   app.add_flag("--counts", a.base.counts, "hold communication against closed forms");
@@ -113,11 +131,14 @@ std::string joined(const std::vector<size_t>& numbers) {
 // These cases, of one world size, in as few sets of processes as possible.
 void run_world(const Plan& plan, int ranks, std::vector<size_t> open, const std::string& folder,
                const std::vector<std::string>& arguments) {
-  while (!open.empty()) {
-    const int code = start(ranks, arguments, {"--rank-folder", folder, "--rank-cases", joined(open)});
+  const auto forget_done = [&] {
     std::set<size_t> done;
     for (const auto& [index, outcome] : outcomes(folder)) done.insert(index);
     std::erase_if(open, [&](size_t index) { return done.count(index) > 0; });
+  };
+  for (forget_done(); !open.empty();) {
+    const int code = start(ranks, arguments, {"--rank-folder", folder, "--rank-cases", joined(open)});
+    forget_done();
     if (open.empty()) return;
     fmt::print("FAIL {}  the ranks ended with code {}; their messages are above\n", title(plan.cases[open.front()]),
                code);
@@ -136,7 +157,8 @@ std::map<std::pair<bool, int>, std::vector<size_t>> in_order(const Plan& plan) {
 }
 
 int run_all(const Arguments& a, const std::vector<std::string>& arguments) {
-  const Folder folder;
+  const Folder folder(a.keep);
+  folder.expect(a.plan);
   setenv("OMP_NUM_THREADS", "1", 1);  // the same bits, and two cores are enough for sixteen ranks
   setenv("GLOG_minloglevel", "3", 0);
   if (start(1, arguments, {"--rank-folder", folder.path(), "--rank-references"}) != 0) {

@@ -449,7 +449,8 @@ from fp32 (the control); "bits": no bit may differ, over 20 steps in fp32.
 std::string kind_of(const Case& one) {
   return one.model + ", " + (one.bits ? "identical bits, fp32" : one.precision) +
          (one.micro_batches > 0 ? ", " + std::to_string(one.micro_batches) + " micro-batches" : "") +
-         (one.real_init ? ", as training starts" : "") + (one.optimizer == "adamw" ? "" : ", " + one.optimizer);
+         (one.real_init ? ", as training starts" : "") + (one.packed ? ", packed" : "") +
+         (one.optimizer == "adamw" ? "" : ", " + one.optimizer);
 }
 
 }  // namespace
