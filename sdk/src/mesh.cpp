@@ -146,15 +146,13 @@ std::function<void()> Group::count(const char* op, const Tensor& x, int64_t byte
   using Clock = std::chrono::steady_clock;
   const auto key = traffic_ ? traffic_->add(label_, op, bytes) : Traffic::Key{};
   const auto late = traffic_ ? traffic_->delay : std::chrono::microseconds(0);
-  // A parameter may live on in the caller's expression: only the function that is returned keeps the work.
-  return [self = *this, doing = std::string(op) + " of " + text(x), work = std::move(work), on_host = x.is_cpu(), key,
-          late, due = Clock::now() + late] {
+  return [self = *this, doing = std::string(op) + " of " + text(x), work, on_host = x.is_cpu(), key, late,
+          due = Clock::now() + late] {
     const PeerCall call(self.traffic_ != nullptr);
     const auto began = Clock::now();
     guarded(self, doing, [&] { return work->wait(); });
     // The transport's thread lets go of the tensors a moment later. Let this one free them: it counts memory.
-    for (int i = 0; on_host && i < 40 && work.use_count() > 1; ++i)
-      i < 10 ? std::this_thread::yield() : std::this_thread::sleep_for(std::chrono::microseconds(50));
+    for (int i = 0; on_host && i < 1000 && work.use_count() > 1; ++i) std::this_thread::yield();
     if (late.count() > 0) std::this_thread::sleep_until(due);
     if (self.traffic_) self.traffic_->add_wait(key, Clock::now() - began);
   };
