@@ -2,8 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
-#include <string>
 #include <thread>
 
 #include "tests/unit/ranks.h"
@@ -28,17 +28,17 @@ inline Work sleep_of(double milliseconds) {
 // all.
 inline Work products_of(double milliseconds, const Group& world) {
   at::set_num_threads(1);
-  const auto a = torch::full({256, 256}, 0.5), out = torch::empty_like(a);
-  const auto products = [a, out](int64_t count) {
+  const auto a = torch::full({256, 256}, 0.5);
+  auto products = [a, out = torch::empty_like(a)](int64_t count) mutable {
     torch::NoGradGuard no_grad;
-    for (int64_t i = 0; i < count; ++i) torch::mm_out(const_cast<torch::Tensor&>(out), a, a);
+    for (int64_t i = 0; i < count; ++i) torch::mm_out(out, a, a);
   };
   double each = 1e9;
   if (world.rank() == 0)
     for (int i = 0; i < 10; ++i) each = std::min(each, milliseconds_of([&] { products(20); }) / 20);
   const auto agreed = world.broadcast(torch::tensor({each}, torch::kDouble), 0);  // the others wait here
   const auto count = static_cast<int64_t>(std::ceil(milliseconds / agreed.item<double>()));
-  return [products, count] { products(count); };
+  return [products, count]() mutable { products(count); };
 }
 
 struct Lengthening {

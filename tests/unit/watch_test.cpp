@@ -148,15 +148,20 @@ TEST_CASE("a run in which nothing goes wrong ends with nothing said") {
   CHECK(seen.count("error") == 0);
 }
 
+// One error is said, and each of the others says what it ends because of.
+void check_said(const Outcome& seen, const std::string& error, const std::vector<int>& others,
+                const std::string& because) {
+  CHECK(seen.count("error: ") == 1);
+  CHECK(seen.count("error: " + error) == 1);
+  for (const int other : others) CHECK(seen.count("rank " + std::to_string(other) + " ends because " + because) == 1);
+}
+
 TEST_CASE("a rank that fails says why, once, and the others that they end because of it") {
   const auto seen = outcome("one throws");
   INFO(seen.said);
   CHECK(seen.code == 5);
   CHECK(seen.took < seconds(7));
-  CHECK(seen.count("error: ") == 1);
-  CHECK(seen.count("error: rank 1: step 3: the loss is nan") == 1);
-  for (const char* other : {"0", "2", "3"})
-    CHECK(seen.count("rank " + std::string(other) + " ends because rank 1 failed\n") == 1);
+  check_said(seen, "rank 1: step 3: the loss is nan", {0, 2, 3}, "rank 1 failed\n");
 }
 
 TEST_CASE("an error that all ranks find is said by one of them, whether they have met or not") {
@@ -175,10 +180,7 @@ TEST_CASE("a rank that fails before it meets the others says so, and they end be
   INFO(seen.said);
   CHECK(seen.code == 3);
   CHECK(seen.took < seconds(7));
-  CHECK(seen.count("error: ") == 1);
-  CHECK(seen.count("error: rank 2: model 'own': there is no such plugin") == 1);
-  for (const char* other : {"0", "1"})
-    CHECK(seen.count("rank " + std::string(other) + " ends because rank 2 failed\n") == 1);
+  check_said(seen, "rank 2: model 'own': there is no such plugin", {0, 1}, "rank 2 failed\n");
 }
 
 TEST_CASE("a rank that is killed is named by all that are left, long before a collective gives up") {
@@ -205,10 +207,8 @@ TEST_CASE("a rank that stands still in a step is found after the limit, and name
   INFO(seen.said);
   CHECK(seen.code == 6);
   CHECK(seen.took < seconds(10));
-  CHECK(seen.count("error: rank 1 hangs: it stands still in a step for longer than parallel.hang_s = 2 s") == 1);
-  CHECK(seen.count("error: ") == 1);
-  for (const char* other : {"0", "2"})
-    CHECK(seen.count("rank " + std::string(other) + " ends because rank 1 hangs") == 1);
+  check_said(seen, "rank 1 hangs: it stands still in a step for longer than parallel.hang_s = 2 s", {0, 2},
+             "rank 1 hangs");
 }
 
 TEST_CASE("a process that is stopped is found after the limit, even if it hosts the store") {
