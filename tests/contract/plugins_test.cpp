@@ -7,6 +7,8 @@
 
 #include <ditto/testing/checks.h>
 
+#include "tests/support/files.h"
+
 namespace fs = std::filesystem;
 using ditto::ModelSpec;
 using ditto::OptionValue;
@@ -18,7 +20,7 @@ namespace {
 // Every library of a kind's folder, by its id.
 std::vector<std::pair<std::string, std::string>> plugins_of(const std::string& folder) {
   std::vector<std::pair<std::string, std::string>> found;
-  for (const auto& file : fs::directory_iterator(fs::path(DITTO_BUILD_DIR) / "lib/ditto/plugins" / folder))
+  for (const auto& file : fs::directory_iterator(fs::path(ditto::test::plugin_folder()) / folder))
     if (file.path().extension() == ".so") found.emplace_back(file.path().stem().string().substr(3), file.path());
   CHECK_FALSE(found.empty());
   return found;

@@ -27,6 +27,12 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
 
 inline std::span<const std::byte> as_bytes(std::string_view text) { return std::as_bytes(std::span(text)); }
 
+// Where this test was built: its program stands in tests/ there, and plugins in lib/ditto/plugins.
+inline std::filesystem::path build_folder() {
+  return std::filesystem::read_symlink("/proc/self/exe").parent_path().parent_path();
+}
+inline std::string plugin_folder() { return build_folder() / "lib/ditto/plugins"; }
+
 inline std::filesystem::path golden_format(const std::string& name) {
   return std::filesystem::path(DITTO_SOURCE_DIR) / "tests/golden/formats" / name;
 }

@@ -8,12 +8,14 @@
 
 #include <ditto/plugin.h>
 
+#include "tests/support/files.h"
+
 namespace ditto::test {
 
 // `folder` is the kind's folder, "schedulers". The library stays open: closing one that has touched LibTorch crashes.
 template <class Interface>
 const Factory<Interface>& open_plugin(const std::string& folder, const std::string& name) {
-  const std::string path = std::string(DITTO_BUILD_DIR) + "/lib/ditto/plugins/" + folder + "/lib" + name + ".so";
+  const std::string path = test::plugin_folder() + "/" + folder + "/lib" + name + ".so";
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw std::runtime_error(dlerror());
   using Entry = const void* (*)();

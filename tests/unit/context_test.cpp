@@ -14,6 +14,7 @@
 #include <ditto/transformer.h>
 
 #include "core/plugin/registry.h"
+#include "tests/support/files.h"
 #include "tests/unit/overlap.h"
 #include "tests/unit/small_model.h"
 
@@ -51,7 +52,7 @@ ParallelStrategy::Needs needs_of(const Mesh& mesh, at::ScalarType compute = torc
 }
 
 std::shared_ptr<ParallelStrategy> make(const std::string& id, const ParallelStrategy::Needs& needs) {
-  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
   OptionReader none(OptionMap{"parallel", "the test", {}});
   return registry.factory<ParallelStrategy>(id, "the test").make(none, needs);
 }

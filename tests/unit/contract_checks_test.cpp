@@ -3,13 +3,15 @@
 
 #include <ditto/testing/checks.h>
 
+#include "tests/support/files.h"
+
 using ditto::testing::OptionValues;
 using ditto::testing::Report;
 
 namespace {
 
 std::string library(const std::string& name) {
-  return std::string(DITTO_BUILD_DIR) + "/tests/broken_plugins/" + name + ".so";
+  return ditto::test::build_folder() / ("tests/broken_plugins/" + name + ".so");
 }
 OptionValues fault(const std::string& name) { return {{"fault", name}}; }
 

@@ -7,6 +7,7 @@
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
+#include "tests/support/files.h"
 #include "tests/unit/small_model.h"
 
 namespace ditto::testing {
@@ -226,7 +227,7 @@ class FullRun {
 
  private:
   std::shared_ptr<ParallelStrategy> make(const Named& named) {
-    Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+    Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
     OptionMap map{"parallel", "the test", {}};
     for (const auto& [name, value] : named.options) map.given[name] = {value, "the test"};
     OptionReader reader(map);

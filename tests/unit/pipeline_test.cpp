@@ -7,6 +7,7 @@
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
+#include "tests/support/files.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {
@@ -113,7 +114,7 @@ class Rank {
   }
 
   static std::shared_ptr<ParallelStrategy> make(const Setup& setup, const Mesh& mesh) {
-    Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+    Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
     OptionReader reader(OptionMap{
         "parallel",
         "the test",

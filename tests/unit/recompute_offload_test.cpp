@@ -5,6 +5,7 @@
 #include <ditto/optimizer.h>
 
 #include "core/train/processor.h"
+#include "tests/support/files.h"
 #include "tests/unit/full_model.h"
 
 namespace ditto {
@@ -27,7 +28,7 @@ struct Trained {
 // Some steps of AdamW.
 Trained train(const Mesh& mesh, at::ScalarType dtype, const std::vector<Named>& strategies, int64_t micro_batches) {
   FullRun rank(mesh, {.depth = 3}, dtype, strategies);
-  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
   Optimizer::Needs needs{{}, nullptr};
   for (const auto& entry : rank.layout.entries)
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});

@@ -13,6 +13,7 @@
 #include <c10/util/Exception.h>
 
 #include "core/plugin/stamp.h"
+#include "tests/support/files.h"
 
 namespace fs = std::filesystem;
 using ditto::Error;
@@ -23,7 +24,7 @@ using ditto::Registry;
 
 namespace {
 
-const fs::path kBroken = fs::path(DITTO_BUILD_DIR) / "tests/broken_plugins";
+const fs::path kBroken = ditto::test::build_folder() / "tests/broken_plugins";
 
 // A folder with `good` and the libraries of a test, gone when the test ends.
 class Folder {
@@ -280,7 +281,7 @@ TEST_CASE("folders come from the recipe, the environment and the program's place
   CHECK(folders[1].path == "/one");
   CHECK(folders[2].path == "/two");
   CHECK(folders[2].from == "DITTO_PLUGIN_PATH");
-  CHECK(folders[3].path == fs::path(DITTO_BUILD_DIR) / "lib/ditto/plugins");
+  CHECK(folders[3].path == ditto::test::plugin_folder());
   CHECK(folders[3].from.empty());
 }
 

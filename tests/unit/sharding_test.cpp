@@ -8,6 +8,7 @@
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
 #include "core/report/memory.h"
+#include "tests/support/files.h"
 #include "tests/unit/overlap.h"
 #include "tests/unit/small_model.h"
 
@@ -21,7 +22,7 @@ const std::vector<std::string> kStrategies{"zero1", "zero2", "fsdp"};
 
 std::shared_ptr<ParallelStrategy> make_strategy(const std::string& id, const Mesh& mesh, at::ScalarType compute,
                                                 const std::map<std::string, GivenOption>& given = {}) {
-  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
   OptionReader options(OptionMap{"parallel", "the test", given});
   return registry.factory<ParallelStrategy>(id, "the test").make(options, {&mesh, true, true, compute, 2});
 }

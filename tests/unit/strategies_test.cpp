@@ -6,6 +6,7 @@
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
+#include "tests/support/files.h"
 #include "tests/unit/small_model.h"
 
 namespace ditto {
@@ -15,7 +16,7 @@ using testing::SmallModel;
 using torch::Tensor;
 
 std::shared_ptr<ParallelStrategy> make_strategy(const std::string& id, const Mesh& mesh, bool deterministic) {
-  Registry registry(std::vector<SearchFolder>{{DITTO_BUILD_DIR "/lib/ditto/plugins", "the test"}});
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
   OptionReader none(OptionMap{"parallel", "the test", {}});
   return registry.factory<ParallelStrategy>(id, "the test").make(none, {&mesh, deterministic, true});
 }

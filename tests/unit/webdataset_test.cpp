@@ -14,6 +14,7 @@
 #include "core/data/loader.h"
 #include "core/formats/picture.h"
 #include "core/formats/tar.h"
+#include "tests/support/files.h"
 
 namespace {
 
@@ -38,7 +39,7 @@ struct Folder {
 template <class Interface>
 std::shared_ptr<Interface> open(const std::string& library, std::map<std::string, OptionValue> options,
                                 const typename Interface::Needs& needs) {
-  const std::string path = std::string(DITTO_BUILD_DIR) + "/lib/ditto/plugins/" + library;
+  const std::string path = ditto::test::plugin_folder() + "/" + library;
   void* handle = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   REQUIRE_MESSAGE(handle, ::dlerror());
   auto* entry = reinterpret_cast<const void* (*)()>(::dlsym(handle, ditto::kEntryName));
