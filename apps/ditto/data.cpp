@@ -61,6 +61,7 @@ void prepare(PrepareArguments& arguments) {
     made = prepare_table(arguments.in, arguments.layout, arguments.options);
   }
   for (const auto& shard : made.shards) std::cout << shard << '\n';
+  for (const auto& reason : made.left_out) std::cout << "left out: " << reason << '\n';
   std::cout << made.train << " samples to train on, " << made.validation << " held out";
   if (!made.classes.empty()) std::cout << ", " << made.classes.size() << " classes";
   std::cout << '\n';

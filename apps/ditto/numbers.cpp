@@ -23,15 +23,18 @@ int64_t number(const std::string& text, const std::string& all, const std::strin
 }  // namespace
 
 std::vector<int64_t> number_list(const std::string& text, const std::string& option) {
-  constexpr int64_t kMost = 10'000'000;
   std::vector<int64_t> numbers;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     const auto dash = part.find('-');
     const int64_t first = number(part.substr(0, dash), text, option);
     const int64_t last = dash == std::string::npos ? first : number(part.substr(dash + 1), text, option);
-    if (last < first || last - first >= kMost) refuse(text, option);
-    for (int64_t i = first; i <= last; ++i) numbers.push_back(i);
+    if (last < first) refuse(text, option);
+    const int64_t left = kMostNumbers - static_cast<int64_t>(numbers.size());
+    if (last - first >= left)
+      throw Error(ErrorKind::config, option, "names more than " + std::to_string(kMostNumbers) + " numbers",
+                  "share them among several commands");
+    for (int64_t i = 0; i <= last - first; ++i) numbers.push_back(first + i);
   }
   if (numbers.empty()) refuse(text, option);
   return numbers;

@@ -7,7 +7,9 @@
 
 namespace ditto {
 
-// "0-9", "1,4,7", "0-3,10": in that order. Throws Error(config) naming `option`.
+constexpr int64_t kMostNumbers = 1'000'000;
+
+// "0-9", "1,4,7", "0-3,10": in that order, kMostNumbers at most. Throws Error(config) naming `option`.
 std::vector<int64_t> number_list(const std::string& text, const std::string& option);
 
 }  // namespace ditto

@@ -1,16 +1,20 @@
 // ditto sample RUN|CHECKPOINT --out DIR
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <fstream>
+#include <iostream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/interrupt.h"
 #include "apps/ditto/numbers.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/local_ranks.h"
+#include "core/formats/mapped_file.h"
+#include "core/formats/output_folder.h"
 #include "core/report/grid.h"
 #include "core/report/progress.h"
 #include "core/sample/generate.h"
@@ -90,32 +94,59 @@ nlohmann::json settings_of(const SavedModel& saved, const Arguments& a, const Sa
   return settings;
 }
 
+// 000003.png, and 000003-1.png, 000003-2.png, … where a seed is asked for again: a file for every picture.
+std::vector<std::string> file_names(const std::vector<SampleRequest>& requests) {
+  std::map<int64_t, int64_t> made;
+  std::vector<std::string> names;
+  for (const auto& request : requests) {
+    const int64_t before = made[request.seed]++;
+    names.push_back(fmt::format("{:06}{}.png", request.seed, before == 0 ? "" : fmt::format("-{}", before)));
+  }
+  return names;
+}
+
 void write_pictures(const std::vector<formats::Picture>& pictures, const std::vector<SampleRequest>& requests,
                     const SavedModel& saved, const Arguments& a) {
-  std::ofstream list(fs::path(a.out) / "samples.jsonl");
+  std::string list;
+  const auto names = file_names(requests);
   for (size_t i = 0; i < pictures.size(); ++i) {
     auto settings = settings_of(saved, a, requests[i]);
-    const auto file = fmt::format("{:06}.png", requests[i].seed);
-    formats::write_png((fs::path(a.out) / file).string(), pictures[i], report::settings_text(settings.dump()));
-    settings["file"] = file;
-    list << settings.dump() << '\n';
+    formats::write_png((fs::path(a.out) / names[i]).string(), pictures[i], report::settings_text(settings.dump()));
+    settings["file"] = names[i];
+    list += settings.dump() + '\n';
   }
   report::SheetOptions sheet;
   sheet.columns = saved.shapes.model.classes > 0 && saved.shapes.model.classes <= 20
                       ? static_cast<int>(saved.shapes.model.classes)
                       : 0;
   formats::write_png((fs::path(a.out) / "grid.png").string(), report::make_sheet(pictures, sheet));
-  if (!list.flush())
-    throw Error(ErrorKind::data, a.out + "/samples.jsonl", "could not be written", "is the disk full?");
+  formats::write_file((fs::path(a.out) / "samples.jsonl").string(), std::as_bytes(std::span(list)), ErrorKind::data);
 }
 
 // Before any picture is made, so that no work is lost.
-void make_folder(const std::string& path) {
-  std::error_code error;
-  fs::create_directories(path, error);
-  if (!fs::is_directory(path))
-    throw Error(ErrorKind::config, "--out " + path, "cannot be made: " + (error ? error.message() : "a file is there"),
-                "name a folder that can be written");
+void prepare_outputs(const Arguments& a, const std::string& no_pictures) {
+  if (no_pictures.empty()) formats::make_output_folder(a.out, "--out");
+  if (a.save_latents.empty()) return;
+  std::error_code ignored;
+  if (fs::is_directory(a.save_latents, ignored))
+    throw Error(ErrorKind::config, "--save-latents " + a.save_latents, "is a folder", "name a file");
+  const auto folder = fs::path(a.save_latents).parent_path();
+  formats::require_writable(folder.empty() ? "." : folder.string(), "--save-latents");
+}
+
+// The samples themselves first, which took the work: pictures can be made of them again.
+void write_samples(const torch::Tensor& latents, const std::vector<SampleRequest>& requests, const Assembly& assembly,
+                   const std::string& no_pictures, const SavedModel& saved, const Arguments& a) {
+  if (!a.save_latents.empty()) {
+    write_tensors(a.save_latents, {{"latents", latents.cpu()}});
+    std::cout << "latents of " << requests.size() << " samples: " << a.save_latents << '\n';
+  }
+  if (!no_pictures.empty()) {
+    std::cout << "no pictures: the model " << no_pictures << '\n';
+    return;
+  }
+  write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
+  std::cout << requests.size() << " pictures, and all of them in " << (fs::path(a.out) / "grid.png").string() << '\n';
 }
 
 void sample(Rank& rank, const Arguments& a) {
@@ -126,8 +157,10 @@ void sample(Rank& rank, const Arguments& a) {
   const auto& mesh = rank.mesh();
   AssemblyParts parts;
   parts.sampler = true;
+  parts.latents = !a.save_latents.empty();
   parts.saved = saved.shapes;
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
+  const auto no_pictures = parts.latents ? assembly.no_pictures() : "";
   load_weights(saved, a.weights, assembly);
 
   GenerateOptions options;
@@ -139,7 +172,7 @@ void sample(Rank& rank, const Arguments& a) {
   if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.shapes.model);
   std::unique_ptr<report::Progress> progress;
   if (mesh.rank() == 0) {
-    make_folder(a.out);
+    prepare_outputs(a, no_pictures);
     report::ProgressOptions look;
     look.style = report::progress_style(a.progress);
     look.unit = "picture";
@@ -153,15 +186,16 @@ void sample(Rank& rank, const Arguments& a) {
   const auto latents = generate(assembly, requests, options);
   if (mesh.rank() != 0) return;
   progress->finish();
-  rank.watch().begin("writing pictures");
-  write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
-  if (!a.save_latents.empty()) write_tensors(a.save_latents, {{"latents", latents.cpu()}});
-  fmt::print("{} pictures, and all of them in {}\n", requests.size(), (fs::path(a.out) / "grid.png").string());
+  rank.watch().begin("writing samples");
+  write_samples(latents, requests, assembly, no_pictures, saved, a);
 }
 
 int sample(const Arguments& a, const CommandLine& line) {
+  const auto info = a.local_ranks > 0 ? RankInfo{} : rank_info();
+  if (info.rank == 0 && info.launcher != "local ranks")
+    say_when_interrupted("SIGINT: ends at once; pictures that are not written yet are lost\n");
   if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
-  Rank rank(rank_info());
+  Rank rank(info);
   return rank.run([&] {
     sample(rank, a);
     return 0;
@@ -177,7 +211,10 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
   command->add_option("--out", a->out, "folder for the pictures")->required();
   command->add_option("--classes", a->classes,
                       "classes, as 0,3,7 or 0-9: the i-th picture is of class i modulo their count; default: all");
-  command->add_option("--seeds", a->seeds, "seeds, as 5,7 or 0-99: one picture each")->capture_default_str();
+  command
+      ->add_option("--seeds", a->seeds,
+                   "seeds, as 5,7 or 0-99: one picture each, 000005.png; a seed again: 000005-1.png")
+      ->capture_default_str();
   command->add_option("--sampler", a->sampler, "another sampler than the recipe's");
   command->add_option("--steps", a->steps, "steps from noise to data")->check(CLI::Range(1, 1'000'000));
   command->add_option("--guidance", a->guidance, "guidance scale; 1: none")->check(CLI::Range(0.0, 1e6));
@@ -192,7 +229,8 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
   command->add_option("--noise", a->noise,
                       "safetensors file with a tensor \"noise\" [n, C, H, W] to start from, one a picture");
   command->add_option("--save-latents", a->save_latents,
-                      "write the samples before decoding to this safetensors file, as \"latents\"");
+                      "write the samples before decoding to this safetensors file, as \"latents\"; all that is written "
+                      "where the recipe has no decoder for them");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));

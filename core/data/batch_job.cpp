@@ -42,6 +42,17 @@ bool fits(const torch::Tensor& tensor, const TensorSpec& spec) {
               "correct the source's spec() or read()");
 }
 
+bool is_class(const TensorSpec& spec) { return spec.name == "label" && spec.dtype == at::kLong && spec.shape.empty(); }
+
+// No sample's damage but a mistake of the recipe, which would leave out a class, or train it as the null one.
+void check_label(const Sample& sample, const torch::Tensor& label, int64_t classes) {
+  const auto value = label.item<int64_t>();
+  if (value < 0 || value >= classes)
+    throw Error(ErrorKind::config, sample.place,
+                "its label is " + std::to_string(value) + ", but data.classes is " + std::to_string(classes),
+                "labels are 0 to data.classes - 1: raise data.classes, or correct the label");
+}
+
 }  // namespace
 
 BatchJob::BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips)
@@ -75,6 +86,7 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
     const auto it = sample.tensors.find(spec_[i].name);
     if (it == sample.tensors.end() || !fits(it->second, spec_[i])) broken_promise(sample, spec_[i]);
     auto tensor = it->second;
+    if (is_class(spec_[i]) && source_.classes() > 0) check_label(sample, tensor, source_.classes());
     if (spec_[i].name == "image" && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
     tensor = tensor.contiguous();
     if (own_size(spec_[i])) {

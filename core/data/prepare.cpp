@@ -9,6 +9,7 @@
 #include <ditto/error.h>
 #include <ditto/options.h>
 
+#include "core/data/picture_folder.h"
 #include "core/data/shard_writer.h"
 #include "core/formats/mapped_file.h"
 #include "core/formats/picture.h"
@@ -33,25 +34,6 @@ std::string extension_of(formats::PictureFormat format) {
     case formats::PictureFormat::unknown: break;
   }
   return {};
-}
-
-bool named_as_picture(const fs::path& path) {
-  std::string extension = path.extension().string();
-  std::transform(extension.begin(), extension.end(), extension.begin(),
-                 [](unsigned char c) { return std::tolower(c); });
-  return extension == ".png" || extension == ".jpg" || extension == ".jpeg" || extension == ".webp";
-}
-
-std::vector<fs::path> pictures_under(const std::string& folder) {
-  std::error_code error;
-  std::vector<fs::path> paths;
-  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    if (it->is_regular_file() && named_as_picture(it->path())) paths.push_back(it->path());
-  if (error) throw Error(ErrorKind::config, folder, "cannot be read: " + error.message(), "check the path");
-  if (paths.empty())
-    throw Error(ErrorKind::config, folder, "holds no .png, .jpg, .jpeg or .webp file", "name a folder of pictures");
-  std::sort(paths.begin(), paths.end());
-  return paths;
 }
 
 // The subfolder a picture is in, directly under `folder`; "" for a picture in `folder` itself.
@@ -87,16 +69,12 @@ void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<st
   }
   const auto caption = fs::path(path).replace_extension(".txt");
   std::shared_ptr<const formats::MappedFile> text;
-  if (fs::is_regular_file(caption)) {
+  std::error_code none;
+  if (fs::is_regular_file(caption, none)) {
     text = formats::MappedFile::open(caption.string(), ErrorKind::data);
     members.push_back({"txt", text->bytes()});
   }
   writer.add(members, label);
-}
-
-void write_classes(const std::string& out, const std::vector<std::string>& classes) {
-  const std::string text = nlohmann::json(classes).dump(2) + "\n";
-  formats::write_file((fs::path(out) / "classes.json").string(), bytes_of(text), ErrorKind::data);
 }
 
 // The column of the labels, or -1.
@@ -168,7 +146,7 @@ class RowPictures {
 }  // namespace
 
 Prepared prepare_folder(const std::string& folder, const PrepareOptions& options) {
-  const auto pictures = pictures_under(folder);
+  auto [pictures, left_out] = pictures_under(folder);
   const auto classes = classes_of(pictures, folder);
   ShardWriter writer(options);
   for (std::size_t i = 0; i < pictures.size(); ++i) {
@@ -176,9 +154,10 @@ Prepared prepare_folder(const std::string& folder, const PrepareOptions& options
     if (options.progress)
       options.progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(pictures.size()));
   }
+  if (!classes.empty()) writer.add_file("classes.json", nlohmann::json(classes).dump(2) + "\n");
   auto prepared = writer.finish();
   prepared.classes = classes;
-  if (!classes.empty()) write_classes(options.out, classes);
+  prepared.left_out = std::move(left_out);
   return prepared;
 }
 

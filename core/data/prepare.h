@@ -25,13 +25,15 @@ struct TableLayout {
 struct Prepared {
   std::vector<std::string> shards;  // paths, in order
   std::int64_t train = 0, validation = 0;
-  std::vector<std::string> classes;  // by number; empty: numbers only, or none
+  std::vector<std::string> classes;   // by number; empty: numbers only, or none
+  std::vector<std::string> left_out;  // of a folder: "3 .bmp, not PNG, JPEG or WebP: cat/a.bmp, …", a line a reason
 };
 
-// Every picture under `folder`, byte for byte as it is. Subfolders are the classes, numbered in alphabetical order and
-// written to OUT/classes.json; a folder without subfolders gives pictures without labels. A caption "NAME.txt" beside a
-// picture comes along. Samples are in order of their paths. Throws Error(data) naming a picture that does not decode,
-// Error(config) for a folder without pictures.
+// Every picture under `folder` (picture_folder.h says what is one), byte for byte as it is. Subfolders are the classes,
+// numbered in alphabetical order and written to OUT/classes.json; a folder without subfolders gives pictures without
+// labels. A caption "NAME.txt" beside a picture comes along. Samples are in order of their paths. Nothing has its name
+// in OUT before all is written. Throws Error(data) naming a picture that does not decode, Error(config) for a folder
+// without pictures.
 Prepared prepare_folder(const std::string& folder, const PrepareOptions& options);
 
 // Every row of a table (commas, semicolons or tabs; plain or gzip) as an 8-bit PNG of round(value * 255 / largest).

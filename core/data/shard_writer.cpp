@@ -6,11 +6,18 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/mapped_file.h"
+#include "core/formats/output_folder.h"
+
 namespace ditto {
 
 namespace {
 
-constexpr const char* kUnfinished = ".unfinished";
+namespace fs = std::filesystem;
+
+constexpr std::string_view kUnfinished = ".unfinished";
+
+std::string unfinished(const std::string& file) { return file + std::string(kUnfinished); }
 
 std::string numbered(std::int64_t number) {
   std::string digits = std::to_string(number);
@@ -30,12 +37,18 @@ ShardWriter::ShardWriter(const PrepareOptions& options) : options_(options) {
   if (!(options.validation >= 0 && options.validation < 1))
     throw Error(ErrorKind::config, "--validation", "is " + std::to_string(options.validation),
                 "expected a share of the samples, 0 or more and below 1");
+  formats::make_output_folder(options.out, "--out");
   std::error_code error;
-  std::filesystem::create_directories(options.out, error);
-  if (error) throw Error(ErrorKind::config, options.out, "cannot be made: " + error.message(), "choose another --out");
-  for (const auto& entry : std::filesystem::directory_iterator(options.out))
-    if (is_shard_of_ours(entry.path().filename().string()))
-      throw Error(ErrorKind::config, entry.path().string(), "is there already", "choose an empty folder for --out");
+  std::vector<fs::path> stale;  // of a command that was killed
+  for (fs::directory_iterator it(options.out, error), end; !error && it != end; it.increment(error)) {
+    const auto name = it->path().filename().string();
+    if (is_shard_of_ours(name))
+      throw Error(ErrorKind::config, it->path().string(), "is there already", "choose an empty folder for --out");
+    if (name.ends_with(kUnfinished) && is_shard_of_ours(name.substr(0, name.size() - kUnfinished.size())))
+      stale.push_back(it->path());
+  }
+  if (error) throw Error(ErrorKind::config, options.out, "cannot be read: " + error.message(), "choose another --out");
+  for (const auto& path : stale) fs::remove(path, error);
 }
 
 // The k-th sample of a class is held out where the share, counted over its samples 0 … k, reaches the next whole
@@ -55,38 +68,50 @@ void ShardWriter::add_to(Part& part, const std::vector<Member>& members) {
   if (part.samples % options_.shard_samples == 0) {
     close(part);
     const auto name = part.name + "-" + numbered(part.samples / options_.shard_samples) + ".tar";
-    part.path = (std::filesystem::path(options_.out) / name).string();
-    part.tar = std::make_unique<formats::TarWriter>(part.path + kUnfinished);
+    part.tar = std::make_unique<formats::TarWriter>(begin_file(name));
   }
   const auto key = numbered(samples_);
   for (const auto& member : members) part.tar->add(key + "." + member.extension, member.bytes);
   ++part.samples;
 }
 
+std::string ShardWriter::begin_file(const std::string& name) {
+  files_.push_back((fs::path(options_.out) / name).string());
+  return unfinished(files_.back());
+}
+
+void ShardWriter::add_file(const std::string& name, std::string_view text) {
+  formats::write_file(begin_file(name), std::as_bytes(std::span(text)), ErrorKind::data, formats::Sync::fsync);
+}
+
 void ShardWriter::close(Part& part) {
-  if (!part.tar) return;
-  part.tar->finish();
+  if (part.tar) part.tar->finish(formats::Sync::fsync);
   part.tar.reset();
-  std::filesystem::rename(part.path + kUnfinished, part.path);
-  prepared_.shards.push_back(part.path);
 }
 
 ShardWriter::~ShardWriter() {
-  for (Part* part : {&train_, &validation_}) {
-    if (!part->tar) continue;
-    part->tar.reset();
-    std::error_code ignored;
-    std::filesystem::remove(part->path + kUnfinished, ignored);
-  }
+  std::error_code ignored;
+  for (Part* part : {&train_, &validation_}) part->tar.reset();
+  for (const auto& file : files_) fs::remove(unfinished(file), ignored);
 }
 
 Prepared ShardWriter::finish() {
   close(train_);
   close(validation_);
-  std::sort(prepared_.shards.begin(), prepared_.shards.end());
-  prepared_.train = train_.samples;
-  prepared_.validation = validation_.samples;
-  return std::move(prepared_);
+  Prepared prepared{{}, train_.samples, validation_.samples, {}, {}};
+  for (size_t i = 0; i < files_.size(); ++i) {
+    std::error_code error, ignored;
+    fs::rename(unfinished(files_[i]), files_[i], error);
+    if (!error) continue;
+    for (size_t done = 0; done < i; ++done) fs::remove(files_[done], ignored);  // a part would train as if it were all
+    throw Error(ErrorKind::data, files_[i], "cannot be given its name: " + error.message());
+  }
+  formats::sync_file(options_.out, ErrorKind::data);
+  for (const auto& file : files_)
+    if (is_shard_of_ours(fs::path(file).filename().string())) prepared.shards.push_back(file);
+  files_.clear();
+  std::sort(prepared.shards.begin(), prepared.shards.end());
+  return prepared;
 }
 
 }  // namespace ditto

@@ -13,8 +13,8 @@
 
 namespace ditto {
 
-// Throws Error(config) where `options` cannot be, or OUT holds shards already. A shard has its name once it is whole;
-// what is unfinished when the writer goes is removed.
+// Throws Error(config) where `options` cannot be, or OUT holds shards already. Files get their names in finish(), when
+// all of them are whole and on the disk; a writer that goes without it takes what it wrote along.
 class ShardWriter {
  public:
   explicit ShardWriter(const PrepareOptions& options);
@@ -29,24 +29,25 @@ class ShardWriter {
   // Samples are named by their number over both parts: "000017". `label` only decides who is held out: the share is
   // taken of every class. -1: no label.
   void add(const std::vector<Member>& members, std::int64_t label);
+  void add_file(const std::string& name, std::string_view text);  // beside the shards
   Prepared finish();
 
  private:
   struct Part {
     std::string name;
     std::int64_t samples = 0;
-    std::string path;  // of the shard being written
-    std::unique_ptr<formats::TarWriter> tar;
+    std::unique_ptr<formats::TarWriter> tar;  // of the shard being written
   };
-  void close(Part& part);
+  static void close(Part& part);
+  std::string begin_file(const std::string& name);  // where to write it
   bool held_out(std::int64_t label);
   void add_to(Part& part, const std::vector<Member>& members);
 
   PrepareOptions options_;
   std::int64_t samples_ = 0;
   std::map<std::int64_t, std::int64_t> of_class_;  // samples so far
-  Part train_{"train", 0, {}, nullptr}, validation_{"validation", 0, {}, nullptr};
-  Prepared prepared_;
+  Part train_{"train", 0, nullptr}, validation_{"validation", 0, nullptr};
+  std::vector<std::string> files_;  // their names to be
 };
 
 }  // namespace ditto

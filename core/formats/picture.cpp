@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "core/formats/exif.h"
 #include "core/formats/mapped_file.h"
 #include "core/formats/picture_codecs.h"
 
@@ -11,8 +12,8 @@ namespace ditto::formats {
 
 namespace {
 
-Picture decode_as_stored(const Encoded& file, Want want) {
-  switch (sniff_picture(file.bytes)) {
+Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
+  switch (format) {
     case PictureFormat::png: return decode_png(file, want);
     case PictureFormat::jpeg: return decode_jpeg(file, want);
     case PictureFormat::webp: return decode_webp(file, want);
@@ -21,6 +22,11 @@ Picture decode_as_stored(const Encoded& file, Want want) {
   throw Error(ErrorKind::data, file.where,
               file.bytes.empty() ? "the picture is empty" : "its first bytes are not those of PNG, JPEG or WebP",
               "convert the picture to one of them");
+}
+
+Picture decode_upright(const Encoded& file, Want want) {
+  const auto format = sniff_picture(file.bytes);
+  return upright(decode_as_stored(file, format, want), orientation_of(file.bytes, format));
 }
 
 std::vector<std::uint8_t> grey_of(const std::vector<std::uint8_t>& rgb) {
@@ -57,7 +63,7 @@ PictureFormat sniff_picture(std::span<const std::byte> bytes) {
 }
 
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
-  Picture picture = decode_as_stored({bytes, where, options.max_pixels}, Want::pixels);
+  Picture picture = decode_upright({bytes, where, options.max_pixels}, Want::pixels);
   convert(picture, options.channels);
   return picture;
 }
@@ -67,7 +73,7 @@ Picture read_picture(const std::string& path, const DecodeOptions& options) {
 }
 
 Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
-  return decode_as_stored({bytes, where, options.max_pixels}, Want::header);
+  return decode_upright({bytes, where, options.max_pixels}, Want::header);
 }
 
 Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels, Want want) {

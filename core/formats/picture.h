@@ -31,13 +31,13 @@ struct DecodeOptions {
 PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first bytes, not by a file's name
 
 // Decodes by the sniffed format. Transparency is composed over white; 16 bits are reduced to 8 (v * 255 / 65535,
-// rounded); palettes and small grey depths are expanded; CMYK becomes RGB; an animated WebP is refused. Orientation
-// tags and colour profiles are not applied. Channels::grey uses the weights 0.299, 0.587, 0.114. Throws Error(data)
-// "WHERE: …" for anything that is not a whole, undamaged picture.
+// rounded); palettes and small grey depths are expanded; CMYK becomes RGB; an animated WebP is refused. EXIF's
+// orientation is applied, so that pictures stand upright; colour profiles are not. Channels::grey uses the weights
+// 0.299, 0.587, 0.114. Throws Error(data) "WHERE: …" for anything that is not a whole, undamaged picture.
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
 Picture read_picture(const std::string& path, const DecodeOptions& options = {});
 
-// Width, height and channels (as_stored) from the header alone; pixels stay empty. Same errors and limit.
+// Width and height (upright) and channels (as_stored) from the header alone; pixels stay empty. Same errors and limit.
 Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
 
 // Text chunks of a PNG: keyword (1..79 Latin-1 letters) and UTF-8 text, in order.

@@ -73,16 +73,17 @@ void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& 
 
 namespace {
 
-// Before a run trains up to its first grid, which would ask for what nobody can give.
-void refuse_samples(const Recipe& recipe, const Model& model, const ModelSpec& spec) {
-  const auto refuse = [&](const std::string& found) {
-    throw Error(ErrorKind::config, recipe.model.where, "model \"" + recipe.model.plugin + "\" " + found,
-                "train it with validate.grid_every = 0; it cannot be sampled from yet");
+// Before a run trains up to its first grid, or computes samples, that nobody could give or see.
+void refuse_samples(const Recipe& recipe, const Model& model, const std::string& no_pictures) {
+  const auto refuse = [&](const std::string& found, const char* remedy) {
+    throw Error(ErrorKind::config, recipe.model.where, "model \"" + recipe.model.plugin + "\" " + found, remedy);
   };
   for (const auto& input : model.spec())
     if (input.name != "x" && input.name != "t" && input.name != "label")
-      refuse("takes \"" + input.name + "\", and a sample is asked for by its seed and class alone");
-  if (spec.x.size() != 3) refuse("makes videos, and samples are written as pictures");
+      refuse("takes \"" + input.name + "\", and a sample is asked for by its seed and class alone",
+             "train it with validate.grid_every = 0; it cannot be sampled from yet");
+  if (!no_pictures.empty())
+    refuse(no_pictures, "train it with validate.grid_every = 0, and sample it with --save-latents");
 }
 
 }  // namespace
@@ -109,7 +110,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
     sampler = make<Sampler>("sampler", recipe.sampler, {});
     refuse_pair(recipe, *sampler, *scheduler);
   }
-  if (parts.sampler) refuse_samples(recipe, *model, spec);
+  if (parts.sampler) refuse_samples(recipe, *model, parts.latents ? "" : no_pictures());
   make_strategies();
 }
 
@@ -321,6 +322,15 @@ Batch Assembly::encode(Batch batch) const {
 
 Tensor Assembly::decode(const Tensor& clean) const {
   return encoders.empty() ? clean : encoders.front()->decode(clean);
+}
+
+std::string Assembly::no_pictures() const {
+  if (spec.x.size() != 3) return "makes videos, and samples are written as pictures";
+  torch::NoGradGuard no_grad;
+  const auto channels = decode(torch::zeros({1, spec.x[0], spec.x[1], spec.x[2]}, ctx->device)).size(1);
+  if (channels == 1 || channels == 3) return {};
+  return "makes latents of " + std::to_string(channels) +
+         " channels, which no decoder of this recipe turns into pictures";
 }
 
 }  // namespace ditto

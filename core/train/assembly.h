@@ -33,6 +33,7 @@ struct AssemblyParts {
   bool data = false;       // sources; the model's shapes come from them
   bool objective = false;  // and what it needs
   bool sampler = false;
+  bool latents = false;  // samples may be such that no decoder turns them into pictures
   // Where no data is opened (from a checkpoint): the shapes of the data and of the model.
   std::optional<SavedShapes> saved;
 };
@@ -49,8 +50,8 @@ class Assembly {
  public:
   Assembly(Recipe& recipe, Registry& registry, const Mesh& mesh, const AssemblyParts& parts, Log log);
 
-  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins; the prediction is whole on every
-  // rank. With a program: as `program.head` ends it.
+  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins; the prediction is whole on
+  // every rank. With a program: as `program.head` ends it.
   torch::Tensor predict(const Batch& batch);
   torch::Tensor predict(const Batch& batch, Program& program);
   // The parts of it, and backward; without prepare, loss and round_done.
@@ -62,6 +63,7 @@ class Assembly {
 
   Batch encode(Batch batch) const;                         // the encoders, in turn
   torch::Tensor decode(const torch::Tensor& clean) const;  // -> pictures in -1 … 1
+  std::string no_pictures() const;                         // why decoding gives none; empty: it does
   SavedShapes shapes() const { return {spec, data_spec_}; }
   int64_t parameters() const { return parameters_; }  // of the whole model, learned
   const WholeTensors& whole_tensors() const { return *whole_; }

@@ -101,8 +101,16 @@ def test_a_picture_without_a_label_ends_the_run_before_it_begins():
               *t.sets({"run.output": str(t.work / "unlabelled")}))
     t.check(not t.checkpoints("unlabelled"), "a refused run left a checkpoint")
     samples[5] = ("0005", png(5), 77)
-    path = data_recipe("wrong-label.toml", [shard("wrong-label.tar", samples)], strict=True)
-    t.refused(4, ["wrong-label.tar:0005", "77"], "train", path, *t.sets({"run.output": str(t.work / "wrong-label")}))
+
+
+def test_a_label_beyond_the_classes_ends_the_run_before_it_begins_instead_of_leaving_samples_out():
+    samples = good(12)
+    samples[5] = ("0005", png(5), 77)
+    path = data_recipe("wrong-label.toml", [shard("wrong-label.tar", samples)])
+    for ranks in ([], ["--local-ranks", 2]):
+        t.refused(2, ["data.classes", "is 10", "1 of 12 labels", "wrong-label.tar:0005.cls is 77"], "train", path, *ranks,
+                  *t.sets({"run.output": str(t.work / "wrong-label")}))
+    t.check(not t.checkpoints("wrong-label"), "a refused run left a checkpoint")
 
 
 # --- checkpoints -------------------------------------------------------------------------------------------------------
@@ -163,6 +171,22 @@ def test_a_checkpoint_that_is_named_and_cannot_be_used_ends_the_command():
     t.refused(7, ["nowhere", "no such folder"], "sample", t.work / "nowhere", "--out", t.work / "no-pictures")
     t.equal((t.work / "named/metrics.jsonl").read_text(), metrics, "metrics.jsonl")
     t.run("checkpoint", "verify", t.work / "named/checkpoints/step_00000009")
+
+
+def test_weights_of_one_convention_are_neither_exported_nor_imported_as_the_others():
+    recipes = {form: t.write_recipe(f"{name}.toml", t.recipe(run=dict(name=name, steps=1), model=dict(convention=name)))
+               for name, form in (("facebook", "facebook-dit"), ("diffusers", "diffusers"))}
+    for (own, path), (other, others) in (recipes.items(), reversed(recipes.items())):
+        run, file, made = t.work / f"run-{own}", t.work / f"{own}.safetensors", t.work / f"imported-{own}"
+        t.train(path, run)
+        t.refused(2, ["model.convention", f'is "{own[:8]}', f"format {other}", f"--format {own}"], "checkpoint", "export",
+                  run, "--format", other, "--out", file)
+        t.check(not file.exists(), f"a refused export left {file}")
+        t.run("checkpoint", "export", run, "--format", own, "--out", file)
+        t.refused(2, ["model.convention", f'is "{other[:8]}', f"format {own}", f'model.convention = "{own[:8]}'], "checkpoint",
+                  "import", file, "--format", own, "--recipe", others, "--out", made)
+        t.check(not made.exists(), f"a refused import left {made}")
+        t.run("checkpoint", "import", file, "--format", own, "--recipe", path, "--out", made)
 
 
 def test_another_models_shapes_are_refused_with_both_of_them():

@@ -91,7 +91,7 @@ def test_what_the_data_shows_to_be_wrong_is_refused():
     path = t.write_recipe("data.toml", t.recipe())
     wrong = [({"model.patch": 3}, 2, ["model.patch", "3 does not divide pictures of 8 x 8", "choose a patch"]),
              ({"data.shards": ["nowhere-*.tar"]}, 2, ["data.shards", "no file matches", "nowhere-*.tar", "check the path"]),
-             ({"data.classes": 5}, 4, ["label"]),
+             ({"data.classes": 5}, 2, ["data.classes", "is 5", "labels are larger, up to 9", "train-000000.tar:"]),
              ({"run.init_from": "nowhere"}, 7, ["nowhere", "no such folder"]),
              ({"run.device": "tpu"}, 2, ["run.device", 'expected one of: "cpu", "cuda"']),
              ({"run.output": "/proc/here"}, 2, ["/proc/here", "set run.output"])]

@@ -3,6 +3,8 @@
 import array
 import json
 import os
+import signal
+import subprocess
 
 import support as t
 
@@ -132,6 +134,70 @@ def test_every_picture_says_how_it_was_made():
     t.equal(sorted(os.listdir(t.work / "said")), ["000002.png", "000005.png", "000009.png", "grid.png", "samples.jsonl"], "files")
 
 
+def test_a_seed_that_is_asked_for_again_has_a_file_of_its_own():
+    done = sample("again-and-again", "3,5,3,3", *save("again-and-again"), classes="1,2,4,1", batch=4)
+    t.check("4 pictures" in done.stdout, done.stdout)
+    names = ["000003.png", "000005.png", "000003-1.png", "000003-2.png"]
+    lines = t.lines_of(t.work / "again-and-again/samples.jsonl")
+    t.equal([(line["file"], line["seed"], line["class"]) for line in lines], list(zip(names, (3, 5, 3, 3), (1, 2, 4, 1))),
+            "samples.jsonl")
+    t.equal(sorted(os.listdir(t.work / "again-and-again")), sorted([*names, "grid.png", "samples.jsonl"]), "files")
+    pictures = [t.read_png(t.work / "again-and-again" / name)[3] for name in names]
+    t.check(pictures[0] == pictures[3] and pictures[0] != pictures[2], "seed 3 in classes 1, 4 and 1 again")
+
+
+def test_a_model_of_latents_without_decoder_gives_its_latents_or_is_refused_before_it_computes():
+    tree = dict(data=t.synthetic(channels=4), validate=dict(grid_every=1))
+    path = t.write_recipe("latents.toml", t.recipe(run=dict(name="latents", steps=1), **tree))
+    t.refused(2, ["makes latents of 4 channels", "validate.grid_every = 0", "--save-latents"], "train", path)
+    t.train(path, "latents", validate__grid_every=0)
+    ask = ["sample", t.work / "latents", "--steps", 2, "--seeds", "0-3"]
+    done = t.refused(2, ["makes latents of 4 channels", "no decoder", "--save-latents"], *ask, "--out", t.work / "none",
+                     "--steps", 1_000_000, timeout=60)  # it would compute for hours
+    t.check("picture" not in done.stdout, done.stdout)
+    done = t.run(*ask, "--out", t.work / "none", *save("four"))
+    t.check("no pictures" in done.stdout and "latents of 4 samples" in done.stdout, done.stdout)
+    t.equal(latents("four")[:2], ("F32", [4, 4, 8, 8]), "the latents")
+    t.check(not (t.work / "none").exists(), "a folder for no pictures")
+    t.run(*ask, "--out", t.work / "none", "--local-ranks", 2, *save("four-2"))
+    t.check(latents("four-2") == latents("four"), "two ranks give other latents")
+
+
+def test_latents_are_there_when_the_pictures_cannot_be_written():
+    out = t.work / "blocked"
+    (out / "000001.png").mkdir(parents=True)  # where a picture should go
+    done = sample("blocked", "0-3", *save("blocked"), code=4)
+    t.check("000001.png" in done.stderr, done.stderr)
+    t.equal(latents("blocked")[:2], ("F32", [4, 1, 8, 8]), "the latents")
+    t.equal(sorted(os.listdir(out)), ["000000.png", "000001.png"], "files")
+    for where, part in ((t.work / "nowhere/x.safetensors", "nowhere"), (out, "is a folder")):
+        t.refused(2, ["--save-latents", part], "sample", trained(), "--out", t.work / "never", "--save-latents", where,
+                  "--steps", 1_000_000, timeout=60)
+
+
+def test_the_largest_seed_is_a_seed_like_others():
+    sample("largest", "9223372036854775806-9223372036854775807,9223372036854775807")
+    t.equal(sorted(os.listdir(t.work / "largest")), ["9223372036854775806.png", "9223372036854775807-1.png",
+                                                     "9223372036854775807.png", "grid.png", "samples.jsonl"], "files")
+
+
+def test_ctrl_c_is_answered_at_once_and_ends_the_command_as_usual():
+    for ignored in (False, True):
+        out = t.work / f"interrupted-{ignored}"
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN) if ignored else None
+        process = subprocess.Popen([t.ditto, "sample", trained(), "--out", out, "--steps",
+                                    "100" if ignored else "100000", "--seeds", "0-7"],
+                                   stderr=subprocess.PIPE, text=True, env=t.environment)
+        if ignored:
+            signal.signal(signal.SIGINT, before)
+        t.wait_for(out.is_dir, "the folder to be made")
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=120)[1]
+        t.equal(process.returncode, 0 if ignored else -signal.SIGINT, f"what ended it: {said}")
+        t.equal("SIGINT: ends at once; pictures that are not written yet are lost" in said, not ignored, said)
+        t.equal((out / "grid.png").exists(), ignored, "grid.png is there")
+
+
 def test_guidance_samplers_steps_and_weights_matter():
     sample("plain", "0-3", *save("plain"))
     for name, arguments in (("guidance", ["--guidance", 1]), ("steps", ["--steps", 3]), ("sampler", ["--sampler", "heun"]),
@@ -147,7 +213,10 @@ def test_wrong_classes_seeds_and_numbers_end_with_code_2():
                              (["--classes", "one"], ["--classes one", "not a list of whole numbers"]),
                              (["--seeds", "a-b"], ["--seeds a-b", "write it as 0-9 or 1,4,7"]),
                              (["--seeds", "1,,2"], ["--seeds 1,,2", "not a list of whole numbers"]),
-                             (["--seeds", "0-99999999999"], ["--seeds"]),
+                             (["--seeds", "0-99999999999"], ["--seeds", "more than 1000000 numbers"]),
+                             (["--seeds", "0-9223372036854775807"], ["--seeds", "more than 1000000 numbers"]),
+                             (["--seeds", "0-999999,7"], ["--seeds", "more than 1000000 numbers"]),
+                             (["--seeds", "9223372036854775808"], ["--seeds", "not a list of whole numbers"]),
                              (["--sampler", "ancestral"], ['sampler "ancestral" does not go with', "choose another sampler"])):
         t.refused(2, parts, "sample", trained(), "--out", t.work / "never", *arguments)
     t.refused(3, ["no sampler 'eula'", "did you mean 'euler'?"], "sample", trained(), "--out", t.work / "never", "--sampler", "eula")

@@ -65,6 +65,48 @@ TEST_CASE("pictures decode to another program's pixels") {
   }
 }
 
+TEST_CASE("pictures stand as EXIF says, as another program turns them") {
+  const SafetensorsReader expected = SafetensorsReader::open(golden_format("orientations.safetensors").string());
+  REQUIRE(expected.entries().size() == 10);
+  for (const SafetensorsEntry& entry : expected.entries()) {
+    CAPTURE(entry.name);
+    const Picture picture = read_picture(golden_format(entry.name).string());
+    CHECK(entry.shape == std::vector<std::int64_t>{picture.height, picture.width, picture.channels});
+    REQUIRE(picture.pixels.size() == entry.data.size());
+    int largest = 0;
+    for (std::size_t i = 0; i < entry.data.size(); ++i)
+      largest = std::max(largest, std::abs(int{picture.pixels[i]} - std::to_integer<int>(entry.data[i])));
+    CHECK(largest <= (contains(entry.name, "jpg") ? 2 : 0));
+    const std::string bytes = read_text(golden_format(entry.name));
+    const Picture size = picture_size(as_bytes(bytes), entry.name);
+    CHECK(size.width == picture.width);
+    CHECK(size.height == picture.height);
+  }
+}
+
+TEST_CASE("an orientation is read in both byte orders; what cannot be read leaves the picture as it is stored") {
+  const std::string jpeg = read_text(golden_format("rgb.jpg"));
+  const Picture stored = decode_picture(as_bytes(jpeg), "x");
+  REQUIRE(stored.width != stored.height);
+  const auto width_with = [&](const std::string& tiff) {
+    const std::string body = std::string("Exif\0\0", 6) + tiff;
+    const auto length = static_cast<char>(body.size() + 2);
+    const std::string tagged = jpeg.substr(0, 2) + std::string("\xFF\xFF\xE1\0", 4) + length + body + jpeg.substr(2);
+    return decode_picture(as_bytes(tagged), "x").width;
+  };
+  const std::string little("II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0", 26);
+  const std::string big("MM\0*\0\0\0\x08\0\x01\x01\x12\0\x03\0\0\0\x01\0\x06\0\0\0\0\0\0", 26);
+  CHECK(width_with(little) == stored.height);
+  CHECK(width_with(big) == stored.height);
+  for (const auto& whole : {little, big})
+    for (std::size_t length = 0; length < 22; ++length) CHECK(width_with(whole.substr(0, length)) == stored.width);
+  for (const auto& [at, byte] : {std::pair{18, 9}, {18, 0}, {4, 0x7F}, {7, 0x7F}, {10, 0x13}, {12, 4}, {0, 'X'}}) {
+    std::string wrong = little;
+    wrong[static_cast<std::size_t>(at)] = static_cast<char>(byte);
+    CHECK(width_with(wrong) == stored.width);
+  }
+}
+
 TEST_CASE("grey and colour are converted when asked for") {
   const Picture grey = read_picture(golden_format("grey.png").string(), {Channels::rgb});
   CHECK(grey.channels == 3);

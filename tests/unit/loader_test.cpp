@@ -28,6 +28,7 @@ class Counting final : public ditto::Source {
   std::set<int64_t> damaged, throws_other;
   std::vector<std::string> said;
   bool wrong_shape = false;
+  int64_t of_classes = 0;
   std::chrono::microseconds delay{0};
   mutable std::atomic<int64_t> reads{0};
 
@@ -35,6 +36,7 @@ class Counting final : public ditto::Source {
   std::vector<ditto::TensorSpec> spec() const override {
     return {{"image", at::kFloat, {1, 2, 3}, ""}, {"label", at::kLong, {}, ""}, {"caption", at::kByte, {-1}, ""}};
   }
+  int64_t classes() const override { return of_classes; }
   std::string fingerprint() const override { return "counting"; }
   std::vector<std::string> warnings() const override { return said; }
   ditto::Sample read(int64_t index) const override {
@@ -155,6 +157,20 @@ TEST_CASE("more bad samples than max_bad end the run, naming the first") {
   const auto message = error_of([&] { loader.next({5, 5}); }, ErrorKind::data);
   CHECK(message.find("loader.max_bad is 2") != std::string::npos);
   CHECK(message.find("shard:1") != std::string::npos);
+}
+
+TEST_CASE("a label beyond the classes is a mistake of the recipe, never a bad sample") {
+  const auto source = std::make_shared<Counting>(12);
+  source->of_classes = 11;
+  for (const int64_t threads : {0, 3}) {
+    auto options = with_threads(threads);
+    options.shuffle = false;
+    Loader loader(source, options, 1, {});
+    CHECK(loader.next({0, 11}).weights == std::vector<double>(11, 1.0));
+    const auto message = error_of([&] { loader.next({8, 4}); }, ErrorKind::config);
+    for (const char* part : {"shard:11", "label is 11", "data.classes is 11"})
+      CHECK(message.find(part) != std::string::npos);
+  }
 }
 
 TEST_CASE("with strict the first bad sample ends the run") {

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <set>
 #include <sstream>
 
 #include <ditto/error.h>
@@ -177,12 +178,101 @@ TEST_CASE("a folder's subfolders become classes, captions come along, and bytes 
   CHECK(samples[1].find("txt") == nullptr);
 }
 
+TEST_CASE("what is hidden or junk makes no class and no sample, and what else is not taken is said") {
+  const Folder folder;
+  const std::string in = folder.path + "/in", out = folder.path + "/out";
+  for (const char* name : {"cat/a.png", "dog/b.png", ".ipynb_checkpoints/a-checkpoint.png", "__MACOSX/cat/._a.png",
+                           "cat/@eaDir/a.png/thumb.png", "cat/.git/c.png"})
+    write_picture(in + "/" + name, 1);
+  for (const char* name : {"cat/._a.png", "cat/.DS_Store", "dog/Thumbs.db", "desktop.ini"}) write(in + "/" + name, "x");
+  write(in + "/cat/a.txt", "a caption");
+  write(in + "/cat/c.txt", "of nothing");
+  for (int i = 0; i < 7; ++i) write(in + "/dog/" + std::to_string(i) + ".BMP", "BM");
+  write(in + "/dog/scan", "II*");
+  write(in + "/papers/a.tiff", "II*");
+  fs::create_directory_symlink(in + "/cat", in + "/more cats");
+  fs::create_symlink(in + "/nowhere", in + "/dog/z.png");
+  const auto made = ditto::prepare_folder(in, {.out = out});
+  CHECK(made.train == 2);
+  CHECK(made.classes == std::vector<std::string>{"cat", "dog"});
+  CHECK(look(made)[0].labels == std::map<std::int64_t, std::int64_t>{{0, 1}, {1, 1}});
+  CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"cls", 2}, {"png", 2}, {"txt", 1}});
+  CHECK(made.left_out ==
+        std::vector<std::string>{
+            "1 without a suffix, not PNG, JPEG or WebP: dog/scan",
+            "7 .bmp, not PNG, JPEG or WebP: dog/0.BMP, dog/1.BMP, dog/2.BMP, dog/3.BMP, dog/4.BMP, …",
+            "1 .tiff, not PNG, JPEG or WebP: papers/a.tiff", "1 .txt, not PNG, JPEG or WebP: cat/c.txt",
+            "1 without a picture, no class: papers", "1 links to folders, which are not followed: more cats",
+            "1 neither files nor folders: dog/z.png",
+            "8 hidden, or left behind by a system or tool: .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
+            "cat/.git, …"});
+}
+
+TEST_CASE("pictures are told by what they hold, and stand upright wherever they are read") {
+  const Folder folder;
+  const std::string golden = std::string(DITTO_SOURCE_DIR) + "/tests/golden/formats/";
+  write(folder.path + "/in/1.jfif", contents(golden + "oriented_1.jpg"));
+  write(folder.path + "/in/2", contents(golden + "oriented_6.jpg"));
+  write(folder.path + "/in/3.jpg_large", contents(golden + "rgb.webp"));
+  write(folder.path + "/in/4.jpg", contents(golden + "rgb.png"));
+  const auto made = ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"});
+  CHECK(made.train == 4);
+  CHECK(made.left_out.empty());
+  CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"jpg", 2}, {"png", 1}, {"webp", 1}});
+  CHECK(look(made)[0].sizes ==
+        std::map<std::string, std::int64_t>{{"8 x 16 x 3", 1}, {"16 x 8 x 3", 1}, {"12 x 16 x 3", 2}});
+}
+
+TEST_CASE("nothing has its name before all of a data set is written") {
+  const Folder folder;
+  const std::string in = folder.path + "/in", out = folder.path + "/out";
+  for (int i = 0; i < 5; ++i) write_picture(in + "/cat/" + std::to_string(i) + ".png", i);
+  write(out + "/train-000007.tar.unfinished", "of a command that was killed");
+  write(out + "/notes.txt", "the user's own");
+  bool seen = false;
+  ditto::PrepareOptions options{.out = out, .shard_samples = 2};
+  options.progress = [&](std::int64_t done, std::int64_t) {
+    for (const auto& entry : fs::directory_iterator(out)) CHECK(entry.path().extension() != ".tar");
+    CHECK_FALSE(fs::exists(out + "/train-000007.tar.unfinished"));
+    CHECK(fs::exists(out + "/train-000000.tar.unfinished"));
+    seen = done == 5;
+  };
+  const auto made = ditto::prepare_folder(in, options);
+  CHECK(seen);
+  CHECK(made.shards.size() == 3);
+  std::set<std::string> names;
+  for (const auto& entry : fs::directory_iterator(out)) names.insert(entry.path().filename().string());
+  CHECK(names ==
+        std::set<std::string>{"classes.json", "notes.txt", "train-000000.tar", "train-000001.tar", "train-000002.tar"});
+}
+
+TEST_CASE("a folder for shards that is deleted meanwhile is said, and one that has a folder in their place") {
+  const Folder folder;
+  const std::string in = folder.path + "/in", out = folder.path + "/out";
+  for (int i = 0; i < 3; ++i) write_picture(in + "/" + std::to_string(i) + ".png", i);
+  ditto::PrepareOptions options{.out = out, .shard_samples = 1};
+  options.progress = [&](std::int64_t done, std::int64_t) {
+    if (done == 3) fs::remove_all(out);
+  };
+  CHECK(holds(error_of([&] { ditto::prepare_folder(in, options); }, ErrorKind::data), out));
+  CHECK_FALSE(fs::exists(out));
+  options.progress = [&](std::int64_t done, std::int64_t) {
+    if (done == 3) write(out + "/train-000001.tar/in the way", "");
+  };
+  CHECK(holds(error_of([&] { ditto::prepare_folder(in, options); }, ErrorKind::data), "train-000001.tar"));
+  CHECK(std::distance(fs::directory_iterator(out), {}) == 1);  // what stood in the way
+}
+
 TEST_CASE("folders that cannot be prepared are refused, and leave no shard behind") {
   const Folder folder;
   fs::create_directories(folder.path + "/empty");
   CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/empty", {.out = folder.path + "/out"}); },
                        ErrorKind::config),
-              "holds no .png"));
+              "holds no PNG, JPEG or WebP picture"));
+  write(folder.path + "/scans/a.bmp", "BM");
+  CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/scans", {.out = folder.path + "/out"}); },
+                       ErrorKind::config),
+              "left out: 1 .bmp, not PNG, JPEG or WebP: a.bmp"));
   write_picture(folder.path + "/in/cat/a.png", 1);
   write(folder.path + "/in/cat/b.png", contents(folder.path + "/in/cat/a.png").substr(0, 40));
   CHECK(holds(

@@ -145,7 +145,7 @@ TEST_CASE("captions and labels are read from text and from JSON") {
   CHECK(holds(error_of([&] { webdataset(folder, options)->read(0); }, ErrorKind::data), "field \"bad\" is \"3\""));
   options["label"] = "json:class";
   options["classes"] = int64_t{3};
-  CHECK(holds(error_of([&] { webdataset(folder, options)->read(0); }, ErrorKind::data), "a.tar:x.y/one.json: label 3"));
+  CHECK(holds(error_of([&] { webdataset(folder, options); }, ErrorKind::config), "a.tar:x.y/one.json is 3"));
 }
 
 TEST_CASE("pictures are cropped at the centre and resized, or refused where sizes differ") {
@@ -182,11 +182,23 @@ TEST_CASE("a picture without a label is refused when the data is opened, by shar
   CHECK(webdataset(folder, {{"label", "none"}})->size() == 2);
 }
 
-TEST_CASE("labels that are no numbers, or too large, are named") {
+TEST_CASE("labels that data.classes does not reach are refused when the data is opened, with how many and how large") {
+  const Folder folder;
+  write_shard(folder.path + "/a-0.tar", 0);
+  write_shard(folder.path + "/a-1.tar", 4);
+  CHECK(webdataset(folder, {{"classes", int64_t{8}}})->size() == 8);
+  const auto message = error_of([&] { webdataset(folder, {{"classes", int64_t{3}}}); }, ErrorKind::config);
+  for (const char* part :
+       {"data.classes: is 3", "labels 0 to 2", "5 of 8 labels are larger, up to 7", "a-0.tar:00003.cls is 3"})
+    CHECK(holds(message, part));
+  CHECK(webdataset(folder, {{"label", "none"}})->size() == 8);
+}
+
+TEST_CASE("labels that are no numbers are named when their sample is read") {
   const Folder folder;
   {
     formats::TarWriter tar(folder.path + "/a.tar");
-    for (const auto& [key, label] : {std::pair{"0", "seven"}, {"1", "10"}, {"2", "-1"}, {"3", ""}, {"4", " 9\n"}}) {
+    for (const auto& [key, label] : {std::pair{"0", "seven"}, {"1", "1.5"}, {"2", "-1"}, {"3", ""}, {"4", " 9\n"}}) {
       tar.add(std::string(key) + ".png", grey_png(2, 2, 7));
       tar.add(std::string(key) + ".cls", label);
     }
@@ -194,7 +206,7 @@ TEST_CASE("labels that are no numbers, or too large, are named") {
   }
   const auto source = webdataset(folder, {});
   CHECK(holds(error_of([&] { source->read(0); }, ErrorKind::data), "a.tar:0.cls: the label is \"seven\""));
-  CHECK(holds(error_of([&] { source->read(1); }, ErrorKind::data), "label 10 is not below data.classes = 10"));
+  CHECK(holds(error_of([&] { source->read(1); }, ErrorKind::data), "a.tar:1.cls"));
   CHECK(holds(error_of([&] { source->read(2); }, ErrorKind::data), "a.tar:2.cls"));
   CHECK(holds(error_of([&] { source->read(3); }, ErrorKind::data), "a.tar:3.cls"));
   CHECK(source->read(4).tensors.at("label").item<int64_t>() == 9);

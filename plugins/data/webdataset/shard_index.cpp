@@ -31,9 +31,16 @@ std::vector<std::string> matches_of(const std::string& pattern) {
   return out;
 }
 
+// Labels beyond data.classes.
+struct TooLarge {
+  std::int64_t count = 0, largest = 0;
+  std::string first;  // "train-000000.tar:0007.cls is 9"
+};
+
 struct OneShard {
   std::vector<Item> items;
   std::vector<std::string> warnings;
+  TooLarge labels;
 };
 
 Range range_of(const ditto::formats::ShardMember& member) { return {member.offset, member.size}; }
@@ -57,6 +64,39 @@ std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
   return {};
 }
 
+void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard) {
+  const auto file = ditto::formats::RandomFile::open(path);
+  for (const Item& item : shard.items) {
+    const auto place = file_name(path) + ":" + item.key + "." + wanted.label.extension;
+    std::int64_t label = 0;
+    try {
+      label = read_label(*file, item.label, wanted.label, place);
+    } catch (const Error&) {
+      continue;  // said when the sample is read
+    }
+    if (label < wanted.classes) continue;
+    if (shard.labels.count++ == 0) shard.labels.first = place + " is " + std::to_string(label);
+    shard.labels.largest = std::max(shard.labels.largest, label);
+  }
+}
+
+void refuse_labels(const std::vector<OneShard>& shards, std::int64_t classes) {
+  TooLarge all;
+  std::size_t samples = 0;
+  for (const auto& shard : shards) {
+    if (all.count == 0) all.first = shard.labels.first;
+    all.count += shard.labels.count;
+    all.largest = std::max(all.largest, shard.labels.largest);
+    samples += shard.items.size();
+  }
+  if (all.count == 0) return;
+  throw Error(ErrorKind::config, "data.classes",
+              "is " + std::to_string(classes) + ", which allows labels 0 to " + std::to_string(classes - 1) + ", but " +
+                  std::to_string(all.count) + " of " + std::to_string(samples) + " labels are larger, up to " +
+                  std::to_string(all.largest) + "; the first: " + all.first,
+              "set it to the number of classes, or correct the labels");
+}
+
 OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& wanted) {
   const auto tar = ditto::formats::index_tar(path, ditto::formats::OnDamage::report);
   const auto samples = ditto::formats::shard_samples(tar, path);
@@ -78,6 +118,7 @@ OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& 
                   "add it to the shard, or set data.label or data.caption to what is there (\"none\": not used)");
     }
   }
+  if (wanted.label.wanted()) check_labels(path, wanted, out);
   if (!tar.damage.empty())
     out.warnings.push_back(path + ": " + tar.damage + "; " + std::to_string(out.items.size()) +
                            " samples before it kept");
@@ -119,6 +160,14 @@ TextPlace TextPlace::parse(const std::string& text) {
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
+std::int64_t read_label(const ditto::formats::RandomFile& file, const Range& label, const TextPlace& from,
+                        const std::string& place) {
+  const auto bytes = file.read(label.offset, label.size, place);
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  return from.field.empty() ? ditto::formats::parse_label(text, place)
+                            : ditto::formats::json_label(text, from.field, place);
+}
+
 std::string ShardIndex::place(const Item& item, const std::string& extension) const {
   return file_name(paths[item.shard]) + ":" + item.key + "." + extension;
 }
@@ -145,7 +194,9 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
 ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted) {
   ShardIndex index;
   index.paths = std::move(paths);
-  for (auto& shard : index_all(index.paths, wanted)) {
+  auto shards = index_all(index.paths, wanted);
+  refuse_labels(shards, wanted.classes);
+  for (auto& shard : shards) {
     std::move(shard.items.begin(), shard.items.end(), std::back_inserter(index.items));
     std::move(shard.warnings.begin(), shard.warnings.end(), std::back_inserter(index.warnings));
   }

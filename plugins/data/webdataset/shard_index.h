@@ -40,6 +40,7 @@ struct ShardIndex {
 struct Wanted {
   std::vector<std::string> image;  // extensions
   TextPlace label, caption;
+  std::int64_t classes = 0;  // labels are below this
 };
 
 // Expands paths and globs (relative ones start at `folder`), each in alphabetical order. Throws Error(config), through
@@ -47,8 +48,13 @@ struct Wanted {
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option);
 
-// Reads the headers of all shards, several at a time. A damaged shard keeps its whole samples. Throws Error(data) for a
-// picture without the label or caption that is wanted, and where nothing is left.
+// Reads the headers and labels of all shards, several at a time. A damaged shard keeps its whole samples, and a label
+// that is no number is left for read_label to say. Throws Error(data) for a picture without the label or caption that
+// is wanted, and where nothing is left; Error(config) for labels that data.classes does not reach.
 ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted);
+
+// The label in this part of the file, 0 or more. Throws Error(data) at `place`.
+std::int64_t read_label(const ditto::formats::RandomFile& file, const Range& label, const TextPlace& from,
+                        const std::string& place);
 
 }  // namespace webdataset

@@ -22,7 +22,6 @@ using ditto::Error;
 using ditto::ErrorKind;
 using ditto::Sample;
 using webdataset::Item;
-using webdataset::Range;
 using webdataset::TextPlace;
 namespace formats = ditto::formats;
 
@@ -109,9 +108,6 @@ class WebDataset final : public ditto::Source {
         caption_(TextPlace::parse(options.caption)),
         index_(open(options, needs)),
         files_(index_.paths) {
-    if (label_.wanted() && options.classes < 1)
-      throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + options.label + "\"",
-                  "set it to the number of classes, or data.label = \"none\"");
     if (options_.size.empty()) options_.size = size_of_first();
   }
 
@@ -133,7 +129,9 @@ class WebDataset final : public ditto::Source {
     Sample sample;
     sample.place = index_.place(item, item.extension);
     sample.tensors["image"] = image(*file, item, sample.place);
-    if (label_.wanted()) sample.tensors["label"] = torch::scalar_tensor(label(*file, item), torch::kLong);
+    if (label_.wanted())
+      sample.tensors["label"] = torch::scalar_tensor(
+          webdataset::read_label(*file, item.label, label_, index_.place(item, label_.extension)), torch::kLong);
     if (caption_.wanted()) sample.tensors["caption"] = caption(*file, item);
     return sample;
   }
@@ -157,9 +155,12 @@ class WebDataset final : public ditto::Source {
     const std::string option = training ? "data.shards" : "data.validation_shards";
     if (patterns.empty())
       throw Error(ErrorKind::config, option, "names no shard", "give a list of tar files, such as [\"train-*.tar\"]");
-    return webdataset::index_shards(
-        webdataset::expand_shards(patterns, needs.folder, option),
-        {options.image, TextPlace::parse(options.label), TextPlace::parse(options.caption)});
+    const auto label = TextPlace::parse(options.label);
+    if (label.wanted() && options.classes < 1)
+      throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + options.label + "\"",
+                  "set it to the number of classes, or data.label = \"none\"");
+    return webdataset::index_shards(webdataset::expand_shards(patterns, needs.folder, option),
+                                    {options.image, label, TextPlace::parse(options.caption), options.classes});
   }
 
   // Every picture must then have this size; the first that can be read decides.
@@ -192,27 +193,11 @@ class WebDataset final : public ditto::Source {
     return image;
   }
 
-  std::string text(const formats::RandomFile& file, const Range& range, const std::string& place) const {
-    const auto bytes = file.read(range.offset, range.size, place);
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-  }
-
-  int64_t label(const formats::RandomFile& file, const Item& item) const {
-    const auto place = index_.place(item, label_.extension);
-    const auto bytes = text(file, item.label, place);
-    const int64_t label =
-        label_.field.empty() ? formats::parse_label(bytes, place) : formats::json_label(bytes, label_.field, place);
-    if (label >= options_.classes)
-      throw Error(ErrorKind::data, place,
-                  "label " + std::to_string(label) + " is not below data.classes = " + std::to_string(options_.classes),
-                  "raise data.classes, or correct the label");
-    return label;
-  }
-
   torch::Tensor caption(const formats::RandomFile& file, const Item& item) const {
     const auto place = index_.place(item, caption_.extension);
-    const auto bytes = text(file, item.caption, place);
-    const auto caption = caption_.field.empty() ? bytes : formats::json_text(bytes, caption_.field, place);
+    const auto bytes = file.read(item.caption.offset, item.caption.size, place);
+    std::string caption(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (!caption_.field.empty()) caption = formats::json_text(caption, caption_.field, place);
     auto out = torch::empty({static_cast<int64_t>(caption.size())}, torch::kByte);
     std::memcpy(out.data_ptr(), caption.data(), caption.size());
     return out;

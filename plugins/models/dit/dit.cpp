@@ -166,10 +166,19 @@ struct Dit final : ditto::Model {
 
   int64_t fixed_parameters() const override { return grid().tokens() * options.width; }  // the position table
 
-  std::vector<std::string> foreign_formats() const override { return {"facebook-dit", "diffusers"}; }
+  // The one whose function this is: under the other's names the same weights would predict something else.
+  std::vector<std::string> foreign_formats() const override {
+    return {options.convention == "diffusers" ? "diffusers" : "facebook-dit"};
+  }
   ditto::ForeignFormat foreign(const std::string& format) const override {
-    if (format == "facebook-dit") return facebook();
-    if (format == "diffusers") return diffusers();
+    const bool theirs = options.convention == "diffusers";
+    if (format == (theirs ? "facebook-dit" : "diffusers"))
+      throw ditto::Error(ditto::ErrorKind::config, "model.convention",
+                         "is \"" + options.convention + "\", and weights in the format " + format +
+                             " are of the other function: they would predict something else",
+                         "use --format " + foreign_formats().front() + ", or a model with model.convention = \"" +
+                             (theirs ? "facebook" : "diffusers") + "\"");
+    if (format == foreign_formats().front()) return theirs ? diffusers() : facebook();
     return Model::foreign(format);
   }
 

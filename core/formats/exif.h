@@ -1,0 +1,19 @@
+// Which way up a picture is: EXIF's orientation tag, in JPEG, PNG and WebP.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/formats/picture.h"
+
+namespace ditto::formats {
+
+// 1 to 8, as EXIF 2.32 numbers them; 1 (upright) where the file has no such tag, or one that cannot be read. Reads no
+// pixels.
+int orientation_of(std::span<const std::byte> file, PictureFormat format);
+
+// 5 to 8 stand on their side: width and height change places.
+bool swaps_sides(int orientation);
+Picture upright(Picture picture, int orientation);
+
+}  // namespace ditto::formats

@@ -1,0 +1,34 @@
+#include "core/formats/output_folder.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include <ditto/error.h>
+
+namespace ditto::formats {
+
+namespace {
+
+[[noreturn]] void fail(const std::string& path, const std::string& option, const std::string& what) {
+  throw Error(ErrorKind::config, option + " " + path, what, "name a folder that can be written");
+}
+
+}  // namespace
+
+void make_output_folder(const std::string& path, const std::string& option) {
+  std::error_code error, ignored;
+  std::filesystem::create_directories(path, error);
+  if (!std::filesystem::is_directory(path, ignored))
+    fail(path, option, "cannot be made: " + (error ? error.message() : "a file is there"));
+  require_writable(path, option);
+}
+
+void require_writable(const std::string& folder, const std::string& option) {
+  if (::access(folder.c_str(), W_OK | X_OK) != 0)
+    fail(folder, option, std::string("cannot be written into: ") + std::strerror(errno));
+}
+
+}  // namespace ditto::formats
