@@ -43,10 +43,10 @@ bool is_picture(const fs::path& path) {
   return formats::sniff_picture(first) != formats::PictureFormat::unknown;
 }
 
-// "2 KIND: a, b"
+// "KIND (2): a, b"
 std::string sentence(std::vector<fs::path> paths, const std::string& kind, const fs::path& folder) {
   std::sort(paths.begin(), paths.end());
-  std::string text = std::to_string(paths.size()) + " " + kind + ": ";
+  std::string text = kind + " (" + std::to_string(paths.size()) + "): ";
   for (size_t i = 0; i < std::min(paths.size(), kNamed); ++i)
     text += (i > 0 ? ", " : "") + paths[i].lexically_relative(folder).string();
   return paths.size() > kNamed ? text + ", …" : text;
@@ -109,8 +109,8 @@ class Scan {
       if (!paths.empty()) said.push_back(sentence(paths, kind, folder_));
     };
     for (const auto& [suffix, paths] : by_suffix)
-      say(paths, (suffix.empty() ? "without a suffix" : suffix) + ", not PNG, JPEG or WebP");
-    say({folders_.begin(), folders_.end()}, "without a picture, no class");
+      say(paths, (suffix.empty() ? "files without a suffix" : suffix) + ", not PNG, JPEG or WebP");
+    say({folders_.begin(), folders_.end()}, "folders without a picture, no classes");
     say(links_, "links to folders, which are not followed");
     say(odd_, "neither files nor folders");
     say(junk_, "hidden, or left behind by a system or tool");

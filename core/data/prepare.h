@@ -26,7 +26,7 @@ struct Prepared {
   std::vector<std::string> shards;  // paths, in order
   std::int64_t train = 0, validation = 0;
   std::vector<std::string> classes;   // by number; empty: numbers only, or none
-  std::vector<std::string> left_out;  // of a folder: "3 .bmp, not PNG, JPEG or WebP: cat/a.bmp, …", a line a reason
+  std::vector<std::string> left_out;  // of a folder: ".bmp, not PNG, JPEG or WebP (3): cat/a.bmp, …", a line a reason
 };
 
 // Every picture under `folder` (picture_folder.h says what is one), byte for byte as it is. Subfolders are the classes,

@@ -199,12 +199,12 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
   CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"cls", 2}, {"png", 2}, {"txt", 1}});
   CHECK(made.left_out ==
         std::vector<std::string>{
-            "1 without a suffix, not PNG, JPEG or WebP: dog/scan",
-            "7 .bmp, not PNG, JPEG or WebP: dog/0.BMP, dog/1.BMP, dog/2.BMP, dog/3.BMP, dog/4.BMP, …",
-            "1 .tiff, not PNG, JPEG or WebP: papers/a.tiff", "1 .txt, not PNG, JPEG or WebP: cat/c.txt",
-            "1 without a picture, no class: papers", "1 links to folders, which are not followed: more cats",
-            "1 neither files nor folders: dog/z.png",
-            "8 hidden, or left behind by a system or tool: .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
+            "files without a suffix, not PNG, JPEG or WebP (1): dog/scan",
+            ".bmp, not PNG, JPEG or WebP (7): dog/0.BMP, dog/1.BMP, dog/2.BMP, dog/3.BMP, dog/4.BMP, …",
+            ".tiff, not PNG, JPEG or WebP (1): papers/a.tiff", ".txt, not PNG, JPEG or WebP (1): cat/c.txt",
+            "folders without a picture, no classes (1): papers",
+            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png",
+            "hidden, or left behind by a system or tool (8): .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
             "cat/.git, …"});
 }
 
@@ -272,7 +272,7 @@ TEST_CASE("folders that cannot be prepared are refused, and leave no shard behin
   write(folder.path + "/scans/a.bmp", "BM");
   CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/scans", {.out = folder.path + "/out"}); },
                        ErrorKind::config),
-              "left out: 1 .bmp, not PNG, JPEG or WebP: a.bmp"));
+              "left out: .bmp, not PNG, JPEG or WebP (1): a.bmp"));
   write_picture(folder.path + "/in/cat/a.png", 1);
   write(folder.path + "/in/cat/b.png", contents(folder.path + "/in/cat/a.png").substr(0, 40));
   CHECK(holds(
