@@ -65,6 +65,19 @@ Table read(const std::string& path, std::vector<std::string> chain) {
   return result;
 }
 
+// One word: a section's name, or an option's whose section is left out.
+[[noreturn]] void refuse_key(const Table& tree, const std::string& key, const std::string& set) {
+  if (tree.find(key))
+    throw Error(ErrorKind::config, "--set " + set, "\"" + key + "\" is a section, not an option",
+                "write it as --set " + key + ".OPTION=VALUE");
+  std::string places;
+  for (const auto& [section, source, node] : tree.entries())
+    if (const auto* table = node.as<Table>(); table && table->find(key))
+      places += (places.empty() ? "" : " or ") + ("--set " + section + "." + set);
+  throw Error(ErrorKind::config, "--set " + set, "names no section for \"" + key + "\"",
+              "write it as " + (places.empty() ? "--set SECTION." + set : places));
+}
+
 }  // namespace
 
 Table read_with_includes(const std::string& path) {
@@ -79,9 +92,7 @@ void apply_sets(Table& tree, const std::vector<std::string>& sets) {
     if (equals == std::string::npos || equals == 0)
       throw Error(ErrorKind::config, "--set " + set, "is not KEY=VALUE", "write it as --set run.steps=100");
     const auto key = set.substr(0, equals);
-    if (key.find('.') == std::string::npos)
-      throw Error(ErrorKind::config, "--set " + set, "\"" + key + "\" is a section, not an option",
-                  "write it as --set " + key + ".OPTION=VALUE");
+    if (key.find('.') == std::string::npos) refuse_key(tree, key, set);
     auto value = formats::parse_toml_value(set.substr(equals + 1), "--set " + set);
     if (key.ends_with(".plugin")) {  // another plugin does not inherit the options of the one it replaces
       const auto section = key.substr(0, key.size() - 7);

@@ -13,6 +13,27 @@ std::string trimmed(std::string text) {
   return text.empty() ? "failed without a message" : text;
 }
 
+// What LibTorch's allocators say that they were asked for: "6144000000 bytes", "2.00 GiB"; empty: this is another
+// error.
+std::string asked_for(const std::string& text) {
+  for (const std::string_view before :
+       {"can't allocate memory: you tried to allocate ", "out of memory. Tried to allocate "}) {
+    const auto found = text.find(before);
+    if (found == std::string::npos) continue;
+    const auto begin = found + before.size();
+    return text.substr(begin, text.find(". ", begin) - begin);
+  }
+  return {};
+}
+
+// The recipe asks for more than the machine has: no fault of the plugin that was running.
+[[noreturn]] void out_of_memory(std::string_view place, const std::string& asked) {
+  throw Error(
+      ErrorKind::config, place, "not enough memory" + (asked.empty() ? "" : ": " + asked + " more were asked for"),
+      "take fewer samples at once (run.micro_batch, validate.batch; `ditto sample --batch`), compute again what "
+      "backward needs (parallel.recompute), or share weights among ranks (parallel.shard)");
+}
+
 }  // namespace
 
 void rethrow_within(std::string_view place) {
@@ -23,9 +44,10 @@ void rethrow_within(std::string_view place) {
   } catch (const c10::DistError& error) {
     throw Error(ErrorKind::distributed, place, trimmed(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
+    if (const auto asked = asked_for(error.what_without_backtrace()); !asked.empty()) out_of_memory(place, asked);
     throw Error(ErrorKind::plugin, place, trimmed(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
-    throw Error(ErrorKind::plugin, place, "not enough memory");
+    out_of_memory(place, {});
   } catch (const std::exception& error) {
     throw Error(ErrorKind::plugin, place, trimmed(error.what()));
   } catch (...) {

@@ -68,7 +68,9 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
                    commands=(["train"],) if number % 2 else (["config", "check"],))
     t.refused(2, ["--set run.stepss=3", "did you mean"], "train", base, "--set", "run.stepss=3")
     t.refused(2, ["--set steps", "KEY=VALUE"], "train", base, "--set", "steps")
-    t.refused(2, ["--set steps=3", "is a section, not an option"], "train", base, "--set", "steps=3")
+    t.refused(2, ["--set steps=3", "--set run.steps=3 or --set sampler.steps=3"], "train", base, "--set", "steps=3")
+    t.refused(2, ["--set run=3", "is a section, not an option", "--set run.OPTION=VALUE"], "train", base, "--set", "run=3")
+    t.refused(2, ["--set decya=3", "names no section", "--set SECTION.decya=3"], "train", base, "--set", "decya=3")
 
 
 def test_a_section_that_is_needed_and_missing_is_named():

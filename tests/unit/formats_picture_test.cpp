@@ -173,7 +173,8 @@ TEST_CASE("every cut of a picture is refused") {
 
 TEST_CASE("every flipped bit of a picture is an error or a picture of the limits") {
   const DecodeOptions options{Channels::as_stored, 1u << 16};
-  for (const char* name : {"rgba.png", "palette.png", "rgb.jpg", "progressive.jpg", "rgba.webp"}) {
+  for (const char* name : {"rgba.png", "palette.png", "rgb.jpg", "progressive.jpg", "rgba.webp", "oriented_6.jpg",
+                           "oriented_6.png", "oriented_8.webp"}) {
     const std::string whole = read_text(golden_format(name));
     for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
       std::string flipped = whole;

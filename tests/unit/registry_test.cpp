@@ -308,6 +308,12 @@ TEST_CASE("a guard keeps an error's kind, adds the place, and leaves backtraces 
   CHECK(contains(text, "plugin | model 'dit', block 7: mat1 and mat2 shapes cannot be multiplied"));
   CHECK_FALSE(contains(text, "frame #"));
   CHECK(thrown([] { throw std::out_of_range("map::at"); }) == "plugin | model 'dit', block 7: map::at");
+  const std::string memory = thrown([] { torch::empty({int64_t{1} << 50}); });
+  CHECK(contains(memory,
+                 "config | model 'dit', block 7: not enough memory: 4503599627370496 bytes more were asked for; "));
+  CHECK(contains(memory, "run.micro_batch"));
+  CHECK(
+      contains(thrown([] { throw std::bad_alloc(); }), "config | model 'dit', block 7: not enough memory; take fewer"));
   int made = 0;
   const auto place = [&] { return "place " + std::to_string(++made); };
   CHECK(ditto::guarded(place, [] { return 1; }) == 1);
