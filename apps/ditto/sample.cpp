@@ -125,13 +125,14 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
 
 // Before any picture is made, so that no work is lost.
 void prepare_outputs(const Arguments& a, const std::string& no_pictures) {
+  if (!a.save_latents.empty()) {
+    std::error_code ignored;
+    if (fs::is_directory(a.save_latents, ignored))
+      throw Error(ErrorKind::config, "--save-latents " + a.save_latents, "is a folder", "name a file");
+    const auto folder = fs::path(a.save_latents).parent_path();
+    formats::require_writable(folder.empty() ? "." : folder.string(), "--save-latents");
+  }
   if (no_pictures.empty()) formats::make_output_folder(a.out, "--out");
-  if (a.save_latents.empty()) return;
-  std::error_code ignored;
-  if (fs::is_directory(a.save_latents, ignored))
-    throw Error(ErrorKind::config, "--save-latents " + a.save_latents, "is a folder", "name a file");
-  const auto folder = fs::path(a.save_latents).parent_path();
-  formats::require_writable(folder.empty() ? "." : folder.string(), "--save-latents");
 }
 
 // The samples themselves first, which took the work: pictures can be made of them again.
