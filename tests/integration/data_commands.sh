@@ -30,3 +30,15 @@ echo "not a tar" >"$work/no.tar"
 expect 4 "$work/no.tar" "$DITTO" data verify "$work/no.tar"
 
 expect 0 "176 samples" "$DITTO" data verify "$DITTO_SOURCE_DIR/data/digits"
+
+mkdir -p "$work/photos/cat" "$work/photos/dog" "$work/photos/.ipynb_checkpoints"
+formats=$DITTO_SOURCE_DIR/tests/golden/formats
+cp "$formats/oriented_6.jpg" "$work/photos/cat/a.jfif"
+cp "$formats/rgb.png" "$work/photos/dog/b"
+cp "$formats/rgb.png" "$work/photos/.ipynb_checkpoints/b-checkpoint.png"
+echo BM >"$work/photos/dog/c.bmp"
+echo junk >"$work/photos/dog/._b.jpg"
+expect 0 "2 samples to train on, 0 held out, 2 classes" "$DITTO" data prepare "$work/photos" --out "$work/classes"
+grep -qF "left out: .bmp, not PNG, JPEG or WebP (1): dog/c.bmp" "$work/out" || fail "no word of c.bmp: $(cat "$work/out")"
+grep -qF "a system or tool (2): .ipynb_checkpoints, dog/._b.jpg" "$work/out" || fail "no word of junk: $(cat "$work/out")"
+expect 0 '"16 x 8 x 3": 1' "$DITTO" data inspect "$work/classes" --json
