@@ -21,6 +21,7 @@ import zlib
 
 source = pathlib.Path(os.environ.get("DITTO_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 ditto = os.environ.get("DITTO", str(source / "build/release/bin/ditto"))
+build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
 digits = source / "data/digits"
 slow = "--slow" in sys.argv
 work = pathlib.Path()  # of this script, made by main()

@@ -17,6 +17,7 @@
 #include <ditto/error.h>
 
 #include "core/dist/launch.h"
+#include "core/dist/stop.h"
 #include "tests/unit/ranks.h"
 
 extern char** environ;
@@ -159,15 +160,20 @@ TEST_CASE("ranks that stopped by a signal after saving are no failure") {
   CHECK(testing::as_ranks(2, "rank of: stopping after saving") == 75);
 }
 
-volatile std::sig_atomic_t told = 0;
 TEST_CASE("rank of: waiting for a signal" * doctest::skip()) {
-  ::signal(SIGTERM, [](int) { told = 1; });
   leave_mark();
-  comes_true([] { return told != 0; });
-  ::_exit(told ? 75 : 1);
+  std::this_thread::sleep_for(milliseconds(300));  // a signal that comes before it is answered is not lost
+  answer_stop_signals(rank_info());
+  comes_true([] { return stop_signal() != 0; });
+  for (int i = 0; i < 100; ++i) {
+    ::raise(SIGTERM);
+    ::raise(SIGINT);
+  }
+  ::_exit(stop_signal() == SIGUSR1 ? kStoppedBySignal : 1);
 }
 
 TEST_CASE("starts: ranks that wait" * doctest::skip()) {
+  answer_stop_signals({});
   ::_exit(testing::as_ranks(2, "rank of: waiting for a signal"));
 }
 
@@ -183,15 +189,29 @@ pid_t spawn_starter() {
   return pid;
 }
 
-TEST_CASE("a signal is passed on to the ranks") {
+TEST_CASE("the first signal asks for a stop, and only a second SIGINT that is not the same one for the end") {
+  using Answer = StopRequest::Answer;
+  StopRequest request;
+  CHECK((request.take(SIGTERM, 1000) == Answer::stop));
+  CHECK((request.take(SIGTERM, 9000) == Answer::nothing));
+  CHECK((request.take(SIGHUP, 9000) == Answer::nothing));
+  CHECK((request.take(SIGINT, 20000) == Answer::stop));  // the first one says what a second one will do
+  CHECK((request.take(SIGINT, 20001) == Answer::nothing));
+  CHECK((request.take(SIGUSR1, 22000) == Answer::nothing));
+  CHECK((request.take(SIGINT, 22000) == Answer::end));
+  CHECK(request.signal() == SIGTERM);
+  CHECK(StopRequest().signal() == 0);
+}
+
+TEST_CASE("a stop is passed on to the ranks, and further signals change nothing in them") {
   const Folder folder;
   const pid_t starter = spawn_starter();
   CHECK(comes_true([&] { return folder.files() == 2; }));
-  ::kill(starter, SIGTERM);
+  ::kill(starter, SIGUSR1);
   int status = 0;
   ::waitpid(starter, &status, 0);
   CHECK(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 75);
+  CHECK(WEXITSTATUS(status) == kStoppedBySignal);
 }
 
 TEST_CASE("when the starting process is killed its ranks die with it") {

@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 int run(int who, const std::function<void()>& odd, const WatchOptions& options) {
   ::signal(SIGTERM, SIG_IGN);  // as the trainer, which saves first
   const auto rank = rank_info();
-  const auto mesh = testing::mesh_of({}, std::chrono::duration_cast<seconds>(options.timeout));
+  const GlooMesh mesh(rank, {}, options.timeout);
   RankWatch watch(rank);
   watch.start(options);
   try {
@@ -48,7 +48,7 @@ int run(int who, const std::function<void()>& odd, const WatchOptions& options) 
 // The limit is for steps: what may take its time is said by the training thread, and the first step is left out.
 int take_time() {
   const auto rank = rank_info();
-  const auto mesh = testing::mesh_of({});
+  const GlooMesh mesh(rank_info(), {}, seconds(60));
   RankWatch watch(rank);
   watch.start({milliseconds(60'000), milliseconds(1'000)});
   watch.begin_step();
@@ -59,6 +59,21 @@ int take_time() {
   mesh.world().all_reduce(torch::ones({4}));
   watch.finish();
   return 0;
+}
+
+// The others wait for it in their first step, which may take its time.
+int fail_in_the_first_step(const Error& error) {
+  const GlooMesh mesh(rank_info(), {}, seconds(60));
+  RankWatch watch(rank_info());
+  watch.start({milliseconds(60'000), milliseconds(0)});
+  watch.begin_step();
+  if (mesh.rank() == 0) return watch.fail(error);
+  try {
+    mesh.world().all_reduce(torch::ones({4}));
+    return 0;
+  } catch (const Error& lost) {
+    return watch.fail(lost);
+  }
 }
 
 void nothing() {}
@@ -73,7 +88,7 @@ const WatchOptions kImpatient{milliseconds(3'000), milliseconds(0)};
 const WatchOptions kWatchful{milliseconds(60'000), milliseconds(2'000)};
 
 int fail_alike() {
-  const auto mesh = testing::mesh_of({});
+  const GlooMesh mesh(rank_info(), {}, seconds(60));
   RankWatch watch(rank_info());
   watch.start(kPatient);
   return watch.fail(kUneven);
@@ -100,6 +115,8 @@ const std::map<std::string, Scenario> kScenarios{
     {"one is stopped", {3, [] { return run(1, stop, kWatchful); }}},
     {"the first is stopped", {3, [] { return run(0, stop, kWatchful); }}},
     {"one takes its time", {2, take_time}},
+    {"a plugin fails", {2, [] { return fail_in_the_first_step({ErrorKind::plugin, "block 1", "it is wrong"}); }}},
+    {"a call fails", {2, [] { return fail_in_the_first_step({ErrorKind::distributed, "block 1", "it is wrong"}); }}},
     {"one does not answer", {3, [] { return run(1, stand_still, kImpatient); }}},
 };
 
@@ -236,6 +253,15 @@ TEST_CASE("without a limit for hangs, a rank that does not answer is named withi
   CHECK(seen.took < seconds(3 + 5 + 3));
   CHECK(seen.count("ends because rank 1 hangs") >= 2);
   CHECK(seen.count("it lives, but does not answer") == 1);
+}
+
+TEST_CASE("a rank that waits for one that has failed by itself is not blamed for it") {
+  for (const auto& [name, code] : {std::pair{"a plugin fails", 3}, {"a call fails", 6}}) {
+    const auto seen = outcome(name);
+    INFO(seen.said);
+    CHECK(seen.code == code);
+    check_said(seen, "rank 0: block 1: it is wrong", {1}, "rank 0 failed\n");
+  }
 }
 
 TEST_CASE("the error file is what torchrun reads") {
