@@ -21,8 +21,8 @@ class StopRequest {
     stop,  // the first signal, or the first SIGINT: to be said
     end,   // at once
   };
-  Answer take(int signal, int64_t now_ms);         // may be called by a signal's handler
-  int signal() const { return first_.load(); }     // 0: nothing is asked
+  Answer take(int signal, int64_t now_ms);      // may be called by a signal's handler
+  int signal() const { return first_.load(); }  // 0: nothing is asked
 
  private:
   static constexpr int64_t kSameSignal_ms = 500, kNever = -1;

@@ -47,7 +47,8 @@ class TrainingStep {
 
   // The step after `step` complete ones. `wants_to_stop`: whether this rank does, asked late in the step. Throws
   // Error(numeric) where the recipe says so.
-  StepResult run(int64_t step, const std::function<bool()>& wants_to_stop = [] { return false; });
+  StepResult run(
+      int64_t step, const std::function<bool()>& wants_to_stop = [] { return false; });
   // From which step on batches will be asked for, so that they are read ahead.
   void expect(int64_t step);
 

@@ -107,8 +107,8 @@ void check_divides(const Group& group, const std::string& doing, const Tensor& x
 void check_length(const Group& group, const std::string& doing, const Tensor& x, int64_t dim, int64_t expected) {
   if (x.size(dim) == expected) return;
   throw Error(ErrorKind::plugin, place(group),
-              doing + " of " + text(x) + ": dim " + std::to_string(dim) + " has length " +
-                  std::to_string(x.size(dim)) + ", and the other ranks expect " + std::to_string(expected),
+              doing + " of " + text(x) + ": dim " + std::to_string(dim) + " has length " + std::to_string(x.size(dim)) +
+                  ", and the other ranks expect " + std::to_string(expected),
               "what is exchanged must be as the cut leaves it: all of a stream's tokens, and no others");
 }
 

@@ -11,7 +11,8 @@ import support as t
 
 kills = 20 if t.slow else 2
 ranks = 4
-timeout_s = 10
+timeout_s = 30  # to meet, too
+noticed_s = 15
 _cluster = False
 
 
@@ -19,7 +20,7 @@ def arguments(folder):
     steps = 5 * kills + 10
     path = t.write_recipe(f"{folder}.toml", t.recipe(
         run=dict(steps=steps, batch=8, micro_batch=2), checkpoint=dict(every=3), parallel=dict(timeout_s=timeout_s),
-        log=dict(plain_every=0)))
+        log=dict(plain_every=1e-6)))
     return ["train", path, *t.sets({"run.output": str(t.work / folder)})], steps
 
 
@@ -75,7 +76,7 @@ def kill_one(random, start, variable, folder, moment, after_the_end):
     took = time.monotonic() - began
     code = process.wait(60)
     said = log.read_text()
-    t.check(took <= timeout_s + 5, f"the others took {took:.1f} s, with a timeout of {timeout_s} s: {said}")
+    t.check(took <= noticed_s, f"the others took {took:.1f} s: {said}")
     for rank in range(ranks):
         named = said.count(f"rank {rank} ends because rank {victim} was lost")
         t.equal(named, 0 if rank == victim else 1, f"lines of rank {rank} that name rank {victim}: {said}")
@@ -89,7 +90,8 @@ def kill_and_resume(folder, start, variable, after_the_end):
     one = undisturbed()
     random = t.seed_of(folder)
     longest = 0
-    for moment in sorted(random.sample(range(1, 5 * kills), kills)):
+    moments = sorted(random.sample(range(1, 5 * kills), kills - 1)) + [5 * kills]  # the last start has something to resume
+    for moment in moments:
         longest = max(longest, kill_one(random, start, variable, folder, moment, after_the_end))
     print(f"{kills} kills; the last of the others ended at most {longest:.1f} s later", flush=True)
     with open(t.work / f"{folder}.log", "w") as out:

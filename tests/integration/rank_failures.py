@@ -111,10 +111,10 @@ def hang(folder, *words):
     with open(log, "w") as out:
         process = subprocess.Popen([t.ditto, *(str(word) for word in words), *options, "--local-ranks", "2"], cwd=t.work,
                                    env=t.environment, stdout=out, stderr=out)
-    t.wait_for(lambda: len(t.children(process.pid)) == 2, "two ranks")
-    time.sleep(3)
+    # Starting takes about a second of their time, which is long on a busy machine.
+    t.wait_for(lambda: [t.cpu_seconds(pid) > 3 for pid in t.children(process.pid)] == [True, True], "two ranks at work", 120)
     os.kill(t.children(process.pid)[1], signal.SIGSTOP)
-    t.equal(process.wait(40), 6, f"exit code: {log.read_text()}")
+    t.equal(process.wait(60), 6, f"exit code: {log.read_text()}")
     return log.read_text()
 
 

@@ -147,6 +147,15 @@ def children(pid):
         return []
 
 
+def cpu_seconds(pid):
+    """What a process has computed so far."""
+    try:
+        words = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def command_of(pid):
     try:
         return pathlib.Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")[0].decode()

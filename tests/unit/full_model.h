@@ -23,10 +23,7 @@ constexpr int64_t kWidth = 16, kHeads = 4, kSharedHeads = 2, kHeadWidth = 4, kTe
 class FullBlock : public Layer {
  public:
   FullBlock(const FullOptions& o, int64_t index)
-      : is_first_(index == 0),
-        is_last_(index + 1 == o.depth),
-        has_text_(!o.is_packed),
-        takes_a_part_(o.takes_a_part) {
+      : is_first_(index == 0), is_last_(index + 1 == o.depth), has_text_(!o.is_packed), takes_a_part_(o.takes_a_part) {
     modulation_ = linear("modulation", kWidth, 3 * kWidth, Split::columns({kWidth, 2 * kWidth}).gathered());
     qkv_ = linear("qkv", kWidth, (kHeads + 2 * kSharedHeads) * kHeadWidth,
                   Split::heads({kHeads, kSharedHeads, kSharedHeads}, kHeadWidth));

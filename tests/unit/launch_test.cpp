@@ -95,8 +95,8 @@ TEST_CASE("text behind a list's brackets belongs to each of its names") {
 }
 
 TEST_CASE("what is no list of machines is refused, and so is one without an end") {
-  for (const char* list : {"n[1", "n]1", "n[]", "n[1,]", "n[3-1]", "n[1-x]", "n[a]", "n[1--2]", ",", "",
-                           "n[1-100000]", "n[1-300]x[1-300]", "n[99999999999999999999]"}) {
+  for (const char* list : {"n[1", "n]1", "n[]", "n[1,]", "n[3-1]", "n[1-x]", "n[a]", "n[1--2]", ",", "", "n[1-100000]",
+                           "n[1-300]x[1-300]", "n[99999999999999999999]"}) {
     CAPTURE(list);
     CHECK_THROWS_WITH_AS(expand_node_list(list, "here"), doctest::Contains("here: is \""), Error);
   }
