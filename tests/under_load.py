@@ -17,7 +17,7 @@ import time
 
 source = pathlib.Path(__file__).resolve().parents[1]
 build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
-SEVERAL_RANKS = ("as_ranks(", "local-ranks", "local_ranks", "Launch(")
+SEVERAL_RANKS = ("as_ranks(", "local-ranks", "local_ranks", "Launch(", "ditto_matrix")
 
 
 def starts_ranks(name):
