@@ -3,6 +3,7 @@
 
 #include "apps/ditto/commands.h"
 #include "core/dist/local_ranks.h"
+#include "core/dist/stop.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
 #include "core/train/rehearsal.h"
@@ -21,7 +22,9 @@ struct Arguments {
 };
 
 int train(const Arguments& arguments, const CommandLine& line) {
-  Rank rank(arguments.local_ranks > 0 ? RankInfo{} : rank_info());
+  const auto info = arguments.local_ranks > 0 ? RankInfo{} : rank_info();
+  if (!arguments.options.dry_run) answer_stop_signals(info);
+  Rank rank(info);
   std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
   return rank.run([&] {
     Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);

@@ -143,6 +143,8 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
       transport->setBackend(other->device(), c10d::ProcessGroup::strToBackendType(backend_name),
                             other->connect(own, rank, size, timeout_));
     }
+    // All members are connected before one goes on: it may be done, and gone, while others still connect.
+    backend->barrier()->wait();
     return Group(rank, size, label, std::move(transport), purpose == name_ ? traffic_ : nullptr);
   } catch (const std::exception& error) {
     throw Error(ErrorKind::distributed, "rank " + std::to_string(info_.rank),

@@ -29,7 +29,7 @@ Degrees complete_degrees(Degrees given, int world_size);
 class Transport;
 using Transports = std::vector<std::shared_ptr<Transport>>;
 
-class GlooMesh final : public Mesh {
+class GlooMesh : public Mesh {
  public:
   // Connects to the store, so all ranks make theirs at about the same time. `timeout`: how long a rank waits for its
   // peers, at the start and in every collective. Throws Error(config) for the degrees, Error(distributed) if the store

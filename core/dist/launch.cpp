@@ -6,6 +6,8 @@
 
 #include <ditto/error.h>
 
+#include "core/dist/node_list.h"
+
 namespace ditto {
 
 namespace {
@@ -43,14 +45,6 @@ class Variables {
   const Environment& environment_;
 };
 
-// The first host of Slurm's compressed list: "node[03-07,09],x1" -> "node03".
-std::string first_host(const std::string& list) {
-  const auto bracket = list.find('['), comma = list.find(',');
-  if (bracket == std::string::npos || comma < bracket) return list.substr(0, comma);
-  const auto end = list.find_first_of(",-]", bracket);
-  return list.substr(0, bracket) + list.substr(bracket + 1, end - bracket - 1);
-}
-
 // A port that all ranks of a job agree on and that two jobs seldom share.
 std::uint16_t port_of(const std::string& job) {
   std::uint32_t hash = 2166136261u;
@@ -58,11 +52,13 @@ std::uint16_t port_of(const std::string& job) {
   return static_cast<std::uint16_t>(20000 + hash % 10000);
 }
 
-void meet_at(RankInfo& info, const Variables& env, const std::optional<std::string>& host, const std::string& job) {
+// `nodes`: the variable that lists the ranks' machines, rank 0's first.
+void meet_at(RankInfo& info, const Variables& env, const char* nodes, const std::string& job) {
+  const auto list = nodes ? env.text(nodes) : std::nullopt;
   if (const auto address = env.text("MASTER_ADDR"))
     info.master_address = *address;
-  else if (info.local_world_size < info.world_size && host)
-    info.master_address = *host;
+  else if (info.local_world_size < info.world_size && list)
+    info.master_address = expand_node_list(*list, "environment variable " + std::string(nodes)).front();
   else if (info.local_world_size < info.world_size)
     Variables::refuse("MASTER_ADDR", "is not set, and the ranks are on several machines",
                       "set it to the address of rank 0's machine");
@@ -94,7 +90,7 @@ RankInfo from_open_mpi(const Variables& env) {
   info.rank = env.number("OMPI_COMM_WORLD_RANK", 0, info.world_size - 1);
   info.local_rank = env.number_or("OMPI_COMM_WORLD_LOCAL_RANK", 0, 0);
   info.local_world_size = env.number_or("OMPI_COMM_WORLD_LOCAL_SIZE", info.world_size, 1);
-  meet_at(info, env, {}, env.text("PMIX_NAMESPACE").value_or(env.text("OMPI_MCA_ess_base_jobid").value_or("")));
+  meet_at(info, env, nullptr, env.text("PMIX_NAMESPACE").value_or(env.text("OMPI_MCA_ess_base_jobid").value_or("")));
   return info;
 }
 
@@ -106,7 +102,7 @@ RankInfo from_pmi(const Variables& env) {
   info.rank = env.number("PMI_RANK", 0, info.world_size - 1);
   info.local_rank = env.number_or("MPI_LOCALRANKID", 0, 0);
   info.local_world_size = env.number_or("MPI_LOCALNRANKS", info.world_size, 1);
-  meet_at(info, env, {}, env.text("PMI_JOBID").value_or(""));
+  meet_at(info, env, nullptr, env.text("PMI_JOBID").value_or(""));
   return info;
 }
 
@@ -122,8 +118,7 @@ RankInfo from_slurm(const Variables& env) {
   info.local_world_size = nodes == 1
                               ? info.world_size
                               : std::max(1, std::atoi(env.text("SLURM_STEP_TASKS_PER_NODE").value_or("1").c_str()));
-  const auto list = env.text("SLURM_STEP_NODELIST");
-  meet_at(info, env, list ? std::optional(first_host(*list)) : std::nullopt,
+  meet_at(info, env, "SLURM_STEP_NODELIST",
           env.text("SLURM_JOB_ID").value_or("") + "." + env.text("SLURM_STEP_ID").value_or(""));
   return info;
 }

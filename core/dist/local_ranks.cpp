@@ -19,6 +19,8 @@
 
 #include <ditto/error.h>
 
+#include "core/dist/stop.h"
+
 extern char** environ;
 
 namespace ditto {
@@ -27,9 +29,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
-
-constexpr int kStoppedBySignal = 75;
-constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2};
 
 [[noreturn]] void fail(const std::string& doing) {
   throw Error(ErrorKind::distributed, "--local-ranks", doing + ": " + std::strerror(errno), "");
@@ -59,29 +58,47 @@ class StoreSocket {
   int fd_ = -1, port_ = 0;
 };
 
-// Signals are taken from a queue while the ranks run; their former treatment comes back afterwards, and in the ranks.
-class BlockedSignals {
+// SIGCHLD is waited for while the ranks run; its former treatment comes back afterwards, and in the ranks.
+class Children {
  public:
-  BlockedSignals() {
+  Children() {
     ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would leave nothing to wait for
     sigemptyset(&set_);
     sigaddset(&set_, SIGCHLD);
-    for (const int signal : kPassedOn) sigaddset(&set_, signal);
-    sigprocmask(SIG_BLOCK, &set_, &before_);
+    sigset_t before;
+    sigprocmask(SIG_BLOCK, &set_, &before);
+    was_blocked_ = sigismember(&before, SIGCHLD) == 1;
   }
-  ~BlockedSignals() { restore(); }
-  BlockedSignals(const BlockedSignals&) = delete;
-  BlockedSignals& operator=(const BlockedSignals&) = delete;
-  void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
-  // The next signal, or 0 after `limit`.
-  int wait(milliseconds limit, siginfo_t& info) const {
+  ~Children() { restore(); }
+  Children(const Children&) = delete;
+  Children& operator=(const Children&) = delete;
+  // Until one has ended, another signal was answered, or `limit` is over.
+  void wait(milliseconds limit) const {
     const timespec time{limit.count() / 1000, (limit.count() % 1000) * 1000000};
-    const int signal = sigtimedwait(&set_, &info, &time);
-    return signal > 0 ? signal : 0;
+    sigtimedwait(&set_, nullptr, &time);
+  }
+  void restore() const {
+    if (!was_blocked_) sigprocmask(SIG_UNBLOCK, &set_, nullptr);
   }
 
  private:
-  sigset_t set_, before_;
+  sigset_t set_;
+  bool was_blocked_;
+};
+
+// A rank that is being started cannot answer a signal yet: what this process answers waits until the rank does.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    const auto answered = answered_stop_signals();
+    sigprocmask(SIG_BLOCK, &answered, &before_);
+  }
+  ~HeldSignals() { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+
+ private:
+  sigset_t before_;
 };
 
 std::vector<std::string> environment(int rank, int count, const StoreSocket& store) {
@@ -113,7 +130,7 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 class Ranks {
  public:
-  Ranks(const LocalRanks& options, const BlockedSignals& signals) : options_(options), signals_(signals) {}
+  explicit Ranks(const LocalRanks& options) : options_(options) {}
   ~Ranks() {  // left by an exception: nothing may stay behind
     for (const auto& [pid, rank] : alive_) ::kill(pid, SIGKILL);
     for (const auto& [pid, rank] : alive_) ::waitpid(pid, nullptr, 0);
@@ -123,15 +140,14 @@ class Ranks {
 
   void start() {
     const StoreSocket store;
+    const HeldSignals held;
     for (int rank = 0; rank < options_.count; ++rank) start(rank, store);
   }
 
   int wait() {
     while (!alive_.empty()) {
-      siginfo_t info{};
-      const int signal = signals_.wait(milliseconds(100), info);
-      // The terminal has sent its own to the whole group of processes, the ranks among them.
-      if (signal && signal != SIGCHLD && info.si_code != SI_KERNEL) send(signal);
+      children_.wait(milliseconds(100));
+      if (stop_signal() != 0 && !std::exchange(passed_on_, true)) send(stop_signal());
       reap();
       end_survivors();
     }
@@ -159,7 +175,7 @@ class Ranks {
       const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
       if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
     }
-    signals_.restore();
+    children_.restore();
     ::execve("/proc/self/exe", argv, envp);
     ::_exit(127);
   }
@@ -220,9 +236,9 @@ class Ranks {
   }
 
   const LocalRanks& options_;
-  const BlockedSignals& signals_;
+  const Children children_;
   std::map<pid_t, int> alive_;
-  bool failed_ = false, stopped_ = false, asked_ = false, said_ = false;
+  bool failed_ = false, stopped_ = false, passed_on_ = false, asked_ = false, said_ = false;
   int failure_ = 0;
   Clock::time_point failed_at_;
 };
@@ -235,9 +251,12 @@ int run_local_ranks(const LocalRanks& options) {
                 "leave --local-ranks out, or unset them");
   if (options.count < 1)
     throw Error(ErrorKind::config, "--local-ranks", "is " + std::to_string(options.count), "expected at least 1");
+  if (stop_signal() != 0) {
+    std::fprintf(stderr, "stopped before the ranks were started\n");
+    return kStoppedBySignal;
+  }
   std::fflush(nullptr);
-  const BlockedSignals signals;
-  Ranks ranks(options, signals);
+  Ranks ranks(options);
   ranks.start();
   return ranks.wait();
 }

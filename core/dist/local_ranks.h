@@ -16,8 +16,9 @@ struct LocalRanks {
 
 // Starts the ranks from /proc/self/exe, with RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and
 // MASTER_PORT set and the processors shared out (OMP_NUM_THREADS, unless it is set). Rank 0 keeps stdout, all keep
-// stderr. Waits for them, passing on SIGINT, SIGTERM, SIGHUP, SIGUSR1 and SIGUSR2. When one fails, the others are ended
-// within 5 s; when this process dies, they die. Returns the exit code: 0; 75 if ranks stopped by a signal after saving;
+// stderr. Waits for them; a stop that this process is asked for and answers (core/dist/stop.h) is passed on to them.
+// When one fails, the others are ended within 5 s; when this process dies, they die. Returns the exit code: 0; 75 if
+// ranks were stopped by a signal, or before there were any;
 // that of the first rank that failed by itself; or that of Error(distributed) for a rank that was killed. To be called
 // before the process has other threads. Throws Error(config) where ranks were already started by a launcher, and
 // Error(distributed) if a process cannot be started.

@@ -87,7 +87,7 @@ class RankWatch::Impl {
     end_soon(error.exit_code(), error.what());
     int code = error.exit_code();
     try {
-      if (!stranded || !find_the_lost(error.what()))
+      if (!stranded || !find_the_lost(error))
         say_own(error.what());
       else
         code = kLostAPeer;
@@ -167,7 +167,7 @@ class RankWatch::Impl {
   SignOfLife own_sign() {
     auto& calls = peer_calls();
     SignOfLife sign{++beat_, progress_ + calls.done, state_, doing_.load()};
-    if (sign.state == SignOfLife::step && calls.waiting()) sign.state = SignOfLife::waiting;
+    if (calls.waiting()) sign.state = SignOfLife::waiting;
     if (stranded_) sign.state = SignOfLife::stranded;
     return sign;
   }
@@ -297,8 +297,9 @@ class RankWatch::Impl {
     say("rank " + std::to_string(rank_.rank) + " failed, after " + to_text(first) + ": " + what, what);
   }
 
-  // False if nobody can be blamed.
-  bool find_the_lost(const std::string& what) {
+  // False if nobody can be blamed. What this rank says of itself then is not lost: it may be the cause.
+  bool find_the_lost(const Error& error) {
+    const std::string what = error.what();
     stranded_ = true;
     std::unique_lock lock(mutex_);
     const bool heard = wake_.wait_for(lock, kLongest - milliseconds(500), [this] { return verdict_ || given_up_; });
@@ -306,7 +307,8 @@ class RankWatch::Impl {
     const auto verdict = verdict_.value_or(Verdict{0, Verdict::hangs, "the store at " + place() + " does not answer"});
     lock.unlock();
     if (verdict.text == what && verdict.kind == Verdict::failed) return false;
-    say_because(verdict);
+    const bool is_consequence = blames_others_ && verdict.kind != Verdict::hangs;
+    say_because(verdict, is_consequence ? "" : "; its own error: " + what);
     return true;
   }
 
@@ -330,8 +332,8 @@ class RankWatch::Impl {
     }
   }
 
-  void say_because(const Verdict& verdict) {
-    say("rank " + std::to_string(rank_.rank) + " ends because " + to_text(verdict),
+  void say_because(const Verdict& verdict, const std::string& own = "") {
+    say("rank " + std::to_string(rank_.rank) + " ends because " + to_text(verdict) + own,
         to_text(verdict) + ": " + verdict.text);
   }
 

@@ -42,7 +42,7 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
     if (options.watch) options.watch->begin_step();
     if (step == options.warmup) memory.reset_peak();
     const auto began = std::chrono::steady_clock::now();
-    bench.loss = training.run(step, false).loss;
+    bench.loss = training.run(step).loss;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     if (step >= options.warmup) bench.seconds.push_back(took.count());
   }

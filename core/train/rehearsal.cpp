@@ -8,6 +8,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "core/dist/stop.h"
 #include "core/train/assembly.h"
 #include "core/train/launch.h"
 
@@ -50,6 +51,7 @@ class PaperMesh final : public Mesh {
 };
 
 [[noreturn]] void rehearse(Recipe recipe, Registry& registry, const Degrees& degrees, int ranks) {
+  leave_stop_signals_to_parent();
   int code = 0;
   try {
     const PaperMesh mesh(degrees, ranks);

@@ -42,7 +42,7 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
   if (assembly.ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
 }
 
-StepResult TrainingStep::run(int64_t step, bool stop) {
+StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
   const StepPlan plan = shares_.plan(step, Phase::train);
   assembly_.ctx->phase = Phase::train;
   const auto batches = load(plan);  // Source -> Loader -> Batch -> Encoder
@@ -58,7 +58,7 @@ StepResult TrainingStep::run(int64_t step, bool stop) {
   for (auto& strategy : assembly_.strategies) strategy->sync_gradients();
   gradients_.finish(plan);
 
-  const auto totals = ledger.sum(assembly_.mesh, stop);
+  const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
   StepResult result{totals.loss, unscale(grad_norm(assembly_.layout, assembly_.mesh)), lr_schedule_.at(step),
                     totals.parts, totals.samples};
   result.stop = totals.stop > 0;

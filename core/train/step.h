@@ -1,6 +1,7 @@
 // One training step.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,9 +45,10 @@ class TrainingStep {
   // `updates` is counted by the caller's optimizer; all of these outlive this.
   TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema);
 
-  // The step after `step` complete ones. `stop`: this rank wishes to stop. Throws Error(numeric) where the recipe says
-  // so.
-  StepResult run(int64_t step, bool stop);
+  // The step after `step` complete ones. `wants_to_stop`: whether this rank does, asked late in the step. Throws
+  // Error(numeric) where the recipe says so.
+  StepResult run(
+      int64_t step, const std::function<bool()>& wants_to_stop = [] { return false; });
   // From which step on batches will be asked for, so that they are read ahead.
   void expect(int64_t step);
 

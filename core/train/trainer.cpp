@@ -1,13 +1,13 @@
 #include "core/train/trainer.h"
 
 #include <chrono>
-#include <csignal>
 #include <filesystem>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/dist/stop.h"
 #include "core/report/grid.h"
 #include "core/report/roofline.h"
 #include "core/sample/generate.h"
@@ -20,14 +20,6 @@ namespace ditto {
 namespace fs = std::filesystem;
 
 namespace {
-
-volatile std::sig_atomic_t stop_signal = 0;
-
-// The first signal asks for a checkpoint at the end of the step; the second ends the process as usual.
-void on_signal(int signal) {
-  stop_signal = signal;
-  std::signal(signal, SIG_DFL);
-}
 
 double seconds_since(std::chrono::steady_clock::time_point began) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
@@ -46,7 +38,6 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
 Trainer::~Trainer() = default;
 
 int Trainer::run() {
-  for (const int signal : {SIGTERM, SIGINT, SIGUSR1}) std::signal(signal, on_signal);
   const report::MemoryMeter::Watch watch(memory_);
   if (!options_.dry_run) open_outputs();
   assemble();
@@ -57,6 +48,10 @@ int Trainer::run() {
       checkpoint::Retention{recipe_.checkpoint.keep, recipe_.checkpoint.keep_every}, mesh_, checkpoint_ranks_);
   resume();
   record_run();
+  if (step_ < recipe_.run.steps && is_any_rank_stopped()) {
+    say("stopped by a signal while starting; the same command starts again");
+    return kStoppedBySignal;
+  }
   loop();
   begin("the end of its last save");
   saver_->wait();
@@ -210,7 +205,7 @@ void Trainer::loop() {
     memory_.reset_peak();
     if (options_.watch) options_.watch->begin_step();
     mesh_.traffic().clear();
-    const auto result = training_->run(step_, stop_signal != 0);
+    const auto result = training_->run(step_, [] { return stop_signal() != 0; });
     ++step_;
     if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
     kernels_recorded_ = true;
@@ -305,6 +300,11 @@ void Trainer::save() {
   saver_->save(state());
   saved_step_ = step_;
   if (folder_) folder_->log(fmt::format("saving step {}", step_));
+}
+
+bool Trainer::is_any_rank_stopped() {
+  auto stopped = torch::tensor({stop_signal() != 0 ? 1 : 0}, torch::kInt);
+  return mesh_.world().all_reduce(stopped).item<int>() > 0;
 }
 
 void Trainer::begin(const char* what) {

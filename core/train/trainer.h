@@ -25,14 +25,14 @@ struct TrainOptions {
   bool dry_run = false;                   // put everything together, say what it is, and stop
 };
 
-inline constexpr int kStoppedBySignal = 75;  // exit code: saved, to be started again
-
 class Trainer {
  public:
   // `mesh` and `registry` outlive it.
   Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group checkpoint_ranks, TrainOptions options);
   ~Trainer();
-  int run();  // 0, or kStoppedBySignal
+  // 0; or kStoppedBySignal: after a step, with its checkpoint, or before the first. Whoever calls it has said that stop
+  // signals are answered.
+  int run();
 
  private:
   void open_outputs();
@@ -51,6 +51,7 @@ class Trainer {
   checkpoint::TrainState state();
   void say(const std::string& line);
   void begin(const char* what);  // "validation": what may take its time
+  bool is_any_rank_stopped();
   bool writes() const { return mesh_.rank() == 0; }
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 

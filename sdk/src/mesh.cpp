@@ -71,7 +71,13 @@ std::string first_line(const std::exception& error) {
   return all.substr(0, all.find('\n'));
 }
 
-// Runs a collective without autograd; what it throws comes out as Error(distributed) that names the group and the call.
+Error lost(const Group& group, const std::string& doing, const std::exception& error) {
+  return Error(ErrorKind::distributed, place(group), doing + " failed: " + first_line(error),
+               "a peer stopped or hangs: its own last message says why");
+}
+
+// Runs a collective without autograd; what the transport throws comes out as Error(distributed) that names the group
+// and the call.
 template <class Call>
 auto guarded(const Group& group, const std::string& doing, Call call) {
   torch::NoGradGuard no_grad;
@@ -79,9 +85,12 @@ auto guarded(const Group& group, const std::string& doing, Call call) {
     return call();
   } catch (const Error&) {
     throw;
+  } catch (const c10::DistError& error) {
+    throw lost(group, doing, error);
+  } catch (const c10::Error& error) {  // of the tensors, before anything was sent
+    throw Error(ErrorKind::plugin, place(group), doing + ": " + first_line(error));
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::distributed, place(group), doing + " failed: " + first_line(error),
-                "a peer stopped or hangs: its own last message says why");
+    throw lost(group, doing, error);
   }
 }
 
@@ -92,6 +101,15 @@ void check_divides(const Group& group, const std::string& doing, const Tensor& x
     throw Error(ErrorKind::shape, place(group),
                 doing + " of " + text(x) + ": dim " + std::to_string(dim) + " of length " +
                     std::to_string(x.size(dim)) + " is not divided by " + std::to_string(group.size()) + " ranks");
+}
+
+// A member that sends another number than the others expect would be waited for until the timeout.
+void check_length(const Group& group, const std::string& doing, const Tensor& x, int64_t dim, int64_t expected) {
+  if (x.size(dim) == expected) return;
+  throw Error(ErrorKind::plugin, place(group),
+              doing + " of " + text(x) + ": dim " + std::to_string(dim) + " has length " + std::to_string(x.size(dim)) +
+                  ", and the other ranks expect " + std::to_string(expected),
+              "what is exchanged must be as the cut leaves it: all of a stream's tokens, and no others");
 }
 
 // [size, …]: x's equal parts along dim, one a member, contiguous.
@@ -201,6 +219,7 @@ std::function<Tensor()> Group::begin_all_gather(const Tensor& x) const {
 Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
   if (!transport_) return x;
   dim = positive(dim, x);
+  check_length(*this, "all_gather", x, dim, lengths[static_cast<size_t>(rank_)]);
   const int64_t longest = *std::max_element(lengths.begin(), lengths.end());
   return guarded(*this, "all_gather of " + text(x), [&] {
     auto shape = x.sizes().vec();
@@ -220,6 +239,7 @@ Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t
 Tensor Group::reduce_scatter(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
   if (!transport_) return x;
   dim = positive(dim, x);
+  check_length(*this, "reduce_scatter", x, dim, total(lengths));
   const int64_t own = lengths[static_cast<size_t>(rank_)];
   auto shape = x.sizes().vec();
   shape[static_cast<size_t>(dim)] = own;
@@ -243,6 +263,8 @@ Tensor Group::all_to_all(const Tensor& x, int64_t scatter_dim, const std::vector
   if (!transport_) return x;
   scatter_dim = positive(scatter_dim, x);
   gather_dim = positive(gather_dim, x);
+  check_length(*this, "all_to_all", x, scatter_dim, total(scatter_lengths));
+  check_length(*this, "all_to_all", x, gather_dim, gather_lengths[static_cast<size_t>(rank_)]);
   return guarded(*this, "all_to_all of " + text(x), [&] {
     std::vector<int64_t> send, receive;
     std::vector<Tensor> pieces;
@@ -296,6 +318,7 @@ std::function<Tensor()> Group::begin_exchange(const Tensor& x, const std::vector
                                               const std::vector<int64_t>& receive, const char* op) const {
   if (!transport_) return [x] { return x; };
   const std::string doing = std::string(op) + " of " + text(x);
+  check_length(*this, op, x, 0, total(send));
   return guarded(*this, doing, [&]() -> std::function<Tensor()> {
     auto in = x.detach();
     auto out = torch::empty({total(receive)}, in.options());

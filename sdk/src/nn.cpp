@@ -110,7 +110,7 @@ Tensor Parameter::values(Context& ctx) const {
   auto& s = *state_;
   const bool provided = s.provided.defined();
   if (is_freed(provided ? s.provided : s.leaf))
-    throw Error(ErrorKind::distributed, "a parameter of shape " + c10::str(s.leaf.sizes()),
+    throw Error(ErrorKind::plugin, "a parameter of shape " + c10::str(s.leaf.sizes()),
                 "is used while its numbers are with other ranks",
                 "use a parameter only inside of the unit it was added to");
   const Tensor& from = provided ? s.provided : s.leaf;

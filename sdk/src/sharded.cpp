@@ -310,7 +310,7 @@ void ShardedUnits::complete_round(int64_t round) {
 void ShardedUnits::finish() {
   for (const auto& [unit, sharded] : units_)
     if (sharded->trains() && sharded->rounds() != plan_.rounds)
-      throw Error(ErrorKind::distributed, to_text(unit),
+      throw Error(ErrorKind::plugin, to_text(unit),
                   "its gradients were handed over " + std::to_string(sharded->rounds()) + " times in a step of " +
                       std::to_string(plan_.rounds) + " micro-batches a rank",
                   "what a unit makes must be used by units after it");

@@ -11,14 +11,16 @@ import support as t
 
 kills = 20 if t.slow else 2
 ranks = 4
-timeout_s = 10
+timeout_s = 30  # to meet, too
+noticed_s = 15
 _cluster = False
 
 
 def arguments(folder):
     steps = 5 * kills + 10
     path = t.write_recipe(f"{folder}.toml", t.recipe(
-        run=dict(steps=steps, batch=8, micro_batch=2), checkpoint=dict(every=3), parallel=dict(timeout_s=timeout_s)))
+        run=dict(steps=steps, batch=8, micro_batch=2), checkpoint=dict(every=3), parallel=dict(timeout_s=timeout_s),
+        log=dict(plain_every=1e-6)))
     return ["train", path, *t.sets({"run.output": str(t.work / folder)})], steps
 
 
@@ -45,6 +47,11 @@ def ranks_of(variable, folder):
     return found
 
 
+def steps_said(log):
+    """How far a start is, in its own words: metrics.jsonl still has the lines of the start before until this one resumes."""
+    return max((int(step) for step in re.findall(r"^step (\d+)/", log.read_text(), re.MULTILINE)), default=0)
+
+
 def gone(pid):
     try:
         return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] == "Z"
@@ -55,15 +62,12 @@ def gone(pid):
 def kill_one(random, start, variable, folder, moment, after_the_end):
     """Starts the run, kills a rank once `moment` steps are done, and looks at how the others end."""
     log = t.work / f"{folder}.log"
-    resumes = (t.work / folder / "checkpoints/latest").exists()
     with open(log, "w") as out:
         process = start(out)
-    if resumes:  # only then are the lines those of this start
-        t.wait_for(lambda: "resumed from" in log.read_text() or process.poll() is not None, "the resume", 120)
-    t.wait_for(lambda: t.lines_in(folder) >= moment or process.poll() is not None, f"step {moment}", 120)
+    t.wait_for(lambda: steps_said(log) >= moment or process.poll() is not None, f"step {moment}", 120)
     time.sleep(random.uniform(0, 0.1))
     alive = ranks_of(variable, folder)
-    t.equal(sorted(alive), list(range(ranks)), f"ranks that are there after {t.lines_in(folder)} steps, waiting for {moment}, "
+    t.equal(sorted(alive), list(range(ranks)), f"ranks that are there after {steps_said(log)} steps, waiting for {moment}, "
             f"with exit code {process.poll()}: {log.read_text()}")
     victim = random.randrange(ranks)
     began = time.monotonic()
@@ -72,7 +76,7 @@ def kill_one(random, start, variable, folder, moment, after_the_end):
     took = time.monotonic() - began
     code = process.wait(60)
     said = log.read_text()
-    t.check(took <= timeout_s + 5, f"the others took {took:.1f} s, with a timeout of {timeout_s} s: {said}")
+    t.check(took <= noticed_s, f"the others took {took:.1f} s: {said}")
     for rank in range(ranks):
         named = said.count(f"rank {rank} ends because rank {victim} was lost")
         t.equal(named, 0 if rank == victim else 1, f"lines of rank {rank} that name rank {victim}: {said}")
@@ -86,7 +90,8 @@ def kill_and_resume(folder, start, variable, after_the_end):
     one = undisturbed()
     random = t.seed_of(folder)
     longest = 0
-    for moment in sorted(random.sample(range(1, 5 * kills), kills)):
+    moments = sorted(random.sample(range(1, 5 * kills), kills - 1)) + [5 * kills]  # the last start has something to resume
+    for moment in moments:
         longest = max(longest, kill_one(random, start, variable, folder, moment, after_the_end))
     print(f"{kills} kills; the last of the others ended at most {longest:.1f} s later", flush=True)
     with open(t.work / f"{folder}.log", "w") as out:

@@ -1,8 +1,6 @@
-"""What happens to numbers that are not finite, and to a run that is asked to stop."""
+"""What happens to numbers that are not finite."""
 
 import json
-import os
-import signal
 
 import support as t
 
@@ -83,40 +81,6 @@ def test_stop_ends_the_run_with_code_5_and_keeps_the_checkpoint_before():
     t.equal(len(lines), bad - 1, "lines before the step that is not finite")
     t.equal(t.checkpoints("stop")[-1], f"step_{bad - 1:08}", "the newest checkpoint")
     t.run("checkpoint", "verify", t.latest("stop"))
-
-
-def test_a_signal_saves_the_step_and_ends_with_75_and_the_resume_is_the_whole_run():
-    path = t.write_recipe("signal.toml", t.recipe(run=dict(steps=60), checkpoint=dict(every=0)))
-    t.train(path, "not-stopped")
-    metrics = t.work / "stopped/metrics.jsonl"
-    for number, name in enumerate((signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)):
-        process = t.start("train", path, *t.sets({"run.output": str(t.work / "stopped")}))
-        at = 10 + 15 * number
-        t.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > at, f"step {at}")
-        os.kill(process.pid, name)
-        t.equal(process.wait(60), 75, f"exit code after {name.name}")
-        steps = len(t.metrics("stopped"))
-        t.equal(t.checkpoints("stopped")[-1], f"step_{steps:08}", f"the checkpoint after {name.name}")
-        t.check(f"stopped after step {steps} by a signal" in (t.work / "stopped/log.txt").read_text(), "log.txt does not say so")
-    t.train(path, "stopped")
-    t.same_metrics("not-stopped", "stopped")
-    t.same_state("not-stopped", "stopped")
-
-
-def test_a_signal_to_local_ranks_saves_the_step_and_ends_with_75():
-    path = t.write_recipe("signal-ranks.toml", t.recipe(run=dict(steps=40, batch=8, micro_batch=2), checkpoint=dict(every=0)))
-    t.train(path, "not-stopped-ranks")
-    metrics = t.work / "stopped-ranks/metrics.jsonl"
-    arguments = ["train", path, *t.sets({"run.output": str(t.work / "stopped-ranks")}), "--local-ranks", 2]
-    process = t.start(*arguments)
-    t.wait_for(lambda: metrics.exists() and metrics.read_bytes().count(b"\n") > 10 or process.poll() is not None, "step 10")
-    t.check(process.poll() is None, f"it ended by itself, with exit code {process.poll()}")
-    os.kill(process.pid, signal.SIGTERM)
-    t.equal(process.wait(60), 75, "exit code after SIGTERM")
-    t.equal(t.checkpoints("stopped-ranks")[-1], f"step_{len(t.metrics('stopped-ranks')):08}", "the checkpoint")
-    t.run(*arguments)
-    t.same_metrics("not-stopped-ranks", "stopped-ranks")
-    t.same_state("not-stopped-ranks", "stopped-ranks")
 
 
 if __name__ == "__main__":

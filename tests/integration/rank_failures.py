@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -83,6 +84,26 @@ def test_what_is_wrong_on_one_rank_is_said_by_it_and_ends_the_others():
             t.check(f"rank {rank} ends because rank 2 failed" in done.said[rank], f"{launcher}: {done.said}")
 
 
+def test_a_plugins_mistake_on_one_rank_is_said_with_its_place_and_nobody_else_is_blamed():
+    plugins = t.work / "plugins"
+    plugins.mkdir()
+    shutil.copy(t.build / "tests/broken_plugins/faulty_layout.so", plugins)
+    path = t.write_recipe("faulty.toml", t.recipe(
+        run=dict(name="faulty", steps=2, batch=4), model=dict(plugin="faulty_layout", fault="none"),
+        objective=dict(plugin="diffusion", condition_dropout=0.0), parallel=dict(timeout_s=30)))
+    pipeline, regions = {"parallel.pipeline": 2, "run.micro_batch": 1}, {"parallel.tensor": 2, "parallel.sequence": True}
+    faults = [("borrows from a later block", pipeline, "is used while its numbers are with other ranks"),
+              ("borrows from an earlier block", pipeline, "is used while its numbers are with other ranks"),
+              ("takes part of the tokens", regions, 'layer "blocks.0.up": is given a tensor of ')]
+    for fault, layout, said in faults:
+        began = time.monotonic()
+        done = t.refused(3, ["block ", "of model 'faulty_layout'", said], "train", path, "--local-ranks", 2,
+                         *t.sets({"model.fault": fault, "run.output": str(t.work / "faulty")} | layout),
+                         env={"DITTO_PLUGIN_PATH": str(plugins)})
+        t.check("hangs" not in done.all, f"{fault}: {done.all}")
+        t.check(time.monotonic() - began < 20, f"{fault}: it took {time.monotonic() - began:.0f} s: {done.all}")
+
+
 def hang(folder, *words):
     """Two ranks, of which one is stopped; what they say."""
     options = t.sets({"parallel.hang_s": 2, "parallel.timeout_s": 15})
@@ -90,10 +111,10 @@ def hang(folder, *words):
     with open(log, "w") as out:
         process = subprocess.Popen([t.ditto, *(str(word) for word in words), *options, "--local-ranks", "2"], cwd=t.work,
                                    env=t.environment, stdout=out, stderr=out)
-    t.wait_for(lambda: len(t.children(process.pid)) == 2, "two ranks")
-    time.sleep(3)
+    # Starting takes about a second of their time, which is long on a busy machine.
+    t.wait_for(lambda: [t.cpu_seconds(pid) > 3 for pid in t.children(process.pid)] == [True, True], "two ranks at work", 120)
     os.kill(t.children(process.pid)[1], signal.SIGSTOP)
-    t.equal(process.wait(40), 6, f"exit code: {log.read_text()}")
+    t.equal(process.wait(60), 6, f"exit code: {log.read_text()}")
     return log.read_text()
 
 

@@ -21,6 +21,7 @@ import zlib
 
 source = pathlib.Path(os.environ.get("DITTO_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 ditto = os.environ.get("DITTO", str(source / "build/release/bin/ditto"))
+build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
 digits = source / "data/digits"
 slow = "--slow" in sys.argv
 work = pathlib.Path()  # of this script, made by main()
@@ -144,6 +145,15 @@ def children(pid):
         return [int(word) for word in open(f"/proc/{pid}/task/{pid}/children").read().split()]
     except OSError:
         return []
+
+
+def cpu_seconds(pid):
+    """What a process has computed so far."""
+    try:
+        words = open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()
+    except OSError:
+        return 0
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def command_of(pid):

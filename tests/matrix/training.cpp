@@ -179,7 +179,7 @@ Record train(const TrainRequest& request) {
   memory.reset_peak();
   for (int64_t step = one.resumed; step < one.resumed + one.steps; ++step) {
     request.mesh.traffic().clear();
-    const auto result = training.run(step, false);
+    const auto result = training.run(step);
     record.losses.push_back(result.loss);
     record.norms.push_back(result.grad_norm);
   }

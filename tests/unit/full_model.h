@@ -14,7 +14,7 @@ namespace ditto::testing {
 
 struct FullOptions {
   int64_t depth = 2, experts = 4, hidden = 8, tokens = 7;
-  bool is_packed = false, has_experts = true, is_token_local = true;
+  bool is_packed = false, has_experts = true, is_token_local = true, takes_a_part = false;
 };
 
 // Twice as many query heads as key and value heads.
@@ -23,7 +23,7 @@ constexpr int64_t kWidth = 16, kHeads = 4, kSharedHeads = 2, kHeadWidth = 4, kTe
 class FullBlock : public Layer {
  public:
   FullBlock(const FullOptions& o, int64_t index)
-      : is_first_(index == 0), is_last_(index + 1 == o.depth), has_text_(!o.is_packed) {
+      : is_first_(index == 0), is_last_(index + 1 == o.depth), has_text_(!o.is_packed), takes_a_part_(o.takes_a_part) {
     modulation_ = linear("modulation", kWidth, 3 * kWidth, Split::columns({kWidth, 2 * kWidth}).gathered());
     qkv_ = linear("qkv", kWidth, (kHeads + 2 * kSharedHeads) * kHeadWidth,
                   Split::heads({kHeads, kSharedHeads, kSharedHeads}, kHeadWidth));
@@ -54,7 +54,9 @@ class FullBlock : public Layer {
     s.x_BTD = ctx.ops.gated_residual(s.x_BTD, m[2], a, s);
     if (has_text_) s.x_BTD = s.x_BTD + cross(s.x_BTD, s, ctx);
     s.x_BTD = s.x_BTD + torch::tanh(mix_(s.x_BTD, ctx));
-    s.x_BTD = s.x_BTD + down_(ctx.ops.linear_gelu_tanh(s.x_BTD, up_, ctx), ctx);
+    const auto in = takes_a_part_ ? s.x_BTD.narrow(1, 0, s.x_BTD.size(1) - 1) : s.x_BTD;
+    const auto more = down_(ctx.ops.linear_gelu_tanh(in, up_, ctx), ctx);
+    s.x_BTD = s.x_BTD + (takes_a_part_ ? more.mean(1, true) : more);
     if (experts_)
       s.x_BTD = s.x_BTD + experts_->forward(
                               s.x_BTD, [&](const torch::Tensor& x) { return route(x, s, ctx); }, ctx);
@@ -93,7 +95,7 @@ class FullBlock : public Layer {
     return {rows[0], rows[1], p_BTE.masked_select(taken)};
   }
 
-  bool is_first_, is_last_, has_text_;
+  bool is_first_, is_last_, has_text_, takes_a_part_;
   Linear modulation_, qkv_, out_, q_, kv_, cross_, mix_, up_, down_, skip_, router_;
   std::shared_ptr<RmsNorm> norm_;
   std::shared_ptr<ExpertsModule> experts_;

@@ -6,7 +6,9 @@
 
 #include <ditto/error.h>
 
+#include "core/dist/node_list.h"
 #include "core/train/launch.h"
+#include "tests/support/golden_json.h"
 
 namespace ditto {
 namespace {
@@ -65,8 +67,39 @@ TEST_CASE("a Slurm step's ranks meet on its first machine, at a port of the job"
   CHECK(info.master_port != info_of(other).master_port);
   other["SLURM_STEP_NODELIST"] = "a1,b2";
   CHECK(info_of(other).master_address == "a1");
+  other["SLURM_STEP_NODELIST"] = "rack[1-2]node[1-4]";
+  CHECK(info_of(other).master_address == "rack1node1");
+  other["SLURM_STEP_NODELIST"] = "node[1-2]-ib";
+  CHECK(info_of(other).master_address == "node1-ib");
+  other["SLURM_STEP_NODELIST"] = "node[1-2";
+  CHECK_THROWS_WITH_AS(info_of(other), doctest::Contains("SLURM_STEP_NODELIST: is \"node[1-2\""), Error);
   other["SLURM_STEP_NUM_NODES"] = "1";
   CHECK(info_of(other).master_address == "127.0.0.1");
+}
+
+std::string expanded(const std::string& list) {
+  std::string all;
+  for (const auto& name : expand_node_list(list, "the test")) all += (all.empty() ? "" : " ") + name;
+  return all;
+}
+
+TEST_CASE("lists of machines stand for the names that scontrol gives") {
+  const auto record = test::read_json("tests/golden/slurm/hostnames.json");
+  CHECK(record["names"].size() > 20);
+  for (const auto& [list, names] : record["names"].items()) CHECK(expanded(list) == names.get<std::string>());
+}
+
+TEST_CASE("text behind a list's brackets belongs to each of its names") {
+  CHECK(expanded("node[1-2]-ib") == "node1-ib node2-ib");
+  CHECK(expanded("a[1-2]b[3-4]c,d") == "a1b3c a1b4c a2b3c a2b4c d");
+}
+
+TEST_CASE("what is no list of machines is refused, and so is one without an end") {
+  for (const char* list : {"n[1", "n]1", "n[]", "n[1,]", "n[3-1]", "n[1-x]", "n[a]", "n[1--2]", ",", "", "n[1-100000]",
+                           "n[1-300]x[1-300]", "n[99999999999999999999]"}) {
+    CAPTURE(list);
+    CHECK_THROWS_WITH_AS(expand_node_list(list, "here"), doctest::Contains("here: is \""), Error);
+  }
 }
 
 TEST_CASE("a batch script without srun is one rank, whatever was allocated") {

@@ -165,8 +165,33 @@ TEST_CASE("a length that the ranks do not divide is refused with both numbers") 
   CHECK(testing::as_ranks(2, "rank of: an uneven scatter") == 0);
 }
 
-TEST_CASE("rank of: a lost peer" * doctest::skip()) {
+TEST_CASE("rank of: other lengths than agreed" * doctest::skip()) {
   const auto mesh = testing::mesh_of({});
+  const auto& group = mesh.world();
+  const auto refused = [&](const auto& call) {
+    try {
+      call();
+      FAIL("not refused");
+    } catch (const Error& error) {
+      CHECK((error.kind() == ErrorKind::plugin));
+      const std::string text = error.what();
+      CHECK(text.find("of 2 along replicate") != std::string::npos);
+    }
+  };
+  refused([&] { group.all_gather(torch::ones({2, 5}), 1, {3, 4}); });
+  refused([&] { group.reduce_scatter(torch::ones({2, 5}), 1, {3, 4}); });
+  refused([&] { group.all_to_all(torch::ones({4, 5}), 0, {1, 1}, 1, {5, 5}); });
+  refused([&] { group.all_to_all(torch::ones({4, 5}), 0, {2, 2}, 1, {3, 4}); });
+  refused([&] { group.exchange(torch::ones({5}), {2, 2}, {2, 2}); });
+  refused([&] { group.all_reduce(torch::ones({4, 5}).t()); });
+}
+
+TEST_CASE("what a rank would send in other lengths than agreed is its own mistake, found before it is sent") {
+  CHECK(testing::as_ranks(2, "rank of: other lengths than agreed") == 0);
+}
+
+TEST_CASE("rank of: a lost peer" * doctest::skip()) {
+  const GlooMesh mesh(rank_info(), {}, std::chrono::seconds(60));
   const auto& group = mesh.world();
   group.barrier();
   if (mesh.rank() == 1) ::_exit(0);
@@ -188,7 +213,7 @@ TEST_CASE("a lost peer is an error that names the group and the call") {
 }
 
 TEST_CASE("rank of: a peer that hangs" * doctest::skip()) {
-  const auto mesh = testing::mesh_of({}, std::chrono::seconds(2));
+  const GlooMesh mesh(rank_info(), {}, std::chrono::seconds(2));
   mesh.world().barrier();
   if (mesh.rank() == 1) {
     ::sleep(6);

@@ -6,8 +6,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string>
+#include <thread>
 
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/local_ranks.h"
@@ -26,10 +28,23 @@ inline bool on_quiet_machine() {
   return false;
 }
 
-// In a rank.
-inline GlooMesh mesh_of(const Degrees& degrees, std::chrono::seconds timeout = std::chrono::seconds(60)) {
-  return GlooMesh(rank_info(), degrees, timeout);
-}
+// Rank 0, which hosts the store, leaves last: others may still be forming a group there.
+class RankMesh : public GlooMesh {
+ public:
+  explicit RankMesh(const Degrees& degrees) : GlooMesh(rank_info(), degrees, std::chrono::seconds(60)) {}
+  ~RankMesh() override {
+    if (!store()) return;
+    try {
+      store()->add("left", 1);
+      for (int i = 0; i < 3000 && rank() == 0 && store()->add("left", 0) < world_size(); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    } catch (const std::exception&) {  // it is gone: this rank has failed, or another
+    }
+  }
+};
+
+// In a rank that ends as all others do.
+inline RankMesh mesh_of(const Degrees& degrees) { return RankMesh(degrees); }
 
 // Numbers that depend on `seed` alone, of very different sizes, so that the order of a sum shows.
 inline torch::Tensor numbers(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = torch::kFloat) {

@@ -147,10 +147,28 @@ TEST_CASE("rank of: refusals of tensor" * doctest::skip()) {
   has(refusal(tensor, {.hidden = 7}, kTensor), "2 does not divide the 7 hidden numbers of \"blocks.0.experts\"");
   has(refusal(tensor, {.is_token_local = false}, kSequence), "parallel.sequence");
 }
+TEST_CASE("rank of: part of the tokens" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
+  for (const int64_t tokens : {7, 8}) {
+    FullRun rank(mesh, {.tokens = tokens, .takes_a_part = true}, torch::kDouble, {kSequence});
+    try {
+      rank.predict(7);
+      FAIL("not refused");
+    } catch (const Error& error) {
+      CHECK((error.kind() == ErrorKind::plugin));
+      has(error.what(), "layer \"blocks.0.up\": is given a tensor of [2, ");
+      has(error.what(), "of the stream's " + std::to_string(tokens) + " tokens");
+    }
+  }
+}
 TEST_CASE("rank of: refusals of expert" * doctest::skip()) {
   const auto expert = testing::mesh_of({{Axis::expert, 2}, {Axis::replicate, 1}});
   has(refusal(expert, {.has_experts = false}, kExpert), "has no experts");
   has(refusal(expert, {.experts = 5}, kExpert), "2 does not divide the 5 experts of \"blocks.0.experts\"");
+}
+
+TEST_CASE("a layer that takes part of a sequence region's tokens is refused by its name instead of waited for") {
+  CHECK(testing::as_ranks(2, "rank of: part of the tokens") == 0);
 }
 
 TEST_CASE("what tensor and expert cannot cut is refused with the numbers") {

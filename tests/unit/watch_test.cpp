@@ -25,16 +25,21 @@ using std::chrono::milliseconds;
 using std::chrono::seconds;
 namespace fs = std::filesystem;
 
+// In a rank: what is measured begins now. How long ranks take to start is another thing.
+int64_t now_ms() { return std::chrono::duration_cast<milliseconds>(Clock::now().time_since_epoch()).count(); }
+void mark() { std::fprintf(stderr, "MARK %lld\n", static_cast<long long>(now_ms())); }
+
 // In a rank: a run that goes wrong. `odd` is what rank `who` does in step 2, where the others wait for it.
 int run(int who, const std::function<void()>& odd, const WatchOptions& options) {
   ::signal(SIGTERM, SIG_IGN);  // as the trainer, which saves first
   const auto rank = rank_info();
-  const auto mesh = testing::mesh_of({}, std::chrono::duration_cast<seconds>(options.timeout));
+  const GlooMesh mesh(rank, {}, options.timeout);
   RankWatch watch(rank);
   watch.start(options);
   try {
     for (int step = 0; step < 3; ++step) {
       watch.begin_step();
+      if (step == 2) mark();
       if (step == 2 && rank.rank == who) odd();
       mesh.world().all_reduce(torch::ones({4}));
     }
@@ -48,7 +53,7 @@ int run(int who, const std::function<void()>& odd, const WatchOptions& options) 
 // The limit is for steps: what may take its time is said by the training thread, and the first step is left out.
 int take_time() {
   const auto rank = rank_info();
-  const auto mesh = testing::mesh_of({});
+  const GlooMesh mesh(rank_info(), {}, seconds(60));
   RankWatch watch(rank);
   watch.start({milliseconds(60'000), milliseconds(1'000)});
   watch.begin_step();
@@ -59,6 +64,21 @@ int take_time() {
   mesh.world().all_reduce(torch::ones({4}));
   watch.finish();
   return 0;
+}
+
+// The others wait for it in their first step, which may take its time.
+int fail_in_the_first_step(const Error& error) {
+  const GlooMesh mesh(rank_info(), {}, seconds(60));
+  RankWatch watch(rank_info());
+  watch.start({milliseconds(60'000), milliseconds(0)});
+  watch.begin_step();
+  if (mesh.rank() == 0) return watch.fail(error);
+  try {
+    mesh.world().all_reduce(torch::ones({4}));
+    return 0;
+  } catch (const Error& lost) {
+    return watch.fail(lost);
+  }
 }
 
 void nothing() {}
@@ -73,13 +93,18 @@ const WatchOptions kImpatient{milliseconds(3'000), milliseconds(0)};
 const WatchOptions kWatchful{milliseconds(60'000), milliseconds(2'000)};
 
 int fail_alike() {
-  const auto mesh = testing::mesh_of({});
+  const GlooMesh mesh(rank_info(), {}, seconds(60));
   RankWatch watch(rank_info());
   watch.start(kPatient);
+  mark();
   return watch.fail(kUneven);
 }
-int fail_alike_unmet() { return RankWatch(rank_info()).fail(kUneven); }
+int fail_alike_unmet() {
+  mark();
+  return RankWatch(rank_info()).fail(kUneven);
+}
 int fail_alone_unmet() {
+  mark();
   if (rank_info().rank != 2) return run(-1, nothing, kPatient);
   return RankWatch(rank_info()).fail(Error(ErrorKind::plugin, "model 'own'", "there is no such plugin"));
 }
@@ -100,6 +125,16 @@ const std::map<std::string, Scenario> kScenarios{
     {"one is stopped", {3, [] { return run(1, stop, kWatchful); }}},
     {"the first is stopped", {3, [] { return run(0, stop, kWatchful); }}},
     {"one takes its time", {2, take_time}},
+    {"a plugin fails",
+     {2,
+      [] {
+        return fail_in_the_first_step({ErrorKind::plugin, "block 1", "it is wrong"});
+      }}},
+    {"a call fails",
+     {2,
+      [] {
+        return fail_in_the_first_step({ErrorKind::distributed, "block 1", "it is wrong"});
+      }}},
     {"one does not answer", {3, [] { return run(1, stand_still, kImpatient); }}},
 };
 
@@ -114,7 +149,7 @@ TEST_CASE("starts: a scenario" * doctest::skip()) { leave(testing::as_ranks(scen
 
 struct Outcome {
   int code = -1;
-  seconds took{0};
+  milliseconds took{0};  // from the last mark that was printed
   std::string said;
   int count(const std::string& part) const {
     int found = 0;
@@ -129,13 +164,14 @@ Outcome outcome(const std::string& name) {
   const std::string command = "'" + fs::read_symlink("/proc/self/exe").string() +
                               "' --no-skip --test-case='starts: a scenario' > '" + file + "' 2>&1";
   ::setenv(kScenario, name.c_str(), 1);
-  const auto began = Clock::now();
   Outcome result;
   result.code = WEXITSTATUS(std::system(command.c_str()));
-  result.took = std::chrono::duration_cast<seconds>(Clock::now() - began);
+  const auto end = now_ms();
   ::unsetenv(kScenario);
   std::ifstream in(file);
   result.said = std::string(std::istreambuf_iterator<char>(in), {});
+  if (const auto at = result.said.rfind("MARK "); at != std::string::npos)
+    result.took = milliseconds(end - std::atoll(result.said.c_str() + at + 5));
   fs::remove(file);
   return result;
 }
@@ -236,6 +272,15 @@ TEST_CASE("without a limit for hangs, a rank that does not answer is named withi
   CHECK(seen.took < seconds(3 + 5 + 3));
   CHECK(seen.count("ends because rank 1 hangs") >= 2);
   CHECK(seen.count("it lives, but does not answer") == 1);
+}
+
+TEST_CASE("a rank that waits for one that has failed by itself is not blamed for it") {
+  for (const auto& [name, code] : {std::pair{"a plugin fails", 3}, {"a call fails", 6}}) {
+    const auto seen = outcome(name);
+    INFO(seen.said);
+    CHECK(seen.code == code);
+    check_said(seen, "rank 0: block 1: it is wrong", {1}, "rank 0 failed\n");
+  }
 }
 
 TEST_CASE("the error file is what torchrun reads") {

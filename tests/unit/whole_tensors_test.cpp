@@ -61,7 +61,7 @@ struct OneRank final : WholeTensors {
   }
 };
 
-GlooMesh grid() { return testing::mesh_of({{Axis::tensor, 2}, {Axis::shard, rank_info().world_size / 2}}); }
+testing::RankMesh grid() { return testing::mesh_of({{Axis::tensor, 2}, {Axis::shard, rank_info().world_size / 2}}); }
 
 // The weights after some steps, of whatever part of them is here.
 std::vector<Tensor> train(const std::string& plugin, Layout& layout, const WholeTensors& whole) {

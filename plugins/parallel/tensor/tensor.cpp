@@ -159,8 +159,14 @@ class TensorParallel final : public ParallelStrategy {
     using Exchange = LinearModule::Exchange;
     const bool regions = sequence_ && entry.unit.kind == Unit::Kind::block;
     const Group* group = &group_;
-    const Exchange gather_in = [this](const Tensor& x) { return gather_tokens(x, 1); };
-    const Exchange scatter_sum = [this](const Tensor& y) { return scatter_tokens(y, 1); };
+    const Exchange gather_in = [this, layer = layer_of(entry)](const Tensor& x) {
+      check_tokens(x, lengths_[static_cast<size_t>(group_.rank())], layer);
+      return gather_tokens(x, 1);
+    };
+    const Exchange scatter_sum = [this, layer = layer_of(entry)](const Tensor& y) {
+      check_tokens(y, tokens_, layer);
+      return scatter_tokens(y, 1);
+    };
     const Exchange sum = [group](const Tensor& y) { return transposed::all_reduce(y, *group); };
     if (entry.experts) {
       if (regions) entry.experts->before = gather_in;
@@ -203,6 +209,15 @@ class TensorParallel final : public ParallelStrategy {
   int64_t start_of_region() const { return group_.rank() * tokens_ / group_.size(); }
   bool are_equal() const { return tokens_ % group_.size() == 0; }
 
+  // The other ranks wait for pieces of the sizes that the cut leaves.
+  void check_tokens(const Tensor& x, int64_t expected, const std::string& layer) const {
+    if (x.dim() >= 3 && x.size(1) == expected) return;
+    throw Error(ErrorKind::plugin, "layer \"" + layer + "\"",
+                "is given a tensor of " + c10::str(x.sizes()) + ", where parallel.sequence leaves " +
+                    std::to_string(expected) + " of the stream's " + std::to_string(tokens_) + " tokens",
+                "a layer of a block that is cut takes all its tokens, as [B, T, ...]; one that takes others is "
+                "Split::none(), or of_condition()");
+  }
   Tensor gather_tokens(const Tensor& x, int64_t dim) const {
     return are_equal() ? transposed::all_gather(x, group_, dim) : transposed::all_gather(x, group_, dim, lengths_);
   }

@@ -1,0 +1,2 @@
+# All of signals.py.
+exec python3 "$(dirname "$0")/signals.py" --slow
