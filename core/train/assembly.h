@@ -49,8 +49,8 @@ class Assembly {
  public:
   Assembly(Recipe& recipe, Registry& registry, const Mesh& mesh, const AssemblyParts& parts, Log log);
 
-  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins; the prediction is whole on every
-  // rank. With a program: as `program.head` ends it.
+  // condition, tokens, all blocks, head, with every strategy's wraps, splits and joins; the prediction is whole on
+  // every rank. With a program: as `program.head` ends it.
   torch::Tensor predict(const Batch& batch);
   torch::Tensor predict(const Batch& batch, Program& program);
   // The parts of it, and backward; without prepare, loss and round_done.
@@ -60,7 +60,9 @@ class Assembly {
   // To be called when the layout's tensors have new values.
   void publish();
 
-  Batch encode(Batch batch) const;                         // the encoders, in turn
+  Batch encode(Batch batch) const;  // the encoders, in turn
+  // What the model sees of noisy samples at these times of the schedule: sets "x" and "t".
+  void set_input(Batch& batch, const torch::Tensor& x_t, const torch::Tensor& time_B) const;
   torch::Tensor decode(const torch::Tensor& clean) const;  // -> pictures in -1 … 1
   SavedShapes shapes() const { return {spec, data_spec_}; }
   int64_t parameters() const { return parameters_; }  // of the whole model, learned
@@ -87,6 +89,7 @@ class Assembly {
   void open_data();
   void make_encoders();
   void make_model();
+  void refuse_unmade_inputs() const;
   void make_strategies();
   void load_strategy(const std::string& id, const std::string& key, std::optional<Axis> axis);
   void run_unit(const Unit& unit, UnitCall& call);
