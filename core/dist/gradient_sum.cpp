@@ -155,8 +155,8 @@ void GradientSum::receive_round() {
 
 void GradientSum::finish(const StepPlan&) {
   torch::NoGradGuard no_grad;
-  check_declared();
   receive_round();
+  check_declared();
   for (const auto& part : parts_) unflatten(part->sum.gather(), part->entries);
   for (auto& entry : layout_.entries) {
     auto& tensor = entry.tensor;

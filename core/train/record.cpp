@@ -42,8 +42,8 @@ void refuse_odd_state(const Layout& layout, Optimizer& optimizer, const std::str
       if (!state.tensors[i].defined()) continue;
       const auto expected = local_shape(state.block > 1 ? entries[i].in_blocks(state.block) : entries[i]);
       if (state.tensors[i].sizes() != at::IntArrayRef(expected))
-        refuse(" of \"" + entries[i].name + "\"",
-               "has the shape " + c10::str(state.tensors[i].sizes()) + ", expected " + c10::str(expected));
+        refuse(" of \"" + entries[i].name + "\"", "has the shape " + c10::str(state.tensors[i].sizes()) +
+                                                      ", expected " + c10::str(at::IntArrayRef(expected)));
     }
   }
 }

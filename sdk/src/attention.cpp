@@ -54,7 +54,7 @@ void check_mask(const Tensor& mask_BS, const Tensor& k) {
   if (mask_BS.scalar_type() != torch::kBool || mask_BS.sizes() != at::IntArrayRef(expected))
     throw Error(ErrorKind::shape, "attention",
                 "was given a key mask that is " + std::string(c10::toString(mask_BS.scalar_type())) + " " +
-                    c10::str(mask_BS.sizes()) + ", for keys of " + c10::str(expected),
+                    c10::str(mask_BS.sizes()) + ", for keys of " + c10::str(at::IntArrayRef(expected)),
                 "give a bool for each key that is given; a mask that comes with a stream is a field of role constant");
 }
 

@@ -116,9 +116,12 @@ class ObjectiveTest {
     return dtype == at::kFloat ? "" : std::string("of float pictures x_t is ") + c10::toString(dtype);
   }
 
-  static std::string same(const Batch& found, const Batch& expected) {
-    for (const auto& [name, tensor] : expected.tensors)
-      if (!found.has(name) || !found.at(name).equal(tensor)) return "\"" + name + "\" differs";
+  static std::string same(const Batch& found, const Batch& expected, double tolerance = 0) {
+    for (const auto& [name, tensor] : expected.tensors) {
+      if (!found.has(name)) return "\"" + name + "\" is not there";
+      const auto problem = difference(found.at(name), tensor, tolerance);
+      if (!problem.empty()) return "\"" + name + "\" " + problem;
+    }
     return {};
   }
 
@@ -129,7 +132,7 @@ class ObjectiveTest {
   std::string by_id(const Objective& objective, const Scheduler&) const {
     const Batch whole = prepare(objective, batch());
     for (int64_t i = 0; i < kSamples; ++i) {
-      const auto problem = same(prepare(objective, batch().slice(i, i + 1)), whole.slice(i, i + 1));
+      const auto problem = same(prepare(objective, batch().slice(i, i + 1)), whole.slice(i, i + 1), 1e-12);
       if (!problem.empty()) return "sample " + std::to_string(i) + " alone: " + problem;
     }
     const Batch others = prepare(objective, batch(/*first_id=*/100));

@@ -98,7 +98,7 @@ TEST_CASE("in training a model is preconditioned by the host, as in sampling") {
 
 TEST_CASE("an objective that does the host's part of preconditioning, or not its own, is refused") {
   const auto said = [](const char* fault) -> std::string {
-    World world({std::string("objective.fault=") + fault});
+    World world({"objective.fault=\"" + std::string(fault) + "\""});
     LossLedger ledger(0, 2, 1);
     try {
       make_program(world.assembly, ledger, 2).prepare(batch());
@@ -113,8 +113,8 @@ TEST_CASE("an objective that does the host's part of preconditioning, or not its
 
 TEST_CASE("a model's input that nobody makes is refused, with who makes what") {
   CHECK_THROWS_WITH_AS(
-      World({"model.fault=takes what nobody makes"}),
-      "small.toml:14:10: model \"faulty_model\" takes \"depth_map\", and nobody makes it; the data makes: "
+      World({"model.fault=\"takes what nobody makes\""}),
+      "small.toml:15:10: model \"faulty_model\" takes \"depth_map\", and nobody makes it; the data makes: "
       "label; encoders: clean; the objective and its schedule: noise, t, time, x, x_t; choose data, an "
       "encoder or an objective that makes it, or another model",
       Error);
@@ -123,13 +123,13 @@ TEST_CASE("a model's input that nobody makes is refused, with who makes what") {
 TEST_CASE("an optimizer whose state has not its parameter's shape is refused when it is made") {
   World right;
   CHECK_NOTHROW(make_optimizer(right.assembly, registry()));
-  World flat({"optimizer.fault=flat state"});
+  World flat({"optimizer.fault=\"flat state\""});
   CHECK_THROWS_WITH_AS(
       make_optimizer(flat.assembly, registry()),
       doctest::Contains("optimizer 'faulty_optimizer': its state \"momentum\" of \"patches.map.weight\" has "
                         "the shape [96], expected [8, 12]"),
       Error);
-  World short_of_one({"optimizer.fault=short state"});
+  World short_of_one({"optimizer.fault=\"short state\""});
   CHECK_THROWS_WITH_AS(make_optimizer(short_of_one.assembly, registry()), doctest::Contains("tensors for"), Error);
 }
 
