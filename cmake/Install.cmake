@@ -14,7 +14,9 @@ install(EXPORT DittoTargets NAMESPACE Ditto:: DESTINATION lib/cmake/Ditto)
 install(DIRECTORY sdk/include/ditto DESTINATION include)
 install(DIRECTORY sdk/template/ DESTINATION share/ditto/template OPTIONAL)
 install(DIRECTORY configs/ DESTINATION share/ditto/configs OPTIONAL)
-install(FILES LICENSE NOTICE DESTINATION share/doc/ditto)
+# As they lie here, so that what links to another page finds it.
+install(FILES LICENSE NOTICE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINATION share/doc/ditto)
+install(DIRECTORY docs/ DESTINATION share/doc/ditto/docs)
 
 include(CMakePackageConfigHelpers)
 configure_package_config_file(cmake/DittoConfig.cmake.in "${PROJECT_BINARY_DIR}/cmake/DittoConfig.cmake"

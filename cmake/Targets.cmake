@@ -44,6 +44,9 @@ if(testing_sources)
   add_library(Ditto::testing ALIAS ditto_testing)
   target_include_directories(ditto_testing PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/sdk/testing/include>")
   target_link_libraries(ditto_testing PUBLIC ditto_sdk)
+  # Its ranks talk over Gloo, whose headers no user of the library needs.
+  target_include_directories(ditto_testing SYSTEM PRIVATE
+    "$<BUILD_INTERFACE:$<TARGET_PROPERTY:ditto::gloo,INTERFACE_INCLUDE_DIRECTORIES>>")
   ditto_compile_settings(ditto_testing)
   ditto_use_pch(ditto_testing)
   set_target_properties(ditto_testing PROPERTIES EXPORT_NAME testing)

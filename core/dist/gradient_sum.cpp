@@ -54,11 +54,45 @@ Key key_of(AxisSet axes, const Tensor& tensor) {
   return {std::move(axes), tensor.scalar_type(), tensor.device().type()};
 }
 
+std::string plugin_key(const ParallelStrategy& strategy) {
+  return strategy.axis() ? "parallel." + std::string(name(*strategy.axis())) + "_plugin" : "a strategy without an axis";
+}
+
+[[noreturn]] void refuse_two(const LayoutEntry& entry, Axis axis, const ParallelStrategy& one,
+                             const ParallelStrategy& other) {
+  throw Error(ErrorKind::config, plugin_key(other),
+              "sums the gradient of \"" + entry.name + "\" along " + name(axis) + ", and so does " + plugin_key(one) +
+                  ": it would be summed twice",
+              "choose a plugin for one of them that leaves this sum to the other");
+}
+
 }  // namespace
 
 GradientSum::GradientSum(Layout& layout, const Mesh& mesh, bool deterministic)
     : layout_(layout), mesh_(mesh), deterministic_(deterministic) {}
 GradientSum::~GradientSum() = default;
+
+void GradientSum::begin_step(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies, const StepPlan& plan) {
+  declared_.clear();
+  for (auto& entry : layout_.entries) {
+    std::map<Axis, const ParallelStrategy*> owners;
+    for (const auto& strategy : strategies)
+      for (const Axis axis : strategy->sums(entry, plan))
+        if (const auto [it, is_first] = owners.emplace(axis, strategy.get()); !is_first && mesh_.size(axis) > 1)
+          refuse_two(entry, axis, *it->second, *strategy);
+    entry.summed.clear();
+    for (const auto& [axis, owner] : owners) entry.summed.insert(axis);
+    declared_.push_back(entry.summed);
+  }
+}
+
+void GradientSum::check_declared() const {
+  for (size_t i = 0; i < declared_.size(); ++i)
+    if (layout_.entries[i].summed != declared_[i])
+      throw Error(ErrorKind::plugin, "parameter \"" + layout_.entries[i].name + "\"",
+                  "a strategy says in the middle of a step that it has summed the gradient",
+                  "strategies declare what they sum by ParallelStrategy::sums, so that no two do");
+}
 
 AxisSet GradientSum::open_axes(const LayoutEntry& entry, bool data) const {
   AxisSet axes;
@@ -122,6 +156,7 @@ void GradientSum::receive_round() {
 void GradientSum::finish(const StepPlan&) {
   torch::NoGradGuard no_grad;
   receive_round();
+  check_declared();
   for (const auto& part : parts_) unflatten(part->sum.gather(), part->entries);
   for (auto& entry : layout_.entries) {
     auto& tensor = entry.tensor;

@@ -13,10 +13,10 @@ namespace ditto {
 
 // Sums over the data axes in the order of micro-batches, so that a step's gradients have the same bits on any number of
 // data ranks; then over the axes of the other copies, by one all-reduce for each set of axes. With `deterministic`
-// false both are one all-reduce after local accumulation. Entries that a strategy has `summed` along an axis are left
-// alone there.
+// false both are one all-reduce after local accumulation. What a strategy sums itself is left to it.
 //
 // A step, on every rank alike:
+//   sum.begin_step(strategies, plan);
 //   for (round = 0 … plan.rounds - 1) { if (round < plan.mine) forward and backward; sum.after_micro_batch(round,
 //   plan); } strategies' sync_gradients(); sum.finish(plan);
 // Gradients are in .grad of the layout's leaves, undefined before the step. Throws Error(distributed) if a peer is
@@ -26,10 +26,15 @@ class GradientSum {
   GradientSum(Layout& layout, const Mesh& mesh, bool deterministic);  // both outlive it
   ~GradientSum();
 
+  // Asks the strategies who of them sums what in steps of this plan, and writes it into the entries' `summed`. Throws
+  // Error(config) where two name the same axis of an entry. Without it `summed` is taken as it is.
+  void begin_step(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies, const StepPlan& plan);
+
   // Takes the round's gradients out of .grad and hands them to their owners, where the data axes have several ranks;
   // they travel while the next round computes.
   void after_micro_batch(int64_t round, const StepPlan& plan);
-  // Leaves the step's gradients in .grad of every leaf that requires one; where nothing made one, zeros.
+  // Leaves the step's gradients in .grad of every leaf that requires one; where nothing made one, zeros. Throws
+  // Error(plugin) where a strategy has written `summed` by itself: another may sum the same.
   void finish(const StepPlan& plan);
 
  private:
@@ -43,6 +48,7 @@ class GradientSum {
   // What is left to sum for this entry in this step, among the data axes or all axes.
   AxisSet open_axes(const LayoutEntry& entry, bool data) const;
   void collect_parts();
+  void check_declared() const;
   int active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const;
   void receive_round();
   void sum_copies();
@@ -51,6 +57,7 @@ class GradientSum {
   const Mesh& mesh_;
   const bool deterministic_;
   std::vector<std::unique_ptr<Part>> parts_;  // of the current step
+  std::vector<AxisSet> declared_;             // along the layout: what strategies sum in it
 };
 
 // The 2-norm of all gradients, every parameter counted once, on every rank. Summed in fp64 and rounded to fp32 (not

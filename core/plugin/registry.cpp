@@ -18,6 +18,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr const char* kElsewhere = " it lies elsewhere, name its folder by --plugin-path or in DITTO_PLUGIN_PATH";
 constexpr const char* kListHint = "`ditto plugins list` shows what there is";
 
 // All libraries ever opened, on purpose never freed: a static object would close them when the process ends.
@@ -164,10 +165,10 @@ const PluginFile& Registry::find(std::string_view kind, std::string_view id, std
   const std::string near = nearest(id, names);
   std::string all;
   for (const auto& name : names) all += (all.empty() ? "" : ", ") + name;
+  const std::string known =
+      all.empty() ? "no plugin of this kind was found; " + std::string(kListHint) : "there are: " + all;
   throw Error(ErrorKind::plugin, where, "there is no " + plugin_name(kind, id),
-              !near.empty() ? "did you mean '" + near + "'?"
-              : all.empty() ? "no plugin of this kind was found; " + std::string(kListHint)
-                            : "there are: " + all);
+              near.empty() ? known + "; if" + kElsewhere : "did you mean '" + near + "'? If" + kElsewhere);
 }
 
 const void* Registry::open(const PluginFile& file, std::string_view where) {

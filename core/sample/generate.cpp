@@ -27,16 +27,11 @@ class GuidedModel {
 
   Tensor operator()(const Tensor& x_t, double t) {
     if (options_.watch) options_.watch->begin_step();
-    const auto& scheduler = *assembly_.scheduler;
     const auto x = options_.guidance == 1 ? x_t : torch::cat({x_t, x_t});
     const auto time_B = torch::full({x.size(0)}, t, torch::kDouble);
-    batch_["x"] = x * spread(scheduler.c_in(time_B), x);
-    batch_["t"] = scheduler.c_noise(time_B).to(torch::kFloat).to(assembly_.ctx->device);
-    const auto raw = assembly_.predict(batch_).to(x.scalar_type());
-    auto prediction = raw * spread(scheduler.c_out(time_B), raw);
-    const int64_t channels = x.size(1);
-    prediction.narrow(1, 0, channels).add_(x * spread(scheduler.c_skip(time_B), x));
-    return options_.guidance == 1 ? prediction : guided(prediction, channels);
+    assembly_.set_input(batch_, x, time_B);
+    const auto prediction = assembly_.scheduler->precondition(assembly_.predict(batch_), x, time_B);
+    return options_.guidance == 1 ? prediction : guided(prediction, x.size(1));
   }
 
  private:

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include <torch/torch.h>
 
@@ -103,6 +104,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.objective) {
     require(recipe, recipe.objective, "objective");
     objective = make<Objective>("objective", recipe.objective, {model.get(), scheduler.get()});
+    if (parts.data) refuse_unmade_inputs();
   }
   if (parts.sampler || recipe.sampler) {
     require(recipe, recipe.sampler, "sampler");
@@ -162,6 +164,35 @@ void Assembly::make_model() {
   model->to(ctx->device);
   layout = Layout::of(*model);
   for (const auto& entry : layout.entries) parameters_ += c10::multiply_integers(entry.full_shape);
+}
+
+namespace {
+
+std::string join(const std::string& who, const std::set<std::string>& names) {
+  std::string text;
+  for (const auto& name : names) text += (text.empty() ? who + ": " : ", ") + name;
+  return text.empty() ? who + ": nothing" : text;
+}
+
+}  // namespace
+
+// A model may look whether an input is there, and would train without what its recipe was written for.
+void Assembly::refuse_unmade_inputs() const {
+  std::set<std::string> from_data, from_encoders, from_objective;
+  for (const auto& tensor : data_spec_) from_data.insert(tensor.name);
+  for (const auto& encoder : encoders)
+    for (const auto& tensor : encoder->spec()) from_encoders.insert(tensor.name);
+  if (from_encoders.count("clean")) from_data.erase("image");  // what is encoded is gone
+  for (const auto& tensor : objective->makes()) from_objective.insert(tensor.name);
+  if (scheduler) from_objective.insert({"x", "t", "x_t", "time"});
+  for (const auto& input : model->spec()) {
+    if (from_data.count(input.name) || from_encoders.count(input.name) || from_objective.count(input.name)) continue;
+    throw Error(ErrorKind::config, recipe.model.where,
+                "model \"" + recipe.model.plugin + "\" takes \"" + input.name + "\", and nobody makes it",
+                join("the data makes", from_data) + "; " + join("encoders", from_encoders) + "; " +
+                    join("the objective and its schedule", from_objective) +
+                    "; choose data, an encoder or an objective that makes it, or another model");
+  }
 }
 
 // The axes in the order of sharding, and which plugin serves each; then those that serve none.
@@ -318,6 +349,11 @@ Batch Assembly::encode(Batch batch) const {
     for (auto& [name, tensor] : batch.tensors)
       if (tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
   return batch;
+}
+
+void Assembly::set_input(Batch& batch, const Tensor& x_t, const Tensor& time_B) const {
+  batch["x"] = scheduler->model_input(x_t, time_B);
+  batch["t"] = scheduler->c_noise(time_B).to(torch::kFloat).to(ctx->device);
 }
 
 Tensor Assembly::decode(const Tensor& clean) const {

@@ -61,7 +61,9 @@ class Assembly {
   // To be called when the layout's tensors have new values.
   void publish();
 
-  Batch encode(Batch batch) const;                         // the encoders, in turn
+  Batch encode(Batch batch) const;  // the encoders, in turn
+  // What the model sees of noisy samples at these times of the schedule: sets "x" and "t".
+  void set_input(Batch& batch, const torch::Tensor& x_t, const torch::Tensor& time_B) const;
   torch::Tensor decode(const torch::Tensor& clean) const;  // -> pictures in -1 … 1
   std::string no_pictures() const;                         // why decoding gives none; empty: it does
   SavedShapes shapes() const { return {spec, data_spec_}; }
@@ -89,6 +91,7 @@ class Assembly {
   void open_data();
   void make_encoders();
   void make_model();
+  void refuse_unmade_inputs() const;
   void make_strategies();
   void load_strategy(const std::string& id, const std::string& key, std::optional<Axis> axis);
   void run_unit(const Unit& unit, UnitCall& call);

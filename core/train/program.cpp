@@ -70,12 +70,34 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
   return totals;
 }
 
+namespace {
+
+// The objective's draws, and what the model sees of them.
+Batch prepare(const Assembly& assembly, Batch batch) {
+  batch = assembly.objective->prepare(std::move(batch), *assembly.ctx);
+  if (!assembly.scheduler) return batch;
+  const auto place = "objective \"" + assembly.recipe.objective.plugin + "\"";
+  for (const char* name : {"x", "t"})
+    if (batch.has(name))
+      throw Error(ErrorKind::plugin, place, "makes \"" + std::string(name) + "\" itself",
+                  "with a scheduler it makes \"x_t\" and \"time\", and the host what the model sees of them");
+  for (const char* name : {"x_t", "time"})
+    if (!batch.has(name))
+      throw Error(ErrorKind::plugin, place, "makes no \"" + std::string(name) + "\"",
+                  "with a scheduler, Objective::prepare adds \"x_t\" and \"time\"");
+  assembly.set_input(batch, batch.at("x_t"), batch.at("time"));
+  return batch;
+}
+
+}  // namespace
+
 Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale) {
   const double shares = count * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
   auto program = assembly.program();
-  program.prepare = [&assembly](Batch batch) { return assembly.objective->prepare(std::move(batch), *assembly.ctx); };
-  program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Tensor& prediction,
-                                                     const Batch& batch) {
+  program.prepare = [&assembly](Batch batch) { return prepare(assembly, std::move(batch)); };
+  program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Tensor& raw, const Batch& batch) {
+    const auto prediction =
+        assembly.scheduler ? assembly.scheduler->precondition(raw, batch.at("x_t"), batch.at("time")) : raw;
     auto losses = assembly.objective->losses(prediction, batch, *assembly.ctx);
     for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
     ledger.enter(batch, losses);

@@ -25,11 +25,27 @@ const std::map<std::string, const char*> kMatters{{"processor", "another process
                                                   {"torch", "another LibTorch may compute differently"},
                                                   {"ditto", "another version of Ditto may compute differently"}};
 
+std::string counted(size_t count, const std::string& of) { return std::to_string(count) + " " + of; }
+
 // At the start rather than at the first checkpoint.
-void refuse_cut_blocks(const Layout& layout, Optimizer& optimizer) {
-  for (const auto& [kind, state] : optimizer.state())
-    for (size_t i = 0; state.block > 1 && i < state.tensors.size(); ++i)
-      if (state.tensors[i].defined()) layout.entries.at(i).in_blocks(state.block);
+void refuse_odd_state(const Layout& layout, Optimizer& optimizer, const std::string& id) {
+  const auto& entries = layout.entries;
+  for (const auto& [kind, state] : optimizer.state()) {
+    const auto refuse = [&, kind = kind](const std::string& of, const std::string& what) {
+      throw Error(ErrorKind::plugin, "optimizer '" + id + "'", "its state \"" + kind + "\"" + of + " " + what,
+                  "Optimizer::state runs along the parameters, each tensor in the shape of its own");
+    };
+    if (state.block < 1) refuse("", "is in blocks of " + std::to_string(state.block));
+    if (state.tensors.size() != entries.size())
+      refuse("", "has " + counted(state.tensors.size(), "tensors for ") + counted(entries.size(), "parameters"));
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (!state.tensors[i].defined()) continue;
+      const auto expected = local_shape(state.block > 1 ? entries[i].in_blocks(state.block) : entries[i]);
+      if (state.tensors[i].sizes() != at::IntArrayRef(expected))
+        refuse(" of \"" + entries[i].name + "\"", "has the shape " + c10::str(state.tensors[i].sizes()) +
+                                                      ", expected " + c10::str(at::IntArrayRef(expected)));
+    }
+  }
 }
 
 }  // namespace
@@ -45,7 +61,7 @@ std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry
   OptionReader reader(component.options);
   auto made = guarded("optimizer '" + component.plugin + "', being made", [&] { return factory.make(reader, needs); });
   assembly.recipe.resolve("optimizer", component.plugin, reader.declared());
-  refuse_cut_blocks(assembly.layout, *made);
+  refuse_odd_state(assembly.layout, *made, component.plugin);
   return made;
 }
 

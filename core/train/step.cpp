@@ -40,6 +40,7 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       shares_(assembly.recipe.run, assembly.mesh),
       gradients_(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic) {
   if (assembly.ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
+  gradients_.begin_step(assembly.strategies, shares_.plan(0, Phase::train));  // refuses what no step could do
 }
 
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
@@ -52,6 +53,7 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   program.round_done = [&](int64_t round) { end_round(round, plan); };
 
   clear_gradients();
+  gradients_.begin_step(assembly_.strategies, plan);
   for (auto& strategy : assembly_.strategies) strategy->begin_step(plan);
   run_micro_batches(batches, program,
                     plan);  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
@@ -96,7 +98,6 @@ void TrainingStep::clear_gradients() {
   for (auto& entry : assembly_.layout.entries) {
     entry.tensor.mutable_grad().reset();
     entry.parameter.leaf().mutable_grad().reset();
-    entry.summed.clear();
   }
 }
 

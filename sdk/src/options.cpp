@@ -115,6 +115,10 @@ OptionReader::OptionReader(const OptionMap& given) : given_(given) {}
 OptionReader::~OptionReader() = default;
 
 const OptionValue* OptionReader::declare(const char* name, OptionValue fallback, const char* help) {
+  const auto same = [&](const OptionInfo& info) { return info.name == name; };
+  if (std::any_of(declared_.begin(), declared_.end(), same))
+    throw Error(ErrorKind::plugin, given_.section, "the option \"" + std::string(name) + "\" is declared twice",
+                "the plugin's Options::read is to declare each name once");
   OptionInfo info{name, help, fallback, fallback, {}, false};
   const auto it = given_.given.find(name);
   if (it != given_.given.end()) {
@@ -136,6 +140,12 @@ void OptionReader::set_range(size_t index, std::string range) {
 void OptionReader::out_of_range(size_t index, std::string_view expected) const {
   const auto& info = declared_[index];
   std::string remedy = "expected " + std::string(expected);
+  const auto is_given = [](const OptionInfo& other) { return other.given; };
+  if (std::none_of(declared_.begin(), declared_.end(), is_given))  // else another option may have set the range
+    throw Error(
+        ErrorKind::plugin, given_.section,
+        "the default of the option \"" + info.name + "\" is " + to_text(info.value) + ", which it does not allow",
+        remedy + "; the plugin's Options is to hold such a default");
   if (const auto* text = std::get_if<std::string>(&info.value); text && expected.starts_with("one of:")) {
     std::vector<std::string> names;
     for (size_t at = 0; (at = expected.find('"', at)) != std::string_view::npos;) {
@@ -145,7 +155,7 @@ void OptionReader::out_of_range(size_t index, std::string_view expected) const {
     }
     if (const auto near = nearest(*text, names); !near.empty()) remedy += "; did you mean \"" + near + "\"?";
   }
-  reject(info.name, "is " + to_text(info.value), remedy);
+  reject(info.name, "is " + to_text(info.value) + (info.given ? "" : " by default"), remedy);
 }
 
 void OptionReader::reject(std::string_view name, std::string_view what, std::string_view remedy) const {

@@ -80,7 +80,7 @@ Tensor& place(Stream& stream, const std::string& name, int64_t token_dim, Role r
     if (stream.skips_BTD.size() <= index) stream.skips_BTD.resize(index + 1);
     return stream.skips_BTD[index];
   }
-  auto& extra = stream.extra[name];
+  auto& extra = stream.extra[after("extra.")];
   extra.token_dim = token_dim;
   extra.role = role;
   return extra.tensor;

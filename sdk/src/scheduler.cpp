@@ -16,6 +16,22 @@ torch::Tensor Scheduler::corrupt(const torch::Tensor& clean, const torch::Tensor
   return spread(alpha(t_B), clean) * clean + spread(sigma(t_B), clean) * noise.to(clean.scalar_type());
 }
 
+torch::Tensor Scheduler::model_input(const torch::Tensor& x_t, const torch::Tensor& t_B) const {
+  return x_t * spread(c_in(t_B), x_t);
+}
+
+torch::Tensor Scheduler::precondition(const torch::Tensor& raw, const torch::Tensor& x_t,
+                                      const torch::Tensor& t_B) const {
+  const auto full = raw.to(x_t.scalar_type());
+  auto skipped = x_t * spread(c_skip(t_B), x_t);
+  if (full.size(1) > x_t.size(1)) {  // a learned variance
+    auto shape = x_t.sizes().vec();
+    shape[1] = full.size(1) - x_t.size(1);
+    skipped = torch::cat({skipped, x_t.new_zeros(shape)}, 1);
+  }
+  return full * spread(c_out(t_B), full) + skipped;
+}
+
 std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& prediction, const torch::Tensor& clean,
                                                        const torch::Tensor& noise, const torch::Tensor& t_B) const {
   const auto wanted = target(clean, noise, t_B);

@@ -166,8 +166,13 @@ void ShardedUnit::unpack(const Tensor& gathered) const {
 void ShardedUnit::begin_step(const StepPlan& plan) {
   plan_ = plan;
   rounds_ = 0;
+}
+
+AxisSet ShardedUnit::sums(const LayoutEntry& of) const {
   for (const auto& sum : sums_)
-    for (const auto& part : sum->parts) entry(part).summed.insert(sum->axes.begin(), sum->axes.end());
+    for (const auto& part : sum->parts)
+      if (entry(part).name == of.name) return sum->axes;
+  return {};
 }
 
 // Data ranks 0, 1, … have a micro-batch in this round as long as there are any. Of ranks that lend one another experts
@@ -287,6 +292,11 @@ void ShardedUnits::publish() {
     for (auto* next : after(unit)) next->begin_gather();  // travels while this one is unpacked
     sharded->gather();
   }
+}
+
+AxisSet ShardedUnits::sums(const LayoutEntry& entry, const StepPlan& plan) const {
+  const auto* unit = plan.phase == Phase::train ? find(entry.unit) : nullptr;
+  return unit ? unit->sums(entry) : AxisSet();
 }
 
 void ShardedUnits::begin_step(const StepPlan& plan) {

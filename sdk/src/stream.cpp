@@ -13,7 +13,7 @@ std::vector<Field> Stream::fields() {
   put("text", condition.text_BSE, -1, Role::carried);
   put("text_mask", condition.text_mask_BS, -1, Role::carried);
   put("rotary", rotary_TK, 0, Role::constant);
-  for (auto& [name, field] : extra) put(name, field.tensor, field.token_dim, field.role);
+  for (auto& [name, field] : extra) put("extra." + name, field.tensor, field.token_dim, field.role);
   for (auto& [name, loss] : auxiliary_losses) put("auxiliary." + name, loss, -1, Role::evolving);
   return list;
 }

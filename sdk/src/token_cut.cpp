@@ -62,7 +62,8 @@ TokenCut::TokenCut(const ParallelStrategy::Needs& needs, Unit unit)
     throw Error(ErrorKind::config, "parallel.context",
                 "cuts tokens, and this model does not say that its blocks mix them through attention alone "
                 "(token_local)",
-                "leave parallel.context = 1, or choose another model");
+                "leave parallel.context = 1, or choose another model; in your own, return true from token_local() "
+                "if its blocks do");
 }
 
 std::vector<int64_t> TokenCut::lengths(const Grid& grid, const std::shared_ptr<const Packing>& packing) const {
@@ -106,6 +107,11 @@ void TokenCut::join(Stream& stream) const {
 
 Tensor TokenCut::gather(const Tensor& x, const Stream& stream) const {
   return transposed::all_gather(x, group_, 1, lengths(stream.grid, stream.packing));
+}
+
+Tensor whole_mask(const Tensor& mask_BS, const std::vector<int64_t>& lengths, const Group& group) {
+  if (!mask_BS.defined()) return mask_BS;
+  return group.all_gather(mask_BS.to(torch::kByte), 1, lengths).to(torch::kBool);
 }
 
 void check_heads(const Layout& layout, const Mesh& mesh, DealtHeads which) {

@@ -27,14 +27,17 @@ class ModelTest {
     report.check("it can be made", [&] { return model_ = make<Model>(path_, options_, spec_), std::string(); });
     if (!model_) return report;
     report.check("every parameter belongs to one unit, and every block has some", [&] { return units(); });
+    report.check("a unit uses its own parameters alone", [&] { return own_parameters(); });
     report.check("its initial values are finite and depend on the seed alone", [&] { return initial(); });
     report.check("the prediction is [B, out_channels, …] and finite", [&] { return shape(); });
     report.check("two runs give the same bits", [&] { return repeat(); });
     report.check("a block is a pure function", [&] { return pure(); });
+    report.check("a later stage of a pipeline goes on from what it is sent", [&] { return stages(); });
     report.check("a sample alone gives what it gives in a batch", [&] { return slices(); });
     report.check("every parameter has a gradient that is not zero", [&] { return gradients(); });
     report.check("gradients are those of finite differences", [&] { return differences(); });
     report.check("bf16 stays near fp32, and its gradients are fp32", [&] { return half_precision(); });
+    report.check("nothing is promoted to fp64", [&] { return promotions(); });
     if (model_->token_local())
       report.check("blocks mix tokens through ctx.attention alone", [&] { return token_local(); });
     else
@@ -117,6 +120,123 @@ class ModelTest {
         if (!a[f].tensor->equal(*b[f].tensor))
           return "block " + std::to_string(i) + ": two runs differ in " + a[f].name;
       stream = std::move(first);
+    }
+    return {};
+  }
+
+  // What a unit leaves behind, but for constants.
+  using Outputs = std::vector<std::pair<std::string, Tensor>>;
+  static Outputs outputs(Stream stream) {
+    Outputs list;
+    for (const Field& field : stream.fields())
+      if (field.role != Role::constant) list.emplace_back(field.name, *field.tensor);
+    return list;
+  }
+
+  // Runs the model unit by unit; `look` gets each unit, and what runs it once more and gives what it leaves behind.
+  template <class Look>
+  std::string through_units(const Batch& in, Context& ctx, const Look& look) const {
+    Stream stream;
+    std::string problem;
+    const auto visit = [&](const Unit& unit, const std::function<Stream()>& run) {
+      problem = look(unit, [&] { return outputs(run()); });
+      if (problem.empty()) stream = run();
+      return problem.empty();
+    };
+    const auto condition = [&] {
+      Stream made;
+      made.condition = model_->condition(in, ctx);
+      return made;
+    };
+    const auto tokens = [&] {
+      Stream made = model_->tokens(in, ctx);
+      made.condition = stream.condition;
+      model_->constants(in, made, ctx);
+      return made;
+    };
+    bool goes_on = visit(Unit{Unit::condition}, condition) && visit(Unit{Unit::tokens}, tokens);
+    for (int64_t i = 0; goes_on && i < model_->depth(); ++i)
+      goes_on = visit(Unit{Unit::Kind::block, i}, [&] { return model_->run_block(i, stream, ctx); });
+    if (goes_on) problem = look(Unit{Unit::head}, [&] { return Outputs{{"prediction", model_->head(stream, ctx)}}; });
+    return problem;
+  }
+
+  // Strategies free the numbers of units that do not run: here they are NaN meanwhile.
+  std::string own_parameters() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    auto parameters = model_->named_parameters();
+    const auto units = model_->units();
+    const auto is_seen = [&](const std::vector<std::string>& spoiled, const auto& run) {
+      std::vector<Tensor> before;
+      for (const auto& name : spoiled) before.push_back(parameters[name].clone()), parameters[name].fill_(NAN);
+      bool seen = false;
+      try {
+        for (const auto& [name, tensor] : run())
+          seen = seen || (at::isFloatingType(tensor.scalar_type()) && tensor.isnan().any().template item<bool>());
+      } catch (const std::exception&) {  // numbers that are none may lead anywhere
+        seen = true;
+      }
+      for (size_t i = 0; i < spoiled.size(); ++i) parameters[spoiled[i]].copy_(before[i]);
+      return seen;
+    };
+    return through_units(batch(at::kDouble), ctx, [&](const Unit& unit, const auto& run) -> std::string {
+      std::vector<std::string> others;
+      for (const auto& [name, owner] : units)
+        if (owner != unit) others.push_back(name);
+      if (!is_seen(others, run)) return {};
+      for (const auto& name : others)
+        if (is_seen({name}, run))
+          return "unit " + to_text(unit) + " uses " + name + ", which is unit " + to_text(units.at(name)) + "'s";
+      return "unit " + to_text(unit) + " uses another unit's parameters";
+    });
+  }
+
+  // Between two stages what is constant is made again, from the batch, the grid and the packing.
+  std::string stages() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    const Batch in = batch(at::kDouble);
+    for (Stream made = model_->tokens(in, ctx); const Field& field : made.fields())
+      if (field.role == Role::constant)
+        return "tokens() sets the constant \"" + field.name + "\": set it in constants(), which every stage runs";
+    Stream stream = begin(*model_, in, ctx);
+    for (int64_t i = 0; i < model_->depth(); ++i) {
+      Stream own;
+      own.grid = stream.grid, own.packing = stream.packing;
+      model_->constants(in, own, ctx);
+      for (const Field& field : own.fields())
+        if (field.role != Role::constant) return "constants() sets \"" + field.name + "\", which is not constant";
+      stream.rotary_TK = own.rotary_TK;
+      std::erase_if(stream.extra, [](const auto& item) { return item.second.role == Role::constant; });
+      for (auto& [name, field] : own.extra) stream.extra[name] = field;
+      stream = model_->run_block(i, std::move(stream), ctx);
+    }
+    return difference(model_->head(stream, ctx), predict(*model_, in, ctx), 0);
+  }
+
+  std::string promotions() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kFloat);
+    for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+      auto ctx = context(dtype);
+      std::string attended;
+      const auto plain = ctx.attention_op.run;
+      ctx.attention_op.run = [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
+        for (const Tensor& x : {q, k, v})
+          if (x.scalar_type() == at::kDouble) attended = "hands doubles to attention";
+        return plain(q, k, v, shape);
+      };
+      const auto problem = through_units(batch(at::kFloat), ctx, [&](const Unit& unit, const auto& run) -> std::string {
+        const auto left = run();
+        if (!attended.empty()) return to_text(unit) + " " + attended;
+        for (const auto& [name, tensor] : left)
+          if (tensor.scalar_type() == at::kDouble) return to_text(unit) + " leaves \"" + name + "\" in double";
+        return {};
+      });
+      if (!problem.empty()) return std::string("in ") + c10::toString(dtype) + " " + problem;
     }
     return {};
   }

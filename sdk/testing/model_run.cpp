@@ -94,7 +94,7 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
       if (input.name == "t") tensor = tensor.abs() + 0.1;
     } else if (input.dtype == at::kBool) {
       tensor = torch::ones(shape, at::kBool);
-      if (tensor.dim() > 1) tensor[samples - 1].slice(0, -2) = false;  // the last sample has a shorter text
+      if (tensor.dim() > 1) tensor[0].slice(0, -2) = false;  // the first sample has a shorter text
     } else {
       const int64_t range = input.name == "label" ? std::max<int64_t>(spec.classes, 1) : 1;
       tensor = torch::arange(samples, at::kLong)
@@ -105,7 +105,9 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
                    .contiguous();
     }
   }
-  return batch;
+  if (samples == 1) return batch;
+  // The last one has the null condition, whose parameters have a part in the loss then.
+  return model.without_condition(std::move(batch), torch::arange(samples).eq(samples - 1));
 }
 
 Stream begin(Model& model, const Batch& batch, Context& ctx) {

@@ -58,8 +58,37 @@ class Circular : public Scheduler {
   static constexpr double kFirst = 0.98;  // alpha is zero at 1, and noise tells nothing of the data there
 };
 
+// EDM's (arXiv:2206.00364, table 1): time is the noise's deviation, the target is the data.
+class Preconditioned : public Scheduler {
+ public:
+  Tensor times(const Tensor& u) const override { return (u * 4 - 2).exp(); }
+  Tensor alpha(const Tensor& t) const override { return torch::ones_like(t); }
+  Tensor sigma(const Tensor& t) const override { return t.clone(); }
+  Tensor weight(const Tensor& t) const override { return all(t) / (t * kData).square(); }
+  Tensor c_noise(const Tensor& t) const override { return t.log() / 4; }
+  Tensor c_in(const Tensor& t) const override { return all(t).rsqrt(); }
+  Tensor c_out(const Tensor& t) const override { return t * kData * all(t).rsqrt(); }
+  Tensor c_skip(const Tensor& t) const override { return kData * kData / all(t); }
+  Tensor target(const Tensor& clean, const Tensor&, const Tensor&) const override { return clean; }
+  Tensor to_clean(const Tensor& clean, const Tensor&, const Tensor&) const override { return clean; }
+  Tensor to_noise(const Tensor& clean, const Tensor& x, const Tensor& t) const override {
+    return (x - clean) / spread(t, x);
+  }
+  std::vector<double> time_grid(int64_t steps) const override {
+    std::vector<double> grid;
+    for (int64_t i = 0; i <= steps; ++i)
+      grid.push_back(8.0 * static_cast<double>(steps - i) / static_cast<double>(steps));
+    return grid;
+  }
+
+ private:
+  static constexpr double kData = 0.5;
+  static Tensor all(const Tensor& t) { return t.square() + kData * kData; }
+};
+
 }  // namespace
 
+std::unique_ptr<Scheduler> preconditioned_schedule() { return std::make_unique<Preconditioned>(); }
 std::unique_ptr<Scheduler> straight_schedule() { return std::make_unique<Straight>(); }
 std::unique_ptr<Scheduler> circular_schedule() { return std::make_unique<Circular>(); }
 

@@ -29,19 +29,24 @@ struct Faulty final : ditto::Model {
     block = add_block<Block>(0);
     out = linear(ditto::Unit::head, "out", kWidth, 4 * spec.out_channels);
     if (fault == "unused parameter") linear(ditto::Unit::head, "unused", kWidth, kWidth);
+    if (fault == "wrong unit") stray = linear(ditto::Unit::head, "stray", kWidth, kWidth);
     if (fault == "no unit") register_module("stray", std::make_shared<Block>());
   }
 
   ditto::Conditioning condition(const ditto::Batch& in, ditto::Context& ctx) override {
     auto cond_BD = time->forward(in.at("t"), ctx) + label->forward(in.at("label"), ctx);
     if (fault == "mixes samples") cond_BD = cond_BD + cond_BD.mean(0, true);
+    if (fault == "wrong unit") cond_BD = stray(cond_BD, ctx);
     return {.cond_BD = cond_BD, .text_BSE = {}, .text_mask_BS = {}};
   }
 
   ditto::Stream tokens(const ditto::Batch& in, ditto::Context& ctx) override {
     ditto::Stream s;
     s.grid = patches->grid(in.at("x"));
-    s.x_BTD = patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, kWidth).to(ctx.options());
+    const auto positions_TD = ditto::sincos_positions(s.grid, kWidth);  // double
+    const auto tokens_BTD = patches->forward(in.at("x"), ctx);
+    if (fault == "constant in tokens") s.rotary_TK = positions_TD.to(ctx.options());
+    s.x_BTD = tokens_BTD + (fault == "promotes" ? positions_TD : positions_TD.to(ctx.options()));
     return s;
   }
 
@@ -53,6 +58,7 @@ struct Faulty final : ditto::Model {
     if (fault == "mixes tokens") s.x_BTD = s.x_BTD + s.x_BTD.mean(1, true);
     if (fault == "random") s.x_BTD = s.x_BTD + torch::randn_like(s.x_BTD);
     const auto h = s.x_BTD + s.condition.cond_BD.unsqueeze(1);
+    if (fault == "constant in tokens") s.x_BTD = s.x_BTD + s.rotary_TK;
     const auto qkv = block->qkv(h, ctx).unflatten(-1, {3, -1, kWidth / 2}).unbind(-3);
     auto a = ctx.attention(qkv[0], qkv[1], qkv[2], ditto::Pattern::full, s).flatten(-2);
     if (fault == "wrong gradient") a = 2 * a - a.detach();
@@ -67,7 +73,10 @@ struct Faulty final : ditto::Model {
 
   bool token_local() const override { return true; }
   std::vector<ditto::TensorSpec> spec() const override {
-    return {{"x", torch::kFloat, spec_.x, ""}, {"t", torch::kFloat, {}, ""}, {"label", torch::kLong, {}, ""}};
+    std::vector<ditto::TensorSpec> takes{
+        {"x", torch::kFloat, spec_.x, ""}, {"t", torch::kFloat, {}, ""}, {"label", torch::kLong, {}, ""}};
+    if (fault == "takes what nobody makes") takes.push_back({"depth_map", torch::kFloat, {}, ""});
+    return takes;
   }
   ditto::Batch without_condition(ditto::Batch in, const Tensor& which_B) const override {
     const auto null = torch::full_like(in.at("label"), label->null_label());
@@ -98,7 +107,7 @@ struct Faulty final : ditto::Model {
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::shared_ptr<Block> block;
-  ditto::Linear out;
+  ditto::Linear out, stray;
 };
 
 }  // namespace

@@ -39,6 +39,7 @@ class Faulty final : public ditto::Optimizer {
       tensors[0] = tensors[0].flatten();
       return {{"momentum", {tensors}}};
     }
+    if (fault_ == "short state") return {{"momentum", {{momentum_.begin(), momentum_.end() - 1}}}};
     return {{"momentum", {momentum_}}};
   }
   std::map<std::string, int64_t> counters() const override { return {{"steps", steps_}}; }

@@ -61,19 +61,12 @@ std::vector<ModelCase> pictures(const std::vector<OptionValues>& variants) {
   return cases;
 }
 
-// One of the texts is the null condition, so that this has a gradient.
-ditto::testing::ModelChecks with_null_text() {
-  ditto::testing::ModelChecks checks;
-  checks.adjust = [](ditto::Batch& batch) { batch["text_mask"][0].fill_(false); };
-  return checks;
-}
-
 std::vector<ModelCase> dit_text_cases() {
   const ModelSpec plain{{3, 8, 4}, 6, 0, 12}, labelled{{4, 8, 8}, 4, 10, 5};
-  return {{tiny(), plain, with_null_text()},
-          {tiny({{"adaln", text("single")}, {"qk_norm", true}, {"kv_heads", number(2)}}), labelled, with_null_text()},
-          {tiny({{"cross", text("modulated")}, {"rotary", true}, {"qk_norm", true}}), plain, with_null_text()},
-          {tiny({{"cross", text("modulated")}, {"adaln", text("single")}}), plain, with_null_text()}};
+  return {{tiny(), plain},
+          {tiny({{"adaln", text("single")}, {"qk_norm", true}, {"kv_heads", number(2)}}), labelled},
+          {tiny({{"cross", text("modulated")}, {"rotary", true}, {"qk_norm", true}}), plain},
+          {tiny({{"cross", text("modulated")}, {"adaln", text("single")}}), plain}};
 }
 
 std::vector<ModelCase> st_dit_cases() {
@@ -81,11 +74,10 @@ std::vector<ModelCase> st_dit_cases() {
   const auto alternating = text("alternating");
   return {
       {tiny(), video},
-      {tiny({{"full", true}, {"rotary", text("all")}, {"kv_heads", number(2)}}), captioned, with_null_text()},
+      {tiny({{"full", true}, {"rotary", text("all")}, {"kv_heads", number(2)}}), captioned},
       {tiny({{"arrangement", alternating}, {"adaln", text("single")}, {"qk_norm", true}, {"rotary", text("temporal")}}),
-       captioned, with_null_text()},
-      {tiny({{"arrangement", alternating}, {"cross", text("spatial")}, {"patch_frames", number(2)}}), captioned,
-       with_null_text()},
+       captioned},
+      {tiny({{"arrangement", alternating}, {"cross", text("spatial")}, {"patch_frames", number(2)}}), captioned},
       {tiny({{"cross", text("none")}, {"full", true}, {"rotary", text("temporal")}}), captioned}};
 }
 
@@ -110,6 +102,28 @@ TEST_CASE("every model keeps its promises") {
     const auto it = table.find(id);
     for (const ModelCase& test : it == table.end() ? pictures({{}}) : it->second)
       passes(ditto::testing::check_model(path, test.spec, test.options, test.checks));
+  }
+}
+
+TEST_CASE("every objective keeps its promises") {
+  const Variants table{{"diffusion", {{}, {{"condition_dropout", OptionValue(0.0)}}}}};
+  for (const auto& [id, path] : plugins_of("objectives"))
+    for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_objective(path, options));
+}
+
+TEST_CASE("every parallel strategy trains what one rank trains") {
+  const OptionValue replicated = text("replicated");
+  const Variants table{{"fsdp", {{}, {{"prefetch", false}}}},
+                       {"pipeline", {{}, {{"virtual_stages", number(2)}, {"pipeline_conditioning", replicated}}}},
+                       {"recompute", {{}, {{"recompute", text("attention")}, {"recompute_every", number(2)}}}},
+                       {"tensor", {{}, {{"sequence", true}}}}};
+  const std::map<std::string, ditto::testing::ParallelChecks> degrees{
+      {"ddp", {{2, 3}}}, {"fsdp", {{2, 3}}}, {"ring", {{2, 3}}}};
+  for (const auto& [id, path] : plugins_of("parallel")) {
+    const auto it = degrees.find(id);
+    for (const OptionValues& options : variants(table, id))
+      passes(ditto::testing::check_parallel(path, options,
+                                            it == degrees.end() ? ditto::testing::ParallelChecks{} : it->second));
   }
 }
 

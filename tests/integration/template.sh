@@ -39,3 +39,7 @@ status=0
 "$prefix/bin/ditto" train tiny.toml --set run.steps=5 --set run.name=none 2> "$work/said" || status=$?
 [ $status -eq 3 ] || fail "an unknown plugin ended with exit code $status, expected 3"
 grep -q "there is no model 'tiny'" "$work/said" || fail "it said: $(cat "$work/said")"
+grep -q "name its folder by --plugin-path or in DITTO_PLUGIN_PATH" "$work/said" || fail "no remedy: $(cat "$work/said")"
+for page in README.md docs/config.md docs/add_a_model.md; do
+  [ -s "$prefix/share/doc/ditto/$page" ] || fail "$page is not installed"
+done

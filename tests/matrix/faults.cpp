@@ -24,6 +24,8 @@ struct Saboteur final : ParallelStrategy {
   void publish() override {
     if (after_update) after_update();
   }
+  AxisSet sums(const LayoutEntry& entry, const StepPlan&) const override { return claims ? claims(entry) : AxisSet(); }
+  std::function<AxisSet(const LayoutEntry&)> claims;
   std::function<void(Program&)> change_program;
   std::function<void(int64_t)> after_round;
   std::function<void()> before_sums, after_update;
@@ -72,7 +74,10 @@ void swap_heads(Assembly& assembly, FaultHooks&) {
 constexpr const char* kCopied = "patches.map.weight";  // a copy along every axis but fsdp's
 
 void leave_out_sum(Assembly& assembly, FaultHooks&) {
-  plant(assembly)->before_sums = [&assembly] { entry_of(assembly, kCopied).summed.insert(Axis::tensor); };
+  entry_of(assembly, kCopied);
+  plant(assembly)->claims = [](const LayoutEntry& entry) {
+    return entry.name == kCopied ? AxisSet{Axis::tensor} : AxisSet();
+  };
 }
 
 void sum_twice(Assembly& assembly, FaultHooks&) {

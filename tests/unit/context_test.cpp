@@ -3,6 +3,7 @@
 // Legend: B samples, T tokens, N heads, K head width, D width.
 #include <algorithm>
 #include <cstdlib>
+#include <limits>
 
 #include <doctest/doctest.h>
 
@@ -30,12 +31,16 @@ const std::vector<int64_t> kPack{7, 2, 13, 5, 1};
 struct Setting {
   const char* text;
   Pattern pattern;
-  bool packed = false;
+  bool packed = false, masked = false;
 };
 const std::vector<Setting> kSettings{{"full", Pattern::full},
                                      {"spatial", Pattern::spatial},
                                      {"temporal", Pattern::temporal},
-                                     {"packed", Pattern::full, true}};
+                                     {"packed", Pattern::full, true},
+                                     {"full, masked", Pattern::full, false, true},
+                                     {"spatial, masked", Pattern::spatial, false, true},
+                                     {"temporal, masked", Pattern::temporal, false, true},
+                                     {"packed, masked", Pattern::full, true, true}};
 
 Tensor normal(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = torch::kDouble) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
@@ -95,6 +100,25 @@ int64_t tokens_of(const Stream& stream) {
   return stream.packing ? stream.packing->sample_T.size(0) : stream.grid.tokens();
 }
 
+// Tokens that see each other: of one frame, of one place, of one sample of the pack.
+Tensor hoods(const Setting& setting) {
+  if (setting.packed) return torch::repeat_interleave(torch::tensor(kPack));
+  const auto token = torch::arange(kVideo.tokens());
+  const int64_t places = kVideo.rows * kVideo.columns;
+  if (setting.pattern == Pattern::spatial) return token.div(places, "floor");
+  return setting.pattern == Pattern::temporal ? token.remainder(places) : torch::zeros_like(token);
+}
+
+// Half of the tokens, and of those that see each other one at least.
+Tensor mask_of(const Setting& setting, int64_t rows) {
+  const auto hood_T = hoods(setting);
+  auto mask_BT = normal({rows, hood_T.size(0)}, 30).gt(0);
+  for (int64_t i = 0; i < hood_T.size(0); ++i)
+    if (i == 0 || !hood_T.slice(0, 0, i).eq(hood_T[i]).any().item<bool>())
+      mask_BT.index_put_({torch::indexing::Slice(), i}, true);
+  return mask_BT;
+}
+
 using Results = std::map<std::string, Tensor>;
 
 // The output, and the gradients of q, k and v, of attention alone.
@@ -108,11 +132,11 @@ Results attend(const std::shared_ptr<ParallelStrategy>& strategy, const Setting&
   stream.x_BTD = leaves[0].flatten(2);
   stream.extra["k"] = {leaves[1], 1, Role::evolving};
   stream.extra["v"] = {leaves[2], 1, Role::evolving};
+  if (setting.masked) stream.extra["mask"] = {mask_of(setting, shape[0]), 1, Role::constant};
   runner.run(stream, [&](Stream& s) {
-    s.x_BTD =
-        runner.ctx
-            ->attention(s.x_BTD.unflatten(2, {12, 4}), s.extra["k"].tensor, s.extra["v"].tensor, setting.pattern, s)
-            .flatten(2);
+    const AttentionShape how{setting.pattern, s.grid, s.packing, s.extra["mask"].tensor};
+    const auto q = s.x_BTD.unflatten(2, {12, 4});
+    s.x_BTD = runner.ctx->attention_op.run(q, s.extra["k"].tensor, s.extra["v"].tensor, how).flatten(2);
     s.extra.clear();
   });
   (stream.x_BTD * normal(stream.x_BTD.sizes(), 20, dtype)).sum().div(strategy ? group.size() : 1).backward();
@@ -129,6 +153,39 @@ void compare(const Results& found, const Results& expected, double bound) {
     CAPTURE(name);
     CHECK(distance(found.at(name), tensor) < bound);
   }
+}
+
+TEST_CASE("a key that a mask leaves out is not seen, in any pattern, nor of a pack") {
+  const auto ctx = small_context(torch::kDouble);
+  for (const auto& setting : kSettings) {
+    CAPTURE(setting.text);
+    const auto stream = stream_of(setting);
+    const int64_t rows = setting.packed ? 1 : 2;
+    const auto part = [&](int64_t seed) { return normal({rows, tokens_of(stream), 3, 4}, seed); };
+    const auto q = part(1), k = part(2), v = part(3);
+    const auto mask_BT = setting.masked ? mask_of(setting, rows) : Tensor();
+    const auto hood_T = hoods(setting);
+    auto sees_BTT = hood_T.unsqueeze(0).eq(hood_T.unsqueeze(1)).unsqueeze(0);
+    if (setting.masked) sees_BTT = sees_BTT.logical_and(mask_BT.unsqueeze(1));
+    const auto scores_BNTT = torch::matmul(q.transpose(1, 2), k.permute({0, 2, 3, 1})) / 2.0;  // sqrt of 4
+    const auto hidden = sees_BTT.unsqueeze(1).logical_not();
+    const auto shares = torch::softmax(scores_BNTT.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
+    const auto expected = torch::matmul(shares, v.transpose(1, 2)).transpose(1, 2);
+    const auto found = ctx->attention_op.run(q, k, v, {setting.pattern, stream.grid, stream.packing, mask_BT});
+    CHECK(distance(found, expected) < 1e-13);
+  }
+}
+
+TEST_CASE("a mask of other keys than those that are given is refused") {
+  const auto ctx = small_context(torch::kDouble);
+  const auto x = normal({2, 30, 3, 4}, 1);
+  const auto refused = [&](const Tensor& mask_BS) {
+    CHECK_THROWS_WITH_AS(ctx->attention_op.run(x, x, x, {Pattern::full, kVideo, nullptr, mask_BS}),
+                         doctest::Contains("was given a key mask that is"), Error);
+  };
+  refused(torch::ones({2, 15}, torch::kBool));
+  refused(torch::ones({1, 30}, torch::kBool));
+  refused(torch::ones({2, 30}));
 }
 
 TEST_CASE("rank of: attention under a context cut" * doctest::skip()) {
@@ -207,6 +264,7 @@ TEST_CASE("rank of: sub-layers under a context cut" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::context, rank_info().world_size}});
   for (const std::string id : {"ring", "ulysses", "fastseq", "spatiotemporal"})
     for (const auto& setting : kSettings) {
+      if (setting.masked) continue;  // the layers have none
       CAPTURE(id);
       CAPTURE(setting.text);
       compare(run_sub_layers(make(id, needs_of(mesh)), setting, mesh), run_sub_layers(nullptr, setting, mesh), 1e-12);
@@ -287,14 +345,14 @@ TEST_CASE("context exchanges are counted as derived: ring, ulysses, fastseq and 
 // Attention that takes a while.
 std::shared_ptr<const AttentionOp> slow_attention(const Context& ctx, const testing::Work& work) {
   auto op = ctx.attention_op;
-  op.forward = [work, inner = op.forward](const Tensor& q, const Tensor& k, const Tensor& v) {
+  op.forward = [work, inner = op.forward](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask_BS) {
     work();
-    return inner(q, k, v);
+    return inner(q, k, v, mask_BS);
   };
   op.backward = [work, inner = op.backward](const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& out, const Tensor& lse) {
+                                            const Tensor& mask_BS, const Tensor& out, const Tensor& lse) {
     work();
-    return inner(grad, q, k, v, out, lse);
+    return inner(grad, q, k, v, mask_BS, out, lse);
   };
   return std::make_shared<const AttentionOp>(op);
 }
@@ -429,7 +487,7 @@ TEST_CASE("what a context cut cannot do is refused with the numbers") {
   CHECK_THROWS_WITH_AS(TokenCut(needs_of(mesh), TokenCut::Unit::frame).lengths({}, pack.packing),
                        doctest::Contains("a pack has none"), Error);
   for (const std::string id : {"ring", "ulysses", "fastseq", "spatiotemporal"})
-    CHECK_THROWS_WITH_AS(make(id, needs_of(mesh, torch::kDouble, false)), doctest::Contains("token_local"), Error);
+    CHECK_THROWS_WITH_AS(make(id, needs_of(mesh, torch::kDouble, false)), doctest::Contains("return true from token_local() if its blocks do"), Error);
 
   Stream stream = stream_of({"", Pattern::full});
   stream.x_BTD = torch::zeros({1, 31, 2});

@@ -35,6 +35,9 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
       {"unused parameter", "every parameter has a gradient"},
       {"no unit", "every parameter belongs to one unit"},
       {"empty block", "every parameter belongs to one unit"},
+      {"wrong unit", "a unit uses its own parameters alone: unit condition uses stray."},
+      {"constant in tokens", "a later stage of a pipeline goes on from what it is sent: tokens() sets the constant"},
+      {"promotes", "nothing is promoted to fp64: in Float tokens leaves \"x\" in double"},
       {"mixes samples", "a sample alone gives what it gives in a batch"},
       {"writes to its input", "a block is a pure function"},
       {"mixes tokens", "blocks mix tokens through ctx.attention alone"},
@@ -51,6 +54,75 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
     CAPTURE(name);
     breaks(check(name), promise);
   }
+}
+
+TEST_CASE("an objective that breaks a promise fails the check of that promise") {
+  const auto check = [](const std::string& name) {
+    return ditto::testing::check_objective(library("faulty_objective"), fault(name));
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::map<std::string, std::string> faults{
+      {"draws by row", "what is drawn for a sample depends on its id alone"},
+      {"random", "two preparations give the same bits"},
+      {"ignores time_u", "evaluation takes its times from time_u"},
+      {"drops in evaluation", "evaluation takes its times from time_u, and drops nothing"},
+      {"makes x", "prepare adds x_t"},
+      {"forgets the time", "prepare adds x_t"},
+      {"makes less than it says", "prepare adds x_t"},
+      {"preconditions itself", "losses are least at the schedule's target: with a preconditioned schedule"},
+      {"one loss for all", "a sample's losses are its own"},
+      {"no gradient", "losses are finite, [B], and have a gradient"},
+  };
+  for (const auto& [name, promise] : faults) {
+    CAPTURE(name);
+    breaks(check(name), promise);
+  }
+}
+
+TEST_CASE("a strategy that breaks a promise fails the check of that promise") {
+  const auto check = [](const std::string& axis, const std::string& name) {
+    return ditto::testing::check_parallel(library("faulty_parallel"), {{"serves", axis}, {"fault", name}});
+  };
+  for (const std::string axis : {"replicate", "context"}) {
+    const Report right = check(axis, "none");
+    CHECK_MESSAGE(right.passed(), right.failures());
+  }
+  const std::string gradients = "gradients are one rank's, for any number of micro-batches (2 ranks)";
+  for (const std::string name : {"sums unsaid", "sums nothing", "mean"}) {
+    CAPTURE(name);
+    breaks(check("replicate", name), gradients);
+  }
+  breaks(check("context", "ignores masks"), "the prediction is one rank's, on every rank (2 ranks)");
+  breaks(check("context", "gathers nothing"), gradients);
+  breaks(check("context", "joins nothing"), "the prediction is one rank's, on every rank (2 ranks)");
+}
+
+TEST_CASE("an option that is declared twice, or whose default is not allowed, is the plugin's mistake, and said") {
+  const auto options = [](auto read) {
+    ditto::OptionReader reader(ditto::OptionMap{"model", "run.toml:3:1", {}});
+    int64_t depth = 0;
+    read(reader, depth);
+  };
+  CHECK_THROWS_WITH_AS(
+      options([](auto& option, int64_t& depth) {
+        option("depth", depth, "blocks");
+        option("depth", depth, "blocks");
+      }),
+      "model: the option \"depth\" is declared twice; the plugin's Options::read is to declare each name "
+      "once",
+      ditto::Error);
+  CHECK_THROWS_WITH_AS(
+      options([](auto& option, int64_t& depth) { option("depth", depth, "blocks").at_least(1); }),
+      "model: the default of the option \"depth\" is 0, which it does not allow; expected at least 1; the "
+      "plugin's Options is to hold such a default",
+      ditto::Error);
+  // Where the recipe gives something, that may be what the default does not go with.
+  ditto::OptionReader reader(ditto::OptionMap{"model", "run.toml:3:1", {{"experts", {int64_t{1}, "run.toml:4:11"}}}});
+  int64_t experts = 4, top_k = 2;
+  reader("experts", experts, "how many").at_least(1);
+  CHECK_THROWS_WITH_AS(reader("top_k", top_k, "of them").between(1, experts),
+                       "run.toml:3:1: model.top_k is 2 by default; expected 1 to 1", ditto::Error);
 }
 
 TEST_CASE("an optimizer that breaks a promise fails the check of that promise") {

@@ -195,8 +195,8 @@ class FullRun {
     for (auto& entry : layout.entries) {
       entry.tensor.mutable_grad().reset();
       entry.parameter.leaf().mutable_grad().reset();
-      entry.summed.clear();
     }
+    sum_->begin_step(strategies_, plan);
     for (auto& strategy : strategies_) strategy->begin_step(plan);
     for (int64_t round = 0; round < plan.rounds; ++round) {
       micro_batch(100 * step + round * n + r, plan.runs(round) ? 1.0 : 0.0);
@@ -229,7 +229,9 @@ class FullRun {
 
  private:
   std::shared_ptr<ParallelStrategy> make(const Named& named) {
-    Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
+    Registry registry(
+        std::vector<SearchFolder>{{test::plugin_folder(), "the test"},
+                                  {test::build_folder() / "tests/broken_plugins/faulty_parallel.so", "the test"}});
     OptionMap map{"parallel", "the test", {}};
     for (const auto& [name, value] : named.options) map.given[name] = {value, "the test"};
     OptionReader reader(map);

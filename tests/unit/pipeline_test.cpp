@@ -448,5 +448,31 @@ TEST_CASE("a stream that was packed and unpacked is the stream, and one tensor i
   CHECK(arrived.region_offset == 2);
 }
 
+TEST_CASE("a model's own fields may be called as the stream's are, and arrive as what they were") {
+  const std::vector<std::string> names{"x",      "cond",   "text",    "text_mask",         "rotary",
+                                       "skip.0", "skip.7", "balance", "auxiliary.balance", "extra.text"};
+  Stream stream;
+  stream.x_BTD = torch::full({1, 6, 4}, -1.0);
+  stream.skips_BTD = {torch::full({1, 6, 4}, -2.0)};
+  stream.condition = {torch::full({1, 4}, -3.0), torch::full({1, 2, 4}, -4.0), torch::ones({1, 2}, torch::kBool)};
+  stream.auxiliary_losses["balance"] = torch::full({1}, -5.0);
+  for (size_t i = 0; i < names.size(); ++i)
+    stream.extra[names[i]] = {torch::full({1, 3}, static_cast<double>(i)), -1, Role::carried};
+  std::set<std::string> seen;
+  for (const auto& field : stream.fields()) CHECK(seen.insert(field.name).second);
+
+  Stream arrived;
+  StreamParcel::of(stream, [](const Field&) { return true; }).unpack(arrived);
+  CHECK(arrived.x_BTD.equal(stream.x_BTD));
+  CHECK(arrived.skips_BTD.size() == 1);
+  CHECK(arrived.condition.cond_BD.equal(stream.condition.cond_BD));
+  CHECK(arrived.condition.text_BSE.equal(stream.condition.text_BSE));
+  CHECK(arrived.condition.text_mask_BS.equal(stream.condition.text_mask_BS));
+  CHECK(!arrived.rotary_TK.defined());
+  CHECK(arrived.auxiliary_losses.size() == 1);
+  REQUIRE(arrived.extra.size() == names.size());
+  for (const auto& name : names) CHECK(arrived.extra.at(name).tensor.equal(stream.extra.at(name).tensor));
+}
+
 }  // namespace
 }  // namespace ditto

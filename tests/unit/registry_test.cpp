@@ -265,9 +265,13 @@ TEST_CASE("a usable file wins over a refused one of the same id") {
 TEST_CASE("an unknown id names the nearest, or all there are") {
   const Folder folder({"unresolved"});
   Registry registry(folder.search());
-  CHECK(asked_for(registry, "godo") == "run.toml:7:3: there is no kernels 'godo'; did you mean 'good'?");
+  CHECK(asked_for(registry, "godo") ==
+        "run.toml:7:3: there is no kernels 'godo'; did you mean 'good'? If it lies elsewhere, name "
+        "its folder by --plugin-path or in DITTO_PLUGIN_PATH");
   CHECK(asked_for(registry, "flash_attention") ==
-        "run.toml:7:3: there is no kernels 'flash_attention'; there are: good, unresolved");
+        "run.toml:7:3: there is no kernels 'flash_attention'; there are: good, unresolved; if it lies elsewhere, name "
+        "its "
+        "folder by --plugin-path or in DITTO_PLUGIN_PATH");
   const std::string none = message([&] { registry.find("sampler", "euler", "run.toml:9:1"); });
   CHECK(contains(none, "run.toml:9:1: there is no sampler 'euler'; no plugin of this kind was found"));
 }

@@ -88,8 +88,8 @@ class Training {
     for (auto& entry : layout.entries) {
       entry.tensor.mutable_grad().reset();
       entry.parameter.leaf().mutable_grad().reset();
-      entry.summed.clear();
     }
+    if (strategy_) sum_->begin_step({strategy_}, plan);
     if (strategy_) strategy_->begin_step(plan);
     const int64_t mine = strategy_ && strategy_->in_step() ? plan.rounds : plan.mine;
     std::vector<Tensor> losses;

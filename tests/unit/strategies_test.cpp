@@ -67,10 +67,8 @@ class Rank {
     const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
     const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n,
                         Phase::train};
-    for (auto& entry : layout.entries) {
-      entry.tensor.mutable_grad().reset();
-      entry.summed.clear();
-    }
+    for (auto& entry : layout.entries) entry.tensor.mutable_grad().reset();
+    sum_.begin_step(strategies_, plan);
     for (auto& strategy : strategies_) strategy->begin_step(plan);
     for (int64_t round = 0; round < plan.rounds; ++round) {
       if (round < plan.mine)

@@ -21,7 +21,7 @@ struct DiffusionOptions {
 struct Diffusion final : ditto::Objective {
   using Options = DiffusionOptions;
 
-  Diffusion(const Options& o, const Needs& needs) : options(o), model(*needs.model), scheduler(*needs.scheduler) {}
+  Diffusion(const Options& o, const Needs& needs) : options(o), model(*needs.model), scheduler(schedule_of(needs)) {}
 
   Batch prepare(Batch batch, Context& ctx) const override {
     const bool train = ctx.phase == Phase::train;
@@ -32,11 +32,8 @@ struct Diffusion final : ditto::Objective {
     const auto time_B = scheduler.times(u_B);
     const auto noise =
         ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
-    const auto x_t =
+    batch["x_t"] =
         clean * ditto::spread(scheduler.alpha(time_B), clean) + noise * ditto::spread(scheduler.sigma(time_B), clean);
-    batch["x"] = x_t * ditto::spread(scheduler.c_in(time_B), clean);
-    batch["x_t"] = x_t;
-    batch["t"] = scheduler.c_noise(time_B).to(torch::kFloat).to(ctx.device);
     batch["time"] = time_B;
     batch["noise"] = noise;
     if (!train || options.condition_dropout == 0) return batch;
@@ -45,22 +42,17 @@ struct Diffusion final : ditto::Objective {
     return model.without_condition(std::move(batch), drop_B);
   }
 
+  std::vector<ditto::TensorSpec> makes() const override { return {{"noise", torch::kFloat, {-1}, "eps, as clean"}}; }
+
   std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context&) const override {
-    const Tensor& clean = batch.at("clean");
-    const Tensor& time_B = batch.at("time");
-    const auto full = prediction.to(clean.scalar_type());
-    const auto preconditioned = full * ditto::spread(scheduler.c_out(time_B), clean) +
-                                skipped(full, batch.at("x_t") * ditto::spread(scheduler.c_skip(time_B), clean));
-    return scheduler.losses(preconditioned, clean, batch.at("noise"), time_B);
+    return scheduler.losses(prediction, batch.at("clean"), batch.at("noise"), batch.at("time"));
   }
 
  private:
-  // c_skip x, with zeros for the channels of a learned variance.
-  static Tensor skipped(const Tensor& like, const Tensor& x) {
-    if (like.size(1) == x.size(1)) return x;
-    auto shape = x.sizes().vec();
-    shape[1] = like.size(1) - x.size(1);
-    return torch::cat({x, x.new_zeros(shape)}, 1);
+  static const ditto::Scheduler& schedule_of(const Needs& needs) {
+    if (needs.scheduler) return *needs.scheduler;
+    throw ditto::Error(ditto::ErrorKind::config, "objective \"diffusion\"", "the recipe has no schedule of noise",
+                       "add a section [scheduler]");
   }
 
   Options options;

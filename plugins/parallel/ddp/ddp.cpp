@@ -115,7 +115,6 @@ class Ddp final : public ParallelStrategy {
   std::optional<Axis> axis() const override { return Axis::replicate; }
 
   void shard(Layout& layout) override {
-    layout_ = &layout;
     std::vector<const LayoutEntry*> entries;
     for (const auto& entry : layout.entries) {
       if (!entry.tensor.requires_grad()) continue;
@@ -133,16 +132,12 @@ class Ddp final : public ParallelStrategy {
       reducer_->register_comm_hook(std::make_unique<SumHook>(group_));
   }
 
+  AxisSet sums(const LayoutEntry&, const StepPlan& plan) const override {
+    return serves(plan) ? AxisSet{Axis::replicate} : AxisSet();
+  }
+
   void begin_step(const StepPlan& plan) override {
-    if (!reducer_) return;
-    const bool serves = plan.phase == Phase::train && plan.rounds == 1 && plan.micro_batches == group_.size();
-    for (auto& entry : layout_->entries) {
-      if (serves)
-        entry.summed.insert(Axis::replicate);
-      else
-        entry.summed.erase(Axis::replicate);
-    }
-    if (!serves) return;
+    if (!serves(plan)) return;
     reducer_->prepare_for_forward();
     reducer_->prepare_for_backward({});
   }
@@ -160,10 +155,13 @@ class Ddp final : public ParallelStrategy {
   }
 
  private:
+  bool serves(const StepPlan& plan) const {
+    return reducer_ && plan.phase == Phase::train && plan.rounds == 1 && plan.micro_batches == group_.size();
+  }
+
   const Mesh& mesh_;
   const Group& group_;
   const bool deterministic_;
-  Layout* layout_ = nullptr;
   std::vector<Tensor> leaves_;
   std::unique_ptr<FixedReducer> reducer_;
 };

@@ -31,6 +31,7 @@ class Fsdp final : public ParallelStrategy {
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::shard); }
   void publish() override { units_->publish(); }
+  AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
 
   UnitRun wrap_unit(UnitRun run) override {
     return watch_.wrap([this, run = std::move(run)](const Unit& unit, UnitCall& call) {

@@ -75,6 +75,10 @@ class SpatioTemporal final : public ParallelStrategy {
     shape.grid.columns = share[static_cast<size_t>(group.rank())];
     const auto qkv_BFPNK = torch::stack({q, k, v}).unflatten(2, {-1, places});
     const auto all = transposed::all_to_all(qkv_BFPNK, group, 3, share, 2, frames).flatten(2, 3).unbind(0);
+    if (shape.key_mask_BS.defined()) {
+      const auto mask_BFP = shape.key_mask_BS.to(torch::kByte).unflatten(1, {-1, places});
+      shape.key_mask_BS = group.all_to_all(mask_BFP, 2, share, 1, frames).flatten(1, 2).to(torch::kBool);
+    }
     const auto out_BFPNK = op.run(all[0], all[1], all[2], shape).unflatten(1, {shape.grid.frames, -1});
     return transposed::all_to_all(out_BFPNK, group, 1, frames, 2, share).flatten(1, 2);
   }

@@ -76,7 +76,8 @@ class TensorParallel final : public ParallelStrategy {
       throw Error(ErrorKind::config, "parallel.sequence",
                   "cuts tokens, and this model does not say that its blocks mix them through attention alone "
                   "(token_local)",
-                  "leave parallel.sequence = false, or choose another model");
+                  "leave parallel.sequence = false, or choose another model; in your own, return true from "
+                  "token_local() if its blocks do");
   }
 
   std::optional<Axis> axis() const override { return Axis::tensor; }

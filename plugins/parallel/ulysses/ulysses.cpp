@@ -30,7 +30,9 @@ class Ulysses final : public ParallelStrategy {
       const auto heads = share_of(q.size(2));
       const auto& group = cut_.group();
       const auto qkv = transposed::all_to_all(torch::stack({q, k, v}), group, 3, heads, 2, tokens).unbind(0);
-      return transposed::all_to_all(inner(qkv[0], qkv[1], qkv[2], shape), group, 1, tokens, 2, heads);
+      auto whole = shape;
+      whole.key_mask_BS = whole_mask(shape.key_mask_BS, tokens, group);
+      return transposed::all_to_all(inner(qkv[0], qkv[1], qkv[2], whole), group, 1, tokens, 2, heads);
     };
     return op;
   }

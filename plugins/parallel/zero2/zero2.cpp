@@ -20,6 +20,7 @@ class Zero2 final : public ParallelStrategy {
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }
   void publish() override { units_->publish(); }
+  AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
   UnitRun wrap_unit(UnitRun run) override { return watch_.wrap(std::move(run)); }
 
   void begin_step(const StepPlan& plan) override {

@@ -27,24 +27,26 @@ struct AttentionShape {
   Pattern pattern = Pattern::full;
   Grid grid;
   std::shared_ptr<const Packing> packing;  // pattern full: tokens see their own sample only
-  torch::Tensor key_mask_BS;               // bool, true where a key counts; undefined: all do
+  // bool, along the keys that are given: true where a key counts; undefined: all do. In every pattern, and of packs. A
+  // query that sees no key that counts gets numbers that are not finite.
+  torch::Tensor key_mask_BS;
 };
 
 // q [B, T, N, K], k and v [B, S, N, K]; the result is as q. Scores are scaled by 1 / sqrt(K).
 struct AttentionOp {
-  // Differentiable. What Ulysses needs.
+  // Differentiable. What Ulysses needs. Throws Error(shape) for a mask that is not [B, S].
   std::function<torch::Tensor(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                               const AttentionShape&)>
       run;
   // Without autograd, pattern full, no packing: output, and log-sum-exp of the scores (natural, [B, N, T], fp32 for
   // half types). What a ring needs, with the next: the exact share of this k and v in the gradients (dq, dk, dv), given
-  // the output and log-sum-exp over *all* keys.
+  // the output and log-sum-exp over *all* keys. A query that sees none of these keys has output 0 and log-sum-exp -inf.
   std::function<std::pair<torch::Tensor, torch::Tensor>(const torch::Tensor& q, const torch::Tensor& k,
-                                                        const torch::Tensor& v)>
+                                                        const torch::Tensor& v, const torch::Tensor& key_mask_BS)>
       forward;
   std::function<std::array<torch::Tensor, 3>(const torch::Tensor& grad, const torch::Tensor& q, const torch::Tensor& k,
-                                             const torch::Tensor& v, const torch::Tensor& out,
-                                             const torch::Tensor& lse)>
+                                             const torch::Tensor& v, const torch::Tensor& key_mask_BS,
+                                             const torch::Tensor& out, const torch::Tensor& lse)>
       backward;
 };
 

@@ -14,6 +14,7 @@ namespace ditto {
 // Names used by the host and the plugins that come with it:
 //   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B]
 //   clean   x_0, before any noise          noise  eps, as clean             time  the schedule's own time, double [B]
+//   x_t     alpha clean + sigma noise: x is c_in x_t
 //   label   class, int64 [B]               text, text_mask   [B, S, E] and bool [B, S]
 //   drop_condition   bool [B]: this sample's condition is replaced by the null condition
 // A cascade's low-resolution picture, or a precached embedding, is just another name.

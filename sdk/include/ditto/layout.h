@@ -39,8 +39,8 @@ struct LayoutEntry {
   ExpertsModule* experts = nullptr;  // likewise
   bool is_bias = false;
   std::map<Axis, Cut> cuts;  // an axis that is not here: this is a copy along it
-  AxisSet summed;            // axes along which a strategy has already summed this gradient in the current step
-  AxisSet absent;            // axes along which other ranks hold other parameters (pipeline): neither cut nor copy
+  AxisSet summed;  // axes along which a strategy sums this gradient itself; set by core, from ParallelStrategy::sums
+  AxisSet absent;  // axes along which other ranks hold other parameters (pipeline): neither cut nor copy
 
   // The same parameter with `block` consecutive numbers of the last dim as one: where the scales of blocks lie. Throws
   // Error(config) if a cut goes through a block.

@@ -11,6 +11,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <variant>
 #include <vector>
 
@@ -20,6 +21,14 @@ namespace ditto {
 
 using OptionValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                  std::vector<std::string>>;
+
+template <class T, class... Ts>
+constexpr bool is_one_of(const std::variant<Ts...>*) {
+  return (std::is_same_v<T, Ts> || ...);
+}
+// What an option can be: recipes have no others.
+template <class T>
+inline constexpr bool kIsOption = is_one_of<T>(static_cast<const OptionValue*>(nullptr));
 
 // One key of a section, with its place ("run.toml:14:9") for messages.
 struct GivenOption {
@@ -71,9 +80,10 @@ class DITTO_API OptionReader {
   OptionReader& operator=(const OptionReader&) = delete;
 
   // Declares `name`, whose default is what `value` holds now, and sets `value` if the recipe gives it. An integer is
-  // taken for a real number; every other mismatch of types throws Error(config).
+  // taken for a real number; every other mismatch of types throws Error(config). What only the plugin's author can have
+  // done is Error(plugin): a name that is declared twice, a default outside of what is allowed.
   template <class T>
-  Declared<T> operator()(const char* name, T& value, const char* help);
+  auto operator()(const char* name, T& value, const char* help);  // -> Declared<T>
 
   // Throws Error(config) at the place of option `name`: for conditions that involve several options.
   [[noreturn]] void reject(std::string_view name, std::string_view what, std::string_view remedy) const;
@@ -104,9 +114,19 @@ DITTO_API const char* type_name(const OptionValue& value);
 DITTO_API std::string nearest(std::string_view name, const std::vector<std::string>& candidates);
 
 template <class T>
-Declared<T> OptionReader::operator()(const char* name, T& value, const char* help) {
-  if (const OptionValue* found = declare(name, OptionValue(value), help)) value = std::get<T>(*found);
-  return Declared<T>(*this, declared_.size() - 1, value);
+auto OptionReader::operator()(const char* name, T& value, const char* help) {
+  static_assert(
+      kIsOption<T>,
+      "an option is a bool, int64_t, double or std::string, or a std::vector of int64_t, double or std::string: "
+      "declare an int as int64_t, a float as double");
+  if constexpr (kIsOption<T>) {
+    if (const OptionValue* found = declare(name, OptionValue(value), help)) value = std::get<T>(*found);
+    return Declared<T>(*this, declared_.size() - 1, value);
+  } else {  // so that the compiler says the sentence above and no more
+    using Near = std::conditional_t<std::is_integral_v<T>, int64_t,
+                                    std::conditional_t<std::is_floating_point_v<T>, double, std::string>>;
+    return Declared<Near>(*this, 0, {});
+  }
 }
 
 template <class T>

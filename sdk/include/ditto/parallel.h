@@ -40,12 +40,12 @@ struct StepPlan {
 
 // The step's parts as core composes them, with every strategy's wraps inside. A pipeline runs them in its own order.
 struct Program {
-  std::function<Batch(Batch)> prepare;          // the objective's draws
-  std::function<Stream(const Batch&)> begin;    // first stage: condition, tokens, constants, split
+  std::function<Batch(Batch)> prepare;        // the objective's draws
+  std::function<Stream(const Batch&)> begin;  // first stage: condition, tokens, constants, split
   // Later stages: the constants of a stream that came from the stage before, whose tokens are split already.
   std::function<void(const Batch&, Stream&)> constants;
-  std::function<void(int64_t first, int64_t last, Stream&)> blocks;     // wrapped blocks [first, last)
-  std::function<torch::Tensor(Stream&, const Batch&)> head;             // last stage: join, head -> prediction
+  std::function<void(int64_t first, int64_t last, Stream&)> blocks;  // wrapped blocks [first, last)
+  std::function<torch::Tensor(Stream&, const Batch&)> head;          // last stage: join, head -> prediction
   // Last stage: this rank's share of the run's loss, times the loss scale.
   std::function<torch::Tensor(const Stream&, const torch::Tensor& prediction, const Batch&)> loss;
   std::function<void(const Tensors& roots, const Tensors& gradients)> backward;  // gradients: undefined for a loss
@@ -56,11 +56,11 @@ class DITTO_API ParallelStrategy {
  public:
   static constexpr const char* kKind = "parallel";
   struct Needs {
-    const Mesh* mesh;           // outlives the strategy
-    bool deterministic = true;  // sum in the order of micro-batches
-    bool token_local = true;    // of the model; a strategy that cuts tokens refuses where it is false
+    const Mesh* mesh;                     // outlives the strategy
+    bool deterministic = true;            // sum in the order of micro-batches
+    bool token_local = true;              // of the model; a strategy that cuts tokens refuses where it is false
     at::ScalarType compute = at::kFloat;  // what layers multiply in
-    int64_t depth = 0;          // the model's blocks
+    int64_t depth = 0;                    // the model's blocks
   };
   virtual ~ParallelStrategy();
 
@@ -81,8 +81,11 @@ class DITTO_API ParallelStrategy {
   // runs an empty one (samples of weight 0), which adds to no sum.
   virtual bool in_step() const { return false; }
   virtual void begin_step(const StepPlan&) {}
-  // On all data ranks, after each round's backward, before core's sum over copies takes up the round. A strategy that
-  // sums gradients itself says so in the entries' `summed`.
+  // The axes along which this strategy itself sums the entry's gradient over its copies, in steps of this plan: core
+  // then leaves them out. Asked after shard, before the first step. Two strategies that name the same axis are refused:
+  // the sum would be made twice.
+  virtual AxisSet sums(const LayoutEntry&, const StepPlan&) const { return {}; }
+  // On all data ranks, after each round's backward, before core's sum over copies takes up the round.
   virtual void end_round(int64_t /*round*/, const StepPlan&) {}
   // Runs this rank's micro-batches, forward and backward, in an order of its own. Default: false, core does.
   virtual bool train_step(const std::vector<Batch>& /*mine*/, Program&, const StepPlan&) { return false; }

@@ -15,8 +15,8 @@ namespace ditto {
 // as q, and what attention to all members' keys under `shape`'s pattern (not cross) gives. Blocks of keys and values
 // take size - 1 passes forward; backward they take them again, and their gradients as many passes as members, to end
 // where they belong. Passes ("shift", to the next member) are under way while a block is computed. Partial results are
-// merged, and gradients added, in fp32 (fp64 for fp64). `group` must outlive the graph.
-// Throws Error(shape) where the pattern has no meaning, or q is not of lengths[rank] tokens.
+// merged, and gradients added, in fp32 (fp64 for fp64). A mask is of this member's keys, and gathered once. `group`
+// must outlive the graph. Throws Error(shape) where the pattern has no meaning, or q is not of lengths[rank] tokens.
 DITTO_API torch::Tensor ring_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
                                        const AttentionShape& shape, const std::vector<int64_t>& lengths,
                                        const Group& group, std::shared_ptr<const AttentionOp> op);

@@ -31,7 +31,8 @@ class DITTO_API Scheduler {
   virtual torch::Tensor weight(const torch::Tensor& t_B) const;  // of the squared error; default 1
   // x_t = alpha(t) clean + sigma(t) noise, in clean's dtype.
   torch::Tensor corrupt(const torch::Tensor& clean, const torch::Tensor& noise, const torch::Tensor& t_B) const;
-  // Per-sample losses [B] by name; their sum is minimised. Default: {"mse": weight * mean squared error of the target}.
+  // Per-sample losses [B] by name, of a prediction that is preconditioned already; their sum is minimised. Default:
+  // {"mse": weight * mean squared error of the target}.
   virtual std::map<std::string, torch::Tensor> losses(const torch::Tensor& prediction, const torch::Tensor& clean,
                                                       const torch::Tensor& noise, const torch::Tensor& t_B) const;
 
@@ -41,6 +42,11 @@ class DITTO_API Scheduler {
   virtual torch::Tensor c_in(const torch::Tensor& t_B) const;         // default 1
   virtual torch::Tensor c_out(const torch::Tensor& t_B) const;        // default 1
   virtual torch::Tensor c_skip(const torch::Tensor& t_B) const;       // default 0
+  // What the host does with these around a model, in training and in sampling alike; in x_t's dtype. A learned variance
+  // has no part in c_skip x.
+  torch::Tensor model_input(const torch::Tensor& x_t, const torch::Tensor& t_B) const;  // c_in x_t
+  torch::Tensor precondition(const torch::Tensor& raw, const torch::Tensor& x_t,
+                             const torch::Tensor& t_B) const;  // c_skip x_t + c_out F
   // Channels a model must predict for pictures of `channels` (twice as many with a learned variance). Default: the
   // same.
   virtual int64_t out_channels(int64_t channels) const { return channels; }

@@ -41,6 +41,8 @@ class DITTO_API ShardedUnit {
   void finish();   // the step's sums become gradients of the layout's leaves
   int64_t rounds() const { return rounds_; }  // sent in this step
   bool trains() const { return !sums_.empty(); }
+  // The axes its gradient is summed over here; none of a parameter that is not this unit's.
+  AxisSet sums(const LayoutEntry& entry) const;
 
  private:
   struct Part {
@@ -99,6 +101,8 @@ class DITTO_API ShardedUnits {
   // The layout's leaves have new numbers. Keep::whole: returns when all whole values are there.
   void publish();
 
+  // ParallelStrategy::sums
+  AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const;
   // Gradients, in this order. Of one unit at a time they are on their way: send_gradients first receives the last ones.
   void begin_step(const StepPlan& plan);
   void send_gradients(ShardedUnit& unit);

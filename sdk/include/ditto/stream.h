@@ -57,7 +57,7 @@ struct DITTO_API Stream {
     int64_t token_dim = -1;
     Role role = Role::evolving;
   };
-  std::map<std::string, Extra> extra;                     // a model's own further fields, by name
+  std::map<std::string, Extra> extra;                     // a model's own further fields, by any name
   std::map<std::string, torch::Tensor> auxiliary_losses;  // per sample [B], by name; evolving: blocks add to them
 
   Grid grid;                               // of the whole sample, not of a slice
@@ -67,7 +67,8 @@ struct DITTO_API Stream {
   // Tokens in x_BTD begin this much later: sequence regions cut them once more between such layers.
   int64_t region_offset = 0;
 
-  // Every defined tensor above. Strategies go through this list and name no field.
+  // Every defined tensor above, each under a name of its own ("extra.NAME"). Strategies go through this list and name
+  // no field.
   std::vector<Field> fields();
 
   // The conditioning's row for each token here, int64 [T]; undefined without packing (row b of B belongs to all its

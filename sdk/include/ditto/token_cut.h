@@ -42,6 +42,10 @@ class DITTO_API TokenCut {
   Unit unit_;
 };
 
+// A mask [B, S here] -> of all members' keys, [B, S]; undefined stays so.
+DITTO_API torch::Tensor whole_mask(const torch::Tensor& mask_BS, const std::vector<int64_t>& lengths,
+                                   const Group& group);
+
 // For strategies that deal heads out to the context ranks: throws Error(config) unless the degree divides the heads
 // that a tensor cut leaves here, of queries alone or of keys and values as well.
 enum class DealtHeads { queries, all };

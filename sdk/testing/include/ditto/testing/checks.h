@@ -11,7 +11,9 @@
 #include <ditto/encoder.h>
 #include <ditto/kernels.h>
 #include <ditto/model.h>
+#include <ditto/objective.h>
 #include <ditto/optimizer.h>
+#include <ditto/parallel.h>
 #include <ditto/sampler.h>
 #include <ditto/scheduler.h>
 #include <ditto/testing/open.h>
@@ -29,6 +31,21 @@ struct ModelChecks {
 // Sizes small enough for a second on one core: the checks run the model some dozens of times in fp64.
 Report check_model(const std::string& path, const ModelSpec& spec, const OptionValues& options = {},
                    const ModelChecks& extra = {});
+
+struct ObjectiveChecks {
+  // Adds what the objective needs beside "clean" and "label" (0 … 9) of four samples.
+  std::function<void(Batch&)> adjust;
+  // False for one whose losses pull elsewhere than to the schedule's target.
+  bool least_at_target = true;
+};
+Report check_objective(const std::string& path, const OptionValues& options = {}, const ObjectiveChecks& extra = {});
+
+struct ParallelChecks {
+  std::vector<int> degrees = {2};  // of the strategy's axis, to be tried
+};
+// Against one rank, in fp64, on a small video model with attention of every kind, text, experts and a long skip. Ranks
+// are threads of this process, which talk over the loopback device. One without an axis is tried beside copies.
+Report check_parallel(const std::string& path, const OptionValues& options = {}, const ParallelChecks& extra = {});
 
 Report check_scheduler(const std::string& path, const OptionValues& options = {});
 Report check_sampler(const std::string& path, const OptionValues& options = {});

@@ -21,7 +21,8 @@ template <class Interface>
 std::shared_ptr<Interface> make(const std::string& path, const OptionValues& options = {},
                                 const typename Interface::Needs& needs = {}) {
   const auto* factory = static_cast<const Factory<Interface>*>(open_plugin(path, Interface::kKind));
-  OptionReader reader(option_map(options));
+  OptionReader defaults(option_map({})), reader(option_map(options));
+  factory->declare(defaults);  // throws where one is not allowed
   return factory->make(reader, needs);
 }
 

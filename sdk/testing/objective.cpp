@@ -1,0 +1,225 @@
+// The promises of an objective.
+#include <ditto/testing/checks.h>
+
+#include "model_run.h"
+#include "numbers.h"
+#include "schedules.h"
+
+namespace ditto::testing {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr int64_t kSamples = 4, kClasses = 10;
+const std::vector<int64_t> kPicture{kSamples, 2, 4, 4};
+
+// All that an objective asks of a model: its null condition.
+class Conditioned final : public Model {
+ public:
+  Conditioning condition(const Batch&, Context&) override { return {}; }
+  Stream tokens(const Batch&, Context&) override { return {}; }
+  int64_t depth() const override { return 0; }
+  Stream run_block(int64_t, Stream stream, Context&) override { return stream; }
+  Tensor head(const Stream&, Context&) override { return {}; }
+  std::vector<TensorSpec> spec() const override { return {}; }
+  double flops(const Batch&) const override { return 1; }
+  Batch without_condition(Batch batch, const Tensor& which_B) const override {
+    batch["label"] = torch::where(which_B, torch::full_like(batch.at("label"), kClasses), batch.at("label"));
+    return batch;
+  }
+};
+
+class ObjectiveTest {
+ public:
+  ObjectiveTest(const std::string& path, const OptionValues& options, const ObjectiveChecks& extra)
+      : path_(path), options_(options), extra_(extra) {}
+
+  Report run() {
+    Report report("objective " + path_);
+    schedules_.emplace_back("a straight schedule", straight_schedule());
+    schedules_.emplace_back("a circular schedule", circular_schedule());
+    schedules_.emplace_back("a preconditioned schedule", preconditioned_schedule());
+    bool is_made = false;
+    report.check("it can be made", [&] { return make_all(), is_made = true, std::string(); });
+    if (!is_made) return report;
+    check(report, "prepare adds x_t, its time, and what makes() names, and keeps what is there",
+          &ObjectiveTest::prepared);
+    check(report, "two preparations give the same bits", &ObjectiveTest::repeated);
+    check(report, "what is drawn for a sample depends on its id alone", &ObjectiveTest::by_id);
+    check(report, "evaluation takes its times from time_u, and drops nothing", &ObjectiveTest::evaluated);
+    check(report, "losses are finite, [B], and have a gradient", &ObjectiveTest::losses);
+    check(report, "a sample's losses are its own", &ObjectiveTest::own_losses);
+    if (extra_.least_at_target)
+      check(report, "losses are least at the schedule's target", &ObjectiveTest::least);
+    else
+      report.skip("losses are least at the schedule's target", "least_at_target is false");
+    return report;
+  }
+
+ private:
+  using Schedules = std::vector<std::pair<std::string, std::unique_ptr<Scheduler>>>;
+  using Promise = std::string (ObjectiveTest::*)(const Objective&, const Scheduler&) const;
+
+  void make_all() {
+    for (const auto& [name, schedule] : schedules_)
+      objectives_.push_back(make<Objective>(path_, options_, {&model_, schedule.get()}));
+  }
+  void check(Report& report, const std::string& promise, Promise holds) {
+    report.check(promise, [&]() -> std::string {
+      for (size_t i = 0; i < schedules_.size(); ++i) {
+        const auto problem = (this->*holds)(*objectives_[i], *schedules_[i].second);
+        if (!problem.empty()) return "with " + schedules_[i].first + " " + problem;
+      }
+      return {};
+    });
+  }
+
+  Batch batch(int64_t first_id = 0) const {
+    Batch made;
+    made["clean"] = normal("clean", kPicture);
+    made["label"] = torch::arange(kSamples, at::kLong);
+    for (int64_t i = 0; i < kSamples; ++i) made.ids.push_back(first_id + i), made.weights.push_back(1);
+    if (extra_.adjust) extra_.adjust(made);
+    return made;
+  }
+  static Context in(Phase phase) {
+    Context ctx = context(at::kDouble);
+    ctx.phase = phase;
+    return ctx;
+  }
+  static Batch prepare(const Objective& objective, const Batch& batch, Phase phase = Phase::train) {
+    Context ctx = in(phase);
+    return objective.prepare(batch, ctx);
+  }
+
+  std::string prepared(const Objective& objective, const Scheduler&) const {
+    const Batch before = batch(), after = prepare(objective, before);
+    if (after.ids != before.ids || after.weights != before.weights) return "ids or weights have changed";
+    for (const auto& [name, tensor] : before.tensors)
+      if (!after.has(name)) return "\"" + name + "\" is gone";
+    for (const char* name : {"x", "t"})
+      if (after.has(name)) return "it makes \"" + std::string(name) + "\", which the host makes of x_t and time";
+    if (!after.has("x_t") || after.at("x_t").sizes() != before.at("clean").sizes()) return "there is no x_t as clean";
+    if (!after.has("time") || after.at("time").sizes() != at::IntArrayRef{kSamples} ||
+        after.at("time").scalar_type() != at::kDouble)
+      return "there is no time [B] in double";
+    for (const TensorSpec& made : objective.makes())
+      if (!after.has(made.name)) return "it does not make \"" + made.name + "\", as makes() says";
+    for (const auto& [name, tensor] : after.tensors) {
+      if (tensor.dim() == 0 || tensor.size(0) != kSamples) return "\"" + name + "\" has not the samples along dim 0";
+      if (const auto problem = not_finite(tensor); !problem.empty()) return "\"" + name + "\" " + problem;
+    }
+    Batch half = before;
+    half["clean"] = half.at("clean").to(at::kFloat);
+    const auto dtype = prepare(objective, half).at("x_t").scalar_type();
+    return dtype == at::kFloat ? "" : std::string("of float pictures x_t is ") + c10::toString(dtype);
+  }
+
+  static std::string same(const Batch& found, const Batch& expected, double tolerance = 0) {
+    for (const auto& [name, tensor] : expected.tensors) {
+      if (!found.has(name)) return "\"" + name + "\" is not there";
+      const auto problem = difference(found.at(name), tensor, tolerance);
+      if (!problem.empty()) return "\"" + name + "\" " + problem;
+    }
+    return {};
+  }
+
+  std::string repeated(const Objective& objective, const Scheduler&) const {
+    return same(prepare(objective, batch()), prepare(objective, batch()));
+  }
+
+  std::string by_id(const Objective& objective, const Scheduler&) const {
+    const Batch whole = prepare(objective, batch());
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const auto problem = same(prepare(objective, batch().slice(i, i + 1)), whole.slice(i, i + 1), 1e-12);
+      if (!problem.empty()) return "sample " + std::to_string(i) + " alone: " + problem;
+    }
+    const Batch others = prepare(objective, batch(/*first_id=*/100));
+    return others.at("x_t").equal(whole.at("x_t")) ? "other ids have the same x_t" : "";
+  }
+
+  std::string evaluated(const Objective& objective, const Scheduler&) const {
+    const auto at_times = [&](double shift, int64_t first_id) {
+      Batch made = batch(first_id);
+      made["time_u"] = torch::linspace(0.1, 0.7, kSamples, at::kDouble) + shift;
+      return made;
+    };
+    const Batch given = at_times(0, 0), found = prepare(objective, given, Phase::evaluate);
+    if (const auto problem = same(found, given); !problem.empty()) return problem + " from what was given";
+    if (!prepare(objective, at_times(0, 100), Phase::evaluate).at("time").equal(found.at("time")))
+      return "times depend on ids";
+    return prepare(objective, at_times(0.2, 0), Phase::evaluate).at("time").equal(found.at("time"))
+               ? "other time_u give the same times"
+               : "";
+  }
+
+  // What a perfect model predicts; `off` away from it.
+  static Tensor prediction(const Scheduler& schedule, const Batch& in, double off) {
+    const auto target = schedule.target(in.at("clean"), in.at("noise"), in.at("time"));
+    return (target + off * normal("off", target.sizes().vec())).requires_grad_();
+  }
+  Batch with_noise(const Objective& objective) const {
+    Batch made = prepare(objective, batch());
+    if (!made.has("noise")) made["noise"] = normal("noise", kPicture);
+    return made;
+  }
+  static std::map<std::string, Tensor> losses_of(const Objective& objective, const Tensor& prediction,
+                                                 const Batch& batch) {
+    Context ctx = in(Phase::train);
+    return objective.losses(prediction, batch, ctx);
+  }
+  static Tensor gradient(const Objective& objective, const Tensor& prediction, const Batch& batch) {
+    Tensor sum = torch::zeros({}, at::kDouble);
+    for (const auto& [name, loss] : losses_of(objective, prediction, batch)) sum = sum + loss.sum();
+    return torch::autograd::grad({sum}, {prediction})[0];
+  }
+
+  std::string losses(const Objective& objective, const Scheduler& schedule) const {
+    const Batch in = with_noise(objective);
+    const auto all = losses_of(objective, prediction(schedule, in, 0.5), in);
+    if (all.empty()) return "there are none";
+    for (const auto& [name, loss] : all) {
+      if (loss.sizes() != at::IntArrayRef{kSamples}) return "\"" + name + "\" has shape " + shape_text(loss.sizes());
+      if (const auto problem = not_finite(loss); !problem.empty()) return "\"" + name + "\" " + problem;
+    }
+    const auto grad = gradient(objective, prediction(schedule, in, 0.5), in);
+    if (const auto problem = not_finite(grad); !problem.empty()) return "the gradient " + problem;
+    return grad.abs().max().item<double>() > 0 ? "" : "the gradient is zero";
+  }
+
+  std::string own_losses(const Objective& objective, const Scheduler& schedule) const {
+    const Batch in = with_noise(objective);
+    const Tensor guess = prediction(schedule, in, 0.5);
+    const auto whole = losses_of(objective, guess, in);
+    for (int64_t i = 0; i < kSamples; ++i)
+      for (const auto& [name, loss] : losses_of(objective, guess.slice(0, i, i + 1), in.slice(i, i + 1)))
+        if (const auto problem = difference(loss, whole.at(name).slice(0, i, i + 1), 1e-12); !problem.empty())
+          return "\"" + name + "\" of sample " + std::to_string(i) + " " + problem;
+    return {};
+  }
+
+  // One that applies c_skip and c_out, as the host does already, has its least loss elsewhere.
+  std::string least(const Objective& objective, const Scheduler& schedule) const {
+    const Batch in = with_noise(objective);
+    const double at_target = gradient(objective, prediction(schedule, in, 0), in).abs().max().item<double>();
+    const double beside = gradient(objective, prediction(schedule, in, 0.5), in).abs().max().item<double>();
+    return at_target <= 1e-6 * beside ? ""
+                                      : "the gradient there is " + text(at_target) + ", and beside it " + text(beside);
+  }
+
+  std::string path_;
+  OptionValues options_;
+  ObjectiveChecks extra_;
+  Conditioned model_;
+  Schedules schedules_;
+  std::vector<std::shared_ptr<Objective>> objectives_;  // along the schedules
+};
+
+}  // namespace
+
+Report check_objective(const std::string& path, const OptionValues& options, const ObjectiveChecks& extra) {
+  return ObjectiveTest(path, options, extra).run();
+}
+
+}  // namespace ditto::testing

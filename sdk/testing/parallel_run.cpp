@@ -1,0 +1,214 @@
+#include "parallel_run.h"
+
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include "model_run.h"
+#include "parallel_model.h"
+
+namespace ditto::testing {
+
+using torch::Tensor;
+
+ParallelRun::ParallelRun(const Mesh& mesh, bool deterministic, const MakeStrategy& make)
+    : mesh_(mesh), deterministic_(deterministic), model_(parallel_model()), ctx_(context(at::kDouble)) {
+  fill(*model_, at::kDouble);
+  layout = Layout::of(*model_);
+  run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
+  ctx_.unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& run) {
+    return run(x);
+  };
+  ctx_.token_gather = [](const Tensor& x, const Stream&) { return x; };
+  if (!make) return;
+  strategy_ = make({&mesh, deterministic, model_->token_local(), at::kDouble, model_->depth()});
+  strategy_->claim(layout);
+  strategy_->shard(layout);
+  wrap();
+  publish();
+}
+
+void ParallelRun::wrap() {
+  run_ = strategy_->wrap_unit(run_);
+  ctx_.attention_op = strategy_->wrap_attention(ctx_.attention_op);
+  ctx_.unit_runner = strategy_->wrap_attention_unit(ctx_.unit_runner);
+  ctx_.token_gather = strategy_->wrap_token_gather(ctx_.token_gather);
+}
+
+void ParallelRun::publish() {
+  torch::NoGradGuard no_grad;
+  for (auto& entry : layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
+  if (strategy_) strategy_->publish();
+}
+
+void ParallelRun::run_unit(const Unit& unit, UnitCall& call) {
+  switch (unit.kind) {
+    case Unit::condition: call.stream.condition = model_->condition(call.batch, call.ctx); break;
+    case Unit::tokens: {
+      auto stream = model_->tokens(call.batch, call.ctx);
+      stream.condition = std::move(call.stream.condition);
+      call.stream = std::move(stream);
+      model_->constants(call.batch, call.stream, call.ctx);
+      break;
+    }
+    case Unit::Kind::block: call.stream = model_->run_block(unit.block, std::move(call.stream), call.ctx); break;
+    case Unit::head: call.prediction = model_->head(call.stream, call.ctx); break;
+  }
+}
+
+Stream ParallelRun::begin(const Batch& batch) {
+  Stream stream;
+  Tensor none;
+  UnitCall call{batch, stream, none, ctx_};
+  run_(Unit{Unit::condition}, call);
+  run_(Unit{Unit::tokens}, call);
+  if (strategy_) strategy_->split(stream);
+  return stream;
+}
+
+void ParallelRun::constants(const Batch& batch, Stream& stream) {
+  Stream own;
+  own.grid = stream.grid;
+  own.packing = stream.packing;
+  model_->constants(batch, own, ctx_);
+  strategy_->split(own);
+  stream.rotary_TK = own.rotary_TK;
+  for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);
+}
+
+void ParallelRun::blocks(int64_t first, int64_t last, Stream& stream) {
+  const Batch batch;
+  Tensor none;
+  UnitCall call{batch, stream, none, ctx_};
+  for (int64_t i = first; i < last; ++i) run_(Unit{Unit::Kind::block, i}, call);
+}
+
+Tensor ParallelRun::head(Stream& stream, const Batch& batch) {
+  if (strategy_) strategy_->join(stream);
+  Tensor prediction;
+  UnitCall call{batch, stream, prediction, ctx_};
+  run_(Unit{Unit::head}, call);
+  return prediction;
+}
+
+// This rank's share of the run's loss: ranks along tensor and context compute the same one.
+Tensor ParallelRun::loss(const Stream& stream, const Tensor& prediction, const Batch& batch) const {
+  auto loss_B = (prediction - batch.at("target")).square().flatten(1).mean(1);
+  for (const auto& [name, more] : stream.auxiliary_losses) loss_B = loss_B + more;
+  const auto weights = torch::tensor(batch.weights, at::kDouble);
+  return (loss_B * weights).sum() / (samples_ * mesh_.size(Axis::tensor) * mesh_.size(Axis::context));
+}
+
+Program ParallelRun::program(const StepPlan& plan) {
+  Program program;
+  program.prepare = [](Batch batch) { return batch; };
+  program.begin = [this](const Batch& batch) { return begin(batch); };
+  program.constants = [this](const Batch& batch, Stream& stream) { constants(batch, stream); };
+  program.blocks = [this](int64_t first, int64_t last, Stream& stream) { blocks(first, last, stream); };
+  program.head = [this](Stream& stream, const Batch& batch) { return head(stream, batch); };
+  program.loss = [this](const Stream& stream, const Tensor& prediction, const Batch& batch) {
+    return loss(stream, prediction, batch);
+  };
+  program.backward = [](const Tensors& roots, const Tensors& gradients) {
+    torch::autograd::backward(roots, gradients);
+  };
+  program.round_done = [this, plan](int64_t round) { end_round(round, plan); };
+  return program;
+}
+
+void ParallelRun::step(int64_t step, int64_t micro_batches) {
+  const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
+  const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n, Phase::train};
+  left_.clear();
+  rounds_.assign(layout.entries.size(), Tensor());
+  for (auto& entry : layout.entries) {
+    entry.tensor.mutable_grad().reset();
+    entry.parameter.leaf().mutable_grad().reset();
+    left_.push_back(entry.summed = strategy_ ? strategy_->sums(entry, plan) : AxisSet());
+  }
+  if (strategy_) strategy_->begin_step(plan);
+  run_micro_batches(plan);
+  if (strategy_) strategy_->sync_gradients();
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < rounds_.size(); ++i)
+    if (rounds_[i].defined()) layout.entries[i].tensor.mutable_grad() = rounds_[i];
+  sum(/*data_axes_alone=*/false);
+}
+
+void ParallelRun::run_micro_batches(const StepPlan& plan) {
+  const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
+  const int64_t here = strategy_ && strategy_->in_step() ? plan.rounds : plan.mine;
+  std::vector<Batch> batches;
+  for (int64_t round = 0; round < here; ++round) {
+    batches.push_back(parallel_batch(100 * plan.step + round * n + r));
+    if (!plan.runs(round)) batches.back().weights.assign(batches.back().ids.size(), 0.0);
+  }
+  samples_ = static_cast<double>(plan.micro_batches * parallel_batch(0).size());
+  auto parts = program(plan);
+  if (strategy_ && strategy_->train_step(batches, parts, plan)) return;
+  for (int64_t round = 0; round < plan.rounds; ++round) {
+    if (round < here) {
+      const Batch& batch = batches[static_cast<size_t>(round)];
+      auto stream = begin(batch);
+      blocks(0, model_->depth(), stream);
+      const auto prediction = head(stream, batch);
+      parts.backward({loss(stream, prediction, batch)}, {Tensor()});
+    }
+    parts.round_done(round);
+  }
+}
+
+void ParallelRun::end_round(int64_t round, const StepPlan& plan) {
+  if (strategy_) strategy_->end_round(round, plan);
+  if (deterministic_ && mesh_.data_ranks() > 1) sum(/*data_axes_alone=*/true);
+}
+
+AxisSet ParallelRun::open_axes(size_t index, bool data_axes_alone) const {
+  AxisSet axes;
+  for (const Axis axis : kAxes) {
+    const bool is_data = kDataAxes.count(axis) != 0, is_done = is_data && rounds_[index].defined();
+    if (mesh_.size(axis) > 1 && layout.entries[index].is_copy(axis) && left_[index].count(axis) == 0 &&
+        (data_axes_alone ? is_data : !is_done))
+      axes.insert(axis);
+  }
+  return axes;
+}
+
+// Over copies: of the round that is over along data axes, or of what is still to be summed.
+void ParallelRun::sum(bool data_axes_alone) {
+  torch::NoGradGuard no_grad;
+  for (size_t i = 0; i < layout.entries.size(); ++i) {
+    auto& tensor = layout.entries[i].tensor;
+    const auto axes = open_axes(i, data_axes_alone);
+    if (axes.empty() && data_axes_alone) continue;
+    Tensor grad = tensor.grad().defined() ? tensor.grad().contiguous() : torch::zeros_like(tensor.detach());
+    if (!axes.empty()) grad = mesh_.group(axes).all_reduce(grad.clone());
+    if (!data_axes_alone) {
+      tensor.mutable_grad() = grad;
+      continue;
+    }
+    rounds_[i] = rounds_[i].defined() ? rounds_[i] + grad : grad;
+    tensor.mutable_grad().reset();
+  }
+}
+
+void ParallelRun::descend() {
+  torch::NoGradGuard no_grad;
+  for (auto& entry : layout.entries) entry.tensor.sub_(entry.tensor.grad(), 0.05);
+  publish();
+}
+
+Tensor ParallelRun::predict(int64_t number) {
+  torch::NoGradGuard no_grad;
+  const StepPlan plan{0, 1, 1, 1, Phase::evaluate};
+  if (strategy_) strategy_->begin_step(plan);
+  auto parts = program(plan);
+  const Batch batch = parallel_batch(number);
+  if (strategy_)
+    if (auto prediction = strategy_->predict(batch, parts)) return *prediction;
+  auto stream = begin(batch);
+  blocks(0, model_->depth(), stream);
+  return head(stream, batch);
+}
+
+}  // namespace ditto::testing

@@ -1,0 +1,56 @@
+// One rank of a training of parallel_model, put together as the host does.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ditto/parallel.h>
+
+namespace ditto::testing {
+
+using MakeStrategy = std::function<std::shared_ptr<ParallelStrategy>(const ParallelStrategy::Needs&)>;
+
+class ParallelRun {
+ public:
+  // Without a strategy: what the others are compared with. `mesh` outlives it.
+  ParallelRun(const Mesh& mesh, bool deterministic, const MakeStrategy& make = {});
+  ParallelRun(const ParallelRun&) = delete;
+  ParallelRun& operator=(const ParallelRun&) = delete;
+
+  // A step's gradients, in the layout's tensors.
+  void step(int64_t step, int64_t micro_batches);
+  void descend();  // along them
+  torch::Tensor predict(int64_t number);
+
+  Layout layout;
+
+ private:
+  void wrap();
+  Program program(const StepPlan& plan);
+  torch::Tensor loss(const Stream& stream, const torch::Tensor& prediction, const Batch& batch) const;
+  void run_unit(const Unit& unit, UnitCall& call);
+  Stream begin(const Batch& batch);
+  void constants(const Batch& batch, Stream& stream);
+  void blocks(int64_t first, int64_t last, Stream& stream);
+  torch::Tensor head(Stream& stream, const Batch& batch);
+  void run_micro_batches(const StepPlan& plan);
+  void end_round(int64_t round, const StepPlan& plan);
+  void sum(bool data_axes_alone);
+  AxisSet open_axes(size_t entry, bool data_axes_alone) const;
+  void publish();
+
+  const Mesh& mesh_;
+  const bool deterministic_;
+  std::shared_ptr<Model> model_;
+  Context ctx_;
+  std::shared_ptr<ParallelStrategy> strategy_;
+  UnitRun run_;
+  double samples_ = 1;                 // of the step
+  std::vector<AxisSet> left_;          // along the layout: what the strategy sums itself
+  std::vector<torch::Tensor> rounds_;  // along the layout: sums over data axes of the rounds so far
+};
+
+}  // namespace ditto::testing

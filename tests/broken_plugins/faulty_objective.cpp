@@ -1,0 +1,63 @@
+// Denoising without dropout that breaks one promise of the interface, as its option says.
+#include <ditto/ditto.h>
+
+namespace {
+
+using ditto::Batch;
+using ditto::Context;
+using ditto::spread;
+using torch::Tensor;
+
+struct FaultyOptions {
+  std::string fault = "none";
+  void read(ditto::OptionReader& option) { option("fault", fault, "the promise to break"); }
+};
+
+struct Faulty final : ditto::Objective {
+  using Options = FaultyOptions;
+  Faulty(const Options& o, const Needs& needs) : fault(o.fault), model(*needs.model), scheduler(needs.scheduler) {}
+
+  Batch prepare(Batch batch, Context& ctx) const override {
+    const bool train = ctx.phase == ditto::Phase::train;
+    const Tensor& clean = batch.at("clean");
+    auto ids = batch.ids;
+    if (fault == "draws by row")
+      for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int64_t>(i);
+    const auto u_B =
+        train || fault == "ignores time_u" ? ctx.random.uniform(ditto::Purpose::time, ids, {}) : batch.at("time_u");
+    auto noise = ctx.random.normal(ditto::Purpose::noise, ids, clean.sizes().slice(1), clean.scalar_type());
+    if (fault == "random") noise = torch::randn_like(noise);
+    const auto time_B = scheduler->times(u_B);
+    batch["x_t"] = scheduler->corrupt(clean, noise, time_B);
+    if (fault == "makes x") batch["x"] = batch["x_t"];
+    if (fault != "forgets the time") batch["time"] = time_B;
+    batch["noise"] = noise;
+    if (train || fault != "drops in evaluation") return batch;
+    return model.without_condition(std::move(batch), torch::ones({clean.size(0)}, torch::kBool));
+  }
+
+  std::vector<ditto::TensorSpec> makes() const override {
+    if (fault == "makes less than it says") return {{"guide", torch::kFloat, {}, ""}};
+    return {{"noise", torch::kFloat, {-1}, ""}};
+  }
+
+  std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context&) const override {
+    const auto& time_B = batch.at("time");
+    auto full = prediction;
+    if (fault == "preconditions itself") full = scheduler->precondition(full, batch.at("x_t"), time_B);
+    auto all = scheduler->losses(full, batch.at("clean"), batch.at("noise"), time_B);
+    if (fault == "one loss for all")
+      for (auto& [name, loss] : all) loss = loss.mean().expand_as(loss);
+    if (fault == "no gradient")
+      for (auto& [name, loss] : all) loss = loss.detach() + 0 * prediction.flatten(1).sum(1);
+    return all;
+  }
+
+  std::string fault;
+  const ditto::Model& model;
+  const ditto::Scheduler* scheduler;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Objective, Faulty, "faulty_objective", "1.0.0", "Apache-2.0", "breaks one promise")
