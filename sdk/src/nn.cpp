@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <ditto/context.h>
+#include <ditto/elementary.h>
 #include <ditto/error.h>
 
 namespace ditto {
@@ -280,53 +281,89 @@ Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& c
   return torch::cat(results);
 }
 
-Tensor rotary_angles(const Grid& grid, int64_t head_width, double base) {
-  const int64_t pairs = head_width / 2, axes = grid.frames > 1 ? 3 : 2;
-  const std::vector<int64_t> counts{grid.frames, grid.rows, grid.columns};
-  // Pairs of each axis: equal shares, what is left goes to the last.
-  std::vector<int64_t> share(3, pairs / axes);
-  if (axes == 2) share[0] = 0;
-  share[2] += pairs - share[0] - share[1] - share[2];
-  std::vector<Tensor> angles;
-  for (size_t axis = 0; axis < 3; ++axis) {
-    if (share[axis] == 0) continue;
-    const auto frequency =
-        torch::pow(base, -torch::arange(share[axis], torch::kDouble) / static_cast<double>(share[axis]));
-    auto angle = torch::arange(counts[axis], torch::kDouble).unsqueeze(1) * frequency;  // places, share
-    std::vector<int64_t> shape{1, 1, 1, share[axis]};
-    shape[axis] = counts[axis];
-    angles.push_back(angle.view(shape).expand({counts[0], counts[1], counts[2], share[axis]}));
-  }
-  const auto half = torch::cat(angles, -1).flatten(0, 2);
-  return torch::cat({half, half}, -1).to(torch::kFloat);
+namespace {
+
+// base^(-i / n) for i = 0 … n - 1.
+std::vector<double> frequencies(int64_t n, double base) {
+  std::vector<double> list;
+  const double log = elementary::log(base);
+  for (int64_t i = 0; i < n; ++i)
+    list.push_back(elementary::exp(-log * static_cast<double>(i) / static_cast<double>(n)));
+  return list;
 }
 
-Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& angles_TK) {
+}  // namespace
+
+Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base) {
+  const int64_t each = pairs.frames + pairs.rows + pairs.columns;
+  const auto table = torch::empty({grid.tokens(), 2 * each}, torch::kDouble);
+  const auto by_frame = frequencies(pairs.frames, base), by_row = frequencies(pairs.rows, base),
+             by_column = frequencies(pairs.columns, base);
+  auto* to = table.mutable_data_ptr<double>();
+  const auto turn = [&](const std::vector<double>& frequency, int64_t place) {
+    for (const double f : frequency) {
+      // Rounded as published tables are.
+      const auto [cos, sin] = elementary::cos_sin(static_cast<float>(static_cast<double>(place) * f));
+      to[0] = cos, to[each] = sin;
+      ++to;
+    }
+  };
+  for (int64_t t = 0; t < grid.tokens(); ++t, to += each) {
+    turn(by_frame, t / (grid.rows * grid.columns));
+    turn(by_row, t / grid.columns % grid.rows);
+    turn(by_column, t % grid.columns);
+  }
+  return table;
+}
+
+Tensor rotary_table(const Grid& grid, int64_t head_width, double base) {
+  const int64_t pairs = head_width / 2, axes = grid.frames > 1 ? 3 : 2, share = pairs / axes;
+  return rotary_table(grid, {axes == 3 ? share : 0, share, pairs - (axes - 1) * share}, base);
+}
+
+Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& table_TK) {
   const auto wide = x_BTNK.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  const auto x = x_BTNK.to(wide);
-  const auto angle = angles_TK.to(wide).unsqueeze(1);  // T 1 K
-  const auto halves = x.chunk(2, -1);
-  return (x * angle.cos() + torch::cat({-halves[1], halves[0]}, -1) * angle.sin()).to(x_BTNK.scalar_type());
+  const auto x = x_BTNK.to(wide).chunk(2, -1);
+  const auto table = table_TK.to(wide).unsqueeze(1).chunk(2, -1);  // T 1 K/2
+  const auto &cos = table[0], &sin = table[1];
+  return torch::cat({x[0] * cos - x[1] * sin, x[1] * cos + x[0] * sin}, -1).to(x_BTNK.scalar_type());
 }
 
 Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
-  const auto i = torch::arange(half, torch::kFloat);
-  // Single precision as in the published code, whose rounding of large angles is part of the function learned; on the
-  // CPU, since a GPU's exponentials and sines round in another way.
-  const auto frequency = torch::exp(i * static_cast<float>(-std::log(10000.0)) / static_cast<float>(divisor));
-  const auto angle = t_B.to(torch::kCPU, torch::kFloat).unsqueeze(1) * frequency;
-  return torch::cat({angle.cos(), angle.sin()}, -1).to(t_B.device());
+  const auto t = t_B.to(torch::kCPU, torch::kFloat).contiguous();
+  const auto features = torch::empty({t.size(0), 2 * half}, torch::kFloat);
+  // Single precision as in the published code, whose rounding of large angles is part of the function learned. The
+  // first factor is -ln 10000.
+  std::vector<float> frequency;
+  for (int64_t i = 0; i < half; ++i)
+    frequency.push_back(static_cast<float>(
+        elementary::exp(static_cast<float>(i) * static_cast<float>(-9.210340371976184) / static_cast<float>(divisor))));
+  auto* to = features.mutable_data_ptr<float>();
+  for (int64_t b = 0; b < t.size(0); ++b, to += half)
+    for (const float f : frequency) {
+      const auto [cos, sin] = elementary::cos_sin(t.const_data_ptr<float>()[b] * f);
+      to[0] = static_cast<float>(cos), to[half] = static_cast<float>(sin);
+      ++to;
+    }
+  return features.to(t_B.device());
+}
+
+Tensor sincos_positions(int64_t n, int64_t width) {
+  const auto table = torch::empty({n, width}, torch::kDouble);
+  const auto frequency = frequencies(width / 2, 10000);
+  auto* to = table.mutable_data_ptr<double>();
+  for (int64_t place = 0; place < n; ++place, to += width / 2)
+    for (const double f : frequency) {
+      const auto [cos, sin] = elementary::cos_sin(static_cast<double>(place) * f);
+      to[0] = sin, to[width / 2] = cos;
+      ++to;
+    }
+  return table;
 }
 
 Tensor sincos_positions(const Grid& grid, int64_t width) {
-  const auto one_axis = [&](int64_t n) {
-    const auto frequency =
-        torch::pow(10000.0, -torch::arange(width / 4, torch::kDouble) / (static_cast<double>(width) / 4));
-    const auto angle = torch::arange(n, torch::kDouble).unsqueeze(1) * frequency;
-    return torch::cat({angle.sin(), angle.cos()}, -1);  // n, width / 2
-  };
-  const auto column = one_axis(grid.columns).unsqueeze(0).expand({grid.rows, -1, -1});
-  const auto row = one_axis(grid.rows).unsqueeze(1).expand({-1, grid.columns, -1});
+  const auto column = sincos_positions(grid.columns, width / 2).unsqueeze(0).expand({grid.rows, -1, -1});
+  const auto row = sincos_positions(grid.rows, width / 2).unsqueeze(1).expand({-1, grid.columns, -1});
   return torch::cat({column, row}, -1).flatten(0, 1);
 }
 

@@ -2,12 +2,13 @@
 // SC 2011.
 #include <ditto/random.h>
 
-#include <bit>
 #include <cmath>
 #include <vector>
 
 #include <ATen/Functions.h>
 #include <ATen/Parallel.h>
+
+#include <ditto/elementary.h>
 
 namespace ditto {
 
@@ -15,55 +16,15 @@ namespace {
 
 constexpr int64_t kGrain = 1 << 14;  // elements a thread takes at least
 
-struct Pair {
-  double first, second;
-};
-
-// Natural logarithm of a number in (0, 1): mantissa around 1, then the series of atanh. Only +, -, *, / of doubles, so
-// that every IEEE device gives the same bits.
-double natural_log(double x) {
-  const auto bits = std::bit_cast<std::uint64_t>(x);
-  auto exponent = static_cast<int64_t>(bits >> 52) - 1023;
-  double m = std::bit_cast<double>((bits & 0xFFFFFFFFFFFFFull) | 0x3FF0000000000000ull);
-  if (m > 1.4142135623730951) {
-    m *= 0.5;
-    ++exponent;
-  }
-  const double s = (m - 1) / (m + 1), z = s * s;
-  double sum = 1.0 / 21;
-  for (int k = 19; k >= 1; k -= 2) sum = sum * z + 1.0 / k;
-  return 2 * s * sum + static_cast<double>(exponent) * 0.6931471805599453;
-}
-
-// cos and sin of 2 pi u, u in [0, 1): the nearest quarter turn, then Taylor polynomials on [-pi/4, pi/4].
-Pair turn(double u) {
-  const auto quarter = static_cast<int>(4 * u + 0.5);
-  const double r = (4 * u - quarter) * 1.5707963267948966, z = r * r;
-  double c = 1.0 / 20922789888000.0, s = -1.0 / 1307674368000.0;
-  constexpr double cosines[] = {
-      -1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0, 1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0, -0.5, 1.0};
-  constexpr double sines[] = {
-      1.0 / 6227020800.0, -1.0 / 39916800.0, 1.0 / 362880.0, -1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0, 1.0};
-  for (const double a : cosines) c = c * z + a;
-  for (const double a : sines) s = s * z + a;
-  s *= r;
-  switch (quarter & 3) {
-    case 0: return {c, s};
-    case 1: return {-s, c};
-    case 2: return {-c, -s};
-    default: return {s, -c};
-  }
-}
-
 double unit(std::uint32_t bits) { return (static_cast<double>(bits) + 0.5) * 0x1p-32; }
 
 std::array<double, 4> normals(const std::array<std::uint32_t, 4>& bits) {
   std::array<double, 4> out{};
   for (int pair = 0; pair < 2; ++pair) {
-    const double radius = std::sqrt(-2 * natural_log(unit(bits[2 * pair])));
-    const Pair p = turn(unit(bits[2 * pair + 1]));
-    out[2 * pair] = radius * p.first;
-    out[2 * pair + 1] = radius * p.second;
+    const double radius = std::sqrt(-2 * elementary::log(unit(bits[2 * pair])));
+    const auto [cos, sin] = elementary::cos_sin_of_turn(unit(bits[2 * pair + 1]));
+    out[2 * pair] = radius * cos;
+    out[2 * pair + 1] = radius * sin;
   }
   return out;
 }

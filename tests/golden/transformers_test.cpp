@@ -61,9 +61,8 @@ struct Case {
     return made;
   }
 
-  Batch batch(at::ScalarType dtype, bool at_zero) const {
-    auto times = spec.at("t").get<std::vector<double>>();
-    if (at_zero) times.assign(times.size(), 0.0);
+  Batch batch(at::ScalarType dtype) const {
+    const auto times = spec.at("t").get<std::vector<double>>();
     const auto samples = static_cast<int64_t>(times.size());
     auto shape = list("x");
     shape.insert(shape.begin(), samples);
@@ -91,13 +90,13 @@ std::vector<Case> cases() {
   return found;
 }
 
-void compare(const Case& test, at::ScalarType dtype, const std::string& which, double tolerance) {
+void compare(const Case& test, at::ScalarType dtype, double tolerance) {
   const auto model = test.model(dtype);
-  const auto in = test.batch(dtype, which == "at_zero");
+  const auto in = test.batch(dtype);
   const auto made = ditto::test::predict(*model, in, dtype);
   auto loss = (made.prediction * in.at("grad_output")).sum();
 
-  const auto& golden = test.golden.at(which);
+  const auto& golden = test.golden.at("tensors");
   size_t seen = 0;
   double worst = 0;
   const auto check = [&](const std::string& name, const Tensor& tensor) {
@@ -116,7 +115,7 @@ void compare(const Case& test, at::ScalarType dtype, const std::string& which, d
   loss.backward();
   for (const auto& item : model->named_parameters()) check(item.key(), item.value().grad());
   CHECK(seen == golden.size());
-  MESSAGE(test.name << " " << which << (dtype == torch::kDouble ? ", fp64: " : ", fp32: ") << seen
+  MESSAGE(test.name << (dtype == torch::kDouble ? ", fp64: " : ", fp32: ") << seen
                     << " tensors, largest difference " << worst);
 }
 
@@ -146,15 +145,11 @@ TEST_CASE("dit_moe: a preset has DiT's sizes, and experts in the place of each M
 }
 
 TEST_CASE("dit_text, st_dit, dit_moe: outputs and every gradient are those of other definitions") {
-  for (const Case& test : cases()) compare(test, torch::kFloat, "tensors", 1e-5);
+  for (const Case& test : cases()) compare(test, torch::kFloat, 1e-5);
 }
 
-TEST_CASE("dit_text, st_dit, dit_moe: in double precision too, but for roundings of the time features") {
-  for (const Case& test : cases()) compare(test, torch::kDouble, "tensors", 1e-7);
-}
-
-TEST_CASE("dit_text, st_dit, dit_moe: where time features have no roundings, to the last digits") {
-  for (const Case& test : cases()) compare(test, torch::kDouble, "at_zero", 1e-12);
+TEST_CASE("dit_text, st_dit, dit_moe: in double precision to the last digits") {
+  for (const Case& test : cases()) compare(test, torch::kDouble, 1e-12);
 }
 
 TEST_CASE(
@@ -164,7 +159,7 @@ TEST_CASE(
     CAPTURE(test.name);
     const torch::NoGradGuard no_grad;
     const auto model = test.model(torch::kFloat);
-    auto in = test.batch(torch::kFloat, false);
+    auto in = test.batch(torch::kFloat);
     std::map<std::string, Tensor> told;
     const auto own = ditto::test::predict(*model, in, torch::kFloat,
                                           [&](const std::string& name, const Tensor& picks) { told[name] = picks; });

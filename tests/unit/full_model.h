@@ -126,7 +126,7 @@ class FullModel : public Model {
     return stream;
   }
   void constants(const Batch&, Stream& stream, Context& ctx) override {
-    stream.rotary_TK = rotary_angles(stream.grid, kHeadWidth).to(ctx.options());
+    stream.rotary_TK = rotary_table(stream.grid, kHeadWidth).to(ctx.options());
   }
   int64_t depth() const override { return options_.depth; }
   Stream run_block(int64_t i, Stream stream, Context& ctx) override {

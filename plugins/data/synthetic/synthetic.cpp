@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <ditto/data.h>
+#include <ditto/elementary.h>
 #include <ditto/error.h>
 #include <ditto/random.h>
 
@@ -52,7 +53,7 @@ std::uint64_t apart(int64_t seed) { return static_cast<std::uint64_t>(seed) * 0x
 
 // How far inside the unit shape a point is: positive inside. 0 disk, 1 square, 2 diamond, 3 ring.
 double inside(int64_t shape, double x, double y) {
-  const double radius = std::hypot(x, y);
+  const double radius = std::sqrt(x * x + y * y);
   switch (shape % 4) {
     case 0: return 1 - radius;
     case 1: return 1 - std::max(std::abs(x), std::abs(y)) / 0.85;
@@ -164,8 +165,8 @@ class Synthetic final : public ditto::Source {
   double colour_of(int64_t label, int64_t channel) const {
     const double hue = static_cast<double>(label) / static_cast<double>(std::max<int64_t>(options_.classes, 1));
     if (options_.channels == 1) return 1 - 0.6 * hue;
-    return 0.6 +
-           0.4 * std::cos(2 * M_PI * (hue - static_cast<double>(channel) / static_cast<double>(options_.channels)));
+    const double turns = 1 + hue - static_cast<double>(channel) / static_cast<double>(options_.channels);
+    return 0.6 + 0.4 * ditto::elementary::cos_sin_of_turn(turns).cos;
   }
 
   Options options_;

@@ -144,7 +144,7 @@ struct DitText final : ditto::Model {
   }
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
-    if (options.rotary) s.rotary_TK = ditto::rotary_angles(s.grid, options.attention.head_width()).to(ctx.device);
+    if (options.rotary) s.rotary_TK = ditto::rotary_table(s.grid, options.attention.head_width()).to(ctx.device);
   }
 
   int64_t depth() const override { return options.depth; }

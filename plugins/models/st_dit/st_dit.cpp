@@ -160,21 +160,6 @@ struct Block : ditto::Layer {
   std::shared_ptr<ditto::Mlp> mlp;
 };
 
-// Frames' sine-cosine positions, [F, D], each as all sines and then all cosines.
-Tensor frame_positions(int64_t frames, int64_t width) {
-  const auto frequency =
-      torch::pow(10000.0, -torch::arange(width / 2, torch::kDouble) / (static_cast<double>(width) / 2));
-  const auto angle = torch::arange(frames, torch::kDouble).unsqueeze(1) * frequency;
-  return torch::cat({angle.sin(), angle.cos()}, -1);
-}
-
-// Rotary angles by frame alone, [T, K].
-Tensor frame_angles(const ditto::Grid& grid, int64_t head_width) {
-  const auto pairs = torch::arange(head_width / 2, torch::kDouble) / (static_cast<double>(head_width) / 2);
-  const auto half = torch::arange(grid.frames, torch::kDouble).unsqueeze(1) * torch::pow(10000.0, -pairs);
-  return torch::cat({half, half}, -1).repeat_interleave(grid.rows * grid.columns, 0).to(torch::kFloat);
-}
-
 // Its conditions are time and text, or, where it attends to no text and the data has classes, time and label.
 struct StDit final : ditto::Model {
   using Options = StDitOptions;
@@ -217,15 +202,15 @@ struct StDit final : ditto::Model {
     s.x_BTD = patches->forward(in.at("x"), ctx);
     if (options.rotary == "all") return s;
     auto positions = ditto::sincos_positions({1, s.grid.rows, s.grid.columns}, D).unsqueeze(0);
-    if (options.rotary == "none") positions = positions + frame_positions(s.grid.frames, D).unsqueeze(1);
+    if (options.rotary == "none") positions = positions + ditto::sincos_positions(s.grid.frames, D).unsqueeze(1);
     s.x_BTD = s.x_BTD + positions.expand({s.grid.frames, -1, -1}).flatten(0, 1).to(ctx.options());
     return s;
   }
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
     const int64_t K = options.attention.head_width();
-    if (options.rotary == "all") s.rotary_TK = ditto::rotary_angles(s.grid, K).to(ctx.device);
-    if (options.rotary == "temporal") s.rotary_TK = frame_angles(s.grid, K).to(ctx.device);
+    if (options.rotary == "all") s.rotary_TK = ditto::rotary_table(s.grid, K).to(ctx.device);
+    if (options.rotary == "temporal") s.rotary_TK = ditto::rotary_table(s.grid, {K / 2, 0, 0}).to(ctx.device);
   }
 
   int64_t depth() const override { return options.depth; }

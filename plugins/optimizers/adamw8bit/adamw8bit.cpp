@@ -1,5 +1,6 @@
 // AdamW with moments of 8 bits: T. Dettmers et al., "8-bit optimizers via block-wise quantization", 2022
 // (arXiv:2110.02861), sections 2 and 3; the update is AdamW's (arXiv:1711.05101).
+#include <algorithm>
 #include <cmath>
 
 #include <ATen/Dispatch.h>
@@ -31,15 +32,18 @@ constexpr int64_t kLeastNumbers = 4096;  // parameters with fewer keep moments o
 // The paper's dynamic tree map: 7 decades, and in each twice as many evenly spaced values as in the one below. [256],
 // ascending; -1 … 1, or 0 … 1.
 Tensor dynamic_map(bool is_signed) {
-  std::vector<Tensor> values{torch::tensor({0.0f, 1.0f})};
-  for (int decade = 0; decade < 7; ++decade) {
-    const int64_t count = int64_t{1} << (is_signed ? decade : decade + 1);
-    const Tensor bounds = torch::linspace(0.1, 1, count + 1, at::kFloat);
-    const Tensor means = (bounds.slice(0, 0, count) + bounds.slice(0, 1)) / 2;
-    values.push_back(means * std::pow(10.0, decade - 6));
-    if (is_signed) values.push_back(-values.back());
+  std::vector<double> values{0, 1};
+  size_t count = is_signed ? 1 : 2;
+  for (const double decade : {1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0}) {
+    const auto bounds = ditto::elementary::even_steps(0.1, 1, static_cast<int64_t>(count) + 1);
+    for (size_t i = 0; i < count; ++i) {
+      values.push_back((bounds[i] + bounds[i + 1]) / 2 * decade);
+      if (is_signed) values.push_back(-values.back());
+    }
+    count *= 2;
   }
-  return std::get<0>(torch::cat(values).sort());
+  std::sort(values.begin(), values.end());
+  return torch::tensor(values, at::kFloat);
 }
 
 // How many of 255 ascending bounds are less than each number: what bucketize says, which on the CPU takes 20 times as

@@ -1,5 +1,6 @@
 // Ancestral sampling (Ho et al., arXiv:2006.11239, alg. 2): one draw from the schedule's own Gaussian a step, and no
 // noise in the last. The variance is the schedule's to give, learned or fixed.
+#include <ditto/elementary.h>
 #include <ditto/sampler.h>
 
 namespace {
@@ -23,7 +24,8 @@ class Ancestral : public ditto::Sampler {
       const auto prediction = predict(request, x, step.t);
       const auto [mean, log_variance] = request.scheduler.step_back(prediction, x, step.grid, step.index);
       if (step.to.sigma == 0) return mean;
-      return mean + (0.5 * log_variance).exp() * fresh_noise(request, x, step.index);
+      return mean +
+             ditto::elementary::map(0.5 * log_variance, ditto::elementary::exp) * fresh_noise(request, x, step.index);
     });
   }
 };

@@ -6,6 +6,7 @@
 // at its times alone.
 #include <torch/torch.h>
 
+#include <ditto/elementary.h>
 #include <ditto/scheduler.h>
 
 namespace {
@@ -24,8 +25,8 @@ struct Chain {
     const auto beta = 1 - abar_t / abar_s;
     mean_clean = beta * abar_s.sqrt() / (1 - abar_t);
     mean_x = (1 - abar_s) * (1 - beta).sqrt() / (1 - abar_t);
-    log_small = (beta * (1 - abar_s) / (1 - abar_t)).log();
-    log_large = beta.log();
+    log_small = ditto::elementary::map(beta * (1 - abar_s) / (1 - abar_t), ditto::elementary::log);
+    log_large = ditto::elementary::map(beta, ditto::elementary::log);
   }
 };
 
@@ -133,8 +134,11 @@ class Iddpm : public ditto::Scheduler {
 
  private:
   static Tensor cumulative_alphas(const Options& o) {  // [timesteps + 1], from t = -1
-    const auto beta = torch::linspace(o.beta_start * o.scale(), o.beta_end * o.scale(), o.timesteps, at::kDouble);
-    return torch::cat({torch::ones({1}, at::kDouble), (1 - beta).cumprod(0)});
+    std::vector<double> table{1};
+    for (const double beta :
+         ditto::elementary::even_steps(o.beta_start * o.scale(), o.beta_end * o.scale(), o.timesteps))
+      table.push_back(table.back() * (1 - beta));
+    return torch::tensor(table, at::kDouble);
   }
   static Tensor at_times(const Tensor& table, const Tensor& t_B, int64_t offset) {
     return table.to(t_B.device()).index_select(0, t_B.round().to(at::kLong) + offset);

@@ -8,6 +8,7 @@
 // Everything below is written in s, so that the two are the same training up to names.
 #include <torch/torch.h>
 
+#include <ditto/elementary.h>
 #include <ditto/scheduler.h>
 
 namespace {
@@ -44,7 +45,10 @@ class RectifiedFlow : public ditto::Scheduler {
   torch::Tensor times(const torch::Tensor& u_B) const override {
     const auto uniform = u_B.to(at::kDouble);
     if (options_.times == "uniform") return swap(shifted(uniform));
-    return swap(shifted(torch::sigmoid(options_.mean + options_.std * torch::special::ndtri(uniform))));
+    return swap(shifted(ditto::elementary::map(uniform, [this](double u) {
+      const double logit = options_.mean + options_.std * ditto::elementary::normal_quantile(u);
+      return 1 / (1 + ditto::elementary::exp(-logit));
+    })));
   }
   torch::Tensor alpha(const torch::Tensor& t_B) const override { return data_at_one() ? t_B : 1 - t_B; }
   torch::Tensor sigma(const torch::Tensor& t_B) const override { return data_at_one() ? 1 - t_B : t_B; }

@@ -8,6 +8,7 @@
 #include <ditto/batch.h>
 #include <ditto/context.h>
 #include <ditto/data.h>
+#include <ditto/elementary.h>
 #include <ditto/encoder.h>
 #include <ditto/error.h>
 #include <ditto/kernels.h>

@@ -43,7 +43,8 @@ struct DITTO_API Split {
   // Feeds attention: counts of query, key and value heads (grouped-query too).
   static Split heads(std::vector<int64_t> counts, int64_t head_width);
   static Split rows() { return {Kind::rows}; }
-  // For small outputs of a large weight (adaLN modulation): cut, at the price of gathering the outputs. Of conditioning.
+  // For small outputs of a large weight (adaLN modulation): cut, at the price of gathering the outputs. Of
+  // conditioning.
   Split gathered() const;
   // Keys and values of text.
   Split of_condition() const;
@@ -224,26 +225,35 @@ class DITTO_API ExpertsModule : public Module {
   const int64_t experts;      // of the whole layer
 
   // Set by strategies. before and after as of a Linear: after sums what the ranks' parts of the hidden width make, and
-  // down_bias is added by the member of `bias_here` only. dispatch: sends rows to their experts and brings results back;
-  // by default all experts are here.
+  // down_bias is added by the member of `bias_here` only. dispatch: sends rows to their experts and brings results
+  // back; by default all experts are here.
   LinearModule::Exchange before, after;
   bool bias_here = true;
   using Rows = std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts)>;
   std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const Rows& run)> dispatch;
 };
 
-// Rotary angles of a grid (RoFormer, arXiv:2104.09864), [T, K]: K / 2 pairs shared among frames, rows and columns as
-// their degrees need; fp32. A grid of one frame has no share for it.
-DITTO_API torch::Tensor rotary_angles(const Grid& grid, int64_t head_width, double base = 10000);
-// Turns pairs (x[i], x[i + K/2]) of x [B, T, N, K] by angles [T, K/2 twice].
-DITTO_API torch::Tensor apply_rotary(const torch::Tensor& x_BTNK, const torch::Tensor& angles_TK);
+// Tables and features: the same bits on every machine (elementary.h).
+
+// How many pairs of a head turn with the frame, the row and the column.
+struct RotaryPairs {
+  int64_t frames, rows, columns;
+};
+// Rotary positions of a grid (RoFormer, arXiv:2104.09864), [T, K]: the cosines of K / 2 angles, then their sines. Pair
+// i of an axis's n turns by place * base^(-i / n), an fp32 number. double.
+DITTO_API torch::Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base = 10000);
+// K / 2 pairs shared equally among frames (where there are several), rows and columns; the last get what is left.
+DITTO_API torch::Tensor rotary_table(const Grid& grid, int64_t head_width, double base = 10000);
+// Turns pairs (x[i], x[i + K/2]) of x [B, T, N, K].
+DITTO_API torch::Tensor apply_rotary(const torch::Tensor& x_BTNK, const torch::Tensor& table_TK);
 
 // Sinusoidal features of a scalar, [B] -> [B, 2 * half]: cos first, then sin; frequency i is 10000^(-i / divisor).
-// Computed and returned in fp32.
+// Computed and returned in fp32, every exponential, cosine and sine as the nearest number.
 DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half, double divisor);
 
-// Fixed sine-cosine positions of a grid, [T, D]: the first D/2 numbers tell the column, the rest the row, each as sin
-// and then cos of place * 10000^(-i / (D/4)). double.
+// Fixed sine-cosine positions 0 … n - 1, [n, D]: sin and then cos of place * 10000^(-i / (D/2)). double.
+DITTO_API torch::Tensor sincos_positions(int64_t n, int64_t width);
+// Of a grid, [T, D]: the first D/2 numbers tell the column, the rest the row.
 DITTO_API torch::Tensor sincos_positions(const Grid& grid, int64_t width);
 
 }  // namespace ditto

@@ -51,7 +51,7 @@ struct DITTO_API Stream {
   torch::Tensor x_BTD;                  // the tokens
   std::deque<torch::Tensor> skips_BTD;  // long skips (U-ViT, arXiv:2209.12152), last in first out
   Conditioning condition;               // carried
-  torch::Tensor rotary_TK;              // constant: rotary angles, undefined where a model has none
+  torch::Tensor rotary_TK;              // constant: a rotary_table, undefined where a model has none
   struct Extra {
     torch::Tensor tensor;
     int64_t token_dim = -1;

@@ -3,7 +3,9 @@
     make.py --facebook DIR   makes facebook-dit_*.json and diffusers_*.json beside this file
 
 DIR is a checkout of facebookresearch/DiT, of which models.py is run; diffusers comes with ./dev peers. Everything runs
-in float64 (time features in float32, as both define them), so that a comparison sees the other side's roundings alone.
+in float64, so that a comparison sees the other side's roundings alone. Time features are of float32, as both define
+them; PyTorch's exponentials, cosines and sines in float32 depend on the processor by a unit in the last place, so each
+is replaced by the nearest float32, and it is checked that theirs are no further off than that.
 Of each tensor a file keeps shape, largest entry, sum, a product with a vector of the formula, and 64 entries at places
 of the formula. A gradient is that of sum(prediction * grad_output). tests/golden/dit_test.cpp has the same formula.
 """
@@ -81,6 +83,39 @@ def inputs(case):
         "label": torch.tensor(case["label"]),
         "grad_output": values("grad_output", [samples, case["out_channels"], *case["x"][1:]], 1.75),
     }
+
+
+# --- time features, the same on every machine ---------------------------------------------------------------
+
+
+def time_features(t, divisor=128, half=128):
+    """Cosines and sines of t * 10000^(-i / divisor) as both definitions compute them, each function's value the nearest
+    float32 (from 64 bits of mantissa)."""
+    exponent = np.arange(half, dtype=np.float32) * np.float32(-np.log(10000)) / np.float32(divisor)
+    frequency = np.exp(exponent.astype(np.longdouble)).astype(np.float32)
+    angle = (t.numpy()[:, None].astype(np.float32) * frequency).astype(np.longdouble)
+    return torch.from_numpy(np.concatenate([np.cos(angle), np.sin(angle)], 1).astype(np.float32))
+
+
+def checked(theirs, t, divisor=128):
+    """The nearest features in the place of theirs, which differ from them by a unit in the last place of frequency,
+    angle and function at most."""
+    ours = time_features(t, divisor)
+    largest_angle = t.abs().unsqueeze(1).double()
+    assert ((theirs.double() - ours.double()).abs() <= 2**-22 * (largest_angle + 1)).all()
+    return ours
+
+
+def with_nearest_features(model):
+    """A model of either definition, its time features replaced."""
+    for module in model.modules():
+        if type(module).__name__ == "TimestepEmbedder":  # facebookresearch/DiT's
+            theirs = module.timestep_embedding
+            module.timestep_embedding = lambda t, dim: checked(theirs(t, dim), t)
+        if type(module).__name__ == "Timesteps":  # diffusers'
+            module.register_forward_hook(
+                lambda module, t, made: checked(made, t[0], 128 - module.downscale_freq_shift))
+    return model
 
 
 def canonical(name):
@@ -188,7 +223,7 @@ def predict(form, model, batch):
 
 
 def in_double(form, model, table):
-    model = model.double()
+    model = with_nearest_features(model.double())
     with torch.no_grad():
         (model.pos_embed.pos_embed if form == "diffusers" else model.pos_embed).copy_(table.unsqueeze(0))
     if form == "facebook-dit":  # its time features come as float32; diffusers converts them itself
@@ -215,7 +250,7 @@ def reference(form, case, facebook=None):
 # --- the files ----------------------------------------------------------------------------------------------
 
 
-def digest(name, tensor, digits=12):
+def digest(name, tensor, digits=15):
     flat = tensor.flatten().double().numpy()
     places = np.arange(len(flat)) if len(flat) <= ENTRIES else mixed("places/" + name, ENTRIES) % np.uint64(len(flat))
     short = lambda number: float(f"{number:.{digits}g}")

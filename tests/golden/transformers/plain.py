@@ -11,9 +11,10 @@ from torch.nn import functional as F
 class Plain:
     """The three models from their parameters by name. Tokens are [B, T, D]; places [T, 3] are frame, row and column."""
 
-    def __init__(self, case, values):
+    def __init__(self, case, values, time_features):
         self.case, self.o, self.p, self.balance = case, dict(kv_heads=0, adaln="zero") | case["options"], {}, 0
         self.values = values  # (name, shape) -> the parameter
+        self.time_features = time_features  # of times [B]: [B, 256], float32
         self.K = self.o["width"] // self.o["heads"]
         self.M = self.o["kv_heads"] or self.o["heads"]
         self.smallest_margin = math.inf
@@ -82,9 +83,7 @@ class Plain:
 
     def condition(self, batch, shared_parts):
         D = self.o["width"]
-        frequency = torch.exp(-math.log(10000) * torch.arange(128, dtype=torch.float32) / 128)
-        angle = batch["t"].unsqueeze(1) * frequency
-        time = self.linear("time.in", torch.cat([angle.cos(), angle.sin()], -1).double(), D)
+        time = self.linear("time.in", self.time_features(batch["t"]).double(), D)
         self.cond = self.linear("time.out", F.silu(time), D)
         if "label" in batch:
             self.cond = self.cond + self.leaf("label.table", self.case["classes"] + 1, D)[batch["label"]]
