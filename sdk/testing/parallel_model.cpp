@@ -108,7 +108,7 @@ class ParallelModel final : public Model {
     return s;
   }
   void constants(const Batch& batch, Stream& s, Context& ctx) override {
-    s.rotary_TK = rotary_angles(s.grid, kHeadWidth).to(ctx.options());
+    s.rotary_TK = rotary_table(s.grid, kHeadWidth).to(ctx.options());
     s.extra["counts"] = {batch.at("counts"), 1, Role::constant};
   }
   int64_t depth() const override { return kDepth; }
