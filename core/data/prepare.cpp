@@ -11,7 +11,7 @@
 
 #include "core/data/picture_folder.h"
 #include "core/data/shard_writer.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/picture.h"
 #include "core/formats/table.h"
 
@@ -57,9 +57,9 @@ std::vector<std::string> classes_of(const std::vector<fs::path>& pictures, const
 
 void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes,
                  const fs::path& folder) {
-  const auto file = formats::MappedFile::open(path.string(), ErrorKind::data);
-  formats::decode_picture(file->bytes(), path.string());  // a shard never holds what a run could not read
-  std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(file->bytes())), file->bytes()}};
+  const std::string file = formats::read_file(path.string(), ErrorKind::data);
+  formats::decode_picture(bytes_of(file), path.string());  // a shard never holds what a run could not read
+  std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(bytes_of(file))), bytes_of(file)}};
   std::int64_t label = -1;
   std::string label_text;
   if (!classes.empty()) {
@@ -68,11 +68,11 @@ void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<st
     members.push_back({"cls", bytes_of(label_text)});
   }
   const auto caption = fs::path(path).replace_extension(".txt");
-  std::shared_ptr<const formats::MappedFile> text;
+  std::string text;
   std::error_code none;
   if (fs::is_regular_file(caption, none)) {
-    text = formats::MappedFile::open(caption.string(), ErrorKind::data);
-    members.push_back({"txt", text->bytes()});
+    text = formats::read_file(caption.string(), ErrorKind::data);
+    members.push_back({"txt", bytes_of(text)});
   }
   writer.add(members, label);
 }

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/formats/exif.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/picture_codecs.h"
 
 namespace ditto::formats {
@@ -69,7 +69,7 @@ Picture decode_picture(std::span<const std::byte> bytes, std::string_view where,
 }
 
 Picture read_picture(const std::string& path, const DecodeOptions& options) {
-  return decode_picture(MappedFile::open(path, ErrorKind::data)->bytes(), path, options);
+  return decode_picture(std::as_bytes(std::span(read_file(path, ErrorKind::data))), path, options);
 }
 
 Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/picture_codecs.h"
 #include "core/formats/utf8.h"
 

@@ -22,7 +22,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/toml.h"
 #include "core/formats/toml_guard.h"
 
@@ -125,10 +125,7 @@ Table parse_toml(std::string_view text, std::string_view file) {
 }
 
 Table parse_toml_file(const std::string& path) {
-  const auto file = MappedFile::open(path, ErrorKind::config);
-  if (file->bytes().size() > kMaxFileBytes)
-    throw Error(ErrorKind::config, path, "is over 16 MiB, which no recipe is", "check the path");
-  return parse_toml({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);
+  return parse_toml(read_file(path, ErrorKind::config, kMaxFileBytes), path);
 }
 
 Node parse_toml_value(std::string_view text, std::string_view where) {
