@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/formats/file.h"
+#include "core/formats/limits.h"
 
 namespace ditto::formats {
 
@@ -23,7 +24,6 @@ constexpr Elf64_Half kThisMachine = EM_AARCH64;
 #else
 #error "name this machine's ELF number here"
 #endif
-constexpr std::uint64_t kMaxSection = 1u << 20;  // a stamp is a few hundred bytes
 constexpr const char* kCutOff = "the file was cut off or damaged; copy or build it again";
 
 std::string machine_name(Elf64_Half machine) {
@@ -134,7 +134,7 @@ class Elf {
       fail("its section " + std::string(name) + " is empty", "build the plugin again");
     if (section.sh_flags & SHF_COMPRESSED)
       fail("its section " + std::string(name) + " is compressed", "link without compressing sections");
-    if (section.sh_size > kMaxSection)
+    if (section.sh_size > limits::kSectionBytes)
       fail("its section " + std::string(name) + " has " + std::to_string(section.sh_size) + " bytes, over 1 MiB",
            kCutOff);
     return part(section.sh_offset, section.sh_size, "the stamp's section");

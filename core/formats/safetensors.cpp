@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "core/formats/limits.h"
 #include "core/formats/nearest.h"
 #include "core/formats/safetensors_header.h"
 
@@ -10,7 +11,6 @@ namespace ditto::formats {
 
 namespace {
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;
 constexpr std::uint64_t kLengthBytes = 8;
 
 // Every byte after the header belongs to one tensor.
@@ -41,7 +41,7 @@ std::uint64_t safetensors_header_bytes(std::span<const std::byte> beginning, std
                 "it was cut off, or is something else");
   std::uint64_t length = 0;
   for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(beginning[i]);
-  if (length > kMaxHeader)
+  if (length > limits::kHeaderBytes)
     throw Error(kind, where, "the header's length " + std::to_string(length) + " is over 100,000,000",
                 "this is not a safetensors file, or it is damaged");
   if (length > file_bytes - kLengthBytes)
