@@ -12,6 +12,7 @@
 #include "core/data/picture_folder.h"
 #include "core/data/shard_writer.h"
 #include "core/formats/file.h"
+#include "core/formats/limits.h"
 #include "core/formats/picture.h"
 #include "core/formats/table.h"
 
@@ -57,7 +58,7 @@ std::vector<std::string> classes_of(const std::vector<fs::path>& pictures, const
 
 void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes,
                  const fs::path& folder) {
-  const std::string file = formats::read_file(path.string(), ErrorKind::data);
+  const std::string file = formats::read_file(path.string(), ErrorKind::data, formats::limits::kMemberBytes);
   formats::decode_picture(bytes_of(file), path.string());  // a shard never holds what a run could not read
   std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(bytes_of(file))), bytes_of(file)}};
   std::int64_t label = -1;
@@ -71,7 +72,7 @@ void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<st
   std::string text;
   std::error_code none;
   if (fs::is_regular_file(caption, none)) {
-    text = formats::read_file(caption.string(), ErrorKind::data);
+    text = formats::read_file(caption.string(), ErrorKind::data, formats::limits::kMemberBytes);
     members.push_back({"txt", bytes_of(text)});
   }
   writer.add(members, label);

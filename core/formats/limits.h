@@ -35,7 +35,8 @@ inline constexpr std::size_t kPickleTreeBytes =
 inline constexpr int kPickleDepth = 100;
 inline constexpr std::uint64_t kExpandedBytes = 64 * kMiB;  // of a tensor that repeats a smaller storage
 
-// Pictures.
+// Pictures, and whatever else a sample is made of.
+inline constexpr std::uint64_t kMemberBytes = 256 * kMiB;
 inline constexpr std::uint64_t kPixels = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kPictureBytes = 320 * kMiB;  // what a decoder holds at once: pixels and its own tables
 inline constexpr int kJpegScans = 500;

@@ -72,7 +72,7 @@ Picture decode_picture(std::span<const std::byte> bytes, std::string_view where,
 }
 
 Picture read_picture(const std::string& path, const DecodeOptions& options) {
-  const std::string bytes = read_file(path, ErrorKind::data);
+  const std::string bytes = read_file(path, ErrorKind::data, limits::kMemberBytes);
   return decode_picture(std::as_bytes(std::span(bytes)), path, options);
 }
 

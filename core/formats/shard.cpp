@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "core/formats/json.h"
+#include "core/formats/limits.h"
 
 namespace ditto::formats {
 
@@ -59,6 +60,15 @@ std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view w
     samples.back().members.push_back({std::move(name.extension), member.offset, member.size});
   }
   return samples;
+}
+
+std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset, std::uint64_t size,
+                                   std::string_view where) {
+  if (size > limits::kMemberBytes)
+    throw Error(
+        ErrorKind::data, where,
+        "has " + std::to_string(size) + " bytes; at most " + std::to_string(limits::kMemberBytes) + " are read");
+  return file.read(offset, size, where);
 }
 
 std::int64_t parse_label(std::string_view text, std::string_view where) {

@@ -36,6 +36,10 @@ struct ShardSample {
 // extension, or the same key comes back after other samples.
 std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where);
 
+// A member's bytes. Throws Error(data) at `where` for one of over 256 MiB: a file with holes is as large as it says.
+std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset, std::uint64_t size,
+                                   std::string_view where);
+
 // A label as text: one integer >= 0 with white space around it. Throws Error(data) at `where`.
 std::int64_t parse_label(std::string_view text, std::string_view where);
 

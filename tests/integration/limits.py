@@ -3,7 +3,9 @@ children included, with an error that names the file or the option and the limit
 
 import gzip
 import io
+import json
 import os
+import struct
 import subprocess
 import tarfile
 import time
@@ -55,6 +57,28 @@ def test_a_picture_takes_memory_for_its_pixels_only():
     profile = chunk(b"iCCP", b"k\0\0" + zlib.compress(b"\0" * (1 << 28), 9))
     measured(0, [], "data", "verify", shard("profile.tar", png(before=profile)))
     measured(4, ["large.tar:0.png"], "data", "verify", shard("large.tar", png(width=8192, height=8192, colour=6)))
+
+
+def test_a_file_with_holes_is_not_read_into_memory():
+    folder = t.work / "holes"
+    folder.mkdir()
+    for name in ("a.png", "b.png"):
+        (folder / name).write_bytes(png())
+    os.truncate(folder / "b.png", 1 << 40)
+    measured(4, ["b.png", "1099511627776 bytes", "at most 268435456"], "data", "prepare", folder, "--out", t.work / "shards")
+    hole = t.work / "hole.tar"
+    with open(hole, "wb") as file:
+        header = tarfile.TarInfo("0.png")
+        header.size = 1 << 40
+        file.write(header.tobuf(tarfile.GNU_FORMAT))
+        file.truncate((1 << 40) + 512 + 1024)
+    measured(4, ["hole.tar:0.png", "1099511627776 bytes", "at most 268435456"], "data", "verify", hole)
+    weights = t.work / "hole.safetensors"
+    header = json.dumps({"x_embedder.proj.weight": dict(dtype="F32", shape=[1 << 38], data_offsets=[0, 1 << 40])}).encode()
+    weights.write_bytes(struct.pack("<Q", len(header)) + header)
+    os.truncate(weights, 8 + len(header) + (1 << 40))
+    recipe = t.write_recipe("holes.toml", t.recipe(data=t.synthetic(), run=dict(output=str(t.work / "imported"))))
+    measured(7, ["hole.safetensors"], "checkpoint", "import", weights, "--recipe", recipe, "--format", "facebook-dit")
 
 
 def test_a_torch_file_takes_memory_in_proportion_to_its_size():

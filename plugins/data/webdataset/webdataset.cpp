@@ -171,7 +171,7 @@ class WebDataset final : public ditto::Source {
     for (const Item& item : index_.items) {
       try {
         const auto where = index_.place(item, item.extension);
-        const auto bytes = files_.get(item.shard)->read(item.image.offset, item.image.size, where);
+        const auto bytes = formats::read_member(*files_.get(item.shard), item.image.offset, item.image.size, where);
         const auto picture = formats::picture_size(bytes, where);
         return {picture.height, picture.width};
       } catch (const Error& error) {
@@ -182,7 +182,7 @@ class WebDataset final : public ditto::Source {
   }
 
   torch::Tensor image(const formats::RandomFile& file, const Item& item, const std::string& place) const {
-    const auto bytes = file.read(item.image.offset, item.image.size, place);
+    const auto bytes = formats::read_member(file, item.image.offset, item.image.size, place);
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
     const auto picture = formats::decode_picture(bytes, place, {.channels = channels});
     const auto image = to_tensor(picture);
@@ -198,7 +198,7 @@ class WebDataset final : public ditto::Source {
 
   torch::Tensor caption(const formats::RandomFile& file, const Item& item) const {
     const auto place = index_.place(item, caption_.extension);
-    const auto bytes = file.read(item.caption.offset, item.caption.size, place);
+    const auto bytes = formats::read_member(file, item.caption.offset, item.caption.size, place);
     std::string caption(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (!caption_.field.empty()) caption = formats::json_text(caption, caption_.field, place);
     auto out = torch::empty({static_cast<int64_t>(caption.size())}, torch::kByte);
