@@ -19,14 +19,6 @@ function(ditto_use_host_pch target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# The SDK's headers without LibTorch, for the parsers of foreign bytes; and the error type they throw.
-add_library(ditto_headers INTERFACE)
-target_include_directories(ditto_headers INTERFACE "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/sdk/include>"
-                                                   "$<INSTALL_INTERFACE:include>")
-add_library(ditto_error OBJECT sdk/src/error.cpp)
-target_link_libraries(ditto_error PUBLIC ditto_headers)
-ditto_compile_settings(ditto_error)
-
 file(GLOB sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
 list(FILTER sdk_sources EXCLUDE REGEX "/error\\.cpp$")
 add_library(ditto_sdk SHARED ${sdk_sources} $<TARGET_OBJECTS:ditto_error>)
@@ -50,11 +42,6 @@ if(testing_sources)
   ditto_compile_settings(ditto_testing)
   ditto_use_pch(ditto_testing)
   set_target_properties(ditto_testing PROPERTIES EXPORT_NAME testing)
-endif()
-
-# Every parser of foreign bytes, without LibTorch.
-if(EXISTS "${PROJECT_SOURCE_DIR}/core/formats/CMakeLists.txt")
-  add_subdirectory(core/formats)
 endif()
 
 find_package(Boost 1.74 REQUIRED)

@@ -13,7 +13,7 @@
 #include "apps/ditto/numbers.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/local_ranks.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/output_folder.h"
 #include "core/report/grid.h"
 #include "core/report/progress.h"

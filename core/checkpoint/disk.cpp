@@ -9,7 +9,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -25,8 +25,9 @@ constexpr const char* kAbandoned = "abandoned-";
 // `latest` where the file system has no links is a line that names a folder beside it.
 std::string follow_hint(const std::string& path) {
   if (!fs::is_regular_file(path)) return path;
-  std::string name;
-  std::getline(std::ifstream(path), name);
+  char line[64] = "";  // the rest of a longer one, of any file that somebody names, is not read
+  std::ifstream(path).getline(line, sizeof line);
+  const std::string name = line;
   return step_of(name) ? (fs::path(path).parent_path() / name).string() : path;
 }
 

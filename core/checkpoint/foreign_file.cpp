@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/checkpoint/tensor_file.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/torch_zip.h"
 
 namespace ditto::checkpoint {
@@ -22,7 +22,7 @@ class Safetensors final : public ForeignFile {
   }
   bool has(const std::string& name) const override { return file_.find(name) != nullptr; }
   std::vector<int64_t> shape(const std::string& name) const override { return file_.at(name).shape; }
-  torch::Tensor read(const std::string& name) const override { return to_tensor(file_.at(name), file_.where()); }
+  torch::Tensor read(const std::string& name) const override { return read_tensor(file_, file_.at(name)); }
 
  private:
   formats::SafetensorsReader file_;
@@ -55,8 +55,10 @@ class TorchZip final : public ForeignFile {
 
 bool is_zip(const std::string& path) {
   constexpr std::array<unsigned char, 4> kMagic{'P', 'K', 3, 4};
-  const auto file = formats::MappedFile::open(path, ErrorKind::checkpoint);
-  return file->bytes().size() >= kMagic.size() && std::memcmp(file->bytes().data(), kMagic.data(), kMagic.size()) == 0;
+  const auto file = formats::RandomFile::open(path, ErrorKind::checkpoint);
+  std::array<unsigned char, kMagic.size()> first{};
+  file->read(0, std::as_writable_bytes(std::span(first)).first(std::min<uint64_t>(first.size(), file->size())));
+  return first == kMagic;
 }
 
 }  // namespace

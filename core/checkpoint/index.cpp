@@ -108,7 +108,7 @@ std::string to_json(const Index& index) {
 Index parse_index(std::string_view text, const std::string& where) {
   const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
   try {
-    if (root.at("format").get<int64_t>() != kFormat)
+    if (root.at("format") != json(kFormat))  // 1.5 is not 1, nor is true
       throw Error(ErrorKind::checkpoint, where,
                   "has format " + root.at("format").dump() + ", this program reads format 1",
                   "use the version of ditto that wrote it");

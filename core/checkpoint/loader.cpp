@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <set>
+#include <tuple>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/reader.h"
@@ -46,10 +47,13 @@ class Plan {
 
   void run() {
     refuse_problems();
-    std::vector<torch::Tensor> sources;  // all is checked before the first number is written
-    for (const Move& move : moves_) sources.push_back(reader_.view(*move.from, move.part));
+    // As their files have them, so that a chunk is read once.
+    std::stable_sort(moves_.begin(), moves_.end(), [](const Move& a, const Move& b) {
+      return std::tie(a.part.piece->file, a.part.piece->tensor) < std::tie(b.part.piece->file, b.part.piece->tensor);
+    });
+    for (const Move& move : moves_) reader_.check(*move.from, move.part);  // before the first number is written
     torch::NoGradGuard no_grad;
-    for (size_t i = 0; i < moves_.size(); ++i) moves_[i].target.copy_(sources[i]);
+    for (Move& move : moves_) move.target.copy_(reader_.read(*move.from, move.part));
   }
 
  private:

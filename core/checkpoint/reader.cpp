@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <functional>
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
@@ -10,15 +9,11 @@
 namespace ditto::checkpoint {
 
 namespace fs = std::filesystem;
-using formats::MappedFile;
 
 namespace {
 
+constexpr size_t kMostOpen = 128;  // files: a checkpoint of many ranks has more than a process may open
 constexpr const char* kRemedy = "use another checkpoint; `ditto checkpoint verify` tells which are whole";
-
-std::string_view text_of(const MappedFile& file) {
-  return {reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()};
-}
 
 Manifest read_manifest(const std::string& folder) {
   const std::string path = (fs::path(folder) / kManifestFile).string();
@@ -26,20 +21,20 @@ Manifest read_manifest(const std::string& folder) {
     throw Error(ErrorKind::checkpoint, folder, "is not a checkpoint: there is no such folder");
   if (!fs::exists(path))
     throw Error(ErrorKind::checkpoint, path, "is missing: the save never ended, or this is no checkpoint", kRemedy);
-  return parse_manifest(text_of(*MappedFile::open(path, ErrorKind::checkpoint)), path);
+  return parse_manifest(formats::read_file(path, ErrorKind::checkpoint), path);
 }
 
 // Calls use(begin, end) for each run of the bytes of `box` in a tensor that lies, row by row, in the file's bytes
 // [at, at + bytes).
-void for_each_run(const Box& box, const Dims& shape, uint64_t at, uint64_t bytes,
-                  const std::function<void(uint64_t, uint64_t)>& use, size_t dim = 0) {
+void for_each_run_of(const Box& box, const Dims& shape, uint64_t at, uint64_t bytes,
+                     const std::function<void(uint64_t, uint64_t)>& use, size_t dim = 0) {
   if (dim == shape.size()) return use(at, at + bytes);
   const uint64_t row = bytes / static_cast<uint64_t>(shape[dim]);
   const uint64_t begin = at + static_cast<uint64_t>(box.start[dim]) * row;
   const uint64_t end = begin + static_cast<uint64_t>(box.size[dim]) * row;
   const auto rest = static_cast<std::ptrdiff_t>(dim) + 1;
   if (std::equal(box.size.begin() + rest, box.size.end(), shape.begin() + rest)) return use(begin, end);
-  for (uint64_t next = begin; next < end; next += row) for_each_run(box, shape, next, row, use, dim + 1);
+  for (uint64_t next = begin; next < end; next += row) for_each_run_of(box, shape, next, row, use, dim + 1);
 }
 
 std::string shape_text(const std::string& dtype, const Dims& shape) { return dtype + " " + to_text(shape); }
@@ -47,9 +42,13 @@ std::string shape_text(const std::string& dtype, const Dims& shape) { return dty
 }  // namespace
 
 Reader::Reader(std::string folder) : folder_(std::move(folder)), manifest_(read_manifest(folder_)) {
-  state_ = parse_state(text(kStateFile), path(kStateFile));
-  index_ = parse_index(text(kIndexFile), path(kIndexFile));
-  recipe_ = text(kRecipeFile);
+  const auto all_of = [this](const char* name) {
+    File& file = this->file(name);
+    return text(file, file.record->bytes);
+  };
+  state_ = parse_state(all_of(kStateFile), path(kStateFile));
+  index_ = parse_index(all_of(kIndexFile), path(kIndexFile));
+  recipe_ = all_of(kRecipeFile);
 }
 
 std::string Reader::path(const std::string& name) const { return (fs::path(folder_) / name).string(); }
@@ -58,52 +57,84 @@ Reader::File& Reader::file(const std::string& name) {
   if (const auto it = files_.find(name); it != files_.end()) return it->second;
   const FileRecord* record = manifest_.find(name);
   if (!record) throw Error(ErrorKind::checkpoint, path(name), "is not listed in the checkpoint's manifest", kRemedy);
-  if (!fs::exists(path(name)))
-    throw Error(ErrorKind::checkpoint, path(name),
-                "is missing; the manifest lists it with " + std::to_string(record->bytes) + " bytes", kRemedy);
-  auto mapped = MappedFile::open(path(name), ErrorKind::checkpoint);
-  const uint64_t bytes = mapped->bytes().size();
-  if (bytes != record->bytes)
-    throw Error(ErrorKind::checkpoint, path(name),
-                "has " + std::to_string(bytes) + " bytes, the manifest says " + std::to_string(record->bytes), kRemedy);
-  std::vector<bool> checked(record->xxh3_128.size());
-  return files_.emplace(name, File{record, std::move(mapped), std::move(checked), {}}).first->second;
+  File& file = files_.emplace(name, File{record, std::vector<bool>(record->xxh3_128.size())}).first->second;
+  opened(file);
+  return file;
 }
 
-void Reader::check_chunk(File& file, size_t number) {
-  if (file.checked[number]) return;
+const formats::RandomFile& Reader::opened(File& file) {
+  if (file.opened) return *file.opened;
+  const FileRecord& record = *file.record;
+  if (!fs::exists(path(record.name)))
+    throw Error(ErrorKind::checkpoint, path(record.name),
+                "is missing; the manifest lists it with " + std::to_string(record.bytes) + " bytes", kRemedy);
+  if (open_files_ == kMostOpen) {
+    for (auto& [name, other] : files_) other.opened.reset();
+    open_files_ = 0;
+  }
+  file.opened = formats::RandomFile::open(path(record.name), ErrorKind::checkpoint);
+  ++open_files_;
+  const uint64_t bytes = file.opened->size();
+  if (bytes != record.bytes)
+    throw Error(ErrorKind::checkpoint, path(record.name),
+                "has " + std::to_string(bytes) + " bytes, the manifest says " + std::to_string(record.bytes), kRemedy);
+  return *file.opened;
+}
+
+std::span<const std::byte> Reader::chunk(File& file, size_t number) {
+  if (chunk_of_ == &file && chunk_number_ == number) return chunk_;
   const uint64_t begin = number * manifest_.chunk_bytes;
   const uint64_t end = std::min(begin + manifest_.chunk_bytes, file.record->bytes);
-  const std::string found = checksum(file.mapped->bytes().subspan(begin, end - begin));
+  const auto& from = opened(file);
+  chunk_of_ = nullptr;
+  chunk_.resize(end - begin);
+  from.read(begin, chunk_);
+  const std::string found = checksum(chunk_);
   if (found != file.record->xxh3_128[number])
-    throw Error(ErrorKind::checkpoint, file.mapped->path(),
+    throw Error(ErrorKind::checkpoint, path(file.record->name),
                 "is damaged: the checksum of its bytes " + std::to_string(begin) + " to " + std::to_string(end) +
                     " is " + found + ", the manifest says " + file.record->xxh3_128[number],
                 kRemedy);
   file.checked[number] = true;
+  chunk_of_ = &file;
+  chunk_number_ = number;
+  return chunk_;
 }
 
-void Reader::check(File& file, uint64_t begin, uint64_t end) {
+void Reader::check_chunks(File& file, uint64_t begin, uint64_t end) {
   for (uint64_t number = begin / manifest_.chunk_bytes; number * manifest_.chunk_bytes < end; ++number)
-    check_chunk(file, number);
+    if (!file.checked[number]) chunk(file, number);
+}
+
+void Reader::copy(File& file, uint64_t begin, std::span<std::byte> into) {
+  while (!into.empty()) {
+    const auto from = chunk(file, begin / manifest_.chunk_bytes).subspan(begin % manifest_.chunk_bytes);
+    const size_t bytes = std::min(from.size(), into.size());
+    std::copy_n(from.begin(), bytes, into.begin());
+    into = into.subspan(bytes);
+    begin += bytes;
+  }
 }
 
 void Reader::check_file(const std::string& name, size_t first, size_t stride) {
   File& file = this->file(name);
-  for (size_t number = first; number < file.checked.size(); number += stride) check_chunk(file, number);
+  for (size_t number = first; number < file.checked.size(); number += stride)
+    if (!file.checked[number]) chunk(file, number);
 }
 
-std::string Reader::text(const std::string& name) {
-  check_file(name);
-  return std::string(text_of(*file(name).mapped));
+std::string Reader::text(File& file, uint64_t bytes) {
+  std::string text(bytes, '\0');
+  copy(file, 0, std::as_writable_bytes(std::span(text)));
+  return text;
 }
 
 const formats::SafetensorsReader& Reader::tensors(File& file) {
   if (file.tensors) return *file.tensors;
-  const auto bytes = file.mapped->bytes();
-  check(file, 0, std::min<uint64_t>(bytes.size(), 8));  // says how long the header is
-  check(file, 0, formats::safetensors_header_bytes(bytes, file.mapped->path()));
-  return file.tensors.emplace(formats::SafetensorsReader::parse(bytes, file.mapped->path()));
+  const uint64_t all = file.record->bytes;
+  const std::string where = path(file.record->name), length = text(file, std::min<uint64_t>(all, 8));
+  const uint64_t bytes = formats::safetensors_header_bytes(std::as_bytes(std::span(length)), all, where);
+  const std::string header = text(file, bytes);
+  return file.tensors.emplace(formats::SafetensorsReader::parse(std::as_bytes(std::span(header)), all, where));
 }
 
 std::vector<Reader::Part> Reader::cover(const std::string& name, const IndexedTensor& tensor, const Box& box) const {
@@ -139,21 +170,29 @@ const formats::SafetensorsEntry& Reader::entry(const IndexedTensor& tensor, cons
   return entry;
 }
 
-torch::Tensor Reader::view(const IndexedTensor& tensor, const Part& part) {
+void Reader::for_each_run(const IndexedTensor& tensor, const Part& part,
+                          const std::function<void(File&, uint64_t, uint64_t)>& use) {
   const auto& entry = this->entry(tensor, *part.piece);
-  const std::string where = path(part.piece->file) + ": tensor '" + entry.name + "'";
-  const auto type = scalar_type_of(entry.dtype, where);
   Box within = part.box;
   for (size_t d = 0; d < within.start.size(); ++d) within.start[d] -= part.piece->box.start[d];
   File& from = file(part.piece->file);
-  for_each_run(within, entry.shape, entry.offset, entry.bytes,
-               [&](uint64_t begin, uint64_t end) { check(from, begin, end); });
-  const bool aligned = reinterpret_cast<uintptr_t>(entry.data.data()) % c10::elementSize(type) == 0;
-  torch::Tensor numbers =
-      aligned ? torch::from_blob(const_cast<std::byte*>(entry.data.data()), entry.shape, torch::TensorOptions(type))
-              : to_tensor(entry, where);
-  for (size_t d = 0; d < entry.shape.size(); ++d)
-    numbers = numbers.narrow(static_cast<int64_t>(d), within.start[d], within.size[d]);
+  for_each_run_of(within, entry.shape, entry.offset, entry.bytes,
+                  [&](uint64_t begin, uint64_t end) { use(from, begin, end); });
+}
+
+void Reader::check(const IndexedTensor& tensor, const Part& part) {
+  for_each_run(tensor, part, [this](File& file, uint64_t begin, uint64_t end) { check_chunks(file, begin, end); });
+}
+
+torch::Tensor Reader::read(const IndexedTensor& tensor, const Part& part) {
+  const auto& entry = this->entry(tensor, *part.piece);
+  const auto type = scalar_type_of(entry.dtype, path(part.piece->file) + ": tensor '" + entry.name + "'");
+  torch::Tensor numbers = torch::empty(part.box.size, torch::TensorOptions(type));
+  std::span<std::byte> left = writable_bytes_of(numbers);
+  for_each_run(tensor, part, [&](File& file, uint64_t begin, uint64_t end) {
+    copy(file, begin, left.first(end - begin));
+    left = left.subspan(end - begin);
+  });
   return numbers;
 }
 

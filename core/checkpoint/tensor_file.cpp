@@ -57,17 +57,23 @@ std::span<const std::byte> bytes_of(const torch::Tensor& tensor) {
   return {static_cast<const std::byte*>(tensor.const_data_ptr()), tensor.nbytes()};
 }
 
-torch::Tensor to_tensor(const formats::SafetensorsEntry& entry, const std::string& where, ErrorKind kind) {
-  const auto dtype = scalar_type_of(entry.dtype, where + ": tensor '" + entry.name + "'", kind);
+std::span<std::byte> writable_bytes_of(torch::Tensor& tensor) {
+  TORCH_INTERNAL_ASSERT(tensor.device().is_cpu() && tensor.is_contiguous());
+  return {static_cast<std::byte*>(tensor.mutable_data_ptr()), tensor.nbytes()};
+}
+
+torch::Tensor read_tensor(const formats::SafetensorsReader& file, const formats::SafetensorsEntry& entry,
+                          ErrorKind kind) {
+  const auto dtype = scalar_type_of(entry.dtype, file.where() + ": tensor '" + entry.name + "'", kind);
   torch::Tensor tensor = torch::empty(entry.shape, torch::TensorOptions(dtype));
-  if (!entry.data.empty()) std::memcpy(tensor.mutable_data_ptr(), entry.data.data(), entry.data.size());
+  file.read(entry, writable_bytes_of(tensor));
   return tensor;
 }
 
 NamedTensors read_tensors(const std::string& path, ErrorKind kind) {
   const auto reader = formats::SafetensorsReader::open(path, kind);
   NamedTensors tensors;
-  for (const auto& entry : reader.entries()) tensors.emplace(entry.name, to_tensor(entry, path, kind));
+  for (const auto& entry : reader.entries()) tensors.emplace(entry.name, read_tensor(reader, entry, kind));
   return tensors;
 }
 

@@ -21,9 +21,10 @@ at::ScalarType scalar_type_of(formats::Dtype dtype, const std::string& where, Er
 
 // A contiguous CPU tensor's memory.
 std::span<const std::byte> bytes_of(const torch::Tensor& tensor);
-// The entry's numbers in memory of their own, on the CPU.
-torch::Tensor to_tensor(const formats::SafetensorsEntry& entry, const std::string& where,
-                        ErrorKind kind = ErrorKind::checkpoint);
+std::span<std::byte> writable_bytes_of(torch::Tensor& tensor);
+// The entry's numbers, on the CPU.
+torch::Tensor read_tensor(const formats::SafetensorsReader& file, const formats::SafetensorsEntry& entry,
+                          ErrorKind kind = ErrorKind::checkpoint);
 
 // A whole file. Throws Error(kind) naming the file and what is wrong with it.
 NamedTensors read_tensors(const std::string& path, ErrorKind kind = ErrorKind::data);

@@ -5,9 +5,12 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/limits.h"
+
 namespace ditto {
 
 namespace fs = std::filesystem;
+namespace limits = formats::limits;
 using formats::Node;
 using formats::Table;
 
@@ -26,6 +29,9 @@ void merge(Table& into, const Table& from) {
     } else {
       into.set(entry.key, entry.value);
     }
+    if (into.size() > limits::kTableKeys)
+      throw Error(ErrorKind::config, entry.key_source.text(),
+                  "with the files that were included the table has over 1000 keys, which no recipe's has");
   }
 }
 
@@ -40,30 +46,73 @@ std::vector<std::string> included(const Node& node) {
               "expected a file's name, or a list of them");
 }
 
-Table read(const std::string& path, std::vector<std::string> chain) {
-  const auto canonical = fs::weakly_canonical(path).string();
-  if (std::find(chain.begin(), chain.end(), canonical) != chain.end()) {
+std::size_t count_values(const Node& node);
+
+std::size_t count_values(const Table& table) {
+  std::size_t count = 0;
+  for (const auto& entry : table.entries()) count += count_values(entry.value);
+  return count;
+}
+
+std::size_t count_values(const Node& node) {
+  std::size_t count = 1;
+  if (const auto* table = node.as<Table>()) count += count_values(*table);
+  if (const auto* list = node.as<formats::Array>())
+    for (const auto& item : *list) count += count_values(item);
+  return count;
+}
+
+// Reads a recipe and what it includes. A file counts each time it is read: two dozen that each include the next one
+// twice would be read sixteen million times.
+class Includes {
+ public:
+  Table read(const std::string& path) {
+    const auto canonical = fs::weakly_canonical(path).string();
+    check_circle(path, canonical);
+    chain_.push_back(canonical);
+    Table own = own_table(path);
+    Table result;
+    if (const Node* node = own.find("include")) {
+      for (const auto& file : included(*node)) merge(result, read(target(path, file, *node)));
+      own.erase("include");
+    }
+    merge(result, own);
+    chain_.pop_back();
+    return result;
+  }
+
+ private:
+  void check_circle(const std::string& path, const std::string& canonical) const {
+    if (std::find(chain_.begin(), chain_.end(), canonical) == chain_.end()) return;
     std::string circle;
-    for (const auto& file : chain) circle += fs::path(file).filename().string() + " -> ";
+    for (const auto& file : chain_) circle += fs::path(file).filename().string() + " -> ";
     throw Error(ErrorKind::config, path, "includes itself: " + circle + fs::path(canonical).filename().string(),
                 "remove one of these includes");
   }
-  chain.push_back(canonical);
-  Table own = formats::parse_toml_file(path);
-  Table result;
-  if (const Node* node = own.find("include")) {
-    for (const auto& file : included(*node)) {
-      const auto target = (fs::path(path).parent_path() / file).lexically_normal().string();
-      if (!fs::exists(target))
-        throw Error(ErrorKind::config, node->source.text(), "includes \"" + file + "\", which is not at " + target,
-                    "the name is relative to the folder of " + path);
-      merge(result, read(target, chain));
-    }
-    own.erase("include");
+
+  Table own_table(const std::string& path) {
+    if (++files_ > limits::kRecipeFiles)
+      throw Error(ErrorKind::config, path, "is included as file number 65 of one recipe; up to 64 are read",
+                  "include fewer files");
+    Table own = formats::parse_toml_file(path);
+    values_ += count_values(own);
+    if (values_ > limits::kRecipeValues)
+      throw Error(ErrorKind::config, path, "this file and those read before it hold over 100,000 values",
+                  "include fewer files");
+    return own;
   }
-  merge(result, own);
-  return result;
-}
+
+  static std::string target(const std::string& path, const std::string& file, const Node& include) {
+    const auto found = (fs::path(path).parent_path() / file).lexically_normal().string();
+    if (!fs::exists(found))
+      throw Error(ErrorKind::config, include.source.text(), "includes \"" + file + "\", which is not at " + found,
+                  "the name is relative to the folder of " + path);
+    return found;
+  }
+
+  std::vector<std::string> chain_;  // from the recipe to the file that is read now
+  std::size_t files_ = 0, values_ = 0;
+};
 
 // One word: a section's name, or an option's whose section is left out.
 [[noreturn]] void refuse_key(const Table& tree, const std::string& key, const std::string& set) {
@@ -83,7 +132,7 @@ Table read(const std::string& path, std::vector<std::string> chain) {
 Table read_with_includes(const std::string& path) {
   if (!fs::exists(path))
     throw Error(ErrorKind::config, path, "there is no such recipe", "recipes that come with Ditto are in configs/");
-  return read(path, {});
+  return Includes().read(path);
 }
 
 void apply_sets(Table& tree, const std::vector<std::string>& sets) {

@@ -9,7 +9,8 @@
 namespace ditto {
 
 // The file with what its top-level `include` (a string, or a list of strings, relative to the file) brings: later files
-// win over earlier ones, the file itself over all. Throws Error(config) for a file that is missing or includes itself.
+// win over earlier ones, the file itself over all. Throws Error(config) for a file that is missing or includes itself,
+// and for more than 64 files or 100,000 values in all.
 formats::Table read_with_includes(const std::string& path);
 
 // "a.b=c" each. Throws Error(config).

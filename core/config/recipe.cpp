@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include <ditto/error.h>
+#include <ditto/sizes.h>
 
 #include "core/config/include.h"
 
@@ -183,7 +184,7 @@ void Recipe::read_sampler(const Table& tree) {
     sampler.options.given.erase(it);
   }
   OptionReader option(host);
-  option("steps", sampler_steps, "steps from noise to data").at_least(1);
+  option("steps", sampler_steps, "steps from noise to data").between(1, most::kTimes);
   option("guidance", guidance, "guidance scale s: u + s (c - u); 1: none").at_least(0);
   option("guidance_channels", guidance_channels, "channels that are guided: \"3\" is what DiT's published samples used")
       .one_of({"all", "3"});

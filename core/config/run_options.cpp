@@ -2,6 +2,16 @@
 
 namespace ditto {
 
+namespace {
+
+// Slips of the finger, refused before memory and threads are asked for; far above what anybody runs.
+constexpr int64_t kMostThreads = 4096;
+constexpr int64_t kMostSamples = int64_t{1} << 24;  // of a step, or a validation
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr int64_t kMostPictures = 4096;  // of a sheet
+
+}  // namespace
+
 void RunOptions::read(OptionReader& option) {
   option("name", name, "name of the run");
   option("output", output, "folder of the run; default runs/NAME");
@@ -10,12 +20,14 @@ void RunOptions::read(OptionReader& option) {
   option("seed", seed, "seed of everything random").at_least(0);
   option("threads", threads,
          "threads a rank computes with; 0: OMP_NUM_THREADS, or the cores, shared among the ranks on this machine")
-      .at_least(0);
-  option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r").one_of({"cpu", "cuda"});
+      .between(0, kMostThreads);
+  option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r")
+      .one_of({"cpu", "cuda"});
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"});
-  option("batch", batch, "samples a step, over all ranks").at_least(1);
-  option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks").at_least(0);
+  option("batch", batch, "samples a step, over all ranks").between(1, kMostSamples);
+  option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
+      .between(0, kMostSamples);
   option("loss_scale", loss_scale, "fp16: the first loss scale; halved at an overflow").above(0);
   option("loss_scale_every", loss_scale_every, "fp16: steps without overflow after which the loss scale is doubled")
       .at_least(1);
@@ -42,14 +54,15 @@ void EmaOptions::read(OptionReader& option) {
 
 void ParallelOptions::read(OptionReader& option) {
   const auto degree = [&](const char* name, int64_t& value, const char* help) {
-    option(name, value, help).at_least(1);
+    option(name, value, help).between(1, kMostRanks);
   };
   degree("tensor", tensor, "ranks that share each layer");
   degree("context", context, "ranks that share a sample's tokens");
   degree("pipeline", pipeline, "ranks that share the blocks");
   degree("expert", expert, "ranks that share the experts");
   degree("shard", shard, "data ranks that share weights and optimizer states");
-  option("replicate", replicate, "data ranks with whole copies; 0: what is left of the world size").at_least(0);
+  option("replicate", replicate, "data ranks with whole copies; 0: what is left of the world size")
+      .between(0, kMostRanks);
   option("replicate_plugin", replicate_plugin, "strategy of the replicate axis");
   option("tensor_plugin", tensor_plugin, "strategy of the tensor axis");
   option("context_plugin", context_plugin, "strategy of the context axis");
@@ -72,10 +85,10 @@ void CheckpointOptions::read(OptionReader& option) {
 
 void ValidateOptions::read(OptionReader& option) {
   option("every", every, "steps between validations on held-out data; 0: never").at_least(0);
-  option("samples", samples, "held-out samples, at fixed times and noise").at_least(1);
-  option("batch", batch, "samples a forward; 0: as in training").at_least(0);
+  option("samples", samples, "held-out samples, at fixed times and noise").between(1, kMostSamples);
+  option("batch", batch, "samples a forward; 0: as in training").between(0, kMostSamples);
   option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
-  option("grid", grid, "pictures in a grid").at_least(1);
+  option("grid", grid, "pictures in a grid").between(1, kMostPictures);
 }
 
 void PluginOptions::read(OptionReader& option) {

@@ -39,9 +39,9 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
     const std::string where = report.path + ":" + sample.key + "." + member.extension;
     try {
       if (is_picture(member.extension)) {
-        look_at_picture(file.read(member.offset, member.size, where), where, depth, report);
+        look_at_picture(formats::read_member(file, member.offset, member.size, where), where, depth, report);
       } else if (member.extension == "cls") {
-        look_at_label(file.read(member.offset, member.size, where), where, report);
+        look_at_label(formats::read_member(file, member.offset, member.size, where), where, report);
       }
     } catch (const Error& error) {
       report.problems.emplace_back(error.what());

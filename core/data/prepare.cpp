@@ -11,7 +11,8 @@
 
 #include "core/data/picture_folder.h"
 #include "core/data/shard_writer.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
+#include "core/formats/limits.h"
 #include "core/formats/picture.h"
 #include "core/formats/table.h"
 
@@ -57,9 +58,9 @@ std::vector<std::string> classes_of(const std::vector<fs::path>& pictures, const
 
 void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes,
                  const fs::path& folder) {
-  const auto file = formats::MappedFile::open(path.string(), ErrorKind::data);
-  formats::decode_picture(file->bytes(), path.string());  // a shard never holds what a run could not read
-  std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(file->bytes())), file->bytes()}};
+  const std::string file = formats::read_file(path.string(), ErrorKind::data, formats::limits::kMemberBytes);
+  formats::decode_picture(bytes_of(file), path.string());  // a shard never holds what a run could not read
+  std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(bytes_of(file))), bytes_of(file)}};
   std::int64_t label = -1;
   std::string label_text;
   if (!classes.empty()) {
@@ -68,18 +69,18 @@ void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<st
     members.push_back({"cls", bytes_of(label_text)});
   }
   const auto caption = fs::path(path).replace_extension(".txt");
-  std::shared_ptr<const formats::MappedFile> text;
+  std::string text;
   std::error_code none;
   if (fs::is_regular_file(caption, none)) {
-    text = formats::MappedFile::open(caption.string(), ErrorKind::data);
-    members.push_back({"txt", text->bytes()});
+    text = formats::read_file(caption.string(), ErrorKind::data, formats::limits::kMemberBytes);
+    members.push_back({"txt", bytes_of(text)});
   }
   writer.add(members, label);
 }
 
 // The column of the labels, or -1.
 std::int64_t label_column(const formats::NumberTable& table, const std::string& name) {
-  const auto width = static_cast<std::int64_t>(table.rows.front().size());
+  const auto width = static_cast<std::int64_t>(table.width);
   if (name == "none") return -1;
   const auto at = std::find(table.columns.begin(), table.columns.end(), name);
   if (at != table.columns.end()) return at - table.columns.begin();
@@ -95,7 +96,7 @@ class RowPictures {
  public:
   RowPictures(const formats::NumberTable& table, const TableLayout& layout, std::string where)
       : table_(table), layout_(layout), where_(std::move(where)), label_(label_column(table, layout.label)) {
-    const auto values = static_cast<std::int64_t>(table.rows.front().size()) - (label_ < 0 ? 0 : 1);
+    const auto values = static_cast<std::int64_t>(table.width) - (label_ < 0 ? 0 : 1);
     if (layout.height < 1 || layout.width < 1 || (layout.channels != 1 && layout.channels != 3) ||
         layout.height * layout.width * layout.channels != values)
       throw Error(ErrorKind::config, "--shape",
@@ -110,7 +111,7 @@ class RowPictures {
     picture.height = static_cast<int>(layout_.height);
     picture.width = static_cast<int>(layout_.width);
     picture.channels = static_cast<int>(layout_.channels);
-    const auto& values = table_.rows[row];
+    const auto values = table_.row(row);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (static_cast<std::int64_t>(i) == label_) continue;
       if (values[i] < 0 || values[i] > layout_.largest)
@@ -123,7 +124,7 @@ class RowPictures {
   // -1: the table has none.
   std::int64_t label(std::size_t row) const {
     if (label_ < 0) return -1;
-    const double value = table_.rows[row][static_cast<std::size_t>(label_)];
+    const double value = table_.row(row)[static_cast<std::size_t>(label_)];
     if (value < 0 || value != std::floor(value) || value > 1e15)
       wrong(row, static_cast<std::size_t>(label_), "label " + to_text(value) + " is not an integer, 0 or more",
             "name another column with --label");
@@ -165,15 +166,14 @@ Prepared prepare_table(const std::string& path, const TableLayout& layout, const
   const auto table = formats::read_number_table(path);
   const RowPictures pictures(table, layout, path);
   ShardWriter writer(options);
-  for (std::size_t row = 0; row < table.rows.size(); ++row) {
+  for (std::size_t row = 0; row < table.rows(); ++row) {
     const auto png = pictures.png(row);
     const std::int64_t label = pictures.label(row);
     const std::string label_text = std::to_string(label);
     std::vector<ShardWriter::Member> members{{"png", png}};
     if (label >= 0) members.push_back({"cls", bytes_of(label_text)});
     writer.add(members, label);
-    if (options.progress)
-      options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows.size()));
+    if (options.progress) options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows()));
   }
   return writer.finish();
 }

@@ -6,7 +6,7 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/output_folder.h"
 
 namespace ditto {

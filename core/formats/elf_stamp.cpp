@@ -9,7 +9,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
+#include "core/formats/limits.h"
 
 namespace ditto::formats {
 
@@ -23,7 +24,6 @@ constexpr Elf64_Half kThisMachine = EM_AARCH64;
 #else
 #error "name this machine's ELF number here"
 #endif
-constexpr std::uint64_t kMaxSection = 1u << 20;  // a stamp is a few hundred bytes
 constexpr const char* kCutOff = "the file was cut off or damaged; copy or build it again";
 
 std::string machine_name(Elf64_Half machine) {
@@ -35,7 +35,7 @@ std::string machine_name(Elf64_Half machine) {
 // A file whose every part is fetched with its bounds checked.
 class Elf {
  public:
-  Elf(std::string_view file, std::string_view where) : file_(file), where_(where) {
+  explicit Elf(const RandomFile& file) : file_(file) {
     check_ident();
     header_ = at<Elf64_Ehdr>(0, "its header");
     check_header();
@@ -58,15 +58,21 @@ class Elf {
 
  private:
   [[noreturn]] void fail(const std::string& what, std::string_view remedy = {}) const {
-    throw Error(ErrorKind::plugin, where_, what, remedy);
+    throw Error(ErrorKind::plugin, file_.path(), what, remedy);
   }
 
-  std::string_view part(std::uint64_t offset, std::uint64_t bytes, const char* what) const {
+  void require(std::uint64_t offset, std::uint64_t bytes, const char* what) const {
     if (offset > file_.size() || bytes > file_.size() - offset)
       fail(std::string(what) + " should lie at byte " + std::to_string(offset) + " with " + std::to_string(bytes) +
                " bytes, and the file has " + std::to_string(file_.size()),
            kCutOff);
-    return file_.substr(offset, bytes);
+  }
+
+  std::string part(std::uint64_t offset, std::uint64_t bytes, const char* what) const {
+    require(offset, bytes, what);
+    std::string text(bytes, '\0');
+    file_.read(offset, std::as_writable_bytes(std::span(text)));
+    return text;
   }
 
   template <class T>
@@ -77,10 +83,10 @@ class Elf {
   }
 
   void check_ident() const {
-    if (file_.empty()) fail("the file is empty", "copy or build it again");
-    if (!file_.starts_with(std::string_view(ELFMAG, SELFMAG)))
+    if (file_.size() == 0) fail("the file is empty", "copy or build it again");
+    if (file_.size() < SELFMAG || part(0, SELFMAG, "its first bytes") != std::string_view(ELFMAG, SELFMAG))
       fail("this is not an ELF file", "a plugin is a shared library (.so)");
-    const std::string_view ident = part(0, EI_NIDENT, "its identification");
+    const std::string ident = part(0, EI_NIDENT, "its identification");
     if (ident[EI_CLASS] != ELFCLASS64 || ident[EI_DATA] != ELFDATA2LSB)
       fail("this ELF file is not 64-bit little-endian", "build the plugin for this machine");
   }
@@ -96,7 +102,7 @@ class Elf {
   }
 
   void read_sections() {
-    part(header_.e_shoff, std::uint64_t{header_.e_shnum} * sizeof(Elf64_Shdr), "its table of sections");
+    require(header_.e_shoff, std::uint64_t{header_.e_shnum} * sizeof(Elf64_Shdr), "its table of sections");
     for (std::uint64_t i = 0; i < header_.e_shnum; ++i)
       sections_.push_back(at<Elf64_Shdr>(header_.e_shoff + i * sizeof(Elf64_Shdr), "a section's header"));
     if (header_.e_shstrndx >= sections_.size()) fail("its table of section names is missing", kCutOff);
@@ -109,16 +115,16 @@ class Elf {
   void check_segments() const {
     if (header_.e_phnum == 0) fail("it has nothing to load", kCutOff);
     if (header_.e_phentsize != sizeof(Elf64_Phdr)) fail("its table of segments has entries of a wrong size", kCutOff);
-    part(header_.e_phoff, std::uint64_t{header_.e_phnum} * sizeof(Elf64_Phdr), "its table of segments");
+    require(header_.e_phoff, std::uint64_t{header_.e_phnum} * sizeof(Elf64_Phdr), "its table of segments");
     for (std::uint64_t i = 0; i < header_.e_phnum; ++i) {
       const auto segment = at<Elf64_Phdr>(header_.e_phoff + i * sizeof(Elf64_Phdr), "a segment's header");
-      if (segment.p_type == PT_LOAD) part(segment.p_offset, segment.p_filesz, "a segment");
+      if (segment.p_type == PT_LOAD) require(segment.p_offset, segment.p_filesz, "a segment");
     }
   }
 
   std::string_view name_of(const Elf64_Shdr& section) const {
     if (section.sh_name >= names_.size()) return {};
-    const std::string_view rest = names_.substr(section.sh_name);
+    const std::string_view rest = std::string_view(names_).substr(section.sh_name);
     const auto end = rest.find('\0');
     return end == std::string_view::npos ? std::string_view{} : rest.substr(0, end);
   }
@@ -128,28 +134,26 @@ class Elf {
       fail("its section " + std::string(name) + " is empty", "build the plugin again");
     if (section.sh_flags & SHF_COMPRESSED)
       fail("its section " + std::string(name) + " is compressed", "link without compressing sections");
-    if (section.sh_size > kMaxSection)
+    if (section.sh_size > limits::kSectionBytes)
       fail("its section " + std::string(name) + " has " + std::to_string(section.sh_size) + " bytes, over 1 MiB",
            kCutOff);
-    return std::string(part(section.sh_offset, section.sh_size, "the stamp's section"));
+    return part(section.sh_offset, section.sh_size, "the stamp's section");
   }
 
-  std::string_view file_;
-  std::string_view where_;
+  const RandomFile& file_;
   Elf64_Ehdr header_{};
   std::vector<Elf64_Shdr> sections_;
-  std::string_view names_;
+  std::string names_;
 };
 
 }  // namespace
 
 std::string elf_section(std::string_view file, std::string_view where, std::string_view section) {
-  return Elf(file, where).section(section);
+  return Elf(*RandomFile::over(std::as_bytes(std::span(file)), where, ErrorKind::plugin)).section(section);
 }
 
 std::string read_elf_section(const std::string& path, std::string_view section) {
-  const auto file = MappedFile::open(path, ErrorKind::plugin);
-  return elf_section({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path, section);
+  return Elf(*RandomFile::open(path, ErrorKind::plugin)).section(section);
 }
 
 }  // namespace ditto::formats

@@ -11,7 +11,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/tfrecord.h"
 #include "events.pb.h"
 
@@ -168,8 +168,7 @@ void read_event(const pb::Event& event, std::vector<EventRecord>& records) {
 }  // namespace
 
 EventFile read_events(const std::string& path) {
-  const auto file = MappedFile::open(path, ErrorKind::data);
-  const std::string_view bytes(reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size());
+  const std::string bytes = read_file(path, ErrorKind::data);
   EventFile result;
   for (std::uint64_t at = 0; at < bytes.size();) {
     const std::uint64_t start = at;

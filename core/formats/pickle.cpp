@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <unordered_map>
 
+#include "core/formats/limits.h"
 #include "core/formats/utf8.h"
 
 namespace ditto::formats::pickle {
@@ -18,8 +19,9 @@ class Machine {
   Machine(std::string_view bytes, std::string_view where, Arena& arena) : bytes_(bytes), where_(where), arena_(arena) {}
 
   Ref run() {
-    while (!result_) {
+    for (std::uint64_t opcodes = 0; !result_; ++opcodes) {
       opcode_at_ = at_;
+      if (opcodes == limits::kPickleOpcodes) fail("the pickle has over 4,000,000 opcodes, which no checkpoint's has,");
       step(number(1));
     }
     return result_;
@@ -45,18 +47,19 @@ class Machine {
     return value;
   }
 
-  std::string line() {
+  std::string_view line() {
     const auto end = bytes_.find('\n', at_);
     if (end == std::string_view::npos) fail("the pickle is cut off");
-    std::string text(take(end - at_));
+    const std::string_view text = take(end - at_);
+    if (utf8_damage(text)) fail("a class's name is not UTF-8");
     ++at_;
     return text;
   }
 
   template <class T>
   Value* make(T data) {
-    arena_.push_back(std::make_unique<Value>(Value{std::move(data)}));
-    return arena_.back().get();
+    arena_.push_back(Value{std::move(data)});
+    return &arena_.back();
   }
 
   void push(Value* value) { stack_.push_back(value); }
@@ -93,12 +96,12 @@ class Machine {
   void push_text(std::uint64_t length) {
     const std::string_view text = take(length);
     if (utf8_damage(text)) fail("a string is not UTF-8");
-    push_new(std::string(text));
+    push_new(text);
   }
 
   void push_long(std::uint64_t length) {
     const std::string_view part = take(length);
-    if (length > 8) return push_new(Call{"builtins.int", {}});  // kept as a name: nothing here needs such numbers
+    if (length > 8) return push_new(Global{"builtins", "int"});  // kept as a name: nothing here needs such numbers
     std::uint64_t value = !part.empty() && (part.back() & 0x80) ? ~std::uint64_t{0} : 0;
     for (std::size_t i = part.size(); i-- > 0;) value = value << 8 | static_cast<unsigned char>(part[i]);
     push_new(static_cast<std::int64_t>(value));
@@ -139,8 +142,8 @@ class Machine {
     const auto* global = function->as<Global>();
     const auto* tuple = arguments->as<Tuple>();
     if (global == nullptr || tuple == nullptr) fail("a call is not of a named function with a tuple");
-    if (global->name == "collections.OrderedDict" && tuple->items.empty()) return push_new(Dict{});
-    push_new(Call{global->name, tuple->items});
+    if (global->is("collections.OrderedDict") && tuple->items.empty()) return push_new(Dict{});
+    push_new(Call{global, tuple});
   }
 
   void build() {
@@ -152,14 +155,13 @@ class Machine {
   void stack_global() {
     const Ref name = pop();
     const Ref module = pop();
-    if (!name->as<std::string>() || !module->as<std::string>()) fail("a class is named by what is no string");
-    push_new(Global{*module->as<std::string>() + "." + *name->as<std::string>()});
+    if (!name->as<std::string_view>() || !module->as<std::string_view>()) fail("a class is named by what is no string");
+    push_new(Global{*module->as<std::string_view>(), *name->as<std::string_view>()});
   }
 
   void global() {
-    const std::string module = line();
-    const std::string name = line();
-    push_new(Global{module + "." + name});
+    const std::string_view module = line();
+    push_new(Global{module, line()});
   }
 
   void get(std::uint64_t index) {
@@ -192,11 +194,11 @@ class Machine {
       case 0x8c: return push_text(number(1));
       case 0x8d: return push_text(number(8));
       case 'U':
-      case 'C': return push_new(Bytes{std::string(take(number(1)))});
+      case 'C': return push_new(Bytes{take(number(1))});
       case 'T':
-      case 'B': return push_new(Bytes{std::string(take(number(4)))});
+      case 'B': return push_new(Bytes{take(number(4))});
       case 0x8e:
-      case 0x96: return push_new(Bytes{std::string(take(number(8)))});
+      case 0x96: return push_new(Bytes{take(number(8))});
       default: return step_more(opcode);
     }
   }
@@ -251,6 +253,13 @@ class Machine {
 };
 
 }  // namespace
+
+bool Global::is(std::string_view dotted) const {
+  return dotted.size() == module.size() + 1 + name.size() && dotted.starts_with(module) &&
+         dotted[module.size()] == '.' && dotted.ends_with(name);
+}
+
+std::string Global::text() const { return std::string(module) + "." + std::string(name); }
 
 Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena) {
   return Machine(bytes, where, arena).run();

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
+#include <deque>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -25,24 +25,28 @@ struct Dict {
   std::vector<std::pair<Ref, Ref>> items;
 };
 struct Bytes {
-  std::string bytes;
+  std::string_view bytes;
 };
 struct Global {  // a class or function, by name
-  std::string name;
+  std::string_view module, name;
+
+  bool is(std::string_view dotted) const;
+  std::string text() const;  // "MODULE.NAME"
 };
 struct PersistentId {
   Ref id;
 };
 // FUNCTION(*ARGUMENTS), not called; for an instance, its class and constructor's arguments. `state` is what pickle
-// would set on it.
+// would set on it. Both are kept by reference: a pickle may call one function with one tuple a million times.
 struct Call {
-  std::string function;
-  std::vector<Ref> arguments;
+  const Global* function;
+  const Tuple* arguments;
   Ref state = nullptr;
 };
 
+// Texts are parts of the pickle, which must live as long.
 struct Value {
-  std::variant<None, bool, std::int64_t, double, std::string, Bytes, List, Tuple, Dict, Global, PersistentId, Call>
+  std::variant<None, bool, std::int64_t, double, std::string_view, Bytes, List, Tuple, Dict, Global, PersistentId, Call>
       data;
 
   template <class T>
@@ -52,10 +56,11 @@ struct Value {
 };
 
 // Values may refer to themselves; a flat store needs no care when it is freed.
-using Arena = std::vector<std::unique_ptr<Value>>;
+using Arena = std::deque<Value>;
 
 // Runs a pickle of protocol 2 to 5 and returns its result. collections.OrderedDict() becomes a Dict.
-// Throws Error(checkpoint) "WHERE: … at byte N" for what is cut off, damaged, or uses other opcodes.
+// Throws Error(checkpoint) "WHERE: … at byte N" for what is cut off, damaged, uses other opcodes, or has over
+// 4,000,000.
 Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena);
 
 }  // namespace ditto::formats::pickle

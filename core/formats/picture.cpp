@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "core/formats/exif.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/picture_codecs.h"
 
 namespace ditto::formats {
@@ -26,7 +26,10 @@ Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
 
 Picture decode_upright(const Encoded& file, Want want) {
   const auto format = sniff_picture(file.bytes);
-  return upright(decode_as_stored(file, format, want), orientation_of(file.bytes, format));
+  Picture stored = decode_as_stored(file, format, want);
+  const int orientation = orientation_of(file.bytes, format);
+  if (orientation != 1) check_memory(file, stored, 2 * stored.pixels.size());  // a turned copy beside it
+  return upright(std::move(stored), orientation);
 }
 
 std::vector<std::uint8_t> grey_of(const std::vector<std::uint8_t>& rgb) {
@@ -69,34 +72,45 @@ Picture decode_picture(std::span<const std::byte> bytes, std::string_view where,
 }
 
 Picture read_picture(const std::string& path, const DecodeOptions& options) {
-  return decode_picture(MappedFile::open(path, ErrorKind::data)->bytes(), path, options);
+  const std::string bytes = read_file(path, ErrorKind::data, limits::kMemberBytes);
+  return decode_picture(std::as_bytes(std::span(bytes)), path, options);
 }
 
 Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
   return decode_upright({bytes, where, options.max_pixels}, Want::header);
 }
 
-Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels, Want want) {
+Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels) {
   constexpr std::uint64_t kMaxSide = 1u << 24;  // so that products below stay far from overflow
   if (width == 0 || height == 0 || width > kMaxSide || height > kMaxSide || width * height > file.max_pixels)
     throw Error(ErrorKind::data, file.where,
                 "the picture has " + std::to_string(width) + "x" + std::to_string(height) + " pixels; 1 to " +
                     std::to_string(file.max_pixels) + " in all are taken");
-  Picture picture{static_cast<int>(width), static_cast<int>(height), channels, {}};
-  if (want == Want::pixels) picture.pixels.resize(width * height * static_cast<std::uint64_t>(channels));
-  return picture;
+  return {static_cast<int>(width), static_cast<int>(height), channels, {}};
 }
 
-std::vector<std::uint8_t> over_white(const std::vector<std::uint8_t>& pixels, int channels) {
+std::size_t count_pixels(const Picture& picture) {
+  return static_cast<std::size_t>(picture.width) * static_cast<std::size_t>(picture.height);
+}
+
+void check_memory(const Encoded& file, const Picture& picture, std::uint64_t bytes) {
+  if (bytes > limits::kPictureBytes)
+    throw Error(ErrorKind::data, file.where,
+                "decoding its " + std::to_string(picture.width) + "x" + std::to_string(picture.height) +
+                    " pixels takes " + std::to_string(bytes / limits::kMiB) + " MiB of memory; up to " +
+                    std::to_string(limits::kPictureBytes / limits::kMiB) + " are taken",
+                "make the picture smaller");
+}
+
+void over_white(std::vector<std::uint8_t>& pixels, int channels) {
   const auto stride = static_cast<std::size_t>(channels) + 1;
-  std::vector<std::uint8_t> result(pixels.size() / stride * static_cast<std::size_t>(channels));
-  std::uint8_t* out = result.data();
+  std::uint8_t* out = pixels.data();
   for (const std::uint8_t* in = pixels.data(); in != pixels.data() + pixels.size(); in += stride) {
     const unsigned opacity = in[channels];
     for (int c = 0; c < channels; ++c)
       *out++ = static_cast<std::uint8_t>((in[c] * opacity + 255 * (255 - opacity) + 127) / 255);
   }
-  return result;
+  pixels.resize(pixels.size() / stride * static_cast<std::size_t>(channels));
 }
 
 }  // namespace ditto::formats

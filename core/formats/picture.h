@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/formats/limits.h"
+
 namespace ditto::formats {
 
 // Row major, height x width x channels, 0..255; channels is 1 (grey) or 3 (red, green, blue).
@@ -25,7 +27,7 @@ enum class Channels { as_stored, grey, rgb };  // as_stored: grey files stay 1 c
 
 struct DecodeOptions {
   Channels channels = Channels::as_stored;
-  std::uint64_t max_pixels = 64u << 20;  // width x height above this is refused before anything is decoded
+  std::uint64_t max_pixels = limits::kPixels;  // width x height above this is refused before anything is decoded
 };
 
 PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first bytes, not by a file's name
@@ -33,7 +35,8 @@ PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first 
 // Decodes by the sniffed format. Transparency is composed over white; 16 bits are reduced to 8 (v * 255 / 65535,
 // rounded); palettes and small grey depths are expanded; CMYK becomes RGB; an animated WebP is refused. EXIF's
 // orientation is applied, so that pictures stand upright; colour profiles are not. Channels::grey uses the weights
-// 0.299, 0.587, 0.114. Throws Error(data) "WHERE: …" for anything that is not a whole, undamaged picture.
+// 0.299, 0.587, 0.114. Throws Error(data) "WHERE: …" for anything that is not a whole, undamaged picture, and where
+// decoding would take over 320 MiB.
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
 Picture read_picture(const std::string& path, const DecodeOptions& options = {});
 
@@ -47,6 +50,7 @@ using PngText = std::vector<std::pair<std::string, std::string>>;
 std::vector<std::byte> encode_png(const Picture& picture, const PngText& text = {});
 void write_png(const std::string& path, const Picture& picture, const PngText& text = {});  // Error(data)
 
-PngText read_png_text(std::span<const std::byte> bytes, std::string_view where);  // Error(data)
+// At most 64 chunks, of at most 1 MiB unpacked; others are left out. Error(data).
+PngText read_png_text(std::span<const std::byte> bytes, std::string_view where);
 
 }  // namespace ditto::formats

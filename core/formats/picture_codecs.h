@@ -18,10 +18,14 @@ Picture decode_png(const Encoded& file, Want want);
 Picture decode_jpeg(const Encoded& file, Want want);
 Picture decode_webp(const Encoded& file, Want want);
 
-// A picture of this size with room for its pixels, if `want` says so. Error(data) above the limit or for sizes of zero.
-Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels, Want want);
+// A picture of this size, without its pixels. Error(data) above the limit or for sizes of zero.
+Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels);
+std::size_t count_pixels(const Picture& picture);
 
-// Pixels of channels + 1 values, the last one the opacity, composed over white.
-std::vector<std::uint8_t> over_white(const std::vector<std::uint8_t>& pixels, int channels);
+// Error(data) where the decoder would need more memory at once than is allowed.
+void check_memory(const Encoded& file, const Picture& picture, std::uint64_t bytes);
+
+// Pixels of channels + 1 values, the last one the opacity, composed over white, in place.
+void over_white(std::vector<std::uint8_t>& pixels, int channels);
 
 }  // namespace ditto::formats

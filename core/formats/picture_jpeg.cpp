@@ -15,8 +15,6 @@ namespace ditto::formats {
 
 namespace {
 
-constexpr int kMaxScans = 500;  // a progressive file of thousands of scans decodes for minutes
-
 struct Errors {
   jpeg_error_mgr base;  // first, so that libjpeg's pointer to it is a pointer to this
   std::jmp_buf jump;
@@ -44,13 +42,17 @@ void on_message(j_common_ptr jpeg, int level) {
   }
 }
 
-void limit_scans(j_common_ptr jpeg) {
-  if (!jpeg->is_decompressor) return;
-  if (reinterpret_cast<j_decompress_ptr>(jpeg)->input_scan_number > kMaxScans) {
-    auto* errors = reinterpret_cast<Errors*>(jpeg->err);
-    std::snprintf(errors->text, sizeof errors->text, "it has over %d scans", kMaxScans);
-    std::longjmp(errors->jump, 1);
-  }
+// A scan of a few bytes visits every pixel: a small file of many would decode for minutes.
+void limit_scans(j_common_ptr common) {
+  if (!common->is_decompressor) return;
+  const auto* jpeg = reinterpret_cast<j_decompress_ptr>(common);
+  const std::uint64_t pixels = std::uint64_t{jpeg->image_width} * jpeg->image_height;
+  const auto scans = static_cast<std::uint64_t>(jpeg->input_scan_number);
+  if (scans <= limits::kJpegScans && scans * pixels <= limits::kJpegScannedPixels) return;
+  auto* errors = reinterpret_cast<Errors*>(common->err);
+  std::snprintf(errors->text, sizeof errors->text, "it has too many scans: over %d of %ux%u pixels",
+                jpeg->input_scan_number - 1, jpeg->image_width, jpeg->image_height);
+  std::longjmp(errors->jump, 1);
 }
 
 std::uint8_t times(unsigned a, unsigned b) { return static_cast<std::uint8_t>((a * b + 127) / 255); }
@@ -80,9 +82,12 @@ class JpegReader {
     check(try_header());
     const bool grey = jpeg_.num_components == 1;
     const bool inks = jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK;
-    Picture picture = make_picture(file_, jpeg_.image_width, jpeg_.image_height, grey ? 1 : 3, want);
+    Picture picture = make_picture(file_, jpeg_.image_width, jpeg_.image_height, grey ? 1 : 3);
     if (want == Want::header) return picture;
+    const std::size_t bytes = count_pixels(picture) * static_cast<std::size_t>(picture.channels);
+    check_memory(file_, picture, bytes + coefficient_bytes());
     jpeg_.out_color_space = grey ? JCS_GRAYSCALE : inks ? JCS_CMYK : JCS_RGB;
+    picture.pixels.resize(bytes);
     std::vector<std::uint8_t> ink_row(inks ? 4 * static_cast<std::size_t>(picture.width) : 0);
     check(try_pixels(picture.pixels.data(), inks ? ink_row.data() : nullptr));
     return picture;
@@ -91,6 +96,14 @@ class JpegReader {
  private:
   void check(bool good) const {
     if (!good) throw Error(ErrorKind::data, file_.where, std::string("the JPEG does not decode: ") + errors_.text);
+  }
+
+  // Where a picture comes in several scans, libjpeg holds all coefficients, two bytes each, until the last.
+  std::uint64_t coefficient_bytes() {
+    std::uint64_t blocks = 0;
+    for (int i = 0; i < jpeg_.num_components; ++i)
+      blocks += std::uint64_t{jpeg_.comp_info[i].width_in_blocks} * jpeg_.comp_info[i].height_in_blocks;
+    return jpeg_has_multiple_scans(&jpeg_) ? blocks * DCTSIZE2 * sizeof(JCOEF) : 0;
   }
 
   bool try_start() {

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 #include "core/formats/picture_codecs.h"
 #include "core/formats/utf8.h"
 
@@ -39,9 +39,18 @@ void read_bytes(png_structp png, png_bytep to, std::size_t count) {
   input->left -= count;
 }
 
+enum class Texts { skipped, read };
+
+// Chunks that say nothing of the pixels as they are read here, five letters each with the NUL byte. Some unpack to a
+// thousand times their size.
+constexpr png_byte kUnused[] =
+    "cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
+constexpr int kUnusedCount = sizeof kUnused / 5;
+
 class PngReader {
  public:
-  explicit PngReader(const Encoded& file) : file_(file), input_{file.bytes.data(), file.bytes.size()} {
+  PngReader(const Encoded& file, Texts texts) : file_(file), input_{file.bytes.data(), file.bytes.size()} {
+    check_lengths();
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &message_, on_error, on_warning);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
     if (info_ == nullptr) {
@@ -50,8 +59,9 @@ class PngReader {
     }
     png_set_read_fn(png_, &input_, read_bytes);
     png_set_user_limits(png_, 1u << 24, 1u << 24);
-    png_set_chunk_cache_max(png_, 256);
-    png_set_chunk_malloc_max(png_, 8u << 20);
+    png_set_chunk_cache_max(png_, limits::kPngTexts);
+    png_set_chunk_malloc_max(png_, limits::kPngTextBytes);
+    if (texts == Texts::skipped) png_set_keep_unknown_chunks(png_, PNG_HANDLE_CHUNK_NEVER, kUnused, kUnusedCount);
   }
   ~PngReader() { png_destroy_read_struct(&png_, &info_, nullptr); }
   PngReader(const PngReader&) = delete;
@@ -60,10 +70,11 @@ class PngReader {
   Picture read(Want want) {
     check(try_header());
     const int channels = png_get_color_type(png_, info_) & PNG_COLOR_MASK_COLOR ? 3 : 1;
-    Picture picture = make_picture(file_, png_get_image_width(png_, info_), png_get_image_height(png_, info_), channels,
-                                   Want::header);
+    Picture picture =
+        make_picture(file_, png_get_image_width(png_, info_), png_get_image_height(png_, info_), channels);
     if (want == Want::header) return picture;
     check(try_transforms());
+    check_memory(file_, picture, count_pixels(picture) * png_get_channels(png_, info_));
     const auto row_bytes = png_get_rowbytes(png_, info_);
     const auto stored = static_cast<int>(png_get_channels(png_, info_));
     if (row_bytes != static_cast<std::size_t>(picture.width) * static_cast<std::size_t>(stored))
@@ -72,7 +83,7 @@ class PngReader {
     std::vector<png_bytep> rows(static_cast<std::size_t>(picture.height));
     for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = picture.pixels.data() + y * row_bytes;
     check(try_pixels(rows.data()));
-    if (stored == channels + 1) picture.pixels = over_white(picture.pixels, channels);
+    if (stored == channels + 1) over_white(picture.pixels, channels);
     return picture;
   }
 
@@ -103,6 +114,22 @@ class PngReader {
       }
     }
     return result;
+  }
+
+  // A chunk's buffer is made before its bytes are read, as long as it claims to be.
+  void check_lengths() const {
+    const auto byte = [&](std::size_t at) { return std::to_integer<std::uint32_t>(file_.bytes[at]); };
+    constexpr std::size_t kSignature = 8, kAround = 12;  // of a chunk: length, type, checksum
+    for (std::size_t at = kSignature; at + kAround <= file_.bytes.size();) {
+      const std::size_t length = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
+      const std::size_t left = file_.bytes.size() - at - kAround;
+      if (length > left)
+        throw Error(ErrorKind::data, file_.where,
+                    "the PNG does not decode: the chunk at byte " + std::to_string(at) + " claims " +
+                        std::to_string(length) + " bytes, and " + std::to_string(left) + " follow",
+                    "the file was cut off or is damaged");
+      at += kAround + length;
+    }
   }
 
   void check(bool good) const {
@@ -207,12 +234,12 @@ void check_pixels(const Picture& picture) {
 
 }  // namespace
 
-Picture decode_png(const Encoded& file, Want want) { return PngReader(file).read(want); }
+Picture decode_png(const Encoded& file, Want want) { return PngReader(file, Texts::skipped).read(want); }
 
 PngText read_png_text(std::span<const std::byte> bytes, std::string_view where) {
   const Encoded file{bytes, where, DecodeOptions{}.max_pixels};
   if (sniff_picture(bytes) != PictureFormat::png) throw Error(ErrorKind::data, where, "this is not a PNG");
-  PngReader reader(file);
+  PngReader reader(file, Texts::read);
   reader.read(Want::pixels);  // text may stand after the pixels
   return reader.text();
 }

@@ -31,8 +31,10 @@ Picture decode_webp(const Encoded& file, Want want) {
   if (config.input.has_animation) fail("it is an animation; a still picture is expected");
   const bool alpha = config.input.has_alpha != 0;
   Picture picture = make_picture(file, static_cast<std::uint64_t>(config.input.width),
-                                 static_cast<std::uint64_t>(config.input.height), 3, Want::header);
+                                 static_cast<std::uint64_t>(config.input.height), 3);
   if (want == Want::header) return picture;
+  const bool lossy = config.input.format == 1;  // else all is decoded at once, four bytes a pixel
+  check_memory(file, picture, count_pixels(picture) * ((alpha ? 4 : 3) + (!lossy ? 4 : alpha ? 1 : 0)));
 
   const auto row_bytes = static_cast<std::size_t>(picture.width) * (alpha ? 4 : 3);
   picture.pixels.resize(row_bytes * static_cast<std::size_t>(picture.height));
@@ -44,7 +46,7 @@ Picture decode_webp(const Encoded& file, Want want) {
   const VP8StatusCode status = WebPDecode(data, file.bytes.size(), &config);
   WebPFreeDecBuffer(&config.output);
   if (status != VP8_STATUS_OK) fail(reason(status));
-  if (alpha) picture.pixels = over_white(picture.pixels, 3);
+  if (alpha) over_white(picture.pixels, 3);
   return picture;
 }
 

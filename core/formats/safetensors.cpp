@@ -1,8 +1,9 @@
 #include "core/formats/safetensors.h"
 
 #include <algorithm>
-#include <cstring>
+#include <stdexcept>
 
+#include "core/formats/limits.h"
 #include "core/formats/nearest.h"
 #include "core/formats/safetensors_header.h"
 
@@ -10,7 +11,6 @@ namespace ditto::formats {
 
 namespace {
 
-constexpr std::uint64_t kMaxHeader = 100'000'000;
 constexpr std::uint64_t kLengthBytes = 8;
 
 // Every byte after the header belongs to one tensor.
@@ -34,39 +34,48 @@ void check_cover(const std::vector<HeaderTensor>& tensors, std::uint64_t data_by
 
 }  // namespace
 
-std::uint64_t safetensors_header_bytes(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
-  if (file.size() < kLengthBytes)
-    throw Error(kind, where, "the file has " + std::to_string(file.size()) + " bytes; a safetensors file has 8 or more",
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> beginning, std::uint64_t file_bytes,
+                                       std::string_view where, ErrorKind kind) {
+  if (file_bytes < kLengthBytes)
+    throw Error(kind, where, "the file has " + std::to_string(file_bytes) + " bytes; a safetensors file has 8 or more",
                 "it was cut off, or is something else");
   std::uint64_t length = 0;
-  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(file[i]);
-  if (length > kMaxHeader)
+  for (std::size_t i = kLengthBytes; i-- > 0;) length = length << 8 | std::to_integer<std::uint64_t>(beginning[i]);
+  if (length > limits::kHeaderBytes)
     throw Error(kind, where, "the header's length " + std::to_string(length) + " is over 100,000,000",
                 "this is not a safetensors file, or it is damaged");
-  if (length > file.size() - kLengthBytes)
+  if (length > file_bytes - kLengthBytes)
     throw Error(kind, where,
                 "the header's length is " + std::to_string(length) + ", but only " +
-                    std::to_string(file.size() - kLengthBytes) + " bytes follow",
+                    std::to_string(file_bytes - kLengthBytes) + " bytes follow",
                 "the file was cut off");
   return kLengthBytes + length;
 }
 
 SafetensorsReader SafetensorsReader::open(const std::string& path, ErrorKind kind) {
-  auto file = MappedFile::open(path, kind);
-  SafetensorsReader reader = parse(file->bytes(), path, kind);
+  auto file = RandomFile::open(path, kind);
+  const auto length = file->read(0, std::min(file->size(), kLengthBytes));
+  const auto header = file->read(0, safetensors_header_bytes(length, file->size(), path, kind));
+  SafetensorsReader reader = parse(header, file->size(), path, kind);
   reader.file_ = std::move(file);
   return reader;
 }
 
 SafetensorsReader SafetensorsReader::parse(std::span<const std::byte> file, std::string_view where, ErrorKind kind) {
-  const std::uint64_t begin = safetensors_header_bytes(file, where, kind);
-  const std::string_view text(reinterpret_cast<const char*>(file.data()) + kLengthBytes, begin - kLengthBytes);
+  SafetensorsReader reader = parse(file, file.size(), where, kind);
+  reader.file_ = RandomFile::over(file, where, kind);
+  return reader;
+}
+
+SafetensorsReader SafetensorsReader::parse(std::span<const std::byte> beginning, std::uint64_t file_bytes,
+                                           std::string_view where, ErrorKind kind) {
+  const std::uint64_t begin = safetensors_header_bytes(beginning, file_bytes, where, kind);
+  const std::string_view text(reinterpret_cast<const char*>(beginning.data()) + kLengthBytes, begin - kLengthBytes);
   Header header = parse_safetensors_header(text, where, kind);
-  const std::span<const std::byte> data = file.subspan(begin);
   std::stable_sort(header.tensors.begin(), header.tensors.end(), [](const HeaderTensor& a, const HeaderTensor& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
-  check_cover(header.tensors, data.size(), where, kind);
+  check_cover(header.tensors, file_bytes - begin, where, kind);
 
   SafetensorsReader reader;
   reader.where_ = where;
@@ -76,10 +85,21 @@ SafetensorsReader SafetensorsReader::parse(std::span<const std::byte> file, std:
   for (HeaderTensor& tensor : header.tensors) {
     reader.by_name_.emplace(tensor.name, reader.entries_.size());
     const std::uint64_t bytes = tensor.end - tensor.begin;
-    reader.entries_.push_back({std::move(tensor.name), tensor.dtype, std::move(tensor.shape), begin + tensor.begin,
-                               bytes, data.subspan(tensor.begin, bytes)});
+    reader.entries_.push_back(
+        {std::move(tensor.name), tensor.dtype, std::move(tensor.shape), begin + tensor.begin, bytes});
   }
   return reader;
+}
+
+void SafetensorsReader::read(const SafetensorsEntry& entry, std::span<std::byte> into) const {
+  if (!file_ || into.size() != entry.bytes) throw std::logic_error("SafetensorsReader: no file, or another size");
+  file_->read(entry.offset, into, where_ + ": tensor '" + entry.name + "'");
+}
+
+std::vector<std::byte> SafetensorsReader::read(const SafetensorsEntry& entry) const {
+  std::vector<std::byte> data(entry.bytes);
+  read(entry, data);
+  return data;
 }
 
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {

@@ -1,4 +1,4 @@
-// safetensors files: a strict reader over a memory map, and a streaming writer that lays bytes out as the reference
+// safetensors files: a strict reader by position, and a streaming writer that lays bytes out as the reference
 // library does (equal tensors and metadata give an equal file).
 #pragma once
 
@@ -15,7 +15,7 @@
 #include <ditto/error.h>
 
 #include "core/formats/dtype.h"
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 
 namespace ditto::formats {
 
@@ -26,8 +26,7 @@ struct SafetensorsEntry {
   Dtype dtype;
   std::vector<std::int64_t> shape;  // at most 64 dims; {} is a scalar; zeros are allowed
   std::uint64_t offset;             // of the first byte, from the start of the file
-  std::uint64_t bytes;
-  std::span<const std::byte> data;  // into the mapping, as stored (little endian, row major); may be unaligned
+  std::uint64_t bytes;              // as stored: little endian, row major
 };
 
 // What a file's header says. Refuses, with Error(kind) naming the file and the tensor: a header that is cut off, over
@@ -41,28 +40,33 @@ class SafetensorsReader {
   // From bytes in memory, which must outlive the reader; `where` names them in messages.
   static SafetensorsReader parse(std::span<const std::byte> file, std::string_view where,
                                  ErrorKind kind = ErrorKind::checkpoint);
+  // From a file's beginning, which holds its whole header, and the size of all of it. Has no data
+  // to read.
+  static SafetensorsReader parse(std::span<const std::byte> beginning, std::uint64_t file_bytes, std::string_view where,
+                                 ErrorKind kind = ErrorKind::checkpoint);
 
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }  // in the order of their bytes
   const SafetensorsEntry* find(std::string_view name) const;                 // null: not there
   const SafetensorsEntry& at(std::string_view name) const;                   // Error(kind) with the nearest name
   const Metadata& metadata() const { return metadata_; }
   const std::string& where() const { return where_; }
-  // What the entries' data point into; keep it as long as a tensor made over them lives. Null after parse().
-  std::shared_ptr<const MappedFile> file() const { return file_; }
+  // An entry's data; `into` has its size. Error(kind) for what cannot be read.
+  void read(const SafetensorsEntry& entry, std::span<std::byte> into) const;
+  std::vector<std::byte> read(const SafetensorsEntry& entry) const;
 
  private:
   SafetensorsReader() = default;
   std::string where_;
   ErrorKind kind_ = ErrorKind::checkpoint;
-  std::shared_ptr<const MappedFile> file_;
+  std::shared_ptr<const RandomFile> file_;  // null: it has none
   std::vector<SafetensorsEntry> entries_;
   std::unordered_map<std::string, std::size_t> by_name_;
   Metadata metadata_;
 };
 
-// How many bytes of a file come before its tensors': reads only the first 8. Refuses what the reader would.
-std::uint64_t safetensors_header_bytes(std::span<const std::byte> file, std::string_view where,
-                                       ErrorKind kind = ErrorKind::checkpoint);
+// How many bytes of a file come before its tensors': looks at no more than the first 8. Refuses what the reader would.
+std::uint64_t safetensors_header_bytes(std::span<const std::byte> beginning, std::uint64_t file_bytes,
+                                       std::string_view where, ErrorKind kind = ErrorKind::checkpoint);
 
 struct TensorDeclaration {
   std::string name;

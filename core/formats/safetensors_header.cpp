@@ -6,12 +6,13 @@
 #include <optional>
 #include <unordered_set>
 
+#include "core/formats/json.h"
+#include "core/formats/limits.h"
+
 namespace ditto::formats {
 
 namespace {
 
-constexpr std::size_t kMaxDims = 64;
-constexpr int kMaxDepth = 128;
 using json = nlohmann::json;
 
 bool control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
@@ -50,7 +51,7 @@ class HeaderHandler : public nlohmann::json_sax<json> {
     if (place_ == Place::shape) {
       if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
         fail("the size " + std::to_string(value) + " in its shape does not fit 63 bits");
-      if (tensor_.shape.size() == kMaxDims) fail("it has more than 64 dims");
+      if (tensor_.shape.size() == limits::kDims) fail("it has more than 64 dims");
       tensor_.shape.push_back(static_cast<std::int64_t>(value));
       return true;
     }
@@ -65,6 +66,7 @@ class HeaderHandler : public nlohmann::json_sax<json> {
   bool string(string_t& value) override {
     if (ignoring()) return true;
     if (place_ == Place::metadata) {
+      if (header.metadata.size() == limits::kHeaderNotes) fail_file("__metadata__ has over 65,536 entries");
       header.metadata[metadata_key_] = value;
       return true;
     }
@@ -135,7 +137,7 @@ class HeaderHandler : public nlohmann::json_sax<json> {
   }
 
   bool parse_error(std::size_t position, const std::string&, const nlohmann::detail::exception& error) override {
-    fail_file("the header is not JSON, at its byte " + std::to_string(position) + ": " + error.what());
+    fail_file("the header is not JSON, at its byte " + std::to_string(position) + ": " + json_reason(error.what()));
   }
 
  private:
@@ -158,7 +160,7 @@ class HeaderHandler : public nlohmann::json_sax<json> {
   }
 
   void deeper() {
-    if (++depth_ > kMaxDepth) fail_file("the header nests deeper than 128");
+    if (++depth_ > limits::kJsonDepth) fail_file("the header nests deeper than 128");
   }
 
   // In the value of a tensor's field that this reader does not know.
@@ -167,6 +169,7 @@ class HeaderHandler : public nlohmann::json_sax<json> {
   }
 
   bool root_key(const std::string& name) {
+    if (names_.size() > limits::kHeaderTensors) fail_file("the header names over 250,000 tensors");
     if (!names_.insert(name).second) fail_file(shown(name) + " is there twice");
     if (name == "__metadata__") {
       place_ = Place::metadata_value;
@@ -228,7 +231,7 @@ Header parse_safetensors_header(std::string_view text, std::string_view where, E
 
 std::uint64_t tensor_bytes(Dtype dtype, const std::vector<std::int64_t>& shape, std::string_view where,
                            ErrorKind kind) {
-  if (shape.size() > kMaxDims) throw Error(kind, where, "it has more than 64 dims");
+  if (shape.size() > limits::kDims) throw Error(kind, where, "it has more than 64 dims");
   std::uint64_t bits = 1;
   for (const std::int64_t size : shape) {
     if (size < 0) throw Error(kind, where, "a size in its shape is negative");

@@ -1,17 +1,12 @@
 #include "core/formats/shard.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
 #include "core/formats/json.h"
+#include "core/formats/limits.h"
 
 namespace ditto::formats {
 
@@ -67,6 +62,15 @@ std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view w
   return samples;
 }
 
+std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset, std::uint64_t size,
+                                   std::string_view where) {
+  if (size > limits::kMemberBytes)
+    throw Error(
+        ErrorKind::data, where,
+        "has " + std::to_string(size) + " bytes; at most " + std::to_string(limits::kMemberBytes) + " are read");
+  return file.read(offset, size, where);
+}
+
 std::int64_t parse_label(std::string_view text, std::string_view where) {
   constexpr std::string_view kSpace = " \t\r\n";
   const auto first = text.find_first_not_of(kSpace);
@@ -95,34 +99,6 @@ std::string json_text(std::string_view json, const std::string& field, std::stri
     throw Error(ErrorKind::data, where,
                 "field \"" + field + "\" is " + shortened(value.dump()) + "; expected a string");
   return value.get<std::string>();
-}
-
-std::shared_ptr<const RandomFile> RandomFile::open(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0)
-    throw Error(ErrorKind::data, path, std::string("cannot be opened: ") + std::strerror(errno), "check the path");
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0 || !S_ISREG(status.st_mode)) {
-    ::close(descriptor);
-    throw Error(ErrorKind::data, path, "is not a regular file", "check the path");
-  }
-  return std::shared_ptr<const RandomFile>(new RandomFile(descriptor, static_cast<std::uint64_t>(status.st_size)));
-}
-
-RandomFile::~RandomFile() { ::close(descriptor_); }
-
-std::vector<std::byte> RandomFile::read(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const {
-  if (offset > size_ || bytes > size_ - offset)
-    throw Error(ErrorKind::data, where, "lies beyond the end of its file", "write the file again");
-  std::vector<std::byte> out(bytes);
-  for (std::uint64_t done = 0; done < bytes;) {
-    const auto got = ::pread(descriptor_, out.data() + done, bytes - done, static_cast<off_t>(offset + done));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw Error(ErrorKind::data, where, std::string("cannot be read: ") + std::strerror(errno));
-    if (got == 0) throw Error(ErrorKind::data, where, "ends early: its file became shorter", "write the file again");
-    done += static_cast<std::uint64_t>(got);
-  }
-  return out;
 }
 
 }  // namespace ditto::formats

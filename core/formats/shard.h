@@ -36,29 +36,15 @@ struct ShardSample {
 // extension, or the same key comes back after other samples.
 std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where);
 
+// A member's bytes. Throws Error(data) at `where` for one of over 256 MiB: a file with holes is as large as it says.
+std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset, std::uint64_t size,
+                                   std::string_view where);
+
 // A label as text: one integer >= 0 with white space around it. Throws Error(data) at `where`.
 std::int64_t parse_label(std::string_view text, std::string_view where);
 
 // One field of a JSON object, as an integer >= 0 or as text. Throws Error(data) at `where`.
 std::int64_t json_label(std::string_view json, const std::string& field, std::string_view where);
 std::string json_text(std::string_view json, const std::string& field, std::string_view where);
-
-// A file read by position, from any number of threads. Unlike a mapping, a file that shrinks gives an Error(data).
-class RandomFile {
- public:
-  static std::shared_ptr<const RandomFile> open(const std::string& path);  // Error(data)
-  ~RandomFile();
-  RandomFile(const RandomFile&) = delete;
-  RandomFile& operator=(const RandomFile&) = delete;
-
-  std::uint64_t size() const { return size_; }
-  // `where` names the part in messages.
-  std::vector<std::byte> read(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const;
-
- private:
-  RandomFile(int descriptor, std::uint64_t size) : descriptor_(descriptor), size_(size) {}
-  int descriptor_;
-  std::uint64_t size_;
-};
 
 }  // namespace ditto::formats

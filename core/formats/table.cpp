@@ -2,19 +2,21 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <charconv>
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 #include <memory>
 
 #include <ditto/error.h>
 
+#include "core/formats/limits.h"
+
 namespace ditto::formats {
 
 namespace {
-
-constexpr std::size_t kMostBytes = std::size_t{4} << 30;
 
 std::string_view trimmed(std::string_view text) {
   constexpr std::string_view kSpace = " \r\"";
@@ -23,18 +25,17 @@ std::string_view trimmed(std::string_view text) {
                                          : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
 }
 
-std::vector<std::string_view> fields_of(std::string_view line, char separator) {
-  std::vector<std::string_view> out;
+void split(std::string_view line, char separator, std::vector<std::string_view>& out) {
+  out.clear();
   for (std::size_t begin = 0; begin <= line.size();) {
     const auto end = std::min(line.find(separator, begin), line.size());
     out.push_back(trimmed(line.substr(begin, end - begin)));
     begin = end + 1;
   }
-  return out;
 }
 
 bool number(std::string_view text, double& value) {
-  if (text.starts_with('+')) text.remove_prefix(1);
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);
 }
@@ -57,21 +58,25 @@ bool is_header(const std::vector<std::string_view>& fields) {
   return true;
 }
 
-std::vector<double> row_of(const std::vector<std::string_view>& fields, std::string_view where, std::size_t line) {
-  std::vector<double> row(fields.size());
+void add_row(const std::vector<std::string_view>& fields, std::string_view where, std::size_t line,
+             std::vector<double>& numbers) {
   for (std::size_t i = 0; i < fields.size(); ++i)
-    if (!number(fields[i], row[i]))
+    if (!number(fields[i], numbers.emplace_back()))
       throw Error(ErrorKind::data, place(where, line, i + 1),
                   "found \"" + std::string(fields[i].substr(0, 40)) + "\", expected a number", "correct the table");
-  return row;
 }
 
 }  // namespace
 
-std::string read_maybe_gzip(const std::string& path, std::size_t most_bytes) {
+std::string read_maybe_gzip(const std::string& path) {
+  const auto fail = [&](const std::string& what, std::string_view remedy) {
+    throw Error(ErrorKind::data, path, what, remedy);
+  };
+  std::error_code status;
+  if (std::filesystem::exists(path, status) && !std::filesystem::is_regular_file(path, status))
+    fail("is not a regular file", "name a file with a table in it");
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (!file)
-    throw Error(ErrorKind::data, path, std::string("cannot be opened: ") + std::strerror(errno), "check the path");
+  if (!file) fail(std::string("cannot be opened: ") + std::strerror(errno), "check the path");
   std::string text;
   constexpr unsigned kChunk = 1u << 20;
   for (int got = 1; got > 0;) {
@@ -79,48 +84,53 @@ std::string read_maybe_gzip(const std::string& path, std::size_t most_bytes) {
     text.resize(before + kChunk);
     got = gzread(file.get(), text.data() + before, kChunk);
     text.resize(before + static_cast<std::size_t>(std::max(got, 0)));
-    if (text.size() > most_bytes)
-      throw Error(ErrorKind::data, path, "holds more than " + std::to_string(most_bytes) + " bytes", "split it");
+    if (text.size() > limits::kTableBytes) fail("holds more than 1 GiB of text", "split it");
+    const auto packed = static_cast<std::size_t>(std::max<z_off_t>(gzoffset(file.get()), 0));
+    if (text.size() > limits::kUnpackedFreeBytes + limits::kUnpackedTimesPacked * packed)
+      fail("its first " + std::to_string(packed) + " bytes unpack to " + std::to_string(text.size()) + ", over " +
+               std::to_string(limits::kUnpackedTimesPacked) + " times as many and 16 MiB; a table of numbers does not",
+           "if it is one, unpack it first");
   }
   int code = Z_OK;
   const char* message = gzerror(file.get(), &code);
   if (code != Z_OK)
-    throw Error(ErrorKind::data, path,
-                std::string("cannot be read: ") + (code == Z_ERRNO ? std::strerror(errno) : message),
-                "the file is damaged or cut off; write it again");
+    fail(std::string("cannot be read: ") + (code == Z_ERRNO ? std::strerror(errno) : message),
+         "the file is damaged or cut off; write it again");
   return text;
 }
 
 NumberTable parse_number_table(std::string_view text, std::string_view where) {
   NumberTable table;
-  std::size_t width = 0;
+  std::vector<std::string_view> fields;
   char separator = ',';
   for (std::size_t line = 1, begin = 0; begin < text.size(); ++line) {
     const auto end = std::min(text.find('\n', begin), text.size());
     const auto content = text.substr(begin, end - begin);
     begin = end + 1;
     if (trimmed(content).empty()) continue;
-    if (width == 0) separator = separator_of(content);
-    const auto fields = fields_of(content, separator);
-    if (width == 0) {
-      width = fields.size();
+    if (table.width == 0) separator = separator_of(content);
+    if (static_cast<std::size_t>(std::count(content.begin(), content.end(), separator)) >= limits::kTableWidth)
+      throw Error(ErrorKind::data, std::string(where) + ":" + std::to_string(line),
+                  "the line has over " + std::to_string(limits::kTableWidth) + " fields", "check the file");
+    split(content, separator, fields);
+    if (table.width == 0) {
+      table.width = fields.size();
       if (is_header(fields)) {
         table.columns.assign(fields.begin(), fields.end());
         continue;
       }
     }
-    if (fields.size() != width)
-      throw Error(ErrorKind::data, std::string(where) + ":" + std::to_string(line),
-                  "found " + std::to_string(fields.size()) + " fields, the first line has " + std::to_string(width),
-                  "give every row the same number of fields");
-    table.rows.push_back(row_of(fields, where, line));
+    if (fields.size() != table.width)
+      throw Error(
+          ErrorKind::data, std::string(where) + ":" + std::to_string(line),
+          "found " + std::to_string(fields.size()) + " fields, the first line has " + std::to_string(table.width),
+          "give every row the same number of fields");
+    add_row(fields, where, line, table.numbers);
   }
-  if (table.rows.empty()) throw Error(ErrorKind::data, where, "the table holds no row of numbers", "check the file");
+  if (table.numbers.empty()) throw Error(ErrorKind::data, where, "the table holds no row of numbers", "check the file");
   return table;
 }
 
-NumberTable read_number_table(const std::string& path) {
-  return parse_number_table(read_maybe_gzip(path, kMostBytes), path);
-}
+NumberTable read_number_table(const std::string& path) { return parse_number_table(read_maybe_gzip(path), path); }
 
 }  // namespace ditto::formats

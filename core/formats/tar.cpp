@@ -1,13 +1,15 @@
-// Tar by libarchive, over a memory map: the address at which libarchive hands out a member's first bytes gives its
-// place in the file.
+// Tar by libarchive, which is given the headers of a file and skips the rest: after a member's headers it stands where
+// the member's data begins.
 #include "core/formats/tar.h"
 
 #include <archive.h>
 #include <archive_entry.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 
 namespace ditto::formats {
 
@@ -39,54 +41,110 @@ std::string name_of(archive_entry* entry) {
   return name == nullptr ? std::string() : name;
 }
 
+// A file as libarchive reads it: in small parts, since most of a shard is skipped.
+class Feed {
+ public:
+  explicit Feed(const RandomFile& file) : file_(file) {}
+
+  void open(archive* a) {
+    archive_read_set_callback_data(a, this);
+    archive_read_set_read_callback(
+        a, [](archive* in, void* self, const void** buffer) { return static_cast<Feed*>(self)->read(in, buffer); });
+    archive_read_set_skip_callback(
+        a, [](archive*, void* self, la_int64_t bytes) { return static_cast<Feed*>(self)->skip(bytes); });
+    if (archive_read_open1(a) < ARCHIVE_WARN)
+      throw Error(ErrorKind::data, file_.path(), "libarchive cannot read it: " + reason(a));
+  }
+
+  // What libarchive tells as damage may have been a disk that did not answer.
+  void rethrow() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  la_ssize_t read(archive* a, const void** buffer) {
+    const auto bytes = std::min<std::uint64_t>(buffer_.size(), file_.size() - at_);
+    *buffer = buffer_.data();
+    try {
+      file_.read(at_, std::span(buffer_).first(bytes));
+    } catch (const Error& error) {
+      failure_ = std::current_exception();
+      archive_set_error(a, EIO, "%s", error.what());
+      return -1;
+    }
+    at_ += bytes;
+    return static_cast<la_ssize_t>(bytes);
+  }
+
+  la_int64_t skip(la_int64_t bytes) {
+    const auto taken = std::min<std::uint64_t>(static_cast<std::uint64_t>(bytes), file_.size() - at_);
+    at_ += taken;
+    return static_cast<la_int64_t>(taken);
+  }
+
+  const RandomFile& file_;
+  std::uint64_t at_ = 0;
+  std::array<std::byte, 16 * kBlock> buffer_;
+  std::exception_ptr failure_;
+};
+
 class Walk {
  public:
-  Walk(std::span<const std::byte> file, std::string_view where) : file_(file), where_(where) {}
+  explicit Walk(const RandomFile& file) : file_(file), feed_(file) {}
 
   TarIndex run() {
     check_start();
     archive_.reset(archive_read_new());
-    if (!archive_ || archive_read_support_format_tar(archive_.get()) < ARCHIVE_WARN ||
-        archive_read_open_memory(archive_.get(), file_.data(), file_.size()) < ARCHIVE_WARN)
-      throw Error(ErrorKind::data, where_, "libarchive cannot read it: " + (archive_ ? reason(archive_.get()) : ""));
+    if (!archive_ || archive_read_support_format_tar(archive_.get()) < ARCHIVE_WARN)
+      throw Error(ErrorKind::data, file_.path(), "libarchive cannot read it");
+    feed_.open(archive_.get());
     while (index_.damage.empty() && next()) {
     }
     return std::move(index_);
   }
 
  private:
+  using Block = std::array<std::byte, kBlock>;
+
+  Block block(std::uint64_t at) const {
+    Block bytes;
+    file_.read(at, bytes);
+    return bytes;
+  }
+
   // What is no tar at all is told apart from a tar that is damaged later.
   void check_start() const {
-    if (file_.empty()) throw Error(ErrorKind::data, where_, "the file is empty; a tar archive is expected");
+    if (file_.size() == 0) throw Error(ErrorKind::data, file_.path(), "the file is empty; a tar archive is expected");
+    const auto first = file_.read(0, std::min<std::uint64_t>(file_.size(), 8));
     const auto starts = [&](std::string_view magic) {
-      return file_.size() >= magic.size() && std::memcmp(file_.data(), magic.data(), magic.size()) == 0;
+      return first.size() >= magic.size() && std::memcmp(first.data(), magic.data(), magic.size()) == 0;
     };
     if (starts("\x1f\x8b") || starts("\x28\xb5\x2f\xfd") || starts("BZh") ||
         starts("\xfd"
                "7zXZ"))
-      throw Error(ErrorKind::data, where_, "the archive is compressed; members are read from their places in the file",
+      throw Error(ErrorKind::data, file_.path(),
+                  "the archive is compressed; members are read from their places in the file",
                   "unpack it to a plain .tar");
-    if (file_.size() < kBlock || !(zero_block(0) || good_checksum(0)))
-      throw Error(ErrorKind::data, where_, "this is not a tar archive: its first 512 bytes are no tar header");
+    if (file_.size() < kBlock || !(zero_block(0) || good_checksum(block(0))))
+      throw Error(ErrorKind::data, file_.path(), "this is not a tar archive: its first 512 bytes are no tar header");
   }
 
   bool zero_block(std::uint64_t at) const {
     if (at > file_.size() || file_.size() - at < kBlock) return false;
-    const auto block = file_.subspan(at, kBlock);
-    return std::all_of(block.begin(), block.end(), [](std::byte b) { return b == std::byte{0}; });
+    return block(at) == Block{};
   }
 
   // A header's checksum is the sum of its bytes with the checksum's own field as spaces; some old programs summed
   // signed bytes.
-  bool good_checksum(std::uint64_t at) const {
+  static bool good_checksum(const Block& header) {
     std::int64_t sum = 0, signed_sum = 0, told = 0;
     for (std::uint64_t i = 0; i < kBlock; ++i) {
-      const std::byte byte = i >= 148 && i < 156 ? std::byte{' '} : file_[at + i];
+      const std::byte byte = i >= 148 && i < 156 ? std::byte{' '} : header[i];
       sum += std::to_integer<std::uint8_t>(byte);
       signed_sum += std::to_integer<std::int8_t>(byte);
     }
     for (std::uint64_t i = 148; i < 156; ++i) {
-      const auto c = std::to_integer<char>(file_[at + i]);
+      const auto c = std::to_integer<char>(header[i]);
       if (c >= '0' && c <= '7') told = told * 8 + (c - '0');
     }
     return told == sum || told == signed_sum;
@@ -97,6 +155,7 @@ class Walk {
   bool next() {
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(archive_.get(), &entry);
+    feed_.rethrow();
     if (result == ARCHIVE_EOF) {
       if (!zero_block(end_))
         damaged("the archive has no end mark: it was cut off", std::min<std::uint64_t>(end_, file_.size()));
@@ -122,44 +181,35 @@ class Walk {
       return damaged("member '" + name + "' is sparse, which is not read", header);
     const bool plain = archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr;
     const auto size = plain ? static_cast<std::uint64_t>(std::max<la_int64_t>(archive_entry_size(entry), 0)) : 0;
-    if (size == 0) {
-      // Nothing is handed out for an empty member; libarchive has read exactly its headers.
-      end_ = static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
-      if (plain) index_.members.push_back({name, end_, 0});
-      return;
-    }
-    const void* data = nullptr;
-    std::size_t bytes = 0;
-    la_int64_t within = 0;
-    const int result = archive_read_data_block(archive_.get(), &data, &bytes, &within);
-    const auto* first = static_cast<const std::byte*>(data);
-    if (result < ARCHIVE_WARN || within != 0 || first < file_.data() || first >= file_.data() + file_.size())
-      return damaged("member '" + name + "' is cut off", header);
-    const auto offset = static_cast<std::uint64_t>(first - file_.data());
-    if (size > file_.size() - offset)
+    const auto offset = static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
+    if (offset > file_.size() || size > file_.size() - offset)
       return damaged("member '" + name + "' of " + std::to_string(size) + " bytes is cut off", header);
-    index_.members.push_back({name, offset, size});
+    if (plain) index_.members.push_back({name, offset, size});
     end_ = offset + padded(size);
   }
 
-  std::span<const std::byte> file_;
-  std::string_view where_;
+  const RandomFile& file_;
+  Feed feed_;
   std::unique_ptr<archive, FreeRead> archive_;
   TarIndex index_;
   std::uint64_t end_ = 0;  // where the next header should lie
 };
 
-}  // namespace
-
-TarIndex index_tar(std::span<const std::byte> file, std::string_view where, OnDamage on_damage) {
-  TarIndex index = Walk(file, where).run();
+TarIndex index_tar(const RandomFile& file, OnDamage on_damage) {
+  TarIndex index = Walk(file).run();
   if (on_damage == OnDamage::refuse && !index.damage.empty())
-    throw Error(ErrorKind::data, where, index.damage, "make the archive again, or allow damaged shards");
+    throw Error(ErrorKind::data, file.path(), index.damage, "make the archive again, or allow damaged shards");
   return index;
 }
 
+}  // namespace
+
+TarIndex index_tar(std::span<const std::byte> file, std::string_view where, OnDamage on_damage) {
+  return index_tar(*RandomFile::over(file, where), on_damage);
+}
+
 TarIndex index_tar(const std::string& path, OnDamage on_damage) {
-  return index_tar(MappedFile::open(path, ErrorKind::data)->bytes(), path, on_damage);
+  return index_tar(*RandomFile::open(path), on_damage);
 }
 
 struct TarWriter::State {

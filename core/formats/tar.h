@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 
 namespace ditto::formats {
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
+#include "core/formats/limits.h"
+
 namespace ditto::formats {
 
 namespace {
-
-constexpr std::uint64_t kMaxRecord = 1u << 30;
 
 template <class T>
 std::string little_endian(T value) {
@@ -28,7 +28,7 @@ std::uint64_t number(std::string_view bytes) {
 std::uint32_t masked_crc32c(std::string_view bytes) {
   std::uint32_t crc = 0xFFFFFFFFu;
   while (!bytes.empty()) {  // the library takes lengths of 31 bits
-    const std::string_view part = bytes.substr(0, kMaxRecord);
+    const std::string_view part = bytes.substr(0, std::size_t{1} << 30);
     auto* data = reinterpret_cast<unsigned char*>(const_cast<char*>(part.data()));
     crc = crc32_iscsi(data, static_cast<int>(part.size()), crc);
     bytes.remove_prefix(part.size());
@@ -51,7 +51,7 @@ std::string next_tfrecord(std::string_view file, std::uint64_t& at, std::string_
   if (masked_crc32c(rest.substr(0, 8)) != number(rest.substr(8, 4)))
     return "a record's length has a wrong checksum" + place;
   const std::uint64_t length = number(rest.substr(0, 8));
-  if (length > kMaxRecord) return "a record has " + std::to_string(length) + " bytes, over 1 GiB," + place;
+  if (length > limits::kEventBytes) return "a record has " + std::to_string(length) + " bytes, over 64 MiB," + place;
   if (rest.size() - 12 < length + 4) return "a record is cut off" + place;
   record = rest.substr(12, length);
   if (masked_crc32c(record) != number(rest.substr(12 + length, 4))) return "a record has a wrong checksum" + place;

@@ -22,16 +22,14 @@
 #include <algorithm>
 #include <cmath>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
+#include "core/formats/limits.h"
 #include "core/formats/toml.h"
 #include "core/formats/toml_guard.h"
 
 namespace ditto::formats {
 
 namespace {
-
-constexpr int kMaxDepth = 64;
-constexpr std::size_t kMaxFileBytes = 16u << 20;
 
 using FileName = std::shared_ptr<const std::string>;
 
@@ -42,7 +40,10 @@ Source source_at(const FileName& file, const toml::source_position& place) {
 Node convert(const toml::node& node, const FileName& file, const Source& fallback, int depth);
 
 Table convert_table(const toml::table& table, const FileName& file, const Source& fallback, int depth) {
-  if (depth > kMaxDepth) throw Error(ErrorKind::config, fallback.text(), "tables and lists nest deeper than 64 here");
+  if (depth > limits::kRecipeDepth)
+    throw Error(ErrorKind::config, fallback.text(), "tables and lists nest deeper than 64 here");
+  if (table.size() > limits::kTableKeys)
+    throw Error(ErrorKind::config, fallback.text(), "the table has over 1000 keys, which no recipe's has");
   Table result;
   for (const auto& [key, value] : table) {
     Source place = key.source().begin ? source_at(file, key.source().begin) : fallback;
@@ -57,7 +58,8 @@ Table convert_table(const toml::table& table, const FileName& file, const Source
 }
 
 Array convert_array(const toml::array& array, const FileName& file, const Source& fallback, int depth) {
-  if (depth > kMaxDepth) throw Error(ErrorKind::config, fallback.text(), "tables and lists nest deeper than 64 here");
+  if (depth > limits::kRecipeDepth)
+    throw Error(ErrorKind::config, fallback.text(), "tables and lists nest deeper than 64 here");
   Array result;
   result.reserve(array.size());
   for (const toml::node& element : array) result.push_back(convert(element, file, fallback, depth + 1));
@@ -125,10 +127,7 @@ Table parse_toml(std::string_view text, std::string_view file) {
 }
 
 Table parse_toml_file(const std::string& path) {
-  const auto file = MappedFile::open(path, ErrorKind::config);
-  if (file->bytes().size() > kMaxFileBytes)
-    throw Error(ErrorKind::config, path, "is over 16 MiB, which no recipe is", "check the path");
-  return parse_toml({reinterpret_cast<const char*>(file->bytes().data()), file->bytes().size()}, path);
+  return parse_toml(read_file(path, ErrorKind::config, limits::kRecipeBytes), path);
 }
 
 Node parse_toml_value(std::string_view text, std::string_view where) {

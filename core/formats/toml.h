@@ -75,9 +75,10 @@ T* Node::as() {
 
 // Parses a whole document. `file` is only the name used in messages and Sources.
 // Throws Error(config) "file:line:column: …" for text that is not TOML 1.0, has NUL or control characters, is not
-// UTF-8, has a date or time (no option takes one), or nests deeper than 64 tables and lists.
+// UTF-8, has a date or time (no option takes one), nests deeper than 64 tables and lists, has over 1000 keys in a
+// table, or over 4 MiB or 100,000 values in all.
 Table parse_toml(std::string_view text, std::string_view file);
-// The same from a file on disk; Error(config) if it cannot be read or is over 16 MiB.
+// The same from a file on disk; Error(config) if it cannot be read.
 Table parse_toml_file(const std::string& path);
 
 // One value as written after `--set a.b=`. Text that is TOML (`0.5`, `true`, `[1, 2]`, `"x y"`, `{a = 1}`) is that;

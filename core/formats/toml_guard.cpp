@@ -4,13 +4,12 @@
 
 #include <cstdio>
 
+#include "core/formats/limits.h"
 #include "core/formats/utf8.h"
 
 namespace ditto::formats {
 
 namespace {
-
-constexpr int kMaxKeyParts = 64;
 
 bool control(unsigned char c) { return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || c == 0x7F; }
 
@@ -86,6 +85,7 @@ class Scanner {
 
   void step_outside(unsigned char c) {
     if (c >= 0x80) fail("a letter outside a string is not ASCII", "put the text in quotes");
+    count_values(c);
     count_key_parts(c);
     if (next_is("\"\"\"")) return enter(In::long_basic, 3);
     if (next_is("'''")) return enter(In::long_literal, 3);
@@ -100,10 +100,16 @@ class Scanner {
     advance(bytes);
   }
 
+  // Each of these brings a value or a table, or a part of a key that may bring one.
+  void count_values(unsigned char c) {
+    if (c != ',' && c != '=' && c != '[' && c != '{' && c != '.') return;
+    if (++values_ > limits::kRecipeValues) fail("the text holds over 100,000 values, which no recipe does");
+  }
+
   // A key of a million parts would be a table nested as deep.
   void count_key_parts(unsigned char c) {
     if (c == '.') {
-      if (++key_parts_ > kMaxKeyParts) fail("a key has more than 64 parts");
+      if (++key_parts_ > limits::kRecipeDepth) fail("a key has more than 64 parts");
     } else if (c == '\n' || c == '=' || c == ',' || c == '[' || c == '{') {
       key_parts_ = 1;
     }
@@ -115,12 +121,15 @@ class Scanner {
   std::size_t line_ = 1;
   std::size_t column_ = 1;
   int key_parts_ = 1;
+  std::size_t values_ = 0;
   In in_ = In::nothing;
 };
 
 }  // namespace
 
 void check_toml_bytes(std::string_view text, std::string_view file) {
+  if (text.size() > limits::kRecipeBytes)
+    throw Error(ErrorKind::config, file, "is over 4 MiB, which no recipe is", "check the path");
   if (const auto damage = utf8_damage(text)) {
     const auto before = text.substr(0, *damage);
     const auto line_start = before.rfind('\n') == std::string_view::npos ? 0 : before.rfind('\n') + 1;

@@ -7,6 +7,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include "core/formats/limits.h"
+
 namespace ditto::formats {
 
 namespace {
@@ -19,9 +21,10 @@ using pickle::PersistentId;
 using pickle::Ref;
 using pickle::Tuple;
 
-constexpr int kMaxDepth = 100;
-constexpr std::size_t kMaxDims = 64;
-constexpr std::size_t kMaxValues = 10'000'000;  // a pickle may name one value many times over
+constexpr std::size_t kVisitCost = 32;    // of looking at a value
+constexpr std::size_t kValueCost = 160;   // of a value in the tree, beside its texts
+constexpr std::size_t kTensorCost = 600;  // of a tensor
+constexpr std::size_t kShownPlace = 200;  // of a place in a message
 
 struct Named {
   std::string_view name;
@@ -61,8 +64,8 @@ constexpr std::array<Named, 19> kDtypes{{{"torch.float64", Dtype::f64},
                                          {"torch.float8_e5m2fnuz", Dtype::f8_e5m2fnuz}}};
 
 template <std::size_t N>
-std::optional<Dtype> dtype_of(const std::array<Named, N>& table, const std::string& name) {
-  const auto found = std::find_if(table.begin(), table.end(), [&](const Named& row) { return row.name == name; });
+std::optional<Dtype> dtype_of(const std::array<Named, N>& table, const Global& global) {
+  const auto found = std::find_if(table.begin(), table.end(), [&](const Named& row) { return global.is(row.name); });
   return found == table.end() ? std::nullopt : std::optional(found->dtype);
 }
 
@@ -84,92 +87,126 @@ class Flattener {
 
  private:
   [[noreturn]] void fail(const std::string& place, const std::string& what) const {
-    throw Error(ErrorKind::checkpoint, where_, (place.empty() ? "the root" : "'" + place + "'") + ": " + what);
+    const std::string shown = place.size() <= kShownPlace ? place : place.substr(0, kShownPlace) + "…";
+    throw Error(ErrorKind::checkpoint, where_, (place.empty() ? "the root" : "'" + shown + "'") + ": " + what);
+  }
+
+  // A pickle may name one value, and one long text, many times over; here each time is another copy.
+  void spend(const std::string& place, std::size_t bytes) {
+    if (bytes > left_) fail(place, "what the file holds takes over 64 MiB of memory, tensors not counted");
+    left_ -= bytes;
   }
 
   void visit(Ref value, const std::string& place, int depth) {
-    if (depth > kMaxDepth) fail(place.substr(0, 200), "values nest deeper than 100");
-    if (++visited_ > kMaxValues) fail(place, "the file holds over 10,000,000 values");
+    if (depth > limits::kPickleDepth) fail(place, "values nest deeper than 100");
+    spend(place, kVisitCost + place.size());
     const auto inside = [&](const std::string& key) { return place.empty() ? key : place + "." + key; };
     if (const auto* dict = value->as<Dict>()) {
       for (const auto& [key, inner] : dict->items) visit(inner, inside(key_text(key, place)), depth + 1);
     } else if (const auto* list = value->as<List>()) {
-      for (std::size_t i = 0; i < list->items.size(); ++i) visit(list->items[i], inside(std::to_string(i)), depth + 1);
+      visit_items(list->items, place, depth);
     } else if (const auto* tuple = value->as<Tuple>()) {
-      for (std::size_t i = 0; i < tuple->items.size(); ++i)
-        visit(tuple->items[i], inside(std::to_string(i)), depth + 1);
+      visit_items(tuple->items, place, depth);
     } else if (const auto* call = value->as<Call>()) {
       visit_call(*call, place, depth);
     } else if (const auto* global = value->as<Global>()) {
-      tree_.opaque.push_back({place, global->name});
+      add_opaque(place, *global);
     } else if (value->as<PersistentId>()) {
-      tree_.opaque.push_back({place, "torch.storage"});
+      add_opaque(place, Global{"torch", "storage"});
     } else {
       visit_scalar(value, place);
     }
   }
 
+  // Numbers and texts of a list (the order of a run's samples, a million of them) are not kept.
+  void visit_items(const std::vector<Ref>& items, const std::string& place, int depth) {
+    for (std::size_t i = 0; i < items.size(); ++i) {
+      if (is_plain(items[i])) {
+        spend(place, kVisitCost);
+      } else {
+        visit(items[i], (place.empty() ? "" : place + ".") + std::to_string(i), depth + 1);
+      }
+    }
+  }
+
+  static bool is_plain(Ref value) {
+    return value->as<pickle::None>() || value->as<bool>() || value->as<std::int64_t>() || value->as<double>() ||
+           value->as<std::string_view>() || value->as<pickle::Bytes>();
+  }
+
   std::string key_text(Ref key, const std::string& place) const {
-    if (const auto* text = key->as<std::string>()) return *text;
+    if (const auto* text = key->as<std::string_view>()) return std::string(*text);
     if (const auto* integer = key->as<std::int64_t>()) return std::to_string(*integer);
     if (const auto* boolean = key->as<bool>()) return *boolean ? "True" : "False";
     fail(place, "a key is neither a string nor an integer");
   }
 
   void visit_scalar(Ref value, const std::string& place) {
+    spend(place, kValueCost + 2 * place.size());
     if (const auto* boolean = value->as<bool>()) tree_.scalars.emplace(place, *boolean);
     if (const auto* integer = value->as<std::int64_t>()) tree_.scalars.emplace(place, *integer);
     if (const auto* number = value->as<double>()) tree_.scalars.emplace(place, *number);
-    if (const auto* text = value->as<std::string>()) tree_.scalars.emplace(place, *text);
+    if (const auto* text = value->as<std::string_view>()) {
+      spend(place, text->size());
+      tree_.scalars.emplace(place, std::string(*text));
+    }
+  }
+
+  void add_opaque(const std::string& place, const Global& global) {
+    spend(place, kValueCost + 2 * place.size() + global.module.size() + global.name.size());
+    tree_.opaque.push_back({place, global.text()});
   }
 
   void visit_call(const Call& call, const std::string& place, int depth) {
-    const std::string& name = call.function;
-    if (name == "torch._utils._rebuild_tensor" || name == "torch._utils._rebuild_tensor_v2") {
+    const Global& function = *call.function;
+    if (function.is("torch._utils._rebuild_tensor") || function.is("torch._utils._rebuild_tensor_v2")) {
       add_tensor(call, place, std::nullopt);
-    } else if (name == "torch._utils._rebuild_tensor_v3") {
+    } else if (function.is("torch._utils._rebuild_tensor_v3")) {
       const Ref dtype = argument(call, 6, place);
       const auto* global = dtype->as<Global>();
-      const auto known = global == nullptr ? std::nullopt : dtype_of(kDtypes, global->name);
-      if (!known) fail(place, "a tensor of the unknown dtype " + (global ? global->name : std::string("?")));
+      const auto known = global == nullptr ? std::nullopt : dtype_of(kDtypes, *global);
+      if (!known) fail(place, "a tensor of the unknown dtype " + (global ? shown(*global) : std::string("?")));
       add_tensor(call, place, known);
-    } else if (name == "torch._utils._rebuild_parameter" || name == "torch._utils._rebuild_parameter_with_state") {
+    } else if (function.is("torch._utils._rebuild_parameter") ||
+               function.is("torch._utils._rebuild_parameter_with_state")) {
       visit(argument(call, 0, place), place, depth + 1);
     } else {
-      tree_.opaque.push_back({place, name});
+      add_opaque(place, function);
       // The arguments that a training script was started with: plain values, worth showing.
-      if (name == "argparse.Namespace" && call.state != nullptr && call.state->as<Dict>())
+      if (function.is("argparse.Namespace") && call.state != nullptr && call.state->as<Dict>())
         visit(call.state, place, depth + 1);
     }
   }
 
   Ref argument(const Call& call, std::size_t index, const std::string& place) const {
-    if (index >= call.arguments.size()) fail(place, call.function + " has too few arguments");
-    return call.arguments[index];
+    if (index >= call.arguments->items.size()) fail(place, shown(*call.function) + " has too few arguments");
+    return call.arguments->items[index];
   }
+
+  static std::string shown(const Global& global) { return global.text().substr(0, kShownPlace); }
 
   Storage storage_of(Ref value, const std::string& place) const {
     const auto* persistent = value->as<PersistentId>();
     const auto* id = persistent == nullptr ? nullptr : persistent->id->as<Tuple>();
     if (id == nullptr || id->items.size() != 5) fail(place, "a tensor without a storage that torch.save writes");
-    const auto* kind = id->items[0]->as<std::string>();
+    const auto* kind = id->items[0]->as<std::string_view>();
     const auto* type = id->items[1]->as<Global>();
-    const auto* key = id->items[2]->as<std::string>();
+    const auto* key = id->items[2]->as<std::string_view>();
     const auto* count = id->items[4]->as<std::int64_t>();
     if (!kind || *kind != "storage" || !type || !key || !count || *count < 0)
       fail(place, "a tensor's storage is described in an unknown way");
-    const auto dtype = dtype_of(kStorages, type->name);
-    if (!dtype && type->name != "torch.storage.UntypedStorage" && type->name != "torch.UntypedStorage")
-      fail(place, "a tensor over " + type->name + ", which is not known here");
-    return {*key, dtype, *count};
+    const auto dtype = dtype_of(kStorages, *type);
+    if (!dtype && !type->is("torch.storage.UntypedStorage") && !type->is("torch.UntypedStorage"))
+      fail(place, "a tensor over " + shown(*type) + ", which is not known here");
+    return {std::string(*key), dtype, *count};
   }
 
   std::vector<std::int64_t> sizes(Ref value, const std::string& place, const char* what) const {
     const auto* tuple = value->as<Tuple>();
     const auto* size = value->as<Call>();  // torch.Size((…))
-    if (size != nullptr && size->function == "torch.Size" && size->arguments.size() == 1)
-      tuple = size->arguments[0]->as<Tuple>();
-    if (tuple == nullptr || tuple->items.size() > kMaxDims)
+    if (size != nullptr && size->function->is("torch.Size") && size->arguments->items.size() == 1)
+      tuple = size->arguments->items[0]->as<Tuple>();
+    if (tuple == nullptr || tuple->items.size() > limits::kDims)
       fail(place, std::string("its ") + what + " is no tuple of at most 64");
     std::vector<std::int64_t> result;
     for (const Ref item : tuple->items) {
@@ -182,6 +219,7 @@ class Flattener {
 
   void add_tensor(const Call& call, const std::string& place, std::optional<Dtype> given) {
     const Storage storage = storage_of(argument(call, 0, place), place);
+    spend(place, kTensorCost + 2 * place.size() + 2 * storage.key.size());
     const std::optional<Dtype> dtype = given ? given : storage.dtype;
     if (!dtype) fail(place, "a tensor without a dtype");
     const auto* offset = argument(call, 1, place)->as<std::int64_t>();
@@ -192,6 +230,7 @@ class Flattener {
                        sizes(argument(call, 3, place), place, "strides"),
                        *offset,
                        storage.key};
+    spend(place, sizeof(std::int64_t) * (tensor.shape.size() + tensor.strides.size()));
     const std::uint64_t bytes = storage_bytes(storage, place);
     check_inside(tensor, bytes);
     if (!names_.insert(place).second) fail(place, "two tensors have this name");
@@ -229,7 +268,7 @@ class Flattener {
   std::string_view where_;
   TorchTree tree_;
   std::unordered_set<std::string> names_;
-  std::size_t visited_ = 0;
+  std::size_t left_ = limits::kPickleTreeBytes;
 };
 
 }  // namespace

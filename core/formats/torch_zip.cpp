@@ -8,15 +8,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/formats/limits.h"
 #include "core/formats/nearest.h"
 #include "core/formats/torch_tree.h"
 
 namespace ditto::formats {
 
 namespace {
-
-constexpr std::uint64_t kMaxPickle = 1u << 30;
-constexpr std::uint64_t kMaxExpansion = 1u << 30;  // bytes of a tensor that repeats its storage
 
 struct CloseArchive {
   void operator()(zip_t* zip) const { zip_discard(zip); }
@@ -31,6 +29,9 @@ using Archive = std::unique_ptr<zip_t, CloseArchive>;
 }
 
 Archive open_archive(const std::string& path) {
+  std::error_code status;
+  if (std::filesystem::exists(path, status) && !std::filesystem::is_regular_file(path, status))
+    refuse(path, "is not a regular file");
   int code = 0;
   Archive zip(zip_open(path.c_str(), ZIP_RDONLY, &code));
   if (zip) return zip;
@@ -78,7 +79,9 @@ class Members {
 
   std::vector<std::byte> read(const std::string& name, std::uint64_t limit) const {
     const std::uint64_t bytes = size(name);
-    if (bytes > limit) refuse(path_, "the member " + name + " has " + std::to_string(bytes) + " bytes, too many");
+    if (bytes > limit)
+      refuse(path_, "the member " + name + " has " + std::to_string(bytes) + " bytes; up to " + std::to_string(limit) +
+                        " are read");
     const std::unique_ptr<zip_file_t, CloseFile> file(zip_fopen(zip_, (prefix_ + name).c_str(), 0));
     if (!file) refuse(path_, "the member " + name + " cannot be read: " + zip_strerror(zip_));
     std::vector<std::byte> data(bytes);
@@ -157,7 +160,7 @@ TorchCheckpoint TorchCheckpoint::open(const std::string& path) {
   if (state->members->has("byteorder") && text_of(state->members->read("byteorder", 64)) != "little")
     refuse(path, "its numbers are big-endian", "save it on a little-endian machine");
   pickle::Arena arena;
-  const auto bytes = state->members->read("data.pkl", kMaxPickle);
+  const auto bytes = state->members->read("data.pkl", limits::kPickleBytes);
   state->tree = flatten_torch(pickle::unpickle(text_of(bytes), path + ": data.pkl", arena), path);
   for (const auto& [key, storage] : state->tree.storages) {
     const std::uint64_t there = state->members->size("data/" + key);
@@ -205,8 +208,11 @@ std::vector<std::byte> TorchCheckpoint::read(const TorchTensor& tensor) const {
   const std::uint64_t bytes = count * (dtype_bits(tensor.dtype) / 8);
   if (count == 0) return {};
   const std::uint64_t stored = state_->members->size("data/" + tensor.storage);
-  if (bytes > std::max(stored, kMaxExpansion))
-    refuse(state_->path, "tensor '" + tensor.name + "' repeats its storage to " + std::to_string(bytes) + " bytes");
+  if (bytes > std::max(stored, limits::kExpandedBytes))
+    refuse(state_->path,
+           "tensor '" + tensor.name + "' repeats its storage of " + std::to_string(stored) + " bytes to " +
+               std::to_string(bytes) + "; up to 64 MiB are made so",
+           "save it whole, with .contiguous()");
   std::vector<std::byte> storage = state_->members->read("data/" + tensor.storage, stored);
   if (row_major(tensor) && bytes == stored) return storage;
   return gather(tensor, storage, count);

@@ -42,7 +42,7 @@ class TorchCheckpoint {
   ~TorchCheckpoint();
 
   const std::vector<TorchTensor>& tensors() const;            // in the file's order
-  const std::map<std::string, TorchScalar>& scalars() const;  // by dotted place
+  const std::map<std::string, TorchScalar>& scalars() const;  // by dotted place; not those of lists
   const std::vector<TorchOpaque>& opaque() const;
   const TorchTensor* find(std::string_view name) const;  // null: not there
   // As find, but Error(checkpoint) saying what is there instead: an opaque class, a scalar, or the nearest name.

@@ -11,7 +11,7 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 
 namespace ditto::report {
 
@@ -59,9 +59,8 @@ void JsonLines::append(std::string_view object) {
 }
 
 CutBack JsonLines::cut_back(int64_t step) {
-  const auto file = formats::MappedFile::open(path_, ErrorKind::data);
-  const auto bytes = file->bytes();
-  std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  const std::string all = formats::read_file(path_, ErrorKind::data);
+  std::string_view text = all;
   CutBack result;
   std::string kept;
   while (!text.empty()) {

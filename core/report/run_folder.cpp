@@ -13,7 +13,7 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/mapped_file.h"
+#include "core/formats/file.h"
 
 namespace ditto::report {
 

@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <ditto/sizes.h>
+
 namespace ditto {
 
 using torch::Tensor;
@@ -32,13 +34,13 @@ double number(int64_t count) { return static_cast<double>(count); }
 }  // namespace
 
 void AttentionOptions::read(OptionReader& option) {
-  option("width", width, "token width D").at_least(4);
-  option("heads", heads, "attention heads N; must divide the width").at_least(1);
+  option("width", width, "token width D").between(4, most::kWidth);
+  option("heads", heads, "attention heads N; must divide the width").between(1, most::kHeads);
   if (width % heads != 0)
     option.reject("heads", "= " + std::to_string(heads) + " does not divide model.width = " + std::to_string(width),
                   "use " + nearest_divisors(width, heads));
   option("kv_heads", kv_heads, "heads of keys and values, each for heads / kv_heads queries; 0: as many as heads")
-      .at_least(0);
+      .between(0, most::kHeads);
   if (heads % groups() != 0)
     option.reject("kv_heads",
                   "= " + std::to_string(kv_heads) + " does not divide model.heads = " + std::to_string(heads),

@@ -47,7 +47,7 @@ P
 "$ditto" plugins list --path "$broken" | grep -E "^kernels +good +1.2.3 +MIT +[0-9.]+ +ok +good.so" > /dev/null
 
 # show opens a plugin and prints its options; an id that was refused says why.
-"$ditto" plugins show model/dit | grep "^depth  *an integer  *12  *at least 1 " > /dev/null
+"$ditto" plugins show model/dit | grep "^depth  *an integer  *12  *1 to 4096 " > /dev/null
 "$ditto" plugins show model/dit --json | python3 -c '
 import json, sys
 options = {o["name"]: o for o in json.load(sys.stdin)["options"]}

@@ -8,6 +8,7 @@
 #include <ditto/elementary.h>
 #include <ditto/error.h>
 #include <ditto/random.h>
+#include <ditto/sizes.h>
 
 namespace {
 
@@ -31,18 +32,25 @@ struct Options {
         .one_of({"shapes", "clusters", "noise"});
     option("samples", samples, "samples in one pass of the training part").at_least(1);
     option("validation_samples", validation_samples, "samples of the held-out part").at_least(1);
-    option("classes", classes, "number of classes; sample i has class i modulo this; 0: no labels").at_least(0);
-    option("channels", channels, "channels of a picture").at_least(1);
-    option("frames", frames, "frames of a video, in which a shape moves along a line; 0: pictures").at_least(0);
-    option("height", height, "rows of a picture").at_least(1);
-    option("width", width, "columns of a picture").at_least(1);
+    option("classes", classes, "number of classes; sample i has class i modulo this; 0: no labels")
+        .between(0, ditto::most::kClasses);
+    option("channels", channels, "channels of a picture").between(1, ditto::most::kSide);
+    option("frames", frames, "frames of a video, in which a shape moves along a line; 0: pictures")
+        .between(0, ditto::most::kSide);
+    option("height", height, "rows of a picture").between(1, ditto::most::kSide);
+    option("width", width, "columns of a picture").between(1, ditto::most::kSide);
     option("mean", mean, "clusters: standard deviation of the classes' means, for each number").at_least(0.0);
     option("spread", spread, "clusters: standard deviation within a class").at_least(0.0);
     option("text_tokens", text_tokens,
            "longest text; class i has a text of its own, of 1 + i modulo this embedded tokens; 0: no texts")
-        .at_least(0);
-    option("text_width", text_width, "numbers of a text's embedded token").at_least(1);
+        .between(0, ditto::most::kSide);
+    option("text_width", text_width, "numbers of a text's embedded token").between(1, ditto::most::kWidth);
     option("seed", seed, "names the data; it is not the run's seed").at_least(0);
+    for (const auto& [name, numbers] : {std::pair("height", channels * std::max<int64_t>(frames, 1) * height * width),
+                                        std::pair("text_tokens", text_tokens * text_width)})
+      if (numbers > ditto::most::kNumbers)
+        option.reject(name, "and the sizes beside it make samples of " + std::to_string(numbers) + " numbers",
+                      "at most " + std::to_string(ditto::most::kNumbers) + " are made");
   }
 };
 

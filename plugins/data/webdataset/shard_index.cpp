@@ -162,7 +162,7 @@ TextPlace TextPlace::parse(const std::string& text) {
 
 std::int64_t read_label(const ditto::formats::RandomFile& file, const Range& label, const TextPlace& from,
                         const std::string& place) {
-  const auto bytes = file.read(label.offset, label.size, place);
+  const auto bytes = ditto::formats::read_member(file, label.offset, label.size, place);
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   return from.field.empty() ? ditto::formats::parse_label(text, place)
                             : ditto::formats::json_label(text, from.field, place);

@@ -12,6 +12,7 @@
 
 #include <ditto/data.h>
 #include <ditto/error.h>
+#include <ditto/sizes.h>
 
 #include "core/formats/picture.h"
 #include "shard_index.h"
@@ -40,11 +41,13 @@ struct Options {
     option("image", image, "extensions of a sample's picture; the first that is there is taken");
     option("label", label, "where the class stands: \"cls\" (a member), \"json:label\" (a field of one), or \"none\"");
     option("caption", caption, "where the caption stands: \"txt\", \"json:caption\", or \"none\"");
-    option("classes", classes, "number of classes; labels are 0 to classes - 1").at_least(0);
+    option("classes", classes, "number of classes; labels are 0 to classes - 1").between(0, ditto::most::kClasses);
     option("size", size, "[height, width] to crop (centre) and resize to; empty: all pictures must be of one size");
     option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
-    if (!size.empty() && (size.size() != 2 || size[0] < 1 || size[1] < 1))
-      option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)), "expected [height, width], or []");
+    if (!size.empty() &&
+        (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))
+      option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),
+                    "expected [height, width], each at most " + std::to_string(ditto::most::kSide) + ", or []");
     if (image.empty()) option.reject("image", "is empty", "name at least one extension, such as \"png\"");
   }
 };
@@ -168,7 +171,7 @@ class WebDataset final : public ditto::Source {
     for (const Item& item : index_.items) {
       try {
         const auto where = index_.place(item, item.extension);
-        const auto bytes = files_.get(item.shard)->read(item.image.offset, item.image.size, where);
+        const auto bytes = formats::read_member(*files_.get(item.shard), item.image.offset, item.image.size, where);
         const auto picture = formats::picture_size(bytes, where);
         return {picture.height, picture.width};
       } catch (const Error& error) {
@@ -179,7 +182,7 @@ class WebDataset final : public ditto::Source {
   }
 
   torch::Tensor image(const formats::RandomFile& file, const Item& item, const std::string& place) const {
-    const auto bytes = file.read(item.image.offset, item.image.size, place);
+    const auto bytes = formats::read_member(file, item.image.offset, item.image.size, place);
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
     const auto picture = formats::decode_picture(bytes, place, {.channels = channels});
     const auto image = to_tensor(picture);
@@ -195,7 +198,7 @@ class WebDataset final : public ditto::Source {
 
   torch::Tensor caption(const formats::RandomFile& file, const Item& item) const {
     const auto place = index_.place(item, caption_.extension);
-    const auto bytes = file.read(item.caption.offset, item.caption.size, place);
+    const auto bytes = formats::read_member(file, item.caption.offset, item.caption.size, place);
     std::string caption(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     if (!caption_.field.empty()) caption = formats::json_text(caption, caption_.field, place);
     auto out = torch::empty({static_cast<int64_t>(caption.size())}, torch::kByte);

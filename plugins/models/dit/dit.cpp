@@ -2,6 +2,7 @@
 //
 // Legend: B samples, T tokens here, D width, N heads, K = D / N head width, P patch side.
 #include <ditto/ditto.h>
+#include <ditto/sizes.h>
 
 #include <array>
 
@@ -35,11 +36,11 @@ struct DitOptions {
         depth = size.depth, width = size.width, heads = size.heads;
         patch = preset.back() - '0';
       }
-    option("depth", depth, "number of transformer blocks").at_least(1);
-    option("width", width, "token width D").at_least(4);
-    option("heads", heads, "attention heads N; must divide the width").at_least(1);
-    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
-    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").at_least(1);
+    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
+    option("width", width, "token width D").between(4, ditto::most::kWidth);
+    option("heads", heads, "attention heads N; must divide the width").between(1, ditto::most::kHeads);
+    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
+    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
     option("convention", convention,
            "two published functions: \"facebook\" divides time frequencies by 128, the MLP's norm has eps 1e-6; "
            "\"diffusers\" 127, 1e-5")

@@ -4,6 +4,7 @@
 //
 // Legend: B samples, T tokens here, D width, E experts, k experts of a token, P patch side.
 #include <ditto/ditto.h>
+#include <ditto/sizes.h>
 #include <ditto/transformer.h>
 
 #include <array>
@@ -37,10 +38,11 @@ struct DitMoeOptions {
     option("preset", preset, "size of DiT's paper, as in \"XL/2\"; the options below override its parts").one_of(names);
     for (const auto& size : kSizes)
       if (preset == size.name) depth = size.depth, attention.width = size.width, attention.heads = size.heads;
-    option("depth", depth, "number of transformer blocks").at_least(1);
+    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
-    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
-    option("mlp_ratio", mlp_ratio, "hidden width of an MLP, and of each expert, over D").at_least(1);
+    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
+    option("mlp_ratio", mlp_ratio, "hidden width of an MLP, and of each expert, over D")
+        .between(1, ditto::most::kMlpRatio);
     read_experts(option);
     if (attention.width % 4 != 0)
       option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
@@ -52,7 +54,7 @@ struct DitMoeOptions {
 
  private:
   void read_experts(ditto::OptionReader& option) {
-    option("experts", experts, "experts E").at_least(1);
+    option("experts", experts, "experts E").between(1, ditto::most::kExperts);
     option("moe_every", moe_every, "every nth block has experts, beginning with block n - 1; the others an MLP")
         .at_least(1);
     option(
@@ -65,7 +67,7 @@ struct DitMoeOptions {
     option("normalise", normalise, "token_choice: the weights of a token's experts add up to 1");
     option("shared_ratio", shared_ratio,
            "hidden width over D of an MLP that all tokens see beside the experts; 0: none")
-        .at_least(0);
+        .between(0, ditto::most::kMlpRatio);
     if (!is_token_choice()) balance = 0;
     option("balance", balance, "token_choice: weight of each block's balance loss").at_least(0);
     if (!is_token_choice() && (balance > 0 || normalise))

@@ -3,6 +3,7 @@
 //
 // Legend: B samples, T tokens here, D width, K head width, P patch side, S tokens of text.
 #include <ditto/ditto.h>
+#include <ditto/sizes.h>
 #include <ditto/transformer.h>
 
 #include <array>
@@ -37,10 +38,10 @@ struct DitTextOptions {
            "the options below override its parts")
         .one_of(names);
     set_preset();
-    option("depth", depth, "number of transformer blocks").at_least(1);
+    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
-    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
-    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").at_least(1);
+    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
+    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
     option("adaln", adaln,
            "\"zero\": each block maps the time to its modulations; \"single\": one map for all and a table a block")
         .one_of({"zero", "single"});

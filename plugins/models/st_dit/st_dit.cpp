@@ -4,6 +4,7 @@
 //
 // Legend: B samples, C channels, F frames, T tokens here, D width, K head width, P patch side, Q frames of a patch.
 #include <ditto/ditto.h>
+#include <ditto/sizes.h>
 #include <ditto/transformer.h>
 
 namespace {
@@ -32,7 +33,7 @@ struct StDitOptions {
            "of attention in a block: \"joint\" spatial, full, cross and temporal, as NeMo; \"alternating\" spatial in "
            "even blocks and temporal in odd ones, each followed by cross")
         .one_of({"joint", "alternating"});
-    option("depth", depth, "number of transformer blocks").at_least(1);
+    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
     option("full", full, "joint: attention of all tokens of a sample, too");
     option("cross", cross, "blocks with attention to text: \"auto\" is all where the data has text, and none else")
@@ -46,9 +47,9 @@ struct StDitOptions {
         "\"none\": sine-cosine tables of places and frames; \"temporal\": the frames' by rotation instead, in temporal "
         "and full attention; \"all\": no table, rotation in all self-attention")
         .one_of({"none", "temporal", "all"});
-    option("patch", patch, "patch side P, in the model's input pixels").at_least(1);
-    option("patch_frames", patch_frames, "frames Q of a patch").at_least(1);
-    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").at_least(1);
+    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
+    option("patch_frames", patch_frames, "frames Q of a patch").between(1, ditto::most::kPatch);
+    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
     check(option);
   }
 

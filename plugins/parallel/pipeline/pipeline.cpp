@@ -15,6 +15,7 @@
 #include <ditto/parallel.h>
 #include <ditto/parcel.h>
 #include <ditto/peer_channel.h>
+#include <ditto/sizes.h>
 
 #include "schedule.h"
 
@@ -30,7 +31,7 @@ struct PipelineOptions {
   std::string pipeline_conditioning = "carried";
   void read(OptionReader& option) {
     option("virtual_stages", virtual_stages, "runs of blocks a pipeline rank has; more: smaller bubbles, more sends")
-        .at_least(1);
+        .between(1, most::kBlocks);
     option("pipeline_conditioning", pipeline_conditioning,
            "carried: made on the first stage and sent along, the bits of one rank; replicated: made on every rank")
         .one_of({"carried", "replicated"});

@@ -8,6 +8,7 @@
 
 #include <ditto/elementary.h>
 #include <ditto/scheduler.h>
+#include <ditto/sizes.h>
 
 namespace {
 
@@ -59,7 +60,7 @@ class Iddpm : public ditto::Scheduler {
     std::string variance = "learned_range", spacing = "even";
 
     void read(ditto::OptionReader& option) {
-      option("timesteps", timesteps, "length of the training chain").at_least(2);
+      option("timesteps", timesteps, "length of the training chain").between(2, ditto::most::kTimes);
       option("beta_start", beta_start, "first beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
       option("beta_end", beta_end, "last beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
       option("variance", variance,

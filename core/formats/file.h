@@ -1,0 +1,62 @@
+// Files read and written. Nothing is mapped into memory: a bad sector, or a file that another program cuts meanwhile,
+// is an Error with the system's reason, and not a signal.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ditto/error.h>
+
+namespace ditto::formats {
+
+// Bytes at known places, read from any number of threads: a regular file's, or those in memory.
+class RandomFile {
+ public:
+  // Throws Error(kind) naming the path and the system's reason: missing, unreadable, not a regular file.
+  static std::shared_ptr<const RandomFile> open(const std::string& path, ErrorKind kind = ErrorKind::data);
+  // Of memory that outlives it; `where` names it in messages.
+  static std::shared_ptr<const RandomFile> over(std::span<const std::byte> bytes, std::string_view where,
+                                                ErrorKind kind = ErrorKind::data);
+  ~RandomFile();
+  RandomFile(const RandomFile&) = delete;
+  RandomFile& operator=(const RandomFile&) = delete;
+
+  const std::string& path() const { return path_; }
+  std::uint64_t size() const { return size_; }  // when it was opened
+  // Throws Error(kind) for what cannot be read or is not there any more. `where` names the part in messages; "": the
+  // path does.
+  void read(std::uint64_t offset, std::span<std::byte> into, std::string_view where = {}) const;
+  std::vector<std::byte> read(std::uint64_t offset, std::uint64_t bytes, std::string_view where = {}) const;
+
+ private:
+  RandomFile(std::string path, ErrorKind kind, int descriptor, const std::byte* memory, std::uint64_t size)
+      : path_(std::move(path)), kind_(kind), descriptor_(descriptor), memory_(memory), size_(size) {}
+  void require(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const;
+  std::string path_;
+  ErrorKind kind_;
+  int descriptor_;           // -1: it is in memory
+  const std::byte* memory_;  // null: it is a file
+  std::uint64_t size_;
+};
+
+// All of a file. Throws as RandomFile does, and for one of more than `most` bytes before it is read.
+std::string read_file(const std::string& path, ErrorKind kind,
+                      std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
+
+// Writes `bytes` to `path` beside the final place and renames, so that a reader sees the old file or the new one. With
+// Sync::fsync the bytes and the name are on the disk after.
+enum class Sync { none, fsync };
+void write_file(const std::string& path, std::span<const std::byte> bytes, ErrorKind kind, Sync sync = Sync::none);
+
+// Forces a written file, or a folder's entries, to the disk. Error(kind) with the system's reason.
+void sync_file(const std::string& path, ErrorKind kind);
+// The same for the names in the folder in which `path` is.
+void sync_parent(const std::string& path, ErrorKind kind);
+
+}  // namespace ditto::formats
