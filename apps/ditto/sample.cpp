@@ -7,10 +7,13 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <ditto/text.h>
+
 #include "apps/ditto/commands.h"
 #include "apps/ditto/numbers.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/local_ranks.h"
+#include "core/formats/json.h"
 #include "core/report/grid.h"
 #include "core/report/progress.h"
 #include "core/sample/generate.h"
@@ -96,9 +99,10 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
   for (size_t i = 0; i < pictures.size(); ++i) {
     auto settings = settings_of(saved, a, requests[i]);
     const auto file = fmt::format("{:06}.png", requests[i].seed);
-    formats::write_png((fs::path(a.out) / file).string(), pictures[i], report::settings_text(settings.dump()));
+    formats::write_png((fs::path(a.out) / file).string(), pictures[i],
+                       report::settings_text(formats::ascii_json(settings, -1)));
     settings["file"] = file;
-    list << settings.dump() << '\n';
+    list << formats::ascii_json(settings, -1) << '\n';
   }
   report::SheetOptions sheet;
   sheet.columns = saved.shapes.model.classes > 0 && saved.shapes.model.classes <= 20
@@ -118,10 +122,10 @@ void make_folder(const std::string& path) {
                 "name a folder that can be written");
 }
 
-void sample(Rank& rank, const Arguments& a) {
+void sample(Rank& rank, const Arguments& a, const CommandLine& line) {
   auto saved = open_saved(a.from, sets_of(a));
   const auto requests = requests_of(a, saved.shapes.model);
-  rank.open(saved.recipe);
+  rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
   const auto& mesh = rank.mesh();
   AssemblyParts parts;
@@ -156,14 +160,14 @@ void sample(Rank& rank, const Arguments& a) {
   rank.watch().begin("writing pictures");
   write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
   if (!a.save_latents.empty()) write_tensors(a.save_latents, {{"latents", latents.cpu()}});
-  fmt::print("{} pictures, and all of them in {}\n", requests.size(), (fs::path(a.out) / "grid.png").string());
+  fmt::print("{} pictures, and all of them in {}\n", requests.size(), shown((fs::path(a.out) / "grid.png").string()));
 }
 
 int sample(const Arguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
   Rank rank(rank_info());
   return rank.run([&] {
-    sample(rank, a);
+    sample(rank, a, line);
     return 0;
   });
 }
@@ -196,6 +200,7 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));
+  add_plugin_path(*command, line);
   command->add_option("--progress", a->progress, "auto, bar, plain or none")->capture_default_str();
   command->footer("Example: ditto sample runs/digits --out samples --classes 0-9 --seeds 0-99 --guidance 2");
   command->callback([a, &line] { line.exit_code = sample(*a, line); });

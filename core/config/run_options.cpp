@@ -11,7 +11,8 @@ void RunOptions::read(OptionReader& option) {
   option("threads", threads,
          "threads a rank computes with; 0: OMP_NUM_THREADS, or the cores, shared among the ranks on this machine")
       .at_least(0);
-  option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r").one_of({"cpu", "cuda"});
+  option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r")
+      .one_of({"cpu", "cuda"});
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"});
   option("batch", batch, "samples a step, over all ranks").at_least(1);
@@ -79,7 +80,6 @@ void ValidateOptions::read(OptionReader& option) {
 }
 
 void PluginOptions::read(OptionReader& option) {
-  option("path", path, "folders searched for plugins first");
   option("kernels", kernels, "kernel plugins whose variants may be chosen");
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include <ditto/error.h>
@@ -10,5 +11,12 @@ namespace ditto::formats {
 
 // Throws Error(kind) "WHERE: …" for text that is not JSON, has a key twice in one object, or nests over 128 deep.
 nlohmann::json parse_json(std::string_view text, std::string_view where, ErrorKind kind);
+
+// `value` for a terminal or another program, in ASCII: names in it cannot move a cursor. Bytes that are no UTF-8 become
+// U+FFFD.
+template <class Json>
+std::string ascii_json(const Json& value, int indent = 2) {
+  return value.dump(indent, ' ', true, Json::error_handler_t::replace);
+}
 
 }  // namespace ditto::formats

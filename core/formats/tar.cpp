@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include <ditto/text.h>
+
 namespace ditto::formats {
 
 namespace {
@@ -119,7 +121,7 @@ class Walk {
     const auto header = static_cast<std::uint64_t>(archive_read_header_position(archive_.get()));
     const std::string name = name_of(entry);
     if (archive_entry_sparse_count(entry) > 0)
-      return damaged("member '" + name + "' is sparse, which is not read", header);
+      return damaged("member '" + shown(name) + "' is sparse, which is not read", header);
     const bool plain = archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr;
     const auto size = plain ? static_cast<std::uint64_t>(std::max<la_int64_t>(archive_entry_size(entry), 0)) : 0;
     if (size == 0) {
@@ -134,10 +136,10 @@ class Walk {
     const int result = archive_read_data_block(archive_.get(), &data, &bytes, &within);
     const auto* first = static_cast<const std::byte*>(data);
     if (result < ARCHIVE_WARN || within != 0 || first < file_.data() || first >= file_.data() + file_.size())
-      return damaged("member '" + name + "' is cut off", header);
+      return damaged("member '" + shown(name) + "' is cut off", header);
     const auto offset = static_cast<std::uint64_t>(first - file_.data());
     if (size > file_.size() - offset)
-      return damaged("member '" + name + "' of " + std::to_string(size) + " bytes is cut off", header);
+      return damaged("member '" + shown(name) + "' of " + std::to_string(size) + " bytes is cut off", header);
     index_.members.push_back({name, offset, size});
     end_ = offset + padded(size);
   }

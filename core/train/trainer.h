@@ -49,7 +49,7 @@ class Trainer {
   void show_grid();
   void save();
   checkpoint::TrainState state();
-  void say(const std::string& line);
+  void say(const std::string& text);
   void begin(const char* what);  // "validation": what may take its time
   bool writes() const { return mesh_.rank() == 0; }
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
