@@ -81,7 +81,10 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RankInfo& rank, std::chro
   options.timeout = timeout;
   if (options.isServer)
     options.masterListenFd =
-        rank.store_socket >= 0 ? rank.store_socket : listen_at(rank.master_address, rank.master_port);
+        rank.store_socket >= 0
+            ? rank.store_socket
+            : listen_at(rank.master_address, rank.master_port,
+                        rank.local_world_size < rank.world_size ? Reach::other_machines : Reach::this_machine);
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(rank.master_address, options);
     // torchrun keeps its store when it starts the ranks again: what was said before must not be heard.
