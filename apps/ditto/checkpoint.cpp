@@ -16,8 +16,6 @@ namespace ditto {
 
 namespace {
 
-constexpr size_t kProblemShown = 4000;
-
 struct Arguments {
   std::string path, out, format, recipe, weights;
   std::vector<std::string> sets;
@@ -51,7 +49,7 @@ void inspect(const Arguments& a) {
 
 void verify(const Arguments& a, int& exit_code) {
   const auto wrong = checkpoint::verify(a.path);
-  for (const auto& line : wrong) fmt::print("{}\n", shown(line, kProblemShown));
+  for (const auto& line : wrong) fmt::print("{}\n", shown(line, kSentenceShown));
   if (wrong.empty()) fmt::print("{}: every byte is as it was saved\n", shown(a.path));
   if (!wrong.empty()) exit_code = Error::exit_code(ErrorKind::checkpoint);
 }

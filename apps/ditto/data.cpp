@@ -20,8 +20,6 @@ namespace ditto {
 
 namespace {
 
-constexpr size_t kProblemShown = 4000;
-
 struct PrepareArguments {
   std::string in, shape;
   PrepareOptions options;
@@ -102,7 +100,7 @@ void print(const ShardReport& report) {
   print_counts("members", report.members);
   print_counts("pictures, height x width x channels", report.sizes);
   print_counts("labels", report.labels);
-  for (const auto& problem : report.problems) std::cout << "  problem: " << shown(problem, kProblemShown) << '\n';
+  for (const auto& problem : report.problems) std::cout << "  problem: " << shown(problem, kSentenceShown) << '\n';
 }
 
 void inspect(const std::vector<std::string>& paths, Depth depth, bool json) {

@@ -29,7 +29,7 @@ int run(int count, char** arguments) {
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return ditto::shown_lines(error.what()) + "\nRun with --help for more information.\n";
+    return ditto::shown(error.what(), ditto::kSentenceShown) + "\nRun with --help for more information.\n";
   });
   app.footer("Start: ditto train configs/digits.toml; then: ditto sample runs/digits --out samples");
   ditto::CommandLine line;

@@ -22,8 +22,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-constexpr size_t kRefusalShown = 4000;
-
 struct Arguments {
   std::string subject;            // KIND/ID or PATH
   std::vector<std::string> path;  // --plugin-path
@@ -69,7 +67,7 @@ void list(const Arguments& arguments) {
     const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
     rows.push_back({known(file.kind), known(file.id), known(file.version), known(file.licence), known(file.torch),
                     file.refusal.empty() ? "ok" : "refused", shown_path(file)});
-    if (!file.refusal.empty()) refusals += shown(file.path + ": " + file.refusal, kRefusalShown) + '\n';
+    if (!file.refusal.empty()) refusals += shown(file.path + ": " + file.refusal, kSentenceShown) + '\n';
   }
   print_table(rows);
   if (!refusals.empty()) std::cout << "\nRefused:\n" << refusals;

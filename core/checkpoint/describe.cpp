@@ -32,11 +32,9 @@ std::string grouped(int64_t number) {
   return text;
 }
 
-constexpr size_t kValueShown = 2000;
-
 // Names and notes are the file's.
 std::string row(const std::string& name, const std::string& text) {
-  const auto value = shown(text, kValueShown);
+  const auto value = shown(text, kSentenceShown);
   return name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') + value + "\n";
 }
 

@@ -19,7 +19,7 @@ namespace ditto {
 
 namespace {
 
-constexpr size_t kMessagesKept = 10, kWarningShown = 4000;
+constexpr size_t kMessagesKept = 10;
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -173,7 +173,7 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");
-    if (state.log) state.log(shown(warning, kWarningShown));
+    if (state.log) state.log(shown(warning, kSentenceShown));
   }
   for (int64_t i = 0; i < options.threads; ++i)
     state.threads.emplace_back([&state](const std::stop_token& stop) { state.work(stop); });

@@ -26,7 +26,6 @@ using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
 constexpr int kLostAPeer = 6;
-constexpr size_t kShown = 4000;          // bytes of what another rank wrote down
 constexpr milliseconds kLongest{4000};   // from a failure to the end of the process
 constexpr milliseconds kMeeting{10000};  // of ranks that fail before they have met
 constexpr milliseconds kSilence{1500};   // of a process that is gone, though it posts several times in it
@@ -281,7 +280,7 @@ class RankWatch::Impl {
   void end_soon(int code, const std::string& what) {
     std::thread([this, code, what, rank = rank_.rank] {
       std::this_thread::sleep_for(kLongest);
-      if (!said_) std::fprintf(stderr, "error: rank %d: %s\n", rank, shown(what, kShown).c_str());
+      if (!said_) std::fprintf(stderr, "error: rank %d: %s\n", rank, shown(what, kSentenceShown).c_str());
       std::fflush(nullptr);
       ::_exit(code);
     }).detach();
@@ -325,7 +324,7 @@ class RankWatch::Impl {
     const bool own = verdict.rank == rank_.rank && verdict.kind == Verdict::failed;
     const auto what =
         own ? "rank " + std::to_string(verdict.rank) + ": " + verdict.text : to_text(verdict) + ": " + verdict.text;
-    if (!seen_by_parent) std::fprintf(stderr, "error: %s\n", shown(what, kShown).c_str());
+    if (!seen_by_parent) std::fprintf(stderr, "error: %s\n", shown(what, kSentenceShown).c_str());
     if (own) {
       said_ = true;
       write_error_file(what);
@@ -339,7 +338,7 @@ class RankWatch::Impl {
 
   void say(const std::string& line, const std::string& file) {
     if (said_.exchange(true)) return;
-    std::fprintf(stderr, "%s\n", shown(line, kShown).c_str());
+    std::fprintf(stderr, "%s\n", shown(line, kSentenceShown).c_str());
     write_error_file(file);
   }
 

@@ -28,8 +28,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Level = Finding::Level;
 
-constexpr size_t kValueShown = 2000;
-
 std::string library_of(const void* symbol) {
   Dl_info info{};
   if (::dladdr(symbol, &info) == 0 || info.dli_fname == nullptr) return "?";
@@ -153,7 +151,7 @@ void diagnose_environment(Diagnosis& out) {
 
 std::string fact_text(const std::string& key, const Json& value) {
   if (key.ends_with("_bytes") && value.is_number()) return bytes_text(value.get<int64_t>());
-  if (value.is_string()) return shown(value.get<std::string>(), kValueShown);
+  if (value.is_string()) return shown(value.get<std::string>(), kSentenceShown);
   if (!value.is_array()) return value.dump();
   std::string text;
   for (const auto& one : value) text += (text.empty() ? "" : ", ") + fact_text("", one);
@@ -202,8 +200,8 @@ std::string to_text(const Diagnosis& diagnosis) {
   text += "findings\n";
   if (diagnosis.findings.empty()) text += "  nothing that would trouble a run\n";
   for (const Finding& one : diagnosis.findings)
-    text += fmt::format("  {}: {}{}{}\n", level_name(one.level), shown(one.what, kValueShown),
-                        one.remedy.empty() ? "" : "; ", shown(one.remedy, kValueShown));
+    text += fmt::format("  {}: {}{}{}\n", level_name(one.level), shown(one.what, kSentenceShown),
+                        one.remedy.empty() ? "" : "; ", shown(one.remedy, kSentenceShown));
   return text;
 }
 

@@ -24,8 +24,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kLineShown = 4000;
-
 volatile std::sig_atomic_t stop_signal = 0;
 
 // The first signal asks for a checkpoint at the end of the step; the second ends the process as usual.
@@ -86,7 +84,7 @@ void Trainer::assemble() {
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
   const auto warn = [this](const std::string& line) {
-    if (!writes() && training_) fmt::print(stderr, "rank {}: {}\n", mesh_.rank(), shown(line, kLineShown));
+    if (!writes() && training_) fmt::print(stderr, "rank {}: {}\n", mesh_.rank(), shown(line, kSentenceShown));
     say(line);
   };
   loader_ = std::make_unique<Loader>(assembly_->train_data, recipe_.loader, seed, warn);
@@ -320,7 +318,7 @@ void Trainer::begin(const char* what) {
 // One line, whatever names are in it.
 void Trainer::say(const std::string& text) {
   if (!writes()) return;
-  const auto line = shown(text, kLineShown);
+  const auto line = shown(text, kSentenceShown);
   if (folder_) folder_->log(line);
   if (progress_) {
     progress_->message(line);

@@ -103,15 +103,4 @@ std::string shown(std::string_view text, std::size_t most) {
   return out;
 }
 
-std::string shown_lines(std::string_view text) {
-  std::string out;
-  while (true) {
-    const std::size_t end = text.find('\n');
-    append_shown(text.substr(0, end), out);
-    if (end == text.npos) return out;
-    out += '\n';
-    text.remove_prefix(end + 1);
-  }
-}
-
 }  // namespace ditto

@@ -12,7 +12,6 @@
 using ditto::Error;
 using ditto::ErrorKind;
 using ditto::shown;
-using ditto::shown_lines;
 
 TEST_CASE("what people write is shown as it is") {
   for (const std::string text :
@@ -60,11 +59,6 @@ TEST_CASE("of a long text head, tail and length are shown, cut between letters")
   std::string umlauts;
   for (int i = 0; i < 500; ++i) umlauts += "ü";
   for (size_t most = 0; most < 40; ++most) CHECK(shown(umlauts, most).find("\\x") == std::string::npos);
-}
-
-TEST_CASE("text of several lines keeps them and nothing else") {
-  CHECK(shown_lines("a\nb\x1b\n") == "a\nb\\x1b\n");
-  CHECK(shown_lines("").empty());
 }
 
 TEST_CASE("an error is one line, whatever names are in it, and of bounded length") {

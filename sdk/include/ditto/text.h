@@ -13,7 +13,8 @@ namespace ditto {
 // none).
 DITTO_API std::size_t utf8_length(std::string_view text);
 
-inline constexpr std::size_t kNameShown = 200;  // bytes of a name in a message
+inline constexpr std::size_t kNameShown = 200;       // bytes of a name in a message
+inline constexpr std::size_t kSentenceShown = 4000;  // of a sentence with names in it
 
 // A file's, a tensor's or an option's name, a cell of a table, a plugin's words: as one line of valid UTF-8 without
 // anything that a terminal or a reader's eye would obey. Control characters, line and paragraph separators, marks that
@@ -21,8 +22,5 @@ inline constexpr std::size_t kNameShown = 200;  // bytes of a name in a message
 // no UTF-8 (\xff). Of a text longer than `most` bytes head and tail are shown, with its length. Shown text is shown as
 // it is.
 DITTO_API std::string shown(std::string_view text, std::size_t most = kNameShown);
-
-// The same for text of several lines, which stay.
-DITTO_API std::string shown_lines(std::string_view text);
 
 }  // namespace ditto
