@@ -6,8 +6,11 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <ditto/text.h>
+
 #include "apps/ditto/commands.h"
 #include "core/dist/local_ranks.h"
+#include "core/formats/json.h"
 #include "core/train/bench_step.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
@@ -46,10 +49,10 @@ nlohmann::ordered_json to_json(const StepBench& bench, const Recipe& recipe) {
 
 std::string to_text(const StepBench& bench, const Recipe& recipe, int ranks) {
   const auto machine = machine_record(torch::Device(recipe.run.device));
-  auto text =
-      fmt::format("{}: {} parameters, {}, batch {}, {} rank{} of {} thread{}, {}\n", recipe.name, bench.parameters,
-                  recipe.run.precision, bench.batch, ranks, ranks == 1 ? "" : "s", torch::get_num_threads(),
-                  torch::get_num_threads() == 1 ? "" : "s", machine.at(machine.count("gpu") ? "gpu" : "processor"));
+  auto text = fmt::format("{}: {} parameters, {}, batch {}, {} rank{} of {} thread{}, {}\n", shown(recipe.name),
+                          bench.parameters, recipe.run.precision, bench.batch, ranks, ranks == 1 ? "" : "s",
+                          torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s",
+                          machine.at(machine.count("gpu") ? "gpu" : "processor"));
   text += fmt::format("step            {:.2f} ms median of {}, {:.2f} ms fastest\n", 1e3 * bench.median(),
                       bench.seconds.size(), 1e3 * bench.fastest());
   text += fmt::format("throughput      {:.1f} img/s, {:.3f} TFLOP/s of the model's own operations\n",
@@ -65,7 +68,7 @@ int bench_step(const Arguments& a, const CommandLine& line) {
   Rank rank(a.local_ranks > 0 ? RankInfo{} : rank_info());
   return rank.run([&] {
     Recipe recipe = Recipe::read(a.recipe, a.sets);
-    rank.open(recipe);
+    rank.open(recipe, line.plugin_path);
     declare_components(recipe, rank.registry());
     if (a.local_ranks > 0) {
       complete_degrees(degrees(recipe), a.local_ranks);  // refused before any rank starts
@@ -77,7 +80,8 @@ int bench_step(const Arguments& a, const CommandLine& line) {
     const auto& mesh = rank.mesh();
     const auto bench = ditto::bench_step(recipe, rank.registry(), mesh, options);
     if (mesh.rank() == 0)
-      std::cout << (a.json ? to_json(bench, recipe).dump(2) + "\n" : to_text(bench, recipe, mesh.world_size()))
+      std::cout << (a.json ? formats::ascii_json(to_json(bench, recipe)) + "\n"
+                           : to_text(bench, recipe, mesh.world_size()))
                 << std::flush;
     return 0;
   });
@@ -99,6 +103,7 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
       ->capture_default_str();
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::PositiveNumber);
+  add_plugin_path(*command, line);
   command->add_flag("--json", a->json, "for programs: seconds, and 10^12 operations a second");
   command->footer(
       "Example: ditto bench step configs/digits.toml --steps 20 --set run.precision=bf16\n"

@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <ditto/text.h>
+
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/foreign.h"
 #include "core/sample/load.h"
@@ -27,15 +29,17 @@ Recipe on_cpu(Recipe recipe) {
 
 // The model of a recipe, on one rank, uncut, in the host's memory.
 struct Made {
-  Made(Recipe recipe_, const AssemblyParts& parts)
+  Made(Recipe recipe_, const AssemblyParts& parts, const CommandLine& line)
       : recipe(on_cpu(std::move(recipe_))),
-        registry(plugin_folders(search_folders(recipe))),
-        mesh(RankInfo{}, {}, timeout(recipe)),
-        assembly(recipe, registry, mesh, parts, {}) {}
+        registry(plugin_folders(line.plugin_path), try_new_plugins),
+        mesh(RankInfo{}, {}, timeout(recipe)) {
+    registry.try_out(plugins_of(recipe));
+    assembly.emplace(recipe, registry, mesh, parts, Log{});
+  }
   Recipe recipe;
   Registry registry;
   GlooMesh mesh;
-  Assembly assembly;
+  std::optional<Assembly> assembly;
 };
 
 void inspect(const Arguments& a) {
@@ -45,41 +49,42 @@ void inspect(const Arguments& a) {
 
 void verify(const Arguments& a, int& exit_code) {
   const auto wrong = checkpoint::verify(a.path);
-  for (const auto& line : wrong) fmt::print("{}\n", line);
-  if (wrong.empty()) fmt::print("{}: every byte is as it was saved\n", a.path);
+  for (const auto& line : wrong) fmt::print("{}\n", shown(line, kSentenceShown));
+  if (wrong.empty()) fmt::print("{}: every byte is as it was saved\n", shown(a.path));
   if (!wrong.empty()) exit_code = Error::exit_code(ErrorKind::checkpoint);
 }
 
-void export_to(const Arguments& a) {
+void export_to(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint export");
   auto saved = open_saved(a.path, a.sets);
   AssemblyParts parts;
   parts.saved = saved.shapes;
-  Made made(saved.recipe, parts);
+  Made made(saved.recipe, parts, line);
   const bool ema = a.weights != "weights" && saved.has_ema;
-  checkpoint::load_weights(saved.path, made.assembly.layout, ema ? checkpoint::Which::ema : checkpoint::Which::weights);
-  checkpoint::export_weights(*made.assembly.model, a.format, a.out,
+  checkpoint::load_weights(saved.path, made.assembly->layout,
+                           ema ? checkpoint::Which::ema : checkpoint::Which::weights);
+  checkpoint::export_weights(*made.assembly->model, a.format, a.out,
                              {{"ditto.run", saved.recipe.run.name},
                               {"ditto.step", std::to_string(saved.step)},
                               {"ditto.weights", ema ? "ema" : "weights"}});
-  fmt::print("{} of step {} as {}: {}\n", ema ? "average weights" : "weights", saved.step, a.format, a.out);
+  fmt::print("{} of step {} as {}: {}\n", ema ? "average weights" : "weights", saved.step, a.format, shown(a.out));
 }
 
-void import_from(const Arguments& a) {
+void import_from(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint import");
   AssemblyParts parts;
   parts.data = true;
   auto recipe = Recipe::read(a.recipe, a.sets);
   recipe.validate.every = 0;
-  Made made(std::move(recipe), parts);
+  Made made(std::move(recipe), parts, line);
   std::optional<checkpoint::Which> which;
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
-  const auto set = checkpoint::import_weights(*made.assembly.model, a.format, a.path, which);
+  const auto set = checkpoint::import_weights(*made.assembly->model, a.format, a.path, which);
   auto extra = machine_record();
-  extra["shapes"] = to_text(made.assembly.shapes());
-  checkpoint::save_weights(a.out, made.assembly.layout, formats::render_toml(made.recipe.resolved()), extra);
-  fmt::print("{}{} as a checkpoint: {}\n", a.path, set.empty() ? "" : " (" + set + ")", a.out);
+  extra["shapes"] = to_text(made.assembly->shapes());
+  checkpoint::save_weights(a.out, made.assembly->layout, formats::render_toml(made.recipe.resolved()), extra);
+  fmt::print("{}{} as a checkpoint: {}\n", shown(a.path), set.empty() ? "" : " (" + shown(set) + ")", shown(a.out));
 }
 
 CLI::App* add(CLI::App& parent, const char* name, const char* help, const char* example) {
@@ -112,7 +117,9 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command->add_option("--out", a->out, "safetensors file")->required();
   command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));
-  command->callback([a] { export_to(*a); });
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of its recipe")->allow_extra_args(false);
+  add_plugin_path(*command, line);
+  command->callback([a, &line] { export_to(*a, line); });
 
   command = add(*group, "import",
                 "Make a checkpoint from another project's weights (.safetensors, or .pt of which nothing is run)",
@@ -124,7 +131,8 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command->add_option("--weights", a->weights, "which set of a .pt: ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
-  command->callback([a] { import_from(*a); });
+  add_plugin_path(*command, line);
+  command->callback([a, &line] { import_from(*a, line); });
 }
 
 }  // namespace ditto

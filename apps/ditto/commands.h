@@ -12,17 +12,21 @@ namespace ditto {
 
 // What every subcommand shares.
 struct CommandLine {
-  std::vector<std::string> arguments;  // without the program's name, for --local-ranks
-  int exit_code = 0;                   // set by callbacks that end with something else than success
+  std::vector<std::string> arguments;    // without the program's name, for --local-ranks
+  std::vector<std::string> plugin_path;  // --plugin-path
+  int exit_code = 0;                     // set by callbacks that end with something else than success
 };
+
+// Of every command that may open a plugin.
+void add_plugin_path(CLI::App& command, CommandLine& line);
 
 void add_train_command(CLI::App& app, CommandLine& line);        // train
 void add_sample_command(CLI::App& app, CommandLine& line);       // sample
 void add_forward_command(CLI::App& app, CommandLine& line);      // forward
 void add_checkpoint_commands(CLI::App& app, CommandLine& line);  // checkpoint inspect | verify | import | export
-void add_config_commands(CLI::App& app);                         // config check | show
+void add_config_commands(CLI::App& app, CommandLine& line);      // config check | show
 void add_data_commands(CLI::App& app);                           // data prepare | inspect | verify
-void add_plugins_commands(CLI::App& app);                        // plugins list | show | verify
+void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list | show | verify
 void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
 void add_bench_command(CLI::App& app, CommandLine& line);        // bench step
 

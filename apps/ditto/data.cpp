@@ -8,11 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
 #include "core/data/inspect.h"
 #include "core/data/prepare.h"
 #include "core/dist/launch.h"
+#include "core/formats/json.h"
 
 namespace ditto {
 
@@ -60,8 +62,8 @@ void prepare(PrepareArguments& arguments) {
     read_shape(arguments.shape, arguments.layout);
     made = prepare_table(arguments.in, arguments.layout, arguments.options);
   }
-  for (const auto& shard : made.shards) std::cout << shard << '\n';
-  for (const auto& reason : made.left_out) std::cout << "left out: " << reason << '\n';
+  for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
+  for (const auto& reason : made.left_out) std::cout << "left out: " << shown(reason, kSentenceShown) << '\n';
   std::cout << made.train << " samples to train on, " << made.validation << " held out";
   if (!made.classes.empty()) std::cout << ", " << made.classes.size() << " classes";
   std::cout << '\n';
@@ -75,6 +77,9 @@ nlohmann::json to_json(const ShardReport& report) {
           {"problems", report.problems}};
 }
 
+std::string shown_count(const std::string& what) { return shown(what); }
+int64_t shown_count(int64_t what) { return what; }
+
 template <class Map>
 void print_counts(const char* title, const Map& counts) {
   if (counts.empty()) return;
@@ -86,17 +91,17 @@ void print_counts(const char* title, const Map& counts) {
       std::cout << ", … (" << counts.size() << " in all)";
       break;
     }
-    std::cout << (printed > 1 ? ", " : " ") << what << " (" << count << ')';
+    std::cout << (printed > 1 ? ", " : " ") << shown_count(what) << " (" << count << ')';
   }
   std::cout << '\n';
 }
 
 void print(const ShardReport& report) {
-  std::cout << report.path << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
+  std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("pictures, height x width x channels", report.sizes);
   print_counts("labels", report.labels);
-  for (const auto& problem : report.problems) std::cout << "  problem: " << problem << '\n';
+  for (const auto& problem : report.problems) std::cout << "  problem: " << shown(problem, kSentenceShown) << '\n';
 }
 
 void inspect(const std::vector<std::string>& paths, Depth depth, bool json) {
@@ -111,7 +116,7 @@ void inspect(const std::vector<std::string>& paths, Depth depth, bool json) {
       print(report);
     }
   }
-  if (json) std::cout << all.dump(2) << '\n';
+  if (json) std::cout << formats::ascii_json(all) << '\n';
   if (depth == Depth::whole && problems > 0)
     throw Error(ErrorKind::data, paths.front(), std::to_string(problems) + " problems were found",
                 "repair or leave out what is named above");

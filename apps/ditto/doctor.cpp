@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "apps/ditto/commands.h"
+#include "core/formats/json.h"
 #include "core/report/doctor.h"
 
 namespace ditto {
@@ -26,7 +27,7 @@ void add_doctor_command(CLI::App& app, CommandLine& line) {
   command->footer("Example: ditto doctor --json\nExit code: 0, or 2 where a run would fail.");
   command->callback([arguments, &line] {
     const auto diagnosis = report::diagnose(arguments->output);
-    std::cout << (arguments->json ? report::to_json(diagnosis).dump(2) + "\n" : report::to_text(diagnosis))
+    std::cout << (arguments->json ? formats::ascii_json(report::to_json(diagnosis)) + "\n" : report::to_text(diagnosis))
               << std::flush;
     if (diagnosis.has_problem()) line.exit_code = 2;
   });

@@ -64,7 +64,7 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
   return result;
 }
 
-void forward(Rank& rank, const Arguments& a) {
+void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
   const bool is_recipe = std::filesystem::is_regular_file(a.from);
   AssemblyParts parts;
   SavedModel saved;
@@ -76,7 +76,7 @@ void forward(Rank& rank, const Arguments& a) {
     saved = open_saved(a.from, a.sets);
     parts.saved = saved.shapes;
   }
-  rank.open(saved.recipe);
+  rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
   const auto& mesh = rank.mesh();
   if (mesh.data_ranks() > 1)
@@ -105,7 +105,7 @@ int forward(const Arguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
   Rank rank(rank_info());
   return rank.run([&] {
-    forward(rank, a);
+    forward(rank, a, line);
     return 0;
   });
 }
@@ -128,6 +128,7 @@ void add_forward_command(CLI::App& app, CommandLine& line) {
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));
+  add_plugin_path(*command, line);
   command->footer("Example: ditto forward runs/digits --in x.safetensors --out y.safetensors --grad");
   command->callback([a, &line] { line.exit_code = forward(*a, line); });
 }

@@ -4,6 +4,7 @@
 #include <torch/version.h>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 #include <ditto/version.h>
 
 #include "apps/ditto/commands.h"
@@ -27,6 +28,9 @@ int run(int count, char** arguments) {
   CLI::App app{"Trains and samples diffusion transformers: the same training, again.", "ditto"};
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);
+  app.failure_message([](const CLI::App*, const CLI::Error& error) {
+    return ditto::shown(error.what(), ditto::kSentenceShown) + "\nRun with --help for more information.\n";
+  });
   app.footer("Start: ditto train configs/digits.toml; then: ditto sample runs/digits --out samples");
   ditto::CommandLine line;
   for (int i = 1; i < count; ++i) line.arguments.emplace_back(arguments[i]);
@@ -34,9 +38,9 @@ int run(int count, char** arguments) {
   ditto::add_sample_command(app, line);
   ditto::add_forward_command(app, line);
   ditto::add_checkpoint_commands(app, line);
-  ditto::add_config_commands(app);
+  ditto::add_config_commands(app, line);
   ditto::add_data_commands(app);
-  ditto::add_plugins_commands(app);
+  ditto::add_plugins_commands(app, line);
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
   try {
@@ -55,6 +59,7 @@ int run(int count, char** arguments) {
 
 int main(int count, char** arguments) {
   ditto::report::open_standard_streams();
+  ditto::name_crashes();
   try {
     return ditto::guarded("", [&] { return run(count, arguments); });
   } catch (const ditto::Error& error) {

@@ -7,7 +7,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include <ditto/text.h>
+
 #include "apps/ditto/commands.h"
+#include "core/formats/json.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
 #include "core/plugin/stamp.h"
@@ -20,18 +23,14 @@ using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
 struct Arguments {
-  std::string subject;               // KIND/ID or PATH
-  std::vector<std::string> folders;  // --path
+  std::string subject;            // KIND/ID or PATH
+  std::vector<std::string> path;  // --plugin-path
   bool json = false;
 };
 
-std::vector<SearchFolder> folders_of(const Arguments& arguments) {
-  std::vector<SearchFolder> given;
-  for (const std::string& folder : arguments.folders) given.push_back({folder, "--path"});
-  return plugin_folders(std::move(given));
-}
-
-void print_table(const Rows& rows) {
+void print_table(Rows rows) {
+  for (auto& row : rows)
+    for (auto& cell : row) cell = shown(cell);
   std::vector<size_t> widths(rows.front().size());
   for (const auto& row : rows)
     for (size_t i = 0; i + 1 < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
@@ -55,11 +54,11 @@ Json as_json(const PluginFile& file) {
 }
 
 void list(const Arguments& arguments) {
-  const Registry registry(folders_of(arguments));
+  const Registry registry(plugin_folders(arguments.path));
   if (arguments.json) {
     Json all = Json::array();
     for (const PluginFile& file : registry.files()) all.push_back(as_json(file));
-    std::cout << all.dump(2) << '\n';
+    std::cout << formats::ascii_json(all) << '\n';
     return;
   }
   Rows rows{{"KIND", "ID", "VERSION", "LICENCE", "TORCH", "STATUS", "FILE"}};
@@ -68,7 +67,7 @@ void list(const Arguments& arguments) {
     const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
     rows.push_back({known(file.kind), known(file.id), known(file.version), known(file.licence), known(file.torch),
                     file.refusal.empty() ? "ok" : "refused", shown_path(file)});
-    if (!file.refusal.empty()) refusals += file.path + ": " + file.refusal + '\n';
+    if (!file.refusal.empty()) refusals += shown(file.path + ": " + file.refusal, kSentenceShown) + '\n';
   }
   print_table(rows);
   if (!refusals.empty()) std::cout << "\nRefused:\n" << refusals;
@@ -106,11 +105,11 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
                                 {"default", json_value(option.fallback)},
                                 {"range", option.range},
                                 {"help", option.help}});
-    std::cout << all.dump(2) << '\n';
+    std::cout << formats::ascii_json(all) << '\n';
     return;
   }
   std::cout << fmt::format("{}/{} {} ({}), LibTorch {}{}\n{}\n{}\n", file.kind, file.id, file.version, file.licence,
-                           file.torch, file.cuda.empty() ? "" : ", CUDA " + file.cuda, file.summary, file.path);
+                           file.torch, file.cuda.empty() ? "" : ", CUDA " + file.cuda, file.summary, shown(file.path));
   if (options.empty()) {
     std::cout << "\nIt takes no options.\n";
     return;
@@ -128,47 +127,64 @@ void show(const Arguments& arguments) {
   if (slash == std::string::npos || !is_kind(kind))
     throw Error(ErrorKind::config, "ditto plugins show", "'" + arguments.subject + "' is not of the form KIND/ID",
                 "KIND is one of " + kind_list() + "; for example model/dit");
-  Registry registry(folders_of(arguments));
+  Registry registry(plugin_folders(arguments.path), try_new_plugins);
   const PluginFile& file = registry.find(kind, arguments.subject.substr(slash + 1), "ditto plugins show");
   print_plugin(file, options_of(registry, file), arguments);
 }
 
 void verify(const Arguments& arguments) {
-  Registry registry({{arguments.subject, "ditto plugins verify"}});
+  Registry registry({{arguments.subject, "ditto plugins verify"}}, try_plugins);
   for (const PluginFile& file : registry.files()) {
     if (!file.refusal.empty()) throw Error(ErrorKind::plugin, file.path, file.refusal);
     const auto options = options_of(registry, file);
     if (arguments.json) {
       print_plugin(file, options, arguments);
     } else {
-      std::cout << file.path << ": " << plugin_name(file.kind, file.id) << " " << file.version << " fits and opens; "
-                << options.size() << (options.size() == 1 ? " option\n" : " options\n");
+      std::cout << shown(file.path) << ": " << plugin_name(file.kind, file.id) << " " << file.version
+                << " fits and opens; " << options.size() << (options.size() == 1 ? " option\n" : " options\n");
     }
   }
 }
 
-void add(CLI::App& parent, const std::string& name, const std::string& help, const std::string& subject,
-         const std::string& example, void (*run)(const Arguments&)) {
+void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help,
+         const std::string& subject, const std::string& example, void (*run)(const Arguments&)) {
   auto* command = parent.add_subcommand(name, help);
   auto arguments = std::make_shared<Arguments>();
   if (!subject.empty()) command->add_option(subject, arguments->subject, "what to look at")->required();
-  if (name != "verify")
-    command->add_option("--path", arguments->folders, "a further folder to search, before all others")
-        ->allow_extra_args(false);
+  if (name != "verify") add_plugin_path(*command, line);
   command->add_flag("--json", arguments->json, "print JSON, for programs");
   command->footer("Example: ditto plugins " + example);
-  command->callback([arguments, run] { run(*arguments); });
+  command->callback([arguments, &line, run] {
+    arguments->path = line.plugin_path;
+    run(*arguments);
+  });
+}
+
+// Not for people: what try_plugins starts.
+void add_try(CLI::App& parent) {
+  auto* command = parent.add_subcommand("try", "Open libraries, and end whatever they do")->group("");
+  auto paths = std::make_shared<std::vector<std::string>>();
+  command->add_option("PATH", *paths)->required();
+  command->callback([paths] { run_trial(*paths); });
 }
 
 }  // namespace
 
-void add_plugins_commands(CLI::App& app) {
+void add_plugin_path(CLI::App& command, CommandLine& line) {
+  command
+      .add_option("--plugin-path", line.plugin_path,
+                  "a folder that is searched for plugins, before those of DITTO_PLUGIN_PATH")
+      ->allow_extra_args(false);
+}
+
+void add_plugins_commands(CLI::App& app, CommandLine& line) {
   auto* plugins = app.add_subcommand("plugins", "List plugins, show one's options, or check a library");
   plugins->require_subcommand(1);
-  add(*plugins, "list", "List every library found, and why one is refused; opens none", "", "list --json", list);
-  add(*plugins, "show", "Open a plugin and show its options", "KIND/ID", "show model/dit", show);
-  add(*plugins, "verify", "Say whether a library fits this ditto, and open it", "PATH",
+  add(*plugins, line, "list", "List every library found, and why one is refused; opens none", "", "list --json", list);
+  add(*plugins, line, "show", "Open a plugin and show its options", "KIND/ID", "show model/dit", show);
+  add(*plugins, line, "verify", "Say whether a library fits this ditto, and open it", "PATH",
       "verify build/lib/ditto/plugins/models/libtiny.so", verify);
+  add_try(*plugins);
 }
 
 }  // namespace ditto

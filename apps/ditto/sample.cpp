@@ -8,12 +8,15 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <ditto/text.h>
+
 #include "apps/ditto/commands.h"
 #include "apps/ditto/interrupt.h"
 #include "apps/ditto/numbers.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/local_ranks.h"
 #include "core/formats/file.h"
+#include "core/formats/json.h"
 #include "core/formats/output_folder.h"
 #include "core/report/grid.h"
 #include "core/report/progress.h"
@@ -111,9 +114,10 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
   const auto names = file_names(requests);
   for (size_t i = 0; i < pictures.size(); ++i) {
     auto settings = settings_of(saved, a, requests[i]);
-    formats::write_png((fs::path(a.out) / names[i]).string(), pictures[i], report::settings_text(settings.dump()));
+    formats::write_png((fs::path(a.out) / names[i]).string(), pictures[i],
+                       report::settings_text(formats::ascii_json(settings, -1)));
     settings["file"] = names[i];
-    list += settings.dump() + '\n';
+    list += formats::ascii_json(settings, -1) + '\n';
   }
   report::SheetOptions sheet;
   sheet.columns = saved.shapes.model.classes > 0 && saved.shapes.model.classes <= 20
@@ -140,20 +144,20 @@ void write_samples(const torch::Tensor& latents, const std::vector<SampleRequest
                    const std::string& no_pictures, const SavedModel& saved, const Arguments& a) {
   if (!a.save_latents.empty()) {
     write_tensors(a.save_latents, {{"latents", latents.cpu()}});
-    std::cout << "latents of " << requests.size() << " samples: " << a.save_latents << '\n';
+    std::cout << "latents of " << requests.size() << " samples: " << shown(a.save_latents) << '\n';
   }
   if (!no_pictures.empty()) {
     std::cout << "no pictures: the model " << no_pictures << '\n';
     return;
   }
   write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
-  std::cout << requests.size() << " pictures, and all of them in " << (fs::path(a.out) / "grid.png").string() << '\n';
+  std::cout << requests.size() << " pictures, and all of them in " << shown((fs::path(a.out) / "grid.png").string()) << '\n';
 }
 
-void sample(Rank& rank, const Arguments& a) {
+void sample(Rank& rank, const Arguments& a, const CommandLine& line) {
   auto saved = open_saved(a.from, sets_of(a));
   const auto requests = requests_of(a, saved.shapes.model);
-  rank.open(saved.recipe);
+  rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
   const auto& mesh = rank.mesh();
   AssemblyParts parts;
@@ -198,7 +202,7 @@ int sample(const Arguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
   Rank rank(info);
   return rank.run([&] {
-    sample(rank, a);
+    sample(rank, a, line);
     return 0;
   });
 }
@@ -235,6 +239,7 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));
+  add_plugin_path(*command, line);
   command->add_option("--progress", a->progress, "auto, bar, plain or none")->capture_default_str();
   command->footer("Example: ditto sample runs/digits --out samples --classes 0-9 --seeds 0-99 --guidance 2");
   command->callback([a, &line] { line.exit_code = sample(*a, line); });

@@ -28,7 +28,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
   std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
   return rank.run([&] {
     Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
-    rank.open(recipe);
+    rank.open(recipe, line.plugin_path);
     declare_components(recipe, rank.registry());  // refused before any rank starts, and before a folder is made
     check_recipe(recipe, rank.registry());
     if (arguments.local_ranks > 0) {
@@ -68,6 +68,7 @@ void add_train_command(CLI::App& app, CommandLine& line) {
       ->add_option("--trace", arguments->trace,
                    "comm: every step's calls on other ranks and memory in metrics.jsonl, and a table at the end")
       ->check(CLI::IsMember({"comm"}));
+  add_plugin_path(*command, line);
   command->add_flag("--dry-run", arguments->options.dry_run, "put everything together, say what it is, and stop");
   command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
   command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });

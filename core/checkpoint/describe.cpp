@@ -2,8 +2,11 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include <ditto/text.h>
+
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/reader.h"
+#include "core/formats/json.h"
 
 namespace ditto::checkpoint {
 
@@ -29,7 +32,9 @@ std::string grouped(int64_t number) {
   return text;
 }
 
-std::string row(const std::string& name, const std::string& value) {
+// Names and notes are the file's.
+std::string row(const std::string& name, const std::string& text) {
+  const auto value = shown(text, kSentenceShown);
   return name + std::string(name.size() < 12 ? 12 - name.size() : 1, ' ') + value + "\n";
 }
 
@@ -69,12 +74,12 @@ std::string to_text(const Info& info) {
                      row("seed", std::to_string(info.seed)) + row("ranks", std::to_string(info.ranks)) +
                      row("weights", summary(info.model)) + row("EMA", info.has_ema() ? summary(info.ema) : "none") +
                      row("optimizer", info.optimizer.empty() ? "none" : summary(info.optimizer));
-  for (const auto& [name, value] : info.counters) text += row("counter", name + " = " + std::to_string(value));
-  for (const auto& [name, value] : info.extra) text += row("note", name + " = " + value);
+  for (const auto& [name, value] : info.counters) text += row("counter", shown(name) + " = " + std::to_string(value));
+  for (const auto& [name, value] : info.extra) text += row("note", shown(name) + " = " + value);
   for (const Info::File& file : info.files)
-    text += row("file", file.name + "  " + grouped(static_cast<int64_t>(file.bytes)) + " bytes");
+    text += row("file", shown(file.name) + "  " + grouped(static_cast<int64_t>(file.bytes)) + " bytes");
   for (const auto& [name, tensor] : info.model)
-    text += row("tensor", name + "  " + tensor.dtype + " " + to_text(tensor.shape) +
+    text += row("tensor", shown(name) + "  " + tensor.dtype + " " + to_text(tensor.shape) +
                               (tensor.pieces > 1 ? "  in " + std::to_string(tensor.pieces) + " pieces" : ""));
   return text;
 }
@@ -82,20 +87,20 @@ std::string to_text(const Info& info) {
 std::string to_json(const Info& info) {
   json files = json::array();
   for (const Info::File& file : info.files) files.push_back({{"name", file.name}, {"bytes", file.bytes}});
-  return json{{"path", info.path},
-              {"step", info.step},
-              {"samples", info.samples},
-              {"seed", info.seed},
-              {"ranks", info.ranks},
-              {"extra", info.extra},
-              {"counters", info.counters},
-              {"recipe", info.recipe_toml},
-              {"parameters", count(info.model)},
-              {"model", tensors_json(info.model)},
-              {"ema", tensors_json(info.ema)},
-              {"optimizer", tensors_json(info.optimizer)},
-              {"files", std::move(files)}}
-      .dump(1);
+  return formats::ascii_json(json{{"path", info.path},
+                                  {"step", info.step},
+                                  {"samples", info.samples},
+                                  {"seed", info.seed},
+                                  {"ranks", info.ranks},
+                                  {"extra", info.extra},
+                                  {"counters", info.counters},
+                                  {"recipe", info.recipe_toml},
+                                  {"parameters", count(info.model)},
+                                  {"model", tensors_json(info.model)},
+                                  {"ema", tensors_json(info.ema)},
+                                  {"optimizer", tensors_json(info.optimizer)},
+                                  {"files", std::move(files)}},
+                             1);
 }
 
 }  // namespace ditto::checkpoint

@@ -4,6 +4,8 @@
 #include <set>
 #include <sstream>
 
+#include <ditto/text.h>
+
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/reader.h"
@@ -111,12 +113,12 @@ Found find(const std::string& folder, const Group& ranks) {
       found.path = path;
       break;
     }
-    found.skipped.push_back("skipped " + name + ": " + problems.front() +
+    found.skipped.push_back("skipped " + shown(name) + ": " + problems.front() +
                             (problems.size() > 1 ? " (and " + plural(problems.size() - 1, "more problem") + ")" : ""));
   }
   for (const std::string& name : listing.unfinished)
     if (step_of(name.substr(0, name.find(".tmp-"))))
-      found.skipped.push_back("skipped " + name + ": a save that never ended");
+      found.skipped.push_back("skipped " + shown(name) + ": a save that never ended");
   return found;
 }
 

@@ -130,6 +130,18 @@ void refuse_unknown_encoders(const Table& tree, const std::string& file) {
   }
 }
 
+// What says where code lies comes from the person who runs it, and never from a file that came with data. An empty list
+// says nothing.
+void refuse_plugin_path(const Table& tree, const std::string& file) {
+  const Node* path = tree.find_path("plugins.path");
+  const auto* list = path ? path->as<formats::Array>() : nullptr;
+  if (!path || (list && list->empty())) return;
+  throw Error(ErrorKind::config, place(*path, file),
+              "plugins.path: a recipe names plugins, and does not say where they are",
+              "take it out (or give --set plugins.path=[]), and name the folder by --plugin-path FOLDER or in "
+              "DITTO_PLUGIN_PATH, if you trust what is in there");
+}
+
 void flatten(const Table& table, const std::string& prefix, std::map<std::string, std::string>& into) {
   for (const auto& entry : table.entries()) {
     const std::string key = prefix.empty() ? entry.key : prefix + "." + entry.key;
@@ -164,10 +176,13 @@ Recipe Recipe::parse(const std::string& text, const std::string& name, const std
 }
 
 template <class Section>
-void Recipe::read_section(const Table& tree, const std::string& section_name, Section& section) {
+void Recipe::read_section(const Table& tree, const std::string& section_name, Section& section,
+                          const std::vector<std::string>& without) {
   const Table* table = section_of(tree, section_name, name);
   const auto where = table ? place(*tree.find(section_name), name) : name;
-  OptionReader reader(table ? options_of(*table, section_name, where) : OptionMap{section_name, where, {}});
+  auto given = table ? options_of(*table, section_name, where) : OptionMap{section_name, where, {}};
+  for (const auto& key : without) given.given.erase(key);
+  OptionReader reader(given);
   section.read(reader);
   reader.finish();
   resolve(section_name, {}, reader.declared());
@@ -205,6 +220,7 @@ void Recipe::read_parallel(const Table& tree) {
 void Recipe::interpret(const Table& tree) {
   refuse_unknown_sections(tree, name);
   refuse_unknown_encoders(tree, name);
+  refuse_plugin_path(tree, name);
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
     if (section != "sampler") *component = component_of(tree, section, name);
@@ -216,7 +232,7 @@ void Recipe::interpret(const Table& tree) {
   read_section(tree, "checkpoint", checkpoint);
   read_section(tree, "validate", validate);
   read_section(tree, "log", log);
-  read_section(tree, "plugins", plugins);
+  read_section(tree, "plugins", plugins, {"path"});
   if (const Table* pins = section_of(tree, "kernels", name)) {
     kernels = options_of(*pins, "kernels", name).given;
     resolved_.set("kernels", Node{*pins, {}});

@@ -57,7 +57,8 @@ class Recipe {
  private:
   void interpret(const formats::Table& tree);
   template <class Section>
-  void read_section(const formats::Table& tree, const std::string& name, Section& section);
+  void read_section(const formats::Table& tree, const std::string& name, Section& section,
+                    const std::vector<std::string>& without = {});
   void read_sampler(const formats::Table& tree);
   void read_parallel(const formats::Table& tree);
   formats::Table resolved_;

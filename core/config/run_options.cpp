@@ -92,7 +92,6 @@ void ValidateOptions::read(OptionReader& option) {
 }
 
 void PluginOptions::read(OptionReader& option) {
-  option("path", path, "folders searched for plugins first");
   option("kernels", kernels, "kernel plugins whose variants may be chosen");
 }
 

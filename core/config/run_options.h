@@ -66,7 +66,6 @@ struct ValidateOptions {
 
 // [plugins]
 struct PluginOptions {
-  std::vector<std::string> path;
   std::vector<std::string> kernels{"cpu"};
   void read(OptionReader& option);
 };

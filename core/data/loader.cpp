@@ -11,6 +11,7 @@
 #include <c10/util/ParallelGuard.h>
 
 #include <ditto/random.h>
+#include <ditto/text.h>
 
 #include "core/data/batch_job.h"
 
@@ -172,7 +173,7 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");
-    if (state.log) state.log(warning);
+    if (state.log) state.log(shown(warning, kSentenceShown));
   }
   for (int64_t i = 0; i < options.threads; ++i)
     state.threads.emplace_back([&state](const std::stop_token& stop) { state.work(stop); });

@@ -9,6 +9,8 @@
 
 #include <ditto/error.h>
 
+#include "core/dist/listen.h"
+
 namespace ditto {
 
 namespace {
@@ -77,7 +79,12 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RankInfo& rank, std::chro
   options.numWorkers = rank.world_size;
   options.waitWorkers = false;
   options.timeout = timeout;
-  if (options.isServer && rank.store_socket >= 0) options.masterListenFd = rank.store_socket;
+  if (options.isServer)
+    options.masterListenFd =
+        rank.store_socket >= 0
+            ? rank.store_socket
+            : listen_at(rank.master_address, rank.master_port,
+                        rank.local_world_size < rank.world_size ? Reach::other_machines : Reach::this_machine);
   try {
     auto store = c10::make_intrusive<c10d::TCPStore>(rank.master_address, options);
     // torchrun keeps its store when it starts the ranks again: what was said before must not be heard.

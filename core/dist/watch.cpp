@@ -12,6 +12,7 @@
 #include <mutex>
 #include <thread>
 
+#include <ditto/text.h>
 #include <ditto/waiting.h>
 
 #include "core/dist/error_file.h"
@@ -279,7 +280,7 @@ class RankWatch::Impl {
   void end_soon(int code, const std::string& what) {
     std::thread([this, code, what, rank = rank_.rank] {
       std::this_thread::sleep_for(kLongest);
-      if (!said_) std::fprintf(stderr, "error: rank %d: %s\n", rank, what.c_str());
+      if (!said_) std::fprintf(stderr, "error: rank %d: %s\n", rank, shown(what, kSentenceShown).c_str());
       std::fflush(nullptr);
       ::_exit(code);
     }).detach();
@@ -325,7 +326,7 @@ class RankWatch::Impl {
     const bool own = verdict.rank == rank_.rank && verdict.kind == Verdict::failed;
     const auto what =
         own ? "rank " + std::to_string(verdict.rank) + ": " + verdict.text : to_text(verdict) + ": " + verdict.text;
-    if (!seen_by_parent) std::fprintf(stderr, "error: %s\n", what.c_str());
+    if (!seen_by_parent) std::fprintf(stderr, "error: %s\n", shown(what, kSentenceShown).c_str());
     if (own) {
       said_ = true;
       write_error_file(what);
@@ -339,7 +340,7 @@ class RankWatch::Impl {
 
   void say(const std::string& line, const std::string& file) {
     if (said_.exchange(true)) return;
-    std::fprintf(stderr, "%s\n", line.c_str());
+    std::fprintf(stderr, "%s\n", shown(line, kSentenceShown).c_str());
     write_error_file(file);
   }
 

@@ -16,4 +16,11 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, ErrorKi
 // What the JSON library says of a text it cannot parse, without the library's own numbers: "line 1, column 5: …".
 std::string json_reason(std::string_view what);
 
+// `value` for a terminal or another program, in ASCII: names in it cannot move a cursor. Bytes that are no UTF-8 become
+// U+FFFD.
+template <class Json>
+std::string ascii_json(const Json& value, int indent = 2) {
+  return value.dump(indent, ' ', true, Json::error_handler_t::replace);
+}
+
 }  // namespace ditto::formats

@@ -6,6 +6,8 @@
 #include <optional>
 #include <unordered_set>
 
+#include <ditto/text.h>
+
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
 
@@ -17,12 +19,7 @@ using json = nlohmann::json;
 
 bool control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7F; }
 
-// Names come out in messages: without control characters, and not by the kilobyte.
-std::string shown(std::string_view name) {
-  std::string text;
-  for (const char c : name.substr(0, 120)) text += control(c) ? '?' : c;
-  return "tensor '" + text + (name.size() > 120 ? "…'" : "'");
-}
+std::string shown(std::string_view name) { return "tensor '" + ditto::shown(name) + "'"; }
 
 // Takes the parser's events one at a time, so that a hostile header costs no more memory than its tensors.
 class HeaderHandler : public nlohmann::json_sax<json> {

@@ -5,6 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_set>
 
+#include <ditto/text.h>
+
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
 
@@ -12,15 +14,11 @@ namespace ditto::formats {
 
 namespace {
 
-std::string shortened(std::string_view text) {
-  return text.size() <= 40 ? std::string(text) : std::string(text.substr(0, 40)) + "…";
-}
-
 nlohmann::json json_field(std::string_view json, const std::string& field, std::string_view where) {
   const auto object = parse_json(json, where, ErrorKind::data);
   const auto it = object.is_object() ? object.find(field) : object.end();
   if (!object.is_object() || it == object.end())
-    throw Error(ErrorKind::data, where, "there is no field \"" + field + "\"", "add it, or name another field");
+    throw Error(ErrorKind::data, where, "there is no field \"" + shown(field) + "\"", "add it, or name another field");
   return *it;
 }
 
@@ -49,12 +47,12 @@ std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view w
     auto name = split_member_name(member.name);
     if (samples.empty() || samples.back().key != name.key) {
       if (!seen.insert(name.key).second)
-        throw Error(ErrorKind::data, std::string(where) + ":" + member.name,
-                    "its sample \"" + name.key + "\" stands in two places of the shard",
+        throw Error(ErrorKind::data, std::string(where) + ":" + shown(member.name),
+                    "its sample \"" + shown(name.key) + "\" stands in two places of the shard",
                     "keep the files of one sample next to each other, and give each sample its own name");
       samples.push_back({std::move(name.key), {}});
     } else if (samples.back().find(name.extension)) {
-      throw Error(ErrorKind::data, std::string(where) + ":" + member.name, "this member is there twice",
+      throw Error(ErrorKind::data, std::string(where) + ":" + shown(member.name), "this member is there twice",
                   "give each sample its own name");
     }
     samples.back().members.push_back({std::move(name.extension), member.offset, member.size});
@@ -79,7 +77,7 @@ std::int64_t parse_label(std::string_view text, std::string_view where) {
   std::int64_t value = -1;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   if (digits.empty() || error != std::errc{} || end != digits.data() + digits.size() || value < 0)
-    throw Error(ErrorKind::data, where, "the label is \"" + shortened(text) + "\"; expected an integer, 0 or more",
+    throw Error(ErrorKind::data, where, "the label is \"" + shown(text, 40) + "\"; expected an integer, 0 or more",
                 "write the class as a number");
   return value;
 }
@@ -88,7 +86,7 @@ std::int64_t json_label(std::string_view json, const std::string& field, std::st
   const auto value = json_field(json, field, where);
   if (!value.is_number_integer() || value < 0 || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
     throw Error(ErrorKind::data, where,
-                "field \"" + field + "\" is " + shortened(value.dump()) + "; expected an integer, 0 or more",
+                "field \"" + shown(field) + "\" is " + shown(value.dump(), 40) + "; expected an integer, 0 or more",
                 "write the class as a number");
   return value.get<std::int64_t>();
 }
@@ -97,7 +95,7 @@ std::string json_text(std::string_view json, const std::string& field, std::stri
   const auto value = json_field(json, field, where);
   if (!value.is_string())
     throw Error(ErrorKind::data, where,
-                "field \"" + field + "\" is " + shortened(value.dump()) + "; expected a string");
+                "field \"" + shown(field) + "\" is " + shown(value.dump(), 40) + "; expected a string");
   return value.get<std::string>();
 }
 

@@ -11,6 +11,8 @@
 #include <cstring>
 #include <exception>
 
+#include <ditto/text.h>
+
 namespace ditto::formats {
 
 namespace {
@@ -178,12 +180,12 @@ class Walk {
     const auto header = static_cast<std::uint64_t>(archive_read_header_position(archive_.get()));
     const std::string name = name_of(entry);
     if (archive_entry_sparse_count(entry) > 0)
-      return damaged("member '" + name + "' is sparse, which is not read", header);
+      return damaged("member '" + shown(name) + "' is sparse, which is not read", header);
     const bool plain = archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr;
     const auto size = plain ? static_cast<std::uint64_t>(std::max<la_int64_t>(archive_entry_size(entry), 0)) : 0;
     const auto offset = static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
     if (offset > file_.size() || size > file_.size() - offset)
-      return damaged("member '" + name + "' of " + std::to_string(size) + " bytes is cut off", header);
+      return damaged("member '" + shown(name) + "' of " + std::to_string(size) + " bytes is cut off", header);
     if (plain) index_.members.push_back({name, offset, size});
     end_ = offset + padded(size);
   }

@@ -1,10 +1,10 @@
 // The neutral tree, and how it is written as TOML.
 #include <ditto/error.h>
+#include <ditto/text.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 
 #include "core/formats/toml.h"
 #include "core/formats/utf8.h"
@@ -79,25 +79,19 @@ bool bare_key(std::string_view key) {
   return !key.empty() && std::all_of(key.begin(), key.end(), fits);
 }
 
+// What TOML allows as it is, but a terminal would obey, is written out too (text.h).
 std::string quoted(std::string_view text) {
   if (utf8_damage(text)) throw Error(ErrorKind::config, {}, "a string that is not UTF-8 cannot be written as TOML");
   std::string result = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"': result += "\\\""; continue;
-      case '\\': result += "\\\\"; continue;
-      case '\n': result += "\\n"; continue;
-      case '\t': result += "\\t"; continue;
-      case '\r': result += "\\r"; continue;
-    }
-    const auto byte = static_cast<unsigned char>(c);
-    char escape[8];
-    if (byte < 0x20 || byte == 0x7F) {
-      std::snprintf(escape, sizeof escape, "\\u%04X", byte);
-      result += escape;
-    } else {
-      result += c;
-    }
+  for (std::size_t length = 0; !text.empty(); text.remove_prefix(length)) {
+    length = utf8_length(text);
+    const auto character = text.substr(0, length);
+    if (character == "\"" || character == "\\") result += '\\';
+    const auto written = shown(character);
+    if (written.starts_with("\\x"))
+      result += "\\u00" + written.substr(2);
+    else
+      result += written;
   }
   return result += '"';
 }

@@ -8,9 +8,15 @@ namespace ditto {
 
 namespace {
 
-std::string trimmed(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
-  return text.empty() ? "failed without a message" : text;
+// LibTorch's messages have several lines.
+std::string one_line(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    const bool space = c == '\n' || c == ' ';
+    if (!space || (!line.empty() && line.back() != ' ')) line += space ? ' ' : c;
+  }
+  while (line.ends_with(' ')) line.pop_back();
+  return line.empty() ? "failed without a message" : line;
 }
 
 // What LibTorch's allocators say that they were asked for: "6144000000 bytes", "2.00 GiB"; empty: this is another
@@ -42,14 +48,14 @@ void rethrow_within(std::string_view place) {
   } catch (const Error& error) {
     throw error.within(place);
   } catch (const c10::DistError& error) {
-    throw Error(ErrorKind::distributed, place, trimmed(error.what_without_backtrace()));
+    throw Error(ErrorKind::distributed, place, one_line(error.what_without_backtrace()));
   } catch (const c10::Error& error) {
     if (const auto asked = asked_for(error.what_without_backtrace()); !asked.empty()) out_of_memory(place, asked);
-    throw Error(ErrorKind::plugin, place, trimmed(error.what_without_backtrace()));
+    throw Error(ErrorKind::plugin, place, one_line(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
     out_of_memory(place, {});
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::plugin, place, trimmed(error.what()));
+    throw Error(ErrorKind::plugin, place, one_line(error.what()));
   } catch (...) {
     throw Error(ErrorKind::plugin, place, "threw something that is not a std::exception", "plugins throw ditto::Error");
   }

@@ -9,8 +9,11 @@
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <boost/dll/shared_library.hpp>
 
+#include <ditto/text.h>
+
 #include "core/plugin/kinds.h"
 #include "core/plugin/stamp.h"
+#include "core/plugin/trust.h"
 
 namespace ditto {
 
@@ -77,17 +80,19 @@ std::string plugin_name(std::string_view kind, std::string_view id) {
   return std::string(kind) + " '" + std::string(id) + "'";
 }
 
-std::vector<SearchFolder> plugin_folders(std::vector<SearchFolder> given) {
+std::vector<SearchFolder> plugin_folders(const std::vector<std::string>& given) {
+  std::vector<SearchFolder> folders;
+  for (const auto& path : given) folders.push_back({path, "--plugin-path"});
   const char* variable = std::getenv("DITTO_PLUGIN_PATH");
   std::string_view rest = variable ? variable : "";
   while (!rest.empty()) {
     const auto colon = std::min(rest.find(':'), rest.size());
-    if (colon > 0) given.push_back({std::string(rest.substr(0, colon)), "DITTO_PLUGIN_PATH"});
+    if (colon > 0) folders.push_back({std::string(rest.substr(0, colon)), "DITTO_PLUGIN_PATH"});
     rest.remove_prefix(std::min(colon + 1, rest.size()));
   }
   const fs::path program = boost::dll::program_location();
-  given.push_back({program.parent_path().parent_path() / "lib/ditto/plugins", {}});
-  return given;
+  folders.push_back({program.parent_path().parent_path() / "lib/ditto/plugins", {}});
+  return folders;
 }
 
 PluginFile inspect_plugin(const std::string& path, const Stamp& host) {
@@ -103,13 +108,16 @@ PluginFile inspect_plugin(const std::string& path, const Stamp& host) {
     file.torch = text(stamp.torch);
     file.cuda = text(stamp.cuda);
     file.refusal = misfit(stamp, host);
+    if (file.refusal.empty()) file.refusal = distrust(path);
   } catch (const std::exception& error) {
     file.refusal = without_place(error.what(), path);
   }
   return file;
 }
 
-Registry::Registry(const std::vector<SearchFolder>& folders) : Registry(folders, host_stamp()) {}
+Registry::Registry(const std::vector<SearchFolder>& folders, Trial trial) : Registry(folders, host_stamp()) {
+  trial_ = std::move(trial);
+}
 
 Registry::Registry(const std::vector<SearchFolder>& folders, const Stamp& host) {
   for (const SearchFolder& folder : folders) scan(folder, host);
@@ -171,12 +179,38 @@ const PluginFile& Registry::find(std::string_view kind, std::string_view id, std
               near.empty() ? known + "; if" + kElsewhere : "did you mean '" + near + "'? If" + kElsewhere);
 }
 
+void Registry::try_out(const std::vector<PluginKey>& plugins) {
+  std::vector<std::string> paths;
+  for (const PluginFile& file : files_)
+    if (file.refusal.empty() && std::count(plugins.begin(), plugins.end(), PluginKey(file.kind, file.id)))
+      paths.push_back(file.path);
+  const std::lock_guard lock(mutex_);
+  try_paths(paths);
+}
+
+void Registry::try_paths(const std::vector<std::string>& paths) {
+  std::vector<std::string> untried;
+  for (const auto& path : paths)
+    if (!tried_.count(path)) untried.push_back(path);
+  if (!trial_ || untried.empty()) return;
+  const auto failure = trial_(untried);
+  const size_t came_back = failure ? failure->which : untried.size();
+  for (size_t i = 0; i < came_back; ++i) tried_[untried[i]];
+  if (failure) tried_[untried.at(came_back)] = failure->what;
+}
+
 const void* Registry::open(const PluginFile& file, std::string_view where) {
   const std::lock_guard lock(mutex_);
   const auto it = opened_.find(file.path);
   if (it != opened_.end()) return it->second;
 
   const std::string place = (where.empty() ? "" : std::string(where) + ": ") + plugin_name(file.kind, file.id);
+  try_paths({file.path});
+  if (const auto& what = tried_[file.path]; !what.empty())
+    throw Error(ErrorKind::plugin, place, file.path + ": " + what,
+                "it was tried in a process of its own; mend the plugin, or name another");
+  const auto whole = "opening " + plugin_name(file.kind, file.id) + " (" + shown(file.path) + ")";
+  const Doing doing(whole.c_str());
   using Entry = const void*();
   Entry* entry = nullptr;
   try {

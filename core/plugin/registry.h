@@ -5,23 +5,29 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ditto/plugin.h>
 
 #include "core/plugin/guard.h"
+#include "core/plugin/trial.h"
 
 namespace ditto {
 
 // A folder that is searched, all of its subfolders included; or one library.
 struct SearchFolder {
   std::string path;
-  std::string from;  // who names it, for messages: "run.toml:3:8", "DITTO_PLUGIN_PATH"; empty: it may be missing
+  std::string from;  // who names it, for messages: "--plugin-path", "DITTO_PLUGIN_PATH"; empty: it may be missing
 };
 
-// Where plugins are, in this order: `given` ([plugins] path of a recipe), the folders of the environment variable
-// DITTO_PLUGIN_PATH (separated by colons), lib/ditto/plugins beside the program's own folder.
-std::vector<SearchFolder> plugin_folders(std::vector<SearchFolder> given = {});
+// Where plugins are, in this order: `given` (--plugin-path), the folders of the environment variable DITTO_PLUGIN_PATH
+// (separated by colons), lib/ditto/plugins beside the program's own folder. Nothing else: no file that came with data
+// may say what code is run.
+std::vector<SearchFolder> plugin_folders(const std::vector<std::string>& given = {});
+
+// By kind and id.
+using PluginKey = std::pair<std::string, std::string>;
 
 // One library that was found, as its stamp describes it. Where the stamp cannot be read, only path and refusal are set.
 struct PluginFile {
@@ -36,8 +42,9 @@ struct PluginFile {
 class Registry {
  public:
   // Reads the stamp of every *.so in the folders; opens none. Throws Error(plugin) for a named folder that is missing.
-  explicit Registry(const std::vector<SearchFolder>& folders, const Stamp& host);
-  explicit Registry(const std::vector<SearchFolder>& folders = plugin_folders());
+  // With a `trial` each library is tried by it before it is opened.
+  explicit Registry(const std::vector<SearchFolder>& folders = plugin_folders(), Trial trial = {});
+  Registry(const std::vector<SearchFolder>& folders, const Stamp& host);
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
@@ -47,6 +54,10 @@ class Registry {
   // The one usable file of this kind and id. Throws Error(plugin) at `where` that says what there is, or why the file
   // that would have been it was refused.
   const PluginFile& find(std::string_view kind, std::string_view id, std::string_view where) const;
+
+  // Tries those of them that can be opened all at once, which takes less time than one by one. What fails is told when
+  // it is opened.
+  void try_out(const std::vector<PluginKey>& plugins);
 
   // Opens the plugin of interface I (once) and returns its factory, valid until the process ends. `where` is the place
   // that asks for it. Throws Error(plugin). Thread-safe.
@@ -58,10 +69,13 @@ class Registry {
  private:
   void scan(const SearchFolder& folder, const Stamp& host);
   void refuse_duplicates();
+  void try_paths(const std::vector<std::string>& paths);
   const void* open(const PluginFile& file, std::string_view where);
 
   std::vector<PluginFile> files_;
+  Trial trial_;
   std::mutex mutex_;
+  std::map<std::string, std::string> tried_;   // path -> what went wrong; empty: nothing
   std::map<std::string, const void*> opened_;  // path -> what the entry function returned
 };
 

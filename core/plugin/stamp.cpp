@@ -10,8 +10,9 @@
 
 #include <c10/util/Exception.h>
 
+#include <ditto/text.h>
+
 #include "core/formats/elf_stamp.h"
-#include "core/formats/utf8.h"
 #include "core/plugin/kinds.h"
 
 namespace ditto {
@@ -74,8 +75,7 @@ bool is_ascii(const std::array<char, N>& field) {
 template <size_t N>
 bool is_line(const std::array<char, N>& field) {
   const std::string_view value = text(field);
-  return ends_inside(field) && !formats::utf8_damage(value) &&
-         std::none_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; });
+  return ends_inside(field) && shown(value) == value;
 }
 
 bool is_name(std::string_view value) {

@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <string_view>
 
+#include <ditto/text.h>
 #include <ditto/version.h>
 
 #include "core/plugin/registry.h"
@@ -148,12 +149,12 @@ void diagnose_environment(Diagnosis& out) {
                              " decides the number of threads where run.threads = 0");
 }
 
-std::string shown(const std::string& key, const Json& value) {
+std::string fact_text(const std::string& key, const Json& value) {
   if (key.ends_with("_bytes") && value.is_number()) return bytes_text(value.get<int64_t>());
-  if (value.is_string()) return value.get<std::string>();
+  if (value.is_string()) return shown(value.get<std::string>(), kSentenceShown);
   if (!value.is_array()) return value.dump();
   std::string text;
-  for (const auto& one : value) text += (text.empty() ? "" : ", ") + shown("", one);
+  for (const auto& one : value) text += (text.empty() ? "" : ", ") + fact_text("", one);
   return text.empty() ? "none" : text;
 }
 
@@ -162,7 +163,7 @@ void add_section(std::string& text, const std::string& name, const Json& values)
   if (values.empty()) text += "  none\n";
   for (const auto& [key, value] : values.items()) {
     const std::string label = key.ends_with("_bytes") ? key.substr(0, key.size() - 6) : key;
-    text += fmt::format("  {:<20} {}\n", label, shown(key, value));
+    text += fmt::format("  {:<20} {}\n", shown(label), fact_text(key, value));
   }
 }
 
@@ -199,7 +200,8 @@ std::string to_text(const Diagnosis& diagnosis) {
   text += "findings\n";
   if (diagnosis.findings.empty()) text += "  nothing that would trouble a run\n";
   for (const Finding& one : diagnosis.findings)
-    text += fmt::format("  {}: {}{}{}\n", level_name(one.level), one.what, one.remedy.empty() ? "" : "; ", one.remedy);
+    text += fmt::format("  {}: {}{}{}\n", level_name(one.level), shown(one.what, kSentenceShown),
+                        one.remedy.empty() ? "" : "; ", shown(one.remedy, kSentenceShown));
   return text;
 }
 

@@ -15,6 +15,7 @@
 
 #include <ditto/error.h>
 #include <ditto/options.h>
+#include <ditto/text.h>
 
 namespace ditto::report {
 
@@ -152,7 +153,7 @@ void Progress::plain(double time) {
 
 void Progress::message(std::string_view line) {
   const std::lock_guard lock(mutex_);
-  put((drawn_ ? kClearLine : "") + std::string(line) + "\n");
+  put((drawn_ ? kClearLine : "") + shown(line, line.size()) + "\n");
   if (drawn_) draw();
 }
 

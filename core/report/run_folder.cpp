@@ -12,6 +12,7 @@
 #include <filesystem>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
 #include "core/formats/file.h"
 
@@ -109,7 +110,7 @@ void RunFolder::log(std::string_view text) {
   std::string lines;
   do {
     const size_t end = text.find('\n');
-    lines += time + " " + std::string(text.substr(0, end)) + "\n";
+    lines += time + " " + shown(text.substr(0, end), text.size()) + "\n";
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
   } while (!text.empty());
   const std::lock_guard lock(mutex_);

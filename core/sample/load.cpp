@@ -6,10 +6,14 @@ namespace ditto {
 
 namespace {
 
-// What was said of ranks belongs to the run that trained.
-std::string without_ranks(const std::string& recipe_toml, const std::string& name) {
+// What was said of ranks and of folders belongs to the run that trained: a checkpoint does not say where to read or
+// write.
+std::string without_its_place(const std::string& recipe_toml, const std::string& name) {
   auto tree = formats::parse_toml(recipe_toml, name);
   tree.erase("parallel");
+  auto* run = tree.find("run");
+  if (auto* options = run ? run->as<formats::Table>() : nullptr)
+    for (const char* key : {"folder", "output", "init_from"}) options->erase(key);
   return formats::render_toml(tree);
 }
 
@@ -19,8 +23,8 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   SavedModel saved;
   saved.path = *checkpoint::resolve(path).path;
   const auto info = checkpoint::describe(saved.path);
-  saved.recipe =
-      Recipe::parse(without_ranks(info.recipe_toml, saved.path + "/recipe.toml"), saved.path + "/recipe.toml", sets);
+  saved.recipe = Recipe::parse(without_its_place(info.recipe_toml, saved.path + "/recipe.toml"),
+                               saved.path + "/recipe.toml", sets);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())
     throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",

@@ -11,7 +11,7 @@
 namespace ditto {
 
 // The recipe a checkpoint was made with, for another use: its layout of ranks is forgotten (`sets` may give one), and
-// so is what a training run writes.
+// so are the folders that the training run read and wrote.
 struct SavedModel {
   Recipe recipe;
   SavedShapes shapes;

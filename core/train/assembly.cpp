@@ -121,10 +121,15 @@ std::shared_ptr<Interface> Assembly::make(const std::string& section, Component&
                                           const typename Interface::Needs& needs) {
   const auto& factory = registry_.factory<Interface>(component.plugin, component.where);
   OptionReader reader(component.options);
+  about_to_make(Interface::kKind, component.plugin);
   auto made = guarded(std::string(Interface::kKind) + " '" + component.plugin + "', being made",
                       [&] { return factory.make(reader, needs); });
   recipe.resolve(section, component.plugin, reader.declared());
   return made;
+}
+
+void Assembly::about_to_make(std::string_view kind, const std::string& id) const {
+  if (log_) log_("making " + plugin_name(kind, id));
 }
 
 void Assembly::open_data() {
@@ -159,6 +164,7 @@ void Assembly::make_model() {
   ctx->compute = compute_dtype(recipe.run);
   ctx->device = torch::Device(recipe.run.device);
   model = make<Model>("model", recipe.model, spec);
+  computing_ = plugin_name(Model::kKind, recipe.model.plugin) + ", computing";
   if (ctx->compute == torch::kDouble) model->to(torch::kDouble);
   initialise(*model, ctx->random);
   model->to(ctx->device);
@@ -238,6 +244,7 @@ void Assembly::load_strategy(const std::string& id, const std::string& key, std:
                 "set " + key + "_plugin; see `ditto plugins list`");
   const auto& factory = registry_.factory<ParallelStrategy>(id, recipe.name);
   OptionReader reader(strategy_options(recipe, factory));
+  about_to_make(ParallelStrategy::kKind, id);
   strategies.push_back(guarded("strategy '" + id + "', being made", [&] {
     return factory.make(reader, {&mesh, recipe.run.deterministic, model->token_local(), ctx->compute, model->depth()});
   }));
@@ -259,6 +266,7 @@ void Assembly::publish() {
 }
 
 void Assembly::run_unit(const Unit& unit, UnitCall& call) {
+  const Doing doing(computing_.c_str());
   guarded([&] { return to_text(unit) + " of model '" + recipe.model.plugin + "'"; },
           [&] {
             switch (unit.kind) {

@@ -69,6 +69,8 @@ class Assembly {
   SavedShapes shapes() const { return {spec, data_spec_}; }
   int64_t parameters() const { return parameters_; }  // of the whole model, learned
   const WholeTensors& whole_tensors() const { return *whole_; }
+  // Into the log, before: a plugin that never comes back from its constructor is named by the last line.
+  void about_to_make(std::string_view kind, const std::string& id) const;
 
   Recipe& recipe;
   const Mesh& mesh;
@@ -103,6 +105,7 @@ class Assembly {
   std::vector<TensorSpec> data_spec_;
   Registry& registry_;
   Log log_;
+  std::string computing_;                 // what a crash in the model is named by
   UnitRun run_;                           // run_unit with the strategies' wraps
   std::vector<ParallelStrategy*> wraps_;  // innermost first
   std::unique_ptr<WholeTensors> whole_;

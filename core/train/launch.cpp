@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <thread>
 
 #include <fmt/format.h>
@@ -36,14 +35,6 @@ std::chrono::milliseconds timeout(const Recipe& recipe) {
 
 WatchOptions watch_options(const Recipe& recipe) {
   return {timeout(recipe), std::chrono::milliseconds(static_cast<int64_t>(recipe.parallel.hang_s * 1000))};
-}
-
-std::vector<SearchFolder> search_folders(const Recipe& recipe) {
-  std::vector<SearchFolder> folders;
-  for (const auto& path : recipe.plugins.path)
-    folders.push_back({(std::filesystem::path(recipe.run.folder) / path).lexically_normal().string(),
-                       recipe.name + ": plugins.path"});
-  return folders;
 }
 
 at::ScalarType compute_dtype(const RunOptions& run) {
@@ -114,6 +105,15 @@ std::vector<std::string> strategy_ids(const Recipe& recipe) {
   add(p.recompute != "none", "recompute");
   add(p.offload != "none", "offload");
   return ids;
+}
+
+std::vector<PluginKey> plugins_of(Recipe& recipe) {
+  std::vector<PluginKey> plugins;
+  for (const auto& [section, component] : recipe.components())  // [encoder.image] is of kind encoder
+    if (*component) plugins.emplace_back(section.substr(0, section.find('.')), component->plugin);
+  for (const auto& id : strategy_ids(recipe)) plugins.emplace_back(ParallelStrategy::kKind, id);
+  for (const auto& id : recipe.plugins.kernels) plugins.emplace_back(KernelSet::kKind, id);
+  return plugins;
 }
 
 void refuse_unread_options(const Recipe& recipe, Registry& registry) {

@@ -15,7 +15,6 @@ namespace ditto {
 Degrees degrees(const Recipe& recipe);
 std::chrono::milliseconds timeout(const Recipe& recipe);
 WatchOptions watch_options(const Recipe& recipe);
-std::vector<SearchFolder> search_folders(const Recipe& recipe);
 at::ScalarType compute_dtype(const RunOptions& run);
 // Whether anything in the recipe says "bf16": run.precision, or an optimizer's own. A plugin's default counts once
 // declare_components has read it.
@@ -27,6 +26,8 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank);
 OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory);
 // The strategies of a recipe, as far as its degrees name them, in the order of sharding.
 std::vector<std::string> strategy_ids(const Recipe& recipe);
+// Every plugin that a recipe names, itself or by its degrees.
+std::vector<PluginKey> plugins_of(Recipe& recipe);
 // Throws Error(config) for an option of [parallel] that no strategy of this recipe reads.
 void refuse_unread_options(const Recipe& recipe, Registry& registry);
 // Reads every component's options by its plugin's declaration: errors now, and the defaults in recipe.resolved(). The

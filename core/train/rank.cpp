@@ -18,8 +18,9 @@ int Rank::run(const std::function<int()>& command) {
   }
 }
 
-void Rank::open(Recipe& recipe) {
-  registry_.emplace(plugin_folders(search_folders(recipe)));
+void Rank::open(Recipe& recipe, const std::vector<std::string>& plugin_path) {
+  registry_.emplace(plugin_folders(plugin_path), try_new_plugins);
+  registry_->try_out(plugins_of(recipe));
   transports_ = open_device(recipe, *registry_, info_);
 }
 

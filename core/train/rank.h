@@ -20,8 +20,9 @@ class Rank {
   // failure, since its end may wait for lost peers.
   int run(const std::function<int()>& command);
 
-  // Finds the recipe's plugins and takes its device: before any tensor is made.
-  void open(Recipe& recipe);
+  // Finds the recipe's plugins, in `plugin_path` (--plugin-path) first, and takes its device: before any tensor is
+  // made.
+  void open(Recipe& recipe, const std::vector<std::string>& plugin_path);
   // Settles threads, and meets the other ranks: before any tensor is made, and after `open`.
   void meet(const Recipe& recipe);
 

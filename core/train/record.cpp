@@ -59,6 +59,7 @@ std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   const auto& factory = registry.factory<Optimizer>(component.plugin, component.where);
   OptionReader reader(component.options);
+  assembly.about_to_make(Optimizer::kKind, component.plugin);
   auto made = guarded("optimizer '" + component.plugin + "', being made", [&] { return factory.make(reader, needs); });
   assembly.recipe.resolve("optimizer", component.plugin, reader.declared());
   refuse_odd_state(assembly.layout, *made, component.plugin);

@@ -2,9 +2,12 @@
 
 #include <chrono>
 #include <filesystem>
+#include <sstream>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
+
+#include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
 #include "core/dist/stop.h"
@@ -76,7 +79,7 @@ void Trainer::assemble() {
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
   const auto warn = [this](const std::string& line) {
-    if (!writes() && training_) fmt::print(stderr, "rank {}: {}\n", mesh_.rank(), line);
+    if (!writes() && training_) fmt::print(stderr, "rank {}: {}\n", mesh_.rank(), shown(line, kSentenceShown));
     say(line);
   };
   loader_ = std::make_unique<Loader>(assembly_->train_data, recipe_.loader, seed, warn);
@@ -256,7 +259,8 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
 
 void Trainer::show_trace() {
   begin("telling what was traced");
-  say(trace_table(mesh_, memory_shares(*assembly_, *optimizer_, *ema_, memory_)));
+  std::istringstream table(trace_table(mesh_, memory_shares(*assembly_, *optimizer_, *ema_, memory_)));
+  for (std::string line; std::getline(table, line);) say(line);
 }
 
 void Trainer::show_validation() {
@@ -311,8 +315,10 @@ void Trainer::begin(const char* what) {
   if (options_.watch) options_.watch->begin(what);
 }
 
-void Trainer::say(const std::string& line) {
+// One line, whatever names are in it.
+void Trainer::say(const std::string& text) {
   if (!writes()) return;
+  const auto line = shown(text, kSentenceShown);
   if (folder_) folder_->log(line);
   if (progress_) {
     progress_->message(line);

@@ -49,7 +49,7 @@ class Trainer {
   void show_grid();
   void save();
   checkpoint::TrainState state();
-  void say(const std::string& line);
+  void say(const std::string& text);
   void begin(const char* what);  // "validation": what may take its time
   bool is_any_rank_stopped();
   bool writes() const { return mesh_.rank() == 0; }

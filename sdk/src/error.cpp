@@ -1,14 +1,19 @@
 #include <ditto/error.h>
 
+#include <ditto/text.h>
+
 namespace ditto {
 
 namespace {
 
+constexpr std::size_t kWhereShown = 1000, kWhatShown = 3000, kRemedyShown = 1000;
+
+// One line, whatever names and foreign words went into it.
 std::string sentence(std::string_view where, std::string_view what, std::string_view remedy) {
-  std::string text(where);
+  std::string text = shown(where, kWhereShown);
   if (!where.empty()) text += ": ";
-  text += what;
-  if (!remedy.empty()) text.append("; ").append(remedy);
+  text += shown(what, kWhatShown);
+  if (!remedy.empty()) text.append("; ").append(shown(remedy, kRemedyShown));
   return text;
 }
 
@@ -21,7 +26,9 @@ Error::Error(ErrorKind kind, const std::string& message) : std::runtime_error(me
 
 Error::~Error() = default;  // out of line: one copy of the type's information for all plugins
 
-Error Error::within(std::string_view place) const { return Error(kind_, sentence(place, what(), {})); }
+Error Error::within(std::string_view place) const {
+  return Error(kind_, (place.empty() ? "" : shown(place, kWhereShown) + ": ") + what());
+}
 
 int Error::exit_code(ErrorKind kind) {
   switch (kind) {

@@ -35,7 +35,7 @@ refused "$broken/no_entry.so" "has no entry function"
 refused "$broken/entry_throws.so" "the licence server is asleep"
 
 # One broken file takes no other down: the list has all of them, and the tree's own plugins are usable.
-list=$("$ditto" plugins list --path "$broken" --json)
+list=$("$ditto" plugins list --plugin-path "$broken" --json)
 python3 - "$list" <<'P'
 import json, sys
 files = {(f["kind"], f["id"]): f for f in json.loads(sys.argv[1])}
@@ -44,7 +44,7 @@ assert files["kernels", "good"]["usable"]
 assert not files["kernels", "other_abi"]["usable"] and files["kernels", "other_abi"]["refusal"]
 assert "twin_a.so and " in files["kernels", "twin"]["refusal"], files["kernels", "twin"]
 P
-"$ditto" plugins list --path "$broken" | grep -E "^kernels +good +1.2.3 +MIT +[0-9.]+ +ok +good.so" > /dev/null
+"$ditto" plugins list --plugin-path "$broken" | grep -E "^kernels +good +1.2.3 +MIT +[0-9.]+ +ok +good.so" > /dev/null
 
 # show opens a plugin and prints its options; an id that was refused says why.
 "$ditto" plugins show model/dit | grep "^depth  *an integer  *12  *1 to 4096 " > /dev/null
@@ -53,7 +53,7 @@ import json, sys
 options = {o["name"]: o for o in json.load(sys.stdin)["options"]}
 assert options["heads"]["default"] == 6 and options["heads"]["help"]'
 status=0
-"$ditto" plugins show kernels/other_abi --path "$broken" 2> "$work/err" || status=$?
+"$ditto" plugins show kernels/other_abi --plugin-path "$broken" 2> "$work/err" || status=$?
 [ $status -eq 3 ] && grep -q "kernels 'other_abi' cannot be used; .*it was built for SDK ABI" "$work/err" || fail "$(cat "$work/err")"
 status=0
 "$ditto" plugins show model/dti 2> "$work/err" || status=$?

@@ -32,7 +32,7 @@ ctest --test-dir build --output-on-failure
 plugins=build/lib/ditto/plugins
 "$prefix/bin/ditto" plugins verify $plugins/models/libtiny.so
 DITTO_PLUGIN_PATH=$plugins "$prefix/bin/ditto" plugins list | grep -E "^model +tiny .* ok " || fail "the plugin is not listed"
-DITTO_PLUGIN_PATH=$plugins "$prefix/bin/ditto" train tiny.toml --set run.steps=5 --set run.threads=1
+"$prefix/bin/ditto" train tiny.toml --plugin-path $plugins --set run.steps=5 --set run.threads=1
 [ "$(wc -l < runs/tiny/metrics.jsonl)" -eq 5 ] || fail "metrics.jsonl has not one line for each of 5 steps"
 # Without its folder the plugin is not there, and the message says so.
 status=0

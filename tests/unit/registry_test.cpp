@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <unistd.h>
+
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -276,12 +278,13 @@ TEST_CASE("an unknown id names the nearest, or all there are") {
   CHECK(contains(none, "run.toml:9:1: there is no sampler 'euler'; no plugin of this kind was found"));
 }
 
-TEST_CASE("folders come from the recipe, the environment and the program's place, in this order") {
+TEST_CASE("folders come from the command line, the environment and the program's place, in this order") {
   setenv("DITTO_PLUGIN_PATH", "/one::/two", 1);
-  const auto folders = ditto::plugin_folders({{"/recipe", "run.toml:2:1"}});
+  const auto folders = ditto::plugin_folders({"/given"});
   unsetenv("DITTO_PLUGIN_PATH");
   REQUIRE(folders.size() == 4);
-  CHECK(folders[0].path == "/recipe");
+  CHECK(folders[0].path == "/given");
+  CHECK(folders[0].from == "--plugin-path");
   CHECK(folders[1].path == "/one");
   CHECK(folders[2].path == "/two");
   CHECK(folders[2].from == "DITTO_PLUGIN_PATH");
@@ -294,6 +297,53 @@ TEST_CASE("a named folder that is missing is an error; a missing one beside the 
   const std::string text = message([&] { Registry registry(named); });
   CHECK(contains(text, "run.toml:2:1: the plugin folder '/no/such/folder' cannot be read"));
   CHECK(Registry(unnamed).files().empty());
+}
+
+TEST_CASE("a library that everybody may write, or in a folder that everybody may write, is refused") {
+  const Folder folder;
+  const auto good = folder.path() / "good.so";
+  const auto refusal = [&] { return ditto::inspect_plugin(good, ditto::host_stamp()).refusal; };
+  CHECK(refusal().empty());
+  fs::permissions(good, fs::perms::others_write, fs::perm_options::add);
+  CHECK(contains(refusal(), "everybody may write it; chmod o-w " + good.string()));
+  fs::permissions(good, fs::perms::others_write, fs::perm_options::remove);
+  fs::permissions(folder.path(), fs::perms::others_write, fs::perm_options::add);
+  CHECK(contains(refusal(), "is one that everybody may write; chmod o-w " + folder.path().string()));
+  fs::permissions(folder.path(), fs::perms::sticky_bit, fs::perm_options::add);
+  CHECK(refusal().empty());
+  fs::create_directory(folder.path() / "inner");
+  fs::copy_file(good, folder.path() / "inner/good.so");
+  fs::permissions(folder.path(), fs::perms::sticky_bit, fs::perm_options::remove);
+  const auto inner = ditto::inspect_plugin(folder.path() / "inner/good.so", ditto::host_stamp()).refusal;
+  CHECK(contains(inner, "chmod o-w " + folder.path().string()));  // a folder further up is as good
+  if (::geteuid() != 0) return;
+  fs::permissions(folder.path(), fs::perms::owner_all);
+  REQUIRE(::chown(good.c_str(), 4321, static_cast<gid_t>(-1)) == 0);
+  CHECK(contains(refusal(), "it belongs to user 4321"));
+}
+
+TEST_CASE("a library is tried before it is opened, those of a recipe together, and each once") {
+  const Folder folder({"unresolved", "entry_throws"});
+  std::vector<std::vector<std::string>> tried;
+  Registry registry(folder.search(), [&](const std::vector<std::string>& paths) -> std::optional<ditto::TrialFailure> {
+    tried.push_back(paths);
+    for (size_t i = 0; i < paths.size(); ++i)
+      if (fs::path(paths[i]).stem() == "entry_throws") return ditto::TrialFailure{i, "signal 11"};
+    return {};
+  });
+  registry.try_out({{"kernels", "good"}, {"kernels", "no such"}, {"model", "good"}, {"kernels", "entry_throws"}});
+  REQUIRE(tried.size() == 1);
+  CHECK(tried[0].size() == 2);
+  check_good_still_works(registry);  // only if it was tried before the other failed, or alone now
+  const std::string text = asked_for(registry, "entry_throws");
+  CHECK(contains(text, "run.toml:7:3: kernels 'entry_throws': "));
+  CHECK(contains(text, "entry_throws.so: signal 11"));
+  CHECK_FALSE(contains(text, "licence server"));
+  asked_for(registry, "unresolved");
+  const auto times = tried.size();
+  asked_for(registry, "unresolved");
+  asked_for(registry, "entry_throws");
+  CHECK(tried.size() == times);
 }
 
 TEST_CASE("a guard keeps an error's kind, adds the place, and leaves backtraces out") {

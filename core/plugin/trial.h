@@ -1,0 +1,32 @@
+// Opening plugins in another process first: one that crashes, ends the process or does not come back while it is opened
+// takes only that process with it, and can be named.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ditto {
+
+struct TrialFailure {
+  size_t which;      // of the paths; those before it came back
+  std::string what;  // one sentence
+};
+
+// Opens the libraries in a process of their own, in this order, up to the first that does not come back. What throws
+// comes back: the caller hears of it by opening it itself.
+using Trial = std::function<std::optional<TrialFailure>(const std::vector<std::string>& paths)>;
+
+// The two below run `ditto plugins try`, so they are for the program ditto alone. The time limit is
+// DITTO_PLUGIN_TIMEOUT_S (60) seconds.
+std::optional<TrialFailure> try_plugins(const std::vector<std::string>& paths);
+// Only those that are new to the user's cache of what has come back from this program, which is then told of them. A
+// cache that cannot be written costs time.
+std::optional<TrialFailure> try_new_plugins(const std::vector<std::string>& paths);
+
+// `ditto plugins try PATH…`: the other side.
+[[noreturn]] void run_trial(const std::vector<std::string>& paths);
+
+}  // namespace ditto
