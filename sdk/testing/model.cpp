@@ -27,8 +27,8 @@ class ModelTest {
     report.check("it can be made", [&] { return model_ = make<Model>(path_, options_, spec_), std::string(); });
     if (!model_) return report;
     report.check("every parameter belongs to one unit, and every block has some", [&] { return units(); });
-    report.check("a unit uses its own parameters alone", [&] { return own_parameters(); });
     report.check("its initial values are finite and depend on the seed alone", [&] { return initial(); });
+    report.check("a unit uses its own parameters alone", [&] { return own_parameters(); });
     report.check("the prediction is [B, out_channels, …] and finite", [&] { return shape(); });
     report.check("two runs give the same bits", [&] { return repeat(); });
     report.check("a block is a pure function", [&] { return pure(); });

@@ -146,7 +146,7 @@ class ParallelTest {
     ParallelRun run(mesh, deterministic, maker());
     const int64_t n = mesh.data_ranks();
     int64_t step = 0;
-    for (const int64_t micro_batches : {n, 2 * n, n + 1, int64_t{1}, 2 * n + 1}) {
+    for (const int64_t micro_batches : {n, 2 * n + 1, int64_t{1}}) {
       run.step(++step, micro_batches);
       alone.run.step(step, micro_batches);
       const auto problem = compare(run.layout, alone.run.layout);
@@ -160,7 +160,7 @@ class ParallelTest {
   std::string updates(const Mesh& mesh) const {
     Alone alone(true);
     ParallelRun run(mesh, true, maker());
-    for (int64_t step = 0; step < 3; ++step) {
+    for (int64_t step = 0; step < 2; ++step) {
       run.step(step, mesh.data_ranks());
       alone.run.step(step, mesh.data_ranks());
       run.descend();

@@ -174,22 +174,35 @@ AxisSet ParallelRun::open_axes(size_t index, bool data_axes_alone) const {
   return axes;
 }
 
-// Over copies: of the round that is over along data axes, or of what is still to be summed.
+// Over copies: of the round that is over along data axes, or of what is still to be summed. One call for all that go
+// the same way.
 void ParallelRun::sum(bool data_axes_alone) {
   torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < layout.entries.size(); ++i) {
-    auto& tensor = layout.entries[i].tensor;
-    const auto axes = open_axes(i, data_axes_alone);
+  std::map<AxisSet, std::vector<size_t>> together;
+  for (size_t i = 0; i < layout.entries.size(); ++i) together[open_axes(i, data_axes_alone)].push_back(i);
+  for (const auto& [axes, entries] : together) {
     if (axes.empty() && data_axes_alone) continue;
-    Tensor grad = tensor.grad().defined() ? tensor.grad().contiguous() : torch::zeros_like(tensor.detach());
-    if (!axes.empty()) grad = mesh_.group(axes).all_reduce(grad.clone());
-    if (!data_axes_alone) {
-      tensor.mutable_grad() = grad;
-      continue;
+    Tensors flat;
+    std::vector<int64_t> lengths;
+    for (const size_t i : entries) {
+      const auto& tensor = layout.entries[i].tensor;
+      flat.push_back((tensor.grad().defined() ? tensor.grad() : torch::zeros_like(tensor.detach())).reshape(-1));
+      lengths.push_back(tensor.numel());
     }
-    rounds_[i] = rounds_[i].defined() ? rounds_[i] + grad : grad;
-    tensor.mutable_grad().reset();
+    const auto sums = mesh_.group(axes).all_reduce(torch::cat(flat)).split_with_sizes(lengths);
+    for (size_t k = 0; k < entries.size(); ++k) take(entries[k], sums[k], data_axes_alone);
   }
+}
+
+void ParallelRun::take(size_t index, const Tensor& sum, bool is_of_round) {
+  auto& tensor = layout.entries[index].tensor;
+  const auto grad = sum.view(tensor.sizes());
+  if (!is_of_round) {
+    tensor.mutable_grad() = grad;
+    return;
+  }
+  rounds_[index] = rounds_[index].defined() ? rounds_[index] + grad : grad;
+  tensor.mutable_grad().reset();
 }
 
 void ParallelRun::descend() {

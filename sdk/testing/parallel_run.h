@@ -39,6 +39,7 @@ class ParallelRun {
   void run_micro_batches(const StepPlan& plan);
   void end_round(int64_t round, const StepPlan& plan);
   void sum(bool data_axes_alone);
+  void take(size_t entry, const torch::Tensor& sum, bool is_of_round);
   AxisSet open_axes(size_t entry, bool data_axes_alone) const;
   void publish();
 
