@@ -319,7 +319,19 @@ Tensor Assembly::head(Stream& stream, const Batch& batch) {
   Tensor prediction;
   UnitCall call{batch, stream, prediction, *ctx};
   run_(Unit{Unit::head}, call);
+  check_prediction(batch, prediction);
   return prediction;
+}
+
+// A wrong number of channels might be broadcast over the target's.
+void Assembly::check_prediction(const Batch& batch, const Tensor& prediction) const {
+  auto expected = batch.at("x").sizes().vec();
+  expected.at(1) = spec.out_channels;
+  if (prediction.defined() && prediction.sizes() == at::IntArrayRef(expected)) return;
+  throw Error(ErrorKind::plugin, "head of model '" + recipe.model.plugin + "'",
+              "gave " + (prediction.defined() ? to_text(OptionValue(prediction.sizes().vec())) : "nothing") + ", expected " +
+                  to_text(OptionValue(expected)) + ": samples, ModelSpec::out_channels, and the sizes of x",
+              "correct head(), or its output layer");
 }
 
 Program Assembly::program() {

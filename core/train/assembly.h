@@ -101,6 +101,7 @@ class Assembly {
   void constants(const Batch& batch, Stream& stream);
   void blocks(int64_t first, int64_t last, Stream& stream);
   torch::Tensor head(Stream& stream, const Batch& batch);
+  void check_prediction(const Batch& batch, const torch::Tensor& prediction) const;
 
   std::vector<TensorSpec> data_spec_;
   Registry& registry_;
