@@ -143,7 +143,7 @@ void BatchJob::leave_out(const std::vector<int64_t>& places) {
     is_left_out_[static_cast<size_t>(row)] = true;
     for (size_t i = 0; i < spec_.size(); ++i) {
       if (own_size(spec_[i]))
-        texts_[i][static_cast<size_t>(row)] = {};
+        texts_[i][static_cast<size_t>(row)] = torch::Tensor();
       else
         batch_.at(spec_[i].name)[row].zero_();
     }

@@ -4,10 +4,10 @@
 #include <fstream>
 #include <iterator>
 
+#include <torch/version.h>
 #include <boost/dll/runtime_symbol_info.hpp>
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
-#include <torch/version.h>
 
 #include <ditto/version.h>
 
@@ -64,7 +64,8 @@ Facts facts_of(const Recipe& recipe, const Registry& registry) {
   for (const auto& file : registry.opened())
     facts["plugin " + plugin_name(file.kind, file.id)] = file.version + " " + hash_of_file(file.path);
   facts["ditto"] = std::string(kVersion) + " " + hash_of_file(boost::dll::program_location().string());
-  facts["libditto_sdk"] = hash_of_file(boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&nearest)).string());
+  facts["libditto_sdk"] =
+      hash_of_file(boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&nearest)).string());
   facts["LibTorch"] = TORCH_VERSION;
   return facts;
 }
@@ -74,13 +75,15 @@ Facts facts_of(const Source& source, const std::string& name) {
               {name + ", samples", std::to_string(source.size())},
               {name + ", classes", std::to_string(source.classes())}};
   for (const auto& tensor : source.spec())
-    facts[name + ", " + tensor.name] = std::string(c10::toString(tensor.dtype)) + " " + to_text(OptionValue(tensor.shape));
+    facts[name + ", " + tensor.name] =
+        std::string(c10::toString(tensor.dtype)) + " " + to_text(OptionValue(tensor.shape));
   return facts;
 }
 
 Facts facts_of_checkpoint(const std::string& path) {
   const std::filesystem::path folder(path);
-  return {{"checkpoint", folder.filename().string()}, {"its manifest", hash_of_file((folder / "manifest.json").string())}};
+  return {{"checkpoint", folder.filename().string()},
+          {"its manifest", hash_of_file((folder / "manifest.json").string())}};
 }
 
 void expect_same(c10d::Store& store, int rank, const std::string& topic, const Facts& facts, ErrorKind kind,

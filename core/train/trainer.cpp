@@ -75,10 +75,12 @@ void Trainer::assemble() {
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.sampler = recipe_.validate.grid_every > 0;
+  parts.opened = [this](const Source& train, const Source* validation) {
+    auto facts = facts_of(train, "data");
+    if (validation) facts.merge(facts_of(*validation, "validation data"));
+    expect_same("data", facts, ErrorKind::data);
+  };
   assembly_ = std::make_unique<Assembly>(recipe_, registry_, mesh_, parts, log);
-  auto data = facts_of(*assembly_->train_data, "data");
-  if (assembly_->validation_data) data.merge(facts_of(*assembly_->validation_data, "validation data"));
-  expect_same("data", data, ErrorKind::data);
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
   const auto warn = [this](const std::string& line) {

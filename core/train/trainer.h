@@ -24,8 +24,8 @@ struct TrainOptions {
   RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
   // Throws Error(kind) unless all ranks have the same; empty: nobody asks.
   std::function<void(const std::string& topic, const Facts&, ErrorKind kind)> expect_same;
-  bool trace_comm = false;                // count calls on other ranks, and memory, of every step
-  bool dry_run = false;                   // put everything together, say what it is, and stop
+  bool trace_comm = false;  // count calls on other ranks, and memory, of every step
+  bool dry_run = false;     // put everything together, say what it is, and stop
 };
 
 class Trainer {

@@ -1,5 +1,5 @@
-// A source that cannot decode some of its samples on the ranks that the environment says: one machine's copy of the data
-// is damaged. FAULTY_SAMPLES="3 7" names them.
+// A source that cannot decode some of its samples on the ranks that the environment says: one machine's copy of the
+// data is damaged. FAULTY_SAMPLES="3 7" names them.
 #include <array>
 #include <cstdlib>
 #include <set>
@@ -48,11 +48,13 @@ class Faulty final : public ditto::Source {
     sample.place = "sample " + std::to_string(index);
     if (bad_.count(index)) throw ditto::Error(ditto::ErrorKind::data, sample.place, "is damaged");
     const ditto::Random random(7);
-    sample.tensors["image"] = random.normal(ditto::Purpose::augmentation, std::array{index}, {3, 8, 8}, torch::kFloat)[0];
+    sample.tensors["image"] =
+        random.normal(ditto::Purpose::augmentation, std::array{index}, {3, 8, 8}, torch::kFloat)[0];
     sample.tensors["label"] = torch::scalar_tensor(index % options_.classes, torch::kLong);
     if (options_.text_tokens > 0) {
       const int64_t length = 1 + index % options_.text_tokens;
-      sample.tensors["text"] = random.normal(ditto::Purpose::augmentation, std::array{1000 + index}, {length, 16}, torch::kFloat)[0];
+      sample.tensors["text"] =
+          random.normal(ditto::Purpose::augmentation, std::array{1000 + index}, {length, 16}, torch::kFloat)[0];
       sample.tensors["text_mask"] = torch::ones({length}, torch::kBool);
     }
     return sample;

@@ -25,11 +25,12 @@ using ditto::ChangeKind;
 
 namespace {
 
-const std::map<std::string, ChangeKind> kNames{{"changes what is learned", ChangeKind::learning},
-                                               {"changes the training from here on", ChangeKind::course},
-                                               {"equal within rounding", ChangeKind::rounding},
-                                               {"the same bits if the micro-batches stay the same", ChangeKind::sharing},
-                                               {"nothing of the training", ChangeKind::nothing}};
+const std::map<std::string, ChangeKind> kNames{
+    {"changes what is learned", ChangeKind::learning},
+    {"changes the training from here on", ChangeKind::course},
+    {"equal within rounding", ChangeKind::rounding},
+    {"the same bits if the micro-batches stay the same", ChangeKind::sharing},
+    {"nothing of the training", ChangeKind::nothing}};
 
 std::vector<std::string> lines_of(const char* page) {
   std::ifstream file(std::string(DITTO_SOURCE_DIR) + "/docs/" + page);
