@@ -73,7 +73,7 @@ const std::vector<OptionEffect>& option_effects() {
       {"checkpoint.*", nothing},
       {"validate.*", nothing},
       {"log.*", nothing},
-      {"plugins.path", nothing},
+      {"plugins.path", nothing},  // of recipes up to 0.1.0
   };
   return kEffects;
 }
@@ -94,8 +94,8 @@ ChangeKind change_kind(const std::string& key) {
 }
 
 bool is_place(const std::string& key) {
-  constexpr std::array<std::string_view, 6> kPlaces{"run.folder",   "run.output",  "run.init_from",
-                                                    "plugins.path", "data.shards", "data.validation_shards"};
+  constexpr std::array<std::string_view, 5> kPlaces{"run.folder", "run.output", "run.init_from", "data.shards",
+                                                    "data.validation_shards"};
   return std::find(kPlaces.begin(), kPlaces.end(), key) != kPlaces.end();
 }
 
