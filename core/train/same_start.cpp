@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include <ditto/text.h>
 #include <ditto/version.h>
 
 #include "core/checkpoint/disk.h"
@@ -18,8 +19,8 @@ namespace ditto {
 
 namespace {
 
-constexpr size_t kMostNamed = 3;      // differences in a message
-constexpr size_t kLongestValue = 60;  // bytes of one of their values
+constexpr size_t kMostNamed = 3;     // differences in a message
+constexpr size_t kValueShown = 100;  // bytes of one of their values
 
 std::string hash(const std::string& text) { return checkpoint::checksum(std::as_bytes(std::span(text))); }
 
@@ -29,13 +30,9 @@ std::string hash_of_file(const std::string& path) {
   return bytes.empty() ? "cannot be read" : hash(bytes);
 }
 
-std::string shown(const Facts& facts, const std::string& name) {
+std::string value(const Facts& facts, const std::string& name) {
   const auto it = facts.find(name);
-  if (it == facts.end()) return "none";
-  if (it->second.size() <= kLongestValue) return it->second;
-  size_t end = kLongestValue;
-  while (end > 0 && (static_cast<unsigned char>(it->second[end]) & 0xC0) == 0x80) --end;  // inside of a character
-  return it->second.substr(0, end) + "…";
+  return it == facts.end() ? "none" : shown(it->second, kValueShown);
 }
 
 std::string differences(const Facts& here, const Facts& on_rank_0) {
@@ -47,7 +44,7 @@ std::string differences(const Facts& here, const Facts& on_rank_0) {
     const auto a = here.find(name), b = on_rank_0.find(name);
     if (a != here.end() && b != on_rank_0.end() && a->second == b->second) continue;
     if (++count > kMostNamed) continue;
-    text += (count > 1 ? ", " : "") + name + " = " + shown(here, name) + ", but rank 0 has " + shown(on_rank_0, name);
+    text += (count > 1 ? ", " : "") + name + " = " + value(here, name) + ", but rank 0 has " + value(on_rank_0, name);
   }
   return count > kMostNamed ? text + ", and " + std::to_string(count - kMostNamed) + " more" : text;
 }
