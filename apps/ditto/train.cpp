@@ -35,8 +35,13 @@ int train(const Arguments& arguments, const CommandLine& line) {
       if (const int code = rehearse_layout(recipe, rank.registry(), arguments.local_ranks)) return code;
       return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
     }
-    rank.meet(recipe);
     auto options = arguments.options;
+    rank.meet(recipe, {{"--resume", options.resume},
+                       {"--trace", arguments.trace},
+                       {"--dry-run", options.dry_run ? "given" : "not given"}});
+    options.expect_same = [&](const auto& topic, const auto& facts, auto kind) {
+      rank.expect_same(topic, facts, kind);
+    };
     options.watch = &rank.watch();
     options.trace_comm = arguments.trace == "comm";
     const auto& mesh = rank.mesh();

@@ -266,10 +266,14 @@ std::string output_folder(const Recipe& recipe) {
   return recipe.run.output.empty() ? (fs::path("runs") / recipe.run.name).string() : recipe.run.output;
 }
 
+std::map<std::string, std::string> flat(const Table& table) {
+  std::map<std::string, std::string> values;
+  flatten(table, "", values);
+  return values;
+}
+
 std::vector<Difference> differences(const Table& before, const Table& after) {
-  std::map<std::string, std::string> a, b;
-  flatten(before, "", a);
-  flatten(after, "", b);
+  const auto a = flat(before), b = flat(after);
   std::vector<Difference> list;
   for (const auto& [key, value] : a) {
     const auto it = b.find(key);

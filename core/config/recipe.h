@@ -67,6 +67,9 @@ class Recipe {
 // How a recipe names what [run] output leaves open.
 std::string output_folder(const Recipe& recipe);
 
+// "section.key" -> its value as TOML.
+std::map<std::string, std::string> flat(const formats::Table& table);
+
 // "key: OLD -> NEW" for every option in which two resolved recipes differ.
 struct Difference {
   std::string key, before, after;

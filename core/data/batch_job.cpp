@@ -68,6 +68,7 @@ BatchJob::BatchJob(const Source& source, const Order& order, Places places, std:
   for (int64_t i = 0; i < places.count; ++i) batch_.ids.push_back(places.first + i);
   batch_.weights.assign(count, 1.0);
   errors_.resize(count);
+  is_left_out_.resize(count);
 }
 
 int64_t BatchJob::take() { return all_taken() ? -1 : taken_++; }
@@ -129,16 +130,30 @@ std::vector<BadSample> BatchJob::bad() const {
       std::rethrow_exception(errors_[static_cast<size_t>(row)]);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
-      out.push_back({order_.index(places_.first + row), error});
+      out.push_back({places_.first + row, order_.index(places_.first + row), error});
     }
   }
   return out;
 }
 
+void BatchJob::leave_out(const std::vector<int64_t>& places) {
+  for (const int64_t place : places) {
+    const int64_t row = place - places_.first;
+    if (row < 0 || row >= places_.count) continue;
+    is_left_out_[static_cast<size_t>(row)] = true;
+    for (size_t i = 0; i < spec_.size(); ++i) {
+      if (own_size(spec_[i]))
+        texts_[i][static_cast<size_t>(row)] = torch::Tensor();
+      else
+        batch_.at(spec_[i].name)[row].zero_();
+    }
+  }
+}
+
 Batch BatchJob::result() {
   pad_texts();
   for (size_t row = 0; row < errors_.size(); ++row)
-    if (errors_[row]) batch_.weights[row] = 0.0;
+    if (errors_[row] || is_left_out_[row]) batch_.weights[row] = 0.0;
   return std::move(batch_);
 }
 

@@ -11,6 +11,7 @@
 namespace ditto {
 
 struct BadSample {
+  int64_t place;  // in the run's order
   int64_t index;  // in the source
   Error error;
 };
@@ -29,8 +30,10 @@ class BatchJob {
   bool finish_row();       // true: this was the last one
 
   // Once every row is finished.
-  Batch result();                      // rethrows what a row threw, unless it was Error(data)
-  std::vector<BadSample> bad() const;  // by place
+  std::vector<BadSample> bad() const;  // by place; rethrows what a row threw, unless it was Error(data)
+  // As if the samples at these places had not been decoded here either; places of other batches change nothing.
+  void leave_out(const std::vector<int64_t>& places);
+  Batch result();  // once
 
  private:
   void fill(int64_t row, const Sample& sample);
@@ -44,6 +47,7 @@ class BatchJob {
   Batch batch_;
   std::vector<std::vector<torch::Tensor>> texts_;  // by spec, by row: tensors whose size is the sample's own
   std::vector<std::exception_ptr> errors_;         // by row
+  std::vector<bool> is_left_out_;                  // by row
   int64_t taken_ = 0, finished_ = 0;               // guarded by the loader's mutex
 };
 

@@ -59,7 +59,7 @@ struct Loader::State {
   void work(const std::stop_token& stop);
   void refill();
   std::shared_ptr<BatchJob> fetch(Places places);
-  void count_bad(const BatchJob& job);
+  void tell_bad(const BatchJob& job);
 
   std::shared_ptr<const Source> source;
   LoaderOptions options;
@@ -75,7 +75,7 @@ struct Loader::State {
   std::deque<std::shared_ptr<Entry>> queue;  // in the order in which they will be asked for
 
   double waited = 0;
-  std::set<int64_t> bad;
+  std::set<int64_t> bad, left_out;  // indices in the source: not decoded here; anywhere
   std::vector<std::string> messages;
 
   std::vector<std::jthread> threads;  // last: stopped and joined before the rest goes
@@ -153,17 +153,12 @@ std::shared_ptr<BatchJob> Loader::State::fetch(Places places) {
   return entry->job;
 }
 
-void Loader::State::count_bad(const BatchJob& job) {
+void Loader::State::tell_bad(const BatchJob& job) {
   for (const auto& sample : job.bad()) {
     if (!bad.insert(sample.index).second) continue;
     if (options.strict) throw sample.error;
     if (messages.size() < kMessagesKept) messages.emplace_back(sample.error.what());
     if (log && messages.size() == bad.size()) log(std::string("sample left out: ") + sample.error.what());
-    if (static_cast<int64_t>(bad.size()) > options.max_bad)
-      throw Error(ErrorKind::data, "loader",
-                  std::to_string(bad.size()) + " samples could not be decoded, loader.max_bad is " +
-                      std::to_string(options.max_bad) + "; the first: " + messages.front(),
-                  "repair the data (`ditto data verify` lists every bad sample) or raise loader.max_bad");
   }
 }
 
@@ -191,7 +186,7 @@ void Loader::expect(Upcoming upcoming) {
   state_->refill();
 }
 
-Batch Loader::next(Places places) {
+std::shared_ptr<BatchJob> Loader::read(Places places) {
   const auto start = std::chrono::steady_clock::now();
   std::shared_ptr<BatchJob> job;
   if (state_->options.threads > 0) {
@@ -200,11 +195,30 @@ Batch Loader::next(Places places) {
     job = state_->make_job(places);
     for (int64_t row = 0; row < places.count; ++row) job->read(row);
   }
-  state_->count_bad(*job);
-  auto batch = job->result();
+  state_->tell_bad(*job);
   state_->waited += seconds_since(start);
   state_->refill();
-  return batch;
+  return job;
+}
+
+void Loader::leave_out(const std::vector<int64_t>& places,
+                       const std::function<std::string(const std::string&)>& first_of) {
+  for (const int64_t place : places) state_->left_out.insert(state_->order.index(place));
+  const auto count = static_cast<int64_t>(state_->left_out.size());
+  if (count <= state_->options.max_bad) return;
+  throw Error(ErrorKind::data, "loader",
+              std::to_string(count) + " samples could not be decoded, loader.max_bad is " +
+                  std::to_string(state_->options.max_bad) +
+                  "; the first: " + first_of(state_->messages.empty() ? "" : state_->messages.front()),
+              "repair the data (`ditto data verify` lists every bad sample) or raise loader.max_bad");
+}
+
+Batch Loader::next(Places places) {
+  const auto job = read(places);
+  std::vector<int64_t> bad;
+  for (const auto& sample : job->bad()) bad.push_back(sample.place);
+  leave_out(bad, [](const std::string& mine) { return mine; });
+  return job->result();
 }
 
 double Loader::waited_s() const { return state_->waited; }

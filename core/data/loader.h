@@ -33,12 +33,14 @@ struct Places {
   bool operator==(const Places&) const = default;
 };
 
+class BatchJob;
+
 // A loader's position is the number of the next place, which its caller keeps: there is nothing to save. What next()
 // returns depends on the places, the source and the seed alone, never on threads, read-ahead or what was asked before.
 //
-// A sample that cannot be decoded (Error(data) of the source) keeps its place: zeros, weight 0. Different ones are
-// counted, the first ten logged by name; more than `max_bad` end the run, and with `strict` the first does. The count
-// starts anew with a process.
+// A sample that cannot be decoded (Error(data) of the source) keeps its place: zeros, weight 0. The first ten different
+// ones are logged by name; with `strict` the first ends the run, and otherwise more than `max_bad` that the run leaves
+// out. The count starts anew with a process.
 class Loader {
  public:
   using Log = std::function<void(const std::string&)>;
@@ -55,8 +57,15 @@ class Loader {
   using Upcoming = std::function<std::optional<Places>(int64_t k)>;
   void expect(Upcoming upcoming);
 
-  // The tensors of the source's spec, samples along dim 0. Texts ([-1]) are padded with zeros to the longest of the
-  // batch. Throws what reading threw: Error(data) for too many bad samples; anything else as it came. Not thread-safe.
+  // All samples of these places, read: those that could not be decoded here are known, and the batch is its result().
+  // Throws what reading threw, as it came; of Error(data), with `strict`, the first. Not thread-safe.
+  std::shared_ptr<BatchJob> read(Places places);
+  // The run does without these: some rank could not decode them. To be told alike on all ranks. Throws Error(data) when
+  // there are more than `max_bad` different ones; `first_of` then gives, for what this rank's first one said (empty: it
+  // decoded all), what the run's first one said.
+  void leave_out(const std::vector<int64_t>& places, const std::function<std::string(const std::string&)>& first_of);
+  // read, leave_out and result, for one rank by itself. The tensors of the source's spec, samples along dim 0. Texts
+  // ([-1]) are padded with zeros to the longest of the batch.
   Batch next(Places places);
 
   double waited_s() const;  // seconds next() has waited for data, since the start

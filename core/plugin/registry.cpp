@@ -158,6 +158,14 @@ void Registry::refuse_duplicates() {
   }
 }
 
+std::vector<PluginFile> Registry::opened() const {
+  const std::lock_guard lock(mutex_);
+  std::vector<PluginFile> list;
+  for (const auto& file : files_)
+    if (opened_.count(file.path) > 0) list.push_back(file);
+  return list;
+}
+
 const PluginFile& Registry::find(std::string_view kind, std::string_view id, std::string_view where) const {
   const PluginFile* refused = nullptr;
   std::vector<std::string> names;

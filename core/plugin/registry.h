@@ -51,6 +51,8 @@ class Registry {
   // Sorted by kind, id and path; the unreadable ones last.
   const std::vector<PluginFile>& files() const { return files_; }
 
+  std::vector<PluginFile> opened() const;  // those of them that were asked for, and opened
+
   // The one usable file of this kind and id. Throws Error(plugin) at `where` that says what there is, or why the file
   // that would have been it was refused.
   const PluginFile& find(std::string_view kind, std::string_view id, std::string_view where) const;
@@ -74,7 +76,7 @@ class Registry {
 
   std::vector<PluginFile> files_;
   Trial trial_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::string, std::string> tried_;   // path -> what went wrong; empty: nothing
   std::map<std::string, const void*> opened_;  // path -> what the entry function returned
 };

@@ -96,6 +96,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
     data_spec_ = parts.saved->data;
   }
   if (parts.data) open_data();
+  if (parts.data && parts.opened) parts.opened(*train_data, validation_data.get());
   if (parts.data || recipe.image_encoder) make_encoders();
   if (recipe.scheduler) scheduler = make<Scheduler>("scheduler", recipe.scheduler, {});
   if (!parts.saved && scheduler) spec.out_channels = scheduler->out_channels(spec.x.at(0));
@@ -319,7 +320,20 @@ Tensor Assembly::head(Stream& stream, const Batch& batch) {
   Tensor prediction;
   UnitCall call{batch, stream, prediction, *ctx};
   run_(Unit{Unit::head}, call);
+  check_prediction(batch, prediction);
   return prediction;
+}
+
+// A wrong number of channels might be broadcast over the target's.
+void Assembly::check_prediction(const Batch& batch, const Tensor& prediction) const {
+  auto expected = batch.at("x").sizes().vec();
+  expected.at(1) = spec.out_channels;
+  if (prediction.defined() && prediction.sizes() == at::IntArrayRef(expected)) return;
+  throw Error(ErrorKind::plugin, "head of model '" + recipe.model.plugin + "'",
+              "gave " + (prediction.defined() ? to_text(OptionValue(prediction.sizes().vec())) : "nothing") +
+                  ", expected " + to_text(OptionValue(expected)) +
+                  ": samples, ModelSpec::out_channels, and the sizes of x",
+              "correct head(), or its output layer");
 }
 
 Program Assembly::program() {

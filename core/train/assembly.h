@@ -34,6 +34,8 @@ struct AssemblyParts {
   bool objective = false;  // and what it needs
   bool sampler = false;
   bool latents = false;  // samples may be such that no decoder turns them into pictures
+  // Called with the sources once they are open, before anything is made for them; validation may be null.
+  std::function<void(const Source& train, const Source* validation)> opened;
   // Where no data is opened (from a checkpoint): the shapes of the data and of the model.
   std::optional<SavedShapes> saved;
 };
@@ -101,6 +103,7 @@ class Assembly {
   void constants(const Batch& batch, Stream& stream);
   void blocks(int64_t first, int64_t last, Stream& stream);
   torch::Tensor head(Stream& stream, const Batch& batch);
+  void check_prediction(const Batch& batch, const torch::Tensor& prediction) const;
 
   std::vector<TensorSpec> data_spec_;
   Registry& registry_;

@@ -101,7 +101,8 @@ std::vector<std::string> strategy_ids(const Recipe& recipe) {
   add(p.serves("expert", p.expert), p.expert_plugin);
   add(p.serves("context", p.context), p.context_plugin);
   add(p.serves("shard", p.shard), p.shard_plugin);
-  add(p.serves("replicate", p.replicate), p.replicate_plugin);
+  // A degree that is left open is that of the ranks: a recipe is the same for one of them and for many.
+  add(p.replicate == 0 || p.serves("replicate", p.replicate), p.replicate_plugin);
   add(p.recompute != "none", "recompute");
   add(p.offload != "none", "offload");
   return ids;

@@ -24,7 +24,8 @@ bool asks_for_bf16(const Recipe& recipe);
 void prepare_process(const Recipe& recipe, const RankInfo& rank);
 // What [parallel] gives of the options that a strategy declares.
 OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory);
-// The strategies of a recipe, as far as its degrees name them, in the order of sharding.
+// The strategies of a recipe, as far as its degrees name them, in the order of sharding; where replicate is left open,
+// its strategy too, which one rank then has no use for.
 std::vector<std::string> strategy_ids(const Recipe& recipe);
 // Every plugin that a recipe names, itself or by its degrees.
 std::vector<PluginKey> plugins_of(Recipe& recipe);

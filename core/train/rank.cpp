@@ -1,5 +1,7 @@
 #include "core/train/rank.h"
 
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
 #include "core/plugin/guard.h"
 #include "core/train/device.h"
 #include "core/train/launch.h"
@@ -24,10 +26,19 @@ void Rank::open(Recipe& recipe, const std::vector<std::string>& plugin_path) {
   transports_ = open_device(recipe, *registry_, info_);
 }
 
-void Rank::meet(const Recipe& recipe) {
+void Rank::meet(const Recipe& recipe, Facts more) {
   prepare_process(recipe, info_);
   mesh_.emplace(info_, degrees(recipe), timeout(recipe), transports_);
   watch_.start(watch_options(recipe));
+  recipe_ = recipe.name;
+  if (info_.world_size == 1) return;
+  more.merge(facts_of(recipe, *registry_));
+  more["ranks"] = std::to_string(info_.world_size);
+  expect_same("recipe, plugins and program", more, ErrorKind::config);
+}
+
+void Rank::expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const {
+  if (info_.world_size > 1) ditto::expect_same(*mesh_->store(), info_.rank, topic, facts, kind, recipe_);
 }
 
 }  // namespace ditto

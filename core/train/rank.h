@@ -8,6 +8,7 @@
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/watch.h"
 #include "core/plugin/registry.h"
+#include "core/train/same_start.h"
 
 namespace ditto {
 
@@ -23,8 +24,11 @@ class Rank {
   // Finds the recipe's plugins, in `plugin_path` (--plugin-path) first, and takes its device: before any tensor is
   // made.
   void open(Recipe& recipe, const std::vector<std::string>& plugin_path);
-  // Settles threads, and meets the other ranks: before any tensor is made, and after `open`.
-  void meet(const Recipe& recipe);
+  // Settles threads, and meets the other ranks: before any tensor is made, and after `open`. Throws Error(config) where
+  // they have started with something else: recipe, plugins, program, or `more`.
+  void meet(const Recipe& recipe, Facts more = {});
+  // Whether all ranks have the same; `topic`: "data", compared once. Throws Error(kind).
+  void expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const;
 
   Registry& registry() { return *registry_; }
   const GlooMesh& mesh() const { return *mesh_; }
@@ -35,6 +39,7 @@ class Rank {
   std::optional<Registry> registry_;
   Transports transports_;
   std::optional<GlooMesh> mesh_;
+  std::string recipe_;  // its name, for messages
   RankWatch watch_;
 };
 

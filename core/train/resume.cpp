@@ -6,23 +6,6 @@
 
 namespace ditto {
 
-ChangeKind change_kind(const std::string& key) {
-  const auto in = [&](std::initializer_list<const char*> prefixes) {
-    return std::any_of(prefixes.begin(), prefixes.end(), [&](const char* prefix) { return key.starts_with(prefix); });
-  };
-  if (in({"model.", "objective.", "scheduler.", "encoder.", "data.", "loader.shuffle", "loader.flip", "run.batch",
-          "run.seed"}))
-    return ChangeKind::learning;
-  if (in({"parallel.timeout_s", "parallel.hang_s"})) return ChangeKind::harmless;
-  if (in({"parallel.replicate", "parallel.shard", "parallel.prefetch", "parallel.pipeline", "parallel.virtual_stages",
-          "parallel.recompute"}))
-    return ChangeKind::sharing;
-  if (in({"run.threads", "run.precision", "run.device", "run.micro_batch", "run.deterministic", "kernels.",
-          "plugins.kernels", "parallel."}))
-    return ChangeKind::rounding;
-  return ChangeKind::harmless;
-}
-
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,
                                          const std::vector<std::string>& allowed) {
   std::vector<std::string> lines;

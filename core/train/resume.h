@@ -4,17 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "core/config/option_effects.h"
 #include "core/config/recipe.h"
 
 namespace ditto {
-
-enum class ChangeKind {
-  harmless,  // paths, logging, how often to save, how long to wait for a rank
-  sharing,   // who runs which micro-batch: the same bits where the micro-batches stay the same
-  rounding,  // the same training within rounding: threads, kernels, layout of ranks, micro-batches, precision
-  learning,  // changes what is learned: refused unless allowed
-};
-ChangeKind change_kind(const std::string& key);
 
 // Compares the recipe of a checkpoint with today's. Returns a line for each difference. Throws Error(config) if one
 // changes what is learned and its key (or its section) is not among `allowed`.

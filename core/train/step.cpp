@@ -5,6 +5,8 @@
 
 #include <torch/torch.h>
 
+#include "core/train/agreed_samples.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -46,10 +48,10 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
   const StepPlan plan = shares_.plan(step, Phase::train);
   assembly_.ctx->phase = Phase::train;
-  const auto batches = load(plan);  // Source -> Loader -> Batch -> Encoder
+  const auto [batches, count] = load(plan);  // Source -> Loader -> Batch -> Encoder
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
   samples += shares_.batch();
-  auto program = make_program(assembly_, ledger, samples_that_count(batches), loss_scale);
+  auto program = make_program(assembly_, ledger, count, loss_scale);
   program.round_done = [&](int64_t round) { end_round(round, plan); };
 
   clear_gradients();
@@ -76,22 +78,23 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   return result;
 }
 
-std::vector<Batch> TrainingStep::load(const StepPlan& plan) {
+std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
+  std::vector<std::shared_ptr<BatchJob>> mine, idle;
+  for (int64_t round = 0; round < rounds_here(plan); ++round)
+    (plan.runs(round) ? mine : idle).push_back(loader_.read(shares_.places(samples, round)));
+  const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
-  for (int64_t round = 0; round < rounds_here(plan); ++round) {
-    batches.push_back(assembly_.encode(loader_.next(shares_.places(samples, round)).to(assembly_.ctx->device)));
-    if (!plan.runs(round)) std::fill(batches.back().weights.begin(), batches.back().weights.end(), 0.0);
+  const auto take = [&](BatchJob& job) -> Batch& {
+    return batches.emplace_back(assembly_.encode(job.result().to(assembly_.ctx->device)));
+  };
+  for (const auto& job : mine) take(*job);
+  for (const auto& job : idle) {
+    job->leave_out(left_out);
+    auto& weights = take(*job).weights;
+    std::fill(weights.begin(), weights.end(), 0.0);
   }
-  return batches;
-}
-
-double TrainingStep::samples_that_count(const std::vector<Batch>& batches) const {
-  double mine = 0;
-  for (const auto& batch : batches)
-    for (const double weight : batch.weights) mine += weight;
-  auto sum = torch::scalar_tensor(mine, torch::kDouble).reshape({1});
-  const double all = assembly_.mesh.data_group().all_reduce(sum).item<double>();
-  return std::max(all, 1.0);  // a batch without a single sample has a loss of zero
+  const auto count = static_cast<double>(shares_.batch()) - static_cast<double>(left_out.size());
+  return {std::move(batches), std::max(count, 1.0)};  // a batch without a single sample has a loss of zero
 }
 
 void TrainingStep::clear_gradients() {

@@ -35,6 +35,7 @@ class StepShares {
   // step's first, whose samples then count nothing.
   Places places(int64_t first, int64_t round) const;
   int64_t batch() const { return batch_; }
+  int64_t micro_batch() const { return micro_batch_; }
 
  private:
   int64_t batch_, micro_batch_, ranks_, rank_;
@@ -60,8 +61,8 @@ class TrainingStep {
   double flops = 0;  // of this rank's last step: forward and backward
 
  private:
-  std::vector<Batch> load(const StepPlan& plan);
-  double samples_that_count(const std::vector<Batch>& batches) const;
+  // This rank's batches; and how many samples count on all ranks.
+  std::pair<std::vector<Batch>, double> load(const StepPlan& plan);
   void clear_gradients();
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
   int64_t rounds_here(const StepPlan& plan) const { return assembly_.in_step() ? plan.rounds : plan.mine; }

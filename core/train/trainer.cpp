@@ -75,6 +75,11 @@ void Trainer::assemble() {
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.sampler = recipe_.validate.grid_every > 0;
+  parts.opened = [this](const Source& train, const Source* validation) {
+    auto facts = facts_of(train, "data");
+    if (validation) facts.merge(facts_of(*validation, "validation data"));
+    expect_same("data", facts, ErrorKind::data);
+  };
   assembly_ = std::make_unique<Assembly>(recipe_, registry_, mesh_, parts, log);
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
@@ -96,6 +101,7 @@ void Trainer::start_from_weights() {
   if (recipe_.run.init_from.empty()) return;
   const auto place = (fs::path(recipe_.run.folder) / recipe_.run.init_from).string();
   const auto found = checkpoint::resolve(place, mesh_.world());
+  expect_same("weights to start from", facts_of_checkpoint(*found.path), ErrorKind::checkpoint);
   const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
   checkpoint::load_weights(*found.path, assembly_->layout, which);
   assembly_->publish();
@@ -134,6 +140,7 @@ void Trainer::resume() {
 }
 
 void Trainer::take_up(const std::string& path) {
+  expect_same("checkpoint", facts_of_checkpoint(path), ErrorKind::checkpoint);
   auto now = state();
   const auto info = checkpoint::describe(path);
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
@@ -313,6 +320,10 @@ bool Trainer::is_any_rank_stopped() {
 
 void Trainer::begin(const char* what) {
   if (options_.watch) options_.watch->begin(what);
+}
+
+void Trainer::expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) {
+  if (options_.expect_same) options_.expect_same(topic, facts, kind);
 }
 
 // One line, whatever names are in it.

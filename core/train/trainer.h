@@ -12,6 +12,7 @@
 #include "core/report/progress.h"
 #include "core/report/run_folder.h"
 #include "core/report/tensorboard.h"
+#include "core/train/same_start.h"
 #include "core/train/step.h"
 #include "core/train/trace.h"
 
@@ -21,8 +22,10 @@ struct TrainOptions {
   std::string resume = "auto";            // auto, never, or a checkpoint or run
   std::vector<std::string> allow_change;  // keys of the recipe that may differ on a resume
   RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
-  bool trace_comm = false;                // count calls on other ranks, and memory, of every step
-  bool dry_run = false;                   // put everything together, say what it is, and stop
+  // Throws Error(kind) unless all ranks have the same; empty: nobody asks.
+  std::function<void(const std::string& topic, const Facts&, ErrorKind kind)> expect_same;
+  bool trace_comm = false;  // count calls on other ranks, and memory, of every step
+  bool dry_run = false;     // put everything together, say what it is, and stop
 };
 
 class Trainer {
@@ -52,6 +55,7 @@ class Trainer {
   void say(const std::string& text);
   void begin(const char* what);  // "validation": what may take its time
   bool is_any_rank_stopped();
+  void expect_same(const std::string& topic, const Facts& facts, ErrorKind kind);
   bool writes() const { return mesh_.rank() == 0; }
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 

@@ -5,6 +5,7 @@
 
 #include <torch/torch.h>
 
+#include "core/train/agreed_samples.h"
 #include "core/train/program.h"
 #include "core/train/step.h"
 
@@ -54,8 +55,18 @@ report::ValidationRecord validate(Assembly& assembly, Loader& loader) {
     program.loss(stream, prediction, batch);
     return prediction;
   };
-  for (int64_t round = 0; round < (assembly.in_step() ? plan.rounds : plan.mine); ++round) {
-    auto batch = assembly.encode(loader.next(shares.places(0, round)).to(assembly.ctx->device));
+  const int64_t together = assembly.mesh.data_ranks() * shares.micro_batch();  // samples of a round
+  std::vector<int64_t> left_out;  // of the first round, whose samples are also run by ranks that have none left
+  for (int64_t round = 0; round < plan.rounds; ++round) {
+    std::vector<std::shared_ptr<BatchJob>> mine, idle;
+    if (plan.runs(round) || assembly.in_step())
+      (plan.runs(round) ? mine : idle).push_back(loader.read(shares.places(0, round)));
+    const int64_t first = round * together;
+    auto agreed = agree_on_samples(assembly.mesh, loader, {first, std::min(together, run.batch - first)}, mine);
+    if (round == 0) left_out = std::move(agreed);
+    for (const auto& job : idle) job->leave_out(left_out);
+    if (mine.empty() && idle.empty()) continue;
+    auto batch = assembly.encode((mine.empty() ? idle : mine).front()->result().to(assembly.ctx->device));
     if (!plan.runs(round)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     batch["time_u"] = strata_middles(batch);
     batch = program.prepare(std::move(batch));

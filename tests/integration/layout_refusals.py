@@ -85,7 +85,8 @@ def test_recomputation_of_more_blocks_than_there_are():
 
 def test_an_option_that_no_strategy_of_the_recipe_reads():
     refuse_before_ranks(2, ["parallel.sequence is read by nobody", "ddp"], dict(sequence=True, replicate=2))
-    refuse(1, ["parallel.virtual_stages is read by nobody", "none"], dict(virtual_stages=2))
+    refuse(1, ["parallel.virtual_stages is read by nobody", "ddp"], dict(virtual_stages=2))
+    refuse(1, ["parallel.virtual_stages is read by nobody", "none"], dict(virtual_stages=2, replicate=1))
 
 
 def test_values_out_of_range():

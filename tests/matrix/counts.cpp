@@ -240,7 +240,7 @@ class Forms {
     const bool routed = a_.is_routed;
     AxisSet loss = kDataAxes;
     loss.insert(Axis::pipeline);
-    reduce(mesh_.data_group(), 8);
+    reduce(mesh_.world(), 4 * one_.batch);
     reduce(mesh_.group(loss), 8 * (1 + one_.batch * (routed ? 3 : 2)));
     reduce(mesh_.world(), 8);
     AxisSet norm{Axis::pipeline, Axis::expert, Axis::tensor};

@@ -1,0 +1,33 @@
+#include "core/train/agreed_samples.h"
+
+#include <torch/torch.h>
+
+namespace ditto {
+
+namespace {
+
+std::string first_of_all(const Mesh& mesh, const std::string& mine) {
+  const auto all = mesh.world().all_gather_text(mine);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (!all[rank].empty()) return all.size() == 1 ? all[rank] : "on rank " + std::to_string(rank) + ", " + all[rank];
+  return {};
+}
+
+}  // namespace
+
+std::vector<int64_t> agree_on_samples(const Mesh& mesh, Loader& loader, Places all,
+                                      const std::vector<std::shared_ptr<BatchJob>>& jobs) {
+  auto ranks = torch::zeros({all.count}, torch::kInt);  // that could not decode a sample
+  for (const auto& job : jobs)
+    for (const auto& sample : job->bad()) ranks[sample.place - all.first] = 1;
+  ranks = mesh.world().all_reduce(ranks);
+
+  std::vector<int64_t> left_out;
+  for (int64_t i = 0; i < all.count; ++i)
+    if (ranks.const_data_ptr<int32_t>()[i] > 0) left_out.push_back(all.first + i);
+  for (const auto& job : jobs) job->leave_out(left_out);
+  loader.leave_out(left_out, [&](const std::string& mine) { return first_of_all(mesh, mine); });
+  return left_out;
+}
+
+}  // namespace ditto

@@ -1,0 +1,20 @@
+// Which samples of a step count, agreed by all ranks.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <ditto/mesh.h>
+
+#include "core/data/batch_job.h"
+
+namespace ditto {
+
+// One all-reduce of all ranks. Ranks that share samples (tensor, context, pipeline) read them each by itself, and one's
+// copy of the data may be damaged: what any rank could not decode is left out of every rank's `jobs`, which are what it
+// runs of `all`. Returns the places that are left out. Throws Error(data), on all ranks alike, for more than
+// loader.max_bad.
+std::vector<int64_t> agree_on_samples(const Mesh& mesh, Loader& loader, Places all,
+                                      const std::vector<std::shared_ptr<BatchJob>>& jobs);
+
+}  // namespace ditto
