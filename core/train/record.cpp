@@ -125,6 +125,16 @@ double RunNotes::positive(const std::string& name) const {
   return value;
 }
 
+void RunNotes::require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const {
+  const auto noted = notes_.find("source");
+  if (noted == notes_.end() || noted->second == fingerprint) return;
+  if (fingerprint.starts_with(noted->second + ", "))
+    return say("the data is as far the same as this checkpoint noted: " + noted->second);
+  throw Error(ErrorKind::config, path_,
+              "the run learned from other data than is there now: " + noted->second + "; and now " + fingerprint,
+              "give --allow-change data if that is meant");
+}
+
 std::string run_toml(const Assembly& assembly, const Registry& registry) {
   formats::Table table = assembly.recipe.resolved();
   for (const auto& [key, value] : machine_record(assembly.ctx->device))

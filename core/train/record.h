@@ -27,6 +27,9 @@ class RunNotes {
   RunNotes(const std::map<std::string, std::string>& notes, std::string path);
   int64_t whole(const std::string& name) const;    // 0 or more
   double positive(const std::string& name) const;  // finite
+  // Throws Error(config) where the run learned from other data than that of this fingerprint. One that begins with what
+  // was noted knows more of the same data: `say` hears of it.
+  void require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const;
 
  private:
   const std::string& text(const std::string& name) const;

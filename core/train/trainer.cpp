@@ -145,8 +145,10 @@ void Trainer::take_up(const std::string& path) {
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
     say("changed since: " + line);
-  compare_machines(info.extra, machine_record(assembly_->ctx->device), [this](const std::string& line) { say(line); });
-  compare_data(info.extra, path);
+  const auto said = [this](const std::string& line) { say(line); };
+  compare_machines(info.extra, machine_record(assembly_->ctx->device), said);
+  const auto& allowed = options_.allow_change;
+  if (std::find(allowed.begin(), allowed.end(), "data") == allowed.end()) notes.require_data(data_, said);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
     throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
@@ -163,19 +165,6 @@ void Trainer::take_up(const std::string& path) {
   }
   say(fmt::format("resumed from {} (step {}){}", path, step_,
                   options_.resume == "auto" ? ", the newest whole checkpoint" : ""));
-}
-
-// A fingerprint may have grown since: then what was known of the data is where it begins.
-void Trainer::compare_data(const std::map<std::string, std::string>& saved, const std::string& path) {
-  const auto source = saved.find("source");
-  if (source == saved.end() || source->second == data_) return;
-  if (data_.starts_with(source->second + ", "))
-    return say("the checkpoint knows less of the data than is compared now: " + source->second);
-  const auto& allowed = options_.allow_change;
-  if (std::find(allowed.begin(), allowed.end(), "data") != allowed.end()) return;
-  throw Error(ErrorKind::config, path,
-              "the run learned from other data than is there now (" + source->second + "; now " + data_ + ")",
-              "give --allow-change data if that is meant");
 }
 
 checkpoint::TrainState Trainer::state() {

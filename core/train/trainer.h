@@ -40,7 +40,6 @@ class Trainer {
   void start_from_weights();
   void resume();
   void take_up(const std::string& path);
-  void compare_data(const std::map<std::string, std::string>& saved, const std::string& path);
   void record_run();
   void describe();
   void loop();

@@ -84,7 +84,8 @@ bool resume(const std::string& folder, ReadFault what, int call, Resumes& count)
     CHECK(is_newest != happened);
     if (!is_newest) {
       REQUIRE(found.skipped.size() == 1);
-      CHECK_MESSAGE((contains(found.skipped[0], "step_00000200") && contains(found.skipped[0], reason)), found.skipped[0]);
+      CHECK_MESSAGE((contains(found.skipped[0], "step_00000200") && contains(found.skipped[0], reason)),
+                    found.skipped[0]);
     }
   } catch (const Error& error) {
     fault = ReadFault::none;

@@ -1,6 +1,5 @@
 """What a run may go on from, and what it is told where it may not."""
 
-import json
 import shutil
 
 import support as t
@@ -51,6 +50,18 @@ def test_an_average_that_is_switched_on_is_refused_and_one_that_is_switched_off_
     path = first("no-ema", ema=dict(enabled=False))
     is_refused(7, ["has no EMA", "ema.enabled"], path, "no-ema", ema__enabled=True)
     goes_on(path, "no-ema")
+
+
+def test_other_pictures_of_the_same_names_and_sizes_are_other_data():
+    shards = t.work / "shards"
+    shutil.copytree(t.digits, shards)
+    path = first("data", data=dict(shards=[f"{shards}/train-*.tar"]))
+    shard = sorted(shards.glob("train-*.tar"))[0]
+    whole = shard.read_bytes()
+    at = whole.index(b"IDAT") + 8
+    shard.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
+    is_refused(2, ["the run learned from other data than is there now", "--allow-change data"], path, "data")
+    goes_on(path, "data", "--allow-change", "data")
 
 
 def test_a_run_that_is_moved_or_removed_meanwhile_says_so():

@@ -29,8 +29,9 @@ std::vector<std::string> save(const std::string& folder, const std::vector<int64
 
 TEST_CASE("what looks like a leftover of a save and is none is never removed") {
   const TemporaryFolder folder;
-  const std::vector<std::string> foreign{"notes.tmp-1", "step_00000100.tmp-mine", "step_100.tmp-7", "step_00000100.tmp-",
-                                         "a.step_00000100.tmp-7", "step_00000100.tmp-7.bak", "latest.tmp-x"};
+  const std::vector<std::string> foreign{"notes.tmp-1",        "step_00000100.tmp-mine", "step_100.tmp-7",
+                                         "step_00000100.tmp-", "a.step_00000100.tmp-7",  "step_00000100.tmp-7.bak",
+                                         "latest.tmp-x"};
   for (const auto& name : foreign) {
     fs::create_directories(folder / ("c/" + name));
     write_text(folder / ("c/" + name + "/thesis.txt"), "years of work");
@@ -47,7 +48,8 @@ TEST_CASE("what looks like a leftover of a save and is none is never removed") {
   CHECK(fs::exists(folder / "c/step_00000300.tmp-7/model-00000.safetensors"));
   CHECK(fs::is_symlink(folder / "c/step_00000400.tmp-7"));
   REQUIRE(warnings.size() == 3);
-  CHECK_MESSAGE(contains(warnings[0], "step_00000200.tmp-7: is left: no save has made 'thesis.txt' in it"), warnings[0]);
+  CHECK_MESSAGE(contains(warnings[0], "step_00000200.tmp-7: is left: no save has made 'thesis.txt' in it"),
+                warnings[0]);
 }
 
 TEST_CASE("what saves and removals leave when they are killed is removed") {

@@ -98,8 +98,9 @@ TEST_CASE("a manifest of another format, or whose checksums do not fit the sizes
   CHECK(contains(error(one("8", "17", R"(["a", "b"])")), "manifest.json: has 2 checksums for the 3 chunks of f"));
   const std::string before = R"({"format": 1, "files": [{"name": "f", "bytes": 8, "xxh3_128": "a"}])";
   CHECK(contains(error(before), "manifest.json: has format 1, this program reads format 2"));
-  for (const auto& bad : {one("0", "0", "[]"), one("8", "8", R"("a")"), one("8", "8", "[1]"),
-                          one("8", "18446744073709551615", "[]"), one("99999999999", "1", R"(["a"])"), std::string(R"({"format": 2, "files": [])")})
+  for (const auto& bad :
+       {one("0", "0", "[]"), one("8", "8", R"("a")"), one("8", "8", "[1]"), one("8", "18446744073709551615", "[]"),
+        one("99999999999", "1", R"(["a"])"), std::string(R"({"format": 2, "files": [])")})
     CHECK_MESSAGE(contains(error(bad), "manifest.json"), bad);
 }
 
@@ -130,8 +131,8 @@ TEST_CASE("a state of any other shape is refused by the field that is wrong") {
   CHECK(contains(error("counters", R"({"steps": "many"})"), "its \"steps\" is \"many\""));
   CHECK(contains(error("extra", R"({"updates": 3})"), "its \"updates\" is 3; a string is expected"));
   for (const char* text : {"", "[]", "3", "null", "{"})
-    CHECK(contains(error_of(ErrorKind::checkpoint, [&] { checkpoint::parse_state(text, "state.json"); }),
-                   "state.json"));
+    CHECK(
+        contains(error_of(ErrorKind::checkpoint, [&] { checkpoint::parse_state(text, "state.json"); }), "state.json"));
 }
 
 TEST_CASE("checksums of chunks do not depend on the parts that the bytes came in") {

@@ -25,7 +25,9 @@ struct World {
     for (auto& [kind, list] : rank.optimizer.tensors)
       for (auto& tensor : list) fill(tensor);
   }
-  static void fill(torch::Tensor& tensor) { tensor.detach().fill_(tensor.scalar_type() == torch::kDouble ? 1e308 : 3e38); }
+  static void fill(torch::Tensor& tensor) {
+    tensor.detach().fill_(tensor.scalar_type() == torch::kDouble ? 1e308 : 3e38);
+  }
 };
 
 }  // namespace

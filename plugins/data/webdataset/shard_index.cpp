@@ -19,7 +19,7 @@ using ditto::Error;
 using ditto::ErrorKind;
 using ditto::formats::ShardSample;
 
-constexpr std::size_t kIndexThreads = 8;  // mostly waiting for the disk
+constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
 
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
@@ -130,12 +130,20 @@ OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& 
 
 std::vector<OneShard> index_all(const std::vector<std::string>& paths, const Wanted& wanted) {
   std::vector<OneShard> shards(paths.size());
-  std::vector<std::exception_ptr> errors(paths.size());
+  for_each_shard(paths.size(),
+                 [&](std::size_t i) { shards[i] = index_one(paths[i], static_cast<std::uint32_t>(i), wanted); });
+  return shards;
+}
+
+}  // namespace
+
+void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::vector<std::exception_ptr> errors(count);
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i; (i = next++) < paths.size();) {
+  const auto run = [&] {
+    for (std::size_t i; (i = next++) < count;) {
       try {
-        shards[i] = index_one(paths[i], static_cast<std::uint32_t>(i), wanted);
+        work(i);
       } catch (...) {
         errors[i] = std::current_exception();
       }
@@ -143,15 +151,12 @@ std::vector<OneShard> index_all(const std::vector<std::string>& paths, const Wan
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < std::min(kIndexThreads, paths.size()); ++i) threads.emplace_back(work);
-    work();
+    for (std::size_t i = 1; i < std::min(kThreads, count); ++i) threads.emplace_back(run);
+    run();
   }
   for (const auto& error : errors)
     if (error) std::rethrow_exception(error);
-  return shards;
 }
-
-}  // namespace
 
 TextPlace TextPlace::parse(const std::string& text) {
   if (text == "none") return {};
