@@ -123,11 +123,11 @@ TEST_CASE("the fingerprint follows the content") {
 }
 
 TEST_CASE("the fingerprint sees other pictures of the same names and sizes") {
-  const auto shard = [](const std::string& path, char letter, size_t bytes, int other = -1) {
+  const auto shard = [](const std::string& path, char letter, size_t bytes, int other = -1, int relabelled = -1) {
     formats::TarWriter writer(path);
     for (int i = 0; i < 8; ++i) {
       writer.add(std::to_string(i) + ".png", std::string(bytes, i == other ? '?' : letter));
-      writer.add(std::to_string(i) + ".cls", "1");
+      writer.add(std::to_string(i) + ".cls", i == relabelled ? "2" : "1");
     }
     writer.finish();
   };
@@ -146,6 +146,8 @@ TEST_CASE("the fingerprint sees other pictures of the same names and sizes") {
     CHECK(fingerprint(folder) != before);
     CHECK(fingerprint(folder).starts_with(names + ", "));  // all that 0.1.0 saw is equal
     shard(folder.path + "/b.tar", 'x', bytes, 3);          // one of eight
+    CHECK(fingerprint(folder) != before);
+    shard(folder.path + "/b.tar", 'x', bytes, -1, 5);  // one label
     CHECK(fingerprint(folder) != before);
     shard(folder.path + "/b.tar", 'x', bytes);
     CHECK(fingerprint(folder) == before);

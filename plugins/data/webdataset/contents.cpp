@@ -32,6 +32,7 @@ void add_samples(Hasher& hasher, const Item* first, const Item* last) {
   for (const Item* item = first; item != last; ++item) {
     hasher.add(item->key);
     hasher.add(item->extension);
+    hasher.add(static_cast<std::uint64_t>(item->label_read));
     for (const Range& range : {item->image, item->label, item->caption}) {
       hasher.add(range.offset);
       hasher.add(range.size);

@@ -66,7 +66,7 @@ std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
 
 void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard) {
   const auto file = ditto::formats::RandomFile::open(path);
-  for (const Item& item : shard.items) {
+  for (Item& item : shard.items) {
     const auto place = file_name(path) + ":" + item.key + "." + wanted.label.extension;
     std::int64_t label = 0;
     try {
@@ -74,6 +74,7 @@ void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard
     } catch (const Error&) {
       continue;  // said when the sample is read
     }
+    item.label_read = label;
     if (label < wanted.classes) continue;
     if (shard.labels.count++ == 0) shard.labels.first = place + " is " + std::to_string(label);
     shard.labels.largest = std::max(shard.labels.largest, label);

@@ -27,6 +27,7 @@ struct Item {
   std::string key;
   std::string extension;  // of the picture
   Range image, label, caption;
+  std::int64_t label_read = -1;  // when the shard was opened; -1: not wanted, or no label
 };
 
 struct ShardIndex {
