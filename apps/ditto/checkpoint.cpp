@@ -1,14 +1,18 @@
 // ditto checkpoint inspect|verify|import|export
 #include <CLI/CLI.hpp>
 
-#include <fmt/format.h>
+#include <iostream>
+
 #include <torch/torch.h>
 
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/foreign.h"
+#include "core/report/run_lock.h"
+#include "core/report/streams.h"
 #include "core/sample/load.h"
+#include "core/train/finite.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
 
@@ -44,13 +48,13 @@ struct Made {
 
 void inspect(const Arguments& a) {
   const auto info = checkpoint::describe(*checkpoint::resolve(a.path).path);
-  fmt::print("{}\n", a.json ? checkpoint::to_json(info) : checkpoint::to_text(info));
+  std::cout << (a.json ? checkpoint::to_json(info) : checkpoint::to_text(info)) << '\n';
 }
 
 void verify(const Arguments& a, int& exit_code) {
   const auto wrong = checkpoint::verify(a.path);
-  for (const auto& line : wrong) fmt::print("{}\n", shown(line, kSentenceShown));
-  if (wrong.empty()) fmt::print("{}: every byte is as it was saved\n", shown(a.path));
+  for (const auto& line : wrong) std::cout << shown(line, kSentenceShown) << '\n';
+  if (wrong.empty()) std::cout << shown(a.path) << ": every byte is as it was saved\n";
   if (!wrong.empty()) exit_code = Error::exit_code(ErrorKind::checkpoint);
 }
 
@@ -61,13 +65,13 @@ void export_to(const Arguments& a, const CommandLine& line) {
   parts.saved = saved.shapes;
   Made made(saved.recipe, parts, line);
   const bool ema = a.weights != "weights" && saved.has_ema;
-  checkpoint::load_weights(saved.path, made.assembly->layout,
-                           ema ? checkpoint::Which::ema : checkpoint::Which::weights);
+  load_weights(saved, ema ? "ema" : "weights", *made.assembly);
   checkpoint::export_weights(*made.assembly->model, a.format, a.out,
                              {{"ditto.run", saved.recipe.run.name},
                               {"ditto.step", std::to_string(saved.step)},
                               {"ditto.weights", ema ? "ema" : "weights"}});
-  fmt::print("{} of step {} as {}: {}\n", ema ? "average weights" : "weights", saved.step, a.format, shown(a.out));
+  std::cout << (ema ? "average weights" : "weights") << " of step " << saved.step << " as " << a.format << ": "
+            << shown(a.out) << '\n';
 }
 
 void import_from(const Arguments& a, const CommandLine& line) {
@@ -81,10 +85,14 @@ void import_from(const Arguments& a, const CommandLine& line) {
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
   const auto set = checkpoint::import_weights(*made.assembly->model, a.format, a.path, which);
+  require_finite(made.assembly->layout, a.path);
   auto extra = machine_record();
   extra["shapes"] = to_text(made.assembly->shapes());
-  checkpoint::save_weights(a.out, made.assembly->layout, formats::render_toml(made.recipe.resolved()), extra);
-  fmt::print("{}{} as a checkpoint: {}\n", shown(a.path), set.empty() ? "" : " (" + shown(set) + ")", shown(a.out));
+  const auto lock = report::lock_run_around(a.out);
+  checkpoint::save_weights(a.out, made.assembly->layout, formats::render_toml(made.recipe.resolved()), extra,
+                           [](const std::string& line) { report::tell("warning: " + line); });
+  std::cout << shown(a.path) << (set.empty() ? "" : " (" + shown(set) + ")") << " as a checkpoint: " << shown(a.out)
+            << '\n';
 }
 
 CLI::App* add(CLI::App& parent, const char* name, const char* help, const char* example) {

@@ -11,7 +11,7 @@
 #include "core/dist/error_file.h"
 #include "core/dist/launch.h"
 #include "core/plugin/guard.h"
-#include "core/report/progress.h"
+#include "core/report/streams.h"
 
 namespace {
 
@@ -58,10 +58,12 @@ int run(int count, char** arguments) {
 }  // namespace
 
 int main(int count, char** arguments) {
-  ditto::report::open_standard_streams();
+  ditto::report::prepare_streams();
   ditto::name_crashes();
   try {
-    return ditto::guarded("", [&] { return run(count, arguments); });
+    const int code = ditto::guarded("", [&] { return run(count, arguments); });
+    if (code == 0) ditto::report::require_printed();
+    return code;
   } catch (const ditto::Error& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     ditto::write_error_file(error.what());

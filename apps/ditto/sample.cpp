@@ -151,7 +151,8 @@ void write_samples(const torch::Tensor& latents, const std::vector<SampleRequest
     return;
   }
   write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
-  std::cout << requests.size() << " pictures, and all of them in " << shown((fs::path(a.out) / "grid.png").string()) << '\n';
+  std::cout << requests.size() << " pictures, and all of them in " << shown((fs::path(a.out) / "grid.png").string())
+            << '\n';
 }
 
 void sample(Rank& rank, const Arguments& a, const CommandLine& line) {

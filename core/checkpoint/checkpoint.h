@@ -14,8 +14,10 @@
 
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -47,8 +49,10 @@ class Saver {
  public:
   // `folder` (runs/NAME/checkpoints) is made where it is missing, and rank 0 removes what unfinished saves left there.
   // It has to be on storage that all ranks see. `ranks` are all ranks; it is used from the saver's own thread, so that
-  // its transport must be its own where there is more than one rank. `mesh` must outlive the saver.
-  Saver(std::string folder, Retention retention, const Mesh& mesh, Group ranks);
+  // its transport must be its own where there is more than one rank. `mesh` must outlive the saver. `warn` hears, on
+  // rank 0 and from any thread, a line for each thing that could not be cleaned up; each once.
+  Saver(std::string folder, Retention retention, const Mesh& mesh, Group ranks,
+        std::function<void(const std::string&)> warn = {});
   ~Saver();  // waits; an error that nobody asked for with wait() is lost
   Saver(const Saver&) = delete;
   Saver& operator=(const Saver&) = delete;
@@ -63,12 +67,15 @@ class Saver {
  private:
   struct Snapshot;
   struct Buffers;
-  void write(const Snapshot& snapshot) const;
+  void write(const Snapshot& snapshot);
+  void warn_once(const std::string& line);
   void join();
   std::string folder_;
   Retention retention_;
   const Mesh* mesh_;
   Group ranks_;
+  std::function<void(const std::string&)> warn_;
+  std::set<std::string> warned_;
   std::unique_ptr<Buffers> buffers_;  // host memory of the copies, kept from save to save
   std::exception_ptr failure_;
   std::jthread thread_;
@@ -77,7 +84,8 @@ class Saver {
 // The model's weights as a checkpoint of its own: step 0, no optimizer, no EMA. One process; `layout` uncut. Replaces
 // `folder` if that is a checkpoint, and throws Error(checkpoint) if it is anything else.
 void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
-                  const std::map<std::string, std::string>& extra = {});
+                  const std::map<std::string, std::string>& extra = {},
+                  const std::function<void(const std::string&)>& warn = {});
 
 struct Found {
   std::optional<std::string> path;   // the newest step that is complete and whose checksums hold

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -20,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kUnfinished = ".tmp-";
+constexpr std::string_view kUnfinished = ".tmp-", kOld = "-old", kLatest = "latest";
 
 [[noreturn]] void fail(const std::string& path, const std::string& doing, int code) {
   throw Error(ErrorKind::checkpoint, path, "cannot be " + doing + ": " + std::strerror(code));
@@ -33,7 +34,7 @@ std::string hex_of(XXH128_hash_t hash) {
   return text;
 }
 
-std::string beside(const std::string& path) { return path + kUnfinished + std::to_string(::getpid()); }
+std::string beside(const std::string& path) { return path + std::string(kUnfinished) + std::to_string(::getpid()); }
 
 std::string parent_of(const std::string& path) {
   const fs::path parent = fs::path(path).parent_path();
@@ -48,10 +49,51 @@ void rename_to(const std::string& from, const std::string& to) {
 void swap_folders(const std::string& a, const std::string& b) {
   if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS) fail(b, "replaced by " + a, errno);
-  const std::string old = beside(b) + "-old";
+  const std::string old = beside(b) + std::string(kOld);
   rename_to(b, old);
   rename_to(a, b);
   rename_to(old, a);
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string_view::npos;
+}
+
+// "step_00000600" of "step_00000600.tmp-1234" and of "step_00000600.tmp-1234-old"; "": it is no such name.
+std::string_view before_unfinished(std::string_view name) {
+  if (name.ends_with(kOld)) name.remove_suffix(kOld.size());
+  const size_t at = name.rfind(kUnfinished);
+  if (at == name.npos || !is_number(name.substr(at + kUnfinished.size()))) return {};
+  return name.substr(0, at);
+}
+
+// Other names are somebody else's, however much they look alike.
+bool is_leftover(const std::string& name) {
+  std::string_view of = before_unfinished(name);
+  if (of.starts_with(kAbandoned)) of.remove_prefix(kAbandoned.size());
+  return of == kLatest || step_of(std::string(of));
+}
+
+// Whether a save writes a file of this name.
+bool is_part(std::string_view name) {
+  if (const auto whole = before_unfinished(name); !whole.empty()) name = whole;
+  constexpr std::array kTexts{"index.json", "state.json", "recipe.toml", "manifest.json"};
+  if (std::find(kTexts.begin(), kTexts.end(), name) != kTexts.end()) return true;
+  constexpr std::string_view kEnding = ".safetensors";
+  const size_t dash = name.find('-');
+  if (dash == name.npos || !name.ends_with(kEnding)) return false;
+  const auto section = name.substr(0, dash);
+  return (section == "model" || section == "ema" || section == "optimizer") &&
+         is_number(name.substr(dash + 1, name.size() - kEnding.size() - dash - 1));
+}
+
+// Why a folder is not to be removed: the name of what no save has put there; "": nothing.
+std::string foreign_part(const std::string& path) {
+  if (!fs::is_directory(fs::symlink_status(path))) return ".";
+  for (const auto& item : fs::directory_iterator(path))
+    if (!fs::is_regular_file(item.symlink_status()) || !is_part(item.path().filename().string()))
+      return item.path().filename().string();
+  return {};
 }
 
 }  // namespace
@@ -112,7 +154,7 @@ Listing list(const std::string& folder) {
   for (; !error && it != fs::directory_iterator(); it.increment(error)) {
     const std::string name = it->path().filename().string();
     if (const auto step = step_of(name)) result.steps.push_back({*step, name});
-    if (name.find(kUnfinished) != std::string::npos) result.unfinished.push_back(name);
+    if (is_leftover(name)) result.unfinished.push_back(name);
   }
   if (error) fail(folder, "read", error.value());
   std::sort(result.steps.begin(), result.steps.end(), [](const auto& a, const auto& b) { return a.step < b.step; });
@@ -134,7 +176,15 @@ void sync_folder(const std::string& path) {
   if (code != 0 && code != EINVAL) fail(path, "synced to disk", code);  // EINVAL: folders need no sync here
 }
 
-void replace_folder(const std::string& from, const std::string& to) {
+void or_warn(const Warn& warn, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const std::exception& error) {
+    if (warn) warn(error.what());
+  }
+}
+
+void replace_folder(const std::string& from, const std::string& to, const Warn& warn) {
   if (!fs::exists(fs::symlink_status(to))) {
     rename_to(from, to);
     sync_folder(parent_of(to));
@@ -142,23 +192,42 @@ void replace_folder(const std::string& from, const std::string& to) {
   }
   swap_folders(from, to);
   sync_folder(parent_of(to));
-  remove_folder(from);
+  or_warn(warn, [&] { remove_folder(from); });
+}
+
+void set_aside(const std::string& from, const std::string& to, const Warn& warn) {
+  const std::string old = beside(to);
+  const bool is_there = fs::exists(fs::symlink_status(to));
+  if (is_there) rename_to(to, old);
+  rename_to(from, to);
+  sync_folder(parent_of(to));
+  if (is_there) or_warn(warn, [&] { remove_folder(old); });
 }
 
 void remove_folder(const std::string& path) {
-  const std::string hidden = path.find(kUnfinished) == std::string::npos ? beside(path) : path;
-  if (hidden != path) rename_to(path, hidden);
+  if (const std::string other = foreign_part(path); !other.empty())
+    throw Error(ErrorKind::checkpoint, path, "is left: no save has made '" + other + "' in it",
+                "move that elsewhere and remove the rest");
+  const bool is_hidden = !before_unfinished(fs::path(path).filename().string()).empty();
+  const std::string hidden = is_hidden ? path : beside(path);
+  if (!is_hidden) rename_to(path, hidden);
   std::error_code error;
   fs::remove_all(hidden, error);
   if (error) fail(hidden, "removed", error.value());
 }
 
-void remove_unfinished(const std::string& folder) {
-  for (const std::string& name : list(folder).unfinished) remove_folder((fs::path(folder) / name).string());
+void remove_unfinished(const std::string& folder, const Warn& warn) {
+  for (const std::string& name : list(folder).unfinished) {
+    const std::string path = (fs::path(folder) / name).string();
+    or_warn(warn, [&] {
+      if (before_unfinished(name) != kLatest) return remove_folder(path);
+      if (::unlink(path.c_str()) != 0) fail(path, "removed", errno);
+    });
+  }
 }
 
 void point_latest(const std::string& folder, const std::string& name) {
-  const std::string link = (fs::path(folder) / "latest").string(), fresh = beside(link);
+  const std::string link = (fs::path(folder) / kLatest).string(), fresh = beside(link);
   ::unlink(fresh.c_str());
   if (::symlink(name.c_str(), fresh.c_str()) == 0) {
     rename_to(fresh, link);

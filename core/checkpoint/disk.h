@@ -3,10 +3,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ditto/error.h>
@@ -34,6 +36,9 @@ class ChunkHasher {
   std::unique_ptr<State> state_;
 };
 
+// Before the name of a step that a run has gone back behind.
+inline constexpr std::string_view kAbandoned = "abandoned-";
+
 struct StepFolder {
   int64_t step;
   std::string name;  // "step_00000600"
@@ -43,19 +48,27 @@ std::optional<int64_t> step_of(const std::string& name);  // none: not a step's 
 
 struct Listing {
   std::vector<StepFolder> steps;        // ascending
-  std::vector<std::string> unfinished;  // "step_00000700.tmp-1234"
+  std::vector<std::string> unfinished;  // "step_00000700.tmp-1234": what a save or a removal that was killed left
 };
 Listing list(const std::string& folder);  // a folder that is not there is empty
+
+// Hears of what could not be cleaned up, which is no reason to end a run: a line each.
+using Warn = std::function<void(const std::string&)>;
+// Does what may fail; an error goes to `warn`.
+void or_warn(const Warn& warn, const std::function<void()>& work);
 
 // All throw Error(checkpoint) with the path and the system's reason.
 void make_folder(const std::string& path);
 void sync_folder(const std::string& path);  // makes renames and new names in it durable
-// `from` becomes `to`, at once; what was at `to` is removed after.
-void replace_folder(const std::string& from, const std::string& to);
-// Goes out of sight first, so that nobody meets half of it.
+// `from` becomes `to`, at once and durably; what was at `to` is removed after.
+void replace_folder(const std::string& from, const std::string& to, const Warn& warn);
+// The same, where `from` is gone at once whatever becomes of what was at `to`.
+void set_aside(const std::string& from, const std::string& to, const Warn& warn);
+// A checkpoint's folder and nothing else: one that holds anything that no save writes is left, by an error that names
+// it. Goes out of sight first, so that nobody meets half of it.
 void remove_folder(const std::string& path);
 // What saves and removals that were killed left behind.
-void remove_unfinished(const std::string& folder);
+void remove_unfinished(const std::string& folder, const Warn& warn);
 // The hint: a symbolic link, or a file of one line where the file system has no links.
 void point_latest(const std::string& folder, const std::string& name);
 

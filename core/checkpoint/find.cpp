@@ -16,8 +16,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr const char* kAbandoned = "abandoned-";
-
 [[noreturn]] void refuse_none(const std::string& path, const Found& found) {
   std::string what = found.skipped.empty() ? "holds no checkpoint" : "holds no checkpoint that can be used: ";
   for (const std::string& line : found.skipped) what += (&line == &found.skipped.front() ? "" : ", ") + line;
@@ -145,8 +143,9 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
   std::vector<std::string> lines;
   for (const StepFolder& later : list(folder).steps) {
     if (later.step <= step) continue;
-    const std::string aside = kAbandoned + later.name;
-    replace_folder((fs::path(folder) / later.name).string(), (fs::path(folder) / aside).string());
+    const std::string aside = std::string(kAbandoned) + later.name;
+    set_aside((fs::path(folder) / later.name).string(), (fs::path(folder) / aside).string(),
+              [&](const std::string& line) { lines.push_back("warning: " + line); });
     lines.push_back(later.name + " is after step " + std::to_string(step) + " and is now " + aside);
   }
   return lines;

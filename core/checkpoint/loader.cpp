@@ -124,8 +124,8 @@ void check_optimizer(const Reader& reader, const std::set<std::string>& kinds, c
               "use the same [optimizer], or start a new run from its weights with [run] init_from");
 }
 
-[[noreturn]] void refuse_no_ema(const Reader& reader) {
-  throw Error(ErrorKind::checkpoint, reader.folder(), "has no EMA, and EMA is asked for", "use its weights");
+[[noreturn]] void refuse_no_ema(const Reader& reader, const char* remedy) {
+  throw Error(ErrorKind::checkpoint, reader.folder(), "has no EMA, and EMA is asked for", remedy);
 }
 
 void plan_optimizer(Plan& plan, const Reader& reader, const TrainState& state) {
@@ -150,7 +150,8 @@ void load(const std::string& path, TrainState& state) {
   Plan plan(reader, Convert::no);
   const auto& entries = state.layout->entries;
   const bool has_ema = state.ema && !state.ema->empty();
-  if (has_ema && reader.index().section(kEma).empty()) refuse_no_ema(reader);
+  if (has_ema && reader.index().section(kEma).empty())
+    refuse_no_ema(reader, "set ema.enabled = false, or start a new run from its weights with run.init_from");
   for (size_t i = 0; i < entries.size(); ++i) {
     plan.add(kModel, entries[i].name, entries[i], entries[i].tensor);
     if (has_ema) plan.add(kEma, entries[i].name, entries[i], state.ema->at(i));
@@ -170,7 +171,7 @@ void load_weights(const std::string& path, Layout& layout, Which which) {
   Reader reader(path);
   Plan plan(reader, Convert::yes);
   const bool has_ema = !reader.index().section(kEma).empty();
-  if (which == Which::ema && !has_ema) refuse_no_ema(reader);
+  if (which == Which::ema && !has_ema) refuse_no_ema(reader, "use its weights");
   const std::string section = has_ema && which != Which::weights ? kEma : kModel;
   for (const LayoutEntry& entry : layout.entries) plan.add(section, entry.name, entry, entry.tensor);
   if (holds_all(layout)) plan.refuse_others(section);

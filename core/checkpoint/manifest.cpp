@@ -14,9 +14,12 @@ using nlohmann::json;
 
 namespace {
 
+constexpr const char* kRemedy = "use another checkpoint";
 constexpr int64_t kManifestFormat = 2, kStateFormat = 1;
 constexpr std::string_view kBeforeSelf = ",\n\"xxh3_128_of_the_text_above\": \"", kAfterSelf = "\"\n}\n";
 constexpr size_t kHexDigits = 32;
+constexpr uint64_t kMostChunkBytes = uint64_t{64} << 20;  // are held in memory
+constexpr int64_t kMostSteps = 999'999'999'999'999'999;   // as many digits as a folder's name may have
 
 std::string self_line(std::string_view body) {
   return std::string(kBeforeSelf) + checksum(std::as_bytes(std::span(body))) + std::string(kAfterSelf);
@@ -33,6 +36,54 @@ void check_format(const json& root, int64_t format, const std::string& where) {
                 "has format " + root.at("format").dump() + ", this program reads format " + std::to_string(format),
                 "use the version of ditto that wrote it");
 }
+
+// Reads a JSON object whose every field is checked, and says which is not as it should be.
+class Fields {
+ public:
+  Fields(const json& object, const std::string& where, const char* what) : object_(object), where_(where) {
+    if (!object.is_object()) throw Error(ErrorKind::checkpoint, where, std::string("is not ") + what, kRemedy);
+  }
+
+  const json& at(const std::string& key) const {
+    const auto found = object_.find(key);
+    if (found == object_.end()) fail(key, "is missing");
+    return *found;
+  }
+  int64_t whole(const std::string& key, int64_t least, int64_t most) const {
+    const json& value = at(key);
+    if (!value.is_number_integer() || (value.is_number_unsigned() && value.get<uint64_t>() > uint64_t{INT64_MAX}) ||
+        value.get<int64_t>() < least || value.get<int64_t>() > most)
+      fail(key, "is " + shown(value) + "; a whole number from " + std::to_string(least) + " to " +
+                    std::to_string(most) + " is expected");
+    return value.get<int64_t>();
+  }
+  uint64_t unsigned_whole(const std::string& key) const {
+    const json& value = at(key);
+    if (!value.is_number_unsigned()) fail(key, "is " + shown(value) + "; a whole number, 0 or more, is expected");
+    return value.get<uint64_t>();
+  }
+  const json& object(const std::string& key) const {
+    const json& value = at(key);
+    if (!value.is_object()) fail(key, "is " + shown(value) + "; an object is expected");
+    return value;
+  }
+  std::string text(const std::string& key) const {
+    const json& value = at(key);
+    if (!value.is_string()) fail(key, "is " + shown(value) + "; a string is expected");
+    return value.get<std::string>();
+  }
+
+ private:
+  static std::string shown(const json& value) {
+    const std::string text = value.dump(-1, ' ', true, json::error_handler_t::replace);
+    return text.size() <= 40 ? text : text.substr(0, 40) + "…";
+  }
+  [[noreturn]] void fail(const std::string& key, const std::string& what) const {
+    throw Error(ErrorKind::checkpoint, where_, "its \"" + key + "\" " + what, kRemedy);
+  }
+  const json& object_;
+  const std::string& where_;
+};
 
 FileRecord parse_record(const json& item, uint64_t chunk_bytes, const std::string& where) {
   FileRecord file{item.at("name"), item.at("bytes"), item.at("xxh3_128")};
@@ -72,7 +123,10 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   try {
     check_format(root, kManifestFormat, where);
     Manifest manifest{{}, root.at("chunk_bytes")};
-    if (manifest.chunk_bytes == 0) throw Error(ErrorKind::checkpoint, where, "has chunks of no bytes");
+    if (manifest.chunk_bytes == 0 || manifest.chunk_bytes > kMostChunkBytes)
+      throw Error(ErrorKind::checkpoint, where,
+                  "has chunks of " + std::to_string(manifest.chunk_bytes) + " bytes; 1 to " +
+                      std::to_string(kMostChunkBytes) + " are read");
     for (const json& item : root.at("files")) manifest.files.push_back(parse_record(item, manifest.chunk_bytes, where));
     return manifest;
   } catch (const json::exception& error) {
@@ -92,13 +146,19 @@ std::string to_json(const SavedState& state) {
 
 SavedState parse_state(std::string_view text, const std::string& where) {
   const json root = formats::parse_json(text, where, ErrorKind::checkpoint);
-  try {
-    check_format(root, kStateFormat, where);
-    return {root.at("step"),  root.at("samples"),  root.at("seed"),
-            root.at("ranks"), root.at("counters"), root.at("extra")};
-  } catch (const json::exception& error) {
-    throw Error(ErrorKind::checkpoint, where, std::string("is not a run's state: ") + error.what());
-  }
+  const Fields fields(root, where, "a run's state");
+  fields.whole("format", INT64_MIN, INT64_MAX);
+  check_format(root, kStateFormat, where);
+  SavedState state;
+  state.step = fields.whole("step", 0, kMostSteps);
+  state.samples = fields.whole("samples", 0, kMostSteps);
+  state.seed = fields.unsigned_whole("seed");
+  state.ranks = fields.whole("ranks", 1, INT32_MAX);
+  const Fields counters(fields.object("counters"), where, ""), extra(fields.object("extra"), where, "");
+  for (const auto& item : root["counters"].items())
+    state.counters[item.key()] = counters.whole(item.key(), INT64_MIN, INT64_MAX);
+  for (const auto& item : root["extra"].items()) state.extra[item.key()] = extra.text(item.key());
+  return state;
 }
 
 }  // namespace ditto::checkpoint

@@ -51,7 +51,7 @@ void require_visible(const std::string& folder, const std::vector<FileRecord>& f
 }
 
 // Counts only up to the step just saved: later ones are of another line of training, which is not ours to judge.
-void retain(const std::string& folder, const Retention& retention, int64_t saved) {
+void retain(const std::string& folder, const Retention& retention, int64_t saved, const Warn& warn) {
   std::vector<StepFolder> steps = list(folder).steps;
   std::erase_if(steps, [&](const StepFolder& step) { return step.step > saved; });
   const auto keep = static_cast<size_t>(std::max<int64_t>(retention.keep_last, 1));
@@ -61,20 +61,22 @@ void retain(const std::string& folder, const Retention& retention, int64_t saved
     return;
   for (const StepFolder& step : steps)
     if (retention.keep_every <= 0 || step.step % retention.keep_every != 0)
-      remove_folder((fs::path(folder) / step.name).string());
+      or_warn(warn, [&] { remove_folder((fs::path(folder) / step.name).string()); });
 }
 
 }  // namespace
 
-Saver::Saver(std::string folder, Retention retention, const Mesh& mesh, Group ranks)
+Saver::Saver(std::string folder, Retention retention, const Mesh& mesh, Group ranks,
+             std::function<void(const std::string&)> warn)
     : folder_(std::move(folder)),
       retention_(retention),
       mesh_(&mesh),
       ranks_(std::move(ranks)),
+      warn_(std::move(warn)),
       buffers_(std::make_unique<Buffers>()) {
   if (ranks_.rank() != 0) return;
   make_folder(folder_);
-  remove_unfinished(folder_);
+  remove_unfinished(folder_, [this](const std::string& line) { warn_once(line); });
 }
 
 Saver::~Saver() { join(); }
@@ -100,7 +102,11 @@ void Saver::save(const TrainState& state) {
   });
 }
 
-void Saver::write(const Snapshot& snapshot) const {
+void Saver::warn_once(const std::string& line) {
+  if (warn_ && warned_.insert(line).second) warn_(line);
+}
+
+void Saver::write(const Snapshot& snapshot) {
   const std::string name = step_name(snapshot.state.step), place = (fs::path(folder_) / name).string();
   const bool first = ranks_.rank() == 0;
   const std::string beside = agree(ranks_, place, [&] {
@@ -119,9 +125,10 @@ void Saver::write(const Snapshot& snapshot) const {
       Written all = join_reports(reports, place);
       require_visible(beside, all.files);
       write_manifest(beside, std::move(all.files), all.index, snapshot);
-      replace_folder(beside, place);
-      point_latest(folder_, name);
-      retain(folder_, retention_, snapshot.state.step);
+      const Warn warn = [this](const std::string& line) { warn_once(line); };
+      replace_folder(beside, place, warn);  // durable from here on
+      or_warn(warn, [&] { point_latest(folder_, name); });
+      or_warn(warn, [&] { retain(folder_, retention_, snapshot.state.step, warn); });
       return std::string();
     });
   } catch (...) {
@@ -132,8 +139,10 @@ void Saver::write(const Snapshot& snapshot) const {
 }
 
 void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
-                  const std::map<std::string, std::string>& extra) {
+                  const std::map<std::string, std::string>& extra,
+                  const std::function<void(const std::string&)>& warn) {
   const std::string place = fs::path(folder).lexically_normal().string();
+  if (fs::is_symlink(place)) throw Error(ErrorKind::checkpoint, place, "is a link", "give the name of a new folder");
   if (fs::exists(place) && !fs::is_empty(place) && !fs::exists(fs::path(place) / kManifestFile))
     throw Error(ErrorKind::checkpoint, place, "is there already and is no checkpoint", "give the name of a new folder");
   TrainState state;
@@ -147,7 +156,7 @@ void save_weights(const std::string& folder, Layout& layout, const std::string& 
     fs::remove_all(beside);
     make_folder(beside);
     write_manifest(beside, write_shards(beside, snapshot), snapshot.index, snapshot);
-    replace_folder(beside, place);
+    replace_folder(beside, place, warn);
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(beside, ignored);

@@ -14,21 +14,6 @@ namespace ditto::formats {
 
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return value_; }
-  int release() { return std::exchange(value_, -1); }
-
- private:
-  int value_;
-};
-
 [[noreturn]] void fail(std::string_view path, ErrorKind kind, const char* doing) {
   throw Error(kind, path, std::string("cannot be ") + doing + ": " + std::strerror(errno));
 }
@@ -44,6 +29,10 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const std::stri
 
 }  // namespace
 
+Descriptor::~Descriptor() {
+  if (value_ >= 0) ::close(value_);
+}
+
 std::shared_ptr<const RandomFile> RandomFile::open(const std::string& path, ErrorKind kind) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe is refused, not waited for
   if (file.get() < 0) fail(path, kind, "opened");
@@ -51,16 +40,13 @@ std::shared_ptr<const RandomFile> RandomFile::open(const std::string& path, Erro
   if (::fstat(file.get(), &status) != 0) fail(path, kind, "read");
   if (!S_ISREG(status.st_mode)) throw Error(kind, path, "is not a regular file", "check the path");
   return std::shared_ptr<const RandomFile>(
-      new RandomFile(path, kind, file.release(), nullptr, static_cast<std::uint64_t>(status.st_size)));
+      new RandomFile(path, kind, std::move(file), nullptr, static_cast<std::uint64_t>(status.st_size)));
 }
 
 std::shared_ptr<const RandomFile> RandomFile::over(std::span<const std::byte> bytes, std::string_view where,
                                                    ErrorKind kind) {
-  return std::shared_ptr<const RandomFile>(new RandomFile(std::string(where), kind, -1, bytes.data(), bytes.size()));
-}
-
-RandomFile::~RandomFile() {
-  if (descriptor_ >= 0) ::close(descriptor_);
+  return std::shared_ptr<const RandomFile>(
+      new RandomFile(std::string(where), kind, Descriptor(), bytes.data(), bytes.size()));
 }
 
 void RandomFile::require(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const {
@@ -71,12 +57,12 @@ void RandomFile::require(std::uint64_t offset, std::uint64_t bytes, std::string_
 void RandomFile::read(std::uint64_t offset, std::span<std::byte> into, std::string_view where) const {
   if (where.empty()) where = path_;
   require(offset, into.size(), where);
-  if (descriptor_ < 0) {
+  if (descriptor_.get() < 0) {
     std::copy_n(memory_ + offset, into.size(), into.begin());
     return;
   }
   while (!into.empty()) {
-    const ssize_t got = ::pread(descriptor_, into.data(), into.size(), static_cast<off_t>(offset));
+    const ssize_t got = ::pread(descriptor_.get(), into.data(), into.size(), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) fail(where, kind_, "read");
     if (got == 0) throw Error(kind_, where, "ends early: its file became shorter", "write the file again");

@@ -9,11 +9,29 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ditto/error.h>
 
 namespace ditto::formats {
+
+// Closes what was opened.
+class Descriptor {
+ public:
+  explicit Descriptor(int value = -1) : value_(value) {}
+  ~Descriptor();
+  Descriptor(Descriptor&& other) noexcept : value_(other.release()) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(value_, other.value_);
+    return *this;
+  }
+  int get() const { return value_; }  // -1: none
+  int release() { return std::exchange(value_, -1); }
+
+ private:
+  int value_;
+};
 
 // Bytes at known places, read from any number of threads: a regular file's, or those in memory.
 class RandomFile {
@@ -23,10 +41,6 @@ class RandomFile {
   // Of memory that outlives it; `where` names it in messages.
   static std::shared_ptr<const RandomFile> over(std::span<const std::byte> bytes, std::string_view where,
                                                 ErrorKind kind = ErrorKind::data);
-  ~RandomFile();
-  RandomFile(const RandomFile&) = delete;
-  RandomFile& operator=(const RandomFile&) = delete;
-
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // when it was opened
   // Throws Error(kind) for what cannot be read or is not there any more. `where` names the part in messages; "": the
@@ -35,12 +49,12 @@ class RandomFile {
   std::vector<std::byte> read(std::uint64_t offset, std::uint64_t bytes, std::string_view where = {}) const;
 
  private:
-  RandomFile(std::string path, ErrorKind kind, int descriptor, const std::byte* memory, std::uint64_t size)
-      : path_(std::move(path)), kind_(kind), descriptor_(descriptor), memory_(memory), size_(size) {}
+  RandomFile(std::string path, ErrorKind kind, Descriptor descriptor, const std::byte* memory, std::uint64_t size)
+      : path_(std::move(path)), kind_(kind), descriptor_(std::move(descriptor)), memory_(memory), size_(size) {}
   void require(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const;
   std::string path_;
   ErrorKind kind_;
-  int descriptor_;           // -1: it is in memory
+  Descriptor descriptor_;    // none: it is in memory
   const std::byte* memory_;  // null: it is a file
   std::uint64_t size_;
 };

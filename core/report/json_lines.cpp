@@ -11,8 +11,6 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/file.h"
-
 namespace ditto::report {
 
 namespace {
@@ -27,28 +25,29 @@ std::optional<int64_t> step_of(std::string_view line) {
 
 }  // namespace
 
-JsonLines::JsonLines(std::string path) : path_(std::move(path)) { open(); }
-
-JsonLines::~JsonLines() { close(); }
-
-void JsonLines::close() {
-  if (descriptor_ >= 0) ::close(std::exchange(descriptor_, -1));
+JsonLines::JsonLines(std::string path) : path_(std::move(path)) {
+  open();
+  formats::sync_parent(path_, ErrorKind::data);
 }
 
 void JsonLines::open() {
-  close();
-  descriptor_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (descriptor_ < 0) throw Error(ErrorKind::data, path_, std::string("cannot be opened: ") + std::strerror(errno));
-  const off_t size = ::lseek(descriptor_, 0, SEEK_END);
+  file_ = formats::Descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (file_.get() < 0) throw Error(ErrorKind::data, path_, std::string("cannot be opened: ") + std::strerror(errno));
+  const off_t size = ::lseek(file_.get(), 0, SEEK_END);
   char last = '\n';
-  if (size > 0 && ::pread(descriptor_, &last, 1, size - 1) == 1 && last != '\n') append("");
+  if (size > 0 && ::pread(file_.get(), &last, 1, size - 1) == 1 && last != '\n') append("");
+}
+
+void JsonLines::sync() const {
+  if (::fsync(file_.get()) != 0 && errno != EINVAL)
+    throw Error(ErrorKind::data, path_, std::string("cannot be synced to disk: ") + std::strerror(errno));
 }
 
 void JsonLines::append(std::string_view object) {
   const std::string line = std::string(object) + "\n";
   std::string_view left = line;
   while (!left.empty()) {
-    const ssize_t done = ::write(descriptor_, left.data(), left.size());
+    const ssize_t done = ::write(file_.get(), left.data(), left.size());
     if (done < 0 && errno == EINTR) continue;
     if (done < 0) {
       throw Error(ErrorKind::data, path_, std::string("cannot be written: ") + std::strerror(errno),

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "core/formats/file.h"
+
 namespace ditto::report {
 
 struct CutBack {
@@ -18,21 +20,17 @@ struct CutBack {
 class JsonLines {
  public:
   explicit JsonLines(std::string path);  // made if it is not there; a torn last line is ended, so that no line is lost
-  ~JsonLines();
-  JsonLines(const JsonLines&) = delete;
-  JsonLines& operator=(const JsonLines&) = delete;
-
   void append(std::string_view object);  // without line breaks; is with the system when this returns
   // Keeps the lines with "step" <= step, in their order, and drops damaged ones; -1 empties the file. The file is
   // replaced by a rename, and not touched where nothing is dropped.
   CutBack cut_back(int64_t step);
+  void sync() const;  // what was appended is on the disk after
   const std::string& path() const { return path_; }
 
  private:
   void open();
-  void close();
   std::string path_;
-  int descriptor_ = -1;
+  formats::Descriptor file_;
 };
 
 }  // namespace ditto::report

@@ -61,6 +61,10 @@ class MetricsLog {
   explicit MetricsLog(const std::string& folder);
   void append(const StepRecord& record) { steps_.append(to_json(record)); }
   void append(const ValidationRecord& record) { validations_.append(to_json(record)); }
+  void sync() const {
+    steps_.sync();
+    validations_.sync();
+  }
   // For a resume from `step`: forgets what was written after it, and what is torn. -1: a run that starts over. Returns
   // what became of metrics.jsonl.
   CutBack cut_back(int64_t step);

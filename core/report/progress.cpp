@@ -1,12 +1,10 @@
 #include "core/report/progress.h"
 
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
@@ -16,6 +14,8 @@
 #include <ditto/error.h>
 #include <ditto/options.h>
 #include <ditto/text.h>
+
+#include "core/report/streams.h"
 
 namespace ditto::report {
 
@@ -36,40 +36,6 @@ bool can_move_cursor(int descriptor) {
 int terminal_width(int descriptor) {
   winsize size{};
   return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
-// A reader that went away raises SIGPIPE, which would end the training.
-class NoPipeSignal {
- public:
-  NoPipeSignal() {
-    sigemptyset(&pipe_);
-    sigaddset(&pipe_, SIGPIPE);
-    sigset_t pending;
-    sigemptyset(&pending);
-    sigpending(&pending);
-    was_pending_ = sigismember(&pending, SIGPIPE) == 1;
-    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
-  }
-  ~NoPipeSignal() {
-    const timespec at_once{};
-    while (!was_pending_ && sigtimedwait(&pipe_, nullptr, &at_once) < 0 && errno == EINTR) continue;
-    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
-  }
-
- private:
-  sigset_t pipe_, before_;
-  bool was_pending_;
-};
-
-bool write_all(int descriptor, std::string_view text) {
-  const NoPipeSignal quiet;
-  while (!text.empty()) {
-    const ssize_t done = ::write(descriptor, text.data(), text.size());
-    if (done < 0 && errno == EINTR) continue;
-    if (done < 0) return errno == EAGAIN;  // a terminal that is busy loses a line, no more
-    text.remove_prefix(static_cast<size_t>(done));
-  }
-  return true;
 }
 
 }  // namespace
@@ -175,14 +141,6 @@ void Progress::draw() {
   drawn_ = true;
 }
 
-void Progress::put(std::string_view text) { broken_ = broken_ || !write_all(options_.descriptor, text); }
-
-void open_standard_streams() {
-  for (int stream = 0; stream <= 2; ++stream) {
-    if (::fcntl(stream, F_GETFD) >= 0 || errno != EBADF) continue;
-    const int opened = ::open("/dev/null", stream == 0 ? O_RDONLY : O_WRONLY);  // gets the lowest free number
-    if (opened > 2) ::close(opened);
-  }
-}
+void Progress::put(std::string_view text) { broken_ = broken_ || !write_text(options_.descriptor, text); }
 
 }  // namespace ditto::report

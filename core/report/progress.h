@@ -59,7 +59,8 @@ class Smoothed {
   double sum_ = 0, weight_ = 0;
 };
 
-// Safe from several threads. Never throws on output: a closed or broken descriptor is left alone from then on.
+// Safe from several threads. Never throws on output: a closed or broken descriptor is left alone from then on (where
+// SIGPIPE is ignored, as prepare_streams does).
 class Progress {
  public:
   // `start`: how far a resumed task is already (done and items); rates count from there.
@@ -92,9 +93,5 @@ class Progress {
   Smoothed loss_, data_wait_;
   ProgressView view_;
 };
-
-// Opens /dev/null for each of the three standard streams that is closed, so that no file of a run gets its number and
-// with it what is printed. Called first in main.
-void open_standard_streams();
 
 }  // namespace ditto::report

@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -31,18 +30,10 @@ void make(const std::string& path) {
   if (error) fail(path, "made", error.value());
 }
 
-std::string holder(int lock) {
-  char text[256];
-  const ssize_t size = ::pread(lock, text, sizeof text, 0);
-  std::string out(text, size > 0 ? static_cast<size_t>(size) : 0);
-  while (!out.empty() && out.back() == '\n') out.pop_back();
-  return out.empty() ? "another process" : out;
-}
-
-std::string own_name() {
-  char host[256] = "";
-  if (::gethostname(host, sizeof host - 1) != 0) std::strcpy(host, "?");
-  return fmt::format("process {} on {}, since {}\n", ::getpid(), host, utc_text());
+std::string made(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  make(path);
+  return path;
 }
 
 }  // namespace
@@ -58,40 +49,19 @@ std::string utc_text() {
   return fmt::format("{}.{:03}Z", text, now.time_since_epoch().count() % 1000);
 }
 
-RunFolder::RunFolder(const std::string& path) : path_(path) {
-  while (path_.size() > 1 && path_.back() == '/') path_.pop_back();
-  make(path_);
-  take_lock();
+RunFolder::RunFolder(const std::string& path) : path_(made(path)), lock_(path_) {
   make(file("samples"));
   make(checkpoints());
-  log_ = ::open(file("log.txt").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (log_ < 0) {
-    const int error = errno;
-    ::close(lock_);
-    fail(file("log.txt"), "opened", error);
-  }
+  log_ = formats::Descriptor(::open(file("log.txt").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
+  if (log_.get() < 0) fail(file("log.txt"), "opened", errno);
+  formats::sync_file(path_, ErrorKind::config);
+  formats::sync_parent(path_, ErrorKind::config);
 }
 
-RunFolder::~RunFolder() {
-  ::close(log_);
-  ::close(lock_);
-}
-
-void RunFolder::take_lock() {
-  const std::string name = file(".lock");
-  lock_ = ::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock_ < 0) fail(name, "opened", errno);
-  if (::flock(lock_, LOCK_EX | LOCK_NB) == 0) {
-    const std::string text = own_name();
-    if (::ftruncate(lock_, 0) == 0)
-      (void)!::pwrite(lock_, text.data(), text.size(), 0);  // for people; the lock holds anyway
-    return;
-  }
-  if (errno != EWOULDBLOCK) return;  // a file system without locks is no reason not to train
-  const std::string who = holder(lock_);
-  ::close(lock_);
-  throw Error(ErrorKind::config, path_, "is being written by " + who,
-              "wait for it, end it, or give this run another folder with --set run.output=runs/NAME");
+void RunFolder::require_there() const {
+  if (lock_.still_there()) return;
+  throw Error(ErrorKind::checkpoint, path_, "was moved or removed while this run wrote it",
+              "put it back, or start again elsewhere with --set run.output=FOLDER");
 }
 
 std::string RunFolder::sample_file(int64_t step) const { return file(fmt::format("samples/step_{:08}.png", step)); }
@@ -114,7 +84,7 @@ void RunFolder::log(std::string_view text) {
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
   } while (!text.empty());
   const std::lock_guard lock(mutex_);
-  (void)!::write(log_, lines.data(), lines.size());
+  (void)!::write(log_.get(), lines.data(), lines.size());
 }
 
 }  // namespace ditto::report

@@ -6,6 +6,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/formats/file.h"
+#include "core/report/run_lock.h"
+
 namespace ditto::report {
 
 // Opened by the one process of a run that writes (rank 0). Holds a lock that goes with the process, however it ends.
@@ -14,15 +17,12 @@ class RunFolder {
   // Makes the folder, samples/ and checkpoints/. Throws Error(config) with the system's reason if it cannot, and if
   // another process holds the folder, naming it.
   explicit RunFolder(const std::string& path);
-  ~RunFolder();
-  RunFolder(const RunFolder&) = delete;
-  RunFolder& operator=(const RunFolder&) = delete;
-
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
   std::string checkpoints() const { return file("checkpoints"); }
   std::string sample_file(int64_t step) const;  // samples/step_00000600.png
   bool has_recipe() const;                      // a run was here before
+  void require_there() const;                   // Error(checkpoint): the folder was moved or removed meanwhile
 
   void write_recipe(std::string_view toml);  // run.toml, at once and on the disk; Error(data)
 
@@ -31,9 +31,9 @@ class RunFolder {
   void log(std::string_view text);
 
  private:
-  void take_lock();
   std::string path_;
-  int lock_ = -1, log_ = -1;
+  RunLock lock_;
+  formats::Descriptor log_;
   std::mutex mutex_;
 };
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/train/finite.h"
+
 namespace ditto {
 
 namespace {
@@ -38,6 +40,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
 void load_weights(const SavedModel& saved, const std::string& which, Assembly& assembly) {
   checkpoint::load_weights(saved.path, assembly.layout,
                            which == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+  require_finite(assembly.layout, saved.path);
   assembly.publish();
 }
 

@@ -3,12 +3,9 @@
 #include <algorithm>
 #include <chrono>
 
-#include <fmt/format.h>
-
-#include <ditto/text.h>
-
 #include "core/report/memory.h"
 #include "core/report/roofline.h"
+#include "core/report/streams.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
 
@@ -32,7 +29,7 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   AssemblyParts parts;
   parts.data = parts.objective = true;
   Assembly assembly(recipe, registry, mesh, parts, {});
-  const auto warn = [](const std::string& line) { fmt::print(stderr, "{}\n", shown(line, kSentenceShown)); };
+  const auto warn = [](const std::string& line) { report::tell(line); };
   Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed), warn);
   const auto optimizer = make_optimizer(assembly, registry);
   Ema ema(assembly.layout, recipe.ema);

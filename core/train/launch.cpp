@@ -4,7 +4,6 @@
 #include <cstdlib>
 #include <thread>
 
-#include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <ditto/data.h>
@@ -13,6 +12,7 @@
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
+#include "core/report/streams.h"
 #include "core/train/assembly.h"
 #include "core/train/processor.h"
 
@@ -60,7 +60,7 @@ bool asks_for_bf16(const Recipe& recipe) { return holds(recipe.resolved(), "bf16
 void prepare_process(const Recipe& recipe, const RankInfo& rank) {
   const bool multiplies = recipe.run.device == "cpu" || recipe.parallel.offload != "none";
   const auto done = multiplies && asks_for_bf16(recipe) ? avoid_refused_instructions() : std::string();
-  if (!done.empty() && rank.rank == 0) fmt::print(stderr, "{}\n", done);
+  if (!done.empty() && rank.rank == 0) report::tell(done);
   if (recipe.run.threads > 0) torch::set_num_threads(static_cast<int>(recipe.run.threads));
   if (recipe.run.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));

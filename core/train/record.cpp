@@ -1,10 +1,13 @@
 #include "core/train/record.h"
 
+#include <charconv>
+#include <cmath>
 #include <fstream>
 #include <sstream>
 
 #include <torch/torch.h>
 
+#include "core/checkpoint/manifest.h"
 #include "core/train/device.h"
 
 namespace ditto {
@@ -84,6 +87,52 @@ void compare_machines(const std::map<std::string, std::string>& saved, const std
       say("changed since: " + key + ": " + before->second + " -> " + after->second + " (" + why +
           ": equal within rounding from here on, not bit for bit)");
   }
+}
+
+RunNotes::RunNotes(const std::map<std::string, std::string>& notes, std::string path)
+    : notes_(notes), path_(std::move(path)) {
+  if (!notes_.contains("updates"))
+    throw Error(ErrorKind::checkpoint, path_, "holds weights and nothing else of a run, as imported ones do",
+                "start a run from them with --set run.init_from=" + path_);
+}
+
+const std::string& RunNotes::text(const std::string& name) const {
+  const auto found = notes_.find(name);
+  if (found == notes_.end()) refuse(name, "it is missing");
+  return found->second;
+}
+
+void RunNotes::refuse(const std::string& name, const char* what) const {
+  throw Error(ErrorKind::checkpoint, path_ + "/" + checkpoint::kStateFile, "its note '" + name + "': " + what,
+              "use another checkpoint");
+}
+
+int64_t RunNotes::whole(const std::string& name) const {
+  const std::string& digits = text(name);
+  int64_t value = -1;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (code != std::errc() || end != digits.data() + digits.size() || value < 0)
+    refuse(name, "a whole number, 0 or more, is expected");
+  return value;
+}
+
+double RunNotes::positive(const std::string& name) const {
+  const std::string& digits = text(name);
+  double value = 0;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (code != std::errc() || end != digits.data() + digits.size() || !std::isfinite(value) || value <= 0)
+    refuse(name, "a number above 0 is expected");
+  return value;
+}
+
+void RunNotes::require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const {
+  const auto noted = notes_.find("source");
+  if (noted == notes_.end() || noted->second == fingerprint) return;
+  if (fingerprint.starts_with(noted->second + ", "))
+    return say("the data is as far the same as this checkpoint noted: " + noted->second);
+  throw Error(ErrorKind::config, path_,
+              "the run learned from other data than is there now: " + noted->second + "; and now " + fingerprint,
+              "give --allow-change data if that is meant");
 }
 
 std::string run_toml(const Assembly& assembly, const Registry& registry) {

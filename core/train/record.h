@@ -20,6 +20,24 @@ std::map<std::string, std::string> machine_record(torch::Device device = torch::
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                       const std::function<void(const std::string&)>& say);
 
+// What a run notes beside its tensors, read back: throws Error(checkpoint) naming the checkpoint and the note. Refuses
+// a checkpoint that was imported and holds no run's notes.
+class RunNotes {
+ public:
+  RunNotes(const std::map<std::string, std::string>& notes, std::string path);
+  int64_t whole(const std::string& name) const;    // 0 or more
+  double positive(const std::string& name) const;  // finite
+  // Throws Error(config) where the run learned from other data than that of this fingerprint. One that begins with what
+  // was noted knows more of the same data: `say` hears of it.
+  void require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const;
+
+ private:
+  const std::string& text(const std::string& name) const;
+  [[noreturn]] void refuse(const std::string& name, const char* what) const;
+  const std::map<std::string, std::string>& notes_;
+  std::string path_;
+};
+
 // The resolved recipe with a [record] section: versions, processor, stamps of the plugins. The text starts the same
 // run.
 std::string run_toml(const Assembly& assembly, const Registry& registry);

@@ -166,9 +166,8 @@ bool TrainingStep::skip(int64_t step, const StepResult& result) {
       "the loss is " + std::to_string(result.loss) + ", the gradient's norm " + std::to_string(result.grad_norm);
   const auto where = "step " + std::to_string(step + 1);
   if (run.non_finite == "stop")
-    throw Error(
-        ErrorKind::numeric, where, what,
-        "the last checkpoint is from before it; lower lr_schedule.lr, set run.clip_norm, or run.non_finite = \"skip\"");
+    throw Error(ErrorKind::numeric, where, what,
+                "lower lr_schedule.lr, set run.clip_norm, or run.non_finite = \"skip\"");
   if (++skipped_in_a_row > run.max_skipped)
     throw Error(ErrorKind::numeric, where, what + ", for the " + std::to_string(skipped_in_a_row) + "th time in a row",
                 "run.max_skipped = " + std::to_string(run.max_skipped) +

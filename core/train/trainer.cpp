@@ -13,7 +13,9 @@
 #include "core/dist/stop.h"
 #include "core/report/grid.h"
 #include "core/report/roofline.h"
+#include "core/report/streams.h"
 #include "core/sample/generate.h"
+#include "core/train/finite.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
 #include "core/train/validation.h"
@@ -47,8 +49,8 @@ int Trainer::run() {
   describe();
   if (options_.dry_run) return 0;
   saver_ = std::make_unique<checkpoint::Saver>(
-      (fs::path(output_folder(recipe_)) / "checkpoints").string(),
-      checkpoint::Retention{recipe_.checkpoint.keep, recipe_.checkpoint.keep_every}, mesh_, checkpoint_ranks_);
+      checkpoints(), checkpoint::Retention{recipe_.checkpoint.keep, recipe_.checkpoint.keep_every}, mesh_,
+      checkpoint_ranks_, [this](const std::string& line) { say("warning: " + line); });
   resume();
   record_run();
   if (step_ < recipe_.run.steps && is_any_rank_stopped()) {
@@ -58,6 +60,8 @@ int Trainer::run() {
   loop();
   begin("the end of its last save");
   saver_->wait();
+  if (board_) board_->flush();
+  if (metrics_) metrics_->sync();
   if (stopped_) say(fmt::format("stopped after step {} by a signal; the same command goes on from there", step_));
   return stopped_ ? kStoppedBySignal : 0;
 }
@@ -84,9 +88,10 @@ void Trainer::assemble() {
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
   const auto warn = [this](const std::string& line) {
-    if (!writes() && training_) fmt::print(stderr, "rank {}: {}\n", mesh_.rank(), shown(line, kSentenceShown));
+    if (!writes() && training_) report::tell(fmt::format("rank {}: {}", mesh_.rank(), line));
     say(line);
   };
+  data_ = assembly_->train_data->fingerprint();
   loader_ = std::make_unique<Loader>(assembly_->train_data, recipe_.loader, seed, warn);
   if (assembly_->validation_data)
     validation_loader_ =
@@ -104,6 +109,7 @@ void Trainer::start_from_weights() {
   expect_same("weights to start from", facts_of_checkpoint(*found.path), ErrorKind::checkpoint);
   const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
   checkpoint::load_weights(*found.path, assembly_->layout, which);
+  require_finite(assembly_->layout, *found.path);
   assembly_->publish();
   say("weights from " + *found.path);
 }
@@ -118,16 +124,15 @@ void Trainer::describe() {
 }
 
 void Trainer::resume() {
-  const auto checkpoints = (fs::path(output_folder(recipe_)) / "checkpoints").string();
   checkpoint::Found found;
   if (options_.resume == "auto") {
-    found = checkpoint::find(checkpoints, mesh_.world());
+    found = checkpoint::find(checkpoints(), mesh_.world());
   } else if (options_.resume != "never") {
     found = checkpoint::resolve(options_.resume, mesh_.world());
   }
   for (const auto& line : found.skipped) say("not resumed from " + line);
-  if (options_.resume == "auto" && !found.path && !checkpoint::list(checkpoints).steps.empty())
-    throw Error(ErrorKind::checkpoint, checkpoints, "holds checkpoints, and none that can be used",
+  if (options_.resume == "auto" && !found.path && !checkpoint::list(checkpoints()).steps.empty())
+    throw Error(ErrorKind::checkpoint, checkpoints(), "holds checkpoints, and none that can be used",
                 "bring one back, or start over with --resume never, which sets them aside");
   if (found.path) {
     take_up(*found.path);
@@ -135,7 +140,7 @@ void Trainer::resume() {
     say("starting over, as --resume never says: earlier checkpoints are set aside");
   }
   if (!writes()) return;
-  for (const auto& line : checkpoint::set_aside_later(checkpoints, found.path ? step_ : -1)) say(line);
+  for (const auto& line : checkpoint::set_aside_later(checkpoints(), found.path ? step_ : -1)) say(line);
   metrics_->cut_back(found.path ? step_ : -1);
 }
 
@@ -143,25 +148,27 @@ void Trainer::take_up(const std::string& path) {
   expect_same("checkpoint", facts_of_checkpoint(path), ErrorKind::checkpoint);
   auto now = state();
   const auto info = checkpoint::describe(path);
+  const RunNotes notes(info.extra, path);
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
     say("changed since: " + line);
-  compare_machines(info.extra, machine_record(assembly_->ctx->device), [this](const std::string& line) { say(line); });
-  const auto source = info.extra.find("source");
-  if (source != info.extra.end() && source->second != assembly_->train_data->fingerprint() &&
-      std::find(options_.allow_change.begin(), options_.allow_change.end(), "data") == options_.allow_change.end())
-    throw Error(ErrorKind::config, path, "the run learned from other data than the recipe names now",
-                "give --allow-change data if that is meant");
+  const auto said = [this](const std::string& line) { say(line); };
+  compare_machines(info.extra, machine_record(assembly_->ctx->device), said);
+  const auto& allowed = options_.allow_change;
+  if (std::find(allowed.begin(), allowed.end(), "data") == allowed.end()) notes.require_data(data_, said);
   checkpoint::load(path, now);
+  if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
+    throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
+                "go on from a step before with --resume CHECKPOINT, or start over with --resume never");
   assembly_->publish();
   step_ = now.step;
   saved_step_ = step_;
   training_->samples = now.samples;
-  training_->updates = std::stoll(now.extra.at("updates"));
-  training_->skipped_in_a_row = std::stoll(now.extra.at("skipped_in_a_row"));
-  if (const auto scale = now.extra.find("loss_scale"); scale != now.extra.end()) {
-    training_->loss_scale = std::stod(scale->second);
-    training_->steps_since_overflow = std::stoll(now.extra.at("steps_since_overflow"));
+  training_->updates = notes.whole("updates");
+  training_->skipped_in_a_row = notes.whole("skipped_in_a_row");
+  if (now.extra.contains("loss_scale")) {
+    training_->loss_scale = notes.positive("loss_scale");
+    training_->steps_since_overflow = notes.whole("steps_since_overflow");
   }
   say(fmt::format("resumed from {} (step {}){}", path, step_,
                   options_.resume == "auto" ? ", the newest whole checkpoint" : ""));
@@ -182,7 +189,7 @@ checkpoint::TrainState Trainer::state() {
     state.extra["loss_scale"] = fmt::format("{}", training_->loss_scale);
     state.extra["steps_since_overflow"] = std::to_string(training_->steps_since_overflow);
   }
-  state.extra["source"] = assembly_->train_data->fingerprint();
+  state.extra["source"] = data_;
   state.extra["shapes"] = to_text(assembly_->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;
@@ -215,12 +222,13 @@ void Trainer::loop() {
     memory_.reset_peak();
     if (options_.watch) options_.watch->begin_step();
     mesh_.traffic().clear();
-    const auto result = training_->run(step_, [] { return stop_signal() != 0; });
+    const auto result = train_step();
     ++step_;
     if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
     kernels_recorded_ = true;
     stopped_ = result.stop && step_ < recipe_.run.steps;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);
+    if (result.skipped) require_finite_state();  // else what is kept is of no use
     if (options_.trace_comm && (step_ == recipe_.run.steps || stopped_)) show_trace();
     if (due(recipe_.validate.every)) show_validation();
     if (due(recipe_.validate.grid_every) || (step_ == recipe_.run.steps && recipe_.validate.grid_every > 0))
@@ -229,6 +237,15 @@ void Trainer::loop() {
   }
   if (saved_step_ < 0) save();  // a run of no steps: its initial weights
   if (progress_) progress_->finish();
+}
+
+StepResult Trainer::train_step() {
+  try {
+    return training_->run(step_, [] { return stop_signal() != 0; });
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::numeric) throw;
+    throw Error(ErrorKind::numeric, {}, error.what(), way_back());
+  }
 }
 
 void Trainer::after_step(const StepResult& result, double seconds, double waited) {
@@ -306,8 +323,33 @@ void Trainer::show_grid() {
   if (board_) board_->samples(step_, sheet);
 }
 
+// All ranks refuse alike: a tensor's piece on any of them counts.
+void Trainer::require_finite_state() {
+  const auto found = not_finite(state(), mesh_.world());
+  if (found.empty()) return;
+  throw Error(ErrorKind::numeric, fmt::format("step {}", step_),
+              found + " holds numbers that are not finite, so this state is not saved",
+              "lower lr_schedule.lr, or set run.clip_norm; " + way_back());
+}
+
+// No state that is not finite is ever saved.
+std::string Trainer::way_back() {
+  try {
+    saver_->wait();
+  } catch (const Error&) {  // then the checkpoint before is the newest
+  }
+  const auto steps = checkpoint::list(checkpoints()).steps;
+  if (steps.empty()) return "there is no checkpoint yet";
+  return fmt::format("the newest checkpoint is of step {}, and all its numbers are finite", steps.back().step);
+}
+
+std::string Trainer::checkpoints() const { return (fs::path(output_folder(recipe_)) / "checkpoints").string(); }
+
 void Trainer::save() {
   begin("saving a checkpoint");
+  require_finite_state();
+  if (folder_) folder_->require_there();
+  if (metrics_) metrics_->sync();
   saver_->save(state());
   saved_step_ = step_;
   if (folder_) folder_->log(fmt::format("saving step {}", step_));
@@ -334,7 +376,7 @@ void Trainer::say(const std::string& text) {
   if (progress_) {
     progress_->message(line);
   } else {
-    fmt::print(stderr, "{}\n", line);
+    report::tell(line);
   }
 }
 

@@ -46,11 +46,15 @@ class Trainer {
   void record_run();
   void describe();
   void loop();
+  StepResult train_step();
   void after_step(const StepResult& result, double seconds, double waited);
   void show_trace();
   void show_validation();
   void show_grid();
   void save();
+  void require_finite_state();
+  std::string way_back();
+  std::string checkpoints() const;
   checkpoint::TrainState state();
   void say(const std::string& text);
   void begin(const char* what);  // "validation": what may take its time
@@ -75,6 +79,7 @@ class Trainer {
   std::unique_ptr<Ema> ema_;
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<checkpoint::Saver> saver_;
+  std::string data_;  // its fingerprint
   int64_t step_ = 0;  // complete steps
   int64_t saved_step_ = -1;
   bool stopped_ = false;

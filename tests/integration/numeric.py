@@ -1,6 +1,7 @@
 """What happens to numbers that are not finite."""
 
 import json
+import math
 
 import support as t
 
@@ -73,7 +74,7 @@ def test_skipping_ends_after_as_many_steps_in_a_row_as_allowed():
 def test_stop_ends_the_run_with_code_5_and_keeps_the_checkpoint_before():
     path = t.write_recipe("stop.toml", t.recipe(run=dict(steps=20), checkpoint=dict(every=1, keep=3),
                                                lr_schedule=dict(lr=1e30, warmup=0)))
-    done = t.refused(5, ["step ", "the loss is", "the last checkpoint is from before it", "run.clip_norm"], "train", path,
+    done = t.refused(5, ["step ", "the loss is", "run.clip_norm", "the newest checkpoint is of step "], "train", path,
                      *t.sets({"run.output": str(t.work / "stop")}))
     bad = int(done.stderr.split("error: step ")[1].split(":")[0])
     t.check(bad > 1, f"the first step is finite, and {bad} is not")
@@ -81,6 +82,58 @@ def test_stop_ends_the_run_with_code_5_and_keeps_the_checkpoint_before():
     t.equal(len(lines), bad - 1, "lines before the step that is not finite")
     t.equal(t.checkpoints("stop")[-1], f"step_{bad - 1:08}", "the newest checkpoint")
     t.run("checkpoint", "verify", t.latest("stop"))
+
+
+def all_finite(folder):
+    """Whether all that the run's checkpoints hold is finite; and their steps."""
+    for name in t.checkpoints(folder):
+        for key, (dtype, _, data) in t.tensors_of(t.work / folder / "checkpoints" / name).items():
+            t.check(dtype != "F32" or all(map(math.isfinite, t.numbers((dtype, None, data)))), f"{name}: {key}")
+    return [int(name[5:]) for name in t.checkpoints(folder)]
+
+
+def test_a_state_that_is_not_finite_is_never_kept():
+    # Loss and norm of a step are finite while the squares in the optimizer's state, or the weights after it, are not.
+    named = set()
+    for lr in (1e6, 1e9, 1e12, 1e15, 1e25, 1e38):
+        for policy in ("stop", "skip"):
+            folder = f"large-{lr:g}-{policy}"
+            path = t.write_recipe("large.toml", t.recipe(
+                run=dict(steps=12, non_finite=policy, max_skipped=100, clip_norm=0.0), checkpoint=dict(every=1, keep=100),
+                lr_schedule=dict(lr=lr, warmup=0)))
+            done = t.run("train", path, *t.sets({"run.output": str(t.work / folder)}), code=5)
+            errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+            t.check(len(errors) == 1 and "lr_schedule.lr" in errors[0], done.all)
+            steps = all_finite(folder)
+            way_back = f"the newest checkpoint is of step {steps[-1]}, and all its numbers are finite" if steps else \
+                "there is no checkpoint yet"
+            t.check(errors[0].endswith(way_back), f"{way_back}: {errors[0]}")
+            if "holds numbers that are not finite" in errors[0]:
+                named.add(policy)
+            if steps:  # from there the run does go on, with what was advised
+                t.train(path, folder, run__steps=steps[-1] + 1, lr_schedule__lr=1e-9)
+    t.check("stop" in named, f"no state of {named} was not finite while its loss was")
+
+
+def test_weights_that_are_not_finite_make_no_pictures():
+    path = t.write_recipe("large64.toml", t.recipe(run=dict(steps=1, precision="fp64"), ema=dict(enabled=False),
+                                                   lr_schedule=dict(lr=1e200, warmup=0), model=dict(convention="facebook")))
+    t.train(path, "large64")
+    words = ["sample", t.work / "large64", "--out", t.work / "none", "--set", "run.precision=fp32"]
+    t.refused(7, [f"step_00000001: weight '", "holds numbers that are not finite"], *words)
+    t.refused(7, [f"step_00000001: weight '", "holds numbers that are not finite"], "train", path,
+              *t.sets({"run.output": str(t.work / "from"), "run.init_from": str(t.work / "large64"), "run.precision": "fp32"}))
+    bad = t.work / "bad.safetensors"
+    t.train(path, "small64", lr_schedule__lr=1e-3, run__precision="fp32")
+    t.run("checkpoint", "export", t.work / "small64", "--format", "facebook-dit", "--out", bad)
+    tensors = {name: (dtype, shape, list(t.numbers((dtype, shape, data))))
+               for name, (dtype, shape, data) in t.read_tensors(bad).items()}
+    name = next(name for name in sorted(tensors) if name.endswith("bias"))
+    tensors[name][2][0] = math.nan
+    t.write_tensors(bad, tensors)
+    t.refused(7, ["bad.safetensors: weight '", "holds numbers that are not finite"], "checkpoint", "import", bad, "--format",
+              "facebook-dit", "--recipe", path, "--out", t.work / "bad-imported", "--set", "run.precision=fp32")
+    t.check(not (t.work / "bad-imported").exists(), "an import that was refused left a folder")
 
 
 if __name__ == "__main__":

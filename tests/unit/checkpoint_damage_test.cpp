@@ -98,9 +98,41 @@ TEST_CASE("a manifest of another format, or whose checksums do not fit the sizes
   CHECK(contains(error(one("8", "17", R"(["a", "b"])")), "manifest.json: has 2 checksums for the 3 chunks of f"));
   const std::string before = R"({"format": 1, "files": [{"name": "f", "bytes": 8, "xxh3_128": "a"}])";
   CHECK(contains(error(before), "manifest.json: has format 1, this program reads format 2"));
-  for (const auto& bad : {one("0", "0", "[]"), one("8", "8", R"("a")"), one("8", "8", "[1]"),
-                          one("8", "18446744073709551615", "[]"), std::string(R"({"format": 2, "files": [])")})
+  for (const auto& bad :
+       {one("0", "0", "[]"), one("8", "8", R"("a")"), one("8", "8", "[1]"), one("8", "18446744073709551615", "[]"),
+        one("99999999999", "1", R"(["a"])"), std::string(R"({"format": 2, "files": [])")})
     CHECK_MESSAGE(contains(error(bad), "manifest.json"), bad);
+}
+
+TEST_CASE("a state of any other shape is refused by the field that is wrong") {
+  const auto error = [](const std::string& field, const std::string& value) {
+    std::map<std::string, std::string> fields{{"format", "1"}, {"step", "3"},      {"samples", "48"}, {"seed", "7"},
+                                              {"ranks", "2"},  {"counters", "{}"}, {"extra", "{}"}};
+    fields[field] = value;
+    std::string text;
+    for (const auto& [name, part] : fields)
+      if (!part.empty()) text += (text.empty() ? "{\"" : ", \"") + name + "\": " + part;
+    return error_of(ErrorKind::checkpoint, [&] { checkpoint::parse_state(text + "}", "state.json"); });
+  };
+  CHECK(error("seed", "18446744073709551615").empty());
+  CHECK(error("counters", R"({"steps": -1})").empty());
+  for (const char* field : {"format", "step", "samples", "seed", "ranks", "counters", "extra"})
+    for (const char* value : {"", "null", "true", "\"3\"", "1.5", "1e30", "[3]"}) {
+      const std::string said = error(field, value), where = "state.json: its \"" + std::string(field) + "\" ";
+      CHECK_MESSAGE(said.starts_with(where + (*value ? "is " : "is missing")), value << " gives " << said);
+    }
+  for (const char* field : {"step", "samples", "seed", "ranks"}) {
+    CHECK(contains(error(field, "-1"), "whole number"));
+    CHECK(contains(error(field, "18446744073709551616"), "whole number"));
+  }
+  CHECK(contains(error("step", "1000000000000000000"), "whole number"));
+  CHECK(contains(error("ranks", "0"), "from 1 to"));
+  CHECK(contains(error("format", "2"), "has format 2, this program reads format 1"));
+  CHECK(contains(error("counters", R"({"steps": "many"})"), "its \"steps\" is \"many\""));
+  CHECK(contains(error("extra", R"({"updates": 3})"), "its \"updates\" is 3; a string is expected"));
+  for (const char* text : {"", "[]", "3", "null", "{"})
+    CHECK(
+        contains(error_of(ErrorKind::checkpoint, [&] { checkpoint::parse_state(text, "state.json"); }), "state.json"));
 }
 
 TEST_CASE("checksums of chunks do not depend on the parts that the bytes came in") {

@@ -62,6 +62,41 @@ TEST_CASE("a folder that a run holds is refused to another, with who holds it an
   CHECK_NOTHROW(RunFolder(folder / "a"));
 }
 
+TEST_CASE("a lock file that is removed lets nobody in") {
+  const test::TemporaryFolder folder;
+  const RunFolder first(folder / "a");
+  std::filesystem::remove(folder / "a/.lock");
+  CHECK(test::contains(test::error_of(ErrorKind::config, [&] { RunFolder second(folder / "a"); }),
+                       "is being written by another process"));
+  CHECK_NOTHROW(RunFolder(folder / "b"));
+}
+
+TEST_CASE("what lies in a run's folder is locked with the run") {
+  const test::TemporaryFolder folder;
+  auto run = std::make_unique<RunFolder>(folder / "a");
+  for (const char* inside : {"a/imported", "a/checkpoints/step_00000000", "a/checkpoints/../checkpoints/x/"})
+    CHECK_MESSAGE(test::contains(test::error_of(ErrorKind::config, [&] { report::lock_run_around(folder / inside); }),
+                                 "is being written by process"),
+                  inside);
+  CHECK_FALSE(report::lock_run_around(folder / "imported"));
+  run.reset();
+  const auto lock = report::lock_run_around(folder / "a/checkpoints/step_00000000");
+  CHECK(lock);
+  CHECK_THROWS_AS(RunFolder(folder / "a"), Error);
+}
+
+TEST_CASE("a folder that is moved or removed under a run is noticed") {
+  const test::TemporaryFolder folder;
+  const RunFolder moved(folder / "a"), removed(folder / "b"), stays(folder / "c");
+  std::filesystem::rename(folder / "a", folder / "other");
+  std::filesystem::create_directory(folder / "a");
+  std::filesystem::remove_all(folder / "b");
+  for (const auto* run : {&moved, &removed})
+    CHECK(test::contains(test::error_of(ErrorKind::checkpoint, [&] { run->require_there(); }),
+                         run->path() + ": was moved or removed"));
+  CHECK_NOTHROW(stays.require_there());
+}
+
 TEST_CASE("the lock goes with its process, even one that is killed") {
   const test::TemporaryFolder folder;
   int ready[2];

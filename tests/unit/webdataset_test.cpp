@@ -122,6 +122,38 @@ TEST_CASE("the fingerprint follows the content") {
   CHECK(webdataset(folder, {})->fingerprint() != before);
 }
 
+TEST_CASE("the fingerprint sees other pictures of the same names and sizes") {
+  const auto shard = [](const std::string& path, char letter, size_t bytes, int other = -1, int relabelled = -1) {
+    formats::TarWriter writer(path);
+    for (int i = 0; i < 8; ++i) {
+      writer.add(std::to_string(i) + ".png", std::string(bytes, i == other ? '?' : letter));
+      writer.add(std::to_string(i) + ".cls", i == relabelled ? "2" : "1");
+    }
+    writer.finish();
+  };
+  const auto fingerprint = [](const Folder& folder) {
+    return webdataset(folder, {{"size", std::vector<int64_t>{2, 2}}})->fingerprint();
+  };
+  for (const size_t bytes : {size_t{100}, size_t{1} << 20}) {  // in all, and in parts
+    const Folder folder;
+    shard(folder.path + "/a.tar", 'x', bytes);
+    shard(folder.path + "/b.tar", 'x', bytes);
+    const auto before = fingerprint(folder), names = before.substr(0, before.find(", contents "));
+    CHECK(names.starts_with("16 samples, "));
+    const auto time = fs::last_write_time(folder.path + "/b.tar");
+    shard(folder.path + "/b.tar", 'y', bytes);
+    fs::last_write_time(folder.path + "/b.tar", time);
+    CHECK(fingerprint(folder) != before);
+    CHECK(fingerprint(folder).starts_with(names + ", "));  // all that 0.1.0 saw is equal
+    shard(folder.path + "/b.tar", 'x', bytes, 3);          // one of eight
+    CHECK(fingerprint(folder) != before);
+    shard(folder.path + "/b.tar", 'x', bytes, -1, 5);  // one label
+    CHECK(fingerprint(folder) != before);
+    shard(folder.path + "/b.tar", 'x', bytes);
+    CHECK(fingerprint(folder) == before);
+  }
+}
+
 TEST_CASE("captions and labels are read from text and from JSON") {
   const Folder folder;
   {

@@ -19,7 +19,7 @@ using ditto::Error;
 using ditto::ErrorKind;
 using ditto::formats::ShardSample;
 
-constexpr std::size_t kIndexThreads = 8;  // mostly waiting for the disk
+constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
 
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
@@ -66,7 +66,7 @@ std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
 
 void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard) {
   const auto file = ditto::formats::RandomFile::open(path);
-  for (const Item& item : shard.items) {
+  for (Item& item : shard.items) {
     const auto place = file_name(path) + ":" + item.key + "." + wanted.label.extension;
     std::int64_t label = 0;
     try {
@@ -74,6 +74,7 @@ void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard
     } catch (const Error&) {
       continue;  // said when the sample is read
     }
+    item.label_read = label;
     if (label < wanted.classes) continue;
     if (shard.labels.count++ == 0) shard.labels.first = place + " is " + std::to_string(label);
     shard.labels.largest = std::max(shard.labels.largest, label);
@@ -130,12 +131,20 @@ OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& 
 
 std::vector<OneShard> index_all(const std::vector<std::string>& paths, const Wanted& wanted) {
   std::vector<OneShard> shards(paths.size());
-  std::vector<std::exception_ptr> errors(paths.size());
+  for_each_shard(paths.size(),
+                 [&](std::size_t i) { shards[i] = index_one(paths[i], static_cast<std::uint32_t>(i), wanted); });
+  return shards;
+}
+
+}  // namespace
+
+void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& work) {
+  std::vector<std::exception_ptr> errors(count);
   std::atomic<std::size_t> next{0};
-  const auto work = [&] {
-    for (std::size_t i; (i = next++) < paths.size();) {
+  const auto run = [&] {
+    for (std::size_t i; (i = next++) < count;) {
       try {
-        shards[i] = index_one(paths[i], static_cast<std::uint32_t>(i), wanted);
+        work(i);
       } catch (...) {
         errors[i] = std::current_exception();
       }
@@ -143,15 +152,12 @@ std::vector<OneShard> index_all(const std::vector<std::string>& paths, const Wan
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t i = 1; i < std::min(kIndexThreads, paths.size()); ++i) threads.emplace_back(work);
-    work();
+    for (std::size_t i = 1; i < std::min(kThreads, count); ++i) threads.emplace_back(run);
+    run();
   }
   for (const auto& error : errors)
     if (error) std::rethrow_exception(error);
-  return shards;
 }
-
-}  // namespace
 
 TextPlace TextPlace::parse(const std::string& text) {
   if (text == "none") return {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@ struct Item {
   std::string key;
   std::string extension;  // of the picture
   Range image, label, caption;
+  std::int64_t label_read = -1;  // when the shard was opened; -1: not wanted, or no label
 };
 
 struct ShardIndex {
@@ -47,6 +49,9 @@ struct Wanted {
 // `where` and `option`, for a pattern that matches nothing and for a shard named twice.
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option);
+
+// Calls work(i) for each of `count` shards, several at a time. Throws what the first that failed threw.
+void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& work);
 
 // Reads the headers and labels of all shards, several at a time. A damaged shard keeps its whole samples, and a label
 // that is no number is left for read_label to say. Throws Error(data) for a picture without the label or caption that

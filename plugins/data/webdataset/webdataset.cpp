@@ -14,6 +14,7 @@
 #include <ditto/error.h>
 #include <ditto/sizes.h>
 
+#include "contents.h"
 #include "core/formats/picture.h"
 #include "shard_index.h"
 
@@ -139,7 +140,15 @@ class WebDataset final : public ditto::Source {
     return sample;
   }
 
+  // First what 0.1.0 knew of the data, by which checkpoints of then are known again; then the contents.
   std::string fingerprint() const override {
+    std::call_once(fingerprinted_,
+                   [this] { fingerprint_ = names_and_sizes() + ", contents " + hash_of_contents(index_); });
+    return fingerprint_;
+  }
+
+ private:
+  std::string names_and_sizes() const {
     std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
                        std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
                        std::to_string(options_.size[1]);
@@ -151,7 +160,6 @@ class WebDataset final : public ditto::Source {
     return std::to_string(size()) + " samples, " + hex;
   }
 
- private:
   static webdataset::ShardIndex open(const Options& options, const Needs& needs) {
     const bool training = needs.split == ditto::SplitOf::train;
     const auto& patterns = training ? options.shards : options.validation_shards;
@@ -211,6 +219,8 @@ class WebDataset final : public ditto::Source {
   TextPlace label_, caption_;
   webdataset::ShardIndex index_;
   OpenFiles files_;
+  mutable std::once_flag fingerprinted_;
+  mutable std::string fingerprint_;
 };
 
 }  // namespace

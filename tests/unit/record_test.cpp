@@ -1,0 +1,54 @@
+// What a run notes in its checkpoints, read back.
+#include "core/train/record.h"
+
+#include <doctest/doctest.h>
+
+#include "support/files.h"
+
+using namespace ditto;
+using test::contains;
+using test::error_of;
+
+TEST_CASE("notes that are missing, or no such numbers, are refused by name") {
+  const auto refusal = [](std::map<std::string, std::string> notes, const std::string& name) {
+    notes.emplace("updates", "3");
+    return error_of(ErrorKind::checkpoint, [&] {
+      const RunNotes read(notes, "runs/a/step_1");
+      name == "loss_scale" ? (void)read.positive(name) : (void)read.whole(name);
+    });
+  };
+  CHECK(refusal({}, "updates").empty());
+  CHECK(refusal({{"updates", "0"}}, "updates").empty());
+  CHECK(refusal({{"loss_scale", "0.5"}}, "loss_scale").empty());
+  CHECK(contains(refusal({}, "skipped_in_a_row"),
+                 "runs/a/step_1/state.json: its note 'skipped_in_a_row': it is missing"));
+  for (const char* value : {"", "-1", "3.0", "3 ", "x", "1e3", "9223372036854775808"})
+    CHECK_MESSAGE(contains(refusal({{"updates", value}}, "updates"), "a whole number, 0 or more, is expected"), value);
+  for (const char* value : {"", "0", "-1", "nan", "inf", "1e999", "1x"})
+    CHECK_MESSAGE(contains(refusal({{"loss_scale", value}}, "loss_scale"), "a number above 0 is expected"), value);
+}
+
+TEST_CASE("a checkpoint that no run has saved is none to go on from") {
+  const std::map<std::string, std::string> notes{{"shapes", "x"}};
+  const auto error = error_of(ErrorKind::checkpoint, [&] { RunNotes(notes, "imported"); });
+  CHECK(error ==
+        "imported: holds weights and nothing else of a run, as imported ones do; "
+        "start a run from them with --set run.init_from=imported");
+}
+
+TEST_CASE("data is compared as far as the checkpoint knew it") {
+  const std::map<std::string, std::string> notes{{"updates", "1"}, {"source", "7 samples, abc"}};
+  const RunNotes read(notes, "step_1");
+  std::vector<std::string> said;
+  const auto compare = [&](const std::string& now) {
+    return error_of(ErrorKind::config,
+                    [&] { read.require_data(now, [&](const std::string& line) { said.push_back(line); }); });
+  };
+  CHECK(compare("7 samples, abc").empty());
+  CHECK(said.empty());
+  CHECK(compare("7 samples, abc, contents def").empty());
+  REQUIRE(said.size() == 1);
+  CHECK(contains(said[0], "7 samples, abc"));
+  for (const char* other : {"", "7 samples, abd", "7 samples, abcd", "7 samples", "8 samples, abc, contents def"})
+    CHECK_MESSAGE(contains(compare(other), "learned from other data"), other);
+}
