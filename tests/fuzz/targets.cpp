@@ -32,7 +32,7 @@ namespace {
 
 using namespace formats;
 
-constexpr std::size_t kLongestMessage = 4000;
+constexpr std::size_t kLongestMessage = 5100;  // place, finding and remedy, each shown in part
 
 void require(bool holds, const char* what) {
   if (holds) return;
