@@ -25,6 +25,23 @@ struct Arguments {
   int local_ranks = 0;
 };
 
+std::string sizes(std::vector<int64_t> shape) {
+  std::string text;
+  for (const int64_t size : shape) text += (text.empty() ? "" : ", ") + (size < 0 ? "any" : std::to_string(size));
+  return "[" + text + "]";
+}
+
+// [samples, …] as the model says of one sample; the same number of samples everywhere.
+void check_shape(const std::string& path, const TensorSpec& input, const torch::Tensor& found) {
+  auto expected = input.shape;
+  expected.insert(expected.begin(), -1);
+  bool fits = found.dim() == static_cast<int64_t>(expected.size());
+  for (size_t d = 0; fits && d < expected.size(); ++d) fits = expected[d] < 0 || found.size(d) == expected[d];
+  if (!fits)
+    throw Error(ErrorKind::data, path, "\"" + input.name + "\" is " + sizes(found.sizes().vec()),
+                "expected " + sizes(expected) + ", samples first: " + input.range);
+}
+
 // The file's tensors as a batch; real numbers in the dtype that inputs have in training.
 Batch read_batch(const std::string& path, const Model& model, at::ScalarType real) {
   Batch batch;
@@ -33,12 +50,15 @@ Batch read_batch(const std::string& path, const Model& model, at::ScalarType rea
     const auto it = batch.tensors.find(input.name);
     if (it == batch.tensors.end())
       throw Error(ErrorKind::data, path, "has no tensor \"" + input.name + "\"", "the model takes it: " + input.range);
-    if (it->second.dim() == 0 || it->second.dim() != static_cast<int64_t>(input.shape.size()) + 1)
-      throw Error(ErrorKind::data, path, fmt::format("\"{}\" has {} dims", input.name, it->second.dim()),
-                  fmt::format("expected {}: the samples, and those of one sample", input.shape.size() + 1));
+    check_shape(path, input, it->second);
     it->second = it->second.to(input.dtype == torch::kFloat ? real : input.dtype);
   }
   const int64_t samples = batch.at("x").size(0);
+  for (const auto& input : model.spec())
+    if (batch.at(input.name).size(0) != samples)
+      throw Error(ErrorKind::data, path,
+                  fmt::format("\"{}\" has {} samples, and \"x\" {}", input.name, batch.at(input.name).size(0), samples),
+                  "every input needs one row a sample");
   batch.ids.resize(static_cast<size_t>(samples));
   std::iota(batch.ids.begin(), batch.ids.end(), 0);
   batch.weights.assign(static_cast<size_t>(samples), 1.0);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include <ditto/error.h>
 #include <ditto/sizes.h>
@@ -175,6 +176,33 @@ Recipe Recipe::parse(const std::string& text, const std::string& name, const std
   return recipe;
 }
 
+// An option that another of the host's sections has is not looked for among names that merely look alike.
+void Recipe::refuse_elsewhere(const OptionMap& given, const OptionReader& own) const {
+  const Recipe defaults;
+  const auto names = [](const auto& section) {
+    OptionReader reader(OptionMap{});
+    auto copy = section;
+    copy.read(reader);
+    std::set<std::string> found;
+    for (const auto& info : reader.declared()) found.insert(info.name);
+    return found;
+  };
+  static const std::map<std::string, std::set<std::string>> all{
+      {"run", names(defaults.run)},           {"lr_schedule", names(defaults.lr_schedule)},
+      {"ema", names(defaults.ema)},           {"loader", names(defaults.loader)},
+      {"parallel", names(defaults.parallel)}, {"checkpoint", names(defaults.checkpoint)},
+      {"validate", names(defaults.validate)}, {"log", names(defaults.log)}};
+  std::set<std::string> known;
+  for (const auto& info : own.declared()) known.insert(info.name);
+  for (const auto& [key, option] : given.given) {
+    if (known.count(key)) continue;
+    for (const auto& [section, options] : all)
+      if (options.count(key))
+        throw Error(ErrorKind::config, option.where, "[" + given.section + "] has no option \"" + key + "\"",
+                    "it is " + section + "." + key);
+  }
+}
+
 template <class Section>
 void Recipe::read_section(const Table& tree, const std::string& section_name, Section& section,
                           const std::vector<std::string>& without) {
@@ -184,6 +212,7 @@ void Recipe::read_section(const Table& tree, const std::string& section_name, Se
   for (const auto& key : without) given.given.erase(key);
   OptionReader reader(given);
   section.read(reader);
+  refuse_elsewhere(given, reader);
   reader.finish();
   resolve(section_name, {}, reader.declared());
 }

@@ -56,6 +56,7 @@ class Recipe {
 
  private:
   void interpret(const formats::Table& tree);
+  void refuse_elsewhere(const OptionMap& given, const OptionReader& own) const;
   template <class Section>
   void read_section(const formats::Table& tree, const std::string& name, Section& section,
                     const std::vector<std::string>& without = {});

@@ -50,22 +50,36 @@ class PaperMesh final : public Mesh {
   mutable std::map<AxisSet, Group> groups_;
 };
 
-[[noreturn]] void rehearse(Recipe recipe, Registry& registry, const Degrees& degrees, int ranks) {
-  leave_stop_signals_to_parent();
+// Without connections some things fail that a run would not: `is_said` tells what counts.
+[[noreturn]] void put_together(Recipe recipe, Registry& registry, const Degrees& degrees, int ranks,
+                               bool (*is_said)(const Error&)) {
   int code = 0;
   try {
     const PaperMesh mesh(degrees, ranks);
     AssemblyParts parts;
     parts.data = parts.objective = true;
+    parts.sampler = recipe.validate.grid_every > 0;
+    parts.weights = false;
     guarded("", [&] { Assembly(recipe, registry, mesh, parts, {}); });
   } catch (const Error& error) {
-    if (error.exit_code() == Error::exit_code(ErrorKind::config)) {
+    if (is_said(error)) {
       code = error.exit_code();
       std::fprintf(stderr, "error: %s\n", error.what());
     }
   }
   std::fflush(nullptr);
   ::_exit(code);
+}
+
+int in_child(const Recipe& recipe, Registry& registry, const Degrees& degrees, int ranks,
+             bool (*is_said)(const Error&)) {
+  std::fflush(nullptr);
+  const pid_t child = ::fork();
+  if (child < 0) return 0;
+  if (child == 0) put_together(recipe, registry, degrees, ranks, is_said);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
 }  // namespace
@@ -75,13 +89,13 @@ int rehearse_layout(const Recipe& recipe, Registry& registry, int ranks) {
   bool cuts = false;
   for (const Axis axis : kCutting) cuts = cuts || all.at(axis) > 1;
   if (!cuts || recipe.run.device != "cpu") return 0;
-  std::fflush(nullptr);
-  const pid_t child = ::fork();
-  if (child < 0) return 0;
-  if (child == 0) rehearse(recipe, registry, all, ranks);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+  return in_child(recipe, registry, all, ranks,
+                  [](const Error& error) { return error.exit_code() == Error::exit_code(ErrorKind::config); });
+}
+
+int rehearse(const Recipe& recipe, Registry& registry, int ranks) {
+  return in_child(recipe, registry, complete_degrees(degrees(recipe), ranks), ranks,
+                  [](const Error& error) { return error.kind() != ErrorKind::distributed; });
 }
 
 }  // namespace ditto

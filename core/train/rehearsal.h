@@ -1,4 +1,4 @@
-// Whether a recipe's model can be cut as its degrees say, found out before any rank is started.
+// Whether a recipe's parts go together and its model can be cut as its degrees say, found out before any rank starts.
 #pragma once
 
 #include "core/config/recipe.h"
@@ -11,5 +11,9 @@ namespace ditto {
 // has printed. Anything else that goes wrong there is left to the ranks. To be called before the process has other
 // threads.
 int rehearse_layout(const Recipe& recipe, Registry& registry, int ranks);
+
+// Puts rank 0 of `ranks` together in the same way whatever the recipe cuts, data opened and no weight made, and prints
+// every refusal. Returns 0 or its exit code.
+int rehearse(const Recipe& recipe, Registry& registry, int ranks);
 
 }  // namespace ditto
