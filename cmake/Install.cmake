@@ -13,7 +13,9 @@ install(TARGETS ${exported} EXPORT DittoTargets LIBRARY DESTINATION lib ARCHIVE 
 install(EXPORT DittoTargets NAMESPACE Ditto:: DESTINATION lib/cmake/Ditto)
 install(DIRECTORY sdk/include/ditto DESTINATION include)
 install(DIRECTORY sdk/template/ DESTINATION share/ditto/template OPTIONAL)
+# Side by side, as configs/digits.toml looks for its data.
 install(DIRECTORY configs/ DESTINATION share/ditto/configs OPTIONAL)
+install(DIRECTORY data/digits/ DESTINATION share/ditto/data/digits OPTIONAL)
 # As they lie here, so that what links to another page finds it.
 install(FILES LICENSE NOTICE README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINATION share/doc/ditto)
 install(DIRECTORY docs/ DESTINATION share/doc/ditto/docs)

@@ -1,5 +1,6 @@
 // ditto config check|show RECIPE
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 
 #include <ditto/text.h>
@@ -7,6 +8,7 @@
 #include "apps/ditto/commands.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
+#include "core/train/rehearsal.h"
 
 namespace ditto {
 
@@ -15,10 +17,18 @@ namespace {
 struct Arguments {
   std::string recipe;
   std::vector<std::string> sets;
+  int ranks = 0;
 };
 
-// Everything that a run would be made of, without data being read or a step being made.
-void check(const Arguments& arguments, const CommandLine& line, bool print) {
+// What the degrees that are given multiply to.
+int fewest_ranks(const Recipe& recipe) {
+  int64_t ranks = 1;
+  for (const auto& [axis, degree] : degrees(recipe)) ranks *= std::max<int64_t>(1, degree);
+  return static_cast<int>(std::clamp<int64_t>(ranks, 1, 1'000'000));
+}
+
+// Everything that a run would be made of: data is opened, and no sample read, no weight made and no step.
+int check(const Arguments& arguments, const CommandLine& line, bool print) {
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
   Registry registry(plugin_folders(line.plugin_path), try_new_plugins);
   registry.try_out(plugins_of(recipe));
@@ -27,8 +37,11 @@ void check(const Arguments& arguments, const CommandLine& line, bool print) {
     std::cout << formats::render_toml(recipe.resolved());
   } else {
     check_recipe(recipe, registry);
-    std::cout << shown(arguments.recipe) << ": fine\n";
+    const int ranks = arguments.ranks > 0 ? arguments.ranks : fewest_ranks(recipe);
+    if (const int code = rehearse(recipe, registry, ranks)) return code;
+    std::cout << shown(arguments.recipe) << ": fine on " << ranks << (ranks == 1 ? " rank\n" : " ranks\n");
   }
+  return 0;
 }
 
 void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help, bool print) {
@@ -36,9 +49,12 @@ void add(CLI::App& parent, CommandLine& line, const std::string& name, const std
   auto arguments = std::make_shared<Arguments>();
   command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
   command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option")->allow_extra_args(false);
+  if (!print)
+    command->add_option("--ranks", arguments->ranks, "for as many ranks; default: what the recipe's degrees multiply to")
+        ->check(CLI::Range(1, 1'000'000));
   add_plugin_path(*command, line);
   command->footer("Example: ditto config " + name + " configs/digits.toml --set run.steps=100");
-  command->callback([arguments, &line, print] { check(*arguments, line, print); });
+  command->callback([arguments, &line, print] { line.exit_code = check(*arguments, line, print); });
 }
 
 }  // namespace

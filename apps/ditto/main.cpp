@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include <c10/util/Exception.h>
 #include <torch/version.h>
 
 #include <ditto/error.h>
@@ -8,12 +9,22 @@
 #include <ditto/version.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/help.h"
 #include "core/dist/error_file.h"
 #include "core/dist/launch.h"
 #include "core/plugin/guard.h"
 #include "core/report/streams.h"
 
 namespace {
+
+// LibTorch's warnings as one line each, without places in its sources. Memory that was there before it was metered is
+// known to the meter (core/report/memory.h), and no news to anybody.
+class Warnings final : public c10::WarningHandler {
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().starts_with("Memory block of unknown size was allocated before")) return;
+    std::fprintf(stderr, "warning: LibTorch: %s\n", ditto::shown(warning.msg(), ditto::kSentenceShown).c_str());
+  }
+};
 
 // Of ranks that are started with the same command line.
 bool is_first_rank() {
@@ -43,6 +54,8 @@ int run(int count, char** arguments) {
   ditto::add_plugins_commands(app, line);
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
+  ditto::refuse_unknown_command(app, line.arguments);
+  ditto::name_installed_files(app);
   try {
     app.parse(count, arguments);
   } catch (const CLI::Success& asked) {  // --help, --version
@@ -60,6 +73,8 @@ int run(int count, char** arguments) {
 int main(int count, char** arguments) {
   ditto::report::prepare_streams();
   ditto::name_crashes();
+  Warnings warnings;
+  c10::WarningUtils::set_warning_handler(&warnings);
   try {
     const int code = ditto::guarded("", [&] { return run(count, arguments); });
     if (code == 0) ditto::report::require_printed();

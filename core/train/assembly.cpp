@@ -101,7 +101,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (recipe.scheduler) scheduler = make<Scheduler>("scheduler", recipe.scheduler, {});
   if (!parts.saved && scheduler) spec.out_channels = scheduler->out_channels(spec.x.at(0));
   table = make_op_table(recipe, registry_, log_);
-  make_model();
+  make_model(parts);
   if (parts.objective) {
     require(recipe, recipe.objective, "objective");
     objective = make<Objective>("objective", recipe.objective, {model.get(), scheduler.get()});
@@ -159,7 +159,7 @@ void Assembly::make_encoders() {
   spec.out_channels = spec.x.at(0);
 }
 
-void Assembly::make_model() {
+void Assembly::make_model(const AssemblyParts& parts) {
   require(recipe, recipe.model, "model");
   ctx = std::make_unique<Context>(table, Random(static_cast<uint64_t>(recipe.run.seed)));
   ctx->compute = compute_dtype(recipe.run);
@@ -167,7 +167,7 @@ void Assembly::make_model() {
   model = make<Model>("model", recipe.model, spec);
   computing_ = plugin_name(Model::kKind, recipe.model.plugin) + ", computing";
   if (ctx->compute == torch::kDouble) model->to(torch::kDouble);
-  initialise(*model, ctx->random);
+  if (parts.weights) initialise(*model, ctx->random);
   model->to(ctx->device);
   layout = Layout::of(*model);
   for (const auto& entry : layout.entries) parameters_ += c10::multiply_integers(entry.full_shape);

@@ -33,6 +33,7 @@ struct AssemblyParts {
   bool data = false;       // sources; the model's shapes come from them
   bool objective = false;  // and what it needs
   bool sampler = false;
+  bool weights = true;   // their initial values; without them memory is asked for and not filled
   bool latents = false;  // samples may be such that no decoder turns them into pictures
   // Called with the sources once they are open, before anything is made for them; validation may be null.
   std::function<void(const Source& train, const Source* validation)> opened;
@@ -94,7 +95,7 @@ class Assembly {
                                   const typename Interface::Needs& needs);
   void open_data();
   void make_encoders();
-  void make_model();
+  void make_model(const AssemblyParts& parts);
   void refuse_unmade_inputs() const;
   void make_strategies();
   void load_strategy(const std::string& id, const std::string& key, std::optional<Axis> axis);

@@ -11,6 +11,12 @@ unset DITTO_PLUGIN_PATH
 cmake --install "$build" --prefix "$work/first" > "$work/install.log" || fail "$(tail -5 "$work/install.log")"
 mv "$work/first" "$work/moved"
 prefix=$work/moved
+
+# From anywhere, the examples of the installed program name what was installed with it.
+cd "$work"
+recipe=$("$prefix/bin/ditto" train --help | sed -n 's/^Example: ditto train \([^ ]*\).*/\1/p')
+[ "$recipe" = "$prefix/share/ditto/configs/digits.toml" ] || fail "the example names $recipe"
+"$prefix/bin/ditto" config check "$recipe" || fail "the example's recipe is not fine"
 cp -r "$prefix/share/ditto/template" "$work/mine"
 cd "$work/mine"
 python3 - "${DITTO_SOURCE_DIR:?the source folder}/docs/add_a_model.md" <<'P'

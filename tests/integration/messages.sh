@@ -1,0 +1,2 @@
+# messages.py, with Python alone.
+exec python3 "$(dirname "$0")/messages.py"
