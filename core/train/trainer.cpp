@@ -57,12 +57,13 @@ int Trainer::run() {
     say("stopped by a signal while starting; the same command starts again");
     return kStoppedBySignal;
   }
+  const bool finished_before = step_ >= recipe_.run.steps && saved_step_ >= 0;
   loop();
   begin("the end of its last save");
   saver_->wait();
   if (board_) board_->flush();
   if (metrics_) metrics_->sync();
-  if (stopped_) say(fmt::format("stopped after step {} by a signal; the same command goes on from there", step_));
+  say_end(finished_before);
   return stopped_ ? kStoppedBySignal : 0;
 }
 
@@ -121,6 +122,18 @@ void Trainer::describe() {
                   torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(), mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
                   run.steps));
+  if (!options_.dry_run) say("into " + shown(output_folder(recipe_)));
+}
+
+void Trainer::say_end(bool finished_before) {
+  const auto folder = shown(output_folder(recipe_));
+  if (stopped_)
+    say(fmt::format("stopped after step {} by a signal; the same command goes on from there, in {}", step_, folder));
+  else if (finished_before)
+    say(fmt::format("{} has made all of its {} steps before; raise run.steps to go on, or choose another run.name",
+                    folder, step_));
+  else
+    say(fmt::format("{} steps made; the run is in {}", step_, folder));
 }
 
 void Trainer::resume() {

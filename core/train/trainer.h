@@ -45,6 +45,7 @@ class Trainer {
   void take_up(const std::string& path);
   void record_run();
   void describe();
+  void say_end(bool finished_before);
   void loop();
   StepResult train_step();
   void after_step(const StepResult& result, double seconds, double waited);

@@ -63,7 +63,7 @@ def test_a_run_says_where_it_is_and_a_finished_one_that_it_is():
     t.equal(first.stderr.count(str(t.work / "done")), 2, "times the folder is named, at start and end, in:\n" + first.stderr)
     before = (t.work / "done/metrics.jsonl").read_text()
     again = t.train(path, "done")
-    t.check("has made all of its 2 steps" in again.stderr, again.stderr)
+    t.check("has made all of its 2 steps before" in again.stderr, again.stderr)
     t.equal((t.work / "done/metrics.jsonl").read_text(), before, "metrics after a second start")
 
 
