@@ -62,7 +62,7 @@ def test_plugins_come_from_the_command_line_and_the_environment():
     run = t.work / "person"
     t.run("config", "check", path, env=env | {"DITTO_PLUGIN_PATH": str(where)})
     t.run("sample", run, "--out", "person-samples", "--seeds", 1, "--plugin-path", where, env=env)
-    t.run("checkpoint", "export", run, "--format", "diffusers", "--out", "person.safetensors", "--plugin-path", where, env=env)
+    t.run("checkpoint", "export", run, "--format", "facebook-dit", "--out", "person.safetensors", "--plugin-path", where, env=env)
     t.check("kernels" in t.run("plugins", "list", "--plugin-path", where).stdout, "the list lacks it")
     t.refused(3, ["no kernels 'marks'"], "sample", run, "--out", "person-samples", env=env)
 
