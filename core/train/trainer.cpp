@@ -302,12 +302,8 @@ void Trainer::show_trace() {
 
 void Trainer::show_validation() {
   begin("validation");
-  auto record = [&] {
-    const Ema::Scope averaged(*ema_, [this] { assembly_->publish(); });
-    return validate(*assembly_, *validation_loader_);
-  }();
+  auto record = validate(*assembly_, *ema_, *validation_loader_);
   record.step = step_;
-  record.weights = ema_->enabled() ? "ema" : "trained";
   if (!writes()) return;
   metrics_->append(record);
   if (board_) board_->add(record);

@@ -35,9 +35,10 @@ torch::Tensor strata_middles(const Batch& batch) {
 
 }  // namespace
 
-report::ValidationRecord validate(Assembly& assembly, Loader& loader) {
+report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) {
   const auto began = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
+  const Ema::Scope averaged(ema, [&assembly] { assembly.publish(); });
   auto& recipe = assembly.recipe;
   assembly.ctx->phase = Phase::evaluate;
   RunOptions run = recipe.run;
@@ -77,6 +78,7 @@ report::ValidationRecord validate(Assembly& assembly, Loader& loader) {
   record.loss = totals.loss;
   record.losses = totals.parts;
   record.samples = run.batch;
+  record.weights = ema.enabled() ? "ema" : "trained";
   record.strata = strata_means(assembly.mesh, ledger, run.batch);
   record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return record;

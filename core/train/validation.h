@@ -4,13 +4,15 @@
 #include "core/data/loader.h"
 #include "core/report/metrics.h"
 #include "core/train/assembly.h"
+#include "core/train/ema.h"
 
 namespace ditto {
 
 inline constexpr int64_t kStrata = 8;
 
 // Sample i of the held-out part is seen at the middle of stratum i modulo 8 of the training distribution of times, with
-// noise that belongs to i. Called by all ranks; data ranks share the micro-batches. `loader` is of the held-out source.
-report::ValidationRecord validate(Assembly& assembly, Loader& loader);
+// noise that belongs to i; the weights are the average, where one is kept. Called by all ranks; data ranks share the
+// micro-batches. `loader` is of the held-out source.
+report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader);
 
 }  // namespace ditto

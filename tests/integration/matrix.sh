@@ -3,3 +3,14 @@ set -eu
 matrix=$DITTO_BUILD_DIR/tests/ditto_matrix
 $matrix --table core
 $matrix --table faults
+
+# Results that are kept are of one build.
+kept=$(mktemp -d)
+trap 'rm -rf "$kept"' EXIT
+$matrix --steps 1 --layout recompute=blocks --keep "$kept"
+echo "another build" >"$kept/build"
+if $matrix --steps 1 --layout recompute=blocks --keep "$kept" 2>"$kept/error"; then
+  echo "FAIL: the results of another build were taken for this one's"
+  exit 1
+fi
+grep "has results of another build" "$kept/error"

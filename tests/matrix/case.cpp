@@ -115,6 +115,7 @@ Recipe recipe_of(const Case& one) {
   const auto text = fmt::format(
       "[run]\nname = \"matrix\"\nseed = 3\nsteps = {}\nbatch = {}\nmicro_batch = {}\nclip_norm = 0.5\nprecision = "
       "\"{}\"\ndevice = \"{}\"\n[lr_schedule]\nlr = 1e-3\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
+      "[validate]\nsamples = 5\nbatch = 2\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
       one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
@@ -152,6 +153,15 @@ Case one_rank(Case one) {
   one.steps += one.resumed;
   one.resumed = 0;
   one.bits = one.counts = one.replay = false;
+  if (one.whole) {
+    one.micro_batches = 1;
+    std::erase_if(one.sets, [](const std::string& set) { return set.starts_with("run.micro_batch="); });
+  }
+  return one;
+}
+
+Case control_of(Case one) {
+  one.precision = one.precision == "fp32" ? "fp64" : "fp32";
   return one;
 }
 
@@ -162,6 +172,7 @@ std::string title(const Case& one) {
   if (one.real_init) text += ", real initialisation";
   if (one.packed) text += ", packed";
   if (one.device != "cpu") text += ", " + one.device;
+  if (one.whole) text += ", against a whole batch";
   if (one.micro_batches > 0) text += fmt::format(", {} micro-batches", one.micro_batches);
   if (one.bits) text += ", bits";
   if (!one.save_to.empty()) text += ", saved";
@@ -172,7 +183,7 @@ std::string title(const Case& one) {
 
 std::string key_of(const Case& one) {
   std::string text = fmt::format("{} {} {} {} {} {} {} {}", one.model, one.precision, one.optimizer, one.steps,
-                                 one.micro_batches, one.batch, one.real_init, one.ulp);
+                                 one.micro_batches, one.batch, one.real_init, one.replay);
   for (const auto& set : one.sets) text += " " + set;
   if (one.packed) text += " packed";
   return fmt::format("{}-{}-{:016x}", one.model, one.precision, std::hash<std::string>()(text));
@@ -192,6 +203,6 @@ SavedShapes shapes_of(const Case& one) {
 
 const std::vector<std::string>& key_biases(const std::string& model) { return tiny(model).key_biases; }
 
-std::shared_ptr<const Source> source_of(const Case& one) { return std::make_shared<TinySource>(tiny(one.model)); }
+std::shared_ptr<Source> source_of(const Case& one) { return std::make_shared<TinySource>(tiny(one.model)); }
 
 }  // namespace ditto::matrix

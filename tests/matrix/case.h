@@ -14,7 +14,7 @@ struct Case {
   std::string model = "dit", precision = "fp64", device = "cpu", layout, optimizer = "adamw";
   int64_t steps = 10, micro_batches = 0, batch = 8;
   bool real_init = false;          // as training starts; otherwise no tensor is zero
-  bool ulp = false;                // a control: one weight is larger by one unit in the last place
+  bool whole = false;              // measured against one rank that runs a batch as a single micro-batch
   bool replay = false;             // a router's picks are those of the run on one rank
   bool packed = false;             // each micro-batch is one pack of samples of different lengths
   bool bits = false;               // identical bits are asked for
@@ -23,6 +23,12 @@ struct Case {
   std::string save_to, load_from;  // names of checkpoints: made after `steps`, or where training goes on from
   int64_t resumed = 0;             // with load_from: the steps that were made before
   std::vector<std::string> sets;   // further options of the recipe, "model.depth=2"
+
+  // Of what the figures may be: relative in fp64, else times the control's. Where a second moment's code of 8 bits is
+  // zero an update is divided by eps, and what is rounding elsewhere is larger.
+  double bound() const { return precision != "fp64" ? 3 : optimizer == "adamw8bit" ? 1e-11 : 1e-12; }
+  // Held-out samples have no picks to replay, and a pack's samples have no losses of their own.
+  bool is_validated() const { return !counts && !packed && !replay; }
 };
 
 // The layout's words, "tensor=2 sequence=true shard_plugin=fsdp", as options of the recipe. A word with a dot is an
@@ -37,6 +43,8 @@ int world_size(const Case& one);
 int64_t micro_batches(const Case& one);
 // The same training on one rank, on the CPU.
 Case one_rank(Case one);
+// And in the next wider precision: how far that is from it is what rounding does.
+Case control_of(Case one_rank);
 // For people: model, precision, layout and what else it does.
 std::string title(const Case& one);
 // Names a run on one rank among others, as a file.
@@ -44,7 +52,7 @@ std::string key_of(const Case& one);
 
 // What the model learns from: the shapes of a sample, without a data plugin.
 SavedShapes shapes_of(const Case& one);
-std::shared_ptr<const Source> source_of(const Case& one);
+std::shared_ptr<Source> source_of(const Case& one);
 // The ending of the names of biases that make keys, without a norm or a rotation after them.
 const std::vector<std::string>& key_biases(const std::string& model);
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "core/checkpoint/disk.h"
 #include "core/dist/local_ranks.h"
 #include "tests/matrix/faults.h"
 #include "tests/matrix/random_table.h"
@@ -39,6 +40,22 @@ struct Arguments {
   std::vector<size_t> which;
 };
 
+// Of all that trains: this program, and the libraries of the build that it lies in.
+std::string build_hash() {
+  const auto program = fs::read_symlink("/proc/self/exe");
+  std::vector<fs::path> files{program};
+  for (const auto& item : fs::recursive_directory_iterator(program.parent_path().parent_path() / "lib"))
+    if (item.is_regular_file() && !item.is_symlink()) files.push_back(item.path());
+  std::sort(files.begin() + 1, files.end());
+  std::string text;
+  for (const auto& file : files) {
+    std::ifstream in(file, std::ios::binary);
+    const std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+    text += checkpoint::checksum(std::as_bytes(std::span(bytes))) + " " + file.filename().string() + "\n";
+  }
+  return text;
+}
+
 // Runs on one rank, and results. One that has a name stays, and whoever comes back to it goes on.
 class Folder {
  public:
@@ -52,18 +69,24 @@ class Folder {
     if (!stays_) fs::remove_all(path_);
   }
   const std::string& path() const { return path_; }
-  // Results are numbered: they are of these cases alone.
+  // Results are of this program and its plugins, and numbered: of these cases alone.
   void expect(const Plan& plan) const {
+    if (!stays_) return;
     std::string titles;
     for (const auto& one : plan.cases) titles += title(one) + "\n";
-    const auto file = fs::path(path_) / "cases";
-    std::ifstream in(file);
-    if (in && std::string(std::istreambuf_iterator<char>(in), {}) != titles)
-      throw Error(ErrorKind::config, path_, "has results of other cases", "name another folder");
-    std::ofstream(file) << titles;
+    expect("build", build_hash(), "another build of Ditto");
+    expect("cases", titles, "other cases");
   }
 
  private:
+  void expect(const char* name, const std::string& text, const char* others) const {
+    const auto file = fs::path(path_) / name;
+    std::ifstream in(file);
+    if ((in || fs::exists(fs::path(path_) / "outcomes")) && std::string(std::istreambuf_iterator<char>(in), {}) != text)
+      throw Error(ErrorKind::config, path_, std::string("has results of ") + others, "name another folder");
+    std::ofstream(file) << text;
+  }
+
   std::string path_;
   bool stays_;
 };
@@ -87,7 +110,8 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--seed", a.seed, "--table random: of the draws")->capture_default_str();
   app.add_option("--cases", a.cases, "--table random: how many")->capture_default_str();
   app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
-  app.add_option("--keep", a.keep, "a folder for what is found: with it a table that was cut off goes on");
+  app.add_option("--keep", a.keep,
+                 "a folder for what is found: with it a table that was cut off goes on, in the same build");
   app.add_option("--write", a.page, "a file for the results, in Markdown");
   app.add_flag("--bits", a.base.bits, "ask for identical bits");
   app.add_flag("--counts", a.base.counts, "hold communication against closed forms");

@@ -13,6 +13,7 @@
 #include "core/report/memory.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
+#include "core/train/validation.h"
 #include "tests/matrix/packed.h"
 #include "tests/matrix/router.h"
 
@@ -55,15 +56,6 @@ void fill(Assembly& assembly) {
   assembly.publish();
 }
 
-// The first number of the last parameter, one unit in the last place larger.
-void add_ulp(Assembly& assembly) {
-  torch::NoGradGuard no_grad;
-  auto& tensor = assembly.layout.entries.back().tensor;
-  auto first = tensor.view(-1).narrow(0, 0, 1);
-  first.copy_(torch::nextafter(first, torch::full_like(first, INFINITY)));
-  assembly.publish();
-}
-
 // Looks at the gradients as the optimizer gets them.
 class Spy final : public Optimizer {
  public:
@@ -86,6 +78,30 @@ class Spy final : public Optimizer {
 Tensor gradient_of(const LayoutEntry& entry) {
   const auto& grad = entry.tensor.grad();
   return grad.defined() ? grad : torch::zeros_like(entry.tensor, torch::TensorOptions().requires_grad(false));
+}
+
+void keep_state(Optimizer& optimizer, const std::vector<LayoutEntry>& entries, const Mesh& mesh, Record& record) {
+  for (const auto& [kind, of] : optimizer.state())
+    for (size_t i = 0; i < entries.size(); ++i) {
+      if (!of.tensors[i].defined()) continue;
+      const auto& tensor = of.tensors[i];
+      const bool codes = !tensor.is_floating_point();
+      record.state[kind + " " + entries[i].name] = whole(of.block > 1 ? entries[i].in_blocks(of.block) : entries[i],
+                                                         codes ? tensor.to(torch::kInt) : tensor, mesh)
+                                                       .cpu();
+    }
+}
+
+// On samples of the run, with an uneven last micro-batch.
+std::vector<double> validated(const Case& one, Assembly& assembly, Ema& ema) {
+  assembly.validation_data = source_of(one);
+  assembly.ctx->observe = nullptr;
+  Loader loader(assembly.validation_data, assembly.recipe.loader, static_cast<uint64_t>(assembly.recipe.run.seed), {});
+  const auto record = validate(assembly, ema, loader);
+  std::vector<double> numbers{record.loss, static_cast<double>(record.samples)};
+  numbers.insert(numbers.end(), record.strata.begin(), record.strata.end());
+  for (const auto& [name, loss] : record.losses) numbers.push_back(loss);
+  return numbers;
 }
 
 void describe(const Assembly& assembly, Record& record) {
@@ -156,7 +172,6 @@ Record train(const TrainRequest& request) {
   auto& entries = assembly.layout.entries;
   if (one.packed) assembly.model = pack(assembly.model);
   if (!one.real_init) fill(assembly);
-  if (one.ulp) add_ulp(assembly);
   Loader loader(source_of(one), recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});
 
   Record record;
@@ -190,17 +205,36 @@ Record train(const TrainRequest& request) {
     record.parameters[entries[i].name] = whole(entries[i], entries[i].tensor, request.mesh).cpu();
     if (recipe.ema.enabled) record.average[entries[i].name] = whole(entries[i], ema.tensors()[i], request.mesh).cpu();
   }
+  keep_state(optimizer, entries, request.mesh, record);
+  if (one.is_validated()) record.validation = validated(one, assembly, ema);
   return record;
 }
 
+namespace {
+
+struct Kept {
+  const char* name;
+  Tensors Record::*tensors;
+};
+constexpr Kept kKept[] = {{"gradient", &Record::gradients},
+                          {"parameter", &Record::parameters},
+                          {"average", &Record::average},
+                          {"state", &Record::state},
+                          {"picks", &Record::picks}};
+struct KeptNumbers {
+  const char* name;
+  std::vector<double> Record::*numbers;
+};
+constexpr KeptNumbers kKeptNumbers[] = {
+    {"losses", &Record::losses}, {"norms", &Record::norms}, {"validation", &Record::validation}};
+
+}  // namespace
+
 void save(const Record& record, const std::string& path) {
   c10::Dict<std::string, Tensor> all;
-  all.insert("losses", torch::tensor(record.losses, torch::kDouble));
-  all.insert("norms", torch::tensor(record.norms, torch::kDouble));
-  for (const auto& [name, tensor] : record.gradients) all.insert("gradient " + name, tensor);
-  for (const auto& [name, tensor] : record.parameters) all.insert("parameter " + name, tensor);
-  for (const auto& [name, tensor] : record.average) all.insert("average " + name, tensor);
-  for (const auto& [name, tensor] : record.picks) all.insert("picks " + name, tensor);
+  for (const auto& kept : kKeptNumbers) all.insert(kept.name, torch::tensor(record.*kept.numbers, torch::kDouble));
+  for (const auto& kept : kKept)
+    for (const auto& [name, tensor] : record.*kept.tensors) all.insert(std::string(kept.name) + " " + name, tensor);
   const auto bytes = torch::pickle_save(all);
   std::ofstream file(path, std::ios::binary);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
@@ -212,20 +246,15 @@ Record load(const std::string& path) {
   const std::vector<char> bytes{std::istreambuf_iterator<char>(file), {}};
   if (bytes.empty()) throw Error(ErrorKind::checkpoint, path, "the run on one rank left no record", "see its error");
   Record record;
-  const auto numbers = [](const Tensor& x) {
-    return std::vector<double>(x.data_ptr<double>(), x.data_ptr<double>() + x.numel());
-  };
   for (const auto& item : torch::pickle_load(bytes).toGenericDict()) {
     const auto name = item.key().toStringRef();
     const auto tensor = item.value().toTensor();
-    const auto space = name.find(' ');
-    const auto kind = name.substr(0, space), of = space == std::string::npos ? "" : name.substr(space + 1);
-    if (kind == "losses") record.losses = numbers(tensor);
-    if (kind == "norms") record.norms = numbers(tensor);
-    if (kind == "gradient") record.gradients[of] = tensor;
-    if (kind == "parameter") record.parameters[of] = tensor;
-    if (kind == "average") record.average[of] = tensor;
-    if (kind == "picks") record.picks[of] = tensor;
+    for (const auto& kept : kKeptNumbers)
+      if (name == kept.name)
+        record.*kept.numbers = {tensor.data_ptr<double>(), tensor.data_ptr<double>() + tensor.numel()};
+    for (const auto& kept : kKept)
+      if (name.starts_with(std::string(kept.name) + " "))
+        (record.*kept.tensors)[name.substr(name.find(' ') + 1)] = tensor;
   }
   return record;
 }

@@ -11,13 +11,16 @@
 
 namespace ditto::matrix {
 
-// Whole tensors by parameter; on a pipeline's rank those of its stage. Clipped gradients of the first step; parameters
-// and their average after the last.
+using Tensors = std::map<std::string, torch::Tensor>;
+
+// Whole tensors by parameter; on a pipeline's rank those of its stage. Clipped gradients of the first step; after the
+// last one parameters, their average, the optimizer's state ("exp_avg blocks.0.up.weight"), and a validation: its
+// losses, of all and by stratum, and samples.
 struct Record {
-  std::vector<double> losses, norms;
-  std::map<std::string, torch::Tensor> gradients, parameters, average;
+  std::vector<double> losses, norms, validation;
+  Tensors gradients, parameters, average, state;
   // What routers chose, "picks.I" of block I: by sample of the run, [steps * batch, T, k]. Of a run on one rank.
-  std::map<std::string, torch::Tensor> picks;
+  Tensors picks;
   int64_t peak_bytes = 0;          // of a GPU's memory, while it trained
   int64_t flips = 0, choices = 0;  // on this rank, of the choices that were watched: other ones than on one rank
   std::map<Traffic::Key, Traffic::Count> traffic;  // of the last step, on this rank

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -27,18 +27,14 @@ std::string record_path(const Case& one, const std::string& folder) {
   return (fs::path(folder) / (key_of(one) + ".record")).string();
 }
 
-// What a case is measured against: the same on one rank, and what that is measured against itself.
+// What a case is measured against: the same on one rank, and below fp64 that in a wider precision, where routers take
+// the same picks.
 std::vector<Case> references_of(const Case& one) {
   std::vector<Case> list{one_rank(one)};
-  list.front().micro_batches = micro_batches(one);
-  if (one.precision == "fp32") {  // the control
-    list.push_back(list.front());
-    list.back().ulp = true;
-  }
-  if (one.precision == "bf16" || one.precision == "fp16") {
-    list.push_back(list.front());
-    list.back().precision = "fp32";
-  }
+  if (!one.whole) list.front().micro_batches = micro_batches(one);
+  if (one.precision == "fp64" || one.bits || one.counts) return list;
+  list.push_back(control_of(list.front()));
+  list.back().replay = one.replay;
   return list;
 }
 
@@ -102,16 +98,13 @@ class Rank {
     std::string control = one.replay ? ", " + count_flips(one, theirs, mesh) : "";
     if (one.counts) return hold_against_forms(one, mine, theirs, mesh);
     if (plan_.verbose && base_.rank() == 0) print_steps(mine, theirs);
-    const auto figures = compare(mine, theirs, one, mesh);
-    double half_loss = 0;
-    if (references.size() > 1) {
-      half_loss = loss_difference(theirs, load(record_path(references[1], folder_)));
-      control += fmt::format(", control: loss {:.0e}", half_loss);
-    }
+    std::optional<Record> wide;
+    if (references.size() > 1) wide = load(record_path(references[1], folder_));
+    const auto figures = compare(mine, theirs, wide ? &*wide : nullptr, one, mesh);
     if (mine.peak_bytes > 0) control += fmt::format(", peak {:.2f} MB", 1e-6 * static_cast<double>(mine.peak_bytes));
-    const auto why = verdict(figures, one, half_loss);
+    const auto why = verdict(figures, one);
     if (!one.fault.empty()) return {!why.empty(), why.empty() ? "the fault was not seen" : "seen: " + why};
-    return {why.empty(), (why.empty() ? "" : why + "; ") + to_text(figures) + control};
+    return {why.empty(), (why.empty() ? "" : why + "; ") + to_text(figures, one) + control};
   }
 
   // How many of the first two steps' choices rounding tips, where none is replayed.
@@ -166,16 +159,19 @@ void run_references(const Plan& plan, const std::string& folder) {
   prepare(plan);
   const GlooMesh mesh(rank_info(), {}, kTimeout);
   Registry registry;
-  for (const auto& one : plan.cases)
-    for (const auto& reference : references_of(one)) {
+  for (const auto& one : plan.cases) {
+    const auto references = references_of(one);
+    for (const auto& reference : references) {
       const auto path = record_path(reference, folder);
       if (fs::exists(path)) continue;
       try {
-        save(train({reference, mesh, registry, {}, folder, "cpu"}), path);
+        const auto picks = reference.replay ? load(record_path(references.front(), folder)) : Record();
+        save(train({reference, mesh, registry, {}, folder, "cpu", reference.replay ? &picks : nullptr}), path);
       } catch (const Error& error) {  // its cases have nothing to be measured against; the others have
         fmt::print("one rank, {}: {}\n", title(reference), error.what());
       }
     }
+  }
 }
 
 void run_cases(const Plan& plan, const std::string& folder, const std::vector<size_t>& which) {
