@@ -29,7 +29,7 @@ class Watched final : public Objective {
  private:
   std::shared_ptr<Objective> inner_;
   const Record* replayed_;
-  mutable Tensors rows_;
+  mutable std::vector<Tensor> rows_;
   mutable std::map<std::string, size_t> taken_;
 };
 
