@@ -105,9 +105,7 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
                    .contiguous();
     }
   }
-  if (samples == 1) return batch;
-  // The last one has the null condition, whose parameters have a part in the loss then.
-  return model.without_condition(std::move(batch), torch::arange(samples).eq(samples - 1));
+  return batch;
 }
 
 Stream begin(Model& model, const Batch& batch, Context& ctx) {
