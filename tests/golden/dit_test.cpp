@@ -1,5 +1,6 @@
 // The dit plugin against its paper's sizes and its two published definitions. The values are made by dit/make.py, which
 // runs facebookresearch/DiT and diffusers; weights and inputs come from a formula that it and support/golden.h share.
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <set>
@@ -9,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/ditto.h>
+#include <support/files.h>
 #include <support/golden.h>
 #include <support/open_plugin.h>
 
@@ -77,12 +79,12 @@ std::vector<Part> parts(const ditto::ForeignTensor& mapped, const Tensor& ours) 
   return result;
 }
 
-// Fills every parameter; fails where the model's map names one of them twice or never.
-void fill(Model& model, const std::string& format) {
+// Fills every parameter; fails where the map names one of them twice or never.
+void fill(Model& model, const ditto::ForeignFormat& names) {
   const torch::NoGradGuard no_grad;
   auto parameters = model.named_parameters();
   std::set<std::string> filled;
-  for (const auto& mapped : model.foreign(format).tensors) {
+  for (const auto& mapped : names.tensors) {
     REQUIRE(parameters.contains(mapped.ours));
     REQUIRE_MESSAGE(filled.insert(mapped.ours).second, mapped.ours);
     for (auto& part : parts(mapped, parameters[mapped.ours])) {
@@ -93,10 +95,15 @@ void fill(Model& model, const std::string& format) {
   REQUIRE(filled.size() == parameters.size());
 }
 
+std::shared_ptr<Model> make(const Case& test, const std::string& convention) {
+  return ditto::test::make_plugin<Model>("models", "dit", test.options(convention), test.needs());
+}
+
+// The other convention has the same parameters, and refuses the names.
 std::shared_ptr<Model> make(const Case& test, const std::string& convention, at::ScalarType dtype) {
-  auto model = ditto::test::make_plugin<Model>("models", "dit", test.options(convention), test.needs());
+  auto model = make(test, convention);
   model->to(dtype);
-  fill(*model, test.format);
+  fill(*model, make(test, test.own_convention())->foreign(test.format));
   return model;
 }
 
@@ -193,6 +200,20 @@ TEST_CASE("dit: the two conventions are two functions") {
   }
 }
 
+TEST_CASE("dit: weights are neither read nor written in the format of the other convention") {
+  for (const auto& [convention, own, other] :
+       {std::array{"facebook", "facebook-dit", "diffusers"}, {"diffusers", "diffusers", "facebook-dit"}}) {
+    const auto model = make(Case(own, "small2"), convention);
+    CHECK(model->foreign_formats() == std::vector<std::string>{own});
+    CHECK_FALSE(model->foreign(own).tensors.empty());
+    const std::string refusal = ditto::test::error_of(ditto::ErrorKind::config, [&] { model->foreign(other); });
+    for (const std::string& part :
+         {std::string("model.convention: is \"") + convention, "--format " + std::string(own)})
+      CHECK_MESSAGE(refusal.find(part) != std::string::npos, refusal);
+    CHECK(ditto::test::error_of(ditto::ErrorKind::config, [&] { model->foreign("nobody's"); }) != "");
+  }
+}
+
 TEST_CASE("dit: the bias of the keys has no gradient") {
   const Case test("facebook-dit", "small2");
   const auto model = make(test, "facebook", torch::kFloat);
@@ -212,7 +233,7 @@ TEST_CASE("dit: without classes it is the model whose label table is zero") {
   auto needs = test.needs();
   needs.classes = 0;
   const auto plain = ditto::test::make_plugin<Model>("models", "dit", test.options("facebook"), needs);
-  fill(*plain, "facebook-dit");
+  fill(*plain, plain->foreign("facebook-dit"));
   const torch::NoGradGuard no_grad;
   labelled->named_parameters()["label.table"].zero_();
   const auto in = test.batch(torch::kFloat);

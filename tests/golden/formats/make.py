@@ -10,7 +10,7 @@ import tarfile
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from safetensors.torch import save_file
 
 here = pathlib.Path(__file__).parent
@@ -102,6 +102,21 @@ def pictures():
     save_file(expected, here / "pictures.safetensors")
 
 
+def orientations():
+    """What PIL's exif_transpose makes of files that say which way up they are."""
+    y, x = np.mgrid[0:8, 0:16]
+    picture = Image.fromarray(np.stack([x * 16, y * 30, (x + y) * 8], -1).astype(np.uint8))
+    files = {f"oriented_{number}.jpg": number for number in range(1, 9)} | {"oriented_6.png": 6, "oriented_8.webp": 8}
+    expected = {}
+    for name, number in files.items():
+        exif = Image.Exif()
+        exif[271], exif[274] = "a camera", number
+        options = {"lossless": True} if name.endswith("webp") else {"quality": 95, "subsampling": 0}
+        picture.save(here / name, exif=exif, **({} if name.endswith("png") else options))
+        expected[name] = torch.from_numpy(np.ascontiguousarray(ImageOps.exif_transpose(Image.open(here / name))))
+    save_file(expected, here / "orientations.safetensors")
+
+
 def tars():
     for name, form in {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}.items():
         archive = tarfile.open(here / f"{name}.tar", "w", format=form)
@@ -126,4 +141,5 @@ def tars():
 safetensors()
 checkpoint()
 pictures()
+orientations()
 tars()
