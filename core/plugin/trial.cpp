@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -18,6 +19,7 @@
 #include <fstream>
 #include <thread>
 
+#include <fmt/format.h>
 #include <boost/dll/runtime_symbol_info.hpp>
 
 #include <ditto/text.h>
@@ -51,11 +53,13 @@ class Scratch {
   Scratch(const Scratch&) = delete;
   Scratch& operator=(const Scratch&) = delete;
   int fd() const { return fd_; }
+  size_t size() const {
+    struct stat about {};
+    return ::fstat(fd_, &about) == 0 ? static_cast<size_t>(about.st_size) : 0;
+  }
   // Its last bytes, at most so many.
   std::string tail(size_t most) const {
-    struct stat about {};
-    if (::fstat(fd_, &about) != 0) return {};
-    const auto size = static_cast<size_t>(about.st_size), count = std::min(size, most);
+    const auto size = this->size(), count = std::min(size, most);
     std::string text(count, ' ');
     const ssize_t got = ::pread(fd_, text.data(), count, static_cast<off_t>(size - count));
     text.resize(got > 0 ? static_cast<size_t>(got) : 0);
@@ -102,13 +106,19 @@ pid_t start(const std::vector<std::string>& paths, const Scratch& marks, const S
 }
 
 Child run_child(const std::vector<std::string>& paths) {
-  const auto until = Clock::now() + std::chrono::duration<double>(time_limit());
+  const std::chrono::duration<double> limit(time_limit());
+  auto until = Clock::now() + 10 * limit;  // where much is going on, a process may take long to begin
+  bool begun = false;
   const Scratch marks, words;
   Child child;
   const pid_t pid = start(paths, marks, words);
   child.started = pid > 0;
   pid_t ended = 0;
   while (child.started && (ended = ::waitpid(pid, &child.status, WNOHANG)) == 0) {
+    if (!begun && marks.size() > 0) {
+      begun = true;
+      until = Clock::now() + limit;
+    }
     if (Clock::now() > until) {
       child.in_time = false;
       ::kill(pid, SIGKILL);
@@ -124,11 +134,7 @@ Child run_child(const std::vector<std::string>& paths) {
 }
 
 std::string how_it_ended(const Child& child) {
-  if (!child.in_time) {
-    auto seconds = std::to_string(time_limit());
-    seconds.erase(seconds.find_last_not_of("0.") + 1);
-    return "it did not come back within DITTO_PLUGIN_TIMEOUT_S = " + seconds + " s";
-  }
+  if (!child.in_time) return fmt::format("it did not come back within DITTO_PLUGIN_TIMEOUT_S = {:g} s", time_limit());
   if (child.status == -1) return "it ended the process";
   if (WIFSIGNALED(child.status))
     return "signal " + std::to_string(WTERMSIG(child.status)) + " (" + ::strsignal(WTERMSIG(child.status)) + ")";
