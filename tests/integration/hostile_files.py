@@ -171,7 +171,7 @@ def test_safetensors():
     ])
     recipe = t.write_recipe("import.toml", t.recipe(data=t.synthetic(), run=dict(output=str(t.work / "imported"))))
     for number in (4, 48):
-        t.refused(7, [paths[number].name], "checkpoint", "import", paths[number], "--recipe", recipe, "--format", "diffusers", "--out", t.work / "never")
+        t.refused(7, [paths[number].name], "checkpoint", "import", paths[number], "--recipe", recipe, "--format", "facebook-dit", "--out", t.work / "never")
 
 
 # --- a checkpoint's index ------------------------------------------------------------------------------------------------

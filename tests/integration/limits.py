@@ -135,12 +135,12 @@ def test_sizes_in_a_recipe_have_limits():
     never = ["--set", f"run.output={t.work / 'never'}"]
     huge = 1 << 62
     for option, value, limit in (
-            ("model.depth", 10_000_000, "1 to 4096"), ("model.depth", huge, "1 to 4096"), ("model.heads", huge, "1 to 4096"),
-            ("model.width", huge, "4 to 65536"), ("model.patch", huge, "1 to 1024"), ("model.mlp_ratio", huge, "1 to 256"),
+            ("model.depth", 10_000_000, "1 to 4096"), ("model.heads", huge, "1 to 4096"), ("model.width", huge, "4 to 65536"),
+            ("model.patch", huge, "1 to 1024"), ("model.mlp_ratio", huge, "1 to 256"),
             ("run.threads", 1_000_000, "0 to 4096"), ("run.batch", huge, "1 to 16777216"), ("run.micro_batch", huge, "0 to 16777216"),
-            ("data.height", huge, "1 to 16384"), ("data.channels", 16_384, "134217728"), ("data.classes", huge, "0 to 1000000"),
+            ("data.height", huge, "1 to 16384"), ("data.height", 16_384, "134217728"), ("data.classes", huge, "0 to 1000000"),
             ("sampler.steps", huge, "1 to 1000000"), ("parallel.tensor", huge, "1 to 1048576")):
-        extra = ["--set", "data.height=16384"] if option == "data.channels" else []
+        extra = ["--set", "data.channels=16384"] if value == 16_384 else []
         measured(2, [f"--set {option}={value}", limit], "train", path, *never, "--set", f"{option}={value}", *extra)
     t.check(not (t.work / "never").exists(), "a refused recipe left a run's folder")
 
