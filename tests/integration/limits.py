@@ -1,7 +1,6 @@
 """Small files, and slips of the finger, that would have cost gigabytes or minutes: each ends at once and within half a GiB,
 children included, with an error that names the file or the option and the limit."""
 
-import gzip
 import io
 import json
 import os
@@ -15,7 +14,7 @@ import support as t
 from hostile_files import chunk, named, png, pt, tensor, text
 
 MOST_SECONDS = 1.0  # of the processor: other tests run beside this one
-MOST_WAIT = 20.0
+MOST_WAIT = 100.0
 MOST_MIB = 512
 
 
@@ -39,6 +38,12 @@ def measured(code, words, *arguments):
     return output
 
 
+def packed(part, times, form=zlib.MAX_WBITS):
+    """`part` many times over, compressed piece by piece: a child's peak of memory counts what this process held."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, form)
+    return b"".join([packer.compress(part) for _ in range(times)]) + packer.flush()
+
+
 def shard(name, picture):
     path = t.work / name
     with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
@@ -52,9 +57,9 @@ def shard(name, picture):
 def test_a_picture_takes_memory_for_its_pixels_only():
     claims = png(before=chunk(b"tEXt", b"a\0b" * 40, length=1 << 30), end=False)
     measured(4, ["claims.tar:0.png", "claims 1073741824 bytes"], "data", "verify", shard("claims.tar", claims))
-    unpacks = chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * (8 << 20), 9))
+    unpacks = chunk(b"zTXt", b"k\0\0" + packed(b"\0" * (1 << 20), 8))
     measured(0, [], "data", "verify", shard("texts.tar", png(before=unpacks * 250)))  # what is not needed is not unpacked
-    profile = chunk(b"iCCP", b"k\0\0" + zlib.compress(b"\0" * (1 << 28), 9))
+    profile = chunk(b"iCCP", b"k\0\0" + packed(b"\0" * (1 << 20), 256))
     measured(0, [], "data", "verify", shard("profile.tar", png(before=profile)))
     measured(4, ["large.tar:0.png"], "data", "verify", shard("large.tar", png(width=8192, height=8192, colour=6)))
 
@@ -78,7 +83,7 @@ def test_a_file_with_holes_is_not_read_into_memory():
     weights.write_bytes(struct.pack("<Q", len(header)) + header)
     os.truncate(weights, 8 + len(header) + (1 << 40))
     recipe = t.write_recipe("holes.toml", t.recipe(data=t.synthetic(), run=dict(output=str(t.work / "imported"))))
-    measured(7, ["hole.safetensors"], "checkpoint", "import", weights, "--recipe", recipe, "--format", "facebook-dit")
+    measured(7, ["hole.safetensors"], "checkpoint", "import", weights, "--recipe", recipe, "--format", "facebook-dit", "--out", t.work / "never")
 
 
 def test_a_torch_file_takes_memory_in_proportion_to_its_size():
@@ -92,16 +97,15 @@ def test_a_torch_file_takes_memory_in_proportion_to_its_size():
                                ("tree", ten_of_ten + b".", "64 MiB"), ("expanded", expanded, "expanded.pt")):
         path = t.work / f"{name}.pt"
         path.write_bytes(pt(pickle))
-        measured(7, [path.name, word], "checkpoint", "import", path, "--recipe", recipe, "--format", "facebook-dit")
+        measured(7, [path.name, word], "checkpoint", "import", path, "--recipe", recipe, "--format", "facebook-dit", "--out", t.work / "never")
 
 
 def test_a_table_that_unpacks_without_end_is_no_table():
-    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     bomb = t.work / "bomb.csv.gz"
-    bomb.write_bytes(b"".join(packer.compress(b"0,1,2\n" * 200_000) for _ in range(100)) + packer.flush())
+    bomb.write_bytes(packed(b"0,1,2\n" * 200_000, 100, form=31))
     prepare = ["--out", t.work / "shards", "--shape", "1x2"]
     measured(4, ["bomb.csv.gz", "over 100 times as many"], "data", "prepare", bomb, *prepare)
-    bomb.write_bytes(gzip.compress(b"0" * (200 << 20), 9, mtime=0))
+    bomb.write_bytes(packed(b"0" * (1 << 20), 200, form=31))
     measured(4, ["bomb.csv.gz", "over 100 times as many"], "data", "prepare", bomb, *prepare)
     measured(4, ["/dev/zero", "not a regular file"], "data", "prepare", "/dev/zero", *prepare)
 
@@ -131,12 +135,12 @@ def test_sizes_in_a_recipe_have_limits():
     never = ["--set", f"run.output={t.work / 'never'}"]
     huge = 1 << 62
     for option, value, limit in (
-            ("model.depth", 10_000_000, "1 to 4096"), ("model.depth", huge, "1 to 4096"), ("model.heads", huge, "1 to 4096"),
-            ("model.width", huge, "4 to 65536"), ("model.patch", huge, "1 to 1024"), ("model.mlp_ratio", huge, "1 to 256"),
+            ("model.depth", 10_000_000, "1 to 4096"), ("model.heads", huge, "1 to 4096"), ("model.width", huge, "4 to 65536"),
+            ("model.patch", huge, "1 to 1024"), ("model.mlp_ratio", huge, "1 to 256"),
             ("run.threads", 1_000_000, "0 to 4096"), ("run.batch", huge, "1 to 16777216"), ("run.micro_batch", huge, "0 to 16777216"),
-            ("data.height", huge, "1 to 16384"), ("data.channels", 16_384, "134217728"), ("data.classes", huge, "0 to 1000000"),
+            ("data.height", huge, "1 to 16384"), ("data.height", 16_384, "134217728"), ("data.classes", huge, "0 to 1000000"),
             ("sampler.steps", huge, "1 to 1000000"), ("parallel.tensor", huge, "1 to 1048576")):
-        extra = ["--set", "data.height=16384"] if option == "data.channels" else []
+        extra = ["--set", "data.channels=16384"] if value == 16_384 else []
         measured(2, [f"--set {option}={value}", limit], "train", path, *never, "--set", f"{option}={value}", *extra)
     t.check(not (t.work / "never").exists(), "a refused recipe left a run's folder")
 
