@@ -108,8 +108,9 @@ TEST_CASE("a read that fails, at any place of a resume, costs one step or is nam
       for (const int64_t step : {1, 2}) save_world(folder / "c", {}, static_cast<uint64_t>(step), 100 * step);
       again = resume(folder / "c", what, call, count);
     }
-    MESSAGE((call - 2) << " reads: the step before was taken after " << count.before << ", the error was named after "
-                     << count.refused);
+    const int reads = call - 2;
+    MESSAGE(reads << " reads: the step before was taken after " << count.before << ", the error was named after "
+                  << count.refused);
     CHECK(count.newest == 1);
     CHECK(count.before >= 6);   // of the search
     CHECK(count.refused >= 6);  // of what is loaded then

@@ -56,8 +56,6 @@ def commands():
 
 def test_results_that_cannot_be_printed_are_an_error_of_every_command():
     for name, words in commands().items():
-        whole = ditto(*words)
-        t.check(whole.returncode in (0, 2) and whole.stdout, f"{name}: {whole.returncode}, {whole.stdout}{whole.stderr}")
         with open("/dev/full", "w") as full:
             done = ditto(*words, out=full)
         t.equal(done.returncode, 4, f"exit code of {name} into a full disk: {done.stderr}")
@@ -80,24 +78,23 @@ def test_a_closed_output_and_one_without_a_reader_are_errors_too():
 def test_a_run_goes_on_without_anybody_who_hears_it():
     path = t.write_recipe("deaf.toml", t.recipe(run=dict(steps=3), log=dict(plain_every=0.001)))
     t.train(path, "heard")
-    for ranks in (1, 2):
-        for name in ("full", "closed", "no-reader"):
-            folder = f"{name}-{ranks}"
-            words = ["train", path, *t.sets({"run.output": str(t.work / folder)})] + (["--local-ranks", 2] if ranks > 1 else [])
-            if name == "full":
-                with open("/dev/full", "w") as full:
-                    done = ditto(*words, out=full, err=full)
-            elif name == "closed":
-                done = ditto(*words, closed=[0, 1, 2])
-            else:
-                writer = pipe_without_reader()
-                done = ditto(*words, out=writer, err=writer)
-                os.close(writer)
-            t.equal(done.returncode, 0, f"exit code of a run with {folder} streams")
-            log = (t.work / folder / "log.txt").read_text()
-            t.check("samples to learn from" in log and "step 3/3" in log, f"{folder}/log.txt: {log}")
-            if ranks == 1:
-                t.same_metrics("heard", folder)
+    for name, ranks in (("full", 1), ("closed", 1), ("no-reader", 1), ("full", 2)):
+        folder = f"{name}-{ranks}"
+        words = ["train", path, *t.sets({"run.output": str(t.work / folder)})] + (["--local-ranks", 2] if ranks > 1 else [])
+        if name == "full":
+            with open("/dev/full", "w") as full:
+                done = ditto(*words, out=full, err=full)
+        elif name == "closed":
+            done = ditto(*words, closed=[0, 1, 2])
+        else:
+            writer = pipe_without_reader()
+            done = ditto(*words, out=writer, err=writer)
+            os.close(writer)
+        t.equal(done.returncode, 0, f"exit code of a run with {folder} streams")
+        log = (t.work / folder / "log.txt").read_text()
+        t.check("samples to learn from" in log and "step 3/3" in log, f"{folder}/log.txt: {log}")
+        if ranks == 1:
+            t.same_metrics("heard", folder)
 
 
 def test_files_that_may_not_grow_end_a_run_by_one_error():
