@@ -90,7 +90,7 @@ def test_a_plugins_mistake_on_one_rank_is_said_with_its_place_and_nobody_else_is
     shutil.copy(t.build / "tests/broken_plugins/faulty_layout.so", plugins)
     path = t.write_recipe("faulty.toml", t.recipe(
         run=dict(name="faulty", steps=2, batch=4), model=dict(plugin="faulty_layout", fault="none"),
-        objective=dict(plugin="diffusion", condition_dropout=0.0), parallel=dict(timeout_s=30)))
+        objective=dict(plugin="diffusion", condition_dropout=0.0), parallel=dict(timeout_s=120)))
     pipeline, regions = {"parallel.pipeline": 2, "run.micro_batch": 1}, {"parallel.tensor": 2, "parallel.sequence": True}
     faults = [("borrows from a later block", pipeline, "is used while its numbers are with other ranks"),
               ("borrows from an earlier block", pipeline, "is used while its numbers are with other ranks"),
@@ -101,7 +101,7 @@ def test_a_plugins_mistake_on_one_rank_is_said_with_its_place_and_nobody_else_is
                          *t.sets({"model.fault": fault, "run.output": str(t.work / "faulty")} | layout),
                          env={"DITTO_PLUGIN_PATH": str(plugins)})
         t.check("hangs" not in done.all, f"{fault}: {done.all}")
-        t.check(time.monotonic() - began < 20, f"{fault}: it took {time.monotonic() - began:.0f} s: {done.all}")
+        t.check(time.monotonic() - began < 100, f"{fault}: it took {time.monotonic() - began:.0f} s: {done.all}")
 
 
 def hang(folder, *words):

@@ -146,7 +146,7 @@ def test_a_signal_to_process_rank_or_group_saves_one_step_and_the_resume_is_the_
 
 def test_timeout_which_sends_its_signal_twice_saves_too():
     random = t.seed_of("timeout")
-    for ranks in (0, 2, 4) if t.slow else (0, 2):
+    for ranks in (0, 2, 4) if t.slow else (2,):
         run = Run(f"timeout-{ranks}", ranks)
         began = time.monotonic()
         process = run.start()
