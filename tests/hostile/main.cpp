@@ -3,8 +3,8 @@
 //
 //   ditto_hostile <LIST      a line "KIND PATH" each
 //
-// prints a JSON object a line: {"code": exit code, "message": …, "seconds": of the processor, "peak_mib": …}. The process
-// stays alive, or the test sees which file ended it.
+// prints a JSON object a line: {"code": exit code, "message": …, "seconds": of the processor, "peak_mib": …}. The
+// process stays alive, or the test sees which file ended it.
 #include <time.h>
 
 #include <fstream>
@@ -43,14 +43,14 @@ void read_safetensors(const std::string& path) {
 const std::map<std::string, std::function<void(const std::string&)>> kReaders{
     {"recipe", [](const std::string& path) { Recipe::read(path); }},
     {"safetensors", read_safetensors},
-    {"index", [](const std::string& path) {
-       checkpoint::parse_index(formats::read_file(path, ErrorKind::checkpoint), path);
-     }},
+    {"index",
+     [](const std::string& path) { checkpoint::parse_index(formats::read_file(path, ErrorKind::checkpoint), path); }},
     {"table", [](const std::string& path) { formats::read_number_table(path); }},
     {"tar", [](const std::string& path) { formats::shard_samples(formats::index_tar(path), path); }},
     {"picture", [](const std::string& path) { formats::read_picture(path); }},
     {"pt", read_torch},
-    {"plugin", [](const std::string& path) {
+    {"plugin",
+     [](const std::string& path) {
        const std::string misfit_text = misfit(read_stamp(path), host_stamp());
        if (!misfit_text.empty()) throw Error(ErrorKind::plugin, path, misfit_text);
      }},
