@@ -80,7 +80,8 @@ class DITTO_API Traffic {
 DITTO_API const char* name(Traffic::Pass pass);
 
 // Ranks that talk to each other. All methods are called by every member, in the same order; each blocks until its
-// result is there. Without a transport they return what they were given. A lost peer throws Error(distributed).
+// result is there. Without a transport they return what they were given. A lost peer throws Error(distributed),
+// what a rank would send in other lengths than agreed, Error(plugin).
 class DITTO_API Group {
  public:
   Group();  // of one

@@ -59,7 +59,7 @@ class DITTO_API Parameter {
   bool defined() const { return state_ != nullptr; }
 
   // To compute with: in the context's dtype (of a copy that is made again only when the leaf has changed); its gradient
-  // goes to the leaf, in the leaf's dtype. Throws Error(distributed) if a strategy has freed the numbers.
+  // goes to the leaf, in the leaf's dtype. Throws Error(plugin) if a strategy has freed the numbers.
   torch::Tensor operator()(Context& ctx) const;
   // The same of rows [index] of dim 0, whose gradients are summed in the leaf's dtype.
   torch::Tensor rows(const torch::Tensor& index, Context& ctx) const;

@@ -107,7 +107,7 @@ class DITTO_API ShardedUnits {
   void begin_step(const StepPlan& plan);
   void send_gradients(ShardedUnit& unit);
   void complete_round(int64_t round);  // sends for the units that have not sent so many rounds, the last unit first
-  // The step's sums become the layout's gradients. Throws Error(distributed) if a unit has sent more rounds than the
+  // The step's sums become the layout's gradients. Throws Error(plugin) if a unit has sent more rounds than the
   // step has: backward came to it twice.
   void finish();
 
