@@ -1,8 +1,6 @@
 #include "core/train/same_start.h"
 
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 
 #include <torch/version.h>
 #include <boost/dll/runtime_symbol_info.hpp>
@@ -14,6 +12,7 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/config/option_effects.h"
+#include "core/formats/file.h"
 
 namespace ditto {
 
@@ -24,11 +23,7 @@ constexpr size_t kValueShown = 100;  // bytes of one of their values
 
 std::string hash(const std::string& text) { return checkpoint::checksum(std::as_bytes(std::span(text))); }
 
-std::string hash_of_file(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  const std::string bytes{std::istreambuf_iterator<char>(file), {}};
-  return bytes.empty() ? "cannot be read" : hash(bytes);
-}
+std::string hash_of_file(const std::string& path, ErrorKind kind) { return hash(formats::read_file(path, kind)); }
 
 std::string value(const Facts& facts, const std::string& name) {
   const auto it = facts.find(name);
@@ -59,10 +54,12 @@ Facts facts_of(const Recipe& recipe, const Registry& registry) {
   for (const auto& [key, value] : flat(recipe.resolved()))
     if (!key.starts_with("record.") && !is_place(key)) facts[key] = value;
   for (const auto& file : registry.opened())
-    facts["plugin " + plugin_name(file.kind, file.id)] = file.version + " " + hash_of_file(file.path);
-  facts["ditto"] = std::string(kVersion) + " " + hash_of_file(boost::dll::program_location().string());
-  facts["libditto_sdk"] =
-      hash_of_file(boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&nearest)).string());
+    facts["plugin " + plugin_name(file.kind, file.id)] =
+        file.version + " " + hash_of_file(file.path, ErrorKind::plugin);
+  facts["ditto"] =
+      std::string(kVersion) + " " + hash_of_file(boost::dll::program_location().string(), ErrorKind::plugin);
+  facts["libditto_sdk"] = hash_of_file(
+      boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&nearest)).string(), ErrorKind::plugin);
   facts["LibTorch"] = TORCH_VERSION;
   return facts;
 }
@@ -80,7 +77,7 @@ Facts facts_of(const Source& source, const std::string& name) {
 Facts facts_of_checkpoint(const std::string& path) {
   const std::filesystem::path folder(path);
   return {{"checkpoint", folder.filename().string()},
-          {"its manifest", hash_of_file((folder / "manifest.json").string())}};
+          {"its manifest", hash_of_file((folder / "manifest.json").string(), ErrorKind::checkpoint)}};
 }
 
 void expect_same(c10d::Store& store, int rank, const std::string& topic, const Facts& facts, ErrorKind kind,

@@ -1,5 +1,6 @@
 #include "local_mesh.h"
 
+#include <cstdlib>
 #include <thread>
 #include <vector>
 
@@ -92,6 +93,8 @@ Group LocalMesh::connect(const AxisSet& axes) const {
 }
 
 std::string on_ranks(const AxisDegrees& degrees, const std::function<std::string(const Mesh&)>& body) {
+  // LibTorch's flight recorder is one for all of a process, and not made for ranks in threads.
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<Outcome> outcomes(static_cast<size_t>(world_of(degrees)));
   std::vector<std::thread> threads;
