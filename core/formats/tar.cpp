@@ -54,8 +54,9 @@ class Feed {
         a, [](archive* in, void* self, const void** buffer) { return static_cast<Feed*>(self)->read(in, buffer); });
     archive_read_set_skip_callback(
         a, [](archive*, void* self, la_int64_t bytes) { return static_cast<Feed*>(self)->skip(bytes); });
-    if (archive_read_open1(a) < ARCHIVE_WARN)
-      throw Error(ErrorKind::data, file_.path(), "libarchive cannot read it: " + reason(a));
+    const int opened = archive_read_open1(a);
+    rethrow();
+    if (opened < ARCHIVE_WARN) throw Error(ErrorKind::data, file_.path(), "libarchive cannot read it: " + reason(a));
   }
 
   // What libarchive tells as damage may have been a disk that did not answer.

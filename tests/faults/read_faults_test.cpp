@@ -123,9 +123,11 @@ TEST_CASE("a read that fails while a shard is opened is an error of that shard, 
   int call = 1;
   for (bool again = true; again; ++call) {
     arm(ReadFault::error, call);
+    size_t found = 0;
     const std::string error = error_of(ErrorKind::data, [&] {
-      CHECK(ditto::formats::index_tar(shard, ditto::formats::OnDamage::report).members.size() == members);
+      found = ditto::formats::index_tar(shard, ditto::formats::OnDamage::report).members.size();
     });
+    CHECK(found == (error.empty() ? members : 0));
     again = happened;
     fault = ReadFault::none;
     CHECK_MESSAGE(contains(error, again ? "gnu.tar: cannot be read: Input/output error" : ""), error);
