@@ -4,6 +4,8 @@
 // Times are 0 ... timesteps - 1 and -1, which is the data themselves. Below, abar(t) = alpha(t)^2; "s" is the time
 // before t in a chain. A shorter chain is a chain of its own: its betas, posterior and variance bounds follow from abar
 // at its times alone.
+#include <cmath>
+
 #include <torch/torch.h>
 
 #include <ditto/elementary.h>
@@ -17,6 +19,11 @@ using torch::Tensor;
 
 constexpr double kLn2 = 0.69314718055994530942;
 
+// As IEEE has it; LibTorch's differs in the last place on some processors.
+Tensor root(const Tensor& x) {
+  return ditto::elementary::map(x, [](double number) { return std::sqrt(number); });
+}
+
 // One step t -> s of a chain, for n pairs of times: double [n] each.
 struct Chain {
   Tensor mean_clean, mean_x;    // the posterior's mean is mean_clean x_0 + mean_x x_t (DDPM, eq. 7)
@@ -24,8 +31,8 @@ struct Chain {
 
   Chain(const Tensor& abar_t, const Tensor& abar_s) {
     const auto beta = 1 - abar_t / abar_s;
-    mean_clean = beta * abar_s.sqrt() / (1 - abar_t);
-    mean_x = (1 - abar_s) * (1 - beta).sqrt() / (1 - abar_t);
+    mean_clean = beta * root(abar_s) / (1 - abar_t);
+    mean_x = (1 - abar_s) * root(1 - beta) / (1 - abar_t);
     log_small = ditto::elementary::map(beta * (1 - abar_s) / (1 - abar_t), ditto::elementary::log);
     log_large = ditto::elementary::map(beta, ditto::elementary::log);
   }
@@ -77,7 +84,11 @@ class Iddpm : public ditto::Scheduler {
   };
 
   Iddpm(const Options& options, const Needs&)
-      : options_(options), abar_(cumulative_alphas(options)), chain_(abar_.slice(0, 1), abar_.slice(0, 0, -1)) {
+      : options_(options),
+        abar_(cumulative_alphas(options)),
+        alpha_(root(abar_)),
+        sigma_(root(1 - abar_)),
+        chain_(abar_.slice(0, 1), abar_.slice(0, 0, -1)) {
     chain_.log_small[0] = chain_.log_small[1];  // its variance is 0; DiT's bound there is the next one's
   }
 
@@ -86,8 +97,8 @@ class Iddpm : public ditto::Scheduler {
     const auto count = static_cast<double>(options_.timesteps);
     return (u_B.to(at::kDouble) * count).floor().clamp_max(count - 1);
   }
-  Tensor alpha(const Tensor& t_B) const override { return at_times(abar_, t_B, 1).sqrt(); }
-  Tensor sigma(const Tensor& t_B) const override { return (1 - at_times(abar_, t_B, 1)).sqrt(); }
+  Tensor alpha(const Tensor& t_B) const override { return at_times(alpha_, t_B, 1); }
+  Tensor sigma(const Tensor& t_B) const override { return at_times(sigma_, t_B, 1); }
   Tensor target(const Tensor&, const Tensor& noise, const Tensor&) const override { return noise; }
   Tensor c_noise(const Tensor& t_B) const override { return t_B; }
   int64_t out_channels(int64_t channels) const override { return learned() ? 2 * channels : channels; }
@@ -217,8 +228,8 @@ class Iddpm : public ditto::Scheduler {
   }
 
   Options options_;
-  Tensor abar_;  // double [timesteps + 1], from t = -1
-  Chain chain_;  // the training chain's steps, double [timesteps] each
+  Tensor abar_, alpha_, sigma_;  // double [timesteps + 1], from t = -1
+  Chain chain_;                  // the training chain's steps, double [timesteps] each
 };
 
 }  // namespace
