@@ -18,7 +18,7 @@ struct Options {
   std::string name = "faulty";
   void read(ditto::OptionReader& option) {
     option("samples", samples, "samples in one pass");
-    option("classes", classes, "number of classes");
+    option("classes", classes, "number of classes; 0: no labels");
     option("text_tokens", text_tokens, "sample i has a text of 1 + i modulo this tokens; 0: no texts");
     option("name", name, "names the data");
   }
@@ -36,7 +36,8 @@ class Faulty final : public ditto::Source {
   int64_t size() const override { return options_.samples; }
   int64_t classes() const override { return options_.classes; }
   std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> spec{{"image", at::kFloat, {3, 8, 8}, "any"}, {"label", at::kLong, {}, ""}};
+    std::vector<ditto::TensorSpec> spec{{"image", at::kFloat, {3, 8, 8}, "any"}};
+    if (options_.classes > 0) spec.push_back({"label", at::kLong, {}, ""});
     if (options_.text_tokens > 0) {
       spec.push_back({"text", at::kFloat, {-1, 16}, "any"});
       spec.push_back({"text_mask", at::kBool, {-1}, ""});
@@ -50,7 +51,7 @@ class Faulty final : public ditto::Source {
     const ditto::Random random(7);
     sample.tensors["image"] =
         random.normal(ditto::Purpose::augmentation, std::array{index}, {3, 8, 8}, torch::kFloat)[0];
-    sample.tensors["label"] = torch::scalar_tensor(index % options_.classes, torch::kLong);
+    if (options_.classes > 0) sample.tensors["label"] = torch::scalar_tensor(index % options_.classes, torch::kLong);
     if (options_.text_tokens > 0) {
       const int64_t length = 1 + index % options_.text_tokens;
       sample.tensors["text"] =
