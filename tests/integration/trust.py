@@ -102,9 +102,9 @@ def test_a_plugin_that_does_not_come_back_while_it_is_opened_is_named_and_takes_
         where = folder(name)
         parts = [f"kernels '{name}'", f"{name}.so", "in a process of its own"] + parts
         t.refused(3, parts, "plugins", "verify", where / f"{name}.so", env=env)
-        done = t.refused(3, parts, "train", naming(name), "--plugin-path", where, *t.sets({"run.output": "crash"}), env=env)
+        done = t.refused(3, parts, "train", naming(name), "--plugin-path", where, *t.sets({"run.output": "crash-run"}), env=env)
         t.check("\x1b" not in done.all, "its words reached the terminal")
-    t.check(not (t.work / "crash").exists(), "a run's folder was made")
+    t.check(not (t.work / "crash-run").exists(), "a run's folder was made")
 
 
 def test_a_plugin_that_crashes_or_exits_while_it_is_made_is_named():
