@@ -259,7 +259,7 @@ std::vector<Case> all() {
 void add_odd(Table& table) {
   table.pattern = Case();
   table.pattern.steps = 3;
-  table.pattern.batch = 6;
+  table.pattern.batch = table.pattern.micro_batches = 6;
   table.add({"replicate=3 shard=2 shard_plugin=fsdp", "shard=3 shard_plugin=zero1", "context=3 context_plugin=ring",
              "tensor=3 sequence=true model.width=48 model.heads=6", "pipeline=3 pipeline_plugin=pipeline",
              "context=3 context_plugin=ring tensor=2"});
