@@ -102,7 +102,6 @@ void write_file(const std::string& path, std::span<const std::byte> bytes, Error
     ::unlink(beside.c_str());
     throw;
   }
-  if (sync == Sync::fsync) sync_parent(path, kind);
 }
 
 void sync_file(const std::string& path, ErrorKind kind) {

@@ -64,7 +64,7 @@ std::string read_file(const std::string& path, ErrorKind kind,
                       std::uint64_t most = std::numeric_limits<std::uint64_t>::max());
 
 // Writes `bytes` to `path` beside the final place and renames, so that a reader sees the old file or the new one. With
-// Sync::fsync the bytes and the name are on the disk after.
+// Sync::fsync the bytes are on the disk before the name is theirs; sync_parent makes the name durable too.
 enum class Sync { none, fsync };
 void write_file(const std::string& path, std::span<const std::byte> bytes, ErrorKind kind, Sync sync = Sync::none);
 

@@ -76,6 +76,7 @@ CutBack JsonLines::cut_back(int64_t step) {
   }
   if (result.later + result.damaged == 0) return result;
   formats::write_file(path_, std::as_bytes(std::span(kept)), ErrorKind::data, formats::Sync::fsync);
+  formats::sync_parent(path_, ErrorKind::data);
   open();
   return result;
 }

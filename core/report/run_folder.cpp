@@ -73,6 +73,7 @@ bool RunFolder::has_recipe() const {
 
 void RunFolder::write_recipe(std::string_view toml) {
   formats::write_file(file("run.toml"), std::as_bytes(std::span(toml)), ErrorKind::data, formats::Sync::fsync);
+  formats::sync_parent(file("run.toml"), ErrorKind::data);
 }
 
 void RunFolder::log(std::string_view text) {
