@@ -79,6 +79,7 @@ def relink(build, out, target, replaced):
     shown = subprocess.run(["ninja", "-C", build, "-t", "commands", target], check=True, capture_output=True, text=True)
     (out / target).unlink(missing_ok=True)  # a hard link to the ordinary one
     for command in shown.stdout.strip().split("\n")[-1].split("&&"):
-        words = [replaced.get(word, str(out / word) if word in OWN or word == target else word) for word in shlex.split(command)]
+        words = [word.replace("\\$", "$") for word in shlex.split(command)]  # which only a shell takes for an escape
+        words = [replaced.get(word, str(out / word) if word in OWN or word == target else word) for word in words]
         if words != [":"]:
             subprocess.run(words, cwd=build, check=True)
