@@ -12,9 +12,9 @@ import tempfile
 LAYOUTS = (
     (1, "dit_text", {}),
     (2, "dit", {"run.micro_batch": 3, "run.batch": 7}),
-    (4, "dit", {"parallel.shard": 2, "parallel.tensor": 2, "parallel.sequence": True, "model.convention": "diffusers"}),
-    (2, "st_dit", {"parallel.context": 2}),
-    (2, "dit_text", {"parallel.pipeline": 2, "run.micro_batch": 2, "parallel.recompute": "block"}),
+    (4, "dit", {"parallel.shard": 2, "parallel.shard_plugin": "fsdp", "parallel.tensor": 2, "parallel.sequence": True, "model.convention": "diffusers"}),
+    (2, "st_dit", {"parallel.context": 2, "parallel.context_plugin": "ring"}),
+    (2, "dit_text", {"parallel.pipeline": 2, "run.micro_batch": 2, "parallel.recompute": "blocks"}),
     (2, "dit_moe", {"parallel.expert": 2}),
 )
 
