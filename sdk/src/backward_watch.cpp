@@ -12,7 +12,8 @@ using torch::Tensor;
 namespace {
 
 Tensors made_by(UnitCall& call) {
-  Tensors list{call.prediction};
+  Tensors list;
+  for (const auto& [name, output] : call.outputs) list.push_back(output);
   for (const auto& field : call.stream.fields()) list.push_back(*field.tensor);
   for (const auto& [name, loss] : call.stream.auxiliary_losses) list.push_back(loss);
   return list;

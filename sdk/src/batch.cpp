@@ -1,10 +1,23 @@
 #include <ditto/batch.h>
 
+#include <algorithm>
+
 #include <ATen/Functions.h>
 
 #include <ditto/error.h>
 
 namespace ditto {
+
+const TensorSpec* find(const TensorSpecs& specs, const std::string& name) {
+  const auto at = std::find_if(specs.begin(), specs.end(), [&](const TensorSpec& spec) { return spec.name == name; });
+  return at == specs.end() ? nullptr : &*at;
+}
+
+std::string to_text(const TensorSpec& spec) {
+  std::string dims;
+  for (const int64_t size : spec.shape) dims += (dims.empty() ? "" : ", ") + (size < 0 ? "any" : std::to_string(size));
+  return "\"" + spec.name + "\" " + c10::toString(spec.dtype) + " [" + dims + "]";
+}
 
 const torch::Tensor& Batch::at(const std::string& name) const {
   const auto it = tensors.find(name);

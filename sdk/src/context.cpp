@@ -42,10 +42,30 @@ Context::Context(std::shared_ptr<const OpTable> table, Random random_)
 Context::~Context() = default;
 
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {
+  count_attention(q, k, pattern, stream);
   AttentionShape shape{pattern, stream.grid, pattern == Pattern::cross ? nullptr : stream.packing, {}};
   if (pattern == Pattern::cross) shape.key_mask_BS = stream.condition.text_mask_BS;
   if (pattern == Pattern::cross && stream.packing) return cross_of_pack(attention_op, q, k, v, shape, stream);
   return attention_op.run(q, k, v, shape);
+}
+
+// Scores and their sums: each query with the keys that its pattern lets it see. Of a pack the pairs inside of samples.
+void Context::count_attention(const Tensor& q, const Tensor& k, Pattern pattern, const Stream& stream) const {
+  if (!flops) return;
+  const auto queries = static_cast<double>(q.numel());
+  auto keys = static_cast<double>(k.size(1));
+  if (pattern == Pattern::spatial) keys /= static_cast<double>(stream.grid.frames);
+  if (pattern == Pattern::temporal) keys = static_cast<double>(stream.grid.frames);
+  if (pattern == Pattern::full && stream.packing) {
+    double pairs = 0;
+    for (const int64_t length : stream.packing->lengths) pairs += static_cast<double>(length * length);
+    keys = pairs / static_cast<double>(stream.packing->sample_T.size(0));
+  }
+  count(4 * queries * keys);
+}
+
+void Context::in_unit(const Unit& unit, const std::function<void()>& body) {
+  unit_wrap ? unit_wrap(unit, body) : body();
 }
 
 Tensor Context::all_tokens(const Tensor& x, const Stream& stream) { return token_gather ? token_gather(x, stream) : x; }
@@ -71,6 +91,7 @@ Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Ten
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
   if (up->before || up->after) return torch::gelu(up(x, ctx), "tanh");  // a strategy stands between the two
+  ctx.count(2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
   return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}});
 }
 

@@ -1,7 +1,14 @@
 #include <ditto/encoder.h>
 
+#include <ditto/error.h>
+
 namespace ditto {
 
+Encoder::Encoder() = default;
 Encoder::~Encoder() = default;
+
+torch::Tensor Encoder::decode(const torch::Tensor&, Context&) const {
+  throw Error(ErrorKind::config, "encoder", "has no way back to pictures", "save the latents");
+}
 
 }  // namespace ditto

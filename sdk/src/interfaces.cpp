@@ -1,12 +1,16 @@
 // Out-of-line destructors: one copy of each interface's type information, here, whatever plugins are loaded.
 #include <ditto/ditto.h>
+#include <ditto/guidance.h>
 #include <ditto/transport.h>
 
 namespace ditto {
 
 WholeTensors::~WholeTensors() = default;
 Optimizer::~Optimizer() = default;
+Objective::Objective() = default;
 Objective::~Objective() = default;
+Network::~Network() = default;
+Guidance::~Guidance() = default;
 KernelSet::~KernelSet() = default;
 Transport::~Transport() = default;
 

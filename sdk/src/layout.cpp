@@ -94,7 +94,7 @@ std::vector<Rectangle> LayoutEntry::slices() const {
   return rectangles;
 }
 
-Layout Layout::of(Model& model) {
+Layout Layout::of(Units& network, const std::string& prefix) {
   struct Owner {
     Parameter parameter;
     LinearModule* linear = nullptr;
@@ -114,13 +114,17 @@ Layout Layout::of(Model& model) {
       owners[leaf] = {parameter, linear, experts, is_bias};
     }
   };
-  note(&model);
-  for (const auto& module : model.modules(/*include_self=*/false)) note(dynamic_cast<Module*>(module.get()));
-  const auto units = model.units();
+  note(&network);
+  for (const auto& module : network.modules(/*include_self=*/false)) note(dynamic_cast<Module*>(module.get()));
+  const auto units = network.units();
   Layout layout;
-  for (const auto& item : model.named_parameters()) {
-    const auto& owner = owners.at(item.value().unsafeGetTensorImpl());
-    LayoutEntry entry{item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()), owner.parameter};
+  for (const auto& item : network.named_parameters()) {
+    const auto at = owners.find(item.value().unsafeGetTensorImpl());
+    if (at == owners.end())
+      throw Error(ErrorKind::plugin, "parameter \"" + item.key() + "\"", "has no initial values",
+                  "make it with Module::parameter");
+    const auto& owner = at->second;
+    LayoutEntry entry{prefix + item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()), owner.parameter};
     entry.linear = owner.linear;
     entry.experts = owner.experts;
     entry.is_bias = owner.is_bias;
@@ -179,10 +183,64 @@ LayoutEntry LayoutEntry::in_blocks(int64_t block) const {
 
 Tensor cut(const Tensor& full, const Cut& cut) {
   torch::NoGradGuard no_grad;
+  if (is_freed(full)) {
+    auto shape = full.sizes().vec();
+    shape[static_cast<size_t>(cut.dim)] = length_of(segments_of(cut));
+    const auto piece = torch::empty(shape, full.options().requires_grad(false));
+    free_storage(piece);
+    return piece;
+  }
   std::vector<Tensor> pieces;
   for (const auto& segment : segments_of(cut)) pieces.push_back(full.narrow(cut.dim, segment.global, segment.length));
   if (pieces.empty()) return full.narrow(cut.dim, 0, 0).clone(torch::MemoryFormat::Contiguous);
   return torch::cat(pieces, cut.dim).contiguous();  // of one piece too: a copy, so that the whole can be freed
+}
+
+namespace {
+
+// FNV-1a, 64 bits: a parameter's name as the id of its draws.
+int64_t id_of(const std::string& name) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001B3ull;
+  return static_cast<int64_t>(hash);
+}
+
+Tensor drawn(const LayoutEntry& entry, const Rectangle& piece, const Init& init, const Random& random) {
+  const auto id = id_of(entry.name);
+  if (init.kind == Init::Kind::normal)
+    return random.normal_block(Purpose::initial_weights, id, entry.full_shape, piece.global_start, piece.size)
+        .mul_(init.scale);
+  return random.uniform_block(Purpose::initial_weights, id, entry.full_shape, piece.global_start, piece.size)
+      .mul_(2)
+      .sub_(1)
+      .mul_(init.scale);
+}
+
+void fill(const LayoutEntry& entry, const Init& init, const Random& random) {
+  auto tensor = entry.tensor.detach();
+  if (init.kind == Init::Kind::zeros) return void(tensor.zero_());
+  if (init.kind == Init::Kind::ones) return void(tensor.fill_(1));
+  for (const auto& piece : entry.slices()) {
+    auto here = tensor;
+    for (size_t dim = 0; dim < piece.size.size(); ++dim)
+      here = here.narrow(static_cast<int64_t>(dim), piece.local_start[dim], piece.size[dim]);
+    here.copy_(drawn(entry, piece, init, random));
+  }
+}
+
+}  // namespace
+
+void initialise(Layout& layout, const Random& random) {
+  torch::NoGradGuard no_grad;
+  for (auto& entry : layout.entries) {
+    if (is_freed(entry.tensor)) fill_storage(entry.tensor);
+    fill(entry, entry.parameter.init(), random);
+  }
+}
+
+void initialise(Units& units, const Random& random) {
+  auto layout = Layout::of(units);
+  initialise(layout, random);
 }
 
 }  // namespace ditto

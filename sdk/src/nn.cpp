@@ -74,8 +74,6 @@ struct UseRows : torch::autograd::Function<UseRows> {
   }
 };
 
-bool is_freed(const Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
-
 std::shared_ptr<LinearModule> make_linear(int64_t in, int64_t out, Split split, Init weight, Init bias) {
   return std::make_shared<LinearModule>(LinearModule::Shape{in, out, weight, bias}, std::move(split));
 }
@@ -86,6 +84,7 @@ struct Parameter::State {
   Tensor leaf;
   Init init;
   Tensor provided;
+  Tensor shape_alone;  // where nothing is computed but shapes
   // A copy in the compute dtype, and what it was made of.
   Tensor copy;
   const void* of = nullptr;
@@ -109,6 +108,10 @@ void Parameter::provide(Tensor values) const {
 // Without autograd, in the context's dtype.
 Tensor Parameter::values(Context& ctx) const {
   auto& s = *state_;
+  if (ctx.device.is_meta()) {
+    if (s.shape_alone.defined() && s.shape_alone.scalar_type() == ctx.compute) return s.shape_alone;
+    return s.shape_alone = torch::empty(s.leaf.sizes(), ctx.options());
+  }
   const bool provided = s.provided.defined();
   if (is_freed(provided ? s.provided : s.leaf))
     throw Error(ErrorKind::plugin, "a parameter of shape " + c10::str(s.leaf.sizes()),
@@ -137,6 +140,8 @@ Tensor Parameter::rows(const Tensor& index, Context& ctx) const {
   if (!torch::GradMode::is_enabled() || !leaf.requires_grad()) return numbers.index_select(0, index);
   return UseRows::apply(leaf, numbers.detach(), index);
 }
+
+bool is_freed(const Tensor& tensor) { return tensor.numel() > 0 && tensor.storage().nbytes() == 0; }
 
 void free_storage(const Tensor& tensor) {
   auto* storage = tensor.storage().unsafeGetStorageImpl();
@@ -167,6 +172,7 @@ LinearModule::~LinearModule() = default;
 
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
   const Tensor in = (before ? before(x) : x).to(ctx.compute);
+  ctx.count(2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
   if (after && split.kind == Split::Kind::rows) return after(torch::linear(in, weight(ctx))) + bias(ctx);
   auto y = torch::linear(in, weight(ctx), bias(ctx));
   return after ? after(y) : y;
@@ -226,7 +232,7 @@ LabelEmbed::LabelEmbed(int64_t classes, int64_t width)
 LabelEmbed::~LabelEmbed() = default;
 
 Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
-  if (label_B.numel() && (label_B.min().item<int64_t>() < 0 || label_B.max().item<int64_t>() > classes_))
+  if (!label_B.is_meta() && label_B.numel() && (label_B.min().item<int64_t>() < 0 || label_B.max().item<int64_t>() > classes_))
     throw Error(ErrorKind::data, "label",
                 "labels from " + std::to_string(label_B.min().item<int64_t>()) + " to " +
                     std::to_string(label_B.max().item<int64_t>()) + " came, the model has classes 0 to " +
@@ -252,6 +258,22 @@ ExpertsModule::ExpertsModule(int64_t experts_, int64_t width, int64_t hidden) : 
 }
 ExpertsModule::~ExpertsModule() = default;
 
+namespace {
+
+// Where no number is there to be counted, every expert has an equal share.
+std::vector<int64_t> rows_of_experts(const Tensor& expert_R, int64_t experts) {
+  if (expert_R.is_meta()) {
+    std::vector<int64_t> shares;
+    for (int64_t e = 0, rows = expert_R.size(0); e < experts; ++e)
+      shares.push_back(rows * (e + 1) / experts - rows * e / experts);
+    return shares;
+  }
+  const auto counts_E = torch::bincount(expert_R, {}, experts).to(torch::kCPU, torch::kLong);
+  return {counts_E.data_ptr<int64_t>(), counts_E.data_ptr<int64_t>() + experts};
+}
+
+}  // namespace
+
 Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(const Tensor&)>& route, Context& ctx) {
   const Tensor x = before ? before(x_BTD) : x_BTD;
   const auto routing = route(x);
@@ -259,8 +281,7 @@ Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(c
   // By expert, and the tokens of one in their order.
   const auto order = torch::argsort(routing.expert_R * tokens_ND.size(0) + routing.token_R, /*stable=*/true);
   const auto token_R = routing.token_R.index_select(0, order);
-  const auto counts_E = torch::bincount(routing.expert_R, {}, experts).to(torch::kCPU, torch::kLong);
-  const std::vector<int64_t> counts(counts_E.data_ptr<int64_t>(), counts_E.data_ptr<int64_t>() + experts);
+  const auto counts = rows_of_experts(routing.expert_R, experts);
   const auto rows_RD = tokens_ND.index_select(0, token_R);
   const Rows run = [&](const Tensor& rows, const std::vector<int64_t>& of) { return run_rows(rows, of, ctx); };
   const auto done_RD = dispatch ? dispatch(rows_RD, counts, run) : run(rows_RD, counts);
@@ -271,6 +292,7 @@ Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(c
 
 Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx) {
   const auto parts = x_RD.split_with_sizes(counts);
+  ctx.count(4 * static_cast<double>(x_RD.numel()) * static_cast<double>(up.leaf().size(1)));
   const auto u = up(ctx), ub = up_bias(ctx), d = down(ctx), db = down_bias(ctx);
   std::vector<Tensor> results;
   for (size_t i = 0; i < parts.size(); ++i) {
@@ -330,6 +352,7 @@ Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& table_TK) {
 }
 
 Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
+  if (t_B.is_meta()) return torch::empty({t_B.size(0), 2 * half}, t_B.options().dtype(torch::kFloat));
   const auto t = t_B.to(torch::kCPU, torch::kFloat).contiguous();
   const auto features = torch::empty({t.size(0), 2 * half}, torch::kFloat);
   // Single precision as in the published code, whose rounding of large angles is part of the function learned. The

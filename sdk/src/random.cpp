@@ -66,6 +66,46 @@ torch::Tensor draw(std::uint64_t seed, Purpose purpose, std::span<const int64_t>
   return out.to(dtype);
 }
 
+// Numbers [begin, begin + count) of one row.
+template <class Four>
+void draw_run(const std::array<std::uint32_t, 2>& key, int64_t id, int64_t begin, int64_t count, double* to, Four four) {
+  const auto bits = static_cast<std::uint64_t>(id);
+  for (int64_t at = begin; at < begin + count;) {
+    const int64_t block = at / 4, end = std::min(4 * (block + 1), begin + count);
+    const auto values = four(philox({static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32),
+                                     static_cast<std::uint32_t>(block), 0},
+                                    key));
+    for (; at < end; ++at) *to++ = values[static_cast<size_t>(at - 4 * block)];
+  }
+}
+
+template <class Four>
+torch::Tensor draw_block(std::uint64_t seed, Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
+                         at::IntArrayRef size, Four four) {
+  const auto out = torch::empty(size, torch::kDouble);
+  if (out.numel() == 0) return out;
+  // Runs along the last dim; dims that are whole at the end make them longer.
+  int64_t run = 1, first = 0;
+  size_t dims = shape.size();
+  std::vector<int64_t> strides(dims, 1);
+  for (size_t d = dims; d-- > 1;) strides[d - 1] = strides[d] * shape[d];
+  for (size_t d = 0; d < dims; ++d) first += start[d] * strides[d];
+  while (dims > 0) {
+    run *= size[--dims];
+    if (size[dims] != shape[dims]) break;
+  }
+  auto* data = out.mutable_data_ptr<double>();
+  const auto key = key_of(seed, purpose);
+  at::parallel_for(0, out.numel() / run, std::max<int64_t>(1, kGrain / run), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      int64_t at = first, rest = i;
+      for (size_t d = dims; d-- > 0; rest /= size[d]) at += rest % size[d] * strides[d];
+      draw_run(key, id, at, run, data + i * run, four);
+    }
+  });
+  return out;
+}
+
 }  // namespace
 
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) {
@@ -87,6 +127,16 @@ torch::Tensor Random::uniform(Purpose purpose, std::span<const int64_t> ids, at:
 torch::Tensor Random::normal(Purpose purpose, std::span<const int64_t> ids, at::IntArrayRef shape, at::ScalarType dtype,
                              std::uint32_t series) const {
   return draw(seed_, purpose, ids, shape, dtype, series, normals);
+}
+
+torch::Tensor Random::uniform_block(Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
+                                    at::IntArrayRef size) const {
+  return draw_block(seed_, purpose, id, shape, start, size, uniforms);
+}
+
+torch::Tensor Random::normal_block(Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
+                                   at::IntArrayRef size) const {
+  return draw_block(seed_, purpose, id, shape, start, size, normals);
 }
 
 }  // namespace ditto

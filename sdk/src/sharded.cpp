@@ -284,7 +284,7 @@ std::vector<ShardedUnit*> ShardedUnits::before(const Unit& unit) const {
 }
 std::vector<ShardedUnit*> ShardedUnits::first() const { return up_to_block(units_.begin(), units_.end()); }
 
-void ShardedUnits::publish() {
+void ShardedUnits::parameters_changed() {
   for (const auto& [unit, sharded] : units_) sharded->refresh();
   if (keep_ == ShardedUnit::Keep::shard) return;
   for (const auto& [unit, sharded] : units_) {

@@ -103,11 +103,6 @@ Tensor SelfAttention::forward(const Tensor& x_BTD, Pattern pattern, const Tensor
   });
 }
 
-double SelfAttention::multiply_adds(double tokens, double keys) const {
-  const double D = number(options_.width), kv = number(options_.groups() * options_.head_width());
-  return tokens * (2 * D * D + 2 * D * kv) + 2 * tokens * keys * D;
-}
-
 CrossAttention::CrossAttention(const AttentionOptions& o) : CrossAttention(o, Init::xavier(o.width, o.width)) {}
 CrossAttention::CrossAttention(const AttentionOptions& o, Init proj)
     : options_(o),
@@ -131,25 +126,16 @@ Tensor CrossAttention::forward(const Tensor& x_BTD, const Stream& stream, Contex
   return proj_(y.flatten(-2), ctx);
 }
 
-double CrossAttention::multiply_adds(double tokens, double text_tokens) const {
-  const double D = number(options_.width), kv = number(options_.groups() * options_.head_width());
-  return 2 * tokens * D * D + 2 * text_tokens * D * kv + 2 * tokens * text_tokens * D;
-}
-
 Mlp::Mlp(int64_t width, int64_t hidden) : Mlp(width, hidden, Init::xavier(hidden, width)) {}
 Mlp::Mlp(int64_t width, int64_t hidden, Init down)
-    : per_token_(2 * number(width) * number(hidden)),
-      up_(linear("up", width, hidden, Split::columns({hidden}))),
+    : up_(linear("up", width, hidden, Split::columns({hidden}))),
       down_(linear("down", hidden, width, Split::rows(), down)) {}
 Mlp::~Mlp() = default;
 
 Tensor Mlp::forward(const Tensor& x_BTD, Context& ctx) { return down_(ctx.ops.linear_gelu_tanh(x_BTD, up_, ctx), ctx); }
 
-double Mlp::multiply_adds(double tokens) const { return tokens * per_token_; }
-
 TextEmbed::TextEmbed(int64_t text_width, int64_t width)
     : text_width_(text_width),
-      per_token_(number(text_width + width) * number(width)),
       null_(parameter("null", {text_width}, Init::normal(1 / std::sqrt(number(text_width))))),
       in_(linear("in", text_width, width, {}, Init::normal(0.02))),
       out_(linear("out", width, width, {}, Init::normal(0.02))) {}
@@ -163,7 +149,7 @@ void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ct
   condition.text_mask_BS = mask_BS.logical_or(is_null_B1);
 }
 
-std::vector<TensorSpec> TextEmbed::spec() const {
+TensorSpecs TextEmbed::takes() const {
   return {{"text", torch::kFloat, {-1, text_width_}, "embeddings of a text's tokens"},
           {"text_mask", torch::kBool, {-1}, "true where there is text; nowhere: the null condition"}};
 }
@@ -172,8 +158,6 @@ Batch TextEmbed::without_text(Batch batch, const Tensor& which_B) {
   batch["text_mask"] = batch.at("text_mask").logical_and(which_B.logical_not().unsqueeze(1));
   return batch;
 }
-
-double TextEmbed::multiply_adds(double text_tokens) const { return text_tokens * per_token_; }
 
 AdaLn adaln(const std::string& name) {
   if (name == "zero") return AdaLn::zero;

@@ -56,17 +56,18 @@ struct Block : ditto::Layer {
 struct Tiny final : ditto::Model {
   using Options = TinyOptions;
 
-  Tiny(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
-    if (spec.x.size() != 3 || spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+  Tiny(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")) {
+    if (x_.size() != 3 || x_[1] % o.patch != 0 || x_[2] % o.patch != 0)
       throw ditto::Error(ditto::ErrorKind::config, "model 'tiny'", "takes pictures whose sides the patch divides",
                          "set model.patch");
-    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, o.width);
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, 128.0);
-    if (spec.classes > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, o.width);
+    if (const int64_t classes = needs.values("label"); classes > 0)
+      label = add<ditto::LabelEmbed>(Unit::condition, "label", classes, o.width);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
     final_modulation =
         linear(Unit::head, "final_modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered());
-    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * spec.out_channels);
+    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * needs.out_channels);
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
@@ -96,10 +97,12 @@ struct Tiny final : ditto::Model {
 
   bool token_local() const override { return true; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
-                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
-    if (label) inputs.push_back({"label", torch::kLong, {}, "a class, or the null class after the last"});
+  ditto::TensorSpecs takes() const override {
+    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
+                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    if (label)
+      inputs.push_back(
+          {"label", torch::kLong, {}, "a class, or the null class after the last", label->null_label()});
     return inputs;
   }
 
@@ -109,17 +112,8 @@ struct Tiny final : ditto::Model {
     return in;
   }
 
-  // A multiply-add is two operations. Each token meets 12 D^2 weights a block, and attention multiplies T x T twice.
-  double flops(const Batch& in) const override {
-    const auto D = static_cast<double>(options.width), P2 = static_cast<double>(options.patch * options.patch);
-    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()), L = static_cast<double>(options.depth);
-    const double block = T * 12 * D * D + 2 * D * D + 2 * T * T * D;
-    const double ends = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + 3 * D * D;
-    return 2 * static_cast<double>(in.at("x").size(0)) * (L * block + ends);
-  }
-
   Options options;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, H, W]
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;

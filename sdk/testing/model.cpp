@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <set>
 
+#include <ditto/program.h>
 #include <ditto/testing/checks.h>
 
 #include "model_run.h"
@@ -19,12 +20,12 @@ constexpr double kRounding = 1e-9;  // in fp64, where only the order of sums may
 
 class ModelTest {
  public:
-  ModelTest(const std::string& path, const ModelSpec& spec, const OptionValues& options, const ModelChecks& extra)
-      : path_(path), spec_(spec), options_(options), extra_(extra) {}
+  ModelTest(const std::string& path, const ModelNeeds& needs, const OptionValues& options, const ModelChecks& extra)
+      : path_(path), needs_(needs), options_(options), extra_(extra) {}
 
   Report run() {
     Report report("model " + path_);
-    report.check("it can be made", [&] { return model_ = make<Model>(path_, options_, spec_), std::string(); });
+    report.check("it can be made", [&] { return model_ = make<Model>(path_, options_, needs_), std::string(); });
     if (!model_) return report;
     report.check("every parameter belongs to one unit, and every block has some", [&] { return units(); });
     report.check("its initial values are finite and depend on the seed alone", [&] { return initial(); });
@@ -44,7 +45,6 @@ class ModelTest {
       report.skip("blocks mix tokens through ctx.attention alone", "token_local() is false");
     report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });
     report.check("without condition, all conditions are equal", [&] { return null_condition(); });
-    report.check("flops is positive and grows with the batch", [&] { return flops(); });
     for (const auto& format : model_->foreign_formats())
       report.check("checkpoint format \"" + format + "\" covers every parameter", [&] { return foreign(format); });
     return report;
@@ -52,7 +52,7 @@ class ModelTest {
 
  private:
   Batch conditioned(at::ScalarType dtype, int64_t samples = kSamples) const {
-    Batch made = make_batch(*model_, spec_, samples, dtype);
+    Batch made = make_batch(*model_, samples, dtype);
     if (extra_.adjust) extra_.adjust(made);
     return made;
   }
@@ -77,7 +77,7 @@ class ModelTest {
   }
 
   std::string initial() const {
-    const auto other = make<Model>(path_, options_, spec_);
+    const auto other = make<Model>(path_, options_, needs_);
     initialise(*model_, Random(7));
     initialise(*other, Random(7));
     const auto theirs = other->named_parameters();
@@ -131,9 +131,9 @@ class ModelTest {
   }
 
   // What a unit leaves behind, but for constants.
-  using Outputs = std::vector<std::pair<std::string, Tensor>>;
-  static Outputs outputs(Stream stream) {
-    Outputs list;
+  using Left = std::vector<std::pair<std::string, Tensor>>;
+  static Left outputs(Stream stream) {
+    Left list;
     for (const Field& field : stream.fields())
       if (field.role != Role::constant) list.emplace_back(field.name, *field.tensor);
     return list;
@@ -149,21 +149,19 @@ class ModelTest {
       if (problem.empty()) stream = run();
       return problem.empty();
     };
-    const auto condition = [&] {
-      Stream made;
-      made.condition = model_->condition(in, ctx);
+    const auto run = [&](const Unit& unit) {
+      Stream made = stream;
+      Outputs none;
+      UnitCall call{in, made, none, ctx};
+      run_model_unit(*model_, unit, call);
       return made;
     };
-    const auto tokens = [&] {
-      Stream made = model_->tokens(in, ctx);
-      made.condition = stream.condition;
-      model_->constants(in, made, ctx);
-      return made;
-    };
-    bool goes_on = visit(Unit{Unit::condition}, condition) && visit(Unit{Unit::tokens}, tokens);
-    for (int64_t i = 0; goes_on && i < model_->depth(); ++i)
-      goes_on = visit(Unit{Unit::Kind::block, i}, [&] { return model_->run_block(i, stream, ctx); });
-    if (goes_on) problem = look(Unit{Unit::head}, [&] { return Outputs{{"prediction", model_->head(stream, ctx)}}; });
+    std::vector<Unit> units{Unit{Unit::condition}, Unit{Unit::tokens}};
+    for (int64_t i = 0; i < model_->depth(); ++i) units.push_back(Unit{Unit::Kind::block, i});
+    bool goes_on = true;
+    for (size_t i = 0; goes_on && i < units.size(); ++i)
+      goes_on = visit(units[i], [&, i] { return run(units[i]); });
+    if (goes_on) problem = look(Unit{Unit::head}, [&] { return Left{{"prediction", model_->head(stream, ctx)}}; });
     return problem;
   }
 
@@ -369,12 +367,6 @@ class ModelTest {
     return difference(out.slice(0, 1, 2), out.slice(0, 0, 1), kRounding);
   }
 
-  std::string flops() const {
-    const double one = model_->flops(batch(at::kFloat, 1)), three = model_->flops(batch(at::kFloat, 3));
-    if (!(one > 0)) return "it is " + text(one);
-    return three >= 2 * one ? "" : "one sample has " + text(one) + ", three have " + text(three);
-  }
-
   std::string foreign(const std::string& format) const {
     const ForeignFormat names = model_->foreign(format);
     auto parameters = model_->named_parameters();
@@ -400,7 +392,7 @@ class ModelTest {
   }
 
   std::string path_;
-  ModelSpec spec_;
+  ModelNeeds needs_;
   OptionValues options_;
   ModelChecks extra_;
   std::shared_ptr<Model> model_;
@@ -408,11 +400,11 @@ class ModelTest {
 
 }  // namespace
 
-Report check_model(const std::string& path, const ModelSpec& spec, const OptionValues& options,
+Report check_model(const std::string& path, const ModelNeeds& needs, const OptionValues& options,
                    const ModelChecks& extra) {
   // Some virtual machines announce AMX and end a program that uses it. Must be said before the first product in bf16.
   setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", 0);
-  return ModelTest(path, spec, options, extra).run();
+  return ModelTest(path, needs, options, extra).run();
 }
 
 }  // namespace ditto::testing

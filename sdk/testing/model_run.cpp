@@ -3,6 +3,8 @@
 #include <cmath>
 #include <stdexcept>
 
+#include <ditto/program.h>
+
 #include "numbers.h"
 
 namespace ditto::testing {
@@ -55,7 +57,11 @@ std::function<Tensor(const Tensor&, const Stream&)> replay(Gathers& gathers, int
 }
 
 void run_blocks(Model& model, Stream& stream, Context& ctx) {
-  for (int64_t i = 0; i < model.depth(); ++i) stream = model.run_block(i, std::move(stream), ctx);
+  ModelProgram(model, ctx).blocks(0, model.depth(), stream);
+}
+
+Tensor head(Model& model, Stream& stream, Context& ctx) {
+  return ModelProgram(model, ctx).head(stream, {}).at("prediction");
 }
 
 Stream half(Stream whole, int64_t first, int64_t count) {
@@ -83,10 +89,10 @@ void fill(Model& model, at::ScalarType dtype) {
   }
 }
 
-Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at::ScalarType dtype) {
+Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype) {
   Batch batch;
   for (int64_t i = 0; i < samples; ++i) batch.ids.push_back(i), batch.weights.push_back(1);
-  for (const TensorSpec& input : model.spec()) {
+  for (const TensorSpec& input : model.takes()) {
     const auto shape = batched(samples, input.shape);
     Tensor& tensor = batch[input.name];
     if (at::isFloatingType(input.dtype)) {
@@ -96,9 +102,8 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
       tensor = torch::ones(shape, at::kBool);
       if (tensor.dim() > 1) tensor[0].slice(0, -2) = false;  // the first sample has a shorter text
     } else {
-      const int64_t range = input.name == "label" ? std::max<int64_t>(spec.classes, 1) : 1;
       tensor = torch::arange(samples, at::kLong)
-                   .remainder(range)
+                   .remainder(std::max<int64_t>(input.values, 1))
                    .reshape(batched(samples, std::vector<int64_t>(input.shape.size(), 1)))
                    .expand(shape)
                    .to(input.dtype)
@@ -108,18 +113,12 @@ Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at:
   return batch;
 }
 
-Stream begin(Model& model, const Batch& batch, Context& ctx) {
-  Conditioning condition = model.condition(batch, ctx);
-  Stream stream = model.tokens(batch, ctx);
-  stream.condition = std::move(condition);
-  model.constants(batch, stream, ctx);
-  return stream;
-}
+Stream begin(Model& model, const Batch& batch, Context& ctx) { return ModelProgram(model, ctx).begin(batch); }
 
 Tensor predict(Model& model, const Batch& batch, Context& ctx) {
   Stream stream = begin(model, batch, ctx);
   run_blocks(model, stream, ctx);
-  return model.head(stream, ctx);
+  return head(model, stream, ctx);
 }
 
 Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
@@ -164,7 +163,7 @@ Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
       *first_fields[i].tensor =
           torch::cat({*first_fields[i].tensor, *second_fields[i].tensor}, first_fields[i].token_dim);
   joined.first_token = 0;
-  return model.head(joined, ctx);
+  return head(model, joined, ctx);
 }
 
 }  // namespace ditto::testing

@@ -17,8 +17,8 @@ Context context(at::ScalarType dtype);
 // Moves the model to `dtype` and gives every parameter numbers other than zero, made from its name.
 void fill(Model& model, at::ScalarType dtype);
 
-// `samples` samples for the model's inputs, floating inputs in `dtype`. Labels go round; texts have six tokens.
-Batch make_batch(const Model& model, const ModelSpec& spec, int64_t samples, at::ScalarType dtype);
+// `samples` samples for the model's inputs, floating inputs in `dtype`. Indices go round; texts have six tokens.
+Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype);
 
 Stream begin(Model& model, const Batch& batch, Context& ctx);
 torch::Tensor predict(Model& model, const Batch& batch, Context& ctx);

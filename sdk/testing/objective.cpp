@@ -22,8 +22,7 @@ class Conditioned final : public Model {
   int64_t depth() const override { return 0; }
   Stream run_block(int64_t, Stream stream, Context&) override { return stream; }
   Tensor head(const Stream&, Context&) override { return {}; }
-  std::vector<TensorSpec> spec() const override { return {}; }
-  double flops(const Batch&) const override { return 1; }
+  TensorSpecs takes() const override { return {}; }
   Batch without_condition(Batch batch, const Tensor& which_B) const override {
     batch["label"] = torch::where(which_B, torch::full_like(batch.at("label"), kClasses), batch.at("label"));
     return batch;
@@ -167,7 +166,7 @@ class ObjectiveTest {
   static std::map<std::string, Tensor> losses_of(const Objective& objective, const Tensor& prediction,
                                                  const Batch& batch) {
     Context ctx = in(Phase::train);
-    return objective.losses(prediction, batch, ctx);
+    return objective.losses({{"prediction", prediction}}, batch, ctx);
   }
   static Tensor gradient(const Objective& objective, const Tensor& prediction, const Batch& batch) {
     Tensor sum = torch::zeros({}, at::kDouble);

@@ -122,9 +122,8 @@ class ParallelModel final : public Model {
     return s;
   }
   Tensor head(const Stream& s, Context& ctx) override { return patches_->unpatchify(final_->forward(s, ctx), s.grid); }
-  std::vector<TensorSpec> spec() const override { return {}; }
+  TensorSpecs takes() const override { return {}; }
   bool token_local() const override { return true; }
-  double flops(const Batch&) const override { return 0; }
 
  private:
   std::shared_ptr<VideoPatchEmbed> patches_;

@@ -15,102 +15,34 @@ ParallelRun::ParallelRun(const Mesh& mesh, bool deterministic, const MakeStrateg
     : mesh_(mesh), deterministic_(deterministic), model_(parallel_model()), ctx_(context(at::kDouble)) {
   fill(*model_, at::kDouble);
   layout = Layout::of(*model_);
-  run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
-  ctx_.unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& run) {
-    return run(x);
-  };
-  ctx_.token_gather = [](const Tensor& x, const Stream&) { return x; };
+  units_ = std::make_unique<ModelProgram>(*model_, ctx_);
   if (!make) return;
   strategy_ = make({&mesh, deterministic, model_->token_local(), at::kDouble, model_->depth()});
   strategy_->claim(layout);
   strategy_->shard(layout);
-  wrap();
-  publish();
+  units_->wrap(*strategy_);
+  parameters_changed();
 }
 
-void ParallelRun::wrap() {
-  run_ = strategy_->wrap_unit(run_);
-  ctx_.attention_op = strategy_->wrap_attention(ctx_.attention_op);
-  ctx_.unit_runner = strategy_->wrap_attention_unit(ctx_.unit_runner);
-  ctx_.token_gather = strategy_->wrap_token_gather(ctx_.token_gather);
-}
-
-void ParallelRun::publish() {
+void ParallelRun::parameters_changed() {
   torch::NoGradGuard no_grad;
   for (auto& entry : layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
-  if (strategy_) strategy_->publish();
-}
-
-void ParallelRun::run_unit(const Unit& unit, UnitCall& call) {
-  switch (unit.kind) {
-    case Unit::condition: call.stream.condition = model_->condition(call.batch, call.ctx); break;
-    case Unit::tokens: {
-      auto stream = model_->tokens(call.batch, call.ctx);
-      stream.condition = std::move(call.stream.condition);
-      call.stream = std::move(stream);
-      model_->constants(call.batch, call.stream, call.ctx);
-      break;
-    }
-    case Unit::Kind::block: call.stream = model_->run_block(unit.block, std::move(call.stream), call.ctx); break;
-    case Unit::head: call.prediction = model_->head(call.stream, call.ctx); break;
-  }
-}
-
-Stream ParallelRun::begin(const Batch& batch) {
-  Stream stream;
-  Tensor none;
-  UnitCall call{batch, stream, none, ctx_};
-  run_(Unit{Unit::condition}, call);
-  run_(Unit{Unit::tokens}, call);
-  if (strategy_) strategy_->split(stream);
-  return stream;
-}
-
-void ParallelRun::constants(const Batch& batch, Stream& stream) {
-  Stream own;
-  own.grid = stream.grid;
-  own.packing = stream.packing;
-  model_->constants(batch, own, ctx_);
-  strategy_->split(own);
-  stream.rotary_TK = own.rotary_TK;
-  for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);
-}
-
-void ParallelRun::blocks(int64_t first, int64_t last, Stream& stream) {
-  const Batch batch;
-  Tensor none;
-  UnitCall call{batch, stream, none, ctx_};
-  for (int64_t i = first; i < last; ++i) run_(Unit{Unit::Kind::block, i}, call);
-}
-
-Tensor ParallelRun::head(Stream& stream, const Batch& batch) {
-  if (strategy_) strategy_->join(stream);
-  Tensor prediction;
-  UnitCall call{batch, stream, prediction, ctx_};
-  run_(Unit{Unit::head}, call);
-  return prediction;
+  if (strategy_) strategy_->parameters_changed();
 }
 
 // This rank's share of the run's loss: ranks along tensor and context compute the same one.
-Tensor ParallelRun::loss(const Stream& stream, const Tensor& prediction, const Batch& batch) const {
-  auto loss_B = (prediction - batch.at("target")).square().flatten(1).mean(1);
+Tensor ParallelRun::loss(const Stream& stream, const Outputs& outputs, const Batch& batch) const {
+  auto loss_B = (outputs.at("prediction") - batch.at("target")).square().flatten(1).mean(1);
   for (const auto& [name, more] : stream.auxiliary_losses) loss_B = loss_B + more;
   const auto weights = torch::tensor(batch.weights, at::kDouble);
   return (loss_B * weights).sum() / (samples_ * mesh_.size(Axis::tensor) * mesh_.size(Axis::context));
 }
 
 Program ParallelRun::program(const StepPlan& plan) {
-  Program program;
+  auto program = units_->program(mesh_.traffic());
   program.prepare = [](Batch batch) { return batch; };
-  program.begin = [this](const Batch& batch) { return begin(batch); };
-  program.constants = [this](const Batch& batch, Stream& stream) { constants(batch, stream); };
-  program.blocks = [this](int64_t first, int64_t last, Stream& stream) { blocks(first, last, stream); };
-  program.head = [this](Stream& stream, const Batch& batch) { return head(stream, batch); };
-  program.loss = [this](const Stream& stream, const Tensor& prediction, const Batch& batch) {
-    return loss(stream, prediction, batch);
-  };
-  program.backward = [](const Tensors& roots, const Tensors& gradients) {
-    torch::autograd::backward(roots, gradients);
+  program.loss = [this](const Stream& stream, const Outputs& outputs, const Batch& batch) {
+    return loss(stream, outputs, batch);
   };
   program.round_done = [this, plan](int64_t round) { end_round(round, plan); };
   return program;
@@ -149,10 +81,10 @@ void ParallelRun::run_micro_batches(const StepPlan& plan) {
   for (int64_t round = 0; round < plan.rounds; ++round) {
     if (round < here) {
       const Batch& batch = batches[static_cast<size_t>(round)];
-      auto stream = begin(batch);
-      blocks(0, model_->depth(), stream);
-      const auto prediction = head(stream, batch);
-      parts.backward({loss(stream, prediction, batch)}, {Tensor()});
+      auto stream = parts.begin(batch);
+      parts.blocks(0, model_->depth(), stream);
+      const auto outputs = parts.head(stream, batch);
+      parts.backward({loss(stream, outputs, batch)}, {Tensor()});
     }
     parts.round_done(round);
   }
@@ -208,7 +140,7 @@ void ParallelRun::take(size_t index, const Tensor& sum, bool is_of_round) {
 void ParallelRun::descend() {
   torch::NoGradGuard no_grad;
   for (auto& entry : layout.entries) entry.tensor.sub_(entry.tensor.grad(), 0.05);
-  publish();
+  parameters_changed();
 }
 
 Tensor ParallelRun::predict(int64_t number) {
@@ -219,9 +151,9 @@ Tensor ParallelRun::predict(int64_t number) {
   const Batch batch = parallel_batch(number);
   if (strategy_)
     if (auto prediction = strategy_->predict(batch, parts)) return *prediction;
-  auto stream = begin(batch);
-  blocks(0, model_->depth(), stream);
-  return head(stream, batch);
+  auto stream = parts.begin(batch);
+  parts.blocks(0, model_->depth(), stream);
+  return parts.head(stream, batch).at("prediction");
 }
 
 }  // namespace ditto::testing

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/parallel.h>
+#include <ditto/program.h>
 
 namespace ditto::testing {
 
@@ -28,27 +28,21 @@ class ParallelRun {
   Layout layout;
 
  private:
-  void wrap();
   Program program(const StepPlan& plan);
-  torch::Tensor loss(const Stream& stream, const torch::Tensor& prediction, const Batch& batch) const;
-  void run_unit(const Unit& unit, UnitCall& call);
-  Stream begin(const Batch& batch);
-  void constants(const Batch& batch, Stream& stream);
-  void blocks(int64_t first, int64_t last, Stream& stream);
-  torch::Tensor head(Stream& stream, const Batch& batch);
+  torch::Tensor loss(const Stream& stream, const Outputs& outputs, const Batch& batch) const;
   void run_micro_batches(const StepPlan& plan);
   void end_round(int64_t round, const StepPlan& plan);
   void sum(bool data_axes_alone);
   void take(size_t entry, const torch::Tensor& sum, bool is_of_round);
   AxisSet open_axes(size_t entry, bool data_axes_alone) const;
-  void publish();
+  void parameters_changed();
 
   const Mesh& mesh_;
   const bool deterministic_;
   std::shared_ptr<Model> model_;
   Context ctx_;
   std::shared_ptr<ParallelStrategy> strategy_;
-  UnitRun run_;
+  std::unique_ptr<ModelProgram> units_;
   double samples_ = 1;                 // of the step
   std::vector<AxisSet> left_;          // along the layout: what the strategy sums itself
   std::vector<torch::Tensor> rounds_;  // along the layout: sums over data axes of the rounds so far

@@ -3,6 +3,7 @@
 
 #include <ditto/testing/checks.h>
 
+#include "model_run.h"
 #include "numbers.h"
 
 namespace ditto::testing {
@@ -14,13 +15,13 @@ namespace {
 std::string fits(const Tensor& found, const TensorSpec& spec) {
   if (!found.defined()) return "\"" + spec.name + "\" is missing";
   if (found.scalar_type() != spec.dtype)
-    return "\"" + spec.name + "\" is " + c10::toString(found.scalar_type()) + ", spec() says " +
+    return "\"" + spec.name + "\" is " + c10::toString(found.scalar_type()) + ", makes() says " +
            c10::toString(spec.dtype);
   bool same = found.dim() == static_cast<int64_t>(spec.shape.size());
   for (size_t i = 0; same && i < spec.shape.size(); ++i)
     same = spec.shape[i] < 0 || spec.shape[i] == found.size(static_cast<int64_t>(i));
   if (!same)
-    return "\"" + spec.name + "\" has shape " + shape_text(found.sizes()) + ", spec() says " + shape_text(spec.shape);
+    return "\"" + spec.name + "\" has shape " + shape_text(found.sizes()) + ", makes() says " + shape_text(spec.shape);
   if (found.is_floating_point() && spec.range == "-1 … 1" && (found.abs() > 1).any().item<bool>())
     return "\"" + spec.name + "\" leaves -1 … 1";
   return found.is_floating_point() ? not_finite(found) : "";
@@ -45,7 +46,7 @@ class SourceTest {
       return std::string(source_->size() > 0 ? "" : "it has none");
     });
     if (!source_) return;
-    report.check(of + "samples are as spec() says, labels within classes()", [&] { return spec(); });
+    report.check(of + "samples are as makes() says, indices within their values", [&] { return spec(); });
     report.check(of + "a sample read twice is the same, and names its place", [&] { return repeat(); });
     report.check(of + "four threads read what one does", [&] { return threads(); });
     report.check(of + "equal content has an equal fingerprint", [&] { return fingerprint(); });
@@ -58,15 +59,14 @@ class SourceTest {
   std::string spec() const {
     for (int64_t i = 0; i < count(); ++i) {
       const Sample sample = source_->read(i);
-      for (const TensorSpec& wanted : source_->spec()) {
+      for (const TensorSpec& wanted : source_->makes()) {
         const auto it = sample.tensors.find(wanted.name);
         const auto problem = fits(it == sample.tensors.end() ? Tensor() : it->second, wanted);
         if (!problem.empty()) return sample.place + ": " + problem;
-      }
-      if (source_->classes() > 0 && !sample.tensors.count("label")) return sample.place + ": has no label";
-      if (source_->classes() > 0) {
-        const int64_t label = sample.tensors.at("label").item<int64_t>();
-        if (label < 0 || label >= source_->classes()) return sample.place + ": has label " + std::to_string(label);
+        if (wanted.values == 0) continue;
+        const Tensor& index = it->second;
+        if ((index.lt(0) | index.ge(wanted.values)).any().item<bool>())
+          return sample.place + ": \"" + wanted.name + "\" is not within 0 … " + std::to_string(wanted.values - 1);
       }
     }
     return {};
@@ -119,7 +119,7 @@ class SourceTest {
   std::shared_ptr<Source> source_;
 };
 
-Batch data_batch(const std::vector<TensorSpec>& data) {
+Batch data_batch(const TensorSpecs& data) {
   Batch batch;
   batch.ids = {0, 1, 2}, batch.weights = {1, 1, 1};
   for (const TensorSpec& spec : data) {
@@ -130,10 +130,15 @@ Batch data_batch(const std::vector<TensorSpec>& data) {
   return batch;
 }
 
+Batch encoded(const Encoder& encoder, const Batch& data) {
+  auto ctx = context(at::kFloat);
+  return encoder.encode(data, ctx);
+}
+
 std::string encodes(const Encoder& encoder, const Batch& data) {
-  const Batch out = encoder.encode(data);
+  const Batch out = encoded(encoder, data);
   if (out.ids != data.ids) return "it changes the samples' ids";
-  for (TensorSpec spec : encoder.spec()) {
+  for (TensorSpec spec : encoder.makes()) {
     if (!out.has(spec.name)) return "\"" + spec.name + "\" is missing";
     spec.shape.insert(spec.shape.begin(), 3);
     spec.range.clear();
@@ -143,16 +148,17 @@ std::string encodes(const Encoder& encoder, const Batch& data) {
 }
 
 std::string encodes_alone(const Encoder& encoder, const Batch& data) {
-  const Batch whole = encoder.encode(data), one = encoder.encode(data.slice(1, 2));
-  for (const TensorSpec& spec : encoder.spec())
+  const Batch whole = encoded(encoder, data), one = encoded(encoder, data.slice(1, 2));
+  for (const TensorSpec& spec : encoder.makes())
     if (const auto problem = difference(one.at(spec.name), whole.at(spec.name).slice(0, 1, 2), 1e-5); !problem.empty())
       return "\"" + spec.name + "\" " + problem;
   return {};
 }
 
 std::string decodes(const Encoder& encoder, const Batch& data) {
-  const Batch out = encoder.encode(data);
-  const Tensor picture = encoder.decode(out.at("clean"));
+  const Batch out = encoded(encoder, data);
+  auto ctx = context(at::kFloat);
+  const Tensor picture = encoder.decode(out.at("clean"), ctx);
   if (picture.sizes() != data.at("image").sizes()) return "it is " + shape_text(picture.sizes());
   return not_finite(picture);
 }
@@ -162,17 +168,17 @@ std::string decodes(const Encoder& encoder, const Batch& data) {
 Report check_source(const std::string& path, const OptionValues& options, const std::string& folder) {
   Report report("data " + path);
   for (const SplitOf split : {SplitOf::train, SplitOf::validation})
-    SourceTest(path, options, {split, folder}).run(report);
+    SourceTest(path, options, {.split = split, .folder = folder}).run(report);
   return report;
 }
 
-Report check_encoder(const std::string& path, const std::vector<TensorSpec>& data, const OptionValues& options) {
+Report check_encoder(const std::string& path, const TensorSpecs& data, const OptionValues& options) {
   Report report("encoder " + path);
   std::shared_ptr<Encoder> encoder;
   report.check("it can be made", [&] { return encoder = make<Encoder>(path, options, {data}), std::string(); });
   if (!encoder) return report;
   const Batch batch = data_batch(data);
-  report.check("it makes what spec() says", [&] { return encodes(*encoder, batch); });
+  report.check("it makes what makes() says", [&] { return encodes(*encoder, batch); });
   report.check("a sample alone is encoded as in a batch", [&] { return encodes_alone(*encoder, batch); });
   report.check("equal encoders have equal fingerprints", [&] {
     const auto again = make<Encoder>(path, options, {data});
@@ -180,10 +186,10 @@ Report check_encoder(const std::string& path, const std::vector<TensorSpec>& dat
                            ? ""
                            : "they differ, or are empty");
   });
-  if (batch.has("image") && encoder->encode(batch).has("clean"))
+  if (encoder->decodes())
     report.check("decode gives pictures of the same size", [&] { return decodes(*encoder, batch); });
   else
-    report.skip("decode gives pictures of the same size", "it is no image encoder");
+    report.skip("decode gives pictures of the same size", "decodes() is false");
   return report;
 }
 

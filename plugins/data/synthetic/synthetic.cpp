@@ -78,12 +78,12 @@ class Synthetic final : public ditto::Source {
       : options_(options), held_out_(needs.split == ditto::SplitOf::validation), random_(apart(options.seed)) {}
 
   int64_t size() const override { return held_out_ ? options_.validation_samples : options_.samples; }
-  int64_t classes() const override { return options_.classes; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
+  ditto::TensorSpecs makes() const override {
     const char* range = options_.content == "shapes" ? "-1 … 1" : "any";
-    std::vector<ditto::TensorSpec> out{{"image", at::kFloat, size_of_one(), range}};
-    if (options_.classes > 0) out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1)});
+    ditto::TensorSpecs out{{"image", at::kFloat, size_of_one(), range}};
+    if (options_.classes > 0) 
+      out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes});
     if (options_.text_tokens > 0) {
       out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});
       out.push_back({"text_mask", at::kBool, {-1}, "true; false where a batch is padded"});

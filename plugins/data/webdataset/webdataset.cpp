@@ -34,6 +34,7 @@ struct Options {
   std::string caption = "none";
   int64_t classes = 0;
   std::vector<int64_t> size;
+  std::vector<std::string> names;
   int64_t channels = 3;
 
   void read(ditto::OptionReader& option) {
@@ -43,12 +44,16 @@ struct Options {
     option("label", label, "where the class stands: \"cls\" (a member), \"json:label\" (a field of one), or \"none\"");
     option("caption", caption, "where the caption stands: \"txt\", \"json:caption\", or \"none\"");
     option("classes", classes, "number of classes; labels are 0 to classes - 1").between(0, ditto::most::kClasses);
+    option("names", names, "the classes' names, in the order of their labels: as many as data.classes, or none");
     option("size", size, "[height, width] to crop (centre) and resize to; empty: all pictures must be of one size");
     option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
     if (!size.empty() &&
         (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))
       option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),
                     "expected [height, width], each at most " + std::to_string(ditto::most::kSide) + ", or []");
+    if (!names.empty() && static_cast<int64_t>(names.size()) != classes)
+      option.reject("names", "names " + std::to_string(names.size()) + " classes, and data.classes is " +
+                    std::to_string(classes), "name each of them once, or none");
     if (image.empty()) option.reject("image", "is empty", "name at least one extension, such as \"png\"");
   }
 };
@@ -59,7 +64,7 @@ class OpenFiles {
   explicit OpenFiles(const std::vector<std::string>& paths) : paths_(paths) {
     rlimit limit{};
     const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-    slots_.resize(std::clamp<size_t>(known ? limit.rlim_cur / 4 : 256, 1, paths.size()));
+    slots_.resize(std::clamp<size_t>(known ? limit.rlim_cur / 4 : 256, 1, std::max<size_t>(paths.size(), 1)));
   }
 
   std::shared_ptr<const formats::RandomFile> get(std::uint32_t shard) const {
@@ -112,17 +117,22 @@ class WebDataset final : public ditto::Source {
         caption_(TextPlace::parse(options.caption)),
         index_(open(options, needs)),
         files_(index_.paths) {
-    if (options_.size.empty()) options_.size = size_of_first();
+    if (!options_.size.empty()) return;
+    if (needs.shapes_only)
+      throw Error(ErrorKind::config, "data.size", "is empty, and no picture is read here that would say it",
+                  "set data.size = [height, width]");
+    options_.size = size_of_first();
   }
 
   int64_t size() const override { return static_cast<int64_t>(index_.items.size()); }
-  int64_t classes() const override { return label_.wanted() ? options_.classes : 0; }
   std::vector<std::string> warnings() const override { return index_.warnings; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> out{
+  ditto::TensorSpecs makes() const override {
+    ditto::TensorSpecs out{
         {"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"}};
-    if (label_.wanted()) out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1)});
+    if (label_.wanted())
+      out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes,
+                     options_.names});
     if (caption_.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
     return out;
   }
@@ -170,6 +180,7 @@ class WebDataset final : public ditto::Source {
     if (label.wanted() && options.classes < 1)
       throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + options.label + "\"",
                   "set it to the number of classes, or data.label = \"none\"");
+    if (needs.shapes_only) return {};
     return webdataset::index_shards(webdataset::expand_shards(patterns, needs.folder, option),
                                     {options.image, label, TextPlace::parse(options.caption), options.classes});
   }

@@ -9,26 +9,31 @@ class Identity final : public ditto::Encoder {
   using Options = ditto::NoOptions;
 
   Identity(const Options&, const Needs& needs) {
-    for (const auto& tensor : needs.data)
-      if (tensor.name == "image") clean_ = tensor;
-    if (clean_.name.empty())
+    if (const auto* image = ditto::find(needs.inputs, "image"))
+      image_ = *image;
+    else
       throw ditto::Error(ditto::ErrorKind::config, "encoder \"identity\"", "the data has no \"image\"",
                          "choose data with pictures, or another encoder");
-    clean_.name = "clean";
   }
 
-  ditto::Batch encode(ditto::Batch batch) const override {
+  ditto::TensorSpecs takes() const override { return {image_}; }
+  ditto::TensorSpecs makes() const override {
+    auto clean = image_;
+    clean.name = "clean";
+    return {clean};
+  }
+  ditto::Batch encode(ditto::Batch batch, ditto::Context&) const override {
     batch["clean"] = batch.at("image");
     batch.tensors.erase("image");
     return batch;
   }
 
-  torch::Tensor decode(const torch::Tensor& clean) const override { return clean; }
-  std::vector<ditto::TensorSpec> spec() const override { return {clean_}; }
+  bool decodes() const override { return true; }
+  torch::Tensor decode(const torch::Tensor& clean, ditto::Context&) const override { return clean; }
   std::string fingerprint() const override { return "identity"; }
 
  private:
-  ditto::TensorSpec clean_;
+  ditto::TensorSpec image_;
 };
 
 }  // namespace

@@ -95,23 +95,24 @@ struct Block : ditto::Layer {
 struct Dit final : ditto::Model {
   using Options = DitOptions;
 
-  Dit(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
-    if (spec.x.size() != 3)
+  Dit(const Options& o, const Needs& needs)
+      : options(o), x_(needs.shape("x")), classes_(needs.values("label")), out_channels_(needs.out_channels) {
+    if (x_.size() != 3)
       throw ditto::Error(ditto::ErrorKind::config, "model \"dit\"",
-                         "takes pictures [C, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "takes pictures [C, H, W], the data has " + std::to_string(x_.size()) + " dims",
                          "choose a model for video");
-    if (spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+    if (x_[1] % o.patch != 0 || x_[2] % o.patch != 0)
       throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(spec.x[1]) + " x " +
-                             std::to_string(spec.x[2]),
+                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(x_[1]) + " x " +
+                             std::to_string(x_[2]),
                          "choose a patch that divides both sides");
-    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, o.width);
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, o.convention == "diffusers" ? 127.0 : 128.0);
-    if (spec.classes > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, o.width);
+    if (classes_ > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, o.width);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
     final_modulation =
         zero_linear(Unit::head, "final_modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered());
-    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * spec.out_channels);
+    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * out_channels_);
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
@@ -141,28 +142,20 @@ struct Dit final : ditto::Model {
 
   bool token_local() const override { return true; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
-                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+  ditto::TensorSpecs takes() const override {
+    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
+                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
     if (label)
       inputs.push_back(
-          {"label", torch::kLong, {}, "0 to " + std::to_string(spec_.classes) + ", the last is the null class"});
+          {"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_});
     return inputs;
   }
+  ditto::TensorSpecs makes() const override { return {{"features", torch::kFloat, {grid().tokens(), options.width}}}; }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
     if (label)
       in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
     return in;
-  }
-
-  // Every linear map of a block sees each token, the modulation each sample; attention multiplies T x T twice.
-  double flops(const Batch& in) const override {
-    const auto D = static_cast<double>(options.width), P2 = static_cast<double>(options.patch * options.patch);
-    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()), L = static_cast<double>(options.depth);
-    const double block = T * (4 + 2 * static_cast<double>(options.mlp_ratio)) * D * D + 6 * D * D + 2 * T * T * D;
-    const double ends = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 2 * D * D + 256 * D + D * D;
-    return 2 * static_cast<double>(in.at("x").size(0)) * (L * block + ends);
   }
 
   int64_t fixed_parameters() const override { return grid().tokens() * options.width; }  // the position table
@@ -184,8 +177,8 @@ struct Dit final : ditto::Model {
   }
 
  private:
-  ditto::Grid grid() const { return {1, spec_.x[1] / options.patch, spec_.x[2] / options.patch}; }
-  std::vector<int64_t> convolution() const { return {options.width, spec_.x[0], options.patch, options.patch}; }
+  ditto::Grid grid() const { return {1, x_[1] / options.patch, x_[2] / options.patch}; }
+  std::vector<int64_t> convolution() const { return {options.width, x_[0], options.patch, options.patch}; }
 
   struct Names {
     ditto::ForeignFormat format;
@@ -254,7 +247,8 @@ struct Dit final : ditto::Model {
   }
 
   Options options;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, H, W]
+  int64_t classes_, out_channels_;
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;

@@ -162,13 +162,6 @@ struct Moe : ditto::Layer {
     return {whole};
   }
 
-  double multiply_adds(double tokens) const {
-    const auto D = static_cast<double>(options.attention.width), E = static_cast<double>(options.experts);
-    const double of_one = 2 * static_cast<double>(options.mlp_ratio) * D * D;
-    return tokens * (E * D + static_cast<double>(options.top_k) * of_one) +
-           (shared ? shared->multiply_adds(tokens) : 0);
-  }
-
   DitMoeOptions options;
   std::string number;  // of its block
   ditto::Linear router;
@@ -198,10 +191,6 @@ struct Block : ditto::Layer {
     return s;
   }
 
-  double multiply_adds(double tokens) const {
-    return attn->multiply_adds(tokens, tokens) + (moe ? moe->multiply_adds(tokens) : mlp->multiply_adds(tokens));
-  }
-
   std::shared_ptr<ditto::Modulation> modulation;
   std::shared_ptr<ditto::SelfAttention> attn;
   std::shared_ptr<ditto::Mlp> mlp;
@@ -211,14 +200,15 @@ struct Block : ditto::Layer {
 struct DitMoe final : ditto::Model {
   using Options = DitMoeOptions;
 
-  DitMoe(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
-    check(o, spec);
+  DitMoe(const Options& o, const Needs& needs)
+      : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
+    check(o, x_);
     const int64_t D = o.attention.width;
-    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, D);
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, D);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
-    if (spec.classes > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, D);
+    if (classes_ > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, D);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o, i));
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", AdaLn::zero, D, o.patch * o.patch * spec.out_channels);
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", AdaLn::zero, D, o.patch * o.patch * needs.out_channels);
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
@@ -258,13 +248,16 @@ struct DitMoe final : ditto::Model {
 
   bool token_local() const override { return true; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
-                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+  ditto::TensorSpecs takes() const override {
+    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
+                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
     if (label)
       inputs.push_back(
-          {"label", torch::kLong, {}, "0 to " + std::to_string(spec_.classes) + ", the last is the null class"});
+          {"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_});
     return inputs;
+  }
+  ditto::TensorSpecs makes() const override {
+    return {{"features", torch::kFloat, {x_[1] / options.patch * (x_[2] / options.patch), options.attention.width}}};
   }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
@@ -273,30 +266,22 @@ struct DitMoe final : ditto::Model {
     return in;
   }
 
-  double flops(const Batch& in) const override {
-    const auto D = static_cast<double>(options.attention.width),
-               P2 = static_cast<double>(options.patch * options.patch);
-    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()), L = static_cast<double>(options.depth);
-    double sum = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + (3 + 6 * L) * D * D;
-    for (const auto& block : blocks) sum += block->multiply_adds(T);
-    return 2 * static_cast<double>(in.at("x").size(0)) * sum;
-  }
-
  private:
-  static void check(const Options& o, const ditto::ModelSpec& spec) {
-    if (spec.x.size() != 3)
+  static void check(const Options& o, const std::vector<int64_t>& x) {
+    if (x.size() != 3)
       throw ditto::Error(ditto::ErrorKind::config, "model \"dit_moe\"",
-                         "takes pictures [C, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "takes pictures [C, H, W], the data has " + std::to_string(x.size()) + " dims",
                          "choose a model for video");
-    if (spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+    if (x[1] % o.patch != 0 || x[2] % o.patch != 0)
       throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(spec.x[1]) + " x " +
-                             std::to_string(spec.x[2]),
+                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(x[1]) + " x " +
+                             std::to_string(x[2]),
                          "choose a patch that divides both sides");
   }
 
   Options options;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, H, W]
+  int64_t classes_;
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;

@@ -100,10 +100,6 @@ struct Block : ditto::Layer {
     return modulated(x_BTD, m.back(), [&](const Tensor& h) { return mlp->forward(h, ctx); });
   }
 
-  double multiply_adds(double tokens, double text_tokens) const {
-    return attn->multiply_adds(tokens, tokens) + cross->multiply_adds(tokens, text_tokens) + mlp->multiply_adds(tokens);
-  }
-
   std::shared_ptr<ditto::Modulation> modulation;
   std::shared_ptr<ditto::SelfAttention> attn;
   std::shared_ptr<ditto::CrossAttention> cross;
@@ -115,17 +111,17 @@ struct Block : ditto::Layer {
 struct DitText final : ditto::Model {
   using Options = DitTextOptions;
 
-  DitText(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
-    check(o, spec);
+  DitText(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")) {
+    check(o, x_, needs.width("text"));
     const int64_t width = o.attention.width;
     const AdaLn kind = ditto::adaln(o.adaln);
-    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, width);
+    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", width, 128.0);
     if (kind == AdaLn::single)
       modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", width, o.sublayers());
-    text = add<ditto::TextEmbed>(Unit::condition, "text", spec.text_width, width);
+    text = add<ditto::TextEmbed>(Unit::condition, "text", needs.width("text"), width);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, width, o.patch * o.patch * spec.out_channels);
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, width, o.patch * o.patch * needs.out_channels);
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
@@ -161,45 +157,38 @@ struct DitText final : ditto::Model {
 
   bool token_local() const override { return true; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy picture"},
-                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
-    for (auto& input : text->spec()) inputs.push_back(std::move(input));
+  ditto::TensorSpecs takes() const override {
+    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
+                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    for (auto& input : text->takes()) inputs.push_back(std::move(input));
     return inputs;
+  }
+  ditto::TensorSpecs makes() const override {
+    return {{"features", torch::kFloat, {x_[1] / options.patch * (x_[2] / options.patch), options.attention.width}}};
   }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
     return ditto::TextEmbed::without_text(std::move(in), which_B);
   }
 
-  double flops(const Batch& in) const override {
-    const auto D = static_cast<double>(options.attention.width), L = static_cast<double>(options.depth);
-    const auto T = static_cast<double>(patches->grid(in.at("x")).tokens()),
-               S = static_cast<double>(in.at("text").size(1)), P2 = static_cast<double>(options.patch * options.patch);
-    const double modulations = 3 * static_cast<double>(options.sublayers()) * D * D * (modulation ? 1 : L);
-    const double ends = T * D * P2 * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + D * D +
-                        (modulation ? 0 : 2 * D * D) + text->multiply_adds(S);
-    return 2 * static_cast<double>(in.at("x").size(0)) * (L * blocks.front()->multiply_adds(T, S) + modulations + ends);
-  }
-
  private:
-  static void check(const Options& o, const ditto::ModelSpec& spec) {
-    if (spec.x.size() != 3)
+  static void check(const Options& o, const std::vector<int64_t>& x, int64_t text_width) {
+    if (x.size() != 3)
       throw ditto::Error(ditto::ErrorKind::config, "model \"dit_text\"",
-                         "takes pictures [C, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "takes pictures [C, H, W], the data has " + std::to_string(x.size()) + " dims",
                          "choose a model for video");
-    if (spec.text_width == 0)
+    if (text_width == 0)
       throw ditto::Error(ditto::ErrorKind::config, "model \"dit_text\"", "takes text, the data has none",
                          "choose data with text, or a model without");
-    if (spec.x[1] % o.patch != 0 || spec.x[2] % o.patch != 0)
+    if (x[1] % o.patch != 0 || x[2] % o.patch != 0)
       throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(spec.x[1]) + " x " +
-                             std::to_string(spec.x[2]),
+                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(x[1]) + " x " +
+                             std::to_string(x[2]),
                          "choose a patch that divides both sides");
   }
 
   Options options;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, H, W]
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::SharedModulation> modulation;  // adaLN-single's

@@ -146,13 +146,6 @@ struct Block : ditto::Layer {
     }
   }
 
-  double multiply_adds(const ditto::Grid& g, double text_tokens) const {
-    const auto T = static_cast<double>(g.tokens()), F = static_cast<double>(g.frames);
-    return (spatial ? spatial->multiply_adds(T, T / F) : 0) + (full ? full->multiply_adds(T, T) : 0) +
-           (temporal ? temporal->multiply_adds(T, F) : 0) + (cross ? cross->multiply_adds(T, text_tokens) : 0) +
-           mlp->multiply_adds(T);
-  }
-
   std::vector<Part> parts;
   std::string rotary;
   std::shared_ptr<ditto::Modulation> modulation;
@@ -165,17 +158,19 @@ struct Block : ditto::Layer {
 struct StDit final : ditto::Model {
   using Options = StDitOptions;
 
-  StDit(const Options& o, const ditto::ModelSpec& spec) : options(o), spec_(spec) {
-    check(o, spec);
+  StDit(const Options& o, const Needs& needs)
+      : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
+    const int64_t text_width = needs.width("text");
+    check(o, x_, text_width);
     const int64_t D = o.attention.width;
     const AdaLn kind = ditto::adaln(o.adaln);
-    const bool has_text = spec.text_width > 0 && o.cross != "none";
-    patches = add<ditto::VideoPatchEmbed>(Unit::tokens, "patches", spec.x[0], o.patch, o.patch_frames, D);
+    const bool has_text = text_width > 0 && o.cross != "none";
+    patches = add<ditto::VideoPatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.patch_frames, D);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
     if (has_text)
-      text = add<ditto::TextEmbed>(Unit::condition, "text", spec.text_width, D);
-    else if (spec.classes > 0)
-      label = add<ditto::LabelEmbed>(Unit::condition, "label", spec.classes, D);
+      text = add<ditto::TextEmbed>(Unit::condition, "text", text_width, D);
+    else if (classes_ > 0)
+      label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, D);
     if (kind == AdaLn::single)
       modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", D, o.sublayers());
     for (int64_t i = 0; i < o.depth; ++i) {
@@ -183,7 +178,7 @@ struct StDit final : ditto::Model {
       const bool is_silent = kind == AdaLn::single && o.arrangement == "alternating" && i % 2 == 1;
       blocks.push_back(add_block<Block>(i, o, o.parts(i, has_text), is_silent));
     }
-    const int64_t out = o.patch_frames * o.patch * o.patch * spec.out_channels;
+    const int64_t out = o.patch_frames * o.patch * o.patch * needs.out_channels;
     final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, D, out);
   }
 
@@ -227,15 +222,19 @@ struct StDit final : ditto::Model {
 
   bool token_local() const override { return true; }
 
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> inputs{{"x", torch::kFloat, spec_.x, "noisy video"},
-                                          {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+  ditto::TensorSpecs takes() const override {
+    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy video"},
+                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
     if (text)
-      for (auto& input : text->spec()) inputs.push_back(std::move(input));
+      for (auto& input : text->takes()) inputs.push_back(std::move(input));
     if (label)
       inputs.push_back(
-          {"label", torch::kLong, {}, "0 to " + std::to_string(spec_.classes) + ", the last is the null class"});
+          {"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_});
     return inputs;
+  }
+  ditto::TensorSpecs makes() const override {
+    const int64_t tokens = x_[1] / options.patch_frames * (x_[2] / options.patch) * (x_[3] / options.patch);
+    return {{"features", torch::kFloat, {tokens, options.attention.width}}};
   }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
@@ -245,41 +244,30 @@ struct StDit final : ditto::Model {
     return in;
   }
 
-  double flops(const Batch& in) const override {
-    const auto D = static_cast<double>(options.attention.width), L = static_cast<double>(options.depth);
-    const auto grid = patches->grid(in.at("x"));
-    const auto T = static_cast<double>(grid.tokens()), S = text ? static_cast<double>(in.at("text").size(1)) : 0;
-    const auto pixels = static_cast<double>(options.patch_frames * options.patch * options.patch);
-    double sum = 3 * static_cast<double>(options.sublayers()) * D * D * (modulation ? 1 : L);
-    for (const auto& block : blocks) sum += block->multiply_adds(grid, S);
-    sum += T * D * pixels * static_cast<double>(spec_.x[0] + spec_.out_channels) + 256 * D + D * D;
-    sum += (modulation ? 0 : 2 * D * D) + (text ? text->multiply_adds(S) : 0);
-    return 2 * static_cast<double>(in.at("x").size(0)) * sum;
-  }
-
  private:
-  static void check(const Options& o, const ditto::ModelSpec& spec) {
-    if (spec.x.size() != 4)
+  static void check(const Options& o, const std::vector<int64_t>& x, int64_t text_width) {
+    if (x.size() != 4)
       throw ditto::Error(ditto::ErrorKind::config, "model \"st_dit\"",
-                         "takes video [C, F, H, W], the data has " + std::to_string(spec.x.size()) + " dims",
+                         "takes video [C, F, H, W], the data has " + std::to_string(x.size()) + " dims",
                          "choose a model for pictures, or data with frames (one is enough)");
-    if (spec.text_width == 0 && (o.cross == "spatial" || o.cross == "all"))
+    if (text_width == 0 && (o.cross == "spatial" || o.cross == "all"))
       throw ditto::Error(ditto::ErrorKind::config, "model.cross",
                          "= \"" + o.cross + "\" attends to text, the data has none",
                          "choose data with text, or cross = \"none\"");
-    if (spec.x[1] % o.patch_frames != 0)
+    if (x[1] % o.patch_frames != 0)
       throw ditto::Error(ditto::ErrorKind::config, "model.patch_frames",
-                         std::to_string(o.patch_frames) + " does not divide " + std::to_string(spec.x[1]) + " frames",
+                         std::to_string(o.patch_frames) + " does not divide " + std::to_string(x[1]) + " frames",
                          "choose a number that does");
-    if (spec.x[2] % o.patch != 0 || spec.x[3] % o.patch != 0)
+    if (x[2] % o.patch != 0 || x[3] % o.patch != 0)
       throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide frames of " + std::to_string(spec.x[2]) + " x " +
-                             std::to_string(spec.x[3]),
+                         std::to_string(o.patch) + " does not divide frames of " + std::to_string(x[2]) + " x " +
+                             std::to_string(x[3]),
                          "choose a patch that divides both sides");
   }
 
   Options options;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, F, H, W]
+  int64_t classes_;
   std::shared_ptr<ditto::VideoPatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;

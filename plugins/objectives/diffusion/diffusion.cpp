@@ -42,10 +42,11 @@ struct Diffusion final : ditto::Objective {
     return model.without_condition(std::move(batch), drop_B);
   }
 
-  std::vector<ditto::TensorSpec> makes() const override { return {{"noise", torch::kFloat, {-1}, "eps, as clean"}}; }
+  ditto::TensorSpecs takes() const override { return {{"clean", torch::kFloat, {}, "x_0, of any shape"}}; }
+  ditto::TensorSpecs makes() const override { return {{"noise", torch::kFloat, {}, "eps, as clean"}}; }
 
-  std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context&) const override {
-    return scheduler.losses(prediction, batch.at("clean"), batch.at("noise"), batch.at("time"));
+  std::map<std::string, Tensor> losses(const ditto::Outputs& outputs, const Batch& batch, Context&) const override {
+    return scheduler.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"));
   }
 
  private:

@@ -30,7 +30,7 @@ class Fsdp final : public ParallelStrategy {
   bool in_step() const override { return true; }
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::shard); }
-  void publish() override { units_->publish(); }
+  void parameters_changed() override { units_->parameters_changed(); }
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
 
   UnitRun wrap_unit(UnitRun run) override {
@@ -77,7 +77,8 @@ class Fsdp final : public ParallelStrategy {
 
   // A weight that a unit hands out, unchanged or as a view, is freed under its reader.
   static bool hands_out(const ShardedUnit& sharded, UnitCall& call) {
-    bool escapes = sharded.is_part(call.prediction);
+    bool escapes = false;
+    for (const auto& [name, output] : call.outputs) escapes = escapes || sharded.is_part(output);
     for (const auto& field : call.stream.fields()) escapes = escapes || sharded.is_part(*field.tensor);
     return escapes;
   }

@@ -65,7 +65,7 @@ class Offload final : public ParallelStrategy {
   }
 
   // Strategies that cut parameters read the layout's tensors themselves.
-  void publish() override {
+  void parameters_changed() override {
     for (const auto& moved : moved_)
       if (moved.values.defined()) moved.values.detach().copy_(entry_of(moved).tensor.detach());
   }
@@ -92,7 +92,7 @@ class Offload final : public ParallelStrategy {
     const Tensor device = entry.tensor;
     const auto options = torch::TensorOptions(device.scalar_type()).pinned_memory(device.is_cuda());
     const Tensor host = torch::empty(device.sizes(), options);
-    host.copy_(device.detach());
+    if (!is_freed(device)) host.copy_(device.detach());
     entry.tensor = host.set_requires_grad(true);
     moved_.push_back({index, device.is_same(entry.parameter.leaf()) ? compute_values(entry) : Tensor()});
   }
@@ -100,8 +100,12 @@ class Offload final : public ParallelStrategy {
   // The device keeps the compute copy alone, where layers multiply in another dtype than the leaf's.
   Tensor compute_values(const LayoutEntry& entry) const {
     const Tensor leaf = entry.parameter.leaf();
-    if (leaf.scalar_type() == compute_) return leaf;
-    const Tensor values = leaf.detach().to(compute_);
+    if (leaf.scalar_type() == compute_) {
+      if (is_freed(leaf)) fill_storage(leaf);
+      return leaf;
+    }
+    const Tensor values = torch::empty(leaf.sizes(), leaf.options().dtype(compute_).requires_grad(false));
+    if (!is_freed(leaf)) values.copy_(leaf.detach());
     entry.parameter.provide(values);
     free_storage(leaf);
     return values;

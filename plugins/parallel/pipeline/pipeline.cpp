@@ -2,7 +2,8 @@
 // interleaved: schedule.h).
 //
 // A chunk is a run of consecutive blocks on one rank; chunk c of rank r is stage c * ranks + r of ranks *
-// virtual_stages. The first stage also runs condition and tokens, the last one the head. What blocks change goes from
+// virtual_stages. The first stage also runs condition and tokens, the last one the head
+// and the objective. What blocks change goes from
 // stage to stage with its gradient coming back, and so does the conditioning: each gradient is then added up in the
 // order in which one rank adds it, to the last bit. Conditioning may instead be computed on every rank ("replicated"),
 // by its first chunk for all of them.
@@ -101,7 +102,7 @@ class Pipeline final : public ParallelStrategy {
       const int64_t stage = stage_of(chunk);
       auto visit = enter(stage, here, program);
       if (is_last(stage))
-        prediction = program.head(visit.stream, batch);
+        prediction = program.head(visit.stream, batch).at("prediction");
       else
         leave(stage, visit.stream);
     }
@@ -148,7 +149,8 @@ class Pipeline final : public ParallelStrategy {
     switch (unit.kind) {
       case Unit::condition: return replicates_ || group_.rank() == 0;
       case Unit::tokens: return group_.rank() == 0;
-      case Unit::head: return group_.rank() == group_.size() - 1;
+      case Unit::head:
+      case Unit::objective: return group_.rank() == group_.size() - 1;
       case Unit::Kind::block: break;
     }
     for (int64_t chunk = 0; chunk < chunks_; ++chunk)
@@ -219,8 +221,8 @@ class Pipeline final : public ParallelStrategy {
     auto& flight = here.flights[turn.chunk];
     flight.arrived = std::move(visit.arrived);
     if (is_last(stage)) {
-      const auto prediction = step.program.head(visit.stream, *here.batch);
-      flight.left = {step.program.loss(visit.stream, prediction, *here.batch)};
+      const auto outputs = step.program.head(visit.stream, *here.batch);
+      flight.left = {step.program.loss(visit.stream, outputs, *here.batch)};
     } else {
       flight.left = leave(stage, visit.stream);
     }

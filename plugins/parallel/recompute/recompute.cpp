@@ -136,8 +136,8 @@ struct Block {
     size_t k = 0;
     for (const auto& field : stream.fields()) *field.tensor = inputs[places[k++]];
     const Batch none;  // blocks read the stream alone
-    Tensor prediction;
-    UnitCall call{none, stream, prediction, *ctx};
+    Outputs none_made;
+    UnitCall call{none, stream, none_made, *ctx};
     (*inner)(unit, call);
     auto fields = fields_of(stream);
     if (result) *result = {std::move(stream), fields};

@@ -16,7 +16,7 @@ class Zero1 final : public ParallelStrategy {
   std::optional<Axis> axis() const override { return Axis::shard; }
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }
-  void publish() override { units_->publish(); }
+  void parameters_changed() override { units_->parameters_changed(); }
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
 
   void begin_step(const StepPlan& plan) override {

@@ -19,7 +19,7 @@ class Zero2 final : public ParallelStrategy {
   bool in_step() const override { return true; }
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }
-  void publish() override { units_->publish(); }
+  void parameters_changed() override { units_->parameters_changed(); }
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
   UnitRun wrap_unit(UnitRun run) override { return watch_.wrap(std::move(run)); }
 

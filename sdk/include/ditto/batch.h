@@ -11,7 +11,7 @@
 
 namespace ditto {
 
-// Names used by the host and the plugins that come with it:
+// Names used by the host and the plugins that come with it (those that the host itself offers: core/network/names.h):
 //   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B]
 //   clean   x_0, before any noise          noise  eps, as clean             time  the schedule's own time, double [B]
 //   x_t     alpha clean + sigma noise: x is c_in x_t
@@ -33,12 +33,20 @@ class DITTO_API Batch {
   Batch to(torch::Device device) const;
 };
 
-// One tensor that a component takes or makes.
+// What a network hands out, by name: "prediction", and what was asked for besides.
+using Outputs = std::map<std::string, torch::Tensor>;
+
+// One tensor that a component takes or makes: by these the parts of a recipe are put together before anything runs.
 struct TensorSpec {
   std::string name;
   at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> shape;  // of one sample; -1: any
+  std::vector<int64_t> shape;  // of one sample; -1: any length of this dim
   std::string range;           // "-1 … 1", "0 … 999": for people
+  int64_t values = 0;          // of an index (a class, a token): it is 0 … values - 1; 0: no index, or any
+  std::vector<std::string> names = {};  // of the values, where its maker knows them; as many, or none
 };
+using TensorSpecs = std::vector<TensorSpec>;
+DITTO_API const TensorSpec* find(const TensorSpecs& specs, const std::string& name);  // null: there is none
+DITTO_API std::string to_text(const TensorSpec& spec);  // "text fp32 [8, 16]"
 
 }  // namespace ditto

@@ -11,6 +11,7 @@
 #include <ditto/kernels.h>
 #include <ditto/nn.h>
 #include <ditto/random.h>
+#include <ditto/units.h>
 
 namespace ditto {
 
@@ -60,6 +61,18 @@ class DITTO_API Context {
   // The way back: this rank's tokens of [B, T, …]; `like` is what all_tokens was given.
   torch::Tensor own_tokens(const torch::Tensor& whole, const torch::Tensor& like, const Stream& stream);
 
+  // Runs a unit of an encoder: what is cut of its parameters is whole inside.
+  void in_unit(const Unit& unit, const std::function<void()>& body);
+  // Set by the host: in_unit with the strategies' wraps; none: as it is.
+  std::function<void(const Unit& unit, const std::function<void()>& body)> unit_wrap;
+
+  // Where layers and attention add their floating-point operations (a multiply-add is two) of this call; null: nobody
+  // counts. With `device` meta they compute shapes alone, and no number is read.
+  double* flops = nullptr;
+  void count(double operations) const {
+    if (flops) *flops += operations;
+  }
+
   // Set by the host: all_tokens with the strategies' gathers.
   std::function<torch::Tensor(const torch::Tensor& x, const Stream& stream)> token_gather;
   // For tests and traces: a model tells what it decided ("experts.3": the experts of each token). None: nobody asks.
@@ -74,6 +87,7 @@ class DITTO_API Context {
   torch::TensorOptions options() const { return torch::TensorOptions(compute).device(device); }
 
  private:
+  void count_attention(const torch::Tensor& q, const torch::Tensor& k, Pattern pattern, const Stream& stream) const;
   std::shared_ptr<const OpTable> table_;  // keeps Ops' table alive
 };
 

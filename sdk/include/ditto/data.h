@@ -28,11 +28,13 @@ class DITTO_API Source {
   struct Needs {
     SplitOf split;
     std::string folder;  // relative paths in the options are relative to this (the recipe's folder)
+    // Only makes() will be asked, and nothing is there to be read: what the options do not say is Error(config).
+    bool shapes_only = false;
   };
   virtual ~Source();
-  virtual int64_t size() const = 0;                  // samples in one pass; > 0
-  virtual std::vector<TensorSpec> spec() const = 0;  // "image" [C, H, W] in -1 … 1, "label", "caption" …
-  virtual int64_t classes() const { return 0; }      // labels are 0 … classes-1; 0: no labels
+  virtual int64_t size() const = 0;  // samples in one pass; > 0
+  // "image" [C, H, W] in -1 … 1, "label" (with how many values it has, and their names if it knows them), "caption" …
+  virtual TensorSpecs makes() const = 0;
   // Thread-safe. Throws Error(data) that names the place where a sample cannot be decoded: the host counts it, and goes
   // on.
   virtual Sample read(int64_t index) const = 0;

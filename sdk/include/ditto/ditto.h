@@ -1,4 +1,4 @@
-// Everything a model, schedule, sampler, objective, optimizer, kernel, encoder or data plugin needs. Strategies include
+// Everything a model, schedule, sampler, guidance, objective, optimizer, kernel, encoder or data plugin needs. Strategies include
 // <ditto/parallel.h> as well.
 #pragma once
 
@@ -11,8 +11,10 @@
 #include <ditto/elementary.h>
 #include <ditto/encoder.h>
 #include <ditto/error.h>
+#include <ditto/guidance.h>
 #include <ditto/kernels.h>
 #include <ditto/model.h>
+#include <ditto/network.h>
 #include <ditto/nn.h>
 #include <ditto/objective.h>
 #include <ditto/optimizer.h>
@@ -22,4 +24,5 @@
 #include <ditto/sampler.h>
 #include <ditto/scheduler.h>
 #include <ditto/stream.h>
+#include <ditto/units.h>
 #include <ditto/version.h>

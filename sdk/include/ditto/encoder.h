@@ -2,25 +2,30 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include <ditto/batch.h>
+#include <ditto/context.h>
 #include <ditto/plugin.h>
+#include <ditto/units.h>
 
 namespace ditto {
 
-class DITTO_API Encoder {
+// A frozen network or a plain function. Parameters are made in units, as a model's, and a unit's computation is run
+// inside of ctx.in_unit(…): so an encoder that is larger than a machine can be cut over ranks.
+class DITTO_API Encoder : public Units {
  public:
   static constexpr const char* kKind = "encoder";
   struct Needs {
-    std::vector<TensorSpec> data;  // what the source gives
+    TensorSpecs inputs;  // what there is when it encodes: of the data, and of the encoders before it
   };
-  virtual ~Encoder();
-  // Replaces what it encodes: an image encoder turns "image" ([B, C, H, W], -1 … 1) into "clean".
-  virtual Batch encode(Batch batch) const = 0;
-  // An image encoder's way back: "clean" -> picture in -1 … 1.
-  virtual torch::Tensor decode(const torch::Tensor& clean) const = 0;
-  virtual std::vector<TensorSpec> spec() const = 0;  // what it makes
+  Encoder();
+  ~Encoder() override;
+  virtual TensorSpecs takes() const = 0;
+  // What it makes, in the place of what it takes: "clean" of "image", "text" and "text_mask" of "caption".
+  virtual TensorSpecs makes() const = 0;
+  virtual Batch encode(Batch batch, Context& ctx) const = 0;
+  // The way back of "clean", to pictures or videos [B, C, …] in -1 … 1. Default: refused by name.
+  virtual bool decodes() const { return false; }
+  virtual torch::Tensor decode(const torch::Tensor& clean, Context& ctx) const;
   // Equal fingerprints encode alike: the key of a cache.
   virtual std::string fingerprint() const = 0;
 };

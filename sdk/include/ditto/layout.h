@@ -8,7 +8,8 @@
 #include <vector>
 
 #include <ditto/mesh.h>
-#include <ditto/model.h>
+#include <ditto/random.h>
+#include <ditto/units.h>
 
 namespace ditto {
 
@@ -54,14 +55,20 @@ struct LayoutEntry {
 struct DITTO_API Layout {
   std::vector<LayoutEntry> entries;
 
-  // Of a whole model on one device: everything here, nothing cut.
-  static Layout of(Model& model);
+  // Of a whole network on one device: everything here, nothing cut. `prefix` stands before every name.
+  static Layout of(Units& units, const std::string& prefix = "");
   const LayoutEntry& at(const std::string& name) const;  // throws Error(shape), naming the nearest
 };
 
 // The local shape of `full_shape` after the cuts.
 DITTO_API std::vector<int64_t> local_shape(const LayoutEntry& entry);
-// The local piece of a tensor, contiguous.
+// The local piece of a tensor, contiguous. Of one whose numbers are freed: one of its shape, freed too.
 DITTO_API torch::Tensor cut(const torch::Tensor& full, const Cut& cut);
+
+// Gives every tensor of the layout its memory, and fills what is here of each parameter by its full name, global shape
+// and Init: the same numbers on every layout.
+DITTO_API void initialise(Layout& layout, const Random& random);
+// The same of a whole network.
+DITTO_API void initialise(Units& units, const Random& random);
 
 }  // namespace ditto

@@ -11,24 +11,19 @@
 #include <vector>
 
 #include <ditto/context.h>
+#include <ditto/units.h>
 
 namespace ditto {
 
-// Every parameter belongs to exactly one unit.
-struct Unit {
-  enum class Kind { condition, tokens, block, head } kind;
-  int64_t block = -1;  // its index, for kind block
-  friend auto operator<=>(const Unit&, const Unit&) = default;
-  static constexpr Kind condition = Kind::condition, tokens = Kind::tokens, head = Kind::head;
-};
-DITTO_API std::string to_text(const Unit& unit);
-
-// What the recipe's other parts ask of a model. Shapes are of one sample.
-struct ModelSpec {
-  std::vector<int64_t> x;    // [C, H, W], or [C, F, H, W] for video
+// What the recipe's other parts offer a model, and ask of it.
+struct DITTO_API ModelNeeds {
+  TensorSpecs inputs;        // by name: "x" [C, H, W] or, of video, [C, F, H, W]; "t"; and what data, encoders and the
+                             // objective make ("label", whose `values` are the classes; "text" [S, E])
   int64_t out_channels = 0;  // C, or 2 C where the schedule learns a variance
-  int64_t classes = 0;       // 0: no labels
-  int64_t text_width = 0;    // 0: no text
+
+  const std::vector<int64_t>& shape(const std::string& name) const;  // throws Error(config) that lists what there is
+  int64_t values(const std::string& name) const;                     // of an index; 0: it is not offered
+  int64_t width(const std::string& name) const;                      // its last dim; 0: it is not offered
 };
 
 // A foreign checkpoint's tensor as ours: names, and the shape it has there. Row blocks of a fused weight come from
@@ -47,10 +42,10 @@ struct ForeignFormat {
   std::map<std::string, torch::Tensor> constants;
 };
 
-class DITTO_API Model : public Layer {
+class DITTO_API Model : public Units {
  public:
   static constexpr const char* kKind = "model";
-  using Needs = ModelSpec;
+  using Needs = ModelNeeds;
   Model();
   ~Model() override;
 
@@ -60,54 +55,25 @@ class DITTO_API Model : public Layer {
   virtual void constants(const Batch&, Stream&, Context&) {}             // rotary tables; default: none
   virtual int64_t depth() const = 0;
   virtual Stream run_block(int64_t index, Stream stream, Context& ctx) = 0;  // a pure function
-  virtual torch::Tensor head(const Stream& stream, Context& ctx) = 0;        // -> [B, out_channels, H, W]
+  virtual torch::Tensor head(const Stream& stream, Context& ctx) = 0;        // the prediction, [B, out_channels, H, W]
 
   // --- what the host asks ---
-  virtual std::vector<TensorSpec> spec() const = 0;  // the named inputs it takes from a Batch
+  virtual TensorSpecs takes() const = 0;  // the named inputs it takes from a Batch
+  // What it hands out besides its prediction: "features" [T, D], the tokens after a block. Default: nothing that others
+  // may ask for.
+  virtual TensorSpecs makes() const { return {}; }
   // Blocks mix tokens through ctx.attention alone. Default false: token cuts are refused by name.
   virtual bool token_local() const { return false; }
   // The same batch with the null condition, for guidance and for dropout; `which` [B] bool: only there. Default:
   // unchanged.
   virtual Batch without_condition(Batch batch, const torch::Tensor& which_B) const;
-  // Floating-point operations of one forward of this batch (a multiply-add is two). For throughput figures.
-  virtual double flops(const Batch& batch) const = 0;
   // "facebook-dit", "diffusers": how another project's checkpoint names this model. Throws Error(config) if unknown.
   virtual ForeignFormat foreign(const std::string& format) const;
   virtual std::vector<std::string> foreign_formats() const { return {}; }
 
   // Parameters of fixed tables that are no leaf (position tables), for counts that papers print.
   virtual int64_t fixed_parameters() const { return 0; }
-
-  // The unit of every parameter, by its full name.
-  std::map<std::string, Unit> units() const;
-
- protected:
-  // Makes a module of this unit; its parameters are NAME.….
-  template <class T, class... Args>
-  std::shared_ptr<T> add(Unit::Kind unit, const std::string& name, Args&&... args) {
-    auto module = std::make_shared<T>(std::forward<Args>(args)...);
-    adopt(unit, name, module);
-    return module;
-  }
-  // Makes block `index`; its parameters are blocks.INDEX.…. Blocks are added in order.
-  template <class T, class... Args>
-  std::shared_ptr<T> add_block(int64_t index, Args&&... args) {
-    auto module = std::make_shared<T>(std::forward<Args>(args)...);
-    adopt_block(index, module);
-    return module;
-  }
-  Linear linear(Unit::Kind unit, const std::string& name, int64_t in, int64_t out, Split split = {});
-  Linear zero_linear(Unit::Kind unit, const std::string& name, int64_t in, int64_t out, Split split = {});
-
- private:
-  void adopt(Unit::Kind unit, const std::string& name, std::shared_ptr<torch::nn::Module> module);
-  void adopt_block(int64_t index, std::shared_ptr<torch::nn::Module> module);
-  std::map<std::string, Unit> unit_of_child_;
-  std::shared_ptr<torch::nn::Module> blocks_;
 };
-
-// Fills every parameter by its full name, global shape and Init. Called once by the host, before anything is cut.
-DITTO_API void initialise(Model& model, const Random& random);
 
 }  // namespace ditto
 

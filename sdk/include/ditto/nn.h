@@ -79,6 +79,7 @@ class DITTO_API Parameter {
 // Frees a tensor's numbers, or makes room for them again (unfilled), in its storage: views and graphs stay valid.
 DITTO_API void free_storage(const torch::Tensor& tensor);
 DITTO_API void fill_storage(const torch::Tensor& tensor);
+DITTO_API bool is_freed(const torch::Tensor& tensor);
 
 // Base of every module with parameters. Parameters are made uninitialised; the host fills them by name (Init).
 class DITTO_API Module : public torch::nn::Module {

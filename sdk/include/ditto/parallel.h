@@ -17,12 +17,14 @@
 namespace ditto {
 
 // What a unit reads and writes: condition: batch -> stream.condition; tokens: batch -> stream's tokens and constants;
-// a block: stream -> stream; head: stream -> prediction.
+// a block: stream -> stream; head: stream -> outputs' "prediction"; objective: outputs -> outputs' "loss.NAME".
 struct UnitCall {
   const Batch& batch;
   Stream& stream;
-  torch::Tensor& prediction;
+  Outputs& outputs;
   Context& ctx;
+  // What is run in the place of the model's unit (an encoder's, an objective's); none: the model's.
+  std::function<void()> body = {};
 };
 using UnitRun = std::function<void(const Unit&, UnitCall&)>;
 
@@ -45,9 +47,9 @@ struct Program {
   // Later stages: the constants of a stream that came from the stage before, whose tokens are split already.
   std::function<void(const Batch&, Stream&)> constants;
   std::function<void(int64_t first, int64_t last, Stream&)> blocks;  // wrapped blocks [first, last)
-  std::function<torch::Tensor(Stream&, const Batch&)> head;          // last stage: join, head -> prediction
+  std::function<Outputs(Stream&, const Batch&)> head;                // last stage: join, head -> "prediction" and more
   // Last stage: this rank's share of the run's loss, times the loss scale.
-  std::function<torch::Tensor(const Stream&, const torch::Tensor& prediction, const Batch&)> loss;
+  std::function<torch::Tensor(const Stream&, const Outputs&, const Batch&)> loss;
   std::function<void(const Tensors& roots, const Tensors& gradients)> backward;  // gradients: undefined for a loss
   std::function<void(int64_t round)> round_done;  // after the backward of this rank's micro-batch of that round
 };
@@ -96,7 +98,7 @@ class DITTO_API ParallelStrategy {
   virtual void sync_gradients() {}
   // The layout's tensors have new values (made, loaded, updated, or exchanged with the average): bring them to where
   // the model reads them.
-  virtual void publish() {}
+  virtual void parameters_changed() {}
 };
 
 }  // namespace ditto

@@ -99,7 +99,7 @@ class DITTO_API ShardedUnits {
   std::vector<ShardedUnit*> first() const;  // what runs first, likewise
 
   // The layout's leaves have new numbers. Keep::whole: returns when all whole values are there.
-  void publish();
+  void parameters_changed();
 
   // ParallelStrategy::sums
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const;

@@ -50,7 +50,6 @@ class DITTO_API SelfAttention : public Layer {
   torch::Tensor forward(const torch::Tensor& x_BTD, Pattern pattern, const torch::Tensor& rotary_TK,
                         const Stream& stream, Context& ctx);
   // Multiply-adds for `tokens` of which each sees `keys`.
-  double multiply_adds(double tokens, double keys) const;
 
  private:
   AttentionOptions options_;
@@ -65,7 +64,6 @@ class DITTO_API CrossAttention : public Layer {
   CrossAttention(const AttentionOptions& options, Init proj);
   ~CrossAttention() override;
   torch::Tensor forward(const torch::Tensor& x_BTD, const Stream& stream, Context& ctx);
-  double multiply_adds(double tokens, double text_tokens) const;
 
  private:
   AttentionOptions options_;
@@ -80,10 +78,8 @@ class DITTO_API Mlp : public Layer {
   Mlp(int64_t width, int64_t hidden, Init down);  // of down's weight
   ~Mlp() override;
   torch::Tensor forward(const torch::Tensor& x_BTD, Context& ctx);
-  double multiply_adds(double tokens) const;
 
  private:
-  double per_token_;
   Linear up_, down_;
 };
 
@@ -96,14 +92,12 @@ class DITTO_API TextEmbed : public Layer {
   ~TextEmbed() override;
   // Reads "text" [B, S, E] and "text_mask" bool [B, S]; sets text_BSE [B, S, D] and text_mask_BS.
   void forward(const Batch& batch, Conditioning& condition, Context& ctx);
-  // What a model's spec() says of its text: any number of tokens.
-  std::vector<TensorSpec> spec() const;
+  // What a model's takes() says of its text: any number of tokens.
+  TensorSpecs takes() const;
   static Batch without_text(Batch batch, const torch::Tensor& which_B);
-  double multiply_adds(double text_tokens) const;
 
  private:
   int64_t text_width_;
-  double per_token_;
   Parameter null_;  // [E]
   Linear in_, out_;
 };

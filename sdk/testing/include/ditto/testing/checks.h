@@ -24,12 +24,12 @@ namespace ditto::testing {
 struct ModelChecks {
   // Parameters whose gradient is zero by the model's mathematics (a key bias without a norm of keys): full names.
   std::vector<std::string> without_gradient;
-  // Changes the batch that was made from Model::spec, where that says too little (an index with a range of its own).
+  // Changes the batch that was made from Model::takes, where that says too little (an index with a range of its own).
   std::function<void(Batch&)> adjust;
   double bf16_tolerance = 0.1;  // largest error in bf16 over the largest number of the prediction
 };
 // Sizes small enough for a second on one core: the checks run the model some dozens of times in fp64.
-Report check_model(const std::string& path, const ModelSpec& spec, const OptionValues& options = {},
+Report check_model(const std::string& path, const ModelNeeds& needs, const OptionValues& options = {},
                    const ModelChecks& extra = {});
 
 struct ObjectiveChecks {
@@ -54,6 +54,6 @@ Report check_optimizer(const std::string& path, const OptionValues& options = {}
 Report check_kernels(const std::string& path, const OptionValues& options = {});
 // `folder`: relative paths in the options are relative to it.
 Report check_source(const std::string& path, const OptionValues& options = {}, const std::string& folder = ".");
-Report check_encoder(const std::string& path, const std::vector<TensorSpec>& data, const OptionValues& options = {});
+Report check_encoder(const std::string& path, const TensorSpecs& data, const OptionValues& options = {});
 
 }  // namespace ditto::testing

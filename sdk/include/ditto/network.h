@@ -1,0 +1,24 @@
+// Another network of a run, as an objective or a guidance sees it: frozen, with weights, layout and precision of its own.
+#pragma once
+
+#include <vector>
+
+#include <ditto/batch.h>
+
+namespace ditto {
+
+class DITTO_API Network {
+ public:
+  virtual ~Network();
+  virtual const TensorSpecs& takes() const = 0;  // its model's inputs
+  virtual TensorSpecs makes() const = 0;         // what its model hands out, with shapes: "features" [T, D]
+  virtual int64_t depth() const = 0;             // blocks
+  // Its model's outputs for the batch's tensors, without gradients: "prediction" as the head gives it and, of each block
+  // asked for, "features.K" [B, T, D]. Ranks that share its parts or the sample call it together.
+  virtual Outputs run(const Batch& batch, const std::vector<int64_t>& features = {}) = 0;
+  // With the run's schedule around it, as the main model's prediction: c_skip x_t + c_out F(c_in x_t, c_noise(time)).
+  // The batch holds its conditions; time is double [B].
+  virtual torch::Tensor predict(Batch batch, const torch::Tensor& x_t, const torch::Tensor& time_B) = 0;
+};
+
+}  // namespace ditto

@@ -1,0 +1,42 @@
+// A model's units run in order, with what strategies put around, before and after them: the one place where this is
+// done, in training, in sampling and in tests.
+#pragma once
+
+#include <vector>
+
+#include <ditto/model.h>
+#include <ditto/parallel.h>
+
+namespace ditto {
+
+// A unit of the model by itself, as a strategy finds it innermost; `call.body` in its place where there is one.
+DITTO_API void run_model_unit(Model& model, const Unit& unit, UnitCall& call);
+
+class DITTO_API ModelProgram {
+ public:
+  // All of these outlive it. `run`: what is innermost; none: run_model_unit of the model.
+  ModelProgram(Model& model, Context& ctx, UnitRun run = {});
+
+  // Puts the strategy around what is there: to be called innermost first (parallel.h says in which order).
+  void wrap(ParallelStrategy& strategy);
+  // Outputs "features.K": the tokens after these blocks.
+  void tap(const std::vector<int64_t>& blocks);
+
+  Stream begin(const Batch& batch);                             // condition, tokens, constants; then the splits
+  void constants(const Batch& batch, Stream& stream);           // of a stream that came from a stage before, split
+  void blocks(int64_t first, int64_t last, Stream& stream);     // [first, last)
+  Outputs head(Stream& stream, const Batch& batch);             // the joins, then head
+  void run(const Unit& unit, UnitCall& call) { run_(unit, call); }  // with all wraps
+
+  // The parts as a strategy takes them; without prepare, loss and round_done.
+  Program program(Traffic& traffic);
+
+ private:
+  Model& model_;
+  Context& ctx_;
+  UnitRun run_;
+  std::vector<ParallelStrategy*> wraps_;  // innermost first
+  std::vector<int64_t> taps_;
+};
+
+}  // namespace ditto
