@@ -18,17 +18,6 @@
 
 namespace ditto {
 
-Degrees degrees(const Recipe& recipe) {
-  const auto& p = recipe.parallel;
-  Degrees degrees{{Axis::pipeline, p.pipeline},
-                  {Axis::shard, p.shard},
-                  {Axis::context, p.context},
-                  {Axis::expert, p.expert},
-                  {Axis::tensor, p.tensor}};
-  if (p.replicate > 0) degrees[Axis::replicate] = p.replicate;
-  return degrees;
-}
-
 std::chrono::milliseconds timeout(const Recipe& recipe) {
   return std::chrono::milliseconds(static_cast<int64_t>(recipe.parallel.timeout_s * 1000));
 }
@@ -81,33 +70,6 @@ void declare(Recipe& recipe, Registry& registry, const std::string& section, con
 
 }  // namespace
 
-OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory) {
-  OptionReader declares({"parallel", recipe.name, {}});
-  factory.declare(declares);
-  OptionMap map{"parallel", recipe.name, {}};
-  for (const auto& info : declares.declared())
-    if (const auto it = recipe.parallel.given.find(info.name); it != recipe.parallel.given.end()) map.given.insert(*it);
-  return map;
-}
-
-std::vector<std::string> strategy_ids(const Recipe& recipe) {
-  const auto& p = recipe.parallel;
-  std::vector<std::string> ids;
-  const auto add = [&](bool used, const std::string& id) {
-    if (used && !id.empty()) ids.push_back(id);
-  };
-  add(p.serves("pipeline", p.pipeline), p.pipeline_plugin);
-  add(p.serves("tensor", p.tensor), p.tensor_plugin);
-  add(p.serves("expert", p.expert), p.expert_plugin);
-  add(p.serves("context", p.context), p.context_plugin);
-  add(p.serves("shard", p.shard), p.shard_plugin);
-  // A degree that is left open is that of the ranks: a recipe is the same for one of them and for many.
-  add(p.replicate == 0 || p.serves("replicate", p.replicate), p.replicate_plugin);
-  add(p.recompute != "none", "recompute");
-  add(p.offload != "none", "offload");
-  return ids;
-}
-
 std::vector<PluginKey> plugins_of(Recipe& recipe) {
   std::vector<PluginKey> plugins;
   for (const auto& [section, component] : recipe.components())  // [encoder.image] is of kind encoder
@@ -115,30 +77,6 @@ std::vector<PluginKey> plugins_of(Recipe& recipe) {
   for (const auto& id : strategy_ids(recipe)) plugins.emplace_back(ParallelStrategy::kKind, id);
   for (const auto& id : recipe.plugins.kernels) plugins.emplace_back(KernelSet::kKind, id);
   return plugins;
-}
-
-void refuse_unread_options(const Recipe& recipe, Registry& registry) {
-  OptionReader reader({"parallel", recipe.name, {}});
-  ParallelOptions().read(reader);
-  std::vector<std::string> known;
-  const auto note = [&](const OptionReader& of) {
-    for (const auto& info : of.declared()) known.push_back(info.name);
-  };
-  note(reader);
-  std::string list;
-  for (const auto& id : strategy_ids(recipe)) {
-    OptionReader declares({"parallel", recipe.name, {}});
-    registry.factory<ParallelStrategy>(id, recipe.name).declare(declares);
-    note(declares);
-    list += (list.empty() ? "" : ", ") + id;
-  }
-  for (const auto& [key, option] : recipe.parallel.given) {
-    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
-    const auto near = nearest(key, known);
-    throw Error(ErrorKind::config, option.where, "parallel." + key + " is read by nobody",
-                (near.empty() ? "" : "did you mean \"" + near + "\"? ") +
-                    ("this recipe's strategies: " + (list.empty() ? std::string("none") : list)));
-  }
 }
 
 void declare_components(Recipe& recipe, Registry& registry) {

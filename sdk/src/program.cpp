@@ -31,8 +31,8 @@ void run_model_unit(Model& model, const Unit& unit, UnitCall& call) {
   }
 }
 
-ModelProgram::ModelProgram(Model& model, Context& ctx, UnitRun run) : model_(model), ctx_(ctx), run_(std::move(run)) {
-  if (!run_) run_ = [&model](const Unit& unit, UnitCall& call) { run_model_unit(model, unit, call); };
+ModelProgram::ModelProgram(Model& model, Context& ctx, UnitRun run) : model_(&model), ctx_(ctx), run_(std::move(run)) {
+  if (!run_) run_ = [this](const Unit& unit, UnitCall& call) { run_model_unit(*model_, unit, call); };
   if (!ctx_.unit_runner)
     ctx_.unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& attend) {
       return attend(x);
@@ -64,7 +64,7 @@ void ModelProgram::constants(const Batch& batch, Stream& stream) {
   Stream own;
   own.grid = stream.grid;
   own.packing = stream.packing;
-  model_.constants(batch, own, ctx_);
+  model_->constants(batch, own, ctx_);
   for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
   stream.rotary_TK = own.rotary_TK;
   for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);

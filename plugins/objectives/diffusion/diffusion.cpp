@@ -42,8 +42,8 @@ struct Diffusion final : ditto::Objective {
     return model.without_condition(std::move(batch), drop_B);
   }
 
-  ditto::TensorSpecs takes() const override { return {{"clean", torch::kFloat, {}, "x_0, of any shape"}}; }
-  ditto::TensorSpecs makes() const override { return {{"noise", torch::kFloat, {}, "eps, as clean"}}; }
+  ditto::TensorSpecs takes() const override { return {{"clean", torch::kFloat, ditto::kAnyShape, "x_0"}}; }
+  ditto::TensorSpecs makes() const override { return {{"noise", torch::kFloat, ditto::kAnyShape, "eps, as clean"}}; }
 
   std::map<std::string, Tensor> losses(const ditto::Outputs& outputs, const Batch& batch, Context&) const override {
     return scheduler.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"));

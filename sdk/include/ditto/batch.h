@@ -46,6 +46,7 @@ struct TensorSpec {
   std::vector<std::string> names = {};  // of the values, where its maker knows them; as many, or none
 };
 using TensorSpecs = std::vector<TensorSpec>;
+inline const std::vector<int64_t> kAnyShape{-2};  // of what takes a tensor of any number of dims
 DITTO_API const TensorSpec* find(const TensorSpecs& specs, const std::string& name);  // null: there is none
 DITTO_API std::string to_text(const TensorSpec& spec);  // "text fp32 [8, 16]"
 

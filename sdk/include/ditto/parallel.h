@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include <ditto/context.h>
 #include <ditto/kernels.h>
 #include <ditto/layout.h>
 #include <ditto/mesh.h>

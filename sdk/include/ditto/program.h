@@ -21,6 +21,8 @@ class DITTO_API ModelProgram {
   void wrap(ParallelStrategy& strategy);
   // Outputs "features.K": the tokens after these blocks.
   void tap(const std::vector<int64_t>& blocks);
+  // Another model of the same parameters from now on.
+  void replace(Model& model) { model_ = &model; }
 
   Stream begin(const Batch& batch);                             // condition, tokens, constants; then the splits
   void constants(const Batch& batch, Stream& stream);           // of a stream that came from a stage before, split
@@ -32,7 +34,7 @@ class DITTO_API ModelProgram {
   Program program(Traffic& traffic);
 
  private:
-  Model& model_;
+  Model* model_;
   Context& ctx_;
   UnitRun run_;
   std::vector<ParallelStrategy*> wraps_;  // innermost first

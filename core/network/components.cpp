@@ -1,0 +1,39 @@
+#include "core/network/components.h"
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+void require(const Recipe& recipe, const Component& component, const std::string& section) {
+  if (!component)
+    throw Error(ErrorKind::config, recipe.name, "has no section [" + section + "]",
+                "add it, with plugin = \"…\"; see `ditto plugins list`");
+}
+
+void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler) {
+  const auto why = sampler.refuses(scheduler);
+  if (!why.empty())
+    throw Error(ErrorKind::config, recipe.sampler.where,
+                "sampler \"" + recipe.sampler.plugin + "\" does not go with scheduler \"" + recipe.scheduler.plugin +
+                    "\": " + why,
+                "choose another sampler; see `ditto plugins list`");
+}
+
+Components::Components(Recipe& recipe_, Registry& registry_, Log log)
+    : recipe(recipe_), registry(registry_), log_(std::move(log)) {}
+
+std::shared_ptr<OpTable> Components::op_table() {
+  std::vector<KernelRow> rows;
+  for (const auto& id : recipe.plugins.kernels) {
+    const OptionMap none{KernelSet::kKind, recipe.name, {}};
+    const auto set = make_with<KernelSet>(id, recipe.name, none, {}, [](const auto&) {});
+    for (auto& row : set->rows()) rows.push_back(std::move(row));
+  }
+  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_);
+}
+
+void Components::about_to_make(std::string_view kind, const std::string& id) const {
+  if (log_) log_("making " + plugin_name(kind, id));
+}
+
+}  // namespace ditto

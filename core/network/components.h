@@ -1,0 +1,59 @@
+// Parts of a recipe made by their plugins: the one place where it is done, and where the recipe learns their defaults.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include <ditto/kernels.h>
+#include <ditto/sampler.h>
+
+#include "core/config/recipe.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+using Log = std::function<void(const std::string&)>;
+
+// Throws Error(config): a section that is needed and not there; a sampler that makes no sense with the scheduler.
+void require(const Recipe& recipe, const Component& component, const std::string& section);
+void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler);
+
+class Components {
+ public:
+  // All of these outlive it. `log` is told what is about to be made: a plugin that never comes back from its
+  // constructor is named by the last line.
+  Components(Recipe& recipe, Registry& registry, Log log = {});
+
+  // The component of this section, which the recipe has. Throws Error(config) or Error(plugin).
+  template <class Interface>
+  std::shared_ptr<Interface> make(const std::string& section, const Component& component,
+                                  const typename Interface::Needs& needs) {
+    return make_with<Interface>(component.plugin, component.where, component.options, needs,
+                                [&](const auto& declared) { recipe.resolve(section, component.plugin, declared); });
+  }
+  // The same, where no section of that name is resolved.
+  template <class Interface, class Done>
+  std::shared_ptr<Interface> make_with(const std::string& id, const std::string& where,
+                                       const OptionMap& options, const typename Interface::Needs& needs,
+                                       const Done& done) {
+    const auto& factory = registry.factory<Interface>(id, where);
+    OptionReader reader(options);
+    about_to_make(Interface::kKind, id);
+    auto made = guarded(std::string(Interface::kKind) + " '" + id + "', being made",
+                        [&] { return factory.make(reader, needs); });
+    done(reader.declared());
+    return made;
+  }
+  // Every kernel plugin's rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no variant.
+  std::shared_ptr<OpTable> op_table();
+
+  Recipe& recipe;
+  Registry& registry;
+
+ private:
+  void about_to_make(std::string_view kind, const std::string& id) const;
+  Log log_;
+};
+
+}  // namespace ditto

@@ -1,0 +1,124 @@
+#include "core/network/shapes.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include <ditto/error.h>
+#include <ditto/options.h>
+
+#include "core/formats/json.h"
+#include "core/network/names.h"
+
+namespace ditto {
+
+namespace {
+
+nlohmann::json json_of(const TensorSpecs& specs) {
+  auto list = nlohmann::json::array();
+  for (const auto& spec : specs) {
+    list.push_back({{"name", spec.name},
+                    {"dtype", static_cast<int>(spec.dtype)},
+                    {"shape", spec.shape},
+                    {"range", spec.range}});
+    if (spec.values > 0) list.back()["values"] = spec.values;
+    if (!spec.names.empty()) list.back()["names"] = spec.names;
+  }
+  return list;
+}
+
+TensorSpecs specs_of(const nlohmann::json& list) {
+  TensorSpecs specs;
+  for (const auto& one : list) {
+    specs.push_back({one.at("name").get<std::string>(), static_cast<at::ScalarType>(one.at("dtype").get<int>()),
+                     one.at("shape").get<std::vector<int64_t>>(), one.at("range").get<std::string>()});
+    specs.back().values = one.value("values", int64_t{0});
+    specs.back().names = one.value("names", std::vector<std::string>{});
+  }
+  return specs;
+}
+
+// Checkpoints of before 0.3 name the model's shapes one by one.
+ModelNeeds needs_of_before(const nlohmann::json& json) {
+  ModelNeeds needs;
+  needs.inputs = {{names::kInput, at::kFloat, json.at("x").get<std::vector<int64_t>>(), ""},
+                  {names::kInputTime, at::kFloat, {}, ""}};
+  if (const auto classes = json.at("classes").get<int64_t>(); classes > 0)
+    needs.inputs.push_back({names::kLabel, at::kLong, {}, "", classes});
+  if (const auto width = json.at("text_width").get<int64_t>(); width > 0) {
+    needs.inputs.push_back({names::kText, at::kFloat, {-1, width}, ""});
+    needs.inputs.push_back({names::kText + std::string("_mask"), at::kBool, {-1}, ""});
+  }
+  return needs;
+}
+
+bool fits(const TensorSpec& made, const TensorSpec& taken) {
+  if (made.dtype != taken.dtype) return false;
+  if (taken.shape == kAnyShape) return true;
+  if (made.shape.size() != taken.shape.size()) return false;
+  for (size_t d = 0; d < made.shape.size(); ++d)
+    if (made.shape[d] >= 0 && taken.shape[d] >= 0 && made.shape[d] != taken.shape[d]) return false;
+  return true;
+}
+
+}  // namespace
+
+std::string to_text(const SavedShapes& shapes) {
+  return nlohmann::json{{"inputs", json_of(shapes.model.inputs)},
+                        {"out_channels", shapes.model.out_channels},
+                        {"data", json_of(shapes.data)}}
+      .dump();
+}
+
+SavedShapes saved_shapes(const std::string& text, const std::string& where) {
+  const auto json = formats::parse_json(text, where, ErrorKind::checkpoint);
+  try {
+    SavedShapes shapes;
+    if (json.contains("inputs"))
+      shapes.model.inputs = specs_of(json.at("inputs"));
+    else
+      shapes.model = needs_of_before(json);
+    shapes.model.out_channels = json.at("out_channels").get<int64_t>();
+    shapes.data = specs_of(json.at("data"));
+    return shapes;
+  } catch (const nlohmann::json::exception& error) {
+    throw Error(ErrorKind::checkpoint, where, std::string("the model's shapes cannot be read: ") + error.what());
+  }
+}
+
+void TensorFlow::make(const std::string& who, const std::string& where, const TensorSpecs& specs) {
+  for (const auto& spec : specs) {
+    const auto at = std::find_if(made_.begin(), made_.end(), [&](const Made& m) { return m.spec.name == spec.name; });
+    if (at != made_.end())
+      throw Error(ErrorKind::config, where, who + " makes \"" + spec.name + "\", and so does " + at->by,
+                  "leave one of them out");
+    made_.push_back({spec, who});
+  }
+}
+
+void TensorFlow::take(const std::string& who, const std::string& where, const TensorSpecs& specs) const {
+  for (const auto& spec : specs) {
+    const auto at = std::find_if(made_.begin(), made_.end(), [&](const Made& m) { return m.spec.name == spec.name; });
+    if (at == made_.end()) {
+      std::string there;
+      for (const auto& [made, by] : made_) there += (there.empty() ? "" : ", ") + made.name + " (" + by + ")";
+      throw Error(ErrorKind::config, where, who + " takes \"" + spec.name + "\", and nobody makes it",
+                  "there is only: " + (there.empty() ? "nothing" : there) +
+                      "; choose data, an encoder or an objective that makes it");
+    }
+    if (!fits(at->spec, spec))
+      throw Error(ErrorKind::config, where, who + " takes " + to_text(spec) + ", and " + at->by + " makes " +
+                  to_text(at->spec), "choose parts that agree, or their options");
+  }
+}
+
+void TensorFlow::remove(const TensorSpecs& specs) {
+  std::erase_if(made_, [&](const Made& made) { return find(specs, made.spec.name) != nullptr; });
+}
+
+TensorSpecs TensorFlow::specs() const {
+  TensorSpecs list;
+  for (const auto& made : made_) list.push_back(made.spec);
+  return list;
+}
+
+}  // namespace ditto

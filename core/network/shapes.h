@@ -1,0 +1,37 @@
+// Which tensors flow through a recipe's parts: checked before anything runs, and kept by checkpoints.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ditto/model.h>
+
+namespace ditto {
+
+// What a checkpoint keeps of the data a model was made for.
+struct SavedShapes {
+  ModelNeeds model;
+  TensorSpecs data;  // the source's
+};
+std::string to_text(const SavedShapes& shapes);
+SavedShapes saved_shapes(const std::string& text, const std::string& where);  // throws Error(checkpoint)
+
+// The tensors that there are, from the source on, and who made each.
+class TensorFlow {
+ public:
+  // `who`: "data \"webdataset\"". Throws Error(config) at `where` for a name that another has made already.
+  void make(const std::string& who, const std::string& where, const TensorSpecs& specs);
+  // Throws Error(config) for a tensor that nobody makes, or of another dtype, number of dims or size, naming both sides.
+  void take(const std::string& who, const std::string& where, const TensorSpecs& specs) const;
+  void remove(const TensorSpecs& specs);  // what was encoded is gone
+  TensorSpecs specs() const;
+
+ private:
+  struct Made {
+    TensorSpec spec;
+    std::string by;
+  };
+  std::vector<Made> made_;
+};
+
+}  // namespace ditto

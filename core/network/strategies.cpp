@@ -1,0 +1,123 @@
+#include "core/network/strategies.h"
+
+#include <algorithm>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+Degrees degrees(const Recipe& recipe) {
+  const auto& p = recipe.parallel;
+  Degrees degrees{{Axis::pipeline, p.pipeline},
+                  {Axis::shard, p.shard},
+                  {Axis::context, p.context},
+                  {Axis::expert, p.expert},
+                  {Axis::tensor, p.tensor}};
+  if (p.replicate > 0) degrees[Axis::replicate] = p.replicate;
+  return degrees;
+}
+
+OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory) {
+  OptionReader declares({"parallel", recipe.name, {}});
+  factory.declare(declares);
+  OptionMap map{"parallel", recipe.name, {}};
+  for (const auto& info : declares.declared())
+    if (const auto it = recipe.parallel.given.find(info.name); it != recipe.parallel.given.end()) map.given.insert(*it);
+  return map;
+}
+
+std::vector<std::string> strategy_ids(const Recipe& recipe) {
+  const auto& p = recipe.parallel;
+  std::vector<std::string> ids;
+  const auto add = [&](bool used, const std::string& id) {
+    if (used && !id.empty()) ids.push_back(id);
+  };
+  add(p.serves("pipeline", p.pipeline), p.pipeline_plugin);
+  add(p.serves("tensor", p.tensor), p.tensor_plugin);
+  add(p.serves("expert", p.expert), p.expert_plugin);
+  add(p.serves("context", p.context), p.context_plugin);
+  add(p.serves("shard", p.shard), p.shard_plugin);
+  // A degree that is left open is that of the ranks: a recipe is the same for one of them and for many.
+  add(p.replicate == 0 || p.serves("replicate", p.replicate), p.replicate_plugin);
+  add(p.recompute != "none", "recompute");
+  add(p.offload != "none", "offload");
+  return ids;
+}
+
+void refuse_unread_options(const Recipe& recipe, Registry& registry) {
+  OptionReader reader({"parallel", recipe.name, {}});
+  ParallelOptions().read(reader);
+  std::vector<std::string> known;
+  const auto note = [&](const OptionReader& of) {
+    for (const auto& info : of.declared()) known.push_back(info.name);
+  };
+  note(reader);
+  std::string list;
+  for (const auto& id : strategy_ids(recipe)) {
+    OptionReader declares({"parallel", recipe.name, {}});
+    registry.factory<ParallelStrategy>(id, recipe.name).declare(declares);
+    note(declares);
+    list += (list.empty() ? "" : ", ") + id;
+  }
+  for (const auto& [key, option] : recipe.parallel.given) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const auto near = nearest(key, known);
+    throw Error(ErrorKind::config, option.where, "parallel." + key + " is read by nobody",
+                (near.empty() ? "" : "did you mean \"" + near + "\"? ") +
+                    ("this recipe's strategies: " + (list.empty() ? std::string("none") : list)));
+  }
+}
+
+namespace {
+
+std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const ParallelStrategy::Needs& needs,
+                                                const std::string& id, const std::string& key,
+                                                std::optional<Axis> axis) {
+  const auto& recipe = components.recipe;
+  if (id.empty())
+    throw Error(ErrorKind::config, recipe.name,
+                key + " = " + std::to_string(needs.mesh->size(*axis)) + ", but no plugin serves this axis",
+                "set " + key + "_plugin; see `ditto plugins list`");
+  const auto options = strategy_options(recipe, components.registry.factory<ParallelStrategy>(id, recipe.name));
+  auto made = components.make_with<ParallelStrategy>(
+      id, recipe.name, options, needs,
+      [&](const auto& declared) { components.recipe.resolve("parallel", {}, declared); });
+  if (made->axis() != axis)
+    throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
+                "see `ditto plugins list`");
+  return made;
+}
+
+}  // namespace
+
+std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& components,
+                                                               const ParallelStrategy::Needs& needs,
+                                                               const AxisSet& axes, bool trains) {
+  const auto& p = components.recipe.parallel;
+  const std::vector<std::pair<Axis, std::string>> served{
+      {Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
+      {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
+  std::vector<std::shared_ptr<ParallelStrategy>> strategies;
+  const auto add = [&](const std::string& id, const std::string& key, std::optional<Axis> axis) {
+    strategies.push_back(make_strategy(components, needs, id, key, axis));
+  };
+  for (const auto& [axis, id] : served)
+    if (axes.count(axis) && p.serves(name(axis), needs.mesh->size(axis)))
+      add(id, std::string("parallel.") + name(axis), axis);
+  if (trains && p.recompute != "none") add("recompute", "parallel.recompute", std::nullopt);
+  if (trains && p.offload != "none") add("offload", "parallel.offload", std::nullopt);
+  return strategies;
+}
+
+// Recompute stands inside of what gathers parameters, and outside of what exchanges tokens and activations.
+std::vector<ParallelStrategy*> in_order_of_wrapping(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies) {
+  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context, std::nullopt,
+                                               Axis::shard,  Axis::replicate, Axis::pipeline};
+  std::vector<ParallelStrategy*> ordered;
+  for (const auto& axis : order)
+    for (const auto& strategy : strategies)
+      if (strategy->axis() == axis) ordered.push_back(strategy.get());
+  return ordered;
+}
+
+}  // namespace ditto
