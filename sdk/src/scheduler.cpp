@@ -54,6 +54,8 @@ Scheduler::Gaussian Scheduler::step_back(const torch::Tensor&, const torch::Tens
               "sample with euler, heun or ddim");
 }
 
+ForeignConfig Scheduler::foreign_config(const std::string&) const { return {}; }
+
 torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape.at(0) = per_sample_B.size(0);

@@ -11,6 +11,7 @@
 #include <ditto/elementary.h>
 #include <ditto/encoder.h>
 #include <ditto/error.h>
+#include <ditto/foreign.h>
 #include <ditto/guidance.h>
 #include <ditto/kernels.h>
 #include <ditto/model.h>

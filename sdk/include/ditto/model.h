@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ditto/context.h>
+#include <ditto/foreign.h>
 #include <ditto/units.h>
 
 namespace ditto {
@@ -40,6 +41,8 @@ struct ForeignFormat {
   std::map<std::string, std::string> copies;
   // Written on export and checked on import, not learned (position tables).
   std::map<std::string, torch::Tensor> constants;
+  // What their program makes the model from (config.json). Empty: it reads no such file.
+  ForeignConfig config = {};
 };
 
 class DITTO_API Model : public Units {
@@ -70,6 +73,9 @@ class DITTO_API Model : public Units {
   // "facebook-dit", "diffusers": how another project's checkpoint names this model. Throws Error(config) if unknown.
   virtual ForeignFormat foreign(const std::string& format) const;
   virtual std::vector<std::string> foreign_formats() const { return {}; }
+  // Learned tables of positions, by parameter: [rows, columns, D], [frames, rows, columns, D] or [n, D]. A training
+  // that starts from a model of another size may interpolate them.
+  virtual std::vector<std::string> position_tables() const { return {}; }
 
   // Parameters of fixed tables that are no leaf (position tables), for counts that papers print.
   virtual int64_t fixed_parameters() const { return 0; }

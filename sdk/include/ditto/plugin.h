@@ -8,6 +8,7 @@
 
 #include <torch/version.h>
 
+#include <ditto/foreign.h>
 #include <ditto/options.h>
 #include <ditto/version.h>
 
@@ -85,7 +86,21 @@ template <class Interface>
 struct Factory {
   void (*declare)(OptionReader&);
   std::shared_ptr<Interface> (*make)(OptionReader&, const typename Interface::Needs&);
+  // What a component that holds another project's file needs, and its options by the reader: those that the recipe
+  // leaves open are the file's. Throws Error(config) where recipe and file disagree. nullptr: its class has no static
+  // function `Needs foreign_needs(OptionReader&, const ForeignShapes&)`.
+  typename Interface::Needs (*foreign_needs)(OptionReader&, const ForeignShapes&);
 };
+
+template <class Interface, class Class>
+constexpr auto foreign_needs_of() {
+  using Function = decltype(Factory<Interface>::foreign_needs);
+  if constexpr (requires { &Class::foreign_needs; }) {
+    return Function(&Class::foreign_needs);
+  } else {
+    return Function(nullptr);
+  }
+}
 
 template <class Interface, class Class>
 inline constexpr Factory<Interface> kFactory{
@@ -95,7 +110,8 @@ inline constexpr Factory<Interface> kFactory{
       options.read(reader);
       reader.finish();
       return std::make_shared<Class>(options, needs);
-    }};
+    },
+    foreign_needs_of<Interface, Class>()};
 
 // The name of the entry function: `extern "C" const void* ditto_plugin_entry()`, returning a Factory of the stamp's
 // kind.

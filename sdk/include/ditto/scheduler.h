@@ -69,6 +69,11 @@ class DITTO_API Scheduler {
   };
   virtual Gaussian step_back(const torch::Tensor& prediction, const torch::Tensor& x_t, const std::vector<double>& grid,
                              int64_t step) const;
+
+  // --- exchange ---
+  // What the program that reads weights of this format makes the same schedule from (scheduler_config.json). Empty, and
+  // so the default: it has none that is the same.
+  virtual ForeignConfig foreign_config(const std::string& format) const;
 };
 
 // [B] -> [B, 1, 1, …] of x's dims, in x's dtype and device: to multiply with x.
