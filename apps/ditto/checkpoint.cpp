@@ -11,8 +11,8 @@
 #include "core/checkpoint/foreign.h"
 #include "core/report/run_lock.h"
 #include "core/report/streams.h"
-#include "core/sample/load.h"
-#include "core/train/finite.h"
+#include "core/network/saved_model.h"
+#include "core/network/finite.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
 
@@ -66,7 +66,7 @@ void export_to(const Arguments& a, const CommandLine& line) {
   Made made(saved.recipe, parts, line);
   const bool ema = a.weights != "weights" && saved.has_ema;
   load_weights(saved, ema ? "ema" : "weights", *made.assembly);
-  checkpoint::export_weights(*made.assembly->model, a.format, a.out,
+  checkpoint::export_weights(*made.assembly->main->model, a.format, a.out,
                              {{"ditto.run", saved.recipe.run.name},
                               {"ditto.step", std::to_string(saved.step)},
                               {"ditto.weights", ema ? "ema" : "weights"}});
@@ -84,12 +84,12 @@ void import_from(const Arguments& a, const CommandLine& line) {
   std::optional<checkpoint::Which> which;
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
-  const auto set = checkpoint::import_weights(*made.assembly->model, a.format, a.path, which);
-  require_finite(made.assembly->layout, a.path);
+  const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, a.path, which);
+  require_finite(made.assembly->main->layout, a.path);
   auto extra = machine_record();
-  extra["shapes"] = to_text(made.assembly->shapes());
+  extra["shapes"] = to_text(made.assembly->networks->shapes());
   const auto lock = report::lock_run_around(a.out);
-  checkpoint::save_weights(a.out, made.assembly->layout, formats::render_toml(made.recipe.resolved()), extra,
+  checkpoint::save_weights(a.out, made.assembly->main->layout, formats::render_toml(made.recipe.resolved()), extra,
                            [](const std::string& line) { report::tell("warning: " + line); });
   std::cout << shown(a.path) << (set.empty() ? "" : " (" + shown(set) + ")") << " as a checkpoint: " << shown(a.out)
             << '\n';

@@ -11,7 +11,7 @@
 #include "core/dist/gradient_sum.h"
 #include "core/dist/local_ranks.h"
 #include "core/dist/whole.h"
-#include "core/sample/load.h"
+#include "core/network/saved_model.h"
 #include "core/train/rank.h"
 
 namespace ditto {
@@ -72,14 +72,14 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
                 fmt::format("expected the prediction's shape, {}", to_text(OptionValue(prediction.sizes().vec()))));
   const double shares = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
   ((prediction * grad_output.to(prediction.options())).sum() / shares).backward();
-  GradientSum sum(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic);
+  GradientSum sum(assembly.main->layout, assembly.mesh, assembly.recipe.run.deterministic);
   const StepPlan plan;
-  for (auto& strategy : assembly.strategies) strategy->end_round(0, plan);
+  for (auto& strategy : assembly.main->strategies) strategy->end_round(0, plan);
   sum.after_micro_batch(0, plan);
-  for (auto& strategy : assembly.strategies) strategy->sync_gradients();
+  for (auto& strategy : assembly.main->strategies) strategy->sync_gradients();
   sum.finish(plan);
   NamedTensors result;
-  for (const auto& entry : assembly.layout.entries)
+  for (const auto& entry : assembly.main->layout.entries)
     result["grad." + entry.name] = whole(entry, entry.tensor.grad(), assembly.mesh);
   return result;
 }
@@ -108,13 +108,13 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
                 "leave parallel.pipeline = 1");
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
   if (!is_recipe) load_weights(saved, a.weights, assembly);
-  assembly.ctx->phase = Phase::evaluate;
+  assembly.main->ctx->phase = Phase::evaluate;
   const auto batch =
-      read_batch(a.in, *assembly.model, assembly.ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
+      read_batch(a.in, *assembly.main->model, assembly.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
   const torch::AutoGradMode with_grad(a.grad);
   if (a.grad)
-    for (auto& strategy : assembly.strategies) strategy->begin_step({});
-  const auto prediction = assembly.predict(batch.to(assembly.ctx->device));
+    for (auto& strategy : assembly.main->strategies) strategy->begin_step({});
+  const auto prediction = assembly.main->predict(batch.to(assembly.main->ctx->device));
   NamedTensors result;
   if (a.grad) result = gradients(assembly, prediction, batch.at("grad_output"));
   result["prediction"] = prediction.detach();

@@ -21,7 +21,7 @@
 #include "core/report/grid.h"
 #include "core/report/progress.h"
 #include "core/sample/generate.h"
-#include "core/sample/load.h"
+#include "core/network/saved_model.h"
 #include "core/train/rank.h"
 
 namespace ditto {

@@ -19,7 +19,8 @@ namespace {
 
 const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
                                          "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
-                                         "validate",    "parallel", "kernels",   "encoder", "plugins",   "record"};
+                                         "validate",    "parallel", "kernels",   "encoder", "plugins",   "record",
+                                         "guidance",    "network"};
 
 std::string place(const Node& node, const std::string& name) {
   const auto text = node.source.text();
@@ -119,18 +120,6 @@ void refuse_unknown_sections(const Table& tree, const std::string& file) {
   }
 }
 
-// [encoder.image] and [encoder.text] are sections; what else [encoder] holds would be read by nobody.
-void refuse_unknown_encoders(const Table& tree, const std::string& file) {
-  const Table* encoders = section_of(tree, "encoder", file);
-  if (!encoders) return;
-  for (const auto& entry : encoders->entries()) {
-    if (entry.key == "image" || entry.key == "text") continue;
-    const auto at = entry.key_source.text().empty() ? place(entry.value, file) : entry.key_source.text();
-    throw Error(ErrorKind::config, at, "[encoder] has no \"" + entry.key + "\"",
-                "it has [encoder.image] and [encoder.text]");
-  }
-}
-
 // What says where code lies comes from the person who runs it, and never from a file that came with data. An empty list
 // says nothing.
 void refuse_plugin_path(const Table& tree, const std::string& file) {
@@ -164,6 +153,11 @@ Recipe Recipe::read(const std::string& path, const std::vector<std::string>& set
   recipe.interpret(tree);
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
   recipe.resolved_.set_path("run.folder", Node{recipe.run.folder, {}});
+  // Where they are is known here alone: a checkpoint keeps no folder.
+  for (auto& network : recipe.networks) {
+    network.weights = (fs::path(recipe.run.folder) / network.weights).lexically_normal().string();
+    recipe.resolved_.set_path("network." + network.name + ".weights", Node{network.weights, {}});
+  }
   return recipe;
 }
 
@@ -221,18 +215,86 @@ void Recipe::read_section(const Table& tree, const std::string& section_name, Se
 void Recipe::read_sampler(const Table& tree) {
   sampler = component_of(tree, "sampler", name);
   OptionMap host{"sampler", sampler.options.where, {}};
-  for (const char* key : {"steps", "guidance", "guidance_channels"}) {
-    const auto it = sampler.options.given.find(key);
-    if (it == sampler.options.given.end()) continue;
-    host.given[key] = it->second;
-    sampler.options.given.erase(it);
-  }
+  if (auto steps = sampler.options.given.extract("steps")) host.given.insert(std::move(steps));
   OptionReader option(host);
   option("steps", sampler_steps, "steps from noise to data").between(1, most::kTimes);
-  option("guidance", guidance, "guidance scale s: u + s (c - u); 1: none").at_least(0);
-  option("guidance_channels", guidance_channels, "channels that are guided: \"3\" is what DiT's published samples used")
-      .one_of({"all", "3"});
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
+}
+
+// [guidance]; none: no guidance. Recipes and checkpoints of before 0.3 have it as two options of [sampler].
+void Recipe::read_guidance(const Table& tree) {
+  guidance = component_of(tree, "guidance", name);
+  OptionMap options{"guidance", sampler.options.where, {}};
+  for (const auto& [before, now] : {std::pair("guidance", "scale"), {"guidance_channels", "channels"}}) {
+    auto given = sampler.options.given.extract(before);
+    if (!given) continue;
+    if (guidance)
+      throw Error(ErrorKind::config, given.mapped().where, "sampler." + std::string(before) + " stands beside [guidance]",
+                  "leave it out: it is guidance." + std::string(now));
+    options.given[now] = given.mapped();
+  }
+  if (!guidance)
+    guidance = options.given.empty() ? Component{"none", name, {"guidance", name, {}}}
+                                     : Component{"cfg", sampler.where, options};
+}
+
+void Recipe::read_encoders(const Table& tree) {
+  const Table* all = section_of(tree, "encoder", name);
+  if (!all) return;
+  for (const auto& entry : all->entries()) {
+    const auto section = "encoder." + entry.key;
+    if (!entry.value.as<Table>())
+      throw Error(ErrorKind::config, place(entry.value, name), section + " is " + entry.value.type_name(),
+                  "expected a section for each encoder: [" + section + "], with plugin = \"…\"");
+    encoders.emplace_back(section, component_of(tree, section, name));
+  }
+}
+
+void Recipe::read_networks(const Table& tree) {
+  const Table* all = section_of(tree, "network", name);
+  if (!all) return;
+  for (const auto& entry : all->entries()) {
+    const auto section = "network." + entry.key;
+    const auto where = place(entry.value, name);
+    const auto* given = entry.value.as<Table>();
+    if (!given)
+      throw Error(ErrorKind::config, where, section + " is " + entry.value.type_name(),
+                  "expected a section for each network: [" + section + "], with weights = \"…\"");
+    Table table = *given;
+    NetworkSection network{entry.key, {}, {}};
+    if (const Node* axes = table.find("parallel"); axes && axes->as<Table>()) {
+      for (const auto& [axis, option] : options_of(*axes->as<Table>(), section + ".parallel", where).given) {
+        const auto* degree = std::get_if<int64_t>(&option.value);
+        if (!degree || *degree != 1)
+          throw Error(ErrorKind::config, option.where, section + ".parallel." + axis + " = " + to_text(option.value),
+                      "1: it is not cut along this axis; axes that are left out cut it as the run's model");
+        network.parallel[axis] = 1;
+      }
+      table.erase("parallel");
+    }
+    const Node* plugin = table.find("plugin");
+    auto options = options_of(table, section, where);
+    OptionMap host{section, where, {}};
+    for (const char* key : {"weights", "which", "precision"})
+      if (auto one = options.given.extract(key)) host.given.insert(std::move(one));
+    OptionReader option(host);
+    option("weights", network.weights, "a run, its checkpoints, or a checkpoint; relative to the recipe's folder");
+    option("which", network.which, "of its weights: ema (where there is one) or weights").one_of({"ema", "weights"});
+    option("precision", network.precision, "that it computes in; empty: the run's")
+        .one_of({"", "fp32", "bf16", "fp16", "fp64"});
+    if (network.weights.empty())
+      throw Error(ErrorKind::config, where, "[" + section + "] names no weights",
+                  "add weights = \"…\": a run, or a checkpoint");
+    resolve(section, plugin ? component_of(tree, section, name).plugin : std::string(), option.declared());
+    for (const auto& [axis, degree] : network.parallel)
+      resolved_.set_path(section + ".parallel." + axis, Node{degree, {}});
+    network.component = {plugin ? component_of(tree, section, name).plugin : std::string(), where, std::move(options)};
+    if (!plugin && !network.component.options.given.empty())
+      throw Error(ErrorKind::config, network.component.options.given.begin()->second.where,
+                  section + "." + network.component.options.given.begin()->first + " is an option of a model, and no plugin is named",
+                  "leave it out: the model is that of the weights; or add plugin = \"…\"");
+    networks.push_back(std::move(network));
+  }
 }
 
 // What the host does not know of [parallel] is for its strategies.
@@ -248,12 +310,14 @@ void Recipe::read_parallel(const Table& tree) {
 
 void Recipe::interpret(const Table& tree) {
   refuse_unknown_sections(tree, name);
-  refuse_unknown_encoders(tree, name);
   refuse_plugin_path(tree, name);
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
-    if (section != "sampler") *component = component_of(tree, section, name);
+    if (section != "sampler" && section != "guidance") *component = component_of(tree, section, name);
+  read_encoders(tree);
   read_sampler(tree);
+  read_guidance(tree);
+  read_networks(tree);
   read_section(tree, "lr_schedule", lr_schedule);
   read_section(tree, "ema", ema);
   read_section(tree, "loader", loader);
@@ -276,14 +340,14 @@ void Recipe::interpret(const Table& tree) {
 }
 
 std::vector<std::pair<std::string, Component*>> Recipe::components() {
-  return {{"model", &model},
-          {"scheduler", &scheduler},
-          {"sampler", &sampler},
-          {"objective", &objective},
-          {"optimizer", &optimizer},
-          {"data", &data},
-          {"encoder.image", &image_encoder},
-          {"encoder.text", &text_encoder}};
+  std::vector<std::pair<std::string, Component*>> all{{"model", &model},         {"scheduler", &scheduler},
+                                                      {"sampler", &sampler},     {"guidance", &guidance},
+                                                      {"objective", &objective}, {"optimizer", &optimizer},
+                                                      {"data", &data}};
+  for (auto& [section, component] : encoders) all.emplace_back(section, &component);
+  for (auto& network : networks)
+    if (network.component) all.emplace_back("network." + network.name, &network.component);
+  return all;
 }
 
 void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {

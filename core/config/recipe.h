@@ -22,6 +22,15 @@ struct Component {
   explicit operator bool() const { return !plugin.empty(); }
 };
 
+// [network.NAME]: another network of the run, frozen.
+struct NetworkSection {
+  std::string name;
+  Component component;  // without a plugin: model and options are those of the run that the weights are of
+  std::string weights;  // a run, its checkpoints, or a checkpoint; relative to the recipe's folder
+  std::string which = "ema", precision;  // of the weights; empty: the run's
+  std::map<std::string, int64_t> parallel;  // axes along which it is not cut: 1
+};
+
 class Recipe {
  public:
   // Reads `path` and what it includes (the including file wins), then applies `sets` ("a.b=c", later ones win). Throws
@@ -41,11 +50,10 @@ class Recipe {
   report::LogOptions log;
   PluginOptions plugins;
   std::map<std::string, GivenOption> kernels;  // pins: op -> variant
-  Component model, scheduler, sampler, objective, optimizer, data, image_encoder, text_encoder;
-  // The sampler's options that belong to the host.
-  int64_t sampler_steps = 50;
-  double guidance = 1;
-  std::string guidance_channels = "all";
+  Component model, scheduler, sampler, guidance, objective, optimizer, data;
+  std::vector<std::pair<std::string, Component>> encoders;  // [encoder.NAME], in the order of the recipe
+  std::vector<NetworkSection> networks;
+  int64_t sampler_steps = 50;  // the sampler's option that belongs to the host
 
   // Every component of the recipe with its section's name.
   std::vector<std::pair<std::string, Component*>> components();
@@ -61,6 +69,9 @@ class Recipe {
   void read_section(const formats::Table& tree, const std::string& name, Section& section,
                     const std::vector<std::string>& without = {});
   void read_sampler(const formats::Table& tree);
+  void read_guidance(const formats::Table& tree);
+  void read_encoders(const formats::Table& tree);
+  void read_networks(const formats::Table& tree);
   void read_parallel(const formats::Table& tree);
   formats::Table resolved_;
 };

@@ -1,9 +1,10 @@
-// Classifier-free guidance: J. Ho and T. Salimans, 2022 (arXiv:2207.12598).
 #include "core/sample/generate.h"
 
 #include <algorithm>
 
 #include <torch/torch.h>
+
+#include <ditto/error.h>
 
 namespace ditto {
 
@@ -11,112 +12,170 @@ using torch::Tensor;
 
 namespace {
 
-// The model as a sampler sees it, for one batch of requests.
+// The guided model as a sampler sees it, for one batch of requests.
 class GuidedModel {
  public:
-  GuidedModel(Assembly& assembly, const GenerateOptions& options, Batch batch)
-      : assembly_(assembly), options_(options), batch_(std::move(batch)) {
-    if (options.guidance == 1) return;
-    const auto count = batch_.size();
-    const auto all = torch::ones({count}, torch::TensorOptions(torch::kBool).device(assembly.ctx->device));
-    const auto null = assembly_.model->without_condition(batch_, all);
-    for (auto& [name, tensor] : batch_.tensors) tensor = torch::cat({tensor, null.at(name)});
-    batch_.ids.insert(batch_.ids.end(), null.ids.begin(), null.ids.end());
-    batch_.weights.insert(batch_.weights.end(), null.weights.begin(), null.weights.end());
+  GuidedModel(Networks& networks, const Guidance& guidance, RankWatch* watch, Batch conditions,
+              const std::optional<Batch>& negative)
+      : networks_(networks), guidance_(guidance), watch_(watch), given_(std::move(conditions)) {
+    const auto all = torch::ones({given_.size()}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
+    without_ = networks.main->model->without_condition(given_, all);
+    if (!negative) return;
+    for (const auto& [name, tensor] : negative->tensors) without_[name] = tensor;
   }
 
-  Tensor operator()(const Tensor& x_t, double t) {
-    if (options_.watch) options_.watch->begin_step();
-    const auto x = options_.guidance == 1 ? x_t : torch::cat({x_t, x_t});
-    const auto time_B = torch::full({x.size(0)}, t, torch::kDouble);
-    assembly_.set_input(batch_, x, time_B);
-    const auto prediction = assembly_.scheduler->precondition(assembly_.predict(batch_), x, time_B);
-    return options_.guidance == 1 ? prediction : guided(prediction, x.size(1));
+  Tensor operator()(const Tensor& x_t, double time) {
+    const GuidanceCall call{x_t, time, level(*networks_.scheduler, time), given_,
+                            [&](const std::vector<Evaluation>& wanted) { return evaluate(wanted, x_t, time); }};
+    return guidance_.predict(call);
   }
 
  private:
-  // u + s (c - u) on the guided channels; the others, and a learned variance, are the conditional half's own.
-  Tensor guided(const Tensor& prediction, int64_t channels) const {
-    const auto halves = prediction.chunk(2);
-    const int64_t guided = options_.guidance_channels == "3" ? std::min<int64_t>(3, channels) : channels;
-    auto result = halves[0].clone();
-    const auto c = halves[0].narrow(1, 0, guided), u = halves[1].narrow(1, 0, guided);
-    result.narrow(1, 0, guided).copy_(u + (c - u) * options_.guidance);
-    return result;
+  Tensors evaluate(const std::vector<Evaluation>& wanted, const Tensor& x_t, double time) {
+    Tensors predictions;
+    for (size_t first = 0; first < wanted.size();) {
+      size_t last = first + 1;
+      while (last < wanted.size() && wanted[last].network == wanted[first].network) ++last;
+      const auto count = static_cast<int64_t>(last - first);
+      if (watch_) watch_->begin_step();
+      const auto x = count == 1 ? x_t : torch::cat(Tensors(static_cast<size_t>(count), x_t));
+      const auto time_B = torch::full({x.size(0)}, time, torch::kDouble);
+      const auto made = networks_.predict(wanted[first].network, conditions_of(wanted, first, last), x, time_B);
+      for (const auto& one : made.chunk(count)) predictions.push_back(one);
+      first = last;
+    }
+    return predictions;
   }
 
-  Assembly& assembly_;
-  const GenerateOptions& options_;
-  Batch batch_;
+  // One below another.
+  Batch conditions_of(const std::vector<Evaluation>& wanted, size_t first, size_t last) const {
+    const auto variant = [&](size_t i) -> const Batch& { return wanted[i].with_conditions ? given_ : without_; };
+    Batch joined = variant(first);
+    for (size_t i = first + 1; i < last; ++i) {
+      const auto& more = variant(i);
+      for (auto& [name, tensor] : joined.tensors) tensor = below(tensor, more.at(name));
+      joined.ids.insert(joined.ids.end(), more.ids.begin(), more.ids.end());
+      joined.weights.insert(joined.weights.end(), more.weights.begin(), more.weights.end());
+    }
+    return joined;
+  }
+
+  // Texts of different lengths are padded at their ends by zeros, which a mask of theirs leaves out.
+  static Tensor below(const Tensor& a, const Tensor& b) {
+    if (a.dim() < 2 || a.size(1) == b.size(1)) return torch::cat({a, b});
+    const auto padded = [&](const Tensor& x) {
+      auto shape = x.sizes().vec();
+      shape[1] = std::max(a.size(1), b.size(1)) - x.size(1);
+      return shape[1] == 0 ? x : torch::cat({x, torch::zeros(shape, x.options())}, 1);
+    };
+    return torch::cat({padded(a), padded(b)});
+  }
+
+  Networks& networks_;
+  const Guidance& guidance_;
+  RankWatch* watch_;
+  Batch given_, without_;
 };
 
-Batch batch_of(const Assembly& assembly, const std::vector<SampleRequest>& requests) {
+// Rows [first, first + count) of what has a row for each request or one for all, on the model's device and in its precision.
+Batch rows_of(const Batch& all, int64_t first, int64_t count, const std::vector<int64_t>& seeds,
+              const Networks& networks) {
+  const auto& ctx = *networks.main->ctx;
   Batch batch;
-  std::vector<int64_t> labels;
-  for (const auto& request : requests) {
-    batch.ids.push_back(request.seed);
-    batch.weights.push_back(1);
-    labels.push_back(request.label);
+  for (const auto& [name, tensor] : all.tensors) {
+    auto rows = tensor.slice(0, first, first + count);
+    if (tensor.size(0) == 1 && count != 1) {
+      auto shape = tensor.sizes().vec();
+      shape[0] = count;
+      rows = tensor.expand(shape);
+    }
+    batch[name] = rows.to(ctx.device);
+    if (ctx.compute == torch::kDouble && rows.is_floating_point()) batch[name] = batch[name].to(torch::kDouble);
   }
-  if (assembly.spec.classes > 0) batch["label"] = torch::tensor(labels, torch::kLong).to(assembly.ctx->device);
+  batch.ids.assign(seeds.begin() + first, seeds.begin() + first + count);
+  batch.weights.assign(static_cast<size_t>(count), 1);
   return batch;
 }
 
-Tensor one_batch(Assembly& assembly, const std::vector<SampleRequest>& requests, const GenerateOptions& options,
-                 Tensor noise) {
-  const Random random(0);  // a seed means the same picture in every run of the same weights
-  const auto dtype = assembly.ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
-  auto batch = batch_of(assembly, requests);
-  const std::vector<int64_t> seeds = batch.ids;
-  if (!noise.defined()) noise = random.normal(Purpose::start_noise, seeds, assembly.spec.x, dtype);
-  noise = noise.to(dtype).to(assembly.ctx->device);
-  GuidedModel model(assembly, options, std::move(batch));
-  SamplingRequest request{
-      *assembly.scheduler,
-      std::ref(model),
-      noise * assembly.scheduler->start_scale(assembly.scheduler->time_grid(options.steps).front()),
-      options.steps,
-      [&](int64_t step) {
-        return random.normal(Purpose::sampler_noise, seeds, assembly.spec.x, dtype, static_cast<uint32_t>(step))
-            .to(assembly.ctx->device);
-      },
-      {}};
-  return guarded("sampler '" + assembly.recipe.sampler.plugin + "'", [&] { return assembly.sampler->sample(request); });
-}
+class Generator {
+ public:
+  Generator(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
+            const GenerateOptions& options)
+      : networks_(networks),
+        sampler_(sampler),
+        guidance_(guidance),
+        requests_(requests),
+        options_(options),
+        shape_(requests.shape.empty() ? networks.shape_of_one() : requests.shape),
+        dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat) {
+    if (requests.negative && !guidance.uses_negative())
+      throw Error(ErrorKind::config, "negative conditions", "are not used by this guidance",
+                  "choose guidance.plugin = \"cfg\" with a scale, or leave them out");
+  }
+
+  Tensor all() {
+    const auto count = static_cast<int64_t>(requests_.seeds.size());
+    const auto& mesh = networks_.main->mesh();
+    auto shape = shape_;
+    shape.insert(shape.begin(), count);
+    auto result = torch::zeros(shape, torch::TensorOptions(dtype_).device(networks_.main->ctx->device));
+    int64_t done = 0;
+    const int64_t batches = (count + options_.batch - 1) / options_.batch, ranks = mesh.data_ranks();
+    for (int64_t round = 0; round * ranks < batches; ++round) {
+      const int64_t k = std::min(round * ranks + mesh.data_rank(), batches - 1);
+      const bool is_own = k == round * ranks + mesh.data_rank();
+      if (!is_own && !networks_.in_step()) continue;
+      const int64_t first = k * options_.batch, mine = std::min(options_.batch, count - first);
+      const auto samples = some(first, mine);
+      if (!is_own) continue;  // the last batch again, for ranks that run in step
+      result.slice(0, first, first + mine).copy_(samples);
+      done += mine;
+      if (options_.progress) options_.progress(done, count);
+    }
+    return mesh.data_group().all_reduce(result);  // every sample was made by one rank, the others' are zero
+  }
+
+ private:
+  Tensor some(int64_t first, int64_t count) {
+    const Random random(0);  // a seed means the same picture in every run of the same weights
+    const auto device = networks_.main->ctx->device;
+    auto conditions = rows_of(requests_.conditions, first, count, requests_.seeds, networks_);
+    const auto seeds = conditions.ids;
+    std::optional<Batch> negative;
+    if (requests_.negative) negative = rows_of(*requests_.negative, first, count, requests_.seeds, networks_);
+    auto noise = options_.noise.defined() ? options_.noise.slice(0, first, first + count)
+                                          : random.normal(Purpose::start_noise, seeds, shape_, dtype_);
+    noise = noise.to(dtype_).to(device);
+    GuidedModel model(networks_, guidance_, options_.watch, std::move(conditions), negative);
+    const auto& scheduler = *networks_.scheduler;
+    SamplingRequest request{
+        scheduler,
+        std::ref(model),
+        noise * scheduler.start_scale(scheduler.time_grid(options_.steps).front()),
+        options_.steps,
+        [&](int64_t step) {
+          return random.normal(Purpose::sampler_noise, seeds, shape_, dtype_, static_cast<uint32_t>(step)).to(device);
+        },
+        {}};
+    return guarded("sampling", [&] { return sampler_.sample(request); });
+  }
+
+  Networks& networks_;
+  const Sampler& sampler_;
+  const Guidance& guidance_;
+  const SampleRequests& requests_;
+  const GenerateOptions& options_;
+  const std::vector<int64_t> shape_;
+  const at::ScalarType dtype_;
+};
 
 }  // namespace
 
-Tensor generate(Assembly& assembly, const std::vector<SampleRequest>& requests, const GenerateOptions& options) {
+Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
+                const GenerateOptions& options) {
   torch::NoGradGuard no_grad;
-  assembly.ctx->phase = Phase::sample;
-  const auto count = static_cast<int64_t>(requests.size());
-  const auto& mesh = assembly.mesh;
-  auto shape = assembly.spec.x;
-  shape.insert(shape.begin(), count);
-  const auto dtype = assembly.ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
-  auto result = torch::zeros(shape, torch::TensorOptions(dtype).device(assembly.ctx->device));
-  int64_t done = 0;
-  const int64_t batches = (count + options.batch - 1) / options.batch, ranks = mesh.data_ranks();
-  for (int64_t round = 0; round * ranks < batches; ++round) {
-    const int64_t k = std::min(round * ranks + mesh.data_rank(), batches - 1);
-    const bool is_own = k == round * ranks + mesh.data_rank();
-    if (!is_own && !assembly.in_step()) continue;
-    const int64_t first = k * options.batch, mine = std::min(options.batch, count - first);
-    std::vector<SampleRequest> padded(requests.begin() + first, requests.begin() + first + mine);
-    padded.resize(static_cast<size_t>(options.batch), padded.back());
-    Tensor noise;
-    if (options.noise.defined()) {
-      noise = options.noise.slice(0, first, first + mine);
-      if (mine < options.batch)
-        noise = torch::cat({noise, noise.slice(0, mine - 1, mine).repeat_interleave(options.batch - mine, 0)});
-    }
-    const auto samples = one_batch(assembly, padded, options, noise);
-    if (!is_own) continue;  // the last batch again, for ranks that run in step
-    result.slice(0, first, first + mine).copy_(samples.slice(0, 0, mine));
-    done += mine;
-    if (options.progress) options.progress(done, count);
-  }
-  return mesh.data_group().all_reduce(result);  // every sample was made by one rank, the others' are zero
+  networks.main->ctx->phase = Phase::sample;
+  return Generator(networks, sampler, guidance, requests, options).all();
 }
 
 }  // namespace ditto

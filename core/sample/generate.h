@@ -1,32 +1,34 @@
-// From seeds to samples.
+// From seeds and conditions to samples.
 #pragma once
 
 #include <functional>
 #include <vector>
 
 #include "core/dist/watch.h"
-#include "core/train/assembly.h"
+#include "core/network/networks.h"
 
 namespace ditto {
 
-// One sample to make. Its numbers depend on these, on the weights and on the batch size, and on nothing else.
-struct SampleRequest {
-  int64_t seed = 0;
-  int64_t label = 0;  // where the model has classes
+// Samples to make. A sample's numbers depend on its seed, size and conditions, on the weights, and on how many samples
+// are computed with it (GenerateOptions::batch): on nothing else.
+struct SampleRequests {
+  std::vector<int64_t> seeds;
+  Batch conditions;             // a row for each seed, by the names of what the model takes; on the CPU
+  std::optional<Batch> negative;  // the same names: what stands in the place of the null condition
+  std::vector<int64_t> shape;   // of one x_0; empty: the model's own
 };
 
 struct GenerateOptions {
   int64_t steps = 50, batch = 16;
-  double guidance = 1;
-  std::string guidance_channels = "all";
   torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
   std::function<void(int64_t done, int64_t all)> progress;  // samples complete on this rank; may be empty
   RankWatch* watch = nullptr;                               // is told of every evaluation of the model, as a step
 };
 
-// Samples x_0 [n, C, …] (latents), in the order of the requests, on every rank. Data ranks share the batches; a batch
-// is always of options.batch samples, the last one padded, so that the same request gives the same bits on any number
-// of ranks.
-torch::Tensor generate(Assembly& assembly, const std::vector<SampleRequest>& requests, const GenerateOptions& options);
+// Samples x_0 [n, C, …] (latents), in the order of the requests, on every rank. Data ranks share the batches; which
+// samples are computed together does not depend on the ranks, so that the same requests give the same bits on any
+// number of them. Throws Error(config) for negative conditions that the guidance has no use for.
+torch::Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance,
+                       const SampleRequests& requests, const GenerateOptions& options);
 
 }  // namespace ditto

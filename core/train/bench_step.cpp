@@ -31,8 +31,8 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   Assembly assembly(recipe, registry, mesh, parts, {});
   const auto warn = [](const std::string& line) { report::tell(line); };
   Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed), warn);
-  const auto optimizer = make_optimizer(assembly, registry);
-  Ema ema(assembly.layout, recipe.ema);
+  const auto optimizer = assembly.make_optimizer();
+  Ema ema(assembly.main->layout, recipe.ema);
   TrainingStep training(assembly, loader, *optimizer, ema);
   training.expect(0);
 
@@ -48,9 +48,9 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   bench.peak_bytes = memory.peak();
   if (options.watch) options.watch->begin("multiplying matrices");
   bench.flops = training.flops * mesh.data_ranks();
-  bench.matmul_flops = 1e9 * report::matmul_gflops(assembly.ctx->compute, assembly.ctx->device) * mesh.world_size();
+  bench.matmul_flops = 1e9 * report::matmul_gflops(assembly.main->ctx->compute, assembly.main->ctx->device) * mesh.world_size();
   bench.batch = recipe.run.batch;
-  bench.parameters = assembly.parameters();
+  bench.parameters = assembly.main->parameters();
   return bench;
 }
 

@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include "core/network/names.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -74,31 +76,45 @@ namespace {
 
 // The objective's draws, and what the model sees of them.
 Batch prepare(const Assembly& assembly, Batch batch) {
-  batch = assembly.objective->prepare(std::move(batch), *assembly.ctx);
-  if (!assembly.scheduler) return batch;
+  batch = assembly.objective->prepare(std::move(batch), *assembly.main->ctx);
+  if (!assembly.networks->scheduler) return batch;
   const auto place = "objective \"" + assembly.recipe.objective.plugin + "\"";
-  for (const char* name : {"x", "t"})
+  for (const char* name : {names::kInput, names::kInputTime})
     if (batch.has(name))
       throw Error(ErrorKind::plugin, place, "makes \"" + std::string(name) + "\" itself",
                   "with a scheduler it makes \"x_t\" and \"time\", and the host what the model sees of them");
-  for (const char* name : {"x_t", "time"})
+  for (const char* name : {names::kNoisy, names::kTime})
     if (!batch.has(name))
       throw Error(ErrorKind::plugin, place, "makes no \"" + std::string(name) + "\"",
                   "with a scheduler, Objective::prepare adds \"x_t\" and \"time\"");
-  assembly.set_input(batch, batch.at("x_t"), batch.at("time"));
+  assembly.networks->set_input(batch, batch.at(names::kNoisy), batch.at(names::kTime));
   return batch;
+}
+
+// An objective's own parameters may be cut: they are whole inside of its unit.
+std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, const Batch& batch) {
+  auto& prediction = outputs.at(names::kPrediction);
+  if (const auto& schedule = assembly.networks->scheduler)
+    prediction = schedule->precondition(prediction, batch.at(names::kNoisy), batch.at(names::kTime));
+  std::map<std::string, Tensor> losses;
+  Stream none;
+  Outputs seen;
+  assembly.main->run_inside(Unit{Unit::objective}, batch, none, seen, [&] {
+    losses = assembly.objective->losses(outputs, batch, *assembly.main->ctx);
+    for (const auto& [name, loss] : losses) seen["loss." + name] = loss;
+  });
+  return losses;
 }
 
 }  // namespace
 
 Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale) {
   const double shares = count * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
-  auto program = assembly.program();
+  auto program = assembly.main->program();
   program.prepare = [&assembly](Batch batch) { return prepare(assembly, std::move(batch)); };
-  program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Tensor& raw, const Batch& batch) {
-    const auto prediction =
-        assembly.scheduler ? assembly.scheduler->precondition(raw, batch.at("x_t"), batch.at("time")) : raw;
-    auto losses = assembly.objective->losses(prediction, batch, *assembly.ctx);
+  program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Outputs& made, const Batch& batch) {
+    auto outputs = made;
+    auto losses = losses_of(assembly, outputs, batch);
     for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
     ledger.enter(batch, losses);
     Tensor sum_B;

@@ -28,46 +28,7 @@ const std::map<std::string, const char*> kMatters{{"processor", "another process
                                                   {"torch", "another LibTorch may compute differently"},
                                                   {"ditto", "another version of Ditto may compute differently"}};
 
-std::string counted(size_t count, const std::string& of) { return std::to_string(count) + " " + of; }
-
-// At the start rather than at the first checkpoint.
-void refuse_odd_state(const Layout& layout, Optimizer& optimizer, const std::string& id) {
-  const auto& entries = layout.entries;
-  for (const auto& [kind, state] : optimizer.state()) {
-    const auto refuse = [&, kind = kind](const std::string& of, const std::string& what) {
-      throw Error(ErrorKind::plugin, "optimizer '" + id + "'", "its state \"" + kind + "\"" + of + " " + what,
-                  "Optimizer::state runs along the parameters, each tensor in the shape of its own");
-    };
-    if (state.block < 1) refuse("", "is in blocks of " + std::to_string(state.block));
-    if (state.tensors.size() != entries.size())
-      refuse("", "has " + counted(state.tensors.size(), "tensors for ") + counted(entries.size(), "parameters"));
-    for (size_t i = 0; i < entries.size(); ++i) {
-      if (!state.tensors[i].defined()) continue;
-      const auto expected = local_shape(state.block > 1 ? entries[i].in_blocks(state.block) : entries[i]);
-      if (state.tensors[i].sizes() != at::IntArrayRef(expected))
-        refuse(" of \"" + entries[i].name + "\"", "has the shape " + c10::str(state.tensors[i].sizes()) +
-                                                      ", expected " + c10::str(at::IntArrayRef(expected)));
-    }
-  }
-}
-
 }  // namespace
-
-std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry) {
-  auto& component = assembly.recipe.optimizer;
-  require(assembly.recipe, component, "optimizer");
-  Optimizer::Needs needs;
-  needs.whole = &assembly.whole_tensors();
-  for (const auto& entry : assembly.layout.entries)
-    needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
-  const auto& factory = registry.factory<Optimizer>(component.plugin, component.where);
-  OptionReader reader(component.options);
-  assembly.about_to_make(Optimizer::kKind, component.plugin);
-  auto made = guarded("optimizer '" + component.plugin + "', being made", [&] { return factory.make(reader, needs); });
-  assembly.recipe.resolve("optimizer", component.plugin, reader.declared());
-  refuse_odd_state(assembly.layout, *made, component.plugin);
-  return made;
-}
 
 std::map<std::string, std::string> machine_record(torch::Device device) {
   std::map<std::string, std::string> record{{"processor", processor()},
@@ -137,7 +98,7 @@ void RunNotes::require_data(const std::string& fingerprint, const std::function<
 
 std::string run_toml(const Assembly& assembly, const Registry& registry) {
   formats::Table table = assembly.recipe.resolved();
-  for (const auto& [key, value] : machine_record(assembly.ctx->device))
+  for (const auto& [key, value] : machine_record(assembly.main->ctx->device))
     table.set_path("record." + key, formats::Node{value, {}});
   for (const auto& [section, component] : assembly.recipe.components()) {
     if (!*component) continue;
@@ -146,7 +107,7 @@ std::string run_toml(const Assembly& assembly, const Registry& registry) {
       if (file.kind == kind && file.id == component->plugin && file.refusal.empty())
         table.set_path("record.plugins." + kind + "-" + file.id, formats::Node{file.version + ", " + file.licence, {}});
   }
-  for (const auto& [query, variant] : assembly.table->chosen())
+  for (const auto& [query, variant] : assembly.networks->table->chosen())
     table.set_path("record.kernels." + query, formats::Node{variant, {}});
   return formats::render_toml(table);
 }

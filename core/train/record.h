@@ -6,13 +6,9 @@
 #include <memory>
 #include <string>
 
-#include <ditto/optimizer.h>
-
 #include "core/train/assembly.h"
 
 namespace ditto {
-
-std::shared_ptr<Optimizer> make_optimizer(Assembly& assembly, Registry& registry);
 
 // What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions.
 std::map<std::string, std::string> machine_record(torch::Device device = torch::kCPU);

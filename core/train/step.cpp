@@ -40,14 +40,15 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       ema_(ema),
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
       shares_(assembly.recipe.run, assembly.mesh),
-      gradients_(assembly.layout, assembly.mesh, assembly.recipe.run.deterministic) {
-  if (assembly.ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
-  gradients_.begin_step(assembly.strategies, shares_.plan(0, Phase::train));  // refuses what no step could do
+      counter_(assembly.components, *assembly.main),
+      gradients_(assembly.main->layout, assembly.mesh, assembly.recipe.run.deterministic) {
+  if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
+  gradients_.begin_step(assembly.main->strategies, shares_.plan(0, Phase::train));  // refuses what no step could do
 }
 
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
   const StepPlan plan = shares_.plan(step, Phase::train);
-  assembly_.ctx->phase = Phase::train;
+  assembly_.main->ctx->phase = Phase::train;
   const auto [batches, count] = load(plan);  // Source -> Loader -> Batch -> Encoder
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
   samples += shares_.batch();
@@ -55,15 +56,15 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   program.round_done = [&](int64_t round) { end_round(round, plan); };
 
   clear_gradients();
-  gradients_.begin_step(assembly_.strategies, plan);
-  for (auto& strategy : assembly_.strategies) strategy->begin_step(plan);
+  gradients_.begin_step(assembly_.main->strategies, plan);
+  for (auto& strategy : assembly_.main->strategies) strategy->begin_step(plan);
   run_micro_batches(batches, program,
                     plan);  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
-  for (auto& strategy : assembly_.strategies) strategy->sync_gradients();
+  for (auto& strategy : assembly_.main->strategies) strategy->sync_gradients();
   gradients_.finish(plan);
 
   const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
-  StepResult result{totals.loss, unscale(grad_norm(assembly_.layout, assembly_.mesh)), lr_schedule_.at(step),
+  StepResult result{totals.loss, unscale(grad_norm(assembly_.main->layout, assembly_.mesh)), lr_schedule_.at(step),
                     totals.parts, totals.samples};
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
@@ -71,9 +72,9 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   if (result.skipped) return result;
 
   if (assembly_.recipe.run.clip_norm > 0)
-    clip_gradients(assembly_.layout, result.grad_norm, assembly_.recipe.run.clip_norm);
+    clip_gradients(assembly_.main->layout, result.grad_norm, assembly_.recipe.run.clip_norm);
   optimizer_.step(result.lr);
-  assembly_.publish();
+  assembly_.main->parameters_changed();
   ema_.update(++updates);
   return result;
 }
@@ -85,7 +86,7 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
   const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
   const auto take = [&](BatchJob& job) -> Batch& {
-    return batches.emplace_back(assembly_.encode(job.result().to(assembly_.ctx->device)));
+    return batches.emplace_back(assembly_.networks->encode(job.result().to(assembly_.main->ctx->device)));
   };
   for (const auto& job : mine) take(*job);
   for (const auto& job : idle) {
@@ -98,7 +99,7 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
 }
 
 void TrainingStep::clear_gradients() {
-  for (auto& entry : assembly_.layout.entries) {
+  for (auto& entry : assembly_.main->layout.entries) {
     entry.tensor.mutable_grad().reset();
     entry.parameter.leaf().mutable_grad().reset();
   }
@@ -106,12 +107,8 @@ void TrainingStep::clear_gradients() {
 
 void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan) {
   flops = 0;
-  for (const auto& batch : batches) {
-    Batch shape = batch;
-    shape["x"] = batch.at("clean");
-    flops += 3 * assembly_.model->flops(shape);  // a backward costs two forwards
-  }
-  for (auto& strategy : assembly_.strategies)
+  for (const auto& batch : batches) flops += 3 * counter_.forward(batch);  // a backward costs two forwards
+  for (auto& strategy : assembly_.main->strategies)
     if (strategy->train_step(batches, program, plan)) return;
   for (int64_t round = 0; round < plan.rounds; ++round) {
     if (round < static_cast<int64_t>(batches.size())) {
@@ -120,9 +117,9 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
       {
         const Traffic::Scope pass(assembly_.mesh.traffic(), Traffic::Pass::forward);
         auto stream = program.begin(batch);
-        program.blocks(0, assembly_.model->depth(), stream);
-        const auto prediction = program.head(stream, batch);
-        loss = program.loss(stream, prediction, batch);
+        program.blocks(0, assembly_.main->model->depth(), stream);
+        const auto outputs = program.head(stream, batch);
+        loss = program.loss(stream, outputs, batch);
       }
       program.backward({loss}, {Tensor()});
     }
@@ -131,20 +128,20 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
 }
 
 void TrainingStep::end_round(int64_t round, const StepPlan& plan) {
-  for (auto& strategy : assembly_.strategies) strategy->end_round(round, plan);
+  for (auto& strategy : assembly_.main->strategies) strategy->end_round(round, plan);
   gradients_.after_micro_batch(round, plan);
 }
 
 double TrainingStep::unscale(double norm) {
   if (loss_scale == 1) return norm;
-  for (auto& entry : assembly_.layout.entries)
+  for (auto& entry : assembly_.main->layout.entries)
     if (entry.tensor.grad().defined()) entry.tensor.mutable_grad().mul_(1 / loss_scale);
   return norm / loss_scale;
 }
 
 // The loss scale of P. Micikevicius et al., 2018 (arXiv:1710.03740): all ranks see the same norm, and so agree.
 bool TrainingStep::overflowed(const StepResult& result) {
-  if (assembly_.ctx->compute != torch::kHalf) return false;
+  if (assembly_.main->ctx->compute != torch::kHalf) return false;
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
     if (++steps_since_overflow % assembly_.recipe.run.loss_scale_every == 0) loss_scale *= 2;
     return false;

@@ -10,6 +10,7 @@
 
 #include "core/data/loader.h"
 #include "core/dist/gradient_sum.h"
+#include "core/network/flops.h"
 #include "core/train/assembly.h"
 #include "core/train/ema.h"
 #include "core/train/lr_schedule.h"
@@ -77,6 +78,7 @@ class TrainingStep {
   Ema& ema_;
   LrSchedule lr_schedule_;
   StepShares shares_;
+  FlopCounter counter_;
   GradientSum gradients_;
 };
 

@@ -47,9 +47,9 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
 
 std::map<std::string, int64_t> memory_shares(const Assembly& assembly, Optimizer& optimizer, Ema& ema,
                                              const report::MemoryMeter& meter) {
-  const auto device = assembly.ctx->device;
+  const auto device = assembly.main->ctx->device;
   Storages gradients(device), states(device), average(device);
-  for (const auto& entry : assembly.layout.entries) {
+  for (const auto& entry : assembly.main->layout.entries) {
     gradients.add(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
   }

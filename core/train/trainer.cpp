@@ -15,7 +15,7 @@
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
 #include "core/sample/generate.h"
-#include "core/train/finite.h"
+#include "core/network/finite.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
 #include "core/train/validation.h"
@@ -97,9 +97,9 @@ void Trainer::assemble() {
   if (assembly_->validation_data)
     validation_loader_ =
         std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
-  optimizer_ = make_optimizer(*assembly_, registry_);
+  optimizer_ = assembly_->make_optimizer();
   start_from_weights();
-  ema_ = std::make_unique<Ema>(assembly_->layout, recipe_.ema);
+  ema_ = std::make_unique<Ema>(assembly_->main->layout, recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
 }
 
@@ -109,16 +109,16 @@ void Trainer::start_from_weights() {
   const auto found = checkpoint::resolve(place, mesh_.world());
   expect_same("weights to start from", facts_of_checkpoint(*found.path), ErrorKind::checkpoint);
   const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
-  checkpoint::load_weights(*found.path, assembly_->layout, which);
-  require_finite(assembly_->layout, *found.path);
-  assembly_->publish();
+  checkpoint::load_weights(*found.path, assembly_->main->layout, which);
+  require_finite(assembly_->main->layout, *found.path);
+  assembly_->main->parameters_changed();
   say("weights from " + *found.path);
 }
 
 void Trainer::describe() {
   const auto& run = recipe_.run;
   say(fmt::format("{}: {} with {} learned numbers, {} on {}, {} thread{} a rank, {} rank{}", run.name,
-                  recipe_.model.plugin, assembly_->parameters(), run.precision, run.device, torch::get_num_threads(),
+                  recipe_.model.plugin, assembly_->main->parameters(), run.precision, run.device, torch::get_num_threads(),
                   torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(), mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
                   run.steps));
@@ -166,14 +166,14 @@ void Trainer::take_up(const std::string& path) {
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
     say("changed since: " + line);
   const auto said = [this](const std::string& line) { say(line); };
-  compare_machines(info.extra, machine_record(assembly_->ctx->device), said);
+  compare_machines(info.extra, machine_record(assembly_->main->ctx->device), said);
   const auto& allowed = options_.allow_change;
   if (std::find(allowed.begin(), allowed.end(), "data") == allowed.end()) notes.require_data(data_, said);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
     throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
                 "go on from a step before with --resume CHECKPOINT, or start over with --resume never");
-  assembly_->publish();
+  assembly_->main->parameters_changed();
   step_ = now.step;
   saved_step_ = step_;
   training_->samples = now.samples;
@@ -189,21 +189,21 @@ void Trainer::take_up(const std::string& path) {
 
 checkpoint::TrainState Trainer::state() {
   checkpoint::TrainState state;
-  state.layout = &assembly_->layout;
+  state.layout = &assembly_->main->layout;
   state.ema = ema_->enabled() ? &ema_->tensors() : nullptr;
   state.optimizer = optimizer_.get();
   state.step = step_;
   state.samples = training_->samples;
   state.seed = static_cast<uint64_t>(recipe_.run.seed);
-  state.extra = machine_record(assembly_->ctx->device);
+  state.extra = machine_record(assembly_->main->ctx->device);
   state.extra["updates"] = std::to_string(training_->updates);
   state.extra["skipped_in_a_row"] = std::to_string(training_->skipped_in_a_row);
-  if (assembly_->ctx->compute == torch::kHalf) {
+  if (assembly_->main->ctx->compute == torch::kHalf) {
     state.extra["loss_scale"] = fmt::format("{}", training_->loss_scale);
     state.extra["steps_since_overflow"] = std::to_string(training_->steps_since_overflow);
   }
   state.extra["source"] = data_;
-  state.extra["shapes"] = to_text(assembly_->shapes());
+  state.extra["shapes"] = to_text(assembly_->networks->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;
 }
@@ -263,7 +263,7 @@ StepResult Trainer::train_step() {
 
 void Trainer::after_step(const StepResult& result, double seconds, double waited) {
   if (recipe_.log.roofline && peak_tflops_ == 0)
-    peak_tflops_ = report::matmul_gflops(assembly_->ctx->compute, assembly_->ctx->device) / 1e3;
+    peak_tflops_ = report::matmul_gflops(assembly_->main->ctx->compute, assembly_->main->ctx->device) / 1e3;
   if (!writes()) return;
   report::StepRecord record;
   record.step = step_;
@@ -280,7 +280,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   record.losses = result.losses;
   record.skipped = result.skipped;
   if (ema_->enabled()) record.ema_decay = ema_->decay(training_->updates);
-  const bool scaled = assembly_->ctx->compute == torch::kHalf;
+  const bool scaled = assembly_->main->ctx->compute == torch::kHalf;
   if (scaled) record.loss_scale = result.loss_scale;
   if (options_.trace_comm) {
     record.comm = comm_counts(mesh_.traffic());
@@ -313,23 +313,47 @@ void Trainer::show_validation() {
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
   begin("a grid of samples");
-  std::vector<SampleRequest> requests;
-  const int64_t classes = std::max<int64_t>(1, assembly_->spec.classes);
-  for (int64_t i = 0; i < recipe_.validate.grid; ++i) requests.push_back({i, i % classes});
+  const auto requests = sheet_requests();
   GenerateOptions options;
   options.steps = recipe_.sampler_steps;
-  options.guidance = recipe_.guidance;
-  options.guidance_channels = recipe_.guidance_channels;
   options.batch = recipe_.validate.grid;
-  const Ema::Scope averaged(*ema_, [this] { assembly_->publish(); });
-  const auto pictures = report::to_pictures(assembly_->decode(generate(*assembly_, requests, options)).cpu());
+  const Ema::Scope averaged(*ema_, [this] { assembly_->main->parameters_changed(); });
+  auto& networks = *assembly_->networks;
+  const auto samples = networks.decode(generate(networks, *assembly_->sampler, *assembly_->guidance, requests, options));
   if (!writes()) return;
   report::SheetOptions sheet_options;
   sheet_options.columns = static_cast<int>(recipe_.log.grid_columns);
   sheet_options.min_cell = static_cast<int>(recipe_.log.grid_cell);
-  const auto sheet = report::make_sheet(pictures, sheet_options);
-  formats::write_png(folder_->sample_file(step_), sheet);
-  if (board_) board_->samples(step_, sheet);
+  const auto sheets = report::make_sheets(samples.cpu(), sheet_options);
+  if (sheets.size() == 1)
+    formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());
+  else
+    formats::write_webp(folder_->sample_file(step_, ".webp"), sheets);
+  if (board_) board_->samples(step_, sheets.front());
+}
+
+// Of classes alone each in its turn; of all else what the held-out samples have, or where there are none, the first ones
+// to learn from.
+SampleRequests Trainer::sheet_requests() {
+  SampleRequests requests;
+  for (int64_t i = 0; i < recipe_.validate.grid; ++i) requests.seeds.push_back(i);
+  auto& networks = *assembly_->networks;
+  const auto wanted = networks.conditions();
+  const bool classes_alone = std::all_of(wanted.begin(), wanted.end(), [](const auto& spec) { return spec.values > 0; });
+  if (classes_alone) {
+    for (const auto& spec : wanted)
+      requests.conditions[spec.name] = torch::arange(recipe_.validate.grid).remainder(spec.values).to(spec.dtype);
+    return requests;
+  }
+  const auto& source = assembly_->validation_data ? assembly_->validation_data : assembly_->train_data;
+  Loader loader(source, validation_options(recipe_.loader), static_cast<uint64_t>(recipe_.run.seed),
+                [this](const std::string& line) { say(line); });
+  const auto count = std::min(recipe_.validate.grid, source->size());
+  const auto batch = networks.encode(loader.read({0, count})->result().to(assembly_->main->ctx->device));
+  const auto rows = torch::arange(recipe_.validate.grid).remainder(count);
+  for (const auto& spec : wanted)
+    requests.conditions[spec.name] = batch.at(spec.name).to(torch::kCPU).index_select(0, rows);
+  return requests;
 }
 
 // All ranks refuse alike: a tensor's piece on any of them counts.

@@ -52,6 +52,7 @@ class Trainer {
   void show_trace();
   void show_validation();
   void show_grid();
+  SampleRequests sheet_requests();
   void save();
   void require_finite_state();
   std::string way_back();

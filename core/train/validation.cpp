@@ -38,9 +38,9 @@ torch::Tensor strata_middles(const Batch& batch) {
 report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) {
   const auto began = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
-  const Ema::Scope averaged(ema, [&assembly] { assembly.publish(); });
+  const Ema::Scope averaged(ema, [&assembly] { assembly.main->parameters_changed(); });
   auto& recipe = assembly.recipe;
-  assembly.ctx->phase = Phase::evaluate;
+  assembly.main->ctx->phase = Phase::evaluate;
   RunOptions run = recipe.run;
   run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
   const int64_t training_micro = recipe.run.micro_batch > 0 ? recipe.run.micro_batch : recipe.run.batch;
@@ -49,29 +49,29 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   const auto plan = shares.plan(0, Phase::evaluate);
   LossLedger ledger(0, run.batch, plan.micro_batches);
   auto program = make_program(assembly, ledger, 1);
-  for (auto& strategy : assembly.strategies) strategy->begin_step(plan);
+  for (auto& strategy : assembly.main->strategies) strategy->begin_step(plan);
   // Losses are computed where a pipeline ends, and enter the ledger there.
   program.head = [&, head = program.head](Stream& stream, const Batch& batch) {
-    const auto prediction = head(stream, batch);
-    program.loss(stream, prediction, batch);
-    return prediction;
+    const auto outputs = head(stream, batch);
+    program.loss(stream, outputs, batch);
+    return outputs;
   };
   const int64_t together = assembly.mesh.data_ranks() * shares.micro_batch();  // samples of a round
   std::vector<int64_t> left_out;  // of the first round, whose samples are also run by ranks that have none left
   for (int64_t round = 0; round < plan.rounds; ++round) {
     std::vector<std::shared_ptr<BatchJob>> mine, idle;
-    if (plan.runs(round) || assembly.in_step())
+    if (plan.runs(round) || assembly.main->in_step())
       (plan.runs(round) ? mine : idle).push_back(loader.read(shares.places(0, round)));
     const int64_t first = round * together;
     auto agreed = agree_on_samples(assembly.mesh, loader, {first, std::min(together, run.batch - first)}, mine);
     if (round == 0) left_out = std::move(agreed);
     for (const auto& job : idle) job->leave_out(left_out);
     if (mine.empty() && idle.empty()) continue;
-    auto batch = assembly.encode((mine.empty() ? idle : mine).front()->result().to(assembly.ctx->device));
+    auto batch = assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
     if (!plan.runs(round)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     batch["time_u"] = strata_middles(batch);
     batch = program.prepare(std::move(batch));
-    assembly.predict(batch, program);
+    assembly.main->predict(batch, program);
   }
   const auto totals = ledger.sum(assembly.mesh);
   report::ValidationRecord record;

@@ -3,7 +3,7 @@
 
 #include <limits>
 
-#include "core/train/finite.h"
+#include "core/network/finite.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"
 

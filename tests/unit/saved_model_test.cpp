@@ -1,5 +1,5 @@
 // What a checkpoint's recipe may say: which plugins, and never where they or anything else lie.
-#include "core/sample/load.h"
+#include "core/network/saved_model.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "core/train/finite.h"
+#include "core/network/finite.h"
 
 #include <cmath>
 #include <limits>

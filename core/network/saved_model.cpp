@@ -1,8 +1,10 @@
-#include "core/sample/load.h"
+#include "core/network/saved_model.h"
 
 #include <algorithm>
 
-#include "core/train/finite.h"
+#include "core/checkpoint/manifest.h"
+#include "core/formats/file.h"
+#include "core/network/finite.h"
 
 namespace ditto {
 
@@ -32,16 +34,18 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
     throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",
                 "it was written by something else than ditto");
   saved.shapes = saved_shapes(shapes->second, saved.path);
+  const auto manifest = formats::read_file(saved.path + "/" + checkpoint::kManifestFile, ErrorKind::checkpoint);
+  saved.fingerprint = checkpoint::checksum(std::as_bytes(std::span(manifest)));
   saved.step = info.step;
   saved.has_ema = info.has_ema();
   return saved;
 }
 
-void load_weights(const SavedModel& saved, const std::string& which, Assembly& assembly) {
-  checkpoint::load_weights(saved.path, assembly.layout,
+void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model) {
+  checkpoint::load_weights(saved.path, model.layout,
                            which == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
-  require_finite(assembly.layout, saved.path);
-  assembly.publish();
+  require_finite(model.layout, saved.path);
+  model.parameters_changed();
 }
 
 }  // namespace ditto
