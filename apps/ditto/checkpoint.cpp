@@ -63,9 +63,10 @@ void export_to(const Arguments& a, const CommandLine& line) {
   auto saved = open_saved(a.path, a.sets);
   AssemblyParts parts;
   parts.saved = saved.shapes;
+  parts.weights = RunningModel::Weights::room;
   Made made(saved.recipe, parts, line);
   const bool ema = a.weights != "weights" && saved.has_ema;
-  load_weights(saved, ema ? "ema" : "weights", *made.assembly);
+  load_weights(saved, ema ? "ema" : "weights", *made.assembly->main);
   checkpoint::export_weights(*made.assembly->main->model, a.format, a.out,
                              {{"ditto.run", saved.recipe.run.name},
                               {"ditto.step", std::to_string(saved.step)},

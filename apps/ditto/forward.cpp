@@ -46,7 +46,7 @@ void check_shape(const std::string& path, const TensorSpec& input, const torch::
 Batch read_batch(const std::string& path, const Model& model, at::ScalarType real) {
   Batch batch;
   batch.tensors = read_tensors(path);
-  for (const auto& input : model.spec()) {
+  for (const auto& input : model.takes()) {
     const auto it = batch.tensors.find(input.name);
     if (it == batch.tensors.end())
       throw Error(ErrorKind::data, path, "has no tensor \"" + input.name + "\"", "the model takes it: " + input.range);
@@ -54,7 +54,7 @@ Batch read_batch(const std::string& path, const Model& model, at::ScalarType rea
     it->second = it->second.to(input.dtype == torch::kFloat ? real : input.dtype);
   }
   const int64_t samples = batch.at("x").size(0);
-  for (const auto& input : model.spec())
+  for (const auto& input : model.takes())
     if (batch.at(input.name).size(0) != samples)
       throw Error(ErrorKind::data, path,
                   fmt::format("\"{}\" has {} samples, and \"x\" {}", input.name, batch.at(input.name).size(0), samples),
@@ -95,6 +95,7 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
   } else {
     saved = open_saved(a.from, a.sets);
     parts.saved = saved.shapes;
+    parts.weights = RunningModel::Weights::room;
   }
   rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
@@ -107,7 +108,7 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
     throw Error(ErrorKind::config, "forward --grad", "a pipeline has no rank that runs the whole model",
                 "leave parallel.pipeline = 1");
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
-  if (!is_recipe) load_weights(saved, a.weights, assembly);
+  if (!is_recipe) load_weights(saved, a.weights, *assembly.main);
   assembly.main->ctx->phase = Phase::evaluate;
   const auto batch =
       read_batch(a.in, *assembly.main->model, assembly.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);

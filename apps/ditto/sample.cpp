@@ -45,13 +45,18 @@ std::vector<std::string> sets_of(const Arguments& a) {
   std::vector<std::string> sets;
   if (!a.sampler.empty()) sets.push_back("sampler.plugin=" + a.sampler);
   if (a.steps) sets.push_back(fmt::format("sampler.steps={}", *a.steps));
-  if (a.guidance) sets.push_back(fmt::format("sampler.guidance={}", to_text(OptionValue(*a.guidance))));
-  if (!a.guidance_channels.empty()) sets.push_back("sampler.guidance_channels=\"" + a.guidance_channels + "\"");
+  if (a.guidance) sets.push_back(fmt::format("guidance.scale={}", to_text(OptionValue(*a.guidance))));
+  if (!a.guidance_channels.empty()) sets.push_back("guidance.channels=\"" + a.guidance_channels + "\"");
   sets.insert(sets.end(), a.sets.begin(), a.sets.end());
   return sets;
 }
 
-std::vector<SampleRequest> requests_of(const Arguments& a, const ModelSpec& spec) {
+struct SampleRequest {
+  int64_t seed = 0, label = 0;
+};
+
+std::vector<SampleRequest> requests_of(const Arguments& a, const ModelNeeds& needs) {
+  struct { int64_t classes; } spec{needs.values("label")};
   auto classes = a.classes.empty() ? std::vector<int64_t>{} : number_list(a.classes, "--classes");
   if (!classes.empty() && spec.classes == 0)
     throw Error(ErrorKind::config, "--classes " + a.classes, "this model has no classes", "leave --classes out");
@@ -67,12 +72,12 @@ std::vector<SampleRequest> requests_of(const Arguments& a, const ModelSpec& spec
   return requests;
 }
 
-torch::Tensor read_noise(const std::string& path, size_t count, const ModelSpec& spec) {
+torch::Tensor read_noise(const std::string& path, size_t count, const ModelNeeds& needs) {
   const auto tensors = read_tensors(path);
   const auto it = tensors.find("noise");
   if (it == tensors.end())
     throw Error(ErrorKind::data, path, "has no tensor \"noise\"", "name it so, with shape [n, C, H, W]");
-  auto expected = spec.x;
+  auto expected = needs.shape("x");
   expected.insert(expected.begin(), static_cast<int64_t>(count));
   if (it->second.sizes() != at::IntArrayRef(expected))
     throw Error(ErrorKind::data, path, fmt::format("noise is {}", to_text(OptionValue(it->second.sizes().vec()))),
@@ -88,11 +93,9 @@ nlohmann::json settings_of(const SavedModel& saved, const Arguments& a, const Sa
                           {"weights", saved.has_ema ? a.weights : "weights"},
                           {"sampler", saved.recipe.sampler.plugin},
                           {"steps", saved.recipe.sampler_steps},
-                          {"guidance", saved.recipe.guidance},
-                          {"guidance_channels", saved.recipe.guidance_channels},
                           {"precision", saved.recipe.run.precision},
                           {"batch", a.batch}};
-  if (saved.shapes.model.classes > 0) settings["class"] = request.label;
+  if (saved.shapes.model.values("label") > 0) settings["class"] = request.label;
   if (!a.noise.empty()) settings["noise"] = fs::path(a.noise).filename().string();
   return settings;
 }
@@ -120,8 +123,8 @@ void write_pictures(const std::vector<formats::Picture>& pictures, const std::ve
     list += formats::ascii_json(settings, -1) + '\n';
   }
   report::SheetOptions sheet;
-  sheet.columns = saved.shapes.model.classes > 0 && saved.shapes.model.classes <= 20
-                      ? static_cast<int>(saved.shapes.model.classes)
+  sheet.columns = saved.shapes.model.values("label") > 0 && saved.shapes.model.values("label") <= 20
+                      ? static_cast<int>(saved.shapes.model.values("label"))
                       : 0;
   formats::write_png((fs::path(a.out) / "grid.png").string(), report::make_sheet(pictures, sheet));
   formats::write_file((fs::path(a.out) / "samples.jsonl").string(), std::as_bytes(std::span(list)), ErrorKind::data);
@@ -140,7 +143,7 @@ void prepare_outputs(const Arguments& a, const std::string& no_pictures) {
 }
 
 // The samples themselves first, which took the work: pictures can be made of them again.
-void write_samples(const torch::Tensor& latents, const std::vector<SampleRequest>& requests, const Assembly& assembly,
+void write_samples(const torch::Tensor& latents, const std::vector<SampleRequest>& requests, Assembly& assembly,
                    const std::string& no_pictures, const SavedModel& saved, const Arguments& a) {
   if (!a.save_latents.empty()) {
     write_tensors(a.save_latents, {{"latents", latents.cpu()}});
@@ -150,7 +153,7 @@ void write_samples(const torch::Tensor& latents, const std::vector<SampleRequest
     std::cout << "no pictures: the model " << no_pictures << '\n';
     return;
   }
-  write_pictures(report::to_pictures(assembly.decode(latents).cpu()), requests, saved, a);
+  write_pictures(report::to_pictures(assembly.networks->decode(latents).cpu()), requests, saved, a);
   std::cout << requests.size() << " pictures, and all of them in " << shown((fs::path(a.out) / "grid.png").string())
             << '\n';
 }
@@ -165,14 +168,13 @@ void sample(Rank& rank, const Arguments& a, const CommandLine& line) {
   parts.sampler = true;
   parts.latents = !a.save_latents.empty();
   parts.saved = saved.shapes;
+  parts.weights = RunningModel::Weights::room;
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
-  const auto no_pictures = parts.latents ? assembly.no_pictures() : "";
-  load_weights(saved, a.weights, assembly);
+  const auto no_pictures = parts.latents ? assembly.networks->no_pictures() : "";
+  load_weights(saved, a.weights, *assembly.main);
 
   GenerateOptions options;
   options.steps = saved.recipe.sampler_steps;
-  options.guidance = saved.recipe.guidance;
-  options.guidance_channels = saved.recipe.guidance_channels;
   options.batch = a.batch;
   options.watch = &rank.watch();
   if (!a.noise.empty()) options.noise = read_noise(a.noise, requests.size(), saved.shapes.model);
@@ -189,7 +191,14 @@ void sample(Rank& rank, const Arguments& a, const CommandLine& line) {
       progress->update(state);
     };
   }
-  const auto latents = generate(assembly, requests, options);
+  SampleRequests all;
+  for (const auto& request : requests) all.seeds.push_back(request.seed);
+  if (saved.shapes.model.values("label") > 0) {
+    std::vector<int64_t> labels;
+    for (const auto& request : requests) labels.push_back(request.label);
+    all.conditions["label"] = torch::tensor(labels, torch::kLong);
+  }
+  const auto latents = generate(*assembly.networks, *assembly.sampler, *assembly.guidance, all, options);
   if (mesh.rank() != 0) return;
   progress->finish();
   rank.watch().begin("writing samples");

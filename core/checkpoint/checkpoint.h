@@ -28,6 +28,9 @@
 
 namespace ditto::checkpoint {
 
+// Before the names of an objective's own parameters. A model that is used without it has no place for them.
+inline constexpr const char* kObjectivePrefix = "objective.";
+
 // What a checkpoint holds, seen from one rank. Nothing here is owned.
 struct TrainState {
   Layout* layout = nullptr;

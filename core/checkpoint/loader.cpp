@@ -38,7 +38,8 @@ class Plan {
   // Names of the section that nobody here asked for.
   void refuse_others(const std::string& section) {
     for (const auto& [name, tensor] : reader_.index().section(section))
-      if (!wanted_[section].count(name)) problem(section, name, "is there, and has no place here");
+      if (!wanted_[section].count(name) && !(convert_ == Convert::yes && name.starts_with(kObjectivePrefix)))
+        problem(section, name, "is there, and has no place here");
   }
 
   void problem(const std::string& section, const std::string& name, const std::string& what) {

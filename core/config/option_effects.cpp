@@ -13,6 +13,7 @@ const std::vector<OptionEffect>& option_effects() {
       {"objective.*", learning},
       {"scheduler.*", learning},
       {"encoder.*", learning},
+      {"network.*", learning},
       {"data.*", learning},
       {"loader.shuffle", learning},
       {"loader.flip", learning},
@@ -70,6 +71,7 @@ const std::vector<OptionEffect>& option_effects() {
       {"parallel.timeout_s", nothing},
       {"parallel.hang_s", nothing},
       {"sampler.*", nothing},
+      {"guidance.*", nothing},
       {"checkpoint.*", nothing},
       {"validate.*", nothing},
       {"log.*", nothing},
@@ -96,6 +98,7 @@ ChangeKind change_kind(const std::string& key) {
 bool is_place(const std::string& key) {
   constexpr std::array<std::string_view, 5> kPlaces{"run.folder", "run.output", "run.init_from", "data.shards",
                                                     "data.validation_shards"};
+  if (key.starts_with("network.") && key.ends_with(".weights")) return true;  // their fingerprint is compared
   return std::find(kPlaces.begin(), kPlaces.end(), key) != kPlaces.end();
 }
 

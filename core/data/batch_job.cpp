@@ -5,6 +5,8 @@
 
 #include <ATen/Functions.h>
 
+#include "core/network/names.h"
+
 namespace ditto {
 
 namespace {
@@ -37,26 +39,28 @@ bool fits(const torch::Tensor& tensor, const TensorSpec& spec) {
           ? "nothing"
           : std::string(c10::toString(it->second.scalar_type())) + " " + shape_text(it->second.sizes());
   throw Error(ErrorKind::plugin, sample.place,
-              "the source gave " + found + " for \"" + spec.name + "\", but its spec says " +
+              "the source gave " + found + " for \"" + spec.name + "\", but its makes() says " +
                   c10::toString(spec.dtype) + " " + shape_text(spec.shape),
-              "correct the source's spec() or read()");
+              "correct the source's makes() or read()");
 }
 
-bool is_class(const TensorSpec& spec) { return spec.name == "label" && spec.dtype == at::kLong && spec.shape.empty(); }
-
 // No sample's damage but a mistake of the recipe, which would leave out a class, or train it as the null one.
-void check_label(const Sample& sample, const torch::Tensor& label, int64_t classes) {
-  const auto value = label.item<int64_t>();
-  if (value < 0 || value >= classes)
+void check_index(const Sample& sample, const torch::Tensor& index, const TensorSpec& spec) {
+  if (spec.values == 0 || spec.dtype != at::kLong || index.numel() == 0) return;
+  const auto least = index.min().item<int64_t>(), most = index.max().item<int64_t>();
+  const auto value = least < 0 ? least : most;
+  if (value < 0 || value >= spec.values)
     throw Error(ErrorKind::config, sample.place,
-                "its label is " + std::to_string(value) + ", but data.classes is " + std::to_string(classes),
-                "labels are 0 to data.classes - 1: raise data.classes, or correct the label");
+                "its " + spec.name + " is " + std::to_string(value) + ", but the data has " + std::to_string(spec.values) +
+                    " of them",
+                "expected 0 to " + std::to_string(spec.values - 1) +
+                    ": raise the number that [data] gives (data.classes), or correct the sample");
 }
 
 }  // namespace
 
 BatchJob::BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips)
-    : source_(source), order_(order), places_(places), flips_(std::move(flips)), spec_(source.spec()) {
+    : source_(source), order_(order), places_(places), flips_(std::move(flips)), spec_(source.makes()) {
   const auto count = static_cast<size_t>(places.count);
   for (const auto& spec : spec_) {
     texts_.emplace_back(own_size(spec) ? count : 0);
@@ -87,8 +91,8 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
     const auto it = sample.tensors.find(spec_[i].name);
     if (it == sample.tensors.end() || !fits(it->second, spec_[i])) broken_promise(sample, spec_[i]);
     auto tensor = it->second;
-    if (is_class(spec_[i]) && source_.classes() > 0) check_label(sample, tensor, source_.classes());
-    if (spec_[i].name == "image" && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
+    check_index(sample, tensor, spec_[i]);
+    if (spec_[i].name == names::kImage && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
     tensor = tensor.contiguous();
     if (own_size(spec_[i])) {
       texts_[i][static_cast<size_t>(row)] = tensor;

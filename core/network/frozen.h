@@ -33,7 +33,7 @@ class FrozenNetwork final : public Network {
   torch::Tensor predict(Batch batch, const torch::Tensor& x_t, const torch::Tensor& time_B) override;
 
   // Throws Error(config) where it was trained with another schedule than the run's: its predictions mean other things.
-  void require_same_schedule() const;
+  void require_same_schedule() const override;
   bool in_step() const { return model_->in_step(); }
   // Names its weights: a run that goes on with others is another run.
   const std::string& fingerprint() const { return fingerprint_; }

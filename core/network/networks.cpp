@@ -6,6 +6,7 @@
 
 #include <ditto/error.h>
 
+#include "core/checkpoint/checkpoint.h"
 #include "core/network/names.h"
 
 namespace ditto {
@@ -60,7 +61,7 @@ void Networks::make_encoders(TensorFlow& flow) {
 void Networks::add(Objective& objective) {
   const auto& recipe = components_.recipe;
   const auto who = "objective \"" + recipe.objective.plugin + "\"";
-  main->add(objective, "objective.");
+  main->add(objective, checkpoint::kObjectivePrefix);
   const auto features = objective.features();
   const int64_t depth = main->model->depth();
   for (const int64_t block : features)

@@ -8,6 +8,7 @@
 
 #include <ditto/parallel.h>
 
+#include "core/dist/gloo_mesh.h"
 #include "core/network/components.h"
 
 namespace ditto {

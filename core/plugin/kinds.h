@@ -7,6 +7,7 @@
 
 #include <ditto/data.h>
 #include <ditto/encoder.h>
+#include <ditto/guidance.h>
 #include <ditto/kernels.h>
 #include <ditto/model.h>
 #include <ditto/objective.h>
@@ -28,7 +29,7 @@ template <class Visit>
 void for_each_kind(Visit&& visit) {
   const auto all = [&]<class... I>(std::type_identity<std::tuple<I...>>) { (visit(KindTag<I>{}), ...); };
   all(std::type_identity<
-      std::tuple<Model, Scheduler, Sampler, Objective, ParallelStrategy, Optimizer, KernelSet, Encoder, Source, Transport>>{});
+      std::tuple<Model, Scheduler, Sampler, Guidance, Objective, ParallelStrategy, Optimizer, KernelSet, Encoder, Source, Transport>>{});
 }
 
 inline bool is_kind(std::string_view kind) {

@@ -8,12 +8,12 @@
 
 #include <ditto/data.h>
 #include <ditto/encoder.h>
+#include <ditto/guidance.h>
 #include <ditto/objective.h>
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
 #include "core/report/streams.h"
-#include "core/train/assembly.h"
 #include "core/train/processor.h"
 
 namespace ditto {
@@ -24,12 +24,6 @@ std::chrono::milliseconds timeout(const Recipe& recipe) {
 
 WatchOptions watch_options(const Recipe& recipe) {
   return {timeout(recipe), std::chrono::milliseconds(static_cast<int64_t>(recipe.parallel.hang_s * 1000))};
-}
-
-at::ScalarType compute_dtype(const RunOptions& run) {
-  if (run.precision == "bf16") return torch::kBFloat16;
-  if (run.precision == "fp16") return torch::kHalf;
-  return run.precision == "fp64" ? torch::kDouble : torch::kFloat;
 }
 
 namespace {
@@ -72,8 +66,10 @@ void declare(Recipe& recipe, Registry& registry, const std::string& section, con
 
 std::vector<PluginKey> plugins_of(Recipe& recipe) {
   std::vector<PluginKey> plugins;
-  for (const auto& [section, component] : recipe.components())  // [encoder.image] is of kind encoder
-    if (*component) plugins.emplace_back(section.substr(0, section.find('.')), component->plugin);
+  for (const auto& [section, component] : recipe.components()) {  // [encoder.image] is of kind encoder
+    const auto kind = section.substr(0, section.find('.'));
+    if (*component) plugins.emplace_back(kind == "network" ? Model::kKind : kind, component->plugin);
+  }
   for (const auto& id : strategy_ids(recipe)) plugins.emplace_back(ParallelStrategy::kKind, id);
   for (const auto& id : recipe.plugins.kernels) plugins.emplace_back(KernelSet::kKind, id);
   return plugins;
@@ -83,11 +79,13 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Model>(recipe, registry, "model", recipe.model);
   declare<Scheduler>(recipe, registry, "scheduler", recipe.scheduler);
   declare<Sampler>(recipe, registry, "sampler", recipe.sampler);
+  declare<Guidance>(recipe, registry, "guidance", recipe.guidance);
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
   declare<Source>(recipe, registry, "data", recipe.data);
-  declare<Encoder>(recipe, registry, "encoder.image", recipe.image_encoder);
-  declare<Encoder>(recipe, registry, "encoder.text", recipe.text_encoder);
+  for (const auto& [section, component] : recipe.encoders) declare<Encoder>(recipe, registry, section, component);
+  for (const auto& network : recipe.networks)
+    declare<Model>(recipe, registry, "network." + network.name, network.component);
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
     const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);
@@ -99,22 +97,17 @@ void declare_components(Recipe& recipe, Registry& registry) {
 
 void check_recipe(const Recipe& recipe, Registry& registry) {
   const std::vector<std::pair<std::string, const Component*>> needed{{"data", &recipe.data},
-                                                                     {"encoder.image", &recipe.image_encoder},
                                                                      {"model", &recipe.model},
                                                                      {"objective", &recipe.objective},
                                                                      {"optimizer", &recipe.optimizer}};
   for (const auto& [section, component] : needed) require(recipe, *component, section);
-  make_op_table(recipe, registry, {});
+  auto copy = recipe;
+  Components components(copy, registry);
+  components.op_table();
   if (!recipe.sampler) return;
   require(recipe, recipe.scheduler, "scheduler");
-  const auto make = [&]<class Interface>(const Component& component, std::shared_ptr<Interface>& made) {
-    OptionReader reader(component.options);
-    made = registry.factory<Interface>(component.plugin, component.where).make(reader, {});
-  };
-  std::shared_ptr<Scheduler> scheduler;
-  std::shared_ptr<Sampler> sampler;
-  make(recipe.scheduler, scheduler);
-  make(recipe.sampler, sampler);
+  const auto scheduler = components.make<Scheduler>("scheduler", recipe.scheduler, {});
+  const auto sampler = components.make<Sampler>("sampler", recipe.sampler, {});
   refuse_pair(recipe, *sampler, *scheduler);
 }
 

@@ -1,4 +1,4 @@
-// From a recipe to a process that can run it: degrees, threads, plugins.
+// From a recipe to a process that can run it: threads, plugins, options.
 #pragma once
 
 #include <chrono>
@@ -8,29 +8,21 @@
 #include "core/config/recipe.h"
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/watch.h"
+#include "core/network/strategies.h"
 #include "core/plugin/registry.h"
 
 namespace ditto {
 
-Degrees degrees(const Recipe& recipe);
 std::chrono::milliseconds timeout(const Recipe& recipe);
 WatchOptions watch_options(const Recipe& recipe);
-at::ScalarType compute_dtype(const RunOptions& run);
 // Whether anything in the recipe says "bf16": run.precision, or an optimizer's own. A plugin's default counts once
 // declare_components has read it.
 bool asks_for_bf16(const Recipe& recipe);
 // To be called before any tensor is made. Threads: [run] threads; or what OMP_NUM_THREADS says; or this rank's share of
 // the machine's cores. And instructions that the processor announces but refuses are avoided.
 void prepare_process(const Recipe& recipe, const RankInfo& rank);
-// What [parallel] gives of the options that a strategy declares.
-OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory);
-// The strategies of a recipe, as far as its degrees name them, in the order of sharding; where replicate is left open,
-// its strategy too, which one rank then has no use for.
-std::vector<std::string> strategy_ids(const Recipe& recipe);
 // Every plugin that a recipe names, itself or by its degrees.
 std::vector<PluginKey> plugins_of(Recipe& recipe);
-// Throws Error(config) for an option of [parallel] that no strategy of this recipe reads.
-void refuse_unread_options(const Recipe& recipe, Registry& registry);
 // Reads every component's options by its plugin's declaration: errors now, and the defaults in recipe.resolved(). The
 // plugins are opened; nothing is made.
 void declare_components(Recipe& recipe, Registry& registry);

@@ -86,6 +86,12 @@ double RunNotes::positive(const std::string& name) const {
   return value;
 }
 
+void RunNotes::require_network(const std::string& name, const std::string& fingerprint) const {
+  if (text("network." + name) == fingerprint) return;
+  throw Error(ErrorKind::checkpoint, path_, "its network \"" + name + "\" had other weights than [network." + name + "] now",
+              "name the same weights, or go on with others by --allow-change network." + name + ".weights");
+}
+
 void RunNotes::require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const {
   const auto noted = notes_.find("source");
   if (noted == notes_.end() || noted->second == fingerprint) return;

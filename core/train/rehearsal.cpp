@@ -59,7 +59,7 @@ class PaperMesh final : public Mesh {
     AssemblyParts parts;
     parts.data = parts.objective = true;
     parts.sampler = recipe.validate.grid_every > 0;
-    parts.weights = false;
+    parts.weights = RunningModel::Weights::none;
     guarded("", [&] { Assembly(recipe, registry, mesh, parts, {}); });
   } catch (const Error& error) {
     if (is_said(error)) {

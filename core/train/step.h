@@ -66,7 +66,7 @@ class TrainingStep {
   std::pair<std::vector<Batch>, double> load(const StepPlan& plan);
   void clear_gradients();
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
-  int64_t rounds_here(const StepPlan& plan) const { return assembly_.in_step() ? plan.rounds : plan.mine; }
+  int64_t rounds_here(const StepPlan& plan) const { return assembly_.networks->in_step() ? plan.rounds : plan.mine; }
   void end_round(int64_t round, const StepPlan& plan);
   double unscale(double norm);
   bool skip(int64_t step, const StepResult& result);

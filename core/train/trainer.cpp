@@ -169,6 +169,9 @@ void Trainer::take_up(const std::string& path) {
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), said);
   const auto& allowed = options_.allow_change;
   if (std::find(allowed.begin(), allowed.end(), "data") == allowed.end()) notes.require_data(data_, said);
+  for (const auto& [name, network] : assembly_->networks->frozen())
+    if (std::find(allowed.begin(), allowed.end(), "network." + name + ".weights") == allowed.end())
+      notes.require_network(name, network->fingerprint());
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
     throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
@@ -203,6 +206,8 @@ checkpoint::TrainState Trainer::state() {
     state.extra["steps_since_overflow"] = std::to_string(training_->steps_since_overflow);
   }
   state.extra["source"] = data_;
+  for (const auto& [name, network] : assembly_->networks->frozen())
+    state.extra["network." + name] = network->fingerprint();
   state.extra["shapes"] = to_text(assembly_->networks->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;
@@ -324,12 +329,9 @@ void Trainer::show_grid() {
   report::SheetOptions sheet_options;
   sheet_options.columns = static_cast<int>(recipe_.log.grid_columns);
   sheet_options.min_cell = static_cast<int>(recipe_.log.grid_cell);
-  const auto sheets = report::make_sheets(samples.cpu(), sheet_options);
-  if (sheets.size() == 1)
-    formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());
-  else
-    formats::write_webp(folder_->sample_file(step_, ".webp"), sheets);
-  if (board_) board_->samples(step_, sheets.front());
+  const auto sheet = report::make_sheet(report::to_pictures(samples.cpu()), sheet_options);
+  formats::write_png(folder_->sample_file(step_), sheet);
+  if (board_) board_->samples(step_, sheet);
 }
 
 // Of classes alone each in its turn; of all else what the held-out samples have, or where there are none, the first ones

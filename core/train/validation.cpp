@@ -60,7 +60,7 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   std::vector<int64_t> left_out;  // of the first round, whose samples are also run by ranks that have none left
   for (int64_t round = 0; round < plan.rounds; ++round) {
     std::vector<std::shared_ptr<BatchJob>> mine, idle;
-    if (plan.runs(round) || assembly.main->in_step())
+    if (plan.runs(round) || assembly.networks->in_step())
       (plan.runs(round) ? mine : idle).push_back(loader.read(shares.places(0, round)));
     const int64_t first = round * together;
     auto agreed = agree_on_samples(assembly.mesh, loader, {first, std::min(together, run.batch - first)}, mine);

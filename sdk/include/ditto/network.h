@@ -16,6 +16,8 @@ class DITTO_API Network {
   // Its model's outputs for the batch's tensors, without gradients: "prediction" as the head gives it and, of each block
   // asked for, "features.K" [B, T, D]. Ranks that share its parts or the sample call it together.
   virtual Outputs run(const Batch& batch, const std::vector<int64_t>& features = {}) = 0;
+  // Throws Error(config) where it was trained with another schedule than the run's: its predictions mean other things.
+  virtual void require_same_schedule() const = 0;
   // With the run's schedule around it, as the main model's prediction: c_skip x_t + c_out F(c_in x_t, c_noise(time)).
   // The batch holds its conditions; time is double [B].
   virtual torch::Tensor predict(Batch batch, const torch::Tensor& x_t, const torch::Tensor& time_B) = 0;

@@ -1,0 +1,170 @@
+"""Several networks in a run: guidance by another model, learning from a frozen one; and what is refused of them."""
+
+import json
+import shutil
+
+import support as t
+
+LAYOUTS = {
+    "ddp": (2, {}),
+    "fsdp": (2, {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}),
+    "tensor": (2, {"parallel.tensor": 2, "parallel.sequence": True}),
+    "ring": (2, {"parallel.context": 2, "parallel.context_plugin": "ring"}),
+    "pipeline": (2, {"parallel.pipeline": 2}),
+}
+WIDE = dict(depth=2, width=32, heads=4, patch=2)
+_runs = {}
+
+
+def trained(name, model, steps):
+    """A run of the digits, to take weights from."""
+    if name not in _runs:
+        path = t.write_recipe(f"{name}.toml", t.recipe(run=dict(name=name, steps=steps), model=dict(plugin="dit") | model,
+                                                       lr_schedule=dict(lr=3e-3, warmup=0)))
+        t.train(path, name)
+        _runs[name] = t.work / name
+    return _runs[name]
+
+
+def guide():
+    return trained("guide", dict(depth=1, width=16, heads=2, patch=2), 4)
+
+
+def main_model():
+    return trained("main", WIDE, 10)
+
+
+# --- autoguidance --------------------------------------------------------------------------------------------------------
+
+
+def guided(folder, *arguments, ranks=1, steps=2, **sets):
+    """Latents of four digits, guided by the smaller run."""
+    where = t.work / f"{folder}.safetensors"
+    t.run("sample", main_model(), "--out", t.work / folder, "--seeds", "0-3", "--classes", "3,1,4,1", "--steps", steps,
+          "--save-latents", where, *(("--local-ranks", ranks) if ranks > 1 else ()),
+          *t.sets({"guidance.plugin": "autoguidance", "guidance.scale": 3.0, "network.guide.weights": str(guide())} | sets), *arguments)
+    return where
+
+
+def forward(run, x, time, labels, name):
+    t.write_tensors(t.work / f"{name}.safetensors", {"x": ("F32", [4, 1, 8, 8], x), "t": ("F32", [4], [time] * 4),
+                                                     "label": ("I64", [4], labels)})
+    t.run("forward", run, "--in", t.work / f"{name}.safetensors", "--out", t.work / f"{name}-out.safetensors")
+    return t.numbers(t.read_tensors(t.work / f"{name}-out.safetensors")["prediction"])
+
+
+def test_autoguidance_is_two_forwards_combined_by_hand():
+    start = guided("start", steps=1, **{"guidance.plugin": "none"})
+    labels = [3, 1, 4, 1]
+    t.write_tensors(t.work / "noise.safetensors", {"noise": ("F32", [4, 1, 8, 8], [((37 * i) % 101 - 50) / 25 for i in range(256)])})
+    found = t.numbers(t.read_tensors(guided("guided", "--noise", t.work / "noise.safetensors"))["latents"])
+    x = [((37 * i) % 101 - 50) / 25 for i in range(256)]
+    for time, dt in ((1.0, 0.5), (0.5, 0.5)):  # x_t = (1 - t) x_0 + t eps, velocity eps - x_0, in two steps of Euler's
+        c, g = (forward(run, x, 1000 * time, labels, "step") for run in (main_model(), guide()))
+        x = [value - dt * (b + 3 * (a - b)) for value, a, b in zip(x, c, g)]
+    worst = max(abs(a - b) for a, b in zip(found, x))
+    t.check(worst < 1e-5, f"sampling differs by {worst} from two forwards a step")
+    t.check(start.exists(), "no latents without guidance")
+
+
+def test_a_guided_sample_is_the_same_where_model_and_guide_are_cut():
+    one = t.numbers(t.read_tensors(guided("whole"))["latents"])
+    for name in ("tensor", "fsdp", "pipeline"):
+        ranks, sets = LAYOUTS[name]
+        if name == "tensor":  # the guide whole on each rank
+            sets = sets | {"network.guide.parallel.tensor": 1}
+        other = t.numbers(t.read_tensors(guided(f"cut-{name}", ranks=ranks, **sets))["latents"])
+        worst = max(abs(a - b) for a, b in zip(one, other))
+        t.check(worst < 1e-5, f"under {name} samples differ by {worst}")
+        if name == "fsdp":
+            t.equal(list(other), list(one), "all bits under fsdp")
+
+
+# --- learning from a frozen network --------------------------------------------------------------------------------------
+
+
+def learning(objective):
+    tree = t.recipe(run=dict(name=objective, steps=3, precision="fp64", batch=8, micro_batch=4), model=dict(plugin="dit") | WIDE,
+                    objective=dict(plugin=objective), validate=dict(every=3, samples=16))
+    if objective == "repa":
+        tree["objective"] |= dict(block=0, network="features", hidden=24)
+        tree["network.features"] = dict(weights=str(main_model()), precision="fp64")
+    else:
+        tree["objective"] |= dict(data=0.25)
+        tree["network.teacher"] = dict(weights=str(main_model()), precision="fp64")
+    return t.write_recipe(f"{objective}.toml", tree)
+
+
+def near(a, b, what):
+    t.check(abs(a - b) <= 1e-12 * max(1, abs(a), abs(b)), f"{what}: {a!r} and {b!r}")
+
+
+def check_layouts(objective):
+    path = learning(objective)
+    before = {file.name: file.read_bytes() for file in t.latest("main").iterdir()}
+    t.train(path, f"{objective}-one")
+    one = t.tensors_of(t.latest(f"{objective}-one"))
+    for layout, (ranks, sets) in LAYOUTS.items():
+        folder = f"{objective}-{layout}"
+        t.train(path, folder, "--local-ranks", ranks, *t.sets(sets))
+        for mine, other in zip(t.metrics(f"{objective}-one"), t.metrics(folder)):
+            for key in ("loss", "grad_norm"):
+                near(float(mine[key]), float(other[key]), f"{objective}, {layout}, step {mine['step']}: {key}")
+        there = t.tensors_of(t.latest(folder))
+        t.equal(sorted(there), sorted(one), f"tensors under {layout}")
+        for key, tensor in one.items():
+            worst = max((abs(a - b) for a, b in zip(t.numbers(tensor), t.numbers(there[key]))), default=0)
+            t.check(worst <= 1e-12, f"{objective}, {layout}: {key} differs by {worst}")
+        shutil.rmtree(t.work / folder)
+    t.equal({file.name: file.read_bytes() for file in t.latest("main").iterdir()}, before, "the frozen network's checkpoint")
+    return one
+
+
+def test_a_student_learns_alike_on_every_layout():
+    check_layouts("distill")
+
+
+def test_features_are_aligned_alike_on_every_layout_with_a_projector_that_learns():
+    one = check_layouts("repa")
+    projector = [key for key in one if key[1].startswith("objective.")]
+    t.check(any(key[0] == "model" for key in projector) and any(key[0] == "ema" for key in projector), f"projector saved as {projector}")
+    t.run("sample", t.work / "repa-one", "--out", t.work / "repa-samples", "--seeds", "0-1", "--classes", "0-1")
+
+
+def test_a_run_with_a_projector_goes_on_bit_for_bit():
+    path = learning("repa")
+    t.train(path, "in-one-go", run__steps=6)
+    t.train(path, "in-two", run__steps=6, checkpoint__every=3)
+    for step in t.checkpoints("in-two")[1:]:
+        shutil.rmtree(t.work / "in-two/checkpoints" / step)
+    t.train(path, "in-two", run__steps=6, checkpoint__every=3)
+    t.same_metrics("in-one-go", "in-two")
+    t.same_state("in-one-go", "in-two")
+
+
+def test_a_run_does_not_go_on_with_another_teacher():
+    path = learning("distill")
+    t.train(path, "taught", run__steps=2)
+    other = ["train", path, *t.sets({"run.output": str(t.work / "taught"), "run.steps": 3,
+                                     "network.teacher.weights": str(trained("other", WIDE, 3))})]
+    t.refused(4, ["network \"teacher\"", "other weights"], *other)
+    t.run(*other, "--allow-change", "network.teacher.weights")
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------------
+
+
+def test_networks_that_cannot_be_used_are_refused_by_name():
+    path = learning("distill")
+
+    def refused(code, parts, **sets):
+        t.refused(code, parts, "train", path, *t.sets({"run.output": str(t.work / "refused")} | {key.replace("__", "."): value for key, value in sets.items()}))
+
+    refused(2, ["no network \"master\"", "the recipe has: teacher"], objective__network="master")
+    refused(2, ["[network.spare]", "used by nobody"], network__spare__weights=str(main_model()))
+    refused(2, ["network.teacher.parallel.tensor", "1:"], network__teacher__parallel__tensor=2)
+    refused(4, ["nowhere"], network__teacher__weights="nowhere")
+    refused(2, ["teacher", "another [scheduler]"], scheduler__times="uniform")
+
+
+t.main(globals())
