@@ -12,6 +12,7 @@
 #include "core/report/run_lock.h"
 #include "core/report/streams.h"
 #include "core/network/saved_model.h"
+#include "core/train/assembly.h"
 #include "core/network/finite.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"

@@ -12,6 +12,7 @@
 #include "core/dist/local_ranks.h"
 #include "core/dist/whole.h"
 #include "core/network/saved_model.h"
+#include "core/train/assembly.h"
 #include "core/train/rank.h"
 
 namespace ditto {

@@ -22,6 +22,7 @@
 #include "core/report/progress.h"
 #include "core/sample/generate.h"
 #include "core/network/saved_model.h"
+#include "core/train/assembly.h"
 #include "core/train/rank.h"
 
 namespace ditto {

@@ -10,6 +10,7 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/data/batch_job.h"
 #include "core/dist/stop.h"
 #include "core/report/grid.h"
 #include "core/report/roofline.h"

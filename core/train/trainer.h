@@ -12,6 +12,7 @@
 #include "core/report/progress.h"
 #include "core/report/run_folder.h"
 #include "core/report/tensorboard.h"
+#include "core/sample/generate.h"
 #include "core/train/same_start.h"
 #include "core/train/step.h"
 #include "core/train/trace.h"
