@@ -61,7 +61,7 @@ void Context::count_attention(const Tensor& q, const Tensor& k, Pattern pattern,
     for (const int64_t length : stream.packing->lengths) pairs += static_cast<double>(length * length);
     keys = pairs / static_cast<double>(stream.packing->sample_T.size(0));
   }
-  count(4 * queries * keys);
+  count("attention", 4 * queries * keys);
 }
 
 void Context::in_unit(const Unit& unit, const std::function<void()>& body) {
@@ -91,7 +91,7 @@ Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Ten
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
   if (up->before || up->after) return torch::gelu(up(x, ctx), "tanh");  // a strategy stands between the two
-  ctx.count(2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
+  ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
   return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}});
 }
 

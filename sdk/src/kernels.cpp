@@ -22,15 +22,19 @@ const char* short_name(at::ScalarType dtype) {
   }
 }
 
-OpQuery query_of(const std::string& op, const OpInputs& inputs) {
+OpQuery query_of(const std::string& op, const OpInputs& inputs, at::DeviceType meta_stands_for = at::kMeta) {
   const Tensor& first = inputs.tensors.at(0);
-  OpQuery query{op, first.scalar_type(), first.device().type(), {}, false};
+  OpQuery query{op, first.scalar_type(), first.is_meta() ? meta_stands_for : first.device().type(), {}, false};
   const int64_t last = first.dim() ? first.size(-1) : 1;
   query.shape = {static_cast<int64_t>(std::bit_ceil(static_cast<std::uint64_t>(last ? first.numel() / last : 0))),
                  last};
   if (torch::GradMode::is_enabled())
     for (const Tensor& tensor : inputs.tensors) query.grad = query.grad || (tensor.defined() && tensor.requires_grad());
   return query;
+}
+
+Tensors results_of(const KernelRow& row, const OpInputs& inputs) {
+  return inputs.tensors.at(0).is_meta() ? row.shapes(inputs) : row.forward(inputs);
 }
 
 // A row's forward and backward as one differentiable call. Autograd takes no undefined tensors: only the others are
@@ -41,7 +45,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     const OpInputs* inputs;
   };
   static Tensor forward(torch::autograd::AutogradContext* ctx, at::TensorList, Call call) {
-    Tensors results = call.row->forward(*call.inputs);
+    Tensors results = results_of(*call.row, *call.inputs);
     ctx->saved_data["row"] = reinterpret_cast<int64_t>(call.row);
     ctx->saved_data["numbers"] = call.inputs->numbers;
     ctx->saved_data["inputs"] = static_cast<int64_t>(call.inputs->tensors.size());
@@ -127,12 +131,13 @@ const KernelRow* OpTable::choose(const OpQuery& query) const {
 }
 
 Tensor OpTable::run(const std::string& name, const OpInputs& inputs) const {
-  const KernelRow* row = choose(query_of(name, inputs));
+  const KernelRow* row = choose(query_of(name, inputs, meta_stands_for));
+  if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
   return row ? run_row(*row, inputs) : op(name).reference(inputs);
 }
 
 Tensor OpTable::run_row(const KernelRow& row, const OpInputs& inputs) {
-  if (!query_of(row.op, inputs).grad) return row.forward(inputs).at(0);
+  if (!query_of(row.op, inputs).grad) return results_of(row, inputs).at(0);
   Tensors defined;
   for (const Tensor& tensor : inputs.tensors)
     if (tensor.defined()) defined.push_back(tensor);

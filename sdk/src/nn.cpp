@@ -35,8 +35,18 @@ Split Split::of_condition() const {
 Module::Module() = default;
 Module::~Module() = default;
 
+namespace {
+
+thread_local int shapes_alone = 0;
+
+}  // namespace
+
+ShapesAlone::ShapesAlone() { ++shapes_alone; }
+ShapesAlone::~ShapesAlone() { --shapes_alone; }
+
 Parameter Module::parameter(const std::string& name, std::vector<int64_t> shape, Init init) {
-  return made_.emplace_back(register_parameter(name, torch::empty(shape, torch::kFloat)), init);
+  const auto options = torch::TensorOptions(torch::kFloat).device(shapes_alone > 0 ? torch::kMeta : torch::kCPU);
+  return made_.emplace_back(register_parameter(name, torch::empty(shape, options)), init);
 }
 
 Layer::Layer() = default;
@@ -84,7 +94,6 @@ struct Parameter::State {
   Tensor leaf;
   Init init;
   Tensor provided;
-  Tensor shape_alone;  // where nothing is computed but shapes
   // A copy in the compute dtype, and what it was made of.
   Tensor copy;
   const void* of = nullptr;
@@ -108,10 +117,6 @@ void Parameter::provide(Tensor values) const {
 // Without autograd, in the context's dtype.
 Tensor Parameter::values(Context& ctx) const {
   auto& s = *state_;
-  if (ctx.device.is_meta()) {
-    if (s.shape_alone.defined() && s.shape_alone.scalar_type() == ctx.compute) return s.shape_alone;
-    return s.shape_alone = torch::empty(s.leaf.sizes(), ctx.options());
-  }
   const bool provided = s.provided.defined();
   if (is_freed(provided ? s.provided : s.leaf))
     throw Error(ErrorKind::plugin, "a parameter of shape " + c10::str(s.leaf.sizes()),
@@ -119,12 +124,20 @@ Tensor Parameter::values(Context& ctx) const {
                 "use a parameter only inside of the unit it was added to");
   const Tensor& from = provided ? s.provided : s.leaf;
   if (from.scalar_type() == ctx.compute) return from;
-  if (s.of != from.data_ptr() || s.version != from._version() || s.copy.scalar_type() != ctx.compute) {
+  const void* numbers = from.is_meta() ? from.unsafeGetTensorImpl() : from.data_ptr();
+  if (s.of != numbers || s.version != from._version() || s.copy.scalar_type() != ctx.compute) {
     s.copy = from.detach().to(ctx.compute);
-    s.of = from.data_ptr();
+    s.of = numbers;
     s.version = static_cast<uint32_t>(from._version());
   }
   return s.copy;
+}
+
+std::vector<Tensor> Parameter::held() const {
+  std::vector<Tensor> all;
+  for (const auto& tensor : {state_->leaf, state_->provided, state_->copy})
+    if (tensor.defined()) all.push_back(tensor);
+  return all;
 }
 
 Tensor Parameter::operator()(Context& ctx) const {
@@ -172,7 +185,7 @@ LinearModule::~LinearModule() = default;
 
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
   const Tensor in = (before ? before(x) : x).to(ctx.compute);
-  ctx.count(2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
+  ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
   if (after && split.kind == Split::Kind::rows) return after(torch::linear(in, weight(ctx))) + bias(ctx);
   auto y = torch::linear(in, weight(ctx), bias(ctx));
   return after ? after(y) : y;
@@ -292,7 +305,7 @@ Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(c
 
 Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx) {
   const auto parts = x_RD.split_with_sizes(counts);
-  ctx.count(4 * static_cast<double>(x_RD.numel()) * static_cast<double>(up.leaf().size(1)));
+  ctx.count("experts", 4 * static_cast<double>(x_RD.numel()) * static_cast<double>(up.leaf().size(1)));
   const auto u = up(ctx), ub = up_bias(ctx), d = down(ctx), db = down_bias(ctx);
   std::vector<Tensor> results;
   for (size_t i = 0; i < parts.size(); ++i) {

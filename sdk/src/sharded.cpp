@@ -294,6 +294,14 @@ void ShardedUnits::parameters_changed() {
   }
 }
 
+Tensors ShardedUnits::held() const {
+  Tensors all;
+  for (const auto& [unit, sharded] : units_)
+    for (const auto& tensor : sharded->held())
+      if (tensor.defined()) all.push_back(tensor);
+  return all;
+}
+
 AxisSet ShardedUnits::sums(const LayoutEntry& entry, const StepPlan& plan) const {
   const auto* unit = plan.phase == Phase::train ? find(entry.unit) : nullptr;
   return unit ? unit->sums(entry) : AxisSet();

@@ -83,11 +83,17 @@ Tensors backward(const Tensor& grad, const OpInputs& in, const Tensors& results)
   return {dx, dshift.to(rows.shift.scalar_type()), dscale.to(rows.scale.scalar_type()), Tensor()};
 }
 
+Tensors shapes(const OpInputs& in) {
+  const Tensor y = torch::empty_like(in.tensors[0], torch::MemoryFormat::Contiguous);
+  const auto of_rows = [&] { return torch::empty({y.numel() / y.size(-1)}, y.options().dtype(torch::kFloat)); };
+  return {y, of_rows(), of_rows()};
+}
+
 struct CpuKernels final : ditto::KernelSet {
   using Options = ditto::NoOptions;
   CpuKernels(const Options&, const Needs&) {}
   std::vector<ditto::KernelRow> rows() const override {
-    return {{"norm_modulate", "cpu_simd", score, forward, backward}};
+    return {{"norm_modulate", "cpu_simd", score, forward, backward, shapes}};
   }
 };
 

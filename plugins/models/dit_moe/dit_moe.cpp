@@ -112,8 +112,16 @@ struct Moe : ditto::Layer {
     }
     auto weight_BTE = p_BTE;
     if (options.normalise) weight_BTE = p_BTE / (p_BTE * taken_BTE).sum(-1, true);
+    if (taken_BTE.is_meta()) return as_many_rows(weight_BTE);
     const auto rows = taken_BTE.flatten(0, 1).nonzero().unbind(1);
     return {rows[0], rows[1], weight_BTE.masked_select(taken_BTE)};
+  }
+
+  // Where there are no numbers to choose by: k rows a token, as both routers have it.
+  ditto::Routing as_many_rows(const Tensor& weight_BTE) const {
+    const int64_t rows = weight_BTE.size(0) * weight_BTE.size(1) * options.top_k;
+    const auto none = torch::empty({rows}, weight_BTE.options().dtype(torch::kLong).requires_grad(false));
+    return {none, none, weight_BTE.flatten().narrow(0, 0, rows).clone()};
   }
 
   // Which expert takes which token, bool: by the router, or as the batch says.

@@ -113,7 +113,7 @@ class ExpertParallel final : public ParallelStrategy {
   // How many rows each rank sends to each of the experts that are here.
   Counts exchange_counts(const Counts& counts, const torch::Device& device) const {
     const Counts even(static_cast<size_t>(group_.size()), static_cast<int64_t>(counts.size()) / group_.size());
-    const auto mine = torch::tensor(counts, torch::kLong).to(device);
+    const auto mine = torch::tensor(counts, torch::kLong).to(device.is_meta() ? torch::Device(torch::kCPU) : device);
     const auto table = group_.begin_exchange(mine, even, even, "exchange_counts")().cpu();
     return {table.data_ptr<int64_t>(), table.data_ptr<int64_t>() + table.numel()};
   }

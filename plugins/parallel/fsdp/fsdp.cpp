@@ -31,6 +31,7 @@ class Fsdp final : public ParallelStrategy {
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::shard); }
   void parameters_changed() override { units_->parameters_changed(); }
+  Tensors held() const override { return units_->held(); }
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
 
   UnitRun wrap_unit(UnitRun run) override {

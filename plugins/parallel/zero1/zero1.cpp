@@ -17,6 +17,7 @@ class Zero1 final : public ParallelStrategy {
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }
   void parameters_changed() override { units_->parameters_changed(); }
+  Tensors held() const override { return units_->held(); }
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
 
   void begin_step(const StepPlan& plan) override {

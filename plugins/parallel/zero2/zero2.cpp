@@ -20,6 +20,7 @@ class Zero2 final : public ParallelStrategy {
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }
   void parameters_changed() override { units_->parameters_changed(); }
+  Tensors held() const override { return units_->held(); }
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const override { return units_->sums(entry, plan); }
   UnitRun wrap_unit(UnitRun run) override { return watch_.wrap(std::move(run)); }
 

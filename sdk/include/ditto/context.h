@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -66,11 +67,12 @@ class DITTO_API Context {
   // Set by the host: in_unit with the strategies' wraps; none: as it is.
   std::function<void(const Unit& unit, const std::function<void()>& body)> unit_wrap;
 
-  // Where layers and attention add their floating-point operations (a multiply-add is two) of this call; null: nobody
-  // counts. With `device` meta they compute shapes alone, and no number is read.
-  double* flops = nullptr;
-  void count(double operations) const {
-    if (flops) *flops += operations;
+  // Where layers and attention add their floating-point operations (a multiply-add is two) of this call, by part:
+  // "linear", "attention", "experts", or a model's own; null: nobody counts. With `device` meta, and parameters made
+  // while a ShapesAlone lives, they compute shapes alone, and no number is read.
+  std::map<std::string, double>* flops = nullptr;
+  void count(const char* part, double operations) const {
+    if (flops) (*flops)[part] += operations;
   }
 
   // Set by the host: all_tokens with the strategies' gathers.

@@ -47,6 +47,9 @@ struct KernelRow {
   // Gradients of the inputs' tensors (undefined for what has none) from the output's gradient, the inputs and forward's
   // result. None: fit for queries without grad only.
   std::function<Tensors(const torch::Tensor& grad, const OpInputs& inputs, const Tensors& results)> backward;
+  // What forward gives of inputs without numbers (of the meta device): tensors of the same shapes and dtypes, on theirs,
+  // so that memory is counted right. None: the reference stands for it there.
+  std::function<Tensors(const OpInputs& inputs)> shapes = {};
 };
 
 // One op: its meaning.
@@ -93,6 +96,9 @@ class DITTO_API OpTable {
   std::map<std::string, std::string> chosen() const;
   // A row of this table, run with autograd around it: for the contract tests.
   static torch::Tensor run_row(const KernelRow& row, const OpInputs& inputs);
+
+  // The device whose rows are chosen for inputs of the meta device.
+  at::DeviceType meta_stands_for = at::kMeta;
 
  private:
   const KernelRow* choose(const OpQuery& query) const;  // nullptr: the reference

@@ -69,6 +69,8 @@ class DITTO_API Parameter {
   // For strategies: numbers of the leaf's shape, in the dtype layers multiply in, to be used instead of the leaf's;
   // undefined: the leaf's again. They may be freed and filled again between uses, as long as their storage stays.
   void provide(torch::Tensor values) const;
+  // All that it keeps: the leaf, what was provided, and the copy in the dtype layers multiply in. For counts of memory.
+  std::vector<torch::Tensor> held() const;
 
  private:
   torch::Tensor values(Context& ctx) const;
@@ -80,6 +82,16 @@ class DITTO_API Parameter {
 DITTO_API void free_storage(const torch::Tensor& tensor);
 DITTO_API void fill_storage(const torch::Tensor& tensor);
 DITTO_API bool is_freed(const torch::Tensor& tensor);
+
+// While one lives, this thread makes parameters that have a shape and no numbers, on the meta device: a model of any
+// size then takes no memory, and computes shapes.
+class DITTO_API ShapesAlone {
+ public:
+  ShapesAlone();
+  ~ShapesAlone();
+  ShapesAlone(const ShapesAlone&) = delete;
+  ShapesAlone& operator=(const ShapesAlone&) = delete;
+};
 
 // Base of every module with parameters. Parameters are made uninitialised; the host fills them by name (Init).
 class DITTO_API Module : public torch::nn::Module {

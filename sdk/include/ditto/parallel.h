@@ -100,6 +100,8 @@ class DITTO_API ParallelStrategy {
   // The layout's tensors have new values (made, loaded, updated, or exchanged with the average): bring them to where
   // the model reads them.
   virtual void parameters_changed() {}
+  // Numbers that it keeps between steps, besides the layout's tensors and what it has provided. For counts of memory.
+  virtual Tensors held() const { return {}; }
 };
 
 }  // namespace ditto

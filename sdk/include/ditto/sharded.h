@@ -33,6 +33,7 @@ class DITTO_API ShardedUnit {
   void release();       // frees them; graphs stay valid and see them again after the next gather
   void refresh();       // the layout's leaves have new numbers: old whole values are gone
   bool is_part(const torch::Tensor& tensor) const;  // of the whole values' memory
+  Tensors held() const { return {values_, shard_}; }
 
   // Gradients, in rounds of a step; the sums are in the order of micro-batches, over the data axes.
   void begin_step(const StepPlan& plan);
@@ -100,6 +101,8 @@ class DITTO_API ShardedUnits {
 
   // The layout's leaves have new numbers. Keep::whole: returns when all whole values are there.
   void parameters_changed();
+
+  Tensors held() const;  // ParallelStrategy::held
 
   // ParallelStrategy::sums
   AxisSet sums(const LayoutEntry& entry, const StepPlan& plan) const;

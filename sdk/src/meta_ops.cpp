@@ -1,0 +1,48 @@
+// Shapes of operations that LibTorch itself computes on the meta device only from Python: those that the SDK's layers and
+// the models that come with it are made of.
+#include <ATen/ExpandUtils.h>
+#include <torch/library.h>
+#include <torch/torch.h>
+
+namespace ditto {
+
+namespace {
+
+using torch::Tensor;
+
+Tensor like(const Tensor& x, at::IntArrayRef sizes) { return torch::empty(sizes, x.options()); }
+
+// The result, and each row's mean and reciprocal deviation.
+std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, at::IntArrayRef normalized, const std::optional<Tensor>&,
+                                              const std::optional<Tensor>&, double) {
+  auto of_rows = x.sizes().vec();
+  std::fill(of_rows.end() - static_cast<int64_t>(normalized.size()), of_rows.end(), 1);
+  return {like(x, x.sizes()), like(x, of_rows), like(x, of_rows)};
+}
+
+Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
+  const auto sizes = at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes()));
+  return torch::empty(sizes, a.options().dtype(at::result_type(a, b)));
+}
+
+Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
+  auto sizes = x.sizes().vec();
+  if (!sizes.empty()) sizes.at(static_cast<size_t>(dim < 0 ? dim + x.dim() : dim)) = index.numel();
+  return like(x, sizes);
+}
+
+Tensor& abs_out(const Tensor& x, Tensor& out) {
+  out.resize_(x.sizes());
+  return out;
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(aten, Meta, ops) {
+  ops.impl("native_layer_norm", layer_norm);
+  ops.impl("where.self", where);
+  ops.impl("index_select", index_select);
+  ops.impl("abs.out", abs_out);
+}
+
+}  // namespace ditto
