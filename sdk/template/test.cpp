@@ -5,7 +5,7 @@ int main(int count, char** arguments) {
   if (count != 2) return 2;
   const ditto::testing::OptionValues small{{"depth", int64_t{2}}, {"width", int64_t{32}}};
   return ditto::testing::finish({
-      ditto::testing::check_model(arguments[1], {.x = {3, 8, 8}, .out_channels = 3, .classes = 10}, small),
-      ditto::testing::check_model(arguments[1], {.x = {1, 8, 4}, .out_channels = 2}, small),  // without classes
+      ditto::testing::check_model(arguments[1], ditto::testing::model_needs({3, 8, 8}, 3, 10), small),
+      ditto::testing::check_model(arguments[1], ditto::testing::model_needs({1, 8, 4}, 2), small),  // without classes
   });
 }

@@ -43,6 +43,10 @@ class ModelTest {
       report.check("blocks mix tokens through ctx.attention alone", [&] { return token_local(); });
     else
       report.skip("blocks mix tokens through ctx.attention alone", "token_local() is false");
+    if (find(model_->makes(), "features"))
+      report.check("a block's features are as makes() says", [&] { return features(); });
+    else
+      report.skip("a block's features are as makes() says", "makes() names none");
     report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });
     report.check("without condition, all conditions are equal", [&] { return null_condition(); });
     for (const auto& format : model_->foreign_formats())
@@ -92,11 +96,28 @@ class ModelTest {
     fill(*model_, at::kFloat);
     auto ctx = context(at::kFloat);
     const Tensor found = predict(*model_, batch(at::kFloat), ctx);
-    std::vector<int64_t> expected = spec_.x;
-    expected[0] = spec_.out_channels;
+    std::vector<int64_t> expected = needs_.shape("x");
+    expected[0] = needs_.out_channels;
     expected.insert(expected.begin(), kSamples);
     if (found.sizes() != at::IntArrayRef(expected))
       return "it is " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
+    return not_finite(found);
+  }
+
+  std::string features() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kFloat);
+    auto ctx = context(at::kFloat);
+    ModelProgram program(*model_, ctx);
+    program.tap({0});
+    const Batch in = batch(at::kFloat);
+    Stream stream = program.begin(in);
+    program.blocks(0, model_->depth(), stream);
+    const Tensor found = program.head(stream, in).at("features.0");
+    auto expected = find(model_->makes(), "features")->shape;
+    expected.insert(expected.begin(), kSamples);
+    if (found.sizes() != at::IntArrayRef(expected))
+      return "they are " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
     return not_finite(found);
   }
 
@@ -399,6 +420,16 @@ class ModelTest {
 };
 
 }  // namespace
+
+ModelNeeds model_needs(const std::vector<int64_t>& x, int64_t out_channels, int64_t classes, int64_t text_width) {
+  ModelNeeds needs{{{"x", at::kFloat, x, "the noisy sample"}, {"t", at::kFloat, {}, "its time"}}, out_channels};
+  if (classes > 0) needs.inputs.push_back({"label", at::kLong, {}, "a class", classes});
+  if (text_width > 0) {
+    needs.inputs.push_back({"text", at::kFloat, {-1, text_width}, "an embedded text"});
+    needs.inputs.push_back({"text_mask", at::kBool, {-1}, "where it is"});
+  }
+  return needs;
+}
 
 Report check_model(const std::string& path, const ModelNeeds& needs, const OptionValues& options,
                    const ModelChecks& extra) {

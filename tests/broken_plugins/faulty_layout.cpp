@@ -23,11 +23,11 @@ struct Block : ditto::Layer {
 struct Faulty final : ditto::Model {
   using Options = FaultyOptions;
 
-  Faulty(const Options& o, const ditto::ModelSpec& spec) : fault(o.fault), spec_(spec) {
-    patches = add<ditto::PatchEmbed>(ditto::Unit::tokens, "patches", spec.x[0], 2, kWidth);
+  Faulty(const Options& o, const Needs& needs) : fault(o.fault), x_(needs.shape("x")) {
+    patches = add<ditto::PatchEmbed>(ditto::Unit::tokens, "patches", x_[0], 2, kWidth);
     time = add<ditto::TimeEmbed>(ditto::Unit::condition, "time", kWidth, 128.0);
     for (int64_t i = 0; i < 2; ++i) blocks.push_back(add_block<Block>(i));
-    out = linear(ditto::Unit::head, "out", kWidth, 4 * spec.out_channels);
+    out = linear(ditto::Unit::head, "out", kWidth, 4 * needs.out_channels);
   }
 
   ditto::Conditioning condition(const ditto::Batch& in, ditto::Context& ctx) override {
@@ -55,13 +55,12 @@ struct Faulty final : ditto::Model {
   }
 
   bool token_local() const override { return true; }
-  std::vector<ditto::TensorSpec> spec() const override {
-    return {{"x", torch::kFloat, spec_.x, ""}, {"t", torch::kFloat, {}, ""}};
+  ditto::TensorSpecs takes() const override {
+    return {{"x", torch::kFloat, x_, ""}, {"t", torch::kFloat, {}, ""}};
   }
-  double flops(const ditto::Batch& in) const override { return 1e6 * static_cast<double>(in.size()); }
 
   std::string fault;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, H, W]
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::vector<std::shared_ptr<Block>> blocks;

@@ -22,12 +22,13 @@ struct Block : ditto::Layer {
 struct Faulty final : ditto::Model {
   using Options = FaultyOptions;
 
-  Faulty(const Options& o, const ditto::ModelSpec& spec) : fault(o.fault), spec_(spec) {
-    patches = add<ditto::PatchEmbed>(ditto::Unit::tokens, "patches", spec.x[0], 2, kWidth);
+  Faulty(const Options& o, const Needs& needs)
+      : fault(o.fault), x_(needs.shape("x")), classes_(needs.values("label")) {
+    patches = add<ditto::PatchEmbed>(ditto::Unit::tokens, "patches", x_[0], 2, kWidth);
     time = add<ditto::TimeEmbed>(ditto::Unit::condition, "time", kWidth, 128.0);
-    label = add<ditto::LabelEmbed>(ditto::Unit::condition, "label", spec.classes, kWidth);
+    label = add<ditto::LabelEmbed>(ditto::Unit::condition, "label", classes_, kWidth);
     block = add_block<Block>(0);
-    out = linear(ditto::Unit::head, "out", kWidth, 4 * spec.out_channels);
+    out = linear(ditto::Unit::head, "out", kWidth, 4 * needs.out_channels);
     if (fault == "unused parameter") linear(ditto::Unit::head, "unused", kWidth, kWidth);
     if (fault == "wrong unit") stray = linear(ditto::Unit::head, "stray", kWidth, kWidth);
     if (fault == "no unit") register_module("stray", std::make_shared<Block>());
@@ -72,11 +73,15 @@ struct Faulty final : ditto::Model {
   }
 
   bool token_local() const override { return true; }
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> takes{
-        {"x", torch::kFloat, spec_.x, ""}, {"t", torch::kFloat, {}, ""}, {"label", torch::kLong, {}, ""}};
-    if (fault == "takes what nobody makes") takes.push_back({"depth_map", torch::kFloat, {}, ""});
-    return takes;
+  ditto::TensorSpecs takes() const override {
+    ditto::TensorSpecs inputs{
+        {"x", torch::kFloat, x_, ""}, {"t", torch::kFloat, {}, ""}, {"label", torch::kLong, {}, "", classes_}};
+    if (fault == "takes what nobody makes") inputs.push_back({"depth_map", torch::kFloat, {}, ""});
+    return inputs;
+  }
+  ditto::TensorSpecs makes() const override {
+    const int64_t tokens = x_[1] / 2 * (x_[2] / 2);
+    return {{"features", torch::kFloat, {fault == "other features" ? 2 * tokens : tokens, kWidth}}};
   }
   ditto::Batch without_condition(ditto::Batch in, const Tensor& which_B) const override {
     const auto null = torch::full_like(in.at("label"), label->null_label());
@@ -90,9 +95,6 @@ struct Faulty final : ditto::Model {
     }
     return in;
   }
-  double flops(const ditto::Batch& in) const override {
-    return fault == "no flops" ? 0 : 1e6 * static_cast<double>(in.size());
-  }
   std::vector<std::string> foreign_formats() const override { return {"other"}; }
   ditto::ForeignFormat foreign(const std::string&) const override {
     ditto::ForeignFormat format;
@@ -102,7 +104,8 @@ struct Faulty final : ditto::Model {
   }
 
   std::string fault;
-  ditto::ModelSpec spec_;
+  std::vector<int64_t> x_;  // [C, H, W]
+  int64_t classes_;
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;

@@ -36,13 +36,14 @@ struct Faulty final : ditto::Objective {
     return model.without_condition(std::move(batch), torch::ones({clean.size(0)}, torch::kBool));
   }
 
-  std::vector<ditto::TensorSpec> makes() const override {
+  ditto::TensorSpecs makes() const override {
     if (fault == "makes less than it says") return {{"guide", torch::kFloat, {}, ""}};
     return {{"noise", torch::kFloat, {-1}, ""}};
   }
 
-  std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context&) const override {
+  std::map<std::string, Tensor> losses(const ditto::Outputs& outputs, const Batch& batch, Context&) const override {
     const auto& time_B = batch.at("time");
+    const auto& prediction = outputs.at("prediction");
     auto full = prediction;
     if (fault == "preconditions itself") full = scheduler->precondition(full, batch.at("x_t"), time_B);
     auto all = scheduler->losses(full, batch.at("clean"), batch.at("noise"), time_B);

@@ -34,15 +34,14 @@ class Faulty final : public ditto::Source {
   }
 
   int64_t size() const override { return options_.samples; }
-  int64_t classes() const override { return options_.classes; }
-  std::vector<ditto::TensorSpec> spec() const override {
-    std::vector<ditto::TensorSpec> spec{{"image", at::kFloat, {3, 8, 8}, "any"}};
-    if (options_.classes > 0) spec.push_back({"label", at::kLong, {}, ""});
+  ditto::TensorSpecs makes() const override {
+    ditto::TensorSpecs specs{{"image", at::kFloat, {3, 8, 8}, "any"}};
+    if (options_.classes > 0) specs.push_back({"label", at::kLong, {}, "", options_.classes});
     if (options_.text_tokens > 0) {
-      spec.push_back({"text", at::kFloat, {-1, 16}, "any"});
-      spec.push_back({"text_mask", at::kBool, {-1}, ""});
+      specs.push_back({"text", at::kFloat, {-1, 16}, "any"});
+      specs.push_back({"text_mask", at::kBool, {-1}, ""});
     }
-    return spec;
+    return specs;
   }
   ditto::Sample read(int64_t index) const override {
     ditto::Sample sample;

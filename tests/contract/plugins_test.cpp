@@ -10,8 +10,9 @@
 #include "tests/support/files.h"
 
 namespace fs = std::filesystem;
-using ditto::ModelSpec;
+using ditto::ModelNeeds;
 using ditto::OptionValue;
+using ditto::testing::model_needs;
 using ditto::testing::OptionValues;
 using ditto::testing::Report;
 
@@ -48,21 +49,21 @@ OptionValues tiny(OptionValues more = {}) {
 
 struct ModelCase {
   OptionValues options;
-  ModelSpec spec;
+  ModelNeeds needs;
   ditto::testing::ModelChecks checks = {};
 };
 
-const ModelSpec kClasses{{4, 8, 8}, 4, 10, 0}, kLearnedSigma{{3, 8, 4}, 6, 0, 0};
+const ModelNeeds kClasses = model_needs({4, 8, 8}, 4, 10), kLearnedSigma = model_needs({3, 8, 4}, 6);
 
 std::vector<ModelCase> pictures(const std::vector<OptionValues>& variants) {
   std::vector<ModelCase> cases;
   for (const auto& options : variants)
-    for (const ModelSpec& spec : {kClasses, kLearnedSigma}) cases.push_back({options, spec});
+    for (const ModelNeeds& needs : {kClasses, kLearnedSigma}) cases.push_back({options, needs});
   return cases;
 }
 
 std::vector<ModelCase> dit_text_cases() {
-  const ModelSpec plain{{3, 8, 4}, 6, 0, 12}, labelled{{4, 8, 8}, 4, 10, 5};
+  const auto plain = model_needs({3, 8, 4}, 6, 0, 12), labelled = model_needs({4, 8, 8}, 4, 10, 5);
   return {{tiny(), plain},
           {tiny({{"adaln", text("single")}, {"qk_norm", true}, {"kv_heads", number(2)}}), labelled},
           {tiny({{"cross", text("modulated")}, {"rotary", true}, {"qk_norm", true}}), plain},
@@ -70,7 +71,7 @@ std::vector<ModelCase> dit_text_cases() {
 }
 
 std::vector<ModelCase> st_dit_cases() {
-  const ModelSpec video{{3, 4, 8, 4}, 6, 10, 0}, captioned{{3, 4, 8, 4}, 3, 10, 12};
+  const auto video = model_needs({3, 4, 8, 4}, 6, 10), captioned = model_needs({3, 4, 8, 4}, 3, 10, 12);
   const auto alternating = text("alternating");
   return {
       {tiny(), video},
@@ -101,7 +102,7 @@ TEST_CASE("every model keeps its promises") {
   for (const auto& [id, path] : plugins_of("models")) {
     const auto it = table.find(id);
     for (const ModelCase& test : it == table.end() ? pictures({{}}) : it->second)
-      passes(ditto::testing::check_model(path, test.spec, test.options, test.checks));
+      passes(ditto::testing::check_model(path, test.needs, test.options, test.checks));
   }
 }
 
@@ -142,6 +143,21 @@ TEST_CASE("every sampler keeps its promises") {
     for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_sampler(path, options));
 }
 
+TEST_CASE("every guidance keeps its promises") {
+  const OptionValue scale = 4.0, weight = text("weight");
+  const OptionValues interval{{"scale", scale}, {"from", OptionValue(0.2)}, {"to", OptionValue(20.0)}};
+  const Variants table{{"cfg",
+                        {{},
+                         {{"scale", scale}},
+                         interval,
+                         {{"scale", scale}, {"rescale", OptionValue(0.7)}},
+                         {{"scale", scale}, {"channels", text("3")}},
+                         {{"scale", OptionValue(1.5)}, {"form", weight}}}},
+                       {"autoguidance", {{}, interval}}};
+  for (const auto& [id, path] : plugins_of("guidance"))
+    for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_guidance(path, options));
+}
+
 TEST_CASE("every optimizer keeps its promises") {
   const OptionValues decay{{"weight_decay", OptionValue(0.1)}};
   const Variants table{
@@ -178,6 +194,6 @@ TEST_CASE("every source of data keeps its promises") {
 }
 
 TEST_CASE("every encoder keeps its promises") {
-  const std::vector<ditto::TensorSpec> data{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"}};
+  const ditto::TensorSpecs data{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"}};
   for (const auto& [id, path] : plugins_of("encoders")) passes(ditto::testing::check_encoder(path, data));
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/ditto.h>
+#include <ditto/testing/checks.h>
 #include <support/files.h>
 #include <support/golden.h>
 #include <support/open_plugin.h>
@@ -19,6 +20,7 @@ using ditto::Model;
 using ditto::OptionValue;
 using ditto::test::distance;
 using ditto::test::values;
+using ditto::testing::model_needs;
 using nlohmann::json;
 using torch::Tensor;
 
@@ -41,10 +43,9 @@ struct Case {
     golden = json::parse(file);
     spec = golden.at("case");
   }
-  ditto::ModelSpec needs() const {
-    return {spec.at("x").get<std::vector<int64_t>>(), spec.at("out_channels").get<int64_t>(),
-            spec.at("classes").get<int64_t>(), 0};
-  }
+  std::vector<int64_t> x() const { return spec.at("x").get<std::vector<int64_t>>(); }
+  int64_t out_channels() const { return spec.at("out_channels").get<int64_t>(); }
+  int64_t classes() const { return spec.at("classes").get<int64_t>(); }
   std::map<std::string, OptionValue> options(const std::string& convention) const {
     if (name == "s2") return {{"preset", std::string("S/2")}, {"convention", convention}};
     std::map<std::string, OptionValue> result{{"convention", convention}};
@@ -54,13 +55,13 @@ struct Case {
   std::string own_convention() const { return format == "diffusers" ? "diffusers" : "facebook"; }
   Batch batch(at::ScalarType dtype) const {
     const auto samples = static_cast<int64_t>(spec.at("t").size());
-    auto shape = needs().x;
+    auto shape = x();
     shape.insert(shape.begin(), samples);
     Batch in;
     in["x"] = values("x", shape, 1.75).to(dtype);
     in["t"] = torch::tensor(spec.at("t").get<std::vector<double>>(), torch::kFloat);
     in["label"] = torch::tensor(spec.at("label").get<std::vector<int64_t>>(), torch::kLong);
-    shape[1] = needs().out_channels;
+    shape[1] = out_channels();
     in["grad_output"] = values("grad_output", shape, 1.75).to(dtype);
     return in;
   }
@@ -96,7 +97,8 @@ void fill(Model& model, const ditto::ForeignFormat& names) {
 }
 
 std::shared_ptr<Model> make(const Case& test, const std::string& convention) {
-  return ditto::test::make_plugin<Model>("models", "dit", test.options(convention), test.needs());
+  return ditto::test::make_plugin<Model>("models", "dit", test.options(convention),
+                                         model_needs(test.x(), test.out_channels(), test.classes()));
 }
 
 // The other convention has the same parameters, and refuses the names.
@@ -150,7 +152,7 @@ struct Published {
 
 // 1000 classes and the null class; 4 latent channels, twice as many out; the position table counted.
 int64_t parameters(const std::string& preset, int64_t side) {
-  const auto model = ditto::test::make_plugin<Model>("models", "dit", {{"preset", preset}}, {{4, side, side}, 8, 1000});
+  const auto model = ditto::test::make_plugin<Model>("models", "dit", {{"preset", preset}}, model_needs({4, side, side}, 8, 1000));
   int64_t count = model->fixed_parameters();
   for (const auto& parameter : model->parameters()) count += parameter.numel();
   return count;
@@ -230,9 +232,8 @@ TEST_CASE("dit: the bias of the keys has no gradient") {
 TEST_CASE("dit: without classes it is the model whose label table is zero") {
   const Case test("facebook-dit", "small2");
   const auto labelled = make(test, "facebook", torch::kFloat);
-  auto needs = test.needs();
-  needs.classes = 0;
-  const auto plain = ditto::test::make_plugin<Model>("models", "dit", test.options("facebook"), needs);
+  const auto plain = ditto::test::make_plugin<Model>("models", "dit", test.options("facebook"),
+                                                     model_needs(test.x(), test.out_channels()));
   fill(*plain, plain->foreign("facebook-dit"));
   const torch::NoGradGuard no_grad;
   labelled->named_parameters()["label.table"].zero_();
@@ -240,5 +241,5 @@ TEST_CASE("dit: without classes it is the model whose label table is zero") {
   Batch unlabelled;
   for (const char* name : {"x", "t"}) unlabelled[name] = in.at(name);
   CHECK(torch::equal(predict(*plain, unlabelled, torch::kFloat), predict(*labelled, in, torch::kFloat)));
-  CHECK(plain->spec().size() == labelled->spec().size() - 1);
+  CHECK(plain->takes().size() == labelled->takes().size() - 1);
 }

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/ditto.h>
+#include <ditto/testing/checks.h>
 #include <support/golden.h>
 #include <support/open_plugin.h>
 
@@ -18,6 +19,7 @@ using ditto::Batch;
 using ditto::Model;
 using ditto::OptionValue;
 using ditto::test::values;
+using ditto::testing::model_needs;
 using nlohmann::json;
 using torch::Tensor;
 
@@ -47,8 +49,9 @@ struct Case {
         options[key] = value.get<int64_t>();
     auto made =
         ditto::test::make_plugin<Model>("models", spec.at("model").get<std::string>(), options,
-                                        {list("x"), spec.at("out_channels").get<int64_t>(),
-                                         spec.at("classes").get<int64_t>(), spec.at("text_width").get<int64_t>()});
+                                        model_needs(list("x"), spec.at("out_channels").get<int64_t>(),
+                                                    spec.at("classes").get<int64_t>(),
+                                                    spec.at("text_width").get<int64_t>()));
     made->to(dtype);
     const torch::NoGradGuard no_grad;
     for (auto& item : made->named_parameters()) {
@@ -119,10 +122,10 @@ void compare(const Case& test, at::ScalarType dtype, double tolerance) {
                     << " tensors, largest difference " << worst);
 }
 
-int64_t parameters(const char* model, const char* preset, const ditto::ModelSpec& spec) {
+int64_t parameters(const char* model, const char* preset, const ditto::ModelNeeds& needs) {
   int64_t count = 0;
   for (const auto& one :
-       ditto::test::make_plugin<Model>("models", model, {{"preset", std::string(preset)}}, spec)->parameters())
+       ditto::test::make_plugin<Model>("models", model, {{"preset", std::string(preset)}}, needs)->parameters())
     count += one.numel();
   return count;
 }
@@ -131,16 +134,16 @@ int64_t parameters(const char* model, const char* preset, const ditto::ModelSpec
 
 TEST_CASE(
     "dit_text: PixArt-XL/2 has the parameters of diffusers' default PixArt for pictures of 256, and a null text") {
-  CHECK(parameters("dit_text", "PixArt-XL/2", {{4, 32, 32}, 8, 0, 4096}) == 610'856'096 + 4096);
+  CHECK(parameters("dit_text", "PixArt-XL/2", model_needs({4, 32, 32}, 8, 0, 4096)) == 610'856'096 + 4096);
 }
 
 TEST_CASE("st_dit: Latte-XL/2 without classes has the published 673.68 million parameters") {
-  CHECK(parameters("st_dit", "Latte-XL/2", {{4, 16, 32, 32}, 8, 0, 0}) == 673'681'568);
+  CHECK(parameters("st_dit", "Latte-XL/2", model_needs({4, 16, 32, 32}, 8)) == 673'681'568);
 }
 
 TEST_CASE("dit_moe: a preset has DiT's sizes, and experts in the place of each MLP") {
   const int64_t depth = 12, width = 384, experts = 8, mlp = 8 * width * width + 5 * width;
-  CHECK(parameters("dit_moe", "S/2", {{4, 32, 32}, 8, 1000, 0}) ==
+  CHECK(parameters("dit_moe", "S/2", model_needs({4, 32, 32}, 8, 1000)) ==
         32'963'360 - 16 * 16 * width + depth * ((experts - 1) * mlp + experts * (width + 1)));
 }
 
@@ -176,13 +179,13 @@ TEST_CASE(
 }
 
 TEST_CASE("dit_text, st_dit, dit_moe: what does not go together is refused, with both sides and a remedy") {
-  const ditto::ModelSpec picture{{3, 8, 8}, 3, 10, 0}, text{{3, 8, 8}, 3, 0, 12}, video{{3, 4, 8, 8}, 3, 0, 12},
-      silent_video{{3, 4, 8, 8}, 3, 10, 0};
+  const auto picture = model_needs({3, 8, 8}, 3, 10), text = model_needs({3, 8, 8}, 3, 0, 12),
+             video = model_needs({3, 4, 8, 8}, 3, 0, 12), silent_video = model_needs({3, 4, 8, 8}, 3, 10);
   const auto refused = [](const char* model, const std::map<std::string, OptionValue>& options,
-                          const ditto::ModelSpec& spec, const char* part) {
+                          const ditto::ModelNeeds& needs, const char* part) {
     CAPTURE(part);
     try {
-      ditto::test::make_plugin<Model>("models", model, options, spec);
+      ditto::test::make_plugin<Model>("models", model, options, needs);
       FAIL_CHECK("it was not refused");
     } catch (const ditto::Error& error) {
       CHECK((error.kind() == ditto::ErrorKind::config));

@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/ditto.h>
+#include <ditto/program.h>
 
 namespace ditto::test {
 
@@ -51,12 +52,10 @@ inline Prediction predict(Model& model, const Batch& in, at::ScalarType dtype,
   Context ctx(std::make_shared<OpTable>(), Random(1));
   ctx.compute = dtype;
   ctx.observe = std::move(observe);
-  auto conditioning = model.condition(in, ctx);
-  auto stream = model.tokens(in, ctx);
-  stream.condition = std::move(conditioning);
-  model.constants(in, stream, ctx);
-  for (int64_t i = 0; i < model.depth(); ++i) stream = model.run_block(i, std::move(stream), ctx);
-  auto prediction = model.head(stream, ctx);
+  ModelProgram program(model, ctx);
+  auto stream = program.begin(in);
+  program.blocks(0, model.depth(), stream);
+  auto prediction = program.head(stream, in).at("prediction");
   return {std::move(prediction), std::move(stream)};
 }
 

@@ -51,8 +51,7 @@ class SmallModel final : public ditto::Model {
   int64_t depth() const override { return 0; }
   ditto::Stream run_block(int64_t, ditto::Stream stream, ditto::Context&) override { return stream; }
   Tensor head(const ditto::Stream& stream, ditto::Context&) override { return stream.x_BTD; }
-  std::vector<ditto::TensorSpec> spec() const override { return {}; }
-  double flops(const ditto::Batch&) const override { return 0; }
+  ditto::TensorSpecs takes() const override { return {}; }
   ditto::ForeignFormat foreign(const std::string& name) const override {
     return name == "other" ? format : Model::foreign(name);
   }

@@ -76,8 +76,8 @@ struct Runner {
     if (!strategy) return block(stream);
     strategy->split(stream);
     const Batch none;
-    Tensor prediction;
-    UnitCall call{none, stream, prediction, *ctx};
+    Outputs outputs;
+    UnitCall call{none, stream, outputs, *ctx};
     strategy->wrap_unit([&](const Unit&, UnitCall& inner) { block(inner.stream); })(Unit{Unit::Kind::block, 0}, call);
     strategy->join(stream);
   }
@@ -412,8 +412,8 @@ void late_fastseq(bool products) {
     stream.x_BTD = normal({2, 30, 48}, 1);
     runner.strategy->split(stream);
     const Batch none;
-    Tensor prediction;
-    UnitCall call{none, stream, prediction, *runner.ctx};
+    Outputs outputs;
+    UnitCall call{none, stream, outputs, *runner.ctx};
     const auto run = runner.strategy->wrap_unit([&](const Unit&, UnitCall& inner) {
       for (int i = 0; i < kForwards; ++i)
         layers->self->forward(inner.stream.x_BTD, Pattern::full, {}, inner.stream, *runner.ctx);

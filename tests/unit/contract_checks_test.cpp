@@ -27,7 +27,7 @@ void breaks(const Report& report, const std::string& promise) {
 
 TEST_CASE("a model that breaks a promise fails the check of that promise") {
   const auto check = [](const std::string& name) {
-    return ditto::testing::check_model(library("faulty_model"), {{3, 4, 4}, 3, 5, 0}, fault(name));
+    return ditto::testing::check_model(library("faulty_model"), ditto::testing::model_needs({3, 4, 4}, 3, 5), fault(name));
   };
   const Report right = check("none");
   CHECK_MESSAGE(right.passed(), right.failures());
@@ -47,7 +47,7 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
       {"drops all conditions", "without_condition changes conditions alone"},
       {"drops the time", "without_condition changes conditions alone"},
       {"drops nothing", "without condition, all conditions are equal"},
-      {"no flops", "flops is positive"},
+      {"other features", "a block's features are as makes() says"},
       {"forgets a tensor", "checkpoint format \"other\" covers every parameter"},
   };
   for (const auto& [name, promise] : faults) {
@@ -142,6 +142,29 @@ TEST_CASE("an optimizer that breaks a promise fails the check of that promise") 
       {"hides state", "a run goes on bit for bit"},
       {"forgets counters", "a run goes on bit for bit"},
       {"flat state", "state tensors lie along the parameters"},
+  };
+  for (const auto& [name, promise] : faults) {
+    CAPTURE(name);
+    breaks(check(name), promise);
+  }
+}
+
+TEST_CASE("a guidance that breaks a promise fails the check of that promise") {
+  const auto check = [](const std::string& name) {
+    return ditto::testing::check_guidance(library("faulty_guidance"), fault(name));
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::map<std::string, std::string> faults{
+      {"forgets the variance", "the result is finite, and shaped as an evaluation"},
+      {"in double", "the result is finite, and shaped as an evaluation"},
+      {"divides by zero", "the result is finite, and shaped as an evaluation"},
+      {"mixes samples", "a sample's numbers depend on its own row alone"},
+      {"random", "two calls give the same bits"},
+      {"writes to its input", "what it is given is kept"},
+      {"unsaid network", "a network that it evaluates was asked for when it was made"},
+      {"unsaid negative", "uses_negative says whether it evaluates without conditions: it does"},
+      {"no negative", "uses_negative says whether it evaluates without conditions: it never does"},
   };
   for (const auto& [name, promise] : faults) {
     CAPTURE(name);

@@ -3,7 +3,7 @@
 // under strategies, put together as the host does.
 #pragma once
 
-#include <ditto/parallel.h>
+#include <ditto/program.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -133,9 +133,8 @@ class FullModel : public Model {
     return blocks_[static_cast<size_t>(i)]->forward(std::move(stream), ctx);
   }
   torch::Tensor head(const Stream& stream, Context& ctx) override { return head_(stream.x_BTD, ctx); }
-  std::vector<TensorSpec> spec() const override { return {}; }
+  TensorSpecs takes() const override { return {}; }
   bool token_local() const override { return options_.is_token_local; }
-  double flops(const Batch&) const override { return 0; }
 
  private:
   FullOptions options_;
@@ -169,19 +168,16 @@ class FullRun {
         options_(options),
         dtype_(dtype),
         model_(std::make_shared<FullModel>(options)),
-        ctx_(small_context(dtype)) {
+        ctx_(small_context(dtype)),
+        units_(*model_, *ctx_) {
     // Gradients are left in at least fp32.
     fill(*model_, dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
     layout = Layout::of(*model_);
     for (const auto& named : strategies) strategies_.push_back(make(named));
     for (auto& strategy : strategies_) strategy->claim(layout);
     for (auto& strategy : strategies_) strategy->shard(layout);
-    run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
-    for (auto& strategy : strategies_) {
-      run_ = strategy->wrap_unit(run_);
-      ctx_->attention_op = strategy->wrap_attention(ctx_->attention_op);
-    }
-    publish();
+    for (auto& strategy : strategies_) units_.wrap(*strategy);
+    parameters_changed();
     sum_ = std::make_unique<GradientSum>(layout, mesh, true);
   }
 
@@ -214,9 +210,9 @@ class FullRun {
     return forward(full_batch(seed, options_, dtype_), stream);
   }
 
-  void publish() {
+  void parameters_changed() {
     torch::NoGradGuard no_grad;
-    for (auto& strategy : strategies_) strategy->publish();
+    for (auto& strategy : strategies_) strategy->parameters_changed();
   }
 
   std::map<std::string, torch::Tensor> gradients() const {
@@ -239,32 +235,11 @@ class FullRun {
         .make(reader, {&mesh_, true, model_->token_local(), dtype_, model_->depth()});
   }
 
-  void run_unit(const Unit& unit, UnitCall& call) {
-    switch (unit.kind) {
-      case Unit::condition: call.stream.condition = model_->condition(call.batch, call.ctx); break;
-      case Unit::tokens: {
-        auto stream = model_->tokens(call.batch, call.ctx);
-        stream.condition = std::move(call.stream.condition);
-        call.stream = std::move(stream);
-        model_->constants(call.batch, call.stream, call.ctx);
-        break;
-      }
-      case Unit::Kind::block: call.stream = model_->run_block(unit.block, std::move(call.stream), call.ctx); break;
-      case Unit::head: call.prediction = model_->head(call.stream, call.ctx); break;
-    }
-  }
-
   torch::Tensor forward(const Batch& batch, Stream& stream) {
     const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
-    torch::Tensor prediction;
-    UnitCall call{batch, stream, prediction, *ctx_};
-    run_(Unit{Unit::condition}, call);
-    run_(Unit{Unit::tokens}, call);
-    for (auto it = strategies_.rbegin(); it != strategies_.rend(); ++it) (*it)->split(stream);
-    for (int64_t i = 0; i < model_->depth(); ++i) run_(Unit{Unit::Kind::block, i}, call);
-    for (auto& strategy : strategies_) strategy->join(stream);
-    run_(Unit{Unit::head}, call);
-    return prediction;
+    stream = units_.begin(batch);
+    units_.blocks(0, model_->depth(), stream);
+    return units_.head(stream, batch).at("prediction");
   }
 
   void micro_batch(int64_t seed, double weight) {
@@ -282,8 +257,8 @@ class FullRun {
   at::ScalarType dtype_;
   std::shared_ptr<FullModel> model_;
   std::shared_ptr<Context> ctx_;
+  ModelProgram units_;
   std::vector<std::shared_ptr<ParallelStrategy>> strategies_;
-  UnitRun run_;
   std::unique_ptr<GradientSum> sum_;
 };
 

@@ -33,10 +33,11 @@ class Counting final : public ditto::Source {
   mutable std::atomic<int64_t> reads{0};
 
   int64_t size() const override { return n_; }
-  std::vector<ditto::TensorSpec> spec() const override {
-    return {{"image", at::kFloat, {1, 2, 3}, ""}, {"label", at::kLong, {}, ""}, {"caption", at::kByte, {-1}, ""}};
+  ditto::TensorSpecs makes() const override {
+    return {{"image", at::kFloat, {1, 2, 3}, ""},
+            {"label", at::kLong, {}, "", of_classes},
+            {"caption", at::kByte, {-1}, ""}};
   }
-  int64_t classes() const override { return of_classes; }
   std::string fingerprint() const override { return "counting"; }
   std::vector<std::string> warnings() const override { return said; }
   ditto::Sample read(int64_t index) const override {

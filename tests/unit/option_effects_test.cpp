@@ -11,6 +11,7 @@
 
 #include <ditto/data.h>
 #include <ditto/encoder.h>
+#include <ditto/guidance.h>
 #include <ditto/model.h>
 #include <ditto/objective.h>
 #include <ditto/optimizer.h>
@@ -116,8 +117,8 @@ TEST_CASE("every option of the host and of the plugins here has a row") {
   CHECK(keys.count("parallel.hang_s") == 1);
   ditto::Registry registry;
   for (const auto& key :
-       declared_by_plugins<ditto::Model, ditto::Scheduler, ditto::Sampler, ditto::Objective, ditto::Optimizer,
-                           ditto::Source, ditto::Encoder, ditto::ParallelStrategy>(registry))
+       declared_by_plugins<ditto::Model, ditto::Scheduler, ditto::Sampler, ditto::Guidance, ditto::Objective,
+                           ditto::Optimizer, ditto::Source, ditto::Encoder, ditto::ParallelStrategy>(registry))
     keys.insert(key);
   CHECK(keys.count("parallel.virtual_stages") == 1);
   for (const auto& key : keys) CHECK_MESSAGE(ditto::effect_of(key), key);

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel.h>
 #include <ditto/parcel.h>
+#include <ditto/program.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -65,8 +65,7 @@ struct SkipModel : Model {
   Tensor head(const Stream& stream, Context& ctx) override {
     return head_(stream.x_BTD * (1 + stream.condition.cond_BD.unsqueeze(1)), ctx);
   }
-  std::vector<TensorSpec> spec() const override { return {}; }
-  double flops(const Batch&) const override { return 0; }
+  TensorSpecs takes() const override { return {}; }
 
  private:
   const bool has_skips_;
@@ -105,12 +104,15 @@ class Rank {
     ctx_ = std::make_shared<Context>(std::make_shared<OpTable>(), Random(1));
     ctx_->compute = setup.dtype;
     layout = Layout::of(*model);
-    run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
+    units_ = std::make_unique<ModelProgram>(*model, *ctx_, [this](const Unit& unit, UnitCall& call) {
+      if (unit.kind == Unit::condition) ++made;
+      run_model_unit(*model, unit, call);
+    });
     if (!mesh) return;
     sum_ = std::make_unique<GradientSum>(layout, *mesh, true);
     strategy = make(setup, *mesh);
     strategy->claim(layout);
-    run_ = strategy->wrap_unit(run_);
+    units_->wrap(*strategy);
   }
 
   static std::shared_ptr<ParallelStrategy> make(const Setup& setup, const Mesh& mesh) {
@@ -145,8 +147,8 @@ class Rank {
       for (const auto& batch : mine) {
         auto stream = program.begin(batch);
         program.blocks(0, setup_.depth, stream);
-        const auto prediction = program.head(stream, batch);
-        program.backward({program.loss(stream, prediction, batch)}, {Tensor()});
+        const auto outputs = program.head(stream, batch);
+        program.backward({program.loss(stream, outputs, batch)}, {Tensor()});
       }
     }
     std::map<std::string, Tensor> gradients;
@@ -160,61 +162,20 @@ class Rank {
     if (strategy) return *strategy->predict(batch, program);
     auto stream = program.begin(batch);
     program.blocks(0, setup_.depth, stream);
-    return program.head(stream, batch);
+    return program.head(stream, batch).at("prediction");
   }
 
  private:
   Program make_program() {
-    Program program;
+    auto program = units_->program(mesh_ ? mesh_->traffic() : alone_);
     program.prepare = [](Batch batch) { return batch; };
-    program.begin = [this](const Batch& batch) {
-      Stream stream;
-      Tensor none;
-      UnitCall call{batch, stream, none, *ctx_};
-      run_(Unit{Unit::condition}, call);
-      run_(Unit{Unit::tokens}, call);
-      return stream;
-    };
-    program.constants = [this](const Batch& batch, Stream& stream) { model->constants(batch, stream, *ctx_); };
-    program.blocks = [this](int64_t first, int64_t last, Stream& stream) {
-      const Batch batch;
-      Tensor none;
-      UnitCall call{batch, stream, none, *ctx_};
-      for (int64_t i = first; i < last; ++i) run_(Unit{Unit::Kind::block, i}, call);
-    };
-    program.head = [this](Stream& stream, const Batch& batch) {
-      Tensor prediction;
-      UnitCall call{batch, stream, prediction, *ctx_};
-      run_(Unit{Unit::head}, call);
-      return prediction;
-    };
-    program.loss = [this](const Stream& stream, const Tensor& prediction, const Batch& batch) {
-      const auto loss = (prediction - batch.at("target")).square().mean() + stream.auxiliary_losses.at("square").sum();
+    program.loss = [this](const Stream& stream, const Outputs& outputs, const Batch& batch) {
+      const auto loss = (outputs.at("prediction") - batch.at("target")).square().mean() +
+                        stream.auxiliary_losses.at("square").sum();
       losses.push_back(loss.item<double>());
       return loss;
     };
-    program.backward = [](const Tensors& roots, const Tensors& gradients) {
-      torch::autograd::backward(roots, gradients);
-    };
     return program;
-  }
-
-  void run_unit(const Unit& unit, UnitCall& call) {
-    switch (unit.kind) {
-      case Unit::condition:
-        call.stream.condition = model->condition(call.batch, call.ctx);
-        ++made;
-        break;
-      case Unit::tokens: {
-        auto stream = model->tokens(call.batch, call.ctx);
-        stream.condition = call.stream.condition;
-        call.stream = std::move(stream);
-        model->constants(call.batch, call.stream, call.ctx);
-        break;
-      }
-      case Unit::Kind::block: call.stream = model->run_block(unit.block, std::move(call.stream), call.ctx); break;
-      case Unit::head: call.prediction = model->head(call.stream, call.ctx); break;
-    }
   }
 
   const Setup setup_;
@@ -230,7 +191,8 @@ class Rank {
 
  private:
   std::shared_ptr<Context> ctx_;
-  UnitRun run_;
+  std::unique_ptr<ModelProgram> units_;
+  Traffic alone_;  // of one rank, which sends nothing
   std::unique_ptr<GradientSum> sum_;
 };
 

@@ -40,7 +40,7 @@ Trained train(const Mesh& mesh, at::ScalarType dtype, const std::vector<Named>& 
     for (const auto& [name, gradient] : rank.gradients()) result.gradients[name] = gradient.clone();
     adamw->step(1e-2);
     for (auto& entry : rank.layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
-    rank.publish();
+    rank.parameters_changed();
   }
   for (const auto& entry : rank.layout.entries) result.weights[entry.name] = entry.tensor.detach().clone();
   return result;

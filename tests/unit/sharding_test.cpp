@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel.h>
+#include <ditto/program.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -59,7 +59,8 @@ class Training {
       : mesh_(mesh),
         setup_(std::move(setup)),
         model_(std::make_shared<SmallModel>(setup_.width, 4, setup_.mlp, setup_.has_unused)),
-        ctx_(testing::small_context(setup_.compute)) {
+        ctx_(testing::small_context(setup_.compute)),
+        units_(*model_, *ctx_, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); }) {
     if (setup_.constant)
       for (auto& tensor : model_->parameters()) tensor.detach().fill_(1e-3);
     else
@@ -68,12 +69,11 @@ class Training {
       for (const auto& frozen : setup_.frozen)
         if (item.key().rfind(frozen, 0) == 0) item.value().requires_grad_(false);
     layout = Layout::of(*model_);
-    run_ = [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); };
     if (!id.empty()) {
       strategy_ = make_strategy(id, mesh, setup_.compute, setup_.options);
       strategy_->shard(layout);
-      run_ = strategy_->wrap_unit(run_);
-      strategy_->publish();
+      units_.wrap(*strategy_);
+      strategy_->parameters_changed();
     }
     sum_ = std::make_unique<GradientSum>(layout, mesh, true);
   }
@@ -113,19 +113,14 @@ class Training {
     torch::NoGradGuard no_grad;
     for (auto& entry : layout.entries)
       if (entry.tensor.requires_grad()) entry.tensor.sub_(entry.tensor.grad(), 1e-3);
-    if (strategy_) strategy_->publish();
+    if (strategy_) strategy_->parameters_changed();
   }
 
   Tensor predict(const Batch& batch) {
     const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
-    Stream stream;
-    Tensor prediction;
-    UnitCall call{batch, stream, prediction, *ctx_};
-    run_(Unit{Unit::condition}, call);
-    run_(Unit{Unit::tokens}, call);
-    for (int64_t i = 0; i < model_->depth(); ++i) run_(Unit{Unit::Kind::block, i}, call);
-    run_(Unit{Unit::head}, call);
-    return prediction;
+    auto stream = units_.begin(batch);
+    units_.blocks(0, model_->depth(), stream);
+    return units_.head(stream, batch).at("prediction");
   }
 
   Layout layout;
@@ -135,23 +130,13 @@ class Training {
     const auto worked = [&](Tensor& x) {
       if (setup_.work) x = Working::apply(x, &setup_.work);
     };
-    switch (unit.kind) {
-      case Unit::condition: {
-        const torch::AutoGradMode grad(torch::GradMode::is_enabled() && !setup_.condition_without_gradient);
-        call.stream.condition = model_->condition(call.batch, call.ctx);
-        return worked(call.stream.condition.cond_BD);
-      }
-      case Unit::tokens: {
-        auto stream = model_->tokens(call.batch, call.ctx);
-        stream.condition = std::move(call.stream.condition);
-        call.stream = std::move(stream);
-        return worked(call.stream.x_BTD);
-      }
-      case Unit::Kind::block:
-        call.stream = model_->run_block(unit.block, std::move(call.stream), call.ctx);
-        return worked(call.stream.x_BTD);
-      case Unit::head: call.prediction = model_->head(call.stream, call.ctx); return worked(call.prediction);
+    {
+      const bool is_cut_off = unit.kind == Unit::condition && setup_.condition_without_gradient;
+      const torch::AutoGradMode grad(torch::GradMode::is_enabled() && !is_cut_off);
+      run_model_unit(*model_, unit, call);
     }
+    if (unit.kind == Unit::condition) return worked(call.stream.condition.cond_BD);
+    worked(unit.kind == Unit::head ? call.outputs.at("prediction") : call.stream.x_BTD);
   }
   Tensor loss(int64_t seed, bool counts) {
     const auto dtype = setup_.compute == torch::kDouble ? torch::kDouble : torch::kFloat;
@@ -168,8 +153,8 @@ class Training {
   const Setup setup_;
   std::shared_ptr<SmallModel> model_;
   std::shared_ptr<Context> ctx_;
+  ModelProgram units_;
   std::shared_ptr<ParallelStrategy> strategy_;
-  UnitRun run_;
   std::unique_ptr<GradientSum> sum_;
 };
 
@@ -261,14 +246,14 @@ TEST_CASE("rank of: an escaping parameter" * doctest::skip()) {
   const auto ctx = testing::small_context(torch::kFloat);
   const auto strategy = make_strategy("fsdp", mesh, torch::kFloat);
   strategy->shard(layout);
-  strategy->publish();
+  strategy->parameters_changed();
   const auto& entry = layout.entries.front();
   const auto run = strategy->wrap_unit(
       [&](const Unit&, UnitCall& call) { call.stream.x_BTD = entry.parameter(call.ctx).unsqueeze(0); });
   const Batch batch;
   Stream stream;
-  Tensor prediction;
-  UnitCall call{batch, stream, prediction, *ctx};
+  Outputs outputs;
+  UnitCall call{batch, stream, outputs, *ctx};
   CHECK_THROWS_WITH_AS(run(entry.unit, call), doctest::Contains("hands out a parameter itself"), Error);
   CHECK_THROWS_WITH_AS(entry.parameter(*ctx) * 1, doctest::Contains("while its numbers are with other ranks"), Error);
 }

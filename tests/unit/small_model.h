@@ -6,7 +6,7 @@
 
 #include <torch/torch.h>
 
-#include <ditto/model.h>
+#include <ditto/program.h>
 
 #include "tests/unit/ranks.h"
 
@@ -60,16 +60,14 @@ class SmallModel : public Model {
     return stream;
   }
   torch::Tensor head(const Stream& stream, Context& ctx) override { return head_(stream.x_BTD, ctx); }
-  std::vector<TensorSpec> spec() const override { return {}; }
-  double flops(const Batch&) const override { return 0; }
+  TensorSpecs takes() const override { return {}; }
 
   // x [B, T, 3], t [B] -> [B, T, 3]
   torch::Tensor predict(const Batch& batch, Context& ctx) {
-    auto conditioning = condition(batch, ctx);
-    auto stream = tokens(batch, ctx);
-    stream.condition = conditioning;
-    for (int64_t i = 0; i < depth(); ++i) stream = run_block(i, std::move(stream), ctx);
-    return head(stream, ctx);
+    ModelProgram program(*this, ctx);
+    auto stream = program.begin(batch);
+    program.blocks(0, depth(), stream);
+    return program.head(stream, batch).at("prediction");
   }
 
  private:

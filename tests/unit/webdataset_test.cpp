@@ -100,9 +100,9 @@ TEST_CASE("samples of several shards come by index, pictures in -1 to 1") {
   write_shard(folder.path + "/a-0.tar", 0);
   const auto source = webdataset(folder, {});
   CHECK(source->size() == 8);
-  CHECK(source->classes() == 10);
+  CHECK(find(source->makes(), "label")->values == 10);
   CHECK(source->warnings().empty());
-  CHECK(source->spec()[0].shape == std::vector<int64_t>{1, 2, 3});
+  CHECK(source->makes()[0].shape == std::vector<int64_t>{1, 2, 3});
   for (int64_t i = 7; i >= 0; --i) {
     const auto sample = source->read(i);
     CHECK(sample.tensors.at("label").item<int64_t>() == i);
@@ -386,8 +386,8 @@ TEST_CASE("the identity encoder renames, and refuses data without pictures") {
   CHECK_FALSE(encoded.has("image"));
   CHECK(encoded.at("clean").equal(image));
   CHECK(encoder->decode(encoded.at("clean")).equal(image));
-  CHECK(encoder->spec()[0].name == "clean");
-  CHECK(encoder->spec()[0].shape == std::vector<int64_t>{1, 8, 8});
+  CHECK(encoder->makes()[0].name == "clean");
+  CHECK(encoder->makes()[0].shape == std::vector<int64_t>{1, 8, 8});
   CHECK(holds(error_of(
                   [] {
                     open<ditto::Encoder>("encoders/libidentity.so", {}, {{{"label", at::kLong, {}, ""}}});

@@ -9,6 +9,7 @@
 
 #include <ditto/data.h>
 #include <ditto/encoder.h>
+#include <ditto/guidance.h>
 #include <ditto/kernels.h>
 #include <ditto/model.h>
 #include <ditto/objective.h>
@@ -20,6 +21,10 @@
 #include <ditto/testing/report.h>
 
 namespace ditto::testing {
+
+// What a recipe offers a model: "x" and "t"; with classes a "label", and with a width of text "text" and "text_mask".
+ModelNeeds model_needs(const std::vector<int64_t>& x, int64_t out_channels, int64_t classes = 0,
+                       int64_t text_width = 0);
 
 struct ModelChecks {
   // Parameters whose gradient is zero by the model's mathematics (a key bias without a norm of keys): full names.
@@ -49,6 +54,8 @@ Report check_parallel(const std::string& path, const OptionValues& options = {},
 
 Report check_scheduler(const std::string& path, const OptionValues& options = {});
 Report check_sampler(const std::string& path, const OptionValues& options = {});
+// Whatever networks it asks for are there; noise levels sigma / alpha of 0.001 … 1000 are tried.
+Report check_guidance(const std::string& path, const OptionValues& options = {});
 Report check_optimizer(const std::string& path, const OptionValues& options = {});
 // Every row on every case of its op, in each dtype and on each device where it says that it can.
 Report check_kernels(const std::string& path, const OptionValues& options = {});
