@@ -1,4 +1,4 @@
-// Pictures: PNG, JPEG and WebP to 8-bit pixels; pixels to PNG with text chunks.
+// Pictures: PNG, JPEG and WebP to 8-bit pixels; pixels to PNG with text chunks, and to animated WebP.
 #pragma once
 
 #include <cstddef>
@@ -49,6 +49,13 @@ using PngText = std::vector<std::pair<std::string, std::string>>;
 // Lossless; the bytes depend on nothing but the arguments and zlib. Pure ASCII text is written as tEXt, other as iTXt.
 std::vector<std::byte> encode_png(const Picture& picture, const PngText& text = {});
 void write_png(const std::string& path, const Picture& picture, const PngText& text = {});  // Error(data)
+
+// Frames of one size as an animated WebP that starts over at its end, lossless and in colour, every frame by itself; of
+// one frame a still WebP. The bytes depend on nothing but the arguments and libwebp. Throws Error(data) for no frames,
+// other sizes, or sides over 16,383 pixels.
+inline constexpr int kWebpSide = 16383;
+std::vector<std::byte> encode_webp(std::span<const Picture> frames, double frames_a_second = 8);
+void write_webp(const std::string& path, std::span<const Picture> frames, double frames_a_second = 8);
 
 // At most 64 chunks, of at most 1 MiB unpacked; others are left out. Error(data).
 PngText read_png_text(std::span<const std::byte> bytes, std::string_view where);

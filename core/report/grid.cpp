@@ -89,11 +89,15 @@ Picture make_sheet(std::span<const Picture> pictures, const SheetOptions& option
   const int least = std::min(width, height);
   if (least == 0) throw Error(ErrorKind::shape, "sample sheet", "found no picture, or empty ones, expected some");
   const int factor = std::max(1, (options.min_cell + least - 1) / least);
-  const int count = static_cast<int>(pictures.size());
-  const int square = static_cast<int>(std::ceil(std::sqrt(count)));
-  const int columns = std::min(count, options.columns > 0 ? options.columns : square);
-  const int rows = (count + columns - 1) / columns;
+  const int all = static_cast<int>(pictures.size());
+  const int square = static_cast<int>(std::ceil(std::sqrt(all)));
   const int step_x = width * factor + options.gap, step_y = height * factor + options.gap;
+  const auto at_most = [&](int wanted, int step) {
+    return std::min(wanted, std::max(1, (options.most_side - options.gap) / step));
+  };
+  const int columns = at_most(std::min(all, options.columns > 0 ? options.columns : square), step_x);
+  const int rows = at_most((all + columns - 1) / columns, step_y);
+  const int count = std::min(all, rows * columns);
   Picture sheet = blank(columns * step_x + options.gap, rows * step_y + options.gap, channels, kGapGrey);
   for (int i = 0; i < count; ++i) {
     const Picture& one = pictures[static_cast<size_t>(i)];
@@ -102,6 +106,13 @@ Picture make_sheet(std::span<const Picture> pictures, const SheetOptions& option
           options.gap + i / columns * step_y + (height * factor - cell.height) / 2);
   }
   return sheet;
+}
+
+std::vector<Picture> make_sheets(const torch::Tensor& samples, const SheetOptions& options) {
+  std::vector<Picture> sheets;
+  for (const auto& frame : samples.dim() == 5 ? samples.unbind(2) : std::vector<torch::Tensor>{samples})
+    sheets.push_back(make_sheet(to_pictures(frame), options));
+  return sheets;
 }
 
 formats::PngText settings_text(std::string_view settings) {

@@ -21,11 +21,15 @@ struct SheetOptions {
   int min_cell =
       64;       // pixels: smaller pictures are enlarged by the least whole factor that reaches it, without smoothing
   int gap = 2;  // pixels between cells and around them, mid grey
+  int most_side = formats::kWebpSide;  // pixels: columns are made fewer, and rows that do not fit are left out
 };
 
 // Row by row, from the top left. Pictures may differ in size (each is centred in a cell of the largest) and in
 // channels (grey ones become colour beside colour ones). Throws Error(shape) for no picture.
 formats::Picture make_sheet(std::span<const formats::Picture> pictures, const SheetOptions& options = {});
+
+// samples: [B, C, H, W], one sheet; or [B, C, F, H, W], one for each frame. Throws Error(shape) as to_pictures.
+std::vector<formats::Picture> make_sheets(const torch::Tensor& samples, const SheetOptions& options = {});
 
 // Every pixel becomes a block of factor x factor.
 formats::Picture enlarge(const formats::Picture& picture, int factor);

@@ -64,7 +64,9 @@ void RunFolder::require_there() const {
               "put it back, or start again elsewhere with --set run.output=FOLDER");
 }
 
-std::string RunFolder::sample_file(int64_t step) const { return file(fmt::format("samples/step_{:08}.png", step)); }
+std::string RunFolder::sample_file(int64_t step, std::string_view suffix) const {
+  return file(fmt::format("samples/step_{:08}{}", step, suffix));
+}
 
 bool RunFolder::has_recipe() const {
   std::error_code ignored;

@@ -20,7 +20,7 @@ class RunFolder {
   const std::string& path() const { return path_; }
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
   std::string checkpoints() const { return file("checkpoints"); }
-  std::string sample_file(int64_t step) const;  // samples/step_00000600.png
+  std::string sample_file(int64_t step, std::string_view suffix) const;  // samples/step_00000600.png
   bool has_recipe() const;                      // a run was here before
   void require_there() const;                   // Error(checkpoint): the folder was moved or removed meanwhile
 

@@ -18,7 +18,8 @@ class GuidedModel {
   GuidedModel(Networks& networks, const Guidance& guidance, RankWatch* watch, Batch conditions,
               const std::optional<Batch>& negative)
       : networks_(networks), guidance_(guidance), watch_(watch), given_(std::move(conditions)) {
-    const auto all = torch::ones({given_.size()}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
+    const auto all =
+        torch::ones({given_.size()}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
     without_ = networks.main->model->without_condition(given_, all);
     if (!negative) return;
     for (const auto& [name, tensor] : negative->tensors) without_[name] = tensor;
@@ -77,18 +78,13 @@ class GuidedModel {
   Batch given_, without_;
 };
 
-// Rows [first, first + count) of what has a row for each request or one for all, on the model's device and in its precision.
+// Rows [first, first + count) of what has a row for each request, on the model's device and in its precision.
 Batch rows_of(const Batch& all, int64_t first, int64_t count, const std::vector<int64_t>& seeds,
               const Networks& networks) {
   const auto& ctx = *networks.main->ctx;
   Batch batch;
   for (const auto& [name, tensor] : all.tensors) {
-    auto rows = tensor.slice(0, first, first + count);
-    if (tensor.size(0) == 1 && count != 1) {
-      auto shape = tensor.sizes().vec();
-      shape[0] = count;
-      rows = tensor.expand(shape);
-    }
+    const auto rows = tensor.slice(0, first, first + count);
     batch[name] = rows.to(ctx.device);
     if (ctx.compute == torch::kDouble && rows.is_floating_point()) batch[name] = batch[name].to(torch::kDouble);
   }
@@ -108,9 +104,7 @@ class Generator {
         options_(options),
         shape_(requests.shape.empty() ? networks.shape_of_one() : requests.shape),
         dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat) {
-    if (requests.negative && !guidance.uses_negative())
-      throw Error(ErrorKind::config, "negative conditions", "are not used by this guidance",
-                  "choose guidance.plugin = \"cfg\" with a scale, or leave them out");
+    if (requests.negative) require_negative(guidance);
   }
 
   Tensor all() {
@@ -170,6 +164,12 @@ class Generator {
 };
 
 }  // namespace
+
+void require_negative(const Guidance& guidance) {
+  if (guidance.uses_negative()) return;
+  throw Error(ErrorKind::config, "--negative", "is not used by this guidance",
+              "choose guidance.plugin = \"cfg\" with a scale (--guidance 4), or leave it out");
+}
 
 Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
                 const GenerateOptions& options) {

@@ -13,9 +13,9 @@ namespace ditto {
 // are computed with it (GenerateOptions::batch): on nothing else.
 struct SampleRequests {
   std::vector<int64_t> seeds;
-  Batch conditions;             // a row for each seed, by the names of what the model takes; on the CPU
+  Batch conditions;               // a row for each seed, by the names of what the model takes; on the CPU
   std::optional<Batch> negative;  // the same names: what stands in the place of the null condition
-  std::vector<int64_t> shape;   // of one x_0; empty: the model's own
+  std::vector<int64_t> shape;     // of one x_0; empty: the model's own
 };
 
 struct GenerateOptions {
@@ -25,9 +25,12 @@ struct GenerateOptions {
   RankWatch* watch = nullptr;                               // is told of every evaluation of the model, as a step
 };
 
+// Throws Error(config) where negative conditions would not be used.
+void require_negative(const Guidance& guidance);
+
 // Samples x_0 [n, C, …] (latents), in the order of the requests, on every rank. Data ranks share the batches; which
 // samples are computed together does not depend on the ranks, so that the same requests give the same bits on any
-// number of them. Throws Error(config) for negative conditions that the guidance has no use for.
+// number of them. Throws as require_negative.
 torch::Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance,
                        const SampleRequests& requests, const GenerateOptions& options);
 

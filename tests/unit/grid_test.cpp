@@ -116,6 +116,27 @@ TEST_CASE("pictures of different sizes and channels share one sheet, each in the
   CHECK(*pixel_of(sheet, 64 + 48, 10) == 128);
 }
 
+TEST_CASE("a sheet ends where a side would grow too long: fewer columns, and no more rows") {
+  const std::vector<Picture> pictures(9, plain(64, 64, 1, 7));
+  const Picture sheet = make_sheet(pictures, {.columns = 3, .gap = 2, .most_side = 140});
+  CHECK(sheet.width == 2 * 66 + 2);
+  CHECK(sheet.height == 2 * 66 + 2);
+  CHECK(make_sheet(pictures, {.gap = 0, .most_side = 10}).width == 64);  // one picture is always there
+}
+
+TEST_CASE("of pictures one sheet is made, of videos one for each frame") {
+  auto videos = torch::full({2, 3, 4, 8, 8}, -1.0);
+  for (int64_t f = 0; f < 4; ++f) videos[1].select(1, f).fill_(static_cast<double>(f) / 2 - 1);
+  const auto sheets = report::make_sheets(videos, {.columns = 2, .gap = 0});
+  REQUIRE(sheets.size() == 4);
+  for (size_t f = 0; f < 4; ++f) {
+    CHECK(sheets[f].width == 128);
+    CHECK(*pixel_of(sheets[f], 0, 0) == 0);
+    CHECK(*pixel_of(sheets[f], 64, 0) == to_pictures(videos.select(2, static_cast<int64_t>(f)))[1].pixels[0]);
+  }
+  CHECK(report::make_sheets(videos.select(2, 0)).size() == 1);
+}
+
 TEST_CASE("a picture carries the settings that made it") {
   const std::string settings = R"({"seed":7,"prompt":"ein Fuß"})";
   const auto png = formats::encode_png(plain(2, 2, 1, 0), report::settings_text(settings));

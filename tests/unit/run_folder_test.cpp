@@ -21,7 +21,7 @@ TEST_CASE("a run's folder is made with its parents and its parts") {
   CHECK(run.path() == folder / "runs/a");
   CHECK(std::filesystem::is_directory(folder / "runs/a/samples"));
   CHECK(std::filesystem::is_directory(run.checkpoints()));
-  CHECK(run.sample_file(600) == folder / "runs/a/samples/step_00000600.png");
+  CHECK(run.sample_file(600, ".png") == folder / "runs/a/samples/step_00000600.png");
   CHECK_FALSE(run.has_recipe());
 }
 

@@ -1,0 +1,48 @@
+// What `ditto sample` leaves: pictures or videos, their settings, all on one sheet, latents, an npz.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/ditto/sample_requests.h"
+#include "core/formats/picture.h"
+#include "core/network/saved_model.h"
+
+namespace ditto {
+
+class SampleOutputs {
+ public:
+  // All of these outlive it. Throws Error(config) for names that are alike, outputs that nothing would be written to,
+  // or pictures that are asked for and cannot be made.
+  SampleOutputs(const SampleArguments& arguments, const Asked& asked, const SavedModel& saved, Networks& networks);
+  // Before any sample is computed, so that no work is lost: folders, and whether they can be written.
+  void prepare() const;
+  // The samples themselves first, which took the work: pictures can be made of them again.
+  void write(const torch::Tensor& latents);
+  // One JSON object, or a line for each kind of file.
+  std::string report() const;
+
+ private:
+  nlohmann::json settings(size_t i) const;
+  void add(const std::vector<formats::Picture>& frames, size_t i);
+  void write_sheet();
+  void write_npz() const;
+  std::string in_folder(const std::string& name) const;
+
+  const SampleArguments& a_;
+  const Asked& asked_;
+  const SavedModel& saved_;
+  Networks& networks_;
+  const bool video_;
+  std::string no_pictures_;
+  std::vector<std::string> names_;
+  nlohmann::json common_, files_ = nlohmann::json::array();
+  std::vector<std::vector<formats::Picture>> on_sheet_;  // by frame, of the first samples
+  std::vector<uint8_t> pixels_;                          // of all, for --npz
+  std::vector<int64_t> shape_of_one_;                    // of these
+};
+
+}  // namespace ditto

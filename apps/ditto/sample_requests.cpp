@@ -1,0 +1,162 @@
+#include "apps/ditto/sample_requests.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <ditto/sizes.h>
+#include <ditto/text.h>
+
+#include "apps/ditto/numbers.h"
+#include "core/checkpoint/tensor_file.h"
+#include "core/network/flops.h"
+#include "core/network/names.h"
+#include "core/sample/conditions.h"
+
+namespace ditto {
+
+namespace {
+
+constexpr const char* kSeeds = "0-15";
+
+// Each part is a class's name, or a number or range of them.
+std::vector<int64_t> class_list(const std::string& text, const TensorSpec& label) {
+  std::vector<int64_t> classes;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, ',');) {
+    const auto named = std::find(label.names.begin(), label.names.end(), part);
+    if (named != label.names.end()) {
+      classes.push_back(named - label.names.begin());
+      continue;
+    }
+    const bool is_word = part.find_first_not_of("0123456789-") != std::string::npos;
+    if (is_word && !label.names.empty()) {
+      const auto near = nearest(part, label.names);
+      throw Error(ErrorKind::config, "--classes " + shown(text), "\"" + shown(part) + "\" is not a class of this model",
+                  (near.empty() ? "" : "did you mean \"" + near + "\"? ") +
+                      fmt::format("its classes are 0 to {}, \"{}\" to \"{}\"", label.values - 1, label.names.front(),
+                                  label.names.back()));
+    }
+    for (const int64_t number : number_list(part, "--classes")) classes.push_back(number);
+  }
+  if (classes.empty()) number_list(text, "--classes");
+  for (const int64_t number : classes)
+    if (number >= label.values)
+      throw Error(ErrorKind::config, "--classes " + text, fmt::format("{} is not a class of this model", number),
+                  fmt::format("its classes are 0 to {}", label.values - 1));
+  return classes;
+}
+
+// The i-th sample takes the i-th class, modulo their count.
+void give_classes(const std::string& text, const TensorSpecs& takes, int64_t count, Asked& asked) {
+  const auto* label = find(takes, names::kLabel);
+  if (!label || label->values == 0) {
+    if (text.empty()) return;
+    throw Error(ErrorKind::config, "--classes " + shown(text), "this model has no classes", "leave --classes out");
+  }
+  if (text.empty() && asked.requests.conditions.has(label->name)) return;  // a file's
+  std::vector<int64_t> classes(static_cast<size_t>(label->values));
+  std::iota(classes.begin(), classes.end(), 0);
+  if (!text.empty()) classes = class_list(text, *label);
+  for (int64_t i = 0; i < count; ++i) asked.classes.push_back(classes[static_cast<size_t>(i) % classes.size()]);
+  asked.class_names = label->names;
+  give_rows("--classes", {{label->name, torch::tensor(asked.classes, torch::kLong).to(label->dtype)}}, count,
+            asked.requests.conditions);
+}
+
+// "16x24", or of videos "8x16x24", in the place of the model's own.
+std::vector<int64_t> sized(const std::string& text, std::vector<int64_t> shape) {
+  const bool video = shape.size() == 4;
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::config, "--size " + shown(text), what,
+                video ? "the model makes videos: write FRAMESxHEIGHTxWIDTH, as 8x32x32"
+                      : "the model makes pictures: write HEIGHTxWIDTH, as 32x32");
+  };
+  std::vector<int64_t> sizes;
+  std::istringstream parts(text);
+  for (std::string part; std::getline(parts, part, 'x');) {
+    int64_t side = 0;
+    const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), side);
+    if (code != std::errc() || end != part.data() + part.size() || side < 1 || side > most::kSide)
+      refuse(fmt::format("\"{}\" is not a size from 1 to {}", shown(part), most::kSide));
+    sizes.push_back(side);
+  }
+  if (sizes.size() + 1 != shape.size())
+    refuse(fmt::format("has {} sizes, expected {}", sizes.size(), shape.size() - 1));
+  std::copy(sizes.begin(), sizes.end(), shape.begin() + 1);
+  return shape;
+}
+
+// The model runs on shapes alone: what it does not take is refused before weights are used or anything is computed.
+void try_shapes(const SampleArguments& a, const SampleRequests& requests, Assembly& assembly) {
+  auto one = requests.conditions.slice(0, 1);
+  auto shape = requests.shape;
+  shape.insert(shape.begin(), 1);
+  one[names::kClean] = torch::empty(shape, torch::kMeta);
+  const auto place = "model \"" + assembly.recipe.model.plugin + "\"" + (a.size.empty() ? "" : ", at --size " + a.size);
+  guarded(place, [&] { FlopCounter(assembly.components, *assembly.main).forward(one); });
+}
+
+std::vector<int64_t> seeds_of(const SampleArguments& a, int64_t rows) {
+  if (!a.seeds.empty() || rows <= 1) return number_list(a.seeds.empty() ? kSeeds : a.seeds, "--seeds");
+  std::vector<int64_t> seeds(static_cast<size_t>(rows));
+  std::iota(seeds.begin(), seeds.end(), 0);
+  return seeds;
+}
+
+}  // namespace
+
+Asked read_requests(const SampleArguments& a, Assembly& assembly) {
+  auto& networks = *assembly.networks;
+  const auto takes = networks.conditions();
+  Asked asked;
+  auto& requests = asked.requests;
+  std::optional<ConditionFile> given, negative;
+  Batch encoded;
+  int64_t rows = 1;
+  if (!a.condition.empty()) {
+    given.emplace(a.condition, takes);
+    rows = asked.condition_rows = given->rows();
+  }
+  if (!a.prompts.empty()) {
+    asked.prompts = read_prompts(a.prompts);
+    encoded = encode_prompts(asked.prompts, networks.encoders, *networks.main->ctx);
+    rows = std::max(rows, encoded.size());
+  }
+  requests.seeds = seeds_of(a, rows);
+  const auto count = static_cast<int64_t>(requests.seeds.size());
+  requests.conditions.ids = requests.seeds;
+  requests.conditions.weights.assign(requests.seeds.size(), 1);
+  if (given) give_rows(a.condition, given->tensors(), count, requests.conditions);
+  give_rows("--prompts", encoded.tensors, count, requests.conditions);
+  give_classes(a.classes, takes, count, asked);
+  require_all(assembly.recipe.model.plugin, takes, requests.conditions);
+  if (!a.negative.empty()) {
+    negative.emplace(a.negative, takes);
+    requests.negative.emplace();
+    give_rows(a.negative, negative->tensors(), count, *requests.negative);
+    require_negative(*assembly.guidance);
+  }
+  requests.shape = a.size.empty() ? networks.shape_of_one() : sized(a.size, networks.shape_of_one());
+  if (!a.size.empty() || given) try_shapes(a, requests, assembly);
+  return asked;
+}
+
+torch::Tensor read_noise(const SampleArguments& a, const SampleRequests& requests) {
+  const auto tensors = read_tensors(a.noise);
+  const auto it = tensors.find("noise");
+  if (it == tensors.end())
+    throw Error(ErrorKind::data, a.noise, "has no tensor \"noise\"", "name it so, with shape [n, C, H, W]");
+  auto expected = requests.shape;
+  expected.insert(expected.begin(), static_cast<int64_t>(requests.seeds.size()));
+  if (it->second.sizes() != at::IntArrayRef(expected))
+    throw Error(ErrorKind::data, a.noise, fmt::format("noise is {}", to_text(OptionValue(it->second.sizes().vec()))),
+                fmt::format("expected {}: one start for each seed", to_text(OptionValue(expected))));
+  return it->second;
+}
+
+}  // namespace ditto

@@ -1,0 +1,37 @@
+// The words of `ditto sample` as requests.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/sample/generate.h"
+#include "core/train/assembly.h"
+
+namespace ditto {
+
+struct SampleArguments {
+  std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, noise, weights = "ema";
+  std::string save_latents, npz, name, guidance_channels, progress = "auto";
+  std::vector<std::string> sets;
+  std::optional<double> guidance, fps;
+  std::optional<int64_t> steps;
+  int64_t batch = 16;
+  int local_ranks = 0;
+  bool json = false;
+};
+
+// What to sample, and what people know it by.
+struct Asked {
+  SampleRequests requests;
+  std::vector<int64_t> classes;          // of each sample; none: the model takes no label, or a file gives it
+  std::vector<std::string> class_names;  // of the data; none: it does not say
+  std::vector<std::string> prompts;      // of each sample, or one for all, or none
+  int64_t condition_rows = 0;            // of --condition; 0: there is none
+};
+
+// Throws Error(config) or Error(data), before anything is computed, for what the model does not take or cannot run.
+Asked read_requests(const SampleArguments& arguments, Assembly& assembly);
+torch::Tensor read_noise(const SampleArguments& arguments, const SampleRequests& requests);
+
+}  // namespace ditto

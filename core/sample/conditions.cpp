@@ -1,0 +1,168 @@
+#include "core/sample/conditions.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <sstream>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+#include <ditto/text.h>
+
+#include "core/checkpoint/tensor_file.h"
+#include "core/formats/file.h"
+#include "core/network/names.h"
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr uint64_t kPromptBytes = uint64_t{64} << 20;
+
+std::string names_of(const TensorSpecs& specs) {
+  std::string text;
+  for (const auto& spec : specs) text += (text.empty() ? "" : ", ") + to_text(spec);
+  return text.empty() ? "no conditions" : text;
+}
+
+std::string text_of(const std::string& name, const Tensor& rows) {
+  return to_text(TensorSpec{name, rows.scalar_type(), rows.sizes().vec()});
+}
+
+// The same one, of samples: their rows come first.
+std::string expected(const TensorSpec& spec) {
+  if (spec.shape == kAnyShape) return std::string(c10::toString(spec.dtype)) + " of any shape, a row a sample first";
+  auto rows = spec;
+  rows.shape.insert(rows.shape.begin(), -1);
+  return to_text(rows) + ", a row a sample first" + (spec.range.empty() ? "" : ": " + spec.range);
+}
+
+bool is_index(at::ScalarType dtype) { return at::isIntegralType(dtype, /*includeBool=*/false); }
+
+bool fits(const TensorSpec& spec, const Tensor& rows) {
+  const bool same_kind = rows.scalar_type() == spec.dtype ||
+                         (rows.is_floating_point() && at::isFloatingType(spec.dtype)) ||
+                         (is_index(rows.scalar_type()) && is_index(spec.dtype));
+  if (!same_kind || rows.dim() == 0) return false;
+  if (spec.shape == kAnyShape) return true;
+  if (rows.dim() != static_cast<int64_t>(spec.shape.size()) + 1) return false;
+  for (size_t d = 0; d < spec.shape.size(); ++d)
+    if (spec.shape[d] >= 0 && rows.size(static_cast<int64_t>(d) + 1) != spec.shape[d]) return false;
+  return true;
+}
+
+void check(const std::string& path, const TensorSpec& spec, const Tensor& rows) {
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw Error(ErrorKind::data, path, what, remedy);
+  };
+  if (!fits(spec, rows)) refuse("has " + text_of(spec.name, rows), "the model takes " + expected(spec));
+  if (rows.numel() == 0) refuse(text_of(spec.name, rows) + " is empty", "give a row for each sample, or one for all");
+  if (rows.is_floating_point() && !torch::isfinite(rows.to(torch::kDouble)).all().item<bool>())
+    refuse("\"" + spec.name + "\" holds numbers that are not finite", "correct what wrote it");
+  if (spec.values == 0 || !is_index(rows.scalar_type())) return;
+  const auto numbers = rows.to(torch::kLong);
+  for (const int64_t number : {numbers.min().item<int64_t>(), numbers.max().item<int64_t>()})
+    if (number < 0 || number >= spec.values)
+      refuse("\"" + spec.name + "\" holds " + std::to_string(number),
+             "its values are 0 to " + std::to_string(spec.values - 1));
+}
+
+}  // namespace
+
+ConditionFile::ConditionFile(std::string path, const TensorSpecs& takes) : path_(std::move(path)) {
+  for (const auto& [name, rows] : read_tensors(path_)) {
+    const auto* spec = find(takes, name);
+    if (!spec)
+      throw Error(ErrorKind::data, path_, "has \"" + shown(name) + "\", which the model does not take",
+                  "it takes " + names_of(takes));
+    check(path_, *spec, rows);
+    tensors_[name] = rows.to(spec->dtype);
+    if (rows.size(0) == 1) continue;
+    if (rows_ != 1 && rows.size(0) != rows_)
+      throw Error(
+          ErrorKind::data, path_,
+          "\"" + name + "\" has " + std::to_string(rows.size(0)) + " rows, and others have " + std::to_string(rows_),
+          "give a row for each sample, or one for all");
+    rows_ = rows.size(0);
+  }
+  if (tensors_.empty()) throw Error(ErrorKind::data, path_, "has no tensors", "the model takes " + names_of(takes));
+  for (const auto& spec : takes) {
+    const auto mask_name = spec.name + "_mask";
+    const auto* mask = find(takes, mask_name);
+    if (!mask || !tensors_.count(spec.name)) continue;
+    const auto& rows = tensors_.at(spec.name);
+    if (!tensors_.count(mask_name)) tensors_[mask_name] = torch::ones({rows.size(0), rows.size(1)}, mask->dtype);
+    if (tensors_.at(mask_name).size(1) != rows.size(1))
+      throw Error(ErrorKind::data, path_,
+                  "has " + text_of(spec.name, rows) + " and " + text_of(mask_name, tensors_.at(mask_name)),
+                  "their lengths must agree");
+  }
+}
+
+void give_rows(const std::string& who, const std::map<std::string, Tensor>& tensors, int64_t count, Batch& conditions) {
+  for (const auto& [name, rows] : tensors) {
+    if (rows.size(0) != 1 && rows.size(0) != count)
+      throw Error(ErrorKind::data, who,
+                  "has " + std::to_string(rows.size(0)) + " rows, and --seeds ask for " + std::to_string(count) +
+                      (count == 1 ? " sample" : " samples"),
+                  "give as many seeds as rows, or one row for all");
+    auto shape = rows.sizes().vec();
+    shape[0] = count;
+    if (!conditions.tensors.emplace(name, rows.expand(shape)).second)
+      throw Error(ErrorKind::config, who, "gives \"" + name + "\", which is given already",
+                  "leave --classes or --prompts out, or the tensor");
+  }
+}
+
+std::vector<std::string> read_prompts(const std::string& file_or_text) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file_or_text, error)) return {file_or_text};
+  std::vector<std::string> prompts;
+  std::istringstream lines(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes));
+  for (std::string line; std::getline(lines, line);) prompts.push_back(line);
+  if (prompts.empty()) throw Error(ErrorKind::data, file_or_text, "is empty", "write one prompt a line");
+  return prompts;
+}
+
+Batch encode_prompts(const std::vector<std::string>& prompts, const std::vector<std::shared_ptr<Encoder>>& encoders,
+                     Context& ctx) {
+  size_t longest = 1;
+  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  const auto count = static_cast<int64_t>(prompts.size());
+  auto bytes = torch::zeros({count, static_cast<int64_t>(longest)}, torch::kByte);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& prompt = prompts[static_cast<size_t>(i)];
+    std::copy(prompt.begin(), prompt.end(), bytes[i].data_ptr<uint8_t>());
+  }
+  Batch batch;
+  batch.ids.resize(prompts.size());
+  std::iota(batch.ids.begin(), batch.ids.end(), 0);
+  batch.weights.assign(prompts.size(), 1);
+  batch[names::kCaption] = bytes.to(ctx.device);
+  for (const auto& encoder : encoders) {
+    const auto takes = encoder->takes();
+    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); }))
+      batch = encoder->encode(std::move(batch), ctx);
+  }
+  if (!batch.has(names::kText))
+    throw Error(
+        ErrorKind::config, "--prompts",
+        std::string("no encoder of this recipe makes \"") + names::kText + "\" from \"" + names::kCaption + "\"",
+        "encode them beforehand, and give the embeddings in --condition FILE.safetensors");
+  batch.tensors.erase(names::kCaption);
+  return batch.to(torch::kCPU);
+}
+
+void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions) {
+  for (const auto& spec : takes) {
+    if (conditions.has(spec.name)) continue;
+    throw Error(ErrorKind::config, "model \"" + model + "\"", "takes " + to_text(spec) + ", and nobody gave it",
+                "give it in --condition FILE.safetensors, a row a sample or one for all" +
+                    std::string(spec.name == names::kText ? "; --prompts need an encoder of text" : ""));
+  }
+}
+
+}  // namespace ditto

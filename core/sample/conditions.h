@@ -1,0 +1,45 @@
+// What samples are asked for by: named tensors of a file and words, checked against what the model takes.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ditto/encoder.h>
+
+namespace ditto {
+
+// A safetensors file of conditions: any of the tensors that the model takes, with one row a sample, or one for all. A
+// NAME without its NAME_mask is all there.
+class ConditionFile {
+ public:
+  // Throws Error(data) for a tensor that the model does not take, of another dtype, width or number of dims, of no
+  // rows, with numbers that are not finite, or with an index that is none of its values.
+  ConditionFile(std::string path, const TensorSpecs& takes);
+  int64_t rows() const { return rows_; }  // of each tensor that has not one for all
+  const std::map<std::string, torch::Tensor>& tensors() const { return tensors_; }
+
+ private:
+  std::string path_;
+  std::map<std::string, torch::Tensor> tensors_;
+  int64_t rows_ = 1;
+};
+
+// Adds a row for each of `count` samples, of tensors with so many rows or one. Throws Error(data) for other rows, and
+// Error(config) for a tensor that `conditions` have already; `who` gives them.
+void give_rows(const std::string& who, const std::map<std::string, torch::Tensor>& tensors, int64_t count,
+               Batch& conditions);
+
+// The lines of a file of this name or, where there is none, the text itself. Throws Error(data) for a file without
+// text.
+std::vector<std::string> read_prompts(const std::string& file_or_text);
+// What the encoders that take "caption", and no pictures, make of these. Throws Error(config) where nobody makes
+// "text".
+Batch encode_prompts(const std::vector<std::string>& prompts, const std::vector<std::shared_ptr<Encoder>>& encoders,
+                     Context& ctx);
+
+// Throws Error(config) for a condition that the model takes and nobody gave, with who could give it.
+void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions);
+
+}  // namespace ditto

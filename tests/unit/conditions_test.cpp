@@ -1,0 +1,126 @@
+// What samples are asked for by: tensors of files and prompts, checked against what the model takes.
+#include "core/sample/conditions.h"
+
+#include <doctest/doctest.h>
+#include <torch/torch.h>
+
+#include <limits>
+
+#include "core/checkpoint/tensor_file.h"
+#include "support/files.h"
+
+using namespace ditto;
+using test::contains;
+using test::TemporaryFolder;
+
+namespace {
+
+const TensorSpecs kTakes{{"text", at::kFloat, {-1, 3}, "embeddings"},
+                         {"text_mask", at::kBool, {-1}, ""},
+                         {"label", at::kLong, {}, "", 10},
+                         {"picture", at::kFloat, {1, 2, 2}, ""}};
+
+ConditionFile read(const NamedTensors& tensors) {
+  const TemporaryFolder folder;
+  write_tensors(folder / "c.safetensors", tensors);
+  return ConditionFile(folder / "c.safetensors", kTakes);
+}
+
+std::string refusal(const NamedTensors& tensors) {
+  return test::error_of(ErrorKind::data, [&] { read(tensors); });
+}
+
+// Counts the letters of each caption: "text" [n, 1, 3] and nothing else.
+struct Letters final : Encoder {
+  TensorSpecs takes() const override { return {{"caption", at::kByte, {-1}, ""}}; }
+  TensorSpecs makes() const override { return {{"text", at::kFloat, {-1, 3}, ""}}; }
+  Batch encode(Batch batch, Context&) const override {
+    batch["text"] = batch.at("caption").ne(0).sum(1).to(torch::kFloat).view({-1, 1, 1}).expand({-1, 1, 3});
+    batch.tensors.erase("caption");
+    return batch;
+  }
+  std::string fingerprint() const override { return "letters"; }
+};
+struct Pictures final : Encoder {
+  TensorSpecs takes() const override { return {{"image", at::kFloat, {1, 2, 2}, ""}}; }
+  TensorSpecs makes() const override { return {{"clean", at::kFloat, {1, 2, 2}, ""}}; }
+  Batch encode(Batch, Context&) const override { throw std::logic_error("there is no picture"); }
+  std::string fingerprint() const override { return "pictures"; }
+};
+
+}  // namespace
+
+TEST_CASE("a file's rows are the samples', and one row is for all") {
+  const auto text = torch::rand({4, 5, 3});
+  const auto file =
+      read({{"text", text}, {"picture", torch::ones({1, 1, 2, 2})}, {"label", torch::arange(4, torch::kInt)}});
+  CHECK(file.rows() == 4);
+  Batch batch;
+  give_rows("c", file.tensors(), 4, batch);
+  CHECK(batch.at("text").equal(text));
+  CHECK(batch.at("picture").sizes() == torch::IntArrayRef({4, 1, 2, 2}));
+  CHECK(batch.at("label").scalar_type() == torch::kLong);
+  CHECK(batch.at("text_mask").equal(torch::ones({4, 5}, torch::kBool)));  // it is all there
+  Batch half;
+  give_rows("c", read({{"text", text.to(torch::kHalf)}}).tensors(), 4, half);
+  CHECK(half.at("text").equal(text.to(torch::kHalf).to(torch::kFloat)));
+}
+
+TEST_CASE("too few rows, and a tensor that is given twice, are refused") {
+  const auto file = read({{"label", torch::arange(4)}});
+  Batch batch;
+  const auto few = test::error_of(ErrorKind::data, [&] { give_rows("c", file.tensors(), 5, batch); });
+  CHECK(contains(few, "has 4 rows, and --seeds ask for 5 samples"));
+  give_rows("c", file.tensors(), 4, batch);
+  const auto twice = test::error_of(ErrorKind::config, [&] { give_rows("--classes", file.tensors(), 4, batch); });
+  CHECK(contains(twice, "gives \"label\", which is given already"));
+}
+
+TEST_CASE("what the model does not take is refused with both sides") {
+  const auto nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(contains(refusal({{"words", torch::ones({2, 3})}}), "has \"words\", which the model does not take"));
+  CHECK(contains(refusal({{"text", torch::ones({2, 5, 4})}}), "\"text\" Float [2, 5, 4]"));
+  CHECK(contains(refusal({{"text", torch::ones({2, 5, 4})}}), "takes \"text\" Float [any, any, 3]"));
+  CHECK(contains(refusal({{"text", torch::ones({2, 3})}}), "\"text\" Float [2, 3]"));
+  CHECK(contains(refusal({{"text", torch::ones({2, 5, 3}, torch::kLong)}}), "\"text\" Long [2, 5, 3]"));
+  CHECK(contains(refusal({{"text_mask", torch::ones({2, 5})}}), "\"text_mask\" Float [2, 5]"));
+  CHECK(contains(refusal({{"label", torch::tensor({1.0f})}}), "\"label\" Float [1]"));
+  CHECK(contains(refusal({{"label", torch::tensor({3, 10})}}), "holds 10; its values are 0 to 9"));
+  CHECK(contains(refusal({{"label", torch::tensor({-1, 3})}}), "holds -1"));
+  CHECK(contains(refusal({{"text", torch::full({2, 5, 3}, nan)}}), "not finite"));
+  CHECK(contains(refusal({{"text", torch::full({2, 5, 3}, 1e9).to(torch::kHalf)}}), "not finite"));
+  CHECK(contains(refusal({{"text", torch::ones({0, 5, 3})}}), "is empty"));
+  CHECK(contains(refusal({{"text", torch::ones({2, 5, 3})}, {"label", torch::ones({3}, torch::kLong)}}), "rows"));
+  CHECK(contains(refusal({{"text", torch::ones({2, 5, 3})}, {"text_mask", torch::ones({2, 4}, torch::kBool)}}),
+                 "their lengths must agree"));
+  CHECK(contains(refusal({}), "has no tensors"));
+}
+
+TEST_CASE("a condition that nobody gives is refused with who could") {
+  Batch batch;
+  give_rows("c", read({{"text", torch::ones({2, 5, 3})}, {"label", torch::ones({2}, torch::kLong)}}).tensors(), 2,
+            batch);
+  const auto message = test::error_of(ErrorKind::config, [&] { require_all("m", kTakes, batch); });
+  CHECK(contains(message, "model \"m\": takes \"picture\" Float [1, 2, 2], and nobody gave it"));
+  CHECK(contains(message, "--condition"));
+}
+
+TEST_CASE("prompts are a file's lines or a text, and an encoder of captions makes them text") {
+  const TemporaryFolder folder;
+  test::write_text(folder / "prompts.txt", "a cat\n\nein Kätzchen\n");
+  const auto prompts = read_prompts(folder / "prompts.txt");
+  CHECK(prompts == std::vector<std::string>{"a cat", "", "ein Kätzchen"});
+  CHECK(read_prompts("two dogs") == std::vector<std::string>{"two dogs"});
+  test::write_text(folder / "empty.txt", "");
+  CHECK(contains(test::error_of(ErrorKind::data, [&] { read_prompts(folder / "empty.txt"); }), "is empty"));
+
+  Context ctx(std::make_shared<OpTable>(), Random(0));
+  const auto encoded = encode_prompts(prompts, {std::make_shared<Pictures>(), std::make_shared<Letters>()}, ctx);
+  CHECK(encoded.at("text").sizes() == torch::IntArrayRef({3, 1, 3}));
+  CHECK(encoded.at("text")[0][0][0].item<float>() == 5);
+  CHECK(encoded.at("text")[1][0][0].item<float>() == 0);
+  CHECK(encoded.at("text")[2][0][0].item<float>() == 13);  // bytes
+  const auto message =
+      test::error_of(ErrorKind::config, [&] { encode_prompts(prompts, {std::make_shared<Pictures>()}, ctx); });
+  CHECK(contains(message, "--prompts: no encoder of this recipe makes \"text\" from \"caption\""));
+}
