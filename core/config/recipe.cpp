@@ -221,7 +221,7 @@ void Recipe::read_sampler(const Table& tree) {
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
 
-// [guidance]; none: no guidance. Recipes and checkpoints of before 0.3 have it as two options of [sampler].
+// [guidance]; none: no guidance. Earlier recipes and checkpoints have it as two options of [sampler].
 void Recipe::read_guidance(const Table& tree) {
   guidance = component_of(tree, "guidance", name);
   OptionMap options{"guidance", sampler.options.where, {}};

@@ -37,7 +37,7 @@ TensorSpecs specs_of(const nlohmann::json& list) {
   return specs;
 }
 
-// Checkpoints of before 0.3 name the model's shapes one by one.
+// Earlier checkpoints name the model's shapes one by one.
 ModelNeeds needs_of_before(const nlohmann::json& json) {
   ModelNeeds needs;
   needs.inputs = {{names::kInput, at::kFloat, json.at("x").get<std::vector<int64_t>>(), ""},
