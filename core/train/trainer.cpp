@@ -10,7 +10,6 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
-#include "core/data/batch_job.h"
 #include "core/dist/stop.h"
 #include "core/report/grid.h"
 #include "core/report/roofline.h"
@@ -19,6 +18,7 @@
 #include "core/network/finite.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
+#include "core/train/sheets.h"
 #include "core/train/validation.h"
 
 namespace ditto {
@@ -319,7 +319,7 @@ void Trainer::show_validation() {
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
   begin("a grid of samples");
-  const auto requests = sheet_requests();
+  const auto requests = sheet_requests(*assembly_, [this](const std::string& line) { say(line); });
   GenerateOptions options;
   options.steps = recipe_.sampler_steps;
   options.batch = recipe_.validate.grid;
@@ -333,30 +333,6 @@ void Trainer::show_grid() {
   const auto sheet = report::make_sheet(report::to_pictures(samples.cpu()), sheet_options);
   formats::write_png(folder_->sample_file(step_), sheet);
   if (board_) board_->samples(step_, sheet);
-}
-
-// Of classes alone each in its turn; of all else what the held-out samples have, or where there are none, the first ones
-// to learn from.
-SampleRequests Trainer::sheet_requests() {
-  SampleRequests requests;
-  for (int64_t i = 0; i < recipe_.validate.grid; ++i) requests.seeds.push_back(i);
-  auto& networks = *assembly_->networks;
-  const auto wanted = networks.conditions();
-  const bool classes_alone = std::all_of(wanted.begin(), wanted.end(), [](const auto& spec) { return spec.values > 0; });
-  if (classes_alone) {
-    for (const auto& spec : wanted)
-      requests.conditions[spec.name] = torch::arange(recipe_.validate.grid).remainder(spec.values).to(spec.dtype);
-    return requests;
-  }
-  const auto& source = assembly_->validation_data ? assembly_->validation_data : assembly_->train_data;
-  Loader loader(source, validation_options(recipe_.loader), static_cast<uint64_t>(recipe_.run.seed),
-                [this](const std::string& line) { say(line); });
-  const auto count = std::min(recipe_.validate.grid, source->size());
-  const auto batch = networks.encode(loader.read({0, count})->result().to(assembly_->main->ctx->device));
-  const auto rows = torch::arange(recipe_.validate.grid).remainder(count);
-  for (const auto& spec : wanted)
-    requests.conditions[spec.name] = batch.at(spec.name).to(torch::kCPU).index_select(0, rows);
-  return requests;
 }
 
 // All ranks refuse alike: a tensor's piece on any of them counts.

@@ -12,7 +12,6 @@
 #include "core/report/progress.h"
 #include "core/report/run_folder.h"
 #include "core/report/tensorboard.h"
-#include "core/sample/generate.h"
 #include "core/train/same_start.h"
 #include "core/train/step.h"
 #include "core/train/trace.h"
@@ -53,7 +52,6 @@ class Trainer {
   void show_trace();
   void show_validation();
   void show_grid();
-  SampleRequests sheet_requests();
   void save();
   void require_finite_state();
   std::string way_back();

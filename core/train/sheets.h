@@ -1,0 +1,16 @@
+// What the sheets of samples that a training draws are asked for.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "core/sample/generate.h"
+#include "core/train/assembly.h"
+
+namespace ditto {
+
+// As many as validate.grid says, with seeds from 0 on. Of classes alone each in its turn; of all else what the held-out
+// samples have or, where there are none, the first ones to learn from. `warn` hears of samples that cannot be read.
+SampleRequests sheet_requests(Assembly& assembly, const std::function<void(const std::string&)>& warn);
+
+}  // namespace ditto

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# The host stays small, and knows no tensor by name but those that core/network/names.h lists.
+set -euo pipefail
+cd "${DITTO_SOURCE_DIR:-.}"
+
+fail() { echo "$*"; exit 1; }
+
+found=$(grep -rnE '"(clean|label|text|image)"' core --include='*.cpp' --include='*.h' | grep -v '^core/network/names.h:' |
+  grep -vE '^core/formats/|:[0-9]+: *//' || true)
+[ -z "$found" ] || fail "the host names a tensor outside of core/network/names.h:
+$found"
+lines=$(wc -l < core/train/assembly.cpp)
+[ "$lines" -lt 120 ] || fail "core/train/assembly.cpp has $lines lines; it only puts parts together: under 120"
+for file in core/train/*.cpp core/network/*.cpp core/train/*.h core/network/*.h; do
+  lines=$(wc -l < "$file")
+  [ "$lines" -le 400 ] || fail "$file has $lines lines: at most 400"
+done
