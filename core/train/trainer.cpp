@@ -330,9 +330,12 @@ void Trainer::show_grid() {
   report::SheetOptions sheet_options;
   sheet_options.columns = static_cast<int>(recipe_.log.grid_columns);
   sheet_options.min_cell = static_cast<int>(recipe_.log.grid_cell);
-  const auto sheet = report::make_sheet(report::to_pictures(samples.cpu()), sheet_options);
-  formats::write_png(folder_->sample_file(step_), sheet);
-  if (board_) board_->samples(step_, sheet);
+  const auto sheets = report::make_sheets(samples.cpu(), sheet_options);
+  if (sheets.size() == 1)
+    formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());
+  else
+    formats::write_webp(folder_->sample_file(step_, ".webp"), sheets);
+  if (board_) board_->samples(step_, sheets.front());
 }
 
 // All ranks refuse alike: a tensor's piece on any of them counts.
