@@ -6,9 +6,9 @@
 
 namespace ditto {
 
-FlopCounter::FlopCounter(Components& components, const RunningModel& of)
-    : model_(components.make<Model>(of.setting.section, of.setting.component, of.setting.needs)) {
-  for (const auto& leaf : model_->parameters()) free_storage(leaf);
+FlopCounter::FlopCounter(Components& components, const RunningModel& of) {
+  const ShapesAlone shapes;
+  model_ = components.make<Model>(of.setting.section, of.setting.component, of.setting.needs);
 }
 
 double FlopCounter::forward(const Batch& batch) {
