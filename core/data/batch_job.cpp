@@ -51,10 +51,9 @@ void check_index(const Sample& sample, const torch::Tensor& index, const TensorS
   const auto value = least < 0 ? least : most;
   if (value < 0 || value >= spec.values)
     throw Error(ErrorKind::config, sample.place,
-                "its " + spec.name + " is " + std::to_string(value) + ", but the data has " + std::to_string(spec.values) +
-                    " of them",
-                "expected 0 to " + std::to_string(spec.values - 1) +
-                    ": raise the number that [data] gives (data.classes), or correct the sample");
+                "its " + spec.name + " is " + std::to_string(value) + ", but the data says that there are " +
+                    std::to_string(spec.values) + ": 0 to " + std::to_string(spec.values - 1),
+                "raise that number in [data] (of labels it is data.classes), or correct the sample");
 }
 
 }  // namespace

@@ -79,10 +79,10 @@ Context context(at::ScalarType dtype) {
   return ctx;
 }
 
-void fill(Model& model, at::ScalarType dtype) {
+void fill(Units& network, at::ScalarType dtype) {
   torch::NoGradGuard no_grad;
-  model.to(dtype);
-  for (auto& item : model.named_parameters()) {
+  network.to(dtype);
+  for (auto& item : network.named_parameters()) {
     Tensor& tensor = item.value();
     const double scale = tensor.dim() > 1 ? 1 / std::sqrt(static_cast<double>(tensor.numel() / tensor.size(0))) : 0.3;
     tensor.copy_(normal(item.key(), tensor.sizes().vec()) * scale);

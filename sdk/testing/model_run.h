@@ -14,8 +14,8 @@ namespace ditto::testing {
 // A context that works in `dtype`, with reference kernels.
 Context context(at::ScalarType dtype);
 
-// Moves the model to `dtype` and gives every parameter numbers other than zero, made from its name.
-void fill(Model& model, at::ScalarType dtype);
+// Moves the network to `dtype` and gives every parameter numbers other than zero, made from its name.
+void fill(Units& network, at::ScalarType dtype);
 
 // `samples` samples for the model's inputs, floating inputs in `dtype`. Indices go round; texts have six tokens.
 Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype);

@@ -14,19 +14,50 @@ namespace {
 constexpr int64_t kSamples = 4, kClasses = 10;
 const std::vector<int64_t> kPicture{kSamples, 2, 4, 4};
 
-// All that an objective asks of a model: its null condition.
+constexpr int64_t kDepth = 8, kTokens = 4, kWidth = 6, kOtherWidth = 5;
+
+std::string feature(int64_t block) { return "features." + std::to_string(block); }
+
+// All that an objective asks of a model: its null condition, and what it hands out.
 class Conditioned final : public Model {
  public:
   Conditioning condition(const Batch&, Context&) override { return {}; }
   Stream tokens(const Batch&, Context&) override { return {}; }
-  int64_t depth() const override { return 0; }
+  int64_t depth() const override { return kDepth; }
   Stream run_block(int64_t, Stream stream, Context&) override { return stream; }
   Tensor head(const Stream&, Context&) override { return {}; }
   TensorSpecs takes() const override { return {}; }
+  TensorSpecs makes() const override { return {{"features", at::kFloat, {kTokens, kWidth}}}; }
   Batch without_condition(Batch batch, const Tensor& which_B) const override {
     batch["label"] = torch::where(which_B, torch::full_like(batch.at("label"), kClasses), batch.at("label"));
     return batch;
   }
+};
+
+// Another network, whatever its name: a sample's outputs are a function of its own numbers.
+class Other final : public Network {
+ public:
+  const TensorSpecs& takes() const override { return takes_; }
+  TensorSpecs makes() const override { return {{"features", at::kFloat, {kTokens, kOtherWidth}}}; }
+  int64_t depth() const override { return kDepth; }
+  Outputs run(const Batch& batch, const std::vector<int64_t>& features) override {
+    torch::NoGradGuard no_grad;
+    const Tensor& x = batch.at("x");
+    Outputs outputs{{"prediction", torch::tanh(x)}};
+    for (const int64_t block : features) {
+      const auto map = normal(feature(block), {x[0].numel(), kTokens * kOtherWidth}, x.scalar_type());
+      outputs[feature(block)] = torch::tanh(x.flatten(1)).matmul(map).view({-1, kTokens, kOtherWidth});
+    }
+    return outputs;
+  }
+  void require_same_schedule() const override {}
+  Tensor predict(Batch, const Tensor& x_t, const Tensor& time_B) override {
+    torch::NoGradGuard no_grad;
+    return torch::tanh(x_t) * (1 + spread(time_B, x_t));
+  }
+
+ private:
+  const TensorSpecs takes_{{"x", at::kFloat, {2, 4, 4}}, {"t", at::kFloat, {}}};
 };
 
 class ObjectiveTest {
@@ -42,6 +73,8 @@ class ObjectiveTest {
     bool is_made = false;
     report.check("it can be made", [&] { return make_all(), is_made = true, std::string(); });
     if (!is_made) return report;
+    check(report, "its parameters are of Unit::objective, and each has a gradient that is not zero",
+          &ObjectiveTest::parameters);
     check(report, "prepare adds x_t, its time, and what makes() names, and keeps what is there",
           &ObjectiveTest::prepared);
     check(report, "two preparations give the same bits", &ObjectiveTest::repeated);
@@ -61,8 +94,11 @@ class ObjectiveTest {
   using Promise = std::string (ObjectiveTest::*)(const Objective&, const Scheduler&) const;
 
   void make_all() {
-    for (const auto& [name, schedule] : schedules_)
-      objectives_.push_back(make<Objective>(path_, options_, {&model_, schedule.get()}));
+    for (const auto& [name, schedule] : schedules_) {
+      objectives_.push_back(make<Objective>(
+          path_, options_, {&model_, schedule.get(), [this](const std::string&) -> Network& { return other_; }}));
+      fill(*objectives_.back(), at::kDouble);
+    }
   }
   void check(Report& report, const std::string& promise, Promise holds) {
     report.check(promise, [&]() -> std::string {
@@ -166,12 +202,33 @@ class ObjectiveTest {
   static std::map<std::string, Tensor> losses_of(const Objective& objective, const Tensor& prediction,
                                                  const Batch& batch) {
     Context ctx = in(Phase::train);
-    return objective.losses({{"prediction", prediction}}, batch, ctx);
+    Outputs outputs{{"prediction", prediction}};
+    for (const int64_t block : objective.features())
+      outputs[feature(block)] =
+          normal(feature(block), {kSamples, kTokens, kWidth}).index_select(0, torch::tensor(batch.ids, at::kLong));
+    return objective.losses(outputs, batch, ctx);
   }
-  static Tensor gradient(const Objective& objective, const Tensor& prediction, const Batch& batch) {
+  static Tensor sum_of_losses(const Objective& objective, const Tensor& prediction, const Batch& batch) {
     Tensor sum = torch::zeros({}, at::kDouble);
     for (const auto& [name, loss] : losses_of(objective, prediction, batch)) sum = sum + loss.sum();
-    return torch::autograd::grad({sum}, {prediction})[0];
+    return sum;
+  }
+  static Tensor gradient(const Objective& objective, const Tensor& prediction, const Batch& batch) {
+    return torch::autograd::grad({sum_of_losses(objective, prediction, batch)}, {prediction})[0];
+  }
+
+  std::string parameters(const Objective& objective, const Scheduler& schedule) const {
+    for (const auto& [name, unit] : objective.units())
+      if (unit != Unit{Unit::objective}) return name + " belongs to unit " + to_text(unit);
+    if (objective.parameters().empty()) return {};
+    const Batch in = with_noise(objective);
+    const auto named = objective.named_parameters();
+    const auto gradients = torch::autograd::grad({sum_of_losses(objective, prediction(schedule, in, 0.5), in)},
+                                                 named.values(), {}, {}, false, /*allow_unused=*/true);
+    for (size_t i = 0; i < gradients.size(); ++i)
+      if (!gradients[i].defined() || !(gradients[i].abs().max().item<double>() > 0))
+        return named[i].key() + (gradients[i].defined() ? " has a gradient of zero" : " has none");
+    return {};
   }
 
   std::string losses(const Objective& objective, const Scheduler& schedule) const {
@@ -211,6 +268,7 @@ class ObjectiveTest {
   OptionValues options_;
   ObjectiveChecks extra_;
   Conditioned model_;
+  Other other_;
   Schedules schedules_;
   std::vector<std::shared_ptr<Objective>> objectives_;  // along the schedules
 };

@@ -15,7 +15,10 @@ struct FaultyOptions {
 
 struct Faulty final : ditto::Objective {
   using Options = FaultyOptions;
-  Faulty(const Options& o, const Needs& needs) : fault(o.fault), model(*needs.model), scheduler(needs.scheduler) {}
+  Faulty(const Options& o, const Needs& needs) : fault(o.fault), model(*needs.model), scheduler(needs.scheduler) {
+    if (fault == "unit of the model") linear(ditto::Unit::head, "projector", 2, 2);
+    if (fault == "unused parameter") linear(ditto::Unit::objective, "projector", 2, 2);
+  }
 
   Batch prepare(Batch batch, Context& ctx) const override {
     const bool train = ctx.phase == ditto::Phase::train;

@@ -57,14 +57,13 @@ class TinySource final : public Source {
  public:
   explicit TinySource(const Tiny& tiny) : tiny_(tiny), random_(kDataSeed) {}
   int64_t size() const override { return kSamples; }
-  int64_t classes() const override { return tiny_.text ? 0 : kClasses; }
-  std::vector<TensorSpec> spec() const override {
-    std::vector<TensorSpec> list{{"clean", torch::kFloat, tiny_.x, "any"}};
+  TensorSpecs makes() const override {
+    TensorSpecs list{{"clean", torch::kFloat, tiny_.x, "any"}};
     if (tiny_.text) {
       list.push_back({"text", torch::kFloat, {kTextTokens, kTextWidth}, "any"});
       list.push_back({"text_mask", torch::kBool, {kTextTokens}, ""});
     } else {
-      list.push_back({"label", torch::kLong, {}, "classes"});
+      list.push_back({"label", torch::kLong, {}, "classes", kClasses});
     }
     return list;
   }
@@ -190,15 +189,12 @@ std::string key_of(const Case& one) {
 }
 
 SavedShapes shapes_of(const Case& one) {
-  const auto& shape = tiny(one.model);
-  ModelSpec spec;
-  spec.x = shape.x;
-  spec.out_channels = shape.x[0];
-  if (shape.text)
-    spec.text_width = kTextWidth;
-  else
-    spec.classes = kClasses;
-  return {spec, {}};
+  const auto& x = tiny(one.model).x;
+  const auto data = source_of(one)->makes();
+  ModelNeeds needs{{{"x", torch::kFloat, x}, {"t", torch::kFloat, {}}}, x[0]};
+  for (const auto& spec : data)
+    if (spec.name != "clean") needs.inputs.push_back(spec);
+  return {needs, data};
 }
 
 const std::vector<std::string>& key_biases(const std::string& model) { return tiny(model).key_biases; }

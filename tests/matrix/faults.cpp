@@ -21,7 +21,7 @@ struct Saboteur final : ParallelStrategy {
   void sync_gradients() override {
     if (before_sums) before_sums();
   }
-  void publish() override {
+  void parameters_changed() override {
     if (after_update) after_update();
   }
   AxisSet sums(const LayoutEntry& entry, const StepPlan&) const override { return claims ? claims(entry) : AxisSet(); }
@@ -33,12 +33,12 @@ struct Saboteur final : ParallelStrategy {
 
 std::shared_ptr<Saboteur> plant(Assembly& assembly) {
   auto saboteur = std::make_shared<Saboteur>();
-  assembly.strategies.insert(assembly.strategies.begin(), saboteur);
+  assembly.main->strategies.insert(assembly.main->strategies.begin(), saboteur);
   return saboteur;
 }
 
 LayoutEntry& entry_of(Assembly& assembly, const std::string& name) {
-  for (auto& entry : assembly.layout.entries)
+  for (auto& entry : assembly.main->layout.entries)
     if (entry.name == name) return entry;
   throw Error(ErrorKind::config, "--fault", "this rank holds no \"" + name + "\"", "choose another layout");
 }
@@ -47,8 +47,8 @@ bool is_second(const Assembly& assembly, Axis axis) { return assembly.mesh.index
 
 using Attend = std::function<Tensor(const AttentionOp&, Tensor q, Tensor k, Tensor v, const AttentionShape&)>;
 void change_attention(Assembly& assembly, Attend attend) {
-  const auto op = assembly.ctx->attention_op;
-  assembly.ctx->attention_op.run = [op, attend](const Tensor& q, const Tensor& k, const Tensor& v,
+  const auto op = assembly.main->ctx->attention_op;
+  assembly.main->ctx->attention_op.run = [op, attend](const Tensor& q, const Tensor& k, const Tensor& v,
                                                 const AttentionShape& shape) {
     return shape.pattern == Pattern::cross ? op.run(q, k, v, shape) : attend(op, q, k, v, shape);
   };
@@ -88,14 +88,14 @@ void sum_twice(Assembly& assembly, FaultHooks&) {
 }
 
 void draw_noise_by_rank(Assembly& assembly, FaultHooks&) {
-  assembly.ctx->random = Random(assembly.ctx->random.seed() + static_cast<uint64_t>(assembly.mesh.rank()));
+  assembly.main->ctx->random = Random(assembly.main->ctx->random.seed() + static_cast<uint64_t>(assembly.mesh.rank()));
 }
 
 void forget_loss_share(Assembly& assembly, FaultHooks&) {
   plant(assembly)->change_program = [&assembly](Program& program) {
     program.loss = [inner = program.loss, n = assembly.mesh.size(Axis::tensor)](
-                       const Stream& stream, const Tensor& prediction, const Batch& batch) {
-      return inner(stream, prediction, batch) * n;
+                       const Stream& stream, const Outputs& outputs, const Batch& batch) {
+      return inner(stream, outputs, batch) * n;
     };
   };
 }
@@ -104,7 +104,7 @@ void forget_loss_share(Assembly& assembly, FaultHooks&) {
 void keep_stale_weights(Assembly& assembly, FaultHooks&) {
   if (!is_second(assembly, Axis::shard)) return;
   auto* linear = entry_of(assembly, "blocks.1.up.weight").linear;
-  linear->before = [inner = linear->before, linear, ctx = assembly.ctx.get(),
+  linear->before = [inner = linear->before, linear, ctx = assembly.main->ctx.get(),
                     stale = Tensor()](const Tensor& x) mutable {
     const torch::NoGradGuard no_grad;
     const auto weight = linear->weight(*ctx);
@@ -140,9 +140,9 @@ void lose_condition_gradient(Assembly& assembly, FaultHooks&) {
 void count_auxiliary_twice(Assembly& assembly, FaultHooks&) {
   if (!is_second(assembly, Axis::expert)) return;
   plant(assembly)->change_program = [](Program& program) {
-    program.loss = [inner = program.loss](Stream stream, const Tensor& prediction, const Batch& batch) {
+    program.loss = [inner = program.loss](Stream stream, const Outputs& outputs, const Batch& batch) {
       for (auto& [name, loss] : stream.auxiliary_losses) loss = loss * 2;
-      return inner(stream, prediction, batch);
+      return inner(stream, outputs, batch);
     };
   };
 }
@@ -161,7 +161,7 @@ void count_copy_in_norm(Assembly& assembly, FaultHooks& hooks) {
 void lose_micro_batch(Assembly& assembly, FaultHooks&) {
   if (assembly.mesh.data_rank() != 1) return;
   plant(assembly)->after_round = [&assembly](int64_t round) {
-    for (auto& entry : assembly.layout.entries)
+    for (auto& entry : assembly.main->layout.entries)
       if (round == 0 && entry.tensor.grad().defined()) entry.tensor.mutable_grad().zero_();
   };
 }

@@ -48,9 +48,8 @@ class Packed final : public Model {
     stream.x_BTD = torch::stack(rows);
     return inner_->head(stream, ctx);
   }
-  std::vector<TensorSpec> spec() const override { return inner_->spec(); }
+  TensorSpecs takes() const override { return inner_->takes(); }
   bool token_local() const override { return inner_->token_local(); }
-  double flops(const Batch& batch) const override { return inner_->flops(batch); }
 
  private:
   std::shared_ptr<Model> inner_;

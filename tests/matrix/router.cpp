@@ -20,8 +20,8 @@ class Watched final : public Objective {
         batch[name] = picks.index_select(0, rows_.back()).to(ctx.device);
     return batch;
   }
-  std::map<std::string, Tensor> losses(const Tensor& prediction, const Batch& batch, Context& ctx) const override {
-    return inner_->losses(prediction, batch, ctx);
+  std::map<std::string, Tensor> losses(const Outputs& outputs, const Batch& batch, Context& ctx) const override {
+    return inner_->losses(outputs, batch, ctx);
   }
   // Of the micro-batch that a block runs next: each takes them in the order in which they were prepared.
   const Tensor& next_rows(const std::string& block) const { return rows_.at(taken_[block]++); }
@@ -44,7 +44,7 @@ void watch_routers(Assembly& assembly, Record& record, const Record* given, bool
   const auto watched = std::make_shared<Watched>(assembly.objective, replay ? given : nullptr);
   assembly.objective = watched;
   if (replay) return;
-  assembly.ctx->observe = [&record, &mesh = assembly.mesh, given, watched, samples](const std::string& name,
+  assembly.main->ctx->observe = [&record, &mesh = assembly.mesh, given, watched, samples](const std::string& name,
                                                                                     const Tensor& told) {
     if (!name.starts_with("experts.") || mesh.traffic().pass() == Traffic::Pass::recompute) return;
     const auto value = told.cpu();

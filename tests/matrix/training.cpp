@@ -48,12 +48,12 @@ Tensor part(Tensor of, const std::vector<int64_t>& start, const std::vector<int6
 
 void fill(Assembly& assembly) {
   torch::NoGradGuard no_grad;
-  for (auto& entry : assembly.layout.entries) {
+  for (auto& entry : assembly.main->layout.entries) {
     const auto all = weights_of(entry);
     for (const auto& piece : entry.slices())
       part(entry.tensor, piece.local_start, piece.size).copy_(part(all, piece.global_start, piece.size));
   }
-  assembly.publish();
+  assembly.main->parameters_changed();
 }
 
 // Looks at the gradients as the optimizer gets them.
@@ -95,7 +95,7 @@ void keep_state(Optimizer& optimizer, const std::vector<LayoutEntry>& entries, c
 // On samples of the run, with an uneven last micro-batch.
 std::vector<double> validated(const Case& one, Assembly& assembly, Ema& ema) {
   assembly.validation_data = source_of(one);
-  assembly.ctx->observe = nullptr;
+  assembly.main->ctx->observe = nullptr;
   Loader loader(assembly.validation_data, assembly.recipe.loader, static_cast<uint64_t>(assembly.recipe.run.seed), {});
   const auto record = validate(assembly, ema, loader);
   std::vector<double> numbers{record.loss, static_cast<double>(record.samples)};
@@ -105,7 +105,7 @@ std::vector<double> validated(const Case& one, Assembly& assembly, Ema& ema) {
 }
 
 void describe(const Assembly& assembly, Record& record) {
-  for (auto entry : assembly.layout.entries) {
+  for (auto entry : assembly.main->layout.entries) {
     AxisSet axes, data_axes;
     for (const Axis axis : kAxes)
       if (assembly.mesh.size(axis) > 1 && entry.is_copy(axis)) (kDataAxes.count(axis) ? data_axes : axes).insert(axis);
@@ -125,7 +125,7 @@ struct Checkpoint {
 
   checkpoint::TrainState state() const {
     checkpoint::TrainState state;
-    state.layout = &assembly.layout;
+    state.layout = &assembly.main->layout;
     state.ema = &ema.tensors();
     state.optimizer = &optimizer;
     return state;
@@ -145,7 +145,7 @@ struct Checkpoint {
     auto now = state();
     const auto found = checkpoint::resolve(folder(request.one.load_from), request.mesh.world());
     checkpoint::load(*found.path, now);
-    assembly.publish();
+    assembly.main->parameters_changed();
     training.updates = now.step;
     training.samples = now.samples;
   }
@@ -167,10 +167,10 @@ Record train(const TrainRequest& request) {
   AssemblyParts parts;
   parts.objective = true;
   parts.saved = shapes_of(one);
-  parts.saved->model.out_channels = out_channels(recipe, request.registry, parts.saved->model.x[0]);
+  parts.saved->model.out_channels = out_channels(recipe, request.registry, parts.saved->model.shape("x").at(0));
   Assembly assembly(recipe, request.registry, request.mesh, parts, {});
-  auto& entries = assembly.layout.entries;
-  if (one.packed) assembly.model = pack(assembly.model);
+  auto& entries = assembly.main->layout.entries;
+  if (one.packed) assembly.main->replace(pack(assembly.main->model));
   if (!one.real_init) fill(assembly);
   Loader loader(source_of(one), recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});
 
@@ -183,8 +183,8 @@ Record train(const TrainRequest& request) {
     for (const auto& entry : entries)
       record.gradients[entry.name] = whole(entry, gradient_of(entry), request.mesh).cpu();
   };
-  Spy optimizer(make_optimizer(assembly, request.registry), look);
-  Ema ema(assembly.layout, recipe.ema);
+  Spy optimizer(assembly.make_optimizer(), look);
+  Ema ema(assembly.main->layout, recipe.ema);
   TrainingStep training(assembly, loader, optimizer, ema);
   const int64_t samples = (one.resumed + one.steps) * one.batch;
   if (!one.packed) watch_routers(assembly, record, request.one_rank, one.replay && request.one_rank, samples);

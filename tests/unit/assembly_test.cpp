@@ -5,8 +5,8 @@
 
 #include <ditto/error.h>
 
+#include "core/train/assembly.h"
 #include "core/train/program.h"
-#include "core/train/record.h"
 #include "tests/support/files.h"
 #include "tests/unit/ranks.h"
 
@@ -74,7 +74,7 @@ Batch batch() {
 void fill(Assembly& assembly) {
   torch::NoGradGuard no_grad;
   int64_t seed = 0;
-  for (auto& entry : assembly.layout.entries)
+  for (auto& entry : assembly.main->layout.entries)
     entry.tensor.copy_(testing::numbers(entry.tensor.sizes(), ++seed, torch::kDouble) * 0.1);
 }
 
@@ -90,11 +90,11 @@ TEST_CASE("in training a model is preconditioned by the host, as in sampling") {
   CHECK(in.at("x").allclose((2 - t) * in.at("x_t")));
   CHECK(in.at("t").to(torch::kDouble).allclose(100 * in.at("time")));
   auto stream = program.begin(in);
-  program.blocks(0, assembly.model->depth(), stream);
-  const auto raw = program.head(stream, in);
-  const auto clean = (5 - t) * in.at("x_t") + (3 + t) * raw;
+  program.blocks(0, assembly.main->model->depth(), stream);
+  const auto outputs = program.head(stream, in);
+  const auto clean = (5 - t) * in.at("x_t") + (3 + t) * outputs.at("prediction");
   const double expected = (clean - in.at("clean")).square().mean().item<double>();
-  CHECK(program.loss(stream, raw, in).item<double>() == doctest::Approx(expected).epsilon(1e-12));
+  CHECK(program.loss(stream, outputs, in).item<double>() == doctest::Approx(expected).epsilon(1e-12));
 }
 
 TEST_CASE("an objective that does the host's part of preconditioning, or not its own, is refused") {
@@ -123,15 +123,15 @@ TEST_CASE("a model's input that nobody makes is refused, with who makes what") {
 
 TEST_CASE("an optimizer whose state has not its parameter's shape is refused when it is made") {
   World right;
-  CHECK_NOTHROW(make_optimizer(right.assembly, registry()));
+  CHECK_NOTHROW(right.assembly.make_optimizer());
   World flat({"optimizer.fault=\"flat state\""});
   CHECK_THROWS_WITH_AS(
-      make_optimizer(flat.assembly, registry()),
+      flat.assembly.make_optimizer(),
       doctest::Contains("optimizer 'faulty_optimizer': its state \"momentum\" of \"patches.map.weight\" has "
                         "the shape [96], expected [8, 12]"),
       Error);
   World short_of_one({"optimizer.fault=\"short state\""});
-  CHECK_THROWS_WITH_AS(make_optimizer(short_of_one.assembly, registry()), doctest::Contains("tensors for"), Error);
+  CHECK_THROWS_WITH_AS(short_of_one.assembly.make_optimizer(), doctest::Contains("tensors for"), Error);
 }
 
 }  // namespace

@@ -63,6 +63,8 @@ TEST_CASE("an objective that breaks a promise fails the check of that promise") 
   const Report right = check("none");
   CHECK_MESSAGE(right.passed(), right.failures());
   const std::map<std::string, std::string> faults{
+      {"unit of the model", "its parameters are of Unit::objective"},
+      {"unused parameter", "its parameters are of Unit::objective, and each has a gradient"},
       {"draws by row", "what is drawn for a sample depends on its id alone"},
       {"random", "two preparations give the same bits"},
       {"ignores time_u", "evaluation takes its times from time_u"},

@@ -54,7 +54,7 @@ std::shared_ptr<ditto::Source> webdataset(const Folder& folder, std::map<std::st
   options.emplace("shards", Strings{"*.tar"});
   options.emplace("channels", int64_t{1});
   if (!options.count("label")) options.emplace("classes", int64_t{10});
-  return open<ditto::Source>("data/libwebdataset.so", std::move(options), {SplitOf::train, folder.path});
+  return open<ditto::Source>("data/libwebdataset.so", std::move(options), {.split = SplitOf::train, .folder = folder.path});
 }
 
 std::vector<std::byte> grey_png(int height, int width, int value) {
@@ -382,10 +382,11 @@ TEST_CASE("the identity encoder renames, and refuses data without pictures") {
   ditto::Batch batch;
   const auto image = torch::rand({2, 1, 8, 8});
   batch["image"] = image;
-  const auto encoded = encoder->encode(batch);
+  ditto::Context ctx(std::make_shared<ditto::OpTable>(), ditto::Random(1));
+  const auto encoded = encoder->encode(batch, ctx);
   CHECK_FALSE(encoded.has("image"));
   CHECK(encoded.at("clean").equal(image));
-  CHECK(encoder->decode(encoded.at("clean")).equal(image));
+  CHECK(encoder->decode(encoded.at("clean"), ctx).equal(image));
   CHECK(encoder->makes()[0].name == "clean");
   CHECK(encoder->makes()[0].shape == std::vector<int64_t>{1, 8, 8});
   CHECK(holds(error_of(

@@ -43,6 +43,7 @@ struct ObjectiveChecks {
   // False for one whose losses pull elsewhere than to the schedule's target.
   bool least_at_target = true;
 };
+// Whatever network it asks for is there, and the model hands out the features of 8 blocks.
 Report check_objective(const std::string& path, const OptionValues& options = {}, const ObjectiveChecks& extra = {});
 
 struct ParallelChecks {
