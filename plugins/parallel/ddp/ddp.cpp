@@ -75,7 +75,8 @@ class FixedReducer final : public c10d::Reducer {
 // Backward reaches the units in this order.
 int64_t place(const Unit& unit) {
   switch (unit.kind) {
-    case Unit::head: return 0;
+    case Unit::objective: return 0;
+    case Unit::head: return 1;
     case Unit::Kind::block: return 1'000'000'000 - unit.block;
     case Unit::tokens: return 2'000'000'000;
     case Unit::condition: return 2'000'000'001;
