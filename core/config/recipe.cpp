@@ -245,7 +245,7 @@ void Recipe::read_encoders(const Table& tree) {
     const auto section = "encoder." + entry.key;
     if (!entry.value.as<Table>())
       throw Error(ErrorKind::config, place(entry.value, name), section + " is " + entry.value.type_name(),
-                  "expected a section for each encoder: [" + section + "], with plugin = \"…\"");
+                  "expected a section for each encoder, [encoder.NAME], with plugin = \"…\"");
     encoders.emplace_back(section, component_of(tree, section, name));
   }
 }
@@ -259,7 +259,7 @@ void Recipe::read_networks(const Table& tree) {
     const auto* given = entry.value.as<Table>();
     if (!given)
       throw Error(ErrorKind::config, where, section + " is " + entry.value.type_name(),
-                  "expected a section for each network: [" + section + "], with weights = \"…\"");
+                  "expected a section for each network, [network.NAME], with weights = \"…\"");
     Table table = *given;
     NetworkSection network{entry.key, {}, {}};
     if (const Node* axes = table.find("parallel"); axes && axes->as<Table>()) {

@@ -32,7 +32,11 @@ Networks::Networks(Components& components, const Mesh& mesh, const std::variant<
     const auto specs = flow.specs();
     const auto* clean = find(specs, names::kClean);
     if (!clean)
-      flow.take("the run", recipe.name, {{names::kClean, torch::kFloat, kAnyShape, "what is learned"}});
+      throw Error(ErrorKind::config, recipe.name,
+                  "nobody makes \"" + std::string(names::kClean) +
+                      "\", what the model is to learn; there is only: " + flow.text(),
+                  "add an encoder that makes it: [encoder.image] with plugin = \"identity\" learns pictures as they "
+                  "are; see `ditto plugins list`");
     setting.needs.inputs = specs;
     setting.needs.inputs.push_back({names::kInput, torch::kFloat, clean->shape, "the noisy sample"});
     setting.needs.inputs.push_back({names::kInputTime, torch::kFloat, {}, "its time, in the scheduler's units"});

@@ -57,7 +57,8 @@ bool fits(const TensorSpec& made, const TensorSpec& taken) {
   if (made.shape.size() != taken.shape.size()) return false;
   for (size_t d = 0; d < made.shape.size(); ++d)
     if (made.shape[d] >= 0 && taken.shape[d] >= 0 && made.shape[d] != taken.shape[d]) return false;
-  return true;
+  // An index beyond those that are known would be read from behind the end of a table.
+  return made.values == 0 || taken.values == 0 || made.values <= taken.values;
 }
 
 }  // namespace
@@ -98,13 +99,9 @@ void TensorFlow::make(const std::string& who, const std::string& where, const Te
 void TensorFlow::take(const std::string& who, const std::string& where, const TensorSpecs& specs) const {
   for (const auto& spec : specs) {
     const auto at = std::find_if(made_.begin(), made_.end(), [&](const Made& m) { return m.spec.name == spec.name; });
-    if (at == made_.end()) {
-      std::string there;
-      for (const auto& [made, by] : made_) there += (there.empty() ? "" : ", ") + made.name + " (" + by + ")";
+    if (at == made_.end())
       throw Error(ErrorKind::config, where, who + " takes \"" + spec.name + "\", and nobody makes it",
-                  "there is only: " + (there.empty() ? "nothing" : there) +
-                      "; choose data, an encoder or an objective that makes it");
-    }
+                  "there is only: " + text() + "; choose data, an encoder or an objective that makes it");
     if (!fits(at->spec, spec))
       throw Error(ErrorKind::config, where, who + " takes " + to_text(spec) + ", and " + at->by + " makes " +
                   to_text(at->spec), "choose parts that agree, or their options");
@@ -113,6 +110,12 @@ void TensorFlow::take(const std::string& who, const std::string& where, const Te
 
 void TensorFlow::remove(const TensorSpecs& specs) {
   std::erase_if(made_, [&](const Made& made) { return find(specs, made.spec.name) != nullptr; });
+}
+
+std::string TensorFlow::text() const {
+  std::string list;
+  for (const auto& [made, by] : made_) list += (list.empty() ? "" : ", ") + made.name + " (" + by + ")";
+  return list.empty() ? "nothing" : list;
 }
 
 TensorSpecs TensorFlow::specs() const {

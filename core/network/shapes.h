@@ -21,10 +21,12 @@ class TensorFlow {
  public:
   // `who`: "data \"webdataset\"". Throws Error(config) at `where` for a name that another has made already.
   void make(const std::string& who, const std::string& where, const TensorSpecs& specs);
-  // Throws Error(config) for a tensor that nobody makes, or of another dtype, number of dims or size, naming both sides.
+  // Throws Error(config) for a tensor that nobody makes, or of another dtype, number of dims or size, or an index of
+  // more values, naming both sides.
   void take(const std::string& who, const std::string& where, const TensorSpecs& specs) const;
   void remove(const TensorSpecs& specs);  // what was encoded is gone
   TensorSpecs specs() const;
+  std::string text() const;  // "image (data \"webdataset\"), …", or "nothing"
 
  private:
   struct Made {

@@ -14,9 +14,11 @@ const TensorSpec* find(const TensorSpecs& specs, const std::string& name) {
 }
 
 std::string to_text(const TensorSpec& spec) {
+  auto text = "\"" + spec.name + "\" " + c10::toString(spec.dtype);
   std::string dims;
   for (const int64_t size : spec.shape) dims += (dims.empty() ? "" : ", ") + (size < 0 ? "any" : std::to_string(size));
-  return "\"" + spec.name + "\" " + c10::toString(spec.dtype) + " [" + dims + "]";
+  text += spec.shape == kAnyShape ? " of any shape" : " [" + dims + "]";
+  return spec.values > 0 ? text + " of 0 … " + std::to_string(spec.values - 1) : text;
 }
 
 const torch::Tensor& Batch::at(const std::string& name) const {

@@ -101,8 +101,7 @@ struct Tiny final : ditto::Model {
     ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
                               {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
     if (label)
-      inputs.push_back(
-          {"label", torch::kLong, {}, "a class, or the null class after the last", label->null_label()});
+      inputs.push_back({"label", torch::kLong, {}, "a class, or the null class after the last", label->null_label()});
     return inputs;
   }
 

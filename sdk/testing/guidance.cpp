@@ -78,8 +78,9 @@ class GuidanceTest {
     return all.split(x_t.size(0));
   }
   Tensor predict(const Place& place, const Tensor& x_t, const Batch& conditions) {
-    return made_->predict({x_t, 0.5, place.level, conditions,
-                           [&](const std::vector<Evaluation>& wanted) { return evaluate(place, x_t, conditions, wanted); }});
+    return made_->predict({x_t, 0.5, place.level, conditions, [&](const std::vector<Evaluation>& wanted) {
+                             return evaluate(place, x_t, conditions, wanted);
+                           }});
   }
   Tensor predict(const Place& place) { return predict(place, noisy(place), conditions()); }
 

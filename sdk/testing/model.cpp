@@ -180,8 +180,7 @@ class ModelTest {
     std::vector<Unit> units{Unit{Unit::condition}, Unit{Unit::tokens}};
     for (int64_t i = 0; i < model_->depth(); ++i) units.push_back(Unit{Unit::Kind::block, i});
     bool goes_on = true;
-    for (size_t i = 0; goes_on && i < units.size(); ++i)
-      goes_on = visit(units[i], [&, i] { return run(units[i]); });
+    for (size_t i = 0; goes_on && i < units.size(); ++i) goes_on = visit(units[i], [&, i] { return run(units[i]); });
     if (goes_on) problem = look(Unit{Unit::head}, [&] { return Left{{"prediction", model_->head(stream, ctx)}}; });
     return problem;
   }

@@ -55,9 +55,7 @@ struct Faulty final : ditto::Model {
   }
 
   bool token_local() const override { return true; }
-  ditto::TensorSpecs takes() const override {
-    return {{"x", torch::kFloat, x_, ""}, {"t", torch::kFloat, {}, ""}};
-  }
+  ditto::TensorSpecs takes() const override { return {{"x", torch::kFloat, x_, ""}, {"t", torch::kFloat, {}, ""}}; }
 
   std::string fault;
   std::vector<int64_t> x_;  // [C, H, W]

@@ -22,8 +22,7 @@ struct Block : ditto::Layer {
 struct Faulty final : ditto::Model {
   using Options = FaultyOptions;
 
-  Faulty(const Options& o, const Needs& needs)
-      : fault(o.fault), x_(needs.shape("x")), classes_(needs.values("label")) {
+  Faulty(const Options& o, const Needs& needs) : fault(o.fault), x_(needs.shape("x")), classes_(needs.values("label")) {
     patches = add<ditto::PatchEmbed>(ditto::Unit::tokens, "patches", x_[0], 2, kWidth);
     time = add<ditto::TimeEmbed>(ditto::Unit::condition, "time", kWidth, 128.0);
     label = add<ditto::LabelEmbed>(ditto::Unit::condition, "label", classes_, kWidth);

@@ -152,7 +152,8 @@ struct Published {
 
 // 1000 classes and the null class; 4 latent channels, twice as many out; the position table counted.
 int64_t parameters(const std::string& preset, int64_t side) {
-  const auto model = ditto::test::make_plugin<Model>("models", "dit", {{"preset", preset}}, model_needs({4, side, side}, 8, 1000));
+  const auto model =
+      ditto::test::make_plugin<Model>("models", "dit", {{"preset", preset}}, model_needs({4, side, side}, 8, 1000));
   int64_t count = model->fixed_parameters();
   for (const auto& parameter : model->parameters()) count += parameter.numel();
   return count;

@@ -47,11 +47,10 @@ struct Case {
         options[key] = value.get<double>();
       else
         options[key] = value.get<int64_t>();
-    auto made =
-        ditto::test::make_plugin<Model>("models", spec.at("model").get<std::string>(), options,
-                                        model_needs(list("x"), spec.at("out_channels").get<int64_t>(),
-                                                    spec.at("classes").get<int64_t>(),
-                                                    spec.at("text_width").get<int64_t>()));
+    auto made = ditto::test::make_plugin<Model>(
+        "models", spec.at("model").get<std::string>(), options,
+        model_needs(list("x"), spec.at("out_channels").get<int64_t>(), spec.at("classes").get<int64_t>(),
+                    spec.at("text_width").get<int64_t>()));
     made->to(dtype);
     const torch::NoGradGuard no_grad;
     for (auto& item : made->named_parameters()) {
@@ -118,8 +117,8 @@ void compare(const Case& test, at::ScalarType dtype, double tolerance) {
   loss.backward();
   for (const auto& item : model->named_parameters()) check(item.key(), item.value().grad());
   CHECK(seen == golden.size());
-  MESSAGE(test.name << (dtype == torch::kDouble ? ", fp64: " : ", fp32: ") << seen
-                    << " tensors, largest difference " << worst);
+  MESSAGE(test.name << (dtype == torch::kDouble ? ", fp64: " : ", fp32: ") << seen << " tensors, largest difference "
+                    << worst);
 }
 
 int64_t parameters(const char* model, const char* preset, const ditto::ModelNeeds& needs) {

@@ -53,7 +53,8 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
         ("[data]\nsize = [8]", 2, ":3:8", "data.size is [8]", "expected [height, width]"),
         ("[data]\nsize = [8, \"x\"]", 2, ":3:8", "a list of mixed types"),
         ("[modl]\ndepth = 3", 2, ":2:1", 'no section "modl"', "did you mean [model]?"),
-        ("[encoder.video]\nplugin = \"identity\"", 2, ":2:1", 'no "video"', "[encoder.image]"),
+        ("[encoder]\nplugin = \"identity\"", 2, ":3:10", "encoder.plugin is string", "a section for each encoder, [encoder.NAME]"),
+        ("[network]\nweights = \"x\"", 2, ":3:11", "network.weights is string", "a section for each network, [network.NAME]"),
         ("[parallel]\ntensor = 0", 2, ":3:10", "parallel.tensor is 0", "expected 1 to 1048576"),
         ("[plugins]\nkernels = [\"nope\"]", 3, "no kernels 'nope'"),
         ("[kernels]\nattention = \"fast\"", 2, ":3:13", "names no variant", "reference"),
@@ -74,12 +75,22 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
 
 
 def test_a_section_that_is_needed_and_missing_is_named():
-    for section in ("data", "encoder.image", "model", "objective", "optimizer"):
+    for section in ("data", "model", "objective", "optimizer"):
         path = t.write_recipe(f"without-{section}.toml", t.recipe(**{section.replace(".", "__"): None}))
         for command in (["config", "check"], ["train"]):
             t.refused(2, [f"without-{section}.toml", f"no section [{section}]", "ditto plugins list"], *command, path)
+    path = t.write_recipe("without-encoder.toml", t.recipe(encoder__image=None))
+    for command in (["config", "check"], ["train"]):
+        t.refused(2, ["without-encoder.toml", 'nobody makes "clean"', 'image (data "webdataset"), label (data "webdataset")',
+                      "[encoder.image]", "ditto plugins list"], *command, path)
     path = t.write_recipe("no-plugin.toml", t.recipe() | {"model": dict(depth=2)})
     t.refused(2, ["no-plugin.toml:", "[model] names no plugin"], "train", path)
+
+
+def test_a_second_encoder_of_the_same_tensor_is_refused_with_what_the_first_has_left():
+    path = t.write_recipe("twice-encoded.toml", t.recipe() | {"encoder.again": dict(plugin="identity")})
+    for command in (["config", "check"], ["train"]):
+        t.refused(2, ['encoder "identity"', 'no "image" to be encoded, only: label, clean'], *command, path)
 
 
 def test_a_sampler_that_makes_no_sense_with_the_scheduler_is_refused_when_the_recipe_is_read():

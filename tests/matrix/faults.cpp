@@ -49,7 +49,7 @@ using Attend = std::function<Tensor(const AttentionOp&, Tensor q, Tensor k, Tens
 void change_attention(Assembly& assembly, Attend attend) {
   const auto op = assembly.main->ctx->attention_op;
   assembly.main->ctx->attention_op.run = [op, attend](const Tensor& q, const Tensor& k, const Tensor& v,
-                                                const AttentionShape& shape) {
+                                                      const AttentionShape& shape) {
     return shape.pattern == Pattern::cross ? op.run(q, k, v, shape) : attend(op, q, k, v, shape);
   };
 }

@@ -45,7 +45,7 @@ void watch_routers(Assembly& assembly, Record& record, const Record* given, bool
   assembly.objective = watched;
   if (replay) return;
   assembly.main->ctx->observe = [&record, &mesh = assembly.mesh, given, watched, samples](const std::string& name,
-                                                                                    const Tensor& told) {
+                                                                                          const Tensor& told) {
     if (!name.starts_with("experts.") || mesh.traffic().pass() == Traffic::Pass::recompute) return;
     const auto value = told.cpu();
     const auto key = "picks." + name.substr(8);

@@ -27,7 +27,8 @@ void breaks(const Report& report, const std::string& promise) {
 
 TEST_CASE("a model that breaks a promise fails the check of that promise") {
   const auto check = [](const std::string& name) {
-    return ditto::testing::check_model(library("faulty_model"), ditto::testing::model_needs({3, 4, 4}, 3, 5), fault(name));
+    return ditto::testing::check_model(library("faulty_model"), ditto::testing::model_needs({3, 4, 4}, 3, 5),
+                                       fault(name));
   };
   const Report right = check("none");
   CHECK_MESSAGE(right.passed(), right.failures());

@@ -170,8 +170,8 @@ class Rank {
     auto program = units_->program(mesh_ ? mesh_->traffic() : alone_);
     program.prepare = [](Batch batch) { return batch; };
     program.loss = [this](const Stream& stream, const Outputs& outputs, const Batch& batch) {
-      const auto loss = (outputs.at("prediction") - batch.at("target")).square().mean() +
-                        stream.auxiliary_losses.at("square").sum();
+      const auto loss =
+          (outputs.at("prediction") - batch.at("target")).square().mean() + stream.auxiliary_losses.at("square").sum();
       losses.push_back(loss.item<double>());
       return loss;
     };

@@ -54,7 +54,8 @@ std::shared_ptr<ditto::Source> webdataset(const Folder& folder, std::map<std::st
   options.emplace("shards", Strings{"*.tar"});
   options.emplace("channels", int64_t{1});
   if (!options.count("label")) options.emplace("classes", int64_t{10});
-  return open<ditto::Source>("data/libwebdataset.so", std::move(options), {.split = SplitOf::train, .folder = folder.path});
+  return open<ditto::Source>("data/libwebdataset.so", std::move(options),
+                             {.split = SplitOf::train, .folder = folder.path});
 }
 
 std::vector<std::byte> grey_png(int height, int width, int value) {

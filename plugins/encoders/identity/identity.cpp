@@ -9,11 +9,15 @@ class Identity final : public ditto::Encoder {
   using Options = ditto::NoOptions;
 
   Identity(const Options&, const Needs& needs) {
-    if (const auto* image = ditto::find(needs.inputs, "image"))
+    if (const auto* image = ditto::find(needs.inputs, "image")) {
       image_ = *image;
-    else
-      throw ditto::Error(ditto::ErrorKind::config, "encoder \"identity\"", "the data has no \"image\"",
-                         "choose data with pictures, or another encoder");
+      return;
+    }
+    std::string there;
+    for (const auto& input : needs.inputs) there += (there.empty() ? "" : ", ") + input.name;
+    throw ditto::Error(ditto::ErrorKind::config, "encoder \"identity\"",
+                       "there is no \"image\" to be encoded, only: " + (there.empty() ? "nothing" : there),
+                       "choose data with pictures, or another encoder");
   }
 
   ditto::TensorSpecs takes() const override { return {image_}; }
