@@ -59,18 +59,19 @@ def test_the_pictures_are_the_same_where_the_weights_lie_elsewhere():
         t.equal(latents(name) == latents("whole"), True, f"all bits of the samples under {name}")
 
 
-def test_what_cannot_be_sampled_is_refused_before_it_is_trained():
-    for model, data, part in (("dit_text", dict(text_tokens=4), 'takes "text"'), ("st_dit", dict(frames=4), "makes videos")):
-        path = t.write_recipe(f"{model}.toml", t.recipe(
-            run=dict(name=model), data=t.synthetic(**data), model=dict(plugin=model, depth=2, width=32, heads=4),
-            validate=dict(grid_every=4)))
-        t.refused(2, [model, part, "validate.grid_every = 0"], "train", path)
+def test_a_picture_alone_has_the_bits_that_it_has_among_others():
+    sample("by-one", "0-4", *save("by-one"), classes="3", batch=1)
+    sample("alone-3", "3", *save("alone-3"), classes="3", batch=1)
+    sample("alone-16", "3", *save("alone-16"), classes="3", batch=16)  # one picture is one computation
+    size = 64 * 4
+    t.equal(latents("alone-3")[2] == latents("by-one")[2][3 * size:4 * size], True, "the bits of seed 3 at batch 1")
+    t.equal(latents("alone-3") == latents("alone-16"), True, "the bits of one picture, whatever batch is allowed")
 
 
 def test_the_pictures_are_the_same_in_any_order_of_seeds():
     # The i-th seed takes class i modulo the count: one class, so that a seed keeps its own.
-    sample("forward", "0-10", classes="3")
-    sample("backward", "10,9,8,7,6,5,4,3,2,1,0", classes="3")
+    sample("forward", "0-10", classes="3", batch=1)
+    sample("backward", "10,9,8,7,6,5,4,3,2,1,0", classes="3", batch=1)
     sample("alone", "7", classes="3")
     for seed in range(11):
         t.equal(picture("backward", seed), picture("forward", seed), f"seed {seed}, backwards")
@@ -93,16 +94,16 @@ def test_given_noise_is_what_the_pictures_start_from():
     noise = array.array("f", (((i * 2654435761) % 1000003) / 500001.5 - 1 for i in range(5 * 64)))
     file = t.work / "noise.safetensors"
     t.write_tensors(file, {"noise": ("F32", [5, 1, 8, 8], noise)})
-    sample("given", "0-4", "--noise", file, *save("given"), classes="2")
-    sample("drawn", "0-4", *save("drawn"), classes="2")
+    sample("given", "0-4", "--noise", file, *save("given"), classes="2", batch=1)
+    sample("drawn", "0-4", *save("drawn"), classes="2", batch=1)
     t.check(latents("given") != latents("drawn"), "--noise changed nothing")
-    sample("again", "100-104", "--noise", file, *save("again"), classes="2")
+    sample("again", "100-104", "--noise", file, *save("again"), classes="2", batch=1)
     t.check(latents("again") == latents("given"), "with given noise the seeds still draw something")
     t.equal(latents("given")[:2], ("F32", [5, 1, 8, 8]), "the saved latents")
 
     # The third noise alone gives the third picture.
     t.write_tensors(t.work / "third.safetensors", {"noise": ("F32", [1, 1, 8, 8], noise[128:192])})
-    sample("third", "2", "--noise", t.work / "third.safetensors", *save("third"), classes="2")
+    sample("third", "2", "--noise", t.work / "third.safetensors", *save("third"), classes="2", batch=1)
     t.equal(latents("third")[2], latents("given")[2][2 * 256:3 * 256], "the third picture by itself")
 
     # Latents are what the pictures are made of: v / 127.5 - 1, rounded.
@@ -126,8 +127,10 @@ def test_every_picture_says_how_it_was_made():
     t.equal([(line["file"], line["seed"], line["class"]) for line in lines],
             [("000005.png", 5, 1), ("000009.png", 9, 0), ("000002.png", 2, 1)], "samples.jsonl")
     for line in lines:
-        t.equal((line["sampler"], line["steps"], line["guidance"], line["guidance_channels"], line["batch"], line["weights"],
-                 line["run"], line["step"]), ("euler", 4, 2.0, "all", 2, "ema", "sampled", 12), "settings")
+        t.equal((line["sampler"], line["batch"], line["weights"], line["run"], line["step"], line["size"]),
+                ({"plugin": "euler", "steps": 4}, 2, "ema", "sampled", 12, [8, 8]), "settings")
+        t.equal({key: line["guidance"][key] for key in ("plugin", "scale", "channels", "to")},
+                {"plugin": "cfg", "scale": 2.0, "channels": "all", "to": "inf"}, "guidance")
         texts = t.read_png(t.work / "said" / line["file"])[4]
         settings = json.loads(texts["ditto"])
         t.equal(settings, {key: value for key, value in line.items() if key != "file"}, f"the text in {line['file']}")
@@ -208,6 +211,15 @@ def test_guidance_samplers_steps_and_weights_matter():
 def test_wrong_classes_seeds_and_numbers_end_with_code_2():
     for arguments, parts in ((["--classes", "0-10"], ["--classes 0-10", "10 is not a class", "its classes are 0 to 9"]),
                              (["--classes", "3-1"], ["--classes 3-1", "write it as 0-9 or 1,4,7"]),
+                             (["--seeds", "0-1", "--size", "8"], ["--size 8", "has 1 sizes", "HEIGHTxWIDTH"]),
+                             (["--seeds", "0-1", "--size", "8x0"], ["--size 8x0", "\"0\" is not a size"]),
+                             (["--seeds", "0-1", "--size", "2x8x8"], ["--size 2x8x8", "makes pictures"]),
+                             (["--seeds", "0-1", "--size", "9x8"], ["--size 9x8", "patches of 2"]),
+                             (["--prompts", "a cat"], ["--prompts", "no encoder of this recipe makes \"text\""]),
+                             (["--name", "{sed}"], ["--name", "\"{sed}\" means nothing"]),
+                             (["--name", "{class}", "--seeds", "0-10"], ["--name", "samples 0 and 10 both 000000.png"]),
+                             (["--name", "../{seed}"], ["--name", "below --out"]),
+                             (["--fps", 5], ["--fps 5", "makes pictures"]),
                              (["--classes", "one"], ["--classes one", "not a list of whole numbers"]),
                              (["--seeds", "a-b"], ["--seeds a-b", "write it as 0-9 or 1,4,7"]),
                              (["--seeds", "1,,2"], ["--seeds 1,,2", "not a list of whole numbers"]),
@@ -218,7 +230,9 @@ def test_wrong_classes_seeds_and_numbers_end_with_code_2():
                              (["--sampler", "ancestral"], ['sampler "ancestral" does not go with', "choose another sampler"])):
         t.refused(2, parts, "sample", trained(), "--out", t.work / "never", *arguments)
     t.refused(3, ["no sampler 'eula'", "did you mean 'euler'?"], "sample", trained(), "--out", t.work / "never", "--sampler", "eula")
-    for arguments in (["--steps", 0], ["--batch", 0], ["--guidance", -1], ["--local-ranks", 0], ["--weights", "best"], ["--what"]):
+    t.refused(2, ["nothing would be written", "--npz"], "sample", trained())
+    t.refused(2, ["--name", "no --out"], "sample", trained(), "--npz", t.work / "n.npz", "--name", "{seed}")
+    for arguments in (["--steps", 0], ["--batch", 0], ["--fps", 0], ["--guidance", -1], ["--local-ranks", 0], ["--weights", "best"], ["--what"]):
         t.run("sample", trained(), "--out", t.work / "never", *arguments, code=2)
     t.refused(2, ["--out /proc/here", "name a folder"], "sample", trained(), "--out", "/proc/here")
     t.check(not (t.work / "never").exists(), "a refused command left a folder")
