@@ -29,6 +29,7 @@ struct Arguments {
 };
 
 nlohmann::ordered_json to_json(const StepBench& bench, const Recipe& recipe) {
+  const auto known = [&](double number) { return bench.flops ? nlohmann::ordered_json(number) : nullptr; };
   return {{"recipe", recipe.name},
           {"precision", recipe.run.precision},
           {"batch", bench.batch},
@@ -38,10 +39,10 @@ nlohmann::ordered_json to_json(const StepBench& bench, const Recipe& recipe) {
           {"min_s", bench.fastest()},
           {"steps_s", bench.seconds},
           {"samples_per_s", static_cast<double>(bench.batch) / bench.median()},
-          {"flops", bench.flops},
-          {"tflops", bench.flops / bench.median() / 1e12},
+          {"flops", known(bench.flops.value_or(0))},
+          {"tflops", known(bench.flops.value_or(0) / bench.median() / 1e12)},
           {"matmul_tflops", bench.matmul_flops / 1e12},
-          {"share", bench.share()},
+          {"share", known(bench.share())},
           {"peak_bytes", bench.peak_bytes},
           {"loss", bench.loss},
           {"machine", machine_record(torch::Device(recipe.run.device))}};
@@ -55,10 +56,11 @@ std::string to_text(const StepBench& bench, const Recipe& recipe, int ranks) {
                           machine.at(machine.count("gpu") ? "gpu" : "processor"));
   text += fmt::format("step            {:.2f} ms median of {}, {:.2f} ms fastest\n", 1e3 * bench.median(),
                       bench.seconds.size(), 1e3 * bench.fastest());
-  text += fmt::format("throughput      {:.1f} img/s, {:.3f} TFLOP/s of the model's own operations\n",
-                      static_cast<double>(bench.batch) / bench.median(), bench.flops / bench.median() / 1e12);
-  text += fmt::format("matrix multiply {:.3f} TFLOP/s in this process; share reached: {:.1f} %\n",
-                      bench.matmul_flops / 1e12, 100 * bench.share());
+  text += fmt::format("throughput      {:.1f} img/s, {} TFLOP/s of the model's own operations\n",
+                      static_cast<double>(bench.batch) / bench.median(),
+                      bench.flops ? fmt::format("{:.3f}", *bench.flops / bench.median() / 1e12) : "an unknown number of");
+  text += fmt::format("matrix multiply {:.3f} TFLOP/s in this process", bench.matmul_flops / 1e12);
+  text += bench.flops ? fmt::format("; share reached: {:.1f} %\n", 100 * bench.share()) : "\n";
   text += fmt::format("memory          {:.1f} MB of a rank's tensors at the peak\n",
                       static_cast<double>(bench.peak_bytes) / 1e6);
   return text;

@@ -1,9 +1,14 @@
 // ditto train RECIPE
+#include <iostream>
+
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "apps/ditto/commands.h"
 #include "core/dist/local_ranks.h"
 #include "core/dist/stop.h"
+#include "core/formats/json.h"
+#include "core/train/dry_run.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
 #include "core/train/rehearsal.h"
@@ -19,11 +24,33 @@ struct Arguments {
   TrainOptions options;
   int local_ranks = 0;
   std::string trace;
+  bool dry_run = false, json = false;
+  int ranks = 0;  // of a dry run; 0: as many as it was started with
+  int64_t text_length = 256;
 };
 
+// One process stands for all ranks; of those that a launcher has started, the first.
+int show_dry_run(const Arguments& arguments, const CommandLine& line) {
+  const auto info = rank_info();
+  if (info.rank > 0) return 0;
+  Rank rank{RankInfo{}};
+  return rank.run([&] {
+    Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
+    rank.open(recipe, line.plugin_path);
+    declare_components(recipe, rank.registry());
+    check_recipe(recipe, rank.registry());
+    const int started = std::max(arguments.local_ranks, info.world_size);
+    const auto result = dry_run(recipe, rank.registry(), arguments.ranks > 0 ? arguments.ranks : started,
+                                arguments.text_length);
+    std::cout << (arguments.json ? formats::ascii_json(to_json(result)) + "\n" : to_text(result)) << std::flush;
+    return 0;
+  });
+}
+
 int train(const Arguments& arguments, const CommandLine& line) {
+  if (arguments.dry_run) return show_dry_run(arguments, line);
   const auto info = arguments.local_ranks > 0 ? RankInfo{} : rank_info();
-  if (!arguments.options.dry_run) answer_stop_signals(info);
+  answer_stop_signals(info);
   Rank rank(info);
   std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
   return rank.run([&] {
@@ -37,8 +64,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
     }
     auto options = arguments.options;
     rank.meet(recipe, {{"--resume", options.resume},
-                       {"--trace", arguments.trace},
-                       {"--dry-run", options.dry_run ? "given" : "not given"}});
+                       {"--trace", arguments.trace}});
     options.expect_same = [&](const auto& topic, const auto& facts, auto kind) {
       rank.expect_same(topic, facts, kind);
     };
@@ -74,7 +100,16 @@ void add_train_command(CLI::App& app, CommandLine& line) {
                    "comm: every step's calls on other ranks and memory in metrics.jsonl, and a table at the end")
       ->check(CLI::IsMember({"comm"}));
   add_plugin_path(*command, line);
-  command->add_flag("--dry-run", arguments->options.dry_run, "put everything together, say what it is, and stop");
+  auto* dry = command->add_flag("--dry-run", arguments->dry_run,
+                                "say what a run takes, memory and operations, without data, memory or other ranks");
+  command->add_option("--ranks", arguments->ranks, "of a dry run: on so many ranks")
+      ->check(CLI::Range(1, 10'000'000))
+      ->needs(dry);
+  command->add_option("--text-length", arguments->text_length, "of a dry run: tokens of a text, where data has any number")
+      ->check(CLI::Range(1, 1'000'000))
+      ->capture_default_str()
+      ->needs(dry);
+  command->add_flag("--json", arguments->json, "of a dry run: for programs")->needs(dry);
   command->footer("Example: ditto train configs/digits.toml --set run.steps=100 --local-ranks 2");
   command->callback([arguments, &line] { line.exit_code = train(*arguments, line); });
 }

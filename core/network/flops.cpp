@@ -2,12 +2,62 @@
 
 #include <torch/torch.h>
 
+#include <ditto/error.h>
+
 #include "core/network/names.h"
 
 namespace ditto {
 
-FlopCounter::FlopCounter(Components& components, const RunningModel& of) {
-  const ShapesAlone shapes;
+namespace {
+
+const char* part_of_model(const Unit& unit) {
+  switch (unit.kind) {
+    case Unit::condition: return "condition";
+    case Unit::tokens: return "tokens";
+    case Unit::Kind::block: return "blocks";
+    case Unit::head: return "head";
+    case Unit::objective: return "objective";
+  }
+  return "?";
+}
+
+torch::Tensor shape_alone(const std::vector<int64_t>& sizes, at::ScalarType dtype) {
+  return torch::empty(sizes, torch::TensorOptions(dtype).device(torch::kMeta));
+}
+
+}  // namespace
+
+double total(const Flops& flops) {
+  double sum = 0;
+  for (const auto& [unit, parts] : flops)
+    for (const auto& [part, operations] : parts) sum += operations;
+  return sum;
+}
+
+std::string without_meta(const std::string& said) {
+  const auto begin = said.find("aten::");
+  if (begin == std::string::npos) return said.substr(0, said.find('\n'));
+  return "\"" + said.substr(begin, said.find_first_not_of("abcdefghijklmnopqrstuvwxyz_:.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", begin) - begin) +
+         "\" cannot be computed on shapes alone";
+}
+
+Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length) {
+  Batch batch;
+  for (const auto& input : model.takes()) {
+    const auto* offered = find(needs.inputs, input.name);
+    auto sizes = offered ? offered->shape : input.shape;
+    for (int64_t& size : sizes)
+      if (size < 0) size = any_length;
+    sizes.insert(sizes.begin(), samples);
+    batch[input.name] = shape_alone(sizes, input.dtype);
+  }
+  for (int64_t i = 0; i < samples; ++i) batch.ids.push_back(i);
+  batch.weights.assign(static_cast<size_t>(samples), 1.0);
+  return batch;
+}
+
+FlopCounter::FlopCounter(Components& components, const RunningModel& of) : of_(of) {
+  const ShapesAlone no_numbers;
   model_ = components.make<Model>(of.setting.section, of.setting.component, of.setting.needs);
 }
 
@@ -22,29 +72,38 @@ double FlopCounter::forward(const Batch& batch) {
       sizes = batch.at(input.name).sizes().vec();
     else
       sizes.insert(sizes.end(), input.shape.begin(), input.shape.end());
-    inputs[input.name] = torch::empty(sizes, torch::TensorOptions(input.dtype).device(torch::kMeta));
+    inputs[input.name] = shape_alone(sizes, input.dtype);
     shapes.push_back(std::move(sizes));
   }
   inputs.ids = batch.ids;
   inputs.weights = batch.weights;
   const auto known = counted_.find(shapes);
-  return known != counted_.end() ? known->second : counted_[shapes] = count(inputs);
+  return known != counted_.end() ? known->second : counted_[shapes] = total(count(inputs));
 }
 
-double FlopCounter::count(const Batch& batch) const {
+Flops FlopCounter::forward(int64_t samples, int64_t any_length) {
+  return count(shapes_of_batch(*model_, of_.setting.needs, samples, any_length));
+}
+
+Flops FlopCounter::count(const Batch& batch) const {
   torch::NoGradGuard no_grad;
-  std::map<std::string, double> by_part;
+  Flops flops;
   Context ctx(std::make_shared<OpTable>(), Random(0));
   ctx.device = torch::kMeta;
   ctx.phase = Phase::evaluate;
-  ctx.flops = &by_part;
-  ModelProgram program(*model_, ctx);
-  auto stream = program.begin(batch);
-  program.blocks(0, model_->depth(), stream);
-  program.head(stream, batch);
-  double operations = 0;
-  for (const auto& [part, count] : by_part) operations += count;
-  return operations;
+  ModelProgram program(*model_, ctx, [&](const Unit& unit, UnitCall& call) {
+    ctx.flops = &flops[part_of_model(unit)];
+    run_model_unit(*model_, unit, call);
+  });
+  try {
+    auto stream = program.begin(batch);
+    program.blocks(0, model_->depth(), stream);
+    program.head(stream, batch);
+  } catch (const c10::Error& error) {
+    throw Error(ErrorKind::plugin, "model '" + of_.setting.component.plugin + "'",
+                "its operations are not counted: " + without_meta(error.what_without_backtrace()));
+  }
+  return flops;
 }
 
 }  // namespace ditto

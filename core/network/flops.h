@@ -10,18 +10,31 @@
 
 namespace ditto {
 
+// By unit ("condition", "tokens", "blocks", "head") and part ("linear", "attention", "experts"). A multiply-add is two.
+using Flops = std::map<std::string, std::map<std::string, double>>;
+double total(const Flops& flops);
+
+// A batch of shapes alone, for all that the model takes; what may have any length (a text) is so long.
+Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length);
+
 class FlopCounter {
  public:
   // Makes the model once more, whole and without numbers.
   FlopCounter(Components& components, const RunningModel& of);
-  // Of one forward of a batch that is encoded: all of its samples, on all ranks that share the model. A multiply-add is
-  // two. Batches of the same shapes are counted once.
+  // Of one forward of a batch that is encoded: all of its samples, on all ranks that share the model. Batches of the
+  // same shapes are counted once. Throws Error(plugin) that names the model and the operation where one cannot be
+  // computed on shapes alone.
   double forward(const Batch& batch);
+  Flops forward(int64_t samples, int64_t any_length);
 
  private:
-  double count(const Batch& batch) const;
+  Flops count(const Batch& batch) const;
+  const RunningModel& of_;
   std::shared_ptr<Model> model_;
   std::map<std::vector<std::vector<int64_t>>, double> counted_;  // by the shapes of what the model takes
 };
+
+// What the library says of an operation that has no meta kernel, as one sentence.
+std::string without_meta(const std::string& said);
 
 }  // namespace ditto

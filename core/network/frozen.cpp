@@ -50,7 +50,7 @@ FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& secti
   takes_ = model_->model->takes();
   model_->cut(components);
   model_->fill(RunningModel::Weights::room);
-  load_weights(saved, section.which, *model_);
+  if (!around.device.is_meta()) load_weights(saved, section.which, *model_);
 }
 
 void FrozenNetwork::require_same_schedule() const {

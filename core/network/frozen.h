@@ -35,6 +35,7 @@ class FrozenNetwork final : public Network {
   // Throws Error(config) where it was trained with another schedule than the run's: its predictions mean other things.
   void require_same_schedule() const override;
   bool in_step() const { return model_->in_step(); }
+  const RunningModel& running() const { return *model_; }
   // Names its weights: a run that goes on with others is another run.
   const std::string& fingerprint() const { return fingerprint_; }
 

@@ -8,11 +8,36 @@
 
 namespace ditto::report {
 
+namespace {
+
+bool counts_itself(torch::Device device) { return device.is_cpu() || device.is_meta(); }
+
+// Hands out no memory, as the library's own for the meta device, and says how much it would be.
+struct MetaAllocator final : c10::Allocator {
+  static void report(int64_t bytes) { c10::reportMemoryUsageToProfiler(nullptr, bytes, 0, 0, torch::Device(c10::kMeta)); }
+  static void forget(void* bytes) { report(-reinterpret_cast<int64_t>(bytes)); }
+  c10::DataPtr allocate(size_t bytes) override {
+    report(static_cast<int64_t>(bytes));
+    return {nullptr, reinterpret_cast<void*>(bytes), &forget, torch::Device(c10::kMeta)};
+  }
+  void copy_data(void*, const void*, size_t) const override {}
+};
+
+void install_meta_allocator() {
+  static MetaAllocator allocator;
+  static const bool installed = (c10::SetAllocator(c10::kMeta, &allocator, 1), true);
+  (void)installed;
+}
+
+}  // namespace
+
 struct MemoryMeter::Count final : c10::MemoryReportingInfoBase {
+  explicit Count(at::DeviceType device) : of(device) {}
+  const at::DeviceType of;
   std::atomic<int64_t> current{0}, peak{0};
 
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
+    if (device.type() != of) return;
     const int64_t now = current.fetch_add(bytes, std::memory_order_relaxed) + bytes;
     int64_t before = peak.load(std::memory_order_relaxed);
     while (now > before && !peak.compare_exchange_weak(before, now, std::memory_order_relaxed)) continue;
@@ -20,7 +45,7 @@ struct MemoryMeter::Count final : c10::MemoryReportingInfoBase {
   bool memoryProfilingEnabled() const override { return true; }
 };
 
-MemoryMeter::MemoryMeter(torch::Device device) : device_(device), count_(std::make_shared<Count>()) {}
+MemoryMeter::MemoryMeter(torch::Device device) : device_(device), count_(std::make_shared<Count>(device.type())) {}
 MemoryMeter::~MemoryMeter() = default;
 
 namespace {
@@ -35,13 +60,15 @@ c10::CachingDeviceAllocator::Stat device_bytes(torch::Device device) {
 }  // namespace
 
 int64_t MemoryMeter::current() const {
-  return device_.is_cpu() ? count_->current.load() : device_bytes(device_).current;
+  return counts_itself(device_) ? count_->current.load() : device_bytes(device_).current;
 }
 
-int64_t MemoryMeter::peak() const { return device_.is_cpu() ? count_->peak.load() : device_bytes(device_).peak; }
+int64_t MemoryMeter::peak() const {
+  return counts_itself(device_) ? count_->peak.load() : device_bytes(device_).peak;
+}
 
 void MemoryMeter::reset_peak() {
-  if (device_.is_cpu()) {
+  if (counts_itself(device_)) {
     count_->peak = count_->current.load();
     return;
   }
@@ -54,7 +81,8 @@ struct MemoryMeter::Watch::Guard {
 };
 
 MemoryMeter::Watch::Watch(const MemoryMeter& meter) {
-  if (!meter.device_.is_cpu()) return;
+  if (!counts_itself(meter.device_)) return;
+  if (meter.device_.is_meta()) install_meta_allocator();
   guard_.reset(new Guard{{c10::DebugInfoKind::PROFILER_STATE, meter.count_}});
 }
 MemoryMeter::Watch::~Watch() = default;

@@ -9,12 +9,13 @@
 namespace ditto::report {
 
 // Bytes of tensors' storages on one device. On the CPU it counts what is allocated and freed by threads that watch it
-// (backward's threads inherit that from the one that calls backward); on an accelerator it asks the allocator.
+// (backward's threads inherit that from the one that calls backward); on the meta device what storages would take if
+// they had numbers; on an accelerator it asks the allocator.
 class MemoryMeter {
  public:
   explicit MemoryMeter(torch::Device device = torch::kCPU);
   ~MemoryMeter();
-  int64_t current() const;  // bytes now; on the CPU: since the first watch
+  int64_t current() const;  // bytes now; on the CPU and on meta: since the first watch
   int64_t peak() const;     // most of them since the last reset
   void reset_peak();        // peak = current
 

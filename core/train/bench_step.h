@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ditto/mesh.h>
@@ -20,7 +21,7 @@ struct StepBenchOptions {
 
 struct StepBench {
   std::vector<double> seconds;  // of every timed step, in order
-  double flops = 0;             // of one step of the global batch, forward and backward
+  std::optional<double> flops;  // of one step of the global batch, forward and backward; none: not counted
   double matmul_flops = 0;      // a second, of all ranks together, right after the steps; in the run's precision
   int64_t batch = 0, parameters = 0;
   int64_t peak_bytes = 0;  // of this rank's tensors, over the timed steps
@@ -28,7 +29,7 @@ struct StepBench {
   double median() const;
   double fastest() const;
   // Of what the matrix multiplication reaches, at the median step.
-  double share() const { return flops / median() / matmul_flops; }
+  double share() const { return flops.value_or(0) / median() / matmul_flops; }
 };
 
 // Trains for `warmup` + `steps` steps as `ditto train` would, data and averages included, without a run's folder,

@@ -105,9 +105,30 @@ void TrainingStep::clear_gradients() {
   }
 }
 
+// Where a model cannot be counted the run goes on without a figure.
+void TrainingStep::count_flops(const std::vector<Batch>& batches) {
+  if (!no_flops.empty()) return;
+  try {
+    flops = 0;
+    for (const auto& batch : batches) *flops += 3 * counter_.forward(batch);  // a backward costs two forwards
+  } catch (const Error& error) {
+    flops.reset();
+    no_flops = error.what();
+  }
+}
+
+void TrainingStep::watch_activations(Program& program) {
+  activations.reset();
+  program.backward = [this, before = meter->current(), inner = std::move(program.backward)](const Tensors& roots,
+                                                                                          const Tensors& gradients) {
+    if (!activations) activations = meter->current() - before;
+    inner(roots, gradients);
+  };
+}
+
 void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan) {
-  flops = 0;
-  for (const auto& batch : batches) flops += 3 * counter_.forward(batch);  // a backward costs two forwards
+  count_flops(batches);
+  if (meter) watch_activations(program);
   for (auto& strategy : assembly_.main->strategies)
     if (strategy->train_step(batches, program, plan)) return;
   for (int64_t round = 0; round < plan.rounds; ++round) {

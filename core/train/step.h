@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "core/data/loader.h"
 #include "core/dist/gradient_sum.h"
 #include "core/network/flops.h"
+#include "core/report/memory.h"
 #include "core/train/assembly.h"
 #include "core/train/ema.h"
 #include "core/train/lr_schedule.h"
@@ -59,12 +61,18 @@ class TrainingStep {
   int64_t skipped_in_a_row = 0;
   double loss_scale = 1;  // fp16: what losses are multiplied with before backward
   int64_t steps_since_overflow = 0;
-  double flops = 0;  // of this rank's last step: forward and backward
+  std::optional<double> flops;  // of this rank's last step, forward and backward; none: the model cannot be counted
+  std::string no_flops;         // why
+  // What the last step's first backward found of this rank's forwards, by this meter; none: nobody measures.
+  const report::MemoryMeter* meter = nullptr;
+  std::optional<int64_t> activations;
 
  private:
   // This rank's batches; and how many samples count on all ranks.
   std::pair<std::vector<Batch>, double> load(const StepPlan& plan);
   void clear_gradients();
+  void count_flops(const std::vector<Batch>& batches);
+  void watch_activations(Program& program);
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
   int64_t rounds_here(const StepPlan& plan) const { return assembly_.networks->in_step() ? plan.rounds : plan.mine; }
   void end_round(int64_t round, const StepPlan& plan);

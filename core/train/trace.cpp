@@ -10,7 +10,7 @@ namespace ditto {
 
 namespace {
 
-// Bytes of the tensors' storages on the meter's device, each storage once.
+// Bytes of the tensors' storages on a device, each storage once.
 class Storages {
  public:
   explicit Storages(torch::Device device) : device_(device.type()) {}
@@ -27,7 +27,7 @@ class Storages {
   int64_t bytes_ = 0;
 };
 
-constexpr std::array kShares{"parameters", "gradients", "optimizer", "ema", "activations"};
+constexpr std::array kShares{"parameters", "copies", "gradients", "optimizer", "ema", "frozen", "activations"};
 
 std::string memory_line(const std::map<std::string, int64_t>& memory) {
   std::string text;
@@ -45,23 +45,36 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
   return list;
 }
 
-std::map<std::string, int64_t> memory_shares(const Assembly& assembly, Optimizer& optimizer, Ema& ema,
-                                             const report::MemoryMeter& meter) {
-  const auto device = assembly.main->ctx->device;
-  Storages gradients(device), states(device), average(device);
-  for (const auto& entry : assembly.main->layout.entries) {
+namespace {
+
+// `leaves` first: what is a leaf and a copy is counted once, as the leaf.
+void add_model(const RunningModel& model, Storages& leaves, Storages& all) {
+  for (const auto& entry : model.layout.entries) leaves.add(entry.tensor);
+  for (const auto& entry : model.layout.entries) {
+    all.add(entry.tensor);
+    for (const auto& tensor : entry.parameter.held()) all.add(tensor);
+  }
+  for (const auto& strategy : model.strategies)
+    for (const auto& tensor : strategy->held()) all.add(tensor);
+}
+
+}  // namespace
+
+std::map<std::string, int64_t> held_bytes(const Networks& networks, Optimizer& optimizer, Ema& ema) {
+  const auto device = networks.main->ctx->device;
+  Storages leaves(device), all(device), gradients(device), states(device), average(device), frozen(device);
+  add_model(*networks.main, leaves, all);
+  for (const auto& entry : networks.main->layout.entries) {
     gradients.add(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
   }
   for (const auto& [kind, state] : optimizer.state())
     for (const auto& tensor : state.tensors) states.add(tensor);
   for (const auto& tensor : ema.tensors()) average.add(tensor);
-  const int64_t now = meter.current(), others = gradients.bytes() + states.bytes() + average.bytes();
-  return {{"parameters", std::max<int64_t>(0, now - others)},
-          {"gradients", gradients.bytes()},
-          {"optimizer", states.bytes()},
-          {"ema", average.bytes()},
-          {"activations", std::max<int64_t>(0, meter.peak() - now)}};
+  for (const auto& [name, network] : networks.frozen()) add_model(network->running(), frozen, frozen);
+  return {{"parameters", leaves.bytes()}, {"copies", all.bytes() - leaves.bytes()},
+          {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
+          {"ema", average.bytes()},       {"frozen", frozen.bytes()}};
 }
 
 std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {

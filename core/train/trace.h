@@ -5,7 +5,6 @@
 
 #include <ditto/optimizer.h>
 
-#include "core/report/memory.h"
 #include "core/report/metrics.h"
 #include "core/train/assembly.h"
 #include "core/train/ema.h"
@@ -15,13 +14,12 @@ namespace ditto {
 // The collectives counted since the counts were cleared, by axes, op and pass.
 std::vector<report::CommCount> comm_counts(const Traffic& traffic);
 
-// Bytes of this rank's tensors after a step, by what they are for. What is neither gradient, optimizer state nor
-// average and stays between steps is "parameters": weights, fp32 masters, copies in the compute dtype, and batches read
-// ahead. "activations": the step's peak above all of these.
-std::map<std::string, int64_t> memory_shares(const Assembly& assembly, Optimizer& optimizer, Ema& ema,
-                                             const report::MemoryMeter& meter);
+// Bytes of the tensors that this rank keeps between steps, by what they are for: "parameters", the leaves that the
+// optimizer updates; "copies", what layers multiply with in their place; "gradients", "optimizer", "ema"; and "frozen",
+// all of the other networks.
+std::map<std::string, int64_t> held_bytes(const Networks& networks, Optimizer& optimizer, Ema& ema);
 
-// For people: of rank 0 the counts, of every rank the memory. Called by all ranks.
+// For people: of rank 0 the counts, of every rank the memory, "activations" too. Called by all ranks.
 std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory);
 
 }  // namespace ditto

@@ -45,10 +45,9 @@ Trainer::~Trainer() = default;
 
 int Trainer::run() {
   const report::MemoryMeter::Watch watch(memory_);
-  if (!options_.dry_run) open_outputs();
+  open_outputs();
   assemble();
   describe();
-  if (options_.dry_run) return 0;
   saver_ = std::make_unique<checkpoint::Saver>(
       checkpoints(), checkpoint::Retention{recipe_.checkpoint.keep, recipe_.checkpoint.keep_every}, mesh_,
       checkpoint_ranks_, [this](const std::string& line) { say("warning: " + line); });
@@ -102,6 +101,7 @@ void Trainer::assemble() {
   start_from_weights();
   ema_ = std::make_unique<Ema>(assembly_->main->layout, recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
+  if (options_.trace_comm) training_->meter = &memory_;
 }
 
 void Trainer::start_from_weights() {
@@ -123,7 +123,7 @@ void Trainer::describe() {
                   torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(), mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
                   run.steps));
-  if (!options_.dry_run) say("into " + shown(output_folder(recipe_)));
+  say("into " + shown(output_folder(recipe_)));
 }
 
 void Trainer::say_end(bool finished_before) {
@@ -244,6 +244,7 @@ void Trainer::loop() {
     const auto result = train_step();
     ++step_;
     if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
+    if (!kernels_recorded_ && !training_->no_flops.empty()) say("no tflops and no mfu: " + training_->no_flops);
     kernels_recorded_ = true;
     stopped_ = result.stop && step_ < recipe_.run.steps;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);
@@ -279,7 +280,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   record.lr = result.lr;
   record.step_s = seconds;
   record.samples_per_s = static_cast<double>(recipe_.run.batch) / seconds;
-  record.tflops = training_->flops * mesh_.data_ranks() / seconds / 1e12;
+  if (training_->flops) record.tflops = *training_->flops * mesh_.data_ranks() / seconds / 1e12;
   if (peak_tflops_ > 0) record.mfu = report::model_flops_use(record.tflops, peak_tflops_ * mesh_.world_size());
   record.mem_bytes = memory_.peak();
   record.data_wait = waited / seconds;
@@ -290,7 +291,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   if (scaled) record.loss_scale = result.loss_scale;
   if (options_.trace_comm) {
     record.comm = comm_counts(mesh_.traffic());
-    record.mem = memory_shares(*assembly_, *optimizer_, *ema_, memory_);
+    record.mem = memory_shares();
   }
   metrics_->append(record);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
@@ -300,9 +301,15 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});
 }
 
+std::map<std::string, int64_t> Trainer::memory_shares() {
+  auto shares = held_bytes(*assembly_->networks, *optimizer_, *ema_);
+  shares["activations"] = training_->activations.value_or(0);
+  return shares;
+}
+
 void Trainer::show_trace() {
   begin("telling what was traced");
-  std::istringstream table(trace_table(mesh_, memory_shares(*assembly_, *optimizer_, *ema_, memory_)));
+  std::istringstream table(trace_table(mesh_, memory_shares()));
   for (std::string line; std::getline(table, line);) say(line);
 }
 

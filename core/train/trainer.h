@@ -25,7 +25,6 @@ struct TrainOptions {
   // Throws Error(kind) unless all ranks have the same; empty: nobody asks.
   std::function<void(const std::string& topic, const Facts&, ErrorKind kind)> expect_same;
   bool trace_comm = false;  // count calls on other ranks, and memory, of every step
-  bool dry_run = false;     // put everything together, say what it is, and stop
 };
 
 class Trainer {
@@ -49,6 +48,7 @@ class Trainer {
   void loop();
   StepResult train_step();
   void after_step(const StepResult& result, double seconds, double waited);
+  std::map<std::string, int64_t> memory_shares();
   void show_trace();
   void show_validation();
   void show_grid();

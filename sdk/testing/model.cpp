@@ -49,6 +49,7 @@ class ModelTest {
       report.skip("a block's features are as makes() says", "makes() names none");
     report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });
     report.check("without condition, all conditions are equal", [&] { return null_condition(); });
+    report.check("its forward can be counted on shapes alone, and grows with the batch", [&] { return counted(); });
     for (const auto& format : model_->foreign_formats())
       report.check("checkpoint format \"" + format + "\" covers every parameter", [&] { return foreign(format); });
     return report;
@@ -385,6 +386,25 @@ class ModelTest {
       if (in.has(name)) in[name] = in.at(name).slice(0, 0, 1).expand_as(in.at(name)).contiguous();
     const Tensor out = predict(*model_, model_->without_condition(in, torch::ones({kSamples}, at::kBool)), ctx);
     return difference(out.slice(0, 1, 2), out.slice(0, 0, 1), kRounding);
+  }
+
+  std::string counted() const {
+    torch::NoGradGuard no_grad;
+    const ShapesAlone no_numbers;
+    const auto shapes = make<Model>(path_, options_, needs_);
+    const auto operations = [&](int64_t samples) {
+      std::map<std::string, double> parts;
+      auto ctx = context(at::kFloat);
+      ctx.device = at::kMeta;
+      ctx.flops = &parts;
+      predict(*shapes, conditioned(at::kFloat, samples).to(at::kMeta), ctx);
+      double sum = 0;
+      for (const auto& [part, count] : parts) sum += count;
+      return sum;
+    };
+    const double one = operations(1), three = operations(3);
+    if (!(one > 0)) return "one sample has " + text(one) + " operations";
+    return three >= 2 * one ? "" : "one sample has " + text(one) + " operations, three have " + text(three);
   }
 
   std::string foreign(const std::string& format) const {

@@ -54,6 +54,7 @@ struct Faulty final : ditto::Model {
 
   ditto::Stream run_block(int64_t i, ditto::Stream s, ditto::Context& ctx) override {
     if (i == 1) return s;
+    if (fault == "asks for numbers") s.x_BTD = s.x_BTD * (s.x_BTD.sum().item<float>() < 0 ? 1 : 1);
     if (fault == "writes to its input") s.x_BTD.mul_(0.5);
     if (fault == "mixes tokens") s.x_BTD = s.x_BTD + s.x_BTD.mean(1, true);
     if (fault == "random") s.x_BTD = s.x_BTD + torch::randn_like(s.x_BTD);

@@ -49,6 +49,7 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
       {"drops the time", "without_condition changes conditions alone"},
       {"drops nothing", "without condition, all conditions are equal"},
       {"other features", "a block's features are as makes() says"},
+      {"asks for numbers", "its forward can be counted on shapes alone"},
       {"forgets a tensor", "checkpoint format \"other\" covers every parameter"},
   };
   for (const auto& [name, promise] : faults) {

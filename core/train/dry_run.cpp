@@ -1,0 +1,305 @@
+#include "core/train/dry_run.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <torch/torch.h>
+
+#include "core/network/paper_mesh.h"
+#include "core/network/strategies.h"
+#include "core/report/memory.h"
+#include "core/train/step.h"
+#include "core/train/trace.h"
+
+namespace ditto {
+
+namespace {
+
+using Place = std::map<Axis, int>;
+
+// Bytes that a forward leaves for its backward, by the units that leave them.
+struct Left {
+  int64_t begin = 0, head = 0;
+  std::vector<int64_t> blocks;
+  int64_t tokens = 0;  // of a sample
+};
+
+// One rank of the run, put together on shapes alone.
+class PaperRank {
+ public:
+  PaperRank(const Recipe& recipe, Registry& registry, const Degrees& degrees, const Place& place)
+      : watch_(meter_), recipe_(on_paper(recipe)), mesh_(degrees, place, PaperMesh::Peers::alike) {
+    const ShapesAlone no_numbers;
+    AssemblyParts parts;
+    parts.data = parts.objective = parts.shapes_only = true;
+    parts.weights = RunningModel::Weights::room;
+    assembly_.emplace(recipe_, registry, mesh_, parts, Log());
+    assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
+    main().parameters_changed();
+    plan_ = StepShares(recipe_.run, mesh_).plan(0, Phase::train);
+    micro_batch_ = StepShares(recipe_.run, mesh_).micro_batch();
+  }
+
+  RankCost held() {
+    const auto optimizer = assembly_->make_optimizer();
+    Ema ema(main().layout, recipe_.ema);
+    make_copies(main());
+    for (const auto& [name, network] : assembly_->networks->frozen()) make_copies(network->running());
+    RankCost cost{mesh_.rank(), 0, {}};
+    for (auto& entry : main().layout.entries) {
+      cost.parameters += entry.tensor.numel();
+      if (entry.tensor.requires_grad()) entry.tensor.mutable_grad() = torch::empty_like(entry.tensor.detach());
+    }
+    cost.bytes = held_bytes(*assembly_->networks, *optimizer, ema);
+    for (auto& entry : main().layout.entries) entry.tensor.mutable_grad().reset();
+    return cost;
+  }
+
+  // Of one micro-batch.
+  Left forward(int64_t text_length) {
+    auto& model = main();
+    model.ctx->phase = Phase::train;
+    for (auto& strategy : model.strategies) strategy->begin_step(plan_);
+    const auto program = model.program();
+    Left left;
+    int64_t before = meter_.current();
+    const auto more = [&] { return meter_.current() - std::exchange(before, meter_.current()); };
+    const auto batch = shapes_of_batch(*model.model, model.setting.needs, micro_batch_, text_length);
+    auto stream = program.begin(batch);
+    left.tokens = stream.grid.tokens();
+    left.begin = more();
+    for (int64_t i = 0; i < model.model->depth(); ++i) {
+      program.blocks(i, i + 1, stream);
+      left.blocks.push_back(more());
+    }
+    const auto outputs = program.head(stream, batch);
+    left.head = more();
+    return left;
+  }
+
+  RunningModel& main() { return *assembly_->main; }
+  Assembly& assembly() { return *assembly_; }
+  const StepPlan& plan() const { return plan_; }
+  int64_t micro_batch() const { return micro_batch_; }
+
+ private:
+  static Recipe on_paper(Recipe recipe) {
+    recipe.run.device = "meta";
+    recipe.validate.every = 0;
+    return recipe;
+  }
+  // As the first forward makes them; of what is gathered, by a strategy, there are none.
+  static void make_copies(const RunningModel& model) {
+    torch::NoGradGuard no_grad;
+    for (const auto& entry : model.layout.entries)
+      if (!is_freed(entry.parameter.leaf())) entry.parameter(*model.ctx);
+  }
+
+  report::MemoryMeter meter_{torch::Device(torch::kMeta)};
+  report::MemoryMeter::Watch watch_;
+  Recipe recipe_;
+  PaperMesh mesh_;
+  std::optional<Assembly> assembly_;
+  StepPlan plan_;
+  int64_t micro_batch_ = 1;
+};
+
+// The same run without its pipeline: every rank then runs all units.
+Recipe without_pipeline(Recipe recipe, Registry& registry) {
+  const auto& factory = registry.factory<ParallelStrategy>(recipe.parallel.pipeline_plugin, recipe.name);
+  for (const auto& [key, option] : strategy_options(recipe, factory).given) recipe.parallel.given.erase(key);
+  recipe.parallel.pipeline = 1;
+  return recipe;
+}
+
+// The stages of a pipeline and what they have under way, as its schedule has it (1F1B, interleaved where a rank has
+// several chunks).
+struct Stages {
+  int64_t ranks, chunks, depth;
+
+  // Forwards of each of a rank's chunks before its first backward.
+  std::vector<int64_t> under_way(int64_t rank, int64_t micro_batches) const {
+    std::vector<int64_t> counts(static_cast<size_t>(chunks));
+    const int64_t behind = ranks - 1 - rank;
+    int64_t left = 1 + (chunks == 1 ? behind : 2 * behind + (chunks - 1) * ranks);
+    for (int64_t first = 0; first < micro_batches; first += ranks)
+      for (auto& count : counts)
+        for (int64_t j = first; j < first + ranks && left > 0; ++j, --left)
+          if (j < micro_batches) ++count;
+    return counts;
+  }
+
+  int64_t bytes(const Left& left, int64_t rank, int64_t micro_batches) const {
+    int64_t sum = 0, chunk = 0;
+    for (const int64_t count : under_way(rank, micro_batches)) {
+      const int64_t stage = chunk++ * ranks + rank, all = ranks * chunks;
+      const auto block = [&](int64_t of) { return left.blocks.begin() + depth * of / all; };
+      sum += count * std::accumulate(block(stage), block(stage + 1), int64_t{0});
+      if (stage == 0) sum += count * left.begin;
+      if (stage + 1 == all) sum += left.head;  // its backward follows at once
+    }
+    return sum;
+  }
+};
+
+int64_t virtual_stages(const Recipe& recipe) {
+  const auto given = recipe.parallel.given.find("virtual_stages");
+  const auto* number = given == recipe.parallel.given.end() ? nullptr : std::get_if<int64_t>(&given->second.value);
+  return number ? *number : 1;
+}
+
+// The last along every axis but the pipeline's: of what is not divided evenly it has the largest piece.
+Place last_of(const Degrees& degrees, int stage) {
+  Place place;
+  for (const auto& [axis, degree] : degrees) place[axis] = static_cast<int>(degree) - 1;
+  place[Axis::pipeline] = stage;
+  return place;
+}
+
+class DryRunner {
+ public:
+  DryRunner(const Recipe& recipe, Registry& registry, int ranks, int64_t text_length)
+      : recipe_(recipe),
+        registry_(registry),
+        degrees_(complete_degrees(degrees(recipe), ranks)),
+        text_length_(text_length) {}
+
+  DryRun run() {
+    DryRun result;
+    result.first = describe(result);
+    for (int stage = 0; stage < degrees_.at(Axis::pipeline); ++stage) {
+      const auto cost = cost_of(last_of(degrees_, stage), result.unknown);
+      if (stage == 0 || cost.total() > result.largest.total()) result.largest = cost;
+    }
+    if (result.first.total() >= result.largest.total()) result.largest = result.first;
+    return result;
+  }
+
+ private:
+  RankCost describe(DryRun& result) {
+    PaperRank rank(recipe_, registry_, degrees_, {});
+    result.model = recipe_.model.plugin;
+    result.precision = recipe_.run.precision;
+    result.parameters = rank.main().parameters();
+    result.batch = recipe_.run.batch;
+    result.micro_batch = rank.micro_batch();
+    result.ranks = rank.main().mesh().world_size();
+    for (const auto& input : rank.main().model->takes()) {
+      const auto* offered = find(rank.main().setting.needs.inputs, input.name);
+      const auto& shape = offered ? offered->shape : input.shape;
+      if (std::any_of(shape.begin(), shape.end(), [](int64_t size) { return size < 0; })) result.text_length = text_length_;
+    }
+    try {
+      FlopCounter counter(rank.assembly().components, rank.main());
+      result.flops = counter.forward(1, text_length_);
+      for (auto& [unit, parts] : result.flops)
+        for (auto& [part, operations] : parts) operations *= 3 * static_cast<double>(result.batch);  // backward: twice
+    } catch (const Error& error) {
+      result.unknown = error.what();
+    }
+    return cost_of({}, result.unknown, &result.tokens_per_sample);
+  }
+
+  RankCost cost_of(const Place& place, std::string& unknown, int64_t* tokens = nullptr) {
+    PaperRank rank(recipe_, registry_, degrees_, place);
+    auto cost = rank.held();
+    if (!unknown.empty()) return cost;
+    try {
+      const auto& left = left_by(rank, place);
+      const auto at = place.find(Axis::pipeline);
+      cost.bytes["activations"] = Stages{degrees_.at(Axis::pipeline), virtual_stages(recipe_), rank.main().model->depth()}
+                                      .bytes(left, at == place.end() ? 0 : at->second, rank.plan().mine);
+      if (tokens) *tokens = left.tokens;
+    } catch (const Error& error) {
+      unknown = error.what();
+    }
+    return cost;
+  }
+
+  // Ranks that differ along the pipeline alone leave the same of a unit.
+  const Left& left_by(PaperRank& rank, Place place) {
+    place.erase(Axis::pipeline);
+    if (const auto at = left_.find(place); at != left_.end()) return at->second;
+    if (degrees_.at(Axis::pipeline) == 1) return left_[place] = rank.forward(text_length_);
+    auto degrees = degrees_;
+    degrees[Axis::pipeline] = 1;
+    return left_[place] = PaperRank(without_pipeline(recipe_, registry_), registry_, degrees, place).forward(text_length_);
+  }
+
+  const Recipe& recipe_;
+  Registry& registry_;
+  const Degrees degrees_;
+  const int64_t text_length_;
+  std::map<Place, Left> left_;
+};
+
+constexpr std::array kShares{"parameters", "copies", "gradients", "optimizer", "ema", "frozen", "activations"};
+
+std::string table_line(const RankCost& cost, const char* what) {
+  auto text = fmt::format("rank {}{}: {} of the learned numbers\n", cost.rank, what, cost.parameters);
+  for (const char* share : kShares) {
+    const auto at = cost.bytes.find(share);
+    if (at != cost.bytes.end() && (at->second > 0 || share != std::string("frozen")))
+      text += fmt::format("  {:12} {:>16} bytes\n", share, at->second);
+    if (at == cost.bytes.end()) text += fmt::format("  {:12} {:>16}\n", share, "not known");
+  }
+  return text + fmt::format("  {:12} {:>16} bytes, {:.2f} GB\n", "all", cost.total(), static_cast<double>(cost.total()) / 1e9);
+}
+
+}  // namespace
+
+int64_t RankCost::total() const {
+  int64_t sum = 0;
+  for (const auto& [share, count] : bytes) sum += count;
+  return sum;
+}
+
+DryRun dry_run(const Recipe& recipe, Registry& registry, int ranks, int64_t text_length) {
+  return DryRunner(recipe, registry, ranks, text_length).run();
+}
+
+std::string to_text(const DryRun& run) {
+  auto text = fmt::format("{} with {} learned numbers, {}, on {} rank{}: batch {}, micro-batches of {}", run.model,
+                          run.parameters, run.precision, run.ranks, run.ranks == 1 ? "" : "s", run.batch, run.micro_batch);
+  text += run.tokens_per_sample > 0 ? fmt::format(", {} tokens a sample", run.tokens_per_sample) : "";
+  text += run.text_length > 0 ? fmt::format(", texts of {}\n", run.text_length) : "\n";
+  if (!run.unknown.empty()) text += "not known: " + run.unknown + "\n";
+  text += table_line(run.first, run.first.rank == run.largest.rank ? ", no other holds more" : "");
+  if (run.first.rank != run.largest.rank) text += table_line(run.largest, ", no other holds more");
+  if (run.flops.empty()) return text;
+  text += fmt::format("a step, forward and backward: {:.4g} floating-point operations\n", total(run.flops));
+  for (const auto& [unit, parts] : run.flops)
+    for (const auto& [part, operations] : parts)
+      text += fmt::format("  {:10} {:10} {:>11.4g}  {:5.1f} %\n", unit, part, operations, 100 * operations / total(run.flops));
+  return text;
+}
+
+nlohmann::ordered_json to_json(const DryRun& run) {
+  const auto of = [](const RankCost& cost) {
+    nlohmann::ordered_json json;
+    json["rank"] = cost.rank;
+    json["parameters"] = cost.parameters;
+    json["bytes"] = cost.bytes;
+    json["total"] = cost.total();
+    return json;
+  };
+  nlohmann::ordered_json json{{"model", run.model},
+                              {"precision", run.precision},
+                              {"ranks", run.ranks},
+                              {"parameters", run.parameters},
+                              {"batch", run.batch},
+                              {"micro_batch", run.micro_batch},
+                              {"tokens_per_sample", run.tokens_per_sample},
+                              {"text_length", run.text_length},
+                              {"flops_per_step", nullptr},
+                              {"flops", nlohmann::ordered_json(run.flops)},
+                              {"first", of(run.first)},
+                              {"largest", of(run.largest)}};
+  if (!run.flops.empty()) json["flops_per_step"] = total(run.flops);
+  if (!run.unknown.empty()) json["unknown"] = run.unknown;
+  return json;
+}
+
+}  // namespace ditto

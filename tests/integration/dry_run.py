@@ -1,0 +1,132 @@
+"""`ditto train --dry-run` says, in one process and without data, what a run on any number of ranks takes. What it says of
+the tensors that a rank keeps is what a real run then keeps, to the byte."""
+
+import json
+import time
+
+import support as t
+
+layouts = {
+    "ddp 8": dict(replicate=8),
+    "fsdp 8": dict(shard=8, shard_plugin="fsdp"),
+    "fsdp 4 x tensor 2": dict(shard=4, shard_plugin="fsdp", tensor=2),
+    "pipeline 2 x ddp 4": dict(pipeline=2, replicate=4),
+    "tensor 2 with sequence x ring 2 x zero1 2": dict(tensor=2, sequence=True, context=2, context_plugin="ring", shard=2,
+                                                      shard_plugin="zero1"),
+    "hsdp 2 x 4": dict(replicate=2, shard=4, shard_plugin="fsdp"),
+}
+kept = ("parameters", "copies", "gradients", "optimizer", "ema", "frozen")
+
+
+def dry(path, *arguments, **options):
+    """What it says, and what it took: seconds, and bytes of resident memory at the peak."""
+    given = {key.replace("__", "."): value for key, value in options.items()}
+    program = ("import os, resource, subprocess, sys; done = subprocess.run(sys.argv[1:]); "
+               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(done.returncode)")
+    began = time.monotonic()
+    words = [t.sys.executable, "-c", program, t.ditto, "train", str(path), *t.sets(given), "--dry-run", "--json", *arguments]
+    done = t.subprocess.run(words, capture_output=True, text=True, cwd=t.work, env=t.environment, timeout=240)
+    t.equal(done.returncode, 0, f"exit code of {' '.join(words)}\n{done.stdout}{done.stderr}")
+    return json.loads(done.stdout), time.monotonic() - began, 1024 * int(done.stderr.split()[-1])
+
+
+def measured(path, folder, ranks, **options):
+    """The table of a real run: by rank, bytes by what they are for."""
+    said = t.train(path, folder, "--local-ranks", ranks, "--trace", "comm", **options).all.splitlines()
+    at = next(i for i, line in enumerate(said) if "bytes of tensors after it" in line)
+    names = said[at + 1].split()[-7:]
+    rows = [line.split()[-8:] for line in said[at + 2:at + 2 + ranks]]
+    return {int(row[0]): dict(zip(names, map(int, row[1:]))) for row in rows}
+
+
+def compare(name, path, ranks, layout, **options):
+    options |= {"parallel__" + key: value for key, value in layout.items()}
+    said, _, _ = dry(path, "--ranks", str(ranks), **options)
+    found = measured(path, name.replace(" ", "_"), ranks, **options)
+    for which in ("first", "largest"):
+        rank, expected = said[which]["rank"], said[which]["bytes"]
+        for share in kept:
+            t.equal(found[rank][share], expected[share], f"{name}: bytes of {share} on rank {rank}")
+        real, guess = found[rank]["activations"], expected["activations"]
+        print(f"  {name}, rank {rank}: activations {real}, estimated {guess}, {100 * guess / real - 100:+.1f} %")
+        t.check(abs(guess - real) <= 0.15 * real, f"{name}, rank {rank}: activations of {real} bytes, estimated {guess}")
+    most = max(sum(found[rank][share] for share in kept) for rank in found)
+    rank = said["largest"]["rank"]
+    t.equal(sum(found[rank][share] for share in kept), most, f"{name}: bytes that the largest rank keeps")
+
+
+def small(**sections):
+    return t.write_recipe("small.toml", t.recipe(
+        run=dict(name="small", steps=2, batch=16), model=dict(depth=4, width=128, heads=4, patch=1), **sections))
+
+
+def test_bytes_are_those_of_a_real_run():
+    if t.slow:
+        for name, layout in layouts.items():
+            compare(name, small(), 8, layout)
+        compare("hsdp 2 x 4 in bf16", small(), 8, layouts["hsdp 2 x 4"], run__precision="bf16")
+        compare("ddp 8 in bf16", small(), 8, layouts["ddp 8"], run__precision="bf16")
+        return
+    compare("fsdp 2 in bf16", small(), 2, dict(shard=2, shard_plugin="fsdp"), run__precision="bf16")
+    compare("pipeline 2", small(), 2, dict(pipeline=2), run__micro_batch=4)
+
+
+def test_bytes_of_dit_b_2():
+    if not t.slow:
+        return
+    path = t.write_recipe("b2.toml", t.recipe(
+        run=dict(name="b2", steps=2, batch=8), model=dict(plugin="dit", preset="B/2"),
+        data=t.synthetic(channels=4, height=32, width=32, classes=1000)))
+    compare("B/2 on fsdp 8", path, 8, layouts["fsdp 8"])
+
+
+def xl():
+    return t.write_recipe("xl.toml", t.recipe(
+        run=dict(name="xl", steps=2, batch=256), model=dict(plugin="dit", preset="XL/2"),
+        data=t.synthetic(channels=4, height=32, width=32, classes=1000)))
+
+
+def test_large_models_take_seconds():
+    path = xl()
+    for ranks, options in ((1, {}), (48, dict(parallel__shard=24, parallel__shard_plugin="fsdp", parallel__tensor=2)),
+                           (1024, dict(parallel__pipeline=4, parallel__tensor=4))):
+        said, seconds, memory = dry(path, "--ranks", str(ranks), **options)
+        # The paper's 675 M count the table of positions, which is not learned.
+        t.equal(said["parameters"] + 256 * 1152, 675129632, "parameters of DiT-XL/2")
+        t.check(seconds < 10 and memory < 2e9, f"{ranks} ranks took {seconds:.1f} s and {memory} bytes")
+    dit_text = t.write_recipe("nemo.toml", t.recipe(
+        run=dict(name="nemo", steps=2, batch=256), ema=dict(enabled=False),
+        model=dict(plugin="dit_text", preset="7B/2"),
+        data=t.synthetic(channels=16, height=64, width=64, classes=0, text_tokens=512, text_width=1024)))
+    said, seconds, memory = dry(dit_text, "--ranks", "512", "--text-length", "512", parallel__shard=64,
+                                parallel__shard_plugin="fsdp", parallel__tensor=8, run__precision="bf16")
+    t.check(seconds < 10 and memory < 2e9, f"dit_text took {seconds:.1f} s and {memory} bytes")
+    t.equal(said["tokens_per_sample"], 1024, "tokens of a sample")
+    t.check(6e9 < said["parameters"] < 1.2e10, f"{said['parameters']} parameters")
+
+
+def test_neither_data_nor_folder_is_needed():
+    path = t.write_recipe("nothing.toml", t.recipe(
+        data=dict(shards=["/nowhere/*.tar"], validation_shards=["/nowhere/*.tar"]), validate=dict(every=2)))
+    t.run("train", path, "--dry-run")
+    t.equal(sorted(p.name for p in t.work.iterdir() if p.is_dir() and p.name == "runs"), [], "folders")
+
+
+def test_operations_by_unit_and_part():
+    said, _, _ = dry(xl())
+    D, T, L = 1152, 256, 28
+    blocks = said["flops"]["blocks"]
+    t.equal(blocks["linear"], 6.0 * 256 * L * (T * 12 + 6) * D * D, "operations of the blocks' layers")
+    t.equal(blocks["attention"], 6.0 * 256 * L * 2 * T * T * D, "operations of attention")
+    t.equal(said["flops_per_step"], sum(sum(parts.values()) for parts in said["flops"].values()), "operations of a step")
+
+
+def test_ranks_that_a_layout_does_not_divide_are_refused():
+    path = small()
+    t.refused(2, ["tensor 2", "world size 3"], "train", path, "--dry-run", "--ranks", "3", "--set", "parallel.tensor=2")
+    t.refused(2, ["parallel.tensor", "3 does not divide"], "train", path, "--dry-run", "--ranks", "3", "--set",
+              "parallel.tensor=3")
+
+
+if __name__ == "__main__":
+    t.main(globals())
