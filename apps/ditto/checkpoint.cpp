@@ -9,11 +9,13 @@
 
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/foreign.h"
+#include "core/network/finite.h"
+#include "core/network/names.h"
+#include "core/network/saved_model.h"
 #include "core/report/run_lock.h"
 #include "core/report/streams.h"
-#include "core/network/saved_model.h"
+#include "core/sample/foreign.h"
 #include "core/train/assembly.h"
-#include "core/network/finite.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
 
@@ -32,20 +34,22 @@ Recipe on_cpu(Recipe recipe) {
   return recipe;
 }
 
-// The model of a recipe, on one rank, uncut, in the host's memory.
+// The model of a recipe, on one rank, uncut, in the host's memory, without its weights.
 struct Made {
-  Made(Recipe recipe_, const AssemblyParts& parts, const CommandLine& line)
-      : recipe(on_cpu(std::move(recipe_))),
-        registry(plugin_folders(line.plugin_path), try_new_plugins),
-        mesh(RankInfo{}, {}, timeout(recipe)) {
+  Made(Recipe recipe_, const SavedShapes& shapes, Registry& registry)
+      : recipe(on_cpu(std::move(recipe_))), mesh(RankInfo{}, {}, timeout(recipe)) {
+    AssemblyParts parts;
+    parts.saved = shapes;
+    parts.weights = RunningModel::Weights::room;
     registry.try_out(plugins_of(recipe));
     assembly.emplace(recipe, registry, mesh, parts, Log{});
   }
   Recipe recipe;
-  Registry registry;
   GlooMesh mesh;
   std::optional<Assembly> assembly;
 };
+
+Registry registry_of(const CommandLine& line) { return Registry(plugin_folders(line.plugin_path), try_new_plugins); }
 
 void inspect(const Arguments& a) {
   const auto info = checkpoint::describe(*checkpoint::resolve(a.path).path);
@@ -61,31 +65,51 @@ void verify(const Arguments& a, int& exit_code) {
 
 void export_to(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint export");
-  auto saved = open_saved(a.path, a.sets);
-  AssemblyParts parts;
-  parts.saved = saved.shapes;
-  parts.weights = RunningModel::Weights::room;
-  Made made(saved.recipe, parts, line);
+  const auto saved = open_saved(a.path, a.sets);
+  auto registry = registry_of(line);
+  Made made(saved.recipe, saved.shapes, registry);
   const bool ema = a.weights != "weights" && saved.has_ema;
   load_weights(saved, ema ? "ema" : "weights", *made.assembly->main);
-  checkpoint::export_weights(*made.assembly->main->model, a.format, a.out,
-                             {{"ditto.run", saved.recipe.run.name},
-                              {"ditto.step", std::to_string(saved.step)},
-                              {"ditto.weights", ema ? "ema" : "weights"}});
+  auto notes = export_notes(made.recipe, made.assembly->networks->shapes(), a.format);
+  notes["ditto.run"] = saved.recipe.run.name;
+  notes["ditto.step"] = std::to_string(saved.step);
+  notes["ditto.weights"] = ema ? "ema" : "weights";
+  const auto& scheduler = made.assembly->networks->scheduler;
+  const auto schedule = scheduler ? scheduler->foreign_config(a.format) : ForeignConfig{};
+  checkpoint::export_weights(*made.assembly->main->model, a.format, a.out, notes, schedule);
   std::cout << (ema ? "average weights" : "weights") << " of step " << saved.step << " as " << a.format << ": "
             << shown(a.out) << '\n';
+  if (schedule.empty() && !a.out.ends_with(".safetensors"))
+    std::cout << "no scheduler_config.json: " << a.format << " has no schedule that is this recipe's\n";
+}
+
+// A schedule whose prediction the weights are not of would only be noticed by what it samples.
+void refuse_other_channels(const Assembly& assembly, const std::string& file) {
+  const auto& networks = *assembly.networks;
+  if (!networks.scheduler) return;
+  const auto found = networks.main->setting.needs.out_channels;
+  const auto expected = networks.scheduler->out_channels(networks.shape_of_one().at(0));
+  if (expected != found)
+    throw Error(ErrorKind::config, assembly.recipe.scheduler.where,
+                "scheduler \"" + assembly.recipe.scheduler.plugin + "\" learns " + std::to_string(expected) +
+                    " channels, and the model of " + file + " has " + std::to_string(found),
+                "choose the schedule that it was trained with (or its variance)");
 }
 
 void import_from(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint import");
-  AssemblyParts parts;
-  parts.data = true;
-  auto recipe = Recipe::read(a.recipe, a.sets);
-  recipe.validate.every = 0;
-  Made made(std::move(recipe), parts, line);
   std::optional<checkpoint::Which> which;
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
+  auto registry = registry_of(line);
+  auto foreign = open_foreign(a.path, a.format, which, a.recipe, a.sets, registry);
+  // Nobody knows more of the data, and an encoder that is there to decode asks for no more.
+  if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty()) {
+    const auto dims = foreign.shapes.model.shape(names::kInput).size();
+    foreign.shapes.data = {{names::kImage, torch::kFloat, std::vector<int64_t>(dims, -1), ""}};
+  }
+  Made made(std::move(foreign.recipe), foreign.shapes, registry);
+  refuse_other_channels(*made.assembly, a.path);
   const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, a.path, which);
   require_finite(made.assembly->main->layout, a.path);
   auto extra = machine_record();
@@ -121,10 +145,11 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command->callback([a, &line] { verify(*a, line.exit_code); });
 
   command = add(*group, "export", "Write the weights as another project names them",
-                "runs/digits --format diffusers --out model.safetensors");
+                "runs/digits --format diffusers --out digits-diffusers");
   command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();
   command->add_option("--format", a->format, "facebook-dit, diffusers")->required();
-  command->add_option("--out", a->out, "safetensors file")->required();
+  command->add_option("--out", a->out, "safetensors file; or, for diffusers, a folder that its from_pretrained reads")
+      ->required();
   command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of its recipe")->allow_extra_args(false);
@@ -134,9 +159,12 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command = add(*group, "import",
                 "Make a checkpoint from another project's weights (.safetensors, or .pt of which nothing is run)",
                 "DiT.pt --format facebook-dit --recipe my.toml --out imported");
-  command->add_option("path", a->path, "the file")->required();
+  command->add_option("path", a->path, "the file, or a folder of diffusers")->required();
   command->add_option("--format", a->format, "facebook-dit, diffusers")->required();
-  command->add_option("--recipe", a->recipe, "a recipe of the same model")->required();
+  command->add_option(
+      "--recipe", a->recipe,
+      "a recipe; of its [model] only what the file does not say is needed. Without it a file that Ditto "
+      "exported says all, for others say --set model.plugin=NAME");
   command->add_option("--out", a->out, "folder of the checkpoint")->required();
   command->add_option("--weights", a->weights, "which set of a .pt: ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));

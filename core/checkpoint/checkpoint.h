@@ -115,8 +115,22 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
 void load(const std::string& path, TrainState& state);
 
 enum class Which { weights, ema, ema_or_weights };  // the last: EMA where there is one
+// What to make of a checkpoint of a model that is not quite this one. What is not taken from it keeps its values here.
+struct Fit {
+  enum class Missing { refuse, keep } missing = Missing::refuse;  // tensors that the checkpoint lacks
+  enum class Extra { refuse, skip } extra = Extra::refuse;        // tensors that this model lacks
+  enum class OtherShape { refuse, skip, positions } other_shape = OtherShape::refuse;
+  std::vector<std::string> position_tables = {};  // of this model: what OtherShape::positions interpolates
+  friend bool operator==(const Fit&, const Fit&) = default;
+};
+// What came of it here, by tensor. Names that nobody here asked for are extra; where pipeline stages hold different
+// parameters they may be another rank's, and are not refused.
+struct Fitted {
+  size_t taken = 0;
+  std::vector<std::string> kept, extra, skipped, interpolated;
+};
 // Only the model's tensors; values are converted to the layout's dtypes. The same errors.
-void load_weights(const std::string& path, Layout& layout, Which which);
+Fitted load_weights(const std::string& path, Layout& layout, Which which, const Fit& fit = {});
 
 // What a checkpoint says of itself; reads its small files only.
 struct Info {

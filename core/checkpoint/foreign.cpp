@@ -5,6 +5,7 @@
 #include <set>
 
 #include "core/checkpoint/foreign_file.h"
+#include "core/checkpoint/foreign_folder.h"
 #include "core/checkpoint/index.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/formats/nearest.h"
@@ -66,6 +67,20 @@ std::vector<std::string> sets_to_try(std::optional<Which> which) {
   if (which == Which::weights) return {"model", "state_dict", ""};
   if (which == Which::ema) return {"ema"};
   return {"", "ema", "model", "state_dict"};
+}
+
+// The names of one set, where no name of it is known yet: a file of several has names of no other kind.
+std::string prefix_of_set(const std::vector<std::string>& names, std::optional<Which> which) {
+  const auto some = [&](const std::string& prefix) {
+    return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(prefix); });
+  };
+  std::string prefix;
+  for (const std::string& set : sets_to_try(which))
+    if (prefix.empty() && !set.empty() && some(set + ".")) prefix = set + ".";
+  const bool wrapped = std::all_of(names.begin(), names.end(), [&](const auto& name) {
+    return !name.starts_with(prefix) || name.starts_with(prefix + "module.");
+  });
+  return wrapped ? prefix + "module." : prefix;
 }
 
 Choice choose(const ForeignFile& file, const std::string& known_name, std::optional<Which> which,
@@ -168,8 +183,8 @@ class Import {
 
 }  // namespace
 
-void export_weights(Model& model, const std::string& format_name, const std::string& path,
-                    const std::map<std::string, std::string>& notes) {
+void export_weights(Model& model, const std::string& format_name, const std::string& out_path,
+                    const std::map<std::string, std::string>& notes, const ForeignConfig& scheduler) {
   torch::NoGradGuard no_grad;
   const ForeignFormat format = model.foreign(format_name);
   const auto parameters = parameters_of(model);
@@ -190,14 +205,29 @@ void export_weights(Model& model, const std::string& format_name, const std::str
   for (const auto& [name, value] : format.constants) out[name] = value;
   formats::Metadata metadata(notes.begin(), notes.end());
   metadata["format"] = "pt";  // Python readers of weights ask for it
-  write_tensors(path, out, metadata, ErrorKind::checkpoint, formats::Sync::fsync);
+  const ExportPlace place(out_path, format.config, scheduler);
+  write_tensors(place.weights(), out, metadata, ErrorKind::checkpoint, formats::Sync::fsync);
+  place.write_configs();
 }
 
-std::string import_weights(Model& model, const std::string& format_name, const std::string& path,
+ForeignWeights look_at_weights(const std::string& path, const std::string& format, std::optional<Which> which) {
+  const std::string weights = foreign_weights(path);
+  const auto file = open_foreign(weights);
+  ForeignWeights found{{format, weights, {}, {}, {}}, file->notes()};
+  const auto names = file->names();
+  const std::string prefix = prefix_of_set(names, which);
+  for (const auto& name : names)
+    if (name.starts_with(prefix)) found.shapes.tensors[name.substr(prefix.size())] = file->shape(name);
+  read_config_beside(weights, found.shapes);
+  return found;
+}
+
+std::string import_weights(Model& model, const std::string& format_name, const std::string& given,
                            std::optional<Which> which) {
   const ForeignFormat format = model.foreign(format_name);
   const auto parameters = parameters_of(model);
   require_map(format, parameters, "format " + format_name);
+  const std::string path = foreign_weights(given);
   const auto file = open_foreign(path);
   const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
   Import import(*file, path, choice);

@@ -4,6 +4,7 @@
 // of which nothing is executed.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,13 +15,23 @@
 
 namespace ditto::checkpoint {
 
-// Writes the model's parameters to `path` as one safetensors file in `format`: names, shapes, copies and constants as
-// there. Load the checkpoint into the model first (load_weights). `notes` go into the file's metadata. Throws
-// Error(config) for a format the model does not know, Error(plugin) if the model's map is not one of its parameters.
-void export_weights(Model& model, const std::string& format, const std::string& path,
-                    const std::map<std::string, std::string>& notes = {});
+// Writes the model's parameters in `format`: names, shapes, copies and constants as there. `out` is a safetensors file,
+// or else a folder that diffusers' from_pretrained reads; the model's configuration and the `scheduler`'s lie beside
+// the weights. Load the checkpoint into the model first (load_weights). `notes` go into the file's metadata. Throws
+// Error(config) for a format the model does not know or that has no folders, and before it would replace another
+// model's configuration; Error(plugin) if the model's map is not one of its parameters.
+void export_weights(Model& model, const std::string& format, const std::string& out,
+                    const std::map<std::string, std::string>& notes = {}, const ForeignConfig& scheduler = {});
 
-// Fills the model's parameters from such a file; values are converted to their dtype. A .pt may hold several sets of
+// What such a file, or folder, says before a model is made for it.
+struct ForeignWeights {
+  ForeignShapes shapes;
+  std::map<std::string, std::string> notes;  // the file's metadata
+};
+ForeignWeights look_at_weights(const std::string& path, const std::string& format,
+                               std::optional<Which> which = std::nullopt);
+
+// Fills the model's parameters from it; values are converted to their dtype. A .pt may hold several sets of
 // weights
 // ({model, ema, …}): `which` picks one; none: EMA where there is one. Returns the set that was read: "ema", "model", or
 // "" for a file of one set. Nothing is changed unless all fits. Throws Error(checkpoint) naming the file and the

@@ -23,6 +23,7 @@ class Safetensors final : public ForeignFile {
   bool has(const std::string& name) const override { return file_.find(name) != nullptr; }
   std::vector<int64_t> shape(const std::string& name) const override { return file_.at(name).shape; }
   torch::Tensor read(const std::string& name) const override { return read_tensor(file_, file_.at(name)); }
+  std::map<std::string, std::string> notes() const override { return file_.metadata(); }
 
  private:
   formats::SafetensorsReader file_;

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/positions.h"
 #include "core/checkpoint/reader.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/formats/nearest.h"
@@ -18,7 +19,7 @@ enum class Convert { no, yes };
 // Collects what is to be read and what does not fit; changes nothing until all fits.
 class Plan {
  public:
-  Plan(Reader& reader, Convert convert) : reader_(reader), convert_(convert) {}
+  Plan(Reader& reader, Convert convert, Fit fit = {}) : reader_(reader), convert_(convert), fit_(std::move(fit)) {}
 
   // `name` in `section` goes to `tensor`, which is laid out as the entry is.
   void add(const std::string& section, const std::string& name, const LayoutEntry& entry, const torch::Tensor& tensor) {
@@ -28,25 +29,30 @@ class Plan {
     if (found == there.end()) return missing(there, section, name);
     const std::string dtype(formats::dtype_name(dtype_of(tensor, "tensor '" + name + "'")));
     const IndexedTensor& indexed = found->second;
-    if (indexed.shape != entry.full_shape || (convert_ == Convert::no && indexed.dtype != dtype))
+    const bool fits = indexed.shape == entry.full_shape;
+    if (!fits && is_fitted(name, indexed, entry)) return;
+    if (!fits || (convert_ == Convert::no && indexed.dtype != dtype))
       return problem(section, name,
                      "is " + indexed.dtype + " " + to_text(indexed.shape) + " there and " + dtype + " " +
                          to_text(entry.full_shape) + " here");
+    ++fitted_.taken;
     for (const Rectangle& rectangle : entry.slices()) plan(name, indexed, rectangle, tensor);
   }
 
-  // Names of the section that nobody here asked for.
-  void refuse_others(const std::string& section) {
-    for (const auto& [name, tensor] : reader_.index().section(section))
-      if (!wanted_[section].count(name) && !(convert_ == Convert::yes && name.starts_with(kObjectivePrefix)))
-        problem(section, name, "is there, and has no place here");
+  // Names of the section that nobody here asked for; in a stage of a pipeline they may be another's.
+  void others(const std::string& section, bool all_are_here) {
+    for (const auto& [name, tensor] : reader_.index().section(section)) {
+      if (wanted_[section].count(name) || (convert_ == Convert::yes && name.starts_with(kObjectivePrefix))) continue;
+      fitted_.extra.push_back(name);
+      if (all_are_here && fit_.extra == Fit::Extra::refuse) problem(section, name, "is there, and has no place here");
+    }
   }
 
   void problem(const std::string& section, const std::string& name, const std::string& what) {
     problems_.push_back((section == kModel ? "tensor '" : section + " tensor '") + name + "' " + what);
   }
 
-  void run() {
+  Fitted run() {
     refuse_problems();
     // As their files have them, so that a chunk is read once.
     std::stable_sort(moves_.begin(), moves_.end(), [](const Move& a, const Move& b) {
@@ -54,7 +60,11 @@ class Plan {
     });
     for (const Move& move : moves_) reader_.check(*move.from, move.part);  // before the first number is written
     torch::NoGradGuard no_grad;
+    std::vector<torch::Tensor> tables;
+    for (const Table& table : tables_) tables.push_back(interpolated(whole(table), table.entry->full_shape));
+    for (size_t i = 0; i < tables.size(); ++i) fill(*tables_[i].entry, tables[i]);
     for (Move& move : moves_) move.target.copy_(reader_.read(*move.from, move.part));
+    return std::move(fitted_);
   }
 
  private:
@@ -63,6 +73,56 @@ class Plan {
     Reader::Part part;
     torch::Tensor target;
   };
+
+  struct Table {  // of positions, of another size
+    std::string name;
+    const IndexedTensor* from;
+    const LayoutEntry* entry;
+  };
+
+  // What is asked for is done with a tensor of another shape.
+  bool is_fitted(const std::string& name, const IndexedTensor& from, const LayoutEntry& entry) {
+    const std::string sizes = name + " " + to_text(from.shape) + " -> " + to_text(entry.full_shape);
+    if (fit_.other_shape == Fit::OtherShape::skip) {
+      fitted_.skipped.push_back(sizes);
+      return true;
+    }
+    const auto& tables = fit_.position_tables;
+    if (fit_.other_shape != Fit::OtherShape::positions ||
+        std::find(tables.begin(), tables.end(), name) == tables.end() || !can_interpolate(from.shape, entry.full_shape))
+      return false;
+    tables_.push_back({name, &from, &entry});
+    fitted_.interpolated.push_back(sizes);
+    ++fitted_.taken;
+    return true;
+  }
+
+  // All of a table: each rank interpolates it for itself, and keeps what it holds.
+  torch::Tensor whole(const Table& table) {
+    const Box all{Dims(table.from->shape.size(), 0), table.from->shape};
+    torch::Tensor result;
+    for (const Reader::Part& part : reader_.cover(table.name, *table.from, all)) {
+      const torch::Tensor numbers = reader_.read(*table.from, part);
+      if (!result.defined()) result = torch::empty(table.from->shape, numbers.options());
+      torch::Tensor target = result;
+      for (size_t d = 0; d < part.box.size.size(); ++d)
+        target = target.narrow(static_cast<int64_t>(d), part.box.start[d], part.box.size[d]);
+      target.copy_(numbers);
+    }
+    return result;
+  }
+
+  static void fill(const LayoutEntry& entry, const torch::Tensor& global) {
+    for (const Rectangle& rectangle : entry.slices()) {
+      torch::Tensor target = entry.tensor.detach(), from = global;
+      for (size_t d = 0; d < rectangle.size.size(); ++d) {
+        const auto dim = static_cast<int64_t>(d);
+        target = target.narrow(dim, rectangle.local_start[d], rectangle.size[d]);
+        from = from.narrow(dim, rectangle.global_start[d], rectangle.size[d]);
+      }
+      target.copy_(from);
+    }
+  }
 
   void plan(const std::string& name, const IndexedTensor& from, const Rectangle& to, const torch::Tensor& tensor) {
     for (const Reader::Part& part : reader_.cover(name, from, {to.global_start, to.size})) {
@@ -75,6 +135,7 @@ class Plan {
   }
 
   void missing(const Section& there, const std::string& section, const std::string& name) {
+    if (fit_.missing == Fit::Missing::keep) return fitted_.kept.push_back(name);
     std::vector<std::string> names;
     for (const auto& item : there) names.push_back(item.first);
     const std::string nearest = formats::nearest_name(name, names);
@@ -93,7 +154,10 @@ class Plan {
 
   Reader& reader_;
   Convert convert_;
+  Fit fit_;
+  Fitted fitted_;
   std::vector<Move> moves_;
+  std::vector<Table> tables_;
   std::vector<std::string> problems_;
   std::map<std::string, std::set<std::string>> wanted_;
 };
@@ -157,7 +221,7 @@ void load(const std::string& path, TrainState& state) {
     plan.add(kModel, entries[i].name, entries[i], entries[i].tensor);
     if (has_ema) plan.add(kEma, entries[i].name, entries[i], state.ema->at(i));
   }
-  if (holds_all(*state.layout)) plan.refuse_others(kModel);
+  plan.others(kModel, holds_all(*state.layout));
   if (state.optimizer) plan_optimizer(plan, reader, state);
   plan.run();
   if (state.optimizer) state.optimizer->set_counters(reader.state().counters);
@@ -168,15 +232,15 @@ void load(const std::string& path, TrainState& state) {
   state.recipe_toml = reader.recipe();
 }
 
-void load_weights(const std::string& path, Layout& layout, Which which) {
+Fitted load_weights(const std::string& path, Layout& layout, Which which, const Fit& fit) {
   Reader reader(path);
-  Plan plan(reader, Convert::yes);
+  Plan plan(reader, Convert::yes, fit);
   const bool has_ema = !reader.index().section(kEma).empty();
   if (which == Which::ema && !has_ema) refuse_no_ema(reader, "use its weights");
   const std::string section = has_ema && which != Which::weights ? kEma : kModel;
   for (const LayoutEntry& entry : layout.entries) plan.add(section, entry.name, entry, entry.tensor);
-  if (holds_all(layout)) plan.refuse_others(section);
-  plan.run();
+  plan.others(section, holds_all(layout));
+  return plan.run();
 }
 
 }  // namespace ditto::checkpoint

@@ -37,6 +37,16 @@ void RunOptions::read(OptionReader& option) {
   option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped").at_least(1);
   option("init_from", init_from, "checkpoint or run whose weights to start from");
   option("init_weights", init_weights, "which weights init_from takes").one_of({"ema", "weights"});
+  const auto unlike = [&](const char* name, std::string& value, const char* help, std::vector<std::string> allowed) {
+    option(name, value, help).one_of(allowed);
+    if (init_from.empty() && value != "refuse")
+      option.reject(name, "says what to make of other weights, and run.init_from names none", "leave it out");
+  };
+  unlike("init_missing", init_missing, "tensors that init_from lacks: they keep their new values", {"refuse", "new"});
+  unlike("init_extra", init_extra, "tensors of init_from that this model lacks: they are left out", {"refuse", "skip"});
+  unlike("init_other_shape", init_other_shape,
+         "tensors of another shape there: they keep their new values, or learned tables of positions are interpolated",
+         {"refuse", "skip", "positions"});
 }
 
 void LrScheduleOptions::read(OptionReader& option) {

@@ -16,6 +16,7 @@ struct RunOptions {
   int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0;
   bool deterministic = true;
   std::string non_finite = "stop", init_weights = "ema";
+  std::string init_missing = "refuse", init_extra = "refuse", init_other_shape = "refuse";
   int64_t max_skipped = 3;
   double clip_norm = 0, loss_scale = 65536;
   int64_t loss_scale_every = 2000;

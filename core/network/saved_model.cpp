@@ -17,7 +17,8 @@ std::string without_its_place(const std::string& recipe_toml, const std::string&
   tree.erase("parallel");
   auto* run = tree.find("run");
   if (auto* options = run ? run->as<formats::Table>() : nullptr)
-    for (const char* key : {"folder", "output", "init_from"}) options->erase(key);
+    for (const char* key : {"folder", "output", "init_from", "init_missing", "init_extra", "init_other_shape"})
+      options->erase(key);
   return formats::render_toml(tree);
 }
 

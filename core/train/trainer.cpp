@@ -11,11 +11,12 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/dist/stop.h"
+#include "core/network/finite.h"
 #include "core/report/grid.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
 #include "core/sample/generate.h"
-#include "core/network/finite.h"
+#include "core/train/fit.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
 #include "core/train/sheets.h"
@@ -110,17 +111,21 @@ void Trainer::start_from_weights() {
   const auto found = checkpoint::resolve(place, mesh_.world());
   expect_same("weights to start from", facts_of_checkpoint(*found.path), ErrorKind::checkpoint);
   const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
-  checkpoint::load_weights(*found.path, assembly_->main->layout, which);
+  const auto fit = fit_of(recipe_, *assembly_->main->model);
+  const auto fitted = checkpoint::load_weights(*found.path, assembly_->main->layout, which, fit);
   require_finite(assembly_->main->layout, *found.path);
   assembly_->main->parameters_changed();
   say("weights from " + *found.path);
+  if (fit == checkpoint::Fit{}) return;
+  for (const auto& line : fit_report(fitted, fit, *found.path, mesh_.world())) say(line);
 }
 
 void Trainer::describe() {
   const auto& run = recipe_.run;
   say(fmt::format("{}: {} with {} learned numbers, {} on {}, {} thread{} a rank, {} rank{}", run.name,
-                  recipe_.model.plugin, assembly_->main->parameters(), run.precision, run.device, torch::get_num_threads(),
-                  torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(), mesh_.world_size() == 1 ? "" : "s"));
+                  recipe_.model.plugin, assembly_->main->parameters(), run.precision, run.device,
+                  torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
+                  mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
                   run.steps));
   say("into " + shown(output_folder(recipe_)));
@@ -332,7 +337,8 @@ void Trainer::show_grid() {
   options.batch = recipe_.validate.grid;
   const Ema::Scope averaged(*ema_, [this] { assembly_->main->parameters_changed(); });
   auto& networks = *assembly_->networks;
-  const auto samples = networks.decode(generate(networks, *assembly_->sampler, *assembly_->guidance, requests, options));
+  const auto samples =
+      networks.decode(generate(networks, *assembly_->sampler, *assembly_->guidance, requests, options));
   if (!writes()) return;
   report::SheetOptions sheet_options;
   sheet_options.columns = static_cast<int>(recipe_.log.grid_columns);

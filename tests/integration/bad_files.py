@@ -183,8 +183,15 @@ def test_weights_of_one_convention_are_neither_exported_nor_imported_as_the_othe
                   run, "--format", other, "--out", file)
         t.check(not file.exists(), f"a refused export left {file}")
         t.run("checkpoint", "export", run, "--format", own, "--out", file)
-        t.refused(2, ["model.convention", f'is "{other[:8]}', f"format {own}", f'model.convention = "{own[:8]}'], "checkpoint",
-                  "import", file, "--format", own, "--recipe", others, "--out", made)
+        t.refused(2, ["model.convention", f'is "{other[:8]}', f"format {own}", f'it is "{own[:8]}'], "checkpoint", "import",
+                  file, "--format", own, "--recipe", others, "--out", made)
+        t.refused(2, [f"--format {other}", f"in the format {own}"], "checkpoint", "import", file, "--format", other,
+                  "--recipe", others, "--out", made)
+        t.without_notes(file)  # another program's: its tensors and config.json say what it is
+        t.refused(2, ["model.convention", f'is "{other[:8]}', f"format {own}", f'it is "{own[:8]}'], "checkpoint", "import",
+                  file, "--format", own, "--recipe", others, "--out", made)
+        t.refused(7, ["has no tensor", f"format {other}"], "checkpoint", "import", file, "--format", other, "--recipe", others,
+                  "--out", made)
         t.check(not made.exists(), f"a refused import left {made}")
         t.run("checkpoint", "import", file, "--format", own, "--recipe", path, "--out", made)
 

@@ -154,10 +154,8 @@ def diffusers_loads_an_export():
     model.load_state_dict(exported, strict=True)
     check_prediction("diffusers", model, prediction)
 
-    folder = FOLDER / "pretrained"  # as a user of diffusers keeps it
-    model.save_config(folder)
-    (FOLDER / "diffusers.safetensors").rename(folder / "diffusion_pytorch_model.safetensors")
-    check_prediction("diffusers", DiTTransformer2DModel.from_pretrained(folder, low_cpu_mem_usage=False), prediction)
+    ditto("checkpoint", "export", run, "--format", "diffusers", "--out", "pretrained")  # as a user of diffusers keeps it
+    check_prediction("diffusers", DiTTransformer2DModel.from_pretrained(FOLDER / "pretrained"), prediction)
 
 
 def facebook_loads_an_export():
@@ -224,9 +222,13 @@ def compare_all(form, name):
     case = golden.CASES[name]
     theirs = golden.reference(form, case, FACEBOOK)
     model = golden.make(form, case, FACEBOOK)[0]
-    file = FOLDER / f"{form}_{name}.safetensors"
+    folder = FOLDER / f"{form}_{name}"
+    folder.mkdir()
+    if form == "diffusers":
+        model.save_config(folder)
+    file = folder / "weights.safetensors"
     save_file({n: tensor.contiguous() for n, tensor in model.state_dict().items()}, file)
-    checkpoint = import_from(file, form, recipe(f"{form}_{name}", case, form), f"imported_{form}_{name}")
+    checkpoint = import_from(file, form, recipe(f"{form}_{name}_recipe", case, form), f"imported_{form}_{name}")
     ours = forward(checkpoint, case, "--grad")
     worst = {"prediction": difference(ours.pop("prediction"), theirs.pop("prediction"))}
     gradients = as_theirs(form, ours)

@@ -307,6 +307,17 @@ def write_tensors(path, tensors):
     pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + body)
 
 
+def without_notes(file):
+    """Takes the metadata out of a safetensors file."""
+    data = file.read_bytes()
+    size = struct.unpack("<Q", data[:8])[0]
+    header = json.loads(data[8:8 + size])
+    header.pop("__metadata__")
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + size:])
+
+
 # --- pictures ----------------------------------------------------------------------------------------------------------
 
 

@@ -137,6 +137,46 @@ TEST_CASE("what goes out is what came in, bit for bit") {
   CHECK(file.metadata().at("ditto_step") == "600");
 }
 
+TEST_CASE("names and shapes of each set are known before there is a model") {
+  const std::vector<int64_t> q{4, 4}, table{5, 4};
+  for (const char* name : {"foreign.safetensors", "foreign_flat.pt", "foreign_nested.pt", "foreign_wrapped_half.pt"}) {
+    CAPTURE(name);
+    const auto found = checkpoint::look_at_weights(golden(name), "other").shapes;
+    CHECK(found.tensors.at("attn.q.weight") == q);
+    CHECK(found.tensors.at("blocks.1.emb.weight") == table);
+    CHECK(found.config_file.empty());
+  }
+  CHECK(checkpoint::look_at_weights(golden("foreign_nested.pt"), "other", Which::weights).shapes.has("attn.q.weight"));
+}
+
+TEST_CASE("an export into a folder has its configurations, and replaces no others") {
+  const TemporaryFolder folder;
+  SmallModel model;
+  checkpoint::import_weights(model, "other", golden("foreign.safetensors"));
+  const auto refusal = [&](const std::string& out, const ditto::ForeignConfig& scheduler = {}) {
+    return error_of(ErrorKind::config, [&] { checkpoint::export_weights(model, "other", out, {}, scheduler); });
+  };
+  CHECK(contains(refusal(folder / "none"), "is a folder, and weights of this format are one file"));
+  CHECK(!std::filesystem::exists(folder / "none"));
+
+  model.format.config = {{"depth", int64_t{2}}, {"eps", 1e-5}, {"kind", "a \"b\""}, {"bias", true}};
+  const ditto::ForeignConfig scheduler{{"steps", int64_t{1000}}};
+  checkpoint::export_weights(model, "other", folder / "f", {}, scheduler);
+  checkpoint::export_weights(model, "other", folder / "f", {}, scheduler);  // the same again
+  const auto found = checkpoint::look_at_weights(folder / "f", "other").shapes;
+  CHECK((found.config == model.format.config));
+  CHECK(found.config_file == folder / "f/config.json");
+  SmallModel again;
+  checkpoint::import_weights(again, "other", folder / "f");
+  again.check_values(0);
+
+  CHECK(contains(refusal(folder / "f", {{"steps", int64_t{999}}}), "f/scheduler_config.json: is there, of another"));
+  CHECK(contains(refusal(folder / "f"), "f/scheduler_config.json: is there, of another"));  // and none is ours
+  model.format.config["depth"] = int64_t{3};
+  CHECK(contains(refusal(folder / "f", scheduler), "f/config.json: is there, of another"));
+  CHECK(contains(refusal(folder / "f/x.safetensors", scheduler), "f/config.json: is there, of another"));
+}
+
 TEST_CASE("an imported model is a checkpoint like any other") {
   const TemporaryFolder folder;
   const auto first = std::make_shared<SmallModel>(), second = std::make_shared<SmallModel>();

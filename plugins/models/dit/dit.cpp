@@ -4,7 +4,9 @@
 #include <ditto/ditto.h>
 #include <ditto/sizes.h>
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 
 namespace {
 
@@ -162,7 +164,9 @@ struct Dit final : ditto::Model {
 
   // The one whose function this is: under the other's names the same weights would predict something else.
   std::vector<std::string> foreign_formats() const override {
-    return {options.convention == "diffusers" ? "diffusers" : "facebook-dit"};
+    if (options.convention != "diffusers") return {"facebook-dit"};
+    if (!not_theirs().empty()) return {};
+    return {"diffusers"};
   }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     const bool theirs = options.convention == "diffusers";
@@ -170,13 +174,123 @@ struct Dit final : ditto::Model {
       throw ditto::Error(ditto::ErrorKind::config, "model.convention",
                          "is \"" + options.convention + "\", and weights in the format " + format +
                              " are of the other function: they would predict something else",
-                         "use --format " + foreign_formats().front() + ", or a model with model.convention = \"" +
-                             (theirs ? "facebook" : "diffusers") + "\"");
-    if (format == foreign_formats().front()) return theirs ? diffusers() : facebook();
-    return Model::foreign(format);
+                         std::string("use --format ") + (theirs ? "diffusers" : "facebook-dit") +
+                             ", or a model with model.convention = \"" + (theirs ? "facebook" : "diffusers") + "\"");
+    if (format == "facebook-dit") return facebook();
+    if (format != "diffusers") return Model::foreign(format);
+    if (const auto why = not_theirs(); !why.empty())
+      throw ditto::Error(ditto::ErrorKind::config, "checkpoint format \"diffusers\"", "DiTTransformer2DModel " + why,
+                         "keep it as a checkpoint of Ditto");
+    return diffusers();
+  }
+
+  // What a file of theirs says is what the recipe's options are where it leaves them open.
+  static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    if (file.format == "diffusers") return diffusers_needs(reader, file);
+    if (file.format == "facebook-dit") return facebook_needs(reader, file);
+    throw ditto::Error(ditto::ErrorKind::config, "checkpoint format",
+                       "this model has no format \"" + file.format + "\"", "it has: facebook-dit, diffusers");
   }
 
  private:
+  // Where the model's sizes stand in a file.
+  struct Places {
+    std::string patches, block, up, table, out;
+  };
+  // What a file says, but for the side of the picture.
+  struct Sizes {
+    int64_t channels, out_channels, classes = 0;
+    Needs needs(int64_t side) const {
+      Needs made{{{"x", torch::kFloat, {channels, side, side}, ""}, {"t", torch::kFloat, {}, ""}}, out_channels};
+      if (classes > 0) made.inputs.push_back({"label", torch::kLong, {}, "", classes});
+      return made;
+    }
+  };
+  // And in the options. What the model will be made of has its numbers in the file.
+  static Sizes sizes_of(const ditto::ForeignShapes& file, const Places& at, Options& o) {
+    namespace most = ditto::most;
+    o.width = file.size(at.patches, 0, most::kWidth);
+    if (o.width % 4 != 0) refuse_tensor(file, at.patches, "makes tokens of a width that is no multiple of 4");
+    o.patch = file.size(at.patches, 2, most::kPatch);
+    if (file.size(at.patches, 3, most::kPatch) != o.patch) refuse_tensor(file, at.patches, "is of no square patches");
+    o.depth = file.count(at.block, at.up, most::kBlocks);
+    o.mlp_ratio = std::max<int64_t>(1, rows_of(file, at.block + "0" + at.up, most::kMlpRatio * o.width, o) / o.width);
+    Sizes sizes{file.size(at.patches, 1, most::kNumbers),
+                std::max<int64_t>(1, rows_of(file, at.out, most::kNumbers, o) / (o.patch * o.patch))};
+    if (file.has(at.table)) sizes.classes = rows_of(file, at.table, most::kClasses + 1, o) - 1;
+    return sizes;
+  }
+  static int64_t rows_of(const ditto::ForeignShapes& file, const std::string& name, int64_t most, const Options& o) {
+    if (file.size(name, 1, ditto::most::kWidth) != o.width) refuse_tensor(file, name, "is not as wide as a token");
+    return file.size(name, 0, most);
+  }
+  [[noreturn]] static void refuse_tensor(const ditto::ForeignShapes& file, const std::string& name, const char* what) {
+    throw ditto::Error(ditto::ErrorKind::checkpoint, file.file, "tensor '" + name + "' " + what, "choose another file");
+  }
+
+  // Reads the recipe over what the file says, and refuses where it says otherwise.
+  static void read_over(Options& o, ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    const Options theirs = o;
+    o.read(reader);
+    refuse_other(reader, file, "convention", o.convention, theirs.convention);
+    refuse_other(reader, file, "depth", o.depth, theirs.depth);
+    refuse_other(reader, file, "width", o.width, theirs.width);
+    refuse_other(reader, file, "patch", o.patch, theirs.patch);
+    refuse_other(reader, file, "mlp_ratio", o.mlp_ratio, theirs.mlp_ratio);
+  }
+  static void refuse_other(const ditto::OptionReader& reader, const ditto::ForeignShapes& file, const char* name,
+                           const ditto::OptionValue& said, const ditto::OptionValue& found) {
+    if (said != found)
+      reader.reject(name,
+                    "is " + ditto::to_text(said) + ", and of the weights in " + file.file + " (format " + file.format +
+                        ") it is " + ditto::to_text(found),
+                    "leave it out, or choose another file or format");
+  }
+
+  static Needs facebook_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    Options o;
+    o.convention = "facebook";
+    const auto sizes = sizes_of(file,
+                                {"x_embedder.proj.weight", "blocks.", ".mlp.fc1.weight",
+                                 "y_embedder.embedding_table.weight", "final_layer.linear.weight"},
+                                o);
+    const auto known = std::find_if(kSizes.begin(), kSizes.end(),
+                                    [&](const Size& size) { return size.depth == o.depth && size.width == o.width; });
+    o.heads = known != kSizes.end() ? known->heads : 1;
+    read_over(o, reader, file);
+    const auto says_heads = [](const ditto::OptionInfo& info) {
+      return info.given && (info.name == "heads" || info.name == "preset");
+    };
+    if (known == kSizes.end() && std::none_of(reader.declared().begin(), reader.declared().end(), says_heads))
+      reader.reject("heads", "is not said, and " + file.file + " does not say it",
+                    "add it to the recipe, or --set model.heads=N");
+    const int64_t tokens = file.size("pos_embed", 1, ditto::most::kNumbers);
+    const auto rows = static_cast<int64_t>(std::llround(std::sqrt(static_cast<double>(tokens))));
+    if (rows * rows != tokens || file.size("pos_embed", 2, ditto::most::kWidth) != o.width)
+      refuse_tensor(file, "pos_embed", "is not of the tokens of a square picture");
+    return sizes.needs(rows * o.patch);
+  }
+
+  static Needs diffusers_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    Options o;
+    o.convention = "diffusers";
+    const std::string embedder = "transformer_blocks.0.norm1.emb.class_embedder.embedding_table.weight";
+    const auto sizes = sizes_of(
+        file, {"pos_embed.proj.weight", "transformer_blocks.", ".ff.net.0.proj.weight", embedder, "proj_out_2.weight"},
+        o);
+    const int64_t heads = o.heads = file.number("num_attention_heads", ditto::most::kHeads);
+    if (o.width % heads != 0)
+      throw ditto::Error(ditto::ErrorKind::checkpoint, file.config_file,
+                         "\"num_attention_heads\" is " + std::to_string(heads) + ", which does not divide tokens of " +
+                             std::to_string(o.width),
+                         "take the config.json of this model");
+    read_over(o, reader, file);
+    refuse_other(reader, file, "heads", o.heads, heads);
+    const int64_t side = file.number("sample_size", ditto::most::kSide);
+    for (const auto& [key, value] : config_of(o, sizes, side)) file.expect(key, value);
+    return sizes.needs(side);
+  }
+
   ditto::Grid grid() const { return {1, x_[1] / options.patch, x_[2] / options.patch}; }
   std::vector<int64_t> convolution() const { return {options.width, x_[0], options.patch, options.patch}; }
 
@@ -227,7 +341,34 @@ struct Dit final : ditto::Model {
     n.layer("final_modulation", {"proj_out_1"});
     n.layer("out", {"proj_out_2"});
     embedders_once_a_block(n);
+    n.format.config = config_of(options, {x_[0], out_channels_, classes_}, x_[1]);
+    n.format.config["_class_name"] = "DiTTransformer2DModel";
     return n.format;
+  }
+
+  // Why no DiTTransformer2DModel is this model; empty: one is.
+  std::string not_theirs() const {
+    if (!label) return "takes a class, and this model takes none";
+    if (x_[1] != x_[2]) return "makes square pictures, and this model's are not";
+    if (options.mlp_ratio != 4) return "has an MLP of 4 times its width, and this model another";
+    return {};
+  }
+
+  // The constructor's arguments there, but for its class' name, which has changed.
+  static ditto::ForeignConfig config_of(const Options& o, const Sizes& sizes, int64_t side) {
+    return {{"num_attention_heads", o.heads},
+            {"attention_head_dim", o.width / o.heads},
+            {"in_channels", sizes.channels},
+            {"out_channels", sizes.out_channels},
+            {"num_layers", o.depth},
+            {"sample_size", side},
+            {"patch_size", o.patch},
+            {"num_embeds_ada_norm", sizes.classes},
+            {"attention_bias", true},
+            {"activation_fn", "gelu-approximate"},
+            {"norm_type", "ada_norm_zero"},
+            {"norm_elementwise_affine", false},
+            {"norm_eps", 1e-5}};
   }
 
   // diffusers keeps the same time and label embedders in every block; ours are read from the first.

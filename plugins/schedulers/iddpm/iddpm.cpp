@@ -144,6 +144,22 @@ class Iddpm : public ditto::Scheduler {
     return grid;
   }
 
+  // Their DDIM reads it, and so does their DDPM, which alone looks at the variance.
+  ditto::ForeignConfig foreign_config(const std::string& format) const override {
+    if (format != "diffusers") return {};
+    return {{"_class_name", "DDIMScheduler"},
+            {"num_train_timesteps", options_.timesteps},
+            {"beta_schedule", "linear"},
+            {"beta_start", options_.beta_start * options_.scale()},
+            {"beta_end", options_.beta_end * options_.scale()},
+            {"prediction_type", "epsilon"},
+            {"variance_type", options_.variance},
+            {"timestep_spacing", options_.spacing == "even" ? "linspace" : "leading"},
+            {"clip_sample", false},
+            {"set_alpha_to_one", true},
+            {"steps_offset", int64_t{0}}};
+  }
+
  private:
   static Tensor cumulative_alphas(const Options& o) {  // [timesteps + 1], from t = -1
     std::vector<double> table{1};

@@ -81,6 +81,15 @@ class RectifiedFlow : public ditto::Scheduler {
     return grid;
   }
 
+  // Theirs counts times in its training times, for the model and for the levels of its grid alike.
+  ditto::ForeignConfig foreign_config(const std::string& format) const override {
+    if (format != "diffusers" || options_.model_time_scale != kDiffusersTrainTimes) return {};
+    return {{"_class_name", "FlowMatchEulerDiscreteScheduler"},
+            {"num_train_timesteps", static_cast<int64_t>(kDiffusersTrainTimes)},
+            {"shift", options_.shift},
+            {"invert_sigmas", data_at_one()}};
+  }
+
  private:
   bool data_at_one() const { return options_.convention == "data_at_one"; }
   template <class T>

@@ -1,0 +1,145 @@
+#include "core/sample/foreign.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+
+#include <ditto/sizes.h>
+
+#include "core/checkpoint/foreign.h"
+#include "core/checkpoint/index.h"
+
+namespace ditto {
+
+namespace {
+
+constexpr const char *kFormat = "ditto.format", *kRecipe = "ditto.recipe", *kShapes = "ditto.shapes";
+constexpr std::array<const char*, 3> kSections{"model", "scheduler", "sampler"};  // that an export notes
+constexpr const char* kHere = "ditto checkpoint import";
+
+std::string note(const checkpoint::ForeignWeights& weights, const char* name) {
+  const auto found = weights.notes.find(name);
+  return found == weights.notes.end() ? "" : found->second;
+}
+
+bool is_ours(const checkpoint::ForeignWeights& weights) {
+  return !note(weights, kRecipe).empty() && !note(weights, kShapes).empty();
+}
+
+std::string place_in(const checkpoint::ForeignWeights& weights, const char* name) {
+  return weights.shapes.file + " (" + name + ")";
+}
+
+void refuse_other_format(const checkpoint::ForeignWeights& weights) {
+  const auto noted = note(weights, kFormat);
+  if (noted.empty() || noted == weights.shapes.format) return;
+  throw Error(ErrorKind::config, "--format " + weights.shapes.format,
+              weights.shapes.file + " was exported in the format " + noted, "use --format " + noted);
+}
+
+// The sections that an export notes, and no other: a file does not say where a run reads and writes.
+Recipe noted_recipe(const checkpoint::ForeignWeights& weights, const std::vector<std::string>& sets) {
+  const auto place = place_in(weights, kRecipe);
+  const auto noted = formats::parse_toml(note(weights, kRecipe), place);
+  formats::Table sections;
+  for (const char* section : kSections)
+    if (const auto* node = noted.find(section)) sections.set(section, *node);
+  return Recipe::parse(formats::render_toml(sections), place, sets);
+}
+
+Recipe read_recipe(const checkpoint::ForeignWeights& weights, const std::string& path,
+                   const std::vector<std::string>& sets) {
+  if (!path.empty()) return Recipe::read(path, sets);
+  return is_ours(weights) ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
+}
+
+bool same(const OptionValue& a, const OptionValue& b) {
+  const auto* whole = std::get_if<int64_t>(&a);
+  const auto* real = std::get_if<double>(&b);
+  return a == b || (whole && real && static_cast<double>(*whole) == *real);
+}
+
+// [model] as the file was exported from; what a recipe says must be that.
+void take_noted_model(Recipe& recipe, const checkpoint::ForeignWeights& weights) {
+  const auto noted = noted_recipe(weights, {}).model;
+  if (!recipe.model) {
+    recipe.model = noted;
+    return;
+  }
+  const auto refuse = [&](const std::string& where, const std::string& key, const OptionValue& said,
+                          const OptionValue& found) {
+    throw Error(ErrorKind::config, where,
+                key + " is " + to_text(said) + ", and of the weights in " + weights.shapes.file + " (format " +
+                    weights.shapes.format + ") it is " + to_text(found),
+                "leave it out, or choose another file");
+  };
+  if (recipe.model.plugin != noted.plugin)
+    refuse(recipe.model.where, "model.plugin", recipe.model.plugin, noted.plugin);
+  for (const auto& [key, found] : noted.options.given) {
+    const auto [given, is_new] = recipe.model.options.given.emplace(key, found);
+    if (!is_new && !same(given->second.value, found.value))
+      refuse(given->second.where, "model." + key, given->second.value, found.value);
+  }
+}
+
+// A file's own words are held to what a recipe may say.
+SavedShapes noted_shapes(const checkpoint::ForeignWeights& weights) {
+  const auto place = place_in(weights, kShapes);
+  auto shapes = saved_shapes(note(weights, kShapes), place);
+  const auto& [inputs, out_channels] = shapes.model;
+  const auto is_side = [](int64_t side) { return side >= -1 && side <= most::kSide; };
+  const bool fits = is_side(out_channels) && std::all_of(inputs.begin(), inputs.end(), [&](const TensorSpec& input) {
+                      return input.shape.size() <= 4 && std::all_of(input.shape.begin(), input.shape.end(), is_side) &&
+                             std::abs(checkpoint::numbers(input.shape)) <= most::kNumbers && input.values >= 0 &&
+                             input.values <= most::kClasses;
+                    });
+  if (!fits) throw Error(ErrorKind::checkpoint, place, "says sizes that no model has", "use another file");
+  return shapes;
+}
+
+// What the plugin reads out of a file that others made.
+SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& registry) {
+  auto& model = recipe.model;
+  if (!model)
+    throw Error(ErrorKind::config, recipe.name, "nothing says which model these weights are of",
+                "give a recipe with a [model] section, or --set model.plugin=NAME");
+  const auto& factory = registry.factory<Model>(model.plugin, model.where);
+  if (!factory.foreign_needs)
+    throw Error(ErrorKind::config, model.where,
+                "model \"" + model.plugin + "\" does not read its shapes out of another project's file",
+                "import a file that Ditto exported, or give its class a foreign_needs (docs/add_a_model.md)");
+  OptionReader reader(model.options);
+  SavedShapes shapes{guarded("model '" + model.plugin + "', reading " + file.file,
+                             [&] { return factory.foreign_needs(reader, file); }),
+                     {}};
+  reader.finish();
+  for (const auto& info : reader.declared())
+    model.options.given.try_emplace(info.name, GivenOption{info.value, file.file});
+  return shapes;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> export_notes(const Recipe& recipe, const SavedShapes& shapes,
+                                                const std::string& format) {
+  formats::Table sections;
+  for (const char* section : kSections)
+    if (const auto* node = recipe.resolved().find(section)) sections.set(section, *node);
+  return {{kFormat, format}, {kRecipe, formats::render_toml(sections)}, {kShapes, to_text(shapes)}};
+}
+
+ForeignModel open_foreign(const std::string& path, const std::string& format, std::optional<checkpoint::Which> which,
+                          const std::string& recipe, const std::vector<std::string>& sets, Registry& registry) {
+  const auto weights = checkpoint::look_at_weights(path, format, which);
+  refuse_other_format(weights);
+  ForeignModel made{read_recipe(weights, recipe, sets), {}};
+  if (is_ours(weights)) {
+    take_noted_model(made.recipe, weights);
+    made.shapes = noted_shapes(weights);
+  } else {
+    made.shapes = read_model(made.recipe, weights.shapes, registry);
+  }
+  return made;
+}
+
+}  // namespace ditto

@@ -1,0 +1,2 @@
+# exchange.py, with Python alone.
+exec python3 "$(dirname "$0")/exchange.py"
