@@ -21,9 +21,9 @@ struct CfgOptions {
     option("channels", channels, "channels that are guided: \"3\" is what DiT's published samples used")
         .one_of({"all", "3"});
     option("from", from, "guided at noise levels sigma / alpha from this on …").at_least(0.0);
-    option("to", to, "… up to this; elsewhere the prediction is c").at_least(0.0);
+    option("to", to, "… up to this; elsewhere the prediction is c");
     option("rescale", rescale, "share of the result whose spread in each sample is brought back to that of c").between(0, 1);
-    if (to < from) option.reject("to", "is below guidance.from", "no noise level would be guided");
+    if (!(to >= from)) option.reject("to", "is below guidance.from", "no noise level would be guided");
   }
 };
 
