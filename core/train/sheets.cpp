@@ -6,6 +6,7 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/loader.h"
+#include "core/report/grid.h"
 
 namespace ditto {
 
@@ -30,6 +31,21 @@ SampleRequests sheet_requests(Assembly& assembly, const std::function<void(const
   for (const auto& spec : wanted)
     requests.conditions[spec.name] = batch.at(spec.name).to(torch::kCPU).index_select(0, rows);
   return requests;
+}
+
+std::vector<formats::Picture> draw_sheets(Assembly& assembly, const std::function<void(const std::string&)>& warn) {
+  const auto& recipe = assembly.recipe;
+  GenerateOptions options;
+  options.steps = recipe.sampler_steps;
+  options.batch = recipe.validate.grid;
+  auto& networks = *assembly.networks;
+  const auto samples =
+      generate(networks, *assembly.sampler, *assembly.guidance, sheet_requests(assembly, warn), options);
+  report::SheetOptions look;
+  look.columns = static_cast<int>(recipe.log.grid_columns);
+  look.min_cell = static_cast<int>(recipe.log.grid_cell);
+  torch::NoGradGuard no_grad;
+  return report::make_sheets(networks.decode(samples).cpu(), look);
 }
 
 }  // namespace ditto

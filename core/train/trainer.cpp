@@ -12,10 +12,8 @@
 #include "core/checkpoint/disk.h"
 #include "core/dist/stop.h"
 #include "core/network/finite.h"
-#include "core/report/grid.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
-#include "core/sample/generate.h"
 #include "core/train/fit.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
@@ -331,19 +329,9 @@ void Trainer::show_validation() {
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
   begin("a grid of samples");
-  const auto requests = sheet_requests(*assembly_, [this](const std::string& line) { say(line); });
-  GenerateOptions options;
-  options.steps = recipe_.sampler_steps;
-  options.batch = recipe_.validate.grid;
   const Ema::Scope averaged(*ema_, [this] { assembly_->main->parameters_changed(); });
-  auto& networks = *assembly_->networks;
-  const auto samples =
-      networks.decode(generate(networks, *assembly_->sampler, *assembly_->guidance, requests, options));
+  const auto sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
   if (!writes()) return;
-  report::SheetOptions sheet_options;
-  sheet_options.columns = static_cast<int>(recipe_.log.grid_columns);
-  sheet_options.min_cell = static_cast<int>(recipe_.log.grid_cell);
-  const auto sheets = report::make_sheets(samples.cpu(), sheet_options);
   if (sheets.size() == 1)
     formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());
   else
