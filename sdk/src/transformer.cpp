@@ -143,10 +143,11 @@ TextEmbed::~TextEmbed() = default;
 
 void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ctx) {
   const auto& mask_BS = batch.at("text_mask");
-  const auto is_null_B1 = mask_BS.any(1, /*keepdim=*/true).logical_not();
+  // Not logical_not and its like: they have no kernel for tensors of shapes alone.
+  const auto is_null_B1 = mask_BS.any(1, /*keepdim=*/true).bitwise_not();
   const auto text_BSE = torch::where(is_null_B1.unsqueeze(-1), null_(ctx), batch.at("text").to(ctx.compute));
   condition.text_BSE = out_(torch::gelu(in_(text_BSE, ctx), "tanh"), ctx);
-  condition.text_mask_BS = mask_BS.logical_or(is_null_B1);
+  condition.text_mask_BS = mask_BS.bitwise_or(is_null_B1);
 }
 
 TensorSpecs TextEmbed::takes() const {
