@@ -83,7 +83,7 @@ Tensor heads_first(const Tensor& x, at::ScalarType dtype) { return x.to(dtype).t
 
 // Of [B, N, T, S], what stands at keys that do not count.
 Tensor without(const Tensor& x, const Tensor& mask_BS, double value) {
-  return mask_BS.defined() ? x.masked_fill(mask_BS.logical_not().unsqueeze(1).unsqueeze(1), value) : x;
+  return mask_BS.defined() ? x.masked_fill(mask_BS.bitwise_not().unsqueeze(1).unsqueeze(1), value) : x;
 }
 
 // The keys' shares. Where no key counts, log-sum-exp is -inf, and every share is 0.

@@ -40,7 +40,7 @@ Tensor attention(const OpInputs& in) {
   const auto q = t[0].transpose(1, 2) * scale, k = t[1].transpose(1, 2), v = t[2].transpose(1, 2);
   auto scores = torch::matmul(q, k.transpose(-2, -1));
   if (t[3].defined())
-    scores = scores.masked_fill(t[3].logical_not().unsqueeze(1).unsqueeze(1), -std::numeric_limits<double>::infinity());
+    scores = scores.masked_fill(t[3].bitwise_not().unsqueeze(1).unsqueeze(1), -std::numeric_limits<double>::infinity());
   return torch::matmul(torch::softmax(scores, -1), v).transpose(1, 2);
 }
 
