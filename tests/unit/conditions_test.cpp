@@ -1,8 +1,9 @@
 // What samples are asked for by: tensors of files and prompts, checked against what the model takes.
 #include "core/sample/conditions.h"
 
-#include <doctest/doctest.h>
 #include <torch/torch.h>
+
+#include <doctest/doctest.h>
 
 #include <limits>
 
@@ -58,7 +59,7 @@ TEST_CASE("a file's rows are the samples', and one row is for all") {
   Batch batch;
   give_rows("c", file.tensors(), 4, batch);
   CHECK(batch.at("text").equal(text));
-  CHECK(batch.at("picture").sizes() == torch::IntArrayRef({4, 1, 2, 2}));
+  CHECK(batch.at("picture").sizes().vec() == std::vector<int64_t>{4, 1, 2, 2});
   CHECK(batch.at("label").scalar_type() == torch::kLong);
   CHECK(batch.at("text_mask").equal(torch::ones({4, 5}, torch::kBool)));  // it is all there
   Batch half;
@@ -116,7 +117,7 @@ TEST_CASE("prompts are a file's lines or a text, and an encoder of captions make
 
   Context ctx(std::make_shared<OpTable>(), Random(0));
   const auto encoded = encode_prompts(prompts, {std::make_shared<Pictures>(), std::make_shared<Letters>()}, ctx);
-  CHECK(encoded.at("text").sizes() == torch::IntArrayRef({3, 1, 3}));
+  CHECK(encoded.at("text").sizes().vec() == std::vector<int64_t>{3, 1, 3});
   CHECK(encoded.at("text")[0][0][0].item<float>() == 5);
   CHECK(encoded.at("text")[1][0][0].item<float>() == 0);
   CHECK(encoded.at("text")[2][0][0].item<float>() == 13);  // bytes

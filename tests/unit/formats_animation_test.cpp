@@ -1,11 +1,11 @@
 // Videos as animated WebP: read back chunk by chunk, and each frame by the decoder of still pictures.
-#include <doctest/doctest.h>
-
 #include <cstring>
 #include <vector>
 
 #include "core/formats/picture.h"
 #include "support/files.h"
+
+#include <doctest/doctest.h>
 
 using namespace ditto::formats;
 using ditto::ErrorKind;
