@@ -60,7 +60,7 @@ TEST_CASE("a file's rows are the samples', and one row is for all") {
   give_rows("c", file.tensors(), 4, batch);
   CHECK(batch.at("text").equal(text));
   CHECK(batch.at("picture").sizes().vec() == std::vector<int64_t>{4, 1, 2, 2});
-  CHECK(batch.at("label").scalar_type() == torch::kLong);
+  CHECK((batch.at("label").scalar_type() == torch::kLong));
   CHECK(batch.at("text_mask").equal(torch::ones({4, 5}, torch::kBool)));  // it is all there
   Batch half;
   give_rows("c", read({{"text", text.to(torch::kHalf)}}).tensors(), 4, half);

@@ -70,7 +70,7 @@ TEST_CASE("a video keeps every frame, in order and lossless, equal ones too") {
     CHECK(frames[i].picture.pixels == video[i].pixels);
     CHECK(frames[i].duration_ms == 125);
   }
-  CHECK(encode_webp(video) == encode_webp(video));
+  CHECK((encode_webp(video) == encode_webp(video)));
 }
 
 TEST_CASE("times of frames are rounded, and do not drift") {
