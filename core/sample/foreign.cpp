@@ -47,12 +47,6 @@ Recipe noted_recipe(const checkpoint::ForeignWeights& weights, const std::vector
   return Recipe::parse(formats::render_toml(sections), place, sets);
 }
 
-Recipe read_recipe(const checkpoint::ForeignWeights& weights, const std::string& path,
-                   const std::vector<std::string>& sets) {
-  if (!path.empty()) return Recipe::read(path, sets);
-  return is_ours(weights) ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
-}
-
 bool same(const OptionValue& a, const OptionValue& b) {
   const auto* whole = std::get_if<int64_t>(&a);
   const auto* real = std::get_if<double>(&b);
@@ -130,9 +124,11 @@ std::map<std::string, std::string> export_notes(const Recipe& recipe, const Save
 
 ForeignModel open_foreign(const std::string& path, const std::string& format, std::optional<checkpoint::Which> which,
                           const std::string& recipe, const std::vector<std::string>& sets, Registry& registry) {
+  ForeignModel made;
+  if (!recipe.empty()) made.recipe = Recipe::read(recipe, sets);
   const auto weights = checkpoint::look_at_weights(path, format, which);
   refuse_other_format(weights);
-  ForeignModel made{read_recipe(weights, recipe, sets), {}};
+  if (recipe.empty()) made.recipe = is_ours(weights) ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
   if (is_ours(weights)) {
     take_noted_model(made.recipe, weights);
     made.shapes = noted_shapes(weights);
