@@ -93,7 +93,15 @@ const OptionEffect* effect_of(const std::string& key) {
   return of_section;
 }
 
+namespace {
+
+// Which network it is the fingerprint of its weights says, not where they lie.
+bool is_place_of_weights(const std::string& key) { return key.starts_with("network.") && key.ends_with(".weights"); }
+
+}  // namespace
+
 ChangeKind change_kind(const std::string& key) {
+  if (is_place_of_weights(key)) return ChangeKind::nothing;
   const auto* row = effect_of(key);
   return row ? row->kind : ChangeKind::learning;
 }
@@ -101,7 +109,7 @@ ChangeKind change_kind(const std::string& key) {
 bool is_place(const std::string& key) {
   constexpr std::array<std::string_view, 5> kPlaces{"run.folder", "run.output", "run.init_from", "data.shards",
                                                     "data.validation_shards"};
-  if (key.starts_with("network.") && key.ends_with(".weights")) return true;  // their fingerprint is compared
+  if (is_place_of_weights(key)) return true;
   return std::find(kPlaces.begin(), kPlaces.end(), key) != kPlaces.end();
 }
 

@@ -25,10 +25,12 @@ AxisSet copied_axes(const NetworkSection& section) {
   return copied;
 }
 
-// What a section says, but for where it is.
-std::string section_text(const formats::Table& resolved, const std::string& section) {
-  const auto* node = resolved.find_path(section);
-  return node && node->as<formats::Table>() ? formats::render_toml(*node->as<formats::Table>()) : "none";
+// In which options the schedules differ, in words; empty: in none.
+std::string other_schedule(const Recipe& run, const Recipe& theirs) {
+  std::string text;
+  for (const auto& [key, now, then] : differences(run.resolved(), theirs.resolved()))
+    if (key.starts_with("scheduler.")) text += (text.empty() ? "" : ", ") + key + " = " + then + " (the run's: " + now + ")";
+  return text.empty() ? "" : "it was trained with " + text;
 }
 
 }  // namespace
@@ -37,9 +39,7 @@ FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& secti
     : name_(section.name), where_(section.component.where), scheduler_(around.scheduler) {
   const auto saved = open_saved(section.weights, {});
   fingerprint_ = saved.fingerprint;
-  const auto now = section_text(components.recipe.resolved(), "scheduler"),
-             then = section_text(saved.recipe.resolved(), "scheduler");
-  if (now != then) other_schedule_ = "it was trained with another [scheduler] than the run's: " + then;
+  other_schedule_ = other_schedule(components.recipe, saved.recipe);
   const auto& component = section.component ? section.component : saved.recipe.model;
   RunningModel::Setting setting{section.component ? "network." + section.name : "", component, saved.shapes.model};
   setting.compute = section.precision.empty() ? around.compute : dtype_of(section.precision);
