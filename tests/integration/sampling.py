@@ -208,6 +208,23 @@ def test_guidance_samplers_steps_and_weights_matter():
         t.check(latents(name) != latents("plain"), f"{' '.join(map(str, arguments))} changed nothing")
 
 
+def test_options_of_one_plugin_are_none_of_another_that_takes_its_place():
+    path = t.write_recipe("etas.toml", t.recipe(run=dict(name="etas", steps=6), lr_schedule=dict(lr=3e-3, warmup=0),
+                                                sampler=dict(plugin="ddim", steps=4, eta=0.5),
+                                                guidance=dict(plugin="cfg", scale=3.0, rescale=0.5)))
+    t.train(path, "etas")
+    def ask(name, *arguments):
+        t.run("sample", t.work / "etas", "--out", t.work / name, "--seeds", "0-1", *save(name), *arguments)
+        return t.lines_of(t.work / name / "samples.jsonl")[0]
+    t.equal(ask("as-trained")["sampler"], {"plugin": "ddim", "eta": "0.5", "steps": 4}, "the recipe's sampler")
+    t.equal(ask("eulers", "--sampler", "euler")["sampler"], {"plugin": "euler", "steps": 4}, "another")
+    t.equal(ask("ddims", "--sampler", "ddim")["sampler"]["eta"], "0.5", "the same")
+    t.equal(ask("unguided", "--set", "guidance.plugin=none")["guidance"], {"plugin": "none"}, "no guidance")
+    t.equal(ask("scaled", "--guidance", "2")["guidance"]["rescale"], "0.5", "another scale of the same guidance")
+    t.check(len({str(latents(name)) for name in ("as-trained", "eulers", "unguided", "scaled")}) == 4, "two of them are alike")
+    t.check(latents("as-trained") == latents("ddims"), "the same sampler makes other samples")
+
+
 def test_wrong_classes_seeds_and_numbers_end_with_code_2():
     for arguments, parts in ((["--classes", "0-10"], ["--classes 0-10", "10 is not a class", "its classes are 0 to 9"]),
                              (["--classes", "3-1"], ["--classes 3-1", "write it as 0-9 or 1,4,7"]),
