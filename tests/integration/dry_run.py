@@ -79,10 +79,9 @@ def test_bytes_are_those_of_a_real_run():
     compare("pipeline 2", small(), 2, dict(pipeline=2), run__micro_batch=4)
 
 
-def test_bytes_of_dit_b_2():
-    if not t.slow:
-        return
-    compare("B/2 on fsdp 8", preset("B/2", 8), 8, layouts["fsdp 8"])
+def test_bytes_of_a_size_of_the_paper():
+    if t.slow:
+        compare("S-2 on fsdp 8", preset("S/2", 8), 8, layouts["fsdp 8"])
 
 
 def test_large_models_take_seconds():
