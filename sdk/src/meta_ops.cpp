@@ -1,5 +1,5 @@
-// Shapes of operations that LibTorch itself computes on the meta device only from Python: those that the SDK's layers and
-// the models that come with it are made of.
+// Shapes of operations that LibTorch itself computes on the meta device only from Python: those that the SDK's layers
+// and the models that come with it are made of.
 #include <ATen/ExpandUtils.h>
 #include <torch/library.h>
 #include <torch/torch.h>
