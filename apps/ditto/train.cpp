@@ -36,7 +36,9 @@ int show_dry_run(const Arguments& arguments, const CommandLine& line) {
   Rank rank{RankInfo{}};
   return rank.run([&] {
     Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
-    rank.open(recipe, line.plugin_path);
+    auto here = recipe;  // whose device need not be here
+    here.run.device = "cpu";
+    rank.open(here, line.plugin_path);
     declare_components(recipe, rank.registry());
     check_recipe(recipe, rank.registry());
     const int started = std::max(arguments.local_ranks, info.world_size);

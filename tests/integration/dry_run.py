@@ -106,7 +106,7 @@ def test_large_models_take_seconds():
 def test_neither_data_nor_folder_is_needed():
     path = t.write_recipe("nothing.toml", t.recipe(
         data=dict(shards=["/nowhere/*.tar"], validation_shards=["/nowhere/*.tar"]), validate=dict(every=2)))
-    t.run("train", path, "--dry-run")
+    t.run("train", path, "--dry-run", "--set", "run.device=cuda")
     t.equal(sorted(p.name for p in t.work.iterdir() if p.is_dir() and p.name == "runs"), [], "folders")
 
 
