@@ -36,12 +36,14 @@ int show_dry_run(const Arguments& arguments, const CommandLine& line) {
   Rank rank{RankInfo{}};
   return rank.run([&] {
     Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
-    rank.open(recipe, line.plugin_path);
+    auto here = recipe;  // whose device need not be here
+    here.run.device = "cpu";
+    rank.open(here, line.plugin_path);
     declare_components(recipe, rank.registry());
     check_recipe(recipe, rank.registry());
     const int started = std::max(arguments.local_ranks, info.world_size);
-    const auto result = dry_run(recipe, rank.registry(), arguments.ranks > 0 ? arguments.ranks : started,
-                                arguments.text_length);
+    const auto result =
+        dry_run(recipe, rank.registry(), arguments.ranks > 0 ? arguments.ranks : started, arguments.text_length);
     std::cout << (arguments.json ? formats::ascii_json(to_json(result)) + "\n" : to_text(result)) << std::flush;
     return 0;
   });
@@ -63,8 +65,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
       return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
     }
     auto options = arguments.options;
-    rank.meet(recipe, {{"--resume", options.resume},
-                       {"--trace", arguments.trace}});
+    rank.meet(recipe, {{"--resume", options.resume}, {"--trace", arguments.trace}});
     options.expect_same = [&](const auto& topic, const auto& facts, auto kind) {
       rank.expect_same(topic, facts, kind);
     };
@@ -105,7 +106,8 @@ void add_train_command(CLI::App& app, CommandLine& line) {
   command->add_option("--ranks", arguments->ranks, "of a dry run: on so many ranks")
       ->check(CLI::Range(1, 10'000'000))
       ->needs(dry);
-  command->add_option("--text-length", arguments->text_length, "of a dry run: tokens of a text, where data has any number")
+  command
+      ->add_option("--text-length", arguments->text_length, "of a dry run: tokens of a text, where data has any number")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str()
       ->needs(dry);

@@ -46,6 +46,15 @@ void unflatten(const Tensor& flat, const std::vector<LayoutEntry*>& entries) {
   }
 }
 
+// The same, in the memory that it has: of a larger tensor a piece that is replaced would stay all the same.
+void copy_back(const Tensor& flat, const std::vector<LayoutEntry*>& entries) {
+  int64_t at = 0;
+  for (auto* entry : entries) {
+    entry->tensor.mutable_grad().copy_(flat.narrow(0, at, entry->tensor.numel()).view(entry->tensor.sizes()));
+    at += entry->tensor.numel();
+  }
+}
+
 // What goes into one tensor: the axes to sum over, the dtype, and the memory.
 using Key = std::tuple<AxisSet, at::ScalarType, at::DeviceType>;
 using Groups = std::map<Key, std::vector<LayoutEntry*>>;
@@ -176,7 +185,7 @@ void GradientSum::sum_copies() {
     if (!axes.empty()) groups[key_of(axes, entry.tensor)].push_back(&entry);
   }
   for (const auto& [key, entries] : groups)
-    unflatten(mesh_.group(std::get<AxisSet>(key)).all_reduce(flatten(entries)), entries);
+    copy_back(mesh_.group(std::get<AxisSet>(key)).all_reduce(flatten(entries)), entries);
 }
 
 double grad_norm(const Layout& layout, const Mesh& mesh) {

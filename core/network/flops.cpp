@@ -25,6 +25,14 @@ torch::Tensor shape_alone(const std::vector<int64_t>& sizes, at::ScalarType dtyp
   return torch::empty(sizes, torch::TensorOptions(dtype).device(torch::kMeta));
 }
 
+// What the library says of an operation that has no meta kernel, as one sentence.
+std::string without_meta(const std::string& said) {
+  const auto begin = said.find("aten::");
+  if (begin == std::string::npos) return said.substr(0, said.find('\n'));
+  const auto end = said.find_first_of("' \n:", begin + std::string("aten::").size());
+  return "\"" + said.substr(begin, end - begin) + "\" cannot be computed on shapes alone";
+}
+
 }  // namespace
 
 double total(const Flops& flops) {
@@ -32,13 +40,6 @@ double total(const Flops& flops) {
   for (const auto& [unit, parts] : flops)
     for (const auto& [part, operations] : parts) sum += operations;
   return sum;
-}
-
-std::string without_meta(const std::string& said) {
-  const auto begin = said.find("aten::");
-  if (begin == std::string::npos) return said.substr(0, said.find('\n'));
-  return "\"" + said.substr(begin, said.find_first_not_of("abcdefghijklmnopqrstuvwxyz_:.0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ", begin) - begin) +
-         "\" cannot be computed on shapes alone";
 }
 
 Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length) {

@@ -34,7 +34,4 @@ class FlopCounter {
   std::map<std::vector<std::vector<int64_t>>, double> counted_;  // by the shapes of what the model takes
 };
 
-// What the library says of an operation that has no meta kernel, as one sentence.
-std::string without_meta(const std::string& said);
-
 }  // namespace ditto

@@ -1,7 +1,7 @@
 #include "core/network/paper_mesh.h"
 
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/torch.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace ditto {
 

@@ -14,7 +14,9 @@ bool counts_itself(torch::Device device) { return device.is_cpu() || device.is_m
 
 // Hands out no memory, as the library's own for the meta device, and says how much it would be.
 struct MetaAllocator final : c10::Allocator {
-  static void report(int64_t bytes) { c10::reportMemoryUsageToProfiler(nullptr, bytes, 0, 0, torch::Device(c10::kMeta)); }
+  static void report(int64_t bytes) {
+    c10::reportMemoryUsageToProfiler(nullptr, bytes, 0, 0, torch::Device(c10::kMeta));
+  }
   static void forget(void* bytes) { report(-reinterpret_cast<int64_t>(bytes)); }
   c10::DataPtr allocate(size_t bytes) override {
     report(static_cast<int64_t>(bytes));
@@ -63,9 +65,7 @@ int64_t MemoryMeter::current() const {
   return counts_itself(device_) ? count_->current.load() : device_bytes(device_).current;
 }
 
-int64_t MemoryMeter::peak() const {
-  return counts_itself(device_) ? count_->peak.load() : device_bytes(device_).peak;
-}
+int64_t MemoryMeter::peak() const { return counts_itself(device_) ? count_->peak.load() : device_bytes(device_).peak; }
 
 void MemoryMeter::reset_peak() {
   if (counts_itself(device_)) {

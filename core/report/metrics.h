@@ -37,7 +37,7 @@ struct StepRecord {
   std::optional<double> loss_scale;      // of this step's backward; none: the run is not in fp16
   // Of rank 0, with `--trace comm`; empty: not traced.
   std::vector<CommCount> comm;
-  std::map<std::string, int64_t> mem;  // bytes of tensors: "parameters", "gradients", "optimizer", "ema", "activations"
+  std::map<std::string, int64_t> mem;  // bytes of tensors by what they are for: core/train/trace.h, and "activations"
 };
 
 struct ValidationRecord {

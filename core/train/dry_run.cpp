@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "core/network/paper_mesh.h"
 #include "core/network/strategies.h"
@@ -189,7 +189,8 @@ class DryRunner {
     for (const auto& input : rank.main().model->takes()) {
       const auto* offered = find(rank.main().setting.needs.inputs, input.name);
       const auto& shape = offered ? offered->shape : input.shape;
-      if (std::any_of(shape.begin(), shape.end(), [](int64_t size) { return size < 0; })) result.text_length = text_length_;
+      if (std::any_of(shape.begin(), shape.end(), [](int64_t size) { return size < 0; }))
+        result.text_length = text_length_;
     }
     try {
       FlopCounter counter(rank.assembly().components, rank.main());
@@ -209,8 +210,9 @@ class DryRunner {
     try {
       const auto& left = left_by(rank, place);
       const auto at = place.find(Axis::pipeline);
-      cost.bytes["activations"] = Stages{degrees_.at(Axis::pipeline), virtual_stages(recipe_), rank.main().model->depth()}
-                                      .bytes(left, at == place.end() ? 0 : at->second, rank.plan().mine);
+      cost.bytes["activations"] =
+          Stages{degrees_.at(Axis::pipeline), virtual_stages(recipe_), rank.main().model->depth()}.bytes(
+              left, at == place.end() ? 0 : at->second, rank.plan().mine);
       if (tokens) *tokens = left.tokens;
     } catch (const Error& error) {
       unknown = error.what();
@@ -225,7 +227,8 @@ class DryRunner {
     if (degrees_.at(Axis::pipeline) == 1) return left_[place] = rank.forward(text_length_);
     auto degrees = degrees_;
     degrees[Axis::pipeline] = 1;
-    return left_[place] = PaperRank(without_pipeline(recipe_, registry_), registry_, degrees, place).forward(text_length_);
+    return left_[place] =
+               PaperRank(without_pipeline(recipe_, registry_), registry_, degrees, place).forward(text_length_);
   }
 
   const Recipe& recipe_;
@@ -245,7 +248,8 @@ std::string table_line(const RankCost& cost, const char* what) {
       text += fmt::format("  {:12} {:>16} bytes\n", share, at->second);
     if (at == cost.bytes.end()) text += fmt::format("  {:12} {:>16}\n", share, "not known");
   }
-  return text + fmt::format("  {:12} {:>16} bytes, {:.2f} GB\n", "all", cost.total(), static_cast<double>(cost.total()) / 1e9);
+  return text +
+         fmt::format("  {:12} {:>16} bytes, {:.2f} GB\n", "all", cost.total(), static_cast<double>(cost.total()) / 1e9);
 }
 
 }  // namespace
@@ -261,8 +265,9 @@ DryRun dry_run(const Recipe& recipe, Registry& registry, int ranks, int64_t text
 }
 
 std::string to_text(const DryRun& run) {
-  auto text = fmt::format("{} with {} learned numbers, {}, on {} rank{}: batch {}, micro-batches of {}", run.model,
-                          run.parameters, run.precision, run.ranks, run.ranks == 1 ? "" : "s", run.batch, run.micro_batch);
+  auto text =
+      fmt::format("{} with {} learned numbers, {}, on {} rank{}: batch {}, micro-batches of {}", run.model,
+                  run.parameters, run.precision, run.ranks, run.ranks == 1 ? "" : "s", run.batch, run.micro_batch);
   text += run.tokens_per_sample > 0 ? fmt::format(", {} tokens a sample", run.tokens_per_sample) : "";
   text += run.text_length > 0 ? fmt::format(", texts of {}\n", run.text_length) : "\n";
   if (!run.unknown.empty()) text += "not known: " + run.unknown + "\n";
@@ -272,7 +277,8 @@ std::string to_text(const DryRun& run) {
   text += fmt::format("a step, forward and backward: {:.4g} floating-point operations\n", total(run.flops));
   for (const auto& [unit, parts] : run.flops)
     for (const auto& [part, operations] : parts)
-      text += fmt::format("  {:10} {:10} {:>11.4g}  {:5.1f} %\n", unit, part, operations, 100 * operations / total(run.flops));
+      text += fmt::format("  {:10} {:10} {:>11.4g}  {:5.1f} %\n", unit, part, operations,
+                          100 * operations / total(run.flops));
   return text;
 }
 

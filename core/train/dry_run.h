@@ -24,15 +24,15 @@ struct RankCost {
 struct DryRun {
   int ranks = 1;
   std::string model, precision;
-  int64_t parameters = 0;  // of the whole model, learned
+  int64_t parameters = 0;                                                      // of the whole model, learned
   int64_t batch = 0, micro_batch = 0, tokens_per_sample = 0, text_length = 0;  // 0: it takes no text
-  Flops flops;             // of one step of the global batch, forward and backward
-  std::string unknown;     // why operations or activations are not known; empty: they are
+  Flops flops;              // of one step of the global batch, forward and backward
+  std::string unknown;      // why operations or activations are not known; empty: they are
   RankCost first, largest;  // rank 0, and the rank that holds most
 };
 
-// Throws Error(config) for degrees that do not make up `ranks`, and what putting the recipe together throws. A text, which
-// may have any length, has `text_length` tokens.
+// Throws Error(config) for degrees that do not make up `ranks`, and what putting the recipe together throws. A text,
+// which may have any length, has `text_length` tokens.
 DryRun dry_run(const Recipe& recipe, Registry& registry, int ranks, int64_t text_length);
 std::string to_text(const DryRun& run);
 nlohmann::ordered_json to_json(const DryRun& run);

@@ -120,7 +120,7 @@ void TrainingStep::count_flops(const std::vector<Batch>& batches) {
 void TrainingStep::watch_activations(Program& program) {
   activations.reset();
   program.backward = [this, before = meter->current(), inner = std::move(program.backward)](const Tensors& roots,
-                                                                                          const Tensors& gradients) {
+                                                                                            const Tensors& gradients) {
     if (!activations) activations = meter->current() - before;
     inner(roots, gradients);
   };

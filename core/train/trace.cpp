@@ -72,9 +72,9 @@ std::map<std::string, int64_t> held_bytes(const Networks& networks, Optimizer& o
     for (const auto& tensor : state.tensors) states.add(tensor);
   for (const auto& tensor : ema.tensors()) average.add(tensor);
   for (const auto& [name, network] : networks.frozen()) add_model(network->running(), frozen, frozen);
-  return {{"parameters", leaves.bytes()}, {"copies", all.bytes() - leaves.bytes()},
+  return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes()},
           {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
-          {"ema", average.bytes()},       {"frozen", frozen.bytes()}};
+          {"ema", average.bytes()},         {"frozen", frozen.bytes()}};
 }
 
 std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {

@@ -1,5 +1,5 @@
-// Shapes of operations that LibTorch itself computes on the meta device only from Python: those that the SDK's layers and
-// the models that come with it are made of.
+// Shapes of operations that LibTorch itself computes on the meta device only from Python: those that the SDK's layers
+// and the models that come with it are made of.
 #include <ATen/ExpandUtils.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -31,8 +31,13 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   return like(x, sizes);
 }
 
-Tensor& abs_out(const Tensor& x, Tensor& out) {
+Tensor& each(const Tensor& x, Tensor& out) {
   out.resize_(x.sizes());
+  return out;
+}
+
+Tensor& pairs(const Tensor& a, const Tensor& b, Tensor& out) {
+  out.resize_(at::infer_size(a.sizes(), b.sizes()));
   return out;
 }
 
@@ -42,7 +47,10 @@ TORCH_LIBRARY_IMPL(aten, Meta, ops) {
   ops.impl("native_layer_norm", layer_norm);
   ops.impl("where.self", where);
   ops.impl("index_select", index_select);
-  ops.impl("abs.out", abs_out);
+  ops.impl("abs.out", each);
+  ops.impl("logical_not.out", each);
+  ops.impl("logical_and.out", pairs);
+  ops.impl("logical_or.out", pairs);
 }
 
 }  // namespace ditto

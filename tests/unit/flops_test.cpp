@@ -68,8 +68,11 @@ TEST_CASE("a DiT's operations with experts are those of its closed form") {
   const double D = 48, T = 16, L = 4, E = 4;
   for (const std::string router : {"token_choice", "expert_choice"}) {
     CAPTURE(router);
-    Counted moe("plugin = \"dit_moe\"\ndepth = 4\nwidth = 48\nheads = 4\npatch = 2\nexperts = 4\ntop_k = 2\n"
-                "moe_every = 2\nshared_ratio = 2\nrouter = \"" + router + "\"\n", {3, 8, 8}, false);
+    Counted moe(
+        "plugin = \"dit_moe\"\ndepth = 4\nwidth = 48\nheads = 4\npatch = 2\nexperts = 4\ntop_k = 2\n"
+        "moe_every = 2\nshared_ratio = 2\nrouter = \"" +
+            router + "\"\n",
+        {3, 8, 8}, false);
     const double experts = T * (E * D + 2 * 2 * 4 * D * D) + mlp(T, D, 2);
     const double sum = T * D * 4 * (3 + 3) + 256 * D + (3 + 6 * L) * D * D + L * attention(T, T, D, D) +
                        L / 2 * (experts + mlp(T, D, 4));
@@ -82,8 +85,11 @@ TEST_CASE("a text model's operations are those of its closed form") {
   for (const std::string adaln : {"zero", "single"}) {
     CAPTURE(adaln);
     const bool single = adaln == "single";
-    Counted text("plugin = \"dit_text\"\ndepth = 2\nwidth = 64\nheads = 4\nkv_heads = 2\npatch = 2\nqk_norm = true\n"
-                 "adaln = \"" + adaln + "\"\n", {3, 8, 8}, true);
+    Counted text(
+        "plugin = \"dit_text\"\ndepth = 2\nwidth = 64\nheads = 4\nkv_heads = 2\npatch = 2\nqk_norm = true\n"
+        "adaln = \"" +
+            adaln + "\"\n",
+        {3, 8, 8}, true);
     const double blocks = L * (attention(T, T, D, kv) + cross(T, S, D, kv) + mlp(T, D, 4));
     const double ends = T * D * 4 * (3 + 3) + time_embed(D) + (single ? 0 : 2 * D * D) + text_embed(S, D);
     const double modulations = 3 * 2 * D * D * (single ? 1 : L);

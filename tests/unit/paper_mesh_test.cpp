@@ -13,7 +13,8 @@ namespace ditto {
 namespace {
 
 PaperMesh mesh(PaperMesh::Peers peers = PaperMesh::Peers::alike) {
-  return {complete_degrees({{Axis::shard, 3}, {Axis::tensor, 2}}, 12), {{Axis::replicate, 1}, {Axis::tensor, 1}}, peers};
+  return {
+      complete_degrees({{Axis::shard, 3}, {Axis::tensor, 2}}, 12), {{Axis::replicate, 1}, {Axis::tensor, 1}}, peers};
 }
 
 }  // namespace
