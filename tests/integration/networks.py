@@ -63,7 +63,7 @@ def test_autoguidance_is_two_forwards_combined_by_hand():
         c, g = (forward(run, x, 1000 * time, labels, "step") for run in (main_model(), guide()))
         x = [value - dt * (b + 3 * (a - b)) for value, a, b in zip(x, c, g)]
     worst = max(abs(a - b) for a, b in zip(found, x))
-    t.check(worst < 1e-5, f"sampling differs by {worst} from two forwards a step")
+    t.check(worst < 1e-6, f"sampling differs by {worst} from two forwards a step")
 
 
 def test_a_guided_sample_is_the_same_where_model_and_guide_are_cut():
