@@ -8,6 +8,7 @@ import pathlib
 import shutil
 import subprocess
 import tempfile
+import threading
 
 LAYOUTS = (
     (1, "dit_text", {}),
@@ -24,7 +25,7 @@ def train(binary, recipe, ranks, options, number, folder):
     for key, value in options.items():
         words += ["--set", f"{key}={json.dumps(value)}"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({} if number is None else {"DITTO_MUTANT": str(number)})
-    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=400)
 
 
 def numbers(folder):
@@ -34,6 +35,9 @@ def numbers(folder):
     for file in sorted(newest.glob("*.safetensors")):
         found.append([file.name, hashlib.sha256(file.read_bytes()).hexdigest()])
     return found
+
+
+LOCK = threading.Lock()
 
 
 @functools.cache
@@ -58,7 +62,8 @@ def result(layout, out, number):
 def changes(number, out):
     """What differs, in words; empty where all bits are the same."""
     for layout in range(len(LAYOUTS)):
-        expected = original(layout, out)
+        with LOCK:
+            expected = original(layout, out)
         if isinstance(expected, str):
             raise SystemExit(f"layout {LAYOUTS[layout]} cannot be trained without a mutant: {expected}")
         found = result(layout, out, number)

@@ -6,8 +6,8 @@
   tests/mutants.sh --page FILE         writes the table of what was seen, in Markdown
 
 Needs an ordinary build (./dev build). A mutant's tests are the quick ones of ./dev test that reach its line, the shortest
-first, each up to three times as long as it takes without a mutant. A mutant that no test sees is run on six layouts, where
-its losses, norms and weights must be the bits of the original: then it changes no training.
+first, each up to three times as long as it takes without a mutant. A mutant that 200 seconds of tests do not see is run on six
+layouts, where its losses, norms and weights must be the bits of the original: then it changes no training.
 """
 
 import argparse
@@ -41,6 +41,8 @@ def arguments():
     parser.add_argument("--build", default="build/release", help="the ordinary build (default %(default)s)")
     parser.add_argument("--out", default="build/mutants", help="the build with mutants (default %(default)s)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at once (default: cores)")
+    parser.add_argument("--budget", type=float, default=200, help="seconds of tests before a mutant is held against the original (default %(default)s)")
+    parser.add_argument("--slow", type=float, default=1, help="how many times longer tests may take, on a machine that does other work too")
     parser.add_argument("--go-on", action="store_true", help="with the mutants and results that are in --out")
     parser.add_argument("--known", type=int, metavar="N", help="N of the mutants that are known to be seen, by the test that saw them")
     parser.add_argument("--page", type=pathlib.Path, help="only write the table of what was seen")
@@ -167,19 +169,24 @@ def measure(tests, out, jobs):
     return reached
 
 
-def limit_of(test):
-    return 20 + 3 * test.seconds
+def limit_of(test, slow):
+    return slow * (20 + 3 * test.seconds)
 
 
-def try_mutant(number, tests, reached, out):
-    """The first quick test that fails: {"test", "how", "seconds"}; {} where none does."""
-    spent = 0.0
+def try_mutant(number, tests, reached, out, options):
+    """The first quick test that fails: {"test", "how", "seconds"}. A mutant that outlives --budget seconds of tests is held
+    against the original first: {"equal": ""} where it changes no training; else the other tests are tried too."""
+    spent, held = 0.0, None
     for test in sorted((tests[name] for name, numbers in reached.items() if number in numbers), key=lambda test: test.seconds):
-        ended, seconds = run(test, out, limit_of(test), DITTO_MUTANT=str(number))
-        spent += seconds
+        if held is None and spent + test.seconds > options.budget:
+            held = equal.changes(number, out)
+            if not held:
+                break
+        ended, seconds = run(test, out, limit_of(test, options.slow), DITTO_MUTANT=str(number))
+        spent += seconds / options.slow
         if ended in ("failed", "too long"):
-            return {"test": test.name, "how": ended, "seconds": round(spent, 1)}
-    return {}
+            return {"test": test.name, "how": ended, "seconds": round(seconds, 1)}
+    return {"equal": equal.changes(number, out) if held is None else held}
 
 
 # --- the whole -----------------------------------------------------------------------------------------------------------
@@ -216,7 +223,7 @@ def finish(options, build_folder, out, state):
     lock, began = threading.Lock(), time.monotonic()
 
     def one(number):
-        result = try_mutant(int(number), tests, state["reached"], out)
+        result = try_mutant(int(number), tests, state["reached"], out, options)
         site = state["sites"][number]
         with lock:
             state["results"][number] = result
@@ -224,16 +231,11 @@ def finish(options, build_folder, out, state):
             done = len(state["results"])
             left = (time.monotonic() - began) / max(1, done - (len(state["sites"]) - len(todo))) * (len(state["sites"]) - done)
             print(f"[{done}/{len(state['sites'])}, {left / 60:.0f} min left] {site['file']}:{site['line']} {site['kind']}: "
-                  + (f"{result['how']}: {result['test']} after {result['seconds']} s" if result else "NOT SEEN"), flush=True)
+                  + (f"{result['how']}: {result['test']} after {result['seconds']} s" if "test" in result else
+                     f"NOT SEEN: {result['equal'] or 'the same bits on all layouts'}\n  {site['what']}"), flush=True)
 
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         list(pool.map(one, todo))
-    for number, result in state["results"].items():
-        if not result:
-            result["equal"] = equal.changes(int(number), out)
-            save(state, out)
-            site = state["sites"][number]
-            print(f"{site['file']}:{site['line']} {site['kind']}: {result['equal'] or 'the same bits on all layouts'}\n  {site['what']}", flush=True)
 
 
 def write_seen(state):
