@@ -111,8 +111,8 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
   if (!is_recipe) load_weights(saved, a.weights, *assembly.main);
   assembly.main->ctx->phase = Phase::evaluate;
-  const auto batch =
-      read_batch(a.in, *assembly.main->model, assembly.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
+  const auto batch = read_batch(a.in, *assembly.main->model,
+                                assembly.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
   const torch::AutoGradMode with_grad(a.grad);
   if (a.grad)
     for (auto& strategy : assembly.main->strategies) strategy->begin_step({});

@@ -17,10 +17,10 @@ using formats::Table;
 
 namespace {
 
-const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
-                                         "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
-                                         "validate",    "parallel", "kernels",   "encoder", "plugins",   "record",
-                                         "guidance",    "network"};
+const std::vector<std::string> kSections{"run",       "model",       "scheduler", "sampler",  "objective",
+                                         "optimizer", "lr_schedule", "ema",       "data",     "loader",
+                                         "log",       "checkpoint",  "validate",  "parallel", "kernels",
+                                         "encoder",   "plugins",     "record",    "guidance", "network"};
 
 std::string place(const Node& node, const std::string& name) {
   const auto text = node.source.text();
@@ -229,7 +229,8 @@ void Recipe::read_guidance(const Table& tree) {
     auto given = sampler.options.given.extract(before);
     if (!given) continue;
     if (guidance)
-      throw Error(ErrorKind::config, given.mapped().where, "sampler." + std::string(before) + " stands beside [guidance]",
+      throw Error(ErrorKind::config, given.mapped().where,
+                  "sampler." + std::string(before) + " stands beside [guidance]",
                   "leave it out: it is guidance." + std::string(now));
     options.given[now] = given.mapped();
   }
@@ -291,7 +292,8 @@ void Recipe::read_networks(const Table& tree) {
     network.component = {plugin ? component_of(tree, section, name).plugin : std::string(), where, std::move(options)};
     if (!plugin && !network.component.options.given.empty())
       throw Error(ErrorKind::config, network.component.options.given.begin()->second.where,
-                  section + "." + network.component.options.given.begin()->first + " is an option of a model, and no plugin is named",
+                  section + "." + network.component.options.given.begin()->first +
+                      " is an option of a model, and no plugin is named",
                   "leave it out: the model is that of the weights; or add plugin = \"…\"");
     networks.push_back(std::move(network));
   }
@@ -340,10 +342,9 @@ void Recipe::interpret(const Table& tree) {
 }
 
 std::vector<std::pair<std::string, Component*>> Recipe::components() {
-  std::vector<std::pair<std::string, Component*>> all{{"model", &model},         {"scheduler", &scheduler},
-                                                      {"sampler", &sampler},     {"guidance", &guidance},
-                                                      {"objective", &objective}, {"optimizer", &optimizer},
-                                                      {"data", &data}};
+  std::vector<std::pair<std::string, Component*>> all{
+      {"model", &model},         {"scheduler", &scheduler}, {"sampler", &sampler}, {"guidance", &guidance},
+      {"objective", &objective}, {"optimizer", &optimizer}, {"data", &data}};
   for (auto& [section, component] : encoders) all.emplace_back(section, &component);
   for (auto& network : networks)
     if (network.component) all.emplace_back("network." + network.name, &network.component);

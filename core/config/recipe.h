@@ -27,7 +27,7 @@ struct NetworkSection {
   std::string name;
   Component component;  // without a plugin: model and options are those of the run that the weights are of
   std::string weights;  // a run, its checkpoints, or a checkpoint; relative to the recipe's folder
-  std::string which = "ema", precision;  // of the weights; empty: the run's
+  std::string which = "ema", precision;     // of the weights; empty: the run's
   std::map<std::string, int64_t> parallel;  // axes along which it is not cut: 1
 };
 

@@ -25,20 +25,19 @@ class Components {
   // constructor is named by the last line.
   Components(Recipe& recipe, Registry& registry, Log log = {});
 
-  // The component of this section, which the recipe has; without a name: of another run's recipe. Throws Error(config) or Error(plugin).
+  // The component of this section, which the recipe has; without a name: of another run's recipe. Throws Error(config)
+  // or Error(plugin).
   template <class Interface>
   std::shared_ptr<Interface> make(const std::string& section, const Component& component,
                                   const typename Interface::Needs& needs) {
-    return make_with<Interface>(component.plugin, component.where, component.options, needs,
-                                [&](const auto& declared) {
-                                  if (!section.empty()) recipe.resolve(section, component.plugin, declared);
-                                });
+    return make_with<Interface>(component.plugin, component.where, component.options, needs, [&](const auto& declared) {
+      if (!section.empty()) recipe.resolve(section, component.plugin, declared);
+    });
   }
   // The same, where no section of that name is resolved.
   template <class Interface, class Done>
-  std::shared_ptr<Interface> make_with(const std::string& id, const std::string& where,
-                                       const OptionMap& options, const typename Interface::Needs& needs,
-                                       const Done& done) {
+  std::shared_ptr<Interface> make_with(const std::string& id, const std::string& where, const OptionMap& options,
+                                       const typename Interface::Needs& needs, const Done& done) {
     const auto& factory = registry.factory<Interface>(id, where);
     OptionReader reader(options);
     about_to_make(Interface::kKind, id);

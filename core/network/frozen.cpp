@@ -18,7 +18,8 @@ AxisSet copied_axes(const NetworkSection& section) {
   for (const auto& [text, degree] : section.parallel) {
     const auto at = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis axis) { return text == name(axis); });
     if (at == kAxes.end())
-      throw Error(ErrorKind::config, section.component.where, "network." + section.name + ".parallel has no axis \"" + text + "\"",
+      throw Error(ErrorKind::config, section.component.where,
+                  "network." + section.name + ".parallel has no axis \"" + text + "\"",
                   "its axes are shard, tensor, context and expert");
     copied.insert(*at);
   }
@@ -29,7 +30,8 @@ AxisSet copied_axes(const NetworkSection& section) {
 std::string other_schedule(const Recipe& run, const Recipe& theirs) {
   std::string text;
   for (const auto& [key, now, then] : differences(run.resolved(), theirs.resolved()))
-    if (key.starts_with("scheduler.")) text += (text.empty() ? "" : ", ") + key + " = " + then + " (the run's: " + now + ")";
+    if (key.starts_with("scheduler."))
+      text += (text.empty() ? "" : ", ") + key + " = " + then + " (the run's: " + now + ")";
   return text.empty() ? "" : "it was trained with " + text;
 }
 

@@ -3,15 +3,15 @@
 
 namespace ditto::names {
 
-inline constexpr const char* kImage = "image";  // pixels, which may be flipped where the loader is asked to
-inline constexpr const char* kLabel = "label";  // a class: what --classes asks for
-inline constexpr const char* kText = "text";    // what --prompts are for
+inline constexpr const char* kImage = "image";      // pixels, which may be flipped where the loader is asked to
+inline constexpr const char* kLabel = "label";      // a class: what --classes asks for
+inline constexpr const char* kText = "text";        // what --prompts are for
 inline constexpr const char* kCaption = "caption";  // UTF-8, as bytes: what an encoder makes it of
-inline constexpr const char* kClean = "clean";  // x_0: what is learned, and what sampling makes
+inline constexpr const char* kClean = "clean";      // x_0: what is learned, and what sampling makes
 inline constexpr const char* kNoisy = "x_t";
-inline constexpr const char* kTime = "time";      // of the schedule
-inline constexpr const char* kInput = "x";        // what the model sees of x_t
-inline constexpr const char* kInputTime = "t";    // and of its time
+inline constexpr const char* kTime = "time";    // of the schedule
+inline constexpr const char* kInput = "x";      // what the model sees of x_t
+inline constexpr const char* kInputTime = "t";  // and of its time
 inline constexpr const char* kPrediction = "prediction";
 
 }  // namespace ditto::names

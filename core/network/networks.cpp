@@ -54,7 +54,8 @@ void Networks::make_encoders(TensorFlow& flow) {
     auto& encoder = *encoders.back();
     const auto who = "encoder \"" + component.plugin + "\"";
     if (!encoder.parameters().empty())
-      throw Error(ErrorKind::config, component.where, who + " has parameters, and there is no place yet to read them from",
+      throw Error(ErrorKind::config, component.where,
+                  who + " has parameters, and there is no place yet to read them from",
                   "use an encoder without, or encode the data beforehand");
     flow.take(who, component.where, encoder.takes());
     flow.remove(encoder.takes());
@@ -71,8 +72,8 @@ void Networks::add(Objective& objective) {
   for (const int64_t block : features)
     if (block < 0 || block >= depth || !find(main->model->makes(), "features"))
       throw Error(ErrorKind::config, recipe.objective.where,
-                  who + " asks for the features of block " + std::to_string(block) + ", which model \"" + recipe.model.plugin +
-                      "\" does not hand out",
+                  who + " asks for the features of block " + std::to_string(block) + ", which model \"" +
+                      recipe.model.plugin + "\" does not hand out",
                   "its blocks are 0 to " + std::to_string(depth - 1) + ", and its makes() must name \"features\"");
   main->tap(features);
   if (!flow_) return;
@@ -95,10 +96,10 @@ FrozenNetwork& Networks::network(const std::string& name) {
   std::string there;
   for (const auto& section : recipe.networks) {
     if (section.name == name)
-      return *(frozen_[name] = std::make_unique<FrozenNetwork>(
-                   components_, section,
-                   FrozenNetwork::Surroundings{mesh_, table, scheduler.get(), main->setting.compute,
-                                               main->setting.device}));
+      return *(
+          frozen_[name] = std::make_unique<FrozenNetwork>(
+              components_, section,
+              FrozenNetwork::Surroundings{mesh_, table, scheduler.get(), main->setting.compute, main->setting.device}));
     there += (there.empty() ? "" : ", ") + section.name;
   }
   throw Error(ErrorKind::config, recipe.name, "there is no network \"" + name + "\"",

@@ -35,7 +35,7 @@ class Networks {
   void refuse_unused() const;
   const std::map<std::string, std::unique_ptr<FrozenNetwork>>& frozen() const { return frozen_; }
 
-  Batch encode(Batch batch);  // the encoders, in turn
+  Batch encode(Batch batch);                         // the encoders, in turn
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
   std::string no_pictures();                         // why decoding gives none; empty: it does
   // What the model sees of noisy samples at these times of the schedule: sets "x" and "t".

@@ -31,7 +31,8 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
   drop_numbers(*model);
   layout = Layout::of(*model);
   for (const auto& entry : layout.entries) parameters_ += c10::multiply_integers(entry.full_shape);
-  units_ = std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
+  units_ =
+      std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
 }
 
 // Shapes alone: memory comes with the numbers, when what is not this rank's share is cut off.

@@ -16,7 +16,7 @@ namespace ditto {
 struct SavedModel {
   Recipe recipe;
   SavedShapes shapes;
-  std::string path;  // of the checkpoint
+  std::string path;         // of the checkpoint
   std::string fingerprint;  // of its content
   int64_t step = 0;
   bool has_ema = false;

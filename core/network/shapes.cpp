@@ -16,10 +16,8 @@ namespace {
 nlohmann::json json_of(const TensorSpecs& specs) {
   auto list = nlohmann::json::array();
   for (const auto& spec : specs) {
-    list.push_back({{"name", spec.name},
-                    {"dtype", static_cast<int>(spec.dtype)},
-                    {"shape", spec.shape},
-                    {"range", spec.range}});
+    list.push_back(
+        {{"name", spec.name}, {"dtype", static_cast<int>(spec.dtype)}, {"shape", spec.shape}, {"range", spec.range}});
     if (spec.values > 0) list.back()["values"] = spec.values;
     if (!spec.names.empty()) list.back()["names"] = spec.names;
   }
@@ -103,8 +101,9 @@ void TensorFlow::take(const std::string& who, const std::string& where, const Te
       throw Error(ErrorKind::config, where, who + " takes \"" + spec.name + "\", and nobody makes it",
                   "there is only: " + text() + "; choose data, an encoder or an objective that makes it");
     if (!fits(at->spec, spec))
-      throw Error(ErrorKind::config, where, who + " takes " + to_text(spec) + ", and " + at->by + " makes " +
-                  to_text(at->spec), "choose parts that agree, or their options");
+      throw Error(ErrorKind::config, where,
+                  who + " takes " + to_text(spec) + ", and " + at->by + " makes " + to_text(at->spec),
+                  "choose parts that agree, or their options");
   }
 }
 

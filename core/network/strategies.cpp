@@ -79,9 +79,9 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
                 key + " = " + std::to_string(needs.mesh->size(*axis)) + ", but no plugin serves this axis",
                 "set " + key + "_plugin; see `ditto plugins list`");
   const auto options = strategy_options(recipe, components.registry.factory<ParallelStrategy>(id, recipe.name));
-  auto made = components.make_with<ParallelStrategy>(
-      id, recipe.name, options, needs,
-      [&](const auto& declared) { components.recipe.resolve("parallel", {}, declared); });
+  auto made = components.make_with<ParallelStrategy>(id, recipe.name, options, needs, [&](const auto& declared) {
+    components.recipe.resolve("parallel", {}, declared);
+  });
   if (made->axis() != axis)
     throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
                 "see `ditto plugins list`");

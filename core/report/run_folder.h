@@ -21,8 +21,8 @@ class RunFolder {
   std::string file(std::string_view name) const { return path_ + "/" + std::string(name); }
   std::string checkpoints() const { return file("checkpoints"); }
   std::string sample_file(int64_t step, std::string_view suffix) const;  // samples/step_00000600.png
-  bool has_recipe() const;                      // a run was here before
-  void require_there() const;                   // Error(checkpoint): the folder was moved or removed meanwhile
+  bool has_recipe() const;                                               // a run was here before
+  void require_there() const;  // Error(checkpoint): the folder was moved or removed meanwhile
 
   void write_recipe(std::string_view toml);  // run.toml, at once and on the disk; Error(data)
 

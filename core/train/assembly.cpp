@@ -51,8 +51,8 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
 void Assembly::open_data(const AssemblyParts& parts) {
   require(recipe, recipe.data, "data");
   const auto open = [&](SplitOf split) {
-    return components.make<Source>(
-        "data", recipe.data, {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
+    return components.make<Source>("data", recipe.data,
+                                   {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
   };
   train_data = open(SplitOf::train);
   if (recipe.validate.every > 0) validation_data = open(SplitOf::validation);
@@ -73,9 +73,9 @@ void Assembly::make_sampler(const AssemblyParts& parts) {
   require(recipe, recipe.scheduler, "scheduler");
   sampler = components.make<Sampler>("sampler", recipe.sampler, {});
   refuse_pair(recipe, *sampler, *networks->scheduler);
-  guidance = components.make<Guidance>(
-      "guidance", recipe.guidance,
-      {[this](const std::string& name) { networks->network(name).require_same_schedule(); }});
+  guidance =
+      components.make<Guidance>("guidance", recipe.guidance,
+                                {[this](const std::string& name) { networks->network(name).require_same_schedule(); }});
   if (!parts.sampler || parts.latents) return;
   if (const auto no_pictures = networks->no_pictures(); !no_pictures.empty())
     throw Error(ErrorKind::config, recipe.model.where, "model \"" + recipe.model.plugin + "\" " + no_pictures,

@@ -19,7 +19,7 @@ struct AssemblyParts {
   bool objective = false;
   bool sampler = false;
   RunningModel::Weights weights = RunningModel::Weights::initial;
-  bool latents = false;  // samples may be such that no decoder turns them into pictures
+  bool latents = false;      // samples may be such that no decoder turns them into pictures
   bool shapes_only = false;  // of the data, which need not be there
   // Called with the sources once they are open, before anything is made for them; validation may be null.
   std::function<void(const Source& train, const Source* validation)> opened;

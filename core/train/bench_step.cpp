@@ -48,7 +48,8 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   bench.peak_bytes = memory.peak();
   if (options.watch) options.watch->begin("multiplying matrices");
   if (training.flops) bench.flops = *training.flops * mesh.data_ranks();
-  bench.matmul_flops = 1e9 * report::matmul_gflops(assembly.main->ctx->compute, assembly.main->ctx->device) * mesh.world_size();
+  bench.matmul_flops =
+      1e9 * report::matmul_gflops(assembly.main->ctx->compute, assembly.main->ctx->device) * mesh.world_size();
   bench.batch = recipe.run.batch;
   bench.parameters = assembly.main->parameters();
   return bench;

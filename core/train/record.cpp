@@ -88,7 +88,8 @@ double RunNotes::positive(const std::string& name) const {
 
 void RunNotes::require_network(const std::string& name, const std::string& fingerprint) const {
   if (text("network." + name) == fingerprint) return;
-  throw Error(ErrorKind::checkpoint, path_, "its network \"" + name + "\" had other weights than [network." + name + "] now",
+  throw Error(ErrorKind::checkpoint, path_,
+              "its network \"" + name + "\" had other weights than [network." + name + "] now",
               "name the same weights, or go on with others by --allow-change network." + name + ".weights");
 }
 

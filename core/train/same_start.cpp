@@ -67,9 +67,9 @@ Facts facts_of(const Recipe& recipe, const Registry& registry) {
 Facts facts_of(const Source& source, const std::string& name) {
   Facts facts{{name, source.fingerprint()}, {name + ", samples", std::to_string(source.size())}};
   for (const auto& tensor : source.makes())
-    facts[name + ", " + tensor.name] =
-        std::string(c10::toString(tensor.dtype)) + " " + to_text(OptionValue(tensor.shape)) +
-        (tensor.values > 0 ? " of " + std::to_string(tensor.values) : "");
+    facts[name + ", " + tensor.name] = std::string(c10::toString(tensor.dtype)) + " " +
+                                       to_text(OptionValue(tensor.shape)) +
+                                       (tensor.values > 0 ? " of " + std::to_string(tensor.values) : "");
   return facts;
 }
 

@@ -16,15 +16,15 @@ SampleRequests sheet_requests(Assembly& assembly, const std::function<void(const
   for (int64_t i = 0; i < recipe.validate.grid; ++i) requests.seeds.push_back(i);
   auto& networks = *assembly.networks;
   const auto wanted = networks.conditions();
-  const bool classes_alone = std::all_of(wanted.begin(), wanted.end(), [](const auto& spec) { return spec.values > 0; });
+  const bool classes_alone =
+      std::all_of(wanted.begin(), wanted.end(), [](const auto& spec) { return spec.values > 0; });
   if (classes_alone) {
     for (const auto& spec : wanted)
       requests.conditions[spec.name] = torch::arange(recipe.validate.grid).remainder(spec.values).to(spec.dtype);
     return requests;
   }
   const auto& source = assembly.validation_data ? assembly.validation_data : assembly.train_data;
-  Loader loader(source, validation_options(recipe.loader), static_cast<uint64_t>(recipe.run.seed),
-                warn);
+  Loader loader(source, validation_options(recipe.loader), static_cast<uint64_t>(recipe.run.seed), warn);
   const auto count = std::min(recipe.validate.grid, source->size());
   const auto batch = networks.encode(loader.read({0, count})->result().to(assembly.main->ctx->device));
   const auto rows = torch::arange(recipe.validate.grid).remainder(count);

@@ -67,7 +67,8 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
     if (round == 0) left_out = std::move(agreed);
     for (const auto& job : idle) job->leave_out(left_out);
     if (mine.empty() && idle.empty()) continue;
-    auto batch = assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
+    auto batch =
+        assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
     if (!plan.runs(round)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     batch["time_u"] = strata_middles(batch);
     batch = program.prepare(std::move(batch));

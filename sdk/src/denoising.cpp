@@ -39,7 +39,8 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   batch["time"] = time_B;
   batch["noise"] = noise;
   if (!train || condition_dropout_ == 0) return batch;
-  const auto drop_B = ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_).to(ctx.device);
+  const auto drop_B =
+      ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_).to(ctx.device);
   return model_.without_condition(std::move(batch), drop_B);
 }
 

@@ -124,7 +124,8 @@ Layout Layout::of(Units& network, const std::string& prefix) {
       throw Error(ErrorKind::plugin, "parameter \"" + item.key() + "\"", "has no initial values",
                   "make it with Module::parameter");
     const auto& owner = at->second;
-    LayoutEntry entry{prefix + item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()), owner.parameter};
+    LayoutEntry entry{prefix + item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()),
+                      owner.parameter};
     entry.linear = owner.linear;
     entry.experts = owner.experts;
     entry.is_bias = owner.is_bias;

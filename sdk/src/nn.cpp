@@ -245,7 +245,8 @@ LabelEmbed::LabelEmbed(int64_t classes, int64_t width)
 LabelEmbed::~LabelEmbed() = default;
 
 Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
-  if (!label_B.is_meta() && label_B.numel() && (label_B.min().item<int64_t>() < 0 || label_B.max().item<int64_t>() > classes_))
+  if (!label_B.is_meta() && label_B.numel() &&
+      (label_B.min().item<int64_t>() < 0 || label_B.max().item<int64_t>() > classes_))
     throw Error(ErrorKind::data, "label",
                 "labels from " + std::to_string(label_B.min().item<int64_t>()) + " to " +
                     std::to_string(label_B.max().item<int64_t>()) + " came, the model has classes 0 to " +

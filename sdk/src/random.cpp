@@ -68,7 +68,8 @@ torch::Tensor draw(std::uint64_t seed, Purpose purpose, std::span<const int64_t>
 
 // Numbers [begin, begin + count) of one row.
 template <class Four>
-void draw_run(const std::array<std::uint32_t, 2>& key, int64_t id, int64_t begin, int64_t count, double* to, Four four) {
+void draw_run(const std::array<std::uint32_t, 2>& key, int64_t id, int64_t begin, int64_t count, double* to,
+              Four four) {
   const auto bits = static_cast<std::uint64_t>(id);
   for (int64_t at = begin; at < begin + count;) {
     const int64_t block = at / 4, end = std::min(4 * (block + 1), begin + count);

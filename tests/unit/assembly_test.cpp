@@ -116,7 +116,8 @@ TEST_CASE("a model's input that nobody makes is refused, with who makes what") {
   CHECK_THROWS_WITH_AS(
       World({"model.fault=\"takes what nobody makes\""}),
       "small.toml:15:10: model \"faulty_model\" takes \"depth_map\", and nobody makes it; there is only: label (data "
-      "\"synthetic\"), clean (encoder \"identity\"), noise (objective \"faulty_objective\"); choose data, an encoder or "
+      "\"synthetic\"), clean (encoder \"identity\"), noise (objective \"faulty_objective\"); choose data, an encoder "
+      "or "
       "an objective that makes it",
       Error);
 }

@@ -487,7 +487,8 @@ TEST_CASE("what a context cut cannot do is refused with the numbers") {
   CHECK_THROWS_WITH_AS(TokenCut(needs_of(mesh), TokenCut::Unit::frame).lengths({}, pack.packing),
                        doctest::Contains("a pack has none"), Error);
   for (const std::string id : {"ring", "ulysses", "fastseq", "spatiotemporal"})
-    CHECK_THROWS_WITH_AS(make(id, needs_of(mesh, torch::kDouble, false)), doctest::Contains("return true from token_local() if its blocks do"), Error);
+    CHECK_THROWS_WITH_AS(make(id, needs_of(mesh, torch::kDouble, false)),
+                         doctest::Contains("return true from token_local() if its blocks do"), Error);
 
   Stream stream = stream_of({"", Pattern::full});
   stream.x_BTD = torch::zeros({1, 31, 2});

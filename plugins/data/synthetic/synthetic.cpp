@@ -82,7 +82,7 @@ class Synthetic final : public ditto::Source {
   ditto::TensorSpecs makes() const override {
     const char* range = options_.content == "shapes" ? "-1 … 1" : "any";
     ditto::TensorSpecs out{{"image", at::kFloat, size_of_one(), range}};
-    if (options_.classes > 0) 
+    if (options_.classes > 0)
       out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes});
     if (options_.text_tokens > 0) {
       out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});

@@ -52,8 +52,9 @@ struct Options {
       option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),
                     "expected [height, width], each at most " + std::to_string(ditto::most::kSide) + ", or []");
     if (!names.empty() && static_cast<int64_t>(names.size()) != classes)
-      option.reject("names", "names " + std::to_string(names.size()) + " classes, and data.classes is " +
-                    std::to_string(classes), "name each of them once, or none");
+      option.reject(
+          "names", "names " + std::to_string(names.size()) + " classes, and data.classes is " + std::to_string(classes),
+          "name each of them once, or none");
     if (image.empty()) option.reject("image", "is empty", "name at least one extension, such as \"png\"");
   }
 };
@@ -128,11 +129,10 @@ class WebDataset final : public ditto::Source {
   std::vector<std::string> warnings() const override { return index_.warnings; }
 
   ditto::TensorSpecs makes() const override {
-    ditto::TensorSpecs out{
-        {"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"}};
+    ditto::TensorSpecs out{{"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"}};
     if (label_.wanted())
-      out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes,
-                     options_.names});
+      out.push_back(
+          {"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes, options_.names});
     if (caption_.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
     return out;
   }

@@ -11,7 +11,8 @@ struct AutoguidanceOptions {
 
   void read(ditto::OptionReader& option) {
     option("network", network, "the worse model, [network.NAME]: the same data, smaller or stopped earlier");
-    option("scale", scale, "s in g + s (c - g) of the model's prediction c and the guide's g: 1 is no guidance").at_least(0.0);
+    option("scale", scale, "s in g + s (c - g) of the model's prediction c and the guide's g: 1 is no guidance")
+        .at_least(0.0);
     option("from", from, "guided at noise levels sigma / alpha from this on …").at_least(0.0);
     option("to", to, "… up to this");
     if (!(to >= from)) option.reject("to", "is below guidance.from", "no noise level would be guided");

@@ -22,7 +22,8 @@ struct CfgOptions {
         .one_of({"all", "3"});
     option("from", from, "guided at noise levels sigma / alpha from this on …").at_least(0.0);
     option("to", to, "… up to this; elsewhere the prediction is c");
-    option("rescale", rescale, "share of the result whose spread in each sample is brought back to that of c").between(0, 1);
+    option("rescale", rescale, "share of the result whose spread in each sample is brought back to that of c")
+        .between(0, 1);
     if (!(to >= from)) option.reject("to", "is below guidance.from", "no noise level would be guided");
   }
 };
@@ -38,11 +39,13 @@ struct Cfg final : ditto::Guidance {
     if (scale == 1 || noise < options.from || noise > options.to) return call.evaluate({{}}).at(0);
     const auto both = call.evaluate({{}, {.with_conditions = false}});
     // The other channels, and a learned variance, are the conditional prediction's own.
-    const int64_t channels = call.x_t.size(1), guided = options.channels == "3" ? std::min<int64_t>(3, channels) : channels;
+    const int64_t channels = call.x_t.size(1),
+                  guided = options.channels == "3" ? std::min<int64_t>(3, channels) : channels;
     auto result = both[0].clone();
     const auto c = both[0].narrow(1, 0, guided), u = both[1].narrow(1, 0, guided);
     auto combined = u + (c - u) * scale;
-    if (options.rescale > 0) combined = combined * (options.rescale * spread_of(c) / spread_of(combined) + 1 - options.rescale);
+    if (options.rescale > 0)
+      combined = combined * (options.rescale * spread_of(c) / spread_of(combined) + 1 - options.rescale);
     result.narrow(1, 0, guided).copy_(combined);
     return result;
   }

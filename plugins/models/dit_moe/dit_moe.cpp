@@ -208,8 +208,7 @@ struct Block : ditto::Layer {
 struct DitMoe final : ditto::Model {
   using Options = DitMoeOptions;
 
-  DitMoe(const Options& o, const Needs& needs)
-      : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
+  DitMoe(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
     check(o, x_);
     const int64_t D = o.attention.width;
     patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, D);

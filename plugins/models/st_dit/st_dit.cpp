@@ -158,8 +158,7 @@ struct Block : ditto::Layer {
 struct StDit final : ditto::Model {
   using Options = StDitOptions;
 
-  StDit(const Options& o, const Needs& needs)
-      : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
+  StDit(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
     const int64_t text_width = needs.width("text");
     check(o, x_, text_width);
     const int64_t D = o.attention.width;
@@ -259,10 +258,10 @@ struct StDit final : ditto::Model {
                          std::to_string(o.patch_frames) + " does not divide " + std::to_string(x[1]) + " frames",
                          "choose a number that does");
     if (x[2] % o.patch != 0 || x[3] % o.patch != 0)
-      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide frames of " + std::to_string(x[2]) + " x " +
-                             std::to_string(x[3]),
-                         "choose a patch that divides both sides");
+      throw ditto::Error(
+          ditto::ErrorKind::config, "model.patch",
+          std::to_string(o.patch) + " does not divide frames of " + std::to_string(x[2]) + " x " + std::to_string(x[3]),
+          "choose a patch that divides both sides");
   }
 
   Options options;

@@ -38,9 +38,11 @@ struct Repa final : ditto::Denoising {
     const auto ours = features_of(needs.model->makes(), "the model"),
                theirs = features_of(network.makes(), "network \"" + o.network + "\"");
     if (options.network_block >= network.depth())
-      throw refusal("network_block", "network \"" + o.network + "\" has " + std::to_string(network.depth()) + " blocks");
+      throw refusal("network_block",
+                    "network \"" + o.network + "\" has " + std::to_string(network.depth()) + " blocks");
     if (ours[0] != theirs[0])
-      throw refusal("network", "it has " + std::to_string(theirs[0]) + " tokens a sample, the model " + std::to_string(ours[0]));
+      throw refusal("network",
+                    "it has " + std::to_string(theirs[0]) + " tokens a sample, the model " + std::to_string(ours[0]));
     in = linear(Unit::objective, "in", ours[1], o.hidden);
     middle = linear(Unit::objective, "middle", o.hidden, o.hidden);
     out = linear(Unit::objective, "out", o.hidden, theirs[1]);
@@ -87,4 +89,5 @@ struct Repa final : ditto::Denoising {
 
 }  // namespace
 
-DITTO_PLUGIN(Objective, Repa, "repa", "1.0.0", "Apache-2.0", "denoising, with a block's tokens drawn to frozen features")
+DITTO_PLUGIN(Objective, Repa, "repa", "1.0.0", "Apache-2.0",
+             "denoising, with a block's tokens drawn to frozen features")
