@@ -2,7 +2,6 @@
 the tensors that a rank keeps is what a real run then keeps, to the byte."""
 
 import json
-import time
 
 import support as t
 
@@ -19,15 +18,16 @@ kept = ("parameters", "copies", "gradients", "optimizer", "ema", "frozen")
 
 
 def dry(path, *arguments, **options):
-    """What it says, and what it took: seconds, and bytes of resident memory at the peak."""
+    """What it says, and what it took: seconds of a processor, whatever else the machine does, and bytes of resident memory."""
     given = {key.replace("__", "."): value for key, value in options.items()}
     program = ("import os, resource, subprocess, sys; done = subprocess.run(sys.argv[1:]); "
-               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss, file=sys.stderr); sys.exit(done.returncode)")
-    began = time.monotonic()
+               "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
+               "print(used.ru_utime + used.ru_stime, used.ru_maxrss, file=sys.stderr); sys.exit(done.returncode)")
     words = [t.sys.executable, "-c", program, t.ditto, "train", str(path), *t.sets(given), "--dry-run", "--json", *arguments]
     done = t.subprocess.run(words, capture_output=True, text=True, cwd=t.work, env=t.environment, timeout=240)
     t.equal(done.returncode, 0, f"exit code of {' '.join(words)}\n{done.stdout}{done.stderr}")
-    return json.loads(done.stdout), time.monotonic() - began, 1024 * int(done.stderr.split()[-1])
+    seconds, kilobytes = done.stderr.split()[-2:]
+    return json.loads(done.stdout), float(seconds), 1024 * int(kilobytes)
 
 
 def measured(path, folder, ranks, **options):
