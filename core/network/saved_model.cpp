@@ -26,7 +26,7 @@ void forget_its_place(Table& tree) {
       run->erase(key);
 }
 
-// Checkpoints of before 0.3 have guidance as two options of [sampler]; nobody can leave them out.
+// Earlier checkpoints have guidance as two options of [sampler]. A --set of [guidance] could not be given beside them.
 void move_guidance(Table& tree) {
   auto* sampler = section_of(tree, "sampler");
   if (!sampler || tree.find("guidance")) return;

@@ -48,6 +48,6 @@ struct TensorSpec {
 using TensorSpecs = std::vector<TensorSpec>;
 inline const std::vector<int64_t> kAnyShape{-2};  // of what takes a tensor of any number of dims
 DITTO_API const TensorSpec* find(const TensorSpecs& specs, const std::string& name);  // null: there is none
-DITTO_API std::string to_text(const TensorSpec& spec);  // "text fp32 [8, 16]"
+DITTO_API std::string to_text(const TensorSpec& spec);  // "\"label\" Long [] of 0 … 9", for messages
 
 }  // namespace ditto

@@ -12,7 +12,6 @@
 #include <ditto/kernels.h>
 #include <ditto/nn.h>
 #include <ditto/random.h>
-#include <ditto/units.h>
 
 namespace ditto {
 
@@ -61,11 +60,6 @@ class DITTO_API Context {
   torch::Tensor all_tokens(const torch::Tensor& x, const Stream& stream);
   // The way back: this rank's tokens of [B, T, …]; `like` is what all_tokens was given.
   torch::Tensor own_tokens(const torch::Tensor& whole, const torch::Tensor& like, const Stream& stream);
-
-  // Runs a unit of an encoder: what is cut of its parameters is whole inside.
-  void in_unit(const Unit& unit, const std::function<void()>& body);
-  // Set by the host: in_unit with the strategies' wraps; none: as it is.
-  std::function<void(const Unit& unit, const std::function<void()>& body)> unit_wrap;
 
   // Where layers and attention add their floating-point operations (a multiply-add is two) of this call, by part:
   // "linear", "attention", "experts", or a model's own; null: nobody counts. With `device` meta, and parameters made

@@ -9,8 +9,8 @@
 
 namespace ditto {
 
-// A frozen network or a plain function. Parameters are made in units, as a model's, and a unit's computation is run
-// inside of ctx.in_unit(…): so an encoder that is larger than a machine can be cut over ranks.
+// A plain function of a batch. Parameters would be made in units, as a model's; this version of the host has nowhere to
+// read them from, and refuses an encoder that has some.
 class DITTO_API Encoder : public Units {
  public:
   static constexpr const char* kKind = "encoder";
@@ -22,6 +22,7 @@ class DITTO_API Encoder : public Units {
   virtual TensorSpecs takes() const = 0;
   // What it makes, in the place of what it takes: "clean" of "image", "text" and "text_mask" of "caption".
   virtual TensorSpecs makes() const = 0;
+  // Without gradients, on the context's device.
   virtual Batch encode(Batch batch, Context& ctx) const = 0;
   // The way back of "clean", to pictures or videos [B, C, …] in -1 … 1. Default: refused by name.
   virtual bool decodes() const { return false; }

@@ -32,7 +32,7 @@ class DITTO_API Guidance {
  public:
   static constexpr const char* kKind = "guidance";
   struct Needs {
-    // Throws Error(config) where the run has no such network.
+    // Throws Error(config) where the run has no such network, or one that was trained with another schedule.
     std::function<void(const std::string& name)> require_network = {};
   };
   virtual ~Guidance();

@@ -24,7 +24,7 @@ struct UnitCall {
   Stream& stream;
   Outputs& outputs;
   Context& ctx;
-  // What is run in the place of the model's unit (an encoder's, an objective's); none: the model's.
+  // What is run in the place of the model's unit (an objective's); none: the model's.
   std::function<void()> body = {};
 };
 using UnitRun = std::function<void(const Unit&, UnitCall&)>;
