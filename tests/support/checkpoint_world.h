@@ -22,7 +22,7 @@ namespace ditto::test {
 // How many ranks along each axis; 1 where not given.
 using Degrees = std::map<Axis, int>;
 
-class FakeMesh final : public Mesh {
+class FakeMesh : public Mesh {
  public:
   FakeMesh(Degrees degrees, int rank) : degrees_(std::move(degrees)), rank_(rank) {}
   int size(Axis axis) const override { return degrees_.count(axis) ? degrees_.at(axis) : 1; }

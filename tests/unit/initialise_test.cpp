@@ -3,6 +3,7 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "tests/support/checkpoint_world.h"
 #include "tests/unit/full_model.h"
 
 namespace ditto {
@@ -14,35 +15,18 @@ using testing::Named;
 using torch::Tensor;
 
 // A mesh of one process that says it is a rank of more: cuts need no peers.
-class RankOf final : public Mesh {
+class RankOf final : public test::FakeMesh {
  public:
-  RankOf(std::map<Axis, int> degrees, int rank) : degrees_(std::move(degrees)), rank_(rank) {
+  RankOf(std::map<Axis, int> degrees, int rank) : FakeMesh(std::move(degrees), rank) {
     for (const Axis axis : kAxes)
       groups_.emplace(axis, Group(index(axis), size(axis), std::string(name(axis)), nullptr));
   }
-  int size(Axis axis) const override { return degrees_.count(axis) ? degrees_.at(axis) : 1; }
-  int index(Axis axis) const override {
-    int below = 1;  // ranks that differ along faster axes
-    for (const Axis other : kAxes)
-      if (other > axis) below *= size(other);
-    return rank_ / below % size(axis);
-  }
-  int rank() const override { return rank_; }
-  int world_size() const override {
-    int all = 1;
-    for (const Axis axis : kAxes) all *= size(axis);
-    return all;
-  }
   using Mesh::group;
   const Group& group(const AxisSet& axes) const override { return axes.empty() ? alone_ : groups_.at(*axes.begin()); }
-  Traffic& traffic() const override { return traffic_; }
 
  private:
-  std::map<Axis, int> degrees_;
-  int rank_;
   Group alone_;
   std::map<Axis, Group> groups_;
-  mutable Traffic traffic_;
 };
 
 // A model as the host makes it: without numbers until what is not this rank's is cut off.
