@@ -50,7 +50,8 @@ void add(CLI::App& parent, CommandLine& line, const std::string& name, const std
   command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
   command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option")->allow_extra_args(false);
   if (!print)
-    command->add_option("--ranks", arguments->ranks, "for as many ranks; default: what the recipe's degrees multiply to")
+    command
+        ->add_option("--ranks", arguments->ranks, "for as many ranks; default: what the recipe's degrees multiply to")
         ->check(CLI::Range(1, 1'000'000));
   add_plugin_path(*command, line);
   command->footer("Example: ditto config " + name + " configs/digits.toml --set run.steps=100");

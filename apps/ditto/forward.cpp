@@ -75,7 +75,7 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
   ((prediction * grad_output.to(prediction.options())).sum() / shares).backward();
   GradientSum sum(assembly.main->layout, assembly.mesh, assembly.recipe.run.deterministic);
   const StepPlan plan;
-  for (auto& strategy : assembly.main->strategies) strategy->end_round(0, plan);
+  for (auto& strategy : assembly.main->strategies) strategy->end_accumulation(0, plan);
   sum.after_micro_batch(0, plan);
   for (auto& strategy : assembly.main->strategies) strategy->sync_gradients();
   sum.finish(plan);

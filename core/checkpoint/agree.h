@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto::checkpoint {
 

@@ -22,9 +22,9 @@
 #include <thread>
 #include <vector>
 
-#include <ditto/layout.h>
-#include <ditto/mesh.h>
 #include <ditto/optimizer.h>
+#include <ditto/parallel/layout.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto::checkpoint {
 

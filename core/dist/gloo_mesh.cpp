@@ -8,9 +8,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ditto/error.h>
-#include <ditto/transport.h>
+#include <ditto/parallel/transport.h>
 
-#include "core/dist/notice_board.h"
+#include "core/dist/rank_status.h"
 
 namespace ditto {
 

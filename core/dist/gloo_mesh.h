@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 #include "core/dist/launch.h"
 

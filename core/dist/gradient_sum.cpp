@@ -126,35 +126,37 @@ void GradientSum::collect_parts() {
   }
 }
 
-// Members' data ranks rise, so those that have a micro-batch in this round are the first ones. Along axes that are not
-// summed over (experts lent out, shards) a gradient holds all ranks' parts already: the first of them has one if any.
-int GradientSum::active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const {
-  const int shards = mesh_.size(Axis::shard), lenders = mesh_.size(Axis::expert);
+// Members' data ranks rise, so those that have a micro-batch in this accumulation are the first ones. Along axes that
+// are not summed over (experts lent out, shards) a gradient holds all ranks' parts already: the first of them has one
+// if any.
+int GradientSum::active_members(const AxisSet& axes, int64_t accumulation, const StepPlan& plan) const {
+  const int shards = mesh_.size(Axis::shard), expert_ranks = mesh_.size(Axis::expert);
   const auto range = [&](Axis axis) { return std::pair(0, axes.count(axis) ? mesh_.size(axis) : 1); };
   const auto [first_replica, end_replica] = range(Axis::replicate);
   const auto [first_shard, end_shard] = range(Axis::shard);
-  const auto [first_lender, end_lender] = range(Axis::expert);
+  const auto [first_expert_rank, end_expert_rank] = range(Axis::expert);
   int active = 0;
   for (int replica = first_replica; replica < end_replica; ++replica)
     for (int shard = first_shard; shard < end_shard; ++shard)
-      for (int lender = first_lender; lender < end_lender; ++lender)
-        active += round * mesh_.data_ranks() + (replica * shards + shard) * lenders + lender < plan.micro_batches;
+      for (int expert_rank = first_expert_rank; expert_rank < end_expert_rank; ++expert_rank)
+        active += accumulation * mesh_.data_ranks() + (replica * shards + shard) * expert_ranks + expert_rank <
+                  plan.micro_batches;
   return active;
 }
 
-void GradientSum::after_micro_batch(int64_t round, const StepPlan& plan) {
+void GradientSum::after_micro_batch(int64_t accumulation, const StepPlan& plan) {
   torch::NoGradGuard no_grad;
   if (!deterministic_ || mesh_.data_ranks() == 1) return;
-  if (round == 0) collect_parts();
-  receive_round();
+  if (accumulation == 0) collect_parts();
+  receive_accumulation();
   for (const auto& part : parts_) {
     part->sent = flatten(part->entries);
     for (auto* entry : part->entries) entry->tensor.mutable_grad().reset();
-    part->sum.send(part->sent, active_members(part->axes, round, plan));
+    part->sum.send(part->sent, active_members(part->axes, accumulation, plan));
   }
 }
 
-void GradientSum::receive_round() {
+void GradientSum::receive_accumulation() {
   for (const auto& part : parts_) {
     if (!part->sent.defined()) continue;
     part->sum.receive();
@@ -164,7 +166,7 @@ void GradientSum::receive_round() {
 
 void GradientSum::finish(const StepPlan&) {
   torch::NoGradGuard no_grad;
-  receive_round();
+  receive_accumulation();
   check_declared();
   for (const auto& part : parts_) unflatten(part->sum.gather(), part->entries);
   for (auto& entry : layout_.entries) {

@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include <ditto/layout.h>
-#include <ditto/ordered_sum.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/layout.h>
+#include <ditto/parallel/ordered_sum.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 
@@ -17,8 +17,8 @@ namespace ditto {
 //
 // A step, on every rank alike:
 //   sum.begin_step(strategies, plan);
-//   for (round = 0 … plan.rounds - 1) { if (round < plan.mine) forward and backward; sum.after_micro_batch(round,
-//   plan); } strategies' sync_gradients(); sum.finish(plan);
+//   for (accumulation = 0 … plan.accumulations - 1) { if (accumulation < plan.mine) forward and backward;
+//   sum.after_micro_batch(accumulation, plan); } strategies' sync_gradients(); sum.finish(plan);
 // Gradients are in .grad of the layout's leaves, undefined before the step. Throws Error(distributed) if a peer is
 // lost.
 class GradientSum {
@@ -30,9 +30,9 @@ class GradientSum {
   // Error(config) where two name the same axis of an entry. Without it `summed` is taken as it is.
   void begin_step(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies, const StepPlan& plan);
 
-  // Takes the round's gradients out of .grad and hands them to their owners, where the data axes have several ranks;
-  // they travel while the next round computes.
-  void after_micro_batch(int64_t round, const StepPlan& plan);
+  // Takes the accumulation's gradients out of .grad and hands them to their owners, where the data axes have several
+  // ranks; they travel while the next accumulation computes.
+  void after_micro_batch(int64_t accumulation, const StepPlan& plan);
   // Leaves the step's gradients in .grad of every leaf that requires one; where nothing made one, zeros. Throws
   // Error(plugin) where a strategy has written `summed` by itself: another may sum the same.
   void finish(const StepPlan& plan);
@@ -49,8 +49,8 @@ class GradientSum {
   AxisSet open_axes(const LayoutEntry& entry, bool data) const;
   void collect_parts();
   void check_declared() const;
-  int active_members(const AxisSet& axes, int64_t round, const StepPlan& plan) const;
-  void receive_round();
+  int active_members(const AxisSet& axes, int64_t accumulation, const StepPlan& plan) const;
+  void receive_accumulation();
   void sum_copies();
 
   Layout& layout_;

@@ -12,11 +12,11 @@
 #include <mutex>
 #include <thread>
 
+#include <ditto/parallel/waiting.h>
 #include <ditto/text.h>
-#include <ditto/waiting.h>
 
 #include "core/dist/error_file.h"
-#include "core/dist/notice_board.h"
+#include "core/dist/rank_status.h"
 
 namespace ditto {
 
@@ -64,7 +64,7 @@ class RankWatch::Impl {
         options_(options),
         interval_(rank.world_size > 256 ? 500 : 250),
         store_(std::move(store)),
-        board_(rank, options.timeout) {}
+        status_(rank, options.timeout) {}
 
   void start() {
     // A lost peer has closed sockets that this rank writes to: an error to be told, not the end of the process.
@@ -73,8 +73,8 @@ class RankWatch::Impl {
     if (options_.hang.count() > 0) clock_ = std::jthread([this](std::stop_token stop) { watch_the_store(stop); });
   }
 
-  void begin(SignOfLife::State state, const char* what) {
-    state_ = state == SignOfLife::step && !stepped_.exchange(true) ? SignOfLife::busy : state;
+  void begin(Heartbeat::State state, const char* what) {
+    state_ = state == Heartbeat::step && !stepped_.exchange(true) ? Heartbeat::busy : state;
     doing_ = what;
     ++progress_;
   }
@@ -104,8 +104,8 @@ class RankWatch::Impl {
     if (ending_.exchange(true)) std::this_thread::sleep_for(2 * kLongest);
     stop();
     try {
-      board_.post({++beat_, ++progress_, SignOfLife::done, "done"});
-      board_.leave();
+      status_.post({++beat_, ++progress_, Heartbeat::done, "done"});
+      status_.leave();
       Stillness stillness(4 * interval_);
       for (auto signs = signs_of_the_living(); hosts() && !signs.empty(); signs = signs_of_the_living()) {
         if (stillness.of(signs) > 2 * kSilence) break;  // they are gone
@@ -119,8 +119,8 @@ class RankWatch::Impl {
   std::string signs_of_the_living() {
     std::string all;
     for (int r = 0; r < rank_.world_size; ++r)
-      if (const auto sign = board_.sign_of(r); sign && sign->state != SignOfLife::done)
-        all += std::to_string(sign->beat) + " ";
+      if (const auto heartbeat = status_.heartbeat_of(r); heartbeat && heartbeat->state != Heartbeat::done)
+        all += std::to_string(heartbeat->beat) + " ";
     return all;
   }
 
@@ -156,35 +156,35 @@ class RankWatch::Impl {
   }
 
   void round() {
-    board_.post(own_sign());
-    if (const auto verdict = board_.verdict()) {
-      settle(*verdict);
-      return end_because(*verdict);
+    status_.post(own_heartbeat());
+    if (const auto failure = status_.failure()) {
+      settle(*failure);
+      return end_because(*failure);
     }
     if (stranded_ && !given_up_) return look_at_all();
     if (options_.hang.count() > 0) look_at_next();
   }
 
-  SignOfLife own_sign() {
+  Heartbeat own_heartbeat() {
     auto& calls = peer_calls();
-    SignOfLife sign{++beat_, progress_ + calls.done, state_, doing_.load()};
-    if (calls.waiting()) sign.state = SignOfLife::waiting;
-    if (stranded_) sign.state = SignOfLife::stranded;
-    return sign;
+    Heartbeat heartbeat{++beat_, progress_ + calls.done, state_, doing_.load()};
+    if (calls.waiting()) heartbeat.state = Heartbeat::waiting;
+    if (stranded_) heartbeat.state = Heartbeat::stranded;
+    return heartbeat;
   }
 
   // The next rank in a ring: each is watched by one.
   void look_at_next() {
     const int next = (rank_.rank + 1) % rank_.world_size;
-    const auto sign = board_.sign_of(next);
-    if (!sign || sign->state == SignOfLife::done) return;
-    if (silence_.of(std::to_string(sign->beat)) > options_.hang)
-      return pass({next, Verdict::lost, "no sign of life for " + seconds(options_.hang)});
-    const bool limited = sign->state == SignOfLife::step;
-    const auto now = limited ? std::to_string(sign->progress) : std::to_string(sign->beat) + " has no limit";
+    const auto heartbeat = status_.heartbeat_of(next);
+    if (!heartbeat || heartbeat->state == Heartbeat::done) return;
+    if (silence_.of(std::to_string(heartbeat->beat)) > options_.hang)
+      return pass({next, RankFailure::lost, "no heartbeat for " + seconds(options_.hang)});
+    const bool limited = heartbeat->state == Heartbeat::step;
+    const auto now = limited ? std::to_string(heartbeat->progress) : std::to_string(heartbeat->beat) + " has no limit";
     if (stillness_.of(now) > options_.hang)
-      pass({next, Verdict::hangs,
-            "it stands still in " + sign->doing + others_that_stand_still(next) +
+      pass({next, RankFailure::hangs,
+            "it stands still in " + heartbeat->doing + others_that_stand_still(next) +
                 " for longer than parallel.hang_s = " + seconds(options_.hang)});
   }
 
@@ -193,26 +193,27 @@ class RankWatch::Impl {
     std::string list;
     for (int r = 0; r < rank_.world_size; ++r) {
       if (r == but || r == rank_.rank) continue;
-      const auto sign = board_.sign_of(r);
-      if (sign && sign->state == SignOfLife::step) list += (list.empty() ? "" : ", ") + std::to_string(r);
+      const auto heartbeat = status_.heartbeat_of(r);
+      if (heartbeat && heartbeat->state == Heartbeat::step) list += (list.empty() ? "" : ", ") + std::to_string(r);
     }
     return list.empty() ? "" : ", and so may rank " + list + ",";
   }
 
   // A call to a peer has failed here: who is silent, or alive and not where the others are?
   void look_at_all() {
-    std::optional<Verdict> absent, hangs;
+    std::optional<RankFailure> absent, hangs;
     for (int r = 0; r < rank_.world_size; ++r) {
       if (r == rank_.rank) continue;
-      const auto sign = board_.sign_of(r);
-      auto& first = first_signs_.try_emplace(r, sign).first->second;
-      if (!sign) {
-        if (!absent) absent = Verdict{r, Verdict::lost, "it never came"};
-      } else if (sign->state != SignOfLife::done && sign->beat == first->beat) {
-        if (!absent) absent = Verdict{r, Verdict::lost, "its process gives no sign of life; it was in " + sign->doing};
-      } else if (sign->progress == first->progress && sign->state != SignOfLife::stranded &&
-                 sign->state != SignOfLife::waiting && sign->state != SignOfLife::done && !hangs) {
-        hangs = Verdict{r, Verdict::hangs, "it lives, but does not answer: it is in " + sign->doing};
+      const auto heartbeat = status_.heartbeat_of(r);
+      auto& first = first_heartbeats_.try_emplace(r, heartbeat).first->second;
+      if (!heartbeat) {
+        if (!absent) absent = RankFailure{r, RankFailure::lost, "it never came"};
+      } else if (heartbeat->state != Heartbeat::done && heartbeat->beat == first->beat) {
+        if (!absent)
+          absent = RankFailure{r, RankFailure::lost, "its process gives no heartbeat; it was in " + heartbeat->doing};
+      } else if (heartbeat->progress == first->progress && heartbeat->state != Heartbeat::stranded &&
+                 heartbeat->state != Heartbeat::waiting && heartbeat->state != Heartbeat::done && !hangs) {
+        hangs = RankFailure{r, RankFailure::hangs, "it lives, but does not answer: it is in " + heartbeat->doing};
       }
     }
     if (++looks_ * interval_ <= kSilence) return;
@@ -222,8 +223,8 @@ class RankWatch::Impl {
     wake_.notify_all();
   }
 
-  void pass(const Verdict& verdict) {
-    const auto first = board_.claim(verdict);
+  void pass(const RankFailure& failure) {
+    const auto first = status_.claim(failure);
     if (first.by == rank_.rank) say_first(first);
     settle(first);
     end_because(first);
@@ -241,8 +242,8 @@ class RankWatch::Impl {
 
   std::string place() const { return rank_.master_address + ":" + std::to_string(rank_.master_port); }
 
-  Verdict store_is_gone() const {
-    return {0, Verdict::lost,
+  RankFailure store_is_gone() const {
+    return {0, RankFailure::lost,
             rank_.store_is_launchers ? "the launcher's store at " + place() + " is gone"
                                      : "the store that it hosts, at " + place() + ", is gone"};
   }
@@ -250,20 +251,20 @@ class RankWatch::Impl {
   // --- ending ---
 
   // The training thread is told, and has a moment to fail by itself.
-  bool settle(const Verdict& verdict) {  // whether it is news
+  bool settle(const RankFailure& failure) {  // whether it is news
     const std::lock_guard lock(mutex_);
-    if (verdict_) return false;
-    verdict_ = verdict;
+    if (failure_) return false;
+    failure_ = failure;
     wake_.notify_all();
     return true;
   }
 
   // Called by the watch's threads; does not return unless the training thread is ending the process.
-  void end_because(const Verdict& verdict) {
-    settle(verdict);
+  void end_because(const RankFailure& failure) {
+    settle(failure);
     if (!stranded_ && !ending_) std::this_thread::sleep_for(2 * interval_);
     if (ending_.exchange(true)) return;
-    say_because(verdict);
+    say_because(failure);
     wait_for_others();
     std::fflush(nullptr);
     ::_exit(kLostAPeer);
@@ -271,7 +272,7 @@ class RankWatch::Impl {
 
   void end_without_store() {
     if (ending_.exchange(true)) return;
-    lose_the_store({0, Verdict::hangs, "the store at " + place() + " does not answer"});
+    lose_the_store({0, RankFailure::hangs, "the store at " + place() + " does not answer"});
     std::fflush(nullptr);
     ::_exit(kLostAPeer);
   }
@@ -287,8 +288,8 @@ class RankWatch::Impl {
   }
 
   void say_own(const std::string& what) {
-    const Verdict mine{rank_.rank, Verdict::failed, what};
-    const auto first = board_.claim(mine);
+    const RankFailure mine{rank_.rank, RankFailure::failed, what};
+    const auto first = status_.claim(mine);
     settle(first);
     if (first.by == rank_.rank) return say_first(first);
     if (first.text == what) {  // what all ranks found alike was said by the first of them
@@ -303,29 +304,30 @@ class RankWatch::Impl {
     const std::string what = error.what();
     stranded_ = true;
     std::unique_lock lock(mutex_);
-    const bool heard = wake_.wait_for(lock, kLongest - milliseconds(500), [this] { return verdict_ || given_up_; });
-    if (heard && !verdict_) return false;
-    const auto verdict = verdict_.value_or(Verdict{0, Verdict::hangs, "the store at " + place() + " does not answer"});
+    const bool heard = wake_.wait_for(lock, kLongest - milliseconds(500), [this] { return failure_ || given_up_; });
+    if (heard && !failure_) return false;
+    const auto failure =
+        failure_.value_or(RankFailure{0, RankFailure::hangs, "the store at " + place() + " does not answer"});
     lock.unlock();
-    if (verdict.text == what && verdict.kind == Verdict::failed) return false;
-    const bool is_consequence = blames_others_ && verdict.kind != Verdict::hangs;
-    say_because(verdict, is_consequence ? "" : "; its own error: " + what);
+    if (failure.text == what && failure.kind == RankFailure::failed) return false;
+    const bool is_consequence = blames_others_ && failure.kind != RankFailure::hangs;
+    say_because(failure, is_consequence ? "" : "; its own error: " + what);
     return true;
   }
 
   // Nothing can be written down any more: each says it by itself, and one of them for all.
-  void lose_the_store(const Verdict& verdict) {
-    if (!settle(verdict)) return;
-    if (rank_.rank == (rank_.store_is_launchers ? 0 : 1)) say_first(verdict);
-    say_because(verdict);
+  void lose_the_store(const RankFailure& failure) {
+    if (!settle(failure)) return;
+    if (rank_.rank == (rank_.store_is_launchers ? 0 : 1)) say_first(failure);
+    say_because(failure);
   }
 
-  // By the one rank that wrote the verdict down. `--local-ranks` itself says which process died, and of what.
-  void say_first(const Verdict& verdict) {
-    const bool seen_by_parent = rank_.launcher == "local ranks" && verdict.kind == Verdict::lost;
-    const bool own = verdict.rank == rank_.rank && verdict.kind == Verdict::failed;
+  // By the one rank that wrote the failure down. `--local-ranks` itself says which process died, and of what.
+  void say_first(const RankFailure& failure) {
+    const bool seen_by_parent = rank_.launcher == "local ranks" && failure.kind == RankFailure::lost;
+    const bool own = failure.rank == rank_.rank && failure.kind == RankFailure::failed;
     const auto what =
-        own ? "rank " + std::to_string(verdict.rank) + ": " + verdict.text : to_text(verdict) + ": " + verdict.text;
+        own ? "rank " + std::to_string(failure.rank) + ": " + failure.text : to_text(failure) + ": " + failure.text;
     if (!seen_by_parent) std::fprintf(stderr, "error: %s\n", shown(what, kSentenceShown).c_str());
     if (own) {
       said_ = true;
@@ -333,9 +335,9 @@ class RankWatch::Impl {
     }
   }
 
-  void say_because(const Verdict& verdict, const std::string& own = "") {
-    say("rank " + std::to_string(rank_.rank) + " ends because " + to_text(verdict) + own,
-        to_text(verdict) + ": " + verdict.text);
+  void say_because(const RankFailure& failure, const std::string& own = "") {
+    say("rank " + std::to_string(rank_.rank) + " ends because " + to_text(failure) + own,
+        to_text(failure) + ": " + failure.text);
   }
 
   void say(const std::string& line, const std::string& file) {
@@ -344,18 +346,18 @@ class RankWatch::Impl {
     write_error_file(file);
   }
 
-  // The store lives as long as its host: the others read the verdict first.
+  // The store lives as long as its host: the others read the failure first.
   void wait_for_others() {
     try {
-      board_.leave();
-      std::optional<Verdict> verdict;
+      status_.leave();
+      std::optional<RankFailure> failure;
       {
         const std::lock_guard lock(mutex_);
-        verdict = verdict_;
+        failure = failure_;
       }
-      const bool one_is_gone = verdict && verdict->rank != rank_.rank && verdict->kind == Verdict::lost;
+      const bool one_is_gone = failure && failure->rank != rank_.rank && failure->kind == RankFailure::lost;
       const auto until = Clock::now() + 6 * interval_;
-      while (hosts() && board_.have_left() < rank_.world_size - (one_is_gone ? 1 : 0) && Clock::now() < until)
+      while (hosts() && status_.have_left() < rank_.world_size - (one_is_gone ? 1 : 0) && Clock::now() < until)
         std::this_thread::sleep_for(milliseconds(20));
     } catch (const std::exception&) {  // gone already
     }
@@ -365,18 +367,18 @@ class RankWatch::Impl {
   const WatchOptions options_;
   const milliseconds interval_;
   const c10::intrusive_ptr<c10d::Store> store_;
-  NoticeBoard board_;
+  RankStatus status_;
   std::atomic<int64_t> progress_{0}, rounds_{0}, beat_{0};
-  std::atomic<SignOfLife::State> state_{SignOfLife::busy};
+  std::atomic<Heartbeat::State> state_{Heartbeat::busy};
   std::atomic<const char*> doing_{"its start"};
   std::atomic<bool> stepped_{false}, stranded_{false}, blames_others_{false}, given_up_{false}, ending_{false},
       said_{false};
   Stillness silence_{4 * interval_}, stillness_{4 * interval_};  // these and below: of the talker
-  std::map<int, std::optional<SignOfLife>> first_signs_;
+  std::map<int, std::optional<Heartbeat>> first_heartbeats_;
   int looks_ = 0;
   std::mutex mutex_;
   std::condition_variable_any wake_;
-  std::optional<Verdict> verdict_;
+  std::optional<RankFailure> failure_;
   std::jthread talker_, clock_;  // last: they use the rest
 };
 
@@ -389,10 +391,10 @@ void RankWatch::start(const WatchOptions& options) {
   impl_->start();
 }
 void RankWatch::begin_step() {
-  if (impl_) impl_->begin(SignOfLife::step, "a step");
+  if (impl_) impl_->begin(Heartbeat::step, "a step");
 }
 void RankWatch::begin(const char* what) {
-  if (impl_) impl_->begin(SignOfLife::busy, what);
+  if (impl_) impl_->begin(Heartbeat::busy, what);
 }
 int RankWatch::fail(const Error& error) {
   if (rank_.world_size == 1) throw error;

@@ -1,6 +1,6 @@
 // Notices that another rank died, failed or hangs, and ends this one with a line that says which.
 //
-// Each rank has a thread that posts a sign of life to the store, reads that of the next rank, and reads the verdict:
+// Each rank has a thread that posts a heartbeat to the store, reads that of the next rank, and whether one has failed:
 // the first rank that is found lost is written down once, by whoever finds it, and all end because of it.
 #pragma once
 

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include <ditto/layout.h>
 #include <ditto/optimizer.h>
+#include <ditto/parallel/layout.h>
 
 namespace ditto {
 

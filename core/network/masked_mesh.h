@@ -1,7 +1,7 @@
 // A mesh in which some axes are left out: ranks along them are alike.
 #pragma once
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto {
 

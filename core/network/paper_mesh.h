@@ -3,7 +3,7 @@
 
 #include <map>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 #include "core/dist/gloo_mesh.h"
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include <ditto/parallel.h>
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
+#include <ditto/parallel/strategy.h>
 
 #include "core/network/components.h"
 #include "core/network/masked_mesh.h"
@@ -50,7 +50,7 @@ class RunningModel {
   // The same with the features of blocks that `tap` asked for; not of a pipeline.
   Outputs run(const Batch& batch);
   void tap(const std::vector<int64_t>& blocks);
-  // The parts, and backward; without prepare, loss and round_done.
+  // The parts, and backward; without prepare, loss and accumulation_done.
   Program program();
   // Runs something that is no unit of the model, as a unit, inside of what strategies do around it.
   void run_inside(const Unit& unit, const Batch& batch, Stream& stream, Outputs& outputs,

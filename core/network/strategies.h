@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 #include "core/dist/gloo_mesh.h"
 #include "core/network/components.h"

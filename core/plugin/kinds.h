@@ -12,10 +12,10 @@
 #include <ditto/model.h>
 #include <ditto/objective.h>
 #include <ditto/optimizer.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
+#include <ditto/parallel/transport.h>
 #include <ditto/sampler.h>
 #include <ditto/scheduler.h>
-#include <ditto/transport.h>
 
 namespace ditto {
 
@@ -28,8 +28,8 @@ struct KindTag {
 template <class Visit>
 void for_each_kind(Visit&& visit) {
   const auto all = [&]<class... I>(std::type_identity<std::tuple<I...>>) { (visit(KindTag<I>{}), ...); };
-  all(std::type_identity<
-      std::tuple<Model, Scheduler, Sampler, Guidance, Objective, ParallelStrategy, Optimizer, KernelSet, Encoder, Source, Transport>>{});
+  all(std::type_identity<std::tuple<Model, Scheduler, Sampler, Guidance, Objective, ParallelStrategy, Optimizer,
+                                    KernelSet, Encoder, Source, Transport>>{});
 }
 
 inline bool is_kind(std::string_view kind) {

@@ -4,7 +4,7 @@
 #include <memory>
 #include <vector>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 #include "core/data/batch_job.h"
 

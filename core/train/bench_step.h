@@ -5,7 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 #include "core/config/recipe.h"
 #include "core/dist/watch.h"

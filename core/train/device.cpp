@@ -7,7 +7,7 @@
 #include <ATen/Context.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-#include <ditto/transport.h>
+#include <ditto/parallel/transport.h>
 
 namespace ditto {
 

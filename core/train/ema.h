@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include <ditto/layout.h>
+#include <ditto/parallel/layout.h>
 
 #include "core/config/run_options.h"
 

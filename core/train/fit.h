@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <ditto/mesh.h>
 #include <ditto/model.h>
+#include <ditto/parallel/mesh.h>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/config/recipe.h"

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 #include "core/config/recipe.h"
 #include "core/dist/gloo_mesh.h"

@@ -22,13 +22,13 @@ StepPlan StepShares::plan(int64_t step, Phase phase) const {
   plan.step = step;
   plan.phase = phase;
   plan.micro_batches = (batch_ + micro_batch_ - 1) / micro_batch_;
-  plan.rounds = (plan.micro_batches + ranks_ - 1) / ranks_;
+  plan.accumulations = (plan.micro_batches + ranks_ - 1) / ranks_;
   plan.mine = (plan.micro_batches - rank_ + ranks_ - 1) / ranks_;
   return plan;
 }
 
-Places StepShares::places(int64_t first, int64_t round) const {
-  int64_t within = (round * ranks_ + rank_) * micro_batch_;
+Places StepShares::places(int64_t first, int64_t accumulation) const {
+  int64_t within = (accumulation * ranks_ + rank_) * micro_batch_;
   if (within >= batch_) within = 0;
   return {first + within, std::min(micro_batch_, batch_ - within)};
 }
@@ -53,7 +53,7 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
   samples += shares_.batch();
   auto program = make_program(assembly_, ledger, count, loss_scale);
-  program.round_done = [&](int64_t round) { end_round(round, plan); };
+  program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
 
   clear_gradients();
   gradients_.begin_step(assembly_.main->strategies, plan);
@@ -81,8 +81,8 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
 
 std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
   std::vector<std::shared_ptr<BatchJob>> mine, idle;
-  for (int64_t round = 0; round < rounds_here(plan); ++round)
-    (plan.runs(round) ? mine : idle).push_back(loader_.read(shares_.places(samples, round)));
+  for (int64_t accumulation = 0; accumulation < accumulations_here(plan); ++accumulation)
+    (plan.runs(accumulation) ? mine : idle).push_back(loader_.read(shares_.places(samples, accumulation)));
   const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
   const auto take = [&](BatchJob& job) -> Batch& {
@@ -131,9 +131,9 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
   if (meter) watch_activations(program);
   for (auto& strategy : assembly_.main->strategies)
     if (strategy->train_step(batches, program, plan)) return;
-  for (int64_t round = 0; round < plan.rounds; ++round) {
-    if (round < static_cast<int64_t>(batches.size())) {
-      const auto batch = program.prepare(batches[static_cast<size_t>(round)]);
+  for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
+    if (accumulation < static_cast<int64_t>(batches.size())) {
+      const auto batch = program.prepare(batches[static_cast<size_t>(accumulation)]);
       Tensor loss;
       {
         const Traffic::Scope pass(assembly_.mesh.traffic(), Traffic::Pass::forward);
@@ -144,13 +144,13 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
       }
       program.backward({loss}, {Tensor()});
     }
-    program.round_done(round);
+    program.accumulation_done(accumulation);
   }
 }
 
-void TrainingStep::end_round(int64_t round, const StepPlan& plan) {
-  for (auto& strategy : assembly_.main->strategies) strategy->end_round(round, plan);
-  gradients_.after_micro_batch(round, plan);
+void TrainingStep::end_accumulation(int64_t accumulation, const StepPlan& plan) {
+  for (auto& strategy : assembly_.main->strategies) strategy->end_accumulation(accumulation, plan);
+  gradients_.after_micro_batch(accumulation, plan);
 }
 
 double TrainingStep::unscale(double norm) {
@@ -194,7 +194,7 @@ bool TrainingStep::skip(int64_t step, const StepResult& result) {
 }
 
 void TrainingStep::expect(int64_t step) {
-  const int64_t mine = rounds_here(shares_.plan(step, Phase::train)), steps = assembly_.recipe.run.steps;
+  const int64_t mine = accumulations_here(shares_.plan(step, Phase::train)), steps = assembly_.recipe.run.steps;
   loader_.expect([this, step, mine, steps, first = samples](int64_t k) -> std::optional<Places> {
     if (mine == 0 || step + k / mine >= steps) return std::nullopt;
     return shares_.places(first + k / mine * shares_.batch(), k % mine);

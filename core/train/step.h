@@ -34,9 +34,9 @@ class StepShares {
  public:
   StepShares(const RunOptions& run, const Mesh& mesh);
   StepPlan plan(int64_t step, Phase phase) const;
-  // Of this rank's micro-batch in a round of the step whose samples begin at place `first`; where it has none, of the
-  // step's first, whose samples then count nothing.
-  Places places(int64_t first, int64_t round) const;
+  // Of this rank's micro-batch in an accumulation of the step whose samples begin at place `first`; where it has none,
+  // of the step's first, whose samples then count nothing.
+  Places places(int64_t first, int64_t accumulation) const;
   int64_t batch() const { return batch_; }
   int64_t micro_batch() const { return micro_batch_; }
 
@@ -74,8 +74,10 @@ class TrainingStep {
   void count_flops(const std::vector<Batch>& batches);
   void watch_activations(Program& program);
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
-  int64_t rounds_here(const StepPlan& plan) const { return assembly_.networks->in_step() ? plan.rounds : plan.mine; }
-  void end_round(int64_t round, const StepPlan& plan);
+  int64_t accumulations_here(const StepPlan& plan) const {
+    return assembly_.networks->in_step() ? plan.accumulations : plan.mine;
+  }
+  void end_accumulation(int64_t accumulation, const StepPlan& plan);
   double unscale(double norm);
   bool skip(int64_t step, const StepResult& result);
   bool overflowed(const StepResult& result);

@@ -56,20 +56,20 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
     program.loss(stream, outputs, batch);
     return outputs;
   };
-  const int64_t together = assembly.mesh.data_ranks() * shares.micro_batch();  // samples of a round
-  std::vector<int64_t> left_out;  // of the first round, whose samples are also run by ranks that have none left
-  for (int64_t round = 0; round < plan.rounds; ++round) {
+  const int64_t together = assembly.mesh.data_ranks() * shares.micro_batch();  // samples of an accumulation
+  std::vector<int64_t> left_out;  // of the first accumulation, whose samples are also run by ranks that have none left
+  for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
     std::vector<std::shared_ptr<BatchJob>> mine, idle;
-    if (plan.runs(round) || assembly.networks->in_step())
-      (plan.runs(round) ? mine : idle).push_back(loader.read(shares.places(0, round)));
-    const int64_t first = round * together;
+    if (plan.runs(accumulation) || assembly.networks->in_step())
+      (plan.runs(accumulation) ? mine : idle).push_back(loader.read(shares.places(0, accumulation)));
+    const int64_t first = accumulation * together;
     auto agreed = agree_on_samples(assembly.mesh, loader, {first, std::min(together, run.batch - first)}, mine);
-    if (round == 0) left_out = std::move(agreed);
+    if (accumulation == 0) left_out = std::move(agreed);
     for (const auto& job : idle) job->leave_out(left_out);
     if (mine.empty() && idle.empty()) continue;
     auto batch =
         assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
-    if (!plan.runs(round)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
+    if (!plan.runs(accumulation)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     batch["time_u"] = strata_middles(batch);
     batch = program.prepare(std::move(batch));
     assembly.main->predict(batch, program);

@@ -1,4 +1,4 @@
-#include <ditto/backward_watch.h>
+#include <ditto/parallel/backward_watch.h>
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Out-of-line destructors: one copy of each interface's type information, here, whatever plugins are loaded.
 #include <ditto/ditto.h>
 #include <ditto/guidance.h>
-#include <ditto/transport.h>
+#include <ditto/parallel/transport.h>
 
 namespace ditto {
 

@@ -1,5 +1,5 @@
 // Collectives on c10d, and their transposed derivatives.
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,7 +10,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>
-#include <ditto/waiting.h>
+#include <ditto/parallel/waiting.h>
 
 namespace ditto {
 

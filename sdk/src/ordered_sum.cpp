@@ -1,4 +1,4 @@
-#include <ditto/ordered_sum.h>
+#include <ditto/parallel/ordered_sum.h>
 
 #include <algorithm>
 #include <utility>

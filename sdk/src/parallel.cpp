@@ -1,4 +1,4 @@
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 

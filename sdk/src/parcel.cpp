@@ -1,4 +1,4 @@
-#include <ditto/parcel.h>
+#include <ditto/parallel/parcel.h>
 
 #include <algorithm>
 #include <string>

@@ -1,4 +1,4 @@
-#include <ditto/peer_channel.h>
+#include <ditto/parallel/peer_channel.h>
 
 #include <thread>
 
@@ -6,7 +6,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>
-#include <ditto/waiting.h>
+#include <ditto/parallel/waiting.h>
 
 namespace ditto {
 

@@ -1,4 +1,4 @@
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 //
 // Legend: B samples, T tokens here, S tokens of the block at hand, N heads, K head width, G rows of tokens that see
 // each other.
-#include <ditto/ring_attention.h>
+#include <ditto/parallel/ring_attention.h>
 
 #include <algorithm>
 #include <limits>
@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
-#include <ditto/token_cut.h>
+#include <ditto/parallel/token_cut.h>
 
 namespace ditto {
 

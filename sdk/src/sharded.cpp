@@ -1,4 +1,4 @@
-#include <ditto/sharded.h>
+#include <ditto/parallel/sharded.h>
 
 #include <algorithm>
 #include <numeric>
@@ -98,11 +98,12 @@ std::unique_ptr<ShardedUnit::Sum> ShardedUnit::make_sum(const AxisSet& axes, std
   others.erase(Axis::shard);
   const Group& copies = mesh_.group(others);
   // Members in the order of data ranks: replicate, shard, expert.
-  const int lenders = others.count(Axis::expert) ? mesh_.size(Axis::expert) : 1, replicas = copies.size() / lenders;
+  const int expert_ranks = others.count(Axis::expert) ? mesh_.size(Axis::expert) : 1,
+            replicas = copies.size() / expert_ranks;
   for (int replica = 0; replica < replicas; ++replica)
     for (const int64_t piece : pieces)
-      for (int lender = 0; lender < lenders; ++lender)
-        lengths.push_back(divide(piece, copies.size())[replica * lenders + lender]);
+      for (int expert_rank = 0; expert_rank < expert_ranks; ++expert_rank)
+        lengths.push_back(divide(piece, copies.size())[replica * expert_ranks + expert_rank]);
   return std::make_unique<Sum>(
       Sum{axes, std::move(parts), &copies, std::move(pieces), OrderedSum(mesh_.group(axes), std::move(lengths)), {}});
 }
@@ -165,7 +166,7 @@ void ShardedUnit::unpack(const Tensor& gathered) const {
 
 void ShardedUnit::begin_step(const StepPlan& plan) {
   plan_ = plan;
-  rounds_ = 0;
+  accumulations_ = 0;
 }
 
 AxisSet ShardedUnit::sums(const LayoutEntry& of) const {
@@ -175,10 +176,10 @@ AxisSet ShardedUnit::sums(const LayoutEntry& of) const {
   return {};
 }
 
-// Data ranks 0, 1, … have a micro-batch in this round as long as there are any. Of ranks that lend one another experts
-// one is enough: an expert's gradient is of all their micro-batches.
+// Data ranks 0, 1, … have a micro-batch in this accumulation as long as there are any. Of ranks that lend one another
+// experts one is enough: an expert's gradient is of all their micro-batches.
 int ShardedUnit::active_members(const AxisSet& axes) const {
-  const int64_t left = plan_.micro_batches - rounds_ * mesh_.data_ranks();
+  const int64_t left = plan_.micro_batches - accumulations_ * mesh_.data_ranks();
   const int64_t step = axes.count(Axis::expert) ? 1 : mesh_.size(Axis::expert);
   return static_cast<int>(std::clamp<int64_t>((left + step - 1) / step, 0, mesh_.group(axes).size()));
 }
@@ -202,12 +203,12 @@ Tensor ShardedUnit::flatten(const Sum& sum) const {
   }
   const int copies = sum.copies->size();
   if (copies == 1) return flat;
-  const int lenders = sum.axes.count(Axis::expert) ? mesh_.size(Axis::expert) : 1;
+  const int expert_ranks = sum.axes.count(Axis::expert) ? mesh_.size(Axis::expert) : 1;
   const auto of_shards = flat.split_with_sizes(sum.pieces);
   std::vector<Tensor> ordered;
-  for (int replica = 0; replica < copies / lenders; ++replica)
+  for (int replica = 0; replica < copies / expert_ranks; ++replica)
     for (const auto& piece : of_shards)
-      for (int k = replica * lenders; k < (replica + 1) * lenders; ++k)
+      for (int k = replica * expert_ranks; k < (replica + 1) * expert_ranks; ++k)
         ordered.push_back(piece.slice(0, bound(piece.numel(), k, copies), bound(piece.numel(), k + 1, copies)));
   return torch::cat(ordered);
 }
@@ -219,7 +220,7 @@ void ShardedUnit::send() {
     sum->sent = flatten(*sum);
     sum->sum.send(sum->sent, active_members(sum->axes), "reduce_scatter");
   }
-  ++rounds_;
+  ++accumulations_;
 }
 
 void ShardedUnit::receive() {
@@ -320,17 +321,17 @@ void ShardedUnits::send_gradients(ShardedUnit& unit) {
   sending_ = &unit;
 }
 
-void ShardedUnits::complete_round(int64_t round) {
+void ShardedUnits::complete_accumulation(int64_t accumulation) {
   for (auto it = units_.rbegin(); it != units_.rend(); ++it)
-    if (it->second->rounds() <= round) send_gradients(*it->second);
+    if (it->second->accumulations() <= accumulation) send_gradients(*it->second);
 }
 
 void ShardedUnits::finish() {
   for (const auto& [unit, sharded] : units_)
-    if (sharded->trains() && sharded->rounds() != plan_.rounds)
+    if (sharded->trains() && sharded->accumulations() != plan_.accumulations)
       throw Error(ErrorKind::plugin, to_text(unit),
-                  "its gradients were handed over " + std::to_string(sharded->rounds()) + " times in a step of " +
-                      std::to_string(plan_.rounds) + " micro-batches a rank",
+                  "its gradients were handed over " + std::to_string(sharded->accumulations()) +
+                      " times in a step of " + std::to_string(plan_.accumulations) + " micro-batches a rank",
                   "what a unit makes must be used by units after it");
   for (const auto& [unit, sharded] : units_) sharded->finish();
   sending_ = nullptr;

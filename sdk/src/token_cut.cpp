@@ -1,5 +1,5 @@
 // Slices of tokens, their balance, and what makes them whole.
-#include <ditto/token_cut.h>
+#include <ditto/parallel/token_cut.h>
 
 #include <algorithm>
 #include <numeric>

@@ -1,5 +1,5 @@
 // Collectives with autograd: each is differentiated as its exact transpose.
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 #include <numeric>
 

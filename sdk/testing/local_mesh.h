@@ -7,7 +7,7 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto::testing {
 

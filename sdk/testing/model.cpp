@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <set>
 
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 #include <ditto/testing/checks.h>
 
 #include "model_run.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <stdexcept>
 
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 #include "numbers.h"
 

@@ -44,7 +44,7 @@ Program ParallelRun::program(const StepPlan& plan) {
   program.loss = [this](const Stream& stream, const Outputs& outputs, const Batch& batch) {
     return loss(stream, outputs, batch);
   };
-  program.round_done = [this, plan](int64_t round) { end_round(round, plan); };
+  program.accumulation_done = [this, plan](int64_t accumulation) { end_accumulation(accumulation, plan); };
   return program;
 }
 
@@ -52,7 +52,7 @@ void ParallelRun::step(int64_t step, int64_t micro_batches) {
   const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
   const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n, Phase::train};
   left_.clear();
-  rounds_.assign(layout.entries.size(), Tensor());
+  accumulations_.assign(layout.entries.size(), Tensor());
   for (auto& entry : layout.entries) {
     entry.tensor.mutable_grad().reset();
     entry.parameter.leaf().mutable_grad().reset();
@@ -62,43 +62,43 @@ void ParallelRun::step(int64_t step, int64_t micro_batches) {
   run_micro_batches(plan);
   if (strategy_) strategy_->sync_gradients();
   torch::NoGradGuard no_grad;
-  for (size_t i = 0; i < rounds_.size(); ++i)
-    if (rounds_[i].defined()) layout.entries[i].tensor.mutable_grad() = rounds_[i];
+  for (size_t i = 0; i < accumulations_.size(); ++i)
+    if (accumulations_[i].defined()) layout.entries[i].tensor.mutable_grad() = accumulations_[i];
   sum(/*data_axes_alone=*/false);
 }
 
 void ParallelRun::run_micro_batches(const StepPlan& plan) {
   const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
-  const int64_t here = strategy_ && strategy_->in_step() ? plan.rounds : plan.mine;
+  const int64_t here = strategy_ && strategy_->in_step() ? plan.accumulations : plan.mine;
   std::vector<Batch> batches;
-  for (int64_t round = 0; round < here; ++round) {
-    batches.push_back(parallel_batch(100 * plan.step + round * n + r));
-    if (!plan.runs(round)) batches.back().weights.assign(batches.back().ids.size(), 0.0);
+  for (int64_t accumulation = 0; accumulation < here; ++accumulation) {
+    batches.push_back(parallel_batch(100 * plan.step + accumulation * n + r));
+    if (!plan.runs(accumulation)) batches.back().weights.assign(batches.back().ids.size(), 0.0);
   }
   samples_ = static_cast<double>(plan.micro_batches * parallel_batch(0).size());
   auto parts = program(plan);
   if (strategy_ && strategy_->train_step(batches, parts, plan)) return;
-  for (int64_t round = 0; round < plan.rounds; ++round) {
-    if (round < here) {
-      const Batch& batch = batches[static_cast<size_t>(round)];
+  for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
+    if (accumulation < here) {
+      const Batch& batch = batches[static_cast<size_t>(accumulation)];
       auto stream = parts.begin(batch);
       parts.blocks(0, model_->depth(), stream);
       const auto outputs = parts.head(stream, batch);
       parts.backward({loss(stream, outputs, batch)}, {Tensor()});
     }
-    parts.round_done(round);
+    parts.accumulation_done(accumulation);
   }
 }
 
-void ParallelRun::end_round(int64_t round, const StepPlan& plan) {
-  if (strategy_) strategy_->end_round(round, plan);
+void ParallelRun::end_accumulation(int64_t accumulation, const StepPlan& plan) {
+  if (strategy_) strategy_->end_accumulation(accumulation, plan);
   if (deterministic_ && mesh_.data_ranks() > 1) sum(/*data_axes_alone=*/true);
 }
 
 AxisSet ParallelRun::open_axes(size_t index, bool data_axes_alone) const {
   AxisSet axes;
   for (const Axis axis : kAxes) {
-    const bool is_data = kDataAxes.count(axis) != 0, is_done = is_data && rounds_[index].defined();
+    const bool is_data = kDataAxes.count(axis) != 0, is_done = is_data && accumulations_[index].defined();
     if (mesh_.size(axis) > 1 && layout.entries[index].is_copy(axis) && left_[index].count(axis) == 0 &&
         (data_axes_alone ? is_data : !is_done))
       axes.insert(axis);
@@ -106,8 +106,8 @@ AxisSet ParallelRun::open_axes(size_t index, bool data_axes_alone) const {
   return axes;
 }
 
-// Over copies: of the round that is over along data axes, or of what is still to be summed. One call for all that go
-// the same way.
+// Over copies: of the accumulation that is over along data axes, or of what is still to be summed. One call for all
+// that go the same way.
 void ParallelRun::sum(bool data_axes_alone) {
   torch::NoGradGuard no_grad;
   std::map<AxisSet, std::vector<size_t>> together;
@@ -126,14 +126,14 @@ void ParallelRun::sum(bool data_axes_alone) {
   }
 }
 
-void ParallelRun::take(size_t index, const Tensor& sum, bool is_of_round) {
+void ParallelRun::take(size_t index, const Tensor& sum, bool is_of_accumulation) {
   auto& tensor = layout.entries[index].tensor;
   const auto grad = sum.view(tensor.sizes());
-  if (!is_of_round) {
+  if (!is_of_accumulation) {
     tensor.mutable_grad() = grad;
     return;
   }
-  rounds_[index] = rounds_[index].defined() ? rounds_[index] + grad : grad;
+  accumulations_[index] = accumulations_[index].defined() ? accumulations_[index] + grad : grad;
   tensor.mutable_grad().reset();
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 namespace ditto::testing {
 
@@ -31,9 +31,9 @@ class ParallelRun {
   Program program(const StepPlan& plan);
   torch::Tensor loss(const Stream& stream, const Outputs& outputs, const Batch& batch) const;
   void run_micro_batches(const StepPlan& plan);
-  void end_round(int64_t round, const StepPlan& plan);
+  void end_accumulation(int64_t accumulation, const StepPlan& plan);
   void sum(bool data_axes_alone);
-  void take(size_t entry, const torch::Tensor& sum, bool is_of_round);
+  void take(size_t entry, const torch::Tensor& sum, bool is_of_accumulation);
   AxisSet open_axes(size_t entry, bool data_axes_alone) const;
   void parameters_changed();
 
@@ -43,9 +43,9 @@ class ParallelRun {
   Context ctx_;
   std::shared_ptr<ParallelStrategy> strategy_;
   std::unique_ptr<ModelProgram> units_;
-  double samples_ = 1;                 // of the step
-  std::vector<AxisSet> left_;          // along the layout: what the strategy sums itself
-  std::vector<torch::Tensor> rounds_;  // along the layout: sums over data axes of the rounds so far
+  double samples_ = 1;                        // of the step
+  std::vector<AxisSet> left_;                 // along the layout: what the strategy sums itself
+  std::vector<torch::Tensor> accumulations_;  // along the layout: sums over data axes of the accumulations so far
 };
 
 }  // namespace ditto::testing

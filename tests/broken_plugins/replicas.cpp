@@ -1,5 +1,5 @@
 // Replicas that leave all sums to the host, and have an option of their own.
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace {
 

@@ -46,7 +46,7 @@ class Forms {
     e = one.precision == "fp64" ? 8 : one.precision == "fp32" ? 4 : 2;
     wide = std::max<int64_t>(e, 4);
     b = one.batch / one.micro_batches;
-    rounds = one.micro_batches / mesh.data_ranks();
+    accumulations = one.micro_batches / mesh.data_ranks();
     const int64_t stages = mesh.size(Axis::pipeline), stage = mesh.index(Axis::pipeline);
     is_first = stage == 0, is_last = stage + 1 == stages;
     blocks = kDepth * (stage + 1) / stages - kDepth * stage / stages;
@@ -82,7 +82,7 @@ class Forms {
   void tensor() {
     const auto& group = mesh_.group(Axis::tensor);
     const int64_t x = b * (kTokens / c) * kWidth * e;  // of all tokens here
-    const int64_t n = rounds * blocks;
+    const int64_t n = accumulations * blocks;
     if (sequence) {
       const int64_t part = x / t * (t - 1);
       add_again(group, "all_gather", n * a_.pairs, part);
@@ -98,19 +98,19 @@ class Forms {
     add_again(group, "all_gather", n, modulation(a_.modulations));
     add(group, "reduce_scatter", Pass::backward, n, modulation(a_.modulations));
     if (!is_last) return;
-    add(group, "all_gather", Pass::forward, rounds, modulation(2));
-    add(group, "reduce_scatter", Pass::backward, rounds, modulation(2));
+    add(group, "all_gather", Pass::forward, accumulations, modulation(2));
+    add(group, "reduce_scatter", Pass::backward, accumulations, modulation(2));
   }
 
   void join(const Group& group, int64_t bytes) {
-    add(group, "all_gather", Pass::forward, rounds, bytes);
-    add(group, "reduce_scatter", Pass::backward, rounds, bytes);
+    add(group, "all_gather", Pass::forward, accumulations, bytes);
+    add(group, "reduce_scatter", Pass::backward, accumulations, bytes);
   }
 
   void context() {
     const auto& group = mesh_.group(Axis::context);
     const int64_t own = b * (kTokens / c) * kWidth * e;  // of this rank's tokens, all heads
-    const int64_t n = rounds * blocks;
+    const int64_t n = accumulations * blocks;
     if (is_last) join(group, own * (c - 1));
     const auto ring = [&](int64_t attentions) {
       const int64_t kv = 2 * own / t;
@@ -144,14 +144,14 @@ class Forms {
     const auto& group = mesh_.group(Axis::pipeline);
     const int64_t tokens = kTokens / c / (sequence ? t : 1);
     for (const int64_t numbers : {b * tokens * kWidth, b * kWidth}) {
-      if (!is_last) add(group, "send", Pass::forward, rounds, numbers * e);
-      if (!is_last) add(group, "receive", Pass::backward, rounds, 0);
-      if (!is_first) add(group, "receive", Pass::forward, rounds, 0);
-      if (!is_first) add(group, "send", Pass::backward, rounds, numbers * e);
+      if (!is_last) add(group, "send", Pass::forward, accumulations, numbers * e);
+      if (!is_last) add(group, "receive", Pass::backward, accumulations, 0);
+      if (!is_first) add(group, "receive", Pass::forward, accumulations, 0);
+      if (!is_first) add(group, "send", Pass::backward, accumulations, numbers * e);
     }
     // What the tensors are, in whole numbers: how many, and they.
-    if (!is_last) add(group, "send_header", Pass::forward, 2 * rounds, 0);
-    if (!is_first) add(group, "receive_header", Pass::forward, 2 * rounds, 0);
+    if (!is_last) add(group, "send_header", Pass::forward, 2 * accumulations, 0);
+    if (!is_first) add(group, "receive_header", Pass::forward, 2 * accumulations, 0);
   }
 
   void shard() {
@@ -166,13 +166,13 @@ class Forms {
       const int64_t longest = *std::max_element(pieces.begin(), pieces.end());
       const int64_t gather = longest * (group.size() - 1) * e;
       if (gathers) {
-        add(group, "all_gather", Pass::forward, rounds, gather);
-        add(group, "all_gather", Pass::backward, rounds, gather);
+        add(group, "all_gather", Pass::forward, accumulations, gather);
+        add(group, "all_gather", Pass::backward, accumulations, gather);
       } else {
         add(group, "all_gather", Pass::other, 1, gather);
       }
       const auto [mine, replicas] = own_share(pieces);
-      add(sums, "reduce_scatter", p_.shard_plugin == "zero1" ? Pass::other : Pass::backward, rounds,
+      add(sums, "reduce_scatter", p_.shard_plugin == "zero1" ? Pass::other : Pass::backward, accumulations,
           (total(pieces) - mine) * wide);
       if (replicas > 1) add(mesh_.group(Axis::replicate), "all_gather", Pass::other, 1, mine * (replicas - 1) * wide);
     }
@@ -202,10 +202,10 @@ class Forms {
       const auto& group = mesh_.group(axes);
       const int64_t n = group.size(), k = group.rank();
       const int64_t own = numbers * (k + 1) / n - numbers * k / n;
-      const bool at_once =
-          rounds == 1 && axes == AxisSet{Axis::replicate} && mesh_.data_ranks() == n && mesh_.size(Axis::pipeline) == 1;
+      const bool at_once = accumulations == 1 && axes == AxisSet{Axis::replicate} && mesh_.data_ranks() == n &&
+                           mesh_.size(Axis::pipeline) == 1;
       const Pass pass = at_once ? Pass::backward : Pass::other;
-      add(group, "exchange", pass, rounds, (numbers - own) * wide);
+      add(group, "exchange", pass, accumulations, (numbers - own) * wide);
       add(group, "all_gather", pass, 1, own * (n - 1) * wide);
     }
   }
@@ -220,10 +220,10 @@ class Forms {
         rows += crossing(picks[first_sample + sample], sample / b % mesh_.data_ranks(), group.size());
     const auto layers = static_cast<int64_t>(one_rank_.picks.size());
     for (const Pass pass : {Pass::forward, Pass::backward}) {
-      add(group, "exchange", pass, 2 * rounds * layers, 0);
+      add(group, "exchange", pass, 2 * accumulations * layers, 0);
       counts_[{group.label(), "exchange", pass}].bytes = rows * kWidth * e;
     }
-    add(group, "exchange_counts", Pass::forward, rounds * layers, 4 / group.size() * (group.size() - 1) * 8);
+    add(group, "exchange_counts", Pass::forward, accumulations * layers, 4 / group.size() * (group.size() - 1) * 8);
   }
   // Of a sample's rows on data rank `at`: sent by this rank to an expert, or sent back by this rank as a result.
   int64_t crossing(const torch::Tensor& picks_TK, int64_t at, int64_t ranks) const {
@@ -254,7 +254,7 @@ class Forms {
   const Mesh& mesh_;
   const ParallelOptions p_;
   const Anatomy& a_;
-  int64_t t, c, e, wide, b, rounds, blocks;
+  int64_t t, c, e, wide, b, accumulations, blocks;
   bool is_first, is_last, sequence, recomputes;
   std::vector<Pass> again_;
   Counts counts_;

@@ -15,8 +15,8 @@ struct Saboteur final : ParallelStrategy {
     if (change_program) change_program(program);
     return false;
   }
-  void end_round(int64_t round, const StepPlan&) override {
-    if (after_round) after_round(round);
+  void end_accumulation(int64_t accumulation, const StepPlan&) override {
+    if (after_accumulation) after_accumulation(accumulation);
   }
   void sync_gradients() override {
     if (before_sums) before_sums();
@@ -27,7 +27,7 @@ struct Saboteur final : ParallelStrategy {
   AxisSet sums(const LayoutEntry& entry, const StepPlan&) const override { return claims ? claims(entry) : AxisSet(); }
   std::function<AxisSet(const LayoutEntry&)> claims;
   std::function<void(Program&)> change_program;
-  std::function<void(int64_t)> after_round;
+  std::function<void(int64_t)> after_accumulation;
   std::function<void()> before_sums, after_update;
 };
 
@@ -160,9 +160,9 @@ void count_copy_in_norm(Assembly& assembly, FaultHooks& hooks) {
 
 void lose_micro_batch(Assembly& assembly, FaultHooks&) {
   if (assembly.mesh.data_rank() != 1) return;
-  plant(assembly)->after_round = [&assembly](int64_t round) {
+  plant(assembly)->after_accumulation = [&assembly](int64_t accumulation) {
     for (auto& entry : assembly.main->layout.entries)
-      if (round == 0 && entry.tensor.grad().defined()) entry.tensor.mutable_grad().zero_();
+      if (accumulation == 0 && entry.tensor.grad().defined()) entry.tensor.mutable_grad().zero_();
   };
 }
 

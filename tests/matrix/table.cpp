@@ -174,8 +174,8 @@ void add_replicated(Table& table) {
   }
 }
 
-// A last round in which some data ranks have no micro-batch, blocks that do not come out even, fewer micro-batches than
-// stages.
+// A last accumulation in which some data ranks have no micro-batch, blocks that do not come out even, fewer
+// micro-batches than stages.
 void add_uneven(Table& table) {
   const std::string experts = kInterleaved + " expert=2 expert_plugin=expert";
   table.pattern = Case();

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/ditto.h>
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 namespace ditto::test {
 

@@ -235,23 +235,23 @@ TEST_CASE("of a file that one rank wrote, each of n ranks reads an n-th, and dam
   }
 }
 
-TEST_CASE("ranks that verify a checkpoint together share its bytes and come to one verdict") {
+TEST_CASE("ranks that verify a checkpoint together share its bytes and come to one answer") {
   const OneRanksFile saved;
   const auto together = [&](int count) {
-    std::vector<std::vector<std::string>> verdicts(static_cast<size_t>(count));
+    std::vector<std::vector<std::string>> answers(static_cast<size_t>(count));
     const auto errors = as_ranks(count, [&](int number, const ditto::Group& group) {
-      verdicts[static_cast<size_t>(number)] = checkpoint::verify(saved.path(), group);
+      answers[static_cast<size_t>(number)] = checkpoint::verify(saved.path(), group);
     });
     for (const auto& error : errors) CHECK(error.empty());
-    for (const auto& verdict : verdicts) CHECK(verdict == verdicts[0]);
-    return verdicts[0];
+    for (const auto& answer : answers) CHECK(answer == answers[0]);
+    return answers[0];
   };
   CHECK(together(3).empty());
   for (const size_t chunk : {0, 1, 2, 11, 24}) {
     saved.flip(chunk);
-    const auto verdict = together(3);
-    REQUIRE(verdict.size() == 1);
-    CHECK_MESSAGE(contains(verdict[0], saved.file() + ": is damaged"), verdict[0]);
+    const auto answer = together(3);
+    REQUIRE(answer.size() == 1);
+    CHECK_MESSAGE(contains(answer[0], saved.file() + ": is damaged"), answer[0]);
     saved.flip(chunk);
   }
   std::filesystem::remove(saved.file());
@@ -309,8 +309,8 @@ TEST_CASE("a step's samples are shared out whole, none twice, on any number of d
           const ditto::StepShares shares(run, mesh);
           for (const int64_t step : {5, 6}) {
             const auto plan = shares.plan(step, ditto::Phase::train);
-            for (int64_t round = 0; round < plan.mine; ++round) {
-              const auto places = shares.places(step * run.batch, round);
+            for (int64_t accumulation = 0; accumulation < plan.mine; ++accumulation) {
+              const auto places = shares.places(step * run.batch, accumulation);
               for (int64_t i = 0; i < places.count; ++i) seen.push_back(places.first + i);
             }
           }

@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>
-#include <ditto/ring_attention.h>
-#include <ditto/token_cut.h>
+#include <ditto/parallel/ring_attention.h>
+#include <ditto/parallel/token_cut.h>
 #include <ditto/transformer.h>
 
 #include "core/plugin/registry.h"

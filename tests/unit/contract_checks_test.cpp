@@ -97,7 +97,7 @@ TEST_CASE("a strategy that breaks a promise fails the check of that promise") {
     CAPTURE(name);
     breaks(check("replicate", name), gradients);
   }
-  // The host has taken up every round's gradients before, where it keeps their order.
+  // The host has taken up every accumulation's gradients before, where it keeps their order.
   breaks(check("replicate", "sums unsaid"), "so they are where sums are in any order (2 ranks)");
   breaks(check("context", "ignores masks"), "the prediction is one rank's, on every rank (2 ranks)");
   breaks(check("context", "gathers nothing"), gradients);

@@ -3,7 +3,7 @@
 // under strategies, put together as the host does.
 #pragma once
 
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -194,10 +194,10 @@ class FullRun {
     }
     sum_->begin_step(strategies_, plan);
     for (auto& strategy : strategies_) strategy->begin_step(plan);
-    for (int64_t round = 0; round < plan.rounds; ++round) {
-      micro_batch(100 * step + round * n + r, plan.runs(round) ? 1.0 : 0.0);
-      for (auto& strategy : strategies_) strategy->end_round(round, plan);
-      sum_->after_micro_batch(round, plan);
+    for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
+      micro_batch(100 * step + accumulation * n + r, plan.runs(accumulation) ? 1.0 : 0.0);
+      for (auto& strategy : strategies_) strategy->end_accumulation(accumulation, plan);
+      sum_->after_micro_batch(accumulation, plan);
     }
     for (auto& strategy : strategies_) strategy->sync_gradients();
     sum_->finish(plan);

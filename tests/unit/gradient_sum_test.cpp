@@ -50,9 +50,9 @@ StepPlan plan_of(int64_t micro_batches, const Mesh& mesh) {
 void run_step(Layout& layout, GradientSum& sum, const Mesh& mesh, int64_t micro_batches, int64_t salt = 0) {
   const auto plan = plan_of(micro_batches, mesh);
   for (auto& entry : layout.entries) entry.tensor.mutable_grad().reset();
-  for (int64_t round = 0; round < plan.rounds; ++round) {
-    if (round < plan.mine) run_micro_batch(layout, round * mesh.data_ranks() + mesh.data_rank(), salt);
-    sum.after_micro_batch(round, plan);
+  for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
+    if (accumulation < plan.mine) run_micro_batch(layout, accumulation * mesh.data_ranks() + mesh.data_rank(), salt);
+    sum.after_micro_batch(accumulation, plan);
   }
   sum.finish(plan);
 }

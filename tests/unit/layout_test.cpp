@@ -1,4 +1,4 @@
-#include <ditto/layout.h>
+#include <ditto/parallel/layout.h>
 
 #include <doctest/doctest.h>
 

@@ -15,7 +15,7 @@
 #include <ditto/model.h>
 #include <ditto/objective.h>
 #include <ditto/optimizer.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 #include <ditto/sampler.h>
 #include <ditto/scheduler.h>
 

@@ -2,8 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
-#include <ditto/parcel.h>
-#include <ditto/program.h>
+#include <ditto/parallel/parcel.h>
+#include <ditto/parallel/program.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -132,13 +132,14 @@ class Rank {
                         Phase::train};
     for (auto& entry : layout.entries) entry.parameter.leaf().mutable_grad().reset();
     std::vector<Batch> mine;
-    for (int64_t round = 0; round < plan.mine; ++round) mine.push_back(micro_batch(step, round * n + r, setup_.dtype));
+    for (int64_t accumulation = 0; accumulation < plan.mine; ++accumulation)
+      mine.push_back(micro_batch(step, accumulation * n + r, setup_.dtype));
     auto program = make_program();
     losses.clear();
-    rounds.clear();
-    program.round_done = [&](int64_t round) {
-      rounds.push_back(round);
-      if (sum_) sum_->after_micro_batch(round, plan);
+    accumulations.clear();
+    program.accumulation_done = [&](int64_t accumulation) {
+      accumulations.push_back(accumulation);
+      if (sum_) sum_->after_micro_batch(accumulation, plan);
     };
     if (strategy) {
       CHECK(strategy->train_step(mine, program, plan));
@@ -186,7 +187,7 @@ class Rank {
   Layout layout;
   std::shared_ptr<ParallelStrategy> strategy;
   std::vector<double> losses;
-  std::vector<int64_t> rounds;
+  std::vector<int64_t> accumulations;
   int64_t made = 0;  // times that conditioning was made
 
  private:
@@ -219,8 +220,8 @@ void check_bits(const Mesh& mesh, const Setup& setup) {
       CHECK(rank.losses.empty());
     }
     std::vector<int64_t> all;
-    for (int64_t round = 0; round < (m + n - 1) / n; ++round) all.push_back(round);
-    CHECK(rank.rounds == all);
+    for (int64_t accumulation = 0; accumulation < (m + n - 1) / n; ++accumulation) all.push_back(accumulation);
+    CHECK(rank.accumulations == all);
   }
   const auto batch = micro_batch(99, 1, setup.dtype);
   CHECK(testing::same_bits(rank.predict(batch), alone.predict(batch)));

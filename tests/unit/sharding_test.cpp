@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -91,18 +91,18 @@ class Training {
     }
     if (strategy_) sum_->begin_step({strategy_}, plan);
     if (strategy_) strategy_->begin_step(plan);
-    const int64_t mine = strategy_ && strategy_->in_step() ? plan.rounds : plan.mine;
+    const int64_t mine = strategy_ && strategy_->in_step() ? plan.accumulations : plan.mine;
     std::vector<Tensor> losses;
-    const auto forward = [&](int64_t round) {
-      if (round < mine) losses.push_back(loss(100 * step + round * n + r, plan.runs(round)));
+    const auto forward = [&](int64_t accumulation) {
+      if (accumulation < mine) losses.push_back(loss(100 * step + accumulation * n + r, plan.runs(accumulation)));
     };
-    for (int64_t round = 0; round < setup_.in_flight - 1; ++round) forward(round);
-    for (int64_t round = 0; round < plan.rounds; ++round) {
-      forward(round + setup_.in_flight - 1);
-      if (round < mine) backward(std::exchange(losses[static_cast<size_t>(round)], Tensor()));
-      if (round + 1 == plan.rounds && after_backward) after_backward();
-      if (strategy_) strategy_->end_round(round, plan);
-      sum_->after_micro_batch(round, plan);
+    for (int64_t accumulation = 0; accumulation < setup_.in_flight - 1; ++accumulation) forward(accumulation);
+    for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
+      forward(accumulation + setup_.in_flight - 1);
+      if (accumulation < mine) backward(std::exchange(losses[static_cast<size_t>(accumulation)], Tensor()));
+      if (accumulation + 1 == plan.accumulations && after_backward) after_backward();
+      if (strategy_) strategy_->end_accumulation(accumulation, plan);
+      sum_->after_micro_batch(accumulation, plan);
     }
     if (strategy_) strategy_->sync_gradients();
     sum_->finish(plan);

@@ -6,7 +6,7 @@
 
 #include <torch/torch.h>
 
-#include <ditto/program.h>
+#include <ditto/parallel/program.h>
 
 #include "tests/unit/ranks.h"
 

@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 #include "core/dist/gradient_sum.h"
 #include "core/plugin/registry.h"
@@ -70,11 +70,12 @@ class Rank {
     for (auto& entry : layout.entries) entry.tensor.mutable_grad().reset();
     sum_.begin_step(strategies_, plan);
     for (auto& strategy : strategies_) strategy->begin_step(plan);
-    for (int64_t round = 0; round < plan.rounds; ++round) {
-      if (round < plan.mine)
-        (loss_of(*model, testing::small_batch(100 * step + round * n + r, 3, dtype_), *ctx_) / mesh_.size(Axis::tensor))
+    for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
+      if (accumulation < plan.mine)
+        (loss_of(*model, testing::small_batch(100 * step + accumulation * n + r, 3, dtype_), *ctx_) /
+         mesh_.size(Axis::tensor))
             .backward();
-      sum_.after_micro_batch(round, plan);
+      sum_.after_micro_batch(accumulation, plan);
     }
     for (auto& strategy : strategies_) strategy->sync_gradients();
     sum_.finish(plan);

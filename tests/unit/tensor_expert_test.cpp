@@ -61,7 +61,7 @@ TEST_CASE("a rank may have no token of a sequence region") {
 TEST_CASE("rank of: expert" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::expert, 2}, {Axis::replicate, 1}});
   check(mesh, {}, {kExpert}, 2);
-  check(mesh, {}, {kExpert}, 3);  // one rank has none in the last round, and lends its experts all the same
+  check(mesh, {}, {kExpert}, 3);  // one rank has none in the last accumulation, and lends its experts all the same
 }
 TEST_CASE("rank of: expert beside tensor and replicas" * doctest::skip()) {
   check(testing::mesh_of({{Axis::expert, 2}, {Axis::tensor, 2}}), {}, {kSequence, kExpert}, 2);

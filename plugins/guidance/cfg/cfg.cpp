@@ -45,7 +45,8 @@ struct Cfg final : ditto::Guidance {
     const auto c = both[0].narrow(1, 0, guided), u = both[1].narrow(1, 0, guided);
     auto combined = u + (c - u) * scale;
     if (options.rescale > 0)
-      combined = combined * (options.rescale * spread_of(c) / spread_of(combined).clamp_min(1e-12) + 1 - options.rescale);
+      combined =
+          combined * (options.rescale * spread_of(c) / spread_of(combined).clamp_min(1e-12) + 1 - options.rescale);
     result.narrow(1, 0, guided).copy_(combined);
     return result;
   }

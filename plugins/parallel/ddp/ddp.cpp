@@ -10,8 +10,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <ditto/error.h>
-#include <ditto/ordered_sum.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/ordered_sum.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 namespace {
@@ -157,7 +157,7 @@ class Ddp final : public ParallelStrategy {
 
  private:
   bool serves(const StepPlan& plan) const {
-    return reducer_ && plan.phase == Phase::train && plan.rounds == 1 && plan.micro_batches == group_.size();
+    return reducer_ && plan.phase == Phase::train && plan.accumulations == 1 && plan.micro_batches == group_.size();
   }
 
   const Mesh& mesh_;

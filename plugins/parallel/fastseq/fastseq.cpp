@@ -9,7 +9,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
-#include <ditto/token_cut.h>
+#include <ditto/parallel/token_cut.h>
 
 namespace ditto {
 namespace {

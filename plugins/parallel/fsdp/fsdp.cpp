@@ -3,9 +3,9 @@
 // while backward goes on with the units before it. With replicas beside it, this is HSDP.
 #include <optional>
 
-#include <ditto/backward_watch.h>
 #include <ditto/error.h>
-#include <ditto/sharded.h>
+#include <ditto/parallel/backward_watch.h>
+#include <ditto/parallel/sharded.h>
 
 namespace ditto {
 namespace {
@@ -54,7 +54,7 @@ class Fsdp final : public ParallelStrategy {
     begin_gathers(units_->first());
   }
   // For units that backward did not come to.
-  void end_round(int64_t round, const StepPlan&) override { units_->complete_round(round); }
+  void end_accumulation(int64_t accumulation, const StepPlan&) override { units_->complete_accumulation(accumulation); }
   void sync_gradients() override { units_->finish(); }
 
  private:

@@ -10,7 +10,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 namespace {
@@ -54,10 +54,10 @@ class Offload final : public ParallelStrategy {
     }
   }
 
-  // Core is about to take up the round's gradients of copies; the others wait for the last round.
-  void end_round(int64_t, const StepPlan&) override {
+  // Core is about to take up the accumulation's gradients of copies; the others wait for the last accumulation.
+  void end_accumulation(int64_t, const StepPlan&) override {
     for (const auto& moved : moved_)
-      if (is_summed_by_rounds(entry_of(moved))) bring_gradient(moved);
+      if (is_summed_by_accumulations(entry_of(moved))) bring_gradient(moved);
   }
 
   void sync_gradients() override {
@@ -113,7 +113,7 @@ class Offload final : public ParallelStrategy {
 
   LayoutEntry& entry_of(const Moved& moved) const { return layout_->entries[moved.index]; }
 
-  bool is_summed_by_rounds(const LayoutEntry& entry) const {
+  bool is_summed_by_accumulations(const LayoutEntry& entry) const {
     return deterministic_ && std::any_of(kDataAxes.begin(), kDataAxes.end(), [&](Axis axis) {
              return mesh_.size(axis) > 1 && entry.is_copy(axis) && entry.summed.count(axis) == 0;
            });

@@ -13,9 +13,9 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel.h>
-#include <ditto/parcel.h>
-#include <ditto/peer_channel.h>
+#include <ditto/parallel/parcel.h>
+#include <ditto/parallel/peer_channel.h>
+#include <ditto/parallel/strategy.h>
 #include <ditto/sizes.h>
 
 #include "schedule.h"
@@ -89,7 +89,8 @@ class Pipeline final : public ParallelStrategy {
     Step step{mine, program, {}};
     for (const auto& turn : pipeline_schedule(group_.rank(), group_.size(), chunks_, count))
       turn.forward ? forward(turn, step) : backward(turn, step);
-    for (int64_t round = count; round < plan.rounds; ++round) program.round_done(round);
+    for (int64_t accumulation = count; accumulation < plan.accumulations; ++accumulation)
+      program.accumulation_done(accumulation);
     channel_.finish();
     return true;
   }
@@ -122,7 +123,7 @@ class Pipeline final : public ParallelStrategy {
     Conditioning conditioning;          // replicated: made here, read by all chunks
     Tensors made, leaves;               // what of it wants a gradient, and where the chunks' gradients meet
     std::map<int64_t, Flight> flights;  // by chunk
-    std::vector<Tensors> ahead;         // gradients made before its round is taken up
+    std::vector<Tensors> ahead;         // gradients made before its accumulation is taken up
   };
   struct Step {
     const std::vector<Batch>& batches;
@@ -245,7 +246,7 @@ class Pipeline final : public ParallelStrategy {
     if (!here.made.empty()) step.program.backward(here.made, gradients_at(here.leaves));
     for (const auto& gradients : here.ahead) add_gradients(gradients);
     step.under_way.erase(turn.micro_batch);
-    step.program.round_done(turn.micro_batch);
+    step.program.accumulation_done(turn.micro_batch);
   }
 
   Tensors gradients_of(const Tensors& left, int64_t stage) {
@@ -308,7 +309,8 @@ class Pipeline final : public ParallelStrategy {
   PeerChannel channel_;
   const int64_t chunks_, stages_, depth_;
   const bool replicates_;
-  // Chunks after the first are some micro-batches ahead: where core sums round by round, their gradients have to wait.
+  // Chunks after the first are some micro-batches ahead: where core sums accumulation by accumulation, their gradients
+  // have to wait.
   const bool keeps_rounds_apart_;
   Layout* layout_ = nullptr;
   const Stream* arriving_ = nullptr;  // while a later stage begins

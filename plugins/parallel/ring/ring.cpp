@@ -1,7 +1,7 @@
 // Context parallelism by a ring: every rank keeps its tokens' queries, and keys and values go around (H. Liu et al.,
 // 2023, arXiv:2310.01889). Cuts no heads.
-#include <ditto/ring_attention.h>
-#include <ditto/token_cut.h>
+#include <ditto/parallel/ring_attention.h>
+#include <ditto/parallel/token_cut.h>
 
 namespace ditto {
 namespace {

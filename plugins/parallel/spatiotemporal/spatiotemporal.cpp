@@ -8,8 +8,8 @@
 
 #include <torch/torch.h>
 
-#include <ditto/ring_attention.h>
-#include <ditto/token_cut.h>
+#include <ditto/parallel/ring_attention.h>
+#include <ditto/parallel/token_cut.h>
 
 namespace ditto {
 namespace {

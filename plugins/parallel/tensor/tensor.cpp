@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 namespace {

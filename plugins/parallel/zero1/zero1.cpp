@@ -3,7 +3,7 @@
 // has ended.
 #include <optional>
 
-#include <ditto/sharded.h>
+#include <ditto/parallel/sharded.h>
 
 namespace ditto {
 namespace {
@@ -23,7 +23,7 @@ class Zero1 final : public ParallelStrategy {
   void begin_step(const StepPlan& plan) override {
     if (plan.phase == Phase::train) units_->begin_step(plan);
   }
-  void end_round(int64_t round, const StepPlan&) override { units_->complete_round(round); }
+  void end_accumulation(int64_t accumulation, const StepPlan&) override { units_->complete_accumulation(accumulation); }
   void sync_gradients() override { units_->finish(); }
 
  private:

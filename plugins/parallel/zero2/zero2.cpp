@@ -3,8 +3,8 @@
 // backward goes on with the units before it.
 #include <optional>
 
-#include <ditto/backward_watch.h>
-#include <ditto/sharded.h>
+#include <ditto/parallel/backward_watch.h>
+#include <ditto/parallel/sharded.h>
 
 namespace ditto {
 namespace {
@@ -29,7 +29,7 @@ class Zero2 final : public ParallelStrategy {
     if (plan.phase == Phase::train) units_->begin_step(plan);
   }
   // For units that backward did not come to.
-  void end_round(int64_t round, const StepPlan&) override { units_->complete_round(round); }
+  void end_accumulation(int64_t accumulation, const StepPlan&) override { units_->complete_accumulation(accumulation); }
   void sync_gradients() override { units_->finish(); }
 
  private:

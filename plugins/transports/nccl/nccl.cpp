@@ -2,7 +2,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
 #include <ditto/error.h>
-#include <ditto/transport.h>
+#include <ditto/parallel/transport.h>
 
 namespace ditto {
 namespace {

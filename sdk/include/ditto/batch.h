@@ -40,9 +40,9 @@ using Outputs = std::map<std::string, torch::Tensor>;
 struct TensorSpec {
   std::string name;
   at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> shape;  // of one sample; -1: any length of this dim
-  std::string range;           // "-1 … 1", "0 … 999": for people
-  int64_t values = 0;          // of an index (a class, a token): it is 0 … values - 1; 0: no index, or any
+  std::vector<int64_t> shape;           // of one sample; -1: any length of this dim
+  std::string range;                    // "-1 … 1", "0 … 999": for people
+  int64_t values = 0;                   // of an index (a class, a token): it is 0 … values - 1; 0: no index, or any
   std::vector<std::string> names = {};  // of the values, where its maker knows them; as many, or none
 };
 using TensorSpecs = std::vector<TensorSpec>;

@@ -1,5 +1,5 @@
-// Everything a model, schedule, sampler, guidance, objective, optimizer, kernel, encoder or data plugin needs. Strategies include
-// <ditto/parallel.h> as well.
+// Everything a model, schedule, sampler, guidance, objective, optimizer, kernel, encoder or data plugin needs.
+// Strategies include <ditto/parallel/strategy.h> as well.
 #pragma once
 
 #include <torch/torch.h>

@@ -47,8 +47,8 @@ struct KernelRow {
   // Gradients of the inputs' tensors (undefined for what has none) from the output's gradient, the inputs and forward's
   // result. None: fit for queries without grad only.
   std::function<Tensors(const torch::Tensor& grad, const OpInputs& inputs, const Tensors& results)> backward;
-  // What forward gives of inputs without numbers (of the meta device): tensors of the same shapes and dtypes, on theirs,
-  // so that memory is counted right. None: the reference stands for it there.
+  // What forward gives of inputs without numbers (of the meta device): tensors of the same shapes and dtypes, on
+  // theirs, so that memory is counted right. None: the reference stands for it there.
   std::function<Tensors(const OpInputs& inputs)> shapes = {};
 };
 

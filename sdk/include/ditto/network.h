@@ -1,4 +1,5 @@
-// Another network of a run, as an objective or a guidance sees it: frozen, with weights, layout and precision of its own.
+// Another network of a run, as an objective or a guidance sees it: frozen, with weights, layout and precision of its
+// own.
 #pragma once
 
 #include <vector>
@@ -13,8 +14,8 @@ class DITTO_API Network {
   virtual const TensorSpecs& takes() const = 0;  // its model's inputs
   virtual TensorSpecs makes() const = 0;         // what its model hands out, with shapes: "features" [T, D]
   virtual int64_t depth() const = 0;             // blocks
-  // Its model's outputs for the batch's tensors, without gradients: "prediction" as the head gives it and, of each block
-  // asked for, "features.K" [B, T, D]. Ranks that share its parts or the sample call it together.
+  // Its model's outputs for the batch's tensors, without gradients: "prediction" as the head gives it and, of each
+  // block asked for, "features.K" [B, T, D]. Ranks that share its parts or the sample call it together.
   virtual Outputs run(const Batch& batch, const std::vector<int64_t>& features = {}) = 0;
   // Throws Error(config) where it was trained with another schedule than the run's: its predictions mean other things.
   virtual void require_same_schedule() const = 0;

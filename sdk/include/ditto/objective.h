@@ -19,7 +19,8 @@ class DITTO_API Objective : public Units {
   struct Needs {
     const Model* model;          // for the null condition, and for what it hands out
     const Scheduler* scheduler;  // null where the recipe has none
-    // Another network of the run, [network.NAME]. Throws Error(config) that lists what there is. Outlives the objective.
+    // Another network of the run, [network.NAME]. Throws Error(config) that lists what there is. Outlives the
+    // objective.
     std::function<Network&(const std::string& name)> network = {};
   };
   Objective();

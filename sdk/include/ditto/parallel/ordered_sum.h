@@ -1,17 +1,17 @@
 // The rule of order: numbers of several ranks summed as one rank would have summed them, to the last bit.
 //
-// Micro-batch j of a step is run by data rank j modulo n, so the ranks' numbers, taken in the order of ranks and round
-// after round, are in the order of j. Every number has one owner, who adds what the ranks hand in one at a time, in
-// that order, onto what is there: ((g0 + g1) + g2) + …, as accumulation on one rank does. The sum of each number by
-// itself depends on nothing else: neither on n, nor on how numbers are dealt out to owners.
+// Micro-batch j of a step is run by data rank j modulo n, so the ranks' numbers, taken in the order of ranks and
+// accumulation after accumulation, are in the order of j. Every number has one owner, who adds what the ranks hand in
+// one at a time, in that order, onto what is there: ((g0 + g1) + g2) + …, as accumulation on one rank does. The sum of
+// each number by itself depends on nothing else: neither on n, nor on how numbers are dealt out to owners.
 #pragma once
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto {
 
-// The sum of flat tensors of `numel` numbers over the members of a group and over rounds. send, receive and gather are
-// called by every member, in the same order. Throws Error(distributed) as Group does.
+// The sum of flat tensors of `numel` numbers over the members of a group and over accumulations. send, receive and
+// gather are called by every member, in the same order. Throws Error(distributed) as Group does.
 class DITTO_API OrderedSum {
  public:
   OrderedSum(const Group& group, int64_t numel);  // the group outlives it; numbers are dealt out equally
@@ -19,11 +19,11 @@ class DITTO_API OrderedSum {
   OrderedSum(const Group& group, std::vector<int64_t> lengths);
   ~OrderedSum();
 
-  // Starts a round, and does not wait: x [numel], contiguous, unchanged until `receive`. Members 0 … active - 1 take
-  // part; the others are called too, to receive, and their x is read for its dtype and device only. `op` is what the
-  // exchange is counted as.
+  // Starts an accumulation, and does not wait: x [numel], contiguous, unchanged until `receive`. Members 0 … active - 1
+  // take part; the others are called too, to receive, and their x is read for its dtype and device only. `op` is what
+  // the exchange is counted as.
   void send(const torch::Tensor& x, int active, const char* op = "exchange");
-  // Ends the round: what has come is added.
+  // Ends the accumulation: what has come is added.
   void receive();
   // The sum so far, [numel], on every member. The next send starts from nothing.
   torch::Tensor gather();

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include <ditto/model.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 
@@ -24,13 +24,13 @@ class DITTO_API ModelProgram {
   // Another model of the same parameters from now on.
   void replace(Model& model) { model_ = &model; }
 
-  Stream begin(const Batch& batch);                             // condition, tokens, constants; then the splits
-  void constants(const Batch& batch, Stream& stream);           // of a stream that came from a stage before, split
-  void blocks(int64_t first, int64_t last, Stream& stream);     // [first, last)
-  Outputs head(Stream& stream, const Batch& batch);             // the joins, then head
+  Stream begin(const Batch& batch);                                 // condition, tokens, constants; then the splits
+  void constants(const Batch& batch, Stream& stream);               // of a stream that came from a stage before, split
+  void blocks(int64_t first, int64_t last, Stream& stream);         // [first, last)
+  Outputs head(Stream& stream, const Batch& batch);                 // the joins, then head
   void run(const Unit& unit, UnitCall& call) { run_(unit, call); }  // with all wraps
 
-  // The parts as a strategy takes them; without prepare, loss and round_done.
+  // The parts as a strategy takes them; without prepare, loss and accumulation_done.
   Program program(Traffic& traffic);
 
  private:

@@ -9,7 +9,7 @@
 
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto {
 

@@ -1,4 +1,4 @@
-#include "core/dist/notice_board.h"
+#include "core/dist/rank_status.h"
 
 #include <cstdlib>
 #include <sstream>
@@ -15,7 +15,7 @@ namespace ditto {
 
 namespace {
 
-constexpr const char* kVerdict = "verdict";
+constexpr const char* kFailure = "failure";
 constexpr const char* kLeft = "left";
 
 std::string beat_of(int rank) { return "beat/" + std::to_string(rank); }
@@ -28,38 +28,38 @@ std::string first_line(const std::exception& error) {
   return all.substr(0, all.find('\n'));
 }
 
-std::vector<uint8_t> packed(const SignOfLife& sign) {
-  return bytes(std::to_string(sign.beat) + " " + std::to_string(sign.progress) + " " + char(sign.state) + " " +
-               sign.doing);
+std::vector<uint8_t> packed(const Heartbeat& heartbeat) {
+  return bytes(std::to_string(heartbeat.beat) + " " + std::to_string(heartbeat.progress) + " " + char(heartbeat.state) +
+               " " + heartbeat.doing);
 }
 
-SignOfLife unpacked_sign(const std::string& text) {
+Heartbeat unpacked_heartbeat(const std::string& text) {
   std::istringstream in(text);
-  SignOfLife sign;
-  char state = SignOfLife::busy;
-  in >> sign.beat >> sign.progress >> state >> std::ws;
-  sign.state = static_cast<SignOfLife::State>(state);
-  std::getline(in, sign.doing);
-  return sign;
+  Heartbeat heartbeat;
+  char state = Heartbeat::busy;
+  in >> heartbeat.beat >> heartbeat.progress >> state >> std::ws;
+  heartbeat.state = static_cast<Heartbeat::State>(state);
+  std::getline(in, heartbeat.doing);
+  return heartbeat;
 }
 
-Verdict unpacked_verdict(const std::string& text) {
+RankFailure unpacked_failure(const std::string& text) {
   std::istringstream in(text);
-  Verdict verdict;
-  char kind = Verdict::lost;
-  in >> verdict.rank >> kind >> verdict.by >> std::ws;
-  verdict.kind = static_cast<Verdict::Kind>(kind);
-  verdict.text = std::string(std::istreambuf_iterator<char>(in), {});
-  return verdict;
+  RankFailure failure;
+  char kind = RankFailure::lost;
+  in >> failure.rank >> kind >> failure.by >> std::ws;
+  failure.kind = static_cast<RankFailure::Kind>(kind);
+  failure.text = std::string(std::istreambuf_iterator<char>(in), {});
+  return failure;
 }
 
 }  // namespace
 
-std::string to_text(const Verdict& verdict) {
-  return "rank " + std::to_string(verdict.rank) +
-         (verdict.kind == Verdict::failed ? " failed"
-          : verdict.kind == Verdict::lost ? " was lost"
-                                          : " hangs");
+std::string to_text(const RankFailure& failure) {
+  return "rank " + std::to_string(failure.rank) +
+         (failure.kind == RankFailure::failed ? " failed"
+          : failure.kind == RankFailure::lost ? " was lost"
+                                              : " hangs");
 }
 
 namespace {
@@ -97,31 +97,31 @@ c10::intrusive_ptr<c10d::Store> connect_to_store(const RankInfo& rank, std::chro
   }
 }
 
-NoticeBoard::NoticeBoard(const RankInfo& rank, std::chrono::milliseconds timeout) : rank_(rank.rank) {
+RankStatus::RankStatus(const RankInfo& rank, std::chrono::milliseconds timeout) : rank_(rank.rank) {
   auto guest = rank;
   guest.store_is_launchers = true;  // this connection hosts nothing
   store_ = c10::make_intrusive<c10d::PrefixStore>("watch", connect_to_store(guest, timeout));
 }
 
-void NoticeBoard::post(const SignOfLife& sign) { store_->set(beat_of(rank_), packed(sign)); }
+void RankStatus::post(const Heartbeat& heartbeat) { store_->set(beat_of(rank_), packed(heartbeat)); }
 
-std::optional<SignOfLife> NoticeBoard::sign_of(int rank) {
+std::optional<Heartbeat> RankStatus::heartbeat_of(int rank) {
   if (!store_->check({beat_of(rank)})) return std::nullopt;
-  return unpacked_sign(text(store_->get(beat_of(rank))));
+  return unpacked_heartbeat(text(store_->get(beat_of(rank))));
 }
 
-Verdict NoticeBoard::claim(const Verdict& verdict) {
+RankFailure RankStatus::claim(const RankFailure& failure) {
   const auto mine =
-      bytes(std::to_string(verdict.rank) + " " + char(verdict.kind) + " " + std::to_string(rank_) + " " + verdict.text);
-  return unpacked_verdict(text(store_->compareSet(kVerdict, {}, mine)));
+      bytes(std::to_string(failure.rank) + " " + char(failure.kind) + " " + std::to_string(rank_) + " " + failure.text);
+  return unpacked_failure(text(store_->compareSet(kFailure, {}, mine)));
 }
 
-std::optional<Verdict> NoticeBoard::verdict() {
-  if (!store_->check({kVerdict})) return std::nullopt;
-  return unpacked_verdict(text(store_->get(kVerdict)));
+std::optional<RankFailure> RankStatus::failure() {
+  if (!store_->check({kFailure})) return std::nullopt;
+  return unpacked_failure(text(store_->get(kFailure)));
 }
 
-void NoticeBoard::leave() { store_->add(kLeft, 1); }
-int64_t NoticeBoard::have_left() { return store_->add(kLeft, 0); }
+void RankStatus::leave() { store_->add(kLeft, 1); }
+int64_t RankStatus::have_left() { return store_->add(kLeft, 0); }
 
 }  // namespace ditto

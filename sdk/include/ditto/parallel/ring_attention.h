@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <ditto/attention.h>
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 
 namespace ditto {
 

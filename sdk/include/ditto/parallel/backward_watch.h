@@ -4,7 +4,7 @@
 #include <functional>
 #include <set>
 
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 

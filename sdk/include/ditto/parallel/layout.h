@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/mesh.h>
+#include <ditto/parallel/mesh.h>
 #include <ditto/random.h>
 #include <ditto/units.h>
 

@@ -1,4 +1,4 @@
-// What ranks tell one another beside the training, in the store: signs of life, and the verdict on a lost rank.
+// What ranks tell one another beside the training, in the store: heartbeats, and which rank failed.
 #pragma once
 
 #include <chrono>
@@ -12,7 +12,7 @@
 
 namespace ditto {
 
-struct SignOfLife {
+struct Heartbeat {
   enum State : char {
     busy = 'b',      // with something that may take its time
     step = 's',      // in a step, and computing
@@ -26,26 +26,26 @@ struct SignOfLife {
   std::string doing;  // "validation"
 };
 
-struct Verdict {
+struct RankFailure {
   int rank = 0;
   enum Kind : char { failed = 'f', lost = 'l', hangs = 'h' } kind = lost;
   std::string text;  // failed: its error; otherwise what was seen of it
   int by = -1;       // the rank that wrote it down
 };
-std::string to_text(const Verdict& verdict);  // "rank 2 was lost"
+std::string to_text(const RankFailure& failure);  // "rank 2 was lost"
 
 // A connection of its own to the run's store, so that nobody who waits in another is in the way. Every method throws
 // what c10d throws when the store is gone.
-class NoticeBoard {
+class RankStatus {
  public:
-  NoticeBoard(const RankInfo& rank, std::chrono::milliseconds timeout);
+  RankStatus(const RankInfo& rank, std::chrono::milliseconds timeout);
 
-  void post(const SignOfLife& sign);
-  std::optional<SignOfLife> sign_of(int rank);  // nothing: it has never been here
-  // Writes `verdict` down as this rank's, if it is the first. Returns the one that is there.
-  Verdict claim(const Verdict& verdict);
-  std::optional<Verdict> verdict();
-  void leave();         // this rank has read the verdict, or is done
+  void post(const Heartbeat& heartbeat);
+  std::optional<Heartbeat> heartbeat_of(int rank);  // nothing: it has never been here
+  // Writes `failure` down as this rank's, if it is the first. Returns the one that is there.
+  RankFailure claim(const RankFailure& failure);
+  std::optional<RankFailure> failure();
+  void leave();         // this rank has read the failure, or is done
   int64_t have_left();  // how many have
 
  private:

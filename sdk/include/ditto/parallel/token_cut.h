@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include <ditto/parallel.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include <ditto/ordered_sum.h>
-#include <ditto/parallel.h>
+#include <ditto/parallel/ordered_sum.h>
+#include <ditto/parallel/strategy.h>
 
 namespace ditto {
 
@@ -35,12 +35,12 @@ class DITTO_API ShardedUnit {
   bool is_part(const torch::Tensor& tensor) const;  // of the whole values' memory
   Tensors held() const { return {values_, shard_}; }
 
-  // Gradients, in rounds of a step; the sums are in the order of micro-batches, over the data axes.
+  // Gradients, in accumulations of a step; the sums are in the order of micro-batches, over the data axes.
   void begin_step(const StepPlan& plan);
-  void send();     // takes the next round's gradients out of the model's leaves, to their owners; does not wait
-  void receive();  // the last round that was sent
+  void send();     // takes the next accumulation's gradients out of the model's leaves, to their owners; does not wait
+  void receive();  // the last accumulation that was sent
   void finish();   // the step's sums become gradients of the layout's leaves
-  int64_t rounds() const { return rounds_; }  // sent in this step
+  int64_t accumulations() const { return accumulations_; }  // sent in this step
   bool trains() const { return !sums_.empty(); }
   // The axes its gradient is summed over here; none of a parameter that is not this unit's.
   AxisSet sums(const LayoutEntry& entry) const;
@@ -83,7 +83,7 @@ class DITTO_API ShardedUnit {
   bool present_ = false;
   std::vector<std::unique_ptr<Sum>> sums_;
   StepPlan plan_;
-  int64_t rounds_ = 0;
+  int64_t accumulations_ = 0;
 };
 
 // A model's units, as far as they have parameters here.
@@ -109,8 +109,9 @@ class DITTO_API ShardedUnits {
   // Gradients, in this order. Of one unit at a time they are on their way: send_gradients first receives the last ones.
   void begin_step(const StepPlan& plan);
   void send_gradients(ShardedUnit& unit);
-  void complete_round(int64_t round);  // sends for the units that have not sent so many rounds, the last unit first
-  // The step's sums become the layout's gradients. Throws Error(plugin) if a unit has sent more rounds than the
+  void complete_accumulation(
+      int64_t accumulation);  // sends for the units that have not sent so many accumulations, the last unit first
+  // The step's sums become the layout's gradients. Throws Error(plugin) if a unit has sent more accumulations than the
   // step has: backward came to it twice.
   void finish();
 

@@ -11,8 +11,8 @@
 
 #include <ditto/context.h>
 #include <ditto/kernels.h>
-#include <ditto/layout.h>
-#include <ditto/mesh.h>
+#include <ditto/parallel/layout.h>
+#include <ditto/parallel/mesh.h>
 #include <ditto/plugin.h>
 
 namespace ditto {
@@ -30,14 +30,14 @@ struct UnitCall {
 using UnitRun = std::function<void(const Unit&, UnitCall&)>;
 
 // A step as its ranks share it. Micro-batch j holds samples [j * micro_batch, (j + 1) * micro_batch) of the step's
-// global batch and is run by data rank j modulo the number of data ranks, in rounds: round i holds j = i * n … i * n +
-// n - 1.
+// global batch and is run by data rank j modulo the number of data ranks, in accumulations: accumulation i holds j = i
+// * n … i * n + n - 1.
 struct StepPlan {
   int64_t step = 0;
   int64_t micro_batches = 1;  // of the global batch
-  int64_t rounds = 1;
-  int64_t mine = 1;  // how many of them this rank runs: the last round may leave it out
-  bool runs(int64_t round) const { return round < mine; }
+  int64_t accumulations = 1;
+  int64_t mine = 1;  // how many of them this rank runs: the last accumulation may leave it out
+  bool runs(int64_t accumulation) const { return accumulation < mine; }
   Phase phase = Phase::train;
 };
 
@@ -52,7 +52,8 @@ struct Program {
   // Last stage: this rank's share of the run's loss, times the loss scale.
   std::function<torch::Tensor(const Stream&, const Outputs&, const Batch&)> loss;
   std::function<void(const Tensors& roots, const Tensors& gradients)> backward;  // gradients: undefined for a loss
-  std::function<void(int64_t round)> round_done;  // after the backward of this rank's micro-batch of that round
+  std::function<void(int64_t accumulation)>
+      accumulation_done;  // after the backward of this rank's micro-batch of that accumulation
 };
 
 class DITTO_API ParallelStrategy {
@@ -80,16 +81,16 @@ class DITTO_API ParallelStrategy {
   virtual void split(Stream&) {}
   virtual void join(Stream&) {}
 
-  // Data ranks must run the same number of forwards and backwards together: one that has no micro-batch left in a round
-  // runs an empty one (samples of weight 0), which adds to no sum.
+  // Data ranks must run the same number of forwards and backwards together: one that has no micro-batch left in an
+  // accumulation runs an empty one (samples of weight 0), which adds to no sum.
   virtual bool in_step() const { return false; }
   virtual void begin_step(const StepPlan&) {}
   // The axes along which this strategy itself sums the entry's gradient over its copies, in steps of this plan: core
   // then leaves them out. Asked after shard, before the first step. Two strategies that name the same axis are refused:
   // the sum would be made twice.
   virtual AxisSet sums(const LayoutEntry&, const StepPlan&) const { return {}; }
-  // On all data ranks, after each round's backward, before core's sum over copies takes up the round.
-  virtual void end_round(int64_t /*round*/, const StepPlan&) {}
+  // On all data ranks, after each accumulation's backward, before core's sum over copies takes up the accumulation.
+  virtual void end_accumulation(int64_t /*accumulation*/, const StepPlan&) {}
   // Runs this rank's micro-batches, forward and backward, in an order of its own. Default: false, core does.
   virtual bool train_step(const std::vector<Batch>& /*mine*/, Program&, const StepPlan&) { return false; }
   // One forward without gradients, prediction on every rank. Default: none, core does.
