@@ -24,7 +24,7 @@ namespace ditto {
 namespace {
 
 struct Arguments {
-  std::string path, out, format, recipe, weights;
+  std::string path, out, format, recipe, weights, network;
   std::vector<std::string> sets;
   bool json = false;
 };
@@ -65,11 +65,11 @@ void verify(const Arguments& a, int& exit_code) {
 
 void export_to(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint export");
-  const auto saved = open_saved(a.path, a.sets);
+  const auto saved = open_saved(a.path, a.sets, a.network);
   auto registry = registry_of(line);
   Made made(saved.recipe, saved.shapes, registry);
   const bool ema = a.weights != "weights" && saved.has_ema;
-  load_weights(saved, ema ? "ema" : "weights", *made.assembly->main);
+  made.assembly->networks->load(saved, ema ? "ema" : "weights");
   auto notes = export_notes(made.recipe, made.assembly->networks->shapes(), a.format);
   notes["ditto.run"] = saved.recipe.run.name;
   notes["ditto.step"] = std::to_string(saved.step);
@@ -152,6 +152,7 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
       ->required();
   command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));
+  command->add_option("--network", a->network, "another network that trained in the run, [network.NAME]");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of its recipe")->allow_extra_args(false);
   add_plugin_path(*command, line);
   command->callback([a, &line] { export_to(*a, line); });

@@ -20,7 +20,7 @@ namespace ditto {
 namespace {
 
 struct Arguments {
-  std::string from, in, out, weights = "ema";
+  std::string from, in, out, network, weights = "ema";
   std::vector<std::string> sets;
   bool grad = false;
   int local_ranks = 0;
@@ -90,11 +90,14 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
   AssemblyParts parts;
   SavedModel saved;
   if (is_recipe) {
+    if (!a.network.empty())
+      throw Error(ErrorKind::config, "--network " + a.network, "is of a run, and " + a.from + " is a recipe",
+                  "give the run's folder, or one of its checkpoints");
     saved.recipe = Recipe::read(a.from, a.sets);
     saved.recipe.validate.every = 0;
     parts.data = true;
   } else {
-    saved = open_saved(a.from, a.sets);
+    saved = open_saved(a.from, a.sets, a.network);
     parts.saved = saved.shapes;
     parts.weights = RunningModel::Weights::room;
   }
@@ -109,7 +112,7 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
     throw Error(ErrorKind::config, "forward --grad", "a pipeline has no rank that runs the whole model",
                 "leave parallel.pipeline = 1");
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
-  if (!is_recipe) load_weights(saved, a.weights, *assembly.main);
+  if (!is_recipe) assembly.networks->load(saved, a.weights);
   assembly.main->ctx->phase = Phase::evaluate;
   const auto batch = read_batch(a.in, *assembly.main->model,
                                 assembly.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);
@@ -147,6 +150,7 @@ void add_forward_command(CLI::App& app, CommandLine& line) {
   command->add_option("--weights", a->weights, "ema (if there is one) or weights")
       ->check(CLI::IsMember({"ema", "weights"}))
       ->capture_default_str();
+  command->add_option("--network", a->network, "another network that trained in the run, [network.NAME]");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));

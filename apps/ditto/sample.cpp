@@ -34,7 +34,7 @@ void set_guidance(Recipe& recipe, const std::string& option, const OptionValue& 
 }
 
 SavedModel open_for_sampling(const SampleArguments& a) {
-  auto saved = open_saved(a.from, sets_of(a));
+  auto saved = open_saved(a.from, sets_of(a), a.network);
   if (a.guidance) set_guidance(saved.recipe, "scale", *a.guidance, fmt::format("--guidance {}", *a.guidance));
   if (!a.guidance_channels.empty())
     set_guidance(saved.recipe, "channels", a.guidance_channels, "--guidance-channels " + a.guidance_channels);
@@ -68,7 +68,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   options.batch = a.batch;
   options.watch = &rank.watch();
   if (!a.noise.empty()) options.noise = read_noise(a, asked.requests);
-  load_weights(saved, a.weights, *assembly.main);
+  assembly.networks->load(saved, a.weights);
   std::optional<report::Progress> progress;
   if (mesh.rank() == 0) {
     outputs.prepare();
@@ -140,6 +140,7 @@ void add_sampler_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--weights", a.weights, "ema (if there is one) or weights")
       ->check(CLI::IsMember({"ema", "weights"}))
       ->capture_default_str();
+  command.add_option("--network", a.network, "another network that trained in the run, [network.NAME]");
   command.add_option("--set", a.sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
   command.add_option("--local-ranks", a.local_ranks, "start this many ranks on this machine")
       ->check(CLI::Range(1, 1'000'000));

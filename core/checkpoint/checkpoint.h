@@ -30,6 +30,8 @@ namespace ditto::checkpoint {
 
 // Before the names of an objective's own parameters. A model that is used without it has no place for them.
 inline constexpr const char* kObjectivePrefix = "objective.";
+// Before the names of another network that trains, "network.NAME.". Who uses one network has no place for the others.
+inline constexpr const char* kNetworkPrefix = "network.";
 
 // What a checkpoint holds, seen from one rank. Nothing here is owned.
 struct TrainState {

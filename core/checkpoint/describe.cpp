@@ -42,6 +42,18 @@ std::string summary(const std::map<std::string, Info::Tensor>& tensors) {
   return grouped(count(tensors)) + " numbers in " + std::to_string(tensors.size()) + " tensors";
 }
 
+// Of each other network that trains, what of the weights is its own.
+std::string networks_of(const std::map<std::string, Info::Tensor>& tensors) {
+  std::map<std::string, std::map<std::string, Info::Tensor>> networks;
+  const std::string prefix = kNetworkPrefix;
+  for (const auto& [name, tensor] : tensors)
+    if (name.starts_with(prefix))
+      networks[name.substr(prefix.size(), name.find('.', prefix.size()) - prefix.size())][name] = tensor;
+  std::string text;
+  for (const auto& [name, own] : networks) text += row("of them", "network " + name + ": " + summary(own));
+  return text;
+}
+
 json tensors_json(const std::map<std::string, Info::Tensor>& tensors) {
   json out = json::object();
   for (const auto& [name, tensor] : tensors)
@@ -72,7 +84,8 @@ Info describe(const std::string& path) {
 std::string to_text(const Info& info) {
   std::string text = row("path", info.path) + row("step", grouped(info.step)) + row("samples", grouped(info.samples)) +
                      row("seed", std::to_string(info.seed)) + row("ranks", std::to_string(info.ranks)) +
-                     row("weights", summary(info.model)) + row("EMA", info.has_ema() ? summary(info.ema) : "none") +
+                     row("weights", summary(info.model)) + networks_of(info.model) +
+                     row("EMA", info.has_ema() ? summary(info.ema) : "none") +
                      row("optimizer", info.optimizer.empty() ? "none" : summary(info.optimizer));
   for (const auto& [name, value] : info.counters) text += row("counter", shown(name) + " = " + std::to_string(value));
   for (const auto& [name, value] : info.extra) text += row("note", shown(name) + " = " + value);

@@ -16,6 +16,13 @@ constexpr size_t kNamedProblems = 3;
 
 enum class Convert { no, yes };
 
+// "network.NAME." of a tensor of another network, "" of the model's own.
+std::string network_of(const std::string& name) {
+  if (!name.starts_with(kNetworkPrefix)) return {};
+  const auto end = name.find('.', std::string_view(kNetworkPrefix).size());
+  return end == std::string::npos ? std::string() : name.substr(0, end + 1);
+}
+
 // Collects what is to be read and what does not fit; changes nothing until all fits.
 class Plan {
  public:
@@ -25,6 +32,7 @@ class Plan {
   void add(const std::string& section, const std::string& name, const LayoutEntry& entry, const torch::Tensor& tensor) {
     const Section& there = reader_.index().section(section);
     wanted_[section].insert(name);
+    networks_.insert(network_of(name));
     const auto found = there.find(name);
     if (found == there.end()) return missing(there, section, name);
     const std::string dtype(formats::dtype_name(dtype_of(tensor, "tensor '" + name + "'")));
@@ -42,7 +50,7 @@ class Plan {
   // Names of the section that nobody here asked for; in a stage of a pipeline they may be another's.
   void others(const std::string& section, bool all_are_here) {
     for (const auto& [name, tensor] : reader_.index().section(section)) {
-      if (wanted_[section].count(name) || (convert_ == Convert::yes && name.starts_with(kObjectivePrefix))) continue;
+      if (wanted_[section].count(name) || (convert_ == Convert::yes && is_of_another(name))) continue;
       fitted_.extra.push_back(name);
       if (all_are_here && fit_.extra == Fit::Extra::refuse) problem(section, name, "is there, and has no place here");
     }
@@ -68,6 +76,11 @@ class Plan {
   }
 
  private:
+  // Of a part of the run whose weights nobody here has asked for.
+  bool is_of_another(const std::string& name) const {
+    return name.starts_with(kObjectivePrefix) || networks_.count(network_of(name)) == 0;
+  }
+
   struct Move {
     const IndexedTensor* from;
     Reader::Part part;
@@ -160,6 +173,7 @@ class Plan {
   std::vector<Table> tables_;
   std::vector<std::string> problems_;
   std::map<std::string, std::set<std::string>> wanted_;
+  std::set<std::string> networks_;  // of what is wanted
 };
 
 bool holds_all(const Layout& layout) {

@@ -14,18 +14,33 @@ namespace limits = formats::limits;
 using formats::Node;
 using formats::Table;
 
+std::vector<std::string> own_keys(const std::string& section) {
+  if (section == "sampler") return {"steps"};
+  if (section.starts_with("network.")) return {"trains", "weights", "which", "precision", "parallel"};
+  return {};
+}
+
 namespace {
 
-void merge(Table& into, const Table& from) {
+// Another plugin does not inherit the options of the one it replaces.
+void make_room(Table& section, const std::string& name, const Node* plugin) {
+  const Node* old = section.find("plugin");
+  if (!old || !plugin || formats::same_value(*old, *plugin)) return;
+  Table rest;
+  for (const auto& key : own_keys(name))
+    if (const Node* own = section.find(key)) rest.set(key, *own);
+  section = std::move(rest);
+}
+
+void merge(Table& into, const Table& from, const std::string& section = {}) {
   for (const auto& entry : from.entries()) {
     Node* there = into.find(entry.key);
     auto* inner = there ? there->as<Table>() : nullptr;
     const auto* other = entry.value.as<Table>();
     if (inner && other) {
-      // Another plugin does not inherit the options of the one it replaces.
-      const Node *old_plugin = inner->find("plugin"), *new_plugin = other->find("plugin");
-      if (old_plugin && new_plugin && !formats::same_value(*old_plugin, *new_plugin)) *inner = Table();
-      merge(*inner, *other);
+      const auto name = section.empty() ? entry.key : section + "." + entry.key;
+      make_room(*inner, name, other->find("plugin"));
+      merge(*inner, *other, name);
     } else {
       into.set(entry.key, entry.value);
     }
@@ -143,12 +158,10 @@ void apply_sets(Table& tree, const std::vector<std::string>& sets) {
     const auto key = set.substr(0, equals);
     if (key.find('.') == std::string::npos) refuse_key(tree, key, set);
     auto value = formats::parse_toml_value(set.substr(equals + 1), "--set " + set);
-    if (key.ends_with(".plugin")) {  // another plugin does not inherit the options of the one it replaces
+    if (key.ends_with(".plugin")) {
       const auto section = key.substr(0, key.size() - 7);
       Node* there = const_cast<Node*>(tree.find_path(section));
-      auto* table = there ? there->as<Table>() : nullptr;
-      const Node* old = table ? table->find("plugin") : nullptr;
-      if (old && !formats::same_value(*old, value)) *table = Table();
+      if (auto* table = there ? there->as<Table>() : nullptr) make_room(*table, section, &value);
     }
     tree.set_path(key, std::move(value));
   }

@@ -16,4 +16,7 @@ formats::Table read_with_includes(const std::string& path);
 // "a.b=c" each. Throws Error(config).
 void apply_sets(formats::Table& tree, const std::vector<std::string>& sets);
 
+// What the host itself reads of a section that names a plugin.
+std::vector<std::string> own_keys(const std::string& section);
+
 }  // namespace ditto

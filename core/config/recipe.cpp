@@ -132,6 +132,27 @@ void refuse_plugin_path(const Table& tree, const std::string& file) {
               "DITTO_PLUGIN_PATH, if you trust what is in there");
 }
 
+// Earlier recipes and checkpoints have guidance as two options of [sampler].
+void move_guidance(Table& tree, const std::string& file) {
+  Node* sampler = tree.find("sampler");
+  auto* options = sampler ? sampler->as<Table>() : nullptr;
+  if (!options) return;
+  Table guidance;
+  for (const auto& [before, now] : {std::pair("guidance", "scale"), {"guidance_channels", "channels"}}) {
+    const Node* given = options->find(before);
+    if (!given) continue;
+    if (tree.find("guidance"))
+      throw Error(ErrorKind::config, place(*given, file),
+                  "sampler." + std::string(before) + " stands beside [guidance]",
+                  "leave it out: it is guidance." + std::string(now));
+    guidance.set(now, *given);
+    options->erase(before);
+  }
+  if (guidance.empty()) return;
+  guidance.set("plugin", {std::string("cfg"), sampler->source});
+  tree.set("guidance", {std::move(guidance), sampler->source});
+}
+
 void flatten(const Table& table, const std::string& prefix, std::map<std::string, std::string>& into) {
   for (const auto& entry : table.entries()) {
     const std::string key = prefix.empty() ? entry.key : prefix + "." + entry.key;
@@ -150,11 +171,12 @@ Recipe Recipe::read(const std::string& path, const std::vector<std::string>& set
   recipe.name = path;
   Table tree = read_with_includes(path);
   apply_sets(tree, sets);
-  recipe.interpret(tree);
+  recipe.interpret(std::move(tree));
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
   recipe.resolved_.set_path("run.folder", Node{recipe.run.folder, {}});
   // Where they are is known here alone: a checkpoint keeps no folder.
   for (auto& network : recipe.networks) {
+    if (network.weights.empty()) continue;
     network.weights = (fs::path(recipe.run.folder) / network.weights).lexically_normal().string();
     recipe.resolved_.set_path("network." + network.name + ".weights", Node{network.weights, {}});
   }
@@ -165,8 +187,9 @@ Recipe Recipe::parse(const std::string& text, const std::string& name, const std
   Recipe recipe;
   recipe.name = name;
   Table tree = formats::parse_toml(text, name);
+  move_guidance(tree, name);  // what is set stands for what the text says, in its words of today
   apply_sets(tree, sets);
-  recipe.interpret(tree);
+  recipe.interpret(std::move(tree));
   return recipe;
 }
 
@@ -221,24 +244,6 @@ void Recipe::read_sampler(const Table& tree) {
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
 
-// [guidance]; none: no guidance. Earlier recipes and checkpoints have it as two options of [sampler].
-void Recipe::read_guidance(const Table& tree) {
-  guidance = component_of(tree, "guidance", name);
-  OptionMap options{"guidance", sampler.options.where, {}};
-  for (const auto& [before, now] : {std::pair("guidance", "scale"), {"guidance_channels", "channels"}}) {
-    auto given = sampler.options.given.extract(before);
-    if (!given) continue;
-    if (guidance)
-      throw Error(ErrorKind::config, given.mapped().where,
-                  "sampler." + std::string(before) + " stands beside [guidance]",
-                  "leave it out: it is guidance." + std::string(now));
-    options.given[now] = given.mapped();
-  }
-  if (!guidance)
-    guidance = options.given.empty() ? Component{"none", name, {"guidance", name, {}}}
-                                     : Component{"cfg", sampler.where, options};
-}
-
 void Recipe::read_encoders(const Table& tree) {
   const Table* all = section_of(tree, "encoder", name);
   if (!all) return;
@@ -263,7 +268,10 @@ void Recipe::read_networks(const Table& tree) {
                   "expected a section for each network, [network.NAME], with weights = \"…\"");
     Table table = *given;
     NetworkSection network{entry.key, {}, {}};
-    if (const Node* axes = table.find("parallel"); axes && axes->as<Table>()) {
+    if (const Node* axes = table.find("parallel")) {
+      if (!axes->as<Table>())
+        throw Error(ErrorKind::config, place(*axes, where), section + ".parallel is " + axes->type_name(),
+                    "expected axes along which it is not cut, as { tensor = 1 }");
       for (const auto& [axis, option] : options_of(*axes->as<Table>(), section + ".parallel", where).given) {
         const auto* degree = std::get_if<int64_t>(&option.value);
         if (!degree || *degree != 1)
@@ -276,16 +284,24 @@ void Recipe::read_networks(const Table& tree) {
     const Node* plugin = table.find("plugin");
     auto options = options_of(table, section, where);
     OptionMap host{section, where, {}};
-    for (const char* key : {"weights", "which", "precision"})
+    for (const auto& key : own_keys(section))
       if (auto one = options.given.extract(key)) host.given.insert(std::move(one));
     OptionReader option(host);
+    option("trains", network.trains, "it learns with the run's model, from weights or from its own draws; else frozen");
     option("weights", network.weights, "a run, its checkpoints, or a checkpoint; relative to the recipe's folder");
     option("which", network.which, "of its weights: ema (where there is one) or weights").one_of({"ema", "weights"});
     option("precision", network.precision, "that it computes in; empty: the run's")
         .one_of({"", "fp32", "bf16", "fp16", "fp64"});
-    if (network.weights.empty())
+    if (network.weights.empty() && !network.trains)
       throw Error(ErrorKind::config, where, "[" + section + "] names no weights",
-                  "add weights = \"…\": a run, or a checkpoint");
+                  "add weights = \"…\": a run, or a checkpoint; or trains = true, with a plugin");
+    if (network.trains && !plugin)
+      throw Error(ErrorKind::config, where, "[" + section + "] trains, and names no plugin",
+                  "add plugin = \"…\" and its options; weights, where there are any, are only what it starts from");
+    if (network.trains && !network.precision.empty() && network.precision != run.precision)
+      throw Error(ErrorKind::config, where,
+                  section + ".precision = \"" + network.precision + "\", and it trains in a run of " + run.precision,
+                  "leave it out: what one optimizer updates, and one loss scale keeps finite, is of one precision");
     resolve(section, plugin ? component_of(tree, section, name).plugin : std::string(), option.declared());
     for (const auto& [axis, degree] : network.parallel)
       resolved_.set_path(section + ".parallel." + axis, Node{degree, {}});
@@ -310,15 +326,16 @@ void Recipe::read_parallel(const Table& tree) {
   resolve("parallel", {}, reader.declared());
 }
 
-void Recipe::interpret(const Table& tree) {
+void Recipe::interpret(Table tree) {
   refuse_unknown_sections(tree, name);
   refuse_plugin_path(tree, name);
+  move_guidance(tree, name);
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
-    if (section != "sampler" && section != "guidance") *component = component_of(tree, section, name);
+    if (section != "sampler") *component = component_of(tree, section, name);
   read_encoders(tree);
   read_sampler(tree);
-  read_guidance(tree);
+  if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
   read_networks(tree);
   read_section(tree, "lr_schedule", lr_schedule);
   read_section(tree, "ema", ema);

@@ -22,10 +22,11 @@ struct Component {
   explicit operator bool() const { return !plugin.empty(); }
 };
 
-// [network.NAME]: another network of the run, frozen.
+// [network.NAME]: another network of the run.
 struct NetworkSection {
   std::string name;
   Component component;  // without a plugin: model and options are those of the run that the weights are of
+  bool trains = false;  // it learns with the run's model, and names a plugin; else it is frozen, and names weights
   std::string weights;  // a run, its checkpoints, or a checkpoint; relative to the recipe's folder
   std::string which = "ema", precision;     // of the weights; empty: the run's
   std::map<std::string, int64_t> parallel;  // axes along which it is not cut: 1
@@ -63,13 +64,12 @@ class Recipe {
   void resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared);
 
  private:
-  void interpret(const formats::Table& tree);
+  void interpret(formats::Table tree);
   void refuse_elsewhere(const OptionMap& given, const OptionReader& own) const;
   template <class Section>
   void read_section(const formats::Table& tree, const std::string& name, Section& section,
                     const std::vector<std::string>& without = {});
   void read_sampler(const formats::Table& tree);
-  void read_guidance(const formats::Table& tree);
   void read_encoders(const formats::Table& tree);
   void read_networks(const formats::Table& tree);
   void read_parallel(const formats::Table& tree);

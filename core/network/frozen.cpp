@@ -5,26 +5,12 @@
 #include <ditto/error.h>
 
 #include "core/checkpoint/manifest.h"
-#include "core/network/names.h"
 
 namespace ditto {
 
 using torch::Tensor;
 
 namespace {
-
-AxisSet copied_axes(const NetworkSection& section) {
-  AxisSet copied{Axis::pipeline};
-  for (const auto& [text, degree] : section.parallel) {
-    const auto at = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis axis) { return text == name(axis); });
-    if (at == kAxes.end())
-      throw Error(ErrorKind::config, section.component.where,
-                  "network." + section.name + ".parallel has no axis \"" + text + "\"",
-                  "its axes are shard, tensor, context and expert");
-    copied.insert(*at);
-  }
-  return copied;
-}
 
 // In which options the schedules differ, in words; empty: in none.
 std::string other_schedule(const Recipe& run, const Recipe& theirs) {
@@ -38,7 +24,7 @@ std::string other_schedule(const Recipe& run, const Recipe& theirs) {
 }  // namespace
 
 FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& section, const Surroundings& around)
-    : name_(section.name), where_(section.component.where), scheduler_(around.scheduler) {
+    : OtherNetwork(section, around) {
   const auto saved = open_saved(section.weights, {});
   fingerprint_ = saved.fingerprint;
   other_schedule_ = other_schedule(components.recipe, saved.recipe);
@@ -48,8 +34,7 @@ FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& secti
   setting.device = around.device;
   setting.trains = false;
   setting.copied = copied_axes(section);
-  model_ = std::make_unique<RunningModel>(components, around.mesh, around.table, setting);
-  takes_ = model_->model->takes();
+  make(components, around, setting);
   model_->cut(components);
   model_->fill(RunningModel::Weights::room);
   if (!around.device.is_meta()) load_weights(saved, section.which, *model_);
@@ -61,20 +46,22 @@ void FrozenNetwork::require_same_schedule() const {
                 "choose weights that were trained with the run's schedule, or another schedule");
 }
 
+// Without a graph they would be cut off unseen.
+void FrozenNetwork::refuse_gradients(const Batch& batch) const {
+  if (!torch::GradMode::is_enabled()) return;
+  for (const auto& [name, tensor] : batch.tensors)
+    if (tensor.requires_grad())
+      throw Error(ErrorKind::config, where_,
+                  "network \"" + name_ + "\" is frozen, and \"" + name + "\", which it is given, asks for a gradient",
+                  "let the objective detach() it, or set network." + name_ + ".trains = true");
+}
+
 Outputs FrozenNetwork::run(const Batch& batch, const std::vector<int64_t>& features) {
+  refuse_gradients(batch);
   torch::NoGradGuard no_grad;
   model_->ctx->phase = Phase::evaluate;
   model_->tap(features);
   return model_->run(batch);
-}
-
-Tensor FrozenNetwork::predict(Batch batch, const Tensor& x_t, const Tensor& time_B) {
-  require_same_schedule();
-  batch[names::kInput] = scheduler_ ? scheduler_->model_input(x_t, time_B) : x_t;
-  const auto t = scheduler_ ? scheduler_->c_noise(time_B) : time_B;
-  batch[names::kInputTime] = t.to(torch::kFloat).to(model_->setting.device);
-  const auto raw = run(batch, {}).at(names::kPrediction);
-  return scheduler_ ? scheduler_->precondition(raw, x_t, time_B) : raw;
 }
 
 }  // namespace ditto

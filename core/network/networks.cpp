@@ -1,6 +1,7 @@
 #include "core/network/networks.h"
 
 #include <algorithm>
+#include <set>
 
 #include <torch/torch.h>
 
@@ -63,8 +64,19 @@ void Networks::make_encoders(TensorFlow& flow) {
   }
 }
 
+namespace {
+
+// Its inputs but the noisy sample and its time, which the host makes.
+TensorSpecs conditions_of(TensorSpecs inputs) {
+  std::erase_if(inputs, [](const TensorSpec& s) { return s.name == names::kInput || s.name == names::kInputTime; });
+  return inputs;
+}
+
+}  // namespace
+
 void Networks::add(Objective& objective) {
   const auto& recipe = components_.recipe;
+  has_objective_ = true;
   const auto who = "objective \"" + recipe.objective.plugin + "\"";
   main->add(objective, checkpoint::kObjectivePrefix);
   const auto features = objective.features();
@@ -76,41 +88,117 @@ void Networks::add(Objective& objective) {
                       recipe.model.plugin + "\" does not hand out",
                   "its blocks are 0 to " + std::to_string(depth - 1) + ", and its makes() must name \"features\"");
   main->tap(features);
-  if (!flow_) return;
+  if (flow_) check_flow(objective);
+  const int stages = mesh_.size(Axis::pipeline);
+  for (const auto& [name, network] : others_)
+    if (network->trains() && stages > 1)
+      throw Error(ErrorKind::config, network->where(),
+                  "network \"" + name + "\" trains, and parallel.pipeline = " + std::to_string(stages) +
+                      ": each of its ranks would hold a copy, of which the objective runs the last one's alone",
+                  "leave parallel.pipeline = 1; data, tensor, context and expert axes cut it");
+}
+
+// What the objective and then the networks take is made by somebody.
+void Networks::check_flow(Objective& objective) {
+  const auto& recipe = components_.recipe;
+  const auto who = "objective \"" + recipe.objective.plugin + "\"";
   flow_->take(who, recipe.objective.where, objective.takes());
   flow_->make(who, recipe.objective.where, objective.makes());
-  auto inputs = main->model->takes();
-  if (scheduler)
-    std::erase_if(inputs, [](const TensorSpec& s) { return s.name == names::kInput || s.name == names::kInputTime; });
-  flow_->take("model \"" + recipe.model.plugin + "\"", recipe.model.where, inputs);
+  const auto inputs = main->model->takes();
+  flow_->take("model \"" + recipe.model.plugin + "\"", recipe.model.where, scheduler ? conditions_of(inputs) : inputs);
+  for (const auto& [name, network] : others_)
+    if (network->trains()) flow_->take("network \"" + name + "\"", network->where(), conditions_of(network->takes()));
 }
 
 void Networks::cut(RunningModel::Weights weights) {
   main->cut(components_);
   main->fill(weights);
+  for (const auto& [name, network] : others_)
+    if (auto* trained = dynamic_cast<TrainedNetwork*>(network.get())) trained->cut(components_, weights);
+  if (training().size() > 1) join_layouts();
 }
 
-FrozenNetwork& Networks::network(const std::string& name) {
-  if (const auto at = frozen_.find(name); at != frozen_.end()) return *at->second;
+void Networks::join_layouts() {
+  std::set<std::string> names;
+  joined_.emplace();
+  for (auto* model : training())
+    for (const auto& entry : model->layout.entries) {
+      if (!names.insert(entry.name).second)
+        throw Error(ErrorKind::config, components_.recipe.name, "two networks learn \"" + entry.name + "\"",
+                    "give [network.NAME] another name");
+      joined_->entries.push_back(entry);
+    }
+}
+
+OtherNetwork& Networks::network(const std::string& name) {
+  if (const auto at = others_.find(name); at != others_.end()) return *at->second;
   const auto& recipe = components_.recipe;
   std::string there;
   for (const auto& section : recipe.networks) {
-    if (section.name == name)
-      return *(
-          frozen_[name] = std::make_unique<FrozenNetwork>(
-              components_, section,
-              FrozenNetwork::Surroundings{mesh_, table, scheduler.get(), main->setting.compute, main->setting.device}));
+    if (section.name == name) return *(others_[name] = make_other(section));
     there += (there.empty() ? "" : ", ") + section.name;
   }
   throw Error(ErrorKind::config, recipe.name, "there is no network \"" + name + "\"",
               there.empty() ? "add [network." + name + "], with weights = \"…\"" : "the recipe has: " + there);
 }
 
+// Where an objective is there that has asked for all it needs, no other could train a network.
+std::unique_ptr<OtherNetwork> Networks::make_other(const NetworkSection& section) {
+  const OtherNetwork::Surroundings around{mesh_, table, scheduler.get(), main->setting.compute, main->setting.device};
+  if (!section.trains) return std::make_unique<FrozenNetwork>(components_, section, around);
+  const auto& objective = components_.recipe.objective.plugin;
+  if (has_objective_)
+    throw Error(ErrorKind::config, section.component.where,
+                "network \"" + section.name + "\" trains, and objective \"" + objective + "\" does not ask for it",
+                "choose an objective that does, or leave trains = false, with weights = \"…\"");
+  return std::make_unique<TrainedNetwork>(components_, section, around, *main);
+}
+
 void Networks::refuse_unused() const {
   for (const auto& section : components_.recipe.networks)
-    if (!frozen_.count(section.name))
+    if (!others_.count(section.name))
       throw Error(ErrorKind::config, section.component.where, "[network." + section.name + "] is used by nobody",
                   "leave it out, or name it in an objective or a guidance");
+}
+
+std::vector<RunningModel*> Networks::training() const {
+  std::vector<RunningModel*> all{main.get()};
+  for (const auto& [name, network] : others_)
+    if (network->trains()) all.push_back(&network->running());
+  return all;
+}
+
+std::vector<ParallelStrategy*> Networks::strategies() const {
+  std::vector<ParallelStrategy*> all;
+  for (auto* model : training())
+    for (auto& strategy : model->strategies) all.push_back(strategy.get());
+  return all;
+}
+
+void Networks::set_phase(Phase phase) {
+  for (auto* model : training()) model->ctx->phase = phase;
+}
+
+void Networks::parameters_changed() {
+  for (auto* model : training()) model->parameters_changed();
+}
+
+int64_t Networks::parameters() const {
+  int64_t sum = 0;
+  for (auto* model : training()) sum += model->parameters();
+  return sum;
+}
+
+std::map<std::string, std::string> Networks::fingerprints() const {
+  std::map<std::string, std::string> all;
+  for (const auto& [name, network] : others_)
+    if (const auto* frozen = dynamic_cast<const FrozenNetwork*>(network.get())) all[name] = frozen->fingerprint();
+  return all;
+}
+
+void Networks::load(const SavedModel& saved, const std::string& which) {
+  for (auto* model : training())
+    load_weights(saved, which, *model, model == main.get() ? saved.prefix : model->setting.prefix);
 }
 
 Batch Networks::encode(Batch batch) {
@@ -151,12 +239,11 @@ Tensor Networks::predict(const std::string& name, Batch conditions, const Tensor
 
 bool Networks::in_step() const {
   return main->in_step() ||
-         std::any_of(frozen_.begin(), frozen_.end(), [](const auto& one) { return one.second->in_step(); });
+         std::any_of(others_.begin(), others_.end(), [](const auto& one) { return one.second->in_step(); });
 }
 
 TensorSpecs Networks::conditions() const {
-  auto inputs = main->model->takes();
-  std::erase_if(inputs, [](const TensorSpec& s) { return s.name == names::kInput || s.name == names::kInputTime; });
+  auto inputs = conditions_of(main->model->takes());
   // What the data says of them (the names of classes) the model does not.
   for (auto& input : inputs)
     if (const auto* offered = find(main->setting.needs.inputs, input.name)) input.names = offered->names;

@@ -16,6 +16,7 @@
 
 #include "core/network/frozen.h"
 #include "core/network/shapes.h"
+#include "core/network/trained.h"
 
 namespace ditto {
 
@@ -25,15 +26,30 @@ class Networks {
   // keeps. Mesh and components outlive it. Throws Error(config) or Error(plugin).
   Networks(Components& components, const Mesh& mesh, const std::variant<TensorSpecs, SavedShapes>& from);
 
-  // The objective's part: its parameters, the features it asks for, and what it makes and takes.
+  // The objective's part: its parameters, the features it asks for, and what it makes and takes. It has asked for the
+  // other networks that are to train.
   void add(Objective& objective);
-  // Strategies cut the model, which then gets its numbers.
+  // Strategies cut the model and the other networks that train, which then get their numbers.
   void cut(RunningModel::Weights weights);
   // [network.NAME], made when it is first asked for. Throws Error(config) that lists what there is.
-  FrozenNetwork& network(const std::string& name);
+  OtherNetwork& network(const std::string& name);
   // Throws Error(config) for a network of the recipe that nobody has asked for.
   void refuse_unused() const;
-  const std::map<std::string, std::unique_ptr<FrozenNetwork>>& frozen() const { return frozen_; }
+  const std::map<std::string, std::unique_ptr<OtherNetwork>>& others() const { return others_; }
+
+  // What the run trains: the model, and after it, by name, the other networks that do.
+  std::vector<RunningModel*> training() const;
+  // All that they and the objective learn, after `cut`: of the model alone it is the model's layout. Its entries'
+  // tensors are those of the networks' own layouts, which strategies and the sum of gradients see.
+  Layout& learned() { return joined_ ? *joined_ : main->layout; }
+  std::vector<ParallelStrategy*> strategies() const;  // of all that train
+  void set_phase(Phase phase);                        // likewise
+  void parameters_changed();                          // likewise: their learned tensors have new values
+  int64_t parameters() const;                         // learned numbers, uncut
+  // By name, of the weights of those that are frozen: a run that goes on with others is another run.
+  std::map<std::string, std::string> fingerprints() const;
+  // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
+  void load(const SavedModel& saved, const std::string& which);
 
   Batch encode(Batch batch);                         // the encoders, in turn
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
@@ -57,12 +73,17 @@ class Networks {
 
  private:
   void make_encoders(TensorFlow& flow);
+  std::unique_ptr<OtherNetwork> make_other(const NetworkSection& section);
+  void check_flow(Objective& objective);
+  void join_layouts();
 
   Components& components_;
   const Mesh& mesh_;
   TensorSpecs data_;
   std::optional<TensorFlow> flow_;  // none: shapes are a checkpoint's
-  std::map<std::string, std::unique_ptr<FrozenNetwork>> frozen_;
+  std::map<std::string, std::unique_ptr<OtherNetwork>> others_;
+  std::optional<Layout> joined_;  // of several networks that train
+  bool has_objective_ = false;
 };
 
 }  // namespace ditto

@@ -29,7 +29,7 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
   ctx->device = setting.device;
   model = components.make<Model>(setting.section, setting.component, setting.needs);
   drop_numbers(*model);
-  layout = Layout::of(*model);
+  layout = Layout::of(*model, setting.prefix);
   for (const auto& entry : layout.entries) parameters_ += c10::multiply_integers(entry.full_shape);
   units_ =
       std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
@@ -136,11 +136,13 @@ Tensor RunningModel::predict(const Batch& batch, Program& program) {
   return program.head(stream, batch).at(names::kPrediction);
 }
 
-Outputs RunningModel::run(const Batch& batch) {
+Outputs RunningModel::run(const Batch& batch, std::map<std::string, Tensor>* auxiliary_losses) {
   const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
   auto stream = units_->begin(batch);
   units_->blocks(0, model->depth(), stream);
-  return units_->head(stream, batch);
+  auto outputs = units_->head(stream, batch);
+  if (auxiliary_losses) *auxiliary_losses = std::move(stream.auxiliary_losses);
+  return outputs;
 }
 
 void RunningModel::replace(std::shared_ptr<Model> other) {

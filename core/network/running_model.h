@@ -1,6 +1,7 @@
 // A model with all that surrounds it on this rank: context, layout, strategies, and the order of its units.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,7 +26,8 @@ class RunningModel {
     torch::Device device{torch::kCPU};
     uint64_t seed = 0;
     bool trains = true;
-    AxisSet copied = {};  // axes of the mesh along which it is not cut: ranks there hold copies
+    std::string prefix = {};  // before its parameters' names: "network.NAME." of another network that trains
+    AxisSet copied = {};      // axes of the mesh along which it is not cut: ranks there hold copies
   };
   // The model, uncut, its parameters without numbers. Mesh and table outlive it. Throws Error(config) or Error(plugin).
   RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table, Setting setting);
@@ -48,7 +50,7 @@ class RunningModel {
   torch::Tensor predict(const Batch& batch);
   torch::Tensor predict(const Batch& batch, Program& program);
   // The same with the features of blocks that `tap` asked for; not of a pipeline.
-  Outputs run(const Batch& batch);
+  Outputs run(const Batch& batch, std::map<std::string, torch::Tensor>* auxiliary_losses = nullptr);
   void tap(const std::vector<int64_t>& blocks);
   // The parts, and backward; without prepare, loss and accumulation_done.
   Program program();

@@ -1,8 +1,7 @@
 #include "core/network/saved_model.h"
 
-#include <algorithm>
-
 #include "core/checkpoint/manifest.h"
+#include "core/config/include.h"
 #include "core/formats/file.h"
 #include "core/network/finite.h"
 
@@ -10,6 +9,7 @@ namespace ditto {
 
 namespace {
 
+using formats::Node;
 using formats::Table;
 
 Table* section_of(Table& tree, std::string_view name) {
@@ -26,52 +26,48 @@ void forget_its_place(Table& tree) {
       run->erase(key);
 }
 
-// Earlier checkpoints have guidance as two options of [sampler]. A --set of [guidance] could not be given beside them.
-void move_guidance(Table& tree) {
-  auto* sampler = section_of(tree, "sampler");
-  if (!sampler || tree.find("guidance")) return;
-  Table guidance;
-  for (const auto& [before, now] : {std::pair("guidance", "scale"), {"guidance_channels", "channels"}})
-    if (const auto* node = sampler->find(before)) guidance.set(now, *node), sampler->erase(before);
-  if (guidance.empty()) return;
-  guidance.set("plugin", {std::string("cfg"), {}});
-  tree.set("guidance", {std::move(guidance), {}});
+bool trained(const Node& network) {
+  const auto* trains = network.as<Table>() ? network.as<Table>()->find("trains") : nullptr;
+  return trains && trains->as<bool>() && *trains->as<bool>();
 }
 
-// What the checkpoint says for one plugin is nothing for another that takes its place.
-void drop_options_of_others(Table& tree, const std::vector<std::string>& sets) {
-  constexpr std::string_view kPlugin = ".plugin=";
-  for (const auto& set : sets) {
-    const auto at = set.find(kPlugin);
-    auto* section = at == std::string::npos ? nullptr : section_of(tree, set.substr(0, at));
-    const auto* plugin = section ? section->find("plugin") : nullptr;
-    if (!plugin || !plugin->as<std::string>()) continue;
-    auto wanted = set.substr(at + kPlugin.size());
-    std::erase(wanted, '"');
-    if (wanted == *plugin->as<std::string>()) continue;
-    Table rest;
-    rest.set("plugin", {wanted, {}});
-    if (const auto* steps = section->find("steps")) rest.set("steps", *steps);  // of [sampler], the host's
-    *section = std::move(rest);
-  }
+// The weights of what trained are the checkpoint's, and no longer what it once started from.
+void forget_first_weights(Table& tree) {
+  if (auto* networks = section_of(tree, "network"))
+    for (auto& entry : networks->entries())
+      if (trained(entry.value)) entry.value.as<Table>()->erase("weights");
 }
 
-std::string ready_for(const std::vector<std::string>& sets, const std::string& recipe_toml, const std::string& name) {
+// Another network that trained, in the place of the run's model.
+void take_network(Table& tree, const std::string& name, const std::string& where) {
+  auto* networks = section_of(tree, "network");
+  auto* network = networks ? networks->find(name) : nullptr;
+  if (!network || !trained(*network))
+    throw Error(ErrorKind::config, where, "no network \"" + name + "\" has trained in this run",
+                "leave --network out, or name a [network.NAME] of it with trains = true");
+  auto model = *network->as<Table>();
+  for (const auto& key : own_keys("network." + name)) model.erase(key);
+  networks->erase(name);
+  tree.set("model", {std::move(model), {}});
+}
+
+std::string ready(const std::string& recipe_toml, const std::string& name, const std::string& network) {
   auto tree = formats::parse_toml(recipe_toml, name);
   forget_its_place(tree);
-  move_guidance(tree);
-  drop_options_of_others(tree, sets);
+  forget_first_weights(tree);
+  if (!network.empty()) take_network(tree, network, name);
   return formats::render_toml(tree);
 }
 
 }  // namespace
 
-SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets) {
+SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network) {
   SavedModel saved;
+  if (!network.empty()) saved.prefix = checkpoint::kNetworkPrefix + network + ".";
   saved.path = *checkpoint::resolve(path).path;
   const auto info = checkpoint::describe(saved.path);
-  saved.recipe =
-      Recipe::parse(ready_for(sets, info.recipe_toml, saved.path + "/recipe.toml"), saved.path + "/recipe.toml", sets);
+  const auto recipe = saved.path + "/recipe.toml";
+  saved.recipe = Recipe::parse(ready(info.recipe_toml, recipe, network), recipe, sets);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())
     throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",
@@ -84,8 +80,10 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   return saved;
 }
 
-void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model) {
-  checkpoint::load_weights(saved.path, model.layout,
+void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model, const std::string& of) {
+  auto named = model.layout;  // the same tensors, by their names there
+  for (auto& entry : named.entries) entry.name = of + entry.name.substr(model.setting.prefix.size());
+  checkpoint::load_weights(saved.path, named,
                            which == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
   require_finite(model.layout, saved.path);
   model.parameters_changed();

@@ -16,14 +16,17 @@ namespace ditto {
 struct SavedModel {
   Recipe recipe;
   SavedShapes shapes;
+  std::string prefix;       // of its weights' names: "", or "network.NAME."
   std::string path;         // of the checkpoint
   std::string fingerprint;  // of its content
   int64_t step = 0;
   bool has_ema = false;
 };
-// `path`: a run, its checkpoints folder, or a checkpoint. Throws Error(checkpoint) or Error(config).
-SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets);
-// The model runs with its weights from now on: "ema" (where there is one) or "weights". Throws as open_saved.
-void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model);
+// `path`: a run, its checkpoints folder, or a checkpoint. `network`: the one of [network.NAME] that trained with the
+// run's model, in its place. Throws Error(checkpoint) or Error(config).
+SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network = "");
+// The model runs with its weights from now on: "ema" (where there is one) or "weights". `of`: whose they are there, ""
+// the run's model's, "network.NAME." another's that learned with it. Throws as open_saved.
+void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model, const std::string& of = "");
 
 }  // namespace ditto

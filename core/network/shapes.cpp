@@ -24,10 +24,17 @@ nlohmann::json json_of(const TensorSpecs& specs) {
   return list;
 }
 
-TensorSpecs specs_of(const nlohmann::json& list) {
+at::ScalarType dtype_of_number(int64_t number, const std::string& where) {
+  if (number >= 0 && number < static_cast<int64_t>(at::ScalarType::Undefined))
+    return static_cast<at::ScalarType>(number);
+  throw Error(ErrorKind::checkpoint, where,
+              "the model's shapes cannot be read: " + std::to_string(number) + " is no dtype");
+}
+
+TensorSpecs specs_of(const nlohmann::json& list, const std::string& where) {
   TensorSpecs specs;
   for (const auto& one : list) {
-    specs.push_back({one.at("name").get<std::string>(), static_cast<at::ScalarType>(one.at("dtype").get<int>()),
+    specs.push_back({one.at("name").get<std::string>(), dtype_of_number(one.at("dtype").get<int64_t>(), where),
                      one.at("shape").get<std::vector<int64_t>>(), one.at("range").get<std::string>()});
     specs.back().values = one.value("values", int64_t{0});
     specs.back().names = one.value("names", std::vector<std::string>{});
@@ -73,11 +80,11 @@ SavedShapes saved_shapes(const std::string& text, const std::string& where) {
   try {
     SavedShapes shapes;
     if (json.contains("inputs"))
-      shapes.model.inputs = specs_of(json.at("inputs"));
+      shapes.model.inputs = specs_of(json.at("inputs"), where);
     else
       shapes.model = needs_of_before(json);
     shapes.model.out_channels = json.at("out_channels").get<int64_t>();
-    shapes.data = specs_of(json.at("data"));
+    shapes.data = specs_of(json.at("data"), where);
     return shapes;
   } catch (const nlohmann::json::exception& error) {
     throw Error(ErrorKind::checkpoint, where, std::string("the model's shapes cannot be read: ") + error.what());

@@ -174,7 +174,7 @@ void require_negative(const Guidance& guidance) {
 Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
                 const GenerateOptions& options) {
   torch::NoGradGuard no_grad;
-  networks.main->ctx->phase = Phase::sample;
+  networks.set_phase(Phase::sample);
   return Generator(networks, sampler, guidance, requests, options).all();
 }
 

@@ -45,7 +45,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.sampler || recipe.sampler) make_sampler(parts);
   if (parts.objective) networks->refuse_unused();
   networks->cut(parts.weights);
-  whole_ = make_whole_tensors(main->layout, mesh);
+  whole_ = make_whole_tensors(networks->learned(), mesh);
 }
 
 void Assembly::open_data(const AssemblyParts& parts) {
@@ -85,10 +85,10 @@ void Assembly::make_sampler(const AssemblyParts& parts) {
 std::shared_ptr<Optimizer> Assembly::make_optimizer() {
   require(recipe, recipe.optimizer, "optimizer");
   Optimizer::Needs needs{{}, whole_.get()};
-  for (const auto& entry : main->layout.entries)
+  for (const auto& entry : networks->learned().entries)
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   auto made = components.make<Optimizer>("optimizer", recipe.optimizer, needs);
-  refuse_odd_state(main->layout, *made, recipe.optimizer.plugin);
+  refuse_odd_state(networks->learned(), *made, recipe.optimizer.plugin);
   return made;
 }
 

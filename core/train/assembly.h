@@ -32,7 +32,7 @@ class Assembly {
  public:
   Assembly(Recipe& recipe, Registry& registry, const Mesh& mesh, const AssemblyParts& parts, Log log);
 
-  // Over the layout of the model, which the recipe must name one for.
+  // Over all that the run learns; the recipe must name one.
   std::shared_ptr<Optimizer> make_optimizer();
   const WholeTensors& whole_tensors() const { return *whole_; }
 

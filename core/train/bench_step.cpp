@@ -32,7 +32,7 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   const auto warn = [](const std::string& line) { report::tell(line); };
   Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed), warn);
   const auto optimizer = assembly.make_optimizer();
-  Ema ema(assembly.main->layout, recipe.ema);
+  Ema ema(assembly.networks->learned(), recipe.ema);
   TrainingStep training(assembly, loader, *optimizer, ema);
   training.expect(0);
 
@@ -51,7 +51,7 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   bench.matmul_flops =
       1e9 * report::matmul_gflops(assembly.main->ctx->compute, assembly.main->ctx->device) * mesh.world_size();
   bench.batch = recipe.run.batch;
-  bench.parameters = assembly.main->parameters();
+  bench.parameters = assembly.networks->parameters();
   return bench;
 }
 

@@ -37,31 +37,32 @@ class PaperRank {
     parts.weights = RunningModel::Weights::room;
     assembly_.emplace(recipe_, registry, mesh_, parts, Log());
     assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
-    main().parameters_changed();
+    networks().parameters_changed();
     plan_ = StepShares(recipe_.run, mesh_).plan(0, Phase::train);
     micro_batch_ = StepShares(recipe_.run, mesh_).micro_batch();
   }
 
   RankCost held() {
     const auto optimizer = assembly_->make_optimizer();
-    Ema ema(main().layout, recipe_.ema);
+    auto& learned = networks().learned();
+    Ema ema(learned, recipe_.ema);
     make_copies(main());
-    for (const auto& [name, network] : assembly_->networks->frozen()) make_copies(network->running());
+    for (const auto& [name, network] : networks().others()) make_copies(network->running());
     RankCost cost{mesh_.rank(), 0, {}};
-    for (auto& entry : main().layout.entries) {
+    for (auto& entry : learned.entries) {
       cost.parameters += entry.tensor.numel();
       if (entry.tensor.requires_grad()) entry.tensor.mutable_grad() = torch::empty_like(entry.tensor.detach());
     }
-    cost.bytes = held_bytes(*assembly_->networks, *optimizer, ema);
-    for (auto& entry : main().layout.entries) entry.tensor.mutable_grad().reset();
+    cost.bytes = held_bytes(networks(), *optimizer, ema);
+    for (auto& entry : learned.entries) entry.tensor.mutable_grad().reset();
     return cost;
   }
 
   // Of one micro-batch.
   Left forward(int64_t text_length) {
     auto& model = main();
-    model.ctx->phase = Phase::train;
-    for (auto& strategy : model.strategies) strategy->begin_step(plan_);
+    networks().set_phase(Phase::train);
+    for (auto* strategy : networks().strategies()) strategy->begin_step(plan_);
     const auto program = model.program();
     Left left;
     int64_t before = meter_.current();
@@ -75,11 +76,13 @@ class PaperRank {
       left.blocks.push_back(more());
     }
     const auto outputs = program.head(stream, batch);
+    const auto theirs = run_others(batch);
     left.head = more();
     return left;
   }
 
   RunningModel& main() { return *assembly_->main; }
+  Networks& networks() { return *assembly_->networks; }
   Assembly& assembly() { return *assembly_; }
   const StepPlan& plan() const { return plan_; }
   int64_t micro_batch() const { return micro_batch_; }
@@ -89,6 +92,13 @@ class PaperRank {
     recipe.run.device = "meta";
     recipe.validate.every = 0;
     return recipe;
+  }
+  // As an objective that runs each of the others that train once. They see what the model sees.
+  std::vector<Outputs> run_others(const Batch& batch) {
+    std::vector<Outputs> made;
+    for (auto* model : networks().training())
+      if (model != &main()) made.push_back(model->run(batch));
+    return made;
   }
   // As the first forward makes them; of what is gathered, by a strategy, there are none.
   static void make_copies(const RunningModel& model) {
@@ -182,7 +192,7 @@ class DryRunner {
     PaperRank rank(recipe_, registry_, degrees_, {});
     result.model = recipe_.model.plugin;
     result.precision = recipe_.run.precision;
-    result.parameters = rank.main().parameters();
+    result.parameters = rank.networks().parameters();
     result.batch = recipe_.run.batch;
     result.micro_batch = rank.micro_batch();
     result.ranks = rank.main().mesh().world_size();

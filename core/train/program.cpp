@@ -91,6 +91,19 @@ Batch prepare(const Assembly& assembly, Batch batch) {
   return batch;
 }
 
+// What blocks of other networks that train have added, in the objective's run of them.
+void add_auxiliary(const Assembly& assembly, const Batch& batch, std::map<std::string, Tensor>& losses) {
+  for (const auto& [name, network] : assembly.networks->others())
+    for (const auto& [of, loss] : network->take_auxiliary_losses()) {
+      if (loss.numel() != batch.size())
+        throw Error(ErrorKind::plugin, "objective \"" + assembly.recipe.objective.plugin + "\"",
+                    "runs network \"" + name + "\" on " + std::to_string(loss.numel()) + " samples of " +
+                        std::to_string(batch.size()) + ", and its blocks add \"" + of + "\" to each one's loss",
+                    "run it on the batch's samples, or choose a network without such a loss");
+      losses["auxiliary." + name + "." + of] = loss;
+    }
+}
+
 // An objective's own parameters may be cut: they are whole inside of its unit.
 std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, const Batch& batch) {
   auto& prediction = outputs.at(names::kPrediction);
@@ -103,6 +116,7 @@ std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, co
     losses = assembly.objective->losses(outputs, batch, *assembly.main->ctx);
     for (const auto& [name, loss] : losses) seen["loss." + name] = loss;
   });
+  add_auxiliary(assembly, batch, losses);
   return losses;
 }
 

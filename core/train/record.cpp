@@ -109,7 +109,8 @@ std::string run_toml(const Assembly& assembly, const Registry& registry) {
     table.set_path("record." + key, formats::Node{value, {}});
   for (const auto& [section, component] : assembly.recipe.components()) {
     if (!*component) continue;
-    const std::string kind = section.substr(0, section.find('.'));
+    const auto beginning = section.substr(0, section.find('.'));
+    const std::string kind = beginning == "network" ? Model::kKind : beginning;
     for (const auto& file : registry.files())
       if (file.kind == kind && file.id == component->plugin && file.refusal.empty())
         table.set_path("record.plugins." + kind + "-" + file.id, formats::Node{file.version + ", " + file.licence, {}});

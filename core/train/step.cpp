@@ -40,15 +40,23 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       ema_(ema),
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
       shares_(assembly.recipe.run, assembly.mesh),
-      counter_(assembly.components, *assembly.main),
-      gradients_(assembly.main->layout, assembly.mesh, assembly.recipe.run.deterministic) {
+      counter_(assembly.components, *assembly.main) {
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
-  gradients_.begin_step(assembly.main->strategies, shares_.plan(0, Phase::train));  // refuses what no step could do
+  for (auto* model : assembly.networks->training())
+    gradients_.push_back(
+        std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic));
+  begin_gradients(shares_.plan(0, Phase::train));  // refuses what no step could do
+}
+
+void TrainingStep::begin_gradients(const StepPlan& plan) {
+  const auto models = assembly_.networks->training();
+  for (size_t i = 0; i < models.size(); ++i) gradients_[i]->begin_step(models[i]->strategies, plan);
 }
 
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
   const StepPlan plan = shares_.plan(step, Phase::train);
-  assembly_.main->ctx->phase = Phase::train;
+  auto& networks = *assembly_.networks;
+  networks.set_phase(Phase::train);
   const auto [batches, count] = load(plan);  // Source -> Loader -> Batch -> Encoder
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
   samples += shares_.batch();
@@ -56,15 +64,15 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
 
   clear_gradients();
-  gradients_.begin_step(assembly_.main->strategies, plan);
-  for (auto& strategy : assembly_.main->strategies) strategy->begin_step(plan);
+  begin_gradients(plan);
+  for (auto* strategy : networks.strategies()) strategy->begin_step(plan);
   run_micro_batches(batches, program,
                     plan);  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
-  for (auto& strategy : assembly_.main->strategies) strategy->sync_gradients();
-  gradients_.finish(plan);
+  for (auto* strategy : networks.strategies()) strategy->sync_gradients();
+  for (auto& sum : gradients_) sum->finish(plan);
 
   const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
-  StepResult result{totals.loss, unscale(grad_norm(assembly_.main->layout, assembly_.mesh)), lr_schedule_.at(step),
+  StepResult result{totals.loss, unscale(grad_norm(networks.learned(), assembly_.mesh)), lr_schedule_.at(step),
                     totals.parts, totals.samples};
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
@@ -72,9 +80,9 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   if (result.skipped) return result;
 
   if (assembly_.recipe.run.clip_norm > 0)
-    clip_gradients(assembly_.main->layout, result.grad_norm, assembly_.recipe.run.clip_norm);
+    clip_gradients(networks.learned(), result.grad_norm, assembly_.recipe.run.clip_norm);
   optimizer_.step(result.lr);
-  assembly_.main->parameters_changed();
+  networks.parameters_changed();
   ema_.update(++updates);
   return result;
 }
@@ -99,7 +107,7 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
 }
 
 void TrainingStep::clear_gradients() {
-  for (auto& entry : assembly_.main->layout.entries) {
+  for (auto& entry : assembly_.networks->learned().entries) {
     entry.tensor.mutable_grad().reset();
     entry.parameter.leaf().mutable_grad().reset();
   }
@@ -149,13 +157,13 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
 }
 
 void TrainingStep::end_accumulation(int64_t accumulation, const StepPlan& plan) {
-  for (auto& strategy : assembly_.main->strategies) strategy->end_accumulation(accumulation, plan);
-  gradients_.after_micro_batch(accumulation, plan);
+  for (auto* strategy : assembly_.networks->strategies()) strategy->end_accumulation(accumulation, plan);
+  for (auto& sum : gradients_) sum->after_micro_batch(accumulation, plan);
 }
 
 double TrainingStep::unscale(double norm) {
   if (loss_scale == 1) return norm;
-  for (auto& entry : assembly_.main->layout.entries)
+  for (auto& entry : assembly_.networks->learned().entries)
     if (entry.tensor.grad().defined()) entry.tensor.mutable_grad().mul_(1 / loss_scale);
   return norm / loss_scale;
 }

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -70,6 +71,7 @@ class TrainingStep {
  private:
   // This rank's batches; and how many samples count on all ranks.
   std::pair<std::vector<Batch>, double> load(const StepPlan& plan);
+  void begin_gradients(const StepPlan& plan);
   void clear_gradients();
   void count_flops(const std::vector<Batch>& batches);
   void watch_activations(Program& program);
@@ -89,7 +91,7 @@ class TrainingStep {
   LrSchedule lr_schedule_;
   StepShares shares_;
   FlopCounter counter_;
-  GradientSum gradients_;
+  std::vector<std::unique_ptr<GradientSum>> gradients_;  // along networks->training()
 };
 
 }  // namespace ditto

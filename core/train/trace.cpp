@@ -47,9 +47,7 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
 
 namespace {
 
-// `leaves` first: what is a leaf and a copy is counted once, as the leaf.
-void add_model(const RunningModel& model, Storages& leaves, Storages& all) {
-  for (const auto& entry : model.layout.entries) leaves.add(entry.tensor);
+void add_model(const RunningModel& model, Storages& all) {
   for (const auto& entry : model.layout.entries) {
     all.add(entry.tensor);
     for (const auto& tensor : entry.parameter.held()) all.add(tensor);
@@ -60,18 +58,20 @@ void add_model(const RunningModel& model, Storages& leaves, Storages& all) {
 
 }  // namespace
 
-std::map<std::string, int64_t> held_bytes(const Networks& networks, Optimizer& optimizer, Ema& ema) {
+std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimizer, Ema& ema) {
   const auto device = networks.main->ctx->device;
   Storages leaves(device), all(device), gradients(device), states(device), average(device), frozen(device);
-  add_model(*networks.main, leaves, all);
-  for (const auto& entry : networks.main->layout.entries) {
+  for (const auto& entry : networks.learned().entries) {
+    leaves.add(entry.tensor);
     gradients.add(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
   }
+  for (const auto* model : networks.training()) add_model(*model, all);  // leaves among them
   for (const auto& [kind, state] : optimizer.state())
     for (const auto& tensor : state.tensors) states.add(tensor);
   for (const auto& tensor : ema.tensors()) average.add(tensor);
-  for (const auto& [name, network] : networks.frozen()) add_model(network->running(), frozen, frozen);
+  for (const auto& [name, network] : networks.others())
+    if (!network->trains()) add_model(network->running(), frozen);
   return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes()},
           {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
           {"ema", average.bytes()},         {"frozen", frozen.bytes()}};

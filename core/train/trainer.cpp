@@ -98,7 +98,7 @@ void Trainer::assemble() {
         std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
   optimizer_ = assembly_->make_optimizer();
   start_from_weights();
-  ema_ = std::make_unique<Ema>(assembly_->main->layout, recipe_.ema);
+  ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace_comm) training_->meter = &memory_;
 }
@@ -121,7 +121,7 @@ void Trainer::start_from_weights() {
 void Trainer::describe() {
   const auto& run = recipe_.run;
   say(fmt::format("{}: {} with {} learned numbers, {} on {}, {} thread{} a rank, {} rank{}", run.name,
-                  recipe_.model.plugin, assembly_->main->parameters(), run.precision, run.device,
+                  recipe_.model.plugin, assembly_->networks->parameters(), run.precision, run.device,
                   torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
                   mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
@@ -173,14 +173,14 @@ void Trainer::take_up(const std::string& path) {
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), said);
   const auto& allowed = options_.allow_change;
   if (std::find(allowed.begin(), allowed.end(), "data") == allowed.end()) notes.require_data(data_, said);
-  for (const auto& [name, network] : assembly_->networks->frozen())
+  for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())
     if (std::find(allowed.begin(), allowed.end(), "network." + name + ".weights") == allowed.end())
-      notes.require_network(name, network->fingerprint());
+      notes.require_network(name, fingerprint);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
     throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
                 "go on from a step before with --resume CHECKPOINT, or start over with --resume never");
-  assembly_->main->parameters_changed();
+  assembly_->networks->parameters_changed();
   step_ = now.step;
   saved_step_ = step_;
   training_->samples = now.samples;
@@ -196,7 +196,7 @@ void Trainer::take_up(const std::string& path) {
 
 checkpoint::TrainState Trainer::state() {
   checkpoint::TrainState state;
-  state.layout = &assembly_->main->layout;
+  state.layout = &assembly_->networks->learned();
   state.ema = ema_->enabled() ? &ema_->tensors() : nullptr;
   state.optimizer = optimizer_.get();
   state.step = step_;
@@ -210,8 +210,8 @@ checkpoint::TrainState Trainer::state() {
     state.extra["steps_since_overflow"] = std::to_string(training_->steps_since_overflow);
   }
   state.extra["source"] = data_;
-  for (const auto& [name, network] : assembly_->networks->frozen())
-    state.extra["network." + name] = network->fingerprint();
+  for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())
+    state.extra["network." + name] = fingerprint;
   state.extra["shapes"] = to_text(assembly_->networks->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;
@@ -329,7 +329,7 @@ void Trainer::show_validation() {
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
   begin("a grid of samples");
-  const Ema::Scope averaged(*ema_, [this] { assembly_->main->parameters_changed(); });
+  const Ema::Scope averaged(*ema_, [this] { assembly_->networks->parameters_changed(); });
   const auto sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
   if (!writes()) return;
   if (sheets.size() == 1)

@@ -38,9 +38,9 @@ torch::Tensor strata_middles(const Batch& batch) {
 report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) {
   const auto began = std::chrono::steady_clock::now();
   torch::NoGradGuard no_grad;
-  const Ema::Scope averaged(ema, [&assembly] { assembly.main->parameters_changed(); });
+  const Ema::Scope averaged(ema, [&assembly] { assembly.networks->parameters_changed(); });
   auto& recipe = assembly.recipe;
-  assembly.main->ctx->phase = Phase::evaluate;
+  assembly.networks->set_phase(Phase::evaluate);
   RunOptions run = recipe.run;
   run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
   const int64_t training_micro = recipe.run.micro_batch > 0 ? recipe.run.micro_batch : recipe.run.batch;
@@ -49,7 +49,7 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   const auto plan = shares.plan(0, Phase::evaluate);
   LossLedger ledger(0, run.batch, plan.micro_batches);
   auto program = make_program(assembly, ledger, 1);
-  for (auto& strategy : assembly.main->strategies) strategy->begin_step(plan);
+  for (auto* strategy : assembly.networks->strategies()) strategy->begin_step(plan);
   // Losses are computed where a pipeline ends, and enter the ledger there.
   program.head = [&, head = program.head](Stream& stream, const Batch& batch) {
     const auto outputs = head(stream, batch);

@@ -40,6 +40,9 @@ class Other final : public Network {
   const TensorSpecs& takes() const override { return takes_; }
   TensorSpecs makes() const override { return {{"features", at::kFloat, {kTokens, kOtherWidth}}}; }
   int64_t depth() const override { return kDepth; }
+  bool trains() const override { return false; }
+  void require_trains() const override {}
+  void require_frozen() const override {}
   Outputs run(const Batch& batch, const std::vector<int64_t>& features) override {
     torch::NoGradGuard no_grad;
     const Tensor& x = batch.at("x");

@@ -25,6 +25,7 @@ struct Distill final : ditto::Denoising {
   using Options = DistillOptions;
   Distill(const Options& o, const Needs& needs)
       : Denoising("distill", o, needs), options(o), teacher(needs.network(o.network)) {
+    teacher.require_frozen();
     teacher.require_same_schedule();
   }
 

@@ -34,6 +34,7 @@ struct Repa final : ditto::Denoising {
   using Options = RepaOptions;
   Repa(const Options& o, const Needs& needs)
       : Denoising("repa", o, needs), options(o), network(needs.network(o.network)) {
+    network.require_frozen();
     if (options.network_block < 0) options.network_block = network.depth() - 1;
     const auto ours = features_of(needs.model->makes(), "the model"),
                theirs = features_of(network.makes(), "network \"" + o.network + "\"");

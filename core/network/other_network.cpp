@@ -1,0 +1,59 @@
+#include "core/network/other_network.h"
+
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+
+#include "core/network/names.h"
+
+namespace ditto {
+
+using torch::Tensor;
+
+OtherNetwork::OtherNetwork(const NetworkSection& section, const Surroundings& around)
+    : name_(section.name), where_(section.component.where), scheduler_(around.scheduler) {}
+
+void OtherNetwork::make(Components& components, const Surroundings& around, RunningModel::Setting setting) {
+  model_ = std::make_unique<RunningModel>(components, around.mesh, around.table, std::move(setting));
+  takes_ = model_->model->takes();
+}
+
+AxisSet OtherNetwork::copied_axes(const NetworkSection& section) {
+  AxisSet copied{Axis::pipeline};
+  for (const auto& [text, degree] : section.parallel) {
+    const auto at = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis axis) { return text == name(axis); });
+    if (at == kAxes.end())
+      throw Error(ErrorKind::config, section.component.where,
+                  "network." + section.name + ".parallel has no axis \"" + text + "\"",
+                  "its axes are shard, tensor, context and expert");
+    copied.insert(*at);
+  }
+  return copied;
+}
+
+void OtherNetwork::require_trains() const {
+  if (!trains())
+    throw Error(ErrorKind::config, where_,
+                "network \"" + name_ + "\" is frozen, and the objective asks for one that learns",
+                "set network." + name_ + ".trains = true");
+}
+
+void OtherNetwork::require_frozen() const {
+  if (trains())
+    throw Error(ErrorKind::config, where_,
+                "network \"" + name_ + "\" trains, and the objective asks for one that is frozen",
+                "set network." + name_ + ".trains = false, with weights = \"…\"");
+}
+
+Tensor OtherNetwork::predict(Batch batch, const Tensor& x_t, const Tensor& time_B) {
+  require_same_schedule();
+  batch[names::kInput] = scheduler_ ? scheduler_->model_input(x_t, time_B) : x_t;
+  const auto t = scheduler_ ? scheduler_->c_noise(time_B) : time_B;
+  batch[names::kInputTime] = t.to(torch::kFloat).to(model_->setting.device);
+  const auto raw = run(batch, {}).at(names::kPrediction);
+  return scheduler_ ? scheduler_->precondition(raw, x_t, time_B) : raw;
+}
+
+}  // namespace ditto
