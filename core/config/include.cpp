@@ -142,6 +142,13 @@ class Includes {
               "write it as " + (places.empty() ? "--set SECTION." + set : places));
 }
 
+// What is set of a plugin's options is of the one that is set, whichever is said first.
+std::vector<std::string> plugins_first(std::vector<std::string> sets) {
+  std::stable_partition(sets.begin(), sets.end(),
+                        [](const std::string& set) { return set.substr(0, set.find('=')).ends_with(".plugin"); });
+  return sets;
+}
+
 }  // namespace
 
 Table read_with_includes(const std::string& path) {
@@ -151,7 +158,7 @@ Table read_with_includes(const std::string& path) {
 }
 
 void apply_sets(Table& tree, const std::vector<std::string>& sets) {
-  for (const auto& set : sets) {
+  for (const auto& set : plugins_first(sets)) {
     const auto equals = set.find('=');
     if (equals == std::string::npos || equals == 0)
       throw Error(ErrorKind::config, "--set " + set, "is not KEY=VALUE", "write it as --set run.steps=100");
