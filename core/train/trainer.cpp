@@ -167,7 +167,8 @@ void Trainer::take_up(const std::string& path) {
   const auto info = checkpoint::describe(path);
   const RunNotes notes(info.extra, path);
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
-  for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
+  const auto effects = effects_of(recipe_, info.recipe_toml, assembly_->components.registry);
+  for (const auto& line : compare_recipes(saved, recipe_.resolved(), effects, options_.allow_change))
     say("changed since: " + line);
   const auto said = [this](const std::string& line) { say(line); };
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), said);

@@ -32,6 +32,9 @@ struct OneRank final : ditto::WholeTensors {
   std::vector<Tensor> scatter(const std::vector<Tensor>& whole, const std::vector<Tensor>&) const override {
     return whole;
   }
+  std::vector<bool> here(const std::vector<Tensor>& local) const override {
+    return std::vector<bool>(local.size(), true);
+  }
 };
 
 // As in optimizers_test.py: a linear congruential generator's upper 24 bits, -1 … 1.
@@ -61,7 +64,7 @@ Named run(const std::string& plugin, const std::map<std::string, ditto::OptionVa
       const auto seed = static_cast<uint32_t>(100 * step + 50 + static_cast<int>(i));
       parameters[i].tensor.mutable_grad() = numbers(seed, shapes[i].second, dtype) * std::pow(2.0, step % 4 - 2);
     }
-    optimizer->step(kLr);
+    optimizer->step({.lr = kLr});
   }
   Named result;
   for (const auto& p : parameters) result[p.name] = p.tensor.detach();

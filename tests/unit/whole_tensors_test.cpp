@@ -59,6 +59,9 @@ struct OneRank final : WholeTensors {
   std::vector<Tensor> scatter(const std::vector<Tensor>& whole, const std::vector<Tensor>&) const override {
     return whole;
   }
+  std::vector<bool> here(const std::vector<Tensor>& local) const override {
+    return std::vector<bool>(local.size(), true);
+  }
 };
 
 testing::RankMesh grid() { return testing::mesh_of({{Axis::tensor, 2}, {Axis::shard, rank_info().world_size / 2}}); }
@@ -75,7 +78,7 @@ std::vector<Tensor> train(const std::string& plugin, Layout& layout, const Whole
       const auto seed = 1000 * (step + 1) + static_cast<int64_t>(i);
       entry.tensor.mutable_grad() = local(entry, testing::numbers(entry.full_shape, seed));
     }
-    optimizer->step(0.01);
+    optimizer->step({.lr = 0.01});
   }
   std::vector<Tensor> weights;
   for (const auto& entry : layout.entries) weights.push_back(entry.tensor.detach());
@@ -93,7 +96,9 @@ TEST_CASE("rank of: wholes" * doctest::skip()) {
     for (size_t i = 0; i < layout.entries.size(); ++i)
       here.push_back(i == 3 && round == 1 ? Tensor() : layout.entries[i].tensor.detach() + round);
     mesh.traffic().clear();
+    const auto brought = wholes->here(here);
     const auto gathered = wholes->gather(here);
+    for (size_t i = 0; i < here.size(); ++i) CHECK(brought[i] == gathered[i].defined());
     for (size_t i = 0; i < here.size(); ++i) {
       CAPTURE(layout.entries[i].name);
       const auto expected = testing::numbers(layout.entries[i].full_shape, static_cast<int64_t>(i)) + round;
