@@ -290,7 +290,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   record.data_wait = waited / seconds;
   record.losses = result.losses;
   record.skipped = result.skipped;
-  if (ema_->enabled()) record.ema_decay = ema_->decay(training_->updates);
+  if (ema_->enabled() && !optimizer_->averages()) record.ema_decay = ema_->decay(training_->updates);
   const bool scaled = assembly_->main->ctx->compute == torch::kHalf;
   if (scaled) record.loss_scale = result.loss_scale;
   if (options_.trace_comm) {

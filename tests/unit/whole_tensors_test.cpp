@@ -72,13 +72,16 @@ std::vector<Tensor> train(const std::string& plugin, Layout& layout, const Whole
   for (const auto& entry : layout.entries) parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   const auto optimizer =
       test::make_plugin<Optimizer>("optimizers", plugin, {{"weight_decay", 0.1}}, {parameters, &whole});
+  std::vector<Tensor> average;
+  if (optimizer->averages())
+    for (const auto& entry : layout.entries) average.push_back(entry.tensor.detach().clone());
   for (int64_t step = 0; step < 5; ++step) {
     for (size_t i = 0; i < layout.entries.size(); ++i) {
       auto& entry = layout.entries[i];
       const auto seed = 1000 * (step + 1) + static_cast<int64_t>(i);
       entry.tensor.mutable_grad() = local(entry, testing::numbers(entry.full_shape, seed));
     }
-    optimizer->step({.lr = 0.01});
+    optimizer->step({.lr = 0.01, .average = average});
   }
   std::vector<Tensor> weights;
   for (const auto& entry : layout.entries) weights.push_back(entry.tensor.detach());
@@ -140,7 +143,7 @@ TEST_CASE("rank of: exchanges of wholes" * doctest::skip()) {
 TEST_CASE("rank of: optimizers on slices" * doctest::skip()) {
   const auto mesh = grid();
   const OneRank one;
-  for (const std::string plugin : {"muon", "adamw", "adamw8bit", "sgd", "lion"}) {
+  for (const std::string plugin : {"muon", "adamw", "adamw8bit", "sgd", "lion", "adafactor", "schedule_free"}) {
     CAPTURE(plugin);
     auto layout = layout_on(mesh);
     const auto wholes = make_whole_tensors(layout, mesh);
