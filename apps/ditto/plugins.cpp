@@ -77,7 +77,7 @@ void list(const Arguments& arguments) {
 template <class Interface>
 std::vector<OptionInfo> options_of(Registry& registry, const PluginFile& file) {
   const auto& factory = registry.factory<Interface>(file.id);
-  OptionReader reader({file.kind, file.path, {}});
+  OptionReader reader({file.kind, file.path, {}}, effect_of_options<Interface>());
   guarded(plugin_name(file.kind, file.id) + ", its options", [&] { factory.declare(reader); });
   return reader.declared();
 }
@@ -104,6 +104,7 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
                                 {"type", type_name(option.fallback)},
                                 {"default", json_value(option.fallback)},
                                 {"range", option.range},
+                                {"changes", name(option.effect)},
                                 {"help", option.help}});
     std::cout << formats::ascii_json(all) << '\n';
     return;
@@ -114,9 +115,10 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
     std::cout << "\nIt takes no options.\n";
     return;
   }
-  Rows rows{{"OPTION", "TYPE", "DEFAULT", "RANGE", "HELP"}};
+  Rows rows{{"OPTION", "TYPE", "DEFAULT", "RANGE", "CHANGES", "HELP"}};
   for (const OptionInfo& option : options)
-    rows.push_back({option.name, type_name(option.fallback), to_text(option.fallback), option.range, option.help});
+    rows.push_back({option.name, type_name(option.fallback), to_text(option.fallback), option.range,
+                    name(option.effect), option.help});
   std::cout << '\n';
   print_table(rows);
 }

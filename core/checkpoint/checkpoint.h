@@ -142,7 +142,7 @@ struct Info {
   int64_t ranks = 1;
   std::map<std::string, std::string> extra;
   std::string recipe_toml;
-  std::map<std::string, int64_t> counters;  // the optimizer's
+  std::map<std::string, double> counters;  // the optimizer's
   struct Tensor {
     std::string dtype;  // "F32"
     std::vector<int64_t> shape;

@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
@@ -87,7 +89,8 @@ std::string to_text(const Info& info) {
                      row("weights", summary(info.model)) + networks_of(info.model) +
                      row("EMA", info.has_ema() ? summary(info.ema) : "none") +
                      row("optimizer", info.optimizer.empty() ? "none" : summary(info.optimizer));
-  for (const auto& [name, value] : info.counters) text += row("counter", shown(name) + " = " + std::to_string(value));
+  for (const auto& [name, value] : info.counters)
+    text += row("counter", shown(name) + " = " + fmt::format("{}", value));
   for (const auto& [name, value] : info.extra) text += row("note", shown(name) + " = " + value);
   for (const Info::File& file : info.files)
     text += row("file", shown(file.name) + "  " + grouped(static_cast<int64_t>(file.bytes)) + " bytes");
@@ -106,7 +109,7 @@ std::string to_json(const Info& info) {
                                   {"seed", info.seed},
                                   {"ranks", info.ranks},
                                   {"extra", info.extra},
-                                  {"counters", info.counters},
+                                  {"counters", to_json(info.counters)},
                                   {"recipe", info.recipe_toml},
                                   {"parameters", count(info.model)},
                                   {"model", tensors_json(info.model)},

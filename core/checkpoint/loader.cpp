@@ -6,6 +6,7 @@
 #include "core/checkpoint/positions.h"
 #include "core/checkpoint/reader.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/dist/whole.h"
 #include "core/formats/nearest.h"
 
 namespace ditto::checkpoint {
@@ -187,15 +188,14 @@ std::string list_of(const std::set<std::string>& names) {
   return text.empty() ? "none" : text;
 }
 
-// A stage of a pipeline may have no parameter of which there is a state of some kind.
-void check_optimizer(const Reader& reader, const std::set<std::string>& kinds, const Layout& layout,
-                     const std::map<std::string, int64_t>& counters) {
+// A stage of a pipeline may have no parameter of which there is a state of some kind, and another rank all whole ones.
+void check_optimizer(const Reader& reader, const std::set<std::string>& kinds, bool all_here,
+                     const Optimizer::Counters& counters) {
   std::set<std::string> there, counted_there, counted;
   for (const auto& item : reader.index().section(kOptimizer)) there.insert(item.first.substr(0, item.first.find('/')));
   for (const auto& item : reader.state().counters) counted_there.insert(item.first);
   for (const auto& item : counters) counted.insert(item.first);
-  const bool fits =
-      holds_all(layout) ? there == kinds : std::includes(there.begin(), there.end(), kinds.begin(), kinds.end());
+  const bool fits = all_here ? there == kinds : std::includes(there.begin(), there.end(), kinds.begin(), kinds.end());
   if (fits && counted_there == counted) return;
   throw Error(ErrorKind::checkpoint, reader.folder(),
               "holds another optimizer's state: tensors " + list_of(there) + " and counters " + list_of(counted_there) +
@@ -211,15 +211,16 @@ void plan_optimizer(Plan& plan, const Reader& reader, const TrainState& state) {
   const auto& entries = state.layout->entries;
   const auto lists = state.optimizer->state();
   std::set<std::string> kinds;
+  bool all_here = holds_all(*state.layout);
   for (const auto& [kind, of] : lists) {
     for (size_t i = 0; i < entries.size(); ++i) {
       if (!of.tensors.at(i).defined()) continue;
       kinds.insert(kind);
-      plan.add(kOptimizer, kind + "/" + entries[i].name, of.block > 1 ? entries[i].in_blocks(of.block) : entries[i],
-               of.tensors[i]);
+      plan.add(kOptimizer, kind + "/" + entries[i].name, entry_of(of, entries[i], of.tensors[i]), of.tensors[i]);
     }
+    all_here = all_here && !of.whole;
   }
-  if (!entries.empty()) check_optimizer(reader, kinds, *state.layout, state.optimizer->counters());
+  if (!entries.empty()) check_optimizer(reader, kinds, all_here, state.optimizer->counters());
 }
 
 }  // namespace

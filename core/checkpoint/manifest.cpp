@@ -1,6 +1,7 @@
 #include "core/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <span>
 
@@ -56,6 +57,11 @@ class Fields {
       fail(key, "is " + shown(value) + "; a whole number from " + std::to_string(least) + " to " +
                     std::to_string(most) + " is expected");
     return value.get<int64_t>();
+  }
+  double number(const std::string& key) const {
+    const json& value = at(key);
+    if (!value.is_number()) fail(key, "is " + shown(value) + "; a number is expected");
+    return value.get<double>();
   }
   uint64_t unsigned_whole(const std::string& key) const {
     const json& value = at(key);
@@ -134,9 +140,19 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
   }
 }
 
+nlohmann::json to_json(const std::map<std::string, double>& counters) {
+  json all = json::object();
+  for (const auto& [name, value] : counters) {
+    const bool whole = std::abs(value) < 0x1p53 && value == std::trunc(value);
+    all[name] = whole ? json(static_cast<int64_t>(value)) : json(value);
+  }
+  return all;
+}
+
 std::string to_json(const SavedState& state) {
-  const json root{{"format", kStateFormat}, {"step", state.step},   {"samples", state.samples},  {"seed", state.seed},
-                  {"ranks", state.ranks},   {"extra", state.extra}, {"counters", state.counters}};
+  const json root{
+      {"format", kStateFormat}, {"step", state.step},   {"samples", state.samples},           {"seed", state.seed},
+      {"ranks", state.ranks},   {"extra", state.extra}, {"counters", to_json(state.counters)}};
   try {
     return root.dump(1) + "\n";
   } catch (const json::exception&) {
@@ -155,8 +171,7 @@ SavedState parse_state(std::string_view text, const std::string& where) {
   state.seed = fields.unsigned_whole("seed");
   state.ranks = fields.whole("ranks", 1, INT32_MAX);
   const Fields counters(fields.object("counters"), where, ""), extra(fields.object("extra"), where, "");
-  for (const auto& item : root["counters"].items())
-    state.counters[item.key()] = counters.whole(item.key(), INT64_MIN, INT64_MAX);
+  for (const auto& item : root["counters"].items()) state.counters[item.key()] = counters.number(item.key());
   for (const auto& item : root["extra"].items()) state.extra[item.key()] = extra.text(item.key());
   return state;
 }

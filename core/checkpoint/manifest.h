@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,9 +38,11 @@ struct SavedState {
   int64_t step = 0, samples = 0;
   uint64_t seed = 0;
   int64_t ranks = 1;
-  std::map<std::string, int64_t> counters;
+  std::map<std::string, double> counters;
   std::map<std::string, std::string> extra;
 };
+// An optimizer's counters: whole numbers as such, and others so that they read back as the same doubles.
+nlohmann::json to_json(const std::map<std::string, double>& counters);
 std::string to_json(const SavedState& state);
 SavedState parse_state(std::string_view text, const std::string& where);
 

@@ -10,6 +10,7 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/dist/whole.h"
 
 namespace ditto::checkpoint {
 
@@ -125,8 +126,7 @@ Snapshot take_snapshot(const TrainState& state, const Mesh* mesh, HostBuffers& b
     if (has_ema) taker.add(kEma, entry.name, entry, (*state.ema)[i]);
     for (const auto& [kind, of] : optimizer) {
       if (!of.tensors[i].defined()) continue;
-      const auto blocks = of.block > 1 ? entry.in_blocks(of.block) : entry;
-      taker.add(kOptimizer, kind + "/" + entry.name, blocks, of.tensors[i]);
+      taker.add(kOptimizer, kind + "/" + entry.name, entry_of(of, entry, of.tensors[i]), of.tensors[i]);
     }
   }
   if (taker.on_device()) torch::cuda::synchronize();

@@ -1,116 +1,45 @@
 #include "core/config/option_effects.h"
 
-#include <algorithm>
-#include <array>
-#include <string_view>
+#include <ditto/guidance.h>
+#include <ditto/kernels.h>
+#include <ditto/optimizer.h>
+#include <ditto/sampler.h>
 
 namespace ditto {
 
-const std::vector<OptionEffect>& option_effects() {
-  using enum ChangeKind;
-  static const std::vector<OptionEffect> kEffects{
-      {"model.*", learning},
-      {"objective.*", learning},
-      {"scheduler.*", learning},
-      {"encoder.*", learning},
-      {"network.*", learning},
-      {"data.*", learning},
-      {"loader.shuffle", learning},
-      {"loader.flip", learning},
-      {"run.batch", learning},
-      {"run.seed", learning},
-
-      {"optimizer.*", course},
-      {"lr_schedule.*", course},
-      {"ema.*", course},
-      {"run.steps", course},
-      {"run.clip_norm", course},
-      {"run.loss_scale", course},
-      {"run.loss_scale_every", course},
-      {"run.non_finite", course},
-      {"run.max_skipped", course},
-
-      {"run.threads", rounding},
-      {"run.device", rounding},
-      {"run.precision", rounding},
-      {"run.micro_batch", rounding},
-      {"run.deterministic", rounding},
-      {"kernels.*", rounding},
-      {"plugins.kernels", rounding},
-      {"parallel.tensor", rounding},
-      {"parallel.sequence", rounding},
-      {"parallel.context", rounding},
-      {"parallel.expert", rounding},
-      {"parallel.pipeline_conditioning", rounding},
-      {"parallel.replicate_plugin", rounding},
-      {"parallel.tensor_plugin", rounding},
-      {"parallel.context_plugin", rounding},
-      {"parallel.pipeline_plugin", rounding},
-      {"parallel.expert_plugin", rounding},
-
-      {"parallel.replicate", sharing},
-      {"parallel.shard", sharing},
-      {"parallel.shard_plugin", sharing},
-      {"parallel.prefetch", sharing},
-      {"parallel.pipeline", sharing},
-      {"parallel.virtual_stages", sharing},
-      {"parallel.recompute", sharing},
-      {"parallel.recompute_every", sharing},
-      {"parallel.offload", sharing},
-      {"parallel.offload_bytes", sharing},
-
-      {"run.name", nothing},
-      {"run.output", nothing},
-      {"run.folder", nothing},
-      {"run.init_from", nothing},
-      {"run.init_weights", nothing},
-      {"run.init_missing", nothing},
-      {"run.init_extra", nothing},
-      {"run.init_other_shape", nothing},
-      {"loader.threads", nothing},
-      {"loader.prefetch", nothing},
-      {"loader.max_bad", nothing},
-      {"loader.strict", nothing},
-      {"parallel.timeout_s", nothing},
-      {"parallel.hang_s", nothing},
-      {"sampler.*", nothing},
-      {"guidance.*", nothing},
-      {"checkpoint.*", nothing},
-      {"validate.*", nothing},
-      {"log.*", nothing},
-      {"plugins.path", nothing},  // of recipes up to 0.1.0
+Effect effect_of_section(const std::string& section) {
+  static const std::map<std::string, Effect> kSections{
+      {"lr_schedule", Effect::course},
+      {"ema", Effect::course},
+      {"checkpoint", Effect::nothing},
+      {"validate", Effect::nothing},
+      {"log", Effect::nothing},
+      {"plugins", Effect::nothing},
+      {"optimizer", effect_of_options<Optimizer>()},
+      {"sampler", effect_of_options<Sampler>()},
+      {"guidance", effect_of_options<Guidance>()},
+      {"kernels", effect_of_options<KernelSet>()},
   };
-  return kEffects;
+  const auto it = kSections.find(section.substr(0, section.find('.')));
+  return it == kSections.end() ? Effect::learning : it->second;
 }
 
-const OptionEffect* effect_of(const std::string& key) {
-  const OptionEffect* of_section = nullptr;
-  for (const auto& row : option_effects()) {
-    const std::string_view name = row.key;
-    if (name == key) return &row;
-    if (name.ends_with(".*") && key.starts_with(name.substr(0, name.size() - 1))) of_section = &row;
-  }
-  return of_section;
+void OptionEffects::add(const std::string& section, const std::vector<OptionInfo>& declared) {
+  for (const auto& info : declared) add(section + "." + info.name, info.effect, info.is_place);
 }
 
-namespace {
+void OptionEffects::add(const std::string& key, Effect effect, bool is_place) { by_key_[key] = {effect, is_place}; }
 
-// Which network it is the fingerprint of its weights says, not where they lie.
-bool is_place_of_weights(const std::string& key) { return key.starts_with("network.") && key.ends_with(".weights"); }
+void OptionEffects::merge(const OptionEffects& other) { by_key_.insert(other.by_key_.begin(), other.by_key_.end()); }
 
-}  // namespace
-
-ChangeKind change_kind(const std::string& key) {
-  if (is_place_of_weights(key)) return ChangeKind::nothing;
-  const auto* row = effect_of(key);
-  return row ? row->kind : ChangeKind::learning;
+Effect OptionEffects::of(const std::string& key) const {
+  const auto it = by_key_.find(key);
+  return it == by_key_.end() ? effect_of_section(key) : it->second.effect;
 }
 
-bool is_place(const std::string& key) {
-  constexpr std::array<std::string_view, 5> kPlaces{"run.folder", "run.output", "run.init_from", "data.shards",
-                                                    "data.validation_shards"};
-  if (is_place_of_weights(key)) return true;
-  return std::find(kPlaces.begin(), kPlaces.end(), key) != kPlaces.end();
+bool OptionEffects::is_place(const std::string& key) const {
+  const auto it = by_key_.find(key);
+  return it != by_key_.end() && it->second.is_place;
 }
 
 }  // namespace ditto

@@ -1,32 +1,38 @@
-// What each option of a recipe changes: what a resume makes of another value, and whether ranks may differ in it.
+// What each option of a recipe changes: what a resume makes of another value, and whether ranks may differ in it. Every
+// option says so where it is declared (<ditto/options.h>); here it is found by its key.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include <ditto/options.h>
+
 namespace ditto {
 
-enum class ChangeKind {
-  learning,  // changes what is learned: refused unless allowed
-  course,    // changes the training from here on, as one may mean to: learning rate, optimizer, steps
-  rounding,  // the same training within rounding: threads, kernels, cuts of a sample or a layer, precision
-  sharing,   // who computes what, and when: the same bits where the micro-batches stay the same
-  nothing,   // of the training: paths, logging, how often to save, how long to wait for a rank
+// Of the options of a section that do not say: for plugins' sections what their kind says.
+Effect effect_of_section(const std::string& section);
+
+class OptionEffects {
+ public:
+  // `section`: "model", "encoder.image".
+  void add(const std::string& section, const std::vector<OptionInfo>& declared);
+  void add(const std::string& key, Effect effect, bool is_place);
+  // Those that are not here yet.
+  void merge(const OptionEffects& other);
+
+  // Of "run.seed". One that nobody has declared is as its section's: in [parallel] it changes what is learned.
+  Effect of(const std::string& key) const;
+  bool declared(const std::string& key) const { return by_key_.count(key) > 0; }
+  // Names a place in the file system, which each machine may have elsewhere.
+  bool is_place(const std::string& key) const;
+
+ private:
+  struct One {
+    Effect effect;
+    bool is_place;
+  };
+  std::map<std::string, One> by_key_;
 };
-
-struct OptionEffect {
-  const char* key;  // "run.seed"; "model.*": every option of that section that has no row of its own
-  ChangeKind kind;
-};
-// docs/config.md ("Resuming") has the same rows.
-const std::vector<OptionEffect>& option_effects();
-
-// nullptr: the table has no row for this key.
-const OptionEffect* effect_of(const std::string& key);
-// An option without a row counts as one that changes what is learned.
-ChangeKind change_kind(const std::string& key);
-
-// Names a place in the file system, which each machine may have elsewhere. What lies there is compared by content.
-bool is_place(const std::string& key);
 
 }  // namespace ditto

@@ -227,7 +227,7 @@ void Recipe::read_section(const Table& tree, const std::string& section_name, Se
   const auto where = table ? place(*tree.find(section_name), name) : name;
   auto given = table ? options_of(*table, section_name, where) : OptionMap{section_name, where, {}};
   for (const auto& key : without) given.given.erase(key);
-  OptionReader reader(given);
+  OptionReader reader(given, effect_of_section(section_name));
   section.read(reader);
   refuse_elsewhere(given, reader);
   reader.finish();
@@ -239,7 +239,7 @@ void Recipe::read_sampler(const Table& tree) {
   sampler = component_of(tree, "sampler", name);
   OptionMap host{"sampler", sampler.options.where, {}};
   if (auto steps = sampler.options.given.extract("steps")) host.given.insert(std::move(steps));
-  OptionReader option(host);
+  OptionReader option(host, effect_of_section("sampler"));
   option("steps", sampler_steps, "steps from noise to data").between(1, most::kTimes);
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
@@ -288,7 +288,10 @@ void Recipe::read_networks(const Table& tree) {
       if (auto one = options.given.extract(key)) host.given.insert(std::move(one));
     OptionReader option(host);
     option("trains", network.trains, "it learns with the run's model, from weights or from its own draws; else frozen");
-    option("weights", network.weights, "a run, its checkpoints, or a checkpoint; relative to the recipe's folder");
+    // Which network it is the fingerprint of its weights says, not where they lie.
+    option("weights", network.weights, "a run, its checkpoints, or a checkpoint; relative to the recipe's folder")
+        .changes(Effect::nothing)
+        .place();
     option("which", network.which, "of its weights: ema (where there is one) or weights").one_of({"ema", "weights"});
     option("precision", network.precision, "that it computes in; empty: the run's")
         .one_of({"", "fp32", "bf16", "fp16", "fp64"});
@@ -353,7 +356,7 @@ void Recipe::interpret(Table tree) {
     if (!*component) continue;
     std::vector<OptionInfo> given;
     for (const auto& [key, option] : component->options.given)
-      given.push_back({key, {}, option.value, option.value, {}, true});
+      given.push_back({key, {}, option.value, option.value, {}, true, effect_of_section(section)});
     resolve(section, component->plugin, given);
   }
 }
@@ -371,6 +374,7 @@ std::vector<std::pair<std::string, Component*>> Recipe::components() {
 void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {
   if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
   for (const auto& info : declared) resolved_.set_path(section + "." + info.name, node_of(info.value));
+  effects_.add(section, declared);
 }
 
 std::string output_folder(const Recipe& recipe) {

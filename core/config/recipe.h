@@ -7,6 +7,7 @@
 
 #include <ditto/options.h>
 
+#include "core/config/option_effects.h"
 #include "core/config/run_options.h"
 #include "core/data/loader.h"
 #include "core/formats/toml.h"
@@ -62,6 +63,8 @@ class Recipe {
   // for them.
   const formats::Table& resolved() const { return resolved_; }
   void resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared);
+  // Of all options that were declared so far.
+  const OptionEffects& effects() const { return effects_; }
 
  private:
   void interpret(formats::Table tree);
@@ -74,6 +77,7 @@ class Recipe {
   void read_networks(const formats::Table& tree);
   void read_parallel(const formats::Table& tree);
   formats::Table resolved_;
+  OptionEffects effects_;
 };
 
 // How a recipe names what [run] output leaves open.

@@ -13,32 +13,48 @@ constexpr int64_t kMostPictures = 4096;  // of a sheet
 }  // namespace
 
 void RunOptions::read(OptionReader& option) {
-  option("name", name, "name of the run");
-  option("output", output, "folder of the run; default runs/NAME");
-  option("folder", folder, "relative paths in the recipe are relative to this folder; default: the recipe's own");
-  option("steps", steps, "training steps").at_least(0);
+  option("name", name, "name of the run").changes(Effect::nothing);
+  option("output", output, "folder of the run; default runs/NAME").changes(Effect::nothing).place();
+  option("folder", folder, "relative paths in the recipe are relative to this folder; default: the recipe's own")
+      .changes(Effect::nothing)
+      .place();
+  option("steps", steps, "training steps").at_least(0).changes(Effect::course);
   option("seed", seed, "seed of everything random").at_least(0);
   option("threads", threads,
          "threads a rank computes with; 0: OMP_NUM_THREADS, or the cores, shared among the ranks on this machine")
-      .between(0, kMostThreads);
+      .between(0, kMostThreads)
+      .changes(Effect::bits);
   option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r")
-      .one_of({"cpu", "cuda"});
+      .one_of({"cpu", "cuda"})
+      .changes(Effect::bits);
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
-      .one_of({"fp32", "bf16", "fp16", "fp64"});
+      .one_of({"fp32", "bf16", "fp16", "fp64"})
+      .changes(Effect::bits);
   option("batch", batch, "samples a step, over all ranks").between(1, kMostSamples);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
-      .between(0, kMostSamples);
-  option("loss_scale", loss_scale, "fp16: the first loss scale; halved at an overflow").above(0);
+      .between(0, kMostSamples)
+      .changes(Effect::bits);
+  option("loss_scale", loss_scale, "fp16: the first loss scale; halved at an overflow")
+      .above(0)
+      .changes(Effect::course);
   option("loss_scale_every", loss_scale_every, "fp16: steps without overflow after which the loss scale is doubled")
-      .at_least(1);
-  option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks");
-  option("clip_norm", clip_norm, "largest norm of the gradient; 0: not clipped").at_least(0);
-  option("non_finite", non_finite, "what a loss or gradient that is not finite does").one_of({"stop", "skip"});
-  option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped").at_least(1);
-  option("init_from", init_from, "checkpoint or run whose weights to start from");
-  option("init_weights", init_weights, "which weights init_from takes").one_of({"ema", "weights"});
+      .at_least(1)
+      .changes(Effect::course);
+  option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks")
+      .changes(Effect::bits);
+  option("clip_norm", clip_norm, "largest norm of the gradient; 0: not clipped").at_least(0).changes(Effect::course);
+  option("non_finite", non_finite, "what a loss or gradient that is not finite does")
+      .one_of({"stop", "skip"})
+      .changes(Effect::course);
+  option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped")
+      .at_least(1)
+      .changes(Effect::course);
+  option("init_from", init_from, "checkpoint or run whose weights to start from").changes(Effect::nothing).place();
+  option("init_weights", init_weights, "which weights init_from takes")
+      .one_of({"ema", "weights"})
+      .changes(Effect::nothing);
   const auto unlike = [&](const char* name, std::string& value, const char* help, std::vector<std::string> allowed) {
-    option(name, value, help).one_of(allowed);
+    option(name, value, help).one_of(allowed).changes(Effect::nothing);
     if (init_from.empty() && value != "refuse")
       option.reject(name, "says what to make of other weights, and run.init_from names none", "leave it out");
   };
@@ -63,28 +79,33 @@ void EmaOptions::read(OptionReader& option) {
 }
 
 void ParallelOptions::read(OptionReader& option) {
-  const auto degree = [&](const char* name, int64_t& value, const char* help) {
-    option(name, value, help).between(1, kMostRanks);
+  const auto degree = [&](const char* name, int64_t& value, const char* help, Effect effect) {
+    option(name, value, help).between(1, kMostRanks).changes(effect);
   };
-  degree("tensor", tensor, "ranks that share each layer");
-  degree("context", context, "ranks that share a sample's tokens");
-  degree("pipeline", pipeline, "ranks that share the blocks");
-  degree("expert", expert, "ranks that share the experts");
-  degree("shard", shard, "data ranks that share weights and optimizer states");
+  degree("tensor", tensor, "ranks that share each layer", Effect::bits);
+  degree("context", context, "ranks that share a sample's tokens", Effect::bits);
+  degree("pipeline", pipeline, "ranks that share the blocks", Effect::speed);
+  degree("expert", expert, "ranks that share the experts", Effect::bits);
+  degree("shard", shard, "data ranks that share weights and optimizer states", Effect::speed);
   option("replicate", replicate, "data ranks with whole copies; 0: what is left of the world size")
-      .between(0, kMostRanks);
-  option("replicate_plugin", replicate_plugin, "strategy of the replicate axis");
-  option("tensor_plugin", tensor_plugin, "strategy of the tensor axis");
-  option("context_plugin", context_plugin, "strategy of the context axis");
-  option("pipeline_plugin", pipeline_plugin, "strategy of the pipeline axis");
-  option("expert_plugin", expert_plugin, "strategy of the expert axis");
-  option("shard_plugin", shard_plugin, "strategy of the shard axis");
+      .between(0, kMostRanks)
+      .changes(Effect::speed);
+  option("replicate_plugin", replicate_plugin, "strategy of the replicate axis").changes(Effect::bits);
+  option("tensor_plugin", tensor_plugin, "strategy of the tensor axis").changes(Effect::bits);
+  option("context_plugin", context_plugin, "strategy of the context axis").changes(Effect::bits);
+  option("pipeline_plugin", pipeline_plugin, "strategy of the pipeline axis").changes(Effect::bits);
+  option("expert_plugin", expert_plugin, "strategy of the expert axis").changes(Effect::bits);
+  option("shard_plugin", shard_plugin, "strategy of the shard axis").changes(Effect::speed);
   option("recompute", recompute, "what backward computes again instead of keeping it")
-      .one_of({"none", "blocks", "attention"});
+      .one_of({"none", "blocks", "attention"})
+      .changes(Effect::speed);
   option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
-      .one_of({"none", "optimizer"});
-  option("timeout_s", timeout_s, "seconds to wait for another rank").above(0);
-  option("hang_s", hang_s, "seconds that a rank may stand still in a step, after its first; 0: for ever").at_least(0);
+      .one_of({"none", "optimizer"})
+      .changes(Effect::speed);
+  option("timeout_s", timeout_s, "seconds to wait for another rank").above(0).changes(Effect::nothing);
+  option("hang_s", hang_s, "seconds that a rank may stand still in a step, after its first; 0: for ever")
+      .at_least(0)
+      .changes(Effect::nothing);
 }
 
 void CheckpointOptions::read(OptionReader& option) {
@@ -102,7 +123,7 @@ void ValidateOptions::read(OptionReader& option) {
 }
 
 void PluginOptions::read(OptionReader& option) {
-  option("kernels", kernels, "kernel plugins whose variants may be chosen");
+  option("kernels", kernels, "kernel plugins whose variants may be chosen").changes(Effect::bits);
 }
 
 }  // namespace ditto

@@ -220,12 +220,9 @@ double grad_norm(const Layout& layout, const Mesh& mesh) {
   return is_double ? norm : static_cast<double>(static_cast<float>(norm));
 }
 
-void clip_gradients(const Layout& layout, double norm, double largest) {
-  torch::NoGradGuard no_grad;
+double clip_factor(double norm, double largest) {
   const double scale = largest / (norm + 1e-6);
-  if (!(scale < 1)) return;
-  for (const auto& entry : layout.entries)
-    if (entry.tensor.grad().defined()) entry.tensor.grad().mul_(scale);
+  return scale < 1 ? scale : 1;
 }
 
 }  // namespace ditto

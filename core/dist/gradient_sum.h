@@ -65,7 +65,7 @@ class GradientSum {
 // so.
 double grad_norm(const Layout& layout, const Mesh& mesh);
 
-// Scales the gradients so that their norm, which is `norm` now, is at most `largest`.
-void clip_gradients(const Layout& layout, double norm, double largest);
+// What gradients are multiplied by so that their norm, which is `norm` now, is at most `largest`; 1: they stay.
+double clip_factor(double norm, double largest);
 
 }  // namespace ditto

@@ -74,7 +74,7 @@ class Whole final : public WholeTensors {
   std::vector<Tensor> gather(const std::vector<Tensor>& local) const override {
     torch::NoGradGuard no_grad;
     std::vector<Tensor> result(local.size());
-    for (const auto& [axes, family] : families()) {
+    for (const auto& [axes, family] : introduced()) {
       if (axes.empty()) {
         for (const size_t i : family.entries) result[i] = local[i];
       } else {
@@ -87,7 +87,7 @@ class Whole final : public WholeTensors {
   std::vector<Tensor> scatter(const std::vector<Tensor>& whole, const std::vector<Tensor>& local) const override {
     torch::NoGradGuard no_grad;
     std::vector<Tensor> result(local.size());
-    for (const auto& [axes, family] : families()) {
+    for (const auto& [axes, family] : introduced()) {
       if (axes.empty()) {
         for (const size_t i : family.entries) result[i] = whole[i];
       } else {
@@ -97,21 +97,39 @@ class Whole final : public WholeTensors {
     return result;
   }
 
+  std::vector<bool> here(const std::vector<Tensor>& local) const override {
+    std::vector<bool> result(local.size());
+    for (const auto& [axes, family] : families()) {
+      if (axes.empty())
+        for (const size_t i : family.entries) result[i] = local[i].defined();
+      else
+        for (const auto& deal : deals(family, local))
+          for (const size_t place : deal[static_cast<size_t>(family.group->rank())])
+            result[family.entries[place]] = true;
+    }
+    return result;
+  }
+
  private:
   // Tensors of one dtype, and who gets each of them whole: places in the family's entries, by member.
   using Deal = std::vector<std::vector<size_t>>;
 
-  // Formed when they are first needed, since all members must talk then.
   const std::map<AxisSet, Family>& families() const {
     std::call_once(formed_, [&] {
       for (size_t i = 0; i < layout_.entries.size(); ++i) {
         auto& family = families_[axes_cut(layout_.entries[i])];
         family.entries.push_back(i);
       }
-      for (auto& [axes, family] : families_) {
-        family.group = &mesh_.group(axes);
-        introduce(family);
-      }
+      for (auto& [axes, family] : families_) family.group = &mesh_.group(axes);
+    });
+    return families_;
+  }
+
+  // When they are first needed, since all members must talk then.
+  const std::map<AxisSet, Family>& introduced() const {
+    families();
+    std::call_once(introduced_, [&] {
+      for (auto& [axes, family] : families_) introduce(family);
     });
     return families_;
   }
@@ -140,8 +158,9 @@ class Whole final : public WholeTensors {
         return c10::multiply_integers(layout_.entries[family.entries[place]].full_shape);
       };
       std::stable_sort(places.begin(), places.end(), [&](size_t a, size_t b) { return numel(a) > numel(b); });
-      Deal deal(family.parts.size());
-      std::vector<int64_t> loads(family.parts.size(), 0);
+      const auto members = static_cast<size_t>(family.group->size());
+      Deal deal(members);
+      std::vector<int64_t> loads(members, 0);
       for (const size_t place : places) {
         const auto least = static_cast<size_t>(std::min_element(loads.begin(), loads.end()) - loads.begin());
         deal[least].push_back(place);
@@ -219,7 +238,7 @@ class Whole final : public WholeTensors {
 
   const Layout& layout_;
   const Mesh& mesh_;
-  mutable std::once_flag formed_;
+  mutable std::once_flag formed_, introduced_;
   mutable std::map<AxisSet, Family> families_;
 };
 
@@ -233,6 +252,14 @@ Tensor whole(const LayoutEntry& entry, const Tensor& local, const Mesh& mesh) {
   for (const auto& piece : entry.slices())
     block(full, piece.global_start, piece.size).copy_(block(local.detach(), piece.local_start, piece.size));
   return mesh.group(axes).all_reduce(full);
+}
+
+LayoutEntry entry_of(const OptimizerState& state, const LayoutEntry& entry, const Tensor& tensor) {
+  if (!state.whole) return state.block > 1 ? entry.in_blocks(state.block) : entry;
+  LayoutEntry lies;
+  lies.name = entry.name;
+  lies.full_shape = tensor.sizes().vec();
+  return lies;
 }
 
 std::unique_ptr<WholeTensors> make_whole_tensors(const Layout& layout, const Mesh& mesh) {

@@ -12,6 +12,9 @@ namespace ditto {
 // parameter.
 torch::Tensor whole(const LayoutEntry& entry, const torch::Tensor& local, const Mesh& mesh);
 
+// Where a tensor of an optimizer's state lies: as its parameter does, in blocks of it, or whole.
+LayoutEntry entry_of(const OptimizerState& state, const LayoutEntry& entry, const torch::Tensor& tensor);
+
 // For optimizers, along the layout's entries. Layout and mesh outlive it.
 std::unique_ptr<WholeTensors> make_whole_tensors(const Layout& layout, const Mesh& mesh);
 

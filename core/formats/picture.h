@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/formats/limits.h"
+#include "limits.h"
 
 namespace ditto::formats {
 

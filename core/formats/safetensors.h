@@ -14,8 +14,8 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/dtype.h"
-#include "core/formats/file.h"
+#include "dtype.h"
+#include "file.h"
 
 namespace ditto::formats {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/formats/tar.h"
+#include "tar.h"
 
 namespace ditto::formats {
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/formats/file.h"
+#include "file.h"
 
 namespace ditto::formats {
 

@@ -39,7 +39,7 @@ class Components {
   std::shared_ptr<Interface> make_with(const std::string& id, const std::string& where, const OptionMap& options,
                                        const typename Interface::Needs& needs, const Done& done) {
     const auto& factory = registry.factory<Interface>(id, where);
-    OptionReader reader(options);
+    OptionReader reader(options, effect_of_options<Interface>());
     about_to_make(Interface::kKind, id);
     auto made = guarded(std::string(Interface::kKind) + " '" + id + "', being made",
                         [&] { return factory.make(reader, needs); });

@@ -38,6 +38,16 @@ inline bool is_kind(std::string_view kind) {
   return found;
 }
 
+// The ABI number that this program has for a kind; 0: it does not know the kind.
+inline std::uint32_t abi_of(std::string_view kind) {
+  std::uint32_t abi = 0;
+  for_each_kind([&](auto tag) {
+    using Interface = typename decltype(tag)::type;
+    if (kind == Interface::kKind) abi = Interface::kAbi;
+  });
+  return abi;
+}
+
 // "model, scheduler, …"
 inline std::string kind_list() {
   std::string list;

@@ -102,7 +102,7 @@ std::string differ(const std::string& plugin, const std::string& host, const std
 }  // namespace
 
 const Stamp& host_stamp() {
-  static const Stamp stamp = make_stamp("", "", kVersion, "", "", cuda_of_libtorch());
+  static const Stamp stamp = make_stamp("", 0, "", kVersion, "", "", cuda_of_libtorch());
   return stamp;
 }
 
@@ -125,10 +125,14 @@ Stamp read_stamp(const std::string& path) {
 }
 
 std::string misfit(const Stamp& plugin, const Stamp& host) {
-  if (plugin.abi != host.abi)
-    return differ("for SDK ABI " + std::to_string(plugin.abi), "has " + std::to_string(host.abi),
-                  "build the plugin against this Ditto (" + std::string(kVersion) + ")");
   if (plugin.size < host.size) return "its stamp lacks fields that this ditto needs; build the plugin again";
+  const std::string kind(text(plugin.kind));
+  if (!is_kind(kind))
+    return "it is of kind '" + kind + "', which this ditto does not know (" + kind_list() + "); use a newer Ditto";
+  if (plugin.abi != abi_of(kind))
+    return differ("for ABI " + std::to_string(plugin.abi) + " of kind '" + kind + "'",
+                  "has " + std::to_string(abi_of(kind)),
+                  "build the plugin against this Ditto (" + std::string(kVersion) + ")");
   if (major_minor(text(plugin.torch)) != major_minor(text(host.torch)))
     return differ("with LibTorch " + std::string(text(plugin.torch)), "uses " + std::string(text(host.torch)),
                   "build the plugin with LibTorch " + major_minor(text(host.torch)));
@@ -147,9 +151,6 @@ std::string misfit(const Stamp& plugin, const Stamp& host) {
                   text(host.cuda).empty() ? "has a LibTorch without CUDA" : "uses CUDA " + std::string(text(host.cuda)),
                   text(host.cuda).empty() ? "install a LibTorch with CUDA " + cuda
                                           : "build the plugin with CUDA " + std::string(text(host.cuda)));
-  if (!is_kind(text(plugin.kind)))
-    return "it is of kind '" + std::string(text(plugin.kind)) + "', which this ditto does not know (" + kind_list() +
-           "); use a newer Ditto";
   return {};
 }
 

@@ -8,7 +8,8 @@
 
 namespace ditto {
 
-// What this program was built with. `cuda` is the major version of the CUDA that LibTorch brings ("13"); empty without.
+// What this program was built with, but for the ABI, which each kind has its own of (kinds.h). `cuda` is the major
+// version of the CUDA that LibTorch brings ("13"); empty without.
 const Stamp& host_stamp();
 
 // Reads the stamp of the library at `path`. A stamp of an older or newer SDK is read as far as both know its fields.

@@ -45,9 +45,11 @@ std::string build_mode_text() {
 }
 
 std::string diagnose_versions(Diagnosis& out) {
+  Json abis;
+  for_each_kind([&](auto tag) { abis[decltype(tag)::type::kKind] = decltype(tag)::type::kAbi; });
   const std::string torch = library_of(reinterpret_cast<const void*>(&at::get_num_threads));
   out.facts["ditto"] = {{"version", kVersion},
-                        {"sdk_abi", kAbi},
+                        {"abi", abis},
                         {"build", build_mode_text()},
                         {"compiler", __VERSION__},
                         {"program", std::filesystem::read_symlink("/proc/self/exe").string()}};

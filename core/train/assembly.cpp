@@ -21,7 +21,7 @@ void refuse_odd_state(const Layout& layout, Optimizer& optimizer, const std::str
       refuse("", "has " + counted(state.tensors.size(), "tensors for ") + counted(entries.size(), "parameters"));
     for (size_t i = 0; i < entries.size(); ++i) {
       if (!state.tensors[i].defined()) continue;
-      const auto expected = local_shape(state.block > 1 ? entries[i].in_blocks(state.block) : entries[i]);
+      const auto expected = local_shape(entry_of(state, entries[i], state.tensors[i]));
       if (state.tensors[i].sizes() != at::IntArrayRef(expected))
         refuse(" of \"" + entries[i].name + "\"", "has the shape " + c10::str(state.tensors[i].sizes()) +
                                                       ", expected " + c10::str(at::IntArrayRef(expected)));
@@ -89,6 +89,11 @@ std::shared_ptr<Optimizer> Assembly::make_optimizer() {
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   auto made = components.make<Optimizer>("optimizer", recipe.optimizer, needs);
   refuse_odd_state(networks->learned(), *made, recipe.optimizer.plugin);
+  if (made->averages() && !recipe.ema.enabled)
+    throw Error(ErrorKind::config, recipe.optimizer.where,
+                "optimizer \"" + recipe.optimizer.plugin +
+                    "\" makes the average that is evaluated and sampled, and ema.enabled = false leaves it no place",
+                "set ema.enabled = true");
   return made;
 }
 

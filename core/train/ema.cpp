@@ -16,12 +16,9 @@ double Ema::decay(int64_t updates) const {
   return options_.warmup ? std::min(options_.decay, (1 + n) / (10 + n)) : options_.decay;
 }
 
-void Ema::update(int64_t updates) {
-  if (!options_.enabled) return;
-  torch::NoGradGuard no_grad;
-  std::vector<torch::Tensor> weights;
-  for (const auto& entry : layout_.entries) weights.push_back(entry.tensor.detach());
-  at::_foreach_lerp_(average_, weights, 1 - decay(updates));
+void Ema::ask(Update& update, int64_t updates) {
+  update.average = average_;
+  update.decay = decay(updates);
 }
 
 // By value: whoever holds a view of a parameter keeps it, and version counters tell compute copies to follow.

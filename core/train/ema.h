@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include <ditto/optimizer.h>
 #include <ditto/parallel/layout.h>
 
 #include "core/config/run_options.h"
@@ -14,8 +15,9 @@ class Ema {
  public:
   Ema(Layout& layout, const EmaOptions& options);  // starts as a copy of the weights, if enabled
   bool enabled() const { return options_.enabled; }
-  // After `updates` optimizer steps, this one included: average <- decay * average + (1 - decay) * weights.
-  void update(int64_t updates);
+  // What the optimizer is to do, in the step that makes `updates` of them: average <- decay * average + (1 - decay) *
+  // weights.
+  void ask(Update& update, int64_t updates);
   double decay(int64_t updates) const;
   std::vector<torch::Tensor>& tensors() { return average_; }  // along the layout's entries; empty if not enabled
 

@@ -56,7 +56,7 @@ template <class Interface>
 void declare(Recipe& recipe, Registry& registry, const std::string& section, const Component& component) {
   if (!component) return;
   const auto& factory = registry.factory<Interface>(component.plugin, component.where);
-  OptionReader reader(component.options);
+  OptionReader reader(component.options, effect_of_options<Interface>());
   guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options", [&] { factory.declare(reader); });
   reader.finish();
   recipe.resolve(section, component.plugin, reader.declared());

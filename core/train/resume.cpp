@@ -4,26 +4,44 @@
 
 #include <ditto/error.h>
 
+#include "core/network/strategies.h"
+
 namespace ditto {
 
+OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Registry& registry) {
+  OptionEffects effects = now.effects();
+  const auto saved = Recipe::parse(saved_toml, "the checkpoint's recipe");
+  for (const auto& id : strategy_ids(saved)) {
+    try {
+      OptionReader reader({"parallel", saved.name, {}}, effect_of_options<ParallelStrategy>());
+      registry.factory<ParallelStrategy>(id, saved.name).declare(reader);
+      OptionEffects theirs;
+      theirs.add("parallel", reader.declared());
+      effects.merge(theirs);
+    } catch (const Error&) {  // it is gone: what nobody declares has to be allowed
+    }
+  }
+  return effects;
+}
+
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,
-                                         const std::vector<std::string>& allowed) {
+                                         const OptionEffects& effects, const std::vector<std::string>& allowed) {
   std::vector<std::string> lines;
   for (const auto& change : differences(saved, now)) {
     if (change.key.starts_with("record.")) continue;
-    const auto kind = change_kind(change.key);
+    const auto effect = effects.of(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;
-    if (kind == ChangeKind::sharing) line += " (bit for bit with the same micro-batches, else equal within rounding)";
-    if (kind == ChangeKind::rounding) line += " (equal within rounding from here on, not bit for bit)";
+    if (effect == Effect::speed) line += " (bit for bit with the same micro-batches, else equal within rounding)";
+    if (effect == Effect::bits) line += " (equal within rounding from here on, not bit for bit)";
     const bool is_allowed = std::any_of(allowed.begin(), allowed.end(), [&](const std::string& key) {
       return change.key == key || change.key.starts_with(key + ".");
     });
-    if (kind == ChangeKind::learning && !is_allowed)
+    if (effect == Effect::learning && !is_allowed)
       throw Error(ErrorKind::config, change.key,
                   "was " + change.before + " in the run to be resumed, and is " + change.after + " now",
                   "it changes what is learned: give --allow-change " + change.key +
                       ", or --resume never and another output folder");
-    if (kind == ChangeKind::learning) line += " (allowed)";
+    if (effect == Effect::learning) line += " (allowed)";
     lines.push_back(line);
   }
   return lines;

@@ -11,7 +11,6 @@
 #include <ditto/version.h>
 
 #include "core/checkpoint/disk.h"
-#include "core/config/option_effects.h"
 #include "core/formats/file.h"
 
 namespace ditto {
@@ -52,7 +51,7 @@ std::string text(const std::vector<uint8_t>& bytes) { return {bytes.begin(), byt
 Facts facts_of(const Recipe& recipe, const Registry& registry) {
   Facts facts;
   for (const auto& [key, value] : flat(recipe.resolved()))
-    if (!key.starts_with("record.") && !is_place(key)) facts[key] = value;
+    if (!key.starts_with("record.") && !recipe.effects().is_place(key)) facts[key] = value;
   for (const auto& file : registry.opened())
     facts["plugin " + plugin_name(file.kind, file.id)] =
         file.version + " " + hash_of_file(file.path, ErrorKind::plugin);

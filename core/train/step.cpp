@@ -79,12 +79,23 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   result.skipped = skip(step, result);
   if (result.skipped) return result;
 
-  if (assembly_.recipe.run.clip_norm > 0)
-    clip_gradients(networks.learned(), result.grad_norm, assembly_.recipe.run.clip_norm);
-  optimizer_.step(result.lr);
-  networks.parameters_changed();
-  ema_.update(++updates);
+  update(result);
   return result;
+}
+
+// The layout's entries are the optimizer's parameters.
+void TrainingStep::update(const StepResult& result) {
+  Update asked{.lr = result.lr};
+  if (const double largest = assembly_.recipe.run.clip_norm; largest > 0)
+    asked.clip = clip_factor(result.grad_norm, largest);
+  ema_.ask(asked, ++updates);
+  const auto& entries = assembly_.networks->learned().entries;
+  for (const auto& entry : entries)
+    asked.copies.push_back(entry.parameter.leaf().is_same(entry.tensor) ? entry.parameter.copy() : Tensor());
+  optimizer_.step(asked);
+  for (size_t i = 0; i < entries.size(); ++i)
+    if (asked.copies[i].defined()) entries[i].parameter.copied();
+  assembly_.networks->parameters_changed();
 }
 
 std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {

@@ -81,6 +81,7 @@ class TrainingStep {
   }
   void end_accumulation(int64_t accumulation, const StepPlan& plan);
   double unscale(double norm);
+  void update(const StepResult& result);
   bool skip(int64_t step, const StepResult& result);
   bool overflowed(const StepResult& result);
 

@@ -167,7 +167,8 @@ void Trainer::take_up(const std::string& path) {
   const auto info = checkpoint::describe(path);
   const RunNotes notes(info.extra, path);
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
-  for (const auto& line : compare_recipes(saved, recipe_.resolved(), options_.allow_change))
+  const auto effects = effects_of(recipe_, info.recipe_toml, assembly_->components.registry);
+  for (const auto& line : compare_recipes(saved, recipe_.resolved(), effects, options_.allow_change))
     say("changed since: " + line);
   const auto said = [this](const std::string& line) { say(line); };
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), said);
@@ -289,7 +290,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   record.data_wait = waited / seconds;
   record.losses = result.losses;
   record.skipped = result.skipped;
-  if (ema_->enabled()) record.ema_decay = ema_->decay(training_->updates);
+  if (ema_->enabled() && !optimizer_->averages()) record.ema_decay = ema_->decay(training_->updates);
   const bool scaled = assembly_->main->ctx->compute == torch::kHalf;
   if (scaled) record.loss_scale = result.loss_scale;
   if (options_.trace_comm) {

@@ -133,6 +133,14 @@ Tensor Parameter::values(Context& ctx) const {
   return s.copy;
 }
 
+Tensor Parameter::copy() const {
+  const auto& s = *state_;
+  return !s.provided.defined() && !is_freed(s.leaf) && !s.leaf.is_meta() && s.of == s.leaf.data_ptr() ? s.copy
+                                                                                                      : Tensor();
+}
+
+void Parameter::copied() const { state_->version = static_cast<uint32_t>(state_->leaf._version()); }
+
 std::vector<Tensor> Parameter::held() const {
   std::vector<Tensor> all;
   for (const auto& tensor : {state_->leaf, state_->provided, state_->copy})

@@ -111,7 +111,12 @@ std::string nearest(std::string_view name, const std::vector<std::string>& candi
   return best;
 }
 
-OptionReader::OptionReader(const OptionMap& given) : given_(given) {}
+const char* name(Effect effect) {
+  constexpr const char* names[] = {"learning", "course", "bits", "speed", "nothing"};
+  return names[static_cast<size_t>(effect)];
+}
+
+OptionReader::OptionReader(const OptionMap& given, Effect effect) : given_(given), effect_(effect) {}
 OptionReader::~OptionReader() = default;
 
 const OptionValue* OptionReader::declare(const char* name, OptionValue fallback, const char* help) {
@@ -119,7 +124,7 @@ const OptionValue* OptionReader::declare(const char* name, OptionValue fallback,
   if (std::any_of(declared_.begin(), declared_.end(), same))
     throw Error(ErrorKind::plugin, given_.section, "the option \"" + std::string(name) + "\" is declared twice",
                 "the plugin's Options::read is to declare each name once");
-  OptionInfo info{name, help, fallback, fallback, {}, false};
+  OptionInfo info{name, help, fallback, fallback, {}, false, effect_};
   const auto it = given_.given.find(name);
   if (it != given_.given.end()) {
     if (!convert(it->second.value, info.value))

@@ -13,15 +13,15 @@ void* symbol(void* library, const char* name, const std::string& path) {
 
 }  // namespace
 
-const void* open_plugin(const std::string& path, const std::string& kind) {
+const void* open_plugin(const std::string& path, const std::string& kind, std::uint32_t abi) {
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library) throw Error(ErrorKind::plugin, path, std::string("cannot be opened: ") + dlerror());
   const auto* stamp = static_cast<const Stamp*>(symbol(library, "ditto_plugin_stamp", path));
-  if (stamp->abi != kAbi)
-    throw Error(ErrorKind::plugin, path, "was built for SDK ABI " + std::to_string(stamp->abi),
-                "build it again for " + std::to_string(kAbi));
   if (stamp->kind.data() != kind)
     throw Error(ErrorKind::plugin, path, std::string("is a ") + stamp->kind.data(), "expected a " + kind);
+  if (stamp->abi != abi)
+    throw Error(ErrorKind::plugin, path, "was built for ABI " + std::to_string(stamp->abi) + " of kind '" + kind + "'",
+                "build it again for " + std::to_string(abi));
   return reinterpret_cast<const void* (*)()>(symbol(library, kEntryName, path))();
 }
 

@@ -65,6 +65,11 @@ class WholesInOneProcess final : public WholeTensors {
     }
     return result;
   }
+  std::vector<bool> here(const std::vector<Tensor>& local) const override {
+    std::vector<bool> result(local.size());
+    for (size_t i = 0; i < local.size(); ++i) result[i] = local[i].defined() && (cuts_.empty() || i % 2 == 0);
+    return result;
+  }
 
  private:
   std::vector<Halves> cuts_;  // along kParameters
@@ -76,7 +81,7 @@ class Training {
   Training(const std::string& path, const OptionValues& options) {
     for (const auto& [name, shape] : kParameters)
       parameters_.push_back({name, normal(name, shape, at::kFloat).requires_grad_(), shape});
-    optimizer = make<Optimizer>(path, options, {parameters_, &wholes_});
+    open(path, options);
   }
   // The same numbers, every parameter cut in two.
   Training(const std::string& path, const OptionValues& options, const std::vector<Halves>& cuts)
@@ -84,15 +89,19 @@ class Training {
     for (size_t i = 0; i < kParameters.size(); ++i)
       for (const Tensor& piece : cuts[i].of(normal(kParameters[i].name, kParameters[i].shape, at::kFloat)))
         parameters_.push_back({kParameters[i].name, piece.clone().requires_grad_(), kParameters[i].shape});
-    optimizer = make<Optimizer>(path, options, {parameters_, &wholes_});
+    open(path, options);
   }
 
   // Of the sum of squares to a target: the gradient depends on the parameter itself.
-  void step(int64_t number) {
+  void gradients(int64_t number) {
     for (size_t i = 0; i < parameters_.size(); ++i)
       parameters_[i].tensor.mutable_grad() = parameters_[i].tensor.detach() * 0.5 + noise(i, number);
-    optimizer->step(0.01);
   }
+  void step(int64_t number) {
+    gradients(number);
+    update();
+  }
+  void update() { optimizer->step({.lr = 0.01, .average = average_}); }
   void steps(int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) step(i);
   }
@@ -104,6 +113,7 @@ class Training {
       for (size_t i = 0; i < own.tensors.size(); ++i)
         if (own.tensors[i].defined()) own.tensors[i].copy_(theirs.at(kind).tensors.at(i));
     optimizer->set_counters(other.optimizer->counters());
+    for (size_t i = 0; i < average_.size(); ++i) average_[i].copy_(other.average_[i]);
   }
   std::vector<Tensor> values() const {
     std::vector<Tensor> all;
@@ -115,6 +125,11 @@ class Training {
   std::shared_ptr<Optimizer> optimizer;
 
  private:
+  void open(const std::string& path, const OptionValues& options) {
+    optimizer = make<Optimizer>(path, options, {parameters_, &wholes_});
+    if (!optimizer->averages()) return;
+    for (const auto& p : parameters_) average_.push_back(p.tensor.detach().clone());
+  }
   Tensor noise(size_t i, int64_t number) const {
     const auto& p = parameters_[i];
     const Tensor whole = normal("gradient " + p.name + std::to_string(number), p.full_shape, at::kFloat);
@@ -123,6 +138,7 @@ class Training {
   WholesInOneProcess wholes_;
   std::vector<Halves> cuts_;  // along kParameters; empty: whole ones
   std::vector<OptimizedParameter> parameters_;
+  std::vector<Tensor> average_;  // of an optimizer that makes it
 };
 
 std::string same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -150,11 +166,13 @@ std::string descends(const std::string& path, const OptionValues& options) {
   Tensor& x = parameters[0].tensor;
   const WholesInOneProcess wholes;
   const auto optimizer = make<Optimizer>(path, options, {parameters, &wholes});
+  const std::vector<Tensor> average =
+      optimizer->averages() ? std::vector<Tensor>{x.detach().clone()} : std::vector<Tensor>();
   const auto loss = [&] { return (x.detach() - target).square().sum().item<double>(); };
   const double before = loss();
   for (int i = 0; i < 50; ++i) {
     x.mutable_grad() = 2 * (x.detach() - target);
-    optimizer->step(0.01);
+    optimizer->step({.lr = 0.01, .average = average});
   }
   return loss() < before ? "" : "after 50 steps the loss went from " + text(before) + " to " + text(loss());
 }
@@ -177,7 +195,8 @@ std::string state_shapes(const std::string& path, const OptionValues& options) {
       const auto& tensors = state.tensors;
       if (tensors.size() != kParameters.size()) return when + " \"" + kind + "\" has another number of tensors";
       for (size_t i = 0; i < tensors.size(); ++i)
-        if (tensors[i].defined() && tensors[i].sizes() != at::IntArrayRef(in_blocks(kParameters[i].shape, state.block)))
+        if (tensors[i].defined() && !state.whole &&
+            tensors[i].sizes() != at::IntArrayRef(in_blocks(kParameters[i].shape, state.block)))
           return when + " \"" + kind + "\" of " + kParameters[i].name + " has shape " + shape_text(tensors[i].sizes());
     }
     return {};
@@ -232,8 +251,33 @@ std::string undefined_gradient(const std::string& path, const OptionValues& opti
   const Tensor before = training.values()[1];
   for (auto& p : training.parameters()) p.tensor.mutable_grad() = torch::ones_like(p.tensor.detach());
   training.parameters()[1].tensor.mutable_grad().reset();
-  training.optimizer->step(0.01);
+  training.update();
   return training.values()[1].equal(before) ? "" : "the parameter moved";
+}
+
+// The same as its parts one after the other, bit for bit.
+std::string does_all(const std::string& path, const OptionValues& options) {
+  torch::NoGradGuard no_grad;
+  Training parts(path, options), all(path, options);
+  const bool averages = all.optimizer->averages();
+  std::vector<Tensor> average, followed, copies;
+  for (const Tensor& weight : all.values()) {
+    average.push_back(weight.clone()), followed.push_back(weight.clone());
+    copies.push_back(torch::zeros_like(weight, at::kBFloat16));
+  }
+  for (int64_t number = 0; number < 3; ++number) {
+    parts.gradients(number), all.gradients(number);
+    for (auto& p : parts.parameters()) p.tensor.grad().mul_(0.25);
+    parts.optimizer->step({.lr = 0.01, .average = averages ? followed : std::vector<Tensor>()});
+    if (!averages) follow({.average = followed, .decay = 0.9}, parts.parameters());
+    all.optimizer->step({.lr = 0.01, .clip = 0.25, .average = average, .decay = 0.9, .copies = copies});
+  }
+  if (const auto problem = same(all.values(), parts.values()); !problem.empty()) return problem;
+  if (const auto problem = same(average, followed); !problem.empty()) return "the average of " + problem;
+  for (size_t i = 0; i < copies.size(); ++i)
+    if (!copies[i].equal(all.values()[i].to(at::kBFloat16)))
+      return "the copy of " + kParameters[i].name + " is another";
+  return {};
 }
 
 }  // namespace
@@ -246,6 +290,7 @@ Report check_optimizer(const std::string& path, const OptionValues& options) {
   report.check("a parameter without a gradient stays", [&] { return undefined_gradient(path, options); });
   report.check("50 steps lower a sum of squares", [&] { return descends(path, options); });
   report.check("two runs give the same bits", [&] { return repeats(path, options); });
+  report.check("clipping, average and copies are part of an update", [&] { return does_all(path, options); });
   report.check("state tensors lie along the parameters, before and after a step",
                [&] { return state_shapes(path, options); });
   report.check("a run goes on bit for bit from saved state and counters", [&] { return round_trip(path, options); });

@@ -1,13 +1,15 @@
 // A stamp that differs from what DITTO_PLUGIN writes.
 #pragma once
 
+#include <ditto/kernels.h>
 #include <ditto/plugin.h>
 #include <ditto/visibility.h>
 
 // CHANGE is a statement that spoils `stamp`, a stamp of kind "kernels" and of the given id; it may be empty.
 #define BROKEN_STAMP(ID, CHANGE)                                                                             \
   constexpr ditto::Stamp spoiled_stamp() {                                                                   \
-    ditto::Stamp stamp = ditto::make_stamp("kernels", ID, "1.0.0", "Apache-2.0", "wrong on purpose");        \
+    ditto::Stamp stamp =                                                                                     \
+        ditto::make_stamp("kernels", ditto::KernelSet::kAbi, ID, "1.0.0", "Apache-2.0", "wrong on purpose"); \
     CHANGE;                                                                                                  \
     return stamp;                                                                                            \
   }                                                                                                          \

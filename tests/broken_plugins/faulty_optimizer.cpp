@@ -17,7 +17,14 @@ class Faulty final : public ditto::Optimizer {
     for (const auto& p : parameters_) momentum_.push_back(torch::zeros_like(p.tensor.detach()));
   }
 
-  void step(double lr) override {
+  void step(const ditto::Update& update) override {
+    if (fault_ == "leaves average")
+      move(update.lr);
+    else
+      ditto::in_parts(update, parameters_, [&] { move(update.lr); });
+  }
+
+  void move(double lr) {
     torch::NoGradGuard no_grad;
     ++steps_;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -42,9 +49,9 @@ class Faulty final : public ditto::Optimizer {
     if (fault_ == "short state") return {{"momentum", {{momentum_.begin(), momentum_.end() - 1}}}};
     return {{"momentum", {momentum_}}};
   }
-  std::map<std::string, int64_t> counters() const override { return {{"steps", steps_}}; }
-  void set_counters(const std::map<std::string, int64_t>& counters) override {
-    if (fault_ != "forgets counters") steps_ = counters.at("steps");
+  Counters counters() const override { return {{"steps", static_cast<double>(steps_)}}; }
+  void set_counters(const Counters& counters) override {
+    if (fault_ != "forgets counters") steps_ = static_cast<int64_t>(counters.at("steps"));
   }
 
  private:

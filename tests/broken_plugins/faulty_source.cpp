@@ -15,12 +15,13 @@ namespace {
 struct Options {
   int64_t samples = 64, classes = 4;
   int64_t text_tokens = 0;
-  std::string name = "faulty";
+  std::string name = "faulty", fault = "none";
   void read(ditto::OptionReader& option) {
     option("samples", samples, "samples in one pass");
     option("classes", classes, "number of classes; 0: no labels");
     option("text_tokens", text_tokens, "sample i has a text of 1 + i modulo this tokens; 0: no texts");
     option("name", name, "names the data");
+    option("fault", fault, "the promise to break");
   }
 };
 
@@ -58,6 +59,11 @@ class Faulty final : public ditto::Source {
       sample.tensors["text_mask"] = torch::ones({length}, torch::kBool);
     }
     return sample;
+  }
+  ditto::SampleInfo info(int64_t index) const override {
+    if (options_.fault == "tells another size") return {{"image", {3, 8, 8 + index % 2}}};
+    if (options_.fault == "tells of what is not there") return {{"depth", {8, 8}}};
+    return {{"image", {3, 8, 8}}};
   }
   std::string fingerprint() const override { return options_.name; }
 

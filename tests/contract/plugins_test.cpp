@@ -168,9 +168,11 @@ TEST_CASE("every guidance keeps its promises") {
 TEST_CASE("every optimizer keeps its promises") {
   const OptionValues decay{{"weight_decay", OptionValue(0.1)}};
   const Variants table{
+      {"adafactor", {{}, decay}},
       {"adamw", {{}, decay}},
       {"adamw8bit", {{}, decay}},
       {"lion", {{}, decay}},
+      {"schedule_free", {{}, decay}},
       {"muon", {{}, {{"precision", text("bf16")}, {"adjust_lr", text("match_rms_adamw")}}}},
       {"sgd",
        {{}, {{"momentum", OptionValue(0.0)}}, {{"nesterov", OptionValue(true)}, {"weight_decay", OptionValue(0.1)}}}}};

@@ -32,6 +32,9 @@ struct OneRank final : ditto::WholeTensors {
   std::vector<Tensor> scatter(const std::vector<Tensor>& whole, const std::vector<Tensor>&) const override {
     return whole;
   }
+  std::vector<bool> here(const std::vector<Tensor>& local) const override {
+    return std::vector<bool>(local.size(), true);
+  }
 };
 
 // As in optimizers_test.py: a linear congruential generator's upper 24 bits, -1 … 1.
@@ -56,15 +59,19 @@ Named run(const std::string& plugin, const std::map<std::string, ditto::OptionVa
   const OneRank whole;
   const auto optimizer =
       ditto::test::make_plugin<ditto::Optimizer>("optimizers", plugin, options, {parameters, &whole});
+  std::vector<Tensor> average;
+  if (optimizer->averages())
+    for (const auto& p : parameters) average.push_back(p.tensor.detach().clone());
   for (int step = 0; step < kSteps; ++step) {
     for (size_t i = 0; i < shapes.size(); ++i) {
       const auto seed = static_cast<uint32_t>(100 * step + 50 + static_cast<int>(i));
       parameters[i].tensor.mutable_grad() = numbers(seed, shapes[i].second, dtype) * std::pow(2.0, step % 4 - 2);
     }
-    optimizer->step(kLr);
+    optimizer->step({.lr = kLr, .average = average});
   }
   Named result;
   for (const auto& p : parameters) result[p.name] = p.tensor.detach();
+  for (size_t i = 0; i < average.size(); ++i) result[parameters[i].name + "_average"] = average[i];
   return result;
 }
 
@@ -99,6 +106,8 @@ TEST_CASE(
       {"adamw", "adamw8bit", {{"beta2", 0.95}, {"weight_decay", 0.1}}},  // few numbers: moments of 32 bits
       {"adamw", "muon", {{"adamw", std::vector<std::string>{"tall", "wide"}}, {"weight_decay", 0.1}}},
       {"lion", "lion", {{"weight_decay", 0.1}}},
+      {"adafactor", "adafactor", {{"weight_decay", 0.1}}},
+      {"schedule_free", "schedule_free", {{"beta2", 0.99}, {"weight_decay", 0.1}}},
       {"muon", "muon", {{"momentum", 0.9}, {"weight_decay", 0.1}}, kMatrices},
       {"muon_rms",
        "muon",

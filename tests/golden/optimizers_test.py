@@ -3,7 +3,7 @@
     optimizers_test.py           compares tests/golden/optimizers.json with runs made now
     optimizers_test.py --write   makes the file anew
 
-SGD, Muon and AdamW are torch.optim's. Lion is the program of its paper (arXiv:2302.06675, algorithm 2), AdamW with 8 bits the
+SGD, Muon, Adafactor and AdamW are torch.optim's. Schedule-free AdamW is its paper's (arXiv:2405.15682). Lion is the program of its paper (arXiv:2302.06675, algorithm 2), AdamW with 8 bits the
 formulas of its paper (arXiv:2110.02861): the map's values are nearest by distance here, and where bitsandbytes is installed its
 own map is compared too. Weights and moments are float64 except in what is coded; gradients are the same numbers in each step.
 """
@@ -61,6 +61,21 @@ def lion(beta1, beta2, weight_decay):
             result[name] = result[name] - LR * (c.sign() + weight_decay * result[name])
             moments[name] = beta2 * moments[name] + (1 - beta2) * g
     return result
+
+
+def schedule_free(beta1, beta2, eps, weight_decay):
+    """Algorithm 1 of the paper: gradients at y, steps of z, and their average x."""
+    x = weights(SHAPES)
+    y, z = ({name: w.clone() for name, w in x.items()} for _ in range(2))
+    v = {name: torch.zeros_like(w) for name, w in x.items()}
+    for step in range(STEPS):
+        for name, g in gradients(SHAPES, step).items():
+            v[name] = beta2 * v[name] + (1 - beta2) * g * g
+            direction = g / ((v[name] / (1 - beta2 ** (step + 1))).sqrt() + eps) + weight_decay * y[name]
+            z[name] = z[name] - LR * direction
+            x[name] = x[name] + (z[name] - x[name]) / (step + 1)  # equal learning rates count alike
+            y[name] = (1 - beta1) * z[name] + beta1 * x[name]
+    return {**y, **{name + "_average": w for name, w in x.items()}}
 
 
 # --- muon: matrices only, and torch.optim multiplies in bf16 whatever the weights are ---
@@ -140,6 +155,8 @@ def make():
         "sgd_nesterov": sgd(momentum=0.8, nesterov=True),
         "adamw": run(lambda p: torch.optim.AdamW(p, lr=LR, betas=(0.9, 0.95), weight_decay=0.1)),
         "lion": lion(0.9, 0.99, 0.1),
+        "adafactor": run(lambda p: torch.optim.Adafactor(p, lr=LR, weight_decay=0.1, foreach=False)),
+        "schedule_free": schedule_free(0.9, 0.99, 1e-8, 0.1),
         "muon": muon("original", True, 0.1, True),
         "muon_rms": muon("match_rms_adamw", False, 0.0, True),
         "muon_bf16": muon("original", True, 0.1, False),

@@ -59,19 +59,25 @@ void fill(Assembly& assembly) {
 // Looks at the gradients as the optimizer gets them.
 class Spy final : public Optimizer {
  public:
-  Spy(std::shared_ptr<Optimizer> inner, std::function<void()> look)
-      : inner_(std::move(inner)), look_(std::move(look)) {}
+  Spy(std::shared_ptr<Optimizer> inner, const Layout& layout, std::function<void()> look)
+      : inner_(std::move(inner)), look_(std::move(look)) {
+    for (const auto& entry : layout.entries) parameters_.push_back({entry.name, entry.tensor, entry.full_shape});
+  }
   Granularity granularity() const override { return inner_->granularity(); }
-  void step(double lr) override {
-    look_();
-    inner_->step(lr);
+  bool averages() const override { return inner_->averages(); }
+  void step(const Update& update) override {
+    auto scaled = update;
+    scaled.clip = 1;
+    in_parts({.clip = update.clip}, parameters_, look_);
+    inner_->step(scaled);
   }
   std::map<std::string, OptimizerState> state() override { return inner_->state(); }
-  std::map<std::string, int64_t> counters() const override { return inner_->counters(); }
-  void set_counters(const std::map<std::string, int64_t>& counters) override { inner_->set_counters(counters); }
+  Counters counters() const override { return inner_->counters(); }
+  void set_counters(const Counters& counters) override { inner_->set_counters(counters); }
 
  private:
   std::shared_ptr<Optimizer> inner_;
+  std::vector<OptimizedParameter> parameters_;
   std::function<void()> look_;
 };
 
@@ -83,7 +89,7 @@ Tensor gradient_of(const LayoutEntry& entry) {
 void keep_state(Optimizer& optimizer, const std::vector<LayoutEntry>& entries, const Mesh& mesh, Record& record) {
   for (const auto& [kind, of] : optimizer.state())
     for (size_t i = 0; i < entries.size(); ++i) {
-      if (!of.tensors[i].defined()) continue;
+      if (!of.tensors[i].defined() || of.whole) continue;  // which one rank holds: its weights show what it is
       const auto& tensor = of.tensors[i];
       const bool codes = !tensor.is_floating_point();
       record.state[kind + " " + entries[i].name] = whole(of.block > 1 ? entries[i].in_blocks(of.block) : entries[i],
@@ -183,7 +189,7 @@ Record train(const TrainRequest& request) {
     for (const auto& entry : entries)
       record.gradients[entry.name] = whole(entry, gradient_of(entry), request.mesh).cpu();
   };
-  Spy optimizer(assembly.make_optimizer(), look);
+  Spy optimizer(assembly.make_optimizer(), assembly.main->layout, look);
   Ema ema(assembly.main->layout, recipe.ema);
   TrainingStep training(assembly, loader, optimizer, ema);
   const int64_t samples = (one.resumed + one.steps) * one.batch;

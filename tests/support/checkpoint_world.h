@@ -51,18 +51,18 @@ class FakeMesh : public Mesh {
 
 class FakeOptimizer final : public Optimizer {
  public:
-  void step(double) override {}
+  void step(const Update&) override {}
   std::map<std::string, OptimizerState> state() override {
     std::map<std::string, OptimizerState> all;
     for (const auto& [kind, list] : tensors) all[kind] = {list, blocks.count(kind) ? blocks.at(kind) : 1};
     return all;
   }
-  std::map<std::string, int64_t> counters() const override { return numbers; }
-  void set_counters(const std::map<std::string, int64_t>& counters) override { numbers = counters; }
+  Counters counters() const override { return numbers; }
+  void set_counters(const Counters& counters) override { numbers = counters; }
 
   std::map<std::string, std::vector<torch::Tensor>> tensors;
   std::map<std::string, int64_t> blocks;  // of kinds that have one number for so many
-  std::map<std::string, int64_t> numbers;
+  Counters numbers;
 };
 
 // A parameter, and how it is cut where an axis has several ranks.

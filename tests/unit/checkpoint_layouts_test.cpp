@@ -324,9 +324,28 @@ TEST_CASE("a step's samples are shared out whole, none twice, on any number of d
   }
 }
 
-TEST_CASE("a resume may change all of [parallel], and says what that costs") {
-  const auto saved = ditto::formats::parse_toml("[parallel]\nshard = 4\nshard_plugin = \"fsdp\"\n", "a");
+TEST_CASE("a resume may change all of [parallel], its earlier strategies' options too, and says what that costs") {
+  const std::string before = "[parallel]\nshard = 4\nshard_plugin = \"fsdp\"\nprefetch = true\n";
+  const auto saved = ditto::formats::parse_toml(before, "a");
   const auto now = ditto::formats::parse_toml("[parallel]\ntensor = 2\nsequence = true\ntimeout_s = 5.0\n", "b");
-  const auto lines = ditto::compare_recipes(saved, now, {});
-  CHECK(lines.size() == 5);
+  auto recipe = ditto::Recipe::parse("[parallel]\ntensor = 2\n", "b");
+  recipe.resolve("parallel", {}, {{"sequence", "", true, true, "", true, ditto::Effect::bits}});
+  ditto::Registry registry;
+  const auto lines = ditto::compare_recipes(saved, now, ditto::effects_of(recipe, before, registry), {});
+  CHECK(lines.size() == 6);
+  const auto prefetch =
+      std::find_if(lines.begin(), lines.end(), [](const auto& line) { return line.starts_with("parallel.prefetch"); });
+  REQUIRE(prefetch != lines.end());
+  CHECK(prefetch->find("bit for bit with the same micro-batches") != std::string::npos);
+}
+
+TEST_CASE("an option that nobody declares any more has to be allowed") {
+  const std::string before = "[parallel]\nshard = 4\nshard_plugin = \"gone\"\nits_option = 3\n";
+  const auto saved = ditto::formats::parse_toml(before, "a");
+  const auto now = ditto::formats::parse_toml("[parallel]\nshard = 4\nshard_plugin = \"gone\"\n", "b");
+  ditto::Registry registry;
+  const auto effects = ditto::effects_of(ditto::Recipe::parse("", "b"), before, registry);
+  CHECK_THROWS_WITH_AS(ditto::compare_recipes(saved, now, effects, {}),
+                       doctest::Contains("--allow-change parallel.its_option"), ditto::Error);
+  CHECK(ditto::compare_recipes(saved, now, effects, {"parallel.its_option"}).size() == 1);
 }

@@ -292,7 +292,7 @@ TEST_CASE("a checkpoint says what is in it") {
   CHECK(info.step == 600);
   CHECK(info.ranks == 2);
   CHECK(info.has_ema());
-  CHECK(info.counters == std::map<std::string, int64_t>{{"step", 7}});
+  CHECK(info.counters == std::map<std::string, double>{{"step", 7}});
   CHECK(info.model.at("blocks.0.qkv.weight").shape == std::vector<int64_t>{24, 8});
   CHECK(info.model.at("blocks.0.qkv.weight").pieces == 6);
   CHECK(info.optimizer.count("exp_avg/embed.weight") == 1);

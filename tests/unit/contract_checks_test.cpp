@@ -146,10 +146,23 @@ TEST_CASE("an optimizer that breaks a promise fails the check of that promise") 
       {"hides state", "a run goes on bit for bit"},
       {"forgets counters", "a run goes on bit for bit"},
       {"flat state", "state tensors lie along the parameters"},
+      {"leaves average", "clipping, average and copies are part of an update"},
   };
   for (const auto& [name, promise] : faults) {
     CAPTURE(name);
     breaks(check(name), promise);
+  }
+}
+
+TEST_CASE("a source that tells of other shapes than it reads fails the check of that") {
+  const auto check = [](const std::string& name) {
+    return ditto::testing::check_source(library("faulty_source"), fault(name), ".");
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  for (const std::string name : {"tells another size", "tells of what is not there"}) {
+    CAPTURE(name);
+    breaks(check(name), "info() tells the shapes that samples have");
   }
 }
 

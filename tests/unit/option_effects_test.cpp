@@ -1,4 +1,4 @@
-// The table of what each option changes, against docs/config.md, docs/parallelism.md and what is declared.
+// What options declare that they change, against the tables of docs/config.md and docs/parallelism.md.
 #include "core/config/option_effects.h"
 
 #include <doctest/doctest.h>
@@ -9,29 +9,19 @@
 #include <set>
 #include <sstream>
 
-#include <ditto/data.h>
-#include <ditto/encoder.h>
-#include <ditto/guidance.h>
-#include <ditto/model.h>
-#include <ditto/objective.h>
-#include <ditto/optimizer.h>
-#include <ditto/parallel/strategy.h>
-#include <ditto/sampler.h>
-#include <ditto/scheduler.h>
-
 #include "core/config/recipe.h"
+#include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
 
-using ditto::ChangeKind;
+using ditto::Effect;
 
 namespace {
 
-const std::map<std::string, ChangeKind> kNames{
-    {"changes what is learned", ChangeKind::learning},
-    {"changes the training from here on", ChangeKind::course},
-    {"equal within rounding", ChangeKind::rounding},
-    {"the same bits if the micro-batches stay the same", ChangeKind::sharing},
-    {"nothing of the training", ChangeKind::nothing}};
+const std::map<std::string, Effect> kNames{{"changes what is learned", Effect::learning},
+                                           {"changes the training from here on", Effect::course},
+                                           {"equal within rounding", Effect::bits},
+                                           {"the same bits if the micro-batches stay the same", Effect::speed},
+                                           {"nothing of the training", Effect::nothing}};
 
 std::vector<std::string> lines_of(const char* page) {
   std::ifstream file(std::string(DITTO_SOURCE_DIR) + "/docs/" + page);
@@ -58,40 +48,74 @@ std::vector<std::string> quoted(const std::string& cell) {
   return words;
 }
 
-template <class... Interfaces>
-std::vector<std::string> declared_by_plugins(ditto::Registry& registry) {
-  std::vector<std::string> keys;
-  const auto add = [&]<class Interface>(const Interface*) {
-    std::string section = Interface::kKind;
-    if (section == "encoder") section += ".image";
+// As a run knows them: of every plugin here, whether a recipe names it or not.
+ditto::OptionEffects all_effects(std::set<std::string>& keys) {
+  const auto recipe = ditto::Recipe::parse(
+      "[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n[network.guide]\nweights = \"runs/small\"\n",
+      "test");
+  for (const auto& [key, value] : ditto::flat(recipe.resolved())) keys.insert(key);
+  auto effects = recipe.effects();
+  ditto::Registry registry;
+  ditto::for_each_kind([&](auto tag) {
+    using Interface = typename decltype(tag)::type;
+    const std::string section =
+        std::string(Interface::kKind) + (Interface::kKind == std::string("encoder") ? ".image" : "");
     for (const auto& file : registry.files()) {
-      if (file.kind != Interface::kKind || !file.refusal.empty()) continue;
-      ditto::OptionReader reader(ditto::OptionMap{section, "test", {}});
+      if (file.kind != Interface::kKind || !file.refusal.empty() || file.kind == "transport") continue;
+      ditto::OptionReader reader(ditto::OptionMap{section, "test", {}}, ditto::effect_of_options<Interface>());
       registry.factory<Interface>(file.id).declare(reader);
-      for (const auto& option : reader.declared()) keys.push_back(section + "." + option.name);
+      effects.add(section, reader.declared());
+      for (const auto& option : reader.declared()) keys.insert(section + "." + option.name);
     }
-  };
-  (add(static_cast<const Interfaces*>(nullptr)), ...);
-  return keys;
+  });
+  return effects;
+}
+
+// "model.*" is every option of that section that has no row of its own.
+bool is_row_of(const std::string& row, const std::string& key) {
+  return row == key || (row.ends_with(".*") && key.starts_with(row.substr(0, row.size() - 1)));
 }
 
 }  // namespace
 
-TEST_CASE("docs/config.md says of every option what the table says") {
-  std::map<std::string, ChangeKind> in_docs, in_code;
+TEST_CASE("every option of the host and of the plugins here changes what docs/config.md says") {
+  std::map<std::string, Effect> rows;
   for (const auto& line : lines_of("config.md")) {
     const auto cells = cells_of(line);
     if (cells.size() < 3 || !kNames.count(cells[1])) continue;
-    for (const auto& key : quoted(cells[2])) CHECK_MESSAGE(in_docs.emplace(key, kNames.at(cells[1])).second, key);
+    for (const auto& key : quoted(cells[2])) CHECK_MESSAGE(rows.emplace(key, kNames.at(cells[1])).second, key);
   }
-  for (const auto& row : ditto::option_effects()) CHECK_MESSAGE(in_code.emplace(row.key, row.kind).second, row.key);
-  CHECK(in_docs.size() > 50);
-  for (const auto& [key, kind] : in_docs) CHECK_MESSAGE((in_code.count(key) && in_code.at(key) == kind), key);
-  for (const auto& [key, kind] : in_code) CHECK_MESSAGE(in_docs.count(key), key);
+  CHECK(rows.size() > 50);
+  std::set<std::string> keys, unused;
+  const auto effects = all_effects(keys);
+  CHECK(keys.count("parallel.virtual_stages") == 1);
+  CHECK(keys.count("parallel.hang_s") == 1);
+  for (const auto& [row, effect] : rows) unused.insert(row);
+  for (const auto& key : keys) {
+    const auto own = rows.find(key), of_section = rows.find(key.substr(0, key.find('.')) + ".*");
+    const auto row = own != rows.end() ? own : of_section;
+    CHECK_MESSAGE(row != rows.end(), key);
+    if (row == rows.end()) continue;
+    CHECK_MESSAGE(effects.of(key) == row->second, key << " changes " << ditto::name(effects.of(key)));
+    for (const auto& [other, effect] : rows)
+      if (is_row_of(other, key)) unused.erase(other);
+  }
+  for (const auto& row : unused) CHECK_MESSAGE(row == "plugins.path", row << " is no option");  // of earlier recipes
+}
+
+TEST_CASE("options that name places are not compared between ranks") {
+  std::set<std::string> keys, places;
+  const auto effects = all_effects(keys);
+  for (const auto& key : keys)
+    if (effects.is_place(key)) places.insert(key);
+  CHECK(places == std::set<std::string>{"run.folder", "run.output", "run.init_from", "data.shards",
+                                        "data.validation_shards", "network.guide.weights"});
 }
 
 TEST_CASE("docs/parallelism.md promises bits where the table does") {
   int rows = 0;
+  std::set<std::string> keys;
+  const auto effects = all_effects(keys);
   for (const auto& line : lines_of("parallelism.md")) {
     const auto cells = cells_of(line);
     if (cells.size() != 5) continue;
@@ -100,35 +124,24 @@ TEST_CASE("docs/parallelism.md promises bits where the table does") {
     const auto words = quoted(cells[1] == "(none)" ? cells[2] : cells[1]);
     REQUIRE_FALSE(words.empty());
     const auto key = "parallel." + words[0].substr(0, words[0].find(' '));
-    CHECK_MESSAGE(ditto::change_kind(key) == (bits ? ChangeKind::sharing : ChangeKind::rounding), key);
+    CHECK_MESSAGE(effects.of(key) == (bits ? Effect::speed : Effect::bits), key);
     if (const auto but = cells[4].find("(rounding with `"); but != std::string::npos) {
       const auto word = quoted(cells[4].substr(but)).at(0);
-      CHECK(ditto::change_kind("parallel." + word.substr(0, word.find(' '))) == ChangeKind::rounding);
+      CHECK(effects.of("parallel." + word.substr(0, word.find(' '))) == Effect::bits);
     }
     ++rows;
   }
   CHECK(rows == 8);
 }
 
-TEST_CASE("every option of the host and of the plugins here has a row") {
-  auto recipe = ditto::Recipe::parse("[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n", "test");
+TEST_CASE("an option that nobody declares is as its kind's, and in [parallel] the strictest") {
   std::set<std::string> keys;
-  for (const auto& [key, value] : ditto::flat(recipe.resolved())) keys.insert(key);
-  CHECK(keys.count("parallel.hang_s") == 1);
-  ditto::Registry registry;
-  for (const auto& key :
-       declared_by_plugins<ditto::Model, ditto::Scheduler, ditto::Sampler, ditto::Guidance, ditto::Objective,
-                           ditto::Optimizer, ditto::Source, ditto::Encoder, ditto::ParallelStrategy>(registry))
-    keys.insert(key);
-  CHECK(keys.count("parallel.virtual_stages") == 1);
-  for (const auto& key : keys) CHECK_MESSAGE(ditto::effect_of(key), key);
-}
-
-TEST_CASE("an option's own row wins over its section's, and none counts as the strictest") {
-  CHECK(ditto::change_kind("parallel.pipeline_conditioning") == ChangeKind::rounding);
-  CHECK(ditto::change_kind("parallel.pipeline") == ChangeKind::sharing);
-  CHECK(ditto::change_kind("plugins.kernels") == ChangeKind::rounding);
-  CHECK(ditto::change_kind("parallel.of_a_stranger") == ChangeKind::learning);
-  CHECK(ditto::change_kind("modelling.depth") == ChangeKind::learning);
-  CHECK_FALSE(ditto::effect_of("parallel.pipeline_condition"));
+  const auto effects = all_effects(keys);
+  CHECK(effects.of("parallel.of_a_stranger") == Effect::learning);
+  CHECK(effects.of("modelling.depth") == Effect::learning);
+  CHECK(effects.of("model.plugin") == Effect::learning);
+  CHECK(effects.of("optimizer.of_a_stranger") == Effect::course);
+  CHECK(effects.of("encoder.image.plugin") == Effect::learning);
+  CHECK(effects.of("sampler.plugin") == Effect::nothing);
+  CHECK(effects.of("kernels.attention") == Effect::bits);
 }

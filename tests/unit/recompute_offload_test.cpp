@@ -38,7 +38,7 @@ Trained train(const Mesh& mesh, at::ScalarType dtype, const std::vector<Named>& 
   for (int64_t step = 0; step < 3; ++step) {
     rank.step(micro_batches, step);
     for (const auto& [name, gradient] : rank.gradients()) result.gradients[name] = gradient.clone();
-    adamw->step(1e-2);
+    adamw->step({.lr = 1e-2});
     for (auto& entry : rank.layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
     rank.parameters_changed();
   }

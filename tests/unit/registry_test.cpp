@@ -108,12 +108,14 @@ TEST_CASE("a listing tells what the stamp says, without opening the library") {
 
 TEST_CASE("a library whose stamp does not match is refused in one sentence with both sides, and never opened") {
   const std::string torch = TORCH_VERSION;
-  const std::string abi = std::to_string(ditto::kAbi);
-  const std::string next_abi = std::to_string(ditto::kAbi + 1);
+  const std::string abi = std::to_string(KernelSet::kAbi);
+  const std::string next_abi = std::to_string(KernelSet::kAbi + 1);
   const std::string host_build = ditto::build_mode() & ditto::kBuildDebug ? "a debug build" : "a release build";
   const std::string other_build = ditto::build_mode() & ditto::kBuildDebug ? "a release build" : "a debug build";
   const std::map<std::string, std::vector<std::string>> words{
-      {"other_abi", {"SDK ABI " + next_abi, "this ditto has " + abi + ";", "build the plugin against this Ditto"}},
+      {"other_abi",
+       {"for ABI " + next_abi + " of kind 'kernels'", "this ditto has " + abi + ";",
+        "build the plugin against this Ditto"}},
       {"other_torch", {"with LibTorch 1.13.1, and this ditto uses " + torch + ";", "build the plugin with LibTorch "}},
       {"other_strings", {"_GLIBCXX_USE_CXX11_ABI=", "find_package(Ditto)"}},
       {"other_compiler", {"compiler ABI " + std::to_string(__GXX_ABI_VERSION + 1), std::to_string(__GXX_ABI_VERSION)}},
@@ -142,7 +144,7 @@ TEST_CASE("asking later for an id that was refused says why it is not there") {
   const std::string text = asked_for(registry, "other_abi");
   CHECK(
       contains(text, "run.toml:7:3: kernels 'other_abi' cannot be used; " + (folder.path() / "other_abi.so").string()));
-  CHECK(contains(text, "it was built for SDK ABI"));
+  CHECK(contains(text, "it was built for ABI"));
   // A file that has no id is found by its name.
   CHECK(contains(asked_for(registry, "no_stamp"), "no section .ditto.stamp"));
 }

@@ -59,6 +59,9 @@ struct OneRank final : WholeTensors {
   std::vector<Tensor> scatter(const std::vector<Tensor>& whole, const std::vector<Tensor>&) const override {
     return whole;
   }
+  std::vector<bool> here(const std::vector<Tensor>& local) const override {
+    return std::vector<bool>(local.size(), true);
+  }
 };
 
 testing::RankMesh grid() { return testing::mesh_of({{Axis::tensor, 2}, {Axis::shard, rank_info().world_size / 2}}); }
@@ -69,13 +72,16 @@ std::vector<Tensor> train(const std::string& plugin, Layout& layout, const Whole
   for (const auto& entry : layout.entries) parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   const auto optimizer =
       test::make_plugin<Optimizer>("optimizers", plugin, {{"weight_decay", 0.1}}, {parameters, &whole});
+  std::vector<Tensor> average;
+  if (optimizer->averages())
+    for (const auto& entry : layout.entries) average.push_back(entry.tensor.detach().clone());
   for (int64_t step = 0; step < 5; ++step) {
     for (size_t i = 0; i < layout.entries.size(); ++i) {
       auto& entry = layout.entries[i];
       const auto seed = 1000 * (step + 1) + static_cast<int64_t>(i);
       entry.tensor.mutable_grad() = local(entry, testing::numbers(entry.full_shape, seed));
     }
-    optimizer->step(0.01);
+    optimizer->step({.lr = 0.01, .average = average});
   }
   std::vector<Tensor> weights;
   for (const auto& entry : layout.entries) weights.push_back(entry.tensor.detach());
@@ -93,7 +99,9 @@ TEST_CASE("rank of: wholes" * doctest::skip()) {
     for (size_t i = 0; i < layout.entries.size(); ++i)
       here.push_back(i == 3 && round == 1 ? Tensor() : layout.entries[i].tensor.detach() + round);
     mesh.traffic().clear();
+    const auto brought = wholes->here(here);
     const auto gathered = wholes->gather(here);
+    for (size_t i = 0; i < here.size(); ++i) CHECK(brought[i] == gathered[i].defined());
     for (size_t i = 0; i < here.size(); ++i) {
       CAPTURE(layout.entries[i].name);
       const auto expected = testing::numbers(layout.entries[i].full_shape, static_cast<int64_t>(i)) + round;
@@ -135,7 +143,7 @@ TEST_CASE("rank of: exchanges of wholes" * doctest::skip()) {
 TEST_CASE("rank of: optimizers on slices" * doctest::skip()) {
   const auto mesh = grid();
   const OneRank one;
-  for (const std::string plugin : {"muon", "adamw", "adamw8bit", "sgd", "lion"}) {
+  for (const std::string plugin : {"muon", "adamw", "adamw8bit", "sgd", "lion", "adafactor", "schedule_free"}) {
     CAPTURE(plugin);
     auto layout = layout_on(mesh);
     const auto wholes = make_whole_tensors(layout, mesh);

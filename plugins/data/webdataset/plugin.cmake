@@ -1,1 +1,1 @@
-set(plugin_libraries ditto_formats)  # the parsers of tar, pictures and JSON
+set(plugin_libraries Ditto::formats)  # the parsers of tar, pictures and JSON

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/formats/shard.h"
+#include <ditto/formats/shard.h>
 
 namespace webdataset {
 

@@ -14,8 +14,8 @@
 #include <ditto/error.h>
 #include <ditto/sizes.h>
 
+#include <ditto/formats/picture.h>
 #include "contents.h"
-#include "core/formats/picture.h"
 #include "shard_index.h"
 
 namespace {
@@ -38,8 +38,8 @@ struct Options {
   int64_t channels = 3;
 
   void read(ditto::OptionReader& option) {
-    option("shards", shards, "tar files to train on: paths or globs, relative to the recipe's folder");
-    option("validation_shards", validation_shards, "tar files held out, named alike");
+    option("shards", shards, "tar files to train on: paths or globs, relative to the recipe's folder").place();
+    option("validation_shards", validation_shards, "tar files held out, named alike").place();
     option("image", image, "extensions of a sample's picture; the first that is there is taken");
     option("label", label, "where the class stands: \"cls\" (a member), \"json:label\" (a field of one), or \"none\"");
     option("caption", caption, "where the caption stands: \"txt\", \"json:caption\", or \"none\"");
@@ -135,6 +135,15 @@ class WebDataset final : public ditto::Source {
           {"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes, options_.names});
     if (caption_.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
     return out;
+  }
+
+  // All pictures have one size. How long a caption in a JSON text is reading it tells.
+  ditto::SampleInfo info(int64_t index) const override {
+    const Item& item = index_.items.at(static_cast<size_t>(index));
+    ditto::SampleInfo shapes{{"image", {options_.channels, options_.size[0], options_.size[1]}}};
+    if (label_.wanted()) shapes["label"] = {};
+    if (caption_.wanted() && caption_.field.empty()) shapes["caption"] = {static_cast<int64_t>(item.caption.size)};
+    return shapes;
   }
 
   Sample read(int64_t index) const override {

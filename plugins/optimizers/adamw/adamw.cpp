@@ -40,8 +40,11 @@ struct AdamW final : ditto::Optimizer {
     }
   }
 
-  void step(double lr) override {
-    torch::NoGradGuard no_grad;
+  void step(const ditto::Update& update) override {
+    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+  }
+
+  void move(double lr) {
     ++steps;
     // By whether they decay, and by the memory they are in: some may be offloaded.
     std::map<std::pair<bool, at::DeviceType>, std::pair<Run, Run>> runs;
@@ -95,8 +98,8 @@ struct AdamW final : ditto::Optimizer {
   std::map<std::string, ditto::OptimizerState> state() override {
     return {{"exp_avg", {exp_avg}}, {"exp_avg_sq", {exp_avg_sq}}};
   }
-  std::map<std::string, int64_t> counters() const override { return {{"steps", steps}}; }
-  void set_counters(const std::map<std::string, int64_t>& counters) override { steps = counters.at("steps"); }
+  Counters counters() const override { return {{"steps", static_cast<double>(steps)}}; }
+  void set_counters(const Counters& counters) override { steps = static_cast<int64_t>(counters.at("steps")); }
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;

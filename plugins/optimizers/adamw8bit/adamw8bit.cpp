@@ -131,8 +131,11 @@ struct AdamW8bit final : ditto::Optimizer {
   }
 
   // Every operation rounds once, wherever a number stands: slices that cut no block move as the whole does.
-  void step(double lr) override {
-    torch::NoGradGuard no_grad;
+  void step(const ditto::Update& update) override {
+    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+  }
+
+  void move(double lr) {
     ++steps;
     const auto n = static_cast<double>(steps);
     const double unbias_first = 1 - std::pow(options.beta1, n), unbias_second = 1 - std::pow(options.beta2, n);
@@ -170,8 +173,8 @@ struct AdamW8bit final : ditto::Optimizer {
     add("exp_avg_sq", second);
     return all;
   }
-  std::map<std::string, int64_t> counters() const override { return {{"steps", steps}}; }
-  void set_counters(const std::map<std::string, int64_t>& counters) override { steps = counters.at("steps"); }
+  Counters counters() const override { return {{"steps", static_cast<double>(steps)}}; }
+  void set_counters(const Counters& counters) override { steps = static_cast<int64_t>(counters.at("steps")); }
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;

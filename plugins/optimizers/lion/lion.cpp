@@ -25,8 +25,11 @@ struct Lion final : ditto::Optimizer {
     for (const auto& p : parameters) exp_avg.push_back(torch::zeros_like(p.tensor.detach()));
   }
 
-  void step(double lr) override {
-    torch::NoGradGuard no_grad;
+  void step(const ditto::Update& update) override {
+    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+  }
+
+  void move(double lr) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];
       const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
@@ -39,8 +42,8 @@ struct Lion final : ditto::Optimizer {
   }
 
   std::map<std::string, ditto::OptimizerState> state() override { return {{"exp_avg", {exp_avg}}}; }
-  std::map<std::string, int64_t> counters() const override { return {}; }
-  void set_counters(const std::map<std::string, int64_t>&) override {}
+  Counters counters() const override { return {}; }
+  void set_counters(const Counters&) override {}
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;

@@ -76,8 +76,11 @@ struct Muon final : ditto::Optimizer {
 
   Granularity granularity() const override { return Granularity::matrix; }
 
-  void step(double lr) override {
-    torch::NoGradGuard no_grad;
+  void step(const ditto::Update& update) override {
+    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+  }
+
+  void move(double lr) {
     ++steps;
     step_matrices(lr);
     for (size_t i = 0; i < parameters.size(); ++i)
@@ -149,8 +152,8 @@ struct Muon final : ditto::Optimizer {
   std::map<std::string, ditto::OptimizerState> state() override {
     return {{"momentum", {momentum}}, {"exp_avg", {exp_avg}}, {"exp_avg_sq", {exp_avg_sq}}};
   }
-  std::map<std::string, int64_t> counters() const override { return {{"steps", steps}}; }
-  void set_counters(const std::map<std::string, int64_t>& counters) override { steps = counters.at("steps"); }
+  Counters counters() const override { return {{"steps", static_cast<double>(steps)}}; }
+  void set_counters(const Counters& counters) override { steps = static_cast<int64_t>(counters.at("steps")); }
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;

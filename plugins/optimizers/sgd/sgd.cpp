@@ -30,8 +30,11 @@ struct Sgd final : ditto::Optimizer {
     for (const auto& p : parameters) momentum.push_back(torch::zeros_like(p.tensor.detach()));
   }
 
-  void step(double lr) override {
-    torch::NoGradGuard no_grad;
+  void step(const ditto::Update& update) override {
+    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+  }
+
+  void move(double lr) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];
       if (!p.tensor.grad().defined()) continue;
@@ -50,8 +53,8 @@ struct Sgd final : ditto::Optimizer {
     if (options.momentum == 0) return {};
     return {{"momentum", {momentum}}};
   }
-  std::map<std::string, int64_t> counters() const override { return {}; }
-  void set_counters(const std::map<std::string, int64_t>&) override {}
+  Counters counters() const override { return {}; }
+  void set_counters(const Counters&) override {}
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;

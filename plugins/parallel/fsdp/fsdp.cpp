@@ -13,8 +13,8 @@ namespace {
 struct FsdpOptions {
   bool prefetch = true;
   void read(OptionReader& option) {
-    option("prefetch", prefetch,
-           "fsdp: gather the next unit's weights while a unit runs, at the price of their memory");
+    option("prefetch", prefetch, "fsdp: gather the next unit's weights while a unit runs, at the price of their memory")
+        .changes(Effect::speed);
   }
 };
 

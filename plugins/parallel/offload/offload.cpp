@@ -24,11 +24,13 @@ class Offload final : public ParallelStrategy {
     int64_t offload_bytes = 0;
     void read(OptionReader& option) {
       option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
-          .one_of({"optimizer"});
+          .one_of({"optimizer"})
+          .changes(Effect::speed);
       option("offload_bytes", offload_bytes,
              "at most so many bytes of weights and optimizer states of a rank stay on the device, a weight counted "
              "with two states, as AdamW keeps; 0: none")
-          .at_least(0);
+          .at_least(0)
+          .changes(Effect::speed);
     }
   };
 

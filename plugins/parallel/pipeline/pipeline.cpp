@@ -32,10 +32,12 @@ struct PipelineOptions {
   std::string pipeline_conditioning = "carried";
   void read(OptionReader& option) {
     option("virtual_stages", virtual_stages, "runs of blocks a pipeline rank has; more: smaller bubbles, more sends")
-        .between(1, most::kBlocks);
+        .between(1, most::kBlocks)
+        .changes(Effect::speed);
     option("pipeline_conditioning", pipeline_conditioning,
            "carried: made on the first stage and sent along, the bits of one rank; replicated: made on every rank")
-        .one_of({"carried", "replicated"});
+        .one_of({"carried", "replicated"})
+        .changes(Effect::bits);
   }
 };
 

@@ -152,8 +152,11 @@ class Recompute final : public ParallelStrategy {
     int64_t recompute_every = 1;
     void read(OptionReader& option) {
       option("recompute", recompute, "what backward computes again instead of keeping it")
-          .one_of({"blocks", "attention"});
-      option("recompute_every", recompute_every, "of every nth block, from the first on").at_least(1);
+          .one_of({"blocks", "attention"})
+          .changes(Effect::speed);
+      option("recompute_every", recompute_every, "of every nth block, from the first on")
+          .at_least(1)
+          .changes(Effect::speed);
     }
   };
 

@@ -66,7 +66,8 @@ class TensorParallel final : public ParallelStrategy {
   struct Options {
     bool sequence = false;
     void read(OptionReader& option) {
-      option("sequence", sequence, "the tensor ranks share the tokens between the layers that are cut");
+      option("sequence", sequence, "the tensor ranks share the tokens between the layers that are cut")
+          .changes(Effect::bits);
     }
   };
 

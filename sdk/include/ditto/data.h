@@ -18,6 +18,10 @@ struct Sample {
   std::string place;  // "digits-000000.tar:000017.png"
 };
 
+// What is known of a sample without decoding it: the shapes of its tensors, as `read` will give them. A tensor that is
+// not here has a shape that only decoding tells.
+using SampleInfo = std::map<std::string, std::vector<int64_t>>;
+
 enum class SplitOf { train, validation };  // which part of the data
 
 // The order of samples, epochs and shuffling are the host's: a source only answers "give me number i". What it holds is
@@ -25,6 +29,7 @@ enum class SplitOf { train, validation };  // which part of the data
 class DITTO_API Source {
  public:
   static constexpr const char* kKind = "data";
+  static constexpr std::uint32_t kAbi = 6;
   struct Needs {
     SplitOf split;
     std::string folder;  // relative paths in the options are relative to this (the recipe's folder)
@@ -38,14 +43,13 @@ class DITTO_API Source {
   // Thread-safe. Throws Error(data) that names the place where a sample cannot be decoded: the host counts it, and goes
   // on.
   virtual Sample read(int64_t index) const = 0;
+  // Thread-safe, and quick: no picture is decoded. Throws Error(data) as `read` does. Default: nothing is known.
+  virtual SampleInfo info(int64_t /*index*/) const { return {}; }
   // What was found damaged when the data was opened, and left out ("a.tar: cut off at byte 8192; 7 samples kept"). The
   // host prints it, or stops with `loader.strict`. Default: none.
   virtual std::vector<std::string> warnings() const { return {}; }
   // Names the content (sizes, names): a resume refuses other data than the run began with.
   virtual std::string fingerprint() const = 0;
-  // Sources that stream rather than index keep a position; sources read by index have none. Default: empty.
-  virtual std::string state() const { return {}; }
-  virtual void restore(const std::string&) {}
 };
 
 }  // namespace ditto

@@ -31,6 +31,8 @@ struct GuidanceCall {
 class DITTO_API Guidance {
  public:
   static constexpr const char* kKind = "guidance";
+  static constexpr std::uint32_t kAbi = 6;
+  static constexpr Effect kEffect = Effect::nothing;
   struct Needs {
     // Throws Error(config) where the run has no such network, or one that was trained with another schedule.
     std::function<void(const std::string& name)> require_network = {};

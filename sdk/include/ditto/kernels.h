@@ -71,6 +71,8 @@ struct Op {
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
+  static constexpr std::uint32_t kAbi = 6;
+  static constexpr Effect kEffect = Effect::bits;
   struct Needs {};
   virtual ~KernelSet();
   virtual std::vector<KernelRow> rows() const = 0;

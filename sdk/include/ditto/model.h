@@ -48,6 +48,7 @@ struct ForeignFormat {
 class DITTO_API Model : public Units {
  public:
   static constexpr const char* kKind = "model";
+  static constexpr std::uint32_t kAbi = 6;
   using Needs = ModelNeeds;
   Model();
   ~Model() override;

@@ -69,6 +69,10 @@ class DITTO_API Parameter {
   // For strategies: numbers of the leaf's shape, in the dtype layers multiply in, to be used instead of the leaf's;
   // undefined: the leaf's again. They may be freed and filled again between uses, as long as their storage stays.
   void provide(torch::Tensor values) const;
+  // For an update that writes the copy to compute with along with the leaf: that copy, where there is one, and it is of
+  // the leaf; then `copied` says that it holds the leaf's numbers again.
+  torch::Tensor copy() const;
+  void copied() const;
   // All that it keeps: the leaf, what was provided, and the copy in the dtype layers multiply in. For counts of memory.
   std::vector<torch::Tensor> held() const;
 

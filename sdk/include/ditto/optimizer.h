@@ -1,6 +1,7 @@
 // An optimizer works on the parameters this rank holds: whole ones, or slices.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,17 +31,35 @@ class DITTO_API WholeTensors {
   // argument.
   virtual std::vector<torch::Tensor> scatter(const std::vector<torch::Tensor>& whole,
                                              const std::vector<torch::Tensor>& local) const = 0;
+  // Which of them gather would bring here: always the same ones for the same tensors (defined or not, and of what
+  // dtype). Asks nobody.
+  virtual std::vector<bool> here(const std::vector<torch::Tensor>& local) const = 0;
 };
 
-// The state of one kind ("exp_avg").
+// The state of one kind ("exp_avg"), and how it lies along the parameters.
 struct OptimizerState {
   std::vector<torch::Tensor> tensors;  // along `parameters`; undefined: this one has none of the kind
-  int64_t block = 1;  // > 1: one number for this many consecutive ones of the parameter's last dim (scales of blocks)
+  int64_t block = 1;   // > 1: one number for this many consecutive ones of the parameter's last dim (scales of blocks)
+  bool whole = false;  // of any shape (rows, columns, factors): on the rank where WholeTensors brings the parameter,
+                       // and undefined on those that hold other parts of it
+};
+
+// One update of all parameters, which have their gradients (undefined: no update of that one; what is average and copy
+// of it follows all the same). An optimizer does all that is asked here: a fused one in one pass over memory, others by
+// `in_parts`. The lists run along the parameters.
+struct Update {
+  double lr = 0;
+  double clip = 1;                          // gradients are multiplied by this first; 1: they stay
+  std::vector<torch::Tensor> average = {};  // <- decay * average + (1 - decay) * the new weight; empty: there is none
+  double decay = 0;
+  std::vector<torch::Tensor> copies = {};  // <- the new weight, rounded to the copy's dtype; undefined or empty: none
 };
 
 class DITTO_API Optimizer {
  public:
   static constexpr const char* kKind = "optimizer";
+  static constexpr std::uint32_t kAbi = 6;
+  static constexpr Effect kEffect = Effect::course;
   struct Needs {
     std::vector<OptimizedParameter> parameters;
     const WholeTensors* whole;  // outlives the optimizer
@@ -50,14 +69,23 @@ class DITTO_API Optimizer {
 
   virtual ~Optimizer();
   virtual Granularity granularity() const { return Granularity::elementwise; }
-  // One update from the parameters' gradients (undefined: no update of that one). `lr` is the learning rate of this
-  // step.
-  virtual void step(double lr) = 0;
-  // State tensors by kind, with the parameter's shape (in blocks, with its last dim divided by the block and rounded
-  // up); and counters by name. The tensors are the live ones: loading copies into them.
+  // The weights to evaluate and to sample with are this optimizer's own (schedule-free): instead of the exponential
+  // average it writes them to Update::average, which begins as the weights. A run without an average is then refused.
+  virtual bool averages() const { return false; }
+  virtual void step(const Update& update) = 0;
+  // State tensors by kind, where they are not whole with the parameter's shape (in blocks, with its last dim divided by
+  // the block and rounded up); and counters by name, whole numbers or not. The tensors are the live ones: loading
+  // copies into them.
+  using Counters = std::map<std::string, double>;
   virtual std::map<std::string, OptimizerState> state() = 0;
-  virtual std::map<std::string, int64_t> counters() const = 0;
-  virtual void set_counters(const std::map<std::string, int64_t>& counters) = 0;
+  virtual Counters counters() const = 0;
+  virtual void set_counters(const Counters& counters) = 0;
 };
+
+// An update, one thing after the other: gradients are scaled, `move` moves the weights, then average and copies follow.
+DITTO_API void in_parts(const Update& update, const std::vector<OptimizedParameter>& parameters,
+                        const std::function<void()>& move);
+// The last of it by itself: average and copies follow the weights.
+DITTO_API void follow(const Update& update, const std::vector<OptimizedParameter>& parameters);
 
 }  // namespace ditto

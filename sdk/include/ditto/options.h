@@ -43,6 +43,16 @@ struct OptionMap {
   std::map<std::string, GivenOption> given;
 };
 
+// What another value of an option changes in a run that goes on with it, and so what a resume makes of it.
+enum class Effect {
+  learning,  // what is learned: refused unless allowed
+  course,    // the training from here on, as one may mean to: learning rate, optimizer, steps
+  bits,      // the same training within rounding: threads, kernels, cuts of a sample or a layer, precision
+  speed,     // who computes what, and when: the same bits where the micro-batches stay the same
+  nothing,   // of the training: paths, logging, how often to save, what is sampled
+};
+DITTO_API const char* name(Effect effect);  // "learning"
+
 // What a plugin declared, for `ditto plugins show`, `ditto config show` and run.toml.
 struct OptionInfo {
   std::string name, help;
@@ -50,12 +60,14 @@ struct OptionInfo {
   OptionValue value;     // what it is now: given, or the default
   std::string range;     // "1 … 64", "one of: a, b"; empty: any
   bool given = false;
+  Effect effect = Effect::learning;
+  bool is_place = false;  // names a place in the file system, which each machine may have elsewhere
 };
 
 class OptionReader;
 
-// What a declaration returns, to narrow what is allowed. Each call checks the value and throws Error(config) with its
-// place.
+// What a declaration returns, to narrow what is allowed (each such call checks the value and throws Error(config) with
+// its place), and to say what the option changes where that is not what its section's others do.
 template <class T>
 class Declared {
  public:
@@ -64,6 +76,8 @@ class Declared {
   Declared& above(T low);                           // value > low
   Declared& between(T low, T high);                 // low <= value <= high
   Declared& one_of(const std::vector<T>& allowed);  // for names: the nearest one is suggested
+  Declared& changes(Effect effect);
+  Declared& place();  // a path: what lies there is compared by content
 
  private:
   OptionReader& reader_;
@@ -74,7 +88,8 @@ class Declared {
 // Walks over an Options struct. The host makes one for each component; with nothing given it only declares.
 class DITTO_API OptionReader {
  public:
-  explicit OptionReader(const OptionMap& given);
+  // `effect`: what options change that do not say.
+  explicit OptionReader(const OptionMap& given, Effect effect = Effect::learning);
   ~OptionReader();
   OptionReader(const OptionReader&) = delete;
   OptionReader& operator=(const OptionReader&) = delete;
@@ -104,6 +119,7 @@ class DITTO_API OptionReader {
   [[noreturn]] void out_of_range(size_t index, std::string_view expected) const;
 
   OptionMap given_;
+  Effect effect_;
   std::vector<OptionInfo> declared_;
 };
 
@@ -127,6 +143,18 @@ auto OptionReader::operator()(const char* name, T& value, const char* help) {
                                     std::conditional_t<std::is_floating_point_v<T>, double, std::string>>;
     return Declared<Near>(*this, 0, {});
   }
+}
+
+template <class T>
+Declared<T>& Declared<T>::changes(Effect effect) {
+  reader_.declared_[index_].effect = effect;
+  return *this;
+}
+
+template <class T>
+Declared<T>& Declared<T>::place() {
+  reader_.declared_[index_].is_place = true;
+  return *this;
 }
 
 template <class T>

@@ -19,7 +19,7 @@ namespace ditto {
 struct Stamp {
   std::array<char, 8> magic;     // "DITTOPLG"
   std::uint32_t size;            // sizeof(Stamp)
-  std::uint32_t abi;             // kAbi
+  std::uint32_t abi;             // kAbi of its kind's interface
   std::array<char, 16> torch;    // "2.11.0"; major and minor must be equal
   std::uint32_t cxx11_abi;       // _GLIBCXX_USE_CXX11_ABI
   std::uint32_t compiler_abi;    // __GXX_ABI_VERSION
@@ -61,12 +61,12 @@ constexpr std::array<char, N> fixed_text(std::string_view text) {
   return out;
 }
 
-constexpr Stamp make_stamp(std::string_view kind, std::string_view id, std::string_view version,
+constexpr Stamp make_stamp(std::string_view kind, std::uint32_t abi, std::string_view id, std::string_view version,
                            std::string_view licence, std::string_view summary, std::string_view cuda = {}) {
   Stamp s{};
   for (size_t i = 0; i < 8; ++i) s.magic[i] = "DITTOPLG"[i];
   s.size = sizeof(Stamp);
-  s.abi = kAbi;
+  s.abi = abi;
   s.torch = fixed_text<16>(TORCH_VERSION);
   s.cxx11_abi = _GLIBCXX_USE_CXX11_ABI;
   s.compiler_abi = __GXX_ABI_VERSION;
@@ -91,6 +91,13 @@ struct Factory {
   // function `Needs foreign_needs(OptionReader&, const ForeignShapes&)`.
   typename Interface::Needs (*foreign_needs)(OptionReader&, const ForeignShapes&);
 };
+
+// What a plugin's options change where they do not say: what its kind says, or what is learned.
+template <class Interface>
+consteval Effect effect_of_options() {
+  if constexpr (requires { Interface::kEffect; }) return Interface::kEffect;
+  return Effect::learning;
+}
 
 template <class Interface, class Class>
 constexpr auto foreign_needs_of() {
@@ -121,10 +128,10 @@ inline constexpr const char* kEntryName = "ditto_plugin_entry";
 
 // Makes this library a plugin of kind INTERFACE. CLASS has a nested type `Options` with `read(OptionReader&)` and a
 // constructor `(const Options&, const INTERFACE::Needs&)`. Stands once in a library, outside of any namespace.
-#define DITTO_PLUGIN(INTERFACE, CLASS, ID, VERSION, LICENCE, SUMMARY)                                  \
-  extern "C" {                                                                                         \
-  [[gnu::visibility("default")]] extern const ::ditto::Stamp ditto_plugin_stamp;                       \
-  [[gnu::section(".ditto.stamp"), gnu::used]] constinit const ::ditto::Stamp ditto_plugin_stamp =      \
-      ::ditto::make_stamp(::ditto::INTERFACE::kKind, ID, VERSION, LICENCE, SUMMARY);                   \
-  DITTO_API const void* ditto_plugin_entry() { return &::ditto::kFactory<::ditto::INTERFACE, CLASS>; } \
+#define DITTO_PLUGIN(INTERFACE, CLASS, ID, VERSION, LICENCE, SUMMARY)                                          \
+  extern "C" {                                                                                                 \
+  [[gnu::visibility("default")]] extern const ::ditto::Stamp ditto_plugin_stamp;                               \
+  [[gnu::section(".ditto.stamp"), gnu::used]] constinit const ::ditto::Stamp ditto_plugin_stamp =              \
+      ::ditto::make_stamp(::ditto::INTERFACE::kKind, ::ditto::INTERFACE::kAbi, ID, VERSION, LICENCE, SUMMARY); \
+  DITTO_API const void* ditto_plugin_entry() { return &::ditto::kFactory<::ditto::INTERFACE, CLASS>; }         \
   }

@@ -57,6 +57,8 @@ DITTO_API torch::Tensor fresh_noise(const SamplingRequest& request, const torch:
 class DITTO_API Sampler {
  public:
   static constexpr const char* kKind = "sampler";
+  static constexpr std::uint32_t kAbi = 6;
+  static constexpr Effect kEffect = Effect::nothing;
   struct Needs {};
   virtual ~Sampler();
   virtual torch::Tensor sample(const SamplingRequest& request) const = 0;  // -> x_0, as start

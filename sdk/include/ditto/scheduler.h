@@ -18,6 +18,7 @@ namespace ditto {
 class DITTO_API Scheduler {
  public:
   static constexpr const char* kKind = "scheduler";
+  static constexpr std::uint32_t kAbi = 6;
   struct Needs {};
   virtual ~Scheduler();
 
