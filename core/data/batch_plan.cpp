@@ -1,26 +1,17 @@
 #include "core/data/batch_plan.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
 namespace ditto {
 
 namespace {
 
 SampleSize parsed_size(const std::string& text) {
-  SampleSize size;
-  const char *at = text.data(), *end = at + text.size();
-  for (;;) {
-    int64_t side = 0;
-    const auto [after, code] = std::from_chars(at, end, side);
-    if (code != std::errc() || side < 1) break;
-    size.push_back(side);
-    if (after == end && (size.size() == 2 || size.size() == 3)) return size;
-    if (after == end || *after != 'x') break;
-    at = after + 1;
-  }
+  auto size = sides_of(text);
+  if (size.size() == 2 || size.size() == 3) return size;
   throw Error(ErrorKind::config, "batch.sizes", "has \"" + text + "\", which is no size",
               "write rows x columns, or frames x rows x columns: \"32x48\", \"16x32x32\"");
 }
