@@ -57,9 +57,9 @@ std::vector<int64_t> all_places(const BatchPlanner::Plan& plan) {
 TEST_CASE("contiguous micro-batches are the step's places in turn, the last one short") {
   const auto plan = planned(options_of("contiguous"), 4, {10, 10});
   REQUIRE(plan.micro_batches.size() == 3);
-  CHECK(plan.micro_batches[0] == Places(10, 4));
-  CHECK(plan.micro_batches[1] == Places(14, 4));
-  CHECK(plan.micro_batches[2] == Places(18, 2));
+  CHECK((plan.micro_batches[0] == Places(10, 4)));
+  CHECK((plan.micro_batches[1] == Places(14, 4)));
+  CHECK((plan.micro_batches[2] == Places(18, 2)));
 }
 
 TEST_CASE("buckets hold one size each, no more than they may, and every sample once") {
@@ -97,7 +97,7 @@ TEST_CASE("a plan depends on its places and sizes alone") {
   for (const char* kind : {"buckets", "packs"}) {
     const BatchPlanner one(options_of(kind, 300), 8, five_sizes()), other(options_of(kind, 300), 8, five_sizes());
     one.plan({0, 48});
-    CHECK(one.plan({48, 48}).micro_batches == other.plan({48, 48}).micro_batches);
+    CHECK((one.plan({48, 48}).micro_batches == other.plan({48, 48}).micro_batches));
   }
 }
 
