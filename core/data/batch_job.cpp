@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 
 #include <ATen/Functions.h>
 
@@ -11,8 +12,8 @@ namespace ditto {
 
 namespace {
 
-bool own_size(const TensorSpec& spec) {
-  return std::find(spec.shape.begin(), spec.shape.end(), -1) != spec.shape.end();
+bool has(const TensorSpec& spec, int64_t kind) {
+  return std::find(spec.shape.begin(), spec.shape.end(), kind) != spec.shape.end();
 }
 
 std::string shape_text(at::IntArrayRef shape) {
@@ -59,81 +60,124 @@ void check_index(const Sample& sample, const torch::Tensor& index, const TensorS
 }  // namespace
 
 BatchJob::BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips)
-    : source_(source), order_(order), places_(places), flips_(std::move(flips)), spec_(source.makes()) {
-  const auto count = static_cast<size_t>(places.count);
-  for (const auto& spec : spec_) {
-    texts_.emplace_back(own_size(spec) ? count : 0);
-    if (own_size(spec)) continue;
-    std::vector<int64_t> shape{places.count};
-    shape.insert(shape.end(), spec.shape.begin(), spec.shape.end());
-    batch_[spec.name] = torch::zeros(shape, spec.dtype);
+    : source_(source), order_(order), places_(std::move(places)), flips_(std::move(flips)), spec_(source.makes()) {
+  make_parts();
+  errors_.resize(places_.list.size());
+  is_left_out_.resize(places_.list.size());
+}
+
+std::vector<int64_t> own_sides(const Source& source, const TensorSpecs& specs, int64_t index) {
+  std::vector<int64_t> sides;
+  std::optional<SampleInfo> info;
+  for (const auto& spec : specs) {
+    if (!has(spec, kOwnSide)) continue;
+    if (!info) info = source.info(index);
+    const auto at = info->find(spec.name);
+    if (at == info->end() || at->second.size() != spec.shape.size())
+      throw Error(ErrorKind::plugin, "data",
+                  "the source makes " + to_text(spec) +
+                      " of each sample's own size, and its info() does not tell sample " + std::to_string(index) + "'s",
+                  "correct the source's info() or makes()");
+    for (size_t d = 0; d < spec.shape.size(); ++d)
+      if (spec.shape[d] == kOwnSide) sides.push_back(at->second[d]);
   }
-  for (int64_t i = 0; i < places.count; ++i) batch_.ids.push_back(places.first + i);
-  batch_.weights.assign(count, 1.0);
-  errors_.resize(count);
-  is_left_out_.resize(count);
+  return sides;
+}
+
+void BatchJob::make_parts() {
+  for (const int64_t place : places_.list) {
+    auto size = own_sides(source_, spec_, order_.index(place));
+    auto at = std::find_if(parts_.begin(), parts_.end(), [&](const Part& part) { return part.size == size; });
+    if (at == parts_.end()) at = parts_.insert(at, Part{std::move(size), {}, {}});
+    rows_.push_back({static_cast<size_t>(at - parts_.begin()), at->batch.size()});
+    at->batch.ids.push_back(place);
+    at->batch.weights.push_back(1.0);
+  }
+  for (auto& part : parts_)
+    for (size_t i = 0; i < spec_.size(); ++i) {
+      const bool is_text = has(spec_[i], -1);
+      part.texts.emplace_back(is_text ? part.batch.ids.size() : 0);
+      if (is_text) continue;
+      auto shape = sized(i, part).shape;
+      shape.insert(shape.begin(), part.batch.size());
+      part.batch[spec_[i].name] = torch::zeros(shape, spec_[i].dtype);
+    }
+}
+
+// The spec of tensor `i`, with the part's own sides.
+TensorSpec BatchJob::sized(size_t i, const Part& part) const {
+  auto side = part.size.begin();
+  for (size_t k = 0; k < i; ++k) side += std::count(spec_[k].shape.begin(), spec_[k].shape.end(), kOwnSide);
+  auto spec = spec_[i];
+  for (int64_t& dim : spec.shape)
+    if (dim == kOwnSide) dim = *side++;
+  return spec;
 }
 
 int64_t BatchJob::take() { return all_taken() ? -1 : taken_++; }
-bool BatchJob::finish_row() { return ++finished_ == places_.count; }
+bool BatchJob::finish_row() { return ++finished_ == places_.count(); }
 
 void BatchJob::read(int64_t row) {
   try {
-    fill(row, source_.read(order_.index(places_.first + row)));
+    fill(row, source_.read(order_.index(places_.list[static_cast<size_t>(row)])));
   } catch (...) {
     errors_[static_cast<size_t>(row)] = std::current_exception();
   }
 }
 
 void BatchJob::fill(int64_t row, const Sample& sample) {
+  const auto [of, own_row] = rows_[static_cast<size_t>(row)];
+  auto& part = parts_[of];
   for (size_t i = 0; i < spec_.size(); ++i) {
-    const auto it = sample.tensors.find(spec_[i].name);
-    if (it == sample.tensors.end() || !fits(it->second, spec_[i])) broken_promise(sample, spec_[i]);
+    const auto spec = sized(i, part);
+    const auto it = sample.tensors.find(spec.name);
+    if (it == sample.tensors.end() || !fits(it->second, spec)) broken_promise(sample, spec);
     auto tensor = it->second;
-    check_index(sample, tensor, spec_[i]);
-    if (spec_[i].name == names::kImage && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
+    check_index(sample, tensor, spec);
+    if (spec.name == names::kImage && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
     tensor = tensor.contiguous();
-    if (own_size(spec_[i])) {
-      texts_[i][static_cast<size_t>(row)] = tensor;
+    if (has(spec, -1)) {
+      part.texts[i][static_cast<size_t>(own_row)] = tensor;
     } else {
-      const auto& whole = batch_.at(spec_[i].name);
-      auto* to = static_cast<char*>(whole.data_ptr()) + static_cast<size_t>(row) * tensor.nbytes();
+      const auto& whole = part.batch.at(spec.name);
+      auto* to = static_cast<char*>(whole.data_ptr()) + static_cast<size_t>(own_row) * tensor.nbytes();
       std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
     }
   }
 }
 
-void BatchJob::pad_texts() {
+void BatchJob::pad_texts(Part& part) const {
   for (size_t i = 0; i < spec_.size(); ++i) {
-    if (!own_size(spec_[i])) continue;
-    std::vector<int64_t> shape{places_.count};
+    if (!has(spec_[i], -1)) continue;
+    const auto& texts = part.texts[i];
+    std::vector<int64_t> shape{part.batch.size()};
     for (size_t d = 0; d < spec_[i].shape.size(); ++d) {
       int64_t largest = std::max<int64_t>(spec_[i].shape[d], 0);
-      for (const auto& text : texts_[i])
+      for (const auto& text : texts)
         if (text.defined()) largest = std::max(largest, text.size(static_cast<int64_t>(d)));
       shape.push_back(largest);
     }
     auto whole = torch::zeros(shape, spec_[i].dtype);
-    for (int64_t row = 0; row < places_.count; ++row) {
-      const auto& text = texts_[i][static_cast<size_t>(row)];
+    for (size_t row = 0; row < texts.size(); ++row) {
+      const auto& text = texts[row];
       if (!text.defined()) continue;
-      auto part = whole[row];
-      for (int64_t d = 0; d < text.dim(); ++d) part = part.narrow(d, 0, text.size(d));
-      part.copy_(text);
+      auto to = whole[static_cast<int64_t>(row)];
+      for (int64_t d = 0; d < text.dim(); ++d) to = to.narrow(d, 0, text.size(d));
+      to.copy_(text);
     }
-    batch_[spec_[i].name] = whole;
+    part.batch[spec_[i].name] = whole;
   }
 }
 
 std::vector<BadSample> BatchJob::bad() const {
   std::vector<BadSample> out;
-  for (int64_t row = 0; row < places_.count; ++row) {
-    if (!errors_[static_cast<size_t>(row)]) continue;
+  for (size_t row = 0; row < errors_.size(); ++row) {
+    if (!errors_[row]) continue;
     try {
-      std::rethrow_exception(errors_[static_cast<size_t>(row)]);
+      std::rethrow_exception(errors_[row]);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::data) throw;
-      out.push_back({places_.first + row, order_.index(places_.first + row), error});
+      out.push_back({places_.list[row], order_.index(places_.list[row]), error});
     }
   }
   return out;
@@ -141,23 +185,30 @@ std::vector<BadSample> BatchJob::bad() const {
 
 void BatchJob::leave_out(const std::vector<int64_t>& places) {
   for (const int64_t place : places) {
-    const int64_t row = place - places_.first;
-    if (row < 0 || row >= places_.count) continue;
-    is_left_out_[static_cast<size_t>(row)] = true;
+    const auto at = std::find(places_.list.begin(), places_.list.end(), place);
+    if (at == places_.list.end()) continue;
+    const auto index = static_cast<size_t>(at - places_.list.begin());
+    is_left_out_[index] = true;
+    const auto [of, row] = rows_[index];
+    auto& part = parts_[of];
     for (size_t i = 0; i < spec_.size(); ++i) {
-      if (own_size(spec_[i]))
-        texts_[i][static_cast<size_t>(row)] = torch::Tensor();
+      if (has(spec_[i], -1))
+        part.texts[i][static_cast<size_t>(row)] = torch::Tensor();
       else
-        batch_.at(spec_[i].name)[row].zero_();
+        part.batch.at(spec_[i].name)[row].zero_();
     }
   }
 }
 
 Batch BatchJob::result() {
-  pad_texts();
-  for (size_t row = 0; row < errors_.size(); ++row)
-    if (errors_[row] || is_left_out_[row]) batch_.weights[row] = 0.0;
-  return std::move(batch_);
+  for (size_t i = 0; i < rows_.size(); ++i)
+    if (errors_[i] || is_left_out_[i]) parts_[rows_[i].part].batch.weights[static_cast<size_t>(rows_[i].row)] = 0.0;
+  std::vector<Batch> batches;
+  for (auto& part : parts_) {
+    pad_texts(part);
+    batches.push_back(std::move(part.batch));
+  }
+  return Batch::of_parts(std::move(batches));
 }
 
 }  // namespace ditto

@@ -16,16 +16,21 @@ struct BadSample {
   Error error;
 };
 
+// The sides of a source's sample that are its own (kOwnSide), in the order of the specs; none: all samples have one
+// size. Throws Error(plugin) where the source does not tell them.
+std::vector<int64_t> own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
+
 class BatchJob {
  public:
-  // `flips`: per sample whether its picture is mirrored; empty: none is.
+  // `flips`: per sample whether its picture is mirrored; empty: none is. Samples of one size are a part of the batch,
+  // in the order of the places; parts are in the order of their first samples.
   BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips);
 
   const Places& places() const { return places_; }
 
   // Takes the next sample that nobody has taken; -1: none is left.
   int64_t take();
-  bool all_taken() const { return taken_ == places_.count; }
+  bool all_taken() const { return taken_ == places_.count(); }
   void read(int64_t row);  // thread-safe for different rows; never throws
   bool finish_row();       // true: this was the last one
 
@@ -36,19 +41,30 @@ class BatchJob {
   Batch result();  // once
 
  private:
+  struct Row {
+    size_t part;
+    int64_t row;  // of the part
+  };
+  struct Part {
+    std::vector<int64_t> size;  // own_sides of its samples
+    Batch batch;
+    std::vector<std::vector<torch::Tensor>> texts;  // by spec, by row: tensors whose length is the sample's own
+  };
+  void make_parts();
+  TensorSpec sized(size_t i, const Part& part) const;
   void fill(int64_t row, const Sample& sample);
-  void pad_texts();
+  void pad_texts(Part& part) const;
 
   const Source& source_;
   const Order& order_;
   Places places_;
   std::vector<bool> flips_;
   std::vector<TensorSpec> spec_;
-  Batch batch_;
-  std::vector<std::vector<torch::Tensor>> texts_;  // by spec, by row: tensors whose size is the sample's own
-  std::vector<std::exception_ptr> errors_;         // by row
-  std::vector<bool> is_left_out_;                  // by row
-  int64_t taken_ = 0, finished_ = 0;               // guarded by the loader's mutex
+  std::vector<Part> parts_;
+  std::vector<Row> rows_;                   // by place
+  std::vector<std::exception_ptr> errors_;  // by place
+  std::vector<bool> is_left_out_;           // by place
+  int64_t taken_ = 0, finished_ = 0;        // guarded by the loader's mutex
 };
 
 }  // namespace ditto

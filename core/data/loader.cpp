@@ -86,17 +86,14 @@ struct Loader::State {
 };
 
 std::shared_ptr<BatchJob> Loader::State::make_job(Places places) const {
-  if (places.first < 0 || places.count < 1)
-    throw std::logic_error("Loader: places [" + std::to_string(places.first) + ", +" + std::to_string(places.count) +
-                           ")");
+  if (places.list.empty() || *std::min_element(places.list.begin(), places.list.end()) < 0)
+    throw std::logic_error("Loader: " + std::to_string(places.count()) + " places, or one below zero");
   std::vector<bool> flips;
   if (options.flip) {
-    std::vector<int64_t> ids;
-    for (int64_t i = 0; i < places.count; ++i) ids.push_back(places.first + i);
-    const auto drawn = random.uniform(Purpose::augmentation, ids, {1});
-    for (int64_t i = 0; i < places.count; ++i) flips.push_back(drawn.const_data_ptr<double>()[i] < 0.5);
+    const auto drawn = random.uniform(Purpose::augmentation, places.list, {1});
+    for (int64_t i = 0; i < places.count(); ++i) flips.push_back(drawn.const_data_ptr<double>()[i] < 0.5);
   }
-  return std::make_shared<BatchJob>(*source, order, places, std::move(flips));
+  return std::make_shared<BatchJob>(*source, order, std::move(places), std::move(flips));
 }
 
 // One sample at a time from the oldest unfinished request: the next batch to be asked for is done first.
@@ -197,7 +194,7 @@ std::shared_ptr<BatchJob> Loader::read(Places places) {
     job = state_->fetch(places);
   } else {
     job = state_->make_job(places);
-    for (int64_t row = 0; row < places.count; ++row) job->read(row);
+    for (int64_t row = 0; row < places.count(); ++row) job->read(row);
   }
   state_->tell_bad(*job);
   state_->waited += seconds_since(start);
@@ -223,6 +220,10 @@ Batch Loader::next(Places places) {
   for (const auto& sample : job->bad()) bad.push_back(sample.place);
   leave_out(bad, [](const std::string& mine) { return mine; });
   return job->result();
+}
+
+std::vector<int64_t> Loader::size_of(int64_t place) const {
+  return own_sides(*state_->source, state_->source->makes(), state_->order.index(place));
 }
 
 double Loader::waited_s() const { return state_->waited; }

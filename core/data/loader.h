@@ -12,6 +12,7 @@
 #include <ditto/data.h>
 
 #include "core/data/order.h"
+#include "core/data/places.h"
 
 namespace ditto {
 
@@ -24,13 +25,6 @@ struct LoaderOptions {
   bool shuffle = true;
   bool flip = false;
   void read(OptionReader& option);
-};
-
-// Samples [first, first + count) of the run's global order.
-struct Places {
-  int64_t first = 0;
-  int64_t count = 0;
-  bool operator==(const Places&) const = default;
 };
 
 class BatchJob;
@@ -64,9 +58,12 @@ class Loader {
   // there are more than `max_bad` different ones; `first_of` then gives, for what this rank's first one said (empty: it
   // decoded all), what the run's first one said.
   void leave_out(const std::vector<int64_t>& places, const std::function<std::string(const std::string&)>& first_of);
-  // read, leave_out and result, for one rank by itself. The tensors of the source's spec, samples along dim 0. Texts
-  // ([-1]) are padded with zeros to the longest of the batch.
+  // read, leave_out and result, for one rank by itself. The tensors of the source's spec, samples along dim 0, in parts
+  // where their sizes differ. Texts ([-1]) are padded with zeros to the longest of the part.
   Batch next(Places places);
+
+  // Of the sample at a place, without reading it; empty where the source's samples have one size.
+  std::vector<int64_t> size_of(int64_t place) const;
 
   double waited_s() const;  // seconds next() has waited for data, since the start
 

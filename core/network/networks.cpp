@@ -202,6 +202,7 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
 }
 
 Batch Networks::encode(Batch batch) {
+  if (!batch.parts.empty()) return std::move(batch).changed([this](Batch part) { return encode(std::move(part)); });
   torch::NoGradGuard no_grad;
   for (const auto& encoder : encoders) batch = encoder->encode(std::move(batch), *main->ctx);
   if (main->ctx->compute == torch::kDouble)  // a proof is in double precision from end to end

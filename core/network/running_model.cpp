@@ -95,7 +95,9 @@ void RunningModel::run_unit(const Unit& unit, UnitCall& call) {
   const Doing doing(computing_.c_str());
   guarded([&] { return to_text(unit) + " of model '" + setting.component.plugin + "'"; },
           [&] { run_model_unit(*model, unit, call); });
-  if (unit.kind == Unit::head) check_prediction(call.batch, call.outputs);
+  if (unit.kind != Unit::head) return;
+  size_t part = 0;
+  for (const auto& samples : call.batch) check_prediction(samples, of_part(call.outputs, call.batch, part++));
 }
 
 // A wrong number of channels might be broadcast over the target's.

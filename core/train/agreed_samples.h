@@ -14,7 +14,7 @@ namespace ditto {
 // copy of the data may be damaged: what any rank could not decode is left out of every rank's `jobs`, which are what it
 // runs of `all`. Returns the places that are left out. Throws Error(data), on all ranks alike, for more than
 // loader.max_bad.
-std::vector<int64_t> agree_on_samples(const Mesh& mesh, Loader& loader, Places all,
+std::vector<int64_t> agree_on_samples(const Mesh& mesh, Loader& loader, const Places& all,
                                       const std::vector<std::shared_ptr<BatchJob>>& jobs);
 
 }  // namespace ditto

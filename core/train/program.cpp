@@ -120,15 +120,29 @@ std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, co
   return losses;
 }
 
+// Along all samples, whatever their sizes.
+std::map<std::string, Tensor> losses_of_parts(Assembly& assembly, const Outputs& made, const Batch& batch) {
+  std::map<std::string, std::vector<Tensor>> parts;
+  size_t i = 0;
+  for (const auto& part : batch) {
+    auto outputs = of_part(made, batch, i++);
+    for (auto& [name, loss] : losses_of(assembly, outputs, part)) parts[name].push_back(loss);
+  }
+  std::map<std::string, Tensor> losses;
+  for (auto& [name, of_sizes] : parts) losses[name] = of_sizes.size() == 1 ? of_sizes.front() : torch::cat(of_sizes);
+  return losses;
+}
+
 }  // namespace
 
 Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale) {
   const double shares = count * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
   auto program = assembly.main->program();
-  program.prepare = [&assembly](Batch batch) { return prepare(assembly, std::move(batch)); };
+  program.prepare = [&assembly](Batch batch) {
+    return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });
+  };
   program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Outputs& made, const Batch& batch) {
-    auto outputs = made;
-    auto losses = losses_of(assembly, outputs, batch);
+    auto losses = losses_of_parts(assembly, made, batch);
     for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
     ledger.enter(batch, losses);
     Tensor sum_B;

@@ -21,6 +21,17 @@ std::string to_text(const TensorSpec& spec) {
   return spec.values > 0 ? text + " of 0 … " + std::to_string(spec.values - 1) : text;
 }
 
+std::string of_part_name(size_t part, const std::string& name) { return std::to_string(part) + "/" + name; }
+
+Outputs of_part(const Outputs& all, const Batch& batch, size_t part) {
+  if (batch.parts.empty()) return all;
+  const auto prefix = of_part_name(part, "");
+  Outputs own;
+  for (const auto& [name, tensor] : all)
+    if (name.starts_with(prefix)) own[name.substr(prefix.size())] = tensor;
+  return own;
+}
+
 const torch::Tensor& Batch::at(const std::string& name) const {
   const auto it = tensors.find(name);
   if (it != tensors.end()) return it->second;
@@ -32,6 +43,8 @@ const torch::Tensor& Batch::at(const std::string& name) const {
 }
 
 Batch Batch::slice(int64_t begin, int64_t end) const {
+  if (!parts.empty())
+    throw Error(ErrorKind::shape, "batch", "of samples of several sizes cannot be sliced", "slice its parts");
   Batch part;
   for (const auto& [name, tensor] : tensors) part.tensors[name] = tensor.slice(0, begin, end);
   part.ids.assign(ids.begin() + begin, ids.begin() + end);
@@ -41,10 +54,28 @@ Batch Batch::slice(int64_t begin, int64_t end) const {
 
 Batch Batch::to(torch::Device device) const {
   Batch moved = *this;
+  for (auto& part : moved.parts) part = part.to(device);
   for (auto& [name, tensor] : moved.tensors)  // out of pinned memory a copy to a GPU makes nobody wait
     tensor =
         device.is_cuda() && tensor.is_cpu() ? tensor.pin_memory().to(device, /*non_blocking=*/true) : tensor.to(device);
   return moved;
+}
+
+Batch Batch::of_parts(std::vector<Batch> parts) {
+  if (parts.size() == 1) return std::move(parts.front());
+  Batch whole;
+  for (const auto& part : parts) {
+    whole.ids.insert(whole.ids.end(), part.ids.begin(), part.ids.end());
+    whole.weights.insert(whole.weights.end(), part.weights.begin(), part.weights.end());
+  }
+  whole.parts = std::move(parts);
+  return whole;
+}
+
+Batch Batch::changed(const std::function<Batch(Batch)>& change) && {
+  if (parts.empty()) return change(std::move(*this));
+  for (auto& part : parts) part = change(std::move(part));
+  return std::move(*this);
 }
 
 }  // namespace ditto

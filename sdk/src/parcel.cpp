@@ -95,6 +95,9 @@ void put_places(Writer& writer, const Stream& stream) {
   const auto sample_T = stream.packing->sample_T.to(torch::kCPU, torch::kLong).contiguous();
   writer.put(stream.packing->lengths);
   writer.put(at::IntArrayRef(sample_T.data_ptr<int64_t>(), static_cast<size_t>(sample_T.numel())));
+  std::vector<int64_t> grids;
+  for (const auto& grid : stream.packing->grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
+  writer.put(grids);
 }
 
 void read_places(Reader& reader, Stream& stream, torch::Device device) {
@@ -103,9 +106,12 @@ void read_places(Reader& reader, Stream& stream, torch::Device device) {
     *number = reader.number();
   stream.packing.reset();
   if (reader.number() == 0) return;
-  auto lengths = reader.list();
-  stream.packing = std::make_shared<const Packing>(
-      Packing{std::move(lengths), torch::tensor(reader.list(), torch::kLong).to(device)});
+  Packing packing;
+  packing.lengths = reader.list();
+  packing.sample_T = torch::tensor(reader.list(), torch::kLong).to(device);
+  const auto grids = reader.list();
+  for (size_t i = 0; i < grids.size(); i += 3) packing.grids.push_back({grids[i], grids[i + 1], grids[i + 2]});
+  stream.packing = std::make_shared<const Packing>(std::move(packing));
 }
 
 }  // namespace

@@ -4,6 +4,8 @@
 
 #include <torch/torch.h>
 
+#include <ditto/parallel/pack.h>
+
 namespace ditto {
 
 using torch::Tensor;
@@ -54,17 +56,64 @@ Stream ModelProgram::begin(const Batch& batch) {
   Stream stream;
   Outputs none;
   UnitCall call{batch, stream, none, ctx_};
-  run_(Unit{Unit::condition}, call);
-  run_(Unit{Unit::tokens}, call);
+  if (batch.parts.empty()) {
+    run_(Unit{Unit::condition}, call);
+    run_(Unit{Unit::tokens}, call);
+  } else {
+    begin_parts(call);
+  }
   for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(stream);
   return stream;
 }
 
+// Each unit is entered once, whatever the number of sizes: what a strategy does around it is done once.
+void ModelProgram::begin_parts(UnitCall& call) {
+  const auto each = [&](const Unit& unit) {
+    std::vector<Stream> parts(call.batch.parts.size());
+    Outputs none;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      UnitCall of_part{call.batch.parts[i], parts[i], none, ctx_};
+      run_model_unit(*model_, unit, of_part);
+    }
+    return parts;
+  };
+  call.body = [&] {
+    std::vector<Conditioning> conditions;
+    for (auto& part : each(Unit{Unit::condition})) conditions.push_back(std::move(part.condition));
+    call.stream.condition = pack(std::move(conditions), call.batch);
+  };
+  run_(Unit{Unit::condition}, call);
+  call.body = [&] {
+    auto whole = pack(each(Unit{Unit::tokens}));
+    whole.condition = std::move(call.stream.condition);
+    call.stream = std::move(whole);
+  };
+  run_(Unit{Unit::tokens}, call);
+}
+
+Stream ModelProgram::constants_of(const Batch& batch, const Stream& stream) const {
+  const auto of = [&](const Batch& samples, const Grid& grid, std::shared_ptr<const Packing> packing) {
+    Stream own;
+    own.grid = grid;
+    own.packing = std::move(packing);
+    model_->constants(samples, own, ctx_);
+    return own;
+  };
+  if (batch.parts.empty()) return of(batch, stream.grid, stream.packing);
+  std::vector<Stream> parts;
+  int64_t first = 0;
+  for (const auto& part : batch.parts) {
+    parts.push_back(of(part, stream.packing->grids.at(static_cast<size_t>(first)), nullptr));
+    first += part.size();
+  }
+  auto whole = pack_constants(std::move(parts), batch);
+  whole.grid = stream.grid;
+  whole.packing = stream.packing;
+  return whole;
+}
+
 void ModelProgram::constants(const Batch& batch, Stream& stream) {
-  Stream own;
-  own.grid = stream.grid;
-  own.packing = stream.packing;
-  model_->constants(batch, own, ctx_);
+  Stream own = constants_of(batch, stream);
   for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
   stream.rotary_TK = own.rotary_TK;
   for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);
@@ -85,9 +134,27 @@ Outputs ModelProgram::head(Stream& stream, const Batch& batch) {
   for (auto* strategy : wraps_) strategy->join(stream);
   Outputs outputs;
   UnitCall call{batch, stream, outputs, ctx_};
+  if (!batch.parts.empty()) {
+    run_parts_head(call);
+    return outputs;
+  }
   run_(Unit{Unit::head}, call);
   for (const int64_t block : taps_) outputs[tap_name(block)] = stream.extra.at(tap_name(block)).tensor;
   return outputs;
+}
+
+void ModelProgram::run_parts_head(UnitCall& call) {
+  call.body = [&] {
+    for (size_t i = 0; i < call.batch.parts.size(); ++i) {
+      auto own = part_of_pack(call.stream, call.batch, i);
+      Outputs made;
+      UnitCall of_part{call.batch.parts[i], own, made, ctx_};
+      run_model_unit(*model_, Unit{Unit::head}, of_part);
+      for (const int64_t block : taps_) made[tap_name(block)] = own.extra.at(tap_name(block)).tensor;
+      for (auto& [name, tensor] : made) call.outputs[of_part_name(i, name)] = tensor;
+    }
+  };
+  run_(Unit{Unit::head}, call);
 }
 
 Program ModelProgram::program(Traffic& traffic) {

@@ -1,6 +1,7 @@
 #include <ditto/text.h>
 
 #include <array>
+#include <charconv>
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -101,6 +102,19 @@ std::string shown(std::string_view text, std::size_t most) {
   out += "… (" + std::to_string(text.size()) + " bytes) …";
   append_shown(text.substr(tail), out);
   return out;
+}
+
+std::vector<std::int64_t> sides_of(std::string_view text) {
+  std::vector<std::int64_t> sides;
+  for (const char *at = text.data(), *end = at + text.size();; ++at) {
+    std::int64_t side = 0;
+    const auto [after, code] = std::from_chars(at, end, side);
+    if (code != std::errc() || side < 1 || side > 1'000'000'000) return {};
+    sides.push_back(side);
+    if (after == end) return sides;
+    if (*after != 'x') return {};
+    at = after;
+  }
 }
 
 }  // namespace ditto

@@ -105,7 +105,7 @@ class Pipeline final : public ParallelStrategy {
       const int64_t stage = stage_of(chunk);
       auto visit = enter(stage, here, program);
       if (is_last(stage))
-        prediction = program.head(visit.stream, batch).at("prediction");
+        prediction = prediction_of(program.head(visit.stream, batch), batch);
       else
         leave(stage, visit.stream);
     }
@@ -146,7 +146,7 @@ class Pipeline final : public ParallelStrategy {
   static int tag(int64_t stage) { return static_cast<int>(2 * stage); }
   static int gradient_tag(int64_t stage) { return static_cast<int>(2 * stage + 1); }
 
-  static torch::Device device_of(const Batch& batch) { return batch.tensors.begin()->second.device(); }
+  static torch::Device device_of(const Batch& batch) { return batch.begin()->tensors.begin()->second.device(); }
 
   bool is_mine(const Unit& unit) const {
     switch (unit.kind) {
@@ -288,6 +288,11 @@ class Pipeline final : public ParallelStrategy {
       auto& grad = layout_->entries[i].parameter.leaf().mutable_grad();
       grad = grad.defined() ? grad.add_(gradients[i]) : gradients[i];
     }
+  }
+
+  // Samples of several sizes are predicted for their losses alone, which the head has entered: there is nothing to send.
+  static Tensor prediction_of(const Outputs& outputs, const Batch& batch) {
+    return batch.parts.empty() ? outputs.at("prediction") : torch::zeros({1}, device_of(batch));
   }
 
   // The last stage's prediction, on every rank.

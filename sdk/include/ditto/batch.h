@@ -1,6 +1,7 @@
 // Named tensors of a number of samples: what the loader makes, encoders and objectives change, and models take.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,30 +24,47 @@ class DITTO_API Batch {
   std::map<std::string, torch::Tensor> tensors;  // every one has the samples along dim 0
   std::vector<int64_t> ids;     // each sample's place in the run's global order: the key of all its randomness
   std::vector<double> weights;  // 1; 0 for a sample that could not be decoded and keeps its place empty
+  // Samples of several sizes: a batch of its own for each size, one after another; `tensors` is then empty, and ids and
+  // weights are those of all. Models and objectives are called with one part at a time, and never see a batch of parts.
+  std::vector<Batch> parts;
 
   int64_t size() const { return static_cast<int64_t>(ids.size()); }
   bool has(const std::string& name) const { return tensors.count(name) != 0; }
   const torch::Tensor& at(const std::string& name) const;  // throws Error(shape) that lists what there is
   torch::Tensor& operator[](const std::string& name) { return tensors[name]; }
 
-  Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views
+  Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views; not of parts
   Batch to(torch::Device device) const;
+
+  // Batches as parts of one; a single one as it is.
+  static Batch of_parts(std::vector<Batch> parts);
+  // The parts, or this batch itself.
+  const Batch* begin() const { return parts.empty() ? this : parts.data(); }
+  const Batch* end() const { return parts.empty() ? this + 1 : parts.data() + parts.size(); }
+  // This batch with every part (or itself) changed; a part keeps its samples.
+  Batch changed(const std::function<Batch(Batch)>& change) &&;
 };
 
-// What a network hands out, by name: "prediction", and what was asked for besides.
+// What a network hands out, by name: "prediction", and what was asked for besides. Of a batch of parts, each part's has
+// the part's number before it: "1/prediction".
 using Outputs = std::map<std::string, torch::Tensor>;
+DITTO_API std::string of_part_name(size_t part, const std::string& name);
+DITTO_API Outputs of_part(const Outputs& all, const Batch& batch, size_t part);  // without the number
 
 // One tensor that a component takes or makes: by these the parts of a recipe are put together before anything runs.
 struct TensorSpec {
   std::string name;
   at::ScalarType dtype = at::kFloat;
-  std::vector<int64_t> shape;           // of one sample; -1: any length of this dim
+  // Of one sample. -1: any length of this dim, padded to the longest of a batch; kOwnSide: the sample's own, by which
+  // samples are put together (Source::info tells it without reading).
+  std::vector<int64_t> shape;
   std::string range;                    // "-1 … 1", "0 … 999": for people
   int64_t values = 0;                   // of an index (a class, a token): it is 0 … values - 1; 0: no index, or any
   std::vector<std::string> names = {};  // of the values, where its maker knows them; as many, or none
 };
 using TensorSpecs = std::vector<TensorSpec>;
 inline const std::vector<int64_t> kAnyShape{-2};  // of what takes a tensor of any number of dims
+inline constexpr int64_t kOwnSide = -3;
 DITTO_API const TensorSpec* find(const TensorSpecs& specs, const std::string& name);  // null: there is none
 DITTO_API std::string to_text(const TensorSpec& spec);  // "\"label\" Long [] of 0 … 9", for messages
 

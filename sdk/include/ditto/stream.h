@@ -25,6 +25,7 @@ struct Grid {
 struct Packing {
   std::vector<int64_t> lengths;  // tokens of each sample; they lie one after another
   torch::Tensor sample_T;        // int64: the sample a token belongs to, as a row of the conditioning
+  std::vector<Grid> grids = {};  // of each sample: what spatial and temporal attention need; none: they are refused
 };
 
 // All that is per sample, or per token of text: made once by Model::condition.

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <ditto/visibility.h>
 
@@ -22,5 +24,8 @@ inline constexpr std::size_t kSentenceShown = 4000;  // of a sentence with names
 // no UTF-8 (\xff). Of a text longer than `most` bytes head and tail are shown, with its length. Shown text is shown as
 // it is.
 DITTO_API std::string shown(std::string_view text, std::size_t most = kNameShown);
+
+// "32x48" as {32, 48}, "16x32x32" as {16, 32, 32}: numbers from 1 to 10^9 with an x between. Empty: it is none such.
+DITTO_API std::vector<std::int64_t> sides_of(std::string_view text);
 
 }  // namespace ditto

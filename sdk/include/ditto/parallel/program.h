@@ -34,6 +34,10 @@ class DITTO_API ModelProgram {
   Program program(Traffic& traffic);
 
  private:
+  void begin_parts(UnitCall& call);
+  void run_parts_head(UnitCall& call);
+  Stream constants_of(const Batch& batch, const Stream& stream) const;
+
   Model* model_;
   Context& ctx_;
   UnitRun run_;

@@ -1,0 +1,187 @@
+#include <ditto/parallel/pack.h>
+
+#include <algorithm>
+#include <limits>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr const char* kRemedy = "correct the model's tokens(), or learn from samples of one size";
+
+// [B, T, …] -> [1, B * T, …].
+Tensor as_row(const Tensor& x) { return x.flatten(0, 1).unsqueeze(0); }
+
+Tensor padded_to(const Tensor& x, int64_t length) {
+  if (x.size(1) == length) return x;
+  std::vector<int64_t> pad(static_cast<size_t>(2 * (x.dim() - 1)), 0);  // from the last dim to dim 1
+  pad.back() = length - x.size(1);
+  return torch::constant_pad_nd(x, pad);
+}
+
+class Packer {
+ public:
+  Packer(std::vector<Stream>& parts, std::vector<int64_t> samples) : parts_(parts), samples_(std::move(samples)) {}
+
+  // The field that `of` names in every part, as `form(part's tensor, part's samples)`, put together along `dim`.
+  template <class Of, class FormOf>
+  Tensor together(const std::string& name, int64_t dim, const Of& of, const FormOf& form) {
+    std::vector<Tensor> pieces;
+    for (size_t i = 0; i < parts_.size(); ++i)
+      if (const Tensor* piece = of(parts_[i]); piece && piece->defined()) pieces.push_back(form(*piece, samples_[i]));
+    if (pieces.empty()) return {};
+    if (pieces.size() != parts_.size())
+      throw Error(ErrorKind::plugin, "stream field \"" + name + "\"", "is there for some sizes and not for others",
+                  kRemedy);
+    return torch::cat(pieces, dim);
+  }
+  template <class Of>
+  Tensor tokens(const std::string& name, const Of& of) {
+    return together(name, 1, of, [](const Tensor& x, int64_t) { return as_row(x); });
+  }
+  template <class Of>
+  Tensor table(const std::string& name, const Of& of) {  // [T, …], the same for every sample of the part
+    return together(name, 0, of, [](const Tensor& x, int64_t samples) {
+      std::vector<int64_t> times(static_cast<size_t>(x.dim()), 1);
+      times[0] = samples;
+      return x.repeat(times);
+    });
+  }
+  template <class Of>
+  Tensor rows(const std::string& name, const Of& of) {
+    return together(name, 0, of, [&](const Tensor& x, int64_t samples) {
+      if (x.dim() == 0 || x.size(0) != samples)
+        throw Error(ErrorKind::plugin, "stream field \"" + name + "\"",
+                    "is " + c10::str(x.sizes()) + ", neither along tokens nor along the " + std::to_string(samples) +
+                        " samples of its size, and cannot be packed",
+                    kRemedy);
+      return x;
+    });
+  }
+
+  void extras(Stream& to) {
+    for (const auto& part : parts_)
+      for (const auto& [name, field] : part.extra) {
+        if (to.extra.count(name)) continue;
+        const auto of = [&name = name](const Stream& s) {
+          const auto at = s.extra.find(name);
+          return at == s.extra.end() ? nullptr : &at->second.tensor;
+        };
+        const auto full = "extra." + name;
+        to.extra[name] = {field.token_dim == 1   ? tokens(full, of)
+                          : field.token_dim == 0 ? table(full, of)
+                                                 : rows(full, of),
+                          field.token_dim, field.role};
+      }
+  }
+
+ private:
+  std::vector<Stream>& parts_;
+  std::vector<int64_t> samples_;
+};
+
+std::vector<int64_t> samples_of(const Batch& batch) {
+  std::vector<int64_t> samples;
+  for (const auto& part : batch) samples.push_back(part.size());
+  return samples;
+}
+
+}  // namespace
+
+Stream pack(std::vector<Stream> parts) {
+  auto packing = std::make_shared<Packing>();
+  std::vector<int64_t> samples;
+  for (const auto& part : parts) {
+    if (part.packing)
+      throw Error(ErrorKind::plugin, "model", "packs samples itself, and a pack cannot be packed", kRemedy);
+    samples.push_back(part.x_BTD.size(0));
+    for (int64_t i = 0; i < samples.back(); ++i) {
+      packing->lengths.push_back(part.x_BTD.size(1));
+      packing->grids.push_back(part.grid);
+    }
+  }
+  const auto numbers = torch::tensor(packing->lengths, torch::kLong);
+  packing->sample_T = torch::repeat_interleave(numbers).to(parts.front().x_BTD.device());
+  Packer packer(parts, samples);
+  Stream whole;
+  whole.packing = packing;
+  whole.grid = {1, 1, packing->sample_T.size(0)};
+  whole.x_BTD = packer.tokens("x", [](const Stream& s) { return &s.x_BTD; });
+  for (size_t k = 0; k < parts.front().skips_BTD.size(); ++k)
+    whole.skips_BTD.push_back(packer.tokens("skip." + std::to_string(k), [k](const Stream& s) {
+      return k < s.skips_BTD.size() ? &s.skips_BTD[k] : nullptr;
+    }));
+  whole.rotary_TK = packer.table("rotary", [](const Stream& s) { return &s.rotary_TK; });
+  packer.extras(whole);
+  for (const auto& [name, loss] : parts.front().auxiliary_losses)
+    whole.auxiliary_losses[name] = packer.rows("auxiliary." + name, [&name = name](const Stream& s) {
+      const auto at = s.auxiliary_losses.find(name);
+      return at == s.auxiliary_losses.end() ? nullptr : &at->second;
+    });
+  return whole;
+}
+
+Conditioning pack(std::vector<Conditioning> parts, const Batch& batch) {
+  int64_t longest = 0, shortest = std::numeric_limits<int64_t>::max();
+  bool masked = false;
+  for (const auto& c : parts) {
+    if (!c.text_BSE.defined()) continue;
+    longest = std::max(longest, c.text_BSE.size(1)), shortest = std::min(shortest, c.text_BSE.size(1));
+    masked = masked || c.text_mask_BS.defined();
+  }
+  for (auto& c : parts) {
+    if (!c.text_BSE.defined() || (!masked && shortest == longest)) continue;
+    if (!c.text_mask_BS.defined())
+      c.text_mask_BS = torch::ones({c.text_BSE.size(0), c.text_BSE.size(1)}, c.text_BSE.options().dtype(torch::kBool));
+    c.text_BSE = padded_to(c.text_BSE, longest);
+    c.text_mask_BS = padded_to(c.text_mask_BS, longest);
+  }
+  std::vector<Stream> streams(parts.size());
+  for (size_t i = 0; i < parts.size(); ++i) streams[i].condition = std::move(parts[i]);
+  Packer packer(streams, samples_of(batch));
+  return {packer.rows("cond", [](const Stream& s) { return &s.condition.cond_BD; }),
+          packer.rows("text", [](const Stream& s) { return &s.condition.text_BSE; }),
+          packer.rows("text_mask", [](const Stream& s) { return &s.condition.text_mask_BS; })};
+}
+
+Stream pack_constants(std::vector<Stream> parts, const Batch& batch) {
+  Packer packer(parts, samples_of(batch));
+  Stream whole;
+  whole.rotary_TK = packer.table("rotary", [](const Stream& s) { return &s.rotary_TK; });
+  packer.extras(whole);
+  return whole;
+}
+
+Stream part_of_pack(const Stream& packed, const Batch& batch, size_t part) {
+  const auto& packing = *packed.packing;
+  int64_t row = 0, token = 0;
+  for (size_t i = 0; i < part; ++i)
+    for (int64_t k = 0; k < batch.parts[i].size(); ++k) token += packing.lengths[static_cast<size_t>(row++)];
+  const int64_t samples = batch.parts[part].size(), length = packing.lengths[static_cast<size_t>(row)];
+  const auto tokens = [&](const Tensor& x) {
+    return x.defined() ? x[0].narrow(0, token, samples * length).unflatten(0, {samples, length}) : x;
+  };
+  const auto rows = [&](const Tensor& x) { return x.defined() ? x.narrow(0, row, samples) : x; };
+  Stream own;
+  own.grid = packing.grids[static_cast<size_t>(row)];
+  own.x_BTD = tokens(packed.x_BTD);
+  for (const auto& skip : packed.skips_BTD) own.skips_BTD.push_back(tokens(skip));
+  own.condition = {rows(packed.condition.cond_BD), rows(packed.condition.text_BSE),
+                   rows(packed.condition.text_mask_BS)};
+  if (packed.rotary_TK.defined()) own.rotary_TK = packed.rotary_TK.narrow(0, token, length);
+  for (const auto& [name, field] : packed.extra)
+    own.extra[name] = {field.token_dim == 1   ? tokens(field.tensor)
+                       : field.token_dim == 0 ? field.tensor.narrow(0, token, length)
+                                              : rows(field.tensor),
+                       field.token_dim, field.role};
+  for (const auto& [name, loss] : packed.auxiliary_losses) own.auxiliary_losses[name] = rows(loss);
+  return own;
+}
+
+}  // namespace ditto
