@@ -141,6 +141,10 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
     give_rows(a.negative, negative->tensors(), count, *requests.negative);
     require_negative(*assembly.guidance);
   }
+  const auto& own = networks.shape_of_one();
+  if (a.size.empty() && std::find(own.begin(), own.end(), kOwnSide) != own.end())
+    throw Error(ErrorKind::config, "--size", "is needed: the model was trained with samples of several sizes",
+                "give the size to make, as --size 32x48");
   requests.shape = a.size.empty() ? networks.shape_of_one() : sized(a.size, networks.shape_of_one());
   if (!a.size.empty() || given) try_shapes(a, requests, assembly);
   return asked;

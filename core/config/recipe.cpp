@@ -17,10 +17,10 @@ using formats::Table;
 
 namespace {
 
-const std::vector<std::string> kSections{"run",       "model",       "scheduler", "sampler",  "objective",
-                                         "optimizer", "lr_schedule", "ema",       "data",     "loader",
-                                         "log",       "checkpoint",  "validate",  "parallel", "kernels",
-                                         "encoder",   "plugins",     "record",    "guidance", "network"};
+const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
+                                         "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
+                                         "validate",    "parallel", "kernels",   "batch",   "encoder",   "plugins",
+                                         "record",      "guidance", "network"};
 
 std::string place(const Node& node, const std::string& name) {
   const auto text = node.source.text();
@@ -204,11 +204,15 @@ void Recipe::refuse_elsewhere(const OptionMap& given, const OptionReader& own) c
     for (const auto& info : reader.declared()) found.insert(info.name);
     return found;
   };
-  static const std::map<std::string, std::set<std::string>> all{
-      {"run", names(defaults.run)},           {"lr_schedule", names(defaults.lr_schedule)},
-      {"ema", names(defaults.ema)},           {"loader", names(defaults.loader)},
-      {"parallel", names(defaults.parallel)}, {"checkpoint", names(defaults.checkpoint)},
-      {"validate", names(defaults.validate)}, {"log", names(defaults.log)}};
+  static const std::map<std::string, std::set<std::string>> all{{"run", names(defaults.run)},
+                                                                {"lr_schedule", names(defaults.lr_schedule)},
+                                                                {"ema", names(defaults.ema)},
+                                                                {"loader", names(defaults.loader)},
+                                                                {"batch", names(defaults.batch)},
+                                                                {"parallel", names(defaults.parallel)},
+                                                                {"checkpoint", names(defaults.checkpoint)},
+                                                                {"validate", names(defaults.validate)},
+                                                                {"log", names(defaults.log)}};
   std::set<std::string> known;
   for (const auto& info : own.declared()) known.insert(info.name);
   for (const auto& [key, option] : given.given) {
@@ -343,6 +347,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "lr_schedule", lr_schedule);
   read_section(tree, "ema", ema);
   read_section(tree, "loader", loader);
+  read_section(tree, "batch", batch);
   read_parallel(tree);
   read_section(tree, "checkpoint", checkpoint);
   read_section(tree, "validate", validate);

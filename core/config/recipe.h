@@ -9,6 +9,7 @@
 
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"
+#include "core/data/batch_plan.h"
 #include "core/data/loader.h"
 #include "core/formats/toml.h"
 #include "core/report/log_options.h"
@@ -46,6 +47,7 @@ class Recipe {
   LrScheduleOptions lr_schedule;
   EmaOptions ema;
   LoaderOptions loader;
+  BatchOptions batch;
   ParallelOptions parallel;
   CheckpointOptions checkpoint;
   ValidateOptions validate;

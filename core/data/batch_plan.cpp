@@ -28,10 +28,12 @@ void BatchOptions::read(OptionReader& option) {
   option("plan", plan,
          "how a step's samples are grouped into micro-batches: \"contiguous\" as they come; \"buckets\": of one size "
          "each; \"packs\": any sizes in one row of tokens, as full as batch.tokens allows")
-      .one_of({"contiguous", "buckets", "packs"});
+      .one_of({"contiguous", "buckets", "packs"})
+      .changes(Effect::bits);
   option("tokens", tokens,
          "tokens of a micro-batch at most; packs need it; buckets take fewer large samples by it. 0: no limit")
-      .at_least(0);
+      .at_least(0)
+      .changes(Effect::bits);
   option("sizes", sizes,
          "the sizes that are learned from, as [\"32x32\", \"16x32x48\"]; samples of others are left out and counted. "
          "Empty: all");

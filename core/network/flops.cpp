@@ -42,13 +42,17 @@ double total(const Flops& flops) {
   return sum;
 }
 
-Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length) {
+Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length,
+                      const std::vector<int64_t>& sides) {
   Batch batch;
   for (const auto& input : model.takes()) {
     const auto* offered = find(needs.inputs, input.name);
     auto sizes = offered ? offered->shape : input.shape;
-    for (int64_t& size : sizes)
+    auto side = sides.begin();
+    for (int64_t& size : sizes) {
+      if (size == kOwnSide && side != sides.end()) size = *side++;
       if (size < 0) size = any_length;
+    }
     sizes.insert(sizes.begin(), samples);
     batch[input.name] = shape_alone(sizes, input.dtype);
   }
@@ -63,6 +67,11 @@ FlopCounter::FlopCounter(Components& components, const RunningModel& of) : of_(o
 }
 
 double FlopCounter::forward(const Batch& batch) {
+  if (!batch.parts.empty()) {
+    double sum = 0;
+    for (const auto& part : batch) sum += forward(part);
+    return sum;
+  }
   Batch inputs;
   std::vector<std::vector<int64_t>> shapes;
   for (const auto& input : model_->takes()) {
@@ -86,7 +95,14 @@ Flops FlopCounter::forward(int64_t samples, int64_t any_length) {
   return count(shapes_of_batch(*model_, of_.setting.needs, samples, any_length));
 }
 
-Flops FlopCounter::count(const Batch& batch) const {
+int64_t FlopCounter::tokens(const std::vector<int64_t>& sides) {
+  if (const auto known = tokens_.find(sides); known != tokens_.end()) return known->second;
+  int64_t tokens = 0;
+  count(shapes_of_batch(*model_, of_.setting.needs, 1, 1, sides), &tokens);
+  return tokens_[sides] = tokens;
+}
+
+Flops FlopCounter::count(const Batch& batch, int64_t* tokens) const {
   torch::NoGradGuard no_grad;
   Flops flops;
   Context ctx(std::make_shared<OpTable>(), Random(0));
@@ -98,6 +114,10 @@ Flops FlopCounter::count(const Batch& batch) const {
   });
   try {
     auto stream = program.begin(batch);
+    if (tokens) {
+      *tokens = stream.grid.tokens();
+      return flops;
+    }
     program.blocks(0, model_->depth(), stream);
     program.head(stream, batch);
   } catch (const c10::Error& error) {

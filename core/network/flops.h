@@ -14,8 +14,10 @@ namespace ditto {
 using Flops = std::map<std::string, std::map<std::string, double>>;
 double total(const Flops& flops);
 
-// A batch of shapes alone, for all that the model takes; what may have any length (a text) is so long.
-Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length);
+// A batch of shapes alone, for all that the model takes; what may have any length (a text) is so long. `sides`: of a
+// sample, where they are its own.
+Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length,
+                      const std::vector<int64_t>& sides = {});
 
 class FlopCounter {
  public:
@@ -26,12 +28,15 @@ class FlopCounter {
   // computed on shapes alone.
   double forward(const Batch& batch);
   Flops forward(int64_t samples, int64_t any_length);
+  // Of a sample with these sides. Throws as `forward` does.
+  int64_t tokens(const std::vector<int64_t>& sides);
 
  private:
-  Flops count(const Batch& batch) const;
+  Flops count(const Batch& batch, int64_t* tokens = nullptr) const;  // with `tokens`: those alone, before the blocks
   const RunningModel& of_;
   std::shared_ptr<Model> model_;
   std::map<std::vector<std::vector<int64_t>>, double> counted_;  // by the shapes of what the model takes
+  std::map<std::vector<int64_t>, int64_t> tokens_;               // by sides
 };
 
 }  // namespace ditto

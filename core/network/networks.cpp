@@ -220,6 +220,7 @@ Tensor Networks::decode(const Tensor& clean) {
 std::string Networks::no_pictures() {
   torch::NoGradGuard no_grad;
   auto one = shape_of_one();
+  std::replace(one.begin(), one.end(), kOwnSide, int64_t{64});  // any will do
   one.insert(one.begin(), 1);
   const auto channels = decode(torch::zeros(one, main->ctx->device)).size(1);
   if (channels == 1 || channels == 3) return {};

@@ -97,4 +97,12 @@ std::shared_ptr<Optimizer> Assembly::make_optimizer() {
   return made;
 }
 
+BatchPlanner::Sizes Assembly::sizes(const Loader& loader) {
+  return {[&loader](int64_t place) { return loader.size_of(place); },
+          [this](const SampleSize& size) {
+            if (!counter_) counter_ = std::make_unique<FlopCounter>(components, *main);
+            return counter_->tokens(size);
+          }};
+}
+
 }  // namespace ditto

@@ -9,6 +9,9 @@
 #include <ditto/data.h>
 #include <ditto/optimizer.h>
 
+#include "core/data/batch_plan.h"
+#include "core/data/loader.h"
+#include "core/network/flops.h"
 #include "core/network/networks.h"
 
 namespace ditto {
@@ -35,6 +38,9 @@ class Assembly {
   // Over all that the run learns; the recipe must name one.
   std::shared_ptr<Optimizer> make_optimizer();
   const WholeTensors& whole_tensors() const { return *whole_; }
+  // How the samples of this source are grouped into micro-batches: their sizes, and the model's tokens of each. Asked
+  // for while the assembly and the loader live.
+  BatchPlanner::Sizes sizes(const Loader& loader);
 
   Recipe& recipe;
   const Mesh& mesh;
@@ -52,6 +58,7 @@ class Assembly {
   void make_sampler(const AssemblyParts& parts);
 
   std::unique_ptr<WholeTensors> whole_;
+  std::unique_ptr<FlopCounter> counter_;  // once somebody asks for tokens
 };
 
 }  // namespace ditto

@@ -38,8 +38,10 @@ class PaperRank {
     assembly_.emplace(recipe_, registry, mesh_, parts, Log());
     assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
     networks().parameters_changed();
-    plan_ = StepShares(recipe_.run, mesh_).plan(0, Phase::train);
-    micro_batch_ = StepShares(recipe_.run, mesh_).micro_batch();
+    refuse_own_sizes();
+    const StepShares shares(recipe_.run, BatchOptions(), mesh_, {});
+    plan_ = shares.step(0, 0, Phase::train).plan;
+    micro_batch_ = shares.micro_batch();
   }
 
   RankCost held() {
@@ -88,6 +90,12 @@ class PaperRank {
   int64_t micro_batch() const { return micro_batch_; }
 
  private:
+  void refuse_own_sizes() {
+    for (const auto& spec : assembly_->train_data->makes())
+      if (std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end())
+        throw Error(ErrorKind::config, recipe_.data.where, "makes " + to_text(spec) + " of each sample's own size",
+                    "a dry run counts samples of one size: give the data one, the largest say");
+  }
   static Recipe on_paper(Recipe recipe) {
     recipe.run.device = "meta";
     recipe.validate.every = 0;

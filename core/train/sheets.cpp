@@ -6,6 +6,7 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/loader.h"
+#include "core/network/names.h"
 #include "core/report/grid.h"
 
 namespace ditto {
@@ -18,18 +19,21 @@ SampleRequests sheet_requests(Assembly& assembly, const std::function<void(const
   const auto wanted = networks.conditions();
   const bool classes_alone =
       std::all_of(wanted.begin(), wanted.end(), [](const auto& spec) { return spec.values > 0; });
-  if (classes_alone) {
+  const auto& one = networks.shape_of_one();
+  const bool own_sides = std::find(one.begin(), one.end(), kOwnSide) != one.end();
+  if (classes_alone)
     for (const auto& spec : wanted)
       requests.conditions[spec.name] = torch::arange(recipe.validate.grid).remainder(spec.values).to(spec.dtype);
-    return requests;
-  }
+  if (classes_alone && !own_sides) return requests;
   const auto& source = assembly.validation_data ? assembly.validation_data : assembly.train_data;
   Loader loader(source, validation_options(recipe.loader), static_cast<uint64_t>(recipe.run.seed), warn);
   const auto count = std::min(recipe.validate.grid, source->size());
   const auto batch = networks.encode(loader.read({0, count})->result().to(assembly.main->ctx->device));
-  const auto rows = torch::arange(recipe.validate.grid).remainder(count);
+  const auto& part = *batch.begin();  // of several sizes a sheet shows one, the first sample's
+  if (own_sides) requests.shape = part.at(names::kClean).sizes().slice(1).vec();
+  const auto rows = torch::arange(recipe.validate.grid).remainder(part.size());
   for (const auto& spec : wanted)
-    requests.conditions[spec.name] = batch.at(spec.name).to(torch::kCPU).index_select(0, rows);
+    if (!classes_alone) requests.conditions[spec.name] = part.at(spec.name).to(torch::kCPU).index_select(0, rows);
   return requests;
 }
 

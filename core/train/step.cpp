@@ -11,27 +11,11 @@ namespace ditto {
 
 using torch::Tensor;
 
-StepShares::StepShares(const RunOptions& run, const Mesh& mesh)
-    : batch_(run.batch), micro_batch_(run.micro_batch), ranks_(mesh.data_ranks()), rank_(mesh.data_rank()) {
-  if (micro_batch_ == 0) micro_batch_ = (batch_ + ranks_ - 1) / ranks_;
-  micro_batch_ = std::min(micro_batch_, batch_);
-}
+namespace {
 
-StepPlan StepShares::plan(int64_t step, Phase phase) const {
-  StepPlan plan;
-  plan.step = step;
-  plan.phase = phase;
-  plan.micro_batches = (batch_ + micro_batch_ - 1) / micro_batch_;
-  plan.accumulations = (plan.micro_batches + ranks_ - 1) / ranks_;
-  plan.mine = (plan.micro_batches - rank_ + ranks_ - 1) / ranks_;
-  return plan;
-}
+constexpr int64_t kStepsAhead = 16;
 
-Places StepShares::places(int64_t first, int64_t accumulation) const {
-  int64_t within = (accumulation * ranks_ + rank_) * micro_batch_;
-  if (within >= batch_) within = 0;
-  return {first + within, std::min(micro_batch_, batch_ - within)};
-}
+}  // namespace
 
 TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema)
     : assembly_(assembly),
@@ -39,13 +23,13 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       optimizer_(optimizer),
       ema_(ema),
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
-      shares_(assembly.recipe.run, assembly.mesh),
-      counter_(assembly.components, *assembly.main) {
+      counter_(assembly.components, *assembly.main),
+      shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader)) {
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())
     gradients_.push_back(
         std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic));
-  begin_gradients(shares_.plan(0, Phase::train));  // refuses what no step could do
+  begin_gradients(shares_.step(0, 0, Phase::train).plan);  // refuses what no step could do
 }
 
 void TrainingStep::begin_gradients(const StepPlan& plan) {
@@ -54,10 +38,11 @@ void TrainingStep::begin_gradients(const StepPlan& plan) {
 }
 
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
-  const StepPlan plan = shares_.plan(step, Phase::train);
+  const auto share = shares_.step(step, samples, Phase::train);
+  const StepPlan& plan = share.plan;
   auto& networks = *assembly_.networks;
   networks.set_phase(Phase::train);
-  const auto [batches, count] = load(plan);  // Source -> Loader -> Batch -> Encoder
+  const auto [batches, count] = load(share);  // Source -> Loader -> Batch -> Encoder
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
   samples += shares_.batch();
   auto program = make_program(assembly_, ledger, count, loss_scale);
@@ -98,10 +83,11 @@ void TrainingStep::update(const StepResult& result) {
   assembly_.networks->parameters_changed();
 }
 
-std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
+std::pair<std::vector<Batch>, double> TrainingStep::load(const StepShares::Step& step) {
+  const StepPlan& plan = step.plan;
   std::vector<std::shared_ptr<BatchJob>> mine, idle;
   for (int64_t accumulation = 0; accumulation < accumulations_here(plan); ++accumulation)
-    (plan.runs(accumulation) ? mine : idle).push_back(loader_.read(shares_.places(samples, accumulation)));
+    (plan.runs(accumulation) ? mine : idle).push_back(loader_.read(shares_.mine(step, accumulation)));
   const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
   const auto take = [&](BatchJob& job) -> Batch& {
@@ -113,7 +99,7 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepPlan& plan) {
     auto& weights = take(*job).weights;
     std::fill(weights.begin(), weights.end(), 0.0);
   }
-  const auto count = static_cast<double>(shares_.batch()) - static_cast<double>(left_out.size());
+  const auto count = static_cast<double>(shares_.batch()) - static_cast<double>(left_out.size() + step.left_out.size());
   return {std::move(batches), std::max(count, 1.0)};  // a batch without a single sample has a loss of zero
 }
 
@@ -213,10 +199,20 @@ bool TrainingStep::skip(int64_t step, const StepResult& result) {
 }
 
 void TrainingStep::expect(int64_t step) {
-  const int64_t mine = accumulations_here(shares_.plan(step, Phase::train)), steps = assembly_.recipe.run.steps;
-  loader_.expect([this, step, mine, steps, first = samples](int64_t k) -> std::optional<Places> {
-    if (mine == 0 || step + k / mine >= steps) return std::nullopt;
-    return shares_.places(first + k / mine * shares_.batch(), k % mine);
+  struct Ahead {
+    int64_t step, first, accumulation = 0;
+    StepShares::Step share = {};
+  };
+  const auto ahead = std::make_shared<Ahead>(Ahead{step, samples});
+  loader_.expect([this, ahead, steps = assembly_.recipe.run.steps](int64_t) -> std::optional<Places> {
+    // A rank may have no micro-batch in a step, or in none.
+    for (int64_t tries = 0; ahead->step < steps && tries < kStepsAhead;
+         ++tries, ++ahead->step, ahead->first += shares_.batch(), ahead->accumulation = 0) {
+      if (ahead->accumulation == 0) ahead->share = shares_.step(ahead->step, ahead->first, Phase::train);
+      if (ahead->accumulation < accumulations_here(ahead->share.plan))
+        return shares_.mine(ahead->share, ahead->accumulation++);
+    }
+    return std::nullopt;
   });
 }
 

@@ -18,6 +18,7 @@
 #include "core/train/ema.h"
 #include "core/train/lr_schedule.h"
 #include "core/train/program.h"
+#include "core/train/step_shares.h"
 
 namespace ditto {
 
@@ -28,21 +29,6 @@ struct StepResult {
   bool skipped = false;                    // not finite: the weights stayed
   double loss_scale = 1;                   // that backward ran with
   bool stop = false;                       // some rank asked to stop
-};
-
-// How the samples of a step are shared among the ranks.
-class StepShares {
- public:
-  StepShares(const RunOptions& run, const Mesh& mesh);
-  StepPlan plan(int64_t step, Phase phase) const;
-  // Of this rank's micro-batch in an accumulation of the step whose samples begin at place `first`; where it has none,
-  // of the step's first, whose samples then count nothing.
-  Places places(int64_t first, int64_t accumulation) const;
-  int64_t batch() const { return batch_; }
-  int64_t micro_batch() const { return micro_batch_; }
-
- private:
-  int64_t batch_, micro_batch_, ranks_, rank_;
 };
 
 class TrainingStep {
@@ -70,7 +56,7 @@ class TrainingStep {
 
  private:
   // This rank's batches; and how many samples count on all ranks.
-  std::pair<std::vector<Batch>, double> load(const StepPlan& plan);
+  std::pair<std::vector<Batch>, double> load(const StepShares::Step& step);
   void begin_gradients(const StepPlan& plan);
   void clear_gradients();
   void count_flops(const std::vector<Batch>& batches);
@@ -90,8 +76,8 @@ class TrainingStep {
   Optimizer& optimizer_;
   Ema& ema_;
   LrSchedule lr_schedule_;
-  StepShares shares_;
   FlopCounter counter_;
+  StepShares shares_;
   std::vector<std::unique_ptr<GradientSum>> gradients_;  // along networks->training()
 };
 

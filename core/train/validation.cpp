@@ -45,8 +45,9 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
   const int64_t training_micro = recipe.run.micro_batch > 0 ? recipe.run.micro_batch : recipe.run.batch;
   run.micro_batch = recipe.validate.batch > 0 ? recipe.validate.batch : training_micro;
-  const StepShares shares(run, assembly.mesh);
-  const auto plan = shares.plan(0, Phase::evaluate);
+  const StepShares shares(run, recipe.batch, assembly.mesh, assembly.sizes(loader));
+  const auto step = shares.step(0, 0, Phase::evaluate);
+  const auto& plan = step.plan;
   LossLedger ledger(0, run.batch, plan.micro_batches);
   auto program = make_program(assembly, ledger, 1);
   for (auto* strategy : assembly.networks->strategies()) strategy->begin_step(plan);
@@ -56,21 +57,22 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
     program.loss(stream, outputs, batch);
     return outputs;
   };
-  const int64_t together = assembly.mesh.data_ranks() * shares.micro_batch();  // samples of an accumulation
   std::vector<int64_t> left_out;  // of the first accumulation, whose samples are also run by ranks that have none left
   for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
     std::vector<std::shared_ptr<BatchJob>> mine, idle;
     if (plan.runs(accumulation) || assembly.networks->in_step())
-      (plan.runs(accumulation) ? mine : idle).push_back(loader.read(shares.places(0, accumulation)));
-    const int64_t first = accumulation * together;
-    auto agreed = agree_on_samples(assembly.mesh, loader, {first, std::min(together, run.batch - first)}, mine);
+      (plan.runs(accumulation) ? mine : idle).push_back(loader.read(shares.mine(step, accumulation)));
+    auto agreed = agree_on_samples(assembly.mesh, loader, shares.of_all(step, accumulation), mine);
     if (accumulation == 0) left_out = std::move(agreed);
     for (const auto& job : idle) job->leave_out(left_out);
     if (mine.empty() && idle.empty()) continue;
     auto batch =
         assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
     if (!plan.runs(accumulation)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
-    batch["time_u"] = strata_middles(batch);
+    batch = std::move(batch).changed([](Batch part) {
+      part["time_u"] = strata_middles(part);
+      return part;
+    });
     batch = program.prepare(std::move(batch));
     assembly.main->predict(batch, program);
   }

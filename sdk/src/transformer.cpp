@@ -48,6 +48,27 @@ void AttentionOptions::read(OptionReader& option) {
   option("qk_norm", qk_norm, "RMS norm of each head's queries and keys");
 }
 
+void check_patches(const std::string& option, int64_t patch, const std::string& of, const std::vector<int64_t>& sides) {
+  std::string text;
+  bool divides = true;
+  for (const int64_t side : sides) {
+    divides = divides && (side == kOwnSide || side % patch == 0);
+    text += (text.empty() ? "" : " x ") + std::to_string(side);
+  }
+  if (divides) return;
+  throw Error(ErrorKind::config, option, std::to_string(patch) + " does not divide " + of + " " + text,
+              "choose a patch that divides " + std::string(sides.size() == 1 ? "them" : "both sides"));
+}
+
+int64_t count_patches(const std::vector<int64_t>& sides, const std::vector<int64_t>& patch) {
+  int64_t tokens = 1;
+  for (size_t i = 0; i < sides.size(); ++i) {
+    if (sides[i] == kOwnSide) return -1;
+    tokens *= sides[i] / patch[i];
+  }
+  return tokens;
+}
+
 VideoPatchEmbed::VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width)
     : patch_(patch), frames_(frames), map_(linear("map", channels * frames * patch * patch, width)) {}
 VideoPatchEmbed::~VideoPatchEmbed() = default;

@@ -200,7 +200,7 @@ TEST_CASE("dit_text, st_dit, dit_moe: what does not go together is refused, with
   refused("dit_text", {{"patch", number(3)}}, text, "3 does not divide pictures of 8 x 8");
   refused("st_dit", {}, picture, "takes video");
   refused("st_dit", {{"cross", word("all")}}, silent_video, "attends to text, the data has none");
-  refused("st_dit", {{"patch_frames", number(3)}}, video, "3 does not divide 4 frames");
+  refused("st_dit", {{"patch_frames", number(3)}}, video, "3 does not divide the frames, 4");
   refused("st_dit", {{"full", true}, {"arrangement", word("alternating")}}, video, "goes with arrangement = \"joint\"");
   refused("st_dit", {{"depth", number(3)}, {"arrangement", word("alternating")}}, video, "use an even number");
   refused("dit_moe", {{"top_k", number(9)}}, picture, "top_k");

@@ -306,12 +306,12 @@ TEST_CASE("a step's samples are shared out whole, none twice, on any number of d
         std::vector<int64_t> seen;
         for (int number = 0; number < count; ++number) {
           const FakeMesh mesh({{axis, count}}, number);
-          const ditto::StepShares shares(run, mesh);
+          const ditto::StepShares shares(run, {}, mesh, {});
           for (const int64_t step : {5, 6}) {
-            const auto plan = shares.plan(step, ditto::Phase::train);
-            for (int64_t accumulation = 0; accumulation < plan.mine; ++accumulation) {
-              const auto places = shares.places(step * run.batch, accumulation);
-              for (int64_t i = 0; i < places.count; ++i) seen.push_back(places.first + i);
+            const auto share = shares.step(step, step * run.batch, ditto::Phase::train);
+            for (int64_t accumulation = 0; accumulation < share.plan.mine; ++accumulation) {
+              const auto& places = shares.mine(share, accumulation).list;
+              seen.insert(seen.end(), places.begin(), places.end());
             }
           }
         }

@@ -164,18 +164,6 @@ class Synthetic final : public ditto::Source {
     return sample;
   }
 
-  ditto::SampleInfo info(int64_t index) const override {
-    ditto::SampleInfo shapes{{"image", size_of_one()}};
-    if (options_.classes > 0) shapes["label"] = {};
-    if (options_.text_tokens > 0) {
-      const int64_t label = options_.classes > 0 ? index % options_.classes : 0;
-      const int64_t tokens = 1 + label % options_.text_tokens;
-      shapes["text"] = {tokens, options_.text_width};
-      shapes["text_mask"] = {tokens};
-    }
-    return shapes;
-  }
-
   std::string fingerprint() const override {
     ditto::OptionReader reader({});
     Options(options_).read(reader);

@@ -103,11 +103,7 @@ struct Dit final : ditto::Model {
       throw ditto::Error(ditto::ErrorKind::config, "model \"dit\"",
                          "takes pictures [C, H, W], the data has " + std::to_string(x_.size()) + " dims",
                          "choose a model for video");
-    if (x_[1] % o.patch != 0 || x_[2] % o.patch != 0)
-      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(x_[1]) + " x " +
-                             std::to_string(x_[2]),
-                         "choose a patch that divides both sides");
+    ditto::check_patches("model.patch", o.patch, "pictures of", {x_[1], x_[2]});
     patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, o.convention == "diffusers" ? 127.0 : 128.0);
     if (classes_ > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, o.width);
@@ -152,7 +148,7 @@ struct Dit final : ditto::Model {
           {"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_});
     return inputs;
   }
-  ditto::TensorSpecs makes() const override { return {{"features", torch::kFloat, {grid().tokens(), options.width}}}; }
+  ditto::TensorSpecs makes() const override { return {{"features", torch::kFloat, {tokens_of_one(), options.width}}}; }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
     if (label)
@@ -160,7 +156,9 @@ struct Dit final : ditto::Model {
     return in;
   }
 
-  int64_t fixed_parameters() const override { return grid().tokens() * options.width; }  // the position table
+  int64_t fixed_parameters() const override {
+    return std::max<int64_t>(tokens_of_one(), 0) * options.width;
+  }  // the position table
 
   // The one whose function this is: under the other's names the same weights would predict something else.
   std::vector<std::string> foreign_formats() const override {
@@ -176,6 +174,10 @@ struct Dit final : ditto::Model {
                              " are of the other function: they would predict something else",
                          std::string("use --format ") + (theirs ? "diffusers" : "facebook-dit") +
                              ", or a model with model.convention = \"" + (theirs ? "facebook" : "diffusers") + "\"");
+    if (tokens_of_one() < 0)
+      throw ditto::Error(ditto::ErrorKind::config, "checkpoint format \"" + format + "\"",
+                         "is of pictures of one size, and this model was made for many",
+                         "keep it as a checkpoint of Ditto");
     if (format == "facebook-dit") return facebook();
     if (format != "diffusers") return Model::foreign(format);
     if (const auto why = not_theirs(); !why.empty())
@@ -292,6 +294,7 @@ struct Dit final : ditto::Model {
   }
 
   ditto::Grid grid() const { return {1, x_[1] / options.patch, x_[2] / options.patch}; }
+  int64_t tokens_of_one() const { return ditto::count_patches({x_[1], x_[2]}, {options.patch, options.patch}); }
   std::vector<int64_t> convolution() const { return {options.width, x_[0], options.patch, options.patch}; }
 
   struct Names {

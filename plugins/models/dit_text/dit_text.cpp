@@ -164,7 +164,8 @@ struct DitText final : ditto::Model {
     return inputs;
   }
   ditto::TensorSpecs makes() const override {
-    return {{"features", torch::kFloat, {x_[1] / options.patch * (x_[2] / options.patch), options.attention.width}}};
+    const int64_t tokens = ditto::count_patches({x_[1], x_[2]}, {options.patch, options.patch});
+    return {{"features", torch::kFloat, {tokens, options.attention.width}}};
   }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
@@ -180,11 +181,7 @@ struct DitText final : ditto::Model {
     if (text_width == 0)
       throw ditto::Error(ditto::ErrorKind::config, "model \"dit_text\"", "takes text, the data has none",
                          "choose data with text, or a model without");
-    if (x[1] % o.patch != 0 || x[2] % o.patch != 0)
-      throw ditto::Error(ditto::ErrorKind::config, "model.patch",
-                         std::to_string(o.patch) + " does not divide pictures of " + std::to_string(x[1]) + " x " +
-                             std::to_string(x[2]),
-                         "choose a patch that divides both sides");
+    ditto::check_patches("model.patch", o.patch, "pictures of", {x[1], x[2]});
   }
 
   Options options;

@@ -232,7 +232,8 @@ struct StDit final : ditto::Model {
     return inputs;
   }
   ditto::TensorSpecs makes() const override {
-    const int64_t tokens = x_[1] / options.patch_frames * (x_[2] / options.patch) * (x_[3] / options.patch);
+    const int64_t tokens =
+        ditto::count_patches({x_[1], x_[2], x_[3]}, {options.patch_frames, options.patch, options.patch});
     return {{"features", torch::kFloat, {tokens, options.attention.width}}};
   }
 
@@ -253,15 +254,8 @@ struct StDit final : ditto::Model {
       throw ditto::Error(ditto::ErrorKind::config, "model.cross",
                          "= \"" + o.cross + "\" attends to text, the data has none",
                          "choose data with text, or cross = \"none\"");
-    if (x[1] % o.patch_frames != 0)
-      throw ditto::Error(ditto::ErrorKind::config, "model.patch_frames",
-                         std::to_string(o.patch_frames) + " does not divide " + std::to_string(x[1]) + " frames",
-                         "choose a number that does");
-    if (x[2] % o.patch != 0 || x[3] % o.patch != 0)
-      throw ditto::Error(
-          ditto::ErrorKind::config, "model.patch",
-          std::to_string(o.patch) + " does not divide frames of " + std::to_string(x[2]) + " x " + std::to_string(x[3]),
-          "choose a patch that divides both sides");
+    ditto::check_patches("model.patch_frames", o.patch_frames, "the frames,", {x[1]});
+    ditto::check_patches("model.patch", o.patch, "frames of", {x[2], x[3]});
   }
 
   Options options;

@@ -14,6 +14,13 @@
 
 namespace ditto {
 
+// Throws Error(config) unless patches of so many pixels (or frames) divide every side. Sides that are each sample's own
+// (kOwnSide) are checked where their grid is made. `option` and `of` are for the message: "model.patch", "pictures of".
+DITTO_API void check_patches(const std::string& option, int64_t patch, const std::string& of,
+                             const std::vector<int64_t>& sides);
+// Tokens of patches [Q, P, P] or [P, P] in sides, or -1 where the sides are each sample's own: for Model::makes.
+DITTO_API int64_t count_patches(const std::vector<int64_t>& sides, const std::vector<int64_t>& patch);
+
 // Width and heads of a transformer, as recipes give them.
 struct DITTO_API AttentionOptions {
   int64_t width = 384, heads = 6;

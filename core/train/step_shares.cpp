@@ -1,0 +1,54 @@
+#include "core/train/step_shares.h"
+
+#include <algorithm>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+namespace {
+
+int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks) {
+  return std::min(run.micro_batch > 0 ? run.micro_batch : (run.batch + ranks - 1) / ranks, run.batch);
+}
+
+}  // namespace
+
+StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes)
+    : batch_(run.batch),
+      micro_batch_(most_of_micro_batch(run, mesh.data_ranks())),
+      ranks_(mesh.data_ranks()),
+      rank_(mesh.data_rank()),
+      planner_(batch, micro_batch_, std::move(sizes)) {}
+
+StepShares::Step StepShares::step(int64_t number, int64_t first, Phase phase) const {
+  Step step;
+  auto made = planner_.plan({first, batch_});
+  step.micro_batches = std::move(made.micro_batches);
+  for (const auto& [place, size] : made.no_bucket) step.left_out.push_back(place);
+  if (step.micro_batches.empty())
+    throw Error(ErrorKind::config, "batch.sizes",
+                "has none of the sizes of a step's " + std::to_string(batch_) + " samples",
+                "name more sizes, or raise run.batch");
+  step.plan.step = number;
+  step.plan.phase = phase;
+  step.plan.micro_batches = static_cast<int64_t>(step.micro_batches.size());
+  step.plan.accumulations = (step.plan.micro_batches + ranks_ - 1) / ranks_;
+  step.plan.mine = (step.plan.micro_batches - rank_ + ranks_ - 1) / ranks_;
+  return step;
+}
+
+const Places& StepShares::mine(const Step& step, int64_t accumulation) const {
+  const auto j = static_cast<size_t>(accumulation * ranks_ + rank_);
+  return step.micro_batches[j < step.micro_batches.size() ? j : 0];
+}
+
+Places StepShares::of_all(const Step& step, int64_t accumulation) const {
+  Places all;
+  const auto first = static_cast<size_t>(accumulation * ranks_);
+  for (size_t j = first; j < std::min(first + static_cast<size_t>(ranks_), step.micro_batches.size()); ++j)
+    all.list.insert(all.list.end(), step.micro_batches[j].list.begin(), step.micro_batches[j].list.end());
+  return all;
+}
+
+}  // namespace ditto

@@ -1,0 +1,37 @@
+// How the samples of a step are shared among the ranks.
+#pragma once
+
+#include <vector>
+
+#include <ditto/parallel/strategy.h>
+
+#include "core/config/run_options.h"
+#include "core/data/batch_plan.h"
+
+namespace ditto {
+
+class StepShares {
+ public:
+  // `sizes` is asked for by plans that look at them; the mesh may go.
+  StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes);
+
+  struct Step {
+    StepPlan plan;
+    std::vector<Places> micro_batches;  // of the global batch
+    std::vector<int64_t> left_out;      // places of samples whose size is not learned from, ascending
+  };
+  // The step whose samples begin at place `first`. Throws Error(config) where its plan cannot be made.
+  Step step(int64_t number, int64_t first, Phase phase) const;
+  // This rank's micro-batch in an accumulation; where it has none, the step's first, whose samples then count nothing.
+  const Places& mine(const Step& step, int64_t accumulation) const;
+  // Those of all data ranks in an accumulation.
+  Places of_all(const Step& step, int64_t accumulation) const;
+  int64_t batch() const { return batch_; }
+  int64_t micro_batch() const { return micro_batch_; }  // samples of one at most
+
+ private:
+  int64_t batch_, micro_batch_, ranks_, rank_;
+  BatchPlanner planner_;
+};
+
+}  // namespace ditto
