@@ -16,6 +16,7 @@
 #include <ditto/text.h>
 #include <ditto/version.h>
 
+#include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
 #include "core/report/progress.h"
 

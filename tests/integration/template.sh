@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # A copy of sdk/template, outside of the tree, builds against an installed and moved prefix, passes its contract tests
 # and trains; the tree is not touched. So does the model that docs/add_a_model.md builds; the page's other block compiles.
+# A source of data beside it reads shards with the parsers that the prefix offers.
 set -euo pipefail
 build=${DITTO_BUILD_DIR:?the build folder}
 work=$(mktemp -d)
@@ -25,7 +26,49 @@ whole, block = [code for code in re.findall(r"```cpp\n(.*?)```", open(sys.argv[1
 open("single.cpp", "w").write(whole)
 open("block.cpp", "w").write(block + "static_assert(std::is_constructible_v<Block, ditto::AttentionOptions>);\n")
 P
+cat > one_shard.cpp <<'C'
+#include <ATen/Functions.h>
+
+#include <ditto/data.h>
+#include <ditto/formats/picture.h>
+#include <ditto/formats/shard.h>
+
+using namespace ditto;
+
+struct OneShard final : Source {
+  struct Options {
+    std::string shard;
+    void read(OptionReader& option) { option("shard", shard, "a tar file of pictures and classes").place(); }
+  };
+  OneShard(const Options& options, const Needs&)
+      : file(formats::RandomFile::open(options.shard)),
+        samples(formats::shard_samples(formats::index_tar(options.shard), options.shard)) {}
+  int64_t size() const override { return static_cast<int64_t>(samples.size()); }
+  TensorSpecs makes() const override {
+    return {{"image", at::kFloat, {1, 8, 8}, "-1 … 1"}, {"label", at::kLong, {}, "0 … 9", 10}};
+  }
+  Sample read(int64_t index) const override {
+    const auto& sample = samples.at(static_cast<size_t>(index));
+    const auto bytes = [&](const char* extension) {
+      const auto* member = sample.find(extension);
+      return formats::read_member(*file, member->offset, member->size, sample.key);
+    };
+    const auto picture = formats::decode_picture(bytes("png"), sample.key, {.channels = formats::Channels::grey});
+    const auto label = bytes("cls");
+    const std::string_view text(reinterpret_cast<const char*>(label.data()), label.size());
+    return {{{"image", at::tensor(at::ArrayRef<uint8_t>(picture.pixels), at::kByte).to(at::kFloat).view({1, 8, 8}) / 127.5 - 1},
+             {"label", at::scalar_tensor(formats::parse_label(text, sample.key), at::kLong)}},
+            sample.key};
+  }
+  std::string fingerprint() const override { return samples.front().key; }
+  std::shared_ptr<const formats::RandomFile> file;
+  std::vector<formats::ShardSample> samples;
+};
+DITTO_PLUGIN(Source, OneShard, "one_shard", "0.1.0", "Apache-2.0", "pictures of one shard")
+C
+sed -i 's/find_package(Ditto 0.2 REQUIRED)/find_package(Ditto 0.2 REQUIRED COMPONENTS formats)/' CMakeLists.txt
 cat >> CMakeLists.txt <<'C'
+ditto_add_plugin(one_shard data SOURCES one_shard.cpp LIBRARIES Ditto::formats)
 ditto_add_plugin(single models SOURCES single.cpp block.cpp)
 add_test(NAME page COMMAND tiny_test $<TARGET_FILE:ditto_models_single>)
 C
@@ -40,6 +83,11 @@ plugins=build/lib/ditto/plugins
 DITTO_PLUGIN_PATH=$plugins "$prefix/bin/ditto" plugins list | grep -E "^model +tiny .* ok " || fail "the plugin is not listed"
 "$prefix/bin/ditto" train tiny.toml --plugin-path $plugins --set run.steps=5 --set run.threads=1
 [ "$(wc -l < runs/tiny/metrics.jsonl)" -eq 5 ] || fail "metrics.jsonl has not one line for each of 5 steps"
+shard=$(ls "$prefix"/share/ditto/data/digits/train-*.tar | head -1)
+sed -e '/^\[data\]/,/^$/d' tiny.toml > digits.toml
+printf '\n[data]\nplugin = "one_shard"\nshard = "%s"\n' "$shard" >> digits.toml
+"$prefix/bin/ditto" train digits.toml --plugin-path $plugins --set run.steps=3 --set run.name=digits --set run.threads=1
+[ "$(wc -l < runs/digits/metrics.jsonl)" -eq 3 ] || fail "digits from a source outside of the tree: not 3 steps"
 # Without its folder the plugin is not there, and the message says so.
 status=0
 "$prefix/bin/ditto" train tiny.toml --set run.steps=5 --set run.name=none 2> "$work/said" || status=$?
