@@ -48,30 +48,42 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
 namespace {
 
 // `leaves` first: what is a leaf and a copy is counted once, as the leaf.
-void add_model(const RunningModel& model, Storages& leaves, Storages& all) {
-  for (const auto& entry : model.layout.entries) leaves.add(entry.tensor);
-  for (const auto& entry : model.layout.entries) {
-    all.add(entry.tensor);
-    for (const auto& tensor : entry.parameter.held()) all.add(tensor);
+void add_model(const RunningModel& model, const std::set<size_t>& elsewhere, Storages& leaves, Storages& all) {
+  const auto& entries = model.layout.entries;
+  for (size_t i = 0; i < entries.size(); ++i)
+    if (!elsewhere.count(i)) leaves.add(entries[i].tensor);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!elsewhere.count(i)) all.add(entries[i].tensor);
+    for (const auto& tensor : entries[i].parameter.held()) all.add(tensor);
   }
   for (const auto& strategy : model.strategies)
     for (const auto& tensor : strategy->held()) all.add(tensor);
 }
 
+void add_all(const std::vector<torch::Tensor>& tensors, const std::set<size_t>& elsewhere, Storages& all) {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (!elsewhere.count(i)) all.add(tensors[i]);
+}
+
 }  // namespace
 
 std::map<std::string, int64_t> held_bytes(const Networks& networks, Optimizer& optimizer, Ema& ema) {
-  const auto device = networks.main->ctx->device;
+  const auto& main = *networks.main;
+  const auto device = main.ctx->device;
+  // Tensors of a real run say themselves where they are; on paper all are of one device.
+  const bool is_paper_of_another = device.is_meta() && networks.table->meta_stands_for != torch::kCPU;
+  const auto elsewhere = is_paper_of_another ? main.on_host : std::set<size_t>();
   Storages leaves(device), all(device), gradients(device), states(device), average(device), frozen(device);
-  add_model(*networks.main, leaves, all);
-  for (const auto& entry : networks.main->layout.entries) {
-    gradients.add(entry.tensor.grad());
+  add_model(main, elsewhere, leaves, all);
+  std::vector<torch::Tensor> sums;
+  for (const auto& entry : main.layout.entries) {
+    sums.push_back(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
   }
-  for (const auto& [kind, state] : optimizer.state())
-    for (const auto& tensor : state.tensors) states.add(tensor);
-  for (const auto& tensor : ema.tensors()) average.add(tensor);
-  for (const auto& [name, network] : networks.frozen()) add_model(network->running(), frozen, frozen);
+  add_all(sums, elsewhere, gradients);
+  for (const auto& [kind, state] : optimizer.state()) add_all(state.tensors, elsewhere, states);
+  add_all(ema.tensors(), elsewhere, average);
+  for (const auto& [name, network] : networks.frozen()) add_model(network->running(), {}, frozen, frozen);
   return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes()},
           {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
           {"ema", average.bytes()},         {"frozen", frozen.bytes()}};
