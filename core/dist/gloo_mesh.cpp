@@ -94,7 +94,12 @@ void GlooMesh::lay_out(const Degrees& given) {
 
 GlooMesh::~GlooMesh() = default;
 
-void GlooMesh::connect() { store_ = connect_to_store(info_, timeout_); }
+void GlooMesh::connect() {
+  // LibTorch's flight recorder is one for all groups of a process, and looks them up without a lock while another
+  // thread's first call may add its own.
+  setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
+  store_ = connect_to_store(info_, timeout_);
+}
 
 AxisSet GlooMesh::connected(const AxisSet& axes) const {
   AxisSet list;

@@ -67,9 +67,20 @@ void RunningModel::cut(Components& components) {
                                 model->depth()};
   strategies = make_strategies(components, needs, axes, setting.trains);
   if (setting.trains) refuse_unread_options(components.recipe, components.registry);
-  for (auto& strategy : strategies) strategy->claim(layout);
-  for (auto& strategy : strategies) strategy->shard(layout);
+  // The pipeline is last: until then each strategy sees all of the model.
+  for (auto strategy = strategies.rbegin(); strategy != strategies.rend(); ++strategy) (*strategy)->claim(layout);
+  for (auto& strategy : strategies) shard(*strategy);
   for (auto* strategy : in_order_of_wrapping(strategies)) units_->wrap(*strategy);
+}
+
+// A strategy that cuts nothing and gives an entry another leaf has moved it to the host's memory.
+void RunningModel::shard(ParallelStrategy& strategy) {
+  std::vector<Tensor> before;
+  for (const auto& entry : layout.entries) before.push_back(entry.tensor);
+  strategy.shard(layout);
+  if (strategy.axis()) return;
+  for (size_t i = 0; i < before.size(); ++i)
+    if (!layout.entries[i].tensor.is_same(before[i])) on_host.insert(i);
 }
 
 void RunningModel::fill(Weights weights) {

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -70,12 +71,14 @@ class RunningModel {
   std::shared_ptr<Model> model;
   std::unique_ptr<Context> ctx;
   Layout layout;
+  std::set<size_t> on_host;  // entries of the layout whose leaves, and all that goes with them, are not on the device
   std::vector<std::shared_ptr<ParallelStrategy>> strategies;  // in the order of sharding
 
  private:
   void run_unit(const Unit& unit, UnitCall& call);
   void check_prediction(const Batch& batch, const Outputs& outputs) const;
   void drop_numbers(Units& units) const;
+  void shard(ParallelStrategy& strategy);
 
   const MaskedMesh mesh_;
   std::string computing_;  // what a crash in the model is named by

@@ -47,13 +47,22 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
 
 namespace {
 
-void add_model(const RunningModel& model, Storages& all) {
-  for (const auto& entry : model.layout.entries) {
-    all.add(entry.tensor);
-    for (const auto& tensor : entry.parameter.held()) all.add(tensor);
+// `leaves` first: what is a leaf and a copy is counted once, as the leaf.
+void add_model(const RunningModel& model, const std::set<size_t>& elsewhere, Storages& leaves, Storages& all) {
+  const auto& entries = model.layout.entries;
+  for (size_t i = 0; i < entries.size(); ++i)
+    if (!elsewhere.count(i)) leaves.add(entries[i].tensor);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    if (!elsewhere.count(i)) all.add(entries[i].tensor);
+    for (const auto& tensor : entries[i].parameter.held()) all.add(tensor);
   }
   for (const auto& strategy : model.strategies)
     for (const auto& tensor : strategy->held()) all.add(tensor);
+}
+
+void add_all(const std::vector<torch::Tensor>& tensors, const std::set<size_t>& elsewhere, Storages& all) {
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (!elsewhere.count(i)) all.add(tensors[i]);
 }
 
 }  // namespace
@@ -61,17 +70,22 @@ void add_model(const RunningModel& model, Storages& all) {
 std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimizer, Ema& ema) {
   const auto device = networks.main->ctx->device;
   Storages leaves(device), all(device), gradients(device), states(device), average(device), frozen(device);
+  // Tensors of a real run say themselves where they are; on paper all are of one device.
+  const bool is_paper_of_another = device.is_meta() && networks.table->meta_stands_for != torch::kCPU;
+  const auto elsewhere =
+      is_paper_of_another ? networks.main->on_host : std::set<size_t>();  // the first entries are main's
+  for (const auto* model : networks.training())
+    add_model(*model, model == networks.main.get() ? elsewhere : std::set<size_t>(), leaves, all);
+  std::vector<torch::Tensor> sums;
   for (const auto& entry : networks.learned().entries) {
-    leaves.add(entry.tensor);
-    gradients.add(entry.tensor.grad());
+    sums.push_back(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
   }
-  for (const auto* model : networks.training()) add_model(*model, all);  // leaves among them
-  for (const auto& [kind, state] : optimizer.state())
-    for (const auto& tensor : state.tensors) states.add(tensor);
-  for (const auto& tensor : ema.tensors()) average.add(tensor);
+  add_all(sums, elsewhere, gradients);
+  for (const auto& [kind, state] : optimizer.state()) add_all(state.tensors, elsewhere, states);
+  add_all(ema.tensors(), elsewhere, average);
   for (const auto& [name, network] : networks.others())
-    if (!network->trains()) add_model(network->running(), frozen);
+    if (!network->trains()) add_model(network->running(), {}, frozen, frozen);
   return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes()},
           {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
           {"ema", average.bytes()},         {"frozen", frozen.bytes()}};

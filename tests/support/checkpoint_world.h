@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <string>
@@ -203,6 +204,7 @@ inline Group gloo_group(const c10::intrusive_ptr<c10d::Store>& store, int rank, 
 // Runs `work(rank's number, its group)` as so many ranks, each a thread, and returns what each threw, "" if nothing.
 template <class Work>
 std::vector<std::string> as_ranks(int count, const Work& work) {
+  ::setenv("TORCH_FR_BUFFER_SIZE", "0", 1);  // it is one for all of a process, and not made for ranks in threads
   const auto store = c10::make_intrusive<c10d::HashStore>();
   std::vector<std::string> errors(static_cast<size_t>(count));
   std::vector<std::thread> threads;

@@ -60,10 +60,14 @@ class ExpertParallel final : public ParallelStrategy {
 
   std::optional<Axis> axis() const override { return Axis::expert; }
 
-  void shard(Layout& layout) override {
+  // Of all the model: a stage of a pipeline may have no experts, where another has.
+  void claim(Layout& layout) override {
     refuse_without_experts(layout);
     for (const auto& entry : layout.entries)
       if (entry.experts) check(entry);
+  }
+
+  void shard(Layout& layout) override {
     for (auto& entry : layout.entries) {
       if (!entry.experts) continue;
       Cut piece{0, {entry.full_shape[0]}, group_.rank(), group_.size()};
@@ -79,12 +83,9 @@ class ExpertParallel final : public ParallelStrategy {
   bool in_step() const override { return true; }
 
  private:
-  // A stage of a pipeline may have none, if another has.
   void refuse_without_experts(const Layout& layout) const {
-    const int64_t here = std::any_of(layout.entries.begin(), layout.entries.end(),
-                                     [](const LayoutEntry& entry) { return entry.experts != nullptr; });
-    const auto all = mesh_.group(Axis::pipeline).all_reduce(torch::tensor({here}, torch::kLong));
-    if (all.item<int64_t>() == 0)
+    if (std::none_of(layout.entries.begin(), layout.entries.end(),
+                     [](const LayoutEntry& entry) { return entry.experts != nullptr; }))
       throw Error(ErrorKind::config, "parallel.expert",
                   "= " + std::to_string(group_.size()) + ", but the model has no experts",
                   "set parallel.expert = 1, or choose a model with experts");

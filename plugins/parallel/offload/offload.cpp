@@ -92,7 +92,9 @@ class Offload final : public ParallelStrategy {
   void move(size_t index) {
     auto& entry = layout_->entries[index];
     const Tensor device = entry.tensor;
-    const auto options = torch::TensorOptions(device.scalar_type()).pinned_memory(device.is_cuda());
+    const auto options = torch::TensorOptions(device.scalar_type())
+                             .device(device.is_meta() ? torch::kMeta : torch::kCPU)
+                             .pinned_memory(device.is_cuda());
     const Tensor host = torch::empty(device.sizes(), options);
     if (!is_freed(device)) host.copy_(device.detach());
     entry.tensor = host.set_requires_grad(true);
@@ -123,7 +125,7 @@ class Offload final : public ParallelStrategy {
 
   // Through pinned memory, which is several times as fast as any other.
   static Tensor on_host(const Tensor& tensor) {
-    if (tensor.is_cpu()) return tensor;
+    if (!tensor.is_cuda()) return tensor;
     const auto pinned = torch::TensorOptions(tensor.scalar_type()).pinned_memory(true);
     return torch::empty(tensor.sizes(), pinned).copy_(tensor);
   }
