@@ -54,6 +54,7 @@ const std::vector<OptionEffect>& option_effects() {
       {"parallel.prefetch", sharing},
       {"parallel.pipeline", sharing},
       {"parallel.virtual_stages", sharing},
+      {"parallel.pipeline_cut", sharing},
       {"parallel.recompute", sharing},
       {"parallel.recompute_every", sharing},
       {"parallel.offload", sharing},

@@ -86,14 +86,30 @@ Flops FlopCounter::forward(int64_t samples, int64_t any_length) {
   return count(shapes_of_batch(*model_, of_.setting.needs, samples, any_length));
 }
 
+std::vector<double> FlopCounter::of_blocks(int64_t samples, int64_t any_length) {
+  std::vector<Parts> blocks(static_cast<size_t>(model_->depth()));
+  Parts others;
+  run(shapes_of_batch(*model_, of_.setting.needs, samples, any_length), [&](const Unit& unit) -> Parts& {
+    return unit.kind == Unit::Kind::block ? blocks.at(static_cast<size_t>(unit.block)) : others;
+  });
+  std::vector<double> sums;
+  for (const auto& parts : blocks) sums.push_back(total({{"", parts}}));
+  return sums;
+}
+
 Flops FlopCounter::count(const Batch& batch) const {
-  torch::NoGradGuard no_grad;
   Flops flops;
+  run(batch, [&](const Unit& unit) -> Parts& { return flops[part_of_model(unit)]; });
+  return flops;
+}
+
+void FlopCounter::run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of) const {
+  torch::NoGradGuard no_grad;
   Context ctx(std::make_shared<OpTable>(), Random(0));
   ctx.device = torch::kMeta;
   ctx.phase = Phase::evaluate;
   ModelProgram program(*model_, ctx, [&](const Unit& unit, UnitCall& call) {
-    ctx.flops = &flops[part_of_model(unit)];
+    ctx.flops = &parts_of(unit);
     run_model_unit(*model_, unit, call);
   });
   try {
@@ -104,7 +120,6 @@ Flops FlopCounter::count(const Batch& batch) const {
     throw Error(ErrorKind::plugin, "model '" + of_.setting.component.plugin + "'",
                 "its operations are not counted: " + without_meta(error.what_without_backtrace()));
   }
-  return flops;
 }
 
 }  // namespace ditto

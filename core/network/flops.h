@@ -1,6 +1,7 @@
 // Floating-point operations of a forward, counted by the layers themselves while the model runs on shapes alone.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -26,8 +27,12 @@ class FlopCounter {
   // computed on shapes alone.
   double forward(const Batch& batch);
   Flops forward(int64_t samples, int64_t any_length);
+  // The same of each block.
+  std::vector<double> of_blocks(int64_t samples, int64_t any_length);
 
  private:
+  using Parts = std::map<std::string, double>;
+  void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of) const;
   Flops count(const Batch& batch) const;
   const RunningModel& of_;
   std::shared_ptr<Model> model_;

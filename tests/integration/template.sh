@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A copy of sdk/template, outside of the tree, builds against an installed and moved prefix, passes its contract tests
-# and trains; the tree is not touched. So does the model that docs/add_a_model.md builds; the page's other block compiles.
+# and trains; the tree is not touched. So does the model that docs/add_a_model.md builds; the page's other blocks compile.
 set -euo pipefail
 build=${DITTO_BUILD_DIR:?the build folder}
 work=$(mktemp -d)
@@ -21,12 +21,15 @@ cp -r "$prefix/share/ditto/template" "$work/mine"
 cd "$work/mine"
 python3 - "${DITTO_SOURCE_DIR:?the source folder}/docs/add_a_model.md" <<'P'
 import re, sys
-whole, block = [code for code in re.findall(r"```cpp\n(.*?)```", open(sys.argv[1]).read(), re.S) if "struct Block" in code]
+codes = re.findall(r"```cpp\n(.*?)```", open(sys.argv[1]).read(), re.S)
+whole, block = [code for code in codes if "struct Block" in code]
+layer, = [code for code in codes if "struct Lens" in code]
 open("single.cpp", "w").write(whole)
+open("layer.cpp", "w").write("#include <ditto/ditto.h>\n" + layer + "static_assert(std::is_constructible_v<Lens, int, int>);\n")
 open("block.cpp", "w").write(block + "static_assert(std::is_constructible_v<Block, ditto::AttentionOptions>);\n")
 P
 cat >> CMakeLists.txt <<'C'
-ditto_add_plugin(single models SOURCES single.cpp block.cpp)
+ditto_add_plugin(single models SOURCES single.cpp block.cpp layer.cpp)
 add_test(NAME page COMMAND tiny_test $<TARGET_FILE:ditto_models_single>)
 C
 
