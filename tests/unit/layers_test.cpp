@@ -58,11 +58,12 @@ Tensor input(at::IntArrayRef shape) { return testing::numbers(shape, 3, torch::k
 
 TEST_CASE("convolutions are torch's, with stride, padding and sides of their own") {
   Conv2d plain({3, 5});
-  check(plain, input({2, 3, 6, 7}),
-        [](const Tensor& x, Values& p) { return torch::conv2d(x, p["weight"], p["bias"], {1, 1}, {1, 1}); });
+  check(plain, input({2, 3, 6, 7}), [](const Tensor& x, Values& p) {
+    return torch::conv2d(x, p["weight"], p["bias"], {1, 1}, {1, 1});
+  });
   Conv2d down({4, 6, {2}, {2}, {0}});
   check(down, input({2, 4, 6, 8}),
-        [](const Tensor& x, Values& p) { return torch::conv2d(x, p["weight"], p["bias"], {2, 2}, {0, 0}); });
+        [](const Tensor& x, Values& p) { return torch::conv2d(x, p["weight"], p["bias"], 2); });
   Conv3d video({2, 3, {3, 1, 5}, {1, 2, 1}});
   check(video, input({2, 2, 4, 4, 5}), [](const Tensor& x, Values& p) {
     return torch::conv3d(x, p["weight"], p["bias"], {1, 2, 1}, {1, 0, 2});

@@ -32,6 +32,8 @@ class Mixer : public CutLayer {
   Parameter up_, shift_, down_, once_;
 };
 
+constexpr int64_t kMapWidth = 12;  // of conditioning
+
 struct MapOptions {
   int64_t channels = 12, groups = 6;
   bool norms_whole = false;  // the planted fault: a norm that does not know that its channels are cut
@@ -44,7 +46,7 @@ class MapBlock : public Layer {
     const int64_t of_group = out / o.groups;
     norm1_ = make<GroupNorm>("norm1", o.groups, in);
     conv1_ = make<Conv2d>("conv1", ConvShape{in, out}, Split::columns({out}));
-    time_ = linear("time", kWidth, out, Split::columns({out}).of_condition());
+    time_ = linear("time", kMapWidth, out, Split::columns({out}).of_condition());
     norm2_ = make<GroupNorm>("norm2", o.groups, out, o.norms_whole ? Split::none() : Split::along({out}));
     conv2_ = make<Conv2d>("conv2", ConvShape{out, out}, Split::rows().in_units(of_group));
     if (in != out) skip_ = make<Conv2d>("skip", ConvShape{in, out, {1}});
@@ -69,7 +71,7 @@ class MapMiddle : public Layer {
     const int64_t c = o.channels, half = c / 2;
     left_ = make<Conv2d>("left", ConvShape{c, c, {1}}, Split::columns({c}));
     right_ = make<Conv2d>("right", ConvShape{c, half}, Split::columns({half}));
-    norm_ = make<GroupNorm>("norm", 3 * half / (c / o.groups), c + half, Split::along({c, half}));
+    norm_ = make<GroupNorm>("norm", c + half, c + half, Split::along({c, half}));
     both_ = make<Conv2d>("both", ConvShape{c + half, c}, Split::rows().in_parts({c, half}));
     video_in_ = make<Conv3d>("video_in", ConvShape{c, 2 * c, {1, 3, 3}}, Split::columns({c, c}));
     video_out_ = make<Conv3d>("video_out", ConvShape{c, c, {1}}, Split::rows());
@@ -78,7 +80,7 @@ class MapMiddle : public Layer {
   }
   torch::Tensor forward(const torch::Tensor& x, Context& ctx) {
     const auto sides = torch::cat({left_->forward(x, ctx), right_->forward(x, ctx)}, 1);
-    auto y = x + both_->forward(torch::silu(norm_->forward(sides, ctx)), ctx);
+    auto y = x + both_->forward(torch::silu(norm_->forward(torch::tanh(sides), ctx)), ctx);
     const auto parts = video_in_->forward(y.unsqueeze(2), ctx).chunk(2, 1);
     y = y + video_out_->forward(torch::silu(parts[0]) * parts[1], ctx).squeeze(2);
     const auto whole = gathered_->forward(y, ctx).chunk(2, 1);
@@ -100,11 +102,11 @@ class MapModel : public Model {
   explicit MapModel(const MapOptions& o) : options_(o) {
     const int64_t c = o.channels;
     in_ = add<Conv2d>(Unit::tokens, "in", ConvShape{3, c});
-    time_ = linear(Unit::condition, "time", 1, kWidth);
-    label_ = add<Embedding>(Unit::condition, "label", 5, kWidth, Split::columns({kWidth}).gathered());
-    norm_ = add<LayerNorm>(Unit::condition, "norm", kWidth);
-    swiglu_ = add<SwiGlu>(Unit::condition, "swiglu", kWidth, 24);
-    geglu_ = add<GeGlu>(Unit::condition, "geglu", kWidth, 12);
+    time_ = linear(Unit::condition, "time", 1, kMapWidth);
+    label_ = add<Embedding>(Unit::condition, "label", 5, kMapWidth, Split::columns({kMapWidth}).gathered());
+    norm_ = add<LayerNorm>(Unit::condition, "norm", kMapWidth);
+    swiglu_ = add<SwiGlu>(Unit::condition, "swiglu", kMapWidth, 24);
+    geglu_ = add<GeGlu>(Unit::condition, "geglu", kMapWidth, 12);
     for (int64_t i = 0; i < 2; ++i) outer_.push_back(add_block<MapBlock>(i, o, c, c));
     middle_ = add_block<MapMiddle>(2, o);
     for (int64_t i = 3; i < 5; ++i) outer_.push_back(add_block<MapBlock>(i, o, 2 * c, c));
