@@ -98,25 +98,43 @@ Flops FlopCounter::forward(int64_t samples, int64_t any_length) {
 int64_t FlopCounter::tokens(const std::vector<int64_t>& sides) {
   if (const auto known = tokens_.find(sides); known != tokens_.end()) return known->second;
   int64_t tokens = 0;
-  count(shapes_of_batch(*model_, of_.setting.needs, 1, 1, sides), &tokens);
+  Parts none;
+  run(
+      shapes_of_batch(*model_, of_.setting.needs, 1, 1, sides), [&](const Unit&) -> Parts& { return none; }, &tokens);
   return tokens_[sides] = tokens;
 }
 
-Flops FlopCounter::count(const Batch& batch, int64_t* tokens) const {
-  torch::NoGradGuard no_grad;
+std::vector<double> FlopCounter::of_blocks(int64_t samples, int64_t any_length) {
+  std::vector<Parts> blocks(static_cast<size_t>(model_->depth()));
+  Parts others;
+  run(shapes_of_batch(*model_, of_.setting.needs, samples, any_length), [&](const Unit& unit) -> Parts& {
+    return unit.kind == Unit::Kind::block ? blocks.at(static_cast<size_t>(unit.block)) : others;
+  });
+  std::vector<double> sums;
+  for (const auto& parts : blocks) sums.push_back(total({{"", parts}}));
+  return sums;
+}
+
+Flops FlopCounter::count(const Batch& batch) const {
   Flops flops;
+  run(batch, [&](const Unit& unit) -> Parts& { return flops[part_of_model(unit)]; });
+  return flops;
+}
+
+void FlopCounter::run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens) const {
+  torch::NoGradGuard no_grad;
   Context ctx(std::make_shared<OpTable>(), Random(0));
   ctx.device = torch::kMeta;
   ctx.phase = Phase::evaluate;
   ModelProgram program(*model_, ctx, [&](const Unit& unit, UnitCall& call) {
-    ctx.flops = &flops[part_of_model(unit)];
+    ctx.flops = &parts_of(unit);
     run_model_unit(*model_, unit, call);
   });
   try {
     auto stream = program.begin(batch);
     if (tokens) {
       *tokens = stream.grid.tokens();
-      return flops;
+      return;
     }
     program.blocks(0, model_->depth(), stream);
     program.head(stream, batch);
@@ -124,7 +142,6 @@ Flops FlopCounter::count(const Batch& batch, int64_t* tokens) const {
     throw Error(ErrorKind::plugin, "model '" + of_.setting.component.plugin + "'",
                 "its operations are not counted: " + without_meta(error.what_without_backtrace()));
   }
-  return flops;
 }
 
 }  // namespace ditto

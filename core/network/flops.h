@@ -1,6 +1,7 @@
 // Floating-point operations of a forward, counted by the layers themselves while the model runs on shapes alone.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,9 +31,14 @@ class FlopCounter {
   Flops forward(int64_t samples, int64_t any_length);
   // Of a sample with these sides. Throws as `forward` does.
   int64_t tokens(const std::vector<int64_t>& sides);
+  // The same of each block.
+  std::vector<double> of_blocks(int64_t samples, int64_t any_length);
 
  private:
-  Flops count(const Batch& batch, int64_t* tokens = nullptr) const;  // with `tokens`: those alone, before the blocks
+  using Parts = std::map<std::string, double>;
+  // With `tokens`: those alone, before the blocks.
+  void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens = nullptr) const;
+  Flops count(const Batch& batch) const;
   const RunningModel& of_;
   std::shared_ptr<Model> model_;
   std::map<std::vector<std::vector<int64_t>>, double> counted_;  // by the shapes of what the model takes

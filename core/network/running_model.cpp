@@ -6,6 +6,7 @@
 
 #include <ditto/error.h>
 
+#include "core/network/flops.h"
 #include "core/network/names.h"
 #include "core/network/strategies.h"
 
@@ -63,8 +64,9 @@ void RunningModel::cut(Components& components) {
   AxisSet axes(kAxes.begin(), kAxes.end());
   for (const Axis axis : setting.copied) axes.erase(axis);
   if (!setting.trains) axes.erase(Axis::replicate);
-  ParallelStrategy::Needs needs{&mesh_, components.recipe.run.deterministic, model->token_local(), ctx->compute,
-                                model->depth()};
+  ParallelStrategy::Needs needs{
+      &mesh_,         components.recipe.run.deterministic,    model->token_local(), ctx->compute,
+      model->depth(), [&] { return block_costs(components); }};
   strategies = make_strategies(components, needs, axes, setting.trains);
   if (setting.trains) refuse_unread_options(components.recipe, components.registry);
   // The pipeline is last: until then each strategy sees all of the model.
@@ -81,6 +83,16 @@ void RunningModel::shard(ParallelStrategy& strategy) {
   if (strategy.axis()) return;
   for (size_t i = 0; i < before.size(); ++i)
     if (!layout.entries[i].tensor.is_same(before[i])) on_host.insert(i);
+}
+
+// Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.
+std::vector<double> RunningModel::block_costs(Components& components) const {
+  constexpr int64_t kTextLength = 128;
+  try {
+    return FlopCounter(components, *this).of_blocks(1, kTextLength);
+  } catch (const Error&) {
+    return {};
+  }
 }
 
 void RunningModel::fill(Weights weights) {

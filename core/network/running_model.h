@@ -79,6 +79,7 @@ class RunningModel {
   void check_prediction(const Batch& batch, const Outputs& outputs) const;
   void drop_numbers(Units& units) const;
   void shard(ParallelStrategy& strategy);
+  std::vector<double> block_costs(Components& components) const;  // none: it cannot be counted
 
   const MaskedMesh mesh_;
   std::string computing_;  // what a crash in the model is named by

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <utility>
 
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -135,7 +137,28 @@ Recipe without_pipeline(Recipe recipe, Registry& registry) {
 // The stages of a pipeline and what they have under way, as its schedule has it (1F1B, interleaved where a rank has
 // several chunks).
 struct Stages {
-  int64_t ranks, chunks, depth;
+  using Runs = std::vector<std::pair<int64_t, int64_t>>;  // blocks [first, last) of each of a rank's chunks
+  int64_t ranks, chunks;
+  Runs runs;
+
+  // As its strategy has dealt them out: a rank's chunks are never neighbours. Blocks without parameters leave no trace;
+  // then by number.
+  static Runs runs_of(const Layout& layout, int64_t rank, int64_t ranks, int64_t chunks, int64_t depth) {
+    std::set<int64_t> blocks;
+    for (const auto& entry : layout.entries)
+      if (entry.unit.kind == Unit::Kind::block) blocks.insert(entry.unit.block);
+    Runs runs;
+    for (const int64_t block : blocks)
+      if (runs.empty() || runs.back().second != block)
+        runs.emplace_back(block, block + 1);
+      else
+        ++runs.back().second;
+    if (static_cast<int64_t>(runs.size()) == chunks) return runs;
+    runs.clear();
+    for (int64_t stage = rank; stage < ranks * chunks; stage += ranks)
+      runs.emplace_back(depth * stage / (ranks * chunks), depth * (stage + 1) / (ranks * chunks));
+    return runs;
+  }
 
   // Forwards of each of a rank's chunks before its first backward.
   std::vector<int64_t> under_way(int64_t rank, int64_t micro_batches) const {
@@ -152,9 +175,9 @@ struct Stages {
   int64_t bytes(const Left& left, int64_t rank, int64_t micro_batches) const {
     int64_t sum = 0, chunk = 0;
     for (const int64_t count : under_way(rank, micro_batches)) {
+      const auto [first, last] = runs.at(static_cast<size_t>(chunk));
       const int64_t stage = chunk++ * ranks + rank, all = ranks * chunks;
-      const auto block = [&](int64_t of) { return left.blocks.begin() + depth * of / all; };
-      sum += count * std::accumulate(block(stage), block(stage + 1), int64_t{0});
+      sum += count * std::accumulate(left.blocks.begin() + first, left.blocks.begin() + last, int64_t{0});
       if (stage == 0) sum += count * left.begin;
       if (stage + 1 == all) sum += left.head;  // its backward follows at once
     }
@@ -228,9 +251,10 @@ class DryRunner {
     try {
       const auto& left = left_by(rank, place);
       const auto at = place.find(Axis::pipeline);
-      cost.bytes["activations"] =
-          Stages{degrees_.at(Axis::pipeline), virtual_stages(recipe_), rank.main().model->depth()}.bytes(
-              left, at == place.end() ? 0 : at->second, rank.plan().mine);
+      const int64_t stage = at == place.end() ? 0 : at->second, ranks = degrees_.at(Axis::pipeline),
+                    chunks = virtual_stages(recipe_);
+      const auto runs = Stages::runs_of(rank.main().layout, stage, ranks, chunks, rank.main().model->depth());
+      cost.bytes["activations"] = Stages{ranks, chunks, runs}.bytes(left, stage, rank.plan().mine);
       if (tokens) *tokens = left.tokens;
     } catch (const Error& error) {
       unknown = error.what();

@@ -75,6 +75,17 @@ std::vector<Segment> segments_of_dim(const LayoutEntry& entry, int64_t dim) {
 
 }  // namespace
 
+const ParameterCut* LayoutEntry::declared(Axis axis) const {
+  const LayerCut* cut = layer ? layer->cut(axis) : nullptr;
+  if (!cut) return nullptr;
+  const auto own = name.substr(name.rfind('.') + 1);
+  for (const auto& one : cut->parameters)
+    if (one.parameter == own) return &one;
+  return nullptr;
+}
+
+std::string LayoutEntry::layer_name() const { return name.substr(0, name.rfind('.')); }
+
 std::vector<Rectangle> LayoutEntry::slices() const {
   std::vector<Rectangle> rectangles(1);
   for (int64_t dim = 0; dim < static_cast<int64_t>(full_shape.size()); ++dim) {
@@ -97,22 +108,13 @@ std::vector<Rectangle> LayoutEntry::slices() const {
 Layout Layout::of(Units& network, const std::string& prefix) {
   struct Owner {
     Parameter parameter;
-    LinearModule* linear = nullptr;
-    ExpertsModule* experts = nullptr;
-    bool is_bias = false;
+    CutLayer* layer = nullptr;
   };
   std::map<const at::TensorImpl*, Owner> owners;
   const auto note = [&](Module* own) {
     if (!own) return;
-    auto* linear = dynamic_cast<LinearModule*>(own);
-    auto* experts = dynamic_cast<ExpertsModule*>(own);
-    for (const auto& parameter : own->own_parameters()) {
-      const auto* leaf = parameter.leaf().unsafeGetTensorImpl();
-      const bool is_bias = (linear && leaf == linear->bias.leaf().unsafeGetTensorImpl()) ||
-                           (experts && (leaf == experts->up_bias.leaf().unsafeGetTensorImpl() ||
-                                        leaf == experts->down_bias.leaf().unsafeGetTensorImpl()));
-      owners[leaf] = {parameter, linear, experts, is_bias};
-    }
+    for (const auto& parameter : own->own_parameters())
+      owners[parameter.leaf().unsafeGetTensorImpl()] = {parameter, own->cut_layer()};
   };
   note(&network);
   for (const auto& module : network.modules(/*include_self=*/false)) note(dynamic_cast<Module*>(module.get()));
@@ -126,9 +128,7 @@ Layout Layout::of(Units& network, const std::string& prefix) {
     const auto& owner = at->second;
     LayoutEntry entry{prefix + item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()),
                       owner.parameter};
-    entry.linear = owner.linear;
-    entry.experts = owner.experts;
-    entry.is_bias = owner.is_bias;
+    entry.layer = owner.layer;
     layout.entries.push_back(std::move(entry));
   }
   return layout;

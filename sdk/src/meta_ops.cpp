@@ -20,6 +20,25 @@ std::tuple<Tensor, Tensor, Tensor> layer_norm(const Tensor& x, at::IntArrayRef n
   return {like(x, x.sizes()), like(x, of_rows), like(x, of_rows)};
 }
 
+// The result, and each group's mean and reciprocal deviation.
+std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& x, const std::optional<Tensor>&,
+                                              const std::optional<Tensor>&, int64_t samples, int64_t, int64_t,
+                                              int64_t groups, double) {
+  return {like(x, x.sizes()), like(x, {samples, groups}), like(x, {samples, groups})};
+}
+
+Tensor convolution(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&, at::IntArrayRef stride,
+                   at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef, int64_t) {
+  TORCH_CHECK_NOT_IMPLEMENTED(!transposed, "\"aten::convolution\" that is transposed");
+  auto sizes = x.sizes().vec();
+  sizes.at(1) = weight.size(0);
+  for (size_t i = 0; i + 2 < sizes.size(); ++i) {
+    const int64_t reach = dilation[i] * (weight.sizes()[i + 2] - 1) + 1;
+    sizes[i + 2] = (sizes[i + 2] + 2 * padding[i] - reach) / stride[i] + 1;
+  }
+  return like(x, sizes);
+}
+
 Tensor where(const Tensor& condition, const Tensor& a, const Tensor& b) {
   const auto sizes = at::infer_size(condition.sizes(), at::infer_size(a.sizes(), b.sizes()));
   return torch::empty(sizes, a.options().dtype(at::result_type(a, b)));
@@ -45,6 +64,8 @@ Tensor& pairs(const Tensor& a, const Tensor& b, Tensor& out) {
 
 TORCH_LIBRARY_IMPL(aten, Meta, ops) {
   ops.impl("native_layer_norm", layer_norm);
+  ops.impl("native_group_norm", group_norm);
+  ops.impl("convolution", convolution);
   ops.impl("where.self", where);
   ops.impl("index_select", index_select);
   ops.impl("abs.out", each);

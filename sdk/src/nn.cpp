@@ -17,7 +17,9 @@ Init Init::xavier(int64_t in, int64_t out) { return uniform(std::sqrt(6.0 / stat
 
 Split Split::heads(std::vector<int64_t> counts, int64_t head_width) {
   for (int64_t& count : counts) count *= head_width;
-  return {Kind::columns, std::move(counts), head_width, false};
+  Split split = columns(std::move(counts)).in_units(head_width);
+  split.are_heads = true;
+  return split;
 }
 
 Split Split::gathered() const {
@@ -29,6 +31,18 @@ Split Split::gathered() const {
 Split Split::of_condition() const {
   Split copy = *this;
   copy.condition = true;
+  return copy;
+}
+
+Split Split::in_parts(std::vector<int64_t> widths) const {
+  Split copy = *this;
+  copy.parts = std::move(widths);
+  return copy;
+}
+
+Split Split::in_units(int64_t width) const {
+  Split copy = *this;
+  copy.unit = width;
   return copy;
 }
 
@@ -83,10 +97,6 @@ struct UseRows : torch::autograd::Function<UseRows> {
     return {sum, Tensor(), Tensor()};
   }
 };
-
-std::shared_ptr<LinearModule> make_linear(int64_t in, int64_t out, Split split, Init weight, Init bias) {
-  return std::make_shared<LinearModule>(LinearModule::Shape{in, out, weight, bias}, std::move(split));
-}
 
 }  // namespace
 
@@ -179,28 +189,22 @@ void fill_storage(const Tensor& tensor) {
 }
 
 LinearModule::LinearModule(Shape shape, Split split_) : split(std::move(split_)) {
-  int64_t sum = 0;
-  for (const int64_t part : split.parts) sum += part;
-  if (split.kind == Split::Kind::columns && sum != shape.out)
-    throw Error(ErrorKind::shape, "linear layer",
-                "the parts of its Split add up to " + std::to_string(sum) + ", but it has " +
-                    std::to_string(shape.out) + " outputs");
   weight = parameter("weight", {shape.out, shape.in}, shape.weight);
   bias = parameter("bias", {shape.out}, shape.bias);
+  declare(split, {"linear layer", "inputs", "outputs"});
 }
 
 LinearModule::~LinearModule() = default;
 
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
-  const Tensor in = (before ? before(x) : x).to(ctx.compute);
+  const Tensor in = enter(x).to(ctx.compute);
   ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
   if (after && split.kind == Split::Kind::rows) return after(torch::linear(in, weight(ctx))) + bias(ctx);
-  auto y = torch::linear(in, weight(ctx), bias(ctx));
-  return after ? after(y) : y;
+  return leave(torch::linear(in, weight(ctx), bias(ctx)));
 }
 
 Linear Layer::linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight, Init bias) {
-  return Linear(register_module(name, make_linear(in, out, std::move(split), weight, bias)));
+  return Linear(make<LinearModule>(name, LinearModule::Shape{in, out, weight, bias}, std::move(split)));
 }
 
 Linear Layer::linear(const std::string& name, int64_t in, int64_t out, Split split) {
@@ -248,8 +252,25 @@ Tensor TimeEmbed::forward(const Tensor& t_B, Context& ctx) {
   return out_(torch::silu(in_(timestep_features(t_B, 128, divisor_), ctx)), ctx);
 }
 
-LabelEmbed::LabelEmbed(int64_t classes, int64_t width)
-    : table(parameter("table", {classes + 1, width}, Init::normal(0.02))), classes_(classes) {}
+Embedding::Embedding(int64_t rows, int64_t width, Split split, Init init)
+    : table(parameter("table", {rows, width}, init)) {
+  if (split.kind == Split::Kind::none) return;
+  const std::string layer = "embedding";
+  if (split.kind != Split::Kind::columns)
+    throw Error(ErrorKind::plugin, layer, "has a Split that is not by columns", "a table is cut by its width");
+  LayerCut cut{{{"table", 1, split.parts, split.unit}}, "outputs"};
+  cut.output = LayerCut::Values::cut;
+  cut.gathered = split.gather;
+  cut.condition = true;  // an index of any shape: what it is of is not cut
+  declare(Axis::tensor, std::move(cut), layer);
+}
+Embedding::~Embedding() = default;
+
+Tensor Embedding::forward(const Tensor& index, Context& ctx) {
+  return leave(table.rows(enter(index).flatten(), ctx).unflatten(0, index.sizes()));
+}
+
+LabelEmbed::LabelEmbed(int64_t classes, int64_t width) : Embedding(classes + 1, width), classes_(classes) {}
 LabelEmbed::~LabelEmbed() = default;
 
 Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
@@ -260,7 +281,18 @@ Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
                     std::to_string(label_B.max().item<int64_t>()) + " came, the model has classes 0 to " +
                     std::to_string(classes_ - 1),
                 "set data.classes to the data's number of classes");
-  return table.rows(label_B, ctx);
+  return Embedding::forward(label_B, ctx);
+}
+
+LayerNorm::LayerNorm(int64_t width, double eps)
+    : weight_(parameter("weight", {width}, Init::ones())),
+      bias_(parameter("bias", {width}, Init::zeros())),
+      eps_(eps) {}
+LayerNorm::~LayerNorm() = default;
+
+Tensor LayerNorm::forward(const Tensor& x, Context& ctx) {
+  const auto weight = weight_(ctx);
+  return torch::layer_norm(x.to(ctx.compute), weight.sizes(), weight, bias_(ctx), eps_);
 }
 
 RmsNorm::RmsNorm(int64_t width, double eps) : weight_(parameter("weight", {width}, Init::ones())), eps_(eps) {}
@@ -277,6 +309,12 @@ ExpertsModule::ExpertsModule(int64_t experts_, int64_t width, int64_t hidden) : 
   up_bias = parameter("up_bias", {experts, hidden}, Init::zeros());
   down = parameter("down", {experts, width, hidden}, Init::xavier(hidden, width));
   down_bias = parameter("down_bias", {experts, width}, Init::zeros());
+  using Values = LayerCut::Values;
+  declare(Axis::tensor, {{{"up", 1}, {"up_bias", 1}, {"down", 2}}, "hidden numbers", Values::whole, Values::partial},
+          "experts");
+  declare(Axis::expert,
+          {{{"up", 0}, {"up_bias", 0}, {"down", 0}, {"down_bias", 0}}, "experts", Values::dealt, Values::dealt},
+          "experts");
 }
 ExpertsModule::~ExpertsModule() = default;
 
@@ -297,7 +335,7 @@ std::vector<int64_t> rows_of_experts(const Tensor& expert_R, int64_t experts) {
 }  // namespace
 
 Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(const Tensor&)>& route, Context& ctx) {
-  const Tensor x = before ? before(x_BTD) : x_BTD;
+  const Tensor x = enter(x_BTD);
   const auto routing = route(x);
   const auto tokens_ND = x.flatten(0, 1).to(ctx.compute);
   // By expert, and the tokens of one in their order.
@@ -308,8 +346,7 @@ Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(c
   const Rows run = [&](const Tensor& rows, const std::vector<int64_t>& of) { return run_rows(rows, of, ctx); };
   const auto done_RD = dispatch ? dispatch(rows_RD, counts, run) : run(rows_RD, counts);
   const auto weighted = done_RD * routing.weight_R.index_select(0, order).unsqueeze(-1).to(done_RD.scalar_type());
-  const auto y = torch::zeros_like(tokens_ND).index_add(0, token_R, weighted).view_as(x);
-  return after ? after(y) : y;
+  return leave(torch::zeros_like(tokens_ND).index_add(0, token_R, weighted).view_as(x));
 }
 
 Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx) {
@@ -320,7 +357,7 @@ Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& c
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto e = static_cast<int64_t>(i);
     const auto hidden = torch::gelu(torch::linear(parts[i], u[e], ub[e]), "tanh");
-    results.push_back(bias_here ? torch::linear(hidden, d[e], db[e]) : torch::linear(hidden, d[e]));
+    results.push_back(adds_bias ? torch::linear(hidden, d[e], db[e]) : torch::linear(hidden, d[e]));
   }
   return torch::cat(results);
 }

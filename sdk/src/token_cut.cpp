@@ -52,8 +52,6 @@ std::vector<int64_t> balanced_lengths(const std::vector<int64_t>& samples, int64
                   (of == "frames" ? ", or a context_plugin that does not cut by frames: \"ring\" or \"ulysses\"" : ""));
 }
 
-std::string layer_of(const LayoutEntry& entry) { return entry.name.substr(0, entry.name.rfind('.')); }
-
 }  // namespace
 
 TokenCut::TokenCut(const ParallelStrategy::Needs& needs, Unit unit)
@@ -114,19 +112,31 @@ Tensor whole_mask(const Tensor& mask_BS, const std::vector<int64_t>& lengths, co
   return group.all_gather(mask_BS.to(torch::kByte), 1, lengths).to(torch::kBool);
 }
 
+void check_places(const Layout& layout, const Group& group, const std::string& option) {
+  if (group.size() == 1) return;
+  for (const auto& entry : layout.entries)
+    if (entry.unit.kind == Unit::Kind::block && entry.layer && !entry.layer->token_local())
+      throw Error(ErrorKind::config, option,
+                  "cuts a sample by places, and \"" + entry.layer_name() +
+                      "\" makes each place of a map from others too (a convolution, or a norm over all of them)",
+                  "leave " + option + (option == "parallel.context" ? " = 1" : " = false") +
+                      " for this model; parallel.tensor cuts its channels");
+}
+
 void check_heads(const Layout& layout, const Mesh& mesh, DealtHeads which) {
   const int64_t degree = mesh.size(Axis::context), tensor = mesh.size(Axis::tensor);
   for (const auto& entry : layout.entries) {
-    if (!entry.linear || entry.is_bias || entry.linear->split.condition) continue;
-    const Split& split = entry.linear->split;
-    if (split.head_width == 0) continue;
-    const size_t count = which == DealtHeads::queries ? 1 : split.parts.size();
+    const auto* piece = entry.declared(Axis::tensor);
+    if (!piece) continue;
+    const auto& layer = *entry.layer->cut(Axis::tensor);
+    if (!layer.are_heads || layer.condition) continue;
+    const size_t count = which == DealtHeads::queries ? 1 : piece->parts.size();
     for (size_t i = 0; i < count; ++i) {
-      const int64_t heads = split.parts[i] / split.head_width / tensor;
+      const int64_t heads = piece->parts[i] / piece->unit / tensor;
       if (heads % degree == 0) continue;
       throw Error(ErrorKind::config, "parallel.context",
                   std::to_string(degree) + " does not divide the " + std::to_string(heads) + " attention heads of \"" +
-                      layer_of(entry) + "\"" +
+                      entry.layer_name() + "\"" +
                       (tensor > 1 ? " that parallel.tensor = " + std::to_string(tensor) + " leaves" : ""),
                   "use a degree that divides them, or context_plugin = \"ring\", which cuts no heads");
     }

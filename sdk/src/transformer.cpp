@@ -102,7 +102,7 @@ SelfAttention::SelfAttention(const AttentionOptions& o) : SelfAttention(o, Init:
 SelfAttention::SelfAttention(const AttentionOptions& o, Init proj)
     : options_(o),
       qkv_(linear("qkv", o.width, (o.heads + 2 * o.groups()) * o.head_width(), query_key_value(o))),
-      proj_(linear("proj", o.width, o.width, Split::rows(), proj)) {
+      proj_(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()), proj)) {
   if (!o.qk_norm) return;
   q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width()));
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width()));
@@ -130,7 +130,7 @@ CrossAttention::CrossAttention(const AttentionOptions& o, Init proj)
       q_(linear("q", o.width, o.width, Split::heads({o.heads}, o.head_width()))),
       kv_(linear("kv", o.width, 2 * o.groups() * o.head_width(),
                  Split::heads({o.groups(), o.groups()}, o.head_width()).of_condition())),
-      proj_(linear("proj", o.width, o.width, Split::rows(), proj)) {
+      proj_(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()), proj)) {
   if (!o.qk_norm) return;
   q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width()));
   k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width()));
@@ -155,25 +155,77 @@ Mlp::~Mlp() = default;
 
 Tensor Mlp::forward(const Tensor& x_BTD, Context& ctx) { return down_(ctx.ops.linear_gelu_tanh(x_BTD, up_, ctx), ctx); }
 
-TextEmbed::TextEmbed(int64_t text_width, int64_t width)
+GatedMlp::GatedMlp(Gate gate, int64_t width, int64_t hidden)
+    : GatedMlp(gate, width, hidden, Init::xavier(hidden, width)) {}
+GatedMlp::GatedMlp(Gate gate, int64_t width, int64_t hidden, Init down)
+    : gate_(gate),
+      gate_up_(linear("gate_up", width, 2 * hidden, Split::columns({hidden, hidden}), Init::xavier(width, hidden))),
+      down_(linear("down", hidden, width, Split::rows(), down)) {}
+GatedMlp::~GatedMlp() = default;
+SwiGlu::~SwiGlu() = default;
+GeGlu::~GeGlu() = default;
+
+Tensor GatedMlp::forward(const Tensor& x, Context& ctx) {
+  const auto both = gate_up_(x, ctx).chunk(2, -1);  // of each what is here
+  const auto gate =
+      gate_ == Gate::silu ? torch::silu(both[0]) : torch::gelu(both[0], gate_ == Gate::gelu_tanh ? "tanh" : "none");
+  return down_(gate * both[1], ctx);
+}
+
+NullText null_text(const std::string& name) {
+  if (name == "learned") return NullText::learned;
+  if (name == "zero") return NullText::zero;
+  if (name == "empty") return NullText::empty;
+  throw Error(ErrorKind::config, "null text \"" + name + "\"", "is not defined",
+              "use \"learned\", \"zero\" or \"empty\"");
+}
+
+TextEmbed::TextEmbed(int64_t text_width, int64_t width, NullText null)
     : text_width_(text_width),
-      null_(parameter("null", {text_width}, Init::normal(1 / std::sqrt(number(text_width))))),
+      kind_(null),
+      null_(null == NullText::learned ? parameter("null", {text_width}, Init::normal(1 / std::sqrt(number(text_width))))
+                                      : Parameter()),
       in_(linear("in", text_width, width, {}, Init::normal(0.02))),
       out_(linear("out", width, width, {}, Init::normal(0.02))) {}
 TextEmbed::~TextEmbed() = default;
 
+namespace {
+
+// The same with more tokens after the last: zeros, or false.
+Tensor with_tokens(const Tensor& x, int64_t tokens) {
+  std::vector<int64_t> pad(static_cast<size_t>(2 * x.dim()), 0);
+  pad[static_cast<size_t>(2 * (x.dim() - 2) + 1)] = tokens - x.size(1);
+  return tokens == x.size(1) ? x : torch::constant_pad_nd(x, pad);
+}
+
+}  // namespace
+
 void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ctx) {
-  const auto& mask_BS = batch.at("text_mask");
   // Not logical_not and its like: they have no kernel for tensors of shapes alone.
+  auto mask_BS = batch.at("text_mask");
   const auto is_null_B1 = mask_BS.any(1, /*keepdim=*/true).bitwise_not();
-  const auto text_BSE = torch::where(is_null_B1.unsqueeze(-1), null_(ctx), batch.at("text").to(ctx.compute));
+  auto text_BSE = batch.at("text").to(ctx.compute);
+  auto null = kind_ == NullText::learned ? null_(ctx) : torch::zeros({1}, text_BSE.options());
+  if (kind_ == NullText::empty) {
+    const auto empty_BSE = batch.at("text_empty").to(ctx.compute);
+    const int64_t tokens = std::max(text_BSE.size(1), empty_BSE.size(1));
+    null = with_tokens(empty_BSE, tokens), text_BSE = with_tokens(text_BSE, tokens);
+    const auto empty_BS = with_tokens(batch.at("text_empty_mask"), tokens);
+    mask_BS = with_tokens(mask_BS, tokens).bitwise_or(empty_BS.bitwise_and(is_null_B1));
+  }
+  text_BSE = torch::where(is_null_B1.unsqueeze(-1), null, text_BSE);
   condition.text_BSE = out_(torch::gelu(in_(text_BSE, ctx), "tanh"), ctx);
-  condition.text_mask_BS = mask_BS.bitwise_or(is_null_B1);
+  // Attention to nothing is undefined.
+  condition.text_mask_BS = mask_BS.bitwise_or(mask_BS.any(1, /*keepdim=*/true).bitwise_not());
 }
 
 TensorSpecs TextEmbed::takes() const {
-  return {{"text", torch::kFloat, {-1, text_width_}, "embeddings of a text's tokens"},
-          {"text_mask", torch::kBool, {-1}, "true where there is text; nowhere: the null condition"}};
+  TensorSpecs specs{{"text", torch::kFloat, {-1, text_width_}, "embeddings of a text's tokens"},
+                    {"text_mask", torch::kBool, {-1}, "true where there is text; nowhere: the null condition"}};
+  if (kind_ != NullText::empty) return specs;
+  specs.push_back({"text_empty", torch::kFloat, {-1, text_width_}, "embeddings of the empty text's tokens"});
+  specs.push_back({"text_empty_mask", torch::kBool, {-1}, "true where they are"});
+  return specs;
 }
 
 Batch TextEmbed::without_text(Batch batch, const Tensor& which_B) {

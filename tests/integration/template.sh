@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # A copy of sdk/template, outside of the tree, builds against an installed and moved prefix, passes its contract tests
-# and trains; the tree is not touched. So does the model that docs/add_a_model.md builds; the page's other block compiles.
+# and trains; the tree is not touched. So does the model that docs/add_a_model.md builds; the page's other blocks compile.
 # A source of data beside it reads shards with the parsers that the prefix offers.
 set -euo pipefail
 build=${DITTO_BUILD_DIR:?the build folder}
@@ -22,8 +22,11 @@ cp -r "$prefix/share/ditto/template" "$work/mine"
 cd "$work/mine"
 python3 - "${DITTO_SOURCE_DIR:?the source folder}/docs/add_a_model.md" <<'P'
 import re, sys
-whole, block = [code for code in re.findall(r"```cpp\n(.*?)```", open(sys.argv[1]).read(), re.S) if "struct Block" in code]
+codes = re.findall(r"```cpp\n(.*?)```", open(sys.argv[1]).read(), re.S)
+whole, block = [code for code in codes if "struct Block" in code]
+layer, = [code for code in codes if "struct Lens" in code]
 open("single.cpp", "w").write(whole)
+open("layer.cpp", "w").write("#include <ditto/ditto.h>\n" + layer + "static_assert(std::is_constructible_v<Lens, int, int>);\n")
 open("block.cpp", "w").write(block + "static_assert(std::is_constructible_v<Block, ditto::AttentionOptions>);\n")
 P
 cat > one_shard.cpp <<'C'
@@ -69,7 +72,7 @@ C
 sed -i 's/find_package(Ditto 0.2 REQUIRED)/find_package(Ditto 0.2 REQUIRED COMPONENTS formats)/' CMakeLists.txt
 cat >> CMakeLists.txt <<'C'
 ditto_add_plugin(one_shard data SOURCES one_shard.cpp LIBRARIES Ditto::formats)
-ditto_add_plugin(single models SOURCES single.cpp block.cpp)
+ditto_add_plugin(single models SOURCES single.cpp block.cpp layer.cpp)
 add_test(NAME page COMMAND tiny_test $<TARGET_FILE:ditto_models_single>)
 C
 

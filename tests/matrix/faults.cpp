@@ -103,11 +103,11 @@ void forget_loss_share(Assembly& assembly, FaultHooks&) {
 // One layer of one rank computes with the numbers of the first step for ever.
 void keep_stale_weights(Assembly& assembly, FaultHooks&) {
   if (!is_second(assembly, Axis::shard)) return;
-  auto* linear = entry_of(assembly, "blocks.1.up.weight").linear;
-  linear->before = [inner = linear->before, linear, ctx = assembly.main->ctx.get(),
-                    stale = Tensor()](const Tensor& x) mutable {
+  auto& entry = entry_of(assembly, "blocks.1.up.weight");
+  entry.layer->before = [inner = entry.layer->before, parameter = entry.parameter, ctx = assembly.main->ctx.get(),
+                         stale = Tensor()](const Tensor& x) mutable {
     const torch::NoGradGuard no_grad;
-    const auto weight = linear->weight(*ctx);
+    const auto weight = parameter(*ctx);
     if (stale.defined())
       weight.copy_(stale);
     else

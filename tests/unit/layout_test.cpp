@@ -124,7 +124,7 @@ TEST_CASE("a parameter seen in blocks is cut where the parameter is, and refused
   CHECK_THROWS_WITH_AS(entry.in_blocks(256), doctest::Contains("goes through a block of 256"), Error);
 }
 
-TEST_CASE("a model's layout lists every parameter in order with its unit and its Linear") {
+TEST_CASE("a model's layout lists every parameter in order with its unit and what its layer declares") {
   testing::SmallModel model;
   const auto layout = Layout::of(model);
   const auto named = model.named_parameters();
@@ -135,12 +135,16 @@ TEST_CASE("a model's layout lists every parameter in order with its unit and its
   }
   const auto& weight = layout.at("blocks.1.qkv.weight");
   CHECK(weight.unit == Unit{Unit::Kind::block, 1});
-  REQUIRE(weight.linear);
-  CHECK(weight.linear->split.head_width == 4);
-  CHECK(!weight.is_bias);
-  CHECK(layout.at("blocks.1.qkv.bias").is_bias);
-  CHECK(layout.at("blocks.1.qkv.bias").linear == weight.linear);
-  CHECK(!layout.at("blocks.0.scale").linear);
+  REQUIRE(weight.layer);
+  CHECK(weight.layer->cut(Axis::tensor)->are_heads);
+  CHECK(weight.declared(Axis::tensor)->unit == 4);
+  CHECK(weight.declared(Axis::tensor)->parts == std::vector<int64_t>{16, 16, 16});
+  CHECK(!weight.declared(Axis::expert));
+  CHECK(layout.at("blocks.1.qkv.bias").layer == weight.layer);
+  CHECK(layout.at("blocks.1.out.weight").declared(Axis::tensor)->dim == 1);
+  CHECK(!layout.at("blocks.1.out.bias").declared(Axis::tensor));
+  CHECK(!layout.at("blocks.0.scale").layer);
+  CHECK(weight.layer_name() == "blocks.1.qkv");
   CHECK(layout.at("head.bias").unit == Unit{Unit::head, -1});
   CHECK(weight.is_copy(Axis::tensor));
 }

@@ -324,6 +324,49 @@ TEST_CASE("a stage holds its own units, and the numbers of the others are freed"
   CHECK(testing::as_ranks(2, "rank of: who holds what") == 0);
 }
 
+// The blocks of this rank, of a model whose blocks cost so much.
+std::set<int64_t> blocks_here(const Mesh& mesh, const std::vector<double>& costs, const OptionMap& options) {
+  SkipModel model(static_cast<int64_t>(costs.size()), false);
+  auto layout = Layout::of(model);
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
+  OptionReader reader(options);
+  const auto strategy = registry.factory<ParallelStrategy>("pipeline", "the test")
+                            .make(reader, {&mesh, true, true, torch::kFloat, static_cast<int64_t>(costs.size()),
+                                           [&] { return costs.front() < 0 ? std::vector<double>() : costs; }});
+  strategy->claim(layout);
+  std::set<int64_t> blocks;
+  for (const auto& entry : layout.entries)
+    if (entry.unit.kind == Unit::Kind::block) blocks.insert(entry.unit.block);
+  return blocks;
+}
+
+TEST_CASE("rank of: stages by cost" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::pipeline, 2}});
+  const bool first = mesh.index(Axis::pipeline) == 0;
+  const auto check = [&](const std::vector<double>& costs, std::set<int64_t> on_first, const OptionMap& options = {}) {
+    std::set<int64_t> expected;
+    for (int64_t i = 0; i < static_cast<int64_t>(costs.size()); ++i)
+      if (on_first.count(i) == first) expected.insert(i);
+    CHECK(blocks_here(mesh, costs, options) == expected);
+  };
+  const OptionMap by_number{"parallel", "here", {{"pipeline_cut", {std::string("number"), "here"}}}};
+  const OptionMap interleaved{"parallel", "here", {{"virtual_stages", {int64_t{2}, "here"}}}};
+  check({8, 1, 1, 1, 1}, {0});
+  check({1, 1, 1, 1, 8}, {0, 1, 2, 3});
+  check({2, 2, 3, 1, 2}, {0, 1});  // 4 + 6, not 7 + 3
+  check({1, 0, 0, 1}, {0});        // as early as may be; no stage is empty
+  check({0, 0, 0, 1}, {0});
+  check({8, 1, 1, 1, 1}, {0, 1}, by_number);
+  check({3, 3, 3, 3, 3}, {0, 1});                     // alike: by number
+  check({-1, 1, 1, 1, 8}, {0, 1});                    // not counted: by number
+  check({6, 2, 2, 2, 6, 1, 1}, {0, 4}, interleaved);  // 6 | 2 2 2 | 6 | 1 1
+  check({5, 5, 5, 5, 5, 5}, {0, 3}, interleaved);     // stages of 1, 2, 1, 2 blocks
+}
+
+TEST_CASE("a pipeline deals out blocks by what they cost, or by number where it is told to or they cost the same") {
+  CHECK(testing::as_ranks(2, "rank of: stages by cost") == 0);
+}
+
 TEST_CASE("rank of: what is sent" * doctest::skip()) {
   const int ranks = rank_info().world_size;
   const auto mesh = testing::mesh_of({{Axis::pipeline, ranks}});

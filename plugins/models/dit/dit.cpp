@@ -68,7 +68,7 @@ struct Block : ditto::Layer {
   explicit Block(const DitOptions& o)
       : modulation(zero_linear("modulation", o.width, 6 * o.width, Split::columns({6 * o.width}).gathered())),
         qkv(linear("qkv", o.width, 3 * o.width, Split::heads({o.heads, o.heads, o.heads}, o.width / o.heads))),
-        proj(linear("proj", o.width, o.width, Split::rows())),
+        proj(linear("proj", o.width, o.width, Split::rows().in_units(o.width / o.heads))),
         up(linear("up", o.width, o.mlp_ratio * o.width, Split::columns({o.mlp_ratio * o.width}))),
         down(linear("down", o.mlp_ratio * o.width, o.width, Split::rows())),
         head_width(o.width / o.heads),

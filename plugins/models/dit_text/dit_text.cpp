@@ -25,7 +25,7 @@ constexpr std::array<Size, 5> kSizes{
     {{"S/2", 12, 384, 6}, {"B/2", 12, 768, 12}, {"L/2", 24, 1024, 16}, {"XL/2", 28, 1152, 16}, {"7B/2", 32, 3072, 24}}};
 
 struct DitTextOptions {
-  std::string preset, adaln = "zero", cross = "plain";
+  std::string preset, adaln = "zero", cross = "plain", null_text = "learned";
   int64_t depth = 12, patch = 2, mlp_ratio = 4;
   ditto::AttentionOptions attention;
   bool rotary = false;
@@ -50,6 +50,11 @@ struct DitTextOptions {
         "\"plain\": x + cross(x), without norm or gate, as PixArt; \"modulated\": with a norm, shift, scale and gate "
         "of its own, as NeMo")
         .one_of({"plain", "modulated"});
+    option("null_text", null_text,
+           "what stands for a dropped text: \"learned\", an embedding; \"zero\"; or \"empty\", the empty text's "
+           "embedding, "
+           "which comes as text_empty and text_empty_mask")
+        .one_of({"learned", "zero", "empty"});
     option("rotary", rotary, "rotary positions in the self-attention instead of a sine-cosine table");
     if (attention.width % 4 != 0)
       option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
@@ -119,7 +124,7 @@ struct DitText final : ditto::Model {
     time = add<ditto::TimeEmbed>(Unit::condition, "time", width, 128.0);
     if (kind == AdaLn::single)
       modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", width, o.sublayers());
-    text = add<ditto::TextEmbed>(Unit::condition, "text", needs.width("text"), width);
+    text = add<ditto::TextEmbed>(Unit::condition, "text", needs.width("text"), width, ditto::null_text(o.null_text));
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
     final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, width, o.patch * o.patch * needs.out_channels);
   }

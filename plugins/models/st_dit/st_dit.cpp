@@ -20,7 +20,7 @@ using torch::Tensor;
 enum class Part { spatial, full, cross, temporal, mlp };
 
 struct StDitOptions {
-  std::string preset, arrangement = "joint", cross = "auto", adaln = "zero", rotary = "none";
+  std::string preset, arrangement = "joint", cross = "auto", adaln = "zero", rotary = "none", null_text = "learned";
   int64_t depth = 12, patch = 2, patch_frames = 1, mlp_ratio = 4;
   ditto::AttentionOptions attention;
   bool full = false;
@@ -36,6 +36,11 @@ struct StDitOptions {
     option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
     option("full", full, "joint: attention of all tokens of a sample, too");
+    option("null_text", null_text,
+           "what stands for a dropped text: \"learned\", an embedding; \"zero\"; or \"empty\", the empty text's "
+           "embedding, "
+           "which comes as text_empty and text_empty_mask")
+        .one_of({"learned", "zero", "empty"});
     option("cross", cross, "blocks with attention to text: \"auto\" is all where the data has text, and none else")
         .one_of({"auto", "none", "spatial", "all"});
     option(
@@ -167,7 +172,7 @@ struct StDit final : ditto::Model {
     patches = add<ditto::VideoPatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.patch_frames, D);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
     if (has_text)
-      text = add<ditto::TextEmbed>(Unit::condition, "text", text_width, D);
+      text = add<ditto::TextEmbed>(Unit::condition, "text", text_width, D, ditto::null_text(o.null_text));
     else if (classes_ > 0)
       label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, D);
     if (kind == AdaLn::single)

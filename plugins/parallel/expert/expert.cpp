@@ -1,6 +1,6 @@
-// Expert parallelism: the experts of a layer dealt out along the axis, tokens sent to them and their results brought
-// back, by all-to-all (D. Lepikhin et al., 2020, arXiv:2006.16668). Ranks along the axis have micro-batches of their
-// own. No token is dropped, and none is padded.
+// Expert parallelism: what a layer declares along the axis (the experts of a layer of them) dealt out, tokens sent to
+// them and their results brought back, by all-to-all (D. Lepikhin et al., 2020, arXiv:2006.16668). Ranks along the axis
+// have micro-batches of their own. No token is dropped, and none is padded.
 #include <algorithm>
 #include <numeric>
 #include <set>
@@ -63,17 +63,17 @@ class ExpertParallel final : public ParallelStrategy {
   // Of all the model: a stage of a pipeline may have no experts, where another has.
   void claim(Layout& layout) override {
     refuse_without_experts(layout);
-    for (const auto& entry : layout.entries)
-      if (entry.experts) check(entry);
+    for (const auto& entry : layout.entries) check(entry);
   }
 
   void shard(Layout& layout) override {
     for (auto& entry : layout.entries) {
-      if (!entry.experts) continue;
-      Cut piece{0, {entry.full_shape[0]}, group_.rank(), group_.size()};
+      const auto* declared = entry.declared(Axis::expert);
+      if (!declared) continue;
+      Cut piece{declared->dim, declared->parts, group_.rank(), group_.size()};
       entry.tensor.set_data(cut(entry.tensor, piece));
       entry.cuts[Axis::expert] = std::move(piece);
-      entry.experts->dispatch = [this](const Tensor& x_RD, const Counts& counts, const ExpertsModule::Rows& run) {
+      entry.layer->dispatch = [this](const Tensor& x_RD, const Counts& counts, const CutLayer::Rows& run) {
         return dispatch(x_RD, counts, run);
       };
     }
@@ -85,23 +85,25 @@ class ExpertParallel final : public ParallelStrategy {
  private:
   void refuse_without_experts(const Layout& layout) const {
     if (std::none_of(layout.entries.begin(), layout.entries.end(),
-                     [](const LayoutEntry& entry) { return entry.experts != nullptr; }))
+                     [](const LayoutEntry& entry) { return entry.declared(Axis::expert) != nullptr; }))
       throw Error(ErrorKind::config, "parallel.expert",
                   "= " + std::to_string(group_.size()) + ", but the model has no experts",
                   "set parallel.expert = 1, or choose a model with experts");
   }
 
   void check(const LayoutEntry& entry) const {
-    const int64_t experts = entry.full_shape[0];
-    if (experts % group_.size() != 0)
-      throw Error(ErrorKind::config, "parallel.expert",
-                  std::to_string(group_.size()) + " does not divide the " + std::to_string(experts) + " experts of \"" +
-                      entry.name.substr(0, entry.name.rfind('.')) + "\"",
-                  "for this layer use one of " + divisors(experts));
+    const auto* piece = entry.declared(Axis::expert);
+    if (!piece) return;
+    for (const int64_t part : piece->parts)
+      if (const int64_t count = part / piece->unit; count % group_.size() != 0)
+        throw Error(ErrorKind::config, "parallel.expert",
+                    std::to_string(group_.size()) + " does not divide the " + std::to_string(count) + " " +
+                        entry.layer->cut(Axis::expert)->units + " of \"" + entry.layer_name() + "\"",
+                    "for this layer use one of " + divisors(count));
   }
 
   // Rows go to the ranks of their experts, and results come back to where they were.
-  Tensor dispatch(const Tensor& x_RD, const Counts& counts, const ExpertsModule::Rows& run) const {
+  Tensor dispatch(const Tensor& x_RD, const Counts& counts, const CutLayer::Rows& run) const {
     const int64_t ranks = group_.size(), experts = static_cast<int64_t>(counts.size()) / ranks;
     Counts send;
     for (auto at = counts.begin(); at != counts.end(); at += experts) send.push_back(sum({at, at + experts}));

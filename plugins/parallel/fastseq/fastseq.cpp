@@ -126,7 +126,10 @@ class FastSeq final : public ParallelStrategy {
 
   std::optional<Axis> axis() const override { return Axis::context; }
 
-  void shard(Layout& layout) override { check_heads(layout, mesh_, DealtHeads::all); }
+  void shard(Layout& layout) override {
+    check_places(layout, cut_.group(), "parallel.context");
+    check_heads(layout, mesh_, DealtHeads::all);
+  }
 
   // Micro-batches of different lengths may be under way at once, and run again in backward.
   UnitRun wrap_unit(UnitRun run) override {

@@ -19,6 +19,7 @@
 #include <ditto/sizes.h>
 
 #include "schedule.h"
+#include "stages.h"
 
 namespace ditto {
 namespace {
@@ -29,7 +30,7 @@ constexpr int64_t kMostDims = 8;  // of a prediction
 
 struct PipelineOptions {
   int64_t virtual_stages = 1;
-  std::string pipeline_conditioning = "carried";
+  std::string pipeline_conditioning = "carried", pipeline_cut = "cost";
   void read(OptionReader& option) {
     option("virtual_stages", virtual_stages, "runs of blocks a pipeline rank has; more: smaller bubbles, more sends")
         .between(1, most::kBlocks)
@@ -38,6 +39,12 @@ struct PipelineOptions {
            "carried: made on the first stage and sent along, the bits of one rank; replicated: made on every rank")
         .one_of({"carried", "replicated"})
         .changes(Effect::bits);
+    option(
+        "pipeline_cut", pipeline_cut,
+        "cost: blocks are dealt out by the operations counted for each (by number where they are equal, or the model "
+        "cannot be counted); number: as many to each stage")
+        .one_of({"cost", "number"})
+        .changes(Effect::speed);
   }
 };
 
@@ -53,11 +60,12 @@ class Pipeline final : public ParallelStrategy {
         depth_(needs.depth),
         replicates_(options.pipeline_conditioning == "replicated"),
         keeps_rounds_apart_(chunks_ > 1 && needs.deterministic && mesh_.data_ranks() > 1) {
-    if (stages_ <= depth_) return;
-    throw Error(ErrorKind::config, "parallel.pipeline",
-                c10::str(group_.size(), " ranks x ", chunks_, " virtual_stages = ", stages_,
-                         " stages are more than the model's ", depth_, " blocks"),
-                "lower parallel.pipeline or parallel.virtual_stages");
+    if (stages_ > depth_)
+      throw Error(ErrorKind::config, "parallel.pipeline",
+                  c10::str(group_.size(), " ranks x ", chunks_, " virtual_stages = ", stages_,
+                           " stages are more than the model's ", depth_, " blocks"),
+                  "lower parallel.pipeline or parallel.virtual_stages");
+    starts_ = starts(options.pipeline_cut, needs);
   }
 
   std::optional<Axis> axis() const override { return Axis::pipeline; }
@@ -141,7 +149,12 @@ class Pipeline final : public ParallelStrategy {
   int rank_of(int64_t stage) const { return static_cast<int>(stage % group_.size()); }
   bool makes_conditioning(int64_t stage) const { return stage == 0 || (replicates_ && stage < group_.size()); }
   bool is_last(int64_t stage) const { return stage + 1 == stages_; }
-  int64_t first_block(int64_t stage) const { return depth_ * stage / stages_; }
+  int64_t first_block(int64_t stage) const { return starts_[static_cast<size_t>(stage)]; }
+  std::vector<int64_t> starts(const std::string& by, const Needs& needs) const {
+    std::vector<double> costs;
+    if (by == "cost" && stages_ > 1 && needs.block_costs) costs = needs.block_costs();
+    return costs.empty() ? stages_by_number(depth_, stages_) : stages_by_cost(costs, stages_);
+  }
   // Tags of what goes from stage - 1 to `stage`, and of the gradients on the way back.
   static int tag(int64_t stage) { return static_cast<int>(2 * stage); }
   static int gradient_tag(int64_t stage) { return static_cast<int>(2 * stage + 1); }
@@ -290,7 +303,8 @@ class Pipeline final : public ParallelStrategy {
     }
   }
 
-  // Samples of several sizes are predicted for their losses alone, which the head has entered: there is nothing to send.
+  // Samples of several sizes are predicted for their losses alone, which the head has entered: there is nothing to
+  // send.
   static Tensor prediction_of(const Outputs& outputs, const Batch& batch) {
     return batch.parts.empty() ? outputs.at("prediction") : torch::zeros({1}, device_of(batch));
   }
@@ -315,6 +329,7 @@ class Pipeline final : public ParallelStrategy {
   const Group& group_;
   PeerChannel channel_;
   const int64_t chunks_, stages_, depth_;
+  std::vector<int64_t> starts_;  // each stage's first block, and the end
   const bool replicates_;
   // Chunks after the first are some micro-batches ahead: where core sums accumulation by accumulation, their gradients
   // have to wait.
@@ -326,5 +341,5 @@ class Pipeline final : public ParallelStrategy {
 }  // namespace
 }  // namespace ditto
 
-DITTO_PLUGIN(ParallelStrategy, ditto::Pipeline, "pipeline", "1.0.0", "Apache-2.0",
+DITTO_PLUGIN(ParallelStrategy, ditto::Pipeline, "pipeline", "1.1.0", "Apache-2.0",
              "each rank holds some of the blocks, and micro-batches pass through")

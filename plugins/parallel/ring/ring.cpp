@@ -15,6 +15,8 @@ class RingParallel final : public ParallelStrategy {
 
   std::optional<Axis> axis() const override { return Axis::context; }
 
+  void shard(Layout& layout) override { check_places(layout, cut_.group(), "parallel.context"); }
+
   // Text is whole on every rank: its keys need no ring.
   AttentionOp wrap_attention(AttentionOp op) override {
     const auto inner = std::make_shared<const AttentionOp>(op);

@@ -23,6 +23,8 @@ class SpatioTemporal final : public ParallelStrategy {
 
   std::optional<Axis> axis() const override { return Axis::context; }
 
+  void shard(Layout& layout) override { check_places(layout, by_tokens_.group(), "parallel.context"); }
+
   AttentionOp wrap_attention(AttentionOp op) override {
     const auto inner = std::make_shared<const AttentionOp>(op);
     op.run = [this, inner](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {

@@ -1,17 +1,16 @@
-// Tensor parallelism: every Linear cut as its Split says (M. Shoeybi et al., 2019, arXiv:1909.08053), under the rule of
-// transposition: `rows` is followed by an all-reduce both ways, and nothing stands before `columns`. With sequence
-// regions (V. Korthikanti et al., 2022, arXiv:2205.05198) tokens are cut between such layers too: `columns` gathers
-// them, `rows` sums and scatters.
+// Tensor parallelism: every layer cut as it declares (M. Shoeybi et al., 2019, arXiv:1909.08053), under the rule of
+// transposition: terms of a sum are followed by an all-reduce both ways, and nothing stands before a layer whose
+// outputs are cut. With sequence regions (V. Korthikanti et al., 2022, arXiv:2205.05198) tokens are cut between such
+// layers too: one that takes whole inputs gathers them, one whose outputs are terms sums and scatters.
 //
 // Copies, by choice: tables of labels, a few hundred rows of the width, which a cut would make cost one more exchange
-// in every forward; norms; second biases.
+// in every forward; norms of tokens; second biases.
 #include <numeric>
-#include <optional>
 
 #include <torch/torch.h>
 
 #include <ditto/error.h>
-#include <ditto/parallel/strategy.h>
+#include <ditto/parallel/token_cut.h>
 
 namespace ditto {
 namespace {
@@ -28,33 +27,12 @@ std::string divisors(int64_t count) {
   return text;
 }
 
-bool is(const LayoutEntry& entry, const Parameter& parameter) { return entry.tensor.is_same(parameter.leaf()); }
-
-// What a rank's piece of a layer must be made of whole units of; one entry of each layer stands for it.
-struct Pieces {
-  std::vector<int64_t> counts;
-  std::string of;  // "attention heads"
-};
-
-std::optional<Pieces> units_of(const LayoutEntry& entry) {
-  if (entry.experts && is(entry, entry.experts->up)) return Pieces{{entry.full_shape[1]}, "hidden numbers"};
-  if (!entry.linear || entry.is_bias || entry.linear->split.kind == Split::Kind::none) return std::nullopt;
-  const Split& split = entry.linear->split;
-  if (split.kind == Split::Kind::rows) return Pieces{{entry.full_shape[1]}, "inputs"};
-  if (split.head_width == 0) return Pieces{split.parts, "outputs"};
-  Pieces heads{split.parts, "attention heads of width " + std::to_string(split.head_width)};
-  for (int64_t& count : heads.counts) count /= split.head_width;
-  return heads;
-}
-
-std::string layer_of(const LayoutEntry& entry) { return entry.name.substr(0, entry.name.rfind('.')); }
-
 // What the layers of a layout can be cut into, at most.
 int64_t common_count(const Layout& layout) {
   int64_t common = 0;
   for (const auto& entry : layout.entries)
-    if (const auto units = units_of(entry))
-      for (const int64_t count : units->counts) common = std::gcd(common, count);
+    if (const auto* piece = entry.declared(Axis::tensor))
+      for (const int64_t part : piece->parts) common = std::gcd(common, part / piece->unit);
   return common;
 }
 
@@ -84,14 +62,15 @@ class TensorParallel final : public ParallelStrategy {
   std::optional<Axis> axis() const override { return Axis::tensor; }
 
   void shard(Layout& layout) override {
+    if (sequence_) check_places(layout, group_, "parallel.sequence");
     for (const auto& entry : layout.entries) check(entry, layout);
-    for (const auto& entry : layout.entries)
-      if (units_of(entry)) set_exchanges(entry);
     for (auto& entry : layout.entries) {
-      auto piece = cut_of(entry);
-      if (!piece) continue;
-      entry.tensor.set_data(cut(entry.tensor, *piece));
-      entry.cuts[Axis::tensor] = std::move(*piece);
+      const auto* declared = entry.declared(Axis::tensor);
+      if (!declared) continue;
+      set_exchanges(entry);
+      Cut piece{declared->dim, declared->parts, group_.rank(), group_.size()};
+      entry.tensor.set_data(cut(entry.tensor, piece));
+      entry.cuts[Axis::tensor] = std::move(piece);
     }
   }
 
@@ -131,73 +110,57 @@ class TensorParallel final : public ParallelStrategy {
   static bool is_cut(const Field& field) { return field.role == Role::evolving && field.token_dim >= 0; }
 
   void check(const LayoutEntry& entry, const Layout& layout) const {
-    const auto units = units_of(entry);
-    if (!units) return;
-    for (const int64_t count : units->counts)
-      if (count % group_.size() != 0)
+    const auto* piece = entry.declared(Axis::tensor);
+    if (!piece) return;
+    for (const int64_t part : piece->parts)
+      if (const int64_t count = part / piece->unit; count % group_.size() != 0)
         throw Error(ErrorKind::config, "parallel.tensor",
-                    std::to_string(group_.size()) + " does not divide the " + std::to_string(count) + " " + units->of +
-                        " of \"" + layer_of(entry) + "\"",
+                    std::to_string(group_.size()) + " does not divide the " + std::to_string(count) + " " +
+                        entry.layer->cut(Axis::tensor)->units + " of \"" + entry.layer_name() + "\"",
                     "for this model use " + divisors(common_count(layout)));
   }
 
-  // None: a copy. The bias that follows a sum over ranks is added once.
-  std::optional<Cut> cut_of(const LayoutEntry& entry) const {
-    if (entry.experts && !is(entry, entry.experts->down_bias))
-      return whole_dim(entry, is(entry, entry.experts->down) ? 2 : 1);
-    if (!entry.linear || entry.linear->split.kind == Split::Kind::none) return std::nullopt;
-    const Split& split = entry.linear->split;
-    if (split.kind == Split::Kind::columns) return Cut{0, split.parts, group_.rank(), group_.size()};
-    if (entry.is_bias) return std::nullopt;
-    return whole_dim(entry, 1);
-  }
-
-  Cut whole_dim(const LayoutEntry& entry, int64_t dim) const {
-    return {dim, {entry.full_shape[static_cast<size_t>(dim)]}, group_.rank(), group_.size()};
-  }
-
-  // Only blocks see tokens in regions, and what is made of conditioning has no tokens to exchange.
+  // Of the layer of a parameter that is cut. Only blocks see tokens in regions, and what is made of conditioning has no
+  // tokens to exchange.
   void set_exchanges(const LayoutEntry& entry) {
-    using Exchange = LinearModule::Exchange;
-    const bool regions = sequence_ && entry.unit.kind == Unit::Kind::block;
-    const Group* group = &group_;
-    const Exchange gather_in = [this, layer = layer_of(entry)](const Tensor& x) {
-      check_tokens(x, lengths_[static_cast<size_t>(group_.rank())], layer);
-      return gather_tokens(x, 1);
-    };
-    const Exchange scatter_sum = [this, layer = layer_of(entry)](const Tensor& y) {
-      check_tokens(y, tokens_, layer);
-      return scatter_tokens(y, 1);
-    };
-    const Exchange sum = [group](const Tensor& y) { return transposed::all_reduce(y, *group); };
-    if (entry.experts) {
-      if (regions) entry.experts->before = gather_in;
-      entry.experts->after = regions ? scatter_sum : sum;
-      entry.experts->bias_here = group_.rank() == 0;
-      return;
+    using Values = LayerCut::Values;
+    CutLayer& layer = *entry.layer;
+    const LayerCut& cut = *layer.cut(Axis::tensor);
+    const bool regions = sequence_ && entry.unit.kind == Unit::Kind::block && !cut.condition;
+    if (regions && cut.input == Values::whole)
+      layer.before = [this, name = entry.layer_name()](const Tensor& x) {
+        check_tokens(x, lengths_[static_cast<size_t>(group_.rank())], name);
+        return gather_tokens(x, 1);
+      };
+    if (cut.output == Values::partial) {
+      layer.adds_bias = group_.rank() == 0;
+      if (regions)
+        layer.after = [this, name = entry.layer_name()](const Tensor& y) {
+          check_tokens(y, tokens_, name);
+          return scatter_tokens(y, 1);
+        };
+      else
+        layer.after = [this](const Tensor& y) { return transposed::all_reduce(y, group_); };
     }
-    LinearModule& linear = *entry.linear;
-    const bool tokens = regions && !linear.split.condition;
-    if (linear.split.kind == Split::Kind::rows)
-      linear.after = tokens ? scatter_sum : sum;
-    else if (tokens)
-      linear.before = gather_in;
-    if (linear.split.gather)
-      linear.after = [group, parts = linear.split.parts](const Tensor& y) { return gather_parts(y, parts, *group); };
+    if (cut.gathered)
+      layer.after = [this, regions, dim = cut.channels, parts = cut.parameters[0].parts](const Tensor& y) {
+        const auto whole = gather_parts(y, parts, dim, group_);
+        return regions ? whole.narrow(1, start_of_region(), lengths_[static_cast<size_t>(group_.rank())]) : whole;
+      };
   }
 
   // The ranks' pieces of the outputs, each with its share of every part, as whole parts.
-  static Tensor gather_parts(const Tensor& y, const std::vector<int64_t>& parts, const Group& group) {
-    const Tensor all = transposed::all_gather(y, group, -1);  // rank by rank
+  static Tensor gather_parts(const Tensor& y, const std::vector<int64_t>& parts, int64_t dim, const Group& group) {
+    const Tensor all = transposed::all_gather(y, group, dim);  // rank by rank
     if (parts.size() == 1) return all;
     std::vector<int64_t> lengths;
     for (int rank = 0; rank < group.size(); ++rank)
       for (const int64_t part : parts) lengths.push_back(part / group.size());
-    const auto pieces = all.split_with_sizes(lengths, -1);
+    const auto pieces = all.split_with_sizes(lengths, dim);
     std::vector<Tensor> ordered;
     for (size_t part = 0; part < parts.size(); ++part)
       for (int rank = 0; rank < group.size(); ++rank) ordered.push_back(pieces[rank * parts.size() + part]);
-    return torch::cat(ordered, -1);
+    return torch::cat(ordered, dim);
   }
 
   // From here on, exchanges are of a stream of so many tokens.
@@ -237,5 +200,5 @@ class TensorParallel final : public ParallelStrategy {
 }  // namespace
 }  // namespace ditto
 
-DITTO_PLUGIN(ParallelStrategy, ditto::TensorParallel, "tensor", "1.1.0", "Apache-2.0",
-             "matrices cut by columns, rows and heads; sequence regions")
+DITTO_PLUGIN(ParallelStrategy, ditto::TensorParallel, "tensor", "1.2.0", "Apache-2.0",
+             "layers cut as they declare: columns, rows, heads, channels; sequence regions")

@@ -20,7 +20,10 @@ class Ulysses final : public ParallelStrategy {
 
   std::optional<Axis> axis() const override { return Axis::context; }
 
-  void shard(Layout& layout) override { check_heads(layout, mesh_, DealtHeads::queries); }
+  void shard(Layout& layout) override {
+    check_places(layout, cut_.group(), "parallel.context");
+    check_heads(layout, mesh_, DealtHeads::queries);
+  }
 
   // Text is whole on every rank: its keys are here for the queries that are here.
   AttentionOp wrap_attention(AttentionOp op) override {

@@ -4,18 +4,23 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <torch/nn/module.h>
 
+#include <ditto/axis.h>
 #include <ditto/batch.h>
+#include <ditto/error.h>
 #include <ditto/stream.h>
 
 namespace ditto {
 
 class Context;
+class CutLayer;
 
 // How a parameter starts. Its values depend on the run's seed, its full name and its global shape, and on nothing else.
 struct DITTO_API Init {
@@ -30,24 +35,34 @@ struct DITTO_API Init {
   static Init xavier(int64_t in, int64_t out);
 };
 
-// How a Linear may be cut along an axis of ranks. One word, said by the model; no model does anything else for it.
+// How a layer of this library may be cut along the tensor axis. One word, said by the model; no model does anything
+// else for it. Outputs and inputs are a linear map's numbers, or a convolution's channels.
 struct DITTO_API Split {
-  enum class Kind { none, columns, rows } kind = Kind::none;
-  std::vector<int64_t> parts;  // columns: the outputs' parts one after another, each cut by itself
-  int64_t head_width = 0;      // > 0: parts are heads of this width, and cut by whole heads
-  bool gather = false;         // columns: outputs are put together again at once
-  bool condition = false;      // the input is conditioning: it has no tokens that could be cut
+  enum class Kind { none, columns, rows, along } kind = Kind::none;
+  std::vector<int64_t> parts = {};  // of what is cut, one after another, each cut by itself; none: all of it is one
+  int64_t unit = 1;                 // numbers of a part that stay together: a head's width, a group's channels
+  bool are_heads = false;           // columns: the units are attention heads
+  bool gather = false;              // columns: outputs are put together again at once
+  bool condition = false;           // the input is conditioning: it has no tokens that could be cut
 
   static Split none() { return {}; }
+  // Each rank makes a share of the outputs.
   static Split columns(std::vector<int64_t> widths) { return {Kind::columns, std::move(widths)}; }
   // Feeds attention: counts of query, key and value heads (grouped-query too).
   static Split heads(std::vector<int64_t> counts, int64_t head_width);
+  // Each rank has a share of the inputs: what `columns`, and what is between, have left here. The outputs are summed.
   static Split rows() { return {Kind::rows}; }
+  // Inputs and outputs are cut alike: a norm over groups of channels.
+  static Split along(std::vector<int64_t> widths) { return {Kind::along, std::move(widths)}; }
   // For small outputs of a large weight (adaLN modulation): cut, at the price of gathering the outputs. Of
   // conditioning.
   Split gathered() const;
   // Keys and values of text.
   Split of_condition() const;
+  // The same with several parts: `rows` after maps that were put side by side.
+  Split in_parts(std::vector<int64_t> widths) const;
+  // The same, cut between runs of `unit` numbers only.
+  Split in_units(int64_t unit) const;
 };
 
 // A learned tensor as layers use it; copies are handles on the same one. Its leaf is what gradients are for. A strategy
@@ -105,6 +120,8 @@ class DITTO_API Module : public torch::nn::Module {
 
   // Own parameters (not children's), in the order of registration.
   const std::vector<Parameter>& own_parameters() const { return made_; }
+  // Itself, where it may be cut (CutLayer).
+  virtual CutLayer* cut_layer() { return nullptr; }
 
  protected:
   // fp32 leaf of the given shape.
@@ -114,8 +131,75 @@ class DITTO_API Module : public torch::nn::Module {
   std::vector<Parameter> made_;
 };
 
+// How one of a layer's parameters may be cut along an axis of ranks: `dim` consists of parts one after another, each
+// cut by itself, between its units only.
+struct DITTO_API ParameterCut {
+  std::string parameter;  // its own name: "weight"
+  int64_t dim = 0;
+  std::vector<int64_t> parts = {};  // numbers of each; none: all of dim is one part
+  int64_t unit = 1;                 // numbers that stay together, wherever they are
+};
+
+// What a layer declares about an axis. From this alone strategies cut its parameters and set its exchanges.
+struct DITTO_API LayerCut {
+  enum class Values {
+    whole,    // every rank has all of them
+    cut,      // every rank has its units, as its parameters have
+    partial,  // outputs: every rank has a term of their sum
+    dealt,    // every rank has rows of its own, which `dispatch` takes to the units they are for, and back
+  };
+  std::vector<ParameterCut> parameters;                  // those that are not here are copies
+  std::string units;                                     // what the units are, in plural: "attention heads of width 6"
+  Values input = Values::whole, output = Values::whole;  // of the computation, where its parameters are cut
+  bool gathered = false;   // cut outputs are to be put together again at once, by the parts of the first parameter
+  int64_t channels = -1;   // the dim of inputs and outputs that is cut
+  bool condition = false;  // inputs are conditioning: they have no tokens that could be cut
+  bool are_heads = false;  // the units are attention heads, and the outputs feed attention
+};
+
+// Base of a layer that may be cut. In its constructor it makes parameters and declares; in its forward it computes with
+// what is here of them, between `enter` and `leave`:
+//
+//   y = leave(f(enter(x)));   and what is added once to a sum of terms: after `leave`, or before it if `adds_bias`.
+class DITTO_API CutLayer : public Module {
+ public:
+  CutLayer();
+  ~CutLayer() override;
+  // What it declares about the axis; null: along it all of its parameters are copies.
+  const LayerCut* cut(Axis axis) const;
+  // False: what it makes of one place depends on others (a map's neighbours, a norm over all of them). Strategies that
+  // cut a sample by places refuse a block with such a layer, and name it.
+  virtual bool token_local() const { return true; }
+  CutLayer* cut_layer() override { return this; }
+
+  // Set by strategies. `before` maps the input, `after` the output.
+  using Exchange = std::function<torch::Tensor(const torch::Tensor&)>;
+  Exchange before, after;
+  // Of ranks whose terms are summed, one adds what is to be added once.
+  bool adds_bias = true;
+  // Takes rows sorted by unit, counts[i] of them for unit i, to where the units are, has `run` compute them there, and
+  // brings the results back; by default all units are here.
+  using Rows = std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts)>;
+  std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const Rows& run)> dispatch;
+
+ protected:
+  // `layer`: what messages call it. Throws Error(plugin) for what the parameters' shapes do not allow.
+  void declare(Axis axis, LayerCut cut, const std::string& layer);
+  // What a Split says of a "weight" [out, in, …] and, where there is one, a "bias" [out], about the tensor axis.
+  struct Words {
+    std::string layer, inputs, outputs;  // for messages: "linear layer", "inputs", "outputs"
+    int64_t channels = -1;
+  };
+  void declare(const Split& split, const Words& words);
+  torch::Tensor enter(const torch::Tensor& x) const { return before ? before(x) : x; }
+  torch::Tensor leave(const torch::Tensor& y) const { return after ? after(y) : y; }
+
+ private:
+  std::map<Axis, LayerCut> cuts_;
+};
+
 // y = x W^T + b, with W [out, in].
-class DITTO_API LinearModule : public Module {
+class DITTO_API LinearModule : public CutLayer {
  public:
   struct Shape {
     int64_t in, out;
@@ -128,12 +212,8 @@ class DITTO_API LinearModule : public Module {
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
 
   Parameter weight;  // [out, in]; a strategy may have cut it
-  Parameter bias;    // [out]
+  Parameter bias;    // [out]; added after `after` where that sums
   const Split split;
-
-  // Set by strategies. `before` maps the input, `after` the output; a `rows` layer adds its bias after `after`.
-  using Exchange = std::function<torch::Tensor(const torch::Tensor&)>;
-  Exchange before, after;
 };
 
 // A handle on a LinearModule, to be held by value and called.
@@ -156,6 +236,21 @@ class DITTO_API Layer : public Module {
   ~Layer() override;
 
  protected:
+  // Any layer; its parameters are NAME.….
+  template <class T, class... Args>
+  std::shared_ptr<T> make(const std::string& name, Args&&... args) {
+    return register_module(
+        name, named("layer \"" + name + "\"", [&] { return std::make_shared<T>(std::forward<Args>(args)...); }));
+  }
+  // An error of what `make` makes says its name.
+  template <class Make>
+  static auto named(const std::string& name, const Make& make) {
+    try {
+      return make();
+    } catch (const Error& error) {
+      throw error.within(name);
+    }
+  }
   Linear linear(const std::string& name, int64_t in, int64_t out, Split split = {});       // xavier, bias zero
   Linear zero_linear(const std::string& name, int64_t in, int64_t out, Split split = {});  // weight and bias zero
   Linear linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight, Init bias = Init::zeros());
@@ -189,15 +284,24 @@ class DITTO_API TimeEmbed : public Layer {
   Linear in_, out_;
 };
 
+// Rows of a table: int64 [...] -> [..., D]. It may be cut by its width (Split::columns), so that every rank looks all
+// rows up and no sum is made: gathered, its numbers are the table's to the bit.
+class DITTO_API Embedding : public CutLayer {
+ public:
+  Embedding(int64_t rows, int64_t width, Split split = {}, Init init = Init::normal(0.02));
+  ~Embedding() override;
+  torch::Tensor forward(const torch::Tensor& index, Context& ctx);
+
+  Parameter table;  // [rows, D]; a strategy may have cut it
+};
+
 // A table of classes and one null class, the last row. int64 [B] -> [B, D].
-class DITTO_API LabelEmbed : public Layer {
+class DITTO_API LabelEmbed : public Embedding {
  public:
   LabelEmbed(int64_t classes, int64_t width);
   ~LabelEmbed() override;
   torch::Tensor forward(const torch::Tensor& label_B, Context& ctx);  // throws Error(data) for a label out of range
   int64_t null_label() const { return classes_; }
-
-  Parameter table;  // [classes + 1, D]
 
  private:
   int64_t classes_;
@@ -216,6 +320,19 @@ class DITTO_API RmsNorm : public Layer {
   double eps_;
 };
 
+// LayerNorm over the last dim, with weight and bias [K]: what tokens are normalised with where no modulation does it.
+// Every rank has all of K.
+class DITTO_API LayerNorm : public Layer {
+ public:
+  explicit LayerNorm(int64_t width, double eps = 1e-5);
+  ~LayerNorm() override;
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+
+ private:
+  Parameter weight_, bias_;  // ones, zeros
+  double eps_;
+};
+
 // Which expert takes which token, and with what weight. Any number of rows for a token.
 struct Routing {
   torch::Tensor token_R;   // int64: index into the B * T tokens at hand
@@ -226,7 +343,7 @@ struct Routing {
 // E two-layer perceptrons with GELU (tanh form), of which each token sees those it is routed to:
 // y = sum over its rows of weight * expert(x). A token without a row gets zero. Rows of one expert are computed in the
 // order of tokens.
-class DITTO_API ExpertsModule : public Module {
+class DITTO_API ExpertsModule : public CutLayer {
  public:
   ExpertsModule(int64_t experts, int64_t width, int64_t hidden);
   ~ExpertsModule() override;
@@ -239,15 +356,7 @@ class DITTO_API ExpertsModule : public Module {
 
   Parameter up, up_bias;      // [E, H, D], [E, H]: the hidden width may be cut by tensor, the experts by expert
   Parameter down, down_bias;  // [E, D, H], [E, D]
-  const int64_t experts;      // of the whole layer
-
-  // Set by strategies. before and after as of a Linear: after sums what the ranks' parts of the hidden width make, and
-  // down_bias is added by the member of `bias_here` only. dispatch: sends rows to their experts and brings results
-  // back; by default all experts are here.
-  LinearModule::Exchange before, after;
-  bool bias_here = true;
-  using Rows = std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts)>;
-  std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const Rows& run)> dispatch;
+  const int64_t experts;      // of the whole layer; down_bias is added where `adds_bias`
 };
 
 // Tables and features: the same bits on every machine (elementary.h).

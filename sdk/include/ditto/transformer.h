@@ -90,14 +90,49 @@ class DITTO_API Mlp : public Layer {
   Linear up_, down_;
 };
 
+// What a gated perceptron's gate goes through.
+enum class Gate { silu, gelu, gelu_tanh };
+
+// down(gate(x) * up(x)), gate and up as one map of 2 H outputs, the gate's first (N. Shazeer, 2020, arXiv:2002.05202).
+// Parameters gate_up, down.
+class DITTO_API GatedMlp : public Layer {
+ public:
+  GatedMlp(Gate gate, int64_t width, int64_t hidden);
+  GatedMlp(Gate gate, int64_t width, int64_t hidden, Init down);  // of down's weight
+  ~GatedMlp() override;
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+
+ private:
+  Gate gate_;
+  Linear gate_up_, down_;
+};
+class DITTO_API SwiGlu : public GatedMlp {
+ public:
+  SwiGlu(int64_t width, int64_t hidden) : GatedMlp(Gate::silu, width, hidden) {}
+  ~SwiGlu() override;
+};
+class DITTO_API GeGlu : public GatedMlp {
+ public:
+  GeGlu(int64_t width, int64_t hidden) : GatedMlp(Gate::gelu, width, hidden) {}
+  ~GeGlu() override;
+};
+
+// What stands for a text that was dropped.
+enum class NullText {
+  learned,  // one learned embedding of width E in the place of every token
+  zero,     // zeros in the place of every token
+  empty,    // the embedding of the empty text, which comes with the batch: "text_empty" and "text_empty_mask"
+};
+DITTO_API NullText null_text(const std::string& name);  // "learned", "zero" or "empty"
+
 // Text embeddings to the model's width by a two-layer perceptron, as PixArt does (arXiv:2310.00426). A text whose mask
-// is false everywhere is the null condition: one learned embedding of width E in the place of every token. Parameters
-// null, in, out.
+// is false everywhere is the null condition. Parameters null (where it is learned), in, out.
 class DITTO_API TextEmbed : public Layer {
  public:
-  TextEmbed(int64_t text_width, int64_t width);
+  TextEmbed(int64_t text_width, int64_t width, NullText null = NullText::learned);
   ~TextEmbed() override;
-  // Reads "text" [B, S, E] and "text_mask" bool [B, S]; sets text_BSE [B, S, D] and text_mask_BS.
+  // Reads "text" [B, S, E] and "text_mask" bool [B, S]; sets text_BSE [B, S, D] and text_mask_BS. An empty text that is
+  // longer makes S its length.
   void forward(const Batch& batch, Conditioning& condition, Context& ctx);
   // What a model's takes() says of its text: any number of tokens.
   TensorSpecs takes() const;
@@ -105,6 +140,7 @@ class DITTO_API TextEmbed : public Layer {
 
  private:
   int64_t text_width_;
+  NullText kind_;
   Parameter null_;  // [E]
   Linear in_, out_;
 };

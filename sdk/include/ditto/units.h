@@ -32,14 +32,15 @@ class DITTO_API Units : public Layer {
   // Makes a module of this unit; its parameters are NAME.….
   template <class T, class... Args>
   std::shared_ptr<T> add(Unit::Kind unit, const std::string& name, Args&&... args) {
-    auto module = std::make_shared<T>(std::forward<Args>(args)...);
+    auto module = named("\"" + name + "\"", [&] { return std::make_shared<T>(std::forward<Args>(args)...); });
     adopt(unit, name, module);
     return module;
   }
   // Makes block `index`; its parameters are blocks.INDEX.…. Blocks are added in order.
   template <class T, class... Args>
   std::shared_ptr<T> add_block(int64_t index, Args&&... args) {
-    auto module = std::make_shared<T>(std::forward<Args>(args)...);
+    auto module =
+        named(to_text({Unit::Kind::block, index}), [&] { return std::make_shared<T>(std::forward<Args>(args)...); });
     adopt_block(index, module);
     return module;
   }

@@ -35,17 +35,19 @@ struct LayoutEntry {
   torch::Tensor tensor;             // what optimizer, EMA and checkpoint see here: the model's leaf, or a shard of it
   std::vector<int64_t> full_shape;  // of the global parameter
   Unit unit;
-  Parameter parameter;               // the model's handle; its leaf is where backward leaves the gradient
-  LinearModule* linear = nullptr;    // the layer it belongs to, if it is a Linear's; owned by the model
-  ExpertsModule* experts = nullptr;  // likewise
-  bool is_bias = false;
-  std::map<Axis, Cut> cuts;  // an axis that is not here: this is a copy along it
+  Parameter parameter;        // the model's handle; its leaf is where backward leaves the gradient
+  CutLayer* layer = nullptr;  // the layer it belongs to, if that may be cut; owned by the model
+  std::map<Axis, Cut> cuts;   // an axis that is not here: this is a copy along it
   AxisSet summed;  // axes along which a strategy sums this gradient itself; set by core, from ParallelStrategy::sums
   AxisSet absent;  // axes along which other ranks hold other parameters (pipeline): neither cut nor copy
 
   // The same parameter with `block` consecutive numbers of the last dim as one: where the scales of blocks lie. Throws
   // Error(config) if a cut goes through a block.
   DITTO_API LayoutEntry in_blocks(int64_t block) const;
+
+  // How its layer declares that it may be cut; null: along this axis it is a copy.
+  DITTO_API const ParameterCut* declared(Axis axis) const;
+  DITTO_API std::string layer_name() const;  // "blocks.3.qkv"
 
   bool is_copy(Axis axis) const { return cuts.count(axis) == 0 && absent.count(axis) == 0; }
   // The pieces of the global tensor that are here; they cover the local tensor. Ascending, none empty.

@@ -14,6 +14,7 @@
 
 #include <torch/types.h>
 
+#include <ditto/axis.h>
 #include <ditto/visibility.h>
 
 namespace c10d {
@@ -23,11 +24,6 @@ class Work;
 
 namespace ditto {
 
-// Slowest first: ranks that differ along `tensor` alone are neighbours. "axis" is the mesh's, "dim" a tensor's.
-enum class Axis { pipeline, replicate, shard, context, expert, tensor };
-inline constexpr std::array<Axis, 6> kAxes{Axis::pipeline, Axis::replicate, Axis::shard,
-                                           Axis::context,  Axis::expert,    Axis::tensor};
-DITTO_API const char* name(Axis axis);
 using AxisSet = std::set<Axis>;
 // Ranks that differ along these have different samples.
 inline const AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::expert};

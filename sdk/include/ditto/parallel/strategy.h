@@ -66,6 +66,9 @@ class DITTO_API ParallelStrategy {
     bool token_local = true;              // of the model; a strategy that cuts tokens refuses where it is false
     at::ScalarType compute = at::kFloat;  // what layers multiply in
     int64_t depth = 0;                    // the model's blocks
+    // Operations of a forward of each block, counted on shapes alone when it is asked, in a constructor; none of a
+    // model that cannot be counted.
+    std::function<std::vector<double>()> block_costs = {};
   };
   virtual ~ParallelStrategy();
 

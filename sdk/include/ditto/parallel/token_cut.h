@@ -46,6 +46,10 @@ class DITTO_API TokenCut {
 DITTO_API torch::Tensor whole_mask(const torch::Tensor& mask_BS, const std::vector<int64_t>& lengths,
                                    const Group& group);
 
+// For strategies that cut a sample's places among the group's ranks: throws Error(config) that names `option` and the
+// layer, where a block has one that looks from place to place (CutLayer::token_local).
+DITTO_API void check_places(const Layout& layout, const Group& group, const std::string& option);
+
 // For strategies that deal heads out to the context ranks: throws Error(config) unless the degree divides the heads
 // that a tensor cut leaves here, of queries alone or of keys and values as well.
 enum class DealtHeads { queries, all };

@@ -1,0 +1,72 @@
+// Layers over maps, for UNets and autoencoders: fields of the stream without tokens (Stream::extra), or what a block
+// makes of its tokens. ditto.h does not include it.
+//
+// Legend: B samples, C channels, F frames, H rows, W columns.
+#pragma once
+
+#include <vector>
+
+#include <ditto/nn.h>
+
+namespace ditto {
+
+// One number for all of a map's sides, or one for each.
+struct DITTO_API ConvShape {
+  int64_t in, out;  // channels
+  std::vector<int64_t> kernel{3};
+  std::vector<int64_t> stride{1};
+  std::vector<int64_t> padding{};  // zeros on both ends; none: kernel / 2
+};
+
+// What Conv2d and Conv3d share. Weight [out, in, kernel…], xavier, and bias [out], zero. Along tensor it is cut by
+// channels: Split::columns of output channels, Split::rows of input channels.
+class DITTO_API Convolution : public CutLayer {
+ public:
+  ~Convolution() override;
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+  bool token_local() const override;  // where the kernel is one place, without padding
+
+  Parameter weight, bias;
+
+ protected:
+  Convolution(int64_t sides, const ConvShape& shape, const Split& split);
+  Convolution(int64_t sides, const ConvShape& shape, const Split& split, Init init);
+
+ private:
+  std::vector<int64_t> stride_, padding_;
+  bool sums_;  // its outputs are terms of a sum
+};
+
+// Over pictures [B, C, H, W].
+class DITTO_API Conv2d : public Convolution {
+ public:
+  explicit Conv2d(const ConvShape& shape, const Split& split = {}) : Convolution(2, shape, split) {}
+  Conv2d(const ConvShape& shape, const Split& split, Init weight) : Convolution(2, shape, split, weight) {}
+  ~Conv2d() override;
+};
+
+// Over videos [B, C, F, H, W].
+class DITTO_API Conv3d : public Convolution {
+ public:
+  explicit Conv3d(const ConvShape& shape, const Split& split = {}) : Convolution(3, shape, split) {}
+  Conv3d(const ConvShape& shape, const Split& split, Init weight) : Convolution(3, shape, split, weight) {}
+  ~Conv3d() override;
+};
+
+// GroupNorm (arXiv:1803.08494) of x [B, C, …] with weight and bias [C]. Where its channels are cut, because those of
+// the layer before it are, it says Split::along and is cut by whole groups: a rank then has whole groups of them.
+class DITTO_API GroupNorm : public CutLayer {
+ public:
+  GroupNorm(int64_t groups, int64_t channels, const Split& split = {}, double eps = 1e-5);
+  ~GroupNorm() override;
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+  bool token_local() const override;
+
+  Parameter weight, bias;
+
+ private:
+  int64_t of_group_;  // channels
+  double eps_;
+};
+
+}  // namespace ditto

@@ -1,0 +1,157 @@
+// What layers compute, against torch's functions, in double precision with every gradient; and on shapes alone.
+#include <doctest/doctest.h>
+
+#include <ditto/error.h>
+#include <ditto/maps.h>
+#include <ditto/transformer.h>
+
+#include "tests/unit/small_model.h"
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+using Values = std::map<std::string, Tensor>;
+
+// Of every parameter, by name, with gradients of its own.
+Values values_of(torch::nn::Module& layer) {
+  Values values;
+  for (const auto& item : layer.named_parameters()) values[item.key()] = item.value().detach().clone().requires_grad_();
+  return values;
+}
+
+// No parameter is zero.
+void fill(torch::nn::Module& layer) {
+  torch::NoGradGuard no_grad;
+  layer.to(torch::kDouble);
+  int64_t seed = 100;
+  for (auto& item : layer.named_parameters())
+    item.value().copy_(testing::numbers(item.value().sizes(), ++seed, torch::kDouble).tanh());
+}
+
+// The layer's output, input gradient and parameters' gradients against those of `expected`.
+template <class T>
+void check(T& layer, const Tensor& in, const std::function<Tensor(const Tensor& x, Values& p)>& expected) {
+  fill(layer);
+  const auto ctx = testing::small_context(torch::kDouble);
+  const bool learns = in.is_floating_point();
+  auto p = values_of(layer);
+  const Tensor x = in.clone().requires_grad_(learns), x2 = in.clone().requires_grad_(learns);
+  const Tensor y = layer.forward(x, *ctx), y2 = expected(x2, p);
+  REQUIRE((y.sizes() == y2.sizes()));
+  const auto close = [](const Tensor& a, const Tensor& b) {
+    return (a - b).abs().max().template item<double>() <= 1e-12 * b.abs().max().template item<double>();
+  };
+  CHECK(close(y, y2));
+  const auto weights = testing::numbers(y.sizes(), 7, torch::kDouble).tanh();
+  (y * weights).sum().backward();
+  (y2 * weights).sum().backward();
+  if (learns) CHECK(close(x.grad(), x2.grad()));
+  for (const auto& item : layer.named_parameters()) {
+    CAPTURE(item.key());
+    CHECK(p.at(item.key()).grad().abs().max().template item<double>() > 0);
+    CHECK(close(item.value().grad(), p.at(item.key()).grad()));
+  }
+}
+
+Tensor input(at::IntArrayRef shape) { return testing::numbers(shape, 3, torch::kDouble).tanh(); }
+
+TEST_CASE("convolutions are torch's, with stride, padding and sides of their own") {
+  Conv2d plain({3, 5});
+  check(plain, input({2, 3, 6, 7}), [](const Tensor& x, Values& p) {
+    return torch::conv2d(x, p["weight"], p["bias"], {1, 1}, {1, 1});
+  });
+  Conv2d down({4, 6, {2}, {2}, {0}});
+  check(down, input({2, 4, 6, 8}),
+        [](const Tensor& x, Values& p) { return torch::conv2d(x, p["weight"], p["bias"], 2); });
+  Conv3d video({2, 3, {3, 1, 5}, {1, 2, 1}});
+  check(video, input({2, 2, 4, 4, 5}), [](const Tensor& x, Values& p) {
+    return torch::conv3d(x, p["weight"], p["bias"], {1, 2, 1}, {1, 0, 2});
+  });
+}
+
+TEST_CASE("norms are torch's") {
+  GroupNorm groups(3, 12);
+  check(groups, input({2, 12, 4, 5}),
+        [](const Tensor& x, Values& p) { return torch::group_norm(x, 3, p["weight"], p["bias"], 1e-5); });
+  LayerNorm tokens(8, 1e-6);
+  check(tokens, input({2, 5, 8}),
+        [](const Tensor& x, Values& p) { return torch::layer_norm(x, {8}, p["weight"], p["bias"], 1e-6); });
+}
+
+TEST_CASE("a table's rows are torch's embedding, for an index of any shape") {
+  Embedding table(7, 6);
+  check(table, torch::tensor({{1, 6, 1}, {0, 3, 1}}, torch::kLong),
+        [](const Tensor& index, Values& p) { return torch::embedding(p["table"], index); });
+}
+
+TEST_CASE("gated perceptrons are down(gate(x) * up(x)), the gate's outputs first") {
+  const auto formula = [](const std::function<Tensor(const Tensor&)>& gate) {
+    return [gate](const Tensor& x, Values& p) {
+      const auto w = p["gate_up.weight"].chunk(2), b = p["gate_up.bias"].chunk(2);
+      const auto hidden = gate(torch::linear(x, w[0], b[0])) * torch::linear(x, w[1], b[1]);
+      return torch::linear(hidden, p["down.weight"], p["down.bias"]);
+    };
+  };
+  SwiGlu swiglu(6, 10);
+  check(swiglu, input({2, 5, 6}), formula([](const Tensor& g) { return g * torch::sigmoid(g); }));
+  GeGlu geglu(6, 10);
+  check(geglu, input({2, 5, 6}),
+        formula([](const Tensor& g) { return g * 0.5 * (1 + torch::erf(g / std::sqrt(2.0))); }));
+  GatedMlp tanh(Gate::gelu_tanh, 6, 10);
+  check(tanh, input({2, 5, 6}), formula([](const Tensor& g) { return torch::gelu(g, "tanh"); }));
+}
+
+TEST_CASE("on shapes alone maps have the shapes that they have with numbers, and convolutions count their operations") {
+  const ShapesAlone no_numbers;
+  std::map<std::string, double> flops;
+  Context ctx(std::make_shared<OpTable>(), Random(0));
+  ctx.device = torch::kMeta;
+  ctx.flops = &flops;
+  const auto x = torch::empty({2, 4, 9, 7}, torch::TensorOptions().device(torch::kMeta));
+  Conv2d down({4, 6, {3}, {2}});
+  const auto y = down.forward(x, ctx);
+  CHECK((y.sizes() == at::IntArrayRef({2, 6, 5, 4})));
+  CHECK(flops.at("conv") == 2.0 * 2 * 6 * 5 * 4 * (4 * 3 * 3));
+  GroupNorm norm(3, 6);
+  CHECK((norm.forward(y, ctx).sizes() == y.sizes()));
+  flops.clear();
+  Conv3d video({6, 8, {1, 3, 3}});
+  CHECK((video.forward(y.unsqueeze(2), ctx).sizes() == at::IntArrayRef({2, 8, 1, 5, 4})));
+  CHECK(flops.at("conv") == 2.0 * 2 * 8 * 5 * 4 * (6 * 3 * 3));
+}
+
+TEST_CASE("a dropped text is a learned embedding, zeros, or the empty text, and other texts stay as they are") {
+  const auto ctx = testing::small_context(torch::kDouble);
+  Batch batch;
+  batch["text"] = input({2, 3, 4});
+  batch["text_mask"] = torch::tensor({{true, true, false}, {false, false, false}});
+  batch["text_empty"] = testing::numbers({2, 5, 4}, 11, torch::kDouble).tanh();
+  batch["text_empty_mask"] = torch::tensor({true, false, false, false, false}).repeat({2, 1});
+  for (const std::string name : {"learned", "zero", "empty"}) {
+    CAPTURE(name);
+    TextEmbed embed(4, 6, null_text(name));
+    fill(embed);
+    auto p = values_of(embed);
+    CHECK(p.count("null") == (name == "learned"));
+    CHECK(embed.takes().size() == (name == "empty" ? 4 : 2));
+    Conditioning made;
+    embed.forward(batch, made, *ctx);
+    const auto map = [&](const Tensor& x) {
+      const auto h = torch::gelu(torch::linear(x, p["in.weight"], p["in.bias"]), "tanh");
+      return torch::linear(h, p["out.weight"], p["out.bias"]);
+    };
+    const auto texts = made.text_BSE.unbind(0), masks = made.text_mask_BS.unbind(0);
+    CHECK(torch::allclose(texts[0].narrow(0, 0, 3), map(batch["text"][0]), 1e-12, 1e-12));
+    CHECK(masks[0].sum().item<int64_t>() == 2);
+    const auto null = name == "learned" ? p["null"].expand({3, 4})
+                      : name == "zero"  ? torch::zeros({3, 4}, torch::kDouble)
+                                        : batch["text_empty"][1];
+    CHECK(torch::allclose(texts[1], map(null), 1e-12, 1e-12));
+    CHECK(masks[1].sum().item<int64_t>() == (name == "empty" ? 1 : 3));
+  }
+  CHECK_THROWS_AS(null_text("nothing"), Error);
+}
+
+}  // namespace
+}  // namespace ditto
