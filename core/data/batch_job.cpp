@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 
 #include <ATen/Functions.h>
 
@@ -64,24 +63,6 @@ BatchJob::BatchJob(const Source& source, const Order& order, Places places, std:
   make_parts();
   errors_.resize(places_.list.size());
   is_left_out_.resize(places_.list.size());
-}
-
-std::vector<int64_t> own_sides(const Source& source, const TensorSpecs& specs, int64_t index) {
-  std::vector<int64_t> sides;
-  std::optional<SampleInfo> info;
-  for (const auto& spec : specs) {
-    if (!has(spec, kOwnSide)) continue;
-    if (!info) info = source.info(index);
-    const auto at = info->find(spec.name);
-    if (at == info->end() || at->second.size() != spec.shape.size())
-      throw Error(ErrorKind::plugin, "data",
-                  "the source makes " + to_text(spec) +
-                      " of each sample's own size, and its info() does not tell sample " + std::to_string(index) + "'s",
-                  "correct the source's info() or makes()");
-    for (size_t d = 0; d < spec.shape.size(); ++d)
-      if (spec.shape[d] == kOwnSide) sides.push_back(at->second[d]);
-  }
-  return sides;
 }
 
 void BatchJob::make_parts() {

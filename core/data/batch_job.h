@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/data/loader.h"
+#include "core/data/sizes.h"
 
 namespace ditto {
 
@@ -15,10 +16,6 @@ struct BadSample {
   int64_t index;  // in the source
   Error error;
 };
-
-// The sides of a source's sample that are its own (kOwnSide), in the order of the specs; none: all samples have one
-// size. Throws Error(plugin) where the source does not tell them.
-std::vector<int64_t> own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
 
 class BatchJob {
  public:

@@ -18,12 +18,6 @@ SampleSize parsed_size(const std::string& text) {
 
 }  // namespace
 
-std::string to_text(const SampleSize& size) {
-  std::string text;
-  for (const int64_t side : size) text += (text.empty() ? "" : "x") + std::to_string(side);
-  return text.empty() ? "one size" : text;
-}
-
 void BatchOptions::read(OptionReader& option) {
   option("plan", plan,
          "how a step's samples are grouped into micro-batches: \"contiguous\" as they come; \"buckets\": of one size "
@@ -43,10 +37,14 @@ void BatchOptions::read(OptionReader& option) {
     option.reject("tokens", "limits nothing of plan = \"contiguous\"", "choose \"buckets\" or \"packs\"");
 }
 
-BatchPlanner::BatchPlanner(const BatchOptions& options, int64_t micro_batch, Sizes sizes)
-    : options_(options), micro_batch_(micro_batch), sizes_(std::move(sizes)) {
-  for (const auto& text : options_.sizes) taken_.push_back(parsed_size(text));
+std::vector<SampleSize> BatchOptions::taken() const {
+  std::vector<SampleSize> taken;
+  for (const auto& text : sizes) taken.push_back(parsed_size(text));
+  return taken;
 }
+
+BatchPlanner::BatchPlanner(const BatchOptions& options, int64_t micro_batch, Sizes sizes)
+    : options_(options), micro_batch_(micro_batch), sizes_(std::move(sizes)), taken_(options.taken()) {}
 
 BatchPlanner::Plan BatchPlanner::plan(const Places& step) const {
   Plan plan;

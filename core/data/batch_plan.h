@@ -14,12 +14,9 @@
 #include <ditto/options.h>
 
 #include "core/data/places.h"
+#include "core/data/sizes.h"
 
 namespace ditto {
-
-using SampleSize =
-    std::vector<int64_t>;  // [rows, columns] or [frames, rows, columns]; empty: all samples have one size
-std::string to_text(const SampleSize& size);  // "32x48"
 
 // Section [batch] of a recipe.
 struct BatchOptions {
@@ -27,6 +24,7 @@ struct BatchOptions {
   int64_t tokens = 0;
   std::vector<std::string> sizes;
   void read(OptionReader& option);
+  std::vector<SampleSize> taken() const;  // `sizes`; empty: any. Throws Error(config): one that is none
 };
 
 class BatchPlanner {

@@ -126,6 +126,7 @@ void Trainer::describe() {
                   mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
                   run.steps));
+  if (const auto sizes = sizes_report(*assembly_->train_data, recipe_.batch.taken()); !sizes.empty()) say(sizes);
   say("into " + shown(output_folder(recipe_)));
 }
 

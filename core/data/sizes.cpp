@@ -1,0 +1,58 @@
+#include "core/data/sizes.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+namespace {
+
+bool has_own_side(const TensorSpec& spec) {
+  return std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end();
+}
+
+}  // namespace
+
+std::string to_text(const SampleSize& size) {
+  std::string text;
+  for (const int64_t side : size) text += (text.empty() ? "" : "x") + std::to_string(side);
+  return text.empty() ? "one size" : text;
+}
+
+SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t index) {
+  SampleSize sides;
+  std::optional<SampleInfo> info;
+  for (const auto& spec : specs) {
+    if (!has_own_side(spec)) continue;
+    if (!info) info = source.info(index);
+    const auto at = info->find(spec.name);
+    if (at == info->end() || at->second.size() != spec.shape.size())
+      throw Error(ErrorKind::plugin, "data",
+                  "the source makes " + to_text(spec) +
+                      " of each sample's own size, and its info() does not tell sample " + std::to_string(index) + "'s",
+                  "correct the source's info() or makes()");
+    for (size_t d = 0; d < spec.shape.size(); ++d)
+      if (spec.shape[d] == kOwnSide) sides.push_back(at->second[d]);
+  }
+  return sides;
+}
+
+std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken) {
+  const auto specs = source.makes();
+  if (std::none_of(specs.begin(), specs.end(), has_own_side)) return {};
+  std::map<SampleSize, int64_t> counts;
+  for (int64_t i = 0; i < source.size(); ++i) ++counts[own_sides(source, specs, i)];
+  std::string learned, left_out;
+  for (const auto& [size, count] : counts) {
+    const bool is_taken = taken.empty() || std::find(taken.begin(), taken.end(), size) != taken.end();
+    auto& list = is_taken ? learned : left_out;
+    list += (list.empty() ? "" : ", ") + std::to_string(count) + " of " + to_text(size);
+  }
+  return "sizes: " + (learned.empty() ? "none" : learned) + ", each once an epoch" +
+         (left_out.empty() ? "" : "; left out, as batch.sizes does not have them: " + left_out);
+}
+
+}  // namespace ditto

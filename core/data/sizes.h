@@ -1,0 +1,24 @@
+// The sizes of a source's samples, known without reading them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ditto/data.h>
+
+namespace ditto {
+
+using SampleSize =
+    std::vector<int64_t>;  // [rows, columns] or [frames, rows, columns]; empty: all samples have one size
+std::string to_text(const SampleSize& size);  // "32x48"
+
+// The sides that are the sample's own (kOwnSide), in the order of the specs. Throws Error(plugin) where the source does
+// not tell them.
+SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
+
+// What an epoch is made of, for people: how many samples there are of each size, and of which none is learned from
+// (`taken`; empty: all are). Empty where samples have one size.
+std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken);
+
+}  // namespace ditto

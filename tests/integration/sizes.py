@@ -1,0 +1,106 @@
+"""Samples of several sizes in one run: packs and buckets against every sample by itself, on one rank and on several; what
+is left out, and what is refused."""
+
+import support as t
+
+PICTURES = ["8x8", "4x8", "12x8", "8x4", "12x12"]
+VIDEOS = ["8x8", "2x4x8", "4x8x4", "1x12x8", "3x4x4"]
+LAYOUTS = {
+    "one rank": (1, {}),
+    "two": (2, {}),
+    "three": (3, {}),
+    "fsdp": (2, {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}),
+    "tensor": (2, {"parallel.tensor": 2, "parallel.sequence": True}),
+    "ring": (2, {"parallel.context": 2, "parallel.context_plugin": "ring"}),
+    "pipeline": (2, {"parallel.pipeline": 2}),
+    "recompute": (1, {"parallel.recompute": "blocks"}),
+}
+PACKS = {"batch.plan": "packs", "batch.tokens": 60}
+BUCKETS = {"batch.plan": "buckets"}
+
+
+def mixed(model):
+    """A tiny recipe of the tree, with samples of five sizes."""
+    videos = model == "st_dit"
+    text = (t.source / f"configs/{model}_tiny.toml").read_text()
+    path = t.work / f"{model}.toml"
+    path.write_text(text)
+    return path, {"data.sizes": VIDEOS if videos else PICTURES, "run.precision": "fp64", "run.steps": 4, "run.batch": 12, "run.micro_batch": 12,
+                  "validate.every": 4, "validate.samples": 10, "validate.grid_every": 0, "run.threads": 1, "data.samples": 30}
+
+
+def near(a, b, what):
+    t.check(abs(a - b) <= 1e-12 * max(1, abs(a), abs(b)), f"{what}: {a!r} and {b!r}")
+
+
+def learned(path, folder, sets, ranks=1):
+    t.train(path, folder, *(("--local-ranks", ranks) if ranks > 1 else ()), *t.sets(sets))
+    return t.metrics(folder), t.tensors_of(t.latest(folder))
+
+
+def check_same(one, other, what):
+    for mine, theirs in zip(one[0], other[0], strict=True):
+        for key in {"loss", "grad_norm"} & set(mine):
+            near(float(mine[key]), float(theirs[key]), f"{what}, step {mine['step']}: {key}")
+    t.equal(sorted(other[1]), sorted(one[1]), f"tensors, {what}")
+    for key, tensor in one[1].items():
+        worst = max((abs(a - b) for a, b in zip(t.numbers(tensor), t.numbers(other[1][key]))), default=0)
+        t.check(worst <= 1e-12, f"{what}: {key} differs by {worst}")
+
+
+def check_plans(model, layouts):
+    path, sets = mixed(model)
+    alone = learned(path, f"{model}-alone", sets | {"run.micro_batch": 1})
+    for name in layouts:
+        ranks, layout = LAYOUTS[name]
+        folder = f"{model}-packs-{name}".replace(" ", "-")
+        check_same(alone, learned(path, folder, sets | PACKS | layout, ranks), f"{model}, packs, {name}")
+    for plan in ({}, BUCKETS):
+        folder = f"{model}-{plan.get('batch.plan', 'contiguous')}"
+        check_same(alone, learned(path, folder, sets | plan, 2), f"{folder} on two ranks")
+
+
+def test_packs_of_pictures_learn_what_every_picture_by_itself_does():
+    check_plans("dit_text", list(LAYOUTS))
+
+
+def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
+    check_plans("st_dit", ["one rank", "three", "ring", "pipeline"])
+
+
+def test_a_run_of_packs_goes_on_bit_for_bit():
+    path, sets = mixed("dit_text")
+    sets = sets | PACKS | {"run.precision": "fp32", "run.steps": 6}
+    learned(path, "in-one-go", sets)
+    learned(path, "in-two", sets | {"run.steps": 3})
+    learned(path, "in-two", sets)
+    t.same_metrics("in-one-go", "in-two")
+    t.same_state("in-one-go", "in-two")
+
+
+def test_sizes_that_are_not_learned_from_are_counted_and_named():
+    path, sets = mixed("dit_text")
+    said = t.train(path, "fewer", *t.sets(sets | BUCKETS | {"batch.sizes": ["8x8", "12x8", "4x8"]})).all
+    t.check("12x8" in said and "left out" in said and "8x4" in said, said)
+
+
+def test_a_sheet_and_samples_of_a_model_of_many_sizes():
+    path, sets = mixed("dit_text")
+    t.train(path, "sheets", *t.sets(sets | BUCKETS | {"validate.grid_every": 4, "sampler.plugin": "euler", "sampler.steps": 2}))
+    t.check(any((t.work / "sheets/samples").glob("*.png")), "no sheet")
+    t.refused(2, ["--size", "several sizes"], "sample", t.work / "sheets", "--out", t.work / "none", "--seeds", "0")
+
+
+def test_what_cannot_be_is_refused():
+    path, sets = mixed("dit_text")
+    for more, parts in (({"batch.plan": "packs", "batch.tokens": 8}, ["batch.tokens", "has", "tokens"]),
+                        ({"batch.plan": "packs"}, ["batch.tokens"]),
+                        ({"batch.tokens": 100}, ["batch.tokens", "contiguous"]),
+                        ({"batch.sizes": ["99x99"]}, ["batch.sizes"]),
+                        ({"batch.sizes": ["8 by 8"]}, ["batch.sizes", "no size"]),
+                        ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
+                        ({"data.sizes": ["8x7"]}, ["patch"])):
+        t.refused(2, parts, "train", path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
+
+
+t.main(globals())
