@@ -51,7 +51,7 @@ std::string sizes_report(const Source& source, const std::vector<SampleSize>& ta
     auto& list = is_taken ? learned : left_out;
     list += (list.empty() ? "" : ", ") + std::to_string(count) + " of " + to_text(size);
   }
-  return "sizes: " + (learned.empty() ? "none" : learned) + ", each once an epoch" +
+  return "; sizes: " + (learned.empty() ? "none" : learned) + ", each once an epoch" +
          (left_out.empty() ? "" : "; left out, as batch.sizes does not have them: " + left_out);
 }
 

@@ -17,7 +17,7 @@ std::string to_text(const SampleSize& size);  // "32x48"
 // not tell them.
 SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
 
-// What an epoch is made of, for people: how many samples there are of each size, and of which none is learned from
+// What an epoch is made of, as the end of a sentence: how many samples there are of each size, and of which none is learned from
 // (`taken`; empty: all are). Empty where samples have one size.
 std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken);
 

@@ -124,9 +124,8 @@ void Trainer::describe() {
                   recipe_.model.plugin, assembly_->networks->parameters(), run.precision, run.device,
                   torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
                   mesh_.world_size() == 1 ? "" : "s"));
-  say(fmt::format("data: {} samples to learn from, batch {}, {} steps", assembly_->train_data->size(), run.batch,
-                  run.steps));
-  if (const auto sizes = sizes_report(*assembly_->train_data, recipe_.batch.taken()); !sizes.empty()) say(sizes);
+  say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}", assembly_->train_data->size(), run.batch,
+                  run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken())));
   say("into " + shown(output_folder(recipe_)));
 }
 
