@@ -10,11 +10,11 @@
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/foreign.h"
 #include "core/network/finite.h"
+#include "core/network/foreign_model.h"
 #include "core/network/names.h"
 #include "core/network/saved_model.h"
 #include "core/report/run_lock.h"
 #include "core/report/streams.h"
-#include "core/sample/foreign.h"
 #include "core/train/assembly.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
@@ -41,6 +41,7 @@ struct Made {
     AssemblyParts parts;
     parts.saved = shapes;
     parts.weights = RunningModel::Weights::room;
+    parts.frozen = FrozenWeights::none;
     registry.try_out(plugins_of(recipe));
     assembly.emplace(recipe, registry, mesh, parts, Log{});
   }
@@ -102,7 +103,9 @@ void import_from(const Arguments& a, const CommandLine& line) {
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
   auto registry = registry_of(line);
-  auto foreign = open_foreign(a.path, a.format, which, a.recipe, a.sets, registry);
+  std::optional<Recipe> recipe;
+  if (!a.recipe.empty()) recipe = Recipe::read(a.recipe, a.sets);
+  auto foreign = open_foreign(a.path, a.format, which, std::move(recipe), a.sets, registry);
   // Nobody knows more of the data, and an encoder that is there to decode asks for no more.
   if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty()) {
     const auto dims = foreign.shapes.model.shape(names::kInput).size();

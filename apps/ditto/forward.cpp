@@ -88,6 +88,7 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
 void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
   const bool is_recipe = std::filesystem::is_regular_file(a.from);
   AssemblyParts parts;
+  parts.frozen = FrozenWeights::none;
   SavedModel saved;
   if (is_recipe) {
     if (!a.network.empty())

@@ -41,6 +41,17 @@ SavedModel open_for_sampling(const SampleArguments& a) {
   return saved;
 }
 
+// Another encoder's texts mean nothing to the model.
+void refuse_other_encoders(const SavedModel& saved, const Networks& networks) {
+  for (const auto& encoder : networks.encoders) {
+    const auto noted = saved.notes.find(encoder->section);
+    if (noted == saved.notes.end() || noted->second == encoder->fingerprint()) continue;
+    throw Error(ErrorKind::checkpoint, saved.path,
+                "was trained with other weights than [" + encoder->section + "] has now",
+                "name the same ones: --set " + encoder->section + ".weights=FILE");
+  }
+}
+
 report::ProgressOptions progress_look(const SampleArguments& a) {
   report::ProgressOptions look;
   look.style = report::progress_style(a.progress);
@@ -60,6 +71,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   parts.saved = saved.shapes;
   parts.weights = RunningModel::Weights::room;
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
+  refuse_other_encoders(saved, *assembly.networks);
   const auto asked = read_requests(a, assembly);
   SampleOutputs outputs(a, asked, saved, *assembly.networks);
 
@@ -81,7 +93,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
     };
   }
   const auto latents = generate(*assembly.networks, *assembly.sampler, *assembly.guidance, asked.requests, options);
-  if (mesh.rank() != 0) return;
+  if (mesh.rank() != 0) return outputs.help_to_decode(latents);
   progress->finish();
   rank.watch().begin("writing samples");
   outputs.write(latents);

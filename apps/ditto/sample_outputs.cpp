@@ -121,16 +121,26 @@ nlohmann::json SampleOutputs::settings(size_t i) const {
   return one;
 }
 
+bool SampleOutputs::decodes() const { return no_pictures_.empty() && !(a_.out.empty() && a_.npz.empty()); }
+
+void SampleOutputs::decode(const torch::Tensor& latents,
+                           const std::function<void(int64_t first, const torch::Tensor&)>& take) {
+  for (int64_t first = 0; first < latents.size(0); first += a_.batch)
+    take(first, networks_.decode(latents.slice(0, first, std::min(first + a_.batch, latents.size(0)))).cpu());
+}
+
+void SampleOutputs::help_to_decode(const torch::Tensor& latents) {
+  if (decodes() && networks_.decodes_together()) decode(latents, [](int64_t, const torch::Tensor&) {});
+}
+
 void SampleOutputs::write(const torch::Tensor& latents) {
   if (!a_.save_latents.empty()) write_tensors(a_.save_latents, {{"latents", latents.cpu()}});
-  if (!no_pictures_.empty() || (a_.out.empty() && a_.npz.empty())) return;
-  for (int64_t first = 0; first < latents.size(0); first += a_.batch) {
-    const int64_t count = std::min(a_.batch, latents.size(0) - first);
-    const auto decoded = networks_.decode(latents.slice(0, first, first + count)).cpu();
-    for (int64_t i = 0; i < count; ++i)  // a video's frames as pictures
+  if (!decodes()) return;
+  decode(latents, [this](int64_t first, const torch::Tensor& decoded) {
+    for (int64_t i = 0; i < decoded.size(0); ++i)  // a video's frames as pictures
       add(report::to_pictures(video_ ? decoded[i].transpose(0, 1) : decoded.slice(0, i, i + 1)),
           static_cast<size_t>(first + i));
-  }
+  });
   if (!a_.out.empty()) {
     std::string list;
     for (const auto& one : files_) list += formats::ascii_json(one, -1) + '\n';

@@ -1,6 +1,7 @@
 // What `ditto sample` leaves: pictures or videos, their settings, all on one sheet, latents, an npz.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -22,10 +23,14 @@ class SampleOutputs {
   void prepare() const;
   // The samples themselves first, which took the work: pictures can be made of them again.
   void write(const torch::Tensor& latents);
+  // In its place on the other ranks: a decoder may be cut over all of them.
+  void help_to_decode(const torch::Tensor& latents);
   // One JSON object, or a line for each kind of file.
   std::string report() const;
 
  private:
+  bool decodes() const;
+  void decode(const torch::Tensor& latents, const std::function<void(int64_t first, const torch::Tensor&)>& take);
   nlohmann::json settings(size_t i) const;
   void add(const std::vector<formats::Picture>& frames, size_t i);
   void write_sheet();

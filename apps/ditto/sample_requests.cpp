@@ -124,7 +124,8 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   }
   if (!a.prompts.empty()) {
     asked.prompts = read_prompts(a.prompts);
-    encoded = encode_prompts(asked.prompts, networks.encoders, *networks.main->ctx);
+    encoded = encode_prompts(asked.prompts, networks.main->ctx->device,
+                             [&](Batch batch) { return networks.encode_given(std::move(batch)); });
     rows = std::max(rows, encoded.size());
   }
   requests.seeds = seeds_of(a, rows);

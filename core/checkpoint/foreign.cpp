@@ -24,14 +24,15 @@ double constant_tolerance(at::ScalarType there) {
   return 1e-5;
 }
 
-std::map<std::string, torch::Tensor> parameters_of(Model& model) {
-  std::map<std::string, torch::Tensor> parameters;
-  for (const auto& item : model.named_parameters()) parameters.emplace(item.key(), item.value().detach());
-  return parameters;
+using Entries = std::map<std::string, const LayoutEntry*>;
+
+Entries entries_of(const Layout& layout) {
+  Entries entries;
+  for (const auto& entry : layout.entries) entries[entry.name] = &entry;
+  return entries;
 }
 
-void require_map(const ForeignFormat& format, const std::map<std::string, torch::Tensor>& parameters,
-                 const std::string& where) {
+void require_map(const ForeignFormat& format, const Entries& parameters, const std::string& where) {
   std::set<std::string> mapped;
   const auto fail = [&](const std::string& what) {
     throw Error(ErrorKind::plugin, where, "the model's name map " + what, "correct its foreign()");
@@ -45,15 +46,26 @@ void require_map(const ForeignFormat& format, const std::map<std::string, torch:
     if (!mapped.count(item.first)) fail("lacks '" + item.first + "'");
 }
 
+ForeignFormat format_of(const Units& units, const std::string& name, const Entries& parameters) {
+  ForeignFormat format;
+  if (name.empty()) {
+    for (const auto& item : parameters) format.tensors.push_back({item.first, {item.first}, {}});
+    return format;
+  }
+  format = units.foreign(name);
+  require_map(format, parameters, "format " + name);
+  return format;
+}
+
 // The shape of each of theirs: given, or ours, or an equal share of our rows.
-Dims their_shape(const ForeignTensor& tensor, const torch::Tensor& ours, const std::string& where) {
+Dims their_shape(const ForeignTensor& tensor, const Dims& ours, const std::string& where) {
   const auto parts = static_cast<int64_t>(tensor.theirs.size());
-  Dims shape = tensor.shape.empty() ? ours.sizes().vec() : tensor.shape;
+  Dims shape = tensor.shape.empty() ? ours : tensor.shape;
   if (tensor.shape.empty() && parts > 1 && !shape.empty()) shape[0] /= parts;
-  if (numbers(shape) * parts != ours.numel())
+  if (numbers(shape) * parts != numbers(ours))
     throw Error(ErrorKind::plugin, where,
                 "the model's name map gives '" + tensor.theirs.front() + "' a shape that does not make '" +
-                    tensor.ours + "' of " + to_text(ours.sizes().vec()));
+                    tensor.ours + "' of " + to_text(ours));
   return shape;
 }
 
@@ -101,20 +113,46 @@ Choice choose(const ForeignFile& file, const std::string& known_name, std::optio
       which == Which::ema ? "leave the choice open, or choose the weights" : "choose another format, or another file");
 }
 
-// Checks and reads everything first; fills the model last.
+// A block of a tensor that is made of others, one under another: numbers that lie together there are read at once.
+torch::Tensor read_block(const ForeignFile& file, const std::vector<std::string>& parts, const Dims& shape,
+                         const Rectangle& block, at::ScalarType dtype) {
+  const int64_t in_part = numbers(shape) / static_cast<int64_t>(parts.size());
+  auto values = torch::empty(block.size, torch::TensorOptions(dtype));
+  size_t whole = shape.size();  // dims from here on are all there
+  while (whole > 0 && block.size[whole - 1] == shape[whole - 1]) --whole;
+  const int64_t inside = c10::multiply_integers(shape.begin() + static_cast<int64_t>(whole), shape.end());
+  const int64_t run = whole > 0 ? block.size[whole - 1] * inside : inside;
+  for (int64_t done = 0; done < values.numel(); done += run) {
+    int64_t at = 0, stride = 1, rest = done;
+    for (size_t d = shape.size(); d-- > 0;) {
+      at += (block.global_start[d] + rest % block.size[d]) * stride;
+      rest /= block.size[d];
+      stride *= shape[d];
+    }
+    for (int64_t taken = 0; taken < run;) {
+      const int64_t part = (at + taken) / in_part, first = (at + taken) % in_part;
+      const int64_t count = std::min(run - taken, in_part - first);
+      values.view(-1).narrow(0, done + taken, count).copy_(file.read(parts[static_cast<size_t>(part)], first, count));
+      taken += count;
+    }
+  }
+  return values;
+}
+
+// Checks everything first; fills the layout last.
 class Import {
  public:
   Import(const ForeignFile& file, std::string path, Choice choice)
       : file_(file), path_(std::move(path)), choice_(std::move(choice)) {}
 
-  void parameter(const ForeignTensor& tensor, const torch::Tensor& ours) {
-    const Dims shape = their_shape(tensor, ours, path_);
-    std::vector<torch::Tensor> parts;
-    for (const std::string& name : tensor.theirs)
-      if (auto value = take(name, shape)) parts.push_back(value->to(ours.scalar_type()));
-    if (parts.size() != tensor.theirs.size()) return;
-    const torch::Tensor whole = parts.size() == 1 ? parts[0] : torch::cat(parts, 0);
-    values_.emplace_back(ours, whole.reshape(ours.sizes()));
+  void parameter(const ForeignTensor& tensor, const LayoutEntry& ours) {
+    const Dims shape = their_shape(tensor, ours.full_shape, path_);
+    Move move{&ours, {}};
+    for (const std::string& name : tensor.theirs) {
+      require(name, shape);
+      move.parts.push_back(choice_.prefix + name);
+    }
+    moves_.push_back(std::move(move));
   }
 
   void copy(const std::string& name, const std::string& of) {
@@ -142,32 +180,45 @@ class Import {
     }
   }
 
-  void finish() {
+  void finish(const std::string& section) {
     if (!problems_.empty()) {
       std::string text = "does not fit this model: ";
       for (size_t i = 0; i < std::min(problems_.size(), kNamedProblems); ++i)
         text += (i == 0 ? "" : ", ") + problems_[i];
       if (problems_.size() > kNamedProblems)
         text += ", and " + std::to_string(problems_.size() - kNamedProblems) + " more";
-      throw Error(ErrorKind::checkpoint, path_, text, "check the recipe's [model] against the file");
+      throw Error(ErrorKind::checkpoint, path_, text, "check the recipe's [" + section + "] against the file");
     }
     torch::NoGradGuard no_grad;
-    for (auto& [target, value] : values_) target.copy_(value);
+    for (const auto& [entry, parts] : moves_)
+      for (const auto& block : entry->slices()) {
+        auto target = entry->tensor.detach();
+        for (size_t d = 0; d < block.size.size(); ++d)
+          target = target.narrow(static_cast<int64_t>(d), block.local_start[d], block.size[d]);
+        target.copy_(read_block(file_, parts, entry->full_shape, block, target.scalar_type()));
+      }
   }
 
  private:
-  std::optional<torch::Tensor> take(const std::string& name, const Dims& shape) {
+  struct Move {
+    const LayoutEntry* to;
+    std::vector<std::string> parts;  // names there
+  };
+
+  bool require(const std::string& name, const Dims& shape) {
     const std::string there = choice_.prefix + name;
     taken_.insert(name);
     if (!file_.has(there)) {
       problem(name, "is missing");
-      return std::nullopt;
+      return false;
     }
-    if (const Dims found = file_.shape(there); found != shape) {
-      problem(name, "is " + to_text(found) + " there and " + to_text(shape) + " here");
-      return std::nullopt;
-    }
-    return file_.read(there);
+    const Dims found = file_.shape(there);
+    if (found != shape) problem(name, "is " + to_text(found) + " there and " + to_text(shape) + " here");
+    return found == shape;
+  }
+  std::optional<torch::Tensor> take(const std::string& name, const Dims& shape) {
+    if (!require(name, shape)) return std::nullopt;
+    return file_.read(choice_.prefix + name);
   }
   void problem(const std::string& name, const std::string& what) {
     problems_.push_back("tensor '" + name + "' " + what);
@@ -176,7 +227,7 @@ class Import {
   const ForeignFile& file_;
   std::string path_;
   Choice choice_;
-  std::vector<std::pair<torch::Tensor, torch::Tensor>> values_;
+  std::vector<Move> moves_;
   std::vector<std::string> problems_;
   std::set<std::string> taken_;
 };
@@ -187,12 +238,13 @@ void export_weights(Model& model, const std::string& format_name, const std::str
                     const std::map<std::string, std::string>& notes, const ForeignConfig& scheduler) {
   torch::NoGradGuard no_grad;
   const ForeignFormat format = model.foreign(format_name);
-  const auto parameters = parameters_of(model);
+  const auto layout = Layout::of(model);
+  const auto parameters = entries_of(layout);
   require_map(format, parameters, "format " + format_name);
   NamedTensors out;
   for (const ForeignTensor& tensor : format.tensors) {
-    const torch::Tensor& ours = parameters.at(tensor.ours);
-    const Dims shape = their_shape(tensor, ours, "format " + format_name);
+    const auto ours = parameters.at(tensor.ours)->tensor.detach();
+    const Dims shape = their_shape(tensor, parameters.at(tensor.ours)->full_shape, "format " + format_name);
     const auto parts = ours.reshape(-1).chunk(static_cast<int64_t>(tensor.theirs.size()));
     for (size_t i = 0; i < parts.size(); ++i) out[tensor.theirs[i]] = parts[i].reshape(shape);
   }
@@ -222,21 +274,29 @@ ForeignWeights look_at_weights(const std::string& path, const std::string& forma
   return found;
 }
 
-std::string import_weights(Model& model, const std::string& format_name, const std::string& given,
-                           std::optional<Which> which) {
-  const ForeignFormat format = model.foreign(format_name);
-  const auto parameters = parameters_of(model);
-  require_map(format, parameters, "format " + format_name);
+std::string import_weights(const Units& of, const std::string& format_name, const std::string& given, Layout& layout,
+                           std::optional<Which> which, const std::string& section) {
+  const auto parameters = entries_of(layout);
+  const auto format = format_of(of, format_name, parameters);
   const std::string path = foreign_weights(given);
   const auto file = open_foreign(path);
   const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
   Import import(*file, path, choice);
-  for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, parameters.at(tensor.ours));
-  for (const auto& [copy, of] : format.copies) import.copy(copy, of);
+  for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
+  for (const auto& [copy, original] : format.copies) import.copy(copy, original);
   for (const auto& [name, value] : format.constants) import.constant(name, value);
   import.refuse_others();
-  import.finish();
+  import.finish(section);
   return choice.set;
+}
+
+std::string import_weights(Units& of, const std::string& format, const std::string& path, std::optional<Which> which) {
+  auto layout = Layout::of(of);
+  return import_weights(of, format, path, layout, which);
+}
+
+std::string fingerprint_of_weights(const std::string& path) {
+  return fingerprint(*open_foreign(foreign_weights(path)));
 }
 
 }  // namespace ditto::checkpoint

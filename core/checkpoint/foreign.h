@@ -1,7 +1,7 @@
-// A model's weights in another project's file, out and in: `ditto checkpoint export` and `import`.
+// Weights in another project's file, out and in: `ditto checkpoint export` and `import`, frozen networks and encoders.
 //
-// The model itself says how its parameters are called there (Model::foreign). Files are safetensors, or PyTorch's .pt,
-// of which nothing is executed.
+// The plugin itself says how its parameters are called there (Units::foreign). Files are safetensors, several of them
+// with an index, or PyTorch's .pt, of which nothing is executed.
 #pragma once
 
 #include <map>
@@ -31,12 +31,19 @@ struct ForeignWeights {
 ForeignWeights look_at_weights(const std::string& path, const std::string& format,
                                std::optional<Which> which = std::nullopt);
 
-// Fills the model's parameters from it; values are converted to their dtype. A .pt may hold several sets of
-// weights
-// ({model, ema, …}): `which` picks one; none: EMA where there is one. Returns the set that was read: "ema", "model", or
-// "" for a file of one set. Nothing is changed unless all fits. Throws Error(checkpoint) naming the file and the
-// tensors: missing, without a place here, another shape, copies that differ, constants that are not this model's.
-std::string import_weights(Model& model, const std::string& format, const std::string& path,
+// Fills what is here of the layout, which lists all parameters of `of`, from it: each rank reads the rectangles that it
+// holds (of a .pt whole tensors, one after another). Values are converted to the layout's dtype. No format: the file
+// has the parameters' own names. A .pt may hold several sets of weights ({model, ema, …}): `which` picks one; none: EMA
+// where there is one. Returns the set that was read: "ema", "model", or "" for a file of one set. Nothing is changed
+// unless all fits. Throws Error(checkpoint) naming the file and the tensors: missing, without a place here, another
+// shape, copies that differ, constants that are not this plugin's; `section` of the recipe is what does not go with it.
+std::string import_weights(const Units& of, const std::string& format, const std::string& path, Layout& layout,
+                           std::optional<Which> which = std::nullopt, const std::string& section = "model");
+// The same of all of it.
+std::string import_weights(Units& of, const std::string& format, const std::string& path,
                            std::optional<Which> which = std::nullopt);
+
+// Of every byte of such a file, or of a folder's files.
+std::string fingerprint_of_weights(const std::string& path);
 
 }  // namespace ditto::checkpoint

@@ -15,8 +15,9 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char *kWeightsFile = "diffusion_pytorch_model.safetensors", *kConfigFile = "config.json",
-                     *kSchedulerConfigFile = "scheduler_config.json", *kSubfolder = "transformer";
+constexpr const char *kWeightsFile = "diffusion_pytorch_model.safetensors", *kOthersWeightsFile = "model.safetensors",
+                     *kConfigFile = "config.json", *kSchedulerConfigFile = "scheduler_config.json",
+                     *kSubfolder = "transformer";
 constexpr uint64_t kMostConfig = uint64_t{1} << 20;  // bytes: diffusers' have one or two thousand
 
 std::string json_text(const ForeignConfig& config) {
@@ -39,13 +40,10 @@ std::optional<OptionValue> plain(const json& value) {
 std::string foreign_weights(const std::string& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return path;
-  for (const auto& folder : {fs::path(path), fs::path(path) / kSubfolder}) {
-    const auto file = folder / kWeightsFile;
-    if (fs::exists(file, ignored)) return file.string();
-    if (fs::exists(file.string() + ".index.json", ignored))
-      throw Error(ErrorKind::checkpoint, folder.string(), "its weights are in several files, which cannot be imported",
-                  "save them as one file");
-  }
+  for (const auto& folder : {fs::path(path), fs::path(path) / kSubfolder})
+    for (const char* name : {kWeightsFile, kOthersWeightsFile})
+      for (const char* index : {"", ".index.json"})
+        if (const auto file = (folder / name).string() + index; fs::exists(file, ignored)) return file;
   throw Error(ErrorKind::checkpoint, path, std::string("is a folder without ") + kWeightsFile,
               "name the file of weights");
 }

@@ -7,8 +7,8 @@
 
 namespace ditto::checkpoint {
 
-// A file is itself; a folder's weights lie in it, or in its subfolder "transformer". Throws Error(checkpoint) where
-// there are none.
+// A file is itself; a folder's weights, or their index, lie in it, or in its subfolder "transformer". Throws
+// Error(checkpoint) where there are none.
 std::string foreign_weights(const std::string& path);
 
 // What config.json beside a file of weights says, where there is one: sets config and config_file. Lists, objects and

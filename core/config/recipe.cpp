@@ -93,11 +93,8 @@ const Table* section_of(const Table& tree, const std::string& name, const std::s
               "expected a section: [" + name + "]");
 }
 
-Component component_of(const Table& tree, const std::string& name, const std::string& file) {
-  const Table* table = section_of(tree, name, file);
-  if (!table) return {};
-  const auto where = place(*tree.find_path(name), file);
-  const Node* plugin = table->find("plugin");
+Component component_in(const Table& table, const std::string& name, const std::string& where) {
+  const Node* plugin = table.find("plugin");
   if (!plugin)
     throw Error(ErrorKind::config, where, "[" + name + "] names no plugin",
                 "add plugin = \"…\"; see `ditto plugins list`");
@@ -105,7 +102,29 @@ Component component_of(const Table& tree, const std::string& name, const std::st
   if (!id || id->empty())
     throw Error(ErrorKind::config, place(*plugin, where), name + ".plugin is " + plugin->type_name(),
                 "expected a plugin's id, as a string");
-  return {*id, place(*plugin, where), options_of(*table, name, where)};
+  return {*id, place(*plugin, where), options_of(table, name, where)};
+}
+
+Component component_of(const Table& tree, const std::string& name, const std::string& file) {
+  const Table* table = section_of(tree, name, file);
+  return table ? component_in(*table, name, place(*tree.find_path(name), file)) : Component{};
+}
+
+// `parallel = { tensor = 1 }` of a network.
+std::map<std::string, int64_t> uncut_axes(const Node& node, const std::string& section, const std::string& where) {
+  const auto* axes = node.as<Table>();
+  if (!axes)
+    throw Error(ErrorKind::config, place(node, where), section + ".parallel is " + node.type_name(),
+                "expected axes along which it is not cut, as { tensor = 1 }");
+  std::map<std::string, int64_t> uncut;
+  for (const auto& [axis, option] : options_of(*axes, section + ".parallel", where).given) {
+    const auto* degree = std::get_if<int64_t>(&option.value);
+    if (!degree || *degree != 1)
+      throw Error(ErrorKind::config, option.where, section + ".parallel." + axis + " = " + to_text(option.value),
+                  "1: it is not cut along this axis; axes that are left out cut it as the run's model");
+    uncut[axis] = 1;
+  }
+  return uncut;
 }
 
 void refuse_unknown_sections(const Table& tree, const std::string& file) {
@@ -175,11 +194,12 @@ Recipe Recipe::read(const std::string& path, const std::vector<std::string>& set
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
   recipe.resolved_.set_path("run.folder", Node{recipe.run.folder, {}});
   // Where they are is known here alone: a checkpoint keeps no folder.
-  for (auto& network : recipe.networks) {
-    if (network.weights.empty()) continue;
-    network.weights = (fs::path(recipe.run.folder) / network.weights).lexically_normal().string();
-    recipe.resolved_.set_path("network." + network.name + ".weights", Node{network.weights, {}});
-  }
+  for (auto* sections : {&recipe.encoders, &recipe.networks})
+    for (auto& one : *sections) {
+      if (one.weights.empty()) continue;
+      one.weights = (fs::path(recipe.run.folder) / one.weights).lexically_normal().string();
+      recipe.resolved_.set_path(one.section() + ".weights", Node{one.weights, {}});
+    }
   return recipe;
 }
 
@@ -248,78 +268,89 @@ void Recipe::read_sampler(const Table& tree) {
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
 
-void Recipe::read_encoders(const Table& tree) {
-  const Table* all = section_of(tree, "encoder", name);
-  if (!all) return;
-  for (const auto& entry : all->entries()) {
-    const auto section = "encoder." + entry.key;
-    if (!entry.value.as<Table>())
-      throw Error(ErrorKind::config, place(entry.value, name), section + " is " + entry.value.type_name(),
-                  "expected a section for each encoder, [encoder.NAME], with plugin = \"…\"");
-    encoders.emplace_back(section, component_of(tree, section, name));
+// [encoder.NAME] and [network.NAME]: what the host reads of a section, and the rest for its plugin.
+NetworkSection Recipe::read_network(const std::string& kind, const formats::Entry& entry) {
+  NetworkSection network;
+  network.kind = kind;
+  network.name = entry.key;
+  const bool is_encoder = kind == "encoder";
+  const auto section = network.section(), where = place(entry.value, name);
+  const auto* given = entry.value.as<Table>();
+  if (!given)
+    throw Error(ErrorKind::config, where, section + " is " + entry.value.type_name(),
+                "expected a section for each " + kind + ", [" + kind + ".NAME], with " +
+                    (is_encoder ? "plugin = \"…\"" : "weights = \"…\""));
+  Table table = *given;
+  if (const Node* axes = table.find("parallel")) {
+    network.parallel = uncut_axes(*axes, section, where);
+    table.erase("parallel");
   }
+  if (is_encoder || table.find("plugin"))
+    network.component = component_in(table, section, where);
+  else
+    network.component.options = options_of(table, section, where);
+  if (!is_encoder) network.component.where = where;
+  auto& options = network.component.options.given;
+  OptionMap host{section, where, {}};
+  for (const auto& key : own_keys(section))
+    if (auto one = options.extract(key)) host.given.insert(std::move(one));
+  read_own_keys(network, host);
+  if (!network.component && !options.empty())
+    throw Error(ErrorKind::config, options.begin()->second.where,
+                section + "." + options.begin()->first + " is an option of a model, and no plugin is named",
+                "leave it out: the model is that of the weights; or add plugin = \"…\"");
+  return network;
 }
 
-void Recipe::read_networks(const Table& tree) {
-  const Table* all = section_of(tree, "network", name);
-  if (!all) return;
-  for (const auto& entry : all->entries()) {
-    const auto section = "network." + entry.key;
-    const auto where = place(entry.value, name);
-    const auto* given = entry.value.as<Table>();
-    if (!given)
-      throw Error(ErrorKind::config, where, section + " is " + entry.value.type_name(),
-                  "expected a section for each network, [network.NAME], with weights = \"…\"");
-    Table table = *given;
-    NetworkSection network{entry.key, {}, {}};
-    if (const Node* axes = table.find("parallel")) {
-      if (!axes->as<Table>())
-        throw Error(ErrorKind::config, place(*axes, where), section + ".parallel is " + axes->type_name(),
-                    "expected axes along which it is not cut, as { tensor = 1 }");
-      for (const auto& [axis, option] : options_of(*axes->as<Table>(), section + ".parallel", where).given) {
-        const auto* degree = std::get_if<int64_t>(&option.value);
-        if (!degree || *degree != 1)
-          throw Error(ErrorKind::config, option.where, section + ".parallel." + axis + " = " + to_text(option.value),
-                      "1: it is not cut along this axis; axes that are left out cut it as the run's model");
-        network.parallel[axis] = 1;
-      }
-      table.erase("parallel");
-    }
-    const Node* plugin = table.find("plugin");
-    auto options = options_of(table, section, where);
-    OptionMap host{section, where, {}};
-    for (const auto& key : own_keys(section))
-      if (auto one = options.given.extract(key)) host.given.insert(std::move(one));
-    OptionReader option(host);
+void Recipe::read_own_keys(NetworkSection& network, const OptionMap& given) {
+  const bool is_encoder = network.kind == "encoder";
+  const auto section = network.section();
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw Error(ErrorKind::config, given.where, what, remedy);
+  };
+  OptionReader option(given);
+  if (!is_encoder)
     option("trains", network.trains, "it learns with the run's model, from weights or from its own draws; else frozen");
-    // Which network it is the fingerprint of its weights says, not where they lie.
-    option("weights", network.weights, "a run, its checkpoints, or a checkpoint; relative to the recipe's folder")
-        .changes(Effect::nothing)
-        .place();
-    option("which", network.which, "of its weights: ema (where there is one) or weights").one_of({"ema", "weights"});
-    option("precision", network.precision, "that it computes in; empty: the run's")
-        .one_of({"", "fp32", "bf16", "fp16", "fp64"});
-    if (network.weights.empty() && !network.trains)
-      throw Error(ErrorKind::config, where, "[" + section + "] names no weights",
-                  "add weights = \"…\": a run, or a checkpoint; or trains = true, with a plugin");
-    if (network.trains && !plugin)
-      throw Error(ErrorKind::config, where, "[" + section + "] trains, and names no plugin",
-                  "add plugin = \"…\" and its options; weights, where there are any, are only what it starts from");
-    if (network.trains && !network.precision.empty() && network.precision != run.precision)
-      throw Error(ErrorKind::config, where,
-                  section + ".precision = \"" + network.precision + "\", and it trains in a run of " + run.precision,
-                  "leave it out: what one optimizer updates, and one loss scale keeps finite, is of one precision");
-    resolve(section, plugin ? component_of(tree, section, name).plugin : std::string(), option.declared());
-    for (const auto& [axis, degree] : network.parallel)
-      resolved_.set_path(section + ".parallel." + axis, Node{degree, {}});
-    network.component = {plugin ? component_of(tree, section, name).plugin : std::string(), where, std::move(options)};
-    if (!plugin && !network.component.options.given.empty())
-      throw Error(ErrorKind::config, network.component.options.given.begin()->second.where,
-                  section + "." + network.component.options.given.begin()->first +
-                      " is an option of a model, and no plugin is named",
-                  "leave it out: the model is that of the weights; or add plugin = \"…\"");
-    networks.push_back(std::move(network));
-  }
+  // Which weights they are their fingerprint says, not where they lie.
+  option("weights", network.weights,
+         "a run, its checkpoints, or a checkpoint; of an encoder, or with a format, a file or folder of another "
+         "project's; relative to the recipe's folder")
+      .changes(Effect::nothing)
+      .place();
+  option("format", network.format, "how another project's file names them: diffusers, facebook-dit, …")
+      .changes(Effect::nothing);
+  option("which", network.which, "of its weights: ema (where there is one) or weights").one_of({"ema", "weights"});
+  option("precision", network.precision, "that it computes in; empty: the run's")
+      .one_of({"", "fp32", "bf16", "fp16", "fp64"});
+  if (network.weights.empty() && !network.trains && !is_encoder)
+    refuse("[" + section + "] names no weights",
+           "add weights = \"…\": a run, or a checkpoint; or trains = true, with a plugin");
+  if (network.trains && !network.component)
+    refuse("[" + section + "] trains, and names no plugin",
+           "add plugin = \"…\" and its options; weights, where there are any, are only what it starts from");
+  if (network.trains && !network.format.empty())
+    refuse("[" + section + "] trains, and its weights are in the format " + network.format,
+           "make a checkpoint of them with `ditto checkpoint import`, and name that");
+  if (network.trains && !network.precision.empty() && network.precision != run.precision)
+    refuse(section + ".precision = \"" + network.precision + "\", and it trains in a run of " + run.precision,
+           "leave it out: what one optimizer updates, and one loss scale keeps finite, is of one precision");
+  for (const char* key : {"format", "which"})
+    if (is_encoder && network.weights.empty() && given.given.count(key))
+      refuse(section + "." + key + " is of weights, and none are named", "add weights = \"…\", or leave it out");
+  auto declared = option.declared();
+  // What is not given is not noted where earlier checkpoints do not know of it.
+  std::erase_if(declared, [&](const OptionInfo& info) { return !info.given && (is_encoder || info.name == "format"); });
+  resolve(section, is_encoder ? std::string() : network.component.plugin, declared);
+  effects_.add(section, option.declared());
+  for (const auto& [axis, degree] : network.parallel)
+    resolved_.set_path(section + ".parallel." + axis, Node{degree, {}});
+}
+
+std::vector<NetworkSection> Recipe::read_networks(const Table& tree, const std::string& kind) {
+  std::vector<NetworkSection> sections;
+  if (const Table* all = section_of(tree, kind, name))
+    for (const auto& entry : all->entries()) sections.push_back(read_network(kind, entry));
+  return sections;
 }
 
 // What the host does not know of [parallel] is for its strategies.
@@ -340,10 +371,10 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
     if (section != "sampler") *component = component_of(tree, section, name);
-  read_encoders(tree);
+  encoders = read_networks(tree, "encoder");
   read_sampler(tree);
   if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
-  read_networks(tree);
+  networks = read_networks(tree, "network");
   read_section(tree, "lr_schedule", lr_schedule);
   read_section(tree, "ema", ema);
   read_section(tree, "loader", loader);
@@ -370,9 +401,9 @@ std::vector<std::pair<std::string, Component*>> Recipe::components() {
   std::vector<std::pair<std::string, Component*>> all{
       {"model", &model},         {"scheduler", &scheduler}, {"sampler", &sampler}, {"guidance", &guidance},
       {"objective", &objective}, {"optimizer", &optimizer}, {"data", &data}};
-  for (auto& [section, component] : encoders) all.emplace_back(section, &component);
+  for (auto& encoder : encoders) all.emplace_back(encoder.section(), &encoder.component);
   for (auto& network : networks)
-    if (network.component) all.emplace_back("network." + network.name, &network.component);
+    if (network.component) all.emplace_back(network.section(), &network.component);
   return all;
 }
 

@@ -24,14 +24,18 @@ struct Component {
   explicit operator bool() const { return !plugin.empty(); }
 };
 
-// [network.NAME]: another network of the run.
+// [network.NAME]: another network of the run. [encoder.NAME]: an encoder, a frozen network where it has parameters.
 struct NetworkSection {
-  std::string name;
-  Component component;  // without a plugin: model and options are those of the run that the weights are of
-  bool trains = false;  // it learns with the run's model, and names a plugin; else it is frozen, and names weights
-  std::string weights;  // a run, its checkpoints, or a checkpoint; relative to the recipe's folder
+  std::string kind, name;  // "network" or "encoder"
+  Component component;     // of a network without a plugin: model and options are those that the weights are of
+  bool trains = false;     // it learns with the run's model, and names a plugin; else it is frozen, and names weights
+  // A network's: a run, its checkpoints, or a checkpoint. With a format, and an encoder's: a file or folder of another
+  // project's. Relative to the recipe's folder.
+  std::string weights, format;
   std::string which = "ema", precision;     // of the weights; empty: the run's
   std::map<std::string, int64_t> parallel;  // axes along which it is not cut: 1
+
+  std::string section() const { return kind + "." + name; }
 };
 
 class Recipe {
@@ -55,7 +59,7 @@ class Recipe {
   PluginOptions plugins;
   std::map<std::string, GivenOption> kernels;  // pins: op -> variant
   Component model, scheduler, sampler, guidance, objective, optimizer, data;
-  std::vector<std::pair<std::string, Component>> encoders;  // [encoder.NAME], in the order of the recipe
+  std::vector<NetworkSection> encoders;  // in the order of the recipe
   std::vector<NetworkSection> networks;
   int64_t sampler_steps = 50;  // the sampler's option that belongs to the host
 
@@ -75,8 +79,9 @@ class Recipe {
   void read_section(const formats::Table& tree, const std::string& name, Section& section,
                     const std::vector<std::string>& without = {});
   void read_sampler(const formats::Table& tree);
-  void read_encoders(const formats::Table& tree);
-  void read_networks(const formats::Table& tree);
+  std::vector<NetworkSection> read_networks(const formats::Table& tree, const std::string& kind);
+  NetworkSection read_network(const std::string& kind, const formats::Entry& entry);
+  void read_own_keys(NetworkSection& network, const OptionMap& given);
   void read_parallel(const formats::Table& tree);
   formats::Table resolved_;
   OptionEffects effects_;

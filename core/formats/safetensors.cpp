@@ -102,6 +102,12 @@ std::vector<std::byte> SafetensorsReader::read(const SafetensorsEntry& entry) co
   return data;
 }
 
+void SafetensorsReader::read(const SafetensorsEntry& entry, std::uint64_t at, std::span<std::byte> into) const {
+  if (!file_ || at > entry.bytes || into.size() > entry.bytes - at)
+    throw std::logic_error("SafetensorsReader: no file, or beyond the entry's end");
+  file_->read(entry.offset + at, into, where_ + ": tensor '" + entry.name + "'");
+}
+
 const SafetensorsEntry* SafetensorsReader::find(std::string_view name) const {
   const auto found = by_name_.find(std::string(name));
   return found == by_name_.end() ? nullptr : &entries_[found->second];

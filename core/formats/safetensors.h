@@ -53,6 +53,8 @@ class SafetensorsReader {
   // An entry's data; `into` has its size. Error(kind) for what cannot be read.
   void read(const SafetensorsEntry& entry, std::span<std::byte> into) const;
   std::vector<std::byte> read(const SafetensorsEntry& entry) const;
+  // Some of it: as many bytes as `into` has, from byte `at` of the entry on.
+  void read(const SafetensorsEntry& entry, std::uint64_t at, std::span<std::byte> into) const;
 
  private:
   SafetensorsReader() = default;

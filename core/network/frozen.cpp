@@ -4,7 +4,8 @@
 
 #include <ditto/error.h>
 
-#include "core/checkpoint/manifest.h"
+#include "core/network/foreign_model.h"
+#include "core/network/names.h"
 
 namespace ditto {
 
@@ -14,6 +15,7 @@ namespace {
 
 // In which options the schedules differ, in words; empty: in none.
 std::string other_schedule(const Recipe& run, const Recipe& theirs) {
+  if (!theirs.scheduler) return {};  // another project's file says nothing of it
   std::string text;
   for (const auto& [key, now, then] : differences(run.resolved(), theirs.resolved()))
     if (key.starts_with("scheduler."))
@@ -25,19 +27,50 @@ std::string other_schedule(const Recipe& run, const Recipe& theirs) {
 
 FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& section, const Surroundings& around)
     : OtherNetwork(section, around) {
-  const auto saved = open_saved(section.weights, {});
-  fingerprint_ = saved.fingerprint;
-  other_schedule_ = other_schedule(components.recipe, saved.recipe);
-  const auto& component = section.component ? section.component : saved.recipe.model;
-  RunningModel::Setting setting{section.component ? "network." + section.name : "", component, saved.shapes.model};
+  const auto from = open(components, section);
+  other_schedule_ = other_schedule(components.recipe, from.recipe);
+  const auto& component = section.component && from.saved ? section.component : from.recipe.model;
+  RunningModel::Setting setting{{section.component ? section.section() : "", component}, from.shapes.model};
   setting.compute = section.precision.empty() ? around.compute : dtype_of(section.precision);
   setting.device = around.device;
   setting.trains = false;
-  setting.copied = copied_axes(section);
+  setting.copied = copied_axes(section, {Axis::pipeline});
   make(components, around, setting);
+  note_other_channels();
   model_->cut(components);
   model_->fill(RunningModel::Weights::room);
-  if (!around.device.is_meta()) load_weights(saved, section.which, *model_);
+  if (from.saved) fingerprint_ = from.saved->fingerprint;
+  if (around.device.is_meta() || around.weights != FrozenWeights::read) return;
+  if (from.saved)
+    load_weights(*from.saved, section.which, *model_);
+  else
+    fingerprint_ = load_foreign_weights(*model_->model, section, *model_, around.mesh);
+}
+
+FrozenNetwork::From FrozenNetwork::open(Components& components, const NetworkSection& section) {
+  if (section.format.empty()) {
+    auto saved = open_saved(section.weights, {});
+    return {saved.recipe, saved.shapes, std::move(saved)};
+  }
+  require_weights(section);
+  std::optional<Recipe> given;
+  if (section.component) {
+    given = Recipe::parse("", section.component.where);
+    given->model = section.component;
+  }
+  auto foreign = open_foreign(section.weights, section.format, which_of(section), std::move(given), {},
+                              components.registry, section.section());
+  return {std::move(foreign.recipe), std::move(foreign.shapes), std::nullopt};
+}
+
+// A schedule that learns a variance has other channels.
+void FrozenNetwork::note_other_channels() {
+  if (!scheduler_ || !other_schedule_.empty()) return;
+  const auto& needs = model_->setting.needs;
+  const auto expected = scheduler_->out_channels(needs.shape(names::kInput).at(0));
+  if (needs.out_channels != expected)
+    other_schedule_ = "it has " + std::to_string(needs.out_channels) + " channels, and the run's schedule learns " +
+                      std::to_string(expected);
 }
 
 void FrozenNetwork::require_same_schedule() const {

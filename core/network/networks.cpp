@@ -14,8 +14,9 @@ namespace ditto {
 
 using torch::Tensor;
 
-Networks::Networks(Components& components, const Mesh& mesh, const std::variant<TensorSpecs, SavedShapes>& from)
-    : table(components.op_table()), components_(components), mesh_(mesh) {
+Networks::Networks(Components& components, const Mesh& mesh, const std::variant<TensorSpecs, SavedShapes>& from,
+                   FrozenWeights frozen)
+    : table(components.op_table()), components_(components), mesh_(mesh), frozen_weights_(frozen) {
   auto& recipe = components.recipe;
   const auto* saved = std::get_if<SavedShapes>(&from);
   data_ = saved ? saved->data : std::get<TensorSpecs>(from);
@@ -25,7 +26,7 @@ Networks::Networks(Components& components, const Mesh& mesh, const std::variant<
   if (recipe.scheduler) scheduler = components.make<Scheduler>("scheduler", recipe.scheduler, {});
 
   require(recipe, recipe.model, "model");
-  RunningModel::Setting setting{"model", recipe.model, {}};
+  RunningModel::Setting setting{{"model", recipe.model}, {}};
   if (saved) {
     setting.needs = saved->model;
   } else {
@@ -50,17 +51,17 @@ Networks::Networks(Components& components, const Mesh& mesh, const std::variant<
 }
 
 void Networks::make_encoders(TensorFlow& flow) {
-  for (auto& [section, component] : components_.recipe.encoders) {
-    encoders.push_back(components_.make<Encoder>(section, component, {flow.specs()}));
-    auto& encoder = *encoders.back();
-    const auto who = "encoder \"" + component.plugin + "\"";
-    if (!encoder.parameters().empty())
-      throw Error(ErrorKind::config, component.where,
-                  who + " has parameters, and there is no place yet to read them from",
-                  "use an encoder without, or encode the data beforehand");
-    flow.take(who, component.where, encoder.takes());
+  const auto& run = components_.recipe.run;
+  const RunningEncoder::Surroundings around{
+      mesh_,          table, dtype_of(run.precision), torch::Device(run.device), static_cast<uint64_t>(run.seed),
+      frozen_weights_};
+  for (const auto& section : components_.recipe.encoders) {
+    encoders.push_back(std::make_unique<RunningEncoder>(components_, section, flow.specs(), around));
+    const auto& encoder = *encoders.back()->encoder;
+    const auto who = "encoder \"" + section.component.plugin + "\"";
+    flow.take(who, section.component.where, encoder.takes());
     flow.remove(encoder.takes());
-    flow.make(who, component.where, encoder.makes());
+    flow.make(who, section.component.where, encoder.makes());
   }
 }
 
@@ -144,7 +145,8 @@ OtherNetwork& Networks::network(const std::string& name) {
 
 // Where an objective is there that has asked for all it needs, no other could train a network.
 std::unique_ptr<OtherNetwork> Networks::make_other(const NetworkSection& section) {
-  const OtherNetwork::Surroundings around{mesh_, table, scheduler.get(), main->setting.compute, main->setting.device};
+  const OtherNetwork::Surroundings around{
+      mesh_, table, scheduler.get(), main->setting.compute, main->setting.device, frozen_weights_};
   if (!section.trains) return std::make_unique<FrozenNetwork>(components_, section, around);
   const auto& objective = components_.recipe.objective.plugin;
   if (has_objective_)
@@ -202,19 +204,45 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
 }
 
 Batch Networks::encode(Batch batch) {
-  if (!batch.parts.empty()) return std::move(batch).changed([this](Batch part) { return encode(std::move(part)); });
-  torch::NoGradGuard no_grad;
-  for (const auto& encoder : encoders) batch = encoder->encode(std::move(batch), *main->ctx);
+  if (!batch.parts.empty()) {
+    refuse_parts();
+    return std::move(batch).changed([this](Batch part) { return encode(std::move(part)); });
+  }
+  for (const auto& encoder : encoders) batch = encoder->encode(std::move(batch));
   if (main->ctx->compute == torch::kDouble)  // a proof is in double precision from end to end
     for (auto& [name, tensor] : batch.tensors)
       if (tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
   return batch;
 }
 
+// Data ranks have batches of different numbers of sizes, and would not meet.
+void Networks::refuse_parts() const {
+  for (const auto& encoder : encoders)
+    if (encoder->in_step())
+      throw Error(ErrorKind::config, encoder->section,
+                  "is cut over data ranks, whose batches are of several sizes each",
+                  "set " + encoder->section + ".parallel = { shard = 1 }");
+}
+
+Batch Networks::encode_given(Batch batch) {
+  for (const auto& encoder : encoders) {
+    const auto takes = encoder->encoder->takes();
+    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); }))
+      batch = encoder->encode(std::move(batch));
+  }
+  return batch;
+}
+
 Tensor Networks::decode(const Tensor& clean) {
   for (const auto& encoder : encoders)
-    if (encoder->decodes()) return encoder->decode(clean, *main->ctx);
+    if (encoder->encoder->decodes()) return encoder->decode(clean);
   return clean;
+}
+
+bool Networks::decodes_together() const {
+  for (const auto& encoder : encoders)
+    if (encoder->encoder->decodes()) return !encoder->strategies.empty();
+  return false;
 }
 
 std::string Networks::no_pictures() {
@@ -241,7 +269,8 @@ Tensor Networks::predict(const std::string& name, Batch conditions, const Tensor
 
 bool Networks::in_step() const {
   return main->in_step() ||
-         std::any_of(others_.begin(), others_.end(), [](const auto& one) { return one.second->in_step(); });
+         std::any_of(others_.begin(), others_.end(), [](const auto& one) { return one.second->in_step(); }) ||
+         std::any_of(encoders.begin(), encoders.end(), [](const auto& one) { return one->in_step(); });
 }
 
 TensorSpecs Networks::conditions() const {

@@ -9,12 +9,12 @@
 #include <variant>
 #include <vector>
 
-#include <ditto/encoder.h>
 #include <ditto/guidance.h>
 #include <ditto/objective.h>
 #include <ditto/sampler.h>
 
 #include "core/network/frozen.h"
+#include "core/network/running_encoder.h"
 #include "core/network/shapes.h"
 #include "core/network/trained.h"
 
@@ -23,8 +23,10 @@ namespace ditto {
 class Networks {
  public:
   // The encoders, the schedule and the model, uncut. `source`: what the data makes; or the shapes that a checkpoint
-  // keeps. Mesh and components outlive it. Throws Error(config) or Error(plugin).
-  Networks(Components& components, const Mesh& mesh, const std::variant<TensorSpecs, SavedShapes>& from);
+  // keeps. `frozen`: of encoders and other networks. Mesh and components outlive it. Throws Error(config) or
+  // Error(plugin).
+  Networks(Components& components, const Mesh& mesh, const std::variant<TensorSpecs, SavedShapes>& from,
+           FrozenWeights frozen = FrozenWeights::read);
 
   // The objective's part: its parameters, the features it asks for, and what it makes and takes. It has asked for the
   // other networks that are to train.
@@ -51,8 +53,11 @@ class Networks {
   // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
   void load(const SavedModel& saved, const std::string& which);
 
-  Batch encode(Batch batch);                         // the encoders, in turn
+  Batch encode(Batch batch);  // the encoders, in turn
+  // What those encoders make of it whose inputs are there.
+  Batch encode_given(Batch batch);
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
+  bool decodes_together() const;                     // on all ranks, or on none
   std::string no_pictures();                         // why decoding gives none; empty: it does
   // What the model sees of noisy samples at these times of the schedule: sets "x" and "t".
   void set_input(Batch& batch, const torch::Tensor& x_t, const torch::Tensor& time_B) const;
@@ -67,18 +72,20 @@ class Networks {
   SavedShapes shapes() const { return {main->setting.needs, data_}; }
 
   std::shared_ptr<OpTable> table;
-  std::vector<std::shared_ptr<Encoder>> encoders;  // in the order of the recipe
+  std::vector<std::unique_ptr<RunningEncoder>> encoders;  // in the order of the recipe
   std::shared_ptr<Scheduler> scheduler;
   std::unique_ptr<RunningModel> main;
 
  private:
   void make_encoders(TensorFlow& flow);
+  void refuse_parts() const;
   std::unique_ptr<OtherNetwork> make_other(const NetworkSection& section);
   void check_flow(Objective& objective);
   void join_layouts();
 
   Components& components_;
   const Mesh& mesh_;
+  const FrozenWeights frozen_weights_;
   TensorSpecs data_;
   std::optional<TensorFlow> flow_;  // none: shapes are a checkpoint's
   std::map<std::string, std::unique_ptr<OtherNetwork>> others_;

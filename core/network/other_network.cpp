@@ -20,19 +20,6 @@ void OtherNetwork::make(Components& components, const Surroundings& around, Runn
   takes_ = model_->model->takes();
 }
 
-AxisSet OtherNetwork::copied_axes(const NetworkSection& section) {
-  AxisSet copied{Axis::pipeline};
-  for (const auto& [text, degree] : section.parallel) {
-    const auto at = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis axis) { return text == name(axis); });
-    if (at == kAxes.end())
-      throw Error(ErrorKind::config, section.component.where,
-                  "network." + section.name + ".parallel has no axis \"" + text + "\"",
-                  "its axes are shard, tensor, context and expert");
-    copied.insert(*at);
-  }
-  return copied;
-}
-
 void OtherNetwork::require_trains() const {
   if (!trains())
     throw Error(ErrorKind::config, where_,

@@ -24,6 +24,7 @@ class OtherNetwork : public Network {
     const Scheduler* scheduler;
     at::ScalarType compute;
     torch::Device device;
+    FrozenWeights weights = FrozenWeights::read;
   };
 
   const TensorSpecs& takes() const override { return takes_; }
@@ -43,8 +44,6 @@ class OtherNetwork : public Network {
  protected:
   OtherNetwork(const NetworkSection& section, const Surroundings& around);
   void make(Components& components, const Surroundings& around, RunningModel::Setting setting);
-  // The axes along which it is not cut: the pipeline's, and those that the section leaves out.
-  static AxisSet copied_axes(const NetworkSection& section);
 
   const std::string name_, where_;
   const Scheduler* scheduler_;

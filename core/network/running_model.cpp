@@ -1,88 +1,30 @@
 #include "core/network/running_model.h"
 
-#include <algorithm>
-
 #include <torch/torch.h>
 
 #include <ditto/error.h>
 
 #include "core/network/flops.h"
 #include "core/network/names.h"
-#include "core/network/strategies.h"
 
 namespace ditto {
 
 using torch::Tensor;
 
-at::ScalarType dtype_of(const std::string& precision) {
-  if (precision == "bf16") return torch::kBFloat16;
-  if (precision == "fp16") return torch::kHalf;
-  return precision == "fp64" ? torch::kDouble : torch::kFloat;
-}
-
 RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table,
                            Setting setting_)
-    : setting(std::move(setting_)),
-      mesh_(mesh, setting.copied),
+    : RunningUnits(mesh, std::move(table), setting_),
+      setting(std::move(setting_)),
+      model(components.make<Model>(setting.section, setting.component, setting.needs)),
       computing_(plugin_name(Model::kKind, setting.component.plugin) + ", computing") {
-  ctx = std::make_unique<Context>(std::move(table), Random(setting.seed));
-  ctx->compute = setting.compute;
-  ctx->device = setting.device;
-  model = components.make<Model>(setting.section, setting.component, setting.needs);
-  drop_numbers(*model);
-  layout = Layout::of(*model, setting.prefix);
-  for (const auto& entry : layout.entries) parameters_ += c10::multiply_integers(entry.full_shape);
+  take(*model, setting.prefix);
   units_ =
       std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
 }
 
-// Shapes alone: memory comes with the numbers, when what is not this rank's share is cut off.
-void RunningModel::drop_numbers(Units& units) const {
-  const auto leaf_dtype = setting.compute == torch::kDouble ? torch::kDouble : torch::kFloat;
-  torch::NoGradGuard no_grad;
-  for (auto& item : units.named_parameters()) {
-    auto& leaf = item.value();
-    free_storage(leaf);
-    if (leaf.scalar_type() != leaf_dtype || leaf.device() != setting.device) {
-      const auto other = torch::empty(leaf.sizes(), torch::TensorOptions(leaf_dtype).device(setting.device));
-      free_storage(other);
-      leaf.set_data(other);
-    }
-    if (!setting.trains) leaf.set_requires_grad(false);
-  }
-}
-
-void RunningModel::add(Units& units, const std::string& prefix) {
-  drop_numbers(units);
-  for (auto& entry : Layout::of(units, prefix).entries) {
-    parameters_ += c10::multiply_integers(entry.full_shape);
-    layout.entries.push_back(std::move(entry));
-  }
-}
-
 void RunningModel::cut(Components& components) {
-  AxisSet axes(kAxes.begin(), kAxes.end());
-  for (const Axis axis : setting.copied) axes.erase(axis);
-  if (!setting.trains) axes.erase(Axis::replicate);
-  ParallelStrategy::Needs needs{
-      &mesh_,         components.recipe.run.deterministic,    model->token_local(), ctx->compute,
-      model->depth(), [&] { return block_costs(components); }};
-  strategies = make_strategies(components, needs, axes, setting.trains);
-  if (setting.trains) refuse_unread_options(components.recipe, components.registry);
-  // The pipeline is last: until then each strategy sees all of the model.
-  for (auto strategy = strategies.rbegin(); strategy != strategies.rend(); ++strategy) (*strategy)->claim(layout);
-  for (auto& strategy : strategies) shard(*strategy);
-  for (auto* strategy : in_order_of_wrapping(strategies)) units_->wrap(*strategy);
-}
-
-// A strategy that cuts nothing and gives an entry another leaf has moved it to the host's memory.
-void RunningModel::shard(ParallelStrategy& strategy) {
-  std::vector<Tensor> before;
-  for (const auto& entry : layout.entries) before.push_back(entry.tensor);
-  strategy.shard(layout);
-  if (strategy.axis()) return;
-  for (size_t i = 0; i < before.size(); ++i)
-    if (!layout.entries[i].tensor.is_same(before[i])) on_host.insert(i);
+  RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
+                    [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
 }
 
 // Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.
@@ -93,25 +35,6 @@ std::vector<double> RunningModel::block_costs(Components& components) const {
   } catch (const Error&) {
     return {};
   }
-}
-
-void RunningModel::fill(Weights weights) {
-  if (weights == Weights::none) return;
-  if (weights == Weights::initial) initialise(layout, ctx->random);
-  for (auto& entry : layout.entries)
-    if (is_freed(entry.tensor)) fill_storage(entry.tensor);
-  if (weights == Weights::initial) parameters_changed();
-}
-
-void RunningModel::parameters_changed() {
-  torch::NoGradGuard no_grad;
-  // A fused update is not seen by version counters, which tell compute copies to follow.
-  for (auto& entry : layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
-  for (auto& strategy : strategies) strategy->parameters_changed();
-}
-
-bool RunningModel::in_step() const {
-  return std::any_of(strategies.begin(), strategies.end(), [](const auto& strategy) { return strategy->in_step(); });
 }
 
 void RunningModel::run_unit(const Unit& unit, UnitCall& call) {
@@ -136,7 +59,7 @@ void RunningModel::check_prediction(const Batch& batch, const Outputs& outputs) 
               "correct head(), or its output layer");
 }
 
-Program RunningModel::program() { return units_->program(mesh_.traffic()); }
+Program RunningModel::program() { return units_->program(mesh().traffic()); }
 
 void RunningModel::tap(const std::vector<int64_t>& blocks) { units_->tap(blocks); }
 
@@ -152,7 +75,7 @@ Tensor RunningModel::predict(const Batch& batch) {
 }
 
 Tensor RunningModel::predict(const Batch& batch, Program& program) {
-  const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
+  const Traffic::Scope pass(mesh().traffic(), Traffic::Pass::forward);
   if (!torch::GradMode::is_enabled())
     for (auto& strategy : strategies)
       if (auto prediction = strategy->predict(batch, program)) return *prediction;
@@ -162,7 +85,7 @@ Tensor RunningModel::predict(const Batch& batch, Program& program) {
 }
 
 Outputs RunningModel::run(const Batch& batch, std::map<std::string, Tensor>* auxiliary_losses) {
-  const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
+  const Traffic::Scope pass(mesh().traffic(), Traffic::Pass::forward);
   auto stream = units_->begin(batch);
   units_->blocks(0, model->depth(), stream);
   auto outputs = units_->head(stream, batch);

@@ -77,6 +77,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   saved.fingerprint = checkpoint::checksum(std::as_bytes(std::span(manifest)));
   saved.step = info.step;
   saved.has_ema = info.has_ema();
+  saved.notes = info.extra;
   return saved;
 }
 

@@ -21,6 +21,7 @@ struct SavedModel {
   std::string fingerprint;  // of its content
   int64_t step = 0;
   bool has_ema = false;
+  std::map<std::string, std::string> notes;  // the run's, beside its tensors
 };
 // `path`: a run, its checkpoints folder, or a checkpoint. `network`: the one of [network.NAME] that trained with the
 // run's model, in its place. Throws Error(checkpoint) or Error(config).

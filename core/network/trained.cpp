@@ -8,7 +8,7 @@ namespace {
 
 RunningModel::Setting as_main(const RunningModel& main, const NetworkSection& section) {
   auto setting = main.setting;
-  setting.section = "network." + section.name;
+  setting.section = section.section();
   setting.prefix = setting.section + ".";
   setting.component = section.component;
   return setting;
@@ -20,7 +20,7 @@ TrainedNetwork::TrainedNetwork(Components& components, const NetworkSection& sec
                                const RunningModel& main)
     : OtherNetwork(section, around), weights_(section.weights), which_(section.which) {
   auto setting = as_main(main, section);
-  setting.copied = copied_axes(section);
+  setting.copied = copied_axes(section, {Axis::pipeline});
   make(components, around, std::move(setting));
 }
 

@@ -127,8 +127,8 @@ std::vector<std::string> read_prompts(const std::string& file_or_text) {
   return prompts;
 }
 
-Batch encode_prompts(const std::vector<std::string>& prompts, const std::vector<std::shared_ptr<Encoder>>& encoders,
-                     Context& ctx) {
+Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device device,
+                     const std::function<Batch(Batch)>& encode) {
   size_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
   const auto count = static_cast<int64_t>(prompts.size());
@@ -141,12 +141,8 @@ Batch encode_prompts(const std::vector<std::string>& prompts, const std::vector<
   batch.ids.resize(prompts.size());
   std::iota(batch.ids.begin(), batch.ids.end(), 0);
   batch.weights.assign(prompts.size(), 1);
-  batch[names::kCaption] = bytes.to(ctx.device);
-  for (const auto& encoder : encoders) {
-    const auto takes = encoder->takes();
-    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); }))
-      batch = encoder->encode(std::move(batch), ctx);
-  }
+  batch[names::kCaption] = bytes.to(device);
+  batch = encode(std::move(batch));
   if (!batch.has(names::kText))
     throw Error(
         ErrorKind::config, "--prompts",

@@ -1,12 +1,13 @@
 // What samples are asked for by: named tensors of a file and words, checked against what the model takes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include <ditto/encoder.h>
+#include <ditto/batch.h>
 
 namespace ditto {
 
@@ -34,10 +35,10 @@ void give_rows(const std::string& who, const std::map<std::string, torch::Tensor
 // The lines of a file of this name or, where there is none, the text itself. Throws Error(data) for a file without
 // text.
 std::vector<std::string> read_prompts(const std::string& file_or_text);
-// What the encoders that take "caption", and no pictures, make of these. Throws Error(config) where nobody makes
-// "text".
-Batch encode_prompts(const std::vector<std::string>& prompts, const std::vector<std::shared_ptr<Encoder>>& encoders,
-                     Context& ctx);
+// What `encode` makes of these as "caption": the encoders that take it, and no pictures. Throws Error(config) where
+// nobody makes "text" of it.
+Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device device,
+                     const std::function<Batch(Batch)>& encode);
 
 // Throws Error(config) for a condition that the model takes and nobody gave, with who could give it.
 void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions);

@@ -39,7 +39,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
     from = *parts.saved;
   else
     from = train_data->makes();
-  networks = std::make_unique<Networks>(components, mesh, from);
+  networks = std::make_unique<Networks>(components, mesh, from, parts.frozen);
   main = networks->main.get();
   if (parts.objective) make_objective();
   if (parts.sampler || recipe.sampler) make_sampler(parts);

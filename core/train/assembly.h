@@ -22,8 +22,9 @@ struct AssemblyParts {
   bool objective = false;
   bool sampler = false;
   RunningModel::Weights weights = RunningModel::Weights::initial;
-  bool latents = false;      // samples may be such that no decoder turns them into pictures
-  bool shapes_only = false;  // of the data, which need not be there
+  FrozenWeights frozen = FrozenWeights::read;  // of encoders and other networks
+  bool latents = false;                        // samples may be such that no decoder turns them into pictures
+  bool shapes_only = false;                    // of the data, which need not be there
   // Called with the sources once they are open, before anything is made for them; validation may be null.
   std::function<void(const Source& train, const Source* validation)> opened;
   // Where no data is opened (from a checkpoint): the shapes of the data and of the model.

@@ -37,6 +37,7 @@ class PaperRank {
     AssemblyParts parts;
     parts.data = parts.objective = parts.shapes_only = true;
     parts.weights = RunningModel::Weights::room;
+    parts.frozen = FrozenWeights::room;
     assembly_.emplace(recipe_, registry, mesh_, parts, Log());
     assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
     networks().parameters_changed();
@@ -52,6 +53,7 @@ class PaperRank {
     Ema ema(learned, recipe_.ema);
     make_copies(main());
     for (const auto& [name, network] : networks().others()) make_copies(network->running());
+    for (const auto& encoder : networks().encoders) make_copies(*encoder);
     RankCost cost{mesh_.rank(), 0, {}};
     for (auto& entry : learned.entries) {
       cost.parameters += entry.tensor.numel();
@@ -111,10 +113,10 @@ class PaperRank {
     return made;
   }
   // As the first forward makes them; of what is gathered, by a strategy, there are none.
-  static void make_copies(const RunningModel& model) {
+  static void make_copies(const RunningUnits& units) {
     torch::NoGradGuard no_grad;
-    for (const auto& entry : model.layout.entries)
-      if (!is_freed(entry.parameter.leaf())) entry.parameter(*model.ctx);
+    for (const auto& entry : units.layout.entries)
+      if (!is_freed(entry.parameter.leaf())) entry.parameter(*units.ctx);
   }
 
   report::MemoryMeter meter_{torch::Device(torch::kMeta)};
@@ -224,6 +226,10 @@ class DryRunner {
     result.model = recipe_.model.plugin;
     result.precision = recipe_.run.precision;
     result.parameters = rank.networks().parameters();
+    for (const auto& encoder : rank.networks().encoders)
+      if (encoder->parameters() > 0) result.frozen[encoder->section] = encoder->parameters();
+    for (const auto& [name, network] : rank.networks().others())
+      if (!network->trains()) result.frozen["network." + name] = network->running().parameters();
     result.batch = recipe_.run.batch;
     result.micro_batch = rank.micro_batch();
     result.ranks = rank.main().mesh().world_size();
@@ -312,6 +318,8 @@ std::string to_text(const DryRun& run) {
                   run.parameters, run.precision, run.ranks, run.ranks == 1 ? "" : "s", run.batch, run.micro_batch);
   text += run.tokens_per_sample > 0 ? fmt::format(", {} tokens a sample", run.tokens_per_sample) : "";
   text += run.text_length > 0 ? fmt::format(", texts of {}\n", run.text_length) : "\n";
+  for (const auto& [section, parameters] : run.frozen)
+    text += fmt::format("{} with {} frozen numbers\n", section, parameters);
   if (!run.unknown.empty()) text += "not known: " + run.unknown + "\n";
   text += table_line(run.first, run.first.rank == run.largest.rank ? ", no other holds more" : "");
   if (run.first.rank != run.largest.rank) text += table_line(run.largest, ", no other holds more");
@@ -337,6 +345,7 @@ nlohmann::ordered_json to_json(const DryRun& run) {
                               {"precision", run.precision},
                               {"ranks", run.ranks},
                               {"parameters", run.parameters},
+                              {"frozen_parameters", run.frozen},
                               {"batch", run.batch},
                               {"micro_batch", run.micro_batch},
                               {"tokens_per_sample", run.tokens_per_sample},

@@ -25,6 +25,7 @@ struct DryRun {
   int ranks = 1;
   std::string model, precision;
   int64_t parameters = 0;                                                      // of the whole model, learned
+  std::map<std::string, int64_t> frozen;                                       // of each other network, by its section
   int64_t batch = 0, micro_batch = 0, tokens_per_sample = 0, text_length = 0;  // 0: it takes no text
   Flops flops;              // of one step of the global batch, forward and backward
   std::string unknown;      // why operations or activations are not known; empty: they are

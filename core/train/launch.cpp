@@ -83,9 +83,8 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
   declare<Source>(recipe, registry, "data", recipe.data);
-  for (const auto& [section, component] : recipe.encoders) declare<Encoder>(recipe, registry, section, component);
-  for (const auto& network : recipe.networks)
-    declare<Model>(recipe, registry, "network." + network.name, network.component);
+  for (const auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
+  for (const auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
     const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);

@@ -87,10 +87,16 @@ double RunNotes::positive(const std::string& name) const {
 }
 
 void RunNotes::require_network(const std::string& name, const std::string& fingerprint) const {
-  if (text("network." + name) == fingerprint) return;
+  require_weights("network." + name, fingerprint);
+}
+
+void RunNotes::require_weights(const std::string& section, const std::string& fingerprint) const {
+  if (text(section) == fingerprint) return;
+  const auto dot = section.find('.');
   throw Error(ErrorKind::checkpoint, path_,
-              "its network \"" + name + "\" had other weights than [network." + name + "] now",
-              "name the same weights, or go on with others by --allow-change network." + name + ".weights");
+              "its " + section.substr(0, dot) + " \"" + section.substr(dot + 1) + "\" had other weights than [" +
+                  section + "] now",
+              "name the same weights, or go on with others by --allow-change " + section + ".weights");
 }
 
 void RunNotes::require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const {

@@ -28,6 +28,7 @@ class RunNotes {
   void require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const;
   // Throws Error(checkpoint) where [network.NAME] had other weights than those of this fingerprint.
   void require_network(const std::string& name, const std::string& fingerprint) const;
+  void require_weights(const std::string& section, const std::string& fingerprint) const;  // the same of any section
 
  private:
   const std::string& text(const std::string& name) const;

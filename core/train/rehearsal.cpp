@@ -26,6 +26,7 @@ constexpr Axis kCutting[] = {Axis::pipeline, Axis::context, Axis::expert, Axis::
     parts.data = parts.objective = true;
     parts.sampler = recipe.validate.grid_every > 0;
     parts.weights = RunningModel::Weights::none;
+    parts.frozen = FrozenWeights::room;
     guarded("", [&] { Assembly(recipe, registry, mesh, parts, {}); });
   } catch (const Error& error) {
     if (is_said(error)) {

@@ -48,15 +48,15 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
 namespace {
 
 // `leaves` first: what is a leaf and a copy is counted once, as the leaf.
-void add_model(const RunningModel& model, const std::set<size_t>& elsewhere, Storages& leaves, Storages& all) {
-  const auto& entries = model.layout.entries;
+void add_units(const RunningUnits& units, const std::set<size_t>& elsewhere, Storages& leaves, Storages& all) {
+  const auto& entries = units.layout.entries;
   for (size_t i = 0; i < entries.size(); ++i)
     if (!elsewhere.count(i)) leaves.add(entries[i].tensor);
   for (size_t i = 0; i < entries.size(); ++i) {
     if (!elsewhere.count(i)) all.add(entries[i].tensor);
     for (const auto& tensor : entries[i].parameter.held()) all.add(tensor);
   }
-  for (const auto& strategy : model.strategies)
+  for (const auto& strategy : units.strategies)
     for (const auto& tensor : strategy->held()) all.add(tensor);
 }
 
@@ -75,7 +75,7 @@ std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimiz
   const auto elsewhere =
       is_paper_of_another ? networks.main->on_host : std::set<size_t>();  // the first entries are main's
   for (const auto* model : networks.training())
-    add_model(*model, model == networks.main.get() ? elsewhere : std::set<size_t>(), leaves, all);
+    add_units(*model, model == networks.main.get() ? elsewhere : std::set<size_t>(), leaves, all);
   std::vector<torch::Tensor> sums;
   for (const auto& entry : networks.learned().entries) {
     sums.push_back(entry.tensor.grad());
@@ -85,7 +85,8 @@ std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimiz
   for (const auto& [kind, state] : optimizer.state()) add_all(state.tensors, elsewhere, states);
   add_all(ema.tensors(), elsewhere, average);
   for (const auto& [name, network] : networks.others())
-    if (!network->trains()) add_model(network->running(), {}, frozen, frozen);
+    if (!network->trains()) add_units(network->running(), {}, frozen, frozen);
+  for (const auto& encoder : networks.encoders) add_units(*encoder, {}, frozen, frozen);
   return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes()},
           {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
           {"ema", average.bytes()},         {"frozen", frozen.bytes()}};

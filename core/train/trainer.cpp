@@ -177,6 +177,10 @@ void Trainer::take_up(const std::string& path) {
   for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())
     if (std::find(allowed.begin(), allowed.end(), "network." + name + ".weights") == allowed.end())
       notes.require_network(name, fingerprint);
+  for (const auto& encoder : assembly_->networks->encoders)
+    if (!encoder->fingerprint().empty() &&
+        std::find(allowed.begin(), allowed.end(), encoder->section + ".weights") == allowed.end())
+      notes.require_weights(encoder->section, encoder->fingerprint());
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
     throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
@@ -213,6 +217,8 @@ checkpoint::TrainState Trainer::state() {
   state.extra["source"] = data_;
   for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())
     state.extra["network." + name] = fingerprint;
+  for (const auto& encoder : assembly_->networks->encoders)
+    if (!encoder->fingerprint().empty()) state.extra[encoder->section] = encoder->fingerprint();
   state.extra["shapes"] = to_text(assembly_->networks->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;

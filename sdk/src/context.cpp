@@ -64,6 +64,10 @@ void Context::count_attention(const Tensor& q, const Tensor& k, Pattern pattern,
   count("attention", 4 * queries * keys);
 }
 
+Tensor Context::in_unit(const Unit& unit, const std::function<Tensor()>& body) {
+  return unit_wrap ? unit_wrap(unit, body) : body();
+}
+
 Tensor Context::all_tokens(const Tensor& x, const Stream& stream) { return token_gather ? token_gather(x, stream) : x; }
 
 Tensor Context::own_tokens(const Tensor& whole, const Tensor& like, const Stream& stream) {

@@ -33,11 +33,4 @@ Model::~Model() = default;
 
 Batch Model::without_condition(Batch batch, const torch::Tensor&) const { return batch; }
 
-ForeignFormat Model::foreign(const std::string& format) const {
-  std::string known;
-  for (const auto& name : foreign_formats()) known += (known.empty() ? "" : ", ") + name;
-  throw Error(ErrorKind::config, "checkpoint format", "this model has no format \"" + format + "\"",
-              known.empty() ? "it has none" : "it has: " + known);
-}
-
 }  // namespace ditto

@@ -33,8 +33,7 @@ void run_model_unit(Model& model, const Unit& unit, UnitCall& call) {
   }
 }
 
-ModelProgram::ModelProgram(Model& model, Context& ctx, UnitRun run) : model_(&model), ctx_(ctx), run_(std::move(run)) {
-  if (!run_) run_ = [this](const Unit& unit, UnitCall& call) { run_model_unit(*model_, unit, call); };
+WrappedUnits::WrappedUnits(Context& ctx, UnitRun innermost) : ctx_(ctx), run_(std::move(innermost)) {
   if (!ctx_.unit_runner)
     ctx_.unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& attend) {
       return attend(x);
@@ -42,11 +41,22 @@ ModelProgram::ModelProgram(Model& model, Context& ctx, UnitRun run) : model_(&mo
   if (!ctx_.token_gather) ctx_.token_gather = [](const Tensor& x, const Stream&) { return x; };
 }
 
-void ModelProgram::wrap(ParallelStrategy& strategy) {
+void WrappedUnits::wrap(ParallelStrategy& strategy) {
   run_ = strategy.wrap_unit(std::move(run_));
   ctx_.attention_op = strategy.wrap_attention(std::move(ctx_.attention_op));
   ctx_.unit_runner = strategy.wrap_attention_unit(std::move(ctx_.unit_runner));
   ctx_.token_gather = strategy.wrap_token_gather(std::move(ctx_.token_gather));
+}
+
+ModelProgram::ModelProgram(Model& model, Context& ctx, UnitRun run)
+    : model_(&model),
+      ctx_(ctx),
+      units_(
+          ctx,
+          run ? std::move(run) : [this](const Unit& unit, UnitCall& call) { run_model_unit(*model_, unit, call); }) {}
+
+void ModelProgram::wrap(ParallelStrategy& strategy) {
+  units_.wrap(strategy);
   wraps_.push_back(&strategy);
 }
 
@@ -57,8 +67,8 @@ Stream ModelProgram::begin(const Batch& batch) {
   Outputs none;
   UnitCall call{batch, stream, none, ctx_};
   if (batch.parts.empty()) {
-    run_(Unit{Unit::condition}, call);
-    run_(Unit{Unit::tokens}, call);
+    run(Unit{Unit::condition}, call);
+    run(Unit{Unit::tokens}, call);
   } else {
     begin_parts(call);
   }
@@ -82,13 +92,13 @@ void ModelProgram::begin_parts(UnitCall& call) {
     for (auto& part : each(Unit{Unit::condition})) conditions.push_back(std::move(part.condition));
     call.stream.condition = pack(std::move(conditions), call.batch);
   };
-  run_(Unit{Unit::condition}, call);
+  run(Unit{Unit::condition}, call);
   call.body = [&] {
     auto whole = pack(each(Unit{Unit::tokens}));
     whole.condition = std::move(call.stream.condition);
     call.stream = std::move(whole);
   };
-  run_(Unit{Unit::tokens}, call);
+  run(Unit{Unit::tokens}, call);
 }
 
 Stream ModelProgram::constants_of(const Batch& batch, const Stream& stream) const {
@@ -124,7 +134,7 @@ void ModelProgram::blocks(int64_t first, int64_t last, Stream& stream) {
   Outputs none;
   UnitCall call{batch, stream, none, ctx_};
   for (int64_t i = first; i < last; ++i) {
-    run_(Unit{Unit::Kind::block, i}, call);
+    run(Unit{Unit::Kind::block, i}, call);
     if (std::find(taps_.begin(), taps_.end(), i) != taps_.end())
       stream.extra[tap_name(i)] = {stream.x_BTD, 1, Role::evolving};
   }
@@ -138,7 +148,7 @@ Outputs ModelProgram::head(Stream& stream, const Batch& batch) {
     run_parts_head(call);
     return outputs;
   }
-  run_(Unit{Unit::head}, call);
+  run(Unit{Unit::head}, call);
   for (const int64_t block : taps_) outputs[tap_name(block)] = stream.extra.at(tap_name(block)).tensor;
   return outputs;
 }
@@ -154,7 +164,7 @@ void ModelProgram::run_parts_head(UnitCall& call) {
       for (auto& [name, tensor] : made) call.outputs[of_part_name(i, name)] = tensor;
     }
   };
-  run_(Unit{Unit::head}, call);
+  run(Unit{Unit::head}, call);
 }
 
 Program ModelProgram::program(Traffic& traffic) {

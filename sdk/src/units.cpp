@@ -28,6 +28,13 @@ void Units::adopt_block(int64_t index, std::shared_ptr<torch::nn::Module> module
   blocks_->register_module(std::to_string(index), std::move(module));
 }
 
+ForeignFormat Units::foreign(const std::string& format) const {
+  std::string known;
+  for (const auto& name : foreign_formats()) known += (known.empty() ? "" : ", ") + name;
+  throw Error(ErrorKind::config, "weights", "there is no format \"" + format + "\" of this plugin's",
+              known.empty() ? "it has none" : "it has: " + known);
+}
+
 Linear Units::linear(Unit::Kind unit, const std::string& name, int64_t in, int64_t out, Split split) {
   unit_of_child_[name] = Unit{unit, -1};
   return Layer::linear(name, in, out, std::move(split));

@@ -50,7 +50,7 @@ class TensorParallel final : public ParallelStrategy {
   };
 
   TensorParallel(const Options& o, const Needs& needs)
-      : group_(needs.mesh->group(Axis::tensor)), sequence_(o.sequence) {
+      : group_(needs.mesh->group(Axis::tensor)), sequence_(o.sequence && needs.streams) {
     if (sequence_ && !needs.token_local)
       throw Error(ErrorKind::config, "parallel.sequence",
                   "cuts tokens, and this model does not say that its blocks mix them through attention alone "

@@ -12,6 +12,7 @@
 #include <ditto/kernels.h>
 #include <ditto/nn.h>
 #include <ditto/random.h>
+#include <ditto/units.h>
 
 namespace ditto {
 
@@ -60,6 +61,12 @@ class DITTO_API Context {
   torch::Tensor all_tokens(const torch::Tensor& x, const Stream& stream);
   // The way back: this rank's tokens of [B, T, …]; `like` is what all_tokens was given.
   torch::Tensor own_tokens(const torch::Tensor& whole, const torch::Tensor& like, const Stream& stream);
+
+  // What `body` makes, run as a unit of an encoder: what is cut of the unit's parameters is whole inside, and nowhere
+  // else.
+  torch::Tensor in_unit(const Unit& unit, const std::function<torch::Tensor()>& body);
+  // Set by the host: in_unit with the strategies' wraps; none: as it is.
+  std::function<torch::Tensor(const Unit& unit, const std::function<torch::Tensor()>& body)> unit_wrap;
 
   // Where layers and attention add their floating-point operations (a multiply-add is two) of this call, by part:
   // "linear", "attention", "experts", or a model's own; null: nobody counts. With `device` meta, and parameters made

@@ -9,8 +9,9 @@
 
 namespace ditto {
 
-// A plain function of a batch. Parameters would be made in units, as a model's; this version of the host has nowhere to
-// read them from, and refuses an encoder that has some.
+// A plain function of a batch, or a frozen network: its parameters are made in units, as a model's, come from another
+// project's file by their own names or as foreign(format) says, and are used inside of ctx.in_unit(…) alone. So it is
+// cut over ranks as a model is. The units of encode stand before those that decode alone uses.
 class DITTO_API Encoder : public Units {
  public:
   static constexpr const char* kKind = "encoder";
@@ -23,7 +24,8 @@ class DITTO_API Encoder : public Units {
   virtual TensorSpecs takes() const = 0;
   // What it makes, in the place of what it takes: "clean" of "image", "text" and "text_mask" of "caption".
   virtual TensorSpecs makes() const = 0;
-  // Without gradients, on the context's device.
+  // Without gradients, on the context's device. Ranks that share its parts call it together. Attention is
+  // ctx.attention's, with a Stream of the encoder's own.
   virtual Batch encode(Batch batch, Context& ctx) const = 0;
   // The way back of "clean", to pictures or videos [B, C, …] in -1 … 1. Default: refused by name.
   virtual bool decodes() const { return false; }

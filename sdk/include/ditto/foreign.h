@@ -5,12 +5,32 @@
 #include <string>
 #include <vector>
 
+#include <torch/types.h>
+
 #include <ditto/options.h>
 
 namespace ditto {
 
 // The plain values of a configuration file of theirs (config.json), by key.
 using ForeignConfig = std::map<std::string, OptionValue>;
+
+// A foreign checkpoint's tensor as ours: names, and the shape it has there. Row blocks of a fused weight come from
+// several.
+struct ForeignTensor {
+  std::string ours;
+  std::vector<std::string> theirs;  // one; or several, put one under another along dim 0 to make ours
+  std::vector<int64_t> shape;       // theirs' shape, if not ours (a convolution's weight, say); empty: the same
+};
+struct ForeignFormat {
+  std::vector<ForeignTensor> tensors;
+  // Theirs that hold the same values as another of theirs, by name (an embedder kept once a block): copy -> the one we
+  // read.
+  std::map<std::string, std::string> copies;
+  // Written on export and checked on import, not learned (position tables).
+  std::map<std::string, torch::Tensor> constants;
+  // What their program makes the model from (config.json). Empty: it reads no such file.
+  ForeignConfig config = {};
+};
 
 // A file of weights, before anything is made of it.
 struct DITTO_API ForeignShapes {

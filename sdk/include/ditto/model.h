@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <ditto/context.h>
-#include <ditto/foreign.h>
 #include <ditto/units.h>
 
 namespace ditto {
@@ -25,24 +24,6 @@ struct DITTO_API ModelNeeds {
   const std::vector<int64_t>& shape(const std::string& name) const;  // throws Error(config) that lists what there is
   int64_t values(const std::string& name) const;                     // of an index; 0: it is not offered
   int64_t width(const std::string& name) const;                      // its last dim; 0: it is not offered
-};
-
-// A foreign checkpoint's tensor as ours: names, and the shape it has there. Row blocks of a fused weight come from
-// several.
-struct ForeignTensor {
-  std::string ours;
-  std::vector<std::string> theirs;  // one; or several, put one under another along dim 0 to make ours
-  std::vector<int64_t> shape;       // theirs' shape, if not ours (a convolution's weight, say); empty: the same
-};
-struct ForeignFormat {
-  std::vector<ForeignTensor> tensors;
-  // Theirs that hold the same values as another of theirs, by name (an embedder kept once a block): copy -> the one we
-  // read.
-  std::map<std::string, std::string> copies;
-  // Written on export and checked on import, not learned (position tables).
-  std::map<std::string, torch::Tensor> constants;
-  // What their program makes the model from (config.json). Empty: it reads no such file.
-  ForeignConfig config = {};
 };
 
 class DITTO_API Model : public Units {
@@ -71,9 +52,6 @@ class DITTO_API Model : public Units {
   // The same batch with the null condition, for guidance and for dropout; `which` [B] bool: only there. Default:
   // unchanged.
   virtual Batch without_condition(Batch batch, const torch::Tensor& which_B) const;
-  // "facebook-dit", "diffusers": how another project's checkpoint names this model. Throws Error(config) if unknown.
-  virtual ForeignFormat foreign(const std::string& format) const;
-  virtual std::vector<std::string> foreign_formats() const { return {}; }
   // Learned tables of positions, by parameter: [rows, columns, D], [frames, rows, columns, D] or [n, D]. A training
   // that starts from a model of another size may interpolate them.
   virtual std::vector<std::string> position_tables() const { return {}; }

@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
+#include <ditto/foreign.h>
 #include <ditto/nn.h>
 
 namespace ditto {
@@ -27,6 +29,11 @@ class DITTO_API Units : public Layer {
   ~Units() override;
   // The unit of every parameter, by its full name. Throws Error(plugin) for one that belongs to none.
   std::map<std::string, Unit> units() const;
+
+  // "facebook-dit", "diffusers": how another project's file of weights names the parameters. Throws Error(config) if
+  // unknown.
+  virtual ForeignFormat foreign(const std::string& format) const;
+  virtual std::vector<std::string> foreign_formats() const { return {}; }
 
  protected:
   // Makes a module of this unit; its parameters are NAME.….

@@ -12,23 +12,36 @@ namespace ditto {
 // A unit of the model by itself, as a strategy finds it innermost; `call.body` in its place where there is one.
 DITTO_API void run_model_unit(Model& model, const Unit& unit, UnitCall& call);
 
+// Units as strategies wrap them, and a context's hooks likewise.
+class DITTO_API WrappedUnits {
+ public:
+  WrappedUnits(Context& ctx, UnitRun innermost);  // the context outlives it
+
+  // Puts the strategy around what is there: to be called innermost first (strategy.h says in which order).
+  void wrap(ParallelStrategy& strategy);
+  void run(const Unit& unit, UnitCall& call) const { run_(unit, call); }
+
+ private:
+  Context& ctx_;
+  UnitRun run_;
+};
+
 class DITTO_API ModelProgram {
  public:
   // All of these outlive it. `run`: what is innermost; none: run_model_unit of the model.
   ModelProgram(Model& model, Context& ctx, UnitRun run = {});
 
-  // Puts the strategy around what is there: to be called innermost first (parallel.h says in which order).
-  void wrap(ParallelStrategy& strategy);
+  void wrap(ParallelStrategy& strategy);  // as WrappedUnits
   // Outputs "features.K": the tokens after these blocks.
   void tap(const std::vector<int64_t>& blocks);
   // Another model of the same parameters from now on.
   void replace(Model& model) { model_ = &model; }
 
-  Stream begin(const Batch& batch);                                 // condition, tokens, constants; then the splits
-  void constants(const Batch& batch, Stream& stream);               // of a stream that came from a stage before, split
-  void blocks(int64_t first, int64_t last, Stream& stream);         // [first, last)
-  Outputs head(Stream& stream, const Batch& batch);                 // the joins, then head
-  void run(const Unit& unit, UnitCall& call) { run_(unit, call); }  // with all wraps
+  Stream begin(const Batch& batch);                          // condition, tokens, constants; then the splits
+  void constants(const Batch& batch, Stream& stream);        // of a stream that came from a stage before, split
+  void blocks(int64_t first, int64_t last, Stream& stream);  // [first, last)
+  Outputs head(Stream& stream, const Batch& batch);          // the joins, then head
+  void run(const Unit& unit, UnitCall& call) { units_.run(unit, call); }  // with all wraps
 
   // The parts as a strategy takes them; without prepare, loss and accumulation_done.
   Program program(Traffic& traffic);
@@ -40,7 +53,7 @@ class DITTO_API ModelProgram {
 
   Model* model_;
   Context& ctx_;
-  UnitRun run_;
+  WrappedUnits units_;
   std::vector<ParallelStrategy*> wraps_;  // innermost first
   std::vector<int64_t> taps_;
 };

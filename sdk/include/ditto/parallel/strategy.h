@@ -69,6 +69,7 @@ class DITTO_API ParallelStrategy {
     // Operations of a forward of each block, counted on shapes alone when it is asked, in a constructor; none of a
     // model that cannot be counted.
     std::function<std::vector<double>()> block_costs = {};
+    bool streams = true;  // false, of an encoder: no stream of tokens that could be cut
   };
   virtual ~ParallelStrategy();
 

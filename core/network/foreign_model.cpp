@@ -1,13 +1,15 @@
-#include "core/sample/foreign.h"
+#include "core/network/foreign_model.h"
 
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <filesystem>
 
 #include <ditto/sizes.h>
 
 #include "core/checkpoint/foreign.h"
 #include "core/checkpoint/index.h"
+#include "core/network/finite.h"
 
 namespace ditto {
 
@@ -30,11 +32,14 @@ std::string place_in(const checkpoint::ForeignWeights& weights, const char* name
   return weights.shapes.file + " (" + name + ")";
 }
 
-void refuse_other_format(const checkpoint::ForeignWeights& weights) {
+void refuse_other_format(const checkpoint::ForeignWeights& weights, const std::string& section) {
   const auto noted = note(weights, kFormat);
   if (noted.empty() || noted == weights.shapes.format) return;
-  throw Error(ErrorKind::config, "--format " + weights.shapes.format,
-              weights.shapes.file + " was exported in the format " + noted, "use --format " + noted);
+  const bool is_import = section == "model";
+  throw Error(ErrorKind::config,
+              is_import ? "--format " + weights.shapes.format : section + ".format = \"" + weights.shapes.format + "\"",
+              weights.shapes.file + " was exported in the format " + noted,
+              is_import ? "use --format " + noted : "set it to \"" + noted + "\"");
 }
 
 // The sections that an export notes, and no other: a file does not say where a run reads and writes.
@@ -54,7 +59,7 @@ bool same(const OptionValue& a, const OptionValue& b) {
 }
 
 // [model] as the file was exported from; what a recipe says must be that.
-void take_noted_model(Recipe& recipe, const checkpoint::ForeignWeights& weights) {
+void take_noted_model(Recipe& recipe, const checkpoint::ForeignWeights& weights, const std::string& section) {
   const auto noted = noted_recipe(weights, {}).model;
   if (!recipe.model) {
     recipe.model = noted;
@@ -68,11 +73,11 @@ void take_noted_model(Recipe& recipe, const checkpoint::ForeignWeights& weights)
                 "leave it out, or choose another file");
   };
   if (recipe.model.plugin != noted.plugin)
-    refuse(recipe.model.where, "model.plugin", recipe.model.plugin, noted.plugin);
+    refuse(recipe.model.where, section + ".plugin", recipe.model.plugin, noted.plugin);
   for (const auto& [key, found] : noted.options.given) {
     const auto [given, is_new] = recipe.model.options.given.emplace(key, found);
     if (!is_new && !same(given->second.value, found.value))
-      refuse(given->second.where, "model." + key, given->second.value, found.value);
+      refuse(given->second.where, section + "." + key, given->second.value, found.value);
   }
 }
 
@@ -92,11 +97,12 @@ SavedShapes noted_shapes(const checkpoint::ForeignWeights& weights) {
 }
 
 // What the plugin reads out of a file that others made.
-SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& registry) {
+SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& registry, const std::string& section) {
   auto& model = recipe.model;
   if (!model)
     throw Error(ErrorKind::config, recipe.name, "nothing says which model these weights are of",
-                "give a recipe with a [model] section, or --set model.plugin=NAME");
+                section == "model" ? "give a recipe with a [model] section, or --set model.plugin=NAME"
+                                   : "add plugin = \"…\" to [" + section + "]");
   const auto& factory = registry.factory<Model>(model.plugin, model.where);
   if (!factory.foreign_needs)
     throw Error(ErrorKind::config, model.where,
@@ -123,19 +129,50 @@ std::map<std::string, std::string> export_notes(const Recipe& recipe, const Save
 }
 
 ForeignModel open_foreign(const std::string& path, const std::string& format, std::optional<checkpoint::Which> which,
-                          const std::string& recipe, const std::vector<std::string>& sets, Registry& registry) {
+                          std::optional<Recipe> given, const std::vector<std::string>& sets, Registry& registry,
+                          const std::string& section) {
   ForeignModel made;
-  if (!recipe.empty()) made.recipe = Recipe::read(recipe, sets);
   const auto weights = checkpoint::look_at_weights(path, format, which);
-  refuse_other_format(weights);
-  if (recipe.empty()) made.recipe = is_ours(weights) ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
-  if (is_ours(weights)) {
-    take_noted_model(made.recipe, weights);
+  refuse_other_format(weights, section);
+  const bool ours = is_ours(weights);
+  made.recipe = given ? std::move(*given) : ours ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
+  if (ours) {
+    take_noted_model(made.recipe, weights, section);
     made.shapes = noted_shapes(weights);
   } else {
-    made.shapes = read_model(made.recipe, weights.shapes, registry);
+    made.shapes = read_model(made.recipe, weights.shapes, registry, section);
   }
   return made;
+}
+
+std::optional<checkpoint::Which> which_of(const NetworkSection& section) {
+  if (section.which == "weights") return checkpoint::Which::weights;
+  return std::nullopt;
+}
+
+void require_weights(const NetworkSection& section) {
+  std::error_code ignored;
+  if (std::filesystem::exists(section.weights, ignored)) return;
+  throw Error(ErrorKind::checkpoint, section.component.where,
+              section.section() + ".weights: " + section.weights + " is not there",
+              "name them as they lie now: --set " + section.section() + ".weights=FILE");
+}
+
+std::string load_foreign_weights(const Units& of, const NetworkSection& section, RunningUnits& into, const Mesh& mesh) {
+  checkpoint::import_weights(of, section.format, section.weights, into.layout, which_of(section), section.section());
+  require_finite(into.layout, section.weights);
+  into.parameters_changed();
+  const auto mine = checkpoint::fingerprint_of_weights(section.weights);
+  int rank = 0;
+  for (const auto& other : mesh.world().all_gather_text(mine)) {
+    if (other != mine)
+      throw Error(
+          ErrorKind::checkpoint, section.weights,
+          "holds other weights for rank " + std::to_string(rank) + " than for rank " + std::to_string(mesh.rank()),
+          "give all machines the same file");
+    ++rank;
+  }
+  return mine;
 }
 
 }  // namespace ditto

@@ -1,0 +1,41 @@
+// Weights as another project's file holds them: what model they are of, and their numbers.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/checkpoint/checkpoint.h"
+#include "core/config/recipe.h"
+#include "core/network/running_units.h"
+#include "core/network/shapes.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+// What a file that Ditto exports says of itself, for open_foreign and for people.
+std::map<std::string, std::string> export_notes(const Recipe& recipe, const SavedShapes& shapes,
+                                                const std::string& format);
+
+struct ForeignModel {
+  Recipe recipe;  // its [model] has the file's options
+  SavedShapes shapes;
+};
+// `given`: of it only [model] is needed, and that as far as the weights do not say it; none: the recipe that they were
+// exported with. A file that Ditto exported says all of itself, any other what the model's plugin reads out of it.
+// `section`: where the recipe has the model's options, for messages. Throws Error(config) where recipe, format and file
+// disagree, naming both, or where nothing says which model it is; Error(checkpoint).
+ForeignModel open_foreign(const std::string& path, const std::string& format, std::optional<checkpoint::Which> which,
+                          std::optional<Recipe> given, const std::vector<std::string>& sets, Registry& registry,
+                          const std::string& section = "model");
+
+// Reads the weights that the section names into what is here of `into`, whose parameters are all of `of`; returns their
+// fingerprint. Called by all ranks of `mesh` together. Throws Error(checkpoint), also where ranks read different files.
+std::string load_foreign_weights(const Units& of, const NetworkSection& section, RunningUnits& into, const Mesh& mesh);
+// Which set of a file of several the section asks for; none: EMA where there is one.
+std::optional<checkpoint::Which> which_of(const NetworkSection& section);
+// Throws Error(checkpoint) where the section's weights are not there.
+void require_weights(const NetworkSection& section);
+
+}  // namespace ditto

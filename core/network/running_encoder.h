@@ -1,0 +1,50 @@
+// An encoder as a rank runs it. One with parameters is a frozen network: cut over the ranks, with weights from a file.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <ditto/encoder.h>
+#include <ditto/parallel/program.h>
+
+#include "core/network/running_units.h"
+
+namespace ditto {
+
+class RunningEncoder final : public RunningUnits {
+ public:
+  // What the run gives it.
+  struct Surroundings {
+    const Mesh& mesh;
+    std::shared_ptr<const OpTable> table;
+    at::ScalarType compute;
+    torch::Device device;
+    uint64_t seed;
+    FrozenWeights weights;
+  };
+  // `inputs`: what there is when it encodes. Ranks along the pipeline and context axes hold copies. Throws
+  // Error(config), Error(plugin) or Error(checkpoint).
+  RunningEncoder(Components& components, const NetworkSection& section, const TensorSpecs& inputs,
+                 const Surroundings& around);
+
+  // Of ranks that share its parts, together. What it makes is in the dtype that it says, or fp64 in an fp64 run.
+  Batch encode(Batch batch);
+  torch::Tensor decode(const torch::Tensor& clean);
+
+  const std::string section;
+  const std::shared_ptr<Encoder> encoder;
+  // Names its weights, and how it encodes; empty: it has none, or they were not read.
+  const std::string& fingerprint() const { return fingerprint_; }
+
+ private:
+  static Setting setting_of(const NetworkSection& section, const Surroundings& around);
+  void cut_and_fill(Components& components, const NetworkSection& from, const Surroundings& around);
+  torch::Tensor run_unit(const Unit& unit, const std::function<torch::Tensor()>& body);
+
+  const bool in_doubles_;        // all of the run
+  const std::string computing_;  // what a crash in it is named by
+  std::string fingerprint_;
+  WrappedUnits units_;
+};
+
+}  // namespace ditto

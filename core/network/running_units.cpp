@@ -1,0 +1,107 @@
+#include "core/network/running_units.h"
+
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+
+#include "core/network/strategies.h"
+
+namespace ditto {
+
+at::ScalarType dtype_of(const std::string& precision) {
+  if (precision == "bf16") return torch::kBFloat16;
+  if (precision == "fp16") return torch::kHalf;
+  return precision == "fp64" ? torch::kDouble : torch::kFloat;
+}
+
+RunningUnits::RunningUnits(const Mesh& mesh, std::shared_ptr<const OpTable> table, const Setting& setting)
+    : mesh_(mesh, setting.copied), copied_(setting.copied), trains_(setting.trains) {
+  ctx = std::make_unique<Context>(std::move(table), Random(setting.seed));
+  ctx->compute = setting.compute;
+  ctx->device = setting.device;
+}
+
+// Shapes alone: memory comes with the numbers, when what is not this rank's share is cut off. What is not updated is
+// kept as it is computed with.
+void RunningUnits::take(Units& units, const std::string& prefix) {
+  const auto leaf_dtype = !trains_ || ctx->compute == torch::kDouble ? ctx->compute : torch::kFloat;
+  torch::NoGradGuard no_grad;
+  for (auto& item : units.named_parameters()) {
+    auto& leaf = item.value();
+    free_storage(leaf);
+    if (leaf.scalar_type() != leaf_dtype || leaf.device() != ctx->device) {
+      const auto other = torch::empty(leaf.sizes(), torch::TensorOptions(leaf_dtype).device(ctx->device));
+      free_storage(other);
+      leaf.set_data(other);
+    }
+    if (!trains_) leaf.set_requires_grad(false);
+  }
+  for (auto& entry : Layout::of(units, prefix).entries) {
+    parameters_ += c10::multiply_integers(entry.full_shape);
+    layout.entries.push_back(std::move(entry));
+  }
+}
+
+void RunningUnits::cut(Components& components, const Shape& shape, const std::function<void(ParallelStrategy&)>& wrap) {
+  AxisSet axes(kAxes.begin(), kAxes.end());
+  for (const Axis axis : copied_) axes.erase(axis);
+  if (!trains_) axes.erase(Axis::replicate);
+  const ParallelStrategy::Needs needs{&mesh_,
+                                      components.recipe.run.deterministic,
+                                      shape.token_local,
+                                      ctx->compute,
+                                      shape.depth,
+                                      shape.block_costs,
+                                      shape.streams};
+  strategies = make_strategies(components, needs, axes, trains_);
+  if (trains_) refuse_unread_options(components.recipe, components.registry);
+  // The pipeline is last: until then each strategy sees all of the model.
+  for (auto strategy = strategies.rbegin(); strategy != strategies.rend(); ++strategy) (*strategy)->claim(layout);
+  for (auto& strategy : strategies) shard(*strategy);
+  for (auto* strategy : in_order_of_wrapping(strategies)) wrap(*strategy);
+}
+
+// A strategy that cuts nothing and gives an entry another leaf has moved it to the host's memory.
+void RunningUnits::shard(ParallelStrategy& strategy) {
+  std::vector<torch::Tensor> before;
+  for (const auto& entry : layout.entries) before.push_back(entry.tensor);
+  strategy.shard(layout);
+  if (strategy.axis()) return;
+  for (size_t i = 0; i < before.size(); ++i)
+    if (!layout.entries[i].tensor.is_same(before[i])) on_host.insert(i);
+}
+
+void RunningUnits::fill(Weights weights) {
+  if (weights == Weights::none) return;
+  if (weights == Weights::initial) initialise(layout, ctx->random);
+  for (auto& entry : layout.entries)
+    if (is_freed(entry.tensor)) fill_storage(entry.tensor);
+  if (weights == Weights::initial) parameters_changed();
+}
+
+void RunningUnits::parameters_changed() {
+  torch::NoGradGuard no_grad;
+  // A fused update is not seen by version counters, which tell compute copies to follow.
+  for (auto& entry : layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
+  for (auto& strategy : strategies) strategy->parameters_changed();
+}
+
+bool RunningUnits::in_step() const {
+  return std::any_of(strategies.begin(), strategies.end(), [](const auto& strategy) { return strategy->in_step(); });
+}
+
+AxisSet copied_axes(const NetworkSection& section, AxisSet copied) {
+  for (const auto& [text, degree] : section.parallel) {
+    const auto at = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis axis) { return text == name(axis); });
+    if (at == kAxes.end())
+      throw Error(ErrorKind::config, section.component.where,
+                  section.section() + ".parallel has no axis \"" + text + "\"",
+                  "its axes are shard, tensor, context and expert");
+    copied.insert(*at);
+  }
+  return copied;
+}
+
+}  // namespace ditto
