@@ -26,7 +26,7 @@ struct Counted {
   Counted(const std::string& model, const std::vector<int64_t>& x, bool text)
       : recipe(Recipe::parse("[run]\nname = \"count\"\n[model]\n" + model, "count.toml")),
         components(recipe, registry()) {
-    RunningModel::Setting setting{"model", recipe.model, {}};
+    RunningModel::Setting setting{{"model", recipe.model}, {}};
     setting.device = torch::kMeta;
     setting.needs.inputs = {{"x", torch::kFloat, x, ""}, {"t", torch::kFloat, {}, ""}};
     setting.needs.inputs.push_back({"label", torch::kLong, {}, "", kClasses});
