@@ -16,7 +16,8 @@ import sys
 
 # What plugins of any kind may use beside their interface's header, and those of one kind.
 TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h"]
-TOOLS_OF = {"model": ["transformer.h"], "objective": ["denoising.h"], "parallel": ["parallel/*.h"]}
+TOOLS_OF = {"model": ["transformer.h", "maps.h"], "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],
+            "parallel": ["parallel/*.h"]}
 ALL_OF_THEM = "ditto.h"  # includes the others, and holds nothing of its own
 
 TOKEN = re.compile(
