@@ -93,19 +93,24 @@ const Table* section_of(const Table& tree, const std::string& name, const std::s
               "expected a section: [" + name + "]");
 }
 
+std::string plugin_of(const Table& table, const std::string& section, const std::string& where) {
+  const Node* plugin = table.find("plugin");
+  if (!plugin)
+    throw Error(ErrorKind::config, where, "[" + section + "] names no plugin",
+                "add plugin = \"…\"; see `ditto plugins list`");
+  const auto* id = plugin->as<std::string>();
+  if (!id || id->empty())
+    throw Error(ErrorKind::config, place(*plugin, where), section + ".plugin is " + plugin->type_name(),
+                "expected a plugin's id, as a string");
+  return *id;
+}
+
 Component component_of(const Table& tree, const std::string& name, const std::string& file) {
   const Table* table = section_of(tree, name, file);
   if (!table) return {};
   const auto where = place(*tree.find_path(name), file);
-  const Node* plugin = table->find("plugin");
-  if (!plugin)
-    throw Error(ErrorKind::config, where, "[" + name + "] names no plugin",
-                "add plugin = \"…\"; see `ditto plugins list`");
-  const auto* id = plugin->as<std::string>();
-  if (!id || id->empty())
-    throw Error(ErrorKind::config, place(*plugin, where), name + ".plugin is " + plugin->type_name(),
-                "expected a plugin's id, as a string");
-  return {*id, place(*plugin, where), options_of(*table, name, where)};
+  auto id = plugin_of(*table, name, where);
+  return {std::move(id), place(*table->find("plugin"), where), options_of(*table, name, where)};
 }
 
 void refuse_unknown_sections(const Table& tree, const std::string& file) {
@@ -281,7 +286,7 @@ void Recipe::read_networks(const Table& tree) {
       }
       table.erase("parallel");
     }
-    const Node* plugin = table.find("plugin");
+    const auto plugin = table.find("plugin") ? plugin_of(table, section, where) : std::string();
     auto options = options_of(table, section, where);
     OptionMap host{section, where, {}};
     for (const auto& key : own_keys(section))
@@ -295,18 +300,18 @@ void Recipe::read_networks(const Table& tree) {
     if (network.weights.empty() && !network.trains)
       throw Error(ErrorKind::config, where, "[" + section + "] names no weights",
                   "add weights = \"…\": a run, or a checkpoint; or trains = true, with a plugin");
-    if (network.trains && !plugin)
+    if (network.trains && plugin.empty())
       throw Error(ErrorKind::config, where, "[" + section + "] trains, and names no plugin",
                   "add plugin = \"…\" and its options; weights, where there are any, are only what it starts from");
     if (network.trains && !network.precision.empty() && network.precision != run.precision)
       throw Error(ErrorKind::config, where,
                   section + ".precision = \"" + network.precision + "\", and it trains in a run of " + run.precision,
                   "leave it out: what one optimizer updates, and one loss scale keeps finite, is of one precision");
-    resolve(section, plugin ? component_of(tree, section, name).plugin : std::string(), option.declared());
+    resolve(section, plugin, option.declared());
     for (const auto& [axis, degree] : network.parallel)
       resolved_.set_path(section + ".parallel." + axis, Node{degree, {}});
-    network.component = {plugin ? component_of(tree, section, name).plugin : std::string(), where, std::move(options)};
-    if (!plugin && !network.component.options.given.empty())
+    network.component = {plugin, where, std::move(options)};
+    if (plugin.empty() && !network.component.options.given.empty())
       throw Error(ErrorKind::config, network.component.options.given.begin()->second.where,
                   section + "." + network.component.options.given.begin()->first +
                       " is an option of a model, and no plugin is named",
