@@ -34,13 +34,16 @@ struct Mutual final : ditto::Denoising {
   std::map<std::string, Tensor> losses(const ditto::Outputs& outputs, const Batch& batch,
                                        ditto::Context& ctx) const override {
     auto all = Denoising::losses(outputs, batch, ctx);
+    const auto add = [&](const std::string& name, const Tensor& loss) {
+      auto& sum = all[name];
+      sum = sum.defined() ? sum + loss : loss;
+    };
     for (int64_t run = 0; run < options.runs; ++run) {
       const auto& seen = options.through ? outputs.at("prediction") : batch.at("x_t");
       const auto prediction = peer.predict(batch, seen, batch.at("time"));
       for (const auto& [name, loss] : Denoising::losses({{"prediction", prediction}}, batch, ctx))
-        all["peer." + name] = loss;
-      const auto distance = (outputs.at("prediction") - prediction).square().flatten(1).mean(1);
-      all["distance"] = options.distance * distance;
+        add("peer." + name, loss);
+      add("distance", options.distance * (outputs.at("prediction") - prediction).square().flatten(1).mean(1));
     }
     return all;
   }
