@@ -144,6 +144,42 @@ def test_negative_conditions_stand_in_the_place_of_the_null_condition():
               "--negative", other, "--steps", 1_000_000, timeout=60)
 
 
+def forward(run, x, time, text, name):
+    """What `ditto forward` predicts for two samples with these texts: (numbers, mask) of so many tokens each."""
+    numbers, mask = text
+    t.write_tensors(t.work / f"{name}.safetensors",
+                    {"x": ("F32", [2, 3, 8, 8], x), "t": ("F32", [2], [1000 * time] * 2),
+                     "text": ("F32", [2, len(mask) // 2, WIDTH], numbers), "text_mask": ("BOOL", [2, len(mask) // 2], mask)})
+    t.run("forward", run, "--in", t.work / f"{name}.safetensors", "--out", t.work / f"{name}-out.safetensors")
+    return t.numbers(t.read_tensors(t.work / f"{name}-out.safetensors")["prediction"])
+
+
+def test_text_and_negative_of_other_lengths_are_two_forwards_combined_by_hand():
+    run = trained("dit_text_tiny")
+    draw = random.Random(4)
+    noise = [draw.gauss(0, 1) for _ in range(2 * 3 * 8 * 8)]
+    t.write_tensors(t.work / "start.safetensors", {"noise": ("F32", [2, 3, 8, 8], noise)})
+
+    def text(name, lengths, tokens):
+        mask = [place < length for length in lengths for place in range(tokens)]
+        numbers = [draw.gauss(0, 1) for _ in range(2 * tokens * WIDTH)]
+        t.write_tensors(t.work / f"{name}.safetensors", {"text": ("F32", [2, tokens, WIDTH], numbers),
+                                                         "text_mask": ("BOOL", [2, tokens], mask)})
+        return numbers, mask
+
+    long, short = text("long", [6, 3], 6), text("short", [4, 2], 4)
+    for name, given, away in (("long-short", long, short), ("short-long", short, long)):
+        one, other = name.split("-")
+        sample(run, name, *save(name), "--condition", t.work / f"{one}.safetensors", "--negative", t.work / f"{other}.safetensors",
+               "--guidance", 3, "--steps", 2, "--noise", t.work / "start.safetensors", "--seeds", "0-1")
+        x = noise
+        for time, dt in ((1.0, 0.5), (0.5, 0.5)):  # a velocity, in two steps of Euler's
+            a, b = forward(run, x, time, given, "given"), forward(run, x, time, away, "away")
+            x = [value - dt * (without + 3 * (there - without)) for value, there, without in zip(x, a, b)]
+        apart = max(abs(a - b) for a, b in zip(t.numbers(latents(name)), x))
+        t.check(apart < 1e-5, f"{name}: sampling differs by {apart} from two forwards a step")
+
+
 def test_videos_are_animated_webp_with_the_same_bits_on_two_ranks():
     run = trained("st_dit_tiny")
     three = texts("three", 3, [2, 6, 4])

@@ -50,14 +50,28 @@ def compare(name, path, ranks, layout, **options):
         real, guess = found[rank]["activations"], expected["activations"]
         print(f"  {name}, rank {rank}: activations {real}, estimated {guess}, {100 * guess / real - 100:+.1f} %")
         t.check(abs(guess - real) <= 0.15 * real, f"{name}, rank {rank}: activations of {real} bytes, estimated {guess}")
-    most = max(sum(found[rank][share] for share in kept) for rank in found)
-    rank = said["largest"]["rank"]
-    t.equal(sum(found[rank][share] for share in kept), most, f"{name}: bytes that the largest rank keeps")
+    # Where activations differ by rank, two that hold nearly as much may change places.
+    most, largest = max(sum(row.values()) for row in found.values()), sum(found[said["largest"]["rank"]].values())
+    t.check(most <= 1.15 * largest, f"{name}: a rank holds {most} bytes, the one that is said to hold most {largest}")
 
 
 def small(**sections):
     return t.write_recipe("small.toml", t.recipe(
         run=dict(name="small", steps=2, batch=16), model=dict(depth=4, width=128, heads=4, patch=1), **sections))
+
+
+def with_experts(**model):
+    tree = t.recipe(run=dict(name="experts", steps=2, batch=16), data=t.synthetic(channels=4, height=16, width=16))
+    tree["model"] = dict(plugin="dit_moe", depth=4, width=96, heads=4, patch=2, experts=4, top_k=2) | model
+    return t.write_recipe("experts.toml", tree)
+
+
+def with_frozen(network, weights):
+    """Learns from a network that does not; its weights are a run's."""
+    tree = t.recipe(run=dict(name="taught", steps=2, batch=16), model=dict(depth=4, width=128, heads=4, patch=1))
+    tree[f"network.{network}"] = dict(weights=str(weights))
+    tree["objective"] = dict(plugin="distill") if network == "teacher" else dict(plugin="repa", network=network, block=1)
+    return t.write_recipe("taught.toml", tree)
 
 
 def preset(name, batch):
@@ -68,6 +82,9 @@ def preset(name, batch):
     return t.write_recipe("preset.toml", tree)
 
 
+fsdp_2 = dict(shard=2, shard_plugin="fsdp")
+
+
 def test_bytes_are_those_of_a_real_run():
     if t.slow:
         for name, layout in layouts.items():
@@ -75,13 +92,59 @@ def test_bytes_are_those_of_a_real_run():
         compare("hsdp 2 x 4 in bf16", small(), 8, layouts["hsdp 2 x 4"], run__precision="bf16")
         compare("ddp 8 in bf16", small(), 8, layouts["ddp 8"], run__precision="bf16")
         return
-    compare("fsdp 2 in bf16", small(), 2, dict(shard=2, shard_plugin="fsdp"), run__precision="bf16")
+    compare("fsdp 2 in bf16", small(), 2, fsdp_2, run__precision="bf16")
     compare("pipeline 2", small(), 2, dict(pipeline=2), run__micro_batch=4)
 
 
-def test_bytes_of_a_size_of_the_paper():
-    if t.slow:
-        compare("S-2 on fsdp 8", preset("S/2", 8), 8, layouts["fsdp 8"])
+def test_bytes_of_what_is_made_again_or_lies_elsewhere():
+    compare("offload, fsdp 2 in bf16", small(), 2, fsdp_2 | dict(offload="optimizer"), run__precision="bf16")
+    if not t.slow:
+        return
+    compare("offload", small(), 2, dict(offload="optimizer"))
+    compare("half of offload", small(), 2, dict(offload="optimizer", offload_bytes=6_000_000))
+    compare("recomputed attention, fsdp 2 in bf16", small(), 2, fsdp_2 | dict(recompute="attention"), run__precision="bf16")
+    compare("recomputed blocks, pipeline 2", small(), 2, dict(recompute="blocks", pipeline=2), run__micro_batch=4)
+
+
+def test_what_is_offloaded_is_not_the_accelerators():
+    said, _, memory = dry(preset("XL/2", 256), "--ranks", "1", run__device="cuda", parallel__offload="optimizer",
+                          run__precision="bf16")
+    kinds = {share: said["first"]["bytes"][share] for share in kept}
+    t.equal(kinds, dict(parameters=0, copies=2 * said["parameters"], gradients=0, optimizer=0, ema=0, frozen=0), "bytes on the GPU")
+    t.check(memory < 1e9, f"it took {memory} bytes")
+
+
+def test_bytes_of_a_pipelines_chunks():
+    compare("expert 2 x pipeline 2 with experts on the last stage", with_experts(moe_every=4), 4, dict(expert=2, pipeline=2),
+            run__micro_batch=4)
+    if not t.slow:
+        return
+    compare("two chunks a rank", small(), 2, dict(pipeline=2, virtual_stages=2), run__micro_batch=4)
+    compare("four chunks a rank", small(), 4, dict(pipeline=2, virtual_stages=4, replicate=2), run__micro_batch=2, model__depth=8)
+    compare("conditioning on every stage", small(), 2, dict(pipeline=2, pipeline_conditioning="replicated"), run__micro_batch=4)
+    compare("expert 2 x fsdp 2 x tensor 2", with_experts(moe_every=4), 8, dict(expert=2, tensor=2) | fsdp_2, run__micro_batch=4)
+
+
+def test_bytes_of_a_network_that_does_not_learn():
+    path = small()
+    t.train(path, "teacher", run__steps=0)
+    compare("teacher on fsdp 2", with_frozen("teacher", t.work / "teacher"), 2, fsdp_2)
+    if not t.slow:
+        return
+    compare("teacher on tensor 2 in bf16", with_frozen("teacher", t.work / "teacher"), 2, dict(tensor=2, sequence=True),
+            run__precision="bf16")
+    compare("features on pipeline 2", with_frozen("features", t.work / "teacher"), 2, dict(pipeline=2), run__micro_batch=4)
+
+
+def test_bytes_of_sizes_of_the_paper():
+    if not t.slow:
+        return
+    compare("S-2 on fsdp 8", preset("S/2", 8), 8, layouts["fsdp 8"])
+    # Six that need no more than 11 GB on all ranks together.
+    others = {"pipeline 4 x ddp 2": dict(pipeline=4, replicate=2), "zero2 8": dict(shard=8, shard_plugin="zero2")}
+    for name, layout in (layouts | others).items():
+        if name not in ("ddp 8", "pipeline 2 x ddp 4"):
+            compare(f"B-2 on {name}", preset("B/2", 8), 8, layout, run__micro_batch=1)
 
 
 def test_large_models_take_seconds():

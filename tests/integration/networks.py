@@ -274,6 +274,17 @@ def test_networks_that_cannot_be_used_are_refused_by_name():
     refused(2, ["[network.spare]", "used by nobody"], network__spare__weights=str(main_model()))
     refused(2, ["network.teacher.parallel.tensor", "1:"], network__teacher__parallel__tensor=2)
     refused(7, ["nowhere"], network__teacher__weights="nowhere")
+    empty = t.work / "without-checkpoints"
+    (empty / "checkpoints").mkdir(parents=True)
+    refused(7, [str(empty), "no checkpoint"], network__teacher__weights=str(empty))
+    cut = t.work / "without-weights"
+    shutil.copytree(main_model(), cut, symlinks=True)
+    for file in cut.glob("checkpoints/step_*/model-*.safetensors"):
+        file.unlink()
+    refused(7, ["model-00000.safetensors", "is missing"], network__teacher__weights=str(cut), network__teacher__which="weights")
+    wide = dict(network__teacher__plugin="dit", network__teacher__depth=2, network__teacher__heads=4, network__teacher__patch=2)
+    refused(7, ["does not fit", "patches.map.weight", "[32, 4] there", "[64, 4] here"], **wide, network__teacher__width=64)
+    refused(7, ["blocks.2"], **wide | dict(network__teacher__width=32, network__teacher__depth=3))
     refused(2, ["teacher", "scheduler.shift = 1.0", "2.0"], scheduler__shift=2.0)
     refused(2, ["[network.teacher] trains", "no plugin"], network__teacher__trains=True)
     refused(2, ["teacher", "trains", "frozen"], network__teacher__trains=True, **{f"network__teacher__{key}": value for key, value in WIDE.items()},

@@ -37,13 +37,14 @@ def until_first_step(path, folder, ranks, *arguments, **options):
             for pid in t.children(process.pid):
                 most[pid] = max(most.get(pid, 0), anonymous(pid))
             time.sleep(0.002)
-        seconds = time.monotonic() - began
+        seconds, there = time.monotonic() - began, t.children(process.pid)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
     shutil.rmtree(t.work / folder)
-    t.equal(len(most), ranks, "ranks that were watched")
-    return list(most.values()), seconds
+    t.equal(len(there), ranks, "ranks that were watched")
+    return [most[pid] for pid in there], seconds
 
 
 def share(path):
