@@ -8,13 +8,25 @@
 
 namespace ditto {
 
+namespace {
+
+// Of the strategies of a checkpoint's recipe. One of another Ditto may be none here.
+std::vector<std::string> strategies_of(const std::string& saved_toml) {
+  try {
+    return strategy_ids(Recipe::parse(saved_toml, "the checkpoint's recipe"));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
 OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Registry& registry) {
   OptionEffects effects = now.effects();
-  const auto saved = Recipe::parse(saved_toml, "the checkpoint's recipe");
-  for (const auto& id : strategy_ids(saved)) {
+  for (const auto& id : strategies_of(saved_toml)) {
     try {
-      OptionReader reader({"parallel", saved.name, {}}, effect_of_options<ParallelStrategy>());
-      registry.factory<ParallelStrategy>(id, saved.name).declare(reader);
+      OptionReader reader({"parallel", now.name, {}}, effect_of_options<ParallelStrategy>());
+      registry.factory<ParallelStrategy>(id, now.name).declare(reader);
       OptionEffects theirs;
       theirs.add("parallel", reader.declared());
       effects.merge(theirs);

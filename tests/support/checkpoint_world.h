@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -55,7 +56,8 @@ class FakeOptimizer final : public Optimizer {
   void step(const Update&) override {}
   std::map<std::string, OptimizerState> state() override {
     std::map<std::string, OptimizerState> all;
-    for (const auto& [kind, list] : tensors) all[kind] = {list, blocks.count(kind) ? blocks.at(kind) : 1};
+    for (const auto& [kind, list] : tensors)
+      all[kind] = {list, blocks.count(kind) ? blocks.at(kind) : 1, wholes.count(kind) > 0};
     return all;
   }
   Counters counters() const override { return numbers; }
@@ -63,6 +65,7 @@ class FakeOptimizer final : public Optimizer {
 
   std::map<std::string, std::vector<torch::Tensor>> tensors;
   std::map<std::string, int64_t> blocks;  // of kinds that have one number for so many
+  std::set<std::string> wholes;           // kinds that one rank has of a whole parameter
   Counters numbers;
 };
 
@@ -131,7 +134,7 @@ struct Rank {
       keep_states(entry, spec);
       layout.entries.push_back(std::move(entry));
     }
-    optimizer.numbers = {{"step", static_cast<int64_t>(salt) * 7}};
+    optimizer.numbers = {{"step", static_cast<double>(salt) * 7}};
   }
   Rank(const Rank&) = delete;
 

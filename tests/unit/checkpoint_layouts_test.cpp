@@ -277,6 +277,42 @@ TEST_CASE("ranks find the same step, the newest that is whole for all of them") 
   }
 }
 
+TEST_CASE(
+    "a state of a whole parameter, which one rank keeps, and counters that are no whole numbers load on any layout") {
+  const std::vector<ParameterSpec> specs{
+      {"a", {6, 4}, at::kFloat, {{Axis::shard, {0}}}}, {"b", {5, 3}, at::kFloat, {{Axis::shard, {0}}}}, {"plain", {4}}};
+  // A number a row, of the parameters that this one of `ranks` has whole.
+  const auto keep = [&](Rank& rank, int number, int ranks, double value) {
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const bool here = specs[i].cuts.empty() || static_cast<int>(i) % ranks == number;
+      const auto rows = torch::arange(specs[i].shape[0], at::kFloat) * value + static_cast<double>(i);
+      rank.optimizer.tensors["rows"].push_back(here ? rows : torch::Tensor());
+    }
+    rank.optimizer.wholes = {"rows"};
+    rank.optimizer.numbers["weight_sum"] = value;
+  };
+  const TemporaryFolder folder;
+  for (const int from : {1, 3}) {
+    const std::string path = folder / ("c" + std::to_string(from));
+    const auto errors = ditto::test::as_ranks(from, [&](int number, const ditto::Group& group) {
+      Rank rank({{Axis::shard, from}}, number, 1, specs);
+      keep(rank, number, from, 0.1);
+      ditto::checkpoint::Saver saver(path, {}, rank.mesh, group);
+      saver.save(rank.state(600));
+      saver.wait();
+    });
+    for (const auto& error : errors) CHECK(error.empty());
+    for (const int to : {1, 2, 4})
+      for (int number = 0; number < to; ++number) {
+        Rank rank({{Axis::shard, to}}, number, 2, specs), expected({{Axis::shard, to}}, number, 1, specs);
+        keep(rank, number, to, 7), keep(expected, number, to, 0.1);
+        auto state = rank.state();
+        ditto::checkpoint::load(path + kStep, state);
+        CHECK(rank.same_as(expected));
+      }
+  }
+}
+
 TEST_CASE("a cut through a block of state is refused with its numbers") {
   ditto::LayoutEntry entry;
   entry.name = "w";
