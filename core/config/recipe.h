@@ -49,7 +49,8 @@ class Recipe {
   ValidateOptions validate;
   report::LogOptions log;
   PluginOptions plugins;
-  std::map<std::string, GivenOption> kernels;  // pins: op -> variant
+  std::map<std::string, GivenOption> kernels;       // pins: op -> variant
+  std::map<std::string, OptionMap> kernel_options;  // [kernels.SET], by plugin
   Component model, scheduler, sampler, guidance, objective, optimizer, data;
   std::vector<std::pair<std::string, Component>> encoders;  // [encoder.NAME], in the order of the recipe
   std::vector<NetworkSection> networks;
@@ -73,6 +74,7 @@ class Recipe {
   void read_encoders(const formats::Table& tree);
   void read_networks(const formats::Table& tree);
   void read_parallel(const formats::Table& tree);
+  void read_kernels(const formats::Table& tree);
   formats::Table resolved_;
 };
 

@@ -32,6 +32,12 @@ Split Split::of_condition() const {
   return copy;
 }
 
+Split Split::of(const std::string& name) const {
+  Split copy = *this;
+  copy.sequence = name;
+  return copy;
+}
+
 Module::Module() = default;
 Module::~Module() = default;
 

@@ -22,6 +22,7 @@ void run_model_unit(Model& model, const Unit& unit, UnitCall& call) {
       auto stream = model.tokens(call.batch, call.ctx);
       stream.condition = std::move(call.stream.condition);
       call.stream = std::move(stream);
+      call.stream.ids = call.batch.ids;
       model.constants(call.batch, call.stream, call.ctx);
       break;
     }
@@ -34,8 +35,10 @@ void run_model_unit(Model& model, const Unit& unit, UnitCall& call) {
 ModelProgram::ModelProgram(Model& model, Context& ctx, UnitRun run) : model_(&model), ctx_(ctx), run_(std::move(run)) {
   if (!run_) run_ = [this](const Unit& unit, UnitCall& call) { run_model_unit(*model_, unit, call); };
   if (!ctx_.unit_runner)
-    ctx_.unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& attend) {
-      return attend(x);
+    ctx_.unit_runner = [](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& attend) {
+      Tensors inputs;
+      for (const auto& part : parts) inputs.push_back(part.x);
+      return attend(inputs);
     };
   if (!ctx_.token_gather) ctx_.token_gather = [](const Tensor& x, const Stream&) { return x; };
 }
@@ -64,6 +67,7 @@ void ModelProgram::constants(const Batch& batch, Stream& stream) {
   Stream own;
   own.grid = stream.grid;
   own.packing = stream.packing;
+  stream.ids = batch.ids;
   model_->constants(batch, own, ctx_);
   for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
   stream.rotary_TK = own.rotary_TK;

@@ -37,6 +37,7 @@ struct DITTO_API Split {
   int64_t head_width = 0;      // > 0: parts are heads of this width, and cut by whole heads
   bool gather = false;         // columns: outputs are put together again at once
   bool condition = false;      // the input is conditioning: it has no tokens that could be cut
+  std::string sequence = {};   // whose tokens the input is: the name of the stream's extra; empty: the stream's own
 
   static Split none() { return {}; }
   static Split columns(std::vector<int64_t> widths) { return {Kind::columns, std::move(widths)}; }
@@ -48,6 +49,8 @@ struct DITTO_API Split {
   Split gathered() const;
   // Keys and values of text.
   Split of_condition() const;
+  // Of tokens of a second sequence, Stream::extra[name].
+  Split of(const std::string& name) const;
 };
 
 // A learned tensor as layers use it; copies are handles on the same one. Its leaf is what gradients are for. A strategy
