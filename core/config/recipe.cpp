@@ -384,10 +384,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "validate", validate);
   read_section(tree, "log", log);
   read_section(tree, "plugins", plugins, {"path"});
-  if (const Table* pins = section_of(tree, "kernels", name)) {
-    kernels = options_of(*pins, "kernels", name).given;
-    resolved_.set("kernels", Node{*pins, {}});
-  }
+  read_kernels(tree);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
     if (!*component) continue;
     std::vector<OptionInfo> given;
@@ -395,6 +392,28 @@ void Recipe::interpret(Table tree) {
       given.push_back({key, {}, option.value, option.value, {}, true, effect_of_section(section)});
     resolve(section, component->plugin, given);
   }
+}
+
+// What has a section of its own is a kernel plugin, what has a value an op.
+void Recipe::read_kernels(const Table& tree) {
+  const Table* all = section_of(tree, "kernels", name);
+  if (!all) return;
+  resolved_.set("kernels", Node{*all, {}});
+  Table pins;
+  for (const auto& entry : all->entries()) {
+    const auto* options = entry.value.as<Table>();
+    if (!options) {
+      pins.entries().push_back(entry);
+      continue;
+    }
+    const auto where = place(entry.value, name);
+    if (std::find(plugins.kernels.begin(), plugins.kernels.end(), entry.key) == plugins.kernels.end())
+      throw Error(ErrorKind::config, where,
+                  "[kernels." + entry.key + "] gives options to a kernel plugin that the recipe does not name",
+                  "add it to plugins.kernels; a pin is kernels.OP = \"VARIANT\"");
+    kernel_options[entry.key] = options_of(*options, "kernels." + entry.key, where);
+  }
+  kernels = options_of(pins, "kernels", name).given;
 }
 
 std::vector<std::pair<std::string, Component*>> Recipe::components() {

@@ -57,7 +57,8 @@ class Recipe {
   ValidateOptions validate;
   report::LogOptions log;
   PluginOptions plugins;
-  std::map<std::string, GivenOption> kernels;  // pins: op -> variant
+  std::map<std::string, GivenOption> kernels;       // pins: op -> variant
+  std::map<std::string, OptionMap> kernel_options;  // [kernels.SET], by plugin
   Component model, scheduler, sampler, guidance, objective, optimizer, data;
   std::vector<NetworkSection> encoders;  // in the order of the recipe
   std::vector<NetworkSection> networks;
@@ -83,6 +84,7 @@ class Recipe {
   NetworkSection read_network(const std::string& kind, const formats::Entry& entry);
   void read_own_keys(NetworkSection& network, const OptionMap& given);
   void read_parallel(const formats::Table& tree);
+  void read_kernels(const formats::Table& tree);
   formats::Table resolved_;
   OptionEffects effects_;
 };

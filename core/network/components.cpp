@@ -24,12 +24,21 @@ Components::Components(Recipe& recipe_, Registry& registry_, Log log)
 
 std::shared_ptr<OpTable> Components::op_table() {
   std::vector<KernelRow> rows;
+  std::vector<Op> added;
   for (const auto& id : recipe.plugins.kernels) {
-    const OptionMap none{KernelSet::kKind, recipe.name, {}};
-    const auto set = make_with<KernelSet>(id, recipe.name, none, {}, [](const auto&) {});
+    const auto given = recipe.kernel_options.find(id);
+    const auto options =
+        given == recipe.kernel_options.end() ? OptionMap{"kernels." + id, recipe.name, {}} : given->second;
+    const auto set = make_with<KernelSet>(id, recipe.name, options, {}, [&](const auto& declared) {
+      if (!declared.empty()) recipe.resolve("kernels." + id, "", declared);
+    });
     for (auto& row : set->rows()) rows.push_back(std::move(row));
+    for (auto& op : set->ops()) {
+      op.added_by = id;
+      added.push_back(std::move(op));
+    }
   }
-  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_);
+  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, std::move(added));
 }
 
 void Components::about_to_make(std::string_view kind, const std::string& id) const {

@@ -46,7 +46,8 @@ class Components {
     done(reader.declared());
     return made;
   }
-  // Every kernel plugin's rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no variant.
+  // Every kernel plugin's ops and rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no
+  // variant, and Error(plugin) for an op that is added twice.
   std::shared_ptr<OpTable> op_table();
 
   Recipe& recipe;

@@ -1,6 +1,7 @@
 #include <ditto/context.h>
 
 #include <algorithm>
+#include <cstdint>
 
 #include <torch/torch.h>
 
@@ -12,27 +13,56 @@ using torch::Tensor;
 
 namespace {
 
-// The tokens of a pack that are here, sample by sample, each over the keys of its own row.
-Tensor cross_of_pack(const AttentionOp& op, const Tensor& q, const Tensor& k, const Tensor& v,
-                     const AttentionShape& shape, const Stream& stream) {
-  const auto& packing = *stream.packing;
-  if (k.size(0) != static_cast<int64_t>(packing.lengths.size()))
-    throw Error(
-        ErrorKind::shape, "cross-attention of a pack",
-        "has keys of " + std::to_string(k.size(0)) + " rows for " + std::to_string(packing.lengths.size()) + " samples",
-        "give the text one row for each sample of the pack");
-  const int64_t first = q.size(1) == packing.sample_T.size(0) ? 0 : stream.first_token, last = first + q.size(1);
+// FNV-1a: draws are keyed by it.
+std::uint32_t series_of(const std::string& name) {
+  std::uint32_t hash = 2166136261u;
+  for (const char letter : name) hash = (hash ^ static_cast<unsigned char>(letter)) * 16777619u;
+  return hash;
+}
+
+// One row of tokens [B, T, D], or the tokens of a pack that are here, drawn sample by sample: where a number is kept.
+torch::Tensor kept(const Random& random, const torch::Tensor& x_BTD, const Sequence& tokens,
+                   const std::vector<int64_t>& ids, double p, std::uint32_t series) {
+  const int64_t first = tokens.first_token + tokens.region_offset, here = x_BTD.size(1), width = x_BTD.size(2);
   Tensors parts;
-  int64_t start = 0;
-  for (size_t i = 0; i < packing.lengths.size(); start += packing.lengths[i++]) {
-    const int64_t begin = std::max(start, first), end = std::min(start + packing.lengths[i], last);
-    if (begin >= end) continue;
-    const auto row = [i](const Tensor& x) { return x.defined() ? x.narrow(0, static_cast<int64_t>(i), 1) : x; };
-    auto own = shape;
-    own.key_mask_BS = row(shape.key_mask_BS);
-    parts.push_back(op.run(q.narrow(1, begin - first, end - begin), row(k), row(v), own));
+  const auto draw = [&](int64_t id, int64_t length, int64_t begin, int64_t end) {
+    parts.push_back(
+        random.uniform_block(Purpose::model_dropout, id, {length, width}, {begin, 0}, {end - begin, width}, series));
+  };
+  if (!tokens.packing) {
+    for (const int64_t id : ids) draw(id, tokens.tokens(), first, first + here);
+    return torch::stack(parts).ge(p);
   }
-  return torch::cat(parts, 1);
+  int64_t start = 0;
+  for (size_t i = 0; i < ids.size(); start += tokens.packing->lengths[i++]) {
+    const int64_t length = tokens.packing->lengths[i];
+    const int64_t begin = std::max(first, start), end = std::min(first + here, start + length);
+    if (begin < end) draw(ids[i], length, begin - start, end - start);
+  }
+  return torch::cat(parts).unsqueeze(0).ge(p);
+}
+
+// Keys that a query of a pack's sample sees, of `length`.
+double seen(const AttentionCall& call, size_t sample, double length) {
+  if (call.pattern == Pattern::full) return length;
+  const auto& grid = call.parts[0].tokens.packing->grids[sample];
+  return static_cast<double>(call.pattern == Pattern::spatial ? grid.rows * grid.columns : grid.frames);
+}
+
+void check_dropout(const Tensor& x_BTD, double p, const Stream& stream, const Sequence& tokens, const std::string& name,
+                   const std::string& sequence) {
+  const auto refuse = [&](const std::string& found, const std::string& remedy) {
+    throw Error(ErrorKind::shape, "dropout \"" + name + "\"", found, remedy);
+  };
+  if (!(p >= 0 && p < 1)) refuse("has p = " + std::to_string(p), "use a probability of at least 0 and below 1");
+  const Tensor& field = sequence.empty() ? stream.x_BTD : stream.extra.at(sequence).tensor;
+  if (x_BTD.sizes() != field.sizes())
+    refuse("is of " + c10::str(x_BTD.sizes()) + ", where the stream's tokens are " + c10::str(field.sizes()),
+           "drop whole tokens, as they are between layers: strategies cut what is inside of them");
+  const auto samples = tokens.packing ? tokens.packing->lengths.size() : static_cast<size_t>(x_BTD.size(0));
+  if (stream.ids.size() != samples)
+    refuse("finds " + std::to_string(stream.ids.size()) + " sample ids for " + std::to_string(samples) + " samples",
+           "draws are made by the batch's ids: give it one for each sample");
 }
 
 }  // namespace
@@ -41,25 +71,37 @@ Context::Context(std::shared_ptr<const OpTable> table, Random random_)
     : ops(*table), random(random_), attention_op(plain_attention(*table)), table_(std::move(table)) {}
 Context::~Context() = default;
 
+Tensors Context::attention(const AttentionCall& call) {
+  check_call(call);
+  count_attention(call);
+  return attention_op.run(call);
+}
+
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {
-  count_attention(q, k, pattern, stream);
-  AttentionShape shape{pattern, stream.grid, pattern == Pattern::cross ? nullptr : stream.packing, {}};
-  if (pattern == Pattern::cross) shape.key_mask_BS = stream.condition.text_mask_BS;
-  if (pattern == Pattern::cross && stream.packing) return cross_of_pack(attention_op, q, k, v, shape, stream);
-  return attention_op.run(q, k, v, shape);
+  const auto mask_BS = pattern == Pattern::cross ? stream.condition.text_mask_BS : Tensor();
+  return attention({.parts = {{q, k, v, stream, mask_BS}}, .pattern = pattern}).at(0);
 }
 
 // Scores and their sums: each query with the keys that its pattern lets it see. Of a pack the pairs inside of samples.
-void Context::count_attention(const Tensor& q, const Tensor& k, Pattern pattern, const Stream& stream) const {
+void Context::count_attention(const AttentionCall& call) const {
   if (!flops) return;
-  const auto queries = static_cast<double>(q.numel());
-  auto keys = static_cast<double>(k.size(1));
-  if (pattern == Pattern::spatial) keys /= static_cast<double>(stream.grid.frames);
-  if (pattern == Pattern::temporal) keys = static_cast<double>(stream.grid.frames);
-  if (pattern == Pattern::full && stream.packing) {
-    double pairs = 0;
-    for (const int64_t length : stream.packing->lengths) pairs += static_cast<double>(length * length);
-    keys = pairs / static_cast<double>(stream.packing->sample_T.size(0));
+  double queries = 0, keys = 0;
+  for (const auto& part : call.parts) {
+    queries += static_cast<double>(part.q.numel());
+    keys += static_cast<double>(part.k.size(1));
+  }
+  const auto& tokens = call.parts[0].tokens;
+  if (call.pattern == Pattern::spatial && !tokens.packing) keys /= static_cast<double>(tokens.grid.frames);
+  if (call.pattern == Pattern::temporal) keys = static_cast<double>(tokens.grid.frames);
+  if (call.pattern != Pattern::cross && tokens.packing) {
+    double pairs = 0, all = 0;
+    for (size_t i = 0; i < tokens.packing->lengths.size(); ++i) {
+      double length = 0;
+      for (const auto& part : call.parts) length += static_cast<double>(part.tokens.packing->lengths[i]);
+      pairs += length * seen(call, i, length);
+      all += length;
+    }
+    keys = pairs / all;
   }
   count("attention", 4 * queries * keys);
 }
@@ -74,25 +116,45 @@ Tensor Context::own_tokens(const Tensor& whole, const Tensor& like, const Stream
   return whole.size(1) == like.size(1) ? whole : whole.narrow(1, stream.first_token, like.size(1));
 }
 
-Tensor Context::attention_unit(Linear& heads, Linear& rows, const Tensor& x,
-                               const std::function<Tensor(const Tensor&)>& run) {
-  return unit_runner ? unit_runner(heads, rows, x, run) : run(x);
+Tensors Context::attention_unit(std::vector<AttentionUnitPart> parts, const RunUnit& run) {
+  if (unit_runner) return unit_runner(parts, run);
+  Tensors inputs;
+  for (const auto& part : parts) inputs.push_back(part.x);
+  return run(inputs);
 }
 
-Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Tensor& scale_SD, const Stream& stream,
+Tensor Context::attention_unit(const Linear& heads, const Linear& rows, const Tensor& x,
+                               const std::function<Tensor(const Tensor&)>& run) {
+  return attention_unit({{heads, rows, x}}, [&](const Tensors& inputs) { return Tensors{run(inputs[0])}; }).at(0);
+}
+
+Tensor Context::dropout(const Tensor& x_BTD, double p, const Stream& stream, const std::string& name,
+                        const std::string& sequence) {
+  const Sequence& tokens = stream.sequence(sequence);
+  check_dropout(x_BTD, p, stream, tokens, name, sequence);
+  if (phase != Phase::train || p == 0 || x_BTD.is_meta()) return x_BTD;
+  const auto kept_BTD = kept(random, x_BTD, tokens, stream.ids, p, series_of(name));
+  return x_BTD * kept_BTD.to(x_BTD.options().requires_grad(false)).div_(1 - p);
+}
+
+Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Tensor& scale_SD, const Sequence& tokens,
                           double eps) const {
-  return table_->run("norm_modulate", {{x_BTD, shift_SD, scale_SD, stream.sample_of_token()}, {eps}});
+  return table_
+      ->run("norm_modulate", {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, {{"eps", eps}}})
+      .at(0);
 }
 
 Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Tensor& y_BTD,
-                           const Stream& stream) const {
-  return table_->run("gated_residual", {{x_BTD, gate_SD, y_BTD, stream.sample_of_token()}});
+                           const Sequence& tokens) const {
+  return table_->run("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}}).at(0);
 }
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
   if (up->before || up->after) return torch::gelu(up(x, ctx), "tanh");  // a strategy stands between the two
   ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
-  return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}});
+  return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}}).at(0);
 }
+
+Tensors Ops::run(const std::string& name, const OpInputs& inputs) const { return table_->run(name, inputs); }
 
 }  // namespace ditto

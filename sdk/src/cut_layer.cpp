@@ -83,6 +83,7 @@ void CutLayer::declare(const Split& split, const Words& words) {
   LayerCut cut;
   cut.channels = words.channels;
   cut.condition = split.condition;
+  cut.sequence = split.sequence;
   if (split.kind == Kind::rows) {
     cut.parameters = {{"weight", 1, split.parts, split.unit}};
     cut.units = units_of(split.unit, words.inputs);

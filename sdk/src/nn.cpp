@@ -46,6 +46,12 @@ Split Split::in_units(int64_t width) const {
   return copy;
 }
 
+Split Split::of(const std::string& name) const {
+  Split copy = *this;
+  copy.sequence = name;
+  return copy;
+}
+
 Module::Module() = default;
 Module::~Module() = default;
 

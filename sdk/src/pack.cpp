@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <numeric>
 
 #include <torch/torch.h>
 
@@ -78,12 +79,52 @@ class Packer {
                           : field.token_dim == 0 ? table(full, of)
                                                  : rows(full, of),
                           field.token_dim, field.role};
+        if (field.own) to.extra[name].own = own_sequence(name);
       }
   }
 
+  // Of sequences, each the tokens of every sample of its part.
+  template <class Of>
+  Sequence sequence(const Of& of, torch::Device device) const {
+    std::vector<int64_t> lengths;
+    std::vector<Grid> grids;
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Sequence& part = of(parts_[i]);
+      if (part.packing)
+        throw Error(ErrorKind::plugin, "model", "packs samples itself, and a pack cannot be packed", kRemedy);
+      lengths.insert(lengths.end(), static_cast<size_t>(samples_[i]), part.tokens());
+      grids.insert(grids.end(), static_cast<size_t>(samples_[i]), part.grid);
+    }
+    Sequence whole;
+    whole.packing = packing_of(std::move(lengths), device, std::move(grids));
+    whole.grid = {1, 1, whole.tokens()};
+    return whole;
+  }
+
  private:
+  Sequence own_sequence(const std::string& name) const {
+    const auto device = parts_.front().extra.at(name).tensor.device();
+    return sequence([&](const Stream& s) -> const Sequence& { return s.sequence(name); }, device);
+  }
+
   std::vector<Stream>& parts_;
   std::vector<int64_t> samples_;
+};
+
+// The samples of one part of a pack.
+struct Slice {
+  int64_t row, samples, token, length;  // its first sample, their number, its first token, and the tokens of each
+
+  Slice(const Packing& packing, const Batch& batch, size_t part) : row(0), samples(batch.parts[part].size()), token(0) {
+    for (size_t i = 0; i < part; ++i) row += batch.parts[i].size();
+    token = std::accumulate(packing.lengths.begin(), packing.lengths.begin() + row, int64_t{0});
+    length = packing.lengths.at(static_cast<size_t>(row));
+  }
+  Tensor tokens(const Tensor& x) const {
+    return x.defined() ? x[0].narrow(0, token, samples * length).unflatten(0, {samples, length}) : x;
+  }
+  Tensor table(const Tensor& x) const { return x.defined() ? x.narrow(0, token, length) : x; }
+  Tensor rows(const Tensor& x) const { return x.defined() ? x.narrow(0, row, samples) : x; }
 };
 
 std::vector<int64_t> samples_of(const Batch& batch) {
@@ -95,23 +136,19 @@ std::vector<int64_t> samples_of(const Batch& batch) {
 }  // namespace
 
 Stream pack(std::vector<Stream> parts) {
-  auto packing = std::make_shared<Packing>();
   std::vector<int64_t> samples;
   for (const auto& part : parts) {
-    if (part.packing)
-      throw Error(ErrorKind::plugin, "model", "packs samples itself, and a pack cannot be packed", kRemedy);
+    if (part.x_BTD.size(1) != part.grid.tokens())
+      throw Error(ErrorKind::plugin, "model",
+                  "makes " + std::to_string(part.x_BTD.size(1)) + " tokens of a sample, and a grid of " +
+                      std::to_string(part.grid.tokens()),
+                  kRemedy);
     samples.push_back(part.x_BTD.size(0));
-    for (int64_t i = 0; i < samples.back(); ++i) {
-      packing->lengths.push_back(part.x_BTD.size(1));
-      packing->grids.push_back(part.grid);
-    }
   }
-  const auto numbers = torch::tensor(packing->lengths, torch::kLong);
-  packing->sample_T = torch::repeat_interleave(numbers).to(parts.front().x_BTD.device());
   Packer packer(parts, samples);
   Stream whole;
-  whole.packing = packing;
-  whole.grid = {1, 1, packing->sample_T.size(0)};
+  static_cast<Sequence&>(whole) =
+      packer.sequence([](const Stream& s) -> const Sequence& { return s; }, parts.front().x_BTD.device());
   whole.x_BTD = packer.tokens("x", [](const Stream& s) { return &s.x_BTD; });
   for (size_t k = 0; k < parts.front().skips_BTD.size(); ++k)
     whole.skips_BTD.push_back(packer.tokens("skip." + std::to_string(k), [k](const Stream& s) {
@@ -159,28 +196,26 @@ Stream pack_constants(std::vector<Stream> parts, const Batch& batch) {
 }
 
 Stream part_of_pack(const Stream& packed, const Batch& batch, size_t part) {
-  const auto& packing = *packed.packing;
-  int64_t row = 0, token = 0;
-  for (size_t i = 0; i < part; ++i)
-    for (int64_t k = 0; k < batch.parts[i].size(); ++k) token += packing.lengths[static_cast<size_t>(row++)];
-  const int64_t samples = batch.parts[part].size(), length = packing.lengths[static_cast<size_t>(row)];
-  const auto tokens = [&](const Tensor& x) {
-    return x.defined() ? x[0].narrow(0, token, samples * length).unflatten(0, {samples, length}) : x;
-  };
-  const auto rows = [&](const Tensor& x) { return x.defined() ? x.narrow(0, row, samples) : x; };
+  const Slice slice(*packed.packing, batch, part);
   Stream own;
-  own.grid = packing.grids[static_cast<size_t>(row)];
-  own.x_BTD = tokens(packed.x_BTD);
-  for (const auto& skip : packed.skips_BTD) own.skips_BTD.push_back(tokens(skip));
-  own.condition = {rows(packed.condition.cond_BD), rows(packed.condition.text_BSE),
-                   rows(packed.condition.text_mask_BS)};
-  if (packed.rotary_TK.defined()) own.rotary_TK = packed.rotary_TK.narrow(0, token, length);
-  for (const auto& [name, field] : packed.extra)
-    own.extra[name] = {field.token_dim == 1   ? tokens(field.tensor)
-                       : field.token_dim == 0 ? field.tensor.narrow(0, token, length)
-                                              : rows(field.tensor),
-                       field.token_dim, field.role};
-  for (const auto& [name, loss] : packed.auxiliary_losses) own.auxiliary_losses[name] = rows(loss);
+  own.grid = packed.packing->grids[static_cast<size_t>(slice.row)];
+  own.ids = batch.parts[part].ids;
+  own.x_BTD = slice.tokens(packed.x_BTD);
+  for (const auto& skip : packed.skips_BTD) own.skips_BTD.push_back(slice.tokens(skip));
+  own.condition = {slice.rows(packed.condition.cond_BD), slice.rows(packed.condition.text_BSE),
+                   slice.rows(packed.condition.text_mask_BS)};
+  own.rotary_TK = slice.table(packed.rotary_TK);
+  for (const auto& [name, field] : packed.extra) {
+    const Slice along = field.own ? Slice(*field.own->packing, batch, part) : slice;
+    auto& to = own.extra[name] = {field.token_dim == 1   ? along.tokens(field.tensor)
+                                  : field.token_dim == 0 ? along.table(field.tensor)
+                                                         : along.rows(field.tensor),
+                                  field.token_dim, field.role};
+    if (!field.own) continue;
+    to.own.emplace();
+    to.own->grid = field.own->packing->grids[static_cast<size_t>(along.row)];
+  }
+  for (const auto& [name, loss] : packed.auxiliary_losses) own.auxiliary_losses[name] = slice.rows(loss);
   return own;
 }
 

@@ -86,32 +86,29 @@ Tensor& place(Stream& stream, const std::string& name, int64_t token_dim, Role r
   return extra.tensor;
 }
 
-void put_places(Writer& writer, const Stream& stream) {
+void put_places(Writer& writer, const Sequence& sequence) {
   for (const int64_t number :
-       {stream.grid.frames, stream.grid.rows, stream.grid.columns, stream.first_token, stream.region_offset})
+       {sequence.grid.frames, sequence.grid.rows, sequence.grid.columns, sequence.first_token, sequence.region_offset})
     writer.put(number);
-  writer.put(static_cast<int64_t>(stream.packing != nullptr));
-  if (!stream.packing) return;
-  const auto sample_T = stream.packing->sample_T.to(torch::kCPU, torch::kLong).contiguous();
-  writer.put(stream.packing->lengths);
-  writer.put(at::IntArrayRef(sample_T.data_ptr<int64_t>(), static_cast<size_t>(sample_T.numel())));
+  writer.put(static_cast<int64_t>(sequence.packing != nullptr));
+  if (!sequence.packing) return;
+  writer.put(sequence.packing->lengths);
   std::vector<int64_t> grids;
-  for (const auto& grid : stream.packing->grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
+  for (const auto& grid : sequence.packing->grids) grids.insert(grids.end(), {grid.frames, grid.rows, grid.columns});
   writer.put(grids);
 }
 
-void read_places(Reader& reader, Stream& stream, torch::Device device) {
-  for (int64_t* number :
-       {&stream.grid.frames, &stream.grid.rows, &stream.grid.columns, &stream.first_token, &stream.region_offset})
+void read_places(Reader& reader, Sequence& sequence, torch::Device device) {
+  for (int64_t* number : {&sequence.grid.frames, &sequence.grid.rows, &sequence.grid.columns, &sequence.first_token,
+                          &sequence.region_offset})
     *number = reader.number();
-  stream.packing.reset();
+  sequence.packing.reset();
   if (reader.number() == 0) return;
-  Packing packing;
-  packing.lengths = reader.list();
-  packing.sample_T = torch::tensor(reader.list(), torch::kLong).to(device);
-  const auto grids = reader.list();
-  for (size_t i = 0; i < grids.size(); i += 3) packing.grids.push_back({grids[i], grids[i + 1], grids[i + 2]});
-  stream.packing = std::make_shared<const Packing>(std::move(packing));
+  auto lengths = reader.list();
+  const auto numbers = reader.list();
+  std::vector<Grid> grids;
+  for (size_t i = 0; i < numbers.size(); i += 3) grids.push_back({numbers[i], numbers[i + 1], numbers[i + 2]});
+  sequence.packing = packing_of(std::move(lengths), device, std::move(grids));
 }
 
 }  // namespace
@@ -137,6 +134,9 @@ StreamParcel StreamParcel::of(Stream& stream, const std::function<bool(const Fie
     writer.put(field.token_dim);
     writer.put(static_cast<int64_t>(field.role));
     writer.put(index);
+    const bool has_own = field.sequence != &stream;
+    writer.put(static_cast<int64_t>(has_own));
+    if (has_own) put_places(writer, *field.sequence);
   }
   return parcel;
 }
@@ -161,13 +161,17 @@ std::vector<size_t> StreamParcel::differentiable() const {
 void StreamParcel::unpack(Stream& stream) const {
   Reader reader(header);
   read_forms(reader);
-  read_places(reader, stream, tensors.empty() ? torch::Device(torch::kCPU) : tensors.front().device());
+  const auto device = tensors.empty() ? torch::Device(torch::kCPU) : tensors.front().device();
+  read_places(reader, stream, device);
   const int64_t fields = reader.number();
   for (int64_t i = 0; i < fields; ++i) {
     const auto name = reader.text();
     const int64_t token_dim = reader.number();
     const auto role = static_cast<Role>(reader.number());
     place(stream, name, token_dim, role) = tensors[static_cast<size_t>(reader.number())];
+    if (reader.number() == 0) continue;
+    auto& extra = stream.extra.at(name.substr(std::string("extra.").size()));
+    read_places(reader, extra.own.emplace(), device);
   }
 }
 

@@ -24,6 +24,7 @@ void run_model_unit(Model& model, const Unit& unit, UnitCall& call) {
       auto stream = model.tokens(call.batch, call.ctx);
       stream.condition = std::move(call.stream.condition);
       call.stream = std::move(stream);
+      call.stream.ids = call.batch.ids;
       model.constants(call.batch, call.stream, call.ctx);
       break;
     }
@@ -35,8 +36,10 @@ void run_model_unit(Model& model, const Unit& unit, UnitCall& call) {
 
 WrappedUnits::WrappedUnits(Context& ctx, UnitRun innermost) : ctx_(ctx), run_(std::move(innermost)) {
   if (!ctx_.unit_runner)
-    ctx_.unit_runner = [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& attend) {
-      return attend(x);
+    ctx_.unit_runner = [](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& attend) {
+      Tensors inputs;
+      for (const auto& part : parts) inputs.push_back(part.x);
+      return attend(inputs);
     };
   if (!ctx_.token_gather) ctx_.token_gather = [](const Tensor& x, const Stream&) { return x; };
 }
@@ -96,6 +99,7 @@ void ModelProgram::begin_parts(UnitCall& call) {
   call.body = [&] {
     auto whole = pack(each(Unit{Unit::tokens}));
     whole.condition = std::move(call.stream.condition);
+    whole.ids = call.batch.ids;
     call.stream = std::move(whole);
   };
   run(Unit{Unit::tokens}, call);
@@ -124,6 +128,7 @@ Stream ModelProgram::constants_of(const Batch& batch, const Stream& stream) cons
 
 void ModelProgram::constants(const Batch& batch, Stream& stream) {
   Stream own = constants_of(batch, stream);
+  stream.ids = batch.ids;
   for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
   stream.rotary_TK = own.rotary_TK;
   for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);

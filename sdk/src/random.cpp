@@ -68,13 +68,13 @@ torch::Tensor draw(std::uint64_t seed, Purpose purpose, std::span<const int64_t>
 
 // Numbers [begin, begin + count) of one row.
 template <class Four>
-void draw_run(const std::array<std::uint32_t, 2>& key, int64_t id, int64_t begin, int64_t count, double* to,
-              Four four) {
+void draw_run(const std::array<std::uint32_t, 2>& key, int64_t id, std::uint32_t series, int64_t begin, int64_t count,
+              double* to, Four four) {
   const auto bits = static_cast<std::uint64_t>(id);
   for (int64_t at = begin; at < begin + count;) {
     const int64_t block = at / 4, end = std::min(4 * (block + 1), begin + count);
     const auto values = four(philox({static_cast<std::uint32_t>(bits), static_cast<std::uint32_t>(bits >> 32),
-                                     static_cast<std::uint32_t>(block), 0},
+                                     static_cast<std::uint32_t>(block), series},
                                     key));
     for (; at < end; ++at) *to++ = values[static_cast<size_t>(at - 4 * block)];
   }
@@ -82,7 +82,7 @@ void draw_run(const std::array<std::uint32_t, 2>& key, int64_t id, int64_t begin
 
 template <class Four>
 torch::Tensor draw_block(std::uint64_t seed, Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
-                         at::IntArrayRef size, Four four) {
+                         at::IntArrayRef size, std::uint32_t series, Four four) {
   const auto out = torch::empty(size, torch::kDouble);
   if (out.numel() == 0) return out;
   // Runs along the last dim; dims that are whole at the end make them longer.
@@ -101,7 +101,7 @@ torch::Tensor draw_block(std::uint64_t seed, Purpose purpose, int64_t id, at::In
     for (int64_t i = begin; i < end; ++i) {
       int64_t at = first, rest = i;
       for (size_t d = dims; d-- > 0; rest /= size[d]) at += rest % size[d] * strides[d];
-      draw_run(key, id, at, run, data + i * run, four);
+      draw_run(key, id, series, at, run, data + i * run, four);
     }
   });
   return out;
@@ -131,13 +131,13 @@ torch::Tensor Random::normal(Purpose purpose, std::span<const int64_t> ids, at::
 }
 
 torch::Tensor Random::uniform_block(Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
-                                    at::IntArrayRef size) const {
-  return draw_block(seed_, purpose, id, shape, start, size, uniforms);
+                                    at::IntArrayRef size, std::uint32_t series) const {
+  return draw_block(seed_, purpose, id, shape, start, size, series, uniforms);
 }
 
 torch::Tensor Random::normal_block(Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
-                                   at::IntArrayRef size) const {
-  return draw_block(seed_, purpose, id, shape, start, size, normals);
+                                   at::IntArrayRef size, std::uint32_t series) const {
+  return draw_block(seed_, purpose, id, shape, start, size, series, normals);
 }
 
 }  // namespace ditto

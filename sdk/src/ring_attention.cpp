@@ -1,4 +1,4 @@
-// The ring: partial attention merged by log-sum-exp, and gradients that travel with their block.
+// The ring: partial results merged block by block, and gradients that travel with their block.
 //
 // Legend: B samples, T tokens here, S tokens of the block at hand, N heads, K head width, G rows of tokens that see
 // each other.
@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
+#include <ditto/kernels.h>
 #include <ditto/parallel/token_cut.h>
 
 namespace ditto {
@@ -27,14 +28,37 @@ struct Pairs {
   Tensor query_GT, key_GS;
 };
 
-// Tokens see each other if this is equal for them. Tokens are numbered in the whole.
-std::function<int64_t(int64_t)> neighbourhood(const AttentionShape& shape) {
-  const int64_t places = shape.grid.rows * shape.grid.columns;
-  if (shape.pattern == Pattern::spatial) return [places](int64_t token) { return token / places; };
-  if (shape.pattern == Pattern::temporal) return [places](int64_t token) { return token % places; };
-  std::vector<int64_t> ends(shape.packing->lengths.size());
-  std::partial_sum(shape.packing->lengths.begin(), shape.packing->lengths.end(), ends.begin());
-  return [ends](int64_t token) { return std::upper_bound(ends.begin(), ends.end(), token) - ends.begin(); };
+// A token in the whole: of which part, and its place there.
+struct Token {
+  size_t part;
+  int64_t place;
+};
+
+// Tokens see each other if this is equal for them.
+std::function<int64_t(const Token&)> neighbourhood(const AttentionCall& call) {
+  const auto& tokens = call.parts[0].tokens;
+  if (call.pattern != Pattern::full) {
+    const auto grids = tokens.packing ? tokens.packing->grids : std::vector<Grid>{tokens.grid};
+    return [grids, spatial = call.pattern == Pattern::spatial](const Token& token) {
+      int64_t place = token.place, before = 0;
+      size_t sample = 0;
+      const auto places = [&] { return grids[sample].rows * grids[sample].columns; };
+      for (; place >= grids[sample].tokens(); ++sample) {
+        place -= grids[sample].tokens();
+        before += spatial ? grids[sample].frames : places();
+      }
+      return before + (spatial ? place / places() : place % places());
+    };
+  }
+  std::vector<std::vector<int64_t>> ends;
+  for (const auto& part : call.parts) {
+    const auto& lengths = part.tokens.packing->lengths;
+    std::partial_sum(lengths.begin(), lengths.end(), ends.emplace_back(lengths.size()).begin());
+  }
+  return [ends](const Token& token) {
+    const auto& of = ends[token.part];
+    return std::upper_bound(of.begin(), of.end(), token.place) - of.begin();
+  };
 }
 
 Tensor places(const std::vector<int64_t>& flat, int64_t width, const torch::Device& device) {
@@ -50,29 +74,53 @@ Tensor tokens_of(const Tensor& rows, const Tensor& index_GT) {
   return index_GT.defined() ? rows.unflatten(0, {-1, index_GT.size(0)}).flatten(1, 2) : rows;
 }
 
-// What all passes of one call share.
+// What all passes of one call share. A member's block are its tokens of all parts, part by part.
 struct Ring : torch::CustomClassHolder {
-  AttentionShape shape;
-  std::vector<int64_t> starts;  // one more than members
+  AttentionCall call;                         // without tensors, but for the bias
+  std::vector<std::vector<int64_t>> lengths;  // of each part: each member's tokens
   const Group* group;
-  std::shared_ptr<const AttentionOp> op;
-  Tensor mask_BS;  // of all members' keys; undefined: all count
+  const OpTable* table;
+  std::string variant;  // of the partial ops
+  Tensors masks_BS;     // of each part, of all members' keys; undefined: all count
 
   int size() const { return group->size(); }
   // The member whose block is here after so many passes.
   int owner(int passes) const { return (group->rank() - passes + size()) % size(); }
-  int64_t start(int member) const { return starts[static_cast<size_t>(member)]; }
-  int64_t length(int member) const { return start(member + 1) - start(member); }
+  int64_t length(size_t part, int member) const { return lengths[part][static_cast<size_t>(member)]; }
+  int64_t start(size_t part, int member) const {
+    return std::accumulate(lengths[part].begin(), lengths[part].begin() + member, int64_t{0});
+  }
+  int64_t length(int member) const {
+    int64_t sum = 0;
+    for (size_t part = 0; part < lengths.size(); ++part) sum += length(part, member);
+    return sum;
+  }
+  std::vector<Token> tokens_of(int member) const {
+    std::vector<Token> list;
+    for (size_t part = 0; part < lengths.size(); ++part)
+      for (int64_t i = 0; i < length(part, member); ++i) list.push_back({part, start(part, member) + i});
+    return list;
+  }
+  // Each token's place in the order of parts: what is causal goes by it, and a bias.
+  Tensor order_of(int member, const torch::Device& device) const {
+    std::vector<int64_t> before(lengths.size(), 0), order;
+    for (size_t part = 1; part < lengths.size(); ++part) before[part] = before[part - 1] + start(part - 1, size());
+    for (const auto& token : tokens_of(member)) order.push_back(before[token.part] + token.place);
+    return torch::tensor(order, torch::kLong).to(device);
+  }
 
   // Rows of equal lengths are computed together.
   std::vector<Pairs> pairs(int member, const torch::Device& device) const {
-    if (shape.pattern == Pattern::full && !shape.packing) return {{}};
-    const auto hood = neighbourhood(shape);
+    if (call.pattern == Pattern::full && !call.parts[0].tokens.packing) return {{}};
+    const auto hood = neighbourhood(call);
     using Row = std::pair<std::vector<int64_t>, std::vector<int64_t>>;
     std::map<int64_t, Row> rows;
-    for (int64_t i = 0; i < length(group->rank()); ++i) rows[hood(start(group->rank()) + i)].first.push_back(i);
-    for (int64_t i = 0; i < length(member); ++i)
-      if (const auto it = rows.find(hood(start(member) + i)); it != rows.end()) it->second.second.push_back(i);
+    const auto queries_here = tokens_of(group->rank()), keys_there = tokens_of(member);
+    for (size_t i = 0; i < queries_here.size(); ++i)
+      rows[hood(queries_here[i])].first.push_back(static_cast<int64_t>(i));
+    for (size_t i = 0; i < keys_there.size(); ++i)
+      if (const auto it = rows.find(hood(keys_there[i])); it != rows.end())
+        it->second.second.push_back(static_cast<int64_t>(i));
     std::map<std::pair<size_t, size_t>, Row> groups;
     for (const auto& [which, row] : rows) {
       if (row.second.empty()) continue;
@@ -87,10 +135,43 @@ struct Ring : torch::CustomClassHolder {
     return list;
   }
 
-  // The mask of the keys of `pairs` in a member's block, as rows_of gives these.
-  Tensor mask_of(int member, const Pairs& pairs) const {
-    return mask_BS.defined() ? rows_of(mask_BS.narrow(1, start(member), length(member)), pairs.key_GS) : mask_BS;
+  // The mask of a member's keys, [B, S]; undefined: all count.
+  Tensor mask_of(int member, const Tensor& k_BSMK) const {
+    if (std::none_of(masks_BS.begin(), masks_BS.end(), [](const Tensor& mask) { return mask.defined(); })) return {};
+    Tensors parts;
+    for (size_t part = 0; part < masks_BS.size(); ++part)
+      parts.push_back(masks_BS[part].defined()
+                          ? masks_BS[part].narrow(1, start(part, member), length(part, member))
+                          : torch::ones({k_BSMK.size(0), length(part, member)}, k_BSMK.options().dtype(torch::kBool)));
+    return parts.size() == 1 ? parts[0] : torch::cat(parts, 1);
   }
+
+  // Of the queries of `pairs` and their keys in a member's block, [2, B, S, M, K]: what the partial op takes.
+  OpInputs inputs(const Tensor& q, const Tensor& block, int member, const Pairs& pairs) const {
+    OpInputs in{{rows_of(q, pairs.query_GT), rows_of(block[0], pairs.key_GS), rows_of(block[1], pairs.key_GS)}};
+    const auto mask_BS = mask_of(member, block[0]);
+    in.tensors.push_back(mask_BS.defined() ? rows_of(mask_BS, pairs.key_GS) : mask_BS);
+    if (call.causal) {
+      const auto order = [&](int of, const Tensor& index_GT) {
+        const auto order_BT = order_of(of, q.device()).unsqueeze(0).expand({q.size(0), -1});
+        return rows_of(order_BT, index_GT);
+      };
+      in.tensors.push_back(order(group->rank(), pairs.query_GT));
+      in.tensors.push_back(order(member, pairs.key_GS));
+    } else {
+      in.tensors.resize(in.tensors.size() + 2);
+    }
+    in.tensors.push_back(bias_of(member));
+    if (call.scale) in.attributes["scale"] = *call.scale;
+    return in;
+  }
+  Tensor bias_of(int member) const {
+    const auto& bias = call.bias;
+    if (!bias.defined()) return bias;
+    return bias.index_select(2, order_of(group->rank(), bias.device()))
+        .index_select(3, order_of(member, bias.device()));
+  }
+  Tensors run(const char* op, const OpInputs& in) const { return table->run_as(variant, op, in); }
 
   // Hands on what belongs to the block at hand, [2, B, S, N, K], and gives what belongs to the next one.
   std::function<Tensor()> shift(const Tensor& block, int passes) const {
@@ -115,65 +196,61 @@ void add_rows(const Tensor& sum, const Tensor& rows, const Tensor& index_GT) {
     sum.add_(rows);
 }
 
-constexpr double kNothing = -std::numeric_limits<double>::infinity();
+Tensors together(Tensors a, const Tensors& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
 
-// What a query has seen so far; log-sum-exp is -inf where that is nothing.
+// What the queries here have seen so far: opaque tensors [B, T, …], which are merged row by row.
 struct Partial {
-  Tensor out_BTNK, lse_BTN;
-  bool is_masked;
+  const Ring& ring;
+  Tensors sum;
 
-  void merge(const Tensor& out, const Tensor& lse_BTN1, const Tensor& index_GT) {
-    const auto before = index_GT.defined() ? lse_BTN.index_select(1, index_GT.flatten()) : lse_BTN;
-    const auto out_before = index_GT.defined() ? out_BTNK.index_select(1, index_GT.flatten()) : out_BTNK;
-    const auto total = torch::logaddexp(before, lse_BTN1);
-    const auto share = [&](const Tensor& lse) {
-      const auto part = (lse - total).exp();  // of nothing so far, under a mask: 0
-      return (is_masked ? part.masked_fill(total == kNothing, 0) : part).unsqueeze(-1);
-    };
-    const auto merged = out_before * share(before) + tokens_of(out, index_GT) * share(lse_BTN1);
-    if (index_GT.defined()) {
-      lse_BTN.index_copy_(1, index_GT.flatten(), total);
-      out_BTNK.index_copy_(1, index_GT.flatten(), merged);
-    } else {
-      lse_BTN = total;
-      out_BTNK = merged;
-    }
+  void merge(const Tensors& more, const Tensor& index_GT) {
+    Tensors before, others;
+    for (const auto& tensor : sum)
+      before.push_back(index_GT.defined() ? tensor.index_select(1, index_GT.flatten()) : tensor);
+    for (const auto& tensor : more) others.push_back(tokens_of(tensor, index_GT));
+    auto merged = ring.run("attention_merge", {together(before, others)});
+    if (!index_GT.defined()) return void(sum = std::move(merged));
+    for (size_t i = 0; i < sum.size(); ++i) sum[i].index_copy_(1, index_GT.flatten(), merged[i]);
   }
 };
 
 struct RingFunction : torch::autograd::Function<RingFunction> {
   static Tensor forward(AutogradContext* ctx, const Tensor& q, const Tensor& k, const Tensor& v,
                         const c10::intrusive_ptr<Ring>& ring) {
-    const auto options = q.options().dtype(accumulation(q));
-    Partial partial{torch::zeros(q.sizes(), options), torch::full({q.size(0), q.size(1), q.size(2)}, kNothing, options),
-                    ring->mask_BS.defined()};
     auto block = torch::stack({k, v});
+    auto start = ring->inputs(q, block, ring->group->rank(), {});
+    ring->variant = ring->table->variant("attention_partial", start);
+    Partial partial{*ring, ring->run("attention_partial", of_no_key(start))};
     for (int pass = 0; pass < ring->size(); ++pass) {
       const auto next = pass + 1 < ring->size() ? ring->shift(block, pass) : nullptr;
-      for (const auto& pairs : ring->pairs(ring->owner(pass), q.device())) {
-        const auto [out, lse_BNT] =
-            ring->op->forward(rows_of(q, pairs.query_GT), rows_of(block[0], pairs.key_GS),
-                              rows_of(block[1], pairs.key_GS), ring->mask_of(ring->owner(pass), pairs));
-        partial.merge(out, tokens_of(lse_BNT.transpose(1, 2), pairs.query_GT), pairs.query_GT);
-      }
+      const int member = ring->owner(pass);
+      for (const auto& pairs : ring->pairs(member, q.device()))
+        partial.merge(ring->run("attention_partial", ring->inputs(q, block, member, pairs)), pairs.query_GT);
       if (next) block = next();
     }
-    // As attention on one rank has it where no key counts.
-    if (partial.is_masked)
-      partial.out_BTNK.masked_fill_((partial.lse_BTN == kNothing).unsqueeze(-1),
-                                    std::numeric_limits<double>::quiet_NaN());
-    const auto out = partial.out_BTNK.to(q.scalar_type());
+    const auto finished = ring->run("attention_finish", {together({q}, partial.sum)});
     ctx->saved_data["ring"] = c10::IValue::make_capsule(ring);
-    ctx->save_for_backward({q, k, v, out, partial.lse_BTN});
-    return out;
+    ctx->save_for_backward(together({q, k, v}, finished));
+    return finished[0];
+  }
+
+  // Where every query begins.
+  static OpInputs of_no_key(OpInputs in) {
+    for (const size_t i : {1, 2, 3, 5})
+      if (in.tensors[i].defined()) in.tensors[i] = in.tensors[i].narrow(1, 0, 0);
+    if (in.tensors[6].defined()) in.tensors[6] = in.tensors[6].narrow(3, 0, 0);
+    return in;
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grad) {
     const auto ring = c10::static_intrusive_pointer_cast<Ring>(ctx->saved_data["ring"].toCapsule());
     const auto saved = ctx->get_saved_variables();
-    const Tensor &q = saved[0], &k = saved[1], &v = saved[2], &out = saved[3], &lse_BTN = saved[4];
-    const auto wide = accumulation(q);
-    const auto dq = torch::zeros(q.sizes(), q.options().dtype(wide));
+    const Tensor &q = saved[0], &k = saved[1], &v = saved[2];
+    const Tensors finished(saved.begin() + 3, saved.end());
+    const auto dq = torch::zeros(q.sizes(), q.options().dtype(accumulation(q)));
     auto block = torch::stack({k, v});
     std::function<Tensor()> arriving;  // the block's gradient, from the members that have had it
     for (int pass = 0; pass < ring->size(); ++pass) {
@@ -181,9 +258,10 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
       const auto dkv = torch::zeros(block.sizes(), dq.options());
       for (const auto& pairs : ring->pairs(ring->owner(pass), q.device())) {
         const auto& here = pairs.query_GT;
-        const auto shares = ring->op->backward(
-            rows_of(grad[0], here), rows_of(q, here), rows_of(block[0], pairs.key_GS), rows_of(block[1], pairs.key_GS),
-            ring->mask_of(ring->owner(pass), pairs), rows_of(out, here), rows_of(lse_BTN, here).transpose(1, 2));
+        auto in = ring->inputs(q, block, ring->owner(pass), pairs);
+        in.tensors.insert(in.tensors.begin(), rows_of(grad[0], here));
+        for (const auto& tensor : finished) in.tensors.push_back(rows_of(tensor, here));
+        const auto shares = ring->run("attention_backward", in);
         add_rows(dq, shares[0], here);
         add_rows(dkv[0], shares[1], pairs.key_GS);
         add_rows(dkv[1], shares[2], pairs.key_GS);
@@ -197,36 +275,52 @@ struct RingFunction : torch::autograd::Function<RingFunction> {
   }
 };
 
-void check(const Tensor& q, const AttentionShape& shape, int64_t expected) {
-  if (shape.pattern == Pattern::cross || (shape.packing && shape.pattern != Pattern::full))
-    throw Error(ErrorKind::shape, "ring attention",
-                "is defined for full attention, and for spatial and temporal attention without packs; never to text");
-  if (q.size(1) != expected)
-    throw Error(ErrorKind::shape, "ring attention",
-                "of " + std::to_string(q.size(1)) + " tokens, where the cut leaves " + std::to_string(expected),
-                "attention must see the tokens of the stream, all of them and no others");
-  const auto& mask_BS = shape.key_mask_BS;
-  if (mask_BS.defined() && (mask_BS.dim() != 2 || mask_BS.size(0) != q.size(0) || mask_BS.size(1) != expected))
-    throw Error(ErrorKind::shape, "ring attention",
-                "was given a key mask of " + c10::str(mask_BS.sizes()) + ", where the cut leaves " +
-                    std::to_string(expected) + " tokens of " + std::to_string(q.size(0)) + " rows",
-                "keep the mask in the stream, as a field with tokens");
+void check(const AttentionCall& call, const std::vector<std::vector<int64_t>>& lengths, int rank) {
+  check_call(call);
+  if (call.pattern == Pattern::cross)
+    throw Error(ErrorKind::shape, "ring attention", "is of a sample's own tokens, never of them to text");
+  if (call.bias.defined() && call.bias.requires_grad())
+    throw Error(ErrorKind::config, "ring attention",
+                "was given a bias that is learned, whose gradient it does not pass on",
+                "use context_plugin = \"ulysses\", or a bias without a gradient");
+  for (size_t part = 0; part < call.parts.size(); ++part)
+    if (const int64_t found = call.parts[part].q.size(1), left = lengths[part][static_cast<size_t>(rank)];
+        found != left)
+      throw Error(ErrorKind::shape, "ring attention",
+                  "of " + std::to_string(found) + " tokens, where the cut leaves " + std::to_string(left),
+                  "attention must see the tokens of the stream, all of them and no others");
+}
+
+// The parts side by side: of one rank, in the order of parts.
+Tensor joined(const AttentionCall& call, Tensor AttentionPart::*which) {
+  if (call.parts.size() == 1) return call.parts[0].*which;
+  Tensors all;
+  for (const auto& part : call.parts) all.push_back(part.*which);
+  return torch::cat(all, 1);
 }
 
 }  // namespace
 
-Tensor ring_attention(const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape,
-                      const std::vector<int64_t>& lengths, const Group& group, std::shared_ptr<const AttentionOp> op) {
-  check(q, shape, lengths[static_cast<size_t>(group.rank())]);
-  if (!group.transport()) return op->run(q, k, v, shape);
+Tensors ring_attention(const AttentionCall& call, const std::vector<std::vector<int64_t>>& lengths, const Group& group,
+                       const AttentionOp& op) {
+  check(call, lengths, group.rank());
+  if (!group.transport()) return op.run(call);
   auto ring = c10::make_intrusive<Ring>();
-  ring->shape = shape;
-  ring->starts.assign(1, 0);
-  for (const int64_t length : lengths) ring->starts.push_back(ring->starts.back() + length);
+  ring->call = call;
+  std::vector<int64_t> here;
+  for (size_t i = 0; i < call.parts.size(); ++i) {
+    auto& part = ring->call.parts[i];
+    ring->masks_BS.push_back(whole_mask(part.key_mask_BS, lengths[i], group));
+    here.push_back(part.q.size(1));
+    part.q = part.k = part.v = part.key_mask_BS = Tensor();
+  }
+  ring->lengths = lengths;
   ring->group = &group;
-  ring->op = std::move(op);
-  if (shape.key_mask_BS.defined()) ring->mask_BS = whole_mask(shape.key_mask_BS, lengths, group);
-  return RingFunction::apply(q, k, v, ring);
+  ring->table = op.table;
+  const auto out = RingFunction::apply(joined(call, &AttentionPart::q), joined(call, &AttentionPart::k),
+                                       joined(call, &AttentionPart::v), ring);
+  if (here.size() == 1) return {out};
+  return out.split_with_sizes(here, 1);
 }
 
 }  // namespace ditto

@@ -1,26 +1,54 @@
 #include <ditto/stream.h>
 
+#include <numeric>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+
 namespace ditto {
+
+std::shared_ptr<const Packing> packing_of(std::vector<int64_t> lengths, torch::Device device, std::vector<Grid> grids) {
+  auto sample_T = torch::repeat_interleave(torch::tensor(lengths, torch::kLong)).to(device);
+  return std::make_shared<const Packing>(Packing{std::move(lengths), std::move(sample_T), std::move(grids)});
+}
+
+int64_t Sequence::tokens() const {
+  if (!packing) return grid.tokens();
+  return std::accumulate(packing->lengths.begin(), packing->lengths.end(), int64_t{0});
+}
+
+torch::Tensor Sequence::sample_of_token(int64_t count) const {
+  if (!packing) return {};
+  return packing->sample_T.narrow(0, first_token + region_offset, count);
+}
 
 std::vector<Field> Stream::fields() {
   std::vector<Field> list;
-  const auto put = [&](std::string name, torch::Tensor& tensor, int64_t token_dim, Role role) {
-    if (tensor.defined()) list.push_back({std::move(name), &tensor, token_dim, role});
+  const auto put = [&](std::string name, torch::Tensor& tensor, int64_t token_dim, Role role, Sequence* sequence) {
+    if (tensor.defined()) list.push_back({std::move(name), &tensor, token_dim, role, sequence});
   };
-  put("x", x_BTD, 1, Role::evolving);
-  for (size_t i = 0; i < skips_BTD.size(); ++i) put("skip." + std::to_string(i), skips_BTD[i], 1, Role::evolving);
-  put("cond", condition.cond_BD, -1, Role::carried);
-  put("text", condition.text_BSE, -1, Role::carried);
-  put("text_mask", condition.text_mask_BS, -1, Role::carried);
-  put("rotary", rotary_TK, 0, Role::constant);
-  for (auto& [name, field] : extra) put("extra." + name, field.tensor, field.token_dim, field.role);
-  for (auto& [name, loss] : auxiliary_losses) put("auxiliary." + name, loss, -1, Role::evolving);
+  put("x", x_BTD, 1, Role::evolving, this);
+  for (size_t i = 0; i < skips_BTD.size(); ++i) put("skip." + std::to_string(i), skips_BTD[i], 1, Role::evolving, this);
+  put("cond", condition.cond_BD, -1, Role::carried, this);
+  put("text", condition.text_BSE, -1, Role::carried, this);
+  put("text_mask", condition.text_mask_BS, -1, Role::carried, this);
+  put("rotary", rotary_TK, 0, Role::constant, this);
+  for (auto& [name, field] : extra)
+    put("extra." + name, field.tensor, field.token_dim, field.role, field.own ? &*field.own : this);
+  for (auto& [name, loss] : auxiliary_losses) put("auxiliary." + name, loss, -1, Role::evolving, this);
   return list;
 }
 
-torch::Tensor Stream::sample_of_token() const {
-  if (!packing) return {};
-  return packing->sample_T.narrow(0, first_token + region_offset, x_BTD.size(1));
+const Sequence& Stream::sequence(const std::string& name) const {
+  if (name.empty()) return *this;
+  const auto it = extra.find(name);
+  if (it == extra.end() || !it->second.own)
+    throw Error(ErrorKind::plugin, "sequence \"" + name + "\"",
+                "is not in the stream: " +
+                    std::string(it == extra.end() ? "it has no such extra" : "this extra has none of its own"),
+                "set extra[\"" + name + "\"].own in tokens()");
+  return *it->second.own;
 }
 
 }  // namespace ditto

@@ -44,12 +44,11 @@ std::vector<int64_t> balanced_lengths(const std::vector<int64_t>& samples, int64
   return {bounds.begin() + 1, bounds.end()};
 }
 
-[[noreturn]] void refuse_few(int ranks, int64_t count, const std::string& of) {
-  throw Error(ErrorKind::config, "parallel.context",
-              "cuts a sample into " + std::to_string(ranks) + " slices, but its number of " + of + " is " +
-                  std::to_string(count),
-              "use a degree of at most " + std::to_string(count) +
-                  (of == "frames" ? ", or a context_plugin that does not cut by frames: \"ring\" or \"ulysses\"" : ""));
+[[noreturn]] void refuse_few(int ranks, int64_t count) {
+  throw Error(
+      ErrorKind::config, "parallel.context",
+      "cuts a sample into " + std::to_string(ranks) + " slices, but its number of tokens is " + std::to_string(count),
+      "use a degree of at most " + std::to_string(count));
 }
 
 }  // namespace
@@ -64,47 +63,49 @@ TokenCut::TokenCut(const ParallelStrategy::Needs& needs, Unit unit)
                 "if its blocks do");
 }
 
-std::vector<int64_t> TokenCut::lengths(const Grid& grid, const std::shared_ptr<const Packing>& packing) const {
+bool TokenCut::by_frames(const Sequence& sequence) const {
+  const auto& grid = sequence.grid;
+  const int64_t ranks = group_.size();
+  return unit_ == Unit::frame && !sequence.packing && grid.frames >= ranks && grid.rows * grid.columns >= ranks;
+}
+
+std::vector<int64_t> TokenCut::lengths(const Sequence& sequence) const {
   const int ranks = group_.size();
-  if (unit_ == Unit::frame) {
-    if (packing && ranks > 1)
-      throw Error(ErrorKind::config, "parallel.context_plugin", "cuts tokens by frames, and a pack has none",
-                  "for packs use \"ring\" or \"ulysses\"");
-    if (grid.frames < ranks) refuse_few(ranks, grid.frames, "frames");
-    return equal_lengths(grid.frames, ranks, grid.rows * grid.columns);
-  }
-  const int64_t tokens = packing ? sum(packing->lengths) : grid.tokens();
-  if (tokens < ranks) refuse_few(ranks, tokens, "tokens");
-  return packing ? balanced_lengths(packing->lengths, ranks) : equal_lengths(tokens, ranks, 1);
+  const auto& grid = sequence.grid;
+  if (by_frames(sequence)) return equal_lengths(grid.frames, ranks, grid.rows * grid.columns);
+  const int64_t tokens = sequence.tokens();
+  if (tokens < ranks) refuse_few(ranks, tokens);
+  return sequence.packing ? balanced_lengths(sequence.packing->lengths, ranks) : equal_lengths(tokens, ranks, 1);
 }
 
 void TokenCut::split(Stream& stream, Constants constants) const {
-  const auto all = lengths(stream.grid, stream.packing);
-  const int64_t start = std::accumulate(all.begin(), all.begin() + group_.rank(), int64_t{0});
-  const int64_t tokens = sum(all), length = all[static_cast<size_t>(group_.rank())];
   for (const auto& field : stream.fields()) {
     if (field.token_dim < 0) continue;
+    const auto all = lengths(*field.sequence);
+    const int64_t start = std::accumulate(all.begin(), all.begin() + group_.rank(), int64_t{0});
+    const int64_t tokens = sum(all), length = all[static_cast<size_t>(group_.rank())];
     if (field.tensor->size(field.token_dim) != tokens)
       throw Error(ErrorKind::shape, "stream field \"" + field.name + "\"",
                   "has " + std::to_string(field.tensor->size(field.token_dim)) + " tokens, its grid or pack " +
                       std::to_string(tokens) + ": parallel.context cannot cut it",
                   "leave parallel.context = 1 for this model");
+    field.sequence->first_token = start;
     if (field.role == Role::constant && constants == Constants::whole) continue;
     *field.tensor = field.tensor->narrow(field.token_dim, start, length).contiguous();
   }
-  stream.first_token = start;
 }
 
 void TokenCut::join(Stream& stream) const {
-  const auto all = lengths(stream.grid, stream.packing);
-  for (const auto& field : stream.fields())
-    if (field.token_dim >= 0 && field.role == Role::evolving)
-      *field.tensor = transposed::all_gather(*field.tensor, group_, field.token_dim, all);
-  stream.first_token = 0;
+  for (const auto& field : stream.fields()) {
+    if (field.token_dim < 0) continue;
+    if (field.role == Role::evolving)
+      *field.tensor = transposed::all_gather(*field.tensor, group_, field.token_dim, lengths(*field.sequence));
+    field.sequence->first_token = 0;
+  }
 }
 
 Tensor TokenCut::gather(const Tensor& x, const Stream& stream) const {
-  return transposed::all_gather(x, group_, 1, lengths(stream.grid, stream.packing));
+  return transposed::all_gather(x, group_, 1, lengths(stream));
 }
 
 Tensor whole_mask(const Tensor& mask_BS, const std::vector<int64_t>& lengths, const Group& group) {

@@ -24,11 +24,6 @@ Split query_key_value(const AttentionOptions& o) {
   return Split::heads({o.heads, o.groups(), o.groups()}, o.head_width());
 }
 
-// Every head of keys or values, once for each of the query heads it serves: [B, S, M, K] -> [B, S, N, K].
-Tensor for_queries(const Tensor& x_BSMK, int64_t each) {
-  return each == 1 ? x_BSMK : x_BSMK.repeat_interleave(each, -2);
-}
-
 double number(int64_t count) { return static_cast<double>(count); }
 
 }  // namespace
@@ -119,7 +114,7 @@ Tensor SelfAttention::forward(const Tensor& x_BTD, Pattern pattern, const Tensor
     auto q = q_norm_ ? q_norm_->forward(qkv[0], ctx) : qkv[0];
     auto k = k_norm_ ? k_norm_->forward(qkv[1], ctx) : qkv[1];
     if (rotary_TK.defined()) q = apply_rotary(q, rotary_TK), k = apply_rotary(k, rotary_TK);
-    const auto y = ctx.attention(q, for_queries(k, each), for_queries(qkv[2], each), pattern, stream);
+    const auto y = ctx.attention(q, k, qkv[2], pattern, stream);
     return proj_(y.flatten(-2), ctx);
   });
 }
@@ -138,12 +133,11 @@ CrossAttention::CrossAttention(const AttentionOptions& o, Init proj)
 CrossAttention::~CrossAttention() = default;
 
 Tensor CrossAttention::forward(const Tensor& x_BTD, const Stream& stream, Context& ctx) {
-  const int64_t each = options_.heads / options_.groups();
   auto q = q_(x_BTD, ctx).unflatten(-1, {-1, options_.head_width()});
   const auto kv = kv_(stream.condition.text_BSE, ctx).unflatten(-1, {2, -1, options_.head_width()}).unbind(-3);
   if (q_norm_) q = q_norm_->forward(q, ctx);
   const auto k = k_norm_ ? k_norm_->forward(kv[0], ctx) : kv[0];
-  const auto y = ctx.attention(q, for_queries(k, each), for_queries(kv[1], each), Pattern::cross, stream);
+  const auto y = ctx.attention(q, k, kv[1], Pattern::cross, stream);
   return proj_(y.flatten(-2), ctx);
 }
 

@@ -1,4 +1,6 @@
 // The promises of a kernel plugin: every row agrees with its op's meaning, wherever it says that it can compute it.
+#include <algorithm>
+
 #include <ditto/testing/checks.h>
 
 #include "numbers.h"
@@ -13,7 +15,7 @@ bool is_real(const Tensor& x) { return x.defined() && x.is_floating_point(); }
 
 // Leaves in another dtype and place.
 OpInputs moved(const OpInputs& inputs, at::Device device, at::ScalarType dtype) {
-  OpInputs out{{}, inputs.numbers};
+  OpInputs out{{}, inputs.attributes};
   for (const Tensor& x : inputs.tensors) {
     if (!x.defined()) {
       out.tensors.emplace_back();
@@ -26,25 +28,34 @@ OpInputs moved(const OpInputs& inputs, at::Device device, at::ScalarType dtype) 
 }
 
 struct Answer {
-  Tensor out;
-  std::vector<Tensor> grads;  // undefined where the input has none
+  Tensors outputs;
+  Tensors grads;  // undefined where the input has none
 };
 
-Answer answer(const std::function<Tensor(const OpInputs&)>& compute, const OpInputs& inputs, bool with_gradient) {
+Answer answer(const std::function<Tensors(const OpInputs&)>& compute, const OpInputs& inputs, bool with_gradient) {
   Answer found;
   torch::AutoGradMode mode(with_gradient);
-  found.out = compute(inputs);
+  found.outputs = compute(inputs);
   if (!with_gradient) return found;
-  const Tensor weights = normal("grad", found.out.sizes().vec()).to(found.out.options().requires_grad(false));
-  found.out.backward(weights);
+  Tensors roots, weights;
+  for (const Tensor& out : found.outputs) {
+    if (!out.requires_grad()) continue;
+    roots.push_back(out);
+    weights.push_back(normal("grad", out.sizes().vec()).to(out.options().requires_grad(false)));
+  }
+  torch::autograd::backward(roots, weights);
   for (const Tensor& x : inputs.tensors) found.grads.push_back(x.defined() ? x.grad() : Tensor());
   return found;
 }
 
 class RowTest {
  public:
-  RowTest(const KernelRow& row, const Op& op, at::Device device)
-      : row_(row), op_(op), device_(device), table_({row}, {{row.op, GivenOption{row.variant, "the test"}}}) {}
+  // `rows`: of this variant, with its family's.
+  RowTest(const KernelRow& row, std::vector<KernelRow> rows, const std::vector<Op>& added, at::Device device)
+      : row_(row),
+        device_(device),
+        table_(std::move(rows), {{row.op, GivenOption{row.variant, "the test"}}}, {}, added),
+        op_(table_.op(row.op)) {}
 
   // How often the row said that it can, and was right. `problem`: where it was not.
   int run(std::string& problem) {
@@ -52,7 +63,7 @@ class RowTest {
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf})
       for (const Op::Case& one : op_.cases)
         for (const bool with_gradient : {false, true}) {
-          if (with_gradient && !row_.backward) continue;
+          if (with_gradient && (!row_.backward || !op_.leader.empty())) continue;
           std::string found;
           if (!agrees(one, dtype, with_gradient, found)) continue;
           if (!found.empty()) {
@@ -70,48 +81,104 @@ class RowTest {
     const OpInputs inputs = moved(one.inputs(dtype), device_, dtype);
     Answer found;
     try {
-      found = answer([&](const OpInputs& in) { return table_.run(op_.name, in); }, inputs, with_gradient);
+      found = answer(computed(), inputs, with_gradient);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::config) throw;
       return false;  // the pinned row cannot compute this
     }
-    const Answer expected = answer(op_.reference, moved(inputs, at::kCPU, at::kDouble), with_gradient);
+    const Answer expected = answer(meant(), moved(inputs, at::kCPU, at::kDouble), with_gradient);
     const double tolerance = op_.tolerance(dtype);
-    problem = difference(found.out, expected.out, tolerance);
+    for (size_t i = 0; problem.empty() && i < expected.outputs.size(); ++i)
+      if (auto found_out = difference(found.outputs.at(i), expected.outputs[i], tolerance); !found_out.empty())
+        problem = (expected.outputs.size() > 1 ? "output " + std::to_string(i) + " " : "") + found_out;
     for (size_t i = 0; problem.empty() && i < expected.grads.size(); ++i)
       if (auto found_grad = difference(found.grads[i], expected.grads[i], tolerance); !found_grad.empty())
         problem = "the gradient of input " + std::to_string(i) + " " + found_grad;
     return true;
   }
 
+  // The row's results; of a family, what its ops are used for.
+  std::function<Tensors(const OpInputs&)> computed() const {
+    if (op_.leader.empty()) return [this](const OpInputs& in) { return table_.run(op_.name, in); };
+    return [this](const OpInputs& in) { return use(table_.variant(op_.name, in), in); };
+  }
+  std::function<Tensors(const OpInputs&)> meant() const {
+    if (op_.leader.empty()) return op_.reference;
+    return [this](const OpInputs& in) { return use("reference", in); };
+  }
+  Tensors use(const std::string& variant, const OpInputs& in) const {
+    return op_.use(in,
+                   [&](const std::string& op, const OpInputs& inputs) { return table_.run_as(variant, op, inputs); });
+  }
+
   const KernelRow& row_;
-  const Op& op_;
   at::Device device_;
   OpTable table_;
+  const Op& op_;
 };
+
+// An added op: its reference by itself.
+std::string check_op(const Op& op, const OpTable& table) {
+  if (op.cases.empty()) return "there is no case";
+  if (!op.tolerance) return "there is no tolerance";
+  if (!op.leader.empty()) return op.leader == op.name && !op.use ? "a leader says how its family is used" : "";
+  for (const Op::Case& one : op.cases) {
+    const OpInputs inputs = moved(one.inputs(at::kDouble), at::kCPU, at::kDouble);
+    const bool grad = std::any_of(inputs.tensors.begin(), inputs.tensors.end(),
+                                  [](const Tensor& x) { return x.defined() && x.requires_grad(); });
+    const auto results = table.run(op.name, inputs);  // throws where a gradient is asked for that is not there
+    if (static_cast<int64_t>(results.size()) != op.outputs)
+      return "case \"" + one.name + "\": the reference gives " + std::to_string(results.size()) + " outputs, not " +
+             std::to_string(op.outputs);
+    if (!grad) continue;
+    const auto found = answer(op.reference, moved(inputs, at::kCPU, at::kDouble), true);
+    for (size_t i = 0; i < inputs.tensors.size(); ++i)
+      if (inputs.tensors[i].defined() && inputs.tensors[i].requires_grad() && !found.grads[i].defined())
+        return "case \"" + one.name + "\": input " + std::to_string(i) + " wants a gradient and gets none";
+  }
+  return {};
+}
 
 }  // namespace
 
 Report check_kernels(const std::string& path, const OptionValues& options) {
   Report report("kernels " + path);
   std::shared_ptr<KernelSet> set;
-  report.check("it can be made, and has rows", [&] {
+  report.check("it can be made, and has rows or ops", [&] {
     set = make<KernelSet>(path, options);
-    return std::string(set->rows().empty() ? "there are none" : "");
+    return std::string(set->rows().empty() && set->ops().empty() ? "there are none" : "");
   });
   if (!set) return report;
   std::vector<at::Device> devices{at::kCPU};
   if (torch::cuda::is_available()) devices.emplace_back(at::kCUDA, 0);
-  for (const KernelRow& row : set->rows())
+  const auto rows = set->rows();
+  const auto added = set->ops();
+  std::unique_ptr<OpTable> all;
+  report.check("its ops and rows fit together, and with the SDK's", [&] {
+    all = std::make_unique<OpTable>(rows, std::map<std::string, GivenOption>(), nullptr, added);
+    return std::string();
+  });
+  if (!all) return report;
+  for (const Op& op : added)
+    report.check("op " + op.name + " has cases, a tolerance, and a gradient where a case asks for one",
+                 [&] { return check_op(op, *all); });
+  for (const KernelRow& row : rows) {
+    const auto& leader = all->op(row.op).leader;
+    if (!leader.empty() && leader != row.op) continue;  // with its leader
+    std::vector<KernelRow> family{row};
+    for (const KernelRow& other : rows)
+      if (!leader.empty() && other.op != row.op && other.variant == row.variant && all->op(other.op).leader == leader)
+        family.push_back(other);
     report.check(row.op + "/" + row.variant + " agrees with the reference wherever it can", [&] {
       std::string problem;
       int agreed = 0;
       for (const at::Device device : devices) {
-        agreed += RowTest(row, op(row.op), device).run(problem);
+        agreed += RowTest(row, family, added, device).run(problem);
         if (!problem.empty()) return problem;
       }
       return std::string(agreed > 0 ? "" : "it can compute no case on the devices of this machine");
     });
+  }
   return report;
 }
 

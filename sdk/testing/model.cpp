@@ -249,10 +249,11 @@ class ModelTest {
       auto ctx = context(dtype);
       std::string attended;
       const auto plain = ctx.attention_op.run;
-      ctx.attention_op.run = [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-        for (const Tensor& x : {q, k, v})
-          if (x.scalar_type() == at::kDouble) attended = "hands doubles to attention";
-        return plain(q, k, v, shape);
+      ctx.attention_op.run = [&](const AttentionCall& call) {
+        for (const auto& part : call.parts)
+          for (const Tensor& x : {part.q, part.k, part.v})
+            if (x.scalar_type() == at::kDouble) attended = "hands doubles to attention";
+        return plain(call);
       };
       const auto problem = through_units(batch(at::kFloat), ctx, [&](const Unit& unit, const auto& run) -> std::string {
         const auto left = run();

@@ -24,7 +24,29 @@ std::vector<int64_t> batched(int64_t samples, std::vector<int64_t> shape) {
 
 // What one attention call of the uncut run was given, and gave.
 struct Call {
-  Tensor q, k, v, out;
+  AttentionCall given;
+  Tensors outputs;
+};
+
+// The first or the second of unequal halves, of every sequence.
+struct Half {
+  bool second;
+  int64_t first(int64_t tokens) const { return second ? tokens / 2 + 1 : 0; }
+  int64_t count(int64_t tokens) const { return second ? tokens - first(tokens) : tokens / 2 + 1; }
+
+  Stream of(Stream whole) const {
+    for (Field& field : whole.fields()) {
+      if (field.token_dim < 0) continue;
+      const int64_t tokens = field.tensor->size(field.token_dim);
+      *field.tensor = field.tensor->narrow(field.token_dim, first(tokens), count(tokens));
+      field.sequence->first_token = first(tokens);
+    }
+    return whole;
+  }
+  // Of what the whole gave or was given. Keys of text are the same for both.
+  Tensor piece(const Tensor& whole, const Tensor& like) const {
+    return whole.size(1) == like.size(1) ? whole : whole.narrow(1, first(whole.size(1)), count(whole.size(1)));
+  }
 };
 
 // Contexts' all_tokens: of the uncut run, told back to halves, which must ask for their own share of the same.
@@ -32,10 +54,6 @@ struct Gathers {
   std::vector<Tensor> wholes;
   size_t number = 0;
 };
-
-Tensor piece(const Tensor& whole, const Tensor& like, int64_t first) {
-  return whole.size(1) == like.size(1) ? whole : whole.slice(1, first, first + like.size(1));
-}
 
 void expect(const Tensor& found, const Tensor& expected, const std::string& what, size_t call) {
   const std::string problem = difference(found, expected, 1e-9);
@@ -47,10 +65,10 @@ std::function<Tensor(const Tensor&, const Stream&)> record(Gathers& gathers) {
   return [&gathers](const Tensor& x, const Stream&) { return gathers.wholes.emplace_back(x); };
 }
 
-std::function<Tensor(const Tensor&, const Stream&)> replay(Gathers& gathers, int64_t first) {
-  return [&gathers, first](const Tensor& x, const Stream&) {
+std::function<Tensor(const Tensor&, const Stream&)> replay(Gathers& gathers, Half half) {
+  return [&gathers, half](const Tensor& x, const Stream&) {
     const Tensor& whole = gathers.wholes.at(gathers.number++);
-    const std::string problem = difference(x, piece(whole, x, first), 1e-9);
+    const std::string problem = difference(x, half.piece(whole, x), 1e-9);
     if (!problem.empty()) throw std::runtime_error("all_tokens was given other tokens than the whole has: " + problem);
     return whole;
   };
@@ -62,13 +80,6 @@ void run_blocks(Model& model, Stream& stream, Context& ctx) {
 
 Tensor head(Model& model, Stream& stream, Context& ctx) {
   return ModelProgram(model, ctx).head(stream, {}).at("prediction");
-}
-
-Stream half(Stream whole, int64_t first, int64_t count) {
-  for (Field& field : whole.fields())
-    if (field.token_dim >= 0) *field.tensor = field.tensor->slice(field.token_dim, first, first + count);
-  whole.first_token = first;
-  return whole;
 }
 
 }  // namespace
@@ -124,9 +135,9 @@ Tensor predict(Model& model, const Batch& batch, Context& ctx) {
 Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
   std::vector<Call> calls;
   const auto plain = ctx.attention_op.run;
-  ctx.attention_op.run = [&](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-    calls.push_back({q, k, v, plain(q, k, v, shape)});
-    return calls.back().out;
+  ctx.attention_op.run = [&](const AttentionCall& call) {
+    calls.push_back({call, plain(call)});
+    return calls.back().outputs;
   };
   Gathers gathers;
   const auto plain_gather = ctx.token_gather;
@@ -136,20 +147,23 @@ Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
   run_blocks(model, whole, ctx);
 
   std::vector<Stream> halves;
-  const int64_t tokens = start.x_BTD.size(1), middle = tokens / 2 + 1;  // halves of unequal length
-  for (const auto& [first, count] : {std::pair(int64_t{0}, middle), std::pair(middle, tokens - middle)}) {
+  for (const Half half : {Half{false}, Half{true}}) {
     size_t number = 0;
-    ctx.attention_op.run = [&, first = first](const Tensor& q, const Tensor& k, const Tensor& v,
-                                              const AttentionShape&) {
+    ctx.attention_op.run = [&](const AttentionCall& asked) {
       const Call& call = calls.at(number++);
-      expect(q, piece(call.q, q, first), "queries", number);
-      expect(k, piece(call.k, k, first), "keys", number);
-      expect(v, piece(call.v, v, first), "values", number);
-      return piece(call.out, q, first);
+      Tensors outputs;
+      for (size_t i = 0; i < asked.parts.size(); ++i) {
+        const auto &part = asked.parts[i], &whole_part = call.given.parts.at(i);
+        expect(part.q, half.piece(whole_part.q, part.q), "queries", number);
+        expect(part.k, half.piece(whole_part.k, part.k), "keys", number);
+        expect(part.v, half.piece(whole_part.v, part.v), "values", number);
+        outputs.push_back(half.piece(call.outputs[i], part.q));
+      }
+      return outputs;
     };
     gathers.number = 0;
-    ctx.token_gather = replay(gathers, first);
-    halves.push_back(half(start, first, count));
+    ctx.token_gather = replay(gathers, half);
+    halves.push_back(half.of(start));
     run_blocks(model, halves.back(), ctx);
     if (number != calls.size()) throw std::runtime_error("a half of the tokens made another number of attention calls");
   }
@@ -159,10 +173,11 @@ Tensor predict_cut(Model& model, const Batch& batch, Context& ctx) {
   Stream joined = halves[0];
   const auto first_fields = joined.fields(), second_fields = halves[1].fields();
   for (size_t i = 0; i < first_fields.size(); ++i)
-    if (first_fields[i].token_dim >= 0)
+    if (first_fields[i].token_dim >= 0) {
       *first_fields[i].tensor =
           torch::cat({*first_fields[i].tensor, *second_fields[i].tensor}, first_fields[i].token_dim);
-  joined.first_token = 0;
+      first_fields[i].sequence->first_token = 0;
+    }
   return head(model, joined, ctx);
 }
 

@@ -26,8 +26,8 @@ struct MaskedAttention : Layer {
   Tensor forward(const Tensor& x_BTD, Stream& s, Context& ctx) {
     return ctx.attention_unit(qkv, proj, x_BTD, [&](const Tensor& x) {
       const auto parts = qkv(x, ctx).unflatten(-1, {3, -1, kHeadWidth}).unbind(-3);
-      const AttentionShape shape{Pattern::full, s.grid, s.packing, s.extra.at("counts").tensor};
-      return proj(ctx.attention_op.run(parts[0], parts[1], parts[2], shape).flatten(-2), ctx);
+      const auto y = ctx.attention({.parts = {{parts[0], parts[1], parts[2], s, s.extra.at("counts").tensor}}});
+      return proj(y[0].flatten(-2), ctx);
     });
   }
   Linear qkv, proj;

@@ -25,14 +25,16 @@ class Faulty final : public ditto::KernelSet {
       return sample.defined() ? rows.index_select(0, sample).unsqueeze(0) : rows.unsqueeze(1);
     };
     ditto::KernelRow row{"gated_residual", "faulty", {}, {}, {}};
-    row.score = [fault](const ditto::OpQuery&) { return fault == "never" ? 0 : 5; };
+    row.score = [fault](const ditto::OpCall&) { return fault == "never" ? 0 : 5; };
     row.forward = [fault, spread](const OpInputs& in) -> ditto::Tensors {
       const auto& t = in.tensors;
       return {t[0] +
               spread(t[1], fault == "ignores packs" ? Tensor() : t[3]) * t[2] * (fault == "forward" ? 1.5 : 1.0)};
     };
-    row.backward = [fault, spread](const Tensor& grad, const OpInputs& in, const ditto::Tensors&) -> ditto::Tensors {
+    row.backward = [fault, spread](const ditto::Tensors& grads, const OpInputs& in,
+                                   const ditto::Tensors&) -> ditto::Tensors {
       const auto& t = in.tensors;
+      const Tensor& grad = grads[0];
       const Tensor product = grad * t[2];
       const Tensor gate =
           t[3].defined() ? torch::zeros_like(t[1]).index_add(0, t[3], product.squeeze(0)) : product.sum(1);

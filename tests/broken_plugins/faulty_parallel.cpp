@@ -1,4 +1,6 @@
 // Replicas, or tokens cut with all keys gathered, that break one promise of the interface, as the options say.
+#include <numeric>
+
 #include <torch/torch.h>
 
 #include <ditto/parallel/token_cut.h>
@@ -56,16 +58,22 @@ class Faulty final : public ParallelStrategy {
   }
   AttentionOp wrap_attention(AttentionOp op) override {
     if (!cut_) return op;
-    op.run = [this, inner = op.run](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-      if (shape.pattern == Pattern::cross) return inner(q, k, v, shape);
-      const auto lengths = cut_->lengths(shape.grid, shape.packing);
+    op.run = [this, inner = op.run](const AttentionCall& call) {
+      if (call.pattern == Pattern::cross) return inner(call);
       const auto& group = cut_->group();
-      const auto all = [&](const Tensor& x) { return transposed::all_gather(x, group, 1, lengths); };
-      auto whole = shape;
-      whole.key_mask_BS = options_.fault == "ignores masks" ? Tensor() : whole_mask(shape.key_mask_BS, lengths, group);
-      int64_t first = 0;
-      for (int i = 0; i < group.rank(); ++i) first += lengths[static_cast<size_t>(i)];
-      return inner(all(q), all(k), all(v), whole).narrow(1, first, q.size(1));
+      auto whole = call;
+      for (auto& part : whole.parts) {
+        const auto lengths = cut_->lengths(part.tokens);
+        for (Tensor* x : {&part.q, &part.k, &part.v}) *x = transposed::all_gather(*x, group, 1, lengths);
+        part.key_mask_BS = options_.fault == "ignores masks" ? Tensor() : whole_mask(part.key_mask_BS, lengths, group);
+      }
+      auto outputs = inner(whole);
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        const auto lengths = cut_->lengths(call.parts[i].tokens);
+        const auto first = std::accumulate(lengths.begin(), lengths.begin() + group.rank(), int64_t{0});
+        outputs[i] = outputs[i].narrow(1, first, call.parts[i].q.size(1));
+      }
+      return outputs;
     };
     return op;
   }

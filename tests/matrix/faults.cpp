@@ -45,30 +45,29 @@ LayoutEntry& entry_of(Assembly& assembly, const std::string& name) {
 
 bool is_second(const Assembly& assembly, Axis axis) { return assembly.mesh.index(axis) == 1; }
 
-using Attend = std::function<Tensor(const AttentionOp&, Tensor q, Tensor k, Tensor v, const AttentionShape&)>;
-void change_attention(Assembly& assembly, Attend attend) {
-  const auto op = assembly.main->ctx->attention_op;
-  assembly.main->ctx->attention_op.run = [op, attend](const Tensor& q, const Tensor& k, const Tensor& v,
-                                                      const AttentionShape& shape) {
-    return shape.pattern == Pattern::cross ? op.run(q, k, v, shape) : attend(op, q, k, v, shape);
+using Attend = std::function<void(AttentionPart&)>;
+void change_attention(Assembly& assembly, Attend change) {
+  const auto inner = assembly.main->ctx->attention_op.run;
+  assembly.main->ctx->attention_op.run = [inner, change](AttentionCall call) {
+    if (call.pattern != Pattern::cross) change(call.parts.at(0));
+    return inner(call);
   };
 }
 
 // The second half of one rank's keys and values is the first once more: one block dropped, another seen twice.
 void drop_key_block(Assembly& assembly, FaultHooks&) {
   if (!is_second(assembly, Axis::context)) return;
-  change_attention(assembly, [](const AttentionOp& op, Tensor q, Tensor k, Tensor v, const AttentionShape& shape) {
-    const auto first_half = [](const Tensor& x) { return x.narrow(1, 0, x.size(1) / 2); };
-    return op.run(q, torch::cat({first_half(k), first_half(k)}, 1), torch::cat({first_half(v), first_half(v)}, 1),
-                  shape);
+  change_attention(assembly, [](AttentionPart& part) {
+    for (Tensor* x : {&part.k, &part.v}) {
+      const auto first_half = x->narrow(1, 0, x->size(1) / 2);
+      *x = torch::cat({first_half, first_half}, 1);
+    }
   });
 }
 
 void swap_heads(Assembly& assembly, FaultHooks&) {
   if (!is_second(assembly, Axis::tensor)) return;
-  change_attention(assembly, [](const AttentionOp& op, Tensor q, Tensor k, Tensor v, const AttentionShape& shape) {
-    return op.run(q, k.flip(2), v.flip(2), shape);
-  });
+  change_attention(assembly, [](AttentionPart& part) { part.k = part.k.flip(2), part.v = part.v.flip(2); });
 }
 
 constexpr const char* kCopied = "patches.map.weight";  // a copy along every axis but fsdp's

@@ -69,7 +69,7 @@ struct Runner {
     if (!strategy) return;
     ctx->attention_op = strategy->wrap_attention(ctx->attention_op);
     ctx->unit_runner = strategy->wrap_attention_unit(
-        [](Linear&, Linear&, const Tensor& x, const std::function<Tensor(const Tensor&)>& run) { return run(x); });
+        [](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) { return run({parts.at(0).x}); });
     ctx->token_gather = strategy->wrap_token_gather([](const Tensor& x, const Stream&) { return x; });
   }
   void run(Stream& stream, const std::function<void(Stream&)>& block) {
@@ -134,9 +134,9 @@ Results attend(const std::shared_ptr<ParallelStrategy>& strategy, const Setting&
   stream.extra["v"] = {leaves[2], 1, Role::evolving};
   if (setting.masked) stream.extra["mask"] = {mask_of(setting, shape[0]), 1, Role::constant};
   runner.run(stream, [&](Stream& s) {
-    const AttentionShape how{setting.pattern, s.grid, s.packing, s.extra["mask"].tensor};
     const auto q = s.x_BTD.unflatten(2, {12, 4});
-    s.x_BTD = runner.ctx->attention_op.run(q, s.extra["k"].tensor, s.extra["v"].tensor, how).flatten(2);
+    const AttentionPart part{q, s.extra["k"].tensor, s.extra["v"].tensor, s, s.extra["mask"].tensor};
+    s.x_BTD = runner.ctx->attention({.parts = {part}, .pattern = setting.pattern}).at(0).flatten(2);
     s.extra.clear();
   });
   (stream.x_BTD * normal(stream.x_BTD.sizes(), 20, dtype)).sum().div(strategy ? group.size() : 1).backward();
@@ -171,8 +171,8 @@ TEST_CASE("a key that a mask leaves out is not seen, in any pattern, nor of a pa
     const auto hidden = sees_BTT.unsqueeze(1).logical_not();
     const auto shares = torch::softmax(scores_BNTT.masked_fill(hidden, -std::numeric_limits<double>::infinity()), -1);
     const auto expected = torch::matmul(shares, v.transpose(1, 2)).transpose(1, 2);
-    const auto found = ctx->attention_op.run(q, k, v, {setting.pattern, stream.grid, stream.packing, mask_BT});
-    CHECK(distance(found, expected) < 1e-13);
+    const auto found = ctx->attention({.parts = {{q, k, v, stream, mask_BT}}, .pattern = setting.pattern});
+    CHECK(distance(found[0], expected) < 1e-13);
   }
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("a mask of other keys than those that are given is refused") {
   const auto ctx = small_context(torch::kDouble);
   const auto x = normal({2, 30, 3, 4}, 1);
   const auto refused = [&](const Tensor& mask_BS) {
-    CHECK_THROWS_WITH_AS(ctx->attention_op.run(x, x, x, {Pattern::full, kVideo, nullptr, mask_BS}),
+    CHECK_THROWS_WITH_AS(ctx->attention({.parts = {{x, x, x, {kVideo, nullptr}, mask_BS}}}),
                          doctest::Contains("was given a key mask that is"), Error);
   };
   refused(torch::ones({2, 15}, torch::kBool));
@@ -342,31 +342,32 @@ TEST_CASE("context exchanges are counted as derived: ring, ulysses, fastseq and 
   CHECK(testing::as_ranks(2, "rank of: counted context exchanges") == 0);
 }
 
-// Attention that takes a while.
-std::shared_ptr<const AttentionOp> slow_attention(const Context& ctx, const testing::Work& work) {
-  auto op = ctx.attention_op;
-  op.forward = [work, inner = op.forward](const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& mask_BS) {
-    work();
-    return inner(q, k, v, mask_BS);
-  };
-  op.backward = [work, inner = op.backward](const Tensor& grad, const Tensor& q, const Tensor& k, const Tensor& v,
-                                            const Tensor& mask_BS, const Tensor& out, const Tensor& lse) {
-    work();
-    return inner(grad, q, k, v, mask_BS, out, lse);
-  };
-  return std::make_shared<const AttentionOp>(op);
+// Attention in pieces that takes a while.
+std::vector<KernelRow> slow_attention(const testing::Work& work) {
+  std::vector<KernelRow> rows;
+  for (const Op& op : ops()) {
+    if (op.leader != "attention_partial") continue;
+    const bool works = op.name == "attention_partial" || op.name == "attention_backward";
+    const auto compute = [work, works, reference = op.reference](const OpInputs& in) {
+      if (works && in.tensors[2].size(1) > 0) work();  // not of no key
+      return reference(in);
+    };
+    rows.push_back({op.name, "slow", [](const OpCall&) { return 5; }, compute, {}});
+    rows.back().knows = {"scale"};
+  }
+  return rows;
 }
 
 // Passes 5 ms late, each block 15 ms of work.
 void late_ring(bool products) {
   const auto mesh = testing::mesh_of({{Axis::context, 4}});
   const auto& group = mesh.group(Axis::context);
-  const auto ctx = small_context(torch::kDouble);
-  const auto op = slow_attention(*ctx, products ? testing::products_of(15, group) : testing::sleep_of(15));
+  const OpTable table(slow_attention(products ? testing::products_of(15, group) : testing::sleep_of(15)));
+  const auto op = plain_attention(table);
   const auto q = normal({1, 5, 2, 4}, mesh.rank()).requires_grad_();
   const auto step = [&] {
-    const AttentionShape shape{Pattern::full, {1, 4, 5}, nullptr, {}};
-    ring_attention(q, q, q, shape, {5, 5, 5, 5}, group, op).sum().backward();
+    const AttentionCall call{.parts = {{q, q, q, {{1, 4, 5}, nullptr}, {}}}};
+    ring_attention(call, {{5, 5, 5, 5}}, group, op)[0].sum().backward();
   };
   const int64_t passes = testing::calls_of(mesh, step);
   CHECK(passes == 3 + 3 + 4);
@@ -396,9 +397,8 @@ void late_fastseq(bool products) {
   const auto layers = sub_layers(torch::kDouble);
   auto& qkv = dynamic_cast<LinearModule&>(*layers->self->named_children()["qkv"]);
   const auto unit = runner.ctx->unit_runner;
-  runner.ctx->unit_runner = [&](Linear& heads, Linear& rows, const Tensor& x,
-                                const std::function<Tensor(const Tensor&)>& run) {
-    return unit(heads, rows, x, [&](const Tensor& y) {
+  runner.ctx->unit_runner = [&](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) {
+    return unit(parts, [&](const Tensors& y) {
       qkv.after = [&, inner = qkv.after](const Tensor& z) {
         work();
         return inner(z);
@@ -463,7 +463,7 @@ TEST_CASE("a pack's slices cost the same as far as whole tokens allow") {
   const auto lengths = [&](std::vector<int64_t> samples) {
     auto packing = std::make_shared<Packing>();
     packing->lengths = std::move(samples);
-    return cut.lengths({}, packing);
+    return cut.lengths({{}, packing});
   };
   CHECK(lengths({6, 6, 6}) == std::vector<int64_t>{6, 6, 6});
   CHECK(lengths({9}) == std::vector<int64_t>{3, 3, 3});
@@ -476,16 +476,12 @@ TEST_CASE("a pack's slices cost the same as far as whole tokens allow") {
 TEST_CASE("what a context cut cannot do is refused with the numbers") {
   const Alone mesh(4);
   const auto lengths = [&](TokenCut::Unit unit, const Grid& grid) {
-    return TokenCut(needs_of(mesh), unit).lengths(grid, nullptr);
+    return TokenCut(needs_of(mesh), unit).lengths({grid, nullptr});
   };
   CHECK(lengths(TokenCut::Unit::token, {1, 2, 3}) == std::vector<int64_t>{1, 2, 1, 2});
   CHECK(lengths(TokenCut::Unit::frame, {6, 2, 3}) == std::vector<int64_t>{6, 12, 6, 12});
-  CHECK_THROWS_WITH_AS(lengths(TokenCut::Unit::frame, {3, 2, 3}),
-                       doctest::Contains("4 slices, but its number of frames is 3"), Error);
+  CHECK(lengths(TokenCut::Unit::frame, {3, 2, 3}) == std::vector<int64_t>{4, 5, 4, 5});  // too few frames
   CHECK_THROWS_WITH_AS(lengths(TokenCut::Unit::token, {1, 1, 3}), doctest::Contains("number of tokens is 3"), Error);
-  const Stream pack = stream_of({"", Pattern::full, true});
-  CHECK_THROWS_WITH_AS(TokenCut(needs_of(mesh), TokenCut::Unit::frame).lengths({}, pack.packing),
-                       doctest::Contains("a pack has none"), Error);
   for (const std::string id : {"ring", "ulysses", "fastseq", "spatiotemporal"})
     CHECK_THROWS_WITH_AS(make(id, needs_of(mesh, torch::kDouble, false)),
                          doctest::Contains("return true from token_local() if its blocks do"), Error);
@@ -513,9 +509,10 @@ TEST_CASE("heads that a context degree does not divide are refused before any st
 
 TEST_CASE("fastseq refuses attention outside of an attention unit") {
   const Alone mesh(2);
-  const auto op = make("fastseq", needs_of(mesh))->wrap_attention(small_context(torch::kDouble)->attention_op);
+  const auto strategy = make("fastseq", needs_of(mesh));
+  const auto op = strategy->wrap_attention(small_context(torch::kDouble)->attention_op);
   const auto q = normal({1, 15, 4, 2}, 1);
-  CHECK_THROWS_WITH_AS(op.run(q, q, q, {Pattern::full, kVideo, nullptr, {}}), doctest::Contains("attention units"),
+  CHECK_THROWS_WITH_AS(op.run({.parts = {{q, q, q, {kVideo, nullptr}, {}}}}), doctest::Contains("attention units"),
                        Error);
 }
 

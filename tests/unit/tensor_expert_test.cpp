@@ -8,6 +8,7 @@
 namespace ditto {
 namespace {
 
+using testing::check_full;
 using testing::FullOptions;
 using testing::FullRun;
 using testing::Named;
@@ -15,39 +16,16 @@ using torch::Tensor;
 
 const Named kTensor{"tensor"}, kSequence{"tensor", {{"sequence", true}}}, kExpert{"expert"};
 
-// The prediction, every gradient and the norm, in double precision.
-void check(const Mesh& mesh, const FullOptions& options, const std::vector<Named>& strategies, int64_t micro_batches) {
-  const auto alone = testing::mesh_of_one();
-  FullRun whole(alone, options, torch::kDouble, {}), rank(mesh, options, torch::kDouble, strategies);
-  CHECK((rank.predict(7) - whole.predict(7)).abs().max().item<double>() < 1e-12);
-  whole.step(micro_batches, 1);
-  rank.step(micro_batches, 1);
-  const auto expected = whole.gradients();
-  for (const auto& entry : rank.layout.entries) {
-    CAPTURE(entry.name);
-    const Tensor& reference = expected.at(entry.name);
-    CHECK(entry.tensor.sizes().vec() == local_shape(entry));
-    const double size = reference.abs().max().item<double>();
-    if (options.tokens > 1) CHECK(size > 1e-6);  // one token has no choice what to attend to
-    for (const auto& slice : entry.slices()) {
-      const auto there = testing::rectangle(reference, slice.global_start, slice.size);
-      const auto here = testing::rectangle(entry.tensor.grad(), slice.local_start, slice.size);
-      CHECK((there - here).abs().max().item<double>() <= 1e-12 * std::max(size, 1e-3));
-    }
-  }
-  CHECK(grad_norm(rank.layout, mesh) == doctest::Approx(grad_norm(whole.layout, alone)).epsilon(1e-13));
-}
-
 TEST_CASE("rank of: the whole of tensor" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
-  check(mesh, {}, {kTensor}, 2);
-  check(mesh, {}, {kSequence}, 2);             // 7 tokens on 2 ranks
-  check(mesh, {.tokens = 8}, {kSequence}, 1);  // 8
-  check(mesh, {.is_packed = true}, {kSequence}, 1);
+  check_full(mesh, {}, {kTensor}, 2);
+  check_full(mesh, {}, {kSequence}, 2);             // 7 tokens on 2 ranks
+  check_full(mesh, {.tokens = 8}, {kSequence}, 1);  // 8
+  check_full(mesh, {.is_packed = true}, {kSequence}, 1);
 }
 TEST_CASE("rank of: the whole of tensor with few tokens" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
-  check(mesh, {.tokens = 1}, {kSequence}, 1);
+  check_full(mesh, {.tokens = 1}, {kSequence}, 1);
 }
 
 TEST_CASE("experts, grouped-query heads, cross attention and long skips are cut along tensor, with tokens or without") {
@@ -60,14 +38,14 @@ TEST_CASE("a rank may have no token of a sequence region") {
 
 TEST_CASE("rank of: expert" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::expert, 2}, {Axis::replicate, 1}});
-  check(mesh, {}, {kExpert}, 2);
-  check(mesh, {}, {kExpert}, 3);  // one rank has none in the last accumulation, and lends its experts all the same
+  check_full(mesh, {}, {kExpert}, 2);
+  check_full(mesh, {}, {kExpert}, 3);  // one rank has none in the last accumulation, and lends its experts all the same
 }
 TEST_CASE("rank of: expert beside tensor and replicas" * doctest::skip()) {
-  check(testing::mesh_of({{Axis::expert, 2}, {Axis::tensor, 2}}), {}, {kSequence, kExpert}, 2);
+  check_full(testing::mesh_of({{Axis::expert, 2}, {Axis::tensor, 2}}), {}, {kSequence, kExpert}, 2);
 }
 TEST_CASE("rank of: expert beside replicas" * doctest::skip()) {
-  check(testing::mesh_of({{Axis::expert, 2}, {Axis::replicate, 2}}), {}, {kExpert}, 5);
+  check_full(testing::mesh_of({{Axis::expert, 2}, {Axis::replicate, 2}}), {}, {kExpert}, 5);
 }
 
 TEST_CASE("experts dealt out among ranks learn what they learn on one, though a rank has no micro-batch left") {

@@ -37,8 +37,8 @@ struct Rows {
   int64_t width, count, tokens;
 };
 
-int score(const ditto::OpQuery& query) {
-  return query.device == torch::kCPU && (query.dtype == torch::kFloat || query.dtype == torch::kBFloat16) ? 10 : 0;
+int score(const ditto::OpCall& call) {
+  return call.device == torch::kCPU && (call.dtype == torch::kFloat || call.dtype == torch::kBFloat16) ? 10 : 0;
 }
 
 // y, and the rows' means and reciprocal deviations for the backward.
@@ -46,7 +46,7 @@ Tensors forward(const OpInputs& in) {
   const Rows rows(in);
   auto y = torch::empty_like(rows.x);
   auto mean = torch::empty({rows.count}, torch::kFloat), rstd = torch::empty({rows.count}, torch::kFloat);
-  const auto eps = static_cast<float>(in.numbers.at(0));
+  const auto eps = static_cast<float>(in.number("eps"));
   at::parallel_for(0, rows.count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t m = rows.modulation(r);
@@ -60,9 +60,9 @@ Tensors forward(const OpInputs& in) {
 
 // A sample's rows follow one another and are summed by one thread, in their order: the same bits on any number of
 // threads.
-Tensors backward(const Tensor& grad, const OpInputs& in, const Tensors& results) {
+Tensors backward(const Tensors& grads, const OpInputs& in, const Tensors& results) {
   const Rows rows(in);
-  const auto g = grad.contiguous();
+  const auto g = grads[0].contiguous();
   auto dx = torch::empty_like(rows.x);
   auto dshift = torch::zeros({rows.shift.size(0), rows.width}, torch::kFloat), dscale = torch::zeros_like(dshift);
   std::vector<int64_t> first{0};  // rows where another sample begins

@@ -5,6 +5,8 @@
 //
 // Legend: B samples, T tokens, D width, H outputs for this rank's heads.
 #include <algorithm>
+#include <map>
+#include <memory>
 
 #include <torch/torch.h>
 
@@ -134,34 +136,44 @@ class FastSeq final : public ParallelStrategy {
   // Micro-batches of different lengths may be under way at once, and run again in backward.
   UnitRun wrap_unit(UnitRun run) override {
     return [this, run = std::move(run)](const Unit& unit, UnitCall& call) {
-      if (unit.kind == Unit::Kind::block) lengths_ = cut_.lengths(call.stream.grid, call.stream.packing);
+      if (unit.kind == Unit::Kind::block) {
+        lengths_ = {{"", cut_.lengths(call.stream)}};
+        for (const auto& [name, field] : call.stream.extra)
+          if (field.own) lengths_[name] = cut_.lengths(*field.own);
+      }
       run(unit, call);
     };
   }
 
   Context::UnitRunner wrap_attention_unit(Context::UnitRunner run_unit) override {
-    return [this, run_unit](Linear& heads, Linear& rows, const Tensor& x,
-                            const std::function<Tensor(const Tensor&)>& run) {
-      const Borrowed borrowed(*heads, *rows);
-      gather_before(*heads);
-      trade_before(*rows);
-      return run_unit(heads, rows, x, run);
+    return [this, run_unit](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) {
+      std::vector<std::unique_ptr<Borrowed>> borrowed;
+      for (const auto& part : parts) {
+        borrowed.push_back(std::make_unique<Borrowed>(*part.heads, *part.rows));
+        const auto& lengths = lengths_of(*part.heads);
+        gather_before(*part.heads, lengths);
+        trade_before(*part.rows, lengths);
+      }
+      const auto outside = std::exchange(unit_heads_, heads_of(*parts.at(0).heads));
+      auto results = run_unit(parts, run);
+      unit_heads_ = outside;
+      return results;
     };
   }
 
-  // Inside of a unit all tokens are here. Keys of text come with all heads: a unit's queries have their share.
+  // Inside of a unit all tokens are here, with this rank's heads of them.
   AttentionOp wrap_attention(AttentionOp op) override {
-    op.run = [this, inner = op.run](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-      if (shape.pattern == Pattern::cross) {
-        const int64_t heads = q.size(2), first = cut_.group().rank() * heads;
-        if (k.size(2) == heads) return inner(q, k, v, shape);
-        return inner(q, k.narrow(2, first, heads), v.narrow(2, first, heads), shape);
-      }
-      if (q.size(1) == cut_.lengths(shape.grid, shape.packing)[static_cast<size_t>(cut_.group().rank())])
-        throw Error(ErrorKind::config, "parallel.context_plugin",
-                    "\"fastseq\" exchanges tokens around whole attention units, and this model's attention is in none",
-                    "use \"ring\" or \"ulysses\"");
-      return inner(q, k, v, shape);
+    op.run = [this, inner = op.run](const AttentionCall& call) {
+      if (call.pattern == Pattern::cross) return inner(with_own_keys(call));
+      for (const auto& part : call.parts)
+        if (part.q.size(1) == cut_.lengths(part.tokens)[static_cast<size_t>(cut_.group().rank())])
+          throw Error(ErrorKind::config, "parallel.context_plugin",
+                      "\"fastseq\" exchanges tokens around whole attention units, and this model's attention is in "
+                      "none",
+                      "use \"ring\" or \"ulysses\"");
+      auto own = call;
+      if (call.bias.defined() && call.bias.size(1) > 1) own.bias = own_heads(call.bias, 1);
+      return inner(own);
     };
     return op;
   }
@@ -173,14 +185,45 @@ class FastSeq final : public ParallelStrategy {
   void join(Stream& stream) override { cut_.join(stream); }
 
  private:
+  const std::vector<int64_t>& lengths_of(const LinearModule& heads) const {
+    const auto it = lengths_.find(heads.split.sequence);
+    if (it != lengths_.end()) return it->second;
+    throw Error(ErrorKind::plugin, "attention unit",
+                "maps tokens of the sequence \"" + heads.split.sequence + "\", which the stream does not have",
+                "name an extra of the stream that has tokens of its own (Split::of)");
+  }
+  // Of queries, as the ranks of this axis share them.
+  int64_t heads_of(const LinearModule& heads) const {
+    return heads.split.parts.at(0) / heads.split.unit / mesh_.size(Axis::tensor);
+  }
+  Tensor own_heads(const Tensor& x, int64_t dim) const {
+    const int64_t share = x.size(dim) / cut_.group().size();
+    return x.narrow(dim, cut_.group().rank() * share, share);
+  }
+
+  // Keys of text come with all heads; a unit's queries have their share.
+  AttentionCall with_own_keys(AttentionCall call) const {
+    auto& part = call.parts.at(0);
+    const int64_t ranks = cut_.group().size();
+    if (unit_heads_ == 0 || part.q.size(2) != unit_heads_ / ranks) return call;
+    if (part.k.size(2) % ranks != 0)
+      throw Error(ErrorKind::config, "parallel.context",
+                  std::to_string(ranks) + " does not divide the " + std::to_string(part.k.size(2)) +
+                      " heads of keys that an attention unit's queries attend to",
+                  "use a degree that divides them, or context_plugin = \"ring\", which cuts no heads");
+    part.k = own_heads(part.k, 2), part.v = own_heads(part.v, 2);
+    if (call.bias.defined() && call.bias.size(1) > 1) call.bias = own_heads(call.bias, 1);
+    return call;
+  }
+
   // For as long as a Borrowed lives, the layer maps all tokens to this rank's heads.
-  void gather_before(LinearModule& heads) {
+  void gather_before(LinearModule& heads, const std::vector<int64_t>& lengths) {
     const auto own = own_rows(heads);
     const auto weight_HD = heads.weight(parameters_).index_select(0, own);
     const auto bias_H = heads.bias(parameters_).index_select(0, own);
     const auto arrival = c10::make_intrusive<Arrival>();
     arrival->group = &cut_.group();
-    arrival->lengths = lengths_;
+    arrival->lengths = lengths;
     heads.weight = Parameter(weight_HD, heads.weight.init());
     heads.bias = Parameter(bias_H, heads.bias.init());
     heads.before = [arrival, inner = heads.before, dtype = parameters_.compute](const Tensor& x) {
@@ -211,8 +254,8 @@ class FastSeq final : public ParallelStrategy {
   }
 
   // All tokens of this rank's heads for this rank's tokens of all heads.
-  void trade_before(LinearModule& rows) const {
-    rows.before = [group = &cut_.group(), lengths = lengths_, inner = rows.before](const Tensor& y_BTH) {
+  void trade_before(LinearModule& rows, const std::vector<int64_t>& lengths) const {
+    rows.before = [group = &cut_.group(), lengths, inner = rows.before](const Tensor& y_BTH) {
       const std::vector<int64_t> widths(lengths.size(), y_BTH.size(2));
       const auto y = transposed::all_to_all(y_BTH, *group, 1, lengths, 2, widths);
       return inner ? inner(y) : y;
@@ -221,8 +264,9 @@ class FastSeq final : public ParallelStrategy {
 
   const Mesh& mesh_;
   TokenCut cut_;
-  Context parameters_;            // what weights are asked for with
-  std::vector<int64_t> lengths_;  // of the ranks' slices, in the block that runs
+  Context parameters_;                                   // what weights are asked for with
+  std::map<std::string, std::vector<int64_t>> lengths_;  // of the ranks' slices, by sequence, in the block that runs
+  int64_t unit_heads_ = 0;                               // of the attention unit that runs
 };
 
 }  // namespace

@@ -186,19 +186,35 @@ class Recompute final : public ParallelStrategy {
 
   AttentionOp wrap_attention(AttentionOp op) override {
     if (options_.recompute != "attention") return op;
-    op.run = [this, inner = op.run](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-      if (!attention_again_) return inner(q, k, v, shape);
+    op.run = [this, inner = op.run](const AttentionCall& call) {
+      if (!attention_again_) return inner(call);
+      auto shell = std::make_shared<AttentionCall>(call);
       Distinct in;
-      for (const Tensor* x : {&q, &k, &v}) in.add(*x);
-      const auto run = [inner, shape, at = in.places](const Tensors& x) {
-        return Tensors{inner(x[at[0]], x[at[1]], x[at[2]], shape)};
+      for (Tensor* x : tensors_of(*shell)) {
+        in.add(*x);
+        *x = Tensor();
+      }
+      const auto run = [inner, shell, at = in.places](const Tensors& x) {
+        auto again = *shell;
+        size_t k = 0;
+        for (Tensor* tensor : tensors_of(again)) *tensor = x[at[k++]];
+        return inner(again);
       };
-      return run_twice(in.tensors, run, traffic_).at(0);
+      return run_twice(in.tensors, run, traffic_);
     };
     return op;
   }
 
  private:
+  // Those that gradients go to.
+  static std::vector<Tensor*> tensors_of(AttentionCall& call) {
+    std::vector<Tensor*> list;
+    for (auto& part : call.parts)
+      for (Tensor* x : {&part.q, &part.k, &part.v}) list.push_back(x);
+    if (call.bias.defined()) list.push_back(&call.bias);
+    return list;
+  }
+
   // Every differentiable field goes through, changed or not, so that its gradients are summed in one chain.
   void run_block(const std::shared_ptr<const UnitRun>& inner, const Unit& unit, UnitCall& call) const {
     const auto in = fields_of(call.stream);

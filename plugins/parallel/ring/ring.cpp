@@ -19,10 +19,11 @@ class RingParallel final : public ParallelStrategy {
 
   // Text is whole on every rank: its keys need no ring.
   AttentionOp wrap_attention(AttentionOp op) override {
-    const auto inner = std::make_shared<const AttentionOp>(op);
-    op.run = [this, inner](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-      if (shape.pattern == Pattern::cross) return inner->run(q, k, v, shape);
-      return ring_attention(q, k, v, shape, cut_.lengths(shape.grid, shape.packing), cut_.group(), inner);
+    op.run = [this, inner = op](const AttentionCall& call) {
+      if (call.pattern == Pattern::cross) return inner.run(call);
+      std::vector<std::vector<int64_t>> lengths;
+      for (const auto& part : call.parts) lengths.push_back(cut_.lengths(part.tokens));
+      return ring_attention(call, lengths, cut_.group(), inner);
     };
     return op;
   }

@@ -5,6 +5,7 @@
 //
 // Copies, by choice: tables of labels, a few hundred rows of the width, which a cut would make cost one more exchange
 // in every forward; norms of tokens; second biases.
+#include <map>
 #include <numeric>
 
 #include <torch/torch.h>
@@ -36,8 +37,9 @@ int64_t common_count(const Layout& layout) {
   return common;
 }
 
-// The field that tells how many tokens the ranks' regions add up to, by its shape [0, tokens]: it holds no number.
-constexpr const char* kWhole = "tensor.whole";
+// The field that tells how many tokens the ranks' regions of a sequence add up to, by its shape [0, tokens]: it holds
+// no number.
+std::string whole_of(const std::string& sequence) { return "tensor.whole" + (sequence.empty() ? "" : "." + sequence); }
 
 class TensorParallel final : public ParallelStrategy {
  public:
@@ -77,21 +79,33 @@ class TensorParallel final : public ParallelStrategy {
   // Attention sees all tokens: what it reads beside them, constants, stays whole.
   void split(Stream& stream) override {
     if (!sequence_ || !stream.x_BTD.defined()) return;
-    enter(stream.x_BTD.size(1));
-    const int64_t start = start_of_region(), length = lengths_[static_cast<size_t>(group_.rank())];
-    stream.extra[kWhole] = {torch::empty({0, tokens_}, stream.x_BTD.options()), -1, Role::carried};
-    stream.region_offset = start;
+    regions_.clear();
+    std::map<std::string, int64_t> counts{{"", stream.x_BTD.size(1)}};
+    for (const auto& [name, field] : stream.extra)
+      if (field.own && field.token_dim >= 0 && field.role == Role::evolving)
+        counts[name] = field.tensor.size(field.token_dim);
+    for (const auto& [name, tokens] : counts) {
+      regions_[name] = region_of(tokens);
+      stream.extra[whole_of(name)] = {torch::empty({0, tokens}, stream.x_BTD.options()), -1, Role::carried};
+    }
+    begin_regions(stream);
     for (const auto& field : stream.fields())
-      if (is_cut(field)) *field.tensor = field.tensor->narrow(field.token_dim, start, length);
+      if (is_cut(field)) {
+        const auto region = region_of(field.tensor->size(field.token_dim));
+        *field.tensor =
+            field.tensor->narrow(field.token_dim, start_of(region), region.lengths[static_cast<size_t>(group_.rank())]);
+      }
   }
 
   void join(Stream& stream) override {
     if (!sequence_) return;
     enter(stream);
     for (const auto& field : stream.fields())
-      if (is_cut(field)) *field.tensor = gather_tokens(*field.tensor, field.token_dim);
-    stream.extra.erase(kWhole);
-    stream.region_offset = 0;
+      if (is_cut(field)) *field.tensor = gather_tokens(*field.tensor, field.token_dim, region(stream, field));
+    for (const auto& [name, region] : regions_) {
+      stream.extra.erase(whole_of(name));
+      (name.empty() ? stream : *stream.extra.at(name).own).region_offset = 0;
+    }
   }
 
   // Micro-batches of different lengths may be under way at once, and run again in backward.
@@ -100,7 +114,7 @@ class TensorParallel final : public ParallelStrategy {
     return [this, run = std::move(run)](const Unit& unit, UnitCall& call) {
       if (unit.kind == Unit::Kind::block) {
         enter(call.stream);
-        call.stream.region_offset = start_of_region();
+        begin_regions(call.stream);
       }
       run(unit, call);
     };
@@ -128,24 +142,29 @@ class TensorParallel final : public ParallelStrategy {
     const LayerCut& cut = *layer.cut(Axis::tensor);
     const bool regions = sequence_ && entry.unit.kind == Unit::Kind::block && !cut.condition;
     if (regions && cut.input == Values::whole)
-      layer.before = [this, name = entry.layer_name()](const Tensor& x) {
-        check_tokens(x, lengths_[static_cast<size_t>(group_.rank())], name);
-        return gather_tokens(x, 1);
+      layer.before = [this, sequence = cut.sequence, name = entry.layer_name()](const Tensor& x) {
+        const auto& region = region_of(sequence, name);
+        check_tokens(x, region.lengths[static_cast<size_t>(group_.rank())], region, name);
+        return gather_tokens(x, 1, region);
       };
     if (cut.output == Values::partial) {
       layer.adds_bias = group_.rank() == 0;
       if (regions)
-        layer.after = [this, name = entry.layer_name()](const Tensor& y) {
-          check_tokens(y, tokens_, name);
-          return scatter_tokens(y, 1);
+        layer.after = [this, sequence = cut.sequence, name = entry.layer_name()](const Tensor& y) {
+          const auto& region = region_of(sequence, name);
+          check_tokens(y, region.tokens, region, name);
+          return scatter_tokens(y, 1, region);
         };
       else
         layer.after = [this](const Tensor& y) { return transposed::all_reduce(y, group_); };
     }
     if (cut.gathered)
-      layer.after = [this, regions, dim = cut.channels, parts = cut.parameters[0].parts](const Tensor& y) {
+      layer.after = [this, regions, sequence = cut.sequence, name = entry.layer_name(), dim = cut.channels,
+                     parts = cut.parameters[0].parts](const Tensor& y) {
         const auto whole = gather_parts(y, parts, dim, group_);
-        return regions ? whole.narrow(1, start_of_region(), lengths_[static_cast<size_t>(group_.rank())]) : whole;
+        if (!regions) return whole;
+        const auto& region = region_of(sequence, name);
+        return whole.narrow(1, start_of(region), region.lengths[static_cast<size_t>(group_.rank())]);
       };
   }
 
@@ -163,38 +182,67 @@ class TensorParallel final : public ParallelStrategy {
     return torch::cat(ordered, dim);
   }
 
-  // From here on, exchanges are of a stream of so many tokens.
-  void enter(int64_t tokens) {
-    tokens_ = tokens;
-    lengths_.clear();
+  // How the ranks share a sequence's tokens.
+  struct Region {
+    int64_t tokens;
+    std::vector<int64_t> lengths;
+  };
+  Region region_of(int64_t tokens) const {
+    Region region{tokens, {}};
     const int64_t n = group_.size();
-    for (int64_t i = 0; i < n; ++i) lengths_.push_back((i + 1) * tokens / n - i * tokens / n);
+    for (int64_t i = 0; i < n; ++i) region.lengths.push_back((i + 1) * tokens / n - i * tokens / n);
+    return region;
   }
-  void enter(Stream& stream) { enter(stream.extra.at(kWhole).tensor.size(1)); }
-  int64_t start_of_region() const { return group_.rank() * tokens_ / group_.size(); }
-  bool are_equal() const { return tokens_ % group_.size() == 0; }
+  const Region& region_of(const std::string& sequence, const std::string& layer) const {
+    const auto it = regions_.find(sequence);
+    if (it != regions_.end()) return it->second;
+    throw Error(ErrorKind::plugin, "layer \"" + layer + "\"",
+                "is of tokens of the sequence \"" + sequence + "\", which the stream does not have",
+                "name an extra of the stream that has tokens of its own (Split::of)");
+  }
+  // Of a field: its own sequence's, or that of another extra that has as many tokens in the whole.
+  const Region& region(const Stream& stream, const Field& field) const {
+    if (field.sequence == &stream) return regions_.at("");
+    for (const auto& [name, region] : regions_)
+      if (!name.empty() && stream.extra.at(name).own && &*stream.extra.at(name).own == field.sequence) return region;
+    throw Error(ErrorKind::plugin, "stream field \"" + field.name + "\"", "came after the tokens were cut",
+                "set evolving fields with tokens of their own in tokens()");
+  }
+  int64_t start_of(const Region& region) const { return group_.rank() * region.tokens / group_.size(); }
+  // From here on, exchanges are of this stream's tokens.
+  void enter(const Stream& stream) {
+    regions_ = {{"", region_of(stream.extra.at(whole_of("")).tensor.size(1))}};
+    for (const auto& [name, field] : stream.extra)
+      if (const auto it = stream.extra.find(whole_of(name)); field.own && it != stream.extra.end())
+        regions_[name] = region_of(it->second.tensor.size(1));
+  }
+  void begin_regions(Stream& stream) const {
+    for (const auto& [name, region] : regions_)
+      (name.empty() ? stream : *stream.extra.at(name).own).region_offset = start_of(region);
+  }
+  bool are_equal(const Region& region) const { return region.tokens % group_.size() == 0; }
 
   // The other ranks wait for pieces of the sizes that the cut leaves.
-  void check_tokens(const Tensor& x, int64_t expected, const std::string& layer) const {
+  void check_tokens(const Tensor& x, int64_t expected, const Region& region, const std::string& layer) const {
     if (x.dim() >= 3 && x.size(1) == expected) return;
     throw Error(ErrorKind::plugin, "layer \"" + layer + "\"",
                 "is given a tensor of " + c10::str(x.sizes()) + ", where parallel.sequence leaves " +
-                    std::to_string(expected) + " of the stream's " + std::to_string(tokens_) + " tokens",
+                    std::to_string(expected) + " of the stream's " + std::to_string(region.tokens) + " tokens",
                 "a layer of a block that is cut takes all its tokens, as [B, T, ...]; one that takes others is "
-                "Split::none(), or of_condition()");
+                "Split::none(), of_condition(), or of(SEQUENCE)");
   }
-  Tensor gather_tokens(const Tensor& x, int64_t dim) const {
-    return are_equal() ? transposed::all_gather(x, group_, dim) : transposed::all_gather(x, group_, dim, lengths_);
+  Tensor gather_tokens(const Tensor& x, int64_t dim, const Region& region) const {
+    return are_equal(region) ? transposed::all_gather(x, group_, dim)
+                             : transposed::all_gather(x, group_, dim, region.lengths);
   }
-  Tensor scatter_tokens(const Tensor& y, int64_t dim) const {
-    return are_equal() ? transposed::reduce_scatter(y, group_, dim)
-                       : transposed::reduce_scatter(y, group_, dim, lengths_);
+  Tensor scatter_tokens(const Tensor& y, int64_t dim, const Region& region) const {
+    return are_equal(region) ? transposed::reduce_scatter(y, group_, dim)
+                             : transposed::reduce_scatter(y, group_, dim, region.lengths);
   }
 
   const Group& group_;
   const bool sequence_;
-  int64_t tokens_ = 0;
-  std::vector<int64_t> lengths_;  // of the ranks' regions
+  std::map<std::string, Region> regions_;  // of the stream's sequences by name, "" its own
 };
 
 }  // namespace

@@ -1,8 +1,10 @@
 // Context parallelism by trading heads for tokens: attention runs over all tokens with a share of the heads
-// (S. A. Jacobs et al., 2023, arXiv:2309.14509). One all-to-all brings q, k and v, one takes the result back. Keys and
-// values come with as many heads as queries: a model with fewer has repeated them.
+// (S. A. Jacobs et al., 2023, arXiv:2309.14509). Of each sequence one all-to-all brings q, k and v, one takes the
+// result back. Fewer heads of keys than ranks are sent to several.
 //
-// Legend: B samples, T tokens, N heads, K head width.
+// Legend: B samples, T tokens, N heads, M heads of keys and values, K head width.
+#include <numeric>
+
 #include <torch/torch.h>
 
 #include <ditto/error.h>
@@ -27,15 +29,18 @@ class Ulysses final : public ParallelStrategy {
 
   // Text is whole on every rank: its keys are here for the queries that are here.
   AttentionOp wrap_attention(AttentionOp op) override {
-    op.run = [this, inner = op.run](const Tensor& q, const Tensor& k, const Tensor& v, const AttentionShape& shape) {
-      if (shape.pattern == Pattern::cross) return inner(q, k, v, shape);
-      const auto tokens = cut_.lengths(shape.grid, shape.packing);
-      const auto heads = share_of(q.size(2));
+    op.run = [this, inner = op.run](const AttentionCall& call) {
+      if (call.pattern == Pattern::cross) return inner(call);
       const auto& group = cut_.group();
-      const auto qkv = transposed::all_to_all(torch::stack({q, k, v}), group, 3, heads, 2, tokens).unbind(0);
-      auto whole = shape;
-      whole.key_mask_BS = whole_mask(shape.key_mask_BS, tokens, group);
-      return transposed::all_to_all(inner(qkv[0], qkv[1], qkv[2], whole), group, 1, tokens, 2, heads);
+      auto whole = call;
+      for (auto& part : whole.parts) trade(part);
+      const int64_t heads = call.parts.at(0).q.size(2) / group.size();
+      if (call.bias.defined() && call.bias.size(1) > 1) whole.bias = call.bias.narrow(1, group.rank() * heads, heads);
+      auto outputs = inner(whole);
+      const std::vector<int64_t> of_heads(static_cast<size_t>(group.size()), heads);
+      for (size_t i = 0; i < outputs.size(); ++i)
+        outputs[i] = transposed::all_to_all(outputs[i], group, 1, cut_.lengths(call.parts[i].tokens), 2, of_heads);
+      return outputs;
     };
     return op;
   }
@@ -47,14 +52,34 @@ class Ulysses final : public ParallelStrategy {
   void join(Stream& stream) override { cut_.join(stream); }
 
  private:
-  // Each rank's heads.
-  std::vector<int64_t> share_of(int64_t heads) const {
+  // All tokens of this rank's heads, for this rank's tokens of all heads.
+  void trade(AttentionPart& part) const {
+    const auto& group = cut_.group();
+    const int64_t ranks = group.size();
+    const auto tokens = cut_.lengths(part.tokens);
+    const Tensor k = for_ranks(part.k), v = for_ranks(part.v);
+    const int64_t of_q = share_of(part.q.size(2)), of_k = k.size(2) / ranks;
+    const auto by_rank = [&](const Tensor& x) { return x.unflatten(2, {ranks, -1}); };
+    const auto qkv = torch::cat({by_rank(part.q), by_rank(k), by_rank(v)}, 3).flatten(2, 3);
+    const std::vector<int64_t> heads(static_cast<size_t>(ranks), of_q + 2 * of_k);
+    const auto all = transposed::all_to_all(qkv, group, 2, heads, 1, tokens).split_with_sizes({of_q, of_k, of_k}, 2);
+    part.q = all[0].contiguous(), part.k = all[1].contiguous(), part.v = all[2].contiguous();
+    part.key_mask_BS = whole_mask(part.key_mask_BS, tokens, group);
+  }
+
+  // Of each head as many copies as it takes for every rank to have the heads of its queries.
+  Tensor for_ranks(const Tensor& x_BTMK) const {
+    const int64_t heads = x_BTMK.size(2), ranks = cut_.group().size();
+    return heads % ranks == 0 ? x_BTMK : x_BTMK.repeat_interleave(ranks / std::gcd(heads, ranks), 2);
+  }
+
+  int64_t share_of(int64_t heads) const {
     const int ranks = cut_.group().size();
     if (heads % ranks != 0)
       throw Error(ErrorKind::config, "parallel.context",
                   std::to_string(ranks) + " does not divide the " + std::to_string(heads) + " attention heads",
                   "use a degree that divides them, or context_plugin = \"ring\", which cuts no heads");
-    return std::vector<int64_t>(static_cast<size_t>(ranks), heads / ranks);
+    return heads / ranks;
   }
 
   const Mesh& mesh_;

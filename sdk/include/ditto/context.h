@@ -19,22 +19,31 @@ namespace ditto {
 enum class Phase { train, evaluate, sample };
 
 // The table's ops by name, as models call them. Modulations [S, D] hold one row a sample; each op spreads it over the
-// sample's tokens, packed or not.
+// sample's tokens, packed or not. `tokens`: of the stream, or of another sequence in it.
 class DITTO_API Ops {
  public:
   explicit Ops(const OpTable& table) : table_(&table) {}
   // LayerNorm(x) without affine, eps as given, times (1 + scale) plus shift. x [B, T, D].
   torch::Tensor norm_modulate(const torch::Tensor& x_BTD, const torch::Tensor& shift_SD, const torch::Tensor& scale_SD,
-                              const Stream& stream, double eps = 1e-6) const;
+                              const Sequence& tokens, double eps = 1e-6) const;
   // x + gate * y
   torch::Tensor gated_residual(const torch::Tensor& x_BTD, const torch::Tensor& gate_SD, const torch::Tensor& y_BTD,
-                               const Stream& stream) const;
+                               const Sequence& tokens) const;
   // GELU(up(x)), tanh form. A composite of linear and gelu_tanh.
   torch::Tensor linear_gelu_tanh(const torch::Tensor& x, const Linear& up, Context& ctx) const;
+  // An op of a kernel plugin, or of the SDK, by name. Throws Error(config) where the run has no such op.
+  Tensors run(const std::string& name, const OpInputs& inputs) const;
   const OpTable& table() const { return *table_; }
 
  private:
   const OpTable* table_;
+};
+
+// One of the sequences of an attention sub-layer: x is mapped by `heads`, attends, and is mapped by `rows`. Whose
+// tokens x is, the layers' Split says.
+struct AttentionUnitPart {
+  Linear heads, rows;
+  torch::Tensor x;
 };
 
 class DITTO_API Context {
@@ -48,13 +57,24 @@ class DITTO_API Context {
   torch::Device device{torch::kCPU};
   Random random;
 
-  // q, k, v [B, T_local, N, K]: frames, rows, packs and ranks are left to this. The result is as q.
+  // Frames, rows, packs and ranks are left to this. An output for each part, as its q.
+  Tensors attention(const AttentionCall& call);
+  // Of the stream's tokens alone, or of them to its text: q [B, T_local, N, K], k and v.
   torch::Tensor attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v, Pattern pattern,
                           const Stream& stream);
-  // A whole attention sub-layer: `run` maps x through `heads`, attention and `rows`. Some strategies exchange tokens
-  // around it.
-  torch::Tensor attention_unit(Linear& heads, Linear& rows, const torch::Tensor& x,
+  // A whole attention sub-layer: `run` maps each part's x through its `heads`, attention and its `rows`. Some
+  // strategies exchange tokens around it.
+  using RunUnit = std::function<Tensors(const Tensors& x)>;
+  Tensors attention_unit(std::vector<AttentionUnitPart> parts, const RunUnit& run);
+  torch::Tensor attention_unit(const Linear& heads, const Linear& rows, const torch::Tensor& x,
                                const std::function<torch::Tensor(const torch::Tensor&)>& run);
+
+  // Numbers set to zero with probability p and the others divided by 1 - p, while training; else x. x [B, T, D] are
+  // whole tokens of the stream, or of its extra `sequence`, as they are between layers. Which, depends on the run's
+  // seed, the sample's id, `name` (the same for no two calls of a model) and the place in the sample alone: any layout
+  // leaves out the same.
+  torch::Tensor dropout(const torch::Tensor& x_BTD, double p, const Stream& stream, const std::string& name,
+                        const std::string& sequence = "");
 
   // x [B, T_local, …] of the tokens that attention and experts see here -> [B, T, …] of whole samples, differentiable.
   // For what looks at all of a sample's tokens at once (expert choice, balance losses).
@@ -83,14 +103,13 @@ class DITTO_API Context {
 
   // Set by the host: the attention op and the sub-layer's runner, with the strategies' wraps around them.
   AttentionOp attention_op;
-  using UnitRunner = std::function<torch::Tensor(Linear& heads, Linear& rows, const torch::Tensor& x,
-                                                 const std::function<torch::Tensor(const torch::Tensor&)>& run)>;
+  using UnitRunner = std::function<Tensors(std::vector<AttentionUnitPart>& parts, const RunUnit& run)>;
   UnitRunner unit_runner;
 
   torch::TensorOptions options() const { return torch::TensorOptions(compute).device(device); }
 
  private:
-  void count_attention(const torch::Tensor& q, const torch::Tensor& k, Pattern pattern, const Stream& stream) const;
+  void count_attention(const AttentionCall& call) const;
   std::shared_ptr<const OpTable> table_;  // keeps Ops' table alive
 };
 

@@ -1,63 +1,79 @@
 // Ops and the kernels that compute them.
 //
 // An op has a name, a reference on ATen (differentiable, always there, score 1), test cases and a tolerance per dtype.
-// A kernel plugin offers further rows; the highest score wins, once for each distinct query. Kernels see no autograd:
-// the SDK wraps a row's forward and backward once.
+// A kernel plugin offers rows for any op, and may add ops; the highest score wins, once for each distinct call. Kernels
+// see no autograd: the SDK wraps a row's forward and backward once.
 #pragma once
 
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include <torch/types.h>
 
 #include <ditto/options.h>
+#include <ditto/visibility.h>
 
 namespace ditto {
 
 using Tensors = std::vector<torch::Tensor>;
 
-// What an op is called with: tensors (some may be undefined, as the op's signature says) and plain numbers.
-struct OpInputs {
+using Attribute = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>>;
+
+// What an op is called with: tensors (some may be undefined, as the op's signature says) and attributes by name.
+struct DITTO_API OpInputs {
   Tensors tensors;
-  std::vector<double> numbers = {};
+  std::map<std::string, Attribute> attributes = {};
+
+  const torch::Tensor& tensor(size_t index) const;  // undefined beyond the last
+  bool has(const std::string& name) const { return attributes.count(name) != 0; }
+  double number(const std::string& name) const;  // these throw Error(plugin) for one that is missing or of another type
+  double number(const std::string& name, double otherwise) const;
+  bool flag(const std::string& name) const;  // false where it is missing
+  const std::vector<int64_t>& list(const std::string& name) const;
 };
 
-// What a choice may depend on.
-struct OpQuery {
-  std::string op;
-  at::ScalarType dtype = at::kFloat;
-  at::DeviceType device = at::kCPU;
-  std::vector<int64_t>
-      shape;          // class of the first input's shape: leading dims multiplied to a power of two, and the last dim
-  bool grad = false;  // a backward will be asked for
-  std::string text() const;  // "norm_modulate bf16 cpu [4096, 384] grad"
+// A call as a choice sees it: all shapes, dtypes, strides and attributes, no tensor's numbers.
+struct DITTO_API OpCall {
+  const std::string& op;
+  const OpInputs& inputs;
+  at::ScalarType dtype;   // of the first tensor
+  at::DeviceType device;  // of the first tensor, or the one that shapes alone stand for
+  bool grad;              // a backward will be asked for
+  // "norm_modulate bf16 cpu [4096, 384] grad": leading dims of the first tensor multiplied to a power of two, and its
+  // last dim.
+  std::string text() const;
 };
 
 // One way to compute an op.
 struct KernelRow {
   std::string op;
-  std::string variant;                       // "cpu_simd"
-  std::function<int(const OpQuery&)> score;  // 0: cannot; the reference has 1
+  std::string variant;                      // "cpu_simd"
+  std::function<int(const OpCall&)> score;  // 0: cannot; the reference has 1. A function of the call alone.
   std::function<Tensors(const OpInputs& inputs)>
-      forward;  // the op's output first, then what backward needs besides inputs
-  // Gradients of the inputs' tensors (undefined for what has none) from the output's gradient, the inputs and forward's
-  // result. None: fit for queries without grad only.
-  std::function<Tensors(const torch::Tensor& grad, const OpInputs& inputs, const Tensors& results)> backward;
+      forward;  // the op's outputs first, then what backward needs besides inputs
+  // Gradients of the inputs' tensors (undefined for what has none) from the outputs' gradients, the inputs and
+  // forward's result. None: fit for calls without grad only.
+  std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results)> backward;
   // What forward gives of inputs without numbers (of the meta device): tensors of the same shapes and dtypes, on
   // theirs, so that memory is counted right. None: the reference stands for it there.
   std::function<Tensors(const OpInputs& inputs)> shapes = {};
+  // The op's optional attributes that it knows. A call with another one (a pack's lengths, causal) is not offered to
+  // it.
+  std::set<std::string> knows = {};
 };
 
 // One op: its meaning.
 struct Op {
   std::string name;
-  std::string signature;  // for people: "x [B,T,D], shift [S,D], scale [S,D], sample [T] or none -> [B,T,D]"
+  std::string signature;  // for people: "x [B,T,D], shift [S,D], scale [S,D], sample [T] or none; eps -> [B,T,D]"
   std::vector<std::string> contains;  // of a composite: the ops it is made of
-  std::function<torch::Tensor(const OpInputs&)> reference;
+  std::function<Tensors(const OpInputs&)> reference;
   struct Case {
     std::string name;
     std::function<OpInputs(at::ScalarType)> inputs;  // requires_grad set where a gradient is defined
@@ -65,6 +81,16 @@ struct Op {
   std::vector<Case> cases;
   // Largest error allowed for a variant in this dtype, over the largest number of the fp64 reference.
   std::function<double(at::ScalarType)> tolerance;
+  int64_t outputs = 1;                  // the reference's
+  std::set<std::string> optional = {};  // attributes that a call may leave out
+  // Ops whose results are opaque (statistics of a partial attention) are computed by one variant all: `leader` is the
+  // op whose call decides which; of the leader it is its own name. They are called by OpTable::run_as, without
+  // autograd. A variant has rows for all of them, or none.
+  std::string leader = {};
+  // Of a leader, for tests: something of a case's inputs that every variant must agree on, made by its ops.
+  using RunOp = std::function<Tensors(const std::string& op, const OpInputs& inputs)>;
+  std::function<Tensors(const OpInputs& inputs, const RunOp& run)> use = {};
+  std::string added_by = {};  // set by the host: the plugin
 };
 
 // A kernel plugin.
@@ -76,39 +102,58 @@ class DITTO_API KernelSet {
   struct Needs {};
   virtual ~KernelSet();
   virtual std::vector<KernelRow> rows() const = 0;
+  virtual std::vector<Op> ops() const { return {}; }  // that it adds
 };
 
 // The ops the SDK defines.
 DITTO_API const std::vector<Op>& ops();
-DITTO_API const Op& op(const std::string& name);  // throws Error(plugin), naming the nearest
 
-// The rows of a run, and the choice among them.
+// The ops and rows of a run, and the choice among them.
 class DITTO_API OpTable {
  public:
-  // `pins`: op -> variant, from [kernels]; a pin that names nothing throws Error(config).
+  // `pins`: op -> variant, from [kernels]; a pin that names nothing throws Error(config). `added`: ops besides the
+  // SDK's; one that is there twice throws Error(plugin).
   explicit OpTable(std::vector<KernelRow> rows = {}, std::map<std::string, GivenOption> pins = {},
-                   std::function<void(const std::string&)> log = {});
+                   std::function<void(const std::string&)> log = {}, std::vector<Op> added = {});
   ~OpTable();
+  OpTable(const OpTable&) = delete;
+  OpTable& operator=(const OpTable&) = delete;
 
-  // Computes `name`, with autograd. A pinned variant that cannot answer throws Error(config).
-  torch::Tensor run(const std::string& name, const OpInputs& inputs) const;
+  bool has(const std::string& op) const { return ops_.count(op) != 0; }
+  const Op& op(const std::string& name) const;  // throws Error(config), naming the nearest
 
-  std::vector<KernelRow> rows_of(const std::string& op) const;
-  // "norm_modulate bf16 cpu [4096, 384] grad" -> "cpu_simd": every choice made so far, for run.toml and logs.
+  // Computes `name`, with autograd: the op's outputs. A pinned variant that cannot answer throws Error(config); an op
+  // that is asked for a gradient and has none, Error(plugin).
+  Tensors run(const std::string& name, const OpInputs& inputs) const;
+  // Of a leader: the variant for this call. And an op of its family computed by that variant.
+  std::string variant(const std::string& leader, const OpInputs& inputs) const;
+  Tensors run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const;
+
+  // "norm_modulate bf16 cpu [4096, 384] grad" -> "cpu_simd": every choice made so far, for run.toml and logs. Calls
+  // that differ in other ways may have led to several.
   std::map<std::string, std::string> chosen() const;
-  // A row of this table, run with autograd around it: for the contract tests.
-  static torch::Tensor run_row(const KernelRow& row, const OpInputs& inputs);
 
   // The device whose rows are chosen for inputs of the meta device.
   at::DeviceType meta_stands_for = at::kMeta;
 
  private:
-  const KernelRow* choose(const OpQuery& query) const;  // nullptr: the reference
+  void add_ops(std::vector<Op> added);
+  void check_rows() const;
+  void check_pins() const;
+  std::vector<std::string> variants_of(const std::string& op) const;
+  const KernelRow* row_of(const std::string& op, const std::string& variant) const;
+  OpCall call_of(const std::string& op, const OpInputs& inputs) const;
+  bool offers(const KernelRow& row, const OpCall& call) const;
+  const KernelRow* choose(const Op& op, const OpCall& call) const;  // nullptr: the reference
+
+  std::map<std::string, const Op*> ops_;
+  std::vector<std::unique_ptr<const Op>> added_;
   std::vector<KernelRow> rows_;
   std::map<std::string, GivenOption> pins_;
   std::function<void(const std::string&)> log_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, const KernelRow*> chosen_;
+  mutable std::map<std::string, const KernelRow*> choices_;                // by all that a score may see
+  mutable std::map<std::string, std::set<std::string>> variants_by_call_;  // by OpCall::text
 };
 
 }  // namespace ditto

@@ -44,6 +44,7 @@ struct DITTO_API Split {
   bool are_heads = false;           // columns: the units are attention heads
   bool gather = false;              // columns: outputs are put together again at once
   bool condition = false;           // the input is conditioning: it has no tokens that could be cut
+  std::string sequence = {};  // whose tokens the input is: the name of the stream's extra; empty: the stream's own
 
   static Split none() { return {}; }
   // Each rank makes a share of the outputs.
@@ -59,6 +60,8 @@ struct DITTO_API Split {
   Split gathered() const;
   // Keys and values of text.
   Split of_condition() const;
+  // Of tokens of a second sequence, Stream::extra[name].
+  Split of(const std::string& name) const;
   // The same with several parts: `rows` after maps that were put side by side.
   Split in_parts(std::vector<int64_t> widths) const;
   // The same, cut between runs of `unit` numbers only.
@@ -151,10 +154,11 @@ struct DITTO_API LayerCut {
   std::vector<ParameterCut> parameters;                  // those that are not here are copies
   std::string units;                                     // what the units are, in plural: "attention heads of width 6"
   Values input = Values::whole, output = Values::whole;  // of the computation, where its parameters are cut
-  bool gathered = false;   // cut outputs are to be put together again at once, by the parts of the first parameter
-  int64_t channels = -1;   // the dim of inputs and outputs that is cut
-  bool condition = false;  // inputs are conditioning: they have no tokens that could be cut
-  bool are_heads = false;  // the units are attention heads, and the outputs feed attention
+  bool gathered = false;      // cut outputs are to be put together again at once, by the parts of the first parameter
+  int64_t channels = -1;      // the dim of inputs and outputs that is cut
+  bool condition = false;     // inputs are conditioning: they have no tokens that could be cut
+  std::string sequence = {};  // whose tokens the inputs are: the name of the stream's extra; empty: the stream's own
+  bool are_heads = false;     // the units are attention heads, and the outputs feed attention
 };
 
 // Base of a layer that may be cut. In its constructor it makes parameters and declares; in its forward it computes with

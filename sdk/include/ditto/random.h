@@ -49,9 +49,9 @@ class DITTO_API Random {
   // The block of the row of `id` that begins at `start` and has `size` numbers along each dim of `shape`: of what the
   // calls above draw for the whole row, drawn without the rest. double.
   torch::Tensor uniform_block(Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
-                              at::IntArrayRef size) const;
+                              at::IntArrayRef size, std::uint32_t series = 0) const;
   torch::Tensor normal_block(Purpose purpose, int64_t id, at::IntArrayRef shape, at::IntArrayRef start,
-                             at::IntArrayRef size) const;
+                             at::IntArrayRef size, std::uint32_t series = 0) const;
 
   std::uint64_t seed() const { return seed_; }
 

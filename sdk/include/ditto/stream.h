@@ -6,6 +6,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,9 @@ struct Packing {
   torch::Tensor sample_T;        // int64: the sample a token belongs to, as a row of the conditioning
   std::vector<Grid> grids = {};  // of each sample: what spatial and temporal attention need; none: they are refused
 };
+// Of these lengths, with sample_T on `device`.
+DITTO_API std::shared_ptr<const Packing> packing_of(std::vector<int64_t> lengths, torch::Device device,
+                                                    std::vector<Grid> grids = {});
 
 // All that is per sample, or per token of text: made once by Model::condition.
 struct Conditioning {
@@ -41,14 +45,31 @@ enum class Role {
   constant,  // position and rotary tables: no parameters, no gradient, made on every stage
 };
 
+// The tokens of a sequence: their places in the whole, and which of them are here.
+struct DITTO_API Sequence {
+  Grid grid;                               // of the whole sample, not of a slice
+  std::shared_ptr<const Packing> packing;  // none: B rows of T tokens each
+  // Place in the whole of the first token that attention and experts see here.
+  int64_t first_token = 0;
+  // Between such layers tokens begin this much later: sequence regions cut them once more.
+  int64_t region_offset = 0;
+
+  int64_t tokens() const;  // of a whole row: a sample's, or all of a pack
+  // The conditioning's row for each of the `count` tokens here, int64; undefined without packing (row b of B belongs to
+  // all its tokens).
+  torch::Tensor sample_of_token(int64_t count) const;
+};
+
 struct Field {
   std::string name;
   torch::Tensor* tensor;
   int64_t token_dim;  // -1: has none
   Role role;
+  Sequence* sequence;  // whose tokens those along token_dim are; one that has several fields may stand there repeatedly
 };
 
-struct DITTO_API Stream {
+// As a sequence, of x_BTD.
+struct DITTO_API Stream : Sequence {
   torch::Tensor x_BTD;                  // the tokens
   std::deque<torch::Tensor> skips_BTD;  // long skips (U-ViT, arXiv:2209.12152), last in first out
   Conditioning condition;               // carried
@@ -57,24 +78,21 @@ struct DITTO_API Stream {
     torch::Tensor tensor;
     int64_t token_dim = -1;
     Role role = Role::evolving;
+    // Where its tokens are not the stream's: a second sequence (text that evolves beside a picture), or what belongs to
+    // it. It is cut by its own count.
+    std::optional<Sequence> own = {};
   };
   std::map<std::string, Extra> extra;                     // a model's own further fields, by any name
   std::map<std::string, torch::Tensor> auxiliary_losses;  // per sample [B], by name; evolving: blocks add to them
 
-  Grid grid;                               // of the whole sample, not of a slice
-  std::shared_ptr<const Packing> packing;  // none: B rows of T tokens each
-  // Place in the whole of the first token that attention and experts see here.
-  int64_t first_token = 0;
-  // Tokens in x_BTD begin this much later: sequence regions cut them once more between such layers.
-  int64_t region_offset = 0;
+  // The samples, for draws (Context::dropout); set by the host on every stage.
+  std::vector<int64_t> ids;
 
+  // The sequence of the extra of this name; of "" the stream itself. Throws Error(plugin) if there is none.
+  const Sequence& sequence(const std::string& name) const;
   // Every defined tensor above, each under a name of its own ("extra.NAME"). Strategies go through this list and name
   // no field.
   std::vector<Field> fields();
-
-  // The conditioning's row for each token here, int64 [T]; undefined without packing (row b of B belongs to all its
-  // tokens).
-  torch::Tensor sample_of_token() const;
 };
 
 }  // namespace ditto

@@ -3,7 +3,6 @@
 // Legend: B samples, T tokens here, N heads, K head width.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include <ditto/attention.h>
@@ -11,14 +10,15 @@
 
 namespace ditto {
 
-// q, k, v [B, T, N, K] of this member's tokens; lengths: each member's tokens, in the order of members. The result is
-// as q, and what attention to all members' keys under `shape`'s pattern (not cross) gives. Blocks of keys and values
-// take size - 1 passes forward; backward they take them again, and their gradients as many passes as members, to end
-// where they belong. Passes ("shift", to the next member) are under way while a block is computed. Partial results are
-// merged, and gradients added, in fp32 (fp64 for fp64). A mask is of this member's keys, and gathered once. `group`
-// must outlive the graph. Throws Error(shape) where the pattern has no meaning, or q is not of lengths[rank] tokens.
-DITTO_API torch::Tensor ring_attention(const torch::Tensor& q, const torch::Tensor& k, const torch::Tensor& v,
-                                       const AttentionShape& shape, const std::vector<int64_t>& lengths,
-                                       const Group& group, std::shared_ptr<const AttentionOp> op);
+// The call with this member's tokens of each part; lengths: each member's tokens of each part, in the order of members.
+// The results are what attention of all members' tokens under the call's pattern (not cross) gives. Blocks of keys and
+// values, of all parts at once, take size - 1 passes forward; backward they take them again, and their gradients as
+// many passes as members, to end where they belong. Passes ("shift", to the next member) are under way while a block is
+// computed. Partial results are merged in the order in which blocks come: this member's own, then those of the members
+// before it; in fp32 (fp64 for fp64), as gradients are added. Masks are of this member's keys, and gathered once.
+// `group` must outlive the graph. Throws Error(shape) where the pattern has no meaning, or a part is not of
+// lengths[rank] tokens, and Error(config) for a bias that is learned.
+DITTO_API Tensors ring_attention(const AttentionCall& call, const std::vector<std::vector<int64_t>>& lengths,
+                                 const Group& group, const AttentionOp& op);
 
 }  // namespace ditto

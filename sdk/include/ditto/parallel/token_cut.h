@@ -16,25 +16,27 @@ class DITTO_API TokenCut {
  public:
   enum class Unit {
     token,
-    frame,  // no frame lies on two ranks
+    frame,  // no frame lies on two ranks, where there is a frame and a place for every rank; else as token
   };
   // Throws Error(config) for a model that is not token-local.
   TokenCut(const ParallelStrategy::Needs& needs, Unit unit = Unit::token);
 
   const Group& group() const { return group_; }
-  // Tokens on each rank; none has no token. Throws Error(config) where there are too few, or a pack has no frames.
-  std::vector<int64_t> lengths(const Grid& grid, const std::shared_ptr<const Packing>& packing) const;
+  // Whether this sequence is cut by whole frames: a picture, a short clip and a pack are not.
+  bool by_frames(const Sequence& sequence) const;
+  // Its tokens on each rank; none has no token. Throws Error(config) where there are too few.
+  std::vector<int64_t> lengths(const Sequence& sequence) const;
 
   enum class Constants {
     cut,    // attention works on this rank's tokens
     whole,  // attention works on all tokens, and position tables are for it
   };
-  // Leaves this rank's slice of the fields with tokens, and sets first_token. Throws Error(shape) for a field that has
-  // another number of tokens than the grid, or the pack.
+  // Leaves this rank's slice of the fields with tokens, each cut as its sequence is, and sets first_token. Throws
+  // Error(shape) for a field that has another number of tokens than its grid, or pack.
   void split(Stream& stream, Constants constants = Constants::cut) const;
   // Makes the evolving fields whole again, each by one all-gather (in backward: one reduce-scatter).
   void join(Stream& stream) const;
-  // x [B, T here, …] -> [B, T, …]
+  // x [B, T here, …] -> [B, T, …], of the stream's own tokens
   torch::Tensor gather(const torch::Tensor& x, const Stream& stream) const;
 
  private:

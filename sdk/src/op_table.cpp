@@ -1,0 +1,281 @@
+// The ops and rows of a run, the choice among them, and autograd around the chosen one.
+#include <algorithm>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+#include <ditto/kernels.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr const char* kReference = "reference";
+constexpr size_t kMostChoices = 4096;  // that are remembered; then they are made again
+
+Tensors results_of(const KernelRow& row, const OpInputs& inputs) {
+  return inputs.tensors.at(0).is_meta() ? row.shapes(inputs) : row.forward(inputs);
+}
+
+// A row's forward and backward as one differentiable call. Autograd takes no undefined tensors: only the others are
+// handed to it, with their places.
+struct RowFunction : torch::autograd::Function<RowFunction> {
+  struct Call : torch::CustomClassHolder {
+    const KernelRow* row;
+    std::map<std::string, Attribute> attributes;
+    size_t inputs, outputs;
+  };
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList,
+                                                const c10::intrusive_ptr<Call>& call, const OpInputs* inputs) {
+    Tensors results = results_of(*call->row, *inputs);
+    ctx->saved_data["call"] = c10::IValue::make_capsule(call);
+    Tensors saved = inputs->tensors;
+    saved.insert(saved.end(), results.begin(), results.end());
+    ctx->save_for_backward(saved);
+    return {results.begin(), results.begin() + static_cast<int64_t>(call->outputs)};
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads_of_outputs) {
+    const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
+    const auto saved = ctx->get_saved_variables();
+    const auto end = saved.begin() + static_cast<int64_t>(call->inputs);
+    const OpInputs inputs{{saved.begin(), end}, call->attributes};
+    for (auto& grad : grads_of_outputs)
+      if (grad.defined()) grad = grad.contiguous();
+    const auto all = call->row->backward(grads_of_outputs, inputs, {end, saved.end()});
+    torch::autograd::variable_list grads;
+    for (size_t i = 0; i < inputs.tensors.size(); ++i)
+      if (inputs.tensors[i].defined()) grads.push_back(i < all.size() ? all[i] : Tensor());
+    grads.resize(grads.size() + 2);  // none for the call and its inputs
+    return grads;
+  }
+};
+
+Tensors run_row(const KernelRow& row, const Op& op, const OpCall& call) {
+  const OpInputs& inputs = call.inputs;
+  const auto outputs = static_cast<size_t>(op.outputs);
+  if (!call.grad) {
+    auto results = results_of(row, inputs);
+    if (op.leader.empty()) results.resize(outputs);  // opaque ones may be more
+    return results;
+  }
+  Tensors defined;
+  for (const Tensor& tensor : inputs.tensors)
+    if (tensor.defined()) defined.push_back(tensor);
+  auto kept = c10::make_intrusive<RowFunction::Call>();
+  kept->row = &row, kept->attributes = inputs.attributes;
+  kept->inputs = inputs.tensors.size(), kept->outputs = outputs;
+  return RowFunction::apply(at::TensorList(defined), kept, &inputs);
+}
+
+void refuse_without_gradient(const Op& op, const OpCall& call, const Tensors& results) {
+  if (!call.grad || !results.at(0).is_floating_point() || results[0].requires_grad()) return;
+  throw Error(ErrorKind::plugin, "op \"" + op.name + "\"",
+              "is asked for a gradient (" + call.text() +
+                  "), but its reference is not differentiable and no variant that "
+                  "can compute this has a backward",
+              "give the op's reference, or a row of it, a gradient; or call it without");
+}
+
+// All that a score may see: every size, stride, dtype and attribute.
+std::string key_of(const OpCall& call) {
+  std::string key = call.op + (call.grad ? "+" : "-");
+  const auto put = [&](int64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
+  put(static_cast<int64_t>(call.device));
+  for (const Tensor& tensor : call.inputs.tensors) {
+    put(tensor.defined() ? static_cast<int64_t>(tensor.scalar_type()) : -1);
+    if (!tensor.defined()) continue;
+    put(tensor.dim());
+    for (int64_t d = 0; d < tensor.dim(); ++d) put(tensor.size(d)), put(tensor.stride(d));
+  }
+  for (const auto& [name, value] : call.inputs.attributes) {
+    key += name;
+    put(static_cast<int64_t>(value.index()));
+    if (const auto* list = std::get_if<std::vector<int64_t>>(&value)) {
+      put(static_cast<int64_t>(list->size()));
+      for (const int64_t number : *list) put(number);
+    } else if (const auto* text = std::get_if<std::string>(&value)) {
+      put(static_cast<int64_t>(text->size()));
+      key += *text;
+    } else if (const auto* number = std::get_if<double>(&value)) {
+      key.append(reinterpret_cast<const char*>(number), sizeof *number);
+    } else if (const auto* whole = std::get_if<int64_t>(&value)) {
+      put(*whole);
+    } else {
+      put(std::get<bool>(value));
+    }
+  }
+  return key;
+}
+
+std::string maker_of(const Op& op) { return op.added_by.empty() ? "the SDK" : "kernels '" + op.added_by + "'"; }
+
+std::string nearest_op(const std::string& name, const std::map<std::string, const Op*>& ops) {
+  std::vector<std::string> names;
+  for (const auto& [known, op] : ops) names.push_back(known);
+  const auto near = nearest(name, names);
+  return near.empty() ? "" : "did you mean \"" + near + "\"?";
+}
+
+}  // namespace
+
+OpTable::OpTable(std::vector<KernelRow> rows, std::map<std::string, GivenOption> pins,
+                 std::function<void(const std::string&)> log, std::vector<Op> added)
+    : rows_(std::move(rows)), pins_(std::move(pins)), log_(std::move(log)) {
+  for (const Op& op : ditto::ops()) ops_[op.name] = &op;
+  add_ops(std::move(added));
+  check_rows();
+  check_pins();
+}
+
+OpTable::~OpTable() = default;
+
+void OpTable::add_ops(std::vector<Op> added) {
+  for (auto& op : added) {
+    if (const auto it = ops_.find(op.name); it != ops_.end())
+      throw Error(ErrorKind::plugin, "op \"" + op.name + "\"",
+                  "is added by " + maker_of(op) + ", and " + maker_of(*it->second) + " has one of this name",
+                  "leave out one of the two in plugins.kernels, or give the op another name");
+    if (!op.reference || op.outputs < 1)
+      throw Error(ErrorKind::plugin, "op \"" + op.name + "\" of " + maker_of(op), "has no reference, or no outputs",
+                  "an op's meaning is its reference on ATen");
+    added_.push_back(std::make_unique<const Op>(std::move(op)));
+    ops_[added_.back()->name] = added_.back().get();
+  }
+}
+
+// Of a family a variant has all ops.
+void OpTable::check_rows() const {
+  for (const auto& row : rows_) {
+    const Op& of = op(row.op);
+    if (of.leader.empty()) continue;
+    for (const auto& [name, other] : ops_)
+      if (other->leader == of.leader && !row_of(name, row.variant))
+        throw Error(ErrorKind::plugin, "kernel " + row.op + "/" + row.variant,
+                    "has no row of this variant for \"" + name + "\", whose results belong together",
+                    "offer rows for all ops that follow \"" + of.leader + "\"");
+  }
+}
+
+void OpTable::check_pins() const {
+  for (const auto& [name, pin] : pins_) {
+    const auto it = ops_.find(name);
+    if (it == ops_.end()) {
+      const auto near = nearest_op(name, ops_);
+      throw Error(ErrorKind::config, pin.where, "kernels." + name + ": there is no op of this name",
+                  near.empty() ? "see `ditto plugins show kernels/cpu`" : near);
+    }
+    const auto& leader = it->second->leader;
+    if (!leader.empty() && leader != name)
+      throw Error(ErrorKind::config, pin.where, "kernels." + name + " goes with \"" + leader + "\"",
+                  "pin kernels." + leader);
+    const auto variants = variants_of(name);
+    const auto* wanted = std::get_if<std::string>(&pin.value);
+    if (!wanted || std::find(variants.begin(), variants.end(), *wanted) == variants.end())
+      throw Error(ErrorKind::config, pin.where,
+                  "kernels." + name + " = " + to_text(pin.value) + " names no variant of this op",
+                  "expected one of " + to_text(OptionValue(variants)));
+  }
+}
+
+const Op& OpTable::op(const std::string& name) const {
+  const auto it = ops_.find(name);
+  if (it != ops_.end()) return *it->second;
+  const auto near = nearest_op(name, ops_);
+  throw Error(ErrorKind::config, "op \"" + name + "\"", "is neither the SDK's nor added by a kernel plugin of this run",
+              near.empty() ? "add the plugin that has it to plugins.kernels" : near);
+}
+
+std::vector<std::string> OpTable::variants_of(const std::string& name) const {
+  std::vector<std::string> variants{kReference};
+  for (const auto& row : rows_)
+    if (row.op == name) variants.push_back(row.variant);
+  return variants;
+}
+
+const KernelRow* OpTable::row_of(const std::string& name, const std::string& variant) const {
+  const auto it = std::find_if(rows_.begin(), rows_.end(),
+                               [&](const KernelRow& row) { return row.op == name && row.variant == variant; });
+  return it == rows_.end() ? nullptr : &*it;
+}
+
+OpCall OpTable::call_of(const std::string& name, const OpInputs& inputs) const {
+  const Tensor& first = inputs.tensors.at(0);
+  OpCall call{name, inputs, first.scalar_type(), first.is_meta() ? meta_stands_for : first.device().type(), false};
+  if (torch::GradMode::is_enabled())
+    for (const Tensor& tensor : inputs.tensors) call.grad = call.grad || (tensor.defined() && tensor.requires_grad());
+  return call;
+}
+
+bool OpTable::offers(const KernelRow& row, const OpCall& call) const {
+  if (row.op != call.op || (call.grad && !row.backward)) return false;
+  const auto& optional = op(call.op).optional;
+  return std::all_of(call.inputs.attributes.begin(), call.inputs.attributes.end(), [&](const auto& attribute) {
+    return optional.count(attribute.first) == 0 || row.knows.count(attribute.first) != 0;
+  });
+}
+
+const KernelRow* OpTable::choose(const Op& op, const OpCall& call) const {
+  const std::string key = key_of(call);
+  const std::lock_guard lock(mutex_);
+  if (const auto it = choices_.find(key); it != choices_.end()) return it->second;
+  const auto pin = pins_.find(op.name);
+  const std::string pinned = pin == pins_.end() ? "" : std::get<std::string>(pin->second.value);
+  const KernelRow* best = nullptr;
+  int best_score = 1;  // the reference's
+  for (const auto& row : rows_) {
+    if (!offers(row, call) || (!pinned.empty() && row.variant != pinned)) continue;
+    const int score = row.score(call);
+    if (score > 0 && (score > best_score || !pinned.empty())) best = &row, best_score = score;
+  }
+  const auto text = call.text();
+  if (!pinned.empty() && pinned != kReference && !best)
+    throw Error(ErrorKind::config, pin->second.where,
+                "kernels." + op.name + " = \"" + pinned + "\" cannot compute " + text,
+                "remove the pin, or choose another variant");
+  if (choices_.size() >= kMostChoices) choices_.clear();
+  choices_[key] = best;
+  const std::string variant = best ? best->variant : kReference;
+  if (variants_by_call_[text].insert(variant).second && log_) log_("kernel " + text + ": " + variant);
+  return best;
+}
+
+Tensors OpTable::run(const std::string& name, const OpInputs& inputs) const {
+  const Op& of = op(name);
+  if (!of.leader.empty())
+    throw Error(ErrorKind::plugin, "op \"" + name + "\"", "gives opaque results, and is called by OpTable::run_as",
+                "take the variant of \"" + of.leader + "\"");
+  const auto call = call_of(name, inputs);
+  const KernelRow* row = choose(of, call);
+  if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
+  auto results = row ? run_row(*row, of, call) : of.reference(inputs);
+  refuse_without_gradient(of, call, results);
+  return results;
+}
+
+std::string OpTable::variant(const std::string& leader, const OpInputs& inputs) const {
+  const torch::NoGradGuard no_grad;
+  const Op& of = op(leader);
+  const KernelRow* row = choose(of, call_of(leader, inputs));
+  return row ? row->variant : kReference;
+}
+
+Tensors OpTable::run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const {
+  const torch::NoGradGuard no_grad;
+  const Op& of = op(name);
+  const KernelRow* row = row_of(name, variant);
+  if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
+  return row ? run_row(*row, of, call_of(name, inputs)) : of.reference(inputs);
+}
+
+std::map<std::string, std::string> OpTable::chosen() const {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> result;
+  for (const auto& [text, variants] : variants_by_call_)
+    for (const auto& variant : variants) result[text] += (result[text].empty() ? "" : ", ") + variant;
+  return result;
+}
+
+}  // namespace ditto

@@ -1,0 +1,119 @@
+// Ops that plugins add, the choice among rows by the whole call, and families of opaque results.
+#include <doctest/doctest.h>
+
+#include <torch/torch.h>
+
+#include <ditto/error.h>
+
+#include "tests/unit/small_model.h"
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+
+// Twice x, and its square.
+Op both() {
+  Op op{"both", "x -> 2 x, x^2",
+        {},     [](const OpInputs& in) -> Tensors {
+          return {in.tensor(0) * 2, in.tensor(0).square()}; },
+        {},     [](at::ScalarType) { return 1e-12; }};
+  op.outputs = 2;
+  op.added_by = "mine";
+  return op;
+}
+
+TEST_CASE("an op that a plugin adds gives all its outputs, by its reference and by a row alike, with gradients") {
+  KernelRow row{"both", "fast", [](const OpCall&) { return 5; },
+                [](const OpInputs& in) -> Tensors {
+                  return {in.tensor(0) + in.tensor(0), in.tensor(0) * in.tensor(0), in.tensor(0).clone()};
+                },
+                [](const Tensors& grads, const OpInputs&, const Tensors& results) -> Tensors {
+                  return {grads[0] * 2 + grads[1] * 2 * results.at(2)};
+                }};
+  for (const bool fast : {false, true}) {
+    const OpTable table(fast ? std::vector<KernelRow>{row} : std::vector<KernelRow>(), {}, {}, {both()});
+    const auto x = torch::tensor({1.0, 3.0}, torch::kDouble).requires_grad_();
+    const auto y = table.run("both", {{x}});
+    REQUIRE(y.size() == 2);
+    (y[0] + 10 * y[1]).sum().backward();
+    CHECK(y[1].detach().equal(torch::tensor({1.0, 9.0}, torch::kDouble)));
+    CHECK(x.grad().equal(torch::tensor({22.0, 62.0}, torch::kDouble)));
+    CHECK(table.chosen().begin()->second == (fast ? "fast" : "reference"));
+    torch::NoGradGuard no_grad;
+    CHECK(table.run("both", {{x.detach()}}).size() == 2);  // without what backward needs
+  }
+}
+
+TEST_CASE("an op that is added twice, or as one of the SDK's, is refused with both makers") {
+  auto other = both();
+  other.added_by = "yours";
+  CHECK_THROWS_WITH_AS(OpTable({}, {}, {}, {both(), other}), doctest::Contains("kernels 'yours', and kernels 'mine'"),
+                       Error);
+  other.name = "attention";
+  CHECK_THROWS_WITH_AS(OpTable({}, {}, {}, {other}), doctest::Contains("kernels 'yours', and the SDK"), Error);
+}
+
+TEST_CASE("an op that no plugin of the run has is refused by name, when a model asks for it") {
+  const auto ctx = testing::small_context(torch::kFloat);
+  CHECK_THROWS_WITH_AS(ctx->ops.run("my_op", {{torch::ones({2})}}),
+                       doctest::Contains("op \"my_op\": is neither the SDK's nor added"), Error);
+}
+
+TEST_CASE("an op without a gradient is refused where one is asked for, and computes where none is") {
+  auto op = both();
+  op.reference = [](const OpInputs& in) -> Tensors { return {in.tensor(0).detach() * 2, in.tensor(0).detach()}; };
+  const OpTable table({}, {}, {}, {op});
+  const auto x = torch::ones({2}).requires_grad_();
+  CHECK_THROWS_WITH_AS(table.run("both", {{x}}), doctest::Contains("op \"both\": is asked for a gradient"), Error);
+  CHECK(table.run("both", {{x.detach()}}).size() == 2);
+}
+
+TEST_CASE("a score sees the whole call, and a row is not offered attributes that it does not know") {
+  const auto reference = [](const char* name) {
+    for (const Op& op : ops())
+      if (op.name == name) return op.reference;
+    return std::function<Tensors(const OpInputs&)>();
+  };
+  KernelRow row{"attention",
+                "short",
+                [](const OpCall& call) { return call.inputs.tensor(1).size(1) < 5 ? 5 : 0; },
+                reference("attention"),
+                {}};
+  const auto x = [](int64_t tokens) { return torch::ones({1, tokens, 2, 4}); };
+  const auto variants = [&](const KernelRow& with, const OpInputs& in) {
+    const OpTable table({with});
+    table.run("attention", in);
+    return table.chosen().begin()->second;
+  };
+  CHECK(variants(row, {{x(6), x(4), x(4), {}}}) == "short");  // the second tensor's size decides
+  CHECK(variants(row, {{x(6), x(6), x(6), {}}}) == "reference");
+  const OpInputs pack{{x(4), x(4), x(4), {}}, {{"lengths", std::vector<int64_t>{1, 3}}}};
+  CHECK(variants(row, pack) == "reference");
+  row.knows = {"lengths"};
+  CHECK(variants(row, pack) == "short");
+  const OpTable table({row});
+  table.run("attention", {{x(6), x(4), x(4), {}}});
+  table.run("attention", {{x(6), x(6), x(6), {}}});
+  CHECK(table.chosen().begin()->second == "reference, short");  // one text, two choices
+}
+
+TEST_CASE("of a family one variant has all ops, and none is run or pinned by itself") {
+  const OpInputs in{{torch::ones({1, 2, 1, 4}), torch::ones({1, 2, 1, 4}), torch::ones({1, 2, 1, 4})}};
+  const KernelRow row{"attention_merge", "half", [](const OpCall&) { return 5; }, {}, {}};
+  CHECK_THROWS_WITH_AS(OpTable({row}), doctest::Contains("has no row of this variant for \"attention_"), Error);
+  const OpTable table;
+  CHECK_THROWS_WITH_AS(table.run("attention_partial", in), doctest::Contains("opaque"), Error);
+  CHECK(table.variant("attention_partial", in) == "reference");
+  CHECK_THROWS_WITH_AS(OpTable({}, {{"attention_merge", {std::string("reference"), "the test"}}}),
+                       doctest::Contains("pin kernels.attention_partial"), Error);
+}
+
+TEST_CASE("an attribute that is missing or of another type is named") {
+  const OpInputs in{{}, {{"eps", int64_t{1}}}};
+  CHECK_THROWS_WITH_AS(in.number("eps"), doctest::Contains("\"eps\": is not a number"), Error);
+  CHECK_THROWS_WITH_AS(in.list("lengths"), doctest::Contains("\"lengths\": is not given"), Error);
+}
+
+}  // namespace
+}  // namespace ditto
