@@ -31,6 +31,8 @@ void BatchOptions::read(OptionReader& option) {
   option("sizes", sizes,
          "the sizes that are learned from, as [\"32x32\", \"16x32x48\"]; samples of others are left out and counted. "
          "Empty: all");
+  option("weigh_by", weigh_by, "what weighs a sample's loss in the mean of a step: all alike, or by its tokens")
+      .one_of({"samples", "tokens"});
   if (plan == "packs" && tokens == 0)
     option.reject("tokens", "= 0 says no length for packs", "set batch.tokens, as 4096");
   if (plan == "contiguous" && tokens > 0)
@@ -60,6 +62,10 @@ BatchPlanner::Plan BatchPlanner::plan(const Places& step) const {
                        : options_.plan == "packs" ? packs(places)
                                                   : contiguous(places);
   return plan;
+}
+
+double BatchPlanner::weight(int64_t place) const {
+  return options_.weigh_by == "tokens" ? static_cast<double>(sizes_.tokens(sizes_.of(place))) : 1.0;
 }
 
 int64_t BatchPlanner::tokens_of(int64_t place) const {

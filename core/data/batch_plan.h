@@ -23,6 +23,7 @@ struct BatchOptions {
   std::string plan = "contiguous";
   int64_t tokens = 0;
   std::vector<std::string> sizes;
+  std::string weigh_by = "samples";
   void read(OptionReader& option);
   std::vector<SampleSize> taken() const;  // `sizes`; empty: any. Throws Error(config): one that is none
 };
@@ -42,6 +43,8 @@ class BatchPlanner {
   };
   // Throws Error(config) for a sample of more tokens than batch.tokens.
   Plan plan(const Places& step) const;
+  // Of a sample's loss among others'.
+  double weight(int64_t place) const;
 
  private:
   std::vector<Places> contiguous(const std::vector<int64_t>& places) const;

@@ -62,11 +62,15 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
   Totals totals;
   totals.stop = mesh.world().all_reduce(flat.slice(0, 0, 1).clone()).item<double>();
   const double* at = numbers + 1;
-  for (int64_t i = 0; i < samples_; ++i) totals.samples += *at++;
+  double weight = 0;
+  for (int64_t i = 0; i < samples_; ++i, ++at) {
+    weight += *at;
+    totals.samples += *at != 0;
+  }
   for (const auto& [name, row] : losses_) {
     double sum = 0;
     for (int64_t i = 0; i < samples_; ++i) sum += *at++;
-    totals.parts[name] = totals.samples > 0 ? sum / totals.samples : 0;
+    totals.parts[name] = weight > 0 ? sum / weight : 0;
     totals.loss += totals.parts[name];
   }
   return totals;
@@ -135,8 +139,8 @@ std::map<std::string, Tensor> losses_of_parts(Assembly& assembly, const Outputs&
 
 }  // namespace
 
-Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale) {
-  const double shares = count * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
+Program make_program(Assembly& assembly, LossLedger& ledger, double weight, double scale) {
+  const double shares = weight * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
   auto program = assembly.main->program();
   program.prepare = [&assembly](Batch batch) {
     return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });

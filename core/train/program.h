@@ -22,9 +22,9 @@ class LossLedger {
   void enter(const Batch& batch, const std::map<std::string, torch::Tensor>& losses);
 
   struct Totals {
-    double loss = 0;                      // mean over the samples that count
+    double loss = 0;                      // mean over the samples, by their weights
     std::map<std::string, double> parts;  // its named parts
-    double samples = 0;                   // the sum of weights
+    double samples = 0;                   // that count
     double stop = 0;                      // how many ranks asked to stop
   };
   // Called by all ranks of the mesh; of a pipeline, the last stage has entered the losses. `stop`: this rank wishes to
@@ -48,9 +48,9 @@ class LossLedger {
   std::vector<double> weights_ = std::vector<double>(static_cast<size_t>(samples_), 0.0);
 };
 
-// A step's program: the assembly's parts, and the loss: the weighted sum of this rank's samples' losses over `count`
-// samples of the global batch and over the ranks that compute the same loss, times `scale`. Losses are entered in the
+// A step's program: the assembly's parts, and the loss: the weighted sum of this rank's samples' losses over `weight`,
+// that of the global batch, and over the ranks that compute the same loss, times `scale`. Losses are entered in the
 // ledger where they are computed. All of these outlive the program.
-Program make_program(Assembly& assembly, LossLedger& ledger, double count, double scale = 1);
+Program make_program(Assembly& assembly, LossLedger& ledger, double weight, double scale = 1);
 
 }  // namespace ditto

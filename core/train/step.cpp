@@ -42,10 +42,10 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   const StepPlan& plan = share.plan;
   auto& networks = *assembly_.networks;
   networks.set_phase(Phase::train);
-  const auto [batches, count] = load(share);  // Source -> Loader -> Batch -> Encoder
+  const auto [batches, weight] = load(share);  // Source -> Loader -> Batch -> Encoder
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
   samples += shares_.batch();
-  auto program = make_program(assembly_, ledger, count, loss_scale);
+  auto program = make_program(assembly_, ledger, weight, loss_scale);
   program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
 
   clear_gradients();
@@ -91,7 +91,9 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepShares::Step&
   const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
   const auto take = [&](BatchJob& job) -> Batch& {
-    return batches.emplace_back(assembly_.networks->encode(job.result().to(assembly_.main->ctx->device)));
+    auto& batch = batches.emplace_back(assembly_.networks->encode(job.result().to(assembly_.main->ctx->device)));
+    shares_.weigh(batch);
+    return batch;
   };
   for (const auto& job : mine) take(*job);
   for (const auto& job : idle) {
@@ -99,8 +101,8 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepShares::Step&
     auto& weights = take(*job).weights;
     std::fill(weights.begin(), weights.end(), 0.0);
   }
-  const auto count = static_cast<double>(shares_.batch()) - static_cast<double>(left_out.size() + step.left_out.size());
-  return {std::move(batches), std::max(count, 1.0)};  // a batch without a single sample has a loss of zero
+  const double weight = shares_.weight(step, left_out);
+  return {std::move(batches), weight > 0 ? weight : 1.0};  // a batch without a single sample has a loss of zero
 }
 
 void TrainingStep::clear_gradients() {

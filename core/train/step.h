@@ -55,7 +55,7 @@ class TrainingStep {
   std::optional<int64_t> activations;
 
  private:
-  // This rank's batches; and how many samples count on all ranks.
+  // This rank's batches; and what the samples of all ranks weigh together.
   std::pair<std::vector<Batch>, double> load(const StepShares::Step& step);
   void begin_gradients(const StepPlan& plan);
   void clear_gradients();

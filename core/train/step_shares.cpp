@@ -43,6 +43,18 @@ const Places& StepShares::mine(const Step& step, int64_t accumulation) const {
   return step.micro_batches[j < step.micro_batches.size() ? j : 0];
 }
 
+void StepShares::weigh(Batch& batch) const {
+  for (size_t i = 0; i < batch.ids.size(); ++i) batch.weights[i] *= planner_.weight(batch.ids[i]);
+}
+
+double StepShares::weight(const Step& step, const std::vector<int64_t>& left_out) const {
+  double sum = 0;
+  for (const auto& one : step.micro_batches)
+    for (const int64_t place : one.list)
+      if (!std::binary_search(left_out.begin(), left_out.end(), place)) sum += planner_.weight(place);
+  return sum;
+}
+
 Places StepShares::of_all(const Step& step, int64_t accumulation) const {
   Places all;
   const auto first = static_cast<size_t>(accumulation * ranks_);

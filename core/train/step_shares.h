@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include <ditto/batch.h>
 #include <ditto/parallel/strategy.h>
 
 #include "core/config/run_options.h"
@@ -26,6 +27,10 @@ class StepShares {
   const Places& mine(const Step& step, int64_t accumulation) const;
   // Those of all data ranks in an accumulation.
   Places of_all(const Step& step, int64_t accumulation) const;
+  // The batch's samples weigh by what the recipe says; what counts nothing still does.
+  void weigh(Batch& batch) const;
+  // Of all of a step's samples but those left out here besides, at ascending places.
+  double weight(const Step& step, const std::vector<int64_t>& left_out) const;
   int64_t batch() const { return batch_; }
   int64_t micro_batch() const { return micro_batch_; }  // samples of one at most
 

@@ -68,6 +68,15 @@ def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
     check_plans("st_dit", ["one rank", "three", "ring", "pipeline"])
 
 
+def test_losses_weigh_by_tokens_where_the_recipe_says_so():
+    path, sets = mixed("dit_text")
+    by_tokens = sets | {"batch.weigh_by": "tokens"}
+    alone = learned(path, "tokens-alone", by_tokens | {"run.micro_batch": 1})
+    check_same(alone, learned(path, "tokens-packs", by_tokens | PACKS, 2), "by tokens, packs on two ranks")
+    others = learned(path, "samples-alone", sets | {"run.micro_batch": 1})
+    t.check(abs(float(alone[0][0]["loss"]) - float(others[0][0]["loss"])) > 1e-6, "weights that change nothing")
+
+
 def test_a_run_of_packs_goes_on_bit_for_bit():
     path, sets = mixed("dit_text")
     sets = sets | PACKS | {"run.precision": "fp32", "run.steps": 6}

@@ -118,3 +118,11 @@ TEST_CASE("a sample longer than a pack may be, and a size that is none, are refu
   for (const char* wrong : {"8", "8x", "x8", "0x8", "8x8x8x8", "8x8 ", ""})
     CHECK_THROWS_AS(planned(options_of("buckets", 0, {wrong}), 8, {0, 4}), Error);
 }
+
+TEST_CASE("samples weigh alike, or as many tokens as they have") {
+  auto options = options_of("packs", 400);
+  CHECK(BatchPlanner(options, 4, five_sizes()).weight(3) == 1);
+  options.weigh_by = "tokens";
+  for (const int64_t place : {0, 1, 2, 3, 4})
+    CHECK(BatchPlanner(options, 4, five_sizes()).weight(place) == static_cast<double>(tokens(Places({place}))));
+}
