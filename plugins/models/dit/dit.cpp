@@ -3,6 +3,7 @@
 // Legend: B samples, T tokens here, D width, N heads, K = D / N head width, P patch side.
 #include <ditto/ditto.h>
 #include <ditto/sizes.h>
+#include <ditto/transformer.h>
 
 #include <algorithm>
 #include <array>

@@ -23,7 +23,7 @@ class SpatioTemporal final : public ParallelStrategy {
 
   std::optional<Axis> axis() const override { return Axis::context; }
 
-  void shard(Layout& layout) override { check_places(layout, by_tokens_.group(), "parallel.context"); }
+  void shard(Layout& layout) override { check_places(layout, cut_.group(), "parallel.context"); }
 
   AttentionOp wrap_attention(AttentionOp op) override {
     op.run = [this, inner = op](const AttentionCall& call) {
