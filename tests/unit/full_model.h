@@ -164,7 +164,7 @@ class FullModel : public Model {
     stream.x_BTD = embed_(batch.at("x"), ctx);
     stream.grid = {1, 1, options_.tokens};
     const int64_t first = options_.tokens / 3;
-    if (options_.is_packed) stream.packing = pack({first, options_.tokens - first}, torch::kCPU);
+    if (options_.is_packed) stream.packing = packing_of({first, options_.tokens - first}, torch::kCPU);
     if (!options_.is_joint) return stream;
     stream.extra["notes"] = {notes_(batch.at("notes"), ctx), 1, Role::evolving, notes_tokens()};
     return stream;
