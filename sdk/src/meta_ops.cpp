@@ -32,9 +32,11 @@ Tensor convolution(const Tensor& x, const Tensor& weight, const std::optional<Te
   TORCH_CHECK_NOT_IMPLEMENTED(!transposed, "\"aten::convolution\" that is transposed");
   auto sizes = x.sizes().vec();
   sizes.at(1) = weight.size(0);
+  // One number may stand for all dims.
+  const auto of = [](at::IntArrayRef list, size_t dim) { return list.size() == 1 ? list[0] : list[dim]; };
   for (size_t i = 0; i + 2 < sizes.size(); ++i) {
-    const int64_t reach = dilation[i] * (weight.sizes()[i + 2] - 1) + 1;
-    sizes[i + 2] = (sizes[i + 2] + 2 * padding[i] - reach) / stride[i] + 1;
+    const int64_t reach = of(dilation, i) * (weight.sizes()[i + 2] - 1) + 1;
+    sizes[i + 2] = (sizes[i + 2] + 2 * of(padding, i) - reach) / of(stride, i) + 1;
   }
   return like(x, sizes);
 }

@@ -226,7 +226,9 @@ TEST_CASE("attention that makes no sense is refused before it is computed") {
   refused("4 heads of queries for 3", [](AttentionCall& call) {
     for (auto* x : {&call.parts[0].k, &call.parts[0].v}) *x = x->narrow(2, 0, 3);
   });
-  refused("sequences of q", [](AttentionCall& call) { call.parts[1].q = call.parts[1].q.narrow(2, 0, 2); });
+  refused("sequences of q", [](AttentionCall& call) {
+    for (auto* x : {&call.parts[1].q, &call.parts[1].k, &call.parts[1].v}) *x = x->narrow(2, 0, 2);
+  });
   refused("a pack of other samples",
           [](AttentionCall& call) { call.parts[1].tokens.packing = packing_of({4}, torch::kCPU); });
   refused("is to be causal", [](AttentionCall& call) {
@@ -241,48 +243,51 @@ TEST_CASE("attention that makes no sense is refused before it is computed") {
 
 const Named kSequence{"tensor", {{"sequence", true}}};
 
-TEST_CASE("rank of: a joint model" * doctest::skip()) {
-  const int n = rank_info().world_size;
-  for (const bool packed : {false, true}) {
-    const FullOptions joint{.is_packed = packed, .is_joint = true};
-    CAPTURE(packed);
-    const auto along = [&](Axis axis, const std::vector<Named>& strategies) {
-      CAPTURE(strategies[0].id);
-      check_full(testing::mesh_of({{axis, n}}), joint, strategies, 2);
-    };
-    along(Axis::context, {{"ring"}});
-    if (n == 2) {
-      along(Axis::context, {{"ulysses"}});
-      along(Axis::context, {{"fastseq"}});
-      along(Axis::context, {{"spatiotemporal"}});
-      along(Axis::tensor, {{"tensor"}});
-      along(Axis::tensor, {kSequence});
-      along(Axis::shard, {{"fsdp"}});
-      along(Axis::context, {{"ring"}, {"recompute", {{"recompute", "attention"}}}});
-      along(Axis::tensor, {kSequence, {"recompute"}});
+// A process is of one mesh.
+void check_joint(const Degrees& degrees, const std::vector<std::vector<Named>>& strategies, double dropout = 0) {
+  const auto mesh = testing::mesh_of(degrees);
+  for (const bool packed : {false, true})
+    for (const auto& some : strategies) {
+      CAPTURE(packed);
+      CAPTURE(some[0].id);
+      check_full(mesh, {.is_packed = packed, .is_joint = true, .dropout = dropout}, some, 2);
     }
-    if (n == 4) check_full(testing::mesh_of({{Axis::context, 2}, {Axis::tensor, 2}}), joint, {kSequence, {"ring"}}, 1);
-  }
+}
+
+TEST_CASE("rank of: a joint model around a ring" * doctest::skip()) {
+  check_joint({{Axis::context, rank_info().world_size}}, {{{"ring"}}});
+}
+TEST_CASE("rank of: a joint model cut by tokens" * doctest::skip()) {
+  check_joint(
+      {{Axis::context, 2}},
+      {{{"ulysses"}}, {{"fastseq"}}, {{"spatiotemporal"}}, {{"ring"}, {"recompute", {{"recompute", "attention"}}}}});
+}
+TEST_CASE("rank of: a joint model cut by heads" * doctest::skip()) {
+  check_joint({{Axis::tensor, 2}}, {{{"tensor"}}, {kSequence}, {kSequence, {"recompute"}}});
+}
+TEST_CASE("rank of: a joint model in shards" * doctest::skip()) { check_joint({{Axis::shard, 2}}, {{{"fsdp"}}}); }
+TEST_CASE("rank of: a joint model cut by tokens and heads" * doctest::skip()) {
+  check_joint({{Axis::context, 2}, {Axis::tensor, 2}}, {{kSequence, {"ring"}}});
 }
 
 TEST_CASE("two sequences with weights of their own that attend jointly train as on one rank, under every strategy") {
-  for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: a joint model") == 0);
+  for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: a joint model around a ring") == 0);
+  for (const char* cut : {"cut by tokens", "cut by heads", "in shards"})
+    CHECK(testing::as_ranks(2, std::string("rank of: a joint model ") + cut) == 0);
+  CHECK(testing::as_ranks(4, "rank of: a joint model cut by tokens and heads") == 0);
 }
 
-TEST_CASE("rank of: dropout" * doctest::skip()) {
-  for (const bool packed : {false, true}) {
-    const FullOptions drops{.is_packed = packed, .is_joint = true, .dropout = 0.4};
-    CAPTURE(packed);
-    check_full(testing::mesh_of({{Axis::replicate, 2}}), drops, {{"ddp"}}, 2);
-    check_full(testing::mesh_of({{Axis::tensor, 2}}), drops, {{"tensor"}}, 2);
-    check_full(testing::mesh_of({{Axis::tensor, 2}}), drops, {kSequence}, 2);
-    check_full(testing::mesh_of({{Axis::context, 2}}), drops, {{"ring"}}, 2);
-    check_full(testing::mesh_of({{Axis::context, 2}}), drops, {{"fastseq"}, {"recompute"}}, 2);
-  }
+TEST_CASE("rank of: dropout on replicas" * doctest::skip()) { check_joint({{Axis::replicate, 2}}, {{{"ddp"}}}, 0.4); }
+TEST_CASE("rank of: dropout under a cut by heads" * doctest::skip()) {
+  check_joint({{Axis::tensor, 2}}, {{{"tensor"}}, {kSequence}}, 0.4);
+}
+TEST_CASE("rank of: dropout under a cut by tokens" * doctest::skip()) {
+  check_joint({{Axis::context, 2}}, {{{"ring"}}, {{"fastseq"}, {"recompute"}}}, 0.4);
 }
 
 TEST_CASE("what is dropped in a block depends on seed, sample, name and place alone: the same on any layout") {
-  CHECK(testing::as_ranks(2, "rank of: dropout") == 0);
+  for (const char* cut : {"on replicas", "under a cut by heads", "under a cut by tokens"})
+    CHECK(testing::as_ranks(2, std::string("rank of: dropout ") + cut) == 0);
 }
 
 TEST_CASE(

@@ -51,7 +51,9 @@ std::vector<std::string> quoted(const std::string& cell) {
 // As a run knows them: of every plugin here, whether a recipe names it or not.
 ditto::OptionEffects all_effects(std::set<std::string>& keys) {
   const auto recipe = ditto::Recipe::parse(
-      "[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n[network.guide]\nweights = \"runs/small\"\n",
+      "[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n[network.guide]\nweights = "
+      "\"runs/small\"\nformat = \"diffusers\"\n"
+      "[encoder.image]\nplugin = \"identity\"\nweights = \"runs/small\"\nwhich = \"ema\"\nformat = \"diffusers\"\n",
       "test");
   for (const auto& [key, value] : ditto::flat(recipe.resolved())) keys.insert(key);
   auto effects = recipe.effects();
@@ -69,6 +71,12 @@ ditto::OptionEffects all_effects(std::set<std::string>& keys) {
     }
   });
   return effects;
+}
+
+// A network's or encoder's own name is NAME in the table.
+std::string row_of(const std::string& key) {
+  static const std::regex kNamed("^(network|encoder)\\.[^.]+\\.");
+  return std::regex_replace(key, kNamed, "$1.NAME.");
 }
 
 // "model.*" is every option of that section that has no row of its own.
@@ -92,13 +100,13 @@ TEST_CASE("every option of the host and of the plugins here changes what docs/co
   CHECK(keys.count("parallel.hang_s") == 1);
   for (const auto& [row, effect] : rows) unused.insert(row);
   for (const auto& key : keys) {
-    const auto own = rows.find(key), of_section = rows.find(key.substr(0, key.find('.')) + ".*");
+    const auto own = rows.find(row_of(key)), of_section = rows.find(key.substr(0, key.find('.')) + ".*");
     const auto row = own != rows.end() ? own : of_section;
     CHECK_MESSAGE(row != rows.end(), key);
     if (row == rows.end()) continue;
     CHECK_MESSAGE(effects.of(key) == row->second, key << " changes " << ditto::name(effects.of(key)));
     for (const auto& [other, effect] : rows)
-      if (is_row_of(other, key)) unused.erase(other);
+      if (is_row_of(other, row_of(key))) unused.erase(other);
   }
   for (const auto& row : unused) CHECK_MESSAGE(row == "plugins.path", row << " is no option");  // of earlier recipes
 }
@@ -109,7 +117,7 @@ TEST_CASE("options that name places are not compared between ranks") {
   for (const auto& key : keys)
     if (effects.is_place(key)) places.insert(key);
   CHECK(places == std::set<std::string>{"run.folder", "run.output", "run.init_from", "data.shards",
-                                        "data.validation_shards", "network.guide.weights"});
+                                        "data.validation_shards", "network.guide.weights", "encoder.image.weights"});
 }
 
 TEST_CASE("docs/parallelism.md promises bits where the table does") {
