@@ -51,7 +51,8 @@ std::vector<std::string> quoted(const std::string& cell) {
 // As a run knows them: of every plugin here, whether a recipe names it or not.
 ditto::OptionEffects all_effects(std::set<std::string>& keys) {
   const auto recipe = ditto::Recipe::parse(
-      "[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n[network.guide]\nweights = \"runs/small\"\n",
+      "[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n[network.guide]\nweights = \"runs/small\"\n"
+      "[adapter]\nrank = 8\n",
       "test");
   for (const auto& [key, value] : ditto::flat(recipe.resolved())) keys.insert(key);
   auto effects = recipe.effects();
