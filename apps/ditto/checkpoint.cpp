@@ -9,6 +9,7 @@
 
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/foreign.h"
+#include "core/checkpoint/peft.h"
 #include "core/network/finite.h"
 #include "core/network/foreign_model.h"
 #include "core/network/names.h"
@@ -26,7 +27,7 @@ namespace {
 struct Arguments {
   std::string path, out, format, recipe, weights, network;
   std::vector<std::string> sets;
-  bool json = false;
+  bool json = false, merge = false;
 };
 
 Recipe on_cpu(Recipe recipe) {
@@ -64,22 +65,50 @@ void verify(const Arguments& a, int& exit_code) {
   if (!wrong.empty()) exit_code = Error::exit_code(ErrorKind::checkpoint);
 }
 
+// Frozen weights are kept in the run's precision, and written in that of those that are learned.
+Recipe in_full_precision(Recipe recipe) {
+  if (recipe.run.precision != "fp64") recipe.run.precision = "fp32";
+  return recipe;
+}
+
+// Whether what is written is an adapter alone.
+bool writes_adapter(const Arguments& a, const RunningModel& model) {
+  if (a.merge && !model.adapter)
+    throw Error(ErrorKind::config, "--merge", a.path + " has no adapter",
+                "leave it out, or name one: --set adapter.weights=FOLDER");
+  const bool alone = model.adapter && !a.merge;
+  if (!alone && a.format.empty())
+    throw Error(ErrorKind::config, "--format", "is not given",
+                "say how the weights are to be named: facebook-dit, diffusers");
+  return alone;
+}
+
 void export_to(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint export");
-  const auto saved = open_saved(a.path, a.sets, a.network);
+  auto saved = open_saved(a.path, a.sets, a.network);
+  saved.recipe = in_full_precision(std::move(saved.recipe));
   auto registry = registry_of(line);
   Made made(saved.recipe, saved.shapes, registry);
   const bool ema = a.weights != "weights" && saved.has_ema;
   made.assembly->networks->load(saved, ema ? "ema" : "weights");
+  auto& main = *made.assembly->main;
+  const bool adapter_alone = writes_adapter(a, main);
   auto notes = export_notes(made.recipe, made.assembly->networks->shapes(), a.format);
   notes["ditto.run"] = saved.recipe.run.name;
   notes["ditto.step"] = std::to_string(saved.step);
   notes["ditto.weights"] = ema ? "ema" : "weights";
+  if (adapter_alone) {
+    checkpoint::export_peft(*main.model, a.format, main.layout, main.adapter->alpha, a.out, notes);
+    std::cout << "adapter of step " << saved.step << (a.format.empty() ? "" : " as " + a.format) << ": " << shown(a.out)
+              << '\n';
+    return;
+  }
+  if (a.merge) merge_adapter(*main.model);
   const auto& scheduler = made.assembly->networks->scheduler;
   const auto schedule = scheduler ? scheduler->foreign_config(a.format) : ForeignConfig{};
-  checkpoint::export_weights(*made.assembly->main->model, a.format, a.out, notes, schedule);
-  std::cout << (ema ? "average weights" : "weights") << " of step " << saved.step << " as " << a.format << ": "
-            << shown(a.out) << '\n';
+  checkpoint::export_weights(*main.model, a.format, a.out, notes, schedule);
+  std::cout << (ema ? "average weights" : "weights") << " of step " << saved.step << (a.merge ? ", adapter merged" : "")
+            << " as " << a.format << ": " << shown(a.out) << '\n';
   if (schedule.empty() && !a.out.ends_with(".safetensors"))
     std::cout << "no scheduler_config.json: " << a.format << " has no schedule that is this recipe's\n";
 }
@@ -99,6 +128,9 @@ void refuse_other_channels(const Assembly& assembly, const std::string& file) {
 
 void import_from(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint import");
+  if (checkpoint::is_peft(a.path))
+    throw Error(ErrorKind::config, a.path, "is an adapter of peft's, and a checkpoint would be of a whole model",
+                "name it where it is used: adapter.weights in a recipe, or `ditto sample RUN --adapter FOLDER`");
   std::optional<checkpoint::Which> which;
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
@@ -150,8 +182,13 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command = add(*group, "export", "Write the weights as another project names them",
                 "runs/digits --format diffusers --out digits-diffusers");
   command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();
-  command->add_option("--format", a->format, "facebook-dit, diffusers")->required();
-  command->add_option("--out", a->out, "safetensors file; or, for diffusers, a folder that its from_pretrained reads")
+  command->add_option("--format", a->format, "facebook-dit, diffusers; of an adapter default: the model's own names");
+  command->add_flag("--merge", a->merge,
+                    "write an adapter's run as a whole model; default: its adapter alone, for peft");
+  command
+      ->add_option("--out", a->out,
+                   "safetensors file; or, for diffusers, a folder that its from_pretrained reads; of an adapter a "
+                   "folder that peft reads")
       ->required();
   command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));

@@ -80,7 +80,7 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
   for (auto& strategy : assembly.main->strategies) strategy->sync_gradients();
   sum.finish(plan);
   NamedTensors result;
-  for (const auto& entry : assembly.main->layout.entries)
+  for (const auto& entry : assembly.networks->learned().entries)
     result["grad." + entry.name] = whole(entry, entry.tensor.grad(), assembly.mesh);
   return result;
 }

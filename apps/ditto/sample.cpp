@@ -10,6 +10,7 @@
 #include "apps/ditto/sample_outputs.h"
 #include "apps/ditto/sample_requests.h"
 #include "core/dist/local_ranks.h"
+#include "core/formats/toml.h"
 #include "core/report/progress.h"
 #include "core/train/rank.h"
 
@@ -22,6 +23,7 @@ std::vector<std::string> sets_of(const SampleArguments& a) {
   std::vector<std::string> sets;
   if (!a.sampler.empty()) sets.push_back("sampler.plugin=" + a.sampler);
   if (a.steps) sets.push_back(fmt::format("sampler.steps={}", *a.steps));
+  if (!a.adapter.empty()) sets.push_back("adapter.weights=" + formats::render_toml_value({a.adapter, {}}));
   sets.insert(sets.end(), a.sets.begin(), a.sets.end());
   return sets;
 }
@@ -152,6 +154,8 @@ void add_sampler_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--weights", a.weights, "ema (if there is one) or weights")
       ->check(CLI::IsMember({"ema", "weights"}))
       ->capture_default_str();
+  command.add_option("--adapter", a.adapter,
+                     "an adapter for the run's model: its run or checkpoint, or a folder of peft's");
   command.add_option("--network", a.network, "another network that trained in the run, [network.NAME]");
   command.add_option("--set", a.sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
   command.add_option("--local-ranks", a.local_ranks, "start this many ranks on this machine")

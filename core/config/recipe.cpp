@@ -20,7 +20,7 @@ namespace {
 const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
                                          "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
                                          "validate",    "parallel", "kernels",   "batch",   "encoder",   "plugins",
-                                         "record",      "guidance", "network"};
+                                         "record",      "guidance", "network",   "adapter"};
 
 std::string place(const Node& node, const std::string& name) {
   const auto text = node.source.text();
@@ -193,6 +193,10 @@ Recipe Recipe::read(const std::string& path, const std::vector<std::string>& set
   recipe.interpret(std::move(tree));
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
   recipe.resolved_.set_path("run.folder", Node{recipe.run.folder, {}});
+  if (recipe.adapter && !recipe.adapter->weights.empty()) {
+    recipe.adapter->weights = (fs::path(recipe.run.folder) / recipe.adapter->weights).lexically_normal().string();
+    recipe.resolved_.set_path("adapter.weights", Node{recipe.adapter->weights, {}});
+  }
   // Where they are is known here alone: a checkpoint keeps no folder.
   for (auto* sections : {&recipe.encoders, &recipe.networks})
     for (auto& one : *sections) {
@@ -379,6 +383,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "ema", ema);
   read_section(tree, "loader", loader);
   read_section(tree, "batch", batch);
+  if (tree.find("adapter")) read_section(tree, "adapter", adapter.emplace());
   read_parallel(tree);
   read_section(tree, "checkpoint", checkpoint);
   read_section(tree, "validate", validate);
@@ -430,6 +435,13 @@ void Recipe::resolve(const std::string& section, const std::string& plugin, cons
   if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
   for (const auto& info : declared) resolved_.set_path(section + "." + info.name, node_of(info.value));
   effects_.add(section, declared);
+}
+
+void Recipe::resolve(const AdapterOptions& complete) {
+  adapter = complete;
+  OptionReader reader(OptionMap{}, effect_of_section("adapter"));
+  adapter->read(reader);
+  resolve("adapter", {}, reader.declared());
 }
 
 std::string output_folder(const Recipe& recipe) {

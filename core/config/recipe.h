@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +53,7 @@ class Recipe {
   EmaOptions ema;
   LoaderOptions loader;
   BatchOptions batch;
+  std::optional<AdapterOptions> adapter;
   ParallelOptions parallel;
   CheckpointOptions checkpoint;
   ValidateOptions validate;
@@ -70,6 +72,7 @@ class Recipe {
   // for them.
   const formats::Table& resolved() const { return resolved_; }
   void resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared);
+  void resolve(const AdapterOptions& complete);
   // Of all options that were declared so far.
   const OptionEffects& effects() const { return effects_; }
 

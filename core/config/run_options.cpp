@@ -78,6 +78,23 @@ void EmaOptions::read(OptionReader& option) {
   option("warmup", warmup, "use min(decay, (1 + n) / (10 + n)) after n steps");
 }
 
+void AdapterOptions::read(OptionReader& option) {
+  constexpr int64_t kMostRank = 1 << 16;
+  option("rank", rank, "numbers between the two maps of a layer's term; 0: as many as the weights have, else 8")
+      .between(0, kMostRank);
+  option("alpha", alpha, "the term's factor is alpha / rank; 0: that of the weights, else 1").at_least(0);
+  option("layers", layers,
+         "patterns of layers' names, as a shell's (blocks.*.qkv, or * for all that have a place for a term); none: "
+         "those of the weights");
+  // As of run.init_from: what it starts from its checkpoints do not need.
+  option("weights", weights, "an adapter to start from: a run or checkpoint of one, or a folder of peft's")
+      .changes(Effect::nothing)
+      .place();
+  option("format", format,
+         "how peft's folder names the layers: diffusers, facebook-dit, …; empty: as the file notes, else as the model")
+      .changes(Effect::nothing);
+}
+
 void ParallelOptions::read(OptionReader& option) {
   const auto degree = [&](const char* name, int64_t& value, const char* help, Effect effect) {
     option(name, value, help).between(1, kMostRanks).changes(effect);

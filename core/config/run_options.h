@@ -38,6 +38,15 @@ struct EmaOptions {
   void read(OptionReader& option);
 };
 
+// [adapter], where a recipe has it: what is learned beside the model's own parameters, which are frozen.
+struct AdapterOptions {
+  int64_t rank = 0;
+  double alpha = 0;
+  std::vector<std::string> layers;
+  std::string weights, format;
+  void read(OptionReader& option);
+};
+
 // [parallel]
 struct ParallelOptions {
   std::map<std::string, GivenOption> given;  // all of the section: strategies have options here too

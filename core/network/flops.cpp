@@ -4,6 +4,7 @@
 
 #include <ditto/error.h>
 
+#include "core/network/adapter.h"
 #include "core/network/names.h"
 
 namespace ditto {
@@ -64,6 +65,7 @@ Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t sampl
 FlopCounter::FlopCounter(Components& components, const RunningModel& of) : of_(of) {
   const ShapesAlone no_numbers;
   model_ = components.make<Model>(of.setting.section, of.setting.component, of.setting.needs);
+  if (of.adapter) adapt(*model_, *of.adapter);
 }
 
 double FlopCounter::forward(const Batch& batch) {

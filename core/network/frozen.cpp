@@ -35,6 +35,7 @@ FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& secti
   setting.device = around.device;
   setting.trains = false;
   setting.copied = copied_axes(section, {Axis::pipeline});
+  setting.adapter = from.recipe.adapter;
   make(components, around, setting);
   note_other_channels();
   model_->cut(components);

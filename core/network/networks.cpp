@@ -47,7 +47,9 @@ Networks::Networks(Components& components, const Mesh& mesh, const std::variant<
   setting.compute = dtype_of(recipe.run.precision);
   setting.device = torch::Device(recipe.run.device);
   setting.seed = static_cast<uint64_t>(recipe.run.seed);
+  setting.adapter = recipe.adapter;
   main = std::make_unique<RunningModel>(components, mesh, table, setting);
+  if (main->adapter) recipe.resolve(*main->adapter);
 }
 
 void Networks::make_encoders(TensorFlow& flow) {
@@ -116,7 +118,8 @@ void Networks::cut(RunningModel::Weights weights) {
   main->fill(weights);
   for (const auto& [name, network] : others_)
     if (auto* trained = dynamic_cast<TrainedNetwork*>(network.get())) trained->cut(components_, weights);
-  if (training().size() > 1) join_layouts();
+  const auto models = training();
+  if (models.size() > 1 || main->frozen() > 0) join_layouts();
 }
 
 void Networks::join_layouts() {
@@ -124,6 +127,7 @@ void Networks::join_layouts() {
   joined_.emplace();
   for (auto* model : training())
     for (const auto& entry : model->layout.entries) {
+      if (!entry.trains) continue;
       if (!names.insert(entry.name).second)
         throw Error(ErrorKind::config, components_.recipe.name, "two networks learn \"" + entry.name + "\"",
                     "give [network.NAME] another name");
@@ -187,7 +191,7 @@ void Networks::parameters_changed() {
 
 int64_t Networks::parameters() const {
   int64_t sum = 0;
-  for (auto* model : training()) sum += model->parameters();
+  for (auto* model : training()) sum += model->learned();
   return sum;
 }
 

@@ -41,7 +41,8 @@ class Networks {
 
   // What the run trains: the model, and after it, by name, the other networks that do.
   std::vector<RunningModel*> training() const;
-  // All that they and the objective learn, after `cut`: of the model alone it is the model's layout. Its entries'
+  // All that they and the objective learn, after `cut`: of a model alone that learns all of itself it is the model's
+  // layout. Its entries'
   // tensors are those of the networks' own layouts, which strategies and the sum of gradients see.
   Layout& learned() { return joined_ ? *joined_ : main->layout; }
   std::vector<ParallelStrategy*> strategies() const;  // of all that train
@@ -89,7 +90,7 @@ class Networks {
   TensorSpecs data_;
   std::optional<TensorFlow> flow_;  // none: shapes are a checkpoint's
   std::map<std::string, std::unique_ptr<OtherNetwork>> others_;
-  std::optional<Layout> joined_;  // of several networks that train
+  std::optional<Layout> joined_;  // of several networks that train, or of a part of one
   bool has_objective_ = false;
 };
 

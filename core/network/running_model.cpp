@@ -4,6 +4,7 @@
 
 #include <ditto/error.h>
 
+#include "core/network/adapter.h"
 #include "core/network/flops.h"
 #include "core/network/names.h"
 
@@ -17,7 +18,8 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
       setting(std::move(setting_)),
       model(components.make<Model>(setting.section, setting.component, setting.needs)),
       computing_(plugin_name(Model::kKind, setting.component.plugin) + ", computing") {
-  take(*model, setting.prefix);
+  if (setting.adapter) adapter = adapt(*model, *setting.adapter);
+  take(*model, setting.prefix, [this](const std::string& name) { return !adapter || is_of_adapter(name); });
   units_ =
       std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
 }

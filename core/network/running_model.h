@@ -3,6 +3,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ class RunningModel final : public RunningUnits {
  public:
   struct Setting : RunningUnits::Setting {
     ModelNeeds needs;
+    std::optional<AdapterOptions> adapter = {};
   };
   // The model, uncut, its parameters without numbers. Mesh and table outlive it. Throws Error(config) or Error(plugin).
   RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table, Setting setting);
@@ -41,6 +43,7 @@ class RunningModel final : public RunningUnits {
 
   const Setting setting;
   std::shared_ptr<Model> model;
+  std::optional<AdapterOptions> adapter;  // what its setting asks for, with all that it left to the weights
 
  private:
   void run_unit(const Unit& unit, UnitCall& call);

@@ -25,23 +25,23 @@ RunningUnits::RunningUnits(const Mesh& mesh, std::shared_ptr<const OpTable> tabl
 
 // Shapes alone: memory comes with the numbers, when what is not this rank's share is cut off. What is not updated is
 // kept as it is computed with.
-void RunningUnits::take(Units& units, const std::string& prefix) {
-  const auto leaf_dtype = !trains_ || ctx->compute == torch::kDouble ? ctx->compute : torch::kFloat;
+void RunningUnits::take(Units& units, const std::string& prefix,
+                        const std::function<bool(const std::string& name)>& learns) {
   torch::NoGradGuard no_grad;
   for (auto& item : units.named_parameters()) {
     auto& leaf = item.value();
+    const bool trains = trains_ && (!learns || learns(item.key()));
+    const auto leaf_dtype = !trains || ctx->compute == torch::kDouble ? ctx->compute : torch::kFloat;
     free_storage(leaf);
     if (leaf.scalar_type() != leaf_dtype || leaf.device() != ctx->device) {
       const auto other = torch::empty(leaf.sizes(), torch::TensorOptions(leaf_dtype).device(ctx->device));
       free_storage(other);
       leaf.set_data(other);
     }
-    if (!trains_) leaf.set_requires_grad(false);
+    if (!trains) leaf.set_requires_grad(false);
+    (trains ? learned_ : frozen_) += leaf.numel();
   }
-  for (auto& entry : Layout::of(units, prefix).entries) {
-    parameters_ += c10::multiply_integers(entry.full_shape);
-    layout.entries.push_back(std::move(entry));
-  }
+  for (auto& entry : Layout::of(units, prefix).entries) layout.entries.push_back(std::move(entry));
 }
 
 void RunningUnits::cut(Components& components, const Shape& shape, const std::function<void(ParallelStrategy&)>& wrap) {

@@ -44,7 +44,9 @@ class RunningUnits {
   void parameters_changed();
 
   const Mesh& mesh() const { return mesh_; }
-  int64_t parameters() const { return parameters_; }  // of the whole, uncut
+  // Numbers of the whole, uncut: those that are learned, and those that are frozen.
+  int64_t learned() const { return learned_; }
+  int64_t frozen() const { return frozen_; }
 
   std::unique_ptr<Context> ctx;
   Layout layout;
@@ -55,8 +57,10 @@ class RunningUnits {
   // Mesh and table outlive it.
   RunningUnits(const Mesh& mesh, std::shared_ptr<const OpTable> table, const Setting& setting);
   ~RunningUnits() = default;
-  // Frees the numbers, and puts its parameters, in the dtype that they are kept in, into the layout.
-  void take(Units& units, const std::string& prefix = "");
+  // Frees the numbers, and puts its parameters, in the dtype that they are kept in, into the layout. `learns`: which of
+  // them do, where anything trains.
+  void take(Units& units, const std::string& prefix = "",
+            const std::function<bool(const std::string& name)>& learns = {});
   // What strategies are told of what they cut.
   struct Shape {
     bool token_local = true;
@@ -73,7 +77,7 @@ class RunningUnits {
   const MaskedMesh mesh_;
   const AxisSet copied_;
   const bool trains_;
-  int64_t parameters_ = 0;
+  int64_t learned_ = 0, frozen_ = 0;
 };
 
 // Of frozen networks and of encoders.

@@ -24,6 +24,8 @@ void forget_its_place(Table& tree) {
   if (auto* run = section_of(tree, "run"))
     for (const char* key : {"folder", "output", "init_from", "init_missing", "init_extra", "init_other_shape"})
       run->erase(key);
+  if (auto* adapter = section_of(tree, "adapter"))  // its weights are the checkpoint's
+    for (const char* key : {"weights", "format"}) adapter->erase(key);
 }
 
 bool trained(const Node& network) {
@@ -49,6 +51,24 @@ void take_network(Table& tree, const std::string& name, const std::string& where
   for (const auto& key : own_keys("network." + name)) model.erase(key);
   networks->erase(name);
   tree.set("model", {std::move(model), {}});
+  tree.erase("adapter");
+}
+
+// Where the base lies now.
+std::optional<AdapterBase> found_base(const SavedModel& saved) {
+  if (!saved.prefix.empty() && saved.recipe.adapter)
+    throw Error(ErrorKind::config, saved.path, "an adapter is named for another network than the run's model",
+                "leave one of them out");
+  if (!saved.prefix.empty()) return std::nullopt;
+  auto base = adapter_base(saved.notes);
+  const bool is_given = saved.recipe.adapter && !saved.recipe.adapter->weights.empty();
+  if (!base) return std::nullopt;
+  if (is_given)
+    throw Error(ErrorKind::config, saved.path, "is an adapter itself, and another one is named for it",
+                "name a run of a whole model, or leave the other adapter out");
+  if (const auto& place = saved.recipe.run.init_from; !place.empty()) base->path = *checkpoint::resolve(place).path;
+  require(*base, saved.path);
+  return base;
 }
 
 std::string ready(const std::string& recipe_toml, const std::string& name, const std::string& network) {
@@ -78,14 +98,29 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   saved.step = info.step;
   saved.has_ema = info.has_ema();
   saved.notes = info.extra;
+  saved.base = found_base(saved);
   return saved;
 }
 
 void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model, const std::string& of) {
+  using checkpoint::Which;
+  const auto which_of = [](const std::string& word) { return word == "ema" ? Which::ema_or_weights : Which::weights; };
   auto named = model.layout;  // the same tensors, by their names there
   for (auto& entry : named.entries) entry.name = of + entry.name.substr(model.setting.prefix.size());
-  checkpoint::load_weights(saved.path, named,
-                           which == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights);
+  if (!model.adapter) {
+    if (saved.base && of.empty())
+      throw Error(ErrorKind::checkpoint, saved.path, "is an adapter alone, and a whole model is asked for",
+                  "merge it: `ditto checkpoint export --merge`, and `ditto checkpoint import`");
+    checkpoint::load_weights(saved.path, named, which_of(which));
+  } else {
+    auto base = base_of(named), own = adapter_of(named);
+    checkpoint::load_weights(saved.base ? saved.base->path : saved.path, base,
+                             which_of(saved.base ? saved.base->which : which));
+    if (saved.base)
+      checkpoint::load_weights(saved.path, own, which_of(which));
+    else
+      load_adapter(*model.adapter, *model.model, named, which_of(which));
+  }
   require_finite(model.layout, saved.path);
   model.parameters_changed();
 }

@@ -2,10 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/network/adapter.h"
 #include "core/network/running_model.h"
 #include "core/network/shapes.h"
 
@@ -22,9 +24,11 @@ struct SavedModel {
   int64_t step = 0;
   bool has_ema = false;
   std::map<std::string, std::string> notes;  // the run's, beside its tensors
+  std::optional<AdapterBase> base;           // of an adapter, which `path` then holds alone: where all else lies
 };
 // `path`: a run, its checkpoints folder, or a checkpoint. `network`: the one of [network.NAME] that trained with the
-// run's model, in its place. Throws Error(checkpoint) or Error(config).
+// run's model, in its place. `sets` may give a run that is no adapter's one (adapter.weights), and say where an
+// adapter's base lies (run.init_from). Throws Error(checkpoint) or Error(config).
 SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network = "");
 // The model runs with its weights from now on: "ema" (where there is one) or "weights". `of`: whose they are there, ""
 // the run's model's, "network.NAME." another's that learned with it. Throws as open_saved.

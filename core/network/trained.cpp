@@ -11,6 +11,7 @@ RunningModel::Setting as_main(const RunningModel& main, const NetworkSection& se
   setting.section = section.section();
   setting.prefix = setting.section + ".";
   setting.component = section.component;
+  setting.adapter.reset();
   return setting;
 }
 

@@ -227,9 +227,10 @@ class DryRunner {
     result.precision = recipe_.run.precision;
     result.parameters = rank.networks().parameters();
     for (const auto& encoder : rank.networks().encoders)
-      if (encoder->parameters() > 0) result.frozen[encoder->section] = encoder->parameters();
+      if (encoder->frozen() > 0) result.frozen[encoder->section] = encoder->frozen();
     for (const auto& [name, network] : rank.networks().others())
-      if (!network->trains()) result.frozen["network." + name] = network->running().parameters();
+      if (!network->trains()) result.frozen["network." + name] = network->running().frozen();
+    if (rank.main().frozen() > 0) result.frozen["model"] = rank.main().frozen();
     result.batch = recipe_.run.batch;
     result.micro_batch = rank.micro_batch();
     result.ranks = rank.main().mesh().world_size();

@@ -8,6 +8,7 @@
 #include <torch/torch.h>
 
 #include "core/checkpoint/manifest.h"
+#include "core/network/adapter.h"
 #include "core/train/device.h"
 
 namespace ditto {
@@ -97,6 +98,17 @@ void RunNotes::require_weights(const std::string& section, const std::string& fi
               "its " + section.substr(0, dot) + " \"" + section.substr(dot + 1) + "\" had other weights than [" +
                   section + "] now",
               "name the same weights, or go on with others by --allow-change " + section + ".weights");
+}
+
+void RunNotes::require_adapter_base(const std::map<std::string, std::string>& now) const {
+  const auto before = adapter_base(notes_), after = adapter_base(now);
+  if (!after) return;  // that one of them has no adapter their recipes have said
+  if (before && before->fingerprint == after->fingerprint && before->which == after->which) return;
+  throw Error(ErrorKind::checkpoint, path_,
+              "its adapter was learned on the " + (before ? before->which + " of " + before->path : "weights of none") +
+                  ", and run.init_from names the " + after->which + " of " + after->path,
+              before ? "give --set run.init_from=" + before->path + " --set run.init_weights=" + before->which
+                     : "use another checkpoint");
 }
 
 void RunNotes::require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const {

@@ -29,6 +29,9 @@ class RunNotes {
   // Throws Error(checkpoint) where [network.NAME] had other weights than those of this fingerprint.
   void require_network(const std::string& name, const std::string& fingerprint) const;
   void require_weights(const std::string& section, const std::string& fingerprint) const;  // the same of any section
+  // Throws Error(checkpoint) where the run's adapter was learned on another checkpoint than the one that is noted in
+  // `now`, or on other weights of it.
+  void require_adapter_base(const std::map<std::string, std::string>& now) const;
 
  private:
   const std::string& text(const std::string& name) const;

@@ -47,49 +47,61 @@ std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
 
 namespace {
 
-// `leaves` first: what is a leaf and a copy is counted once, as the leaf.
-void add_units(const RunningUnits& units, const std::set<size_t>& elsewhere, Storages& leaves, Storages& all) {
-  const auto& entries = units.layout.entries;
-  for (size_t i = 0; i < entries.size(); ++i)
-    if (!elsewhere.count(i)) leaves.add(entries[i].tensor);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (!elsewhere.count(i)) all.add(entries[i].tensor);
-    for (const auto& tensor : entries[i].parameter.held()) all.add(tensor);
+// What lies elsewhere, by its tensor.
+using Elsewhere = std::set<const at::TensorImpl*>;
+
+bool is_here(const Elsewhere& elsewhere, const LayoutEntry& entry) {
+  return elsewhere.count(entry.tensor.unsafeGetTensorImpl()) == 0;
+}
+
+// `leaves` first: what is a leaf and a copy is counted once, as the leaf. Of those that learn, and of those that do
+// not.
+void add_units(const RunningUnits& units, const Elsewhere& elsewhere, Storages& leaves, Storages& frozen,
+               Storages& all) {
+  for (const auto& entry : units.layout.entries)
+    if (is_here(elsewhere, entry)) (entry.trains ? leaves : frozen).add(entry.tensor);
+  for (const auto& entry : units.layout.entries) {
+    if (is_here(elsewhere, entry)) all.add(entry.tensor);
+    for (const auto& tensor : entry.parameter.held()) all.add(tensor);
   }
   for (const auto& strategy : units.strategies)
     for (const auto& tensor : strategy->held()) all.add(tensor);
 }
 
-void add_all(const std::vector<torch::Tensor>& tensors, const std::set<size_t>& elsewhere, Storages& all) {
+// Along the entries.
+void add_all(const std::vector<torch::Tensor>& tensors, const Layout& layout, const Elsewhere& elsewhere,
+             Storages& all) {
   for (size_t i = 0; i < tensors.size(); ++i)
-    if (!elsewhere.count(i)) all.add(tensors[i]);
+    if (is_here(elsewhere, layout.entries[i])) all.add(tensors[i]);
 }
 
 }  // namespace
 
 std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimizer, Ema& ema) {
-  const auto device = networks.main->ctx->device;
-  Storages leaves(device), all(device), gradients(device), states(device), average(device), frozen(device);
+  const auto& main = *networks.main;
+  const auto device = main.ctx->device;
+  Storages leaves(device), own_frozen(device), all(device), gradients(device), states(device), average(device),
+      frozen(device);
   // Tensors of a real run say themselves where they are; on paper all are of one device.
-  const bool is_paper_of_another = device.is_meta() && networks.table->meta_stands_for != torch::kCPU;
-  const auto elsewhere =
-      is_paper_of_another ? networks.main->on_host : std::set<size_t>();  // the first entries are main's
-  for (const auto* model : networks.training())
-    add_units(*model, model == networks.main.get() ? elsewhere : std::set<size_t>(), leaves, all);
+  Elsewhere elsewhere;
+  if (device.is_meta() && networks.table->meta_stands_for != torch::kCPU)
+    for (const size_t i : main.on_host) elsewhere.insert(main.layout.entries[i].tensor.unsafeGetTensorImpl());
+  for (const auto* model : networks.training()) add_units(*model, elsewhere, leaves, own_frozen, all);
+  const auto& learned = networks.learned();
   std::vector<torch::Tensor> sums;
-  for (const auto& entry : networks.learned().entries) {
+  for (const auto& entry : learned.entries) {
     sums.push_back(entry.tensor.grad());
     gradients.add(entry.parameter.leaf().grad());
   }
-  add_all(sums, elsewhere, gradients);
-  for (const auto& [kind, state] : optimizer.state()) add_all(state.tensors, elsewhere, states);
-  add_all(ema.tensors(), elsewhere, average);
+  add_all(sums, learned, elsewhere, gradients);
+  for (const auto& [kind, state] : optimizer.state()) add_all(state.tensors, learned, elsewhere, states);
+  add_all(ema.tensors(), learned, elsewhere, average);
   for (const auto& [name, network] : networks.others())
-    if (!network->trains()) add_units(network->running(), {}, frozen, frozen);
-  for (const auto& encoder : networks.encoders) add_units(*encoder, {}, frozen, frozen);
-  return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes()},
+    if (!network->trains()) add_units(network->running(), {}, frozen, frozen, frozen);
+  for (const auto& encoder : networks.encoders) add_units(*encoder, {}, frozen, frozen, frozen);
+  return {{"parameters", leaves.bytes()},   {"copies", all.bytes() - leaves.bytes() - own_frozen.bytes()},
           {"gradients", gradients.bytes()}, {"optimizer", states.bytes()},
-          {"ema", average.bytes()},         {"frozen", frozen.bytes()}};
+          {"ema", average.bytes()},         {"frozen", own_frozen.bytes() + frozen.bytes()}};
 }
 
 std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {

@@ -14,7 +14,7 @@
 #include "core/network/finite.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
-#include "core/train/fit.h"
+#include "core/train/first_weights.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
 #include "core/train/sheets.h"
@@ -97,31 +97,21 @@ void Trainer::assemble() {
     validation_loader_ =
         std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
   optimizer_ = assembly_->make_optimizer();
-  start_from_weights();
+  started_from_ = read_first_weights(
+      *assembly_,
+      {mesh_, [this](const auto& topic, const auto& facts) { expect_same(topic, facts, ErrorKind::checkpoint); },
+       [this](const std::string& line) { say(line); }});
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace_comm) training_->meter = &memory_;
 }
 
-void Trainer::start_from_weights() {
-  if (recipe_.run.init_from.empty()) return;
-  const auto place = (fs::path(recipe_.run.folder) / recipe_.run.init_from).string();
-  const auto found = checkpoint::resolve(place, mesh_.world());
-  expect_same("weights to start from", facts_of_checkpoint(*found.path), ErrorKind::checkpoint);
-  const auto which = recipe_.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
-  const auto fit = fit_of(recipe_, *assembly_->main->model);
-  const auto fitted = checkpoint::load_weights(*found.path, assembly_->main->layout, which, fit);
-  require_finite(assembly_->main->layout, *found.path);
-  assembly_->main->parameters_changed();
-  say("weights from " + *found.path);
-  if (fit == checkpoint::Fit{}) return;
-  for (const auto& line : fit_report(fitted, fit, *found.path, mesh_.world())) say(line);
-}
-
 void Trainer::describe() {
   const auto& run = recipe_.run;
-  say(fmt::format("{}: {} with {} learned numbers, {} on {}, {} thread{} a rank, {} rank{}", run.name,
-                  recipe_.model.plugin, assembly_->networks->parameters(), run.precision, run.device,
+  const auto frozen = assembly_->main->frozen();
+  say(fmt::format("{}: {} with {} learned numbers{}, {} on {}, {} thread{} a rank, {} rank{}", run.name,
+                  recipe_.model.plugin, assembly_->networks->parameters(),
+                  frozen > 0 ? fmt::format(" beside {} frozen ones", frozen) : "", run.precision, run.device,
                   torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
                   mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}", assembly_->train_data->size(), run.batch,
@@ -181,6 +171,7 @@ void Trainer::take_up(const std::string& path) {
     if (!encoder->fingerprint().empty() &&
         std::find(allowed.begin(), allowed.end(), encoder->section + ".weights") == allowed.end())
       notes.require_weights(encoder->section, encoder->fingerprint());
+  notes.require_adapter_base(started_from_);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
     throw Error(ErrorKind::checkpoint, path, bad + " holds numbers that are not finite",
@@ -219,6 +210,7 @@ checkpoint::TrainState Trainer::state() {
     state.extra["network." + name] = fingerprint;
   for (const auto& encoder : assembly_->networks->encoders)
     if (!encoder->fingerprint().empty()) state.extra[encoder->section] = encoder->fingerprint();
+  state.extra.insert(started_from_.begin(), started_from_.end());
   state.extra["shapes"] = to_text(assembly_->networks->shapes());
   state.recipe_toml = formats::render_toml(recipe_.resolved());
   return state;

@@ -39,7 +39,6 @@ class Trainer {
  private:
   void open_outputs();
   void assemble();
-  void start_from_weights();
   void resume();
   void take_up(const std::string& path);
   void record_run();
@@ -80,8 +79,9 @@ class Trainer {
   std::unique_ptr<Ema> ema_;
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<checkpoint::Saver> saver_;
-  std::string data_;  // its fingerprint
-  int64_t step_ = 0;  // complete steps
+  std::string data_;                                 // its fingerprint
+  std::map<std::string, std::string> started_from_;  // what checkpoints note of it
+  int64_t step_ = 0;                                 // complete steps
   int64_t saved_step_ = -1;
   bool stopped_ = false;
   bool kernels_recorded_ = false;  // in run.toml: known once a step has chosen them

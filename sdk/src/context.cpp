@@ -150,7 +150,7 @@ Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Ten
 }
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
-  if (up->before || up->after) return torch::gelu(up(x, ctx), "tanh");  // a strategy stands between the two
+  if (up->before || up->after || up->term) return torch::gelu(up(x, ctx), "tanh");  // something stands between the two
   ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
   return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}}).at(0);
 }

@@ -57,7 +57,11 @@ const LayerCut* CutLayer::cut(Axis axis) const {
 }
 
 void CutLayer::declare(Axis axis, LayerCut cut, const std::string& layer) {
-  const auto shapes = named_parameters(/*recurse=*/false);
+  auto shapes = named_parameters(/*recurse=*/false);
+  for (const auto& child : named_children())  // its low-rank term
+    if (auto* module = dynamic_cast<Module*>(child.value().get()); module && module->cut_layer() == this)
+      for (const auto& one : child.value()->named_parameters())
+        shapes.insert(child.key() + "." + one.key(), one.value());
   for (auto& one : cut.parameters) {
     const auto* leaf = shapes.find(one.parameter);
     if (!leaf)

@@ -78,13 +78,14 @@ std::vector<Segment> segments_of_dim(const LayoutEntry& entry, int64_t dim) {
 const ParameterCut* LayoutEntry::declared(Axis axis) const {
   const LayerCut* cut = layer ? layer->cut(axis) : nullptr;
   if (!cut) return nullptr;
-  const auto own = name.substr(name.rfind('.') + 1);
   for (const auto& one : cut->parameters)
     if (one.parameter == own) return &one;
   return nullptr;
 }
 
-std::string LayoutEntry::layer_name() const { return name.substr(0, name.rfind('.')); }
+std::string LayoutEntry::layer_name() const {
+  return own.empty() ? name.substr(0, name.rfind('.')) : name.substr(0, name.size() - own.size() - 1);
+}
 
 std::vector<Rectangle> LayoutEntry::slices() const {
   std::vector<Rectangle> rectangles(1);
@@ -111,13 +112,16 @@ Layout Layout::of(Units& network, const std::string& prefix) {
     CutLayer* layer = nullptr;
   };
   std::map<const at::TensorImpl*, Owner> owners;
-  const auto note = [&](Module* own) {
+  std::map<const CutLayer*, std::string> layers;  // a layer comes before what it is made of
+  const auto note = [&](Module* own, const std::string& name) {
     if (!own) return;
+    layers.emplace(own->cut_layer(), name);
     for (const auto& parameter : own->own_parameters())
       owners[parameter.leaf().unsafeGetTensorImpl()] = {parameter, own->cut_layer()};
   };
-  note(&network);
-  for (const auto& module : network.modules(/*include_self=*/false)) note(dynamic_cast<Module*>(module.get()));
+  note(&network, "");
+  for (const auto& module : network.named_modules("", /*include_self=*/false))
+    note(dynamic_cast<Module*>(module.value().get()), module.key());
   const auto units = network.units();
   Layout layout;
   for (const auto& item : network.named_parameters()) {
@@ -129,6 +133,8 @@ Layout Layout::of(Units& network, const std::string& prefix) {
     LayoutEntry entry{prefix + item.key(), item.value(), item.value().sizes().vec(), units.at(item.key()),
                       owner.parameter};
     entry.layer = owner.layer;
+    if (entry.layer) entry.own = item.key().substr(layers.at(entry.layer).size() + 1);
+    entry.trains = item.value().requires_grad();
     layout.entries.push_back(std::move(entry));
   }
   return layout;

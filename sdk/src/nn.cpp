@@ -205,8 +205,10 @@ LinearModule::~LinearModule() = default;
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
   const Tensor in = enter(x).to(ctx.compute);
   ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
-  if (after && split.kind == Split::Kind::rows) return after(torch::linear(in, weight(ctx))) + bias(ctx);
-  return leave(torch::linear(in, weight(ctx), bias(ctx)));
+  const bool adds_later = after && split.kind == Split::Kind::rows;
+  Tensor y = adds_later ? torch::linear(in, weight(ctx)) : torch::linear(in, weight(ctx), bias(ctx));
+  if (term) y = y + (*term)(in, ctx);
+  return adds_later ? after(y) + bias(ctx) : leave(y);
 }
 
 Linear Layer::linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight, Init bias) {

@@ -101,11 +101,12 @@ class Borrowed {
         rows_(rows),
         weight_(heads.weight),
         bias_(heads.bias),
+        term_(heads.term),
         before_(heads.before),
         after_(heads.after),
         rows_before_(rows.before) {}
   ~Borrowed() {
-    heads_.weight = weight_, heads_.bias = bias_;
+    heads_.weight = weight_, heads_.bias = bias_, heads_.term = term_;
     heads_.before = before_, heads_.after = after_;
     rows_.before = rows_before_;
   }
@@ -115,6 +116,7 @@ class Borrowed {
  private:
   LinearModule &heads_, &rows_;
   Parameter weight_, bias_;
+  std::shared_ptr<const LinearModule::Term> term_;
   LinearModule::Exchange before_, after_, rows_before_;
 };
 
@@ -219,13 +221,14 @@ class FastSeq final : public ParallelStrategy {
   // For as long as a Borrowed lives, the layer maps all tokens to this rank's heads.
   void gather_before(LinearModule& heads, const std::vector<int64_t>& lengths) {
     const auto own = own_rows(heads);
-    const auto weight_HD = heads.weight(parameters_).index_select(0, own);
+    const auto weight_HD = heads.whole_weight(parameters_).index_select(0, own);
     const auto bias_H = heads.bias(parameters_).index_select(0, own);
     const auto arrival = c10::make_intrusive<Arrival>();
     arrival->group = &cut_.group();
     arrival->lengths = lengths;
     heads.weight = Parameter(weight_HD, heads.weight.init());
     heads.bias = Parameter(bias_H, heads.bias.init());
+    heads.term.reset();  // it is in the weight
     heads.before = [arrival, inner = heads.before, dtype = parameters_.compute](const Tensor& x) {
       arrival->begin((inner ? inner(x) : x).to(dtype));
       return arrival->x_BTD;

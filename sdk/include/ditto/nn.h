@@ -161,6 +161,13 @@ struct DITTO_API LayerCut {
   bool are_heads = false;     // the units are attention heads, and the outputs feed attention
 };
 
+// A term of low rank beside a map, learned while the map itself is frozen (E. Hu et al., 2021, arXiv:2106.09685):
+// y = W x + b + alpha / rank * B (A x).
+struct LowRank {
+  int64_t rank = 0;
+  double alpha = 0;
+};
+
 // Base of a layer that may be cut. In its constructor it makes parameters and declares; in its forward it computes with
 // what is here of them, between `enter` and `leave`:
 //
@@ -175,6 +182,12 @@ class DITTO_API CutLayer : public Module {
   // cut a sample by places refuse a block with such a layer, and name it.
   virtual bool token_local() const { return true; }
   CutLayer* cut_layer() override { return this; }
+
+  // Gives it a term of low rank, cut as it is itself: "lora_A.weight" [rank, in], which is drawn, and "lora_B.weight"
+  // [out, rank], zeros. False: it has no place for one.
+  virtual bool adapt(const LowRank& term);
+  // Of a layer that is here whole: makes the term a part of the weight, if there is one, and takes it away.
+  virtual void merge() {}
 
   // Set by strategies. `before` maps the input, `after` the output.
   using Exchange = std::function<torch::Tensor(const torch::Tensor&)>;
@@ -214,10 +227,20 @@ class DITTO_API LinearModule : public CutLayer {
   ~LinearModule() override;
 
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+  bool adapt(const LowRank& term) override;
+  void merge() override;
+  // The weight with the term in it, to compute with.
+  torch::Tensor whole_weight(Context& ctx) const;
 
   Parameter weight;  // [out, in]; a strategy may have cut it
   Parameter bias;    // [out]; added after `after` where that sums
   const Split split;
+  struct Term {
+    Parameter a, b;
+    double scale;
+    torch::Tensor operator()(const torch::Tensor& in, Context& ctx) const;
+  };
+  std::shared_ptr<const Term> term;  // null: it has none
 };
 
 // A handle on a LinearModule, to be held by value and called.

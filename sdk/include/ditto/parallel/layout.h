@@ -37,6 +37,8 @@ struct LayoutEntry {
   Unit unit;
   Parameter parameter;        // the model's handle; its leaf is where backward leaves the gradient
   CutLayer* layer = nullptr;  // the layer it belongs to, if that may be cut; owned by the model
+  std::string own;            // and its name in there: "weight"
+  bool trains = true;         // false: it is frozen, its leaf asks for no gradient and its numbers never change
   std::map<Axis, Cut> cuts;   // an axis that is not here: this is a copy along it
   AxisSet summed;  // axes along which a strategy sums this gradient itself; set by core, from ParallelStrategy::sums
   AxisSet absent;  // axes along which other ranks hold other parameters (pipeline): neither cut nor copy

@@ -1,0 +1,282 @@
+#include "core/checkpoint/peft.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include <torch/torch.h>
+
+#include <ditto/text.h>
+
+#include "core/checkpoint/tensor_file.h"
+#include "core/formats/file.h"
+#include "core/formats/json.h"
+#include "core/formats/nearest.h"
+#include "core/formats/output_folder.h"
+
+namespace ditto::checkpoint {
+
+namespace fs = std::filesystem;
+using torch::Tensor;
+
+namespace {
+
+constexpr const char *kConfig = "adapter_config.json", *kWeights = "adapter_model.safetensors",
+                     *kOlderWeights = "adapter_model.bin", *kPrefix = "base_model.model.", *kWeight = ".weight",
+                     *kA = ".lora_A.weight", *kB = ".lora_B.weight", *kFormatNote = "ditto.format";
+constexpr uint64_t kMostConfig = uint64_t{1} << 20;
+
+std::string without(const std::string& name, std::string_view end) { return name.substr(0, name.size() - end.size()); }
+
+std::string weights_in(const std::string& folder) {
+  const auto path = fs::path(folder) / kWeights;
+  std::error_code ignored;
+  return (fs::exists(path, ignored) ? path : fs::path(folder) / kOlderWeights).string();
+}
+
+// Each of our weights and what it is there, without ".weight".
+struct Names {
+  struct One {
+    std::string ours;
+    std::vector<std::string> theirs;
+    std::vector<int64_t> shape;  // theirs, if not ours
+  };
+  std::vector<One> layers;
+  std::map<std::string, std::string> copies;  // of theirs
+};
+
+Names names_of(const Units& of, const std::string& format) {
+  Names names;
+  if (format.empty()) {
+    for (const auto& item : of.named_parameters())
+      if (item.key().ends_with(kWeight) && !item.key().ends_with(kA) && !item.key().ends_with(kB))
+        names.layers.push_back({without(item.key(), kWeight), {without(item.key(), kWeight)}, {}});
+    return names;
+  }
+  const auto theirs = of.foreign(format);
+  for (const auto& tensor : theirs.tensors) {
+    if (!tensor.ours.ends_with(kWeight)) continue;
+    Names::One one{without(tensor.ours, kWeight), {}, tensor.shape};
+    for (const auto& name : tensor.theirs)
+      one.theirs.push_back(name.ends_with(kWeight) ? without(name, kWeight) : name);
+    names.layers.push_back(std::move(one));
+  }
+  for (const auto& [copy, original] : theirs.copies)
+    if (copy.ends_with(kWeight)) names.copies[without(copy, kWeight)] = without(original, kWeight);
+  return names;
+}
+
+}  // namespace
+
+bool is_peft(const std::string& path) {
+  std::error_code ignored;
+  return fs::exists(fs::path(path) / kConfig, ignored);
+}
+
+std::string fingerprint_of_peft(const std::string& folder) { return fingerprint(*open_foreign(weights_in(folder))); }
+
+void Peft::refuse(const std::string& what, const std::string& remedy) const {
+  throw Error(ErrorKind::checkpoint, folder_, what, remedy);
+}
+
+Peft::Peft(const Units& of, std::string format, const std::string& folder) : folder_(folder) {
+  read_config((fs::path(folder) / kConfig).string());
+  file_ = open_foreign(weights_in(folder));
+  const auto notes = file_->notes();
+  if (const auto noted = notes.find(kFormatNote); format.empty() && noted != notes.end()) format = noted->second;
+  find_layers(of, format);
+  int64_t most = 1;
+  for (const auto& [ours, parts] : parts_) {
+    names_.push_back(ours);
+    if (!share_first_map(parts)) most = std::max(most, static_cast<int64_t>(parts.size()));
+  }
+  rank_ = most * their_rank_;
+  alpha_ = static_cast<double>(most) * their_alpha_;
+}
+
+// What is not read here would change what the adapter computes.
+void Peft::read_config(const std::string& path) {
+  const auto config =
+      formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostConfig), path, ErrorKind::checkpoint);
+  const auto is_off = [&](const char* key) {
+    const auto it = config.find(key);
+    return it == config.end() || it->is_null() || *it == false || (it->is_structured() && it->empty()) || *it == "none";
+  };
+  if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA" || !config.contains("r") ||
+      !config["r"].is_number_integer() || !config.contains("lora_alpha") || !config["lora_alpha"].is_number())
+    refuse("has an " + std::string(kConfig) + " that is not of LoRA, with r and lora_alpha",
+           "use an adapter of peft's LoRA");
+  for (const char* key : {"use_rslora", "use_dora", "bias", "lora_bias", "modules_to_save", "rank_pattern",
+                          "alpha_pattern", "fan_in_fan_out", "trainable_token_indices", "use_qalora"})
+    if (!is_off(key))
+      refuse(std::string("says ") + key + " = " + shown(config[key].dump()) + ", which an adapter here cannot have",
+             "merge it into its model there (merge_and_unload), and import that");
+  their_rank_ = config["r"].get<int64_t>();
+  their_alpha_ = config["lora_alpha"].get<double>();
+  if (their_rank_ < 1 || their_rank_ > (1 << 16)) refuse("has a rank of " + std::to_string(their_rank_), "use another");
+}
+
+void Peft::find_layers(const Units& of, const std::string& format) {
+  const auto names = names_of(of, format);
+  std::map<std::string, std::pair<const Names::One*, int64_t>> known;
+  std::vector<std::string> list;
+  for (const auto& one : names.layers)
+    for (size_t i = 0; i < one.theirs.size(); ++i) {
+      known[one.theirs[i]] = {&one, static_cast<int64_t>(i)};
+      list.push_back(one.theirs[i]);
+    }
+  for (const auto& name : file_->names()) {
+    if (!name.starts_with(kPrefix) || (!name.ends_with(kA) && !name.ends_with(kB)))
+      refuse("holds '" + name + "', which is no map of a layer's term", "use an adapter of peft's LoRA alone");
+    const auto whole = without(name, name.ends_with(kA) ? kA : kB);
+    const auto theirs = whole.substr(std::string_view(kPrefix).size());
+    const auto other = whole + (name.ends_with(kA) ? kB : kA);
+    if (!file_->has(other)) refuse("holds '" + name + "' without '" + other + "'", "use a whole one");
+    if (!name.ends_with(kA)) continue;
+    if (const auto copy = names.copies.find(theirs); copy != names.copies.end()) {
+      const auto original = kPrefix + copy->second;
+      for (const char* map : {kA, kB})
+        if (!file_->has(original + map) || !torch::equal(file_->read(original + map), file_->read(whole + map)))
+          refuse("adapts '" + theirs + "' otherwise than '" + copy->second + "', of which this model has one for both",
+                 "merge it into its model there, and import that");
+      continue;
+    }
+    const auto at = known.find(theirs);
+    if (at == known.end()) {
+      const auto near = formats::nearest_name(theirs, list);
+      refuse(
+          "adapts '" + theirs + "', which the model does not have" +
+              (near.empty() ? "" : " (the nearest name is '" + near + "')"),
+          format.empty() ? "say how it names layers: adapter.format" : "is adapter.format = \"" + format + "\" right?");
+    }
+    const auto& [one, index] = at->second;
+    parts_[one->ours].push_back({whole, index, static_cast<int64_t>(one->theirs.size())});
+  }
+  if (parts_.empty()) refuse("holds no term of any layer", "use another");
+}
+
+bool Peft::share_first_map(const std::vector<Part>& parts) const {
+  const auto first = map(parts.front(), kA);
+  return std::all_of(parts.begin() + 1, parts.end(),
+                     [&](const Part& part) { return torch::equal(map(part, kA), first); });
+}
+
+// Of a convolution as of the linear map that it is.
+Tensor Peft::map(const Part& part, const char* which) const {
+  const auto found = file_->read(part.name + which);
+  const int64_t dim = which == kA ? 0 : 1;
+  if (found.dim() < 2 || found.size(dim) != their_rank_)
+    refuse("'" + part.name + which + "' is " + c10::str(found.sizes()) + ", and its configuration says rank " +
+               std::to_string(their_rank_),
+           "use an adapter with one rank");
+  return found.flatten(1);
+}
+
+void Peft::read_into(Layout& layout, int64_t rank, double factor) const {
+  torch::NoGradGuard no_grad;
+  if (rank < rank_)
+    refuse("needs a rank of " + std::to_string(rank_) + " in this model, and adapter.rank is " + std::to_string(rank),
+           "leave adapter.rank out: it is that of the weights");
+  const double scale = their_alpha_ / static_cast<double>(their_rank_) / factor;
+  for (auto& entry : layout.entries) {
+    const bool is_a = entry.name.ends_with(kA);
+    const auto& parts = parts_.at(without(entry.name, is_a ? kA : kB));
+    const bool shared = share_first_map(parts);
+    auto whole = torch::zeros(entry.full_shape, torch::kDouble);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t first = shared ? 0 : static_cast<int64_t>(i) * their_rank_;
+      const auto theirs = map(parts[i], is_a ? kA : kB).to(torch::kDouble);
+      const int64_t rows = is_a ? their_rank_ : entry.full_shape[0] / parts[i].count;
+      auto place = is_a ? whole.narrow(0, first, rows)
+                        : whole.narrow(0, parts[i].index * rows, rows).narrow(1, first, their_rank_);
+      if (place.sizes() != theirs.sizes())
+        refuse("'" + parts[i].name + (is_a ? kA : kB) + "' is " + c10::str(theirs.sizes()) + ", and here it is " +
+                   c10::str(place.sizes()),
+               "use an adapter of this model");
+      place.copy_(is_a ? theirs : theirs * scale);
+    }
+    for (const auto& block : entry.slices()) {
+      auto target = entry.tensor.detach(), from = whole;
+      for (size_t d = 0; d < block.size.size(); ++d) {
+        const auto dim = static_cast<int64_t>(d);
+        target = target.narrow(dim, block.local_start[d], block.size[d]);
+        from = from.narrow(dim, block.global_start[d], block.size[d]);
+      }
+      target.copy_(from);
+    }
+  }
+}
+
+namespace {
+
+// What peft makes the layers from: those that it leaves out have its defaults.
+std::string config_text(int64_t rank, double alpha, const std::vector<std::string>& layers) {
+  nlohmann::ordered_json config{{"peft_type", "LORA"},
+                                {"task_type", nullptr},
+                                {"base_model_name_or_path", nullptr},
+                                {"inference_mode", true},
+                                {"r", rank},
+                                {"lora_alpha", alpha},
+                                {"lora_dropout", 0.0},
+                                {"bias", "none"},
+                                {"fan_in_fan_out", false},
+                                {"modules_to_save", nullptr},
+                                {"use_rslora", false},
+                                {"target_modules", layers}};
+  if (alpha == std::floor(alpha)) config["lora_alpha"] = static_cast<int64_t>(alpha);
+  return formats::ascii_json(config) + '\n';
+}
+
+}  // namespace
+
+void export_peft(const Units& model, const std::string& format, const Layout& layout, double alpha,
+                 const std::string& folder, const std::map<std::string, std::string>& notes) {
+  torch::NoGradGuard no_grad;
+  std::map<std::string, Tensor> terms;
+  for (const auto& entry : layout.entries) terms[entry.name] = entry.tensor.detach();
+  const auto names = names_of(model, format);
+  NamedTensors out;
+  std::vector<std::string> layers;
+  int64_t rank = 0;
+  const auto put = [&](const std::string& theirs, const Tensor& a, const Tensor& b) {
+    out[kPrefix + theirs + kA] = a;
+    out[kPrefix + theirs + kB] = b;
+    layers.push_back(theirs);
+  };
+  for (const auto& one : names.layers) {
+    const auto found = terms.find(one.ours + kA);
+    if (found == terms.end()) continue;
+    auto a = found->second;
+    rank = a.size(0);
+    const auto b = terms.at(one.ours + kB).chunk(static_cast<int64_t>(one.theirs.size()));
+    auto of_b = b.front().sizes().vec();
+    if (one.shape.size() > 2) {  // a convolution there
+      auto of_a = one.shape;
+      of_a[0] = rank;
+      a = a.reshape(of_a);
+      of_b.resize(one.shape.size(), 1);
+    }
+    for (size_t i = 0; i < one.theirs.size(); ++i) put(one.theirs[i], a, b[i].reshape(of_b).contiguous());
+    terms.erase(one.ours + kA);
+  }
+  for (const auto& [name, tensor] : terms)
+    if (name.ends_with(kA))
+      throw Error(ErrorKind::config, "--format " + format,
+                  "has no name for the layer \"" + without(name, kA) + "\", which the adapter is of",
+                  "choose another format, or leave it out: layers are then called as they are here");
+  for (const auto& [copy, original] : names.copies)
+    if (const auto at = out.find(kPrefix + original + kA); at != out.end())
+      put(copy, Tensor(at->second), Tensor(out.at(kPrefix + original + kB)));
+  formats::make_output_folder(folder, "--out");
+  formats::Metadata metadata(notes.begin(), notes.end());
+  metadata["format"] = "pt";
+  metadata[kFormatNote] = format;
+  write_tensors((fs::path(folder) / kWeights).string(), out, metadata, ErrorKind::checkpoint, formats::Sync::fsync);
+  const auto config = config_text(rank, alpha, layers);
+  formats::write_file((fs::path(folder) / kConfig).string(), std::as_bytes(std::span(config)), ErrorKind::checkpoint,
+                      formats::Sync::fsync);
+}
+
+}  // namespace ditto::checkpoint

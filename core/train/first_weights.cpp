@@ -1,0 +1,65 @@
+#include "core/train/first_weights.h"
+
+#include <filesystem>
+
+#include "core/network/adapter.h"
+#include "core/network/finite.h"
+#include "core/train/fit.h"
+
+namespace ditto {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+void refuse_adapter_without_base(const Recipe& recipe, const checkpoint::Fit& fit) {
+  const auto& run = recipe.run;
+  if (run.init_from.empty())
+    throw Error(ErrorKind::config, "run.init_from", "is not given, and [adapter] is learned on the weights of a model",
+                "name its run or checkpoint; another project's weights become one by `ditto checkpoint import`");
+  if (!(fit == checkpoint::Fit{}))
+    throw Error(ErrorKind::config, "run.init_from",
+                "is to be of a model that is not quite this one, and with [adapter] what is not taken from it would be "
+                "saved nowhere",
+                "leave run.init_missing, init_extra and init_other_shape out");
+}
+
+void start_adapter(Assembly& assembly, const FirstWeightsCall& call) {
+  const auto& adapter = *assembly.main->adapter;
+  if (adapter.weights.empty()) return;
+  call.expect_same("adapter to start from", {{"adapter", fingerprint_of_adapter(adapter.weights)}});
+  load_adapter(adapter, *assembly.main->model, assembly.main->layout, checkpoint::Which::ema_or_weights);
+  call.say("adapter from " + adapter.weights);
+}
+
+}  // namespace
+
+std::map<std::string, std::string> read_first_weights(Assembly& assembly, const FirstWeightsCall& call) {
+  const auto& recipe = assembly.recipe;
+  auto& main = *assembly.main;
+  const auto fit = fit_of(recipe, *main.model);
+  if (main.adapter) refuse_adapter_without_base(recipe, fit);
+  if (recipe.run.init_from.empty()) return {};
+  const auto place = (fs::path(recipe.run.folder) / recipe.run.init_from).string();
+  const auto found = *checkpoint::resolve(place, call.mesh.world()).path;
+  call.expect_same("weights to start from", facts_of_checkpoint(found));
+  if (adapter_base(checkpoint::describe(found).extra))
+    throw Error(ErrorKind::checkpoint, found, "is an adapter alone, and a run starts from a whole model",
+                "name its base in run.init_from and this in adapter.weights, or merge it: `ditto checkpoint export "
+                "--merge`, and `ditto checkpoint import`");
+  const auto which = recipe.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
+  auto base = main.layout;
+  if (main.adapter)  // it is learned here, and so is what an objective owns
+    std::erase_if(base.entries, [](const LayoutEntry& entry) { return entry.trains; });
+  const auto fitted = checkpoint::load_weights(found, base, which, fit);
+  if (main.adapter) start_adapter(assembly, call);
+  require_finite(main.layout, found);
+  main.parameters_changed();
+  call.say("weights from " + found);
+  if (!(fit == checkpoint::Fit{}))
+    for (const auto& line : fit_report(fitted, fit, found, call.mesh.world())) call.say(line);
+  if (!main.adapter) return {};
+  return notes_of(adapter_base(found, recipe.run.init_weights));
+}
+
+}  // namespace ditto

@@ -1,0 +1,23 @@
+// What a run starts from: run.init_from, and of an adapter what adapter.weights names.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "core/train/assembly.h"
+#include "core/train/same_start.h"
+
+namespace ditto {
+
+// Who hears of it, and how ranks make sure that they have found the same.
+struct FirstWeightsCall {
+  const Mesh& mesh;
+  std::function<void(const std::string& topic, const Facts& facts)> expect_same;
+  std::function<void(const std::string&)> say;
+};
+// Reads them into the run's model. Returns what checkpoints are to note of them: of an adapter's run its base. Throws
+// Error(checkpoint) or Error(config).
+std::map<std::string, std::string> read_first_weights(Assembly& assembly, const FirstWeightsCall& call);
+
+}  // namespace ditto
