@@ -8,6 +8,7 @@
 #include <ditto/sizes.h>
 
 #include "core/config/include.h"
+#include "core/config/section.h"
 
 namespace ditto {
 
@@ -22,87 +23,12 @@ const std::vector<std::string> kSections{"run",         "model",    "scheduler",
                                          "validate",    "parallel", "kernels",   "batch",   "encoder",   "plugins",
                                          "record",      "guidance", "network",   "adapter"};
 
-std::string place(const Node& node, const std::string& name) {
-  const auto text = node.source.text();
-  return text.empty() ? name : text;
-}
-
-// A TOML list as an option's value: whole numbers, numbers or strings.
-OptionValue list_value(const formats::Array& list, const std::string& where) {
-  const auto all = [&](auto test) { return std::all_of(list.begin(), list.end(), test); };
-  if (all([](const Node& n) { return n.as<int64_t>() != nullptr; })) {
-    std::vector<int64_t> values;
-    for (const auto& n : list) values.push_back(*n.as<int64_t>());
-    return values;
-  }
-  if (all([](const Node& n) { return n.as<int64_t>() || n.as<double>(); })) {
-    std::vector<double> values;
-    for (const auto& n : list)
-      values.push_back(n.as<double>() ? *n.as<double>() : static_cast<double>(*n.as<int64_t>()));
-    return values;
-  }
-  if (all([](const Node& n) { return n.as<std::string>() != nullptr; })) {
-    std::vector<std::string> values;
-    for (const auto& n : list) values.push_back(*n.as<std::string>());
-    return values;
-  }
-  throw Error(ErrorKind::config, where, "a list of mixed types",
-              "expected a list of integers, of numbers or of strings");
-}
-
-OptionMap options_of(const Table& table, const std::string& section, const std::string& where) {
-  OptionMap map{section, where, {}};
-  for (const auto& entry : table.entries()) {
-    if (entry.key == "plugin") continue;
-    const auto at = place(entry.value, where);
-    if (entry.value.as<Table>())
-      throw Error(ErrorKind::config, at, section + "." + entry.key + " is a table",
-                  "expected a value; `ditto config show` lists the options");
-    OptionValue value;
-    if (const auto* v = entry.value.as<bool>()) value = *v;
-    if (const auto* v = entry.value.as<int64_t>()) value = *v;
-    if (const auto* v = entry.value.as<double>()) value = *v;
-    if (const auto* v = entry.value.as<std::string>()) value = *v;
-    if (const auto* v = entry.value.as<formats::Array>()) value = list_value(*v, at);
-    map.given[entry.key] = {std::move(value), at};
-  }
-  return map;
-}
-
-Node node_of(const OptionValue& value) {
-  return std::visit(
-      [](const auto& v) -> Node {
-        using T = std::decay_t<decltype(v)>;
-        if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, int64_t> || std::is_same_v<T, double> ||
-                      std::is_same_v<T, std::string>) {
-          return Node{v, {}};
-        } else {
-          formats::Array list;
-          for (const auto& one : v) list.push_back(Node{one, {}});
-          return Node{list, {}};
-        }
-      },
-      value);
-}
-
 const Table* section_of(const Table& tree, const std::string& name, const std::string& file) {
   const Node* node = tree.find_path(name);
   if (!node) return nullptr;
   if (const auto* table = node->as<Table>()) return table;
   throw Error(ErrorKind::config, place(*node, file), name + " is " + node->type_name(),
               "expected a section: [" + name + "]");
-}
-
-Component component_in(const Table& table, const std::string& name, const std::string& where) {
-  const Node* plugin = table.find("plugin");
-  if (!plugin)
-    throw Error(ErrorKind::config, where, "[" + name + "] names no plugin",
-                "add plugin = \"…\"; see `ditto plugins list`");
-  const auto* id = plugin->as<std::string>();
-  if (!id || id->empty())
-    throw Error(ErrorKind::config, place(*plugin, where), name + ".plugin is " + plugin->type_name(),
-                "expected a plugin's id, as a string");
-  return {*id, place(*plugin, where), options_of(table, name, where)};
 }
 
 Component component_of(const Table& tree, const std::string& name, const std::string& file) {
@@ -177,6 +103,10 @@ void flatten(const Table& table, const std::string& prefix, std::map<std::string
     const std::string key = prefix.empty() ? entry.key : prefix + "." + entry.key;
     if (const auto* inner = entry.value.as<Table>()) {
       flatten(*inner, key, into);
+    } else if (formats::is_list_of_tables(entry.value)) {
+      size_t number = 0;
+      for (const auto& one : *entry.value.as<formats::Array>())
+        flatten(*one.as<Table>(), key + "." + std::to_string(number++), into);
     } else {
       into[key] = formats::render_toml_value(entry.value);
     }
@@ -270,6 +200,29 @@ void Recipe::read_sampler(const Table& tree) {
   OptionReader option(host, effect_of_section("sampler"));
   option("steps", sampler_steps, "steps from noise to data").between(1, most::kTimes);
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
+}
+
+void Recipe::read_optimizer(const Table& tree) {
+  const Table* section = section_of(tree, "optimizer", name);
+  if (!section) return;
+  Table own = *section;
+  own.erase("group");
+  const auto where = place(*tree.find("optimizer"), name);
+  optimizer = component_in(own, "optimizer", where);
+  const Node* node = section->find("group");
+  if (!node) return;
+  const auto* groups = node->as<formats::Array>();
+  if (!groups)
+    throw Error(ErrorKind::config, place(*node, where), std::string("optimizer.group is ") + node->type_name(),
+                "expected groups, each [[optimizer.group]] with match = \"*.bias\"");
+  if (groups->empty()) return;
+  resolved_.set_path("optimizer.group", Node{formats::Array(groups->size(), Node{Table{}, {}}), {}});
+  for (const auto& group : *groups) {
+    std::vector<OptionInfo> declared;
+    const auto number = std::to_string(optimizer_groups.size());
+    optimizer_groups.push_back(read_group(group, "optimizer.group." + number, optimizer, where, declared));
+    resolve(optimizer_groups.back().section, {}, declared);
+  }
 }
 
 // [encoder.NAME] and [network.NAME]: what the host reads of a section, and the rest for its plugin.
@@ -374,9 +327,10 @@ void Recipe::interpret(Table tree) {
   move_guidance(tree, name);
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
-    if (section != "sampler") *component = component_of(tree, section, name);
+    if (section != "sampler" && section != "optimizer") *component = component_of(tree, section, name);
   encoders = read_networks(tree, "encoder");
   read_sampler(tree);
+  read_optimizer(tree);
   if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
   networks = read_networks(tree, "network");
   read_section(tree, "lr_schedule", lr_schedule);
@@ -425,6 +379,7 @@ std::vector<std::pair<std::string, Component*>> Recipe::components() {
   std::vector<std::pair<std::string, Component*>> all{
       {"model", &model},         {"scheduler", &scheduler}, {"sampler", &sampler}, {"guidance", &guidance},
       {"objective", &objective}, {"optimizer", &optimizer}, {"data", &data}};
+  for (auto& group : optimizer_groups) all.emplace_back(group.section, &group.component);
   for (auto& encoder : encoders) all.emplace_back(encoder.section(), &encoder.component);
   for (auto& network : networks)
     if (network.component) all.emplace_back(network.section(), &network.component);

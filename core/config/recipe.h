@@ -8,22 +8,16 @@
 
 #include <ditto/options.h>
 
+#include "core/config/optimizer_group.h"
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"
+#include "core/config/section.h"
 #include "core/data/batch_plan.h"
 #include "core/data/loader.h"
 #include "core/formats/toml.h"
 #include "core/report/log_options.h"
 
 namespace ditto {
-
-// A section that names a plugin.
-struct Component {
-  std::string plugin;  // empty: the recipe has no such section
-  std::string where;   // of the plugin key, for messages
-  OptionMap options;
-  explicit operator bool() const { return !plugin.empty(); }
-};
 
 // [network.NAME]: another network of the run. [encoder.NAME]: an encoder, a frozen network where it has parameters.
 struct NetworkSection {
@@ -62,7 +56,8 @@ class Recipe {
   std::map<std::string, GivenOption> kernels;       // pins: op -> variant
   std::map<std::string, OptionMap> kernel_options;  // [kernels.SET], by plugin
   Component model, scheduler, sampler, guidance, objective, optimizer, data;
-  std::vector<NetworkSection> encoders;  // in the order of the recipe
+  std::vector<OptimizerGroup> optimizer_groups;  // the first that matches a parameter takes it
+  std::vector<NetworkSection> encoders;          // in the order of the recipe
   std::vector<NetworkSection> networks;
   int64_t sampler_steps = 50;  // the sampler's option that belongs to the host
 
@@ -83,6 +78,7 @@ class Recipe {
   void read_section(const formats::Table& tree, const std::string& name, Section& section,
                     const std::vector<std::string>& without = {});
   void read_sampler(const formats::Table& tree);
+  void read_optimizer(const formats::Table& tree);
   std::vector<NetworkSection> read_networks(const formats::Table& tree, const std::string& kind);
   NetworkSection read_network(const std::string& kind, const formats::Entry& entry);
   void read_own_keys(NetworkSection& network, const OptionMap& given);

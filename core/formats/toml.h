@@ -37,9 +37,11 @@ class Table {
   const std::vector<Entry>& entries() const { return entries_; }
   std::vector<Entry>& entries() { return entries_; }
 
-  // "a.b.c" through nested tables; null if a part is missing or is no table. Keys with dots in them: nest find().
+  // "a.b.c" through nested tables, and "a.0.c" through a list, by number; null if a part is missing or is neither. Keys
+  // with dots in them: nest find().
   const Node* find_path(std::string_view dotted) const;
-  // Makes the tables on the way. Throws Error(config) if a part on the way is there and is no table, or is empty.
+  // Makes the tables on the way, and no element of a list. Throws Error(config) if a part on the way is there and is no
+  // table and no list that has the element, or is empty.
   Node& set_path(std::string_view dotted, Node value);
 
  private:
@@ -86,9 +88,12 @@ Table parse_toml_file(const std::string& path);
 // ('"', '\'', '[', '{'): then Error(config). Every Source in it is {where, 0, 0}.
 Node parse_toml_value(std::string_view text, std::string_view where = "--set");
 
-// Renders a tree as TOML: plain values of a table first, then its tables under [headers], in their order. A list of
-// tables is written inline. Doubles round-trip exactly (also inf and nan, and 1.0 stays a float); strings are escaped.
-// parse_toml(render_toml(t)) equals t but for the order of values against tables.
+// Whether it is a list of tables and nothing else, and not empty.
+bool is_list_of_tables(const Node& node);
+
+// Renders a tree as TOML: plain values of a table first, then its tables under [headers] and its lists of tables under
+// [[headers]], in their order. Doubles round-trip exactly (also inf and nan, and 1.0 stays a float); strings are
+// escaped. parse_toml(render_toml(t)) equals t but for the order of values against tables.
 std::string render_toml(const Table& table);
 std::string render_toml_value(const Node& node);  // one value, on one line
 

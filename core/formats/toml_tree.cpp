@@ -47,12 +47,47 @@ bool Table::erase(std::string_view key) {
 bool Table::empty() const { return entries_.empty(); }
 std::size_t Table::size() const { return entries_.size(); }
 
+namespace {
+
+// What a part of a path names in a list; null: it has no such element.
+Node* element(Array& list, std::string_view part) {
+  std::size_t number = 0;
+  const auto [end, code] = std::from_chars(part.data(), part.data() + part.size(), number);
+  return code == std::errc() && end == part.data() + part.size() && number < list.size() ? &list[number] : nullptr;
+}
+
+const Node* find_inside(const Node& node, std::string_view dotted) {
+  if (const Table* table = node.as<Table>()) return table->find_path(dotted);
+  const Array* list = node.as<Array>();
+  const auto dot = dotted.find('.');
+  const Node* found = list == nullptr ? nullptr : element(const_cast<Array&>(*list), dotted.substr(0, dot));
+  return found == nullptr || dot == std::string_view::npos ? found : find_inside(*found, dotted.substr(dot + 1));
+}
+
+Node& set_inside(Node& node, std::string_view key, std::string_view dotted, Node value) {
+  if (Table* table = node.as<Table>()) return table->set_path(dotted, std::move(value));
+  Array* list = node.as<Array>();
+  if (list == nullptr)
+    throw Error(ErrorKind::config, value.source.text(),
+                std::string(key) + " is of type " + node.type_name() + ", and nothing can be set inside it");
+  const auto dot = dotted.find('.');
+  const auto part = dotted.substr(0, dot);
+  Node* there = element(*list, part);
+  if (there == nullptr)
+    throw Error(ErrorKind::config, value.source.text(),
+                std::string(key) + " is a list of " + std::to_string(list->size()) + " and has no \"" +
+                    std::string(part) + "\"",
+                "elements are numbered from 0");
+  if (dot == std::string_view::npos) return *there = std::move(value);
+  return set_inside(*there, part, dotted.substr(dot + 1), std::move(value));
+}
+
+}  // namespace
+
 const Node* Table::find_path(std::string_view dotted) const {
   const auto dot = dotted.find('.');
   const Node* node = find(dotted.substr(0, dot));
-  if (node == nullptr || dot == std::string_view::npos) return node;
-  const Table* inner = node->as<Table>();
-  return inner == nullptr ? nullptr : inner->find_path(dotted.substr(dot + 1));
+  return node == nullptr || dot == std::string_view::npos ? node : find_inside(*node, dotted.substr(dot + 1));
 }
 
 Node& Table::set_path(std::string_view dotted, Node value) {
@@ -63,11 +98,13 @@ Node& Table::set_path(std::string_view dotted, Node value) {
   if (dot == std::string_view::npos) return set(key, std::move(value));
   Node* node = find(key);
   if (node == nullptr) node = &set(key, Node{Table{}, value.source});
-  Table* inner = node->as<Table>();
-  if (inner == nullptr)
-    throw Error(ErrorKind::config, value.source.text(),
-                std::string(key) + " is of type " + node->type_name() + ", and nothing can be set inside it");
-  return inner->set_path(dotted.substr(dot + 1), std::move(value));
+  return set_inside(*node, key, dotted.substr(dot + 1), std::move(value));
+}
+
+bool is_list_of_tables(const Node& node) {
+  const Array* list = node.as<Array>();
+  return list != nullptr && !list->empty() &&
+         std::all_of(list->begin(), list->end(), [](const Node& one) { return one.as<Table>() != nullptr; });
 }
 
 namespace {
@@ -126,24 +163,39 @@ struct Render {
   }
 };
 
-void render_table(const Table& table, const std::string& prefix, std::string& out) {
-  const auto is_table = [](const Entry& entry) { return entry.value.as<Table>() != nullptr; };
+void render_entries(const Table& table, const std::string& prefix, std::string& out);
+
+void render_table(const Table& table, const std::string& prefix, const std::string& header, std::string& out) {
+  out.append(out.empty() ? "" : "\n").append(header + "\n");
+  render_entries(table, prefix, out);
+}
+
+bool has_header(const Entry& entry) { return entry.value.as<Table>() != nullptr || is_list_of_tables(entry.value); }
+
+void render_entries(const Table& table, const std::string& prefix, std::string& out) {
   const auto& entries = table.entries();
-  // A table that holds nothing but tables needs no header of its own.
-  if (!prefix.empty() && (entries.empty() || !std::all_of(entries.begin(), entries.end(), is_table)))
-    out.append(out.empty() ? "" : "\n").append("[" + prefix + "]\n");
   for (const Entry& entry : entries)
-    if (!is_table(entry)) out += key_text(entry.key) + " = " + render_toml_value(entry.value) + "\n";
-  for (const Entry& entry : entries)
-    if (const Table* inner = entry.value.as<Table>())
-      render_table(*inner, (prefix.empty() ? "" : prefix + ".") + key_text(entry.key), out);
+    if (!has_header(entry)) out += key_text(entry.key) + " = " + render_toml_value(entry.value) + "\n";
+  for (const Entry& entry : entries) {
+    if (!has_header(entry)) continue;
+    const std::string name = (prefix.empty() ? "" : prefix + ".") + key_text(entry.key);
+    const Table* inner = entry.value.as<Table>();
+    if (inner == nullptr) {
+      for (const Node& element : *entry.value.as<Array>())
+        render_table(*element.as<Table>(), name, "[[" + name + "]]", out);
+    } else if (!inner->empty() && std::all_of(inner->entries().begin(), inner->entries().end(), has_header)) {
+      render_entries(*inner, name, out);  // a table that holds nothing but such needs no header of its own
+    } else {
+      render_table(*inner, name, "[" + name + "]", out);
+    }
+  }
 }
 
 }  // namespace
 
 std::string render_toml(const Table& table) {
   std::string out;
-  render_table(table, {}, out);
+  render_entries(table, {}, out);
   return out;
 }
 

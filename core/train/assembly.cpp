@@ -1,6 +1,7 @@
 #include "core/train/assembly.h"
 
 #include "core/dist/whole.h"
+#include "core/train/optimizers.h"
 
 namespace ditto {
 
@@ -44,6 +45,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.objective) make_objective();
   if (parts.sampler || recipe.sampler) make_sampler(parts);
   if (parts.objective) networks->refuse_unused();
+  if (parts.objective) refuse_idle(recipe.optimizer_groups, learned_names());
   networks->cut(parts.weights);
   whole_ = make_whole_tensors(networks->learned(), mesh);
 }
@@ -82,18 +84,23 @@ void Assembly::make_sampler(const AssemblyParts& parts) {
                 "train it with validate.grid_every = 0, and sample it with --save-latents");
 }
 
+// Before a pipeline shares them out.
+std::vector<std::string> Assembly::learned_names() const {
+  std::vector<std::string> names;
+  for (const auto* model : networks->training())
+    for (const auto& entry : model->layout.entries) names.push_back(entry.name);
+  return names;
+}
+
 std::shared_ptr<Optimizer> Assembly::make_optimizer() {
   require(recipe, recipe.optimizer, "optimizer");
   Optimizer::Needs needs{{}, whole_.get()};
   for (const auto& entry : networks->learned().entries)
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
-  auto made = components.make<Optimizer>("optimizer", recipe.optimizer, needs);
-  refuse_odd_state(networks->learned(), *made, recipe.optimizer.plugin);
-  if (made->averages() && !recipe.ema.enabled)
-    throw Error(ErrorKind::config, recipe.optimizer.where,
-                "optimizer \"" + recipe.optimizer.plugin +
-                    "\" makes the average that is evaluated and sampled, and ema.enabled = false leaves it no place",
-                "set ema.enabled = true");
+  auto made = ditto::make_optimizer(components, needs);
+  std::string plugins = recipe.optimizer.plugin;
+  for (const auto& group : recipe.optimizer_groups) plugins += ", " + group.component.plugin;
+  refuse_odd_state(networks->learned(), *made, plugins);
   return made;
 }
 

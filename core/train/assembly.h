@@ -36,7 +36,7 @@ class Assembly {
  public:
   Assembly(Recipe& recipe, Registry& registry, const Mesh& mesh, const AssemblyParts& parts, Log log);
 
-  // Over all that the run learns; the recipe must name one.
+  // Over all that the run learns, and of all its groups; the recipe must name one.
   std::shared_ptr<Optimizer> make_optimizer();
   const WholeTensors& whole_tensors() const { return *whole_; }
   // How the samples of this source are grouped into micro-batches: their sizes, and the model's tokens of each. Asked
@@ -57,6 +57,7 @@ class Assembly {
   void open_data(const AssemblyParts& parts);
   void make_objective();
   void make_sampler(const AssemblyParts& parts);
+  std::vector<std::string> learned_names() const;
 
   std::unique_ptr<WholeTensors> whole_;
   std::unique_ptr<FlopCounter> counter_;  // once somebody asks for tokens

@@ -28,12 +28,19 @@ WatchOptions watch_options(const Recipe& recipe) {
 
 namespace {
 
+bool holds(const formats::Table& table, const std::string& text);
+
+bool holds(const formats::Node& node, const std::string& text) {
+  if (const auto* inner = node.as<formats::Table>()) return holds(*inner, text);
+  if (const auto* list = node.as<formats::Array>())
+    return std::any_of(list->begin(), list->end(), [&](const auto& one) { return holds(one, text); });
+  const auto* value = node.as<std::string>();
+  return value && *value == text;
+}
+
 bool holds(const formats::Table& table, const std::string& text) {
-  return std::any_of(table.entries().begin(), table.entries().end(), [&](const formats::Entry& entry) {
-    if (const auto* inner = entry.value.as<formats::Table>()) return holds(*inner, text);
-    const auto* value = entry.value.as<std::string>();
-    return value && *value == text;
-  });
+  return std::any_of(table.entries().begin(), table.entries().end(),
+                     [&](const formats::Entry& entry) { return holds(entry.value, text); });
 }
 
 }  // namespace
@@ -82,6 +89,8 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Guidance>(recipe, registry, "guidance", recipe.guidance);
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
+  for (const auto& group : recipe.optimizer_groups)
+    declare<Optimizer>(recipe, registry, group.section, group.component);
   declare<Source>(recipe, registry, "data", recipe.data);
   for (const auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
   for (const auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);

@@ -255,6 +255,22 @@ std::string undefined_gradient(const std::string& path, const OptionValues& opti
   return training.values()[1].equal(before) ? "" : "the parameter moved";
 }
 
+// A stage of a pipeline may hold none of the parameters, and its counters may be the ones that are saved.
+std::string without_parameters(const std::string& path, const OptionValues& options) {
+  Training training(path, options);
+  const WholesInOneProcess wholes;
+  const auto idle = make<Optimizer>(path, options, {{}, &wholes});
+  for (int64_t number = 0; number < 2; ++number) {
+    training.step(number);
+    idle->step({.lr = 0.01});
+  }
+  const auto expected = training.optimizer->counters();
+  for (const auto& [name, value] : idle->counters())
+    if (!expected.count(name) || expected.at(name) != value)
+      return "its counter \"" + name + "\" is " + text(value) + " after two updates";
+  return idle->counters().size() == expected.size() ? "" : "it has other counters";
+}
+
 // The same as its parts one after the other, bit for bit.
 std::string does_all(const std::string& path, const OptionValues& options) {
   torch::NoGradGuard no_grad;
@@ -295,6 +311,8 @@ Report check_optimizer(const std::string& path, const OptionValues& options) {
                [&] { return state_shapes(path, options); });
   report.check("a run goes on bit for bit from saved state and counters", [&] { return round_trip(path, options); });
   report.check("it can be made without parameters", [&] { return make<Optimizer>(path, options), std::string(); });
+  report.check("without parameters it counts its updates all the same",
+               [&] { return without_parameters(path, options); });
   // Flat slices of an elementwise one; of a blockwise one slices that cut no block; any of one that asks for whole
   // ones.
   report.check("slices of a parameter move as the whole does, bit for bit", [&] { return slices(path, options); });

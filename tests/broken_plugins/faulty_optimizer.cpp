@@ -26,7 +26,7 @@ class Faulty final : public ditto::Optimizer {
 
   void move(double lr) {
     torch::NoGradGuard no_grad;
-    ++steps_;
+    if (!parameters_.empty() || fault_ != "counts nothing without parameters") ++steps_;
     for (size_t i = 0; i < parameters_.size(); ++i) {
       auto& x = parameters_[i].tensor;
       auto grad = x.grad();
@@ -46,6 +46,7 @@ class Faulty final : public ditto::Optimizer {
       tensors[0] = tensors[0].flatten();
       return {{"momentum", {tensors}}};
     }
+    if (fault_ == "whole state") return {{"momentum", {.tensors = momentum_, .whole = true}}};
     if (fault_ == "short state") return {{"momentum", {{momentum_.begin(), momentum_.end() - 1}}}};
     return {{"momentum", {momentum_}}};
   }

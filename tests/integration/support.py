@@ -84,10 +84,22 @@ def synthetic(**options):
     return dict(plugin="synthetic", channels=1, height=8, width=8, classes=10) | options
 
 
+def is_tables(value):
+    return isinstance(value, list) and value != [] and all(isinstance(one, dict) for one in value)
+
+
+def table(header, options):
+    return [header] + [f"{key} = {json.dumps(value)}" for key, value in options.items()] + [""]
+
+
 def write_recipe(name, tree):
+    """Of sections, and of lists of tables in them."""
     lines = []
     for section, options in tree.items():
-        lines += [f"[{section}]"] + [f"{key} = {json.dumps(value)}" for key, value in options.items()] + [""]
+        lines += table(f"[{section}]", {key: value for key, value in options.items() if not is_tables(value)})
+        for key, value in options.items():
+            for one in value if is_tables(value) else ():
+                lines += table(f"[[{section}.{key}]]", one)
     path = work / name
     path.write_text("\n".join(lines))
     return path

@@ -147,6 +147,7 @@ TEST_CASE("an optimizer that breaks a promise fails the check of that promise") 
       {"forgets counters", "a run goes on bit for bit"},
       {"flat state", "state tensors lie along the parameters"},
       {"leaves average", "clipping, average and copies are part of an update"},
+      {"counts nothing without parameters", "without parameters it counts its updates all the same"},
   };
   for (const auto& [name, promise] : faults) {
     CAPTURE(name);

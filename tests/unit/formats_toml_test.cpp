@@ -213,6 +213,32 @@ TEST_CASE("tables are set and erased by name and by path") {
   CHECK_FALSE(table.erase("model"));
 }
 
+TEST_CASE("a list of tables is written under headers, and paths go into lists by number") {
+  Table table =
+      parse_toml("[a]\nlist = [{x = 1, deep = [{y = {z = 2}}, {}]}, {}]\nother = [1, {x = 1}]\nnone = []\n", "x");
+  const std::string text = render_toml(table);
+  CHECK(text ==
+        "[a]\nother = [1, { x = 1 }]\nnone = []\n\n[[a.list]]\nx = 1\n\n[[a.list.deep]]\n\n[a.list.deep.y]\nz = 2\n\n"
+        "[[a.list.deep]]\n\n[[a.list]]\n");
+  CHECK(same_value(parse_toml(text, "again"), table));
+  CHECK(*table.find_path("a.list.0.deep.0.y.z")->as<std::int64_t>() == 2);
+  CHECK(table.find_path("a.list.1")->as<Table>() != nullptr);
+  for (const char* path : {"a.list.2", "a.list.x", "a.list.-1", "a.list.0x", "a.other.0.x"}) {
+    CAPTURE(path);
+    CHECK(table.find_path(path) == nullptr);
+  }
+  table.set_path("a.list.1.x", Node{std::int64_t{5}, {}});
+  table.set_path("a.other.0", Node{std::int64_t{6}, {}});
+  CHECK(*table.find_path("a.list.1.x")->as<std::int64_t>() == 5);
+  CHECK(*table.find_path("a.other.0")->as<std::int64_t>() == 6);
+  CHECK(error_of(ErrorKind::config, [&] {
+          table.set_path("a.list.2.x", Node{true, {}});
+        }) == "list is a list of 2 and has no \"2\"; elements are numbered from 0");
+  CHECK(error_of(ErrorKind::config, [&] {
+          table.set_path("a.other.0.x", Node{true, {}});
+        }) == "0 is of type integer, and nothing can be set inside it");
+}
+
 TEST_CASE("a recipe that cannot be read from disk says why") {
   const TemporaryFolder folder;
   CHECK(contains(error_of(ErrorKind::config, [&] { parse_toml_file(folder / "none.toml"); }), "No such file"));

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "core/dist/whole.h"
+#include "core/train/optimizers.h"
 #include "support/open_plugin.h"
 #include "tests/unit/ranks.h"
 
@@ -66,12 +67,36 @@ struct OneRank final : WholeTensors {
 
 testing::RankMesh grid() { return testing::mesh_of({{Axis::tensor, 2}, {Axis::shard, rank_info().world_size / 2}}); }
 
+// Of groups whose states are in slices, in blocks and whole, one of which has parameters that no other is like.
+std::shared_ptr<Optimizer> make_groups(const Optimizer::Needs& needs) {
+  auto recipe = Recipe::parse(R"(
+[optimizer]
+plugin = "muon"
+weight_decay = 0.1
+[[optimizer.group]]
+match = ["large.*", "qkv.bias"]
+plugin = "adamw8bit"
+[[optimizer.group]]
+match = ["down.*", "experts", "plain.*"]
+plugin = "adafactor"
+lr_scale = 2.0
+)",
+                              "groups.toml");
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
+  Components components(recipe, registry);
+  return make_optimizer(components, needs);
+}
+
+std::shared_ptr<Optimizer> make_named(const std::string& plugin, const Optimizer::Needs& needs) {
+  if (plugin == "groups") return make_groups(needs);
+  return test::make_plugin<Optimizer>("optimizers", plugin, {{"weight_decay", 0.1}}, needs);
+}
+
 // The weights after some steps, of whatever part of them is here.
 std::vector<Tensor> train(const std::string& plugin, Layout& layout, const WholeTensors& whole) {
   std::vector<OptimizedParameter> parameters;
   for (const auto& entry : layout.entries) parameters.push_back({entry.name, entry.tensor, entry.full_shape});
-  const auto optimizer =
-      test::make_plugin<Optimizer>("optimizers", plugin, {{"weight_decay", 0.1}}, {parameters, &whole});
+  const auto optimizer = make_named(plugin, {parameters, &whole});
   std::vector<Tensor> average;
   if (optimizer->averages())
     for (const auto& entry : layout.entries) average.push_back(entry.tensor.detach().clone());
@@ -143,7 +168,8 @@ TEST_CASE("rank of: exchanges of wholes" * doctest::skip()) {
 TEST_CASE("rank of: optimizers on slices" * doctest::skip()) {
   const auto mesh = grid();
   const OneRank one;
-  for (const std::string plugin : {"muon", "adamw", "adamw8bit", "sgd", "lion", "adafactor", "schedule_free"}) {
+  for (const std::string plugin :
+       {"muon", "adamw", "adamw8bit", "sgd", "lion", "adafactor", "schedule_free", "groups"}) {
     CAPTURE(plugin);
     auto layout = layout_on(mesh);
     const auto wholes = make_whole_tensors(layout, mesh);
@@ -173,7 +199,8 @@ TEST_CASE("wholes are gathered by one exchange for each set of axes, of no more 
   CHECK(testing::as_ranks(4, "rank of: exchanges of wholes") == 0);
 }
 
-TEST_CASE("given the same gradients, every optimizer moves slices on ranks to the bits of one rank") {
+TEST_CASE(
+    "given the same gradients, every optimizer, and groups of several, move slices on ranks to the bits of one rank") {
   CHECK(testing::as_ranks(4, "rank of: optimizers on slices") == 0);
   CHECK(testing::as_ranks(6, "rank of: optimizers on slices") == 0);
 }

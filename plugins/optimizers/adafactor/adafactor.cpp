@@ -62,8 +62,8 @@ struct Adafactor final : ditto::Optimizer {
 
   // A parameter without a gradient is brought along, so that each stays where its moments are.
   void move(double lr) {
-    if (parameters.empty()) return;
     ++steps;
+    if (parameters.empty()) return;
     std::vector<Tensor> weights, grads;
     for (const auto& p : parameters) {
       weights.push_back(p.tensor.detach());

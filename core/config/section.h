@@ -1,0 +1,29 @@
+// A recipe's tables as sections: their options, and the plugin that one of them names.
+#pragma once
+
+#include <string>
+
+#include <ditto/options.h>
+
+#include "core/formats/toml.h"
+
+namespace ditto {
+
+// A section that names a plugin.
+struct Component {
+  std::string plugin;  // empty: the recipe has no such section
+  std::string where;   // of the plugin key, for messages
+  OptionMap options;
+  explicit operator bool() const { return !plugin.empty(); }
+};
+
+// Where a value was written, for messages; of one that the program made, `name`.
+std::string place(const formats::Node& node, const std::string& name);
+// All keys but "plugin". `section` is how messages call it, `where` its place. Throws Error(config) for what is no
+// value of an option.
+OptionMap options_of(const formats::Table& table, const std::string& section, const std::string& where);
+formats::Node node_of(const OptionValue& value);
+// Throws Error(config) where it names no plugin.
+Component component_in(const formats::Table& table, const std::string& name, const std::string& where);
+
+}  // namespace ditto
