@@ -60,7 +60,7 @@ endif()
 file(GLOB app_sources CONFIGURE_DEPENDS apps/ditto/*.cpp)
 if(app_sources AND core_sources)
   add_executable(ditto ${app_sources})
-  target_link_libraries(ditto PRIVATE ditto_core)
+  target_link_libraries(ditto PRIVATE ditto_core ditto_testing)  # for `ditto plugins try`
   ditto_compile_settings(ditto)
   ditto_use_host_pch(ditto)
 endif()

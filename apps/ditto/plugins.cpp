@@ -1,4 +1,4 @@
-// ditto plugins list | show KIND/ID | verify PATH
+// ditto plugins list | show KIND/ID | verify PATH | try FILE
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/plugins_try.h"
 #include "core/formats/json.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
@@ -162,9 +163,25 @@ void add(CLI::App& parent, CommandLine& line, const std::string& name, const std
   });
 }
 
+void add_try(CLI::App& parent, CommandLine& line) {
+  auto* command = parent.add_subcommand(
+      "try", "Train a model on many layouts of ranks in this process, and say what is wrong with it on which");
+  auto arguments = std::make_shared<TryArguments>();
+  command->add_option("FILE", arguments->file, "the model's library")->required();
+  command->add_option("RECIPE", arguments->recipe,
+                      "a recipe with the model's options and data; default: a small model, and data of any kind");
+  command->add_option("--set", arguments->sets, "KEY=VALUE: an option, model.depth=3")->allow_extra_args(false);
+  add_plugin_path(*command, line);
+  command->footer("Example: ditto plugins try build/lib/ditto/plugins/models/libtiny.so --set model.depth=3");
+  command->callback([arguments, &line] {
+    arguments->plugin_path = line.plugin_path;
+    try_plugin(*arguments);
+  });
+}
+
 // Not for people: what try_plugins starts.
-void add_try(CLI::App& parent) {
-  auto* command = parent.add_subcommand("try", "Open libraries, and end whatever they do")->group("");
+void add_open(CLI::App& parent) {
+  auto* command = parent.add_subcommand("open", "Open libraries, and end whatever they do")->group("");
   auto paths = std::make_shared<std::vector<std::string>>();
   command->add_option("PATH", *paths)->required();
   command->callback([paths] { run_trial(*paths); });
@@ -180,13 +197,14 @@ void add_plugin_path(CLI::App& command, CommandLine& line) {
 }
 
 void add_plugins_commands(CLI::App& app, CommandLine& line) {
-  auto* plugins = app.add_subcommand("plugins", "List plugins, show one's options, or check a library");
+  auto* plugins = app.add_subcommand("plugins", "List plugins, show one's options, check a library, or try a model");
   plugins->require_subcommand(1);
   add(*plugins, line, "list", "List every library found, and why one is refused; opens none", "", "list --json", list);
   add(*plugins, line, "show", "Open a plugin and show its options", "KIND/ID", "show model/dit", show);
   add(*plugins, line, "verify", "Say whether a library fits this ditto, and open it", "PATH",
       "verify build/lib/ditto/plugins/models/libtiny.so", verify);
-  add_try(*plugins);
+  add_try(*plugins, line);
+  add_open(*plugins);
 }
 
 }  // namespace ditto

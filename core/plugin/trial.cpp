@@ -88,7 +88,7 @@ struct Child {
 };
 
 pid_t start(const std::vector<std::string>& paths, const Scratch& marks, const Scratch& words) {
-  std::vector<std::string> arguments{"ditto", "plugins", "try"};
+  std::vector<std::string> arguments{"ditto", "plugins", "open"};
   arguments.insert(arguments.end(), paths.begin(), paths.end());
   std::vector<char*> argv;
   for (auto& argument : arguments) argv.push_back(argument.data());
@@ -250,7 +250,7 @@ void mark(Mark mark) { (void)!::write(kMarks, &mark, 1); }
 void try_one(const std::string& path) {
   mark(opening);
   try {
-    Registry registry({{path, "ditto plugins try"}});
+    Registry registry({{path, "ditto plugins open"}});
     const auto& file = registry.files().at(0);
     for_each_kind([&](auto tag) {
       using Interface = typename decltype(tag)::type;

@@ -19,14 +19,14 @@ struct TrialFailure {
 // comes back: the caller hears of it by opening it itself.
 using Trial = std::function<std::optional<TrialFailure>(const std::vector<std::string>& paths)>;
 
-// The two below run `ditto plugins try`, so they are for the program ditto alone. The time limit is
+// The two below run `ditto plugins open`, so they are for the program ditto alone. The time limit is
 // DITTO_PLUGIN_TIMEOUT_S (60) seconds.
 std::optional<TrialFailure> try_plugins(const std::vector<std::string>& paths);
 // Only those that are new to the user's cache of what has come back from this program, which is then told of them. A
 // cache that cannot be written costs time.
 std::optional<TrialFailure> try_new_plugins(const std::vector<std::string>& paths);
 
-// `ditto plugins try PATH…`: the other side.
+// `ditto plugins open PATH…`: the other side.
 [[noreturn]] void run_trial(const std::vector<std::string>& paths);
 
 }  // namespace ditto

@@ -8,6 +8,7 @@
 
 #include "model_run.h"
 #include "numbers.h"
+#include "unit_checks.h"
 
 namespace ditto::testing {
 
@@ -130,116 +131,23 @@ class ModelTest {
   }
 
   std::string pure() const {
-    torch::NoGradGuard no_grad;
     fill(*model_, at::kDouble);
     auto ctx = context(at::kDouble);
-    Stream stream = begin(*model_, batch(at::kDouble), ctx);
-    for (int64_t i = 0; i < model_->depth(); ++i) {
-      Stream given = stream;
-      std::vector<Tensor> before;
-      for (const Field& field : given.fields()) before.push_back(field.tensor->clone());
-      Stream first = model_->run_block(i, stream, ctx), second = model_->run_block(i, stream, ctx);
-      const auto after = given.fields();
-      for (size_t f = 0; f < after.size(); ++f)
-        if (!after[f].tensor->equal(before[f]))
-          return "block " + std::to_string(i) + " writes to its input " + after[f].name;
-      const auto a = first.fields(), b = second.fields();
-      for (size_t f = 0; f < a.size(); ++f)
-        if (!a[f].tensor->equal(*b[f].tensor))
-          return "block " + std::to_string(i) + ": two runs differ in " + a[f].name;
-      stream = std::move(first);
-    }
-    return {};
+    return impure_block(*model_, batch(at::kDouble), ctx);
   }
 
-  // What a unit leaves behind, but for constants.
-  using Left = std::vector<std::pair<std::string, Tensor>>;
-  static Left outputs(Stream stream) {
-    Left list;
-    for (const Field& field : stream.fields())
-      if (field.role != Role::constant) list.emplace_back(field.name, *field.tensor);
-    return list;
-  }
-
-  // Runs the model unit by unit; `look` gets each unit, and what runs it once more and gives what it leaves behind.
-  template <class Look>
-  std::string through_units(const Batch& in, Context& ctx, const Look& look) const {
-    Stream stream;
-    std::string problem;
-    const auto visit = [&](const Unit& unit, const std::function<Stream()>& run) {
-      problem = look(unit, [&] { return outputs(run()); });
-      if (problem.empty()) stream = run();
-      return problem.empty();
-    };
-    const auto run = [&](const Unit& unit) {
-      Stream made = stream;
-      Outputs none;
-      UnitCall call{in, made, none, ctx};
-      run_model_unit(*model_, unit, call);
-      return made;
-    };
-    std::vector<Unit> units{Unit{Unit::condition}, Unit{Unit::tokens}};
-    for (int64_t i = 0; i < model_->depth(); ++i) units.push_back(Unit{Unit::Kind::block, i});
-    bool goes_on = true;
-    for (size_t i = 0; goes_on && i < units.size(); ++i) goes_on = visit(units[i], [&, i] { return run(units[i]); });
-    if (goes_on) problem = look(Unit{Unit::head}, [&] { return Left{{"prediction", model_->head(stream, ctx)}}; });
-    return problem;
-  }
-
-  // Strategies free the numbers of units that do not run: here they are NaN meanwhile.
   std::string own_parameters() const {
-    torch::NoGradGuard no_grad;
     fill(*model_, at::kDouble);
     auto ctx = context(at::kDouble);
-    auto parameters = model_->named_parameters();
-    const auto units = model_->units();
-    const auto is_seen = [&](const std::vector<std::string>& spoiled, const auto& run) {
-      std::vector<Tensor> before;
-      for (const auto& name : spoiled) before.push_back(parameters[name].clone()), parameters[name].fill_(NAN);
-      bool seen = false;
-      try {
-        for (const auto& [name, tensor] : run())
-          seen = seen || (at::isFloatingType(tensor.scalar_type()) && tensor.isnan().any().template item<bool>());
-      } catch (const std::exception&) {  // numbers that are none may lead anywhere
-        seen = true;
-      }
-      for (size_t i = 0; i < spoiled.size(); ++i) parameters[spoiled[i]].copy_(before[i]);
-      return seen;
-    };
-    return through_units(batch(at::kDouble), ctx, [&](const Unit& unit, const auto& run) -> std::string {
-      std::vector<std::string> others;
-      for (const auto& [name, owner] : units)
-        if (owner != unit) others.push_back(name);
-      if (!is_seen(others, run)) return {};
-      for (const auto& name : others)
-        if (is_seen({name}, run))
-          return "unit " + to_text(unit) + " uses " + name + ", which is unit " + to_text(units.at(name)) + "'s";
-      return "unit " + to_text(unit) + " uses another unit's parameters";
-    });
+    return other_units_parameter(*model_, batch(at::kDouble), ctx);
   }
 
-  // Between two stages what is constant is made again, from the batch, the grid and the packing.
   std::string stages() const {
-    torch::NoGradGuard no_grad;
     fill(*model_, at::kDouble);
     auto ctx = context(at::kDouble);
     const Batch in = batch(at::kDouble);
-    for (Stream made = model_->tokens(in, ctx); const Field& field : made.fields())
-      if (field.role == Role::constant)
-        return "tokens() sets the constant \"" + field.name + "\": set it in constants(), which every stage runs";
-    Stream stream = begin(*model_, in, ctx);
-    for (int64_t i = 0; i < model_->depth(); ++i) {
-      Stream own;
-      own.grid = stream.grid, own.packing = stream.packing;
-      model_->constants(in, own, ctx);
-      for (const Field& field : own.fields())
-        if (field.role != Role::constant) return "constants() sets \"" + field.name + "\", which is not constant";
-      stream.rotary_TK = own.rotary_TK;
-      std::erase_if(stream.extra, [](const auto& item) { return item.second.role == Role::constant; });
-      for (auto& [name, field] : own.extra) stream.extra[name] = field;
-      stream = model_->run_block(i, std::move(stream), ctx);
-    }
-    return difference(model_->head(stream, ctx), predict(*model_, in, ctx), 0);
+    const auto problem = misplaced_constant(*model_, in, ctx);
+    return problem.empty() ? other_on_a_later_stage(*model_, in, ctx) : problem;
   }
 
   std::string promotions() const {
@@ -255,13 +163,14 @@ class ModelTest {
             if (x.scalar_type() == at::kDouble) attended = "hands doubles to attention";
         return plain(call);
       };
-      const auto problem = through_units(batch(at::kFloat), ctx, [&](const Unit& unit, const auto& run) -> std::string {
+      const auto look = [&](const Unit& unit, const std::function<Left()>& run) -> std::string {
         const auto left = run();
         if (!attended.empty()) return to_text(unit) + " " + attended;
         for (const auto& [name, tensor] : left)
           if (tensor.scalar_type() == at::kDouble) return to_text(unit) + " leaves \"" + name + "\" in double";
         return {};
-      });
+      };
+      const auto problem = through_units(*model_, batch(at::kFloat), ctx, look);
       if (!problem.empty()) return std::string("in ") + c10::toString(dtype) + " " + problem;
     }
     return {};
@@ -270,13 +179,7 @@ class ModelTest {
   std::string slices() const {
     fill(*model_, at::kDouble);
     auto ctx = context(at::kDouble);
-    const Batch in = batch(at::kDouble);
-    const Tensor whole = predict(*model_, in, ctx);
-    for (int64_t i = 0; i < kSamples; ++i) {
-      const auto problem = difference(predict(*model_, in.slice(i, i + 1), ctx), whole.slice(0, i, i + 1), kRounding);
-      if (!problem.empty()) return "sample " + std::to_string(i) + " " + problem;
-    }
-    return {};
+    return neighbours_seen(*model_, batch(at::kDouble), ctx);
   }
 
   // sum(prediction * some numbers): a loss with a gradient everywhere.

@@ -13,11 +13,11 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kTextTokens = 6;
+constexpr int64_t kTextTokens = 6, kSide = 8;  // where a sample has its own
 
 std::vector<int64_t> batched(int64_t samples, std::vector<int64_t> shape) {
   for (auto& size : shape)
-    if (size < 0) size = kTextTokens;
+    if (size < 0) size = size == kOwnSide ? kSide : kTextTokens;
   shape.insert(shape.begin(), samples);
   return shape;
 }
@@ -100,20 +100,21 @@ void fill(Units& network, at::ScalarType dtype) {
   }
 }
 
-Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype) {
+Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype, int64_t number) {
   Batch batch;
-  for (int64_t i = 0; i < samples; ++i) batch.ids.push_back(i), batch.weights.push_back(1);
+  for (int64_t i = 0; i < samples; ++i) batch.ids.push_back(number * samples + i), batch.weights.push_back(1);
+  const std::string suffix = number == 0 ? "" : " " + std::to_string(number);
   for (const TensorSpec& input : model.takes()) {
     const auto shape = batched(samples, input.shape);
     Tensor& tensor = batch[input.name];
     if (at::isFloatingType(input.dtype)) {
-      tensor = normal("input " + input.name, shape, dtype);
+      tensor = normal("input " + input.name + suffix, shape, dtype);
       if (input.name == "t") tensor = tensor.abs() + 0.1;
     } else if (input.dtype == at::kBool) {
       tensor = torch::ones(shape, at::kBool);
       if (tensor.dim() > 1) tensor[0].slice(0, -2) = false;  // the first sample has a shorter text
     } else {
-      tensor = torch::arange(samples, at::kLong)
+      tensor = torch::arange(number, number + samples, at::kLong)
                    .remainder(std::max<int64_t>(input.values, 1))
                    .reshape(batched(samples, std::vector<int64_t>(input.shape.size(), 1)))
                    .expand(shape)

@@ -18,7 +18,8 @@ Context context(at::ScalarType dtype);
 void fill(Units& network, at::ScalarType dtype);
 
 // `samples` samples for the model's inputs, floating inputs in `dtype`. Indices go round; texts have six tokens.
-Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype);
+// Another `number` is another batch.
+Batch make_batch(const Model& model, int64_t samples, at::ScalarType dtype, int64_t number = 0);
 
 Stream begin(Model& model, const Batch& batch, Context& ctx);
 torch::Tensor predict(Model& model, const Batch& batch, Context& ctx);

@@ -57,6 +57,12 @@ std::string not_finite(const Tensor& found) {
 
 std::string text(double value) { return fmt::format("{:.3g}", value); }
 
+std::string first_line(const std::exception& error) {
+  const auto* of_torch = dynamic_cast<const c10::Error*>(&error);
+  const std::string all = of_torch ? of_torch->what_without_backtrace() : error.what();
+  return all.substr(0, all.find('\n'));
+}
+
 std::string shape_text(at::IntArrayRef shape) {
   std::string text;
   for (const int64_t size : shape) text += (text.empty() ? "[" : ", ") + std::to_string(size);

@@ -1,6 +1,7 @@
 // Numbers for the contract tests: made from names, and compared.
 #pragma once
 
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,7 @@ std::string difference(const torch::Tensor& found, const torch::Tensor& expected
 std::string not_finite(const torch::Tensor& found);
 
 std::string text(double value);
+std::string first_line(const std::exception& error);  // of what it says, without a backtrace
 std::string shape_text(at::IntArrayRef shape);
 
 }  // namespace ditto::testing

@@ -17,21 +17,6 @@ namespace {
 
 constexpr double kRounding = 1e-10;  // in fp64, where only the order of sums may differ
 
-// The piece of a whole tensor that an entry holds.
-Tensor piece_of(const Tensor& whole, const LayoutEntry& entry) {
-  const Tensor piece = torch::zeros(local_shape(entry), whole.options().requires_grad(false));
-  for (const Rectangle& r : entry.slices()) {
-    Tensor from = whole.detach(), into = piece;
-    for (size_t d = 0; d < r.size.size(); ++d) {
-      const auto dim = static_cast<int64_t>(d);
-      from = from.narrow(dim, r.global_start[d], r.size[d]);
-      into = into.narrow(dim, r.local_start[d], r.size[d]);
-    }
-    into.copy_(from);
-  }
-  return piece;
-}
-
 class ParallelTest {
  public:
   ParallelTest(const std::string& path, const OptionValues& options, const ParallelChecks& extra)
@@ -81,7 +66,7 @@ class ParallelTest {
       seen[item.key()] = torch::zeros(item.value().sizes(), at::kDouble);
     std::mutex mutex;
     const auto problem = on_ranks(degrees, [&](const Mesh& mesh) -> std::string {
-      const ParallelRun run(mesh, true, maker());
+      const ParallelRun run(parallel_trainee(), mesh, true, {maker()});
       mesh.world().barrier();
       const std::lock_guard lock(mutex);
       for (const auto& entry : run.layout.entries) {
@@ -105,14 +90,14 @@ class ParallelTest {
 
   // Of a run on one rank without strategies; every rank makes it for itself.
   struct Alone {
-    explicit Alone(bool deterministic) : run(mesh, deterministic) {}
+    explicit Alone(bool deterministic) : run(parallel_trainee(), mesh, deterministic) {}
     LocalMesh mesh{0, {}, nullptr};
     ParallelRun run;
   };
 
   std::string prediction(const Mesh& mesh) const {
     Alone alone(true);
-    ParallelRun run(mesh, true, maker());
+    ParallelRun run(parallel_trainee(), mesh, true, {maker()});
     for (const int64_t number : {0, 1}) {
       const auto problem = difference(run.predict(number), alone.run.predict(number), kRounding);
       if (!problem.empty()) return "it " + problem;
@@ -143,7 +128,7 @@ class ParallelTest {
 
   std::string steps(const Mesh& mesh, bool deterministic) const {
     Alone alone(deterministic);
-    ParallelRun run(mesh, deterministic, maker());
+    ParallelRun run(parallel_trainee(), mesh, deterministic, {maker()});
     const int64_t n = mesh.data_ranks();
     int64_t step = 0;
     for (const int64_t micro_batches : {n, 2 * n + 1, int64_t{1}}) {
@@ -159,7 +144,7 @@ class ParallelTest {
 
   std::string updates(const Mesh& mesh) const {
     Alone alone(true);
-    ParallelRun run(mesh, true, maker());
+    ParallelRun run(parallel_trainee(), mesh, true, {maker()});
     for (int64_t step = 0; step < 2; ++step) {
       run.step(step, mesh.data_ranks());
       alone.run.step(step, mesh.data_ranks());
@@ -172,9 +157,9 @@ class ParallelTest {
   }
 
   std::string repetition(const Mesh& mesh) const {
-    ParallelRun first(mesh, true, maker());
+    ParallelRun first(parallel_trainee(), mesh, true, {maker()});
     first.step(1, 2 * mesh.data_ranks());
-    ParallelRun second(mesh, true, maker());
+    ParallelRun second(parallel_trainee(), mesh, true, {maker()});
     second.step(1, 2 * mesh.data_ranks());
     for (const auto& entry : first.layout.entries)
       if (!entry.tensor.grad().equal(second.layout.at(entry.name).tensor.grad()))

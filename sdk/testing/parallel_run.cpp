@@ -11,29 +11,72 @@ namespace ditto::testing {
 
 using torch::Tensor;
 
-ParallelRun::ParallelRun(const Mesh& mesh, bool deterministic, const MakeStrategy& make)
-    : mesh_(mesh), deterministic_(deterministic), model_(parallel_model()), ctx_(context(at::kDouble)) {
+namespace {
+
+std::vector<ParallelStrategy*> in_order_of_wrapping(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies) {
+  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context, std::nullopt,
+                                               Axis::shard,  Axis::replicate, Axis::pipeline};
+  std::vector<ParallelStrategy*> ordered;
+  for (const auto& axis : order)
+    for (const auto& strategy : strategies)
+      if (strategy->axis() == axis) ordered.push_back(strategy.get());
+  return ordered;
+}
+
+}  // namespace
+
+Tensor piece_of(const Tensor& whole, const LayoutEntry& entry) {
+  const Tensor piece = torch::zeros(local_shape(entry), whole.options().requires_grad(false));
+  for (const Rectangle& r : entry.slices()) {
+    Tensor from = whole.detach(), into = piece;
+    for (size_t d = 0; d < r.size.size(); ++d) {
+      const auto dim = static_cast<int64_t>(d);
+      from = from.narrow(dim, r.global_start[d], r.size[d]);
+      into = into.narrow(dim, r.local_start[d], r.size[d]);
+    }
+    into.copy_(from);
+  }
+  return piece;
+}
+
+Trainee parallel_trainee() { return {parallel_model, parallel_batch}; }
+
+ParallelRun::ParallelRun(const Trainee& trainee, const Mesh& mesh, bool deterministic,
+                         const std::vector<MakeStrategy>& make)
+    : trainee_(trainee),
+      mesh_(mesh),
+      deterministic_(deterministic),
+      model_(trainee.model()),
+      ctx_(trainee.table ? trainee.table : std::make_shared<OpTable>(), Random(1)) {
+  ctx_.compute = at::kDouble;
   fill(*model_, at::kDouble);
   layout = Layout::of(*model_);
   units_ = std::make_unique<ModelProgram>(*model_, ctx_);
-  if (!make) return;
-  strategy_ = make({&mesh, deterministic, model_->token_local(), at::kDouble, model_->depth()});
-  strategy_->claim(layout);
-  strategy_->shard(layout);
-  units_->wrap(*strategy_);
-  parameters_changed();
+  for (const auto& one : make)
+    strategies_.push_back(one({&mesh, deterministic, model_->token_local(), at::kDouble, model_->depth()}));
+  for (auto it = strategies_.rbegin(); it != strategies_.rend(); ++it) (*it)->claim(layout);
+  for (auto& strategy : strategies_) strategy->shard(layout);
+  wraps_ = in_order_of_wrapping(strategies_);
+  for (auto* strategy : wraps_) units_->wrap(*strategy);
+  if (!strategies_.empty()) parameters_changed();
 }
 
 void ParallelRun::parameters_changed() {
   torch::NoGradGuard no_grad;
   for (auto& entry : layout.entries) entry.tensor.unsafeGetTensorImpl()->bump_version();
-  if (strategy_) strategy_->parameters_changed();
+  for (auto& strategy : strategies_) strategy->parameters_changed();
+}
+
+bool ParallelRun::in_step() const {
+  return std::any_of(strategies_.begin(), strategies_.end(), [](const auto& one) { return one->in_step(); });
 }
 
 // This rank's share of the run's loss: ranks along tensor and context compute the same one.
-Tensor ParallelRun::loss(const Stream& stream, const Outputs& outputs, const Batch& batch) const {
+Tensor ParallelRun::loss(const Stream& stream, const Outputs& outputs, const Batch& batch) {
   auto loss_B = (outputs.at("prediction") - batch.at("target")).square().flatten(1).mean(1);
   for (const auto& [name, more] : stream.auxiliary_losses) loss_B = loss_B + more;
+  for (size_t i = 0; i < batch.ids.size(); ++i)
+    if (batch.weights[i] != 0) losses[batch.ids[i]] = loss_B[static_cast<int64_t>(i)].item<double>();
   const auto weights = torch::tensor(batch.weights, at::kDouble);
   return (loss_B * weights).sum() / (samples_ * mesh_.size(Axis::tensor) * mesh_.size(Axis::context));
 }
@@ -52,15 +95,18 @@ void ParallelRun::step(int64_t step, int64_t micro_batches) {
   const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
   const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n, Phase::train};
   left_.clear();
+  losses.clear();
   accumulations_.assign(layout.entries.size(), Tensor());
   for (auto& entry : layout.entries) {
     entry.tensor.mutable_grad().reset();
     entry.parameter.leaf().mutable_grad().reset();
-    left_.push_back(entry.summed = strategy_ ? strategy_->sums(entry, plan) : AxisSet());
+    entry.summed.clear();
+    for (auto& strategy : strategies_) entry.summed.merge(strategy->sums(entry, plan));
+    left_.push_back(entry.summed);
   }
-  if (strategy_) strategy_->begin_step(plan);
+  for (auto& strategy : strategies_) strategy->begin_step(plan);
   run_micro_batches(plan);
-  if (strategy_) strategy_->sync_gradients();
+  for (auto& strategy : strategies_) strategy->sync_gradients();
   torch::NoGradGuard no_grad;
   for (size_t i = 0; i < accumulations_.size(); ++i)
     if (accumulations_[i].defined()) layout.entries[i].tensor.mutable_grad() = accumulations_[i];
@@ -69,15 +115,16 @@ void ParallelRun::step(int64_t step, int64_t micro_batches) {
 
 void ParallelRun::run_micro_batches(const StepPlan& plan) {
   const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
-  const int64_t here = strategy_ && strategy_->in_step() ? plan.accumulations : plan.mine;
+  const int64_t here = in_step() ? plan.accumulations : plan.mine;
   std::vector<Batch> batches;
   for (int64_t accumulation = 0; accumulation < here; ++accumulation) {
-    batches.push_back(parallel_batch(100 * plan.step + accumulation * n + r));
+    batches.push_back(trainee_.batch(100 * plan.step + accumulation * n + r));
     if (!plan.runs(accumulation)) batches.back().weights.assign(batches.back().ids.size(), 0.0);
   }
-  samples_ = static_cast<double>(plan.micro_batches * parallel_batch(0).size());
+  samples_ = static_cast<double>(plan.micro_batches * trainee_.batch(0).size());
   auto parts = program(plan);
-  if (strategy_ && strategy_->train_step(batches, parts, plan)) return;
+  for (auto& strategy : strategies_)
+    if (strategy->train_step(batches, parts, plan)) return;
   for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
     if (accumulation < here) {
       const Batch& batch = batches[static_cast<size_t>(accumulation)];
@@ -91,7 +138,7 @@ void ParallelRun::run_micro_batches(const StepPlan& plan) {
 }
 
 void ParallelRun::end_accumulation(int64_t accumulation, const StepPlan& plan) {
-  if (strategy_) strategy_->end_accumulation(accumulation, plan);
+  for (auto& strategy : strategies_) strategy->end_accumulation(accumulation, plan);
   if (deterministic_ && mesh_.data_ranks() > 1) sum(/*data_axes_alone=*/true);
 }
 
@@ -146,14 +193,51 @@ void ParallelRun::descend() {
 Tensor ParallelRun::predict(int64_t number) {
   torch::NoGradGuard no_grad;
   const StepPlan plan{0, 1, 1, 1, Phase::evaluate};
-  if (strategy_) strategy_->begin_step(plan);
+  for (auto& strategy : strategies_) strategy->begin_step(plan);
   auto parts = program(plan);
-  const Batch batch = parallel_batch(number);
-  if (strategy_)
-    if (auto prediction = strategy_->predict(batch, parts)) return *prediction;
+  return predict(trainee_.batch(number), parts);
+}
+
+Tensor ParallelRun::predict(const Batch& batch, Program& parts) {
+  for (auto& strategy : strategies_)
+    if (auto prediction = strategy->predict(batch, parts)) return *prediction;
   auto stream = parts.begin(batch);
   parts.blocks(0, model_->depth(), stream);
   return parts.head(stream, batch).at("prediction");
+}
+
+void ParallelRun::note(const std::string& unit, Stream stream, std::vector<Seen>& seen) const {
+  for (auto* strategy : wraps_) strategy->join(stream);
+  for (const Field& field : stream.fields())
+    if (field.role != Role::constant) seen.push_back({unit, field.name, field.tensor->detach().clone()});
+}
+
+std::vector<ParallelRun::Seen> ParallelRun::trace(int64_t number) {
+  torch::NoGradGuard no_grad;
+  const StepPlan plan{0, 1, 1, 1, Phase::evaluate};
+  for (auto& strategy : strategies_) strategy->begin_step(plan);
+  std::vector<Seen> seen;
+  auto parts = program(plan);
+  parts.begin = [this, &seen, begin = parts.begin](const Batch& batch) {
+    running = "condition or tokens";
+    auto stream = begin(batch);
+    note("tokens", stream, seen);
+    return stream;
+  };
+  parts.blocks = [this, &seen, blocks = parts.blocks](int64_t first, int64_t last, Stream& stream) {
+    for (int64_t i = first; i < last; ++i) {
+      running = to_text(Unit{Unit::Kind::block, i});
+      blocks(i, i + 1, stream);
+      note(running, stream, seen);
+    }
+  };
+  parts.head = [this, head = parts.head](Stream& stream, const Batch& batch) {
+    running = "head";
+    return head(stream, batch);
+  };
+  seen.push_back({"head", "prediction", predict(trainee_.batch(number), parts)});
+  running.clear();
+  return seen;
 }
 
 }  // namespace ditto::testing

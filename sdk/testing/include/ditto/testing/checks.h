@@ -37,6 +37,36 @@ struct ModelChecks {
 Report check_model(const std::string& path, const ModelNeeds& needs, const OptionValues& options = {},
                    const ModelChecks& extra = {});
 
+// How a model fared on one layout of ranks.
+struct Trial {
+  enum class Outcome { ok, refused, wrong };
+  std::string layout;  // "tensor 2, sequence"; "by itself": on one rank
+  Outcome outcome = Outcome::ok;
+  std::string what;  // refused: by whom and why; wrong: which field or parameter, and what mistake it looks like
+};
+struct TrialParts {
+  std::function<std::shared_ptr<Model>()> model;  // alike each time; ranks, which are threads, call it together
+  // A strategy by its id. None: of the library lib/ditto/plugins/parallel/libID.so beside the SDK's own.
+  std::function<std::shared_ptr<ParallelStrategy>(const std::string& id, const OptionValues& options,
+                                                  const ParallelStrategy::Needs& needs)>
+      strategy = {};
+  std::function<void(Batch&)> adjust = {};    // as ModelChecks has it
+  std::shared_ptr<const OpTable> table = {};  // none: the reference kernels
+  // Called on the thread of each rank of a layout, with all that it does there: for naming what crashes. None: as it
+  // is.
+  std::function<void(const std::string& layout, const std::function<void()>& body)> around = {};
+};
+// Trains the model on 2 and 4 ranks, by every strategy of Ditto's and some together, in fp64, and compares it with one
+// rank to 1e-12: losses, every parameter's gradient, every field of the stream after each block, and both once more
+// after an update. All parameters have small random numbers instead of their initial ones, which may hide what follows.
+std::vector<Trial> try_layouts(const TrialParts& parts);
+// A line for each, and a sentence for each that is wrong.
+std::string to_text(const std::vector<Trial>& trials);
+
+// The same of the model at `path`. What a strategy refuses by name is no failure.
+Report try_model(const std::string& path, const ModelNeeds& needs, const OptionValues& options = {},
+                 const ModelChecks& extra = {});
+
 struct ObjectiveChecks {
   // Adds what the objective needs beside "clean" and "label" (0 … 9) of four samples.
   std::function<void(Batch&)> adjust;

@@ -1,0 +1,31 @@
+// What one rank shows of a model's units: each check returns what is wrong, or nothing. Parameters are filled before.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ditto/model.h>
+
+namespace ditto::testing {
+
+// What a unit leaves behind, but for constants.
+using Left = std::vector<std::pair<std::string, torch::Tensor>>;
+// Runs the model unit by unit; `look` gets each unit, and what runs it once more and gives what it leaves behind, and
+// returns what is wrong, which ends it.
+std::string through_units(Model& model, const Batch& in, Context& ctx,
+                          const std::function<std::string(const Unit&, const std::function<Left()>& run)>& look);
+
+// A unit that uses another one's parameters, which strategies free while that one does not run.
+std::string other_units_parameter(Model& model, const Batch& in, Context& ctx);
+// Constants that tokens() sets, or what is no constant that constants() sets.
+std::string misplaced_constant(Model& model, const Batch& in, Context& ctx);
+// A prediction that is another one where every block gets its constants made again, as a stage of a pipeline does.
+std::string other_on_a_later_stage(Model& model, const Batch& in, Context& ctx);
+// A block that writes to its input, or gives another output when it runs again.
+std::string impure_block(Model& model, const Batch& in, Context& ctx);
+// A sample whose prediction depends on the others of its batch.
+std::string neighbours_seen(Model& model, const Batch& in, Context& ctx);
+
+}  // namespace ditto::testing

@@ -1,0 +1,114 @@
+"""`ditto plugins try`: models of the tree train alike on every layout; a mistake is named, with the layer or field that has it."""
+
+import concurrent.futures
+import time
+
+import support as t
+
+models = t.build / "lib/ditto/plugins/models"
+mistaken = t.build / "tests/broken_plugins/mistaken_model.so"
+LAYOUTS = ["by itself", "ddp 2", "zero1 2", "zero2 2", "fsdp 2", "recompute", "offload", "pipeline 2", "expert 2", "tensor 2", "tensor 4",
+           "tensor 2, sequence", "ring 2", "ring 4", "ulysses 2", "fastseq 2", "spatiotemporal 2", "tensor 2 x ring 2"]
+TENSOR = {"tensor 2", "tensor 4", "tensor 2, sequence", "tensor 2 x ring 2"}
+TOKENS = {"ring 2", "ring 4", "ulysses 2", "fastseq 2", "spatiotemporal 2", "tensor 2 x ring 2"}
+SPLIT = "a missing or wrong Split: blocks.0."
+HEADS = "expected Split::heads({4, 4, 4}, 8)"
+
+# What is wrong: the layouts that must show it, and words of the sentence.
+MISTAKES = {
+    "qkv without Split": (TENSOR, SPLIT + "qkv has no Split, and blocks.0.proj, which it feeds, has Split::rows()", HEADS),
+    "proj without Split": (TENSOR, SPLIT + "proj has no Split, and is given a share of what blocks.0.qkv by attention makes",
+                           "expected Split::rows()"),
+    "up without Split": (TENSOR, SPLIT + "up has no Split, and blocks.0.narrow, which it feeds", "expected Split::columns({128})"),
+    "down without Split": (TENSOR, SPLIT + "down has no Split, and is given a share of what blocks.0.gated makes"),
+    "up by rows": (TENSOR, SPLIT + "up has Split::rows(), and its inputs are whole", "expected Split::columns({128})"),
+    "gate in one part": (TENSOR, SPLIT + "gated has Split::columns({128})", "expected Split::columns({64, 64})"),
+    "qkv by columns": (TENSOR, SPLIT + "qkv has Split::columns({96}), and feeds attention", HEADS),
+    "qkv by columns in parts": ({"by itself"}, SPLIT + "qkv has Split::columns({32, 32, 32}), and feeds attention", HEADS),
+    "qkv by rows": (TENSOR, SPLIT + "qkv has Split::rows(), and its inputs are whole", HEADS),
+    "qkv as one run of heads": (TENSOR, SPLIT + "qkv has Split::heads({12}, 8)", HEADS),
+    "qkv with other counts": (TENSOR, SPLIT + "qkv has Split::heads({4, 8}, 8)", HEADS),
+    "qkv of narrow heads": ({"by itself"}, SPLIT + "qkv has Split::heads({8, 8, 8}, 4)", HEADS),
+    "qkv head by head": (TENSOR, SPLIT + "qkv has Split::heads({4}, 24)", HEADS),
+    "hard-coded heads": (TENSOR, "a hard-coded number of heads: where blocks.0.qkv leaves a rank 6 of 12 heads"),
+    "hard-coded heads, silent": (TENSOR, "a hard-coded number of heads: where blocks.0.qkv leaves a rank 6 of 12 heads",
+                                 "4 heads of width 4, where the whole has 4 of width 8"),
+    "positions after the cut": (TOKENS, "positions added after the cut: block 0 makes \"x\""),
+    "positions of the tokens here": (TOKENS, "positions added after the cut: block 0 makes \"x\""),
+    "mean over tokens": (TOKENS, "tokens mixed outside of attention: block 0 makes \"x\""),
+    "carried token count": (TOKENS, "a carried token count: block 0 cannot run on a part of the tokens"),
+    "scaled by the tokens here": (TOKENS, "a carried token count: block 0 makes \"x\" by the number of tokens"),
+    "noise by generator": (set(LAYOUTS) - {"expert 2"}, "noise by generator: unit block 0 calls aten::randn_like"),
+    "parameter in the wrong unit": ({"fsdp 2", "pipeline 2"},
+                                    "a parameter in the wrong unit: unit condition uses stray.weight, which is unit head's"),
+    "constants in tokens": ({"pipeline 2"}, "constants made in tokens: tokens() sets the constant \"extra.table\""),
+}
+
+
+def outcomes(done):
+    """{layout: "ok", "refused" or "WRONG"} of what was printed."""
+    found = {}
+    for line in done.stdout.splitlines():
+        words = line.split(maxsplit=1)
+        if line.startswith("  ") and words[0] in ("ok", "refused", "WRONG"):
+            found[words[1].split(":")[0]] = words[0]
+    t.equal(list(found), LAYOUTS, "layouts tried")
+    return found
+
+
+def try_mistake(mistake):
+    shows, *words = MISTAKES[mistake]
+    done = t.refused(3, ["mistaken_model"], "plugins", "try", mistaken, "--set", f"model.mistake={mistake}")
+    found = outcomes(done)
+    wrong = {layout for layout in LAYOUTS if found[layout] == "WRONG"}
+    t.check(shows <= wrong, f"{mistake}: not wrong: {sorted(shows - wrong)}\n{done.stdout}")
+    sentences = [line for line in done.stdout.splitlines() if line.endswith(".") and not line.startswith(" ")]
+    t.equal(len(sentences), len(wrong), f"{mistake}: sentences\n{done.stdout}")
+    for part in words:
+        t.check(part in done.stdout, f"{mistake}: no \"{part}\" in\n{done.stdout}")
+
+
+def test_mistakes_are_named():
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        for _ in pool.map(try_mistake, MISTAKES):
+            pass
+
+
+def tried_right(path, refused, *arguments):
+    began = time.monotonic()
+    done = t.run("plugins", "try", path, *arguments)
+    t.check(time.monotonic() - began < 60, f"{path} took {time.monotonic() - began:.0f} s")
+    found = outcomes(done)
+    for layout, outcome in found.items():
+        t.equal(outcome, "refused" if layout in refused else "ok", f"{path.name} on {layout}\n{done.stdout}")
+    t.check("trains alike" in done.stdout, done.stdout)
+
+
+def test_right_models_train_alike():
+    without_experts = {"expert 2"}
+    tried_right(models / "libdit.so", without_experts)
+    tried_right(models / "libdit_text.so", without_experts)
+    tried_right(models / "libdit_moe.so", set())
+    tried_right(models / "libst_dit.so", without_experts)
+    tried_right(mistaken, without_experts)
+
+
+def test_a_recipe_says_options_and_data():
+    recipe = t.write_recipe("digits.toml", t.recipe(model=dict(depth=3)))
+    done = t.run("plugins", "try", models / "libdit.so", recipe, "--set", "model.width=16")
+    t.check("depth = 3, heads = 4, patch = 2, width = 16; it takes x [1, 8, 8], t [], label []" in done.stdout, done.stdout)
+    t.check("trains alike" in done.stdout, done.stdout)
+
+
+def test_what_cannot_be_tried_is_refused():
+    t.refused(3, ["cannot be read"], "plugins", "try", t.work / "missing.so")
+    t.refused(2, ["is of the kind kernels", "models are tried"], "plugins", "try", t.build / "tests/broken_plugins/good.so")
+    t.refused(2, ["model.heads", "does not divide"], "plugins", "try", models / "libdit.so", "--set", "model.heads=5")
+    t.refused(2, ["model.hedas", "heads"], "plugins", "try", models / "libdit.so", "--set", "model.hedas=5")
+    recipe = t.write_recipe("other.toml", t.recipe())
+    t.refused(2, ["names model \"dit\"", "\"dit_moe\""], "plugins", "try", models / "libdit_moe.so", recipe)
+    t.refused(3, ["tried in a process of its own", "crashes_opened"], "plugins", "try",
+              t.build / "tests/broken_plugins/crashes_opened.so")
+
+
+t.main(globals())
