@@ -70,10 +70,12 @@ struct Residual : ditto::Layer {
     return (past ? past->forward(x_BCHW, ctx) : x_BCHW) + conv2->forward(torch::silu(h), ctx);
   }
 
-  std::shared_ptr<GroupNorm> norm1, norm2;
-  std::shared_ptr<OwnNorm> own_norm;
-  std::shared_ptr<Conv2d> conv1, conv2, past;
+  std::shared_ptr<GroupNorm> norm1;
+  std::shared_ptr<Conv2d> conv1;
   ditto::Linear cond;
+  std::shared_ptr<GroupNorm> norm2;
+  std::shared_ptr<OwnNorm> own_norm;
+  std::shared_ptr<Conv2d> conv2, past;
 };
 
 // Every place of a map attends to all of them.
