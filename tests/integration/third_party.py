@@ -236,7 +236,7 @@ def test_a_texts_gradient_that_is_counted_once_a_rank_is_seen():
     path, one = alone("mm_dit")
     off = distances(one, learned(path, dict(context=2, context_plugin="faulty_ring")))
     check_seen(off, "a text's gradient counted twice", "momentum/text.weight after the first", "grad_norm of step 1",
-               "weights text.weight after the last")
+               "model text.weight after the last")
     where, far = worst({name: far for name, far in off.items() if "loss of step 1" == name or
                         ("after the first step" in name and "text." not in name)})
     t.check(far <= near, f"all else is right: {where} is {far:.1e} off")
@@ -246,7 +246,7 @@ def test_a_norm_over_a_ranks_channels_alone_is_seen():
     only_slow()
     path = recipe("unet", "norm", own_norm=True)
     off = distances(learned(path), learned(path, dict(tensor=2)))
-    check_seen(off, "a norm over a rank's channels", "loss", "grad_norm", "momentum", "weights")
+    check_seen(off, "a norm over a rank's channels", "loss", "grad_norm", "optimizer momentum", "model")
 
 
 def test_a_halo_that_is_forgotten_is_seen():
@@ -255,7 +255,7 @@ def test_a_halo_that_is_forgotten_is_seen():
     one = learned(path)
     check_same(one, learned(path, dict(tensor=2)), "neighbours that are whole on every rank")
     off = distances(one, learned(path, dict(context=2, context_plugin="ring")))
-    check_seen(off, "a forgotten halo", "loss", "grad_norm", "momentum", "weights")
+    check_seen(off, "a forgotten halo", "loss", "grad_norm", "optimizer momentum", "model")
 
 
 def test_text_and_pictures_of_several_sizes_in_packs_learn_what_every_sample_by_itself_does():
