@@ -16,8 +16,9 @@ file(CREATE_LINK "${DITTO_LIBTORCH}" "${PROJECT_BINARY_DIR}/lib/torch" SYMBOLIC)
 
 find_program(DITTO_CCACHE ccache)
 if(DITTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
-  # A precompiled header is only cached when told that its macros and times may be trusted.
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env
+  # A precompiled header is only cached when told that its macros and times may be trusted. By the compiler's own list of
+  # a source's headers a first build does without a preprocessor's run for each.
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_DEPEND=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime ${DITTO_CCACHE})
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()

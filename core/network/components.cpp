@@ -24,7 +24,7 @@ Components::Components(Recipe& recipe_, Registry& registry_, Log log)
 
 std::shared_ptr<OpTable> Components::op_table() {
   std::vector<KernelRow> rows;
-  std::vector<Op> added;
+  added_ops_.clear();
   for (const auto& id : recipe.plugins.kernels) {
     const auto given = recipe.kernel_options.find(id);
     const auto options =
@@ -35,10 +35,10 @@ std::shared_ptr<OpTable> Components::op_table() {
     for (auto& row : set->rows()) rows.push_back(std::move(row));
     for (auto& op : set->ops()) {
       op.added_by = id;
-      added.push_back(std::move(op));
+      added_ops_.push_back(std::move(op));
     }
   }
-  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, std::move(added));
+  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_);
 }
 
 void Components::about_to_make(std::string_view kind, const std::string& id) const {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ditto/kernels.h>
 #include <ditto/sampler.h>
@@ -49,6 +50,8 @@ class Components {
   // Every kernel plugin's ops and rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no
   // variant, and Error(plugin) for an op that is added twice.
   std::shared_ptr<OpTable> op_table();
+  // The same ops by their references alone, for what is computed on shapes; empty before op_table() was called.
+  const std::vector<Op>& added_ops() const { return added_ops_; }
 
   Recipe& recipe;
   Registry& registry;
@@ -56,6 +59,7 @@ class Components {
  private:
   void about_to_make(std::string_view kind, const std::string& id) const;
   Log log_;
+  std::vector<Op> added_ops_;
 };
 
 }  // namespace ditto

@@ -62,7 +62,10 @@ Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t sampl
   return batch;
 }
 
-FlopCounter::FlopCounter(Components& components, const RunningModel& of) : of_(of) {
+FlopCounter::FlopCounter(Components& components, const RunningModel& of)
+    : of_(of),
+      table_(std::make_shared<OpTable>(std::vector<KernelRow>{}, std::map<std::string, GivenOption>{}, Log(),
+                                       components.added_ops())) {
   const ShapesAlone no_numbers;
   model_ = components.make<Model>(of.setting.section, of.setting.component, of.setting.needs);
   if (of.adapter) adapt(*model_, *of.adapter);
@@ -125,7 +128,7 @@ Flops FlopCounter::count(const Batch& batch) const {
 
 void FlopCounter::run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens) const {
   torch::NoGradGuard no_grad;
-  Context ctx(std::make_shared<OpTable>(), Random(0));
+  Context ctx(table_, Random(0));
   ctx.device = torch::kMeta;
   ctx.phase = Phase::evaluate;
   ModelProgram program(*model_, ctx, [&](const Unit& unit, UnitCall& call) {

@@ -40,6 +40,7 @@ class FlopCounter {
   void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens = nullptr) const;
   Flops count(const Batch& batch) const;
   const RunningModel& of_;
+  std::shared_ptr<const OpTable> table_;  // references, which count nothing: layers and models do
   std::shared_ptr<Model> model_;
   std::map<std::vector<std::vector<int64_t>>, double> counted_;  // by the shapes of what the model takes
   std::map<std::vector<int64_t>, int64_t> tokens_;               // by sides

@@ -27,16 +27,17 @@ std::tuple<Tensor, Tensor, Tensor> group_norm(const Tensor& x, const std::option
   return {like(x, x.sizes()), like(x, {samples, groups}), like(x, {samples, groups})};
 }
 
+// Of a list with a number for each side, or one for all of them.
+int64_t of_side(at::IntArrayRef list, size_t side) { return list.size() == 1 ? list[0] : list.at(side); }
+
 Tensor convolution(const Tensor& x, const Tensor& weight, const std::optional<Tensor>&, at::IntArrayRef stride,
                    at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed, at::IntArrayRef, int64_t) {
   TORCH_CHECK_NOT_IMPLEMENTED(!transposed, "\"aten::convolution\" that is transposed");
   auto sizes = x.sizes().vec();
   sizes.at(1) = weight.size(0);
-  // One number may stand for all dims.
-  const auto of = [](at::IntArrayRef list, size_t dim) { return list.size() == 1 ? list[0] : list[dim]; };
   for (size_t i = 0; i + 2 < sizes.size(); ++i) {
-    const int64_t reach = of(dilation, i) * (weight.sizes()[i + 2] - 1) + 1;
-    sizes[i + 2] = (sizes[i + 2] + 2 * of(padding, i) - reach) / of(stride, i) + 1;
+    const int64_t reach = of_side(dilation, i) * (weight.sizes()[i + 2] - 1) + 1;
+    sizes[i + 2] = (sizes[i + 2] + 2 * of_side(padding, i) - reach) / of_side(stride, i) + 1;
   }
   return like(x, sizes);
 }
@@ -51,6 +52,8 @@ Tensor index_select(const Tensor& x, int64_t dim, const Tensor& index) {
   if (!sizes.empty()) sizes.at(static_cast<size_t>(dim < 0 ? dim + x.dim() : dim)) = index.numel();
   return like(x, sizes);
 }
+
+Tensor alike(const Tensor& x) { return like(x, x.sizes()); }
 
 Tensor& each(const Tensor& x, Tensor& out) {
   out.resize_(x.sizes());
@@ -70,6 +73,7 @@ TORCH_LIBRARY_IMPL(aten, Meta, ops) {
   ops.impl("convolution", convolution);
   ops.impl("where.self", where);
   ops.impl("index_select", index_select);
+  ops.impl("relu", alike);
   ops.impl("abs.out", each);
   ops.impl("logical_not.out", each);
   ops.impl("logical_and.out", pairs);

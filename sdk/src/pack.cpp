@@ -138,6 +138,10 @@ std::vector<int64_t> samples_of(const Batch& batch) {
 Stream pack(std::vector<Stream> parts) {
   std::vector<int64_t> samples;
   for (const auto& part : parts) {
+    if (!part.x_BTD.defined())
+      throw Error(ErrorKind::config, "batch.plan",
+                  "puts samples of several sizes into one row of tokens, and this model's are maps, which have none",
+                  "set batch.plan = \"buckets\", or choose a model of tokens");
     if (part.x_BTD.size(1) != part.grid.tokens())
       throw Error(ErrorKind::plugin, "model",
                   "makes " + std::to_string(part.x_BTD.size(1)) + " tokens of a sample, and a grid of " +

@@ -3,6 +3,7 @@
 //
 // Legend: B samples, T tokens here, D width, N heads, K = D / N head width.
 #include <ditto/ditto.h>
+#include <ditto/transformer.h>
 
 namespace {
 
@@ -57,9 +58,9 @@ struct Tiny final : ditto::Model {
   using Options = TinyOptions;
 
   Tiny(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")) {
-    if (x_.size() != 3 || x_[1] % o.patch != 0 || x_[2] % o.patch != 0)
-      throw ditto::Error(ditto::ErrorKind::config, "model 'tiny'", "takes pictures whose sides the patch divides",
-                         "set model.patch");
+    if (x_.size() != 3)
+      throw ditto::Error(ditto::ErrorKind::config, "model 'tiny'", "takes pictures [C, H, W]", "choose such data");
+    ditto::check_patches("model.patch", o.patch, "pictures of", {x_[1], x_[2]});
     patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, 128.0);
     if (const int64_t classes = needs.values("label"); classes > 0)

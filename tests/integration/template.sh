@@ -25,8 +25,10 @@ import re, sys
 codes = re.findall(r"```cpp\n(.*?)```", open(sys.argv[1]).read(), re.S)
 whole, block = [code for code in codes if "struct Block" in code]
 layer, = [code for code in codes if "struct Lens" in code]
+op, = [code for code in codes if "KernelSet" in code]
 open("single.cpp", "w").write(whole)
 open("layer.cpp", "w").write("#include <ditto/ditto.h>\n" + layer + "static_assert(std::is_constructible_v<Lens, int, int>);\n")
+open("op.cpp", "w").write("#include <ditto/ditto.h>\n" + op)
 open("block.cpp", "w").write(block + "static_assert(std::is_constructible_v<Block, ditto::AttentionOptions>);\n")
 P
 cat > one_shard.cpp <<'C'
@@ -73,6 +75,7 @@ sed -i 's/find_package(Ditto 0.2 REQUIRED)/find_package(Ditto 0.2 REQUIRED COMPO
 cat >> CMakeLists.txt <<'C'
 ditto_add_plugin(one_shard data SOURCES one_shard.cpp LIBRARIES Ditto::formats)
 ditto_add_plugin(single models SOURCES single.cpp block.cpp layer.cpp)
+ditto_add_plugin(square_gate kernels SOURCES op.cpp)
 add_test(NAME page COMMAND tiny_test $<TARGET_FILE:ditto_models_single>)
 C
 

@@ -10,8 +10,8 @@
 namespace ditto {
 
 // The streams of a batch's parts, as tokens made them, one after another: B samples of T tokens become B * T tokens of
-// one row [1, …]. Throws Error(plugin) for a field that some parts have and others have not, or that is neither per
-// token nor per sample.
+// one row [1, …]. Throws Error(config) for a model whose stream has no tokens, and Error(plugin) for a field that some
+// parts have and others have not, or that is neither per token nor per sample.
 DITTO_API Stream pack(std::vector<Stream> parts);
 // Their conditioning: a sample's row stays a row. Texts are padded to the longest, under their masks.
 DITTO_API Conditioning pack(std::vector<Conditioning> parts, const Batch& batch);
