@@ -139,7 +139,8 @@ void try_plugin(const TryArguments& arguments) {
   std::cout << heading(file, subject) << "\nin fp64, against one rank, to 1e-12:\n" << std::flush;
 
   testing::TrialParts parts{[&] { return subject.make(); }};
-  parts.strategy = [&](const std::string& id, const OptionValues& options, const ParallelStrategy::Needs& needs) {
+  parts.strategy = [&](const std::string& id, const testing::OptionValues& options,
+                       const ParallelStrategy::Needs& needs) {
     const auto& factory = registry.factory<ParallelStrategy>(id, kCommand);
     OptionReader reader(testing::option_map(options));
     return factory.make(reader, needs);
