@@ -195,7 +195,6 @@ double grad_norm(const Layout& layout, const Mesh& mesh) {
   // Along these axes ranks hold different parameters. Data ranks with copies all compute the same sum, from the same
   // bits.
   AxisSet axes{Axis::pipeline, Axis::expert, Axis::tensor};
-  if (mesh.size(Axis::shard) > 1) axes.insert(Axis::shard);  // also where nothing here learns
   bool is_double = false;
   for (const auto& entry : layout.entries) {
     for (const auto& [axis, cut] : entry.cuts) axes.insert(axis);

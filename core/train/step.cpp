@@ -57,8 +57,10 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   for (auto& sum : gradients_) sum->finish(plan);
 
   const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
-  StepResult result{totals.loss, unscale(grad_norm(networks.learned(), assembly_.mesh)), lr_schedule_.at(step),
-                    totals.parts, totals.samples};
+  // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
+  const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
+  StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh)), lr_schedule_.at(step), totals.parts,
+                    totals.samples};
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
   result.skipped = skip(step, result);

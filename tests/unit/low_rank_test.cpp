@@ -92,9 +92,9 @@ TEST_CASE("patterns choose layers, and one that matches none is answered with th
   std::vector<std::string> adapted;
   for (const auto& item : model.named_parameters())
     if (is_of_adapter(item.key())) adapted.push_back(item.key());
-  CHECK(adapted == std::vector<std::string>{"head.lora_A.weight", "head.lora_B.weight", "blocks.0.qkv.lora_A.weight",
-                                            "blocks.0.qkv.lora_B.weight", "blocks.1.qkv.lora_A.weight",
-                                            "blocks.1.qkv.lora_B.weight"});
+  CHECK(adapted == std::vector<std::string>{"blocks.0.qkv.lora_A.weight", "blocks.0.qkv.lora_B.weight",
+                                            "blocks.1.qkv.lora_A.weight", "blocks.1.qkv.lora_B.weight",
+                                            "head.lora_A.weight", "head.lora_B.weight"});
   const auto text = refusal({"blocks.*.qkv", "blocks.*.qvk"});
   CAPTURE(text);
   CHECK(text.find("\"blocks.*.qvk\" matches no layer") != std::string::npos);
