@@ -301,7 +301,7 @@ class SplitTest {
             return fmt::format(
                 "{} has {}: input {} of {}, which has {}, is made of its {} {}, and they are left to different ranks{}",
                 cut ? maker.name : name_of(p), cut ? split_text(maker) : "attention's heads", j, node.name,
-                split_text(node), cut ? "output" : "head", fmt::join(columns, " and "),
+                split_text(node), cut ? "outputs" : "heads", fmt::join(columns, " and "),
                 cut ? right_columns(maker, columns, j) : "");
       }
     }

@@ -262,7 +262,8 @@ class ModelTrial {
     std::optional<ParallelRun> run;
     const auto threw = [&](const std::exception& error) {
       const auto where = run && !run->running.empty() ? " in " + run->running : "";
-      findings.add(findings.wrong, mesh, "it threw" + where + " (" + first_line(error) + ")");
+      // While ranks meet, one that is refused is lost to the others.
+      findings.add(run ? findings.wrong : findings.lost, mesh, "it threw" + where + " (" + first_line(error) + ")");
     };
     try {
       std::vector<MakeStrategy> make;
