@@ -291,7 +291,7 @@ class ModelTrial {
     trial.outcome = Trial::Outcome::wrong;
     const auto [it, is_first] = said_.emplace(mistake.what, trial.layout);
     trial.what += trial.what.empty() ? "it has " : "; it looks like ";
-    trial.what += is_first ? mistake.what : mistake.name() + ", as said of " + it->second;
+    trial.what += is_first ? mistake.what : mistake.name() + " (see \"" + it->second + "\")";
   }
 
   void explain(Trial& trial, const LayoutTried& layout) {
