@@ -1,5 +1,6 @@
 #include "layer_flow.h"
 
+#include <numeric>
 #include <set>
 #include <unordered_map>
 
@@ -103,6 +104,21 @@ class Recorder {
 };
 
 }  // namespace
+
+const LayerCut* cut_of(const FlowNode& node) { return node.layer ? node.layer->cut(Axis::tensor) : nullptr; }
+
+std::vector<int64_t> ranks_of(const ParameterCut& cut, int64_t degree) {
+  std::vector<int64_t> ranks;
+  for (const int64_t part : cut.parts)
+    for (int64_t i = 0; i < part; ++i) ranks.push_back(i / (part / degree));
+  return ranks;
+}
+
+int64_t most_ranks(const ParameterCut& cut) {
+  int64_t common = 0;
+  for (const int64_t part : cut.parts) common = std::gcd(common, part / cut.unit);
+  return common;
+}
 
 std::map<CutLayer*, NamedLayer> cut_layers(Model& model) {
   std::map<CutLayer*, NamedLayer> layers;

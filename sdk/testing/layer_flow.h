@@ -33,4 +33,11 @@ struct NamedLayer {
 };
 std::map<CutLayer*, NamedLayer> cut_layers(Model& model);
 
+// What a call's layer declares about the tensor axis; null: nothing, or attention.
+const LayerCut* cut_of(const FlowNode& node);
+// The rank that each number along a cut dim is left to.
+std::vector<int64_t> ranks_of(const ParameterCut& cut, int64_t degree);
+// The most ranks that a cut allows.
+int64_t most_ranks(const ParameterCut& cut);
+
 }  // namespace ditto::testing

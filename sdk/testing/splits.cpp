@@ -1,17 +1,14 @@
 #include "splits.h"
 
 #include <algorithm>
-#include <exception>
 #include <numeric>
 #include <optional>
 #include <set>
-#include <stdexcept>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <torch/torch.h>
 
-#include "model_run.h"
 #include "numbers.h"
 
 namespace ditto::testing {
@@ -23,8 +20,6 @@ using Columns = std::set<int64_t>;
 namespace {
 
 constexpr int64_t kColumnsTried = 8;  // of a layer's inputs
-
-const LayerCut* cut_of(const FlowNode& node) { return node.layer ? node.layer->cut(Axis::tensor) : nullptr; }
 
 std::string list(const std::vector<int64_t>& numbers) { return fmt::format("{{{}}}", fmt::join(numbers, ", ")); }
 
@@ -43,24 +38,14 @@ std::string split_text(const FlowNode& node) {
   return "Split::columns(" + list(first.parts) + ")" + (cut->gathered ? ".gathered()" : "");
 }
 
-// The rank that each number along a cut dim is left to.
-std::vector<int64_t> ranks_of(const ParameterCut& cut, int64_t degree) {
-  std::vector<int64_t> ranks;
-  for (const int64_t part : cut.parts)
-    for (int64_t i = 0; i < part; ++i) ranks.push_back(i / (part / degree));
-  return ranks;
-}
-
-// The most ranks that a cut allows.
-int64_t most_ranks(const ParameterCut& cut) {
-  int64_t common = 0;
-  for (const int64_t part : cut.parts) common = std::gcd(common, part / cut.unit);
-  return common;
-}
-
 int64_t channels_of(const FlowNode& node) {
   const auto* cut = cut_of(node);
   return cut ? cut->channels : -1;
+}
+
+// Whether a layer's first parameter is cut as its inputs or outputs are: one of somebody's own need not say so.
+bool is_along(const ParameterCut& cut, const Tensor& x, int64_t dim) {
+  return std::accumulate(cut.parts.begin(), cut.parts.end(), int64_t{0}) == x.size(dim);
 }
 
 // The numbers along `dim` of `output` that some numbers are made of.
@@ -193,7 +178,7 @@ class SplitTest {
     const auto& cut = *cut_of(flow_[i]);
     const auto& declared = cut.parameters[0];
     const auto heads = heads_of(node, i);
-    if (heads.empty()) return {};
+    if (heads.empty() || !is_along(declared, flow_[i].outputs[0], cut.channels)) return {};
     const auto right = right_heads(heads, flow_[i].outputs[0].size(cut.channels));
     const Tensor& q = tensor_of(node, heads[0].tensor);
     const auto wrong = [&](const std::string& what) {
@@ -299,8 +284,10 @@ class SplitTest {
     if (most_ranks(taken) % 2 != 0 || (cut && most_ranks(cut->parameters[0]) % 2 != 0)) return {};
     const auto here = ranks_of(taken, 2);
     const int64_t dim = channels_of(node), width = node.input.size(dim);
+    if (!is_along(taken, node.input, dim)) return {};
     for (const Tensor& output : maker.outputs) {
       std::vector<int64_t> there;
+      if (cut && !is_along(cut->parameters[0], output, cut->channels)) return {};
       if (cut)
         there = ranks_of(cut->parameters[0], 2);
       else if (output.size(2) % 2 == 0)
@@ -314,7 +301,7 @@ class SplitTest {
             return fmt::format(
                 "{} has {}: input {} of {}, which has {}, is made of its {} {}, and they are left to different ranks{}",
                 cut ? maker.name : name_of(p), cut ? split_text(maker) : "attention's heads", j, node.name,
-                split_text(node), cut ? "output" : "head", fmt::join(columns, " and "),
+                split_text(node), cut ? "outputs" : "heads", fmt::join(columns, " and "),
                 cut ? right_columns(maker, columns, j) : "");
       }
     }
@@ -336,100 +323,8 @@ class SplitTest {
   std::vector<bool> cut_;  // along the flow: a rank has its share of what the call makes
 };
 
-// The first of two ranks: what layers leave is cut to its share, and what they take is filled up again.
-class Half {
- public:
-  Half(Model& model, Context& ctx, const std::vector<FlowNode>& flow)
-      : layers_(cut_layers(model)), ctx_(ctx), plain_(ctx.attention_op.run) {
-    for (const auto& node : flow)
-      if (node.is_attention()) whole_.push_back(&node);
-    for (const auto& [layer, named] : layers_) {
-      const auto* cut = layer->cut(Axis::tensor);
-      if (!cut) continue;
-      const auto mine = torch::tensor(ranks_of(cut->parameters[0], 2)).eq(0).nonzero().squeeze(1);
-      const auto total = std::accumulate(cut->parameters[0].parts.begin(), cut->parameters[0].parts.end(), int64_t{0});
-      if (cut->input == Values::cut)
-        layer->before = [=, dim = cut->channels](const Tensor& x) {
-          auto shape = x.sizes().vec();
-          const auto at = static_cast<size_t>(dim < 0 ? dim + x.dim() : dim);
-          if (shape[at] != mine.size(0))
-            throw std::runtime_error(named.name + " is given " + std::to_string(shape[at]) + " numbers, of which " +
-                                     std::to_string(mine.size(0)) + " are this rank's");
-          shape[at] = total;
-          return torch::zeros(shape, x.options()).index_copy(dim, mine, x);
-        };
-      if (cut->output == Values::cut && !cut->gathered)
-        layer->after = [=, this, name = named.name, dim = cut->channels](const Tensor& y) {
-          last_ = name;
-          last_are_heads_ = cut->are_heads;
-          last_share_ =
-              fmt::format("{} of {}", mine.size(0) / cut->parameters[0].unit, total / cut->parameters[0].unit);
-          return y.index_select(dim, mine);
-        };
-    }
-    ctx_.attention_op.run = [this](const AttentionCall& call) { return attended(call); };
-  }
-  ~Half() {
-    for (const auto& [layer, named] : layers_) layer->before = layer->after = {};
-    ctx_.attention_op.run = plain_;
-  }
-  Half(const Half&) = delete;
-  Half& operator=(const Half&) = delete;
-
-  static bool can_be(const std::vector<FlowNode>& flow) {
-    return std::all_of(flow.begin(), flow.end(), [](const FlowNode& node) {
-      const auto* cut = cut_of(node);
-      return !cut || most_ranks(cut->parameters[0]) % 2 == 0;
-    });
-  }
-
-  std::string problem(const std::string& what) const {
-    if (last_.empty()) return {};
-    const char* remedy = last_are_heads_ ? "write unflatten(-1, {…, -1, head_width}), and never the number of heads"
-                                         : "take sizes from the tensors that are here, or write -1";
-    return fmt::format("where {} leaves a rank {} {}, {}: {}", last_, last_share_,
-                       last_are_heads_ ? "heads" : "outputs", what, remedy);
-  }
-  bool are_heads() const { return last_are_heads_; }
-
- private:
-  Tensors attended(const AttentionCall& call) {
-    const FlowNode& whole = *whole_.at(calls_++);
-    for (size_t i = 0; i < call.parts.size(); ++i) {
-      const auto &q = call.parts[i].q, &q_whole = whole.parts.at(i).q;
-      if (q.size(3) != q_whole.size(3))
-        throw std::runtime_error(
-            fmt::format("attention is given {} heads of width {}, where the whole has {} of width {}", q.size(2),
-                        q.size(3), q_whole.size(2), q_whole.size(3)));
-    }
-    return plain_(call);
-  }
-
-  std::map<CutLayer*, NamedLayer> layers_;
-  Context& ctx_;
-  decltype(AttentionOp::run) plain_;
-  std::vector<const FlowNode*> whole_;
-  size_t calls_ = 0;
-  std::string last_, last_share_;  // the layer that was left last, and what of it
-  bool last_are_heads_ = false;
-};
-
 }  // namespace
 
 std::string wrong_split(const std::vector<FlowNode>& flow) { return SplitTest(flow).run(); }
-
-std::string written_number(Model& model, const Batch& in, Context& ctx, const std::vector<FlowNode>& flow) {
-  if (!Half::can_be(flow)) return {};
-  torch::NoGradGuard no_grad;
-  Half half(model, ctx, flow);
-  try {
-    predict(model, in, ctx);
-  } catch (const std::exception& error) {
-    const auto found = half.problem(first_line(error));
-    if (found.empty()) return {};
-    return (half.are_heads() ? "a hard-coded number of heads: " : "a hard-coded width: ") + found;
-  }
-  return {};
-}
 
 }  // namespace ditto::testing

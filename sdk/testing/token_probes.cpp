@@ -153,7 +153,7 @@ std::string own_positions(Model& model, const Batch& in, Context& ctx) {
     if (found.empty()) return {};
     return "positions added after the cut: " + of_block(block, found) +
            " by the places that tokens have here, and a rank's first token is not the sample's: add positions in "
-           "tokens(), or make them a constant of the stream in constants()";
+           "tokens(), or turn queries and keys by the stream's rotary_TK";
   });
 }
 

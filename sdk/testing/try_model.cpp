@@ -262,7 +262,8 @@ class ModelTrial {
     std::optional<ParallelRun> run;
     const auto threw = [&](const std::exception& error) {
       const auto where = run && !run->running.empty() ? " in " + run->running : "";
-      findings.add(findings.wrong, mesh, "it threw" + where + " (" + first_line(error) + ")");
+      // While ranks meet, one that is refused is lost to the others.
+      findings.add(run ? findings.wrong : findings.lost, mesh, "it threw" + where + " (" + first_line(error) + ")");
     };
     try {
       std::vector<MakeStrategy> make;
@@ -290,7 +291,7 @@ class ModelTrial {
     trial.outcome = Trial::Outcome::wrong;
     const auto [it, is_first] = said_.emplace(mistake.what, trial.layout);
     trial.what += trial.what.empty() ? "it has " : "; it looks like ";
-    trial.what += is_first ? mistake.what : mistake.name() + ", as said of " + it->second;
+    trial.what += is_first ? mistake.what : mistake.name() + " (see \"" + it->second + "\")";
   }
 
   void explain(Trial& trial, const LayoutTried& layout) {

@@ -57,13 +57,14 @@ struct Block : ditto::Layer {
     if (is("mean over tokens")) x = x + x.mean(1, true);
     if (is("scaled by the tokens here")) x = x / static_cast<double>(x.size(1));
     if (is("noise by generator")) x = x + 0.1 * torch::randn_like(x);
-    if (is("constants in tokens")) x = x + s.extra.at("table").tensor;
     x = x + ctx.attention_unit(qkv, proj, x, [&](const Tensor& in) {
       const auto all = qkv(in, ctx);
       const auto each = is("hard-coded heads")           ? all.unflatten(-1, {3, options.heads, K})
                         : is("hard-coded heads, silent") ? all.unflatten(-1, {3, options.heads, -1})
                                                          : all.unflatten(-1, {3, -1, K});
-      const auto part = each.unbind(-3);
+      auto part = each.unbind(-3);
+      if (s.rotary_TK.defined())
+        for (size_t i : {0, 1}) part[i] = ditto::apply_rotary(part[i], s.rotary_TK);
       return proj(ctx.attention(part[0], part[1], part[2], ditto::Pattern::full, s).flatten(-2), ctx);
     });
     if (is("carried token count")) x = x.view({x.size(0), tokens, options.width});
@@ -99,7 +100,7 @@ struct Mistaken final : ditto::Model {
     s.x_BTD = patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, options.width).to(ctx.options());
     for (auto& block : blocks) block->tokens = s.x_BTD.size(1);
     if (options.mistake == "constants in tokens")
-      s.extra["table"] = {ditto::sincos_positions(s.grid, options.width).to(ctx.options()), 0, ditto::Role::constant};
+      s.rotary_TK = ditto::rotary_table(s.grid, options.width / options.heads);
     return s;
   }
   int64_t depth() const override { return options.depth; }

@@ -40,8 +40,8 @@ MISTAKES = {
     "scaled by the tokens here": (TOKENS, "a carried token count: block 0 makes \"x\" by the number of tokens"),
     "noise by generator": (set(LAYOUTS) - {"expert 2"}, "noise by generator: unit block 0 calls aten::randn_like"),
     "parameter in the wrong unit": ({"fsdp 2", "pipeline 2"},
-                                    "a parameter in the wrong unit: unit condition uses stray.weight, which is unit head's"),
-    "constants in tokens": ({"pipeline 2"}, "constants made in tokens: tokens() sets the constant \"extra.table\""),
+                                    "a parameter in the wrong unit: unit condition uses stray.bias, which is unit head's"),
+    "constants in tokens": ({"pipeline 2"}, "constants made in tokens: tokens() sets the constant \"rotary\""),
 }
 
 
