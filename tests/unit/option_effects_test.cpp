@@ -117,7 +117,7 @@ TEST_CASE("options that name places are not compared between ranks") {
   const auto effects = all_effects(keys);
   for (const auto& key : keys)
     if (effects.is_place(key)) places.insert(key);
-  CHECK(places == std::set<std::string>{"run.folder", "run.output", "run.init_from", "data.shards",
+  CHECK(places == std::set<std::string>{"run.folder", "run.output", "run.init_from", "data.shards", "adapter.weights",
                                         "data.validation_shards", "network.guide.weights", "encoder.image.weights"});
 }
 
