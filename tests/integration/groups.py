@@ -124,6 +124,20 @@ def test_what_is_wrong_with_a_group_is_said_before_anything_runs():
     t.equal(t.run("config", "show", "shown.toml").stdout, shown, "what is shown of what was shown")
 
 
+def test_groups_of_an_adapter_are_of_what_it_learns():
+    t.train(recipe("base", groups=[]), "base")
+    tree = t.recipe(run=dict(steps=2, init_from=str(t.work / "base")), adapter=dict(rank=2, layers=["blocks.*"]),
+                    optimizer=dict(plugin="adamw", group=[dict(match="*.lora_B.weight", lr_scale=16.0)]))
+    path = t.write_recipe("adapter.toml", tree)
+    losses = []
+    for scale in (16.0, 1.0):
+        t.train(path, f"adapter-{scale}", *t.sets({"optimizer.group.0.lr_scale": scale}))
+        losses.append(t.metrics(f"adapter-{scale}")[-1]["loss"])
+    t.check(losses[0] != losses[1], "lr_scale of the second maps makes no difference")
+    t.refused(2, ['"blocks.*.qkv.weight" matches no parameter that is trained', "lora_A.weight"], "config", "check", path,
+              *t.sets({"optimizer.group.0.match": "blocks.*.qkv.weight"}))
+
+
 def test_a_dry_run_says_what_states_of_groups_take():
     path = recipe("bytes")
     for ranks, layout in ((1, {}), (2, dict(shard=2, shard_plugin="fsdp"))):
