@@ -8,7 +8,7 @@ import support as t
 LAYOUTS = {
     "fsdp": {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"},
     "tensor": {"parallel.tensor": 2},
-    "pipeline": {"parallel.pipeline": 2, "run.micro_batch": 8},
+    "pipeline": {"parallel.pipeline": 2},
 }
 # Muon for the matrices between, AdamW for the first and the last layer, and biases that do not decay. On a stage of a
 # pipeline one of the groups has no parameters.
@@ -21,7 +21,7 @@ GROUPS = [
 
 def recipe(name, precision="fp32", groups=GROUPS, optimizer=None, **run):
     return t.write_recipe(f"{name}.toml", t.recipe(
-        run=dict(name=name, steps=4, precision=precision) | run, checkpoint=dict(every=2, keep=9),
+        run=dict(name=name, steps=4, precision=precision, micro_batch=8) | run, checkpoint=dict(every=2, keep=9),
         optimizer=(optimizer or dict(plugin="muon", weight_decay=0.1)) | (dict(group=groups) if groups else {})))
 
 
@@ -73,19 +73,14 @@ def test_a_group_that_repeats_the_section_changes_no_bit():
 def test_a_run_goes_on_bit_for_bit_also_on_other_ranks_and_from_its_own_record():
     path = recipe("goes-on")
     t.train(path, "in-one-go")
-    pipeline = t.sets(LAYOUTS["pipeline"])
-    for name, first, then in (("same", [], []), ("wider", [], ["--local-ranks", 2, *t.sets(LAYOUTS["fsdp"])]),
-                              ("narrower", ["--local-ranks", 2, *t.sets(LAYOUTS["fsdp"])], []),
-                              ("from-stages", ["--local-ranks", 2, *pipeline], t.sets({"run.micro_batch": 8}))):
-        t.train(path, name, *first, run__steps=2)
-        t.train(t.work / name / "run.toml", name, *then, run__steps=4,
-                **({} if then else {"parallel.shard": 1, "parallel.shard_plugin": "none"}))
-        if name != "from-stages":
-            t.same_metrics("in-one-go", name)
-            t.same_state("in-one-go", name)
-    t.train(path, "staged", "--local-ranks", 2, *pipeline)
-    t.same_metrics("staged", "from-stages")
-    t.same_state("staged", "from-stages")
+    one, of_two = {}, "--local-ranks 2".split()
+    alone = {"parallel.shard": 1, "parallel.shard_plugin": "none", "parallel.pipeline": 1}
+    for name, first, then in (("same", one, one), ("wider", one, LAYOUTS["fsdp"]), ("narrower", LAYOUTS["fsdp"], alone),
+                              ("from-stages", LAYOUTS["pipeline"], alone)):
+        t.train(path, name, *(of_two if first else ()), *t.sets(first), run__steps=2)
+        t.train(t.work / name / "run.toml", name, *(of_two if then and then is not alone else ()), *t.sets(then), run__steps=4)
+        t.same_metrics("in-one-go", name)
+        t.same_state("in-one-go", name)
 
 
 def test_a_resume_names_what_has_changed_and_refuses_other_groups():
@@ -117,7 +112,6 @@ def test_what_is_wrong_with_a_group_is_said_before_anything_runs():
               recipe("no-plugin", groups=[dict(match="*.bias", plugin="adamv")]))
     path = recipe("set")
     t.refused(2, ["group is a list of 3", "numbered from 0"], "config", "check", path, *t.sets({"optimizer.group.3.lr_scale": 1.0}))
-    t.check(not (t.work / "runs").exists(), "a refused recipe left a run's folder")
     shown = t.run("config", "show", path).stdout
     t.equal(shown.count("[[optimizer.group]]"), 3, "groups that are shown")
     (t.work / "shown.toml").write_text(shown)
