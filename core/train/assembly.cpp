@@ -88,7 +88,8 @@ void Assembly::make_sampler(const AssemblyParts& parts) {
 std::vector<std::string> Assembly::learned_names() const {
   std::vector<std::string> names;
   for (const auto* model : networks->training())
-    for (const auto& entry : model->layout.entries) names.push_back(entry.name);
+    for (const auto& entry : model->layout.entries)
+      if (entry.trains) names.push_back(entry.name);
   return names;
 }
 

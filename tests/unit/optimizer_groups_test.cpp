@@ -113,7 +113,7 @@ TEST_CASE("a resolved recipe has all options of its groups, and is read back as 
         std::string::npos);
   auto again = recipe({}, text);
   declare_components(again, registry());
-  CHECK(formats::render_toml(again.resolved()) == text);
+  CHECK(formats::same_value(again.resolved(), read.resolved()));
   CHECK(flat(read.resolved()).at("optimizer.group.0.beta2") == "0.9");
   CHECK(read.effects().of("optimizer.group.1.momentum") == Effect::course);
   CHECK(read.effects().of("optimizer.group.1.lr_scale") == Effect::course);
