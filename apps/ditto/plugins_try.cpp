@@ -38,6 +38,7 @@ struct Subject {
 // What the recipe's data, encoders and schedule offer, found out on shapes alone.
 ModelNeeds needs_of(Recipe recipe, Registry& registry) {
   const ShapesAlone no_numbers;
+  recipe.run.device = "meta";
   recipe.parallel = {};
   recipe.validate.every = 0;
   AssemblyParts parts;

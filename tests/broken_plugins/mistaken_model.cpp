@@ -1,6 +1,8 @@
 // A transformer with one of the mistakes that authors make, as its option says; with "none" it has none.
 #include <ditto/ditto.h>
 
+#include <cstdlib>
+
 namespace {
 
 using ditto::Split;
@@ -54,6 +56,7 @@ struct Block : ditto::Layer {
     auto x = s.x_BTD + s.condition.cond_BD.unsqueeze(1);
     if (is("positions after the cut")) x = x + ditto::sincos_positions(s.grid, options.width).to(ctx.options());
     if (is("positions of the tokens here")) x = x + ditto::sincos_positions(x.size(1), options.width).to(ctx.options());
+    if (is("crash")) std::abort();
     if (is("mean over tokens")) x = x + x.mean(1, true);
     if (is("scaled by the tokens here")) x = x / static_cast<double>(x.size(1));
     if (is("noise by generator")) x = x + 0.1 * torch::randn_like(x);
