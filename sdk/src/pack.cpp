@@ -208,8 +208,8 @@ Stream part_of_pack(const Stream& packed, const Batch& batch, size_t part) {
   for (const auto& skip : packed.skips_BTD) own.skips_BTD.push_back(slice.tokens(skip));
   own.condition = {slice.rows(packed.condition.cond_BD), slice.rows(packed.condition.text_BSE),
                    slice.rows(packed.condition.text_mask_BS)};
-  own.rotary_TK = slice.table(packed.rotary_TK);
   for (const auto& [name, field] : packed.extra) {
+    if (field.role == Role::constant) continue;  // where tokens were cut, a slice of them all: it is made again
     const Slice along = field.own ? Slice(*field.own->packing, batch, part) : slice;
     auto& to = own.extra[name] = {field.token_dim == 1   ? along.tokens(field.tensor)
                                   : field.token_dim == 0 ? along.table(field.tensor)

@@ -162,6 +162,7 @@ void ModelProgram::run_parts_head(UnitCall& call) {
   call.body = [&] {
     for (size_t i = 0; i < call.batch.parts.size(); ++i) {
       auto own = part_of_pack(call.stream, call.batch, i);
+      model_->constants(call.batch.parts[i], own, ctx_);
       Outputs made;
       UnitCall of_part{call.batch.parts[i], own, made, ctx_};
       run_model_unit(*model_, Unit{Unit::head}, of_part);
