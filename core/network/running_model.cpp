@@ -83,7 +83,8 @@ Tensor RunningModel::predict(const Batch& batch, Program& program) {
       if (auto prediction = strategy->predict(batch, program)) return *prediction;
   auto stream = program.begin(batch);
   program.blocks(0, model->depth(), stream);
-  return program.head(stream, batch).at(names::kPrediction);
+  const auto outputs = program.head(stream, batch);
+  return batch.parts.empty() ? outputs.at(names::kPrediction) : Tensor();
 }
 
 Outputs RunningModel::run(const Batch& batch, std::map<std::string, Tensor>* auxiliary_losses) {

@@ -28,7 +28,7 @@ class RunningModel final : public RunningUnits {
   void cut(Components& components);
 
   // Its units in order, with every strategy's wraps, splits and joins; the prediction is whole on every rank. With a
-  // program: as `program.head` ends it.
+  // program: as `program.head` ends it, which has seen all there is of samples of several sizes.
   torch::Tensor predict(const Batch& batch);
   torch::Tensor predict(const Batch& batch, Program& program);
   // The same with the features of blocks that `tap` asked for; not of a pipeline.

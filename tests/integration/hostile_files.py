@@ -711,7 +711,7 @@ def test_plugins():
         (elf(stamp + b"\0" * 8), "should have"),
         (changed(magic, b"DITTOPLX"), "does not begin with"),
         (changed(size, b"\xff\xff\xff\xff"), "should have 4294967295 bytes"),
-        (changed(abi, struct.pack("<I", 9999)), "SDK ABI 9999"),
+        (changed(abi, struct.pack("<I", 9999)), "ABI 9999"),
         (changed(torch, b"x" * 16), "LibTorch's version is not a text"),
         (changed(torch, b"1.0.0\0"), "LibTorch"),
         (changed(cxx11, struct.pack("<I", 7)), "_GLIBCXX_USE_CXX11_ABI=7"),

@@ -27,7 +27,7 @@ refused "$work/cut.so" "cut off"
 refused "$work/damaged.so" "its stamp is damaged"
 refused "$work/missing.so" "cannot be read"
 refused "$broken/no_stamp.so" "no section .ditto.stamp"
-refused "$broken/other_abi.so" "it was built for SDK ABI"
+refused "$broken/other_abi.so" "it was built for ABI"
 refused "$broken/other_torch.so" "it was built with LibTorch 1.13.1"
 refused "$broken/other_build.so" "build, and this ditto is a"
 refused "$broken/unresolved.so" "undefined symbol: _Z15nowhere_definedv"
@@ -54,7 +54,7 @@ options = {o["name"]: o for o in json.load(sys.stdin)["options"]}
 assert options["heads"]["default"] == 6 and options["heads"]["help"]'
 status=0
 "$ditto" plugins show kernels/other_abi --plugin-path "$broken" 2> "$work/err" || status=$?
-[ $status -eq 3 ] && grep -q "kernels 'other_abi' cannot be used; .*it was built for SDK ABI" "$work/err" || fail "$(cat "$work/err")"
+[ $status -eq 3 ] && grep -q "kernels 'other_abi' cannot be used; .*it was built for ABI" "$work/err" || fail "$(cat "$work/err")"
 status=0
 "$ditto" plugins show model/dti 2> "$work/err" || status=$?
 [ $status -eq 3 ] && grep -q "there is no model 'dti'; did you mean 'dit'?" "$work/err" || fail "$(cat "$work/err")"
