@@ -37,7 +37,7 @@ def without_the_new(folder):
 
 def samples(run, folder, classes, count):
     ditto("sample", run, "--out", folder / run.name, "--classes", ",".join(map(str, classes)), "--seeds", f"0-{count - 1}",
-          "--guidance", 2, "--progress", "none", cwd=folder)
+          "--guidance", 2, "--batch", EACH, "--progress", "none", cwd=folder)
     pictures = [Image.open(folder / run.name / f"{i:06}.png") for i in range(count)]
     return np.stack([np.asarray(picture).reshape(64) for picture in pictures]) / 255 * 16
 
@@ -51,11 +51,11 @@ def main(folder):
     without_the_new(folder / "few")
     plain = ["--set", "validate.grid_every=0", "--set", "validate.every=0", "--set", "log.progress='none'"]
     recipe = SOURCE / "configs/digits.toml"
-    ditto("train", recipe, *plain, "--set", f"run.output={folder / 'base'}", "--set", f"data.shards=['{folder}/few/train-*.tar']",
+    ditto("train", recipe, *plain, "--set", f"run.output={folder / 'base'}", "--set", "run.steps=400", "--set", f"data.shards=['{folder}/few/train-*.tar']",
           "--set", f"data.validation_shards=['{folder}/few/validation-*.tar']", cwd=folder)
     ditto("train", recipe, *plain, "--set", f"run.output={folder / 'adapted'}", "--set", f"run.init_from={folder / 'base'}",
-          "--set", "adapter.rank=8", "--set", "adapter.alpha=16", "--set", "adapter.layers=['*']", "--set", "run.steps=1200",
-          "--set", "lr_schedule.lr=2e-3", cwd=folder)
+          "--set", "adapter.rank=8", "--set", "adapter.alpha=16", "--set", "adapter.layers=['*']", "--set", "run.steps=300",
+          "--set", "lr_schedule.lr=3e-3", cwd=folder)
 
     digits = load_digits()
     classifier = SVC(gamma=0.001, C=10).fit(digits.data, digits.target)
