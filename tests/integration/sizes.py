@@ -97,7 +97,11 @@ def test_a_sheet_and_samples_of_a_model_of_many_sizes():
     path, sets = mixed("dit_text")
     t.train(path, "sheets", *t.sets(sets | BUCKETS | {"validate.grid_every": 4, "sampler.plugin": "euler", "sampler.steps": 2}))
     t.check(any((t.work / "sheets/samples").glob("*.png")), "no sheet")
-    t.refused(2, ["--size", "several sizes"], "sample", t.work / "sheets", "--out", t.work / "none", "--seeds", "0")
+    t.write_tensors(t.work / "text.safetensors", {"text": ("F32", [1, 2, 12], [0.1] * 24)})
+    text = ("--condition", t.work / "text.safetensors", "--seeds", "0", "--out")
+    t.refused(2, ["--size", "several sizes"], "sample", t.work / "sheets", *text, t.work / "none")
+    t.run("sample", t.work / "sheets", *text, t.work / "wide", "--size", "4x12", "--save-latents", t.work / "wide.safetensors")
+    t.equal(t.read_tensors(t.work / "wide.safetensors")["latents"][1], [1, 3, 4, 12], "shape of a sample of another size")
 
 
 def test_what_cannot_be_is_refused():
