@@ -12,6 +12,7 @@ import math
 import os
 import pathlib
 import platform
+import re
 import statistics
 import subprocess
 
@@ -36,11 +37,18 @@ plugin = "rectified_flow"
 plugin = "diffusion"
 [optimizer]
 plugin = "adamw"
+[encoder.image]
+plugin = "identity"
 [data]
 plugin = "synthetic"
 channels = 4
 samples = 1000
 """
+
+
+def processor():
+    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return names[0].strip() if names else platform.machine()
 
 
 def tokens(size):
@@ -85,7 +93,7 @@ def main():
         recipe.unlink()
     useful = BATCH * sum(map(tokens, SIZES)) / len(SIZES)  # of a step, in the mean
     base = "padded to the largest"
-    lines = [f"# Samples of several sizes, {platform.processor() or platform.machine()}", "",
+    lines = [f"# Samples of several sizes, {processor()}", "",
              "Written by bench/sizes.py (`./dev bench sizes`): DiT-S/2 in fp32, latents of " + ", ".join(SIZES) +
              f", {BATCH} samples a step, at most {BUDGET} tokens a micro-batch, {args.threads} threads; the median of "
              f"{args.rounds} rounds of {args.steps} steps, and the rounds' range of ratios.", "",
@@ -97,7 +105,8 @@ def main():
                      f"({min(ratios):.2f} to {max(ratios):.2f}) |")
     text = "\n".join(lines) + "\n"
     print(text)
-    (args.out / "sizes.md").write_text(text)
+    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(r\)|\(tm\)", "", processor().lower())).strip("-")
+    (args.out / f"sizes-{slug}.md").write_text(text)
 
 
 if __name__ == "__main__":
