@@ -1,19 +1,18 @@
 #include "core/config/optimizer_group.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 
 #include <ditto/error.h>
 
 #include "core/config/include.h"
+#include "core/config/name_patterns.h"
 #include "core/config/option_effects.h"
 
 namespace ditto {
 
 bool OptimizerGroup::matches(const std::string& name) const {
   return std::any_of(match.begin(), match.end(),
-                     [&](const std::string& pattern) { return ::fnmatch(pattern.c_str(), name.c_str(), 0) == 0; });
+                     [&](const std::string& pattern) { return ditto::matches(pattern, name); });
 }
 
 void OptimizerGroup::read(OptionReader& option) {

@@ -1,7 +1,5 @@
 #include "core/network/adapter.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <filesystem>
 #include <set>
@@ -13,6 +11,7 @@
 
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/peft.h"
+#include "core/config/name_patterns.h"
 #include "core/formats/file.h"
 
 namespace ditto {
@@ -40,22 +39,6 @@ std::set<std::string> adapted_layers(const Units& model) {
   for (const auto& item : model.named_parameters())
     if (item.key().ends_with(kA)) layers.insert(item.key().substr(0, item.key().size() - std::string_view(kA).size()));
   return layers;
-}
-
-// "blocks.3.qkv" as "blocks.*.qkv".
-std::string as_pattern(const std::string& name) {
-  std::string text, part;
-  for (const char c : name + ".") {
-    if (c != '.') {
-      part += c;
-      continue;
-    }
-    const bool is_number =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](char d) { return d >= '0' && d <= '9'; });
-    text += (text.empty() ? "" : ".") + (is_number ? "*" : part);
-    part.clear();
-  }
-  return text;
 }
 
 [[noreturn]] void refuse(const std::string& pattern, const std::map<std::string, CutLayer*>& layers, bool some_match) {
@@ -125,7 +108,7 @@ AdapterOptions adapt(Units& model, AdapterOptions given) {
   for (const auto& pattern : options.layers) {
     bool some_match = false, some_fit = false;
     for (const auto& [name, layer] : layers) {
-      if (::fnmatch(pattern.c_str(), name.c_str(), 0) != 0) continue;
+      if (!matches(pattern, name)) continue;
       some_match = true;
       if (adapted.count(name) || layer->adapt({options.rank, options.alpha})) {
         adapted.insert(name);

@@ -1,8 +1,8 @@
 #include "core/train/optimizers.h"
 
 #include <algorithm>
-#include <cctype>
 
+#include "core/config/name_patterns.h"
 #include "core/formats/nearest.h"
 
 namespace ditto {
@@ -14,29 +14,6 @@ namespace {
 constexpr size_t kNamed = 12;  // parameters in a message
 
 // --- which group takes a parameter ---
-
-// "blocks.0.qkv.weight" -> blocks, 0, qkv, weight.
-std::vector<std::string> parts_of(const std::string& name) {
-  std::vector<std::string> parts(1);
-  for (const char c : name) {
-    if (c == '.')
-      parts.emplace_back();
-    else
-      parts.back() += c;
-  }
-  return parts;
-}
-
-// "blocks.*.qkv.weight": names that differ in numbers alone are one.
-std::string without_numbers(const std::string& name) {
-  std::string text;
-  for (const auto& part : parts_of(name)) {
-    const bool number =
-        !part.empty() && std::all_of(part.begin(), part.end(), [](unsigned char c) { return std::isdigit(c); });
-    text += (text.empty() ? "" : ".") + (number ? "*" : part);
-  }
-  return text;
-}
 
 // Those that a person may have meant: "blocks.*.qkv.weight", "blocks.*", "*.qkv.weight", "*.weight", …
 std::string nearest_pattern(const std::string& wanted, const std::vector<std::string>& names) {
@@ -67,7 +44,7 @@ std::string list_of(const std::vector<std::string>& names) {
     if (std::find(list.begin(), list.end(), text) == list.end()) list.push_back(text);
   };
   for (const auto& name : names) {
-    add(forms, without_numbers(name));
+    add(forms, as_pattern(name));
     if (!alone.matches(name)) continue;
     ++matched;
     add(takers,

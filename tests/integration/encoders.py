@@ -141,13 +141,7 @@ def test_ranks_without_a_micro_batch_keep_in_step():
 
 def test_a_run_goes_on_bit_for_bit():
     path = recipe("goes-on", "fp32")
-    t.train(path, "in-one-go", run__steps=6)
-    t.train(path, "in-two", run__steps=6, checkpoint__every=3)
-    for step in t.checkpoints("in-two")[1:]:
-        shutil.rmtree(t.work / "in-two/checkpoints" / step)
-    t.train(path, "in-two", run__steps=6, checkpoint__every=3)
-    t.same_metrics("in-one-go", "in-two")
-    t.same_state("in-one-go", "in-two")
+    t.goes_on_bit_for_bit(path)
 
 
 def test_weights_come_by_other_names_and_in_several_files():

@@ -139,13 +139,7 @@ def test_features_are_aligned_alike_on_every_layout_with_a_projector_that_learns
 
 def test_a_run_with_a_projector_goes_on_bit_for_bit():
     path = learning("repa")
-    t.train(path, "in-one-go", run__steps=6)
-    t.train(path, "in-two", run__steps=6, checkpoint__every=3)
-    for step in t.checkpoints("in-two")[1:]:
-        shutil.rmtree(t.work / "in-two/checkpoints" / step)
-    t.train(path, "in-two", run__steps=6, checkpoint__every=3)
-    t.same_metrics("in-one-go", "in-two")
-    t.same_state("in-one-go", "in-two")
+    t.goes_on_bit_for_bit(path)
 
 
 def test_a_run_does_not_go_on_with_another_teacher():
@@ -203,13 +197,7 @@ def test_data_ranks_and_recomputation_leave_both_networks_their_bits():
 
 def test_two_networks_go_on_bit_for_bit():
     path = mutual()
-    t.train(path, "both-in-one-go", run__steps=6)
-    t.train(path, "both-in-two", run__steps=6, checkpoint__every=3)
-    for step in t.checkpoints("both-in-two")[1:]:
-        shutil.rmtree(t.work / "both-in-two/checkpoints" / step)
-    t.train(path, "both-in-two", run__steps=6, checkpoint__every=3)
-    t.same_metrics("both-in-one-go", "both-in-two")
-    t.same_state("both-in-one-go", "both-in-two")
+    t.goes_on_bit_for_bit(path, "both-")
     shown = t.run("checkpoint", "inspect", t.work / "both-in-two").all
     t.check("network peer: " in shown, shown)
     t.run("checkpoint", "verify", t.latest("both-in-two"))

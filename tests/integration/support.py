@@ -289,6 +289,18 @@ def same_state(a, b):
 _codes = {"F64": "d", "F32": "f", "I64": "q", "I32": "i", "U8": "B", "BOOL": "B"}
 
 
+def goes_on_bit_for_bit(path, name=""):
+    """Six steps at once, and three after the checkpoint of three: the same metrics and state."""
+    straight, broken = f"{name}in-one-go", f"{name}in-two"
+    train(path, straight, run__steps=6)
+    train(path, broken, run__steps=6, checkpoint__every=3)
+    for step in checkpoints(broken)[1:]:
+        shutil.rmtree(work / broken / "checkpoints" / step)
+    train(path, broken, run__steps=6, checkpoint__every=3)
+    same_metrics(straight, broken)
+    same_state(straight, broken)
+
+
 def read_tensors(path):
     data = pathlib.Path(path).read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
