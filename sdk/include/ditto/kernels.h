@@ -66,6 +66,7 @@ struct KernelRow {
   // The op's optional attributes that it knows. A call with another one (a pack's lengths, causal) is not offered to
   // it.
   std::set<std::string> knows = {};
+  bool exact = false;
 };
 
 // One op: its meaning.

@@ -1,0 +1,44 @@
+// Kernels whose bits are the same on every processor, number of threads, batch and micro-batch.
+#include "row_calls.h"
+
+namespace {
+
+// Those that this processor has.
+std::vector<const ditto_exact::Kernels*> available() {
+  std::vector<const ditto_exact::Kernels*> list;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512bw"))
+    list.push_back(&ditto_exact::kAvx512);
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) list.push_back(&ditto_exact::kAvx2);
+#elif defined(__aarch64__)
+  list.push_back(&ditto_exact::kNeon);
+#endif
+  list.push_back(&ditto_exact::kPlain);
+  return list;
+}
+
+struct ExactKernels final : ditto::KernelSet {
+  using Options = ditto::NoOptions;
+  ExactKernels(const Options&, const Needs&) {}
+
+  std::vector<ditto::KernelRow> rows() const override {
+    constexpr ditto::KernelRow (*kRows[])(const ditto_exact::Kernels&) = {
+        ditto_exact::linear,    ditto_exact::linear_gelu_tanh, ditto_exact::silu,          ditto_exact::gelu,
+        ditto_exact::rms_norm,  ditto_exact::layer_norm,       ditto_exact::norm_modulate, ditto_exact::gated_residual,
+        ditto_exact::attention, ditto_exact::embedding_rows,   ditto_exact::add_row,       ditto_exact::sample_mean,
+        ditto_exact::adamw};
+    std::vector<ditto::KernelRow> rows;
+    for (const auto* kernels : available())
+      for (const auto row : kRows) {
+        rows.push_back(row(*kernels));
+        rows.back().exact = true;
+      }
+    return rows;
+  }
+};
+
+}  // namespace
+
+DITTO_PLUGIN(KernelSet, ExactKernels, "exact", "1.0.0", "Apache-2.0",
+             "one number: fp32 with the same bits on every processor, number of threads and micro-batch")

@@ -1,0 +1,147 @@
+// Kernels whose bits depend on the operands and on fixed leaves, and on nothing else.
+//
+// The rule: a sum over a dim is a binary tree over fixed leaves of the dim. A leaf is the chain of fused multiply-adds
+// (or additions) of its terms in order, from +0. Node (l, i) covers leaves [i 2^l, (i + 1) 2^l) and is the sum of its
+// left and its right half; a half beyond the end does not exist, and then the node is the other half. Gradients that
+// are sums have +0 added at the end, so that terms of zero (masked or padded tokens) do not show in the sign of a zero.
+//
+// No LibTorch here, nor in what is compiled once for each instruction set.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace ditto_exact {
+
+using Index = std::int64_t;
+
+struct View {  // element (i, j) at p[i * rows + j * columns]
+  const float* p;
+  Index rows, columns;
+};
+
+// How a sum goes through its dim: runs of consecutive numbers, one after another, cut into leaves. After each leaf so
+// many open left halves are added to what it completes. `end` counts along the runs.
+struct Run {
+  Index start, length;
+};
+struct Leaf {
+  Index end;
+  int merges;
+};
+struct Order {
+  const Run* runs;
+  Index run_count;
+  const Leaf* leaves;
+  Index leaf_count;
+};
+
+static inline int merges_after(Index leaf, Index count) {  // of a binary tree of so many leaves
+  int n = 0;
+  for (Index b = leaf; b > 0 && (leaf + 1 == count || (b & 1)); b >>= 1) n += static_cast<int>(b & 1);
+  return n;
+}
+static inline Index least(Index a, Index b) { return a < b ? a : b; }
+static inline Index most(Index a, Index b) { return a > b ? a : b; }
+static inline Index parts(Index size, Index length) { return (size + length - 1) / length; }
+
+constexpr int kMostOpen = 64;  // open nodes of a tree: two trees, one within the other, of up to 2^32 leaves each
+
+// Who shares the tiles of a product; never a sum.
+struct Workers {
+  int threads;
+  void (*run)(Index count, void* what, void (*task)(void* what, Index begin, Index end));
+};
+
+// C [M, N] = A [M, K] B [K, N] + bias [N], or without.
+struct Product {
+  Index M, N, K;
+  View a, b;
+  float* c;
+  Index c_rows;  // from row to row
+  const float* bias;
+  Order order;
+};
+
+// y = n w + b of rows of `width` numbers, n = (x - mean) rstd; without a mean, x rstd (root mean square). Rows share a
+// row of w and b, `sharing` after `sharing` of them; w is `plus` + weight. Weight and bias may be null.
+struct Norm {
+  const float *x, *weight, *bias;
+  float* y;
+  float *mean, *rstd;  // a number for each row; mean null: root mean square
+  Index width, sharing;
+  float eps, plus;
+};
+struct NormBack {
+  const float *x, *weight, *grad, *mean, *rstd;
+  float* dx;
+  Index width, sharing;
+  float plus;
+};
+
+// The sum over rows of x, of x y, or of x (y - mean) rstd (mean may be null), by `leaves` of rows.
+struct RowSum {
+  const float *x, *y, *mean, *rstd;
+  float* sum;
+  Index width;
+  const Leaf* leaves;
+  Index leaf_count;
+};
+
+// One head of one sample. Numbers of a token follow one another; tokens lie `…_token` apart.
+struct Attention {
+  const float *q, *k, *v;
+  Index q_token, k_token, v_token;
+  float* out;
+  Index out_token;
+  float *m, *inverse;         // of each query the largest score, and the reciprocal of the sum
+  const unsigned char* seen;  // a key each, or null
+  bool causal;
+  Index T, S, D;
+  float scale;
+  Index leaf;
+};
+// Queries' heads [0, heads) that share one of keys, `q_head` apart in q and its gradient and `out_head` in the
+// output's.
+struct AttentionBack {
+  Attention of;  // of the first head; m and inverse of the next are T further
+  Index heads, q_head, out_head, dq_head;
+  const float* grad;  // of the output, shaped as it
+  float *dq, *dk, *dv;
+  Index dq_token, dk_token, dv_token;
+};
+
+struct AdamW {
+  float *w, *m, *v;
+  const float* g;
+  float decay, beta1, rest1, beta2, rest2, root2, eps, step;  // rest = 1 - beta; root2: of 1 - beta2^t
+};
+
+struct Kernels {
+  const char* variant;
+  int score;
+  void (*product)(const Product&, const Workers&);
+  void (*gelu)(const float* x, float* y, Index n);
+  void (*gelu_back)(const float* x, const float* grad, float* dx, Index n);
+  void (*silu)(const float* x, float* y, Index n);
+  void (*silu_back)(const float* x, const float* grad, float* dx, Index n);
+  void (*norm)(const Norm&, Index begin, Index end);  // rows
+  void (*norm_back)(const NormBack&, Index begin, Index end);
+  void (*row_sum)(const RowSum&, Index begin, Index end);  // columns
+  void (*gate)(const float* x, const float* gate, const float* y, float* out,
+               Index width);  // x + gate y; null x: gate y
+  void (*add)(const float* a, const float* b, float* sum, Index n);
+  void (*fill)(float* x, float value, Index n);
+  float (*total)(const float* x, Index n);  // in sixteen lanes
+  void (*attention)(const Attention&);
+  void (*attention_back)(const AttentionBack&);
+  void (*adamw)(const AdamW&, Index begin, Index end);
+};
+
+extern const Kernels kAvx512, kAvx2, kNeon, kPlain;
+
+// Memory of the calling thread that lives until it asks for more under the same number, aligned to a cache line.
+enum class Room { columns, rows, keys, values, queries, scores, nodes, gradients, temporary, count };
+float* room(Room which, Index floats);
+
+}  // namespace ditto_exact

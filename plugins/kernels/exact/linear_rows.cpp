@@ -1,0 +1,102 @@
+// Linear maps, with GELU after them or without.
+#include "row_calls.h"
+
+namespace ditto_exact {
+
+namespace {
+
+std::vector<int64_t> with_last(const Tensor& x, int64_t size) {
+  auto shape = x.sizes().vec();
+  shape.back() = size;
+  return shape;
+}
+
+bool can(const OpCall& call) {
+  return fits_with_leaf(call) && call.inputs.tensor(0).dim() >= 2 && call.inputs.tensor(1).dim() == 2;
+}
+
+Tensor map(const Kernels& k, const OpInputs& in) {
+  const Tensor x = in.tensor(0).contiguous(), weight = in.tensor(1).contiguous(),
+               bias = in.tensor(2).defined() ? in.tensor(2).contiguous() : Tensor();
+  const Index K = x.size(-1), N = weight.size(0);
+  auto y = torch::empty(with_last(x, N), torch::kFloat);
+  const Terms terms(in, "in_leaves", K);
+  k.product({Tokens(x).rows(),
+             N,
+             K,
+             {numbers(x), K, 1},
+             {numbers(weight), 1, K},
+             place(y),
+             N,
+             bias.defined() ? numbers(bias) : nullptr,
+             terms.order()},
+            workers());
+  return y;
+}
+
+// Gradients of x, weight and bias from that of the map's output. A bias of +0 gives weights' zeros their sign.
+Tensors map_back(const Kernels& k, const Tensor& grad, const OpInputs& in) {
+  const Tensor x = in.tensor(0).contiguous(), weight = in.tensor(1).contiguous(), g = grad.contiguous();
+  const Tokens tokens(x);
+  const Index K = x.size(-1), N = weight.size(0), M = tokens.rows();
+  const auto zeros = torch::zeros({K}, torch::kFloat);
+  Tensors back(3);
+  if (wanted(in, 0)) {
+    back[0] = torch::empty(x.sizes(), torch::kFloat);
+    const Terms terms(in, "out_leaves", N);
+    k.product({M, K, N, {numbers(g), N, 1}, {numbers(weight), K, 1}, place(back[0]), K, numbers(zeros), terms.order()},
+              workers());
+  }
+  const Index leaf = token_leaf(in);
+  if (wanted(in, 1)) {
+    back[1] = torch::empty({N, K}, torch::kFloat);
+    const Terms terms(nested(tokens.samples, tokens.tokens, leaf));
+    k.product({N, K, M, {numbers(g), 1, N}, {numbers(x), K, 1}, place(back[1]), K, numbers(zeros), terms.order()},
+              workers());
+  }
+  if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, Tokens(g), leaf);
+  return back;
+}
+
+Tensor shape_of(const OpInputs& in) {
+  return torch::empty(with_last(in.tensor(0), in.tensor(1).size(0)), in.tensor(0).options().requires_grad(false));
+}
+
+}  // namespace
+
+KernelRow linear(const Kernels& k) {
+  return {"linear",
+          k.variant,
+          [&k](const OpCall& call) { return can(call) ? k.score : 0; },
+          [&k](const OpInputs& in) -> Tensors { return {map(k, in)}; },
+          [&k](const Tensors& grads, const OpInputs& in, const Tensors&) { return map_back(k, grads[0], in); },
+          [](const OpInputs& in) -> Tensors { return {shape_of(in)}; },
+          {"token_leaf", "in_leaves", "out_leaves"}};
+}
+
+KernelRow linear_gelu_tanh(const Kernels& k) {
+  return {"linear_gelu_tanh",
+          k.variant,
+          [&k](const OpCall& call) { return can(call) ? k.score : 0; },
+          [&k](const OpInputs& in) -> Tensors {
+            auto h = map(k, in);
+            auto y = torch::empty_like(h);
+            in_parts(h.numel(), 1,
+                     [&](Index begin, Index end) { k.gelu(numbers(h) + begin, place(y) + begin, end - begin); });
+            return {y, h};
+          },
+          [&k](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+            const auto g = grads[0].contiguous();
+            auto dh = torch::empty_like(g);
+            in_parts(g.numel(), 1, [&](Index begin, Index end) {
+              k.gelu_back(numbers(results[1]) + begin, numbers(g) + begin, place(dh) + begin, end - begin);
+            });
+            return map_back(k, dh, in);
+          },
+          [](const OpInputs& in) -> Tensors {
+            return {shape_of(in), shape_of(in)};
+          },
+          {"token_leaf", "in_leaves", "out_leaves"}};
+}
+
+}  // namespace ditto_exact

@@ -1,0 +1,209 @@
+// Products by panels: both operands are packed as tiles read them, and a tile keeps its part of C in registers, leaf
+// after leaf. Packing decides the order of a sum's terms. Compiled once for each instruction set.
+#pragma once
+
+#include "vector.h"
+
+namespace ditto_exact::DITTO_EXACT_NS {
+
+// The shapes of tiles, rows by vectors: for wide outputs, and for those of a head's width.
+#if defined(DITTO_EXACT_AVX512)
+constexpr int kRows = 8, kVectors = 3, kNarrowRows = 14, kNarrowVectors = 2;
+#elif defined(DITTO_EXACT_AVX2)
+constexpr int kRows = 6, kVectors = 2, kNarrowRows = 6, kNarrowVectors = 2;
+#elif defined(DITTO_EXACT_NEON)
+constexpr int kRows = 8, kVectors = 3, kNarrowRows = 8, kNarrowVectors = 3;
+#else
+constexpr int kRows = 4, kVectors = 2, kNarrowRows = 4, kNarrowVectors = 2;
+#endif
+
+template <class F>
+inline void shared(const Workers& workers, Index count, F task) {
+  if (workers.threads <= 1 || count <= 1) return task(Index{0}, count);
+  workers.run(count, &task, [](void* what, Index begin, Index end) { (*static_cast<F*>(what))(begin, end); });
+}
+
+// rows x K numbers as [K][wide], +0 for rows that are not there. Where `wide` is no multiple of a vector, each k's
+// numbers are stored over what the one before has too much: `out` has a vector more than K * wide.
+inline void pack_run(View a, Index rows, Index K, int wide, float* out) {
+  if (a.rows == 1) {
+    for (Index k = 0; k < K; ++k) {
+      const float* const from = a.p + k * a.columns;
+      float* const to = out + k * wide;
+      Index i = 0;
+      for (; i + W <= rows; i += W) store(to + i, load(from + i));
+      for (; i < rows; ++i) to[i] = from[i];
+      for (; i < wide; ++i) to[i] = 0;
+    }
+    return;
+  }
+  for (Index first = 0; first < wide; first += W) {
+    const Index here = most(0, least(W, rows - first));
+    const float* const from = a.p + first * a.rows;
+    Index k = 0;
+    if (a.columns == 1)
+      for (; k + W <= K; k += W) {
+        V r[W];
+#pragma GCC unroll 16
+        for (int j = 0; j < W; ++j) r[j] = j < here ? load(from + j * a.rows + k) : V{};
+        turn<V, I, W, W / 2>(r);
+#pragma GCC unroll 16
+        for (int j = 0; j < W; ++j) store(out + (k + j) * wide + first, r[j]);
+      }
+    const Index lanes = least(W, wide - first);
+    for (; k < K; ++k)
+      for (Index j = 0; j < lanes; ++j) out[k * wide + first + j] = j < here ? from[j * a.rows + k * a.columns] : 0.0f;
+  }
+}
+#if defined(DITTO_EXACT_AVX512)
+inline void pack_run8(View a, Index K, float* out) {  // eight rows, half of a vector
+  typedef float H __attribute__((vector_size(32)));
+  typedef std::int32_t J __attribute__((vector_size(32)));
+  Index k = 0;
+  for (; k + 8 <= K; k += 8) {
+    H r[8];
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) __builtin_memcpy(&r[j], a.p + j * a.rows + k, 32);
+    turn<H, J, 8, 4>(r);
+#pragma GCC unroll 8
+    for (int j = 0; j < 8; ++j) __builtin_memcpy(out + (k + j) * 8, &r[j], 32);
+  }
+  for (; k < K; ++k)
+    for (int j = 0; j < 8; ++j) out[k * 8 + j] = a.p[j * a.rows + k];
+}
+#endif
+
+// k through the order's runs.
+inline void pack(View a, Index rows, const Order& order, int wide, float* out) {
+  for (const Run* run = order.runs; run < order.runs + order.run_count; ++run) {
+    const View from{a.p + run->start * a.columns, a.rows, a.columns};
+#if defined(DITTO_EXACT_AVX512)
+    if (wide == 8 && rows == 8 && a.columns == 1 && a.rows != 1)
+      pack_run8(from, run->length, out);
+    else
+#endif
+      pack_run(from, rows, run->length, wide, out);
+    out += run->length * wide;
+  }
+}
+
+// A tile of MR x NV vectors: each leaf a chain in registers, merged with the open nodes of the tree below it. Rows
+// beyond m and columns beyond n are computed and left out.
+template <int MR, int NV>
+void tile(const float* A, const float* B, const Leaf* leaves, Index count, float* C, Index c_rows, Index m, Index n,
+          const float* bias) {
+  constexpr int NR = NV * W;
+  alignas(64) V open[kMostOpen][MR][NV];
+  V sum[MR][NV];
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; ++j) sum[i][j] = V{};
+  Index top = 0, k = 0;
+  for (Index leaf = 0; leaf < count; ++leaf) {
+    if (leaf > 0) {
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < NV; ++j) open[top][i][j] = sum[i][j], sum[i][j] = V{};
+      ++top;
+    }
+    for (const Index end = leaves[leaf].end; k < end; ++k) {
+      V b[NV];
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; ++j) b[j] = load(B + j * W);
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) {
+        const V a = set(A[i]);
+#pragma GCC unroll 8
+        for (int j = 0; j < NV; ++j) sum[i][j] = fma(a, b[j], sum[i][j]);
+      }
+      A += MR, B += NR;
+    }
+    for (int merges = leaves[leaf].merges; merges > 0 && top > 0; --merges) {  // the left half is open
+      --top;
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+        for (int j = 0; j < NV; ++j) sum[i][j] = open[top][i][j] + sum[i][j];
+    }
+  }
+  if (bias) {
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; ++j) {
+      const V b = n == NR ? load(bias + j * W) : n > j * W ? some(bias + j * W, n - j * W) : V{};
+#pragma GCC unroll 16
+      for (int i = 0; i < MR; ++i) sum[i][j] = sum[i][j] + b;
+    }
+  }
+  if (m == MR && n == NR) {
+#pragma GCC unroll 16
+    for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+      for (int j = 0; j < NV; ++j) store(C + i * c_rows + j * W, sum[i][j]);
+    return;
+  }
+  alignas(64) float out[MR][NR];
+#pragma GCC unroll 16
+  for (int i = 0; i < MR; ++i)
+#pragma GCC unroll 8
+    for (int j = 0; j < NV; ++j) store(&out[i][j * W], sum[i][j]);
+  for (Index i = 0; i < m; ++i) __builtin_memcpy(C + i * c_rows, out[i], sizeof(float) * static_cast<std::size_t>(n));
+}
+
+template <int MR, int NV>
+void product_by(const Product& p, const Workers& workers) {
+  constexpr int NR = NV * W;
+  const Index columns = parts(p.N, NR), panels = parts(p.M, MR), K = p.K;
+  // Rows of A packed at once: about a third of the second cache, and as much for every thread. Few rows: threads share
+  // the columns too.
+  Index blocks = parts(panels, most(1, least(panels, 96 * 1024 / most(1, K * MR))));
+  const Index threads = workers.threads;
+  if (threads > 1 && panels >= 4 * threads) blocks = parts(blocks, threads) * threads;
+  const Index block = parts(panels, blocks), groups = panels >= 4 * threads ? 1 : least(columns, threads);
+  blocks = parts(panels, block);
+  const Index width = parts(columns, groups);
+  float* const packed = room(Room::columns, columns * NR * K + W);
+  const View b{p.b.p, p.b.columns, p.b.rows};
+  shared(workers, columns, [&](Index begin, Index end) {
+    for (Index c = begin; c < end; ++c) {
+      const View from{b.p + c * NR * b.rows, b.rows, b.columns};
+      pack(from, least(NR, p.N - c * NR), p.order, NR, packed + c * NR * K);
+    }
+  });
+  const auto part = [&](Index at) {
+    float* const a = room(Room::rows, block * MR * K + W);
+    const Index first = at / groups * block, end = least(first + block, panels);
+    Index next = first;
+    if (p.a.rows == 1 && p.order.run_count == 1) {  // whole lines of memory at once
+      next = most(first, least(end, p.M / MR));
+      for (Index k = 0; k < K; ++k)
+        for (Index q = first; q < next; ++q)
+          __builtin_memcpy(a + ((q - first) * K + k) * MR, p.a.p + (p.order.runs->start + k) * p.a.columns + q * MR,
+                           sizeof(float) * MR);
+    }
+    for (Index q = next; q < end; ++q)
+      pack({p.a.p + q * MR * p.a.rows, p.a.rows, p.a.columns}, least(MR, p.M - q * MR), p.order, MR,
+           a + (q - first) * MR * K);
+    for (Index c = at % groups * width; c < least(columns, (at % groups + 1) * width); ++c)
+      for (Index q = first; q < end; ++q)
+        tile<MR, NV>(a + (q - first) * MR * K, packed + c * NR * K, p.order.leaves, p.order.leaf_count,
+                     p.c + q * MR * p.c_rows + c * NR, p.c_rows, least(MR, p.M - q * MR), least(NR, p.N - c * NR),
+                     p.bias ? p.bias + c * NR : nullptr);
+  };
+  shared(workers, blocks * groups, [&](Index begin, Index end) {
+    for (Index at = begin; at < end; ++at) part(at);
+  });
+}
+
+// A tile that wastes less of the output's width is the faster one.
+inline void product(const Product& p, const Workers& workers) {
+  if (p.M <= 0 || p.N <= 0) return;
+  const Index wide = kVectors * W, narrow = kNarrowVectors * W;
+  if (parts(p.N, narrow) * narrow < parts(p.N, wide) * wide)
+    product_by<kNarrowRows, kNarrowVectors>(p, workers);
+  else
+    product_by<kRows, kVectors>(p, workers);
+}
+
+}  // namespace ditto_exact::DITTO_EXACT_NS

@@ -1,0 +1,80 @@
+// What the rows of this plugin share: calls that exact kernels can answer, orders of sums, and threads.
+#pragma once
+
+#include <vector>
+
+#include <ditto/ditto.h>
+
+#include <ATen/Parallel.h>
+
+#include "kernels.h"
+
+namespace ditto_exact {
+
+using ditto::KernelRow;
+using ditto::OpCall;
+using ditto::OpInputs;
+using ditto::Tensors;
+using torch::Tensor;
+
+// The rows of an instruction set, by what they compute.
+KernelRow linear(const Kernels& k);
+KernelRow linear_gelu_tanh(const Kernels& k);
+KernelRow silu(const Kernels& k);
+KernelRow gelu(const Kernels& k);
+KernelRow rms_norm(const Kernels& k);
+KernelRow layer_norm(const Kernels& k);
+KernelRow norm_modulate(const Kernels& k);
+KernelRow gated_residual(const Kernels& k);
+KernelRow attention(const Kernels& k);
+KernelRow embedding_rows(const Kernels& k);
+KernelRow add_row(const Kernels& k);
+KernelRow sample_mean(const Kernels& k);
+KernelRow adamw(const Kernels& k);
+
+// fp32 on processors; where a gradient is asked that sums over tokens, the tokens' leaf has to be given.
+bool fits(const OpCall& call);
+bool fits_with_leaf(const OpCall& call);
+Index token_leaf(const OpInputs& in);
+// Of a backward: whether a gradient of this tensor is wanted.
+bool wanted(const OpInputs& in, size_t tensor);
+
+// x [S, …, K] as samples of tokens of `width` numbers; the last `of_row` dims are a token's.
+struct Tokens {
+  explicit Tokens(const Tensor& x, int64_t of_row = 1);
+  Index samples, tokens, width;
+  Index rows() const { return samples * tokens; }
+};
+
+// Leaves of a dim, and of samples of a dim: a tree over samples, each of them a tree over its leaves.
+std::vector<Leaf> leaves(Index size, Index length);
+std::vector<Leaf> nested(Index samples, Index size, Index length);
+
+// How a sum goes through a dim: in one chain, or by a list of the op's attributes: {leaves, width of part 0, of part 1,
+// …}.
+struct Terms {
+  explicit Terms(Index size);
+  explicit Terms(std::vector<Leaf> of);
+  Terms(const OpInputs& in, const char* attribute, Index size);
+  Order order() const;
+  std::vector<Run> runs;
+  std::vector<Leaf> cut;
+};
+
+Workers workers();
+
+constexpr Index kGrain = 16 * 1024;  // numbers that are worth a thread
+
+template <class F>
+void in_parts(Index count, Index width, F task) {  // of rows of `width` numbers
+  at::parallel_for(0, count, most(1, kGrain / most(1, width)), task);
+}
+
+inline const float* numbers(const Tensor& x) { return x.const_data_ptr<float>(); }
+inline float* place(const Tensor& x) { return x.data_ptr<float>(); }
+
+// Sums over all rows, [D], and over each sample's, [S, D].
+Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf);
+Tensor sums_of_samples(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf);
+
+}  // namespace ditto_exact
