@@ -130,6 +130,7 @@ std::map<std::string, Attribute> attributes_of(const AttentionCall& call) {
   std::map<std::string, Attribute> attributes;
   if (call.scale) attributes["scale"] = *call.scale;
   if (call.causal) attributes["causal"] = true;
+  if (call.token_leaf > 0) attributes["token_leaf"] = call.token_leaf;
   return attributes;
 }
 

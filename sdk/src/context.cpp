@@ -71,10 +71,19 @@ Context::Context(std::shared_ptr<const OpTable> table, Random random_)
     : ops(*table), random(random_), attention_op(plain_attention(*table)), table_(std::move(table)) {}
 Context::~Context() = default;
 
+void Context::refuse_under_one(const std::string& what) const {
+  if (token_leaf > 0)
+    throw Error(ErrorKind::config, "run.numerics", "= \"one\" has no exact form of " + what,
+                "set run.numerics = \"fast\", or leave it out");
+}
+
 Tensors Context::attention(const AttentionCall& call) {
   check_call(call);
   count_attention(call);
-  return attention_op.run(call);
+  if (token_leaf == 0) return attention_op.run(call);
+  auto in_leaves = call;
+  in_leaves.token_leaf = token_leaf;
+  return attention_op.run(in_leaves);
 }
 
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {
@@ -136,25 +145,5 @@ Tensor Context::dropout(const Tensor& x_BTD, double p, const Stream& stream, con
   const auto kept_BTD = kept(random, x_BTD, tokens, stream.ids, p, series_of(name));
   return x_BTD * kept_BTD.to(x_BTD.options().requires_grad(false)).div_(1 - p);
 }
-
-Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Tensor& scale_SD, const Sequence& tokens,
-                          double eps) const {
-  return table_
-      ->run("norm_modulate", {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, {{"eps", eps}}})
-      .at(0);
-}
-
-Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Tensor& y_BTD,
-                           const Sequence& tokens) const {
-  return table_->run("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}}).at(0);
-}
-
-Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
-  if (up->before || up->after || up->term) return torch::gelu(up(x, ctx), "tanh");  // something stands between the two
-  ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
-  return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}}).at(0);
-}
-
-Tensors Ops::run(const std::string& name, const OpInputs& inputs) const { return table_->run(name, inputs); }
 
 }  // namespace ditto

@@ -44,8 +44,9 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   return model_.without_condition(std::move(batch), drop_B);
 }
 
-std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context&) const {
-  return scheduler_.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"));
+std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context& ctx) const {
+  return scheduler_.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"),
+                           &ctx.ops.table());
 }
 
 }  // namespace ditto

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <ditto/kernels.h>
+
 namespace ditto {
 
 Scheduler::~Scheduler() = default;
@@ -33,14 +35,15 @@ torch::Tensor Scheduler::precondition(const torch::Tensor& raw, const torch::Ten
 }
 
 std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& prediction, const torch::Tensor& clean,
-                                                       const torch::Tensor& noise, const torch::Tensor& t_B) const {
+                                                       const torch::Tensor& noise, const torch::Tensor& t_B,
+                                                       const OpTable* ops) const {
   const auto wanted = target(clean, noise, t_B);
   if (prediction.sizes() != wanted.sizes())
     throw Error(ErrorKind::shape, "prediction",
                 "has shape " + c10::str(prediction.sizes()) + ", and the training target " + c10::str(wanted.sizes()),
                 "give the model as many output channels as its schedule asks for");
   const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
-  const auto error = (prediction.to(wide) - wanted.to(wide)).square().flatten(1).mean(1);
+  const auto error = sample_mean((prediction.to(wide) - wanted.to(wide)).square(), ops);
   return {{"mse", weight(t_B).to(error.options()) * error}};
 }
 
@@ -55,6 +58,10 @@ Scheduler::Gaussian Scheduler::step_back(const torch::Tensor&, const torch::Tens
 }
 
 ForeignConfig Scheduler::foreign_config(const std::string&) const { return {}; }
+
+torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops) {
+  return ops ? ops->run("sample_mean", {{x}}).at(0) : x.flatten(1).mean(1);
+}
 
 torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);

@@ -41,6 +41,7 @@ struct AttentionCall {
   // Added to the scores: [1 or B, 1 or N, T, S] of whole sequences, in the order of parts, and N of the heads here.
   // Patterns full and cross, no packs. Ring refuses one that is learned.
   torch::Tensor bias;
+  int64_t token_leaf = 0;  // set by the context, its own
 };
 
 class OpTable;

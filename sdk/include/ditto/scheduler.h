@@ -15,6 +15,8 @@
 
 namespace ditto {
 
+class OpTable;
+
 class DITTO_API Scheduler {
  public:
   static constexpr const char* kKind = "scheduler";
@@ -33,9 +35,12 @@ class DITTO_API Scheduler {
   // x_t = alpha(t) clean + sigma(t) noise, in clean's dtype.
   torch::Tensor corrupt(const torch::Tensor& clean, const torch::Tensor& noise, const torch::Tensor& t_B) const;
   // Per-sample losses [B] by name, of a prediction that is preconditioned already; their sum is minimised. Default:
-  // {"mse": weight * mean squared error of the target}.
+  // {"mse": weight * mean squared error of the target}. `ops` (kernels.h): of the run, for what is more than single
+  // operations of IEEE arithmetic, such as means (`sample_mean`); where it is exact, a loss that has no exact form
+  // throws Error(config). Null: the ops' references.
   virtual std::map<std::string, torch::Tensor> losses(const torch::Tensor& prediction, const torch::Tensor& clean,
-                                                      const torch::Tensor& noise, const torch::Tensor& t_B) const;
+                                                      const torch::Tensor& noise, const torch::Tensor& t_B,
+                                                      const OpTable* ops = nullptr) const;
 
   // --- preconditioning: the model sees c_in x at c_noise, and predicts c_skip x + c_out F (EDM, arXiv:2206.00364, eq.
   // 7) ---
@@ -77,6 +82,8 @@ class DITTO_API Scheduler {
   virtual ForeignConfig foreign_config(const std::string& format) const;
 };
 
+// [B, …] -> [B]: each sample's mean, by the op of this name.
+DITTO_API torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops);
 // [B] -> [B, 1, 1, …] of x's dims, in x's dtype and device: to multiply with x.
 DITTO_API torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x);
 
