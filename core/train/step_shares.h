@@ -1,6 +1,7 @@
 // How the samples of a step are shared among the ranks.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <ditto/batch.h>
@@ -10,6 +11,10 @@
 #include "core/data/batch_plan.h"
 
 namespace ditto {
+
+// What is to be said of the size of micro-batches: of run.numerics = "one" it is rounded down to a power of two. Empty
+// where that changes nothing.
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh);
 
 class StepShares {
  public:

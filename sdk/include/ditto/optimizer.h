@@ -12,6 +12,8 @@
 
 namespace ditto {
 
+class OpTable;
+
 // One leaf to be optimised. `tensor` and its gradient are fp32 (fp64 in proofs) and may be a slice of the global
 // parameter.
 struct OptimizedParameter {
@@ -52,6 +54,7 @@ struct Update {
   double clip = 1;                          // gradients are multiplied by this first; 1: they stay
   std::vector<torch::Tensor> average = {};  // <- decay * average + (1 - decay) * the new weight; empty: there is none
   double decay = 0;
+  bool exact = false;                      // run.numerics = "one": all of this by single IEEE operations
   std::vector<torch::Tensor> copies = {};  // <- the new weight, rounded to the copy's dtype; undefined or empty: none
 };
 
@@ -62,7 +65,9 @@ class DITTO_API Optimizer {
   static constexpr Effect kEffect = Effect::course;
   struct Needs {
     std::vector<OptimizedParameter> parameters;
-    const WholeTensors* whole;  // outlives the optimizer
+    const WholeTensors* whole;     // outlives the optimizer
+    const OpTable* ops = nullptr;  // the run's ops, outlive it; null: none were given
+    bool exact = false;            // run.numerics = "one": an optimizer that is not exact() is refused
   };
   // What an update of one number depends on: it alone, its block of consecutive numbers of the last dim, or its matrix.
   enum class Granularity { elementwise, blockwise, matrix };
@@ -72,6 +77,9 @@ class DITTO_API Optimizer {
   // The weights to evaluate and to sample with are this optimizer's own (schedule-free): instead of the exponential
   // average it writes them to Update::average, which begins as the weights. A run without an average is then refused.
   virtual bool averages() const { return false; }
+  // With these options, and Needs::exact, every number is updated by itself, by single IEEE operations: slices have the
+  // bits of the whole, on any machine.
+  virtual bool exact() const { return false; }
   virtual void step(const Update& update) = 0;
   // State tensors by kind, where they are not whole with the parameter's shape (in blocks, with its last dim divided by
   // the block and rounded up); and counters by name, whole numbers or not. The tensors are the live ones: loading
