@@ -30,9 +30,7 @@ std::string quoted(const std::string& text) { return to_text(OptionValue(text));
 void check_run(const RunOptions& run) {
   const auto fp32 = "its sums are defined in fp32 on the CPU";
   if (run.precision != "fp32") refuse("run.precision", quoted(run.precision), fp32, "run.precision = \"fp32\"");
-  // "meta" stands for the CPU in counts of memory.
-  if (run.device != "cpu" && run.device != "meta")
-    refuse("run.device", quoted(run.device), fp32, "run.device = \"cpu\"");
+  if (run.device != "cpu") refuse("run.device", quoted(run.device), fp32, "run.device = \"cpu\"");
   if (!run.deterministic)
     refuse("run.deterministic", "false", "gradients are then summed in the library's order",
            "run.deterministic = true");

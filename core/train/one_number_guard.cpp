@@ -32,19 +32,20 @@ const std::unordered_set<std::string_view> kSingle{
     "squeeze", "unsqueeze", "flatten", "unflatten", "slice", "narrow", "narrow_copy", "select", "split",
     "split_with_sizes", "unsafe_split", "unsafe_split_with_sizes", "chunk", "unsafe_chunk", "tensor_split", "unbind",
     "unfold", "diagonal", "cat", "concat", "concatenate", "_cat", "stack", "hstack", "vstack", "repeat",
-    "repeat_interleave", "tile", "roll", "flip", "rot90", "pad", "constant_pad_nd", "index_select", "index", "gather",
-    "take_along_dim", "masked_select", "masked_fill", "masked_scatter", "where", "tril", "triu", "meshgrid",
-    "embedding", "select_backward", "slice_backward", "select_scatter", "slice_scatter", "broadcast_to",
-    "broadcast_tensors", "atleast_1d", "atleast_2d", "real",
+    "repeat_interleave", "tile", "roll", "pixel_shuffle", "pixel_unshuffle", "flip", "rot90", "pad", "constant_pad_nd",
+    "index_select", "index", "gather", "take_along_dim", "masked_select", "masked_fill", "masked_scatter", "where",
+    "tril", "triu", "meshgrid", "embedding", "select_backward", "slice_backward", "select_scatter", "slice_scatter",
+    "conj", "_conj", "resolve_conj", "resolve_neg", "positive", "lift_fresh_copy", "is_same_size", "argwhere",
+    "expand_copy", "copysign", "broadcast_to", "broadcast_tensors", "atleast_1d", "atleast_2d", "real",
     // comparisons
     "eq", "ne", "lt", "le", "gt", "ge", "not_equal", "less", "greater", "less_equal", "greater_equal", "maximum",
     "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "argmax", "argmin", "sort", "argsort", "topk",
     "isnan", "isinf", "isfinite", "isposinf", "isneginf", "logical_not", "logical_and", "logical_or", "logical_xor",
     "any", "all", "nonzero", "count_nonzero", "searchsorted", "bucketize", "sign", "sgn", "signbit",
     // one operation
-    "mul", "multiply", "neg", "negative", "abs", "absolute", "sqrt", "reciprocal", "square", "floor", "ceil", "round",
-    "trunc", "clamp", "clamp_min", "clamp_max", "clip", "relu", "threshold", "threshold_backward", "nan_to_num",
-    "sum_to_size"};
+    "mul", "multiply", "outer", "neg", "negative", "abs", "absolute", "sqrt", "reciprocal", "square", "floor", "ceil",
+    "round", "trunc", "clamp", "clamp_min", "clamp_max", "clip", "relu", "threshold", "threshold_backward",
+    "nan_to_num", "sum_to_size"};
 
 bool is_one(const c10::IValue& value, double number) {
   return value.isScalar() && value.toScalar().toDouble() == number;

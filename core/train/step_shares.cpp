@@ -25,8 +25,8 @@ int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks) {
 std::string micro_batch_report(const RunOptions& run, const Mesh& mesh) {
   const int64_t asked = asked_micro_batch(run, mesh.data_ranks()), made = most_of_micro_batch(run, mesh.data_ranks());
   if (asked == made) return {};
-  return "run.numerics = \"one\": micro-batches of " + std::to_string(made) + " samples where " +
-         std::to_string(asked) + " were asked for: the next lower power of two";
+  return ", micro-batches of " + std::to_string(made) + " samples where " + std::to_string(asked) +
+         " were asked for (run.numerics = \"one\": powers of two)";
 }
 
 StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes)

@@ -12,8 +12,8 @@
 
 namespace ditto {
 
-// What is to be said of the size of micro-batches: of run.numerics = "one" it is rounded down to a power of two. Empty
-// where that changes nothing.
+// ", micro-batches of 4 samples where 5 were asked for": with run.numerics = "one" they are rounded down to powers of
+// two. Empty where that changes nothing.
 std::string micro_batch_report(const RunOptions& run, const Mesh& mesh);
 
 class StepShares {

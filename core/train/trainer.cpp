@@ -115,9 +115,9 @@ void Trainer::describe() {
                   frozen > 0 ? fmt::format(" beside {} frozen ones", frozen) : "", run.precision, run.device,
                   torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
                   mesh_.world_size() == 1 ? "" : "s"));
-  say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}", assembly_->train_data->size(), run.batch,
-                  run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken())));
-  if (const auto line = micro_batch_report(run, mesh_); !line.empty()) say(line);
+  say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
+                  run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken()),
+                  micro_batch_report(run, mesh_)));
   say("into " + shown(output_folder(recipe_)));
 }
 

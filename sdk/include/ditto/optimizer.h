@@ -12,8 +12,6 @@
 
 namespace ditto {
 
-class OpTable;
-
 // One leaf to be optimised. `tensor` and its gradient are fp32 (fp64 in proofs) and may be a slice of the global
 // parameter.
 struct OptimizedParameter {
@@ -54,9 +52,12 @@ struct Update {
   double clip = 1;                          // gradients are multiplied by this first; 1: they stay
   std::vector<torch::Tensor> average = {};  // <- decay * average + (1 - decay) * the new weight; empty: there is none
   double decay = 0;
-  bool exact = false;                      // run.numerics = "one": all of this by single IEEE operations
   std::vector<torch::Tensor> copies = {};  // <- the new weight, rounded to the copy's dtype; undefined or empty: none
+  bool exact = false;  // run.numerics = "one": the average is made of single operations, average + (1 - decay) * (new
+                       // weight - average)
 };
+
+class OpTable;
 
 class DITTO_API Optimizer {
  public:
@@ -65,9 +66,11 @@ class DITTO_API Optimizer {
   static constexpr Effect kEffect = Effect::course;
   struct Needs {
     std::vector<OptimizedParameter> parameters;
-    const WholeTensors* whole;     // outlives the optimizer
-    const OpTable* ops = nullptr;  // the run's ops, outlive it; null: none were given
-    bool exact = false;            // run.numerics = "one": an optimizer that is not exact() is refused
+    const WholeTensors* whole;  // outlives the optimizer
+    // The run's ops (kernels.h), which outlive the optimizer; null: the host gives none.
+    const OpTable* ops = nullptr;
+    // run.numerics = "one": updates are made of single operations of IEEE arithmetic and of ops.
+    bool exact = false;
   };
   // What an update of one number depends on: it alone, its block of consecutive numbers of the last dim, or its matrix.
   enum class Granularity { elementwise, blockwise, matrix };
@@ -77,8 +80,8 @@ class DITTO_API Optimizer {
   // The weights to evaluate and to sample with are this optimizer's own (schedule-free): instead of the exponential
   // average it writes them to Update::average, which begins as the weights. A run without an average is then refused.
   virtual bool averages() const { return false; }
-  // With these options, and Needs::exact, every number is updated by itself, by single IEEE operations: slices have the
-  // bits of the whole, on any machine.
+  // With Needs::exact its updates have the same bits on every machine, at any cut of the parameters. An optimizer that
+  // does not say so is refused under run.numerics = "one".
   virtual bool exact() const { return false; }
   virtual void step(const Update& update) = 0;
   // State tensors by kind, where they are not whole with the parameter's shape (in blocks, with its last dim divided by
