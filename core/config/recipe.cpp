@@ -8,6 +8,7 @@
 #include <ditto/sizes.h>
 
 #include "core/config/include.h"
+#include "core/config/numerics.h"
 #include "core/config/section.h"
 
 namespace ditto {
@@ -344,6 +345,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "log", log);
   read_section(tree, "plugins", plugins, {"path"});
   read_kernels(tree);
+  check_numerics(*this);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
     if (!*component) continue;
     std::vector<OptionInfo> given;
@@ -366,7 +368,8 @@ void Recipe::read_kernels(const Table& tree) {
       continue;
     }
     const auto where = place(entry.value, name);
-    if (std::find(plugins.kernels.begin(), plugins.kernels.end(), entry.key) == plugins.kernels.end())
+    const auto sets = kernel_sets(*this);
+    if (std::find(sets.begin(), sets.end(), entry.key) == sets.end())
       throw Error(ErrorKind::config, where,
                   "[kernels." + entry.key + "] gives options to a kernel plugin that the recipe does not name",
                   "add it to plugins.kernels; a pin is kernels.OP = \"VARIANT\"");

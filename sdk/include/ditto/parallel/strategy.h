@@ -13,6 +13,7 @@
 #include <ditto/kernels.h>
 #include <ditto/parallel/layout.h>
 #include <ditto/parallel/mesh.h>
+#include <ditto/parallel/tree_sum.h>
 #include <ditto/plugin.h>
 
 namespace ditto {
@@ -59,7 +60,7 @@ struct Program {
 class DITTO_API ParallelStrategy {
  public:
   static constexpr const char* kKind = "parallel";
-  static constexpr std::uint32_t kAbi = 6;
+  static constexpr std::uint32_t kAbi = 7;
   struct Needs {
     const Mesh* mesh;                     // outlives the strategy
     bool deterministic = true;            // sum in the order of micro-batches
@@ -70,6 +71,9 @@ class DITTO_API ParallelStrategy {
     // model that cannot be counted.
     std::function<std::vector<double>()> block_costs = {};
     bool streams = true;  // false, of an encoder: no stream of tokens that could be cut
+    // Which order gradients of micro-batches are summed in, where `deterministic`. Of a tree a gradient that a
+    // micro-batch does not have is +0, of a chain it is left out (-0).
+    SumOrder sum_order = SumOrder::chain;
   };
   virtual ~ParallelStrategy();
 
