@@ -171,8 +171,11 @@ Stream pack(std::vector<Stream> parts) {
 Conditioning pack(std::vector<Conditioning> parts, const Batch& batch) {
   int64_t longest = 0, shortest = std::numeric_limits<int64_t>::max();
   bool masked = false;
-  for (const auto& c : parts) {
+  std::vector<int64_t> lengths;
+  for (auto& c : parts) {
     if (!c.text_BSE.defined()) continue;
+    if (c.text_lengths.empty()) c.text_lengths.assign(static_cast<size_t>(c.text_BSE.size(0)), c.text_BSE.size(1));
+    lengths.insert(lengths.end(), c.text_lengths.begin(), c.text_lengths.end());
     longest = std::max(longest, c.text_BSE.size(1)), shortest = std::min(shortest, c.text_BSE.size(1));
     masked = masked || c.text_mask_BS.defined();
   }
@@ -188,7 +191,7 @@ Conditioning pack(std::vector<Conditioning> parts, const Batch& batch) {
   Packer packer(streams, samples_of(batch));
   return {packer.rows("cond", [](const Stream& s) { return &s.condition.cond_BD; }),
           packer.rows("text", [](const Stream& s) { return &s.condition.text_BSE; }),
-          packer.rows("text_mask", [](const Stream& s) { return &s.condition.text_mask_BS; })};
+          packer.rows("text_mask", [](const Stream& s) { return &s.condition.text_mask_BS; }), std::move(lengths)};
 }
 
 Stream pack_constants(std::vector<Stream> parts, const Batch& batch) {
@@ -208,6 +211,8 @@ Stream part_of_pack(const Stream& packed, const Batch& batch, size_t part) {
   for (const auto& skip : packed.skips_BTD) own.skips_BTD.push_back(slice.tokens(skip));
   own.condition = {slice.rows(packed.condition.cond_BD), slice.rows(packed.condition.text_BSE),
                    slice.rows(packed.condition.text_mask_BS)};
+  if (const auto& all = packed.condition.text_lengths; !all.empty())
+    own.condition.text_lengths.assign(all.begin() + slice.row, all.begin() + slice.row + slice.samples);
   for (const auto& [name, field] : packed.extra) {
     if (field.role == Role::constant) continue;  // where tokens were cut, a slice of them all: it is made again
     const Slice along = field.own ? Slice(*field.own->packing, batch, part) : slice;

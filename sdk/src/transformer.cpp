@@ -1,5 +1,6 @@
 #include <ditto/transformer.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <torch/torch.h>
@@ -192,6 +193,18 @@ Tensor with_tokens(const Tensor& x, int64_t tokens) {
   return tokens == x.size(1) ? x : torch::constant_pad_nd(x, pad);
 }
 
+// Of each row the tokens that may count, as far as the host knows: it does not know which texts were dropped, so a
+// dropped one has its own number of null tokens, or what the longer of the two takes. One at least.
+std::vector<int64_t> key_lengths(const Batch& batch, NullText kind, int64_t tokens) {
+  const auto known = batch.lengths.find("text"), empty = batch.lengths.find("text_empty");
+  if (known == batch.lengths.end() || (kind == NullText::empty && empty == batch.lengths.end())) return {};
+  auto lengths = known->second;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    lengths[i] = std::clamp<int64_t>(kind == NullText::empty ? std::max(lengths[i], empty->second.at(i)) : lengths[i],
+                                     1, tokens);
+  return lengths;
+}
+
 }  // namespace
 
 void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ctx) {
@@ -211,6 +224,7 @@ void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ct
   condition.text_BSE = out_(torch::gelu(in_(text_BSE, ctx), "tanh"), ctx);
   // Attention to nothing is undefined.
   condition.text_mask_BS = mask_BS.bitwise_or(mask_BS.any(1, /*keepdim=*/true).bitwise_not());
+  condition.text_lengths = key_lengths(batch, kind_, text_BSE.size(1));
 }
 
 TensorSpecs TextEmbed::takes() const {

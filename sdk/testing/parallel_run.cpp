@@ -11,20 +11,6 @@ namespace ditto::testing {
 
 using torch::Tensor;
 
-namespace {
-
-std::vector<ParallelStrategy*> in_order_of_wrapping(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies) {
-  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context, std::nullopt,
-                                               Axis::shard,  Axis::replicate, Axis::pipeline};
-  std::vector<ParallelStrategy*> ordered;
-  for (const auto& axis : order)
-    for (const auto& strategy : strategies)
-      if (strategy->axis() == axis) ordered.push_back(strategy.get());
-  return ordered;
-}
-
-}  // namespace
-
 Tensor piece_of(const Tensor& whole, const LayoutEntry& entry) {
   const Tensor piece = torch::zeros(local_shape(entry), whole.options().requires_grad(false));
   for (const Rectangle& r : entry.slices()) {

@@ -37,6 +37,9 @@ struct Conditioning {
   torch::Tensor cond_BD;       // the modulation's input
   torch::Tensor text_BSE;      // for cross-attention; undefined where there is none
   torch::Tensor text_mask_BS;  // bool, true where there is text; undefined: all of it
+  // Of each sample the first tokens that its queries may see, as far as the host knows (Batch::lengths); empty: all S.
+  // In packs no key beyond them is computed; what they leave the mask hides still.
+  std::vector<int64_t> text_lengths = {};
 };
 
 enum class Role {
