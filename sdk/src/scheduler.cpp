@@ -40,8 +40,10 @@ std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& pred
                 "has shape " + c10::str(prediction.sizes()) + ", and the training target " + c10::str(wanted.sizes()),
                 "give the model as many output channels as its schedule asks for");
   const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
-  const auto error = (prediction.to(wide) - wanted.to(wide)).square().flatten(1).mean(1);
-  return {{"mse", weight(t_B).to(error.options()) * error}};
+  auto error = (prediction.to(wide) - wanted.to(wide)).square();
+  if (t_B.dim() == 1) return {{"mse", weight(t_B).to(error.options()) * error.flatten(1).mean(1)}};
+  error = error.transpose(1, 2).flatten(2).mean(2);  // of each frame
+  return {{"mse", (weight(t_B).to(error.options()) * error).mean(1)}};
 }
 
 double Scheduler::start_scale(double first_time) const {
@@ -59,6 +61,7 @@ ForeignConfig Scheduler::foreign_config(const std::string&) const { return {}; }
 torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape.at(0) = per_sample_B.size(0);
+  if (per_sample_B.dim() == 2) shape.at(2) = per_sample_B.size(1);
   return per_sample_B.to(x.options(), /*non_blocking=*/true).view(shape);
 }
 

@@ -287,7 +287,7 @@ Tensor FinalLayer::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
   Tensor shift, scale;
   if (table_.defined()) {
-    const auto both = (cond.slice(-1, 0, width_).unsqueeze(1) + table_(ctx)).unbind(1);
+    const auto both = (cond.slice(-1, 0, width_).unsqueeze(-2) + table_(ctx)).unbind(-2);
     shift = both[0], scale = both[1];
   } else {
     const auto both = modulation_(torch::silu(cond), ctx).chunk(2, -1);

@@ -23,7 +23,6 @@ using ditto::ErrorKind;
 using ditto::KernelSet;
 using ditto::PluginFile;
 using ditto::Registry;
-using ditto::test::contains;
 
 namespace {
 
@@ -87,6 +86,8 @@ void check_good_still_works(Registry& registry) {
   ditto::OptionReader reader({"kernels", "run.toml:1:1", {}});
   CHECK(factory.make(reader, {})->rows().empty());
 }
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 }  // namespace
 
