@@ -25,7 +25,8 @@ class DITTO_API Batch {
   std::vector<int64_t> ids;     // each sample's place in the run's global order: the key of all its randomness
   std::vector<double> weights;  // 1; 0 for a sample that could not be decoded and keeps its place empty
   // Of a tensor whose samples are padded along dim 1, a text: how many places of each sample count, up to the last that
-  // its mask shows; host numbers, so that nobody has to read a device for them. A name that is not here: not known.
+  // its mask shows; host numbers, so that nobody has to read a device for them. A name that is not here: not known. Who
+  // puts another tensor into `tensors` itself erases them.
   std::map<std::string, std::vector<int64_t>> lengths;
   // Samples of several sizes: a batch of its own for each size, one after another; `tensors` is then empty, and ids and
   // weights are those of all. Models and objectives are called with one part at a time, and never see a batch of parts.
