@@ -50,8 +50,24 @@ Tensor Ops::add_row(const Tensor& x, const Tensor& row) const {
 
 Tensor Ops::sample_mean(const Tensor& x) const { return table_->run("sample_mean", {{x}}).at(0); }
 
+namespace {
+
+// All rows of tokens as one, of a pack whose samples are the frames.
+Tensor as_row(const Tensor& x_BTD) { return x_BTD.flatten(0, 1).unsqueeze(0); }
+Sequence frames_of(const Tensor& x_BTD, const Sequence& tokens) {
+  Sequence frames;
+  frames.packing =
+      std::make_shared<const Packing>(Packing{{}, tokens.frame_of_token(x_BTD.size(0), x_BTD.size(1), x_BTD.device())});
+  return frames;
+}
+
+}  // namespace
+
 Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Tensor& scale_SD, const Sequence& tokens,
                           double eps) const {
+  if (shift_SD.dim() == 3)
+    return norm_modulate(as_row(x_BTD), shift_SD.flatten(0, 1), scale_SD.flatten(0, 1), frames_of(x_BTD, tokens), eps)
+        .reshape(x_BTD.sizes());
   return table_
       ->run("norm_modulate",
             {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens({{"eps", eps}})})
@@ -60,6 +76,9 @@ Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Ten
 
 Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Tensor& y_BTD,
                            const Sequence& tokens) const {
+  if (gate_SD.dim() == 3)
+    return gated_residual(as_row(x_BTD), gate_SD.flatten(0, 1), as_row(y_BTD), frames_of(x_BTD, tokens))
+        .reshape(x_BTD.sizes());
   return table_->run("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens()})
       .at(0);
 }

@@ -43,8 +43,10 @@ std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& pred
                 "has shape " + c10::str(prediction.sizes()) + ", and the training target " + c10::str(wanted.sizes()),
                 "give the model as many output channels as its schedule asks for");
   const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
-  const auto error = sample_mean((prediction.to(wide) - wanted.to(wide)).square(), ops);
-  return {{"mse", weight(t_B).to(error.options()) * error}};
+  const auto squares = (prediction.to(wide) - wanted.to(wide)).square();
+  if (t_B.dim() == 1) return {{"mse", weight(t_B).to(squares.options()) * sample_mean(squares, ops)}};
+  const auto by_frame_BF = sample_mean(squares.transpose(1, 2).flatten(0, 1), ops).view(t_B.sizes());
+  return {{"mse", sample_mean(weight(t_B).to(squares.options()) * by_frame_BF, ops)}};
 }
 
 double Scheduler::start_scale(double first_time) const {
@@ -66,6 +68,7 @@ torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops) {
 torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape.at(0) = per_sample_B.size(0);
+  if (per_sample_B.dim() == 2) shape.at(2) = per_sample_B.size(1);
   return per_sample_B.to(x.options(), /*non_blocking=*/true).view(shape);
 }
 

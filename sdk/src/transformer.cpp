@@ -1,5 +1,6 @@
 #include <ditto/transformer.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <torch/torch.h>
@@ -191,6 +192,18 @@ Tensor with_tokens(const Tensor& x, int64_t tokens) {
   return tokens == x.size(1) ? x : torch::constant_pad_nd(x, pad);
 }
 
+// Of each row the tokens that may count, as far as the host knows: it does not know which texts were dropped, so a
+// dropped one has its own number of null tokens, or what the longer of the two takes. One at least.
+std::vector<int64_t> key_lengths(const Batch& batch, NullText kind, int64_t tokens) {
+  const auto known = batch.lengths.find("text"), empty = batch.lengths.find("text_empty");
+  if (known == batch.lengths.end() || (kind == NullText::empty && empty == batch.lengths.end())) return {};
+  auto lengths = known->second;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    lengths[i] = std::clamp<int64_t>(kind == NullText::empty ? std::max(lengths[i], empty->second.at(i)) : lengths[i],
+                                     1, tokens);
+  return lengths;
+}
+
 }  // namespace
 
 void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ctx) {
@@ -214,6 +227,7 @@ void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ct
   // are, another sample of the micro-batch says.
   const auto is_nothing_B1 = mask_BS.any(1, /*keepdim=*/true).bitwise_not();
   condition.text_mask_BS = mask_BS.bitwise_or(in_leaves ? with_tokens(is_nothing_B1, mask_BS.size(1)) : is_nothing_B1);
+  condition.text_lengths = key_lengths(batch, kind_, text_BSE.size(1));
 }
 
 TensorSpecs TextEmbed::takes() const {
@@ -277,8 +291,8 @@ Tensor FinalLayer::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
   Tensor shift, scale;
   if (table_.defined()) {
-    const auto twice = cond.slice(-1, 0, width_).unsqueeze(1).expand({-1, 2, -1});
-    const auto both = ctx.ops.add_row(twice, table_(ctx)).unbind(1);
+    const auto one = cond.slice(-1, 0, width_).unsqueeze(-2);
+    const auto both = ctx.ops.add_row(torch::cat({one, one}, -2), table_(ctx)).unbind(-2);
     shift = both[0], scale = both[1];
   } else {
     const auto both = modulation_(ctx.ops.silu(cond), ctx).chunk(2, -1);

@@ -175,7 +175,7 @@ class Iddpm : public ditto::Scheduler {
     return torch::tensor(table, at::kDouble);
   }
   static Tensor at_times(const Tensor& table, const Tensor& t_B, int64_t offset) {
-    return table.to(t_B.device()).index_select(0, t_B.round().to(at::kLong) + offset);
+    return table.to(t_B.device()).index_select(0, t_B.flatten().round().to(at::kLong) + offset).view(t_B.sizes());
   }
   Chain between(double t, double s) const {
     return Chain(at_times(abar_, torch::full({1}, t, at::kDouble), 1),

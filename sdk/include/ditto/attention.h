@@ -30,6 +30,9 @@ struct AttentionPart {
   // bool, along the keys that are given: true where a key counts; undefined: all do. In every pattern, and of packs. A
   // query that sees no key that counts gets numbers that are not finite.
   torch::Tensor key_mask_BS;
+  // Of a pack's samples, in cross: how many of its row's keys each one's queries see, the first ones; at least 1.
+  // Empty: all of them.
+  std::vector<int64_t> key_lengths = {};
 };
 
 struct AttentionCall {

@@ -1,7 +1,8 @@
 // A noise schedule and its training target: x_t = alpha(t) x_0 + sigma(t) eps.
 //
-// Times are double tensors [B] in the schedule's own unit; alpha, sigma and weights are double [B]. Pictures are [B, C,
-// …] in any floating dtype. Pure functions: no state, nothing random. (A learning-rate schedule is an LrSchedule; a
+// Times are double tensors [B] in the schedule's own unit, or [B, F]: one for each frame of videos [B, C, F, H, W];
+// alpha, sigma and weights are double, of each time by itself. Pictures are [B, C, …] in any floating dtype. Pure
+// functions: no state, nothing random. (A learning-rate schedule is an LrSchedule; a
 // cluster's is a queue.)
 #pragma once
 
@@ -84,7 +85,7 @@ class DITTO_API Scheduler {
 
 // [B, …] -> [B]: each sample's mean, by the op of this name.
 DITTO_API torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops);
-// [B] -> [B, 1, 1, …] of x's dims, in x's dtype and device: to multiply with x.
+// [B] -> [B, 1, 1, …], and [B, F] -> [B, 1, F, 1, …], of x's dims, in x's dtype and device: to multiply with x.
 DITTO_API torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x);
 
 }  // namespace ditto

@@ -58,7 +58,8 @@ struct TrialParts {
 };
 // Trains the model on 2 and 4 ranks, by every strategy of Ditto's and some together, in fp64, and compares it with one
 // rank to 1e-12: losses, every parameter's gradient, every field of the stream after each block, and both once more
-// after an update. All parameters have small random numbers instead of their initial ones, which may hide what follows.
+// after an update. So are packs: a micro-batch's samples in one row of tokens, against the same one by one. All
+// parameters have small random numbers instead of their initial ones, which may hide what follows.
 std::vector<Trial> try_layouts(const TrialParts& parts);
 // A line for each, and a sentence for each that is wrong.
 std::string to_text(const std::vector<Trial>& trials);
