@@ -122,8 +122,6 @@ std::vector<Case> cases(int64_t S) {
   return list;
 }
 
-Tensor grad_of(const Tensor& out) { return numbers(out.sizes().vec(), 11); }
-
 OpInputs with_odd_numbers(OpInputs in) {
   for (auto& x : in.tensors)
     if (x.defined() && x.is_floating_point()) x = odd_numbers(x);
@@ -229,9 +227,9 @@ TEST_CASE("shapes are those of what forward gives, and empty tensors have result
     const auto expected = row.forward(one.in), found = row.shapes(meta);
     REQUIRE(found.size() == expected.size());
     for (size_t i = 0; i < found.size(); ++i) {
-      CHECK(found[i].sizes() == expected[i].sizes());
+      CHECK((found[i].sizes() == expected[i].sizes()));
       CHECK(found[i].is_meta());
-      CHECK(found[i].scalar_type() == expected[i].scalar_type());
+      CHECK((found[i].scalar_type() == expected[i].scalar_type()));
     }
     const auto none = answer(row, samples_of(one, 2, 0, 0));
     for (const size_t i : one.shared)

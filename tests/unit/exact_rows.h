@@ -42,6 +42,8 @@ inline Tensor numbers(std::vector<int64_t> shape, int64_t which) {
   return Random(7).normal(Purpose::noise, id, shape, torch::kFloat).squeeze(0);
 }
 
+inline Tensor grad_of(const Tensor& out) { return numbers(out.sizes().vec(), 11); }
+
 // The op's output, and the gradients of its inputs.
 struct Answer {
   Tensor out;
