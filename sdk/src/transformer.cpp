@@ -277,7 +277,9 @@ Tensor FinalLayer::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
   Tensor shift, scale;
   if (table_.defined()) {
-    const auto twice = cond.slice(-1, 0, width_).unsqueeze(1).expand({-1, 2, -1});
+    const auto once = cond.slice(-1, 0, width_).unsqueeze(1);
+    // The gradients of two copies are added; that of an expanded tensor is a sum of LibTorch's.
+    const auto twice = ctx.token_leaf > 0 ? torch::cat({once, once}, 1) : once.expand({-1, 2, -1});
     const auto both = ctx.ops.add_row(twice, table_(ctx)).unbind(1);
     shift = both[0], scale = both[1];
   } else {

@@ -67,7 +67,7 @@ class DITTO_API Optimizer {
   struct Needs {
     std::vector<OptimizedParameter> parameters;
     const WholeTensors* whole;  // outlives the optimizer
-    // The run's ops (kernels.h), which outlive the optimizer; null: the host gives none.
+    // The run's ops (kernels.h), which outlive the optimizer; never null where `exact`.
     const OpTable* ops = nullptr;
     // run.numerics = "one": updates are made of single operations of IEEE arithmetic and of ops.
     bool exact = false;
