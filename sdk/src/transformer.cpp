@@ -291,8 +291,12 @@ Tensor FinalLayer::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
   Tensor shift, scale;
   if (table_.defined()) {
-    const auto one = cond.slice(-1, 0, width_).unsqueeze(-2);
-    const auto both = ctx.ops.add_row(torch::cat({one, one}, -2), table_(ctx)).unbind(-2);
+    const auto once = cond.slice(-1, 0, width_).unsqueeze(-2);
+    auto sizes = once.sizes().vec();
+    sizes.end()[-2] = 2;
+    // The gradients of two copies are added; that of an expanded tensor is a sum of LibTorch's.
+    const auto twice = ctx.token_leaf > 0 ? torch::cat({once, once}, -2) : once.expand(sizes);
+    const auto both = ctx.ops.add_row(twice, table_(ctx)).unbind(-2);
     shift = both[0], scale = both[1];
   } else {
     const auto both = modulation_(ctx.ops.silu(cond), ctx).chunk(2, -1);
