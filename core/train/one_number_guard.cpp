@@ -107,13 +107,18 @@ void see(const at::RecordFunction& call) {
   found = std::string(full) + (places.empty() ? "" : " in " + places.back());
 }
 
+// Autograd sums the gradient of what was broadcast after the function itself has ended: its evaluation is the place.
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
-  if (call.scope() == at::RecordScope::FUNCTION) {
+  constexpr std::string_view kBackward = "autograd::engine::evaluate_function: ";
+  const std::string_view name = call.name();
+  if (call.scope() == at::RecordScope::USER_SCOPE) {
+    places.emplace_back(name);
+  } else if (name.starts_with(kBackward)) {
+    places.push_back("backward (" + std::string(name.substr(kBackward.size())) + ")");
+  } else {
     see(call);
     return nullptr;
   }
-  places.emplace_back(call.scope() == at::RecordScope::BACKWARD_FUNCTION ? "backward (" + std::string(call.name()) + ")"
-                                                                         : std::string(call.name()));
   return std::make_unique<Place>();
 }
 
@@ -128,10 +133,9 @@ OneNumberGuard::OneNumberGuard() {
     const std::lock_guard lock(mutex);
     found.clear();
   }
-  callback_ = at::addThreadLocalCallback(
-      at::RecordFunctionCallback(begin, end)
-          .needsInputs(true)
-          .scopes({at::RecordScope::FUNCTION, at::RecordScope::BACKWARD_FUNCTION, at::RecordScope::USER_SCOPE}));
+  callback_ = at::addThreadLocalCallback(at::RecordFunctionCallback(begin, end)
+                                             .needsInputs(true)
+                                             .scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}));
 }
 
 OneNumberGuard::~OneNumberGuard() { at::removeCallback(callback_); }

@@ -115,17 +115,18 @@ def test_the_recipe_is_written_down():
     text = (t.work / "one" / "run.toml").read_text()
     t.check('numerics = "one"' in text, text)
     for op in OPS:
+        if op == "add_row":  # of models that learn positions: pinned here, and not run
+            continue
         t.check(any(f'"{op} fp32' in line and "exact_" in line for line in text.splitlines()), f"no exact {op} in", text)
 
 
 def test_samples_do_not_depend_on_their_batch():
     for batch in (1, 3):
         t.run("sample", t.work / "one", "--out", t.work / f"samples{batch}", "--batch", batch, "--seeds", "0-4", "--classes",
-              "0-4", "--steps", 3, "--save-latents")
-    files = sorted(path.name for path in (t.work / "samples1").iterdir())
-    t.check(any(name.endswith(".safetensors") for name in files), files)
-    for name in files:
-        t.check((t.work / "samples1" / name).read_bytes() == (t.work / "samples3" / name).read_bytes(), f"{name} differs")
+              "0-4", "--steps", 3, "--save-latents", t.work / f"latents{batch}")
+    latents = [t.read_tensors(t.work / f"latents{batch}")["latents"] for batch in (1, 3)]
+    t.equal(latents[0][1][0], 5, "samples")
+    t.check(latents[0] == latents[1], "samples differ by their batch")
 
 
 def test_what_has_no_such_bits_is_refused_by_name():
@@ -139,9 +140,10 @@ def test_what_has_no_such_bits_is_refused_by_name():
         ({"batch.plan": "packs", "batch.tokens": 512}, 'batch.plan = "packs"'),
     ]
     for options, what in cases:
-        for command in (["config", "check"], ["train"]):
-            t.refused(2, ["run.numerics", what], *command, path, *t.sets(options))
-        t.refused(2, ["run.numerics", what], "train", path, "--dry-run", "--ranks", 2, *t.sets(options))
+        t.refused(2, ["run.numerics", what], "config", "check", path, *t.sets(options))
+    t.refused(2, ["run.numerics", "parallel.tensor = 2"], "train", path, *t.sets({"parallel.tensor": 2}))
+    t.refused(2, ["run.numerics", "parallel.tensor = 2"], "train", path, "--dry-run", "--ranks", 2,
+              *t.sets({"parallel.tensor": 2}))
     for command in (["train"], ["train", "--dry-run"]):
         t.refused(2, ["run.numerics", 'optimizer "lion"'], command[0], path, *command[1:], *t.sets({"optimizer.plugin": "lion"}))
 
