@@ -144,7 +144,7 @@ TEST_CASE("a tree of pieces is the rule's, whatever their number, and begins aga
     for (int64_t j = 0; j < count; ++j) pieces.push_back(numbers({50}, 7 * j));
     auto chain = pieces[0].clone();
     for (size_t j = 1; j < pieces.size(); ++j) chain.add_(pieces[j]);
-    const auto buffer = torch::stack(pieces);
+    const auto buffer = torch::cat({torch::stack(pieces), torch::zeros({1, 50})});  // is more than any piece
     for (int64_t j = 0; j < count; ++j) tree.add(buffer[j]);
     tree.own();
     buffer.fill_(17);  // is nobody's any more
