@@ -3,8 +3,9 @@
 
 Every round times each setting of PyTorch and then Ditto, so that what disturbs the machine disturbs all: A B A B. A
 ratio is PyTorch's time over Ditto's in the same round, above 1 where Ditto is faster; the table has the rounds' median.
-PyTorch's settings: attention by its fused op (sdpa) and by plain matrix products, eager; with --compile the faster of
-the two under torch.compile as well (20 to 30 s each). Start-up is measured too: from the start of the process to the
+In fp32 Ditto is timed twice: with the fastest kernels, and with run.numerics = "one". PyTorch's settings: attention by
+its fused op (sdpa) and by plain matrix products, eager; with --compile the faster of the two under torch.compile as
+well (20 to 30 s each). Start-up is measured too: from the start of the process to the
 end of the first step of configs/digits.toml.
 
 With --device cuda both sides compute on the first GPU, larger models, without the start-up.
@@ -69,9 +70,9 @@ def arguments():
     return parser.parse_args()
 
 
-def ditto_step(name, precision, steps, args):
+def ditto_step(name, precision, steps, args, numerics="fast"):
     recipe, sets = RECIPES[name]
-    sets = sets + [f"run.precision={precision}", f"run.threads={args.threads}", f"run.device={args.device}"]
+    sets = sets + [f"run.precision={precision}", f'run.numerics="{numerics}"', f"run.threads={args.threads}", f"run.device={args.device}"]
     command = [DITTO, "bench", "step", str(ROOT / recipe), "--json", "--steps", str(steps),
                "--warmup", str(max(1, args.warmup))]
     for one in sets:
@@ -124,7 +125,7 @@ class Case:
 
     def __init__(self, name, precision):
         self.name, self.precision = name, precision
-        self.peers, self.ours, self.peaks = {}, [], []
+        self.peers, self.ours, self.one_number, self.peaks = {}, [], [], []
 
     def flops(self):
         return self.ours[0]["flops"]
@@ -135,8 +136,8 @@ class Case:
     def best_peer(self, settings):
         return min(settings, key=lambda s: statistics.median(self.peers[s]))
 
-    def ratios(self, setting):
-        return [theirs / ours["median_s"] for theirs, ours in zip(self.peers[setting], self.ours)]
+    def ratios(self, setting, ours=None):
+        return [theirs / one["median_s"] for theirs, one in zip(self.peers[setting], ours or self.ours)]
 
 
 def measure(name, precision, args):
@@ -155,6 +156,8 @@ def measure(name, precision, args):
         if args.device == "cuda":
             torch.cuda.empty_cache()  # Ditto is a process of its own beside this one
         case.ours.append(ditto_step(name, precision, steps, args))
+        if precision == "fp32" and args.device == "cpu":
+            case.one_number.append(ditto_step(name, precision, steps, args, "one"))
         case.peaks.append(case.ours[-1]["matmul_tflops"])
     if trainer.count() != case.ours[0]["parameters"]:
         sys.exit(f"step.py: {name}: the peer has {trainer.count()} parameters, Ditto {case.ours[0]['parameters']}: "
@@ -264,6 +267,8 @@ def step_table(cases, peaks):
         for setting, seconds in case.peers.items():
             lines.append(row(case, f"PyTorch, {setting}", seconds, peak, ratio_text(case.ratios(setting))))
         lines.append(row(case, "**Ditto**", [o["median_s"] for o in case.ours], peak, ""))
+        if case.one_number:
+            lines.append(row(case, "**Ditto**, one number", [o["median_s"] for o in case.one_number], peak, ""))
     return lines
 
 
@@ -276,6 +281,10 @@ def summary_table(cases):
         if len(case.peers) > 2:
             cells.append(ratio_text(case.ratios(case.best_peer(case.peers))))
         lines.append(f"| {TITLES[case.name]} | {case.precision} | " + " | ".join(cells) + " |")
+        if case.one_number:
+            best = [case.best_peer(dit.ATTENTION)] + ([case.best_peer(case.peers)] if len(case.peers) > 2 else [])
+            cells = [ratio_text(case.ratios(setting, case.one_number)) for setting in ["sdpa"] + best]
+            lines.append(f"| {TITLES[case.name]} | {case.precision}, one number | " + " | ".join(cells) + " |")
     return lines
 
 

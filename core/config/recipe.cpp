@@ -8,6 +8,7 @@
 #include <ditto/sizes.h>
 
 #include "core/config/include.h"
+#include "core/config/numerics.h"
 #include "core/config/section.h"
 
 namespace ditto {
@@ -96,21 +97,6 @@ void move_guidance(Table& tree, const std::string& file) {
   if (guidance.empty()) return;
   guidance.set("plugin", {std::string("cfg"), sampler->source});
   tree.set("guidance", {std::move(guidance), sampler->source});
-}
-
-void flatten(const Table& table, const std::string& prefix, std::map<std::string, std::string>& into) {
-  for (const auto& entry : table.entries()) {
-    const std::string key = prefix.empty() ? entry.key : prefix + "." + entry.key;
-    if (const auto* inner = entry.value.as<Table>()) {
-      flatten(*inner, key, into);
-    } else if (formats::is_list_of_tables(entry.value)) {
-      size_t number = 0;
-      for (const auto& one : *entry.value.as<formats::Array>())
-        flatten(*one.as<Table>(), key + "." + std::to_string(number++), into);
-    } else {
-      into[key] = formats::render_toml_value(entry.value);
-    }
-  }
 }
 
 }  // namespace
@@ -344,6 +330,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "log", log);
   read_section(tree, "plugins", plugins, {"path"});
   read_kernels(tree);
+  check_numerics(*this);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
     if (!*component) continue;
     std::vector<OptionInfo> given;
@@ -366,7 +353,8 @@ void Recipe::read_kernels(const Table& tree) {
       continue;
     }
     const auto where = place(entry.value, name);
-    if (std::find(plugins.kernels.begin(), plugins.kernels.end(), entry.key) == plugins.kernels.end())
+    const auto sets = kernel_sets(*this);
+    if (std::find(sets.begin(), sets.end(), entry.key) == sets.end())
       throw Error(ErrorKind::config, where,
                   "[kernels." + entry.key + "] gives options to a kernel plugin that the recipe does not name",
                   "add it to plugins.kernels; a pin is kernels.OP = \"VARIANT\"");
@@ -401,27 +389,6 @@ void Recipe::resolve(const AdapterOptions& complete) {
 
 std::string output_folder(const Recipe& recipe) {
   return recipe.run.output.empty() ? (fs::path("runs") / recipe.run.name).string() : recipe.run.output;
-}
-
-std::map<std::string, std::string> flat(const Table& table) {
-  std::map<std::string, std::string> values;
-  flatten(table, "", values);
-  return values;
-}
-
-std::vector<Difference> differences(const Table& before, const Table& after) {
-  const auto a = flat(before), b = flat(after);
-  std::vector<Difference> list;
-  for (const auto& [key, value] : a) {
-    const auto it = b.find(key);
-    if (it == b.end())
-      list.push_back({key, value, "(none)"});
-    else if (it->second != value)
-      list.push_back({key, value, it->second});
-  }
-  for (const auto& [key, value] : b)
-    if (!a.count(key)) list.push_back({key, "(none)", value});
-  return list;
 }
 
 }  // namespace ditto

@@ -91,13 +91,4 @@ class Recipe {
 // How a recipe names what [run] output leaves open.
 std::string output_folder(const Recipe& recipe);
 
-// "section.key" -> its value as TOML.
-std::map<std::string, std::string> flat(const formats::Table& table);
-
-// "key: OLD -> NEW" for every option in which two resolved recipes differ.
-struct Difference {
-  std::string key, before, after;
-};
-std::vector<Difference> differences(const formats::Table& before, const formats::Table& after);
-
 }  // namespace ditto

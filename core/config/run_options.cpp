@@ -30,6 +30,11 @@ void RunOptions::read(OptionReader& option) {
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"})
       .changes(Effect::bits);
+  option("numerics", numerics,
+         "fast: the fastest kernels; one: fp32 bits that follow from the recipe alone, whatever the layout, threads, "
+         "micro-batches and instructions")
+      .one_of({"fast", "one"})
+      .changes(Effect::bits);
   option("batch", batch, "samples a step, over all ranks").between(1, kMostSamples);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
       .between(0, kMostSamples)

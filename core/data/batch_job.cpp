@@ -147,7 +147,29 @@ void BatchJob::pad_texts(Part& part) const {
       to.copy_(text);
     }
     part.batch[spec_[i].name] = whole;
+    if (spec_[i].shape.front() == -1 && !spec_[i].name.ends_with(names::kMask))
+      part.batch.lengths[spec_[i].name] = lengths_of(part, i);
   }
+}
+
+// As the sample has them, or as far as its mask shows something: what is masked at the end is padding too.
+std::vector<int64_t> BatchJob::lengths_of(const Part& part, size_t i) const {
+  const auto at = std::find_if(spec_.begin(), spec_.end(), [&](const TensorSpec& spec) {
+    return spec.name == spec_[i].name + names::kMask && spec.dtype == at::kBool &&
+           spec.shape == std::vector<int64_t>{-1};
+  });
+  std::vector<int64_t> lengths;
+  for (size_t row = 0; row < part.texts[i].size(); ++row) {
+    const auto& text = part.texts[i][row];
+    int64_t length = text.defined() ? text.size(0) : 0;
+    const auto mask = at == spec_.end() ? torch::Tensor() : part.texts[static_cast<size_t>(at - spec_.begin())][row];
+    if (mask.defined() && mask.size(0) == length) {
+      const bool* shown = mask.const_data_ptr<bool>();
+      while (length > 0 && !shown[length - 1]) --length;
+    }
+    lengths.push_back(length);
+  }
+  return lengths;
 }
 
 std::vector<BadSample> BatchJob::bad() const {

@@ -51,6 +51,7 @@ class BatchJob {
   TensorSpec sized(size_t i, const Part& part) const;
   void fill(int64_t row, const Sample& sample);
   void pad_texts(Part& part) const;
+  std::vector<int64_t> lengths_of(const Part& part, size_t i) const;  // of the tensors of spec `i`, a text
 
   const Source& source_;
   const Order& order_;

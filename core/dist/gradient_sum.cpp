@@ -4,14 +4,13 @@
 
 #include <torch/torch.h>
 
+#include "core/dist/exact_norm.h"
+
 namespace ditto {
 
 using torch::Tensor;
 
 namespace {
-
-// The neutral number of floating-point addition: x + (-0) is x for every x, and -0 too stays what it is.
-constexpr double kNothing = -0.0;
 
 bool is_data(Axis axis) { return kDataAxes.count(axis) == 1; }
 
@@ -19,22 +18,6 @@ int64_t numel(const std::vector<LayoutEntry*>& entries) {
   int64_t sum = 0;
   for (const auto* entry : entries) sum += entry->tensor.numel();
   return sum;
-}
-
-// The entries' gradients one after another; `kNothing` where there is none.
-Tensor flatten(const std::vector<LayoutEntry*>& entries) {
-  const auto flat = torch::empty({numel(entries)}, entries.front()->tensor.options().requires_grad(false));
-  int64_t at = 0;
-  for (const auto* entry : entries) {
-    const auto& grad = entry->tensor.grad();
-    const auto place = flat.narrow(0, at, entry->tensor.numel());
-    if (grad.defined())
-      place.view(entry->tensor.sizes()).copy_(grad);
-    else
-      place.fill_(kNothing);
-    at += entry->tensor.numel();
-  }
-  return flat;
 }
 
 // .grad of each entry becomes its piece of `flat`.
@@ -77,9 +60,27 @@ std::string plugin_key(const ParallelStrategy& strategy) {
 
 }  // namespace
 
-GradientSum::GradientSum(Layout& layout, const Mesh& mesh, bool deterministic)
-    : layout_(layout), mesh_(mesh), deterministic_(deterministic) {}
+GradientSum::GradientSum(Layout& layout, const Mesh& mesh, bool deterministic, SumOrder order)
+    : layout_(layout), mesh_(mesh), deterministic_(deterministic), order_(order) {}
 GradientSum::~GradientSum() = default;
+
+// The entries' gradients one after another; `nothing` where there is none: of a chain the neutral number of
+// floating-point addition (x + (-0) is x for every x, and -0 too stays what it is), of a tree what its leaves begin
+// with.
+Tensor GradientSum::flatten(const std::vector<LayoutEntry*>& entries) const {
+  const auto flat = torch::empty({numel(entries)}, entries.front()->tensor.options().requires_grad(false));
+  int64_t at = 0;
+  for (const auto* entry : entries) {
+    const auto& grad = entry->tensor.grad();
+    const auto place = flat.narrow(0, at, entry->tensor.numel());
+    if (grad.defined())
+      place.view(entry->tensor.sizes()).copy_(grad);
+    else
+      place.fill_(nothing());
+    at += entry->tensor.numel();
+  }
+  return flat;
+}
 
 void GradientSum::begin_step(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies, const StepPlan& plan) {
   declared_.clear();
@@ -121,7 +122,7 @@ void GradientSum::collect_parts() {
   parts_.clear();
   for (auto& [key, entries] : groups) {
     const AxisSet& axes = std::get<AxisSet>(key);
-    OrderedSum sum(mesh_.group(axes), numel(entries));
+    OrderedSum sum(mesh_.group(axes), numel(entries), order_);
     parts_.push_back(std::make_unique<Part>(Part{axes, std::move(entries), std::move(sum), {}}));
   }
 }
@@ -146,13 +147,26 @@ int GradientSum::active_members(const AxisSet& axes, int64_t accumulation, const
 
 void GradientSum::after_micro_batch(int64_t accumulation, const StepPlan& plan) {
   torch::NoGradGuard no_grad;
-  if (!deterministic_ || mesh_.data_ranks() == 1) return;
+  if (!deterministic_) return;
+  if (mesh_.data_ranks() == 1) return order_ == SumOrder::tree ? add_here() : void();
   if (accumulation == 0) collect_parts();
   receive_accumulation();
   for (const auto& part : parts_) {
     part->sent = flatten(part->entries);
     for (auto* entry : part->entries) entry->tensor.mutable_grad().reset();
     part->sum.send(part->sent, active_members(part->axes, accumulation, plan));
+  }
+}
+
+// Autograd would add the next micro-batch's onto them.
+void GradientSum::add_here() {
+  here_.resize(layout_.entries.size());
+  for (size_t i = 0; i < here_.size(); ++i) {
+    auto& entry = layout_.entries[i];
+    if (!entry.tensor.requires_grad() || !entry.summed.empty()) continue;
+    auto grad = std::exchange(entry.tensor.mutable_grad(), Tensor());
+    here_[i].add(grad.defined() ? grad
+                                : torch::zeros(entry.tensor.sizes(), entry.tensor.options().requires_grad(false)));
   }
 }
 
@@ -169,10 +183,12 @@ void GradientSum::finish(const StepPlan&) {
   receive_accumulation();
   check_declared();
   for (const auto& part : parts_) unflatten(part->sum.gather(), part->entries);
+  for (size_t i = 0; i < here_.size(); ++i)
+    if (here_[i].pieces() > 0) layout_.entries[i].tensor.mutable_grad() = here_[i].take();
   for (auto& entry : layout_.entries) {
     auto& tensor = entry.tensor;
     if (tensor.requires_grad() && !tensor.grad().defined())  // no part of this rank's loss
-      tensor.mutable_grad() = torch::full(tensor.sizes(), kNothing, tensor.options().requires_grad(false));
+      tensor.mutable_grad() = torch::full(tensor.sizes(), nothing(), tensor.options().requires_grad(false));
   }
   sum_copies();
   parts_.clear();
@@ -190,7 +206,7 @@ void GradientSum::sum_copies() {
     copy_back(mesh_.group(std::get<AxisSet>(key)).all_reduce(flatten(entries)), entries);
 }
 
-double grad_norm(const Layout& layout, const Mesh& mesh) {
+double grad_norm(const Layout& layout, const Mesh& mesh, bool exact) {
   torch::NoGradGuard no_grad;
   // Along these axes ranks hold different parameters. Data ranks with copies all compute the same sum, from the same
   // bits.
@@ -200,6 +216,7 @@ double grad_norm(const Layout& layout, const Mesh& mesh) {
     for (const auto& [axis, cut] : entry.cuts) axes.insert(axis);
     is_double = is_double || entry.tensor.scalar_type() == torch::kDouble;
   }
+  if (exact) return exact_norm(layout, mesh, axes);
   std::vector<Tensor> squares;  // of one device: its host waits for all of them at once
   std::vector<double> copies;
   for (const auto& entry : layout.entries) {

@@ -15,6 +15,9 @@ namespace ditto {
 // data ranks; then over the axes of the other copies, by one all-reduce for each set of axes. With `deterministic`
 // false both are one all-reduce after local accumulation. What a strategy sums itself is left to it.
 //
+// `order` is which sum over micro-batches that is. A chain is what autograd's accumulation makes on one rank; a tree is
+// made here there too, of gradients taken out after each micro-batch, with floor(log2(J)) gradients more (tree_sum.h).
+//
 // A step, on every rank alike:
 //   sum.begin_step(strategies, plan);
 //   for (accumulation = 0 … plan.accumulations - 1) { if (accumulation < plan.mine) forward and backward;
@@ -23,7 +26,8 @@ namespace ditto {
 // lost.
 class GradientSum {
  public:
-  GradientSum(Layout& layout, const Mesh& mesh, bool deterministic);  // both outlive it
+  GradientSum(Layout& layout, const Mesh& mesh, bool deterministic,  // both outlive it
+              SumOrder order = SumOrder::chain);
   ~GradientSum();
 
   // Asks the strategies who of them sums what in steps of this plan, and writes it into the entries' `summed`. Throws
@@ -33,7 +37,8 @@ class GradientSum {
   // Takes the accumulation's gradients out of .grad and hands them to their owners, where the data axes have several
   // ranks; they travel while the next accumulation computes.
   void after_micro_batch(int64_t accumulation, const StepPlan& plan);
-  // Leaves the step's gradients in .grad of every leaf that requires one; where nothing made one, zeros. Throws
+  // Leaves the step's gradients in .grad of every leaf that requires one; where nothing made one, zeros (-0 of a chain,
+  // +0 of a tree). Throws
   // Error(plugin) where a strategy has written `summed` by itself: another may sum the same.
   void finish(const StepPlan& plan);
 
@@ -51,19 +56,25 @@ class GradientSum {
   void check_declared() const;
   int active_members(const AxisSet& axes, int64_t accumulation, const StepPlan& plan) const;
   void receive_accumulation();
+  void add_here();
   void sum_copies();
+  torch::Tensor flatten(const std::vector<LayoutEntry*>& entries) const;
+  // Of a gradient that is not there.
+  double nothing() const { return order_ == SumOrder::tree ? 0.0 : -0.0; }
 
   Layout& layout_;
   const Mesh& mesh_;
   const bool deterministic_;
+  const SumOrder order_;
   std::vector<std::unique_ptr<Part>> parts_;  // of the current step
+  std::vector<TreeSum> here_;                 // one data rank's trees, along the layout
   std::vector<AxisSet> declared_;             // along the layout: what strategies sum in it
 };
 
 // The 2-norm of all gradients, every parameter counted once, on every rank. Summed in fp64 and rounded to fp32 (not
-// where a gradient is fp64). Its bits do not depend on the number of data ranks. A gradient that is not finite makes it
-// so.
-double grad_norm(const Layout& layout, const Mesh& mesh);
+// where a gradient is fp64). Its bits do not depend on the number of data ranks; with `exact`, for which gradients are
+// fp32 on the CPU, on no layout and no number of threads (exact_norm.h). A gradient that is not finite makes it so.
+double grad_norm(const Layout& layout, const Mesh& mesh, bool exact = false);
 
 // What gradients are multiplied by so that their norm, which is `norm` now, is at most `largest`; 1: they stay.
 double clip_factor(double norm, double largest);

@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <csignal>
@@ -17,6 +16,7 @@
 
 #include "core/dist/error_file.h"
 #include "core/dist/rank_status.h"
+#include "core/dist/stillness.h"
 
 namespace ditto {
 
@@ -34,25 +34,6 @@ std::string seconds(milliseconds time) {
   const auto tenths = time.count() / 100;
   return std::to_string(tenths / 10) + (tenths % 10 ? "." + std::to_string(tenths % 10) : "") + " s";
 }
-
-// How long something has stood still. A watcher that was stopped itself has not seen that time pass.
-class Stillness {
- public:
-  explicit Stillness(milliseconds most) : most_(most) {}
-  milliseconds of(const std::string& now) {
-    const auto time = Clock::now();
-    const auto passed = std::chrono::duration_cast<milliseconds>(time - last_);
-    last_ = time;
-    still_ = now == seen_ ? still_ + std::min(passed, most_) : milliseconds(0);
-    seen_ = now;
-    return still_;
-  }
-
- private:
-  milliseconds most_, still_{0};
-  std::string seen_;
-  Clock::time_point last_ = Clock::now();
-};
 
 }  // namespace
 

@@ -2,6 +2,8 @@
 
 #include <ditto/error.h>
 
+#include "core/config/numerics.h"
+
 namespace ditto {
 
 void require(const Recipe& recipe, const Component& component, const std::string& section) {
@@ -25,7 +27,7 @@ Components::Components(Recipe& recipe_, Registry& registry_, Log log)
 std::shared_ptr<OpTable> Components::op_table() {
   std::vector<KernelRow> rows;
   added_ops_.clear();
-  for (const auto& id : recipe.plugins.kernels) {
+  for (const auto& id : kernel_sets(recipe)) {
     const auto given = recipe.kernel_options.find(id);
     const auto options =
         given == recipe.kernel_options.end() ? OptionMap{"kernels." + id, recipe.name, {}} : given->second;
@@ -38,7 +40,7 @@ std::shared_ptr<OpTable> Components::op_table() {
       added_ops_.push_back(std::move(op));
     }
   }
-  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_);
+  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_, is_one_number(recipe));
 }
 
 void Components::about_to_make(std::string_view kind, const std::string& id) const {

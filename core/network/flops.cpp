@@ -1,5 +1,8 @@
 #include "core/network/flops.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include <torch/torch.h>
 
 #include <ditto/error.h>
@@ -71,29 +74,53 @@ FlopCounter::FlopCounter(Components& components, const RunningModel& of)
   if (of.adapter) adapt(*model_, *of.adapter);
 }
 
+// Of samples of several sizes each by itself, its texts in their own lengths.
 double FlopCounter::forward(const Batch& batch) {
-  if (!batch.parts.empty()) {
-    double sum = 0;
-    for (const auto& part : batch) sum += forward(part);
-    return sum;
+  if (batch.parts.empty()) return of_shapes(shapes_of(batch));
+  double sum = 0;
+  for (const auto& part : batch) {
+    const auto shapes = shapes_of(part);
+    for (size_t i = 0; i < part.ids.size(); ++i) sum += of_shapes(of_sample(part, shapes, i));
   }
-  Batch inputs;
-  std::vector<std::vector<int64_t>> shapes;
+  return sum;
+}
+
+FlopCounter::Shapes FlopCounter::shapes_of(const Batch& batch) const {
+  Shapes shapes;
   for (const auto& input : model_->takes()) {
-    std::vector<int64_t> sizes{batch.size()};
-    if (input.name == names::kInput)
-      sizes = batch.at(names::kClean).sizes().vec();
-    else if (batch.has(input.name))
-      sizes = batch.at(input.name).sizes().vec();
-    else
-      sizes.insert(sizes.end(), input.shape.begin(), input.shape.end());
-    inputs[input.name] = shape_alone(sizes, input.dtype);
-    shapes.push_back(std::move(sizes));
+    const auto& from = input.name == names::kInput ? names::kClean : input.name;
+    if (batch.has(from)) {
+      shapes.push_back(batch.at(from).sizes().vec());
+      continue;
+    }
+    shapes.push_back({batch.size()});
+    shapes.back().insert(shapes.back().end(), input.shape.begin(), input.shape.end());
   }
-  inputs.ids = batch.ids;
-  inputs.weights = batch.weights;
-  const auto known = counted_.find(shapes);
-  return known != counted_.end() ? known->second : counted_[shapes] = total(count(inputs));
+  return shapes;
+}
+
+FlopCounter::Shapes FlopCounter::of_sample(const Batch& part, Shapes shapes, size_t i) const {
+  auto shape = shapes.begin();
+  for (const auto& input : model_->takes()) {
+    auto name = input.name;
+    if (name.ends_with(names::kMask)) name.resize(name.size() - std::string(names::kMask).size());
+    const auto known = part.lengths.find(name);
+    shape->at(0) = 1;
+    if (known != part.lengths.end()) shape->at(1) = std::max<int64_t>(known->second.at(i), 1);
+    ++shape;
+  }
+  return shapes;
+}
+
+double FlopCounter::of_shapes(const Shapes& shapes) {
+  if (const auto known = counted_.find(shapes); known != counted_.end()) return known->second;
+  Batch inputs;
+  auto shape = shapes.begin();
+  for (const auto& input : model_->takes()) inputs[input.name] = shape_alone(*shape++, input.dtype);
+  inputs.ids.resize(static_cast<size_t>(shapes.front().at(0)));
+  std::iota(inputs.ids.begin(), inputs.ids.end(), 0);
+  inputs.weights.assign(inputs.ids.size(), 1.0);
+  return counted_[shapes] = total(count(inputs));
 }
 
 Flops FlopCounter::forward(int64_t samples, int64_t any_length) {

@@ -39,11 +39,16 @@ class FlopCounter {
   // With `tokens`: those alone, before the blocks.
   void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens = nullptr) const;
   Flops count(const Batch& batch) const;
+  using Shapes = std::vector<std::vector<int64_t>>;  // of what the model takes
+  Shapes shapes_of(const Batch& batch) const;
+  Shapes of_sample(const Batch& part, Shapes shapes, size_t i) const;  // of that one alone
+  double of_shapes(const Shapes& shapes);
+
   const RunningModel& of_;
   std::shared_ptr<const OpTable> table_;  // references, which count nothing: layers and models do
   std::shared_ptr<Model> model_;
-  std::map<std::vector<std::vector<int64_t>>, double> counted_;  // by the shapes of what the model takes
-  std::map<std::vector<int64_t>, int64_t> tokens_;               // by sides
+  std::map<Shapes, double> counted_;
+  std::map<std::vector<int64_t>, int64_t> tokens_;  // by sides
 };
 
 }  // namespace ditto

@@ -4,6 +4,7 @@
 
 #include <ditto/error.h>
 
+#include "core/config/differences.h"
 #include "core/network/foreign_model.h"
 #include "core/network/names.h"
 

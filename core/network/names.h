@@ -6,6 +6,7 @@ namespace ditto::names {
 inline constexpr const char* kImage = "image";      // pixels, which may be flipped where the loader is asked to
 inline constexpr const char* kLabel = "label";      // a class: what --classes asks for
 inline constexpr const char* kText = "text";        // what --prompts are for
+inline constexpr const char* kMask = "_mask";       // behind the name of a tensor of any length: true where it counts
 inline constexpr const char* kCaption = "caption";  // UTF-8, as bytes: what an encoder makes it of
 inline constexpr const char* kClean = "clean";      // x_0: what is learned, and what sampling makes
 inline constexpr const char* kNoisy = "x_t";

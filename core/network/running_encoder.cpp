@@ -75,6 +75,7 @@ Batch RunningEncoder::encode(Batch batch) {
   const Doing doing(computing_.c_str());
   const Traffic::Scope pass(mesh().traffic(), Traffic::Pass::forward);
   const auto place = [this] { return section + ", encoding"; };
+  for (const auto& spec : encoder->makes()) batch.lengths.erase(spec.name);  // it may say those of what it makes
   batch = guarded(place, [&] { return encoder->encode(std::move(batch), *ctx); });
   for (const auto& spec : encoder->makes()) {
     const auto made = batch.tensors.find(spec.name);

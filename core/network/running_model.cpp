@@ -1,5 +1,6 @@
 #include "core/network/running_model.h"
 
+#include <ATen/record_function.h>
 #include <torch/torch.h>
 
 #include <ditto/error.h>
@@ -41,6 +42,8 @@ std::vector<double> RunningModel::block_costs(Components& components) const {
 
 void RunningModel::run_unit(const Unit& unit, UnitCall& call) {
   const Doing doing(computing_.c_str());
+  at::RecordFunction scope(at::RecordScope::USER_SCOPE);  // for observers: profilers, OneNumberGuard
+  if (scope.isActive()) scope.before(std::string_view(to_text(unit) + " of model '" + setting.component.plugin + "'"));
   guarded([&] { return to_text(unit) + " of model '" + setting.component.plugin + "'"; },
           [&] { run_model_unit(*model, unit, call); });
   if (unit.kind != Unit::head) return;

@@ -6,6 +6,7 @@
 
 #include <ditto/error.h>
 
+#include "core/config/numerics.h"
 #include "core/network/strategies.h"
 
 namespace ditto {
@@ -18,7 +19,9 @@ at::ScalarType dtype_of(const std::string& precision) {
 
 RunningUnits::RunningUnits(const Mesh& mesh, std::shared_ptr<const OpTable> table, const Setting& setting)
     : mesh_(mesh, setting.copied), copied_(setting.copied), trains_(setting.trains) {
+  const bool exact = table->exact();
   ctx = std::make_unique<Context>(std::move(table), Random(setting.seed));
+  if (exact) ctx->token_leaf = kTokenLeaf;
   ctx->compute = setting.compute;
   ctx->device = setting.device;
 }
@@ -54,7 +57,8 @@ void RunningUnits::cut(Components& components, const Shape& shape, const std::fu
                                       ctx->compute,
                                       shape.depth,
                                       shape.block_costs,
-                                      shape.streams};
+                                      shape.streams,
+                                      sum_order(components.recipe)};
   strategies = make_strategies(components, needs, axes, trains_);
   if (trains_) refuse_unread_options(components.recipe, components.registry);
   // The pipeline is last: until then each strategy sees all of the model.

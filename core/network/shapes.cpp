@@ -51,7 +51,7 @@ ModelNeeds needs_of_before(const nlohmann::json& json) {
     needs.inputs.push_back({names::kLabel, at::kLong, {}, "", classes});
   if (const auto width = json.at("text_width").get<int64_t>(); width > 0) {
     needs.inputs.push_back({names::kText, at::kFloat, {-1, width}, ""});
-    needs.inputs.push_back({names::kText + std::string("_mask"), at::kBool, {-1}, ""});
+    needs.inputs.push_back({std::string(names::kText) + names::kMask, at::kBool, {-1}, ""});
   }
   return needs;
 }

@@ -27,7 +27,5 @@ void refuse_unread_options(const Recipe& recipe, Registry& registry);
 std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& components,
                                                                const ParallelStrategy::Needs& needs,
                                                                const AxisSet& axes, bool trains);
-// The same ones as they are wrapped around a model, innermost first.
-std::vector<ParallelStrategy*> in_order_of_wrapping(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies);
 
 }  // namespace ditto

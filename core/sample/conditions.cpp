@@ -90,7 +90,7 @@ ConditionFile::ConditionFile(std::string path, const TensorSpecs& takes) : path_
   }
   if (tensors_.empty()) throw Error(ErrorKind::data, path_, "has no tensors", "the model takes " + names_of(takes));
   for (const auto& spec : takes) {
-    const auto mask_name = spec.name + "_mask";
+    const auto mask_name = spec.name + names::kMask;
     const auto* mask = find(takes, mask_name);
     if (!mask || !tensors_.count(spec.name)) continue;
     const auto& rows = tensors_.at(spec.name);

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include "core/config/numerics.h"
 #include "core/network/paper_mesh.h"
 #include "core/network/strategies.h"
 #include "core/report/memory.h"
@@ -20,6 +21,8 @@ namespace ditto {
 namespace {
 
 using Place = std::map<Axis, int>;
+
+constexpr const char* kNodes = "nodes";  // a share of gradients that run.numerics = "one" has alone
 
 // Bytes that a forward leaves for its backward, by the units that leave them.
 struct Left {
@@ -60,6 +63,7 @@ class PaperRank {
       if (entry.tensor.requires_grad()) entry.tensor.mutable_grad() = torch::empty_like(entry.tensor.detach());
     }
     cost.bytes = held_bytes(networks(), *optimizer, ema);
+    if (is_one_number(recipe_)) cost.bytes[kNodes] = bytes_of_nodes();
     for (auto& entry : learned.entries) entry.tensor.mutable_grad().reset();
     return cost;
   }
@@ -94,6 +98,18 @@ class PaperRank {
   int64_t micro_batch() const { return micro_batch_; }
 
  private:
+  // Sums of micro-batches that wait for their siblings (tree_sum.h): of the numbers that this rank sums.
+  int64_t bytes_of_nodes() const {
+    int64_t open = 0, bytes = 0;
+    for (int64_t j = plan_.micro_batches; j > 1; j >>= 1) ++open;
+    for (const auto& entry : assembly_->networks->learned().entries) {
+      int64_t owners = 1;
+      for (const Axis axis : kDataAxes)
+        if (entry.is_copy(axis)) owners *= mesh_.size(axis);
+      if (entry.tensor.requires_grad()) bytes += static_cast<int64_t>(entry.tensor.nbytes()) / owners;
+    }
+    return open * bytes;
+  }
   void refuse_own_sizes() {
     for (const auto& spec : assembly_->train_data->makes())
       if (std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end())
@@ -287,7 +303,7 @@ class DryRunner {
   std::map<Place, Left> left_;
 };
 
-constexpr std::array kShares{"parameters", "copies", "gradients", "optimizer", "ema", "frozen", "activations"};
+constexpr std::array kShares{"parameters", "copies", "gradients", kNodes, "optimizer", "ema", "frozen", "activations"};
 
 std::string table_line(const RankCost& cost, const char* what) {
   auto text = fmt::format("rank {}{}: {} of the learned numbers\n", cost.rank, what, cost.parameters);
@@ -295,7 +311,8 @@ std::string table_line(const RankCost& cost, const char* what) {
     const auto at = cost.bytes.find(share);
     if (at != cost.bytes.end() && (at->second > 0 || share != std::string("frozen")))
       text += fmt::format("  {:12} {:>16} bytes\n", share, at->second);
-    if (at == cost.bytes.end()) text += fmt::format("  {:12} {:>16}\n", share, "not known");
+    if (at == cost.bytes.end() && share != std::string(kNodes))
+      text += fmt::format("  {:12} {:>16}\n", share, "not known");
   }
   return text +
          fmt::format("  {:12} {:>16} bytes, {:.2f} GB\n", "all", cost.total(), static_cast<double>(cost.total()) / 1e9);

@@ -13,6 +13,7 @@
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
+#include "core/config/numerics.h"
 #include "core/report/streams.h"
 #include "core/train/processor.h"
 
@@ -78,7 +79,7 @@ std::vector<PluginKey> plugins_of(Recipe& recipe) {
     if (*component) plugins.emplace_back(kind == "network" ? Model::kKind : kind, component->plugin);
   }
   for (const auto& id : strategy_ids(recipe)) plugins.emplace_back(ParallelStrategy::kKind, id);
-  for (const auto& id : recipe.plugins.kernels) plugins.emplace_back(KernelSet::kKind, id);
+  for (const auto& id : kernel_sets(recipe)) plugins.emplace_back(KernelSet::kKind, id);
   return plugins;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/config/name_patterns.h"
+#include "core/config/numerics.h"
 #include "core/formats/nearest.h"
 
 namespace ditto {
@@ -118,6 +119,9 @@ class GroupedOptimizer final : public Optimizer {
     for (const auto& part : parts_) most = std::max(most, part.optimizer->granularity());
     return most;
   }
+  bool exact() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.optimizer->exact(); });
+  }
   bool averages() const override {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.optimizer->averages(); });
   }
@@ -125,6 +129,7 @@ class GroupedOptimizer final : public Optimizer {
   void step(const Update& update) override {
     for (const auto& part : parts_) {
       Update own{.lr = update.lr * part.lr_scale, .clip = update.clip, .decay = update.decay};
+      own.exact = update.exact;
       for (const size_t place : part.places) {
         if (!update.average.empty()) own.average.push_back(update.average.at(place));
         if (!update.copies.empty()) own.copies.push_back(update.copies.at(place));
@@ -182,6 +187,10 @@ std::shared_ptr<Optimizer> make_one(Components& components, const std::string& s
                 "optimizer \"" + component.plugin +
                     "\" makes the average that is evaluated and sampled, and ema.enabled = false leaves it no place",
                 "set ema.enabled = true");
+  if (needs.exact && !made->exact())
+    refuse_numerics("\"one\" does not go with optimizer \"" + component.plugin + "\" of [" + section +
+                        "]: with these options its update is not made of single IEEE operations",
+                    "choose adamw, or set run.numerics = \"fast\"");
   return made;
 }
 
@@ -210,6 +219,8 @@ std::shared_ptr<Optimizer> make_optimizer(Components& components, const Optimize
                        double lr_scale, const std::vector<size_t>& mine) {
     Part part{component.plugin, prefix, lr_scale, mine, std::make_unique<WholeOfSome>(*needs.whole, mine, count), {}};
     Optimizer::Needs own{{}, part.whole.get()};
+    own.ops = needs.ops;
+    own.exact = needs.exact;
     for (const size_t place : mine) own.parameters.push_back(needs.parameters[place]);
     part.optimizer = make_one(components, section, component, own);
     parts.push_back(std::move(part));

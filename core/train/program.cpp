@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "core/network/names.h"
+#include "core/train/one_number_guard.h"
 
 namespace ditto {
 
@@ -152,6 +153,8 @@ Program make_program(Assembly& assembly, LossLedger& ledger, double weight, doub
     Tensor sum_B;
     for (const auto& [name, loss] : losses) sum_B = sum_B.defined() ? sum_B + loss : loss;
     const auto weights = torch::tensor(batch.weights, torch::kDouble).to(sum_B.options());
+    // The sum itself is read by nobody: what is reported is the ledger's, and backward of it copies.
+    const OneNumberGuard::Pause unread;
     const auto share = torch::where(weights == 0, torch::zeros_like(sum_B), sum_B * weights).sum() / shares;
     return scale == 1 ? share : share * scale;
   };

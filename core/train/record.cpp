@@ -42,8 +42,9 @@ std::map<std::string, std::string> machine_record(torch::Device device) {
 }
 
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                      const std::function<void(const std::string&)>& say) {
+                      bool one_number, const std::function<void(const std::string&)>& say) {
   for (const auto& [key, why] : kMatters) {
+    if (one_number && key != "ditto") continue;
     const auto before = saved.find(key), after = now.find(key);
     if (before != saved.end() && after != now.end() && before->second != after->second)
       say("changed since: " + key + ": " + before->second + " -> " + after->second + " (" + why +

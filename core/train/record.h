@@ -12,9 +12,10 @@ namespace ditto {
 
 // What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions.
 std::map<std::string, std::string> machine_record(torch::Device device = torch::kCPU);
-// Says, a line each, what differs from the record of an earlier start, and which promise is lost with it.
+// Says, a line each, what differs from the record of an earlier start, and which promise is lost with it. Of one number
+// (run.numerics) that is another version of Ditto alone.
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
-                      const std::function<void(const std::string&)>& say);
+                      bool one_number, const std::function<void(const std::string&)>& say);
 
 // What a run notes beside its tensors, read back: throws Error(checkpoint) naming the checkpoint and the note. Refuses
 // a checkpoint that was imported and holds no run's notes.

@@ -4,6 +4,7 @@
 
 #include <ditto/error.h>
 
+#include "core/config/differences.h"
 #include "core/network/strategies.h"
 
 namespace ditto {
@@ -17,6 +18,14 @@ std::vector<std::string> strategies_of(const std::string& saved_toml) {
   } catch (const Error&) {
     return {};
   }
+}
+
+// As TOML, and of a key that is not there.
+constexpr const char *kNumerics = "run.numerics", *kFast = "\"fast\"", *kOne = "\"one\"", *kNone = "(none)";
+
+bool is_one_number(const formats::Table& recipe) {
+  const auto* numerics = recipe.find_path(kNumerics);
+  return numerics && formats::render_toml_value(*numerics) == kOne;
 }
 
 }  // namespace
@@ -39,10 +48,17 @@ OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Regis
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,
                                          const OptionEffects& effects, const std::vector<std::string>& allowed) {
   std::vector<std::string> lines;
-  for (const auto& change : differences(saved, now)) {
+  const bool one_number = is_one_number(saved) && is_one_number(now);
+  for (auto change : differences(saved, now)) {
     if (change.key.starts_with("record.")) continue;
+    if (change.key == kNumerics && change.before == kNone) change.before = kFast;  // of before there was the option
+    if (change.before == change.after) continue;
     const auto effect = effects.of(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;
+    if (one_number && (effect == Effect::speed || effect == Effect::bits)) {
+      lines.push_back(line + " (bit for bit)");
+      continue;
+    }
     if (effect == Effect::speed) line += " (bit for bit with the same micro-batches, else equal within rounding)";
     if (effect == Effect::bits) line += " (equal within rounding from here on, not bit for bit)";
     const bool is_allowed = std::any_of(allowed.begin(), allowed.end(), [&](const std::string& key) {

@@ -11,6 +11,7 @@
 #include <ditto/version.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/config/differences.h"
 #include "core/formats/file.h"
 
 namespace ditto {

@@ -5,7 +5,9 @@
 
 #include <torch/torch.h>
 
+#include "core/config/numerics.h"
 #include "core/train/agreed_samples.h"
+#include "core/train/one_number_guard.h"
 
 namespace ditto {
 
@@ -27,8 +29,8 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader)) {
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())
-    gradients_.push_back(
-        std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic));
+    gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,
+                                                       sum_order(assembly.recipe)));
   begin_gradients(shares_.step(0, 0, Phase::train).plan);  // refuses what no step could do
 }
 
@@ -51,16 +53,19 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   clear_gradients();
   begin_gradients(plan);
   for (auto* strategy : networks.strategies()) strategy->begin_step(plan);
-  run_micro_batches(batches, program,
-                    plan);  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
+  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
+  if (is_one_number(assembly_.recipe) && !watched_)
+    run_watched(batches, program, plan);
+  else
+    run_micro_batches(batches, program, plan);
   for (auto* strategy : networks.strategies()) strategy->sync_gradients();
   for (auto& sum : gradients_) sum->finish(plan);
 
   const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
-  StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh)), lr_schedule_.at(step), totals.parts,
-                    totals.samples};
+  StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh, is_one_number(assembly_.recipe))),
+                    lr_schedule_.at(step), totals.parts, totals.samples};
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
   result.skipped = skip(step, result);
@@ -73,6 +78,7 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
 // The layout's entries are the optimizer's parameters.
 void TrainingStep::update(const StepResult& result) {
   Update asked{.lr = result.lr};
+  asked.exact = is_one_number(assembly_.recipe);
   if (const double largest = assembly_.recipe.run.clip_norm; largest > 0)
     asked.clip = clip_factor(result.grad_norm, largest);
   ema_.ask(asked, ++updates);
@@ -155,6 +161,14 @@ void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program&
     }
     program.accumulation_done(accumulation);
   }
+}
+
+// Of a process's first step: what it computes later it computes by the same calls.
+void TrainingStep::run_watched(const std::vector<Batch>& batches, Program& program, const StepPlan& plan) {
+  const OneNumberGuard guard;
+  run_micro_batches(batches, program, plan);
+  guard.check();
+  watched_ = true;
 }
 
 void TrainingStep::end_accumulation(int64_t accumulation, const StepPlan& plan) {

@@ -62,6 +62,7 @@ class TrainingStep {
   void count_flops(const std::vector<Batch>& batches);
   void watch_activations(Program& program);
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
+  void run_watched(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
   int64_t accumulations_here(const StepPlan& plan) const {
     return assembly_.networks->in_step() ? plan.accumulations : plan.mine;
   }
@@ -78,6 +79,7 @@ class TrainingStep {
   LrSchedule lr_schedule_;
   FlopCounter counter_;
   StepShares shares_;
+  bool watched_ = false;  // the calls of a step have been looked at (run.numerics = "one")
   std::vector<std::unique_ptr<GradientSum>> gradients_;  // along networks->training()
 };
 

@@ -1,6 +1,7 @@
 #include "core/train/step_shares.h"
 
 #include <algorithm>
+#include <bit>
 
 #include <ditto/error.h>
 
@@ -8,11 +9,25 @@ namespace ditto {
 
 namespace {
 
-int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks) {
+int64_t asked_micro_batch(const RunOptions& run, int64_t ranks) {
   return std::min(run.micro_batch > 0 ? run.micro_batch : (run.batch + ranks - 1) / ranks, run.batch);
 }
 
+// Of one number a micro-batch is a node of the tree over the step's samples: 2^k of them, but for the last.
+int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks) {
+  const int64_t asked = asked_micro_batch(run, ranks);
+  if (run.numerics != "one") return asked;
+  return static_cast<int64_t>(std::bit_floor(static_cast<std::uint64_t>(asked)));
+}
+
 }  // namespace
+
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh) {
+  const int64_t asked = asked_micro_batch(run, mesh.data_ranks()), made = most_of_micro_batch(run, mesh.data_ranks());
+  if (asked == made) return {};
+  return ", micro-batches of " + std::to_string(made) + " samples where " + std::to_string(asked) +
+         " were asked for (run.numerics = \"one\": powers of two)";
+}
 
 StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes)
     : batch_(run.batch),

@@ -1,6 +1,7 @@
 // How the samples of a step are shared among the ranks.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include <ditto/batch.h>
@@ -10,6 +11,10 @@
 #include "core/data/batch_plan.h"
 
 namespace ditto {
+
+// ", micro-batches of 4 samples where 5 were asked for": with run.numerics = "one" they are rounded down to powers of
+// two. Empty where that changes nothing.
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh);
 
 class StepShares {
  public:

@@ -10,6 +10,7 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/config/numerics.h"
 #include "core/dist/stop.h"
 #include "core/network/finite.h"
 #include "core/report/roofline.h"
@@ -114,8 +115,9 @@ void Trainer::describe() {
                   frozen > 0 ? fmt::format(" beside {} frozen ones", frozen) : "", run.precision, run.device,
                   torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
                   mesh_.world_size() == 1 ? "" : "s"));
-  say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}", assembly_->train_data->size(), run.batch,
-                  run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken())));
+  say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
+                  run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken()),
+                  micro_batch_report(run, mesh_)));
   say("into " + shown(output_folder(recipe_)));
 }
 
@@ -161,7 +163,7 @@ void Trainer::take_up(const std::string& path) {
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), effects, options_.allow_change))
     say("changed since: " + line);
   const auto said = [this](const std::string& line) { say(line); };
-  compare_machines(info.extra, machine_record(assembly_->main->ctx->device), said);
+  compare_machines(info.extra, machine_record(assembly_->main->ctx->device), is_one_number(recipe_), said);
   const auto& allowed = options_.allow_change;
   if (std::find(allowed.begin(), allowed.end(), "data") == allowed.end()) notes.require_data(data_, said);
   for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())

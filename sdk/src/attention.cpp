@@ -8,6 +8,8 @@
 #include <ditto/error.h>
 #include <ditto/kernels.h>
 
+#include "tokens_here.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -57,6 +59,22 @@ void check_packs(const AttentionCall& call) {
   if (!packing || (call.pattern != Pattern::spatial && call.pattern != Pattern::temporal)) return;
   if (packing->grids.size() != packing->lengths.size())
     refuse("in space or in time was given a pack that does not say its samples' grids", "set Packing::grids");
+}
+
+void check_key_lengths(const AttentionCall& call) {
+  for (const auto& part : call.parts) {
+    if (part.key_lengths.empty()) continue;
+    const auto& packing = part.tokens.packing;
+    if (call.pattern != Pattern::cross || !packing)
+      refuse("was given key_lengths outside of cross-attention of a pack", "leave them empty, and give a key mask");
+    const auto fits = [&](int64_t length) { return length >= 1 && length <= part.k.size(1); };
+    if (part.key_lengths.size() != packing->lengths.size() ||
+        !std::all_of(part.key_lengths.begin(), part.key_lengths.end(), fits))
+      refuse("was given key_lengths " + c10::str(at::IntArrayRef(part.key_lengths)) + " for " +
+                 std::to_string(packing->lengths.size()) + " samples and rows of " + std::to_string(part.k.size(1)) +
+                 " keys",
+             "give one for each sample of the pack, of at least 1 and at most the row's keys");
+  }
 }
 
 // The lengths of one sequence's samples, of whole rows that are here.
@@ -130,6 +148,7 @@ std::map<std::string, Attribute> attributes_of(const AttentionCall& call) {
   std::map<std::string, Attribute> attributes;
   if (call.scale) attributes["scale"] = *call.scale;
   if (call.causal) attributes["causal"] = true;
+  if (call.token_leaf > 0) attributes["token_leaf"] = call.token_leaf;
   return attributes;
 }
 
@@ -143,34 +162,32 @@ Tensors full(const OpTable& table, const AttentionCall& call) {
   return joined.split(table.run("attention", in).at(0));
 }
 
-// The tokens of a pack that are here, each over the keys of its sample's row.
+// The tokens of a pack that are here, each over the keys of its sample's row that are its own.
 OpInputs cross_of_pack(const AttentionPart& part, std::map<std::string, Attribute> attributes) {
-  const auto& lengths = part.tokens.packing->lengths;
-  const auto samples = static_cast<int64_t>(lengths.size());
+  const auto samples = static_cast<int64_t>(part.tokens.packing->lengths.size());
   if (part.k.size(0) != samples)
     throw Error(ErrorKind::shape, "cross-attention of a pack",
                 "has keys of " + std::to_string(part.k.size(0)) + " rows for " + std::to_string(samples) + " samples",
                 "give the text one row for each sample of the pack");
-  const int64_t here = part.q.size(1), first = here == part.tokens.tokens() ? 0 : part.tokens.first_token;
-  std::vector<int64_t> of_queries;
-  int64_t first_row = 0, start = 0;
-  for (const int64_t length : lengths) {
-    const int64_t begin = std::max(start, first), end = std::min(start + length, first + here);
-    start += length;
-    if (begin < end)
-      of_queries.push_back(end - begin);
-    else if (of_queries.empty())
-      ++first_row;
-    else
-      of_queries.push_back(0);
-  }
-  const auto rows = static_cast<int64_t>(of_queries.size());
+  const auto here = tokens_here(part);
+  const auto some = [](int64_t count) { return count > 0; };
+  const auto begin = std::find_if(here.begin(), here.end(), some);
+  const auto end = std::find_if(here.rbegin(), std::make_reverse_iterator(begin), some).base();
+  const int64_t first = begin - here.begin(), rows = end - begin, row_keys = part.k.size(1);
+  std::vector<int64_t> keys(static_cast<size_t>(rows), row_keys);
+  if (!part.key_lengths.empty()) std::copy_n(part.key_lengths.begin() + first, rows, keys.begin());
+  const bool are_whole = std::all_of(keys.begin(), keys.end(), [&](int64_t count) { return count == row_keys; });
   const auto of_rows = [&](const Tensor& x) {
-    return x.defined() ? x.narrow(0, first_row, rows).flatten(0, 1).unsqueeze(0) : x;
+    if (!x.defined()) return x;
+    if (are_whole) return x.narrow(0, first, rows).flatten(0, 1).unsqueeze(0);
+    Tensors own;
+    for (int64_t i = 0; i < rows; ++i) own.push_back(x[first + i].narrow(0, 0, keys[static_cast<size_t>(i)]));
+    return torch::cat(own).unsqueeze(0);
   };
-  attributes["key_lengths"] = std::vector<int64_t>(of_queries.size(), part.k.size(1));
-  attributes["lengths"] = std::move(of_queries);
-  return {{part.q, of_rows(part.k), of_rows(part.v), of_rows(part.key_mask_BS)}, std::move(attributes)};
+  OpInputs in{{part.q, of_rows(part.k), of_rows(part.v), of_rows(part.key_mask_BS)}, std::move(attributes)};
+  in.attributes["lengths"] = std::vector<int64_t>(begin, end);
+  in.attributes["key_lengths"] = std::move(keys);
+  return in;
 }
 
 Tensor cross(const OpTable& table, const AttentionCall& call) {
@@ -255,6 +272,7 @@ void check_call(const AttentionCall& call) {
     refuse("was given several sequences and a pattern other than full", "use Pattern::full, or one sequence");
   for (const auto& part : call.parts) check_part(part, call.parts[0], call.pattern);
   check_packs(call);
+  check_key_lengths(call);
   if (call.causal && call.pattern == Pattern::cross)
     refuse("is to be causal, to keys of another sequence", "leave causal = false for Pattern::cross");
   if (!call.bias.defined()) return;

@@ -224,8 +224,7 @@ std::vector<Op> attention_ops(const MakeNumbers& leaf, const std::function<doubl
   std::vector<Op> list{
       {"attention",
        "q [B,T,N,K], k [B,S,M,K], v [B,S,M,K], key mask [B,S] or none, bias [1 or B,1 or N,T,S] or none; scale, "
-       "causal, "
-       "lengths and key_lengths of a pack's samples -> [B,T,N,K]",
+       "causal, lengths and key_lengths of a pack's samples, token_leaf -> [B,T,N,K]",
        {},
        attention,
        {whole("self", {2, 9, 9, 3, 3, 8}, false), whole("cross, masked", {2, 5, 12, 2, 2, 16}, true),
@@ -235,7 +234,7 @@ std::vector<Op> attention_ops(const MakeNumbers& leaf, const std::function<doubl
         whole("packed", {1, 9, 9, 4, 2, 8}, true, {{"lengths", pack}}),
         whole("cross in a pack", {1, 9, 10, 2, 2, 8}, false, {{"lengths", pack}, {"key_lengths", keys}})},
        tolerance}};
-  list.back().optional = {"scale", "causal", "lengths", "key_lengths"};
+  list.back().optional = {"scale", "causal", "lengths", "key_lengths", "token_leaf"};
   const auto add = [&](const char* name, const char* signature, Tensors (*reference)(const OpInputs&),
                        int64_t outputs) {
     Op op{name, signature, {}, reference, {}, tolerance};

@@ -47,6 +47,7 @@ Batch Batch::slice(int64_t begin, int64_t end) const {
     throw Error(ErrorKind::shape, "batch", "of samples of several sizes cannot be sliced", "slice its parts");
   Batch part;
   for (const auto& [name, tensor] : tensors) part.tensors[name] = tensor.slice(0, begin, end);
+  for (const auto& [name, all] : lengths) part.lengths[name].assign(all.begin() + begin, all.begin() + end);
   part.ids.assign(ids.begin() + begin, ids.begin() + end);
   part.weights.assign(weights.begin() + begin, weights.begin() + end);
   return part;

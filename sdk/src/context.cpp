@@ -7,6 +7,8 @@
 
 #include <ditto/error.h>
 
+#include "tokens_here.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -42,11 +44,26 @@ torch::Tensor kept(const Random& random, const torch::Tensor& x_BTD, const Seque
   return torch::cat(parts).unsqueeze(0).ge(p);
 }
 
-// Keys that a query of a pack's sample sees, of `length`.
-double seen(const AttentionCall& call, size_t sample, double length) {
-  if (call.pattern == Pattern::full) return length;
-  const auto& grid = call.parts[0].tokens.packing->grids[sample];
-  return static_cast<double>(call.pattern == Pattern::spatial ? grid.rows * grid.columns : grid.frames);
+// Keys that a query of a pack's sample sees.
+int64_t seen(const AttentionCall& call, size_t sample) {
+  const auto& first = call.parts[0];
+  if (call.pattern == Pattern::cross) return first.key_lengths.empty() ? first.k.size(1) : first.key_lengths[sample];
+  const auto& packing = *first.tokens.packing;
+  if (call.pattern == Pattern::spatial) return packing.grids[sample].rows * packing.grids[sample].columns;
+  if (call.pattern == Pattern::temporal) return packing.grids[sample].frames;
+  int64_t keys = 0;
+  for (const auto& part : call.parts) keys += part.tokens.packing->lengths[sample];
+  return keys;
+}
+
+// Of the queries of a pack that are here, each with the keys that it sees.
+int64_t pairs_of_pack(const AttentionCall& call) {
+  int64_t pairs = 0;
+  for (const auto& part : call.parts) {
+    const auto here = tokens_here(part);
+    for (size_t i = 0; i < here.size(); ++i) pairs += here[i] * seen(call, i);
+  }
+  return pairs;
 }
 
 void check_dropout(const Tensor& x_BTD, double p, const Stream& stream, const Sequence& tokens, const std::string& name,
@@ -71,38 +88,43 @@ Context::Context(std::shared_ptr<const OpTable> table, Random random_)
     : ops(*table), random(random_), attention_op(plain_attention(*table)), table_(std::move(table)) {}
 Context::~Context() = default;
 
+void Context::refuse_under_one(const std::string& what) const {
+  if (token_leaf > 0)
+    throw Error(ErrorKind::config, "run.numerics", "= \"one\" has no exact form of " + what,
+                "set run.numerics = \"fast\", or leave it out");
+}
+
 Tensors Context::attention(const AttentionCall& call) {
   check_call(call);
   count_attention(call);
-  return attention_op.run(call);
+  if (token_leaf == 0) return attention_op.run(call);
+  auto in_leaves = call;
+  in_leaves.token_leaf = token_leaf;
+  return attention_op.run(in_leaves);
 }
 
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {
-  const auto mask_BS = pattern == Pattern::cross ? stream.condition.text_mask_BS : Tensor();
-  return attention({.parts = {{q, k, v, stream, mask_BS}}, .pattern = pattern}).at(0);
+  AttentionPart part{q, k, v, stream, {}};
+  if (pattern == Pattern::cross) {
+    part.key_mask_BS = stream.condition.text_mask_BS;
+    if (stream.packing) part.key_lengths = stream.condition.text_lengths;
+  }
+  return attention({.parts = {std::move(part)}, .pattern = pattern}).at(0);
 }
 
 // Scores and their sums: each query with the keys that its pattern lets it see. Of a pack the pairs inside of samples.
 void Context::count_attention(const AttentionCall& call) const {
   if (!flops) return;
+  const auto& first = call.parts[0];
+  if (first.tokens.packing)
+    return count("attention", 4 * static_cast<double>(first.q.size(2) * first.q.size(3) * pairs_of_pack(call)));
   double queries = 0, keys = 0;
   for (const auto& part : call.parts) {
     queries += static_cast<double>(part.q.numel());
     keys += static_cast<double>(part.k.size(1));
   }
-  const auto& tokens = call.parts[0].tokens;
-  if (call.pattern == Pattern::spatial && !tokens.packing) keys /= static_cast<double>(tokens.grid.frames);
-  if (call.pattern == Pattern::temporal) keys = static_cast<double>(tokens.grid.frames);
-  if (call.pattern != Pattern::cross && tokens.packing) {
-    double pairs = 0, all = 0;
-    for (size_t i = 0; i < tokens.packing->lengths.size(); ++i) {
-      double length = 0;
-      for (const auto& part : call.parts) length += static_cast<double>(part.tokens.packing->lengths[i]);
-      pairs += length * seen(call, i, length);
-      all += length;
-    }
-    keys = pairs / all;
-  }
+  if (call.pattern == Pattern::spatial) keys /= static_cast<double>(first.tokens.grid.frames);
+  if (call.pattern == Pattern::temporal) keys = static_cast<double>(first.tokens.grid.frames);
   count("attention", 4 * queries * keys);
 }
 
@@ -136,25 +158,5 @@ Tensor Context::dropout(const Tensor& x_BTD, double p, const Stream& stream, con
   const auto kept_BTD = kept(random, x_BTD, tokens, stream.ids, p, series_of(name));
   return x_BTD * kept_BTD.to(x_BTD.options().requires_grad(false)).div_(1 - p);
 }
-
-Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Tensor& scale_SD, const Sequence& tokens,
-                          double eps) const {
-  return table_
-      ->run("norm_modulate", {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, {{"eps", eps}}})
-      .at(0);
-}
-
-Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Tensor& y_BTD,
-                           const Sequence& tokens) const {
-  return table_->run("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}}).at(0);
-}
-
-Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
-  if (up->before || up->after || up->term) return torch::gelu(up(x, ctx), "tanh");  // something stands between the two
-  ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
-  return table_->run("linear_gelu_tanh", {{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}}).at(0);
-}
-
-Tensors Ops::run(const std::string& name, const OpInputs& inputs) const { return table_->run(name, inputs); }
 
 }  // namespace ditto

@@ -24,14 +24,22 @@ void DenoisingOptions::read(OptionReader& option) {
 }
 
 Denoising::Denoising(const std::string& name, const DenoisingOptions& options, const Needs& needs)
-    : condition_dropout_(options.condition_dropout), model_(*needs.model), scheduler_(schedule_of(name, needs)) {}
+    : condition_dropout_(options.condition_dropout),
+      time_per_frame_(options.time_per == "frame"),
+      model_(*needs.model),
+      scheduler_(schedule_of(name, needs)) {
+  if (time_per_frame_ && !model_.time_per_frame())
+    throw Error(ErrorKind::config, "objective.time_per", "= \"frame\", and the model takes one time for each sample",
+                "leave it at \"sample\", or choose a model of video whose tokens are of one frame each (st_dit)");
+}
 Denoising::~Denoising() = default;
 
 Batch Denoising::prepare(Batch batch, Context& ctx) const {
   const bool train = ctx.phase == Phase::train;
   const Tensor& clean = batch.at("clean");
   const Purpose noise_for = train ? Purpose::noise : Purpose::validation;
-  const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, {}) : batch.at("time_u");
+  const auto drawn = time_per_frame_ ? std::vector<int64_t>{clean.size(2)} : std::vector<int64_t>{};
+  const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, drawn) : batch.at("time_u");
   const auto time_B = scheduler_.times(u_B);
   const auto noise =
       ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
@@ -44,8 +52,9 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   return model_.without_condition(std::move(batch), drop_B);
 }
 
-std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context&) const {
-  return scheduler_.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"));
+std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context& ctx) const {
+  return scheduler_.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"),
+                           &ctx.ops.table());
 }
 
 }  // namespace ditto

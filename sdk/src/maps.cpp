@@ -78,6 +78,7 @@ bool Convolution::token_local() const {
 }
 
 Tensor Convolution::forward(const Tensor& x, Context& ctx) {
+  ctx.refuse_under_one("a convolution");
   const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
   if (in.dim() != w.dim() || in.size(1) != w.size(1))
     throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
@@ -118,6 +119,7 @@ GroupNorm::~GroupNorm() = default;
 bool GroupNorm::token_local() const { return false; }
 
 Tensor GroupNorm::forward(const Tensor& x, Context& ctx) {
+  ctx.refuse_under_one("a norm of groups of channels");
   const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
   if (in.dim() < 2 || in.size(1) != w.size(0))
     throw Error(

@@ -1,4 +1,4 @@
-// Layers. Positions and time features follow W. Peebles and S. Xie, 2023 (arXiv:2212.09748).
+// Layers.
 #include <ditto/nn.h>
 
 #include <cmath>
@@ -6,7 +6,6 @@
 #include <torch/torch.h>
 
 #include <ditto/context.h>
-#include <ditto/elementary.h>
 #include <ditto/error.h>
 
 namespace ditto {
@@ -86,7 +85,7 @@ struct UseCopy : torch::autograd::Function<UseCopy> {
   }
 };
 
-// Rows of the numbers a leaf stands for.
+// Rows of the numbers a leaf stands for, in another dtype than its own.
 struct UseRows : torch::autograd::Function<UseRows> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& leaf, const Tensor& numbers,
                         const Tensor& index) {
@@ -174,6 +173,7 @@ Tensor Parameter::operator()(Context& ctx) const {
 Tensor Parameter::rows(const Tensor& index, Context& ctx) const {
   const Tensor numbers = values(ctx);
   const Tensor& leaf = state_->leaf;
+  if (numbers.scalar_type() == leaf.scalar_type()) return ctx.ops.embedding_rows((*this)(ctx), index);
   if (!torch::GradMode::is_enabled() || !leaf.requires_grad()) return numbers.index_select(0, index);
   return UseRows::apply(leaf, numbers.detach(), index);
 }
@@ -192,23 +192,6 @@ void fill_storage(const Tensor& tensor) {
   const auto bytes = static_cast<size_t>(tensor.storage_offset() + tensor.numel()) * tensor.element_size();
   storage->set_data_ptr_noswap(c10::GetAllocator(tensor.device().type())->allocate(bytes));
   storage->set_nbytes(bytes);
-}
-
-LinearModule::LinearModule(Shape shape, Split split_) : split(std::move(split_)) {
-  weight = parameter("weight", {shape.out, shape.in}, shape.weight);
-  bias = parameter("bias", {shape.out}, shape.bias);
-  declare(split, {"linear layer", "inputs", "outputs"});
-}
-
-LinearModule::~LinearModule() = default;
-
-Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
-  const Tensor in = enter(x).to(ctx.compute);
-  ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
-  const bool adds_later = after && split.kind == Split::Kind::rows;
-  Tensor y = adds_later ? torch::linear(in, weight(ctx)) : torch::linear(in, weight(ctx), bias(ctx));
-  if (term) y = y + (*term)(in, ctx);
-  return adds_later ? after(y) + bias(ctx) : leave(y);
 }
 
 Linear Layer::linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight, Init bias) {
@@ -257,7 +240,7 @@ TimeEmbed::TimeEmbed(int64_t width, double divisor)
 TimeEmbed::~TimeEmbed() = default;
 
 Tensor TimeEmbed::forward(const Tensor& t_B, Context& ctx) {
-  return out_(torch::silu(in_(timestep_features(t_B, 128, divisor_), ctx)), ctx);
+  return out_(ctx.ops.silu(in_(timestep_features(t_B, 128, divisor_), ctx)), ctx);
 }
 
 Embedding::Embedding(int64_t rows, int64_t width, Split split, Init init)
@@ -275,6 +258,7 @@ Embedding::Embedding(int64_t rows, int64_t width, Split split, Init init)
 Embedding::~Embedding() = default;
 
 Tensor Embedding::forward(const Tensor& index, Context& ctx) {
+  if (index.dim() > 1) ctx.refuse_under_one("a table that is looked up token by token");
   return leave(table.rows(enter(index).flatten(), ctx).unflatten(0, index.sizes()));
 }
 
@@ -299,17 +283,14 @@ LayerNorm::LayerNorm(int64_t width, double eps)
 LayerNorm::~LayerNorm() = default;
 
 Tensor LayerNorm::forward(const Tensor& x, Context& ctx) {
-  const auto weight = weight_(ctx);
-  return torch::layer_norm(x.to(ctx.compute), weight.sizes(), weight, bias_(ctx), eps_);
+  return ctx.ops.layer_norm(x.to(ctx.compute), weight_(ctx), bias_(ctx), eps_);
 }
 
 RmsNorm::RmsNorm(int64_t width, double eps) : weight_(parameter("weight", {width}, Init::ones())), eps_(eps) {}
 RmsNorm::~RmsNorm() = default;
 
 Tensor RmsNorm::forward(const Tensor& x, Context& ctx) {
-  const auto wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
-  const auto normed = wide * torch::rsqrt(wide.square().mean(-1, true) + eps_);
-  return (normed * weight_(ctx)).to(ctx.compute);
+  return ctx.ops.rms_norm(x, weight_(ctx), eps_).to(ctx.compute);
 }
 
 ExpertsModule::ExpertsModule(int64_t experts_, int64_t width, int64_t hidden) : experts(experts_) {
@@ -343,6 +324,7 @@ std::vector<int64_t> rows_of_experts(const Tensor& expert_R, int64_t experts) {
 }  // namespace
 
 Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(const Tensor&)>& route, Context& ctx) {
+  ctx.refuse_under_one("layers of experts");
   const Tensor x = enter(x_BTD);
   const auto routing = route(x);
   const auto tokens_ND = x.flatten(0, 1).to(ctx.compute);
@@ -368,93 +350,6 @@ Tensor ExpertsModule::run_rows(const Tensor& x_RD, const std::vector<int64_t>& c
     results.push_back(adds_bias ? torch::linear(hidden, d[e], db[e]) : torch::linear(hidden, d[e]));
   }
   return torch::cat(results);
-}
-
-namespace {
-
-// base^(-i / n) for i = 0 … n - 1.
-std::vector<double> frequencies(int64_t n, double base) {
-  std::vector<double> list;
-  const double log = elementary::log(base);
-  for (int64_t i = 0; i < n; ++i)
-    list.push_back(elementary::exp(-log * static_cast<double>(i) / static_cast<double>(n)));
-  return list;
-}
-
-}  // namespace
-
-Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base) {
-  const int64_t each = pairs.frames + pairs.rows + pairs.columns;
-  const auto table = torch::empty({grid.tokens(), 2 * each}, torch::kDouble);
-  const auto by_frame = frequencies(pairs.frames, base), by_row = frequencies(pairs.rows, base),
-             by_column = frequencies(pairs.columns, base);
-  auto* to = table.mutable_data_ptr<double>();
-  const auto turn = [&](const std::vector<double>& frequency, int64_t place) {
-    for (const double f : frequency) {
-      // Rounded as published tables are.
-      const auto [cos, sin] = elementary::cos_sin(static_cast<float>(static_cast<double>(place) * f));
-      to[0] = cos, to[each] = sin;
-      ++to;
-    }
-  };
-  for (int64_t t = 0; t < grid.tokens(); ++t, to += each) {
-    turn(by_frame, t / (grid.rows * grid.columns));
-    turn(by_row, t / grid.columns % grid.rows);
-    turn(by_column, t % grid.columns);
-  }
-  return table;
-}
-
-Tensor rotary_table(const Grid& grid, int64_t head_width, double base) {
-  const int64_t pairs = head_width / 2, axes = grid.frames > 1 ? 3 : 2, share = pairs / axes;
-  return rotary_table(grid, {axes == 3 ? share : 0, share, pairs - (axes - 1) * share}, base);
-}
-
-Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& table_TK) {
-  const auto wide = x_BTNK.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
-  const auto x = x_BTNK.to(wide).chunk(2, -1);
-  const auto table = table_TK.to(wide).unsqueeze(1).chunk(2, -1);  // T 1 K/2
-  const auto &cos = table[0], &sin = table[1];
-  return torch::cat({x[0] * cos - x[1] * sin, x[1] * cos + x[0] * sin}, -1).to(x_BTNK.scalar_type());
-}
-
-Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
-  if (t_B.is_meta()) return torch::empty({t_B.size(0), 2 * half}, t_B.options().dtype(torch::kFloat));
-  const auto t = t_B.to(torch::kCPU, torch::kFloat).contiguous();
-  const auto features = torch::empty({t.size(0), 2 * half}, torch::kFloat);
-  // Single precision as in the published code, whose rounding of large angles is part of the function learned. The
-  // first factor is -ln 10000.
-  std::vector<float> frequency;
-  for (int64_t i = 0; i < half; ++i)
-    frequency.push_back(static_cast<float>(
-        elementary::exp(static_cast<float>(i) * static_cast<float>(-9.210340371976184) / static_cast<float>(divisor))));
-  auto* to = features.mutable_data_ptr<float>();
-  for (int64_t b = 0; b < t.size(0); ++b, to += half)
-    for (const float f : frequency) {
-      const auto [cos, sin] = elementary::cos_sin(t.const_data_ptr<float>()[b] * f);
-      to[0] = static_cast<float>(cos), to[half] = static_cast<float>(sin);
-      ++to;
-    }
-  return features.to(t_B.device());
-}
-
-Tensor sincos_positions(int64_t n, int64_t width) {
-  const auto table = torch::empty({n, width}, torch::kDouble);
-  const auto frequency = frequencies(width / 2, 10000);
-  auto* to = table.mutable_data_ptr<double>();
-  for (int64_t place = 0; place < n; ++place, to += width / 2)
-    for (const double f : frequency) {
-      const auto [cos, sin] = elementary::cos_sin(static_cast<double>(place) * f);
-      to[0] = sin, to[width / 2] = cos;
-      ++to;
-    }
-  return table;
-}
-
-Tensor sincos_positions(const Grid& grid, int64_t width) {
-  const auto column = sincos_positions(grid.columns, width / 2).unsqueeze(0).expand({grid.rows, -1, -1});
-  const auto row = sincos_positions(grid.rows, width / 2).unsqueeze(1).expand({-1, grid.columns, -1});
-  return torch::cat({column, row}, -1).flatten(0, 1);
 }
 
 }  // namespace ditto

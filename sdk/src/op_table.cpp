@@ -81,7 +81,9 @@ void refuse_without_gradient(const Op& op, const OpCall& call, const Tensors& re
 
 // All that a score may see: every size, stride, dtype and attribute.
 std::string key_of(const OpCall& call) {
-  std::string key = call.op + (call.grad ? "+" : "-");
+  std::string key;
+  key.reserve(256);
+  key.append(call.op).append(call.grad ? "+" : "-");
   const auto put = [&](int64_t number) { key.append(reinterpret_cast<const char*>(&number), sizeof number); };
   put(static_cast<int64_t>(call.device));
   for (const Tensor& tensor : call.inputs.tensors) {
@@ -122,8 +124,8 @@ std::string nearest_op(const std::string& name, const std::map<std::string, cons
 }  // namespace
 
 OpTable::OpTable(std::vector<KernelRow> rows, std::map<std::string, GivenOption> pins,
-                 std::function<void(const std::string&)> log, std::vector<Op> added)
-    : rows_(std::move(rows)), pins_(std::move(pins)), log_(std::move(log)) {
+                 std::function<void(const std::string&)> log, std::vector<Op> added, bool exact)
+    : rows_(std::move(rows)), pins_(std::move(pins)), log_(std::move(log)), exact_(exact) {
   for (const Op& op : ditto::ops()) ops_[op.name] = &op;
   add_ops(std::move(added));
   check_rows();
@@ -174,9 +176,11 @@ void OpTable::check_pins() const {
     const auto variants = variants_of(name);
     const auto* wanted = std::get_if<std::string>(&pin.value);
     if (!wanted || std::find(variants.begin(), variants.end(), *wanted) == variants.end())
-      throw Error(ErrorKind::config, pin.where,
-                  "kernels." + name + " = " + to_text(pin.value) + " names no variant of this op",
-                  "expected one of " + to_text(OptionValue(variants)));
+      throw Error(
+          ErrorKind::config, pin.where,
+          "kernels." + name + " = " + to_text(pin.value) + " names no " + (exact_ ? "exact " : "") +
+              "variant of this op" + (exact_ ? ", and run.numerics is \"one\"" : ""),
+          variants.empty() ? "remove it: the op has none" : "expected one of " + to_text(OptionValue(variants)));
   }
 }
 
@@ -189,9 +193,10 @@ const Op& OpTable::op(const std::string& name) const {
 }
 
 std::vector<std::string> OpTable::variants_of(const std::string& name) const {
-  std::vector<std::string> variants{kReference};
+  std::vector<std::string> variants;
+  if (!exact_) variants.emplace_back(kReference);
   for (const auto& row : rows_)
-    if (row.op == name) variants.push_back(row.variant);
+    if (row.op == name && (row.exact || !exact_)) variants.push_back(row.variant);
   return variants;
 }
 
@@ -217,24 +222,31 @@ bool OpTable::offers(const KernelRow& row, const OpCall& call) const {
   });
 }
 
+const KernelRow* OpTable::best_of(const OpCall& call, const std::string& pinned) const {
+  const KernelRow* best = nullptr;
+  int best_score = exact_ ? 0 : 1;  // the reference's
+  for (const auto& row : rows_) {
+    if ((exact_ && !row.exact) || (!pinned.empty() && row.variant != pinned) || !offers(row, call)) continue;
+    const int score = row.score(call);
+    if (score > 0 && (score > best_score || !pinned.empty())) best = &row, best_score = score;
+  }
+  return best;
+}
+
 const KernelRow* OpTable::choose(const Op& op, const OpCall& call) const {
   const std::string key = key_of(call);
   const std::lock_guard lock(mutex_);
   if (const auto it = choices_.find(key); it != choices_.end()) return it->second;
   const auto pin = pins_.find(op.name);
   const std::string pinned = pin == pins_.end() ? "" : std::get<std::string>(pin->second.value);
-  const KernelRow* best = nullptr;
-  int best_score = 1;  // the reference's
-  for (const auto& row : rows_) {
-    if (!offers(row, call) || (!pinned.empty() && row.variant != pinned)) continue;
-    const int score = row.score(call);
-    if (score > 0 && (score > best_score || !pinned.empty())) best = &row, best_score = score;
-  }
+  const KernelRow* best = best_of(call, pinned);
   const auto text = call.text();
   if (!pinned.empty() && pinned != kReference && !best)
     throw Error(ErrorKind::config, pin->second.where,
                 "kernels." + op.name + " = \"" + pinned + "\" cannot compute " + text,
                 "remove the pin, or choose another variant");
+  // Shapes alone of which nobody has said what device they stand for are of no run.
+  if (exact_ && !best && call.device != at::kMeta) refuse(op, call);
   if (choices_.size() >= kMostChoices) choices_.clear();
   choices_[key] = best;
   const std::string variant = best ? best->variant : kReference;
@@ -266,8 +278,57 @@ Tensors OpTable::run_as(const std::string& variant, const std::string& name, con
   const torch::NoGradGuard no_grad;
   const Op& of = op(name);
   const KernelRow* row = row_of(name, variant);
+  const auto call = call_of(name, inputs);
+  if (exact_ && call.device != at::kMeta && !(row && row->exact)) refuse(of, call);
   if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
-  return row ? run_row(*row, of, call_of(name, inputs)) : of.reference(inputs);
+  return row ? run_row(*row, of, call) : of.reference(inputs);
+}
+
+// As far as exact rows say it: what of the call, if it were not so, one of them could compute.
+void OpTable::refuse(const Op& op, const OpCall& call) const {
+  const auto place = [](const std::string& found, const std::string& remedy) {
+    return Error(ErrorKind::config, "run.numerics", found, remedy);
+  };
+  const std::string what = "= \"one\" has no exact kernel for " + call.text();
+  if (std::none_of(rows_.begin(), rows_.end(), [&](const KernelRow& row) { return row.op == op.name && row.exact; }))
+    throw place(what + ": none of the run's kernel plugins has the op \"" + op.name + "\" in an exact form",
+                "set run.numerics = \"fast\", or leave out what asks for this op");
+  std::vector<std::string> why;
+  const auto try_with = [&](const OpInputs& other, bool grad, const std::string& reason) {
+    if (computes(other, call, grad)) why.push_back(reason);
+  };
+  for (const auto& [name, value] : call.inputs.attributes) {
+    auto other = call.inputs;
+    if (const auto* flag = std::get_if<bool>(&value)) {
+      other.attributes[name] = !*flag;
+      try_with(other, call.grad, "\"" + name + "\" = " + (*flag ? "true" : "false"));
+    } else if (op.optional.count(name)) {
+      other.attributes.erase(name);
+      try_with(other, call.grad, "\"" + name + "\"");
+    }
+  }
+  for (size_t i = 1; i < call.inputs.tensors.size(); ++i) {
+    if (!call.inputs.tensors[i].defined()) continue;
+    auto other = call.inputs;
+    other.tensors[i] = Tensor();
+    try_with(other, call.grad, "tensor " + std::to_string(i + 1));
+  }
+  if (call.grad) try_with(call.inputs, false, "its gradient");
+  std::string reasons;
+  for (const auto& reason : why) reasons += (reasons.empty() ? "" : ", ") + reason;
+  throw place(what + ": " +
+                  (why.empty() ? "the exact kernels of this op take other shapes, dtypes or devices"
+                               : "without " + reasons + " there is one") +
+                  " (" + op.signature + ")",
+              "set run.numerics = \"fast\"" + std::string(why.empty() ? "" : ", or leave that out"));
+}
+
+bool OpTable::computes(const OpInputs& inputs, const OpCall& like, bool grad) const {
+  try {
+    return best_of({like.op, inputs, like.dtype, like.device, grad}, "") != nullptr;
+  } catch (const std::exception&) {  // a score may ask what only such calls have that make sense
+    return false;
+  }
 }
 
 std::map<std::string, std::string> OpTable::chosen() const {

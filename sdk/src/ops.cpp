@@ -1,12 +1,11 @@
 // The ops a model can call by name: their meaning on ATen, their test cases and tolerances.
-#include <cmath>
-
 #include <torch/torch.h>
 
 #include <ditto/kernels.h>
 #include <ditto/random.h>
 
 #include "attention_ops.h"
+#include "layer_ops.h"
 
 namespace ditto {
 
@@ -28,11 +27,6 @@ Tensors norm_modulate(const OpInputs& in) {
 Tensors gated_residual(const OpInputs& in) {
   const auto& t = in.tensors;
   return {torch::addcmul(t[0], per_token(t[1], t[3]), t[2])};
-}
-
-Tensors linear_gelu_tanh(const OpInputs& in) {
-  const auto& t = in.tensors;
-  return {torch::gelu(torch::linear(t[0], t[1], t[2]), "tanh")};
 }
 
 // Fixed numbers for the cases: the same on every machine. `which` keeps tensors of one case apart.
@@ -62,13 +56,6 @@ Op::Case gate_case(const char* name, int64_t B, int64_t T, int64_t D, bool packe
           }};
 }
 
-Op::Case linear_case(const char* name, int64_t rows, int64_t in, int64_t out) {
-  return {
-      name, [=](at::ScalarType dtype) -> OpInputs {
-        return {{leaf({2, rows, in}, 1, dtype), leaf({out, in}, 2, dtype, 1 / std::sqrt(in)), leaf({out}, 3, dtype)}};
-      }};
-}
-
 double rounding(at::ScalarType dtype) {
   switch (dtype) {
     case torch::kDouble: return 1e-12;
@@ -78,10 +65,10 @@ double rounding(at::ScalarType dtype) {
   }
 }
 
-std::vector<Op> define_ops() {
+std::vector<Op> modulation_ops() {
   std::vector<Op> list{
       {"norm_modulate",
-       "x [B,T,D], shift [S,D], scale [S,D], sample [T] or none; eps -> [B,T,D]",
+       "x [B,T,D], shift [S,D], scale [S,D], sample [T] or none; eps, token_leaf -> [B,T,D]",
        {},
        norm_modulate,
        {modulate_case("small", 2, 5, 16, false), modulate_case("odd width", 3, 7, 37, false),
@@ -89,23 +76,40 @@ std::vector<Op> define_ops() {
         modulate_case("packed", 3, 11, 64, true)},
        rounding},
       {"gated_residual",
-       "x [B,T,D], gate [S,D], y [B,T,D], sample [T] or none -> [B,T,D]",
+       "x [B,T,D], gate [S,D], y [B,T,D], sample [T] or none; token_leaf -> [B,T,D]",
        {},
        gated_residual,
        {gate_case("small", 2, 5, 16, false), gate_case("odd width", 3, 7, 37, false),
         gate_case("packed", 3, 11, 64, true)},
        rounding},
-      {"linear_gelu_tanh",
-       "x [B,T,D], weight [F,D], bias [F] -> [B,T,F]",
-       {"linear", "gelu_tanh"},
-       linear_gelu_tanh,
-       {linear_case("small", 5, 16, 24), linear_case("odd", 7, 37, 41)},
-       rounding},
   };
+  for (auto& op : list) op.optional = {"token_leaf"};
+  return list;
+}
+
+// Each case again with its sums over tokens in leaves.
+void add_cases_in_leaves(Op& op) {
+  if (!op.optional.count("token_leaf")) return;
+  for (size_t i = 0, count = op.cases.size(); i < count; ++i) {
+    auto one = op.cases[i];
+    one.name += ", in leaves";
+    one.inputs = [whole = one.inputs](at::ScalarType dtype) {
+      auto inputs = whole(dtype);
+      inputs.attributes["token_leaf"] = int64_t{4};
+      return inputs;
+    };
+    op.cases.push_back(std::move(one));
+  }
+}
+
+std::vector<Op> define_ops() {
+  auto list = modulation_ops();
+  for (auto& op : layer_ops(leaf, rounding)) list.push_back(std::move(op));
   const auto of_attention = [](std::vector<int64_t> shape, int64_t which, at::ScalarType dtype) {
     return leaf(std::move(shape), which, dtype);
   };
   for (auto& op : attention_ops(of_attention, rounding)) list.push_back(std::move(op));
+  for (auto& op : list) add_cases_in_leaves(op);
   return list;
 }
 

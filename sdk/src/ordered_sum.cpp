@@ -20,8 +20,10 @@ std::vector<int64_t> equal_lengths(int64_t numel, int members) {
 
 }  // namespace
 
-OrderedSum::OrderedSum(const Group& group, int64_t numel) : OrderedSum(group, equal_lengths(numel, group.size())) {}
-OrderedSum::OrderedSum(const Group& group, std::vector<int64_t> lengths) : group_(&group), starts_{0} {
+OrderedSum::OrderedSum(const Group& group, int64_t numel, SumOrder order)
+    : OrderedSum(group, equal_lengths(numel, group.size()), order) {}
+OrderedSum::OrderedSum(const Group& group, std::vector<int64_t> lengths, SumOrder order)
+    : group_(&group), starts_{0}, order_(order) {
   for (const int64_t length : lengths) starts_.push_back(starts_.back() + length);
 }
 OrderedSum::~OrderedSum() = default;
@@ -40,6 +42,10 @@ void OrderedSum::send(const Tensor& x, int active, const char* op) {
 void OrderedSum::receive() {
   torch::NoGradGuard no_grad;
   const auto pieces = std::exchange(arrival_, nullptr)().view({active_, length()});
+  if (order_ == SumOrder::tree) {
+    for (int i = 0; i < active_; ++i) tree_.add(pieces[i]);
+    return tree_.own();
+  }
   int first = 0;
   if (!sum_.defined()) sum_ = pieces[first++].clone();  // copied: 0 + (-0) would be 0
   for (int i = first; i < active_; ++i) sum_.add_(pieces[i]);
@@ -53,6 +59,6 @@ Tensor OrderedSum::gather() {
   return group_->all_gather(sum, 0, lengths);
 }
 
-Tensor OrderedSum::take() { return std::exchange(sum_, Tensor()); }
+Tensor OrderedSum::take() { return order_ == SumOrder::tree ? tree_.take() : std::exchange(sum_, Tensor()); }
 
 }  // namespace ditto

@@ -125,6 +125,14 @@ struct Slice {
   }
   Tensor table(const Tensor& x) const { return x.defined() ? x.narrow(0, token, length) : x; }
   Tensor rows(const Tensor& x) const { return x.defined() ? x.narrow(0, row, samples) : x; }
+  // Of samples, or of their frames: those of all samples are one row.
+  Tensor condition(const Tensor& x, const std::vector<Grid>& grids) const {
+    if (!x.defined() || x.dim() != 3) return rows(x);
+    const auto sum = [](int64_t frames, const Grid& grid) { return frames + grid.frames; };
+    const auto first = std::accumulate(grids.begin(), grids.begin() + row, int64_t{0}, sum);
+    const int64_t frames = grids.at(static_cast<size_t>(row)).frames;
+    return x[0].narrow(0, first, samples * frames).unflatten(0, {samples, frames});
+  }
 };
 
 std::vector<int64_t> samples_of(const Batch& batch) {
@@ -171,8 +179,11 @@ Stream pack(std::vector<Stream> parts) {
 Conditioning pack(std::vector<Conditioning> parts, const Batch& batch) {
   int64_t longest = 0, shortest = std::numeric_limits<int64_t>::max();
   bool masked = false;
-  for (const auto& c : parts) {
+  std::vector<int64_t> lengths;
+  for (auto& c : parts) {
     if (!c.text_BSE.defined()) continue;
+    if (c.text_lengths.empty()) c.text_lengths.assign(static_cast<size_t>(c.text_BSE.size(0)), c.text_BSE.size(1));
+    lengths.insert(lengths.end(), c.text_lengths.begin(), c.text_lengths.end());
     longest = std::max(longest, c.text_BSE.size(1)), shortest = std::min(shortest, c.text_BSE.size(1));
     masked = masked || c.text_mask_BS.defined();
   }
@@ -186,9 +197,11 @@ Conditioning pack(std::vector<Conditioning> parts, const Batch& batch) {
   std::vector<Stream> streams(parts.size());
   for (size_t i = 0; i < parts.size(); ++i) streams[i].condition = std::move(parts[i]);
   Packer packer(streams, samples_of(batch));
-  return {packer.rows("cond", [](const Stream& s) { return &s.condition.cond_BD; }),
+  const auto cond = [](const Stream& s) { return &s.condition.cond_BD; };
+  const auto& first = streams.front().condition.cond_BD;
+  return {first.defined() && first.dim() == 3 ? packer.tokens("cond", cond) : packer.rows("cond", cond),
           packer.rows("text", [](const Stream& s) { return &s.condition.text_BSE; }),
-          packer.rows("text_mask", [](const Stream& s) { return &s.condition.text_mask_BS; })};
+          packer.rows("text_mask", [](const Stream& s) { return &s.condition.text_mask_BS; }), std::move(lengths)};
 }
 
 Stream pack_constants(std::vector<Stream> parts, const Batch& batch) {
@@ -206,8 +219,10 @@ Stream part_of_pack(const Stream& packed, const Batch& batch, size_t part) {
   own.ids = batch.parts[part].ids;
   own.x_BTD = slice.tokens(packed.x_BTD);
   for (const auto& skip : packed.skips_BTD) own.skips_BTD.push_back(slice.tokens(skip));
-  own.condition = {slice.rows(packed.condition.cond_BD), slice.rows(packed.condition.text_BSE),
-                   slice.rows(packed.condition.text_mask_BS)};
+  own.condition = {slice.condition(packed.condition.cond_BD, packed.packing->grids),
+                   slice.rows(packed.condition.text_BSE), slice.rows(packed.condition.text_mask_BS)};
+  if (const auto& all = packed.condition.text_lengths; !all.empty())
+    own.condition.text_lengths.assign(all.begin() + slice.row, all.begin() + slice.row + slice.samples);
   for (const auto& [name, field] : packed.extra) {
     if (field.role == Role::constant) continue;  // where tokens were cut, a slice of them all: it is made again
     const Slice along = field.own ? Slice(*field.own->packing, batch, part) : slice;

@@ -128,6 +128,8 @@ StreamParcel StreamParcel::of(Stream& stream, const std::function<bool(const Fie
   writer.put(static_cast<int64_t>(parcel.tensors.size()));
   for (const auto& tensor : parcel.tensors) put(writer, tensor);
   put_places(writer, stream);
+  const bool has_text = std::any_of(fields.begin(), fields.end(), [](const auto& f) { return f.first.name == "text"; });
+  writer.put(has_text ? stream.condition.text_lengths : std::vector<int64_t>());
   writer.put(static_cast<int64_t>(fields.size()));
   for (const auto& [field, index] : fields) {
     writer.put(field.name);
@@ -163,6 +165,7 @@ void StreamParcel::unpack(Stream& stream) const {
   read_forms(reader);
   const auto device = tensors.empty() ? torch::Device(torch::kCPU) : tensors.front().device();
   read_places(reader, stream, device);
+  if (auto lengths = reader.list(); !lengths.empty()) stream.condition.text_lengths = std::move(lengths);
   const int64_t fields = reader.number();
   for (int64_t i = 0; i < fields; ++i) {
     const auto name = reader.text();

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include <ditto/error.h>
 #include <ditto/parallel/pack.h>
 
 namespace ditto {
@@ -98,6 +99,13 @@ void ModelProgram::begin_parts(UnitCall& call) {
   run(Unit{Unit::condition}, call);
   call.body = [&] {
     auto whole = pack(each(Unit{Unit::tokens}));
+    if (!model_->token_local())
+      throw Error(
+          ErrorKind::config, "batch.plan",
+          "puts samples of several sizes into one row of tokens, and this model does not say that its blocks mix "
+          "them through attention alone (token_local)",
+          "set batch.plan = \"buckets\", or choose another model; in your own, return true from token_local() if "
+          "its blocks do");
     whole.condition = std::move(call.stream.condition);
     whole.ids = call.batch.ids;
     call.stream = std::move(whole);

@@ -2,6 +2,8 @@
 
 #include <torch/torch.h>
 
+#include <ditto/kernels.h>
+
 namespace ditto {
 
 Scheduler::~Scheduler() = default;
@@ -33,15 +35,18 @@ torch::Tensor Scheduler::precondition(const torch::Tensor& raw, const torch::Ten
 }
 
 std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& prediction, const torch::Tensor& clean,
-                                                       const torch::Tensor& noise, const torch::Tensor& t_B) const {
+                                                       const torch::Tensor& noise, const torch::Tensor& t_B,
+                                                       const OpTable* ops) const {
   const auto wanted = target(clean, noise, t_B);
   if (prediction.sizes() != wanted.sizes())
     throw Error(ErrorKind::shape, "prediction",
                 "has shape " + c10::str(prediction.sizes()) + ", and the training target " + c10::str(wanted.sizes()),
                 "give the model as many output channels as its schedule asks for");
   const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
-  const auto error = (prediction.to(wide) - wanted.to(wide)).square().flatten(1).mean(1);
-  return {{"mse", weight(t_B).to(error.options()) * error}};
+  const auto squares = (prediction.to(wide) - wanted.to(wide)).square();
+  if (t_B.dim() == 1) return {{"mse", weight(t_B).to(squares.options()) * sample_mean(squares, ops)}};
+  const auto by_frame_BF = sample_mean(squares.transpose(1, 2).flatten(0, 1), ops).view(t_B.sizes());
+  return {{"mse", sample_mean(weight(t_B).to(squares.options()) * by_frame_BF, ops)}};
 }
 
 double Scheduler::start_scale(double first_time) const {
@@ -56,9 +61,14 @@ Scheduler::Gaussian Scheduler::step_back(const torch::Tensor&, const torch::Tens
 
 ForeignConfig Scheduler::foreign_config(const std::string&) const { return {}; }
 
+torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops) {
+  return ops ? ops->run("sample_mean", {{x}}).at(0) : x.flatten(1).mean(1);
+}
+
 torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) {
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape.at(0) = per_sample_B.size(0);
+  if (per_sample_B.dim() == 2) shape.at(2) = per_sample_B.size(1);
   return per_sample_B.to(x.options(), /*non_blocking=*/true).view(shape);
 }
 

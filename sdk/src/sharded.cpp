@@ -18,8 +18,9 @@ namespace {
 constexpr int64_t kAlign = 64;
 // Vectors are cut by as many numbers, so that no optimizer's block is cut.
 constexpr int64_t kVectorMultiple = 64;
-// x + (-0) is x for every x, and -0 too stays what it is.
-constexpr double kNothing = -0.0;
+// A gradient that is not there. x + (-0) is x for every x, and -0 too stays what it is; of a tree, in whose leaves sums
+// begin with +0, it is that.
+double nothing(SumOrder order) { return order == SumOrder::tree ? 0.0 : -0.0; }
 
 int64_t total(const std::vector<int64_t>& lengths) {
   return std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
@@ -37,7 +38,11 @@ std::vector<int64_t> divide(int64_t length, int64_t count) {
 }  // namespace
 
 ShardedUnit::ShardedUnit(Layout& layout, std::vector<size_t> entries, const ParallelStrategy::Needs& needs, Keep keep)
-    : layout_(layout), mesh_(*needs.mesh), group_(needs.mesh->group(Axis::shard)), keep_(keep) {
+    : layout_(layout),
+      mesh_(*needs.mesh),
+      group_(needs.mesh->group(Axis::shard)),
+      keep_(keep),
+      sum_order_(needs.sum_order) {
   torch::NoGradGuard no_grad;
   std::map<AxisSet, std::vector<Part>> by_axes;
   std::vector<int64_t> shards(group_.size(), 0);
@@ -104,8 +109,8 @@ std::unique_ptr<ShardedUnit::Sum> ShardedUnit::make_sum(const AxisSet& axes, std
     for (const int64_t piece : pieces)
       for (int expert_rank = 0; expert_rank < expert_ranks; ++expert_rank)
         lengths.push_back(divide(piece, copies.size())[replica * expert_ranks + expert_rank]);
-  return std::make_unique<Sum>(
-      Sum{axes, std::move(parts), &copies, std::move(pieces), OrderedSum(mesh_.group(axes), std::move(lengths)), {}});
+  OrderedSum sum(mesh_.group(axes), std::move(lengths), sum_order_);
+  return std::make_unique<Sum>(Sum{axes, std::move(parts), &copies, std::move(pieces), std::move(sum), {}});
 }
 
 void ShardedUnit::begin_gather() {
@@ -192,7 +197,7 @@ Tensor ShardedUnit::flatten(const Sum& sum) const {
   for (size_t member = 1; member < at.size(); ++member) at[member] = at[member - 1] + sum.pieces[member - 1];
   for (const auto& part : sum.parts) {
     auto& grad = entry(part).parameter.leaf().mutable_grad();
-    const Tensor numbers = grad.defined() ? grad.contiguous().view(-1) : torch::full({1}, kNothing, options);
+    const Tensor numbers = grad.defined() ? grad.contiguous().view(-1) : torch::full({1}, nothing(sum_order_), options);
     for (int member = 0; member < group_.size(); ++member) {
       const int64_t length = part.length(member);
       flat.narrow(0, at[member], length)

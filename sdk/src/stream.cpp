@@ -10,7 +10,13 @@ namespace ditto {
 
 std::shared_ptr<const Packing> packing_of(std::vector<int64_t> lengths, torch::Device device, std::vector<Grid> grids) {
   auto sample_T = torch::repeat_interleave(torch::tensor(lengths, torch::kLong)).to(device);
-  return std::make_shared<const Packing>(Packing{std::move(lengths), std::move(sample_T), std::move(grids)});
+  std::vector<int64_t> places;  // of each frame
+  for (const auto& grid : grids)
+    places.insert(places.end(), static_cast<size_t>(grid.frames), grid.rows * grid.columns);
+  torch::Tensor frame_T;
+  if (!grids.empty()) frame_T = torch::repeat_interleave(torch::tensor(places, torch::kLong)).to(device);
+  return std::make_shared<const Packing>(
+      Packing{std::move(lengths), std::move(sample_T), std::move(grids), std::move(frame_T)});
 }
 
 int64_t Sequence::tokens() const {
@@ -21,6 +27,18 @@ int64_t Sequence::tokens() const {
 torch::Tensor Sequence::sample_of_token(int64_t count) const {
   if (!packing) return {};
   return packing->sample_T.narrow(0, first_token + region_offset, count);
+}
+
+torch::Tensor Sequence::frame_of_token(int64_t rows, int64_t count, torch::Device device) const {
+  const int64_t first = first_token + region_offset;
+  if (packing) {
+    if (packing->frame_T.defined()) return packing->frame_T.narrow(0, first, count);
+    throw Error(ErrorKind::shape, "conditioning of frames", "is for a pack that does not say its samples' grids",
+                "set Packing::grids, by packing_of");
+  }
+  const auto options = torch::TensorOptions(torch::kLong).device(device);
+  const auto frame_T = torch::arange(first, first + count, options).floor_divide(grid.rows * grid.columns);
+  return (torch::arange(rows, options).unsqueeze(1) * grid.frames + frame_T).flatten();
 }
 
 std::vector<Field> Stream::fields() {

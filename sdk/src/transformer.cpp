@@ -1,5 +1,6 @@
 #include <ditto/transformer.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include <torch/torch.h>
@@ -161,8 +162,7 @@ GeGlu::~GeGlu() = default;
 
 Tensor GatedMlp::forward(const Tensor& x, Context& ctx) {
   const auto both = gate_up_(x, ctx).chunk(2, -1);  // of each what is here
-  const auto gate =
-      gate_ == Gate::silu ? torch::silu(both[0]) : torch::gelu(both[0], gate_ == Gate::gelu_tanh ? "tanh" : "none");
+  const auto gate = gate_ == Gate::silu ? ctx.ops.silu(both[0]) : ctx.ops.gelu(both[0], gate_ == Gate::gelu_tanh);
   return down_(gate * both[1], ctx);
 }
 
@@ -192,6 +192,18 @@ Tensor with_tokens(const Tensor& x, int64_t tokens) {
   return tokens == x.size(1) ? x : torch::constant_pad_nd(x, pad);
 }
 
+// Of each row the tokens that may count, as far as the host knows: it does not know which texts were dropped, so a
+// dropped one has its own number of null tokens, or what the longer of the two takes. One at least.
+std::vector<int64_t> key_lengths(const Batch& batch, NullText kind, int64_t tokens) {
+  const auto known = batch.lengths.find("text"), empty = batch.lengths.find("text_empty");
+  if (known == batch.lengths.end() || (kind == NullText::empty && empty == batch.lengths.end())) return {};
+  auto lengths = known->second;
+  for (size_t i = 0; i < lengths.size(); ++i)
+    lengths[i] = std::clamp<int64_t>(kind == NullText::empty ? std::max(lengths[i], empty->second.at(i)) : lengths[i],
+                                     1, tokens);
+  return lengths;
+}
+
 }  // namespace
 
 void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ctx) {
@@ -207,10 +219,15 @@ void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ct
     const auto empty_BS = with_tokens(batch.at("text_empty_mask"), tokens);
     mask_BS = with_tokens(mask_BS, tokens).bitwise_or(empty_BS.bitwise_and(is_null_B1));
   }
+  const bool in_leaves = ctx.token_leaf > 0;
+  if (in_leaves && kind_ == NullText::learned) null = ctx.ops.add_row(torch::zeros_like(text_BSE), null);
   text_BSE = torch::where(is_null_B1.unsqueeze(-1), null, text_BSE);
-  condition.text_BSE = out_(torch::gelu(in_(text_BSE, ctx), "tanh"), ctx);
-  // Attention to nothing is undefined.
-  condition.text_mask_BS = mask_BS.bitwise_or(mask_BS.any(1, /*keepdim=*/true).bitwise_not());
+  condition.text_BSE = out_(ctx.ops.gelu(in_(text_BSE, ctx)), ctx);
+  // Attention to nothing is undefined. In leaves a text that stands alike in every place has one: how many places there
+  // are, another sample of the micro-batch says.
+  const auto is_nothing_B1 = mask_BS.any(1, /*keepdim=*/true).bitwise_not();
+  condition.text_mask_BS = mask_BS.bitwise_or(in_leaves ? with_tokens(is_nothing_B1, mask_BS.size(1)) : is_nothing_B1);
+  condition.text_lengths = key_lengths(batch, kind_, text_BSE.size(1));
 }
 
 TensorSpecs TextEmbed::takes() const {
@@ -239,7 +256,7 @@ SharedModulation::SharedModulation(int64_t width, int64_t sublayers)
 SharedModulation::~SharedModulation() = default;
 
 Tensor SharedModulation::forward(const Tensor& cond_BD, Context& ctx) {
-  return torch::cat({cond_BD, map_(torch::silu(cond_BD), ctx)}, -1);
+  return torch::cat({cond_BD, map_(ctx.ops.silu(cond_BD), ctx)}, -1);
 }
 
 Modulation::Modulation(AdaLn kind, int64_t width, int64_t sublayers) : width_(width), sublayers_(sublayers) {
@@ -253,7 +270,8 @@ Modulation::~Modulation() = default;
 
 std::vector<Modulation::Row> Modulation::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
-  const auto all = table_.defined() ? cond.slice(-1, width_) + table_(ctx).flatten() : map_(torch::silu(cond), ctx);
+  const auto all =
+      table_.defined() ? ctx.ops.add_row(cond.slice(-1, width_), table_(ctx).flatten()) : map_(ctx.ops.silu(cond), ctx);
   const auto parts = all.chunk(3 * sublayers_, -1);
   std::vector<Row> rows;
   for (size_t i = 0; i < parts.size(); i += 3) rows.push_back({parts[i], parts[i + 1], parts[i + 2]});
@@ -273,10 +291,15 @@ Tensor FinalLayer::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
   Tensor shift, scale;
   if (table_.defined()) {
-    const auto both = (cond.slice(-1, 0, width_).unsqueeze(1) + table_(ctx)).unbind(1);
+    const auto once = cond.slice(-1, 0, width_).unsqueeze(-2);
+    auto sizes = once.sizes().vec();
+    sizes.end()[-2] = 2;
+    // The gradients of two copies are added; that of an expanded tensor is a sum of LibTorch's.
+    const auto twice = ctx.token_leaf > 0 ? torch::cat({once, once}, -2) : once.expand(sizes);
+    const auto both = ctx.ops.add_row(twice, table_(ctx)).unbind(-2);
     shift = both[0], scale = both[1];
   } else {
-    const auto both = modulation_(torch::silu(cond), ctx).chunk(2, -1);
+    const auto both = modulation_(ctx.ops.silu(cond), ctx).chunk(2, -1);
     shift = both[0], scale = both[1];
   }
   return out_(ctx.ops.norm_modulate(stream.x_BTD, shift, scale, stream), ctx);

@@ -38,7 +38,7 @@ struct Block : ditto::Layer {
         head_width(o.width / o.heads) {}
 
   Tensor forward(const Stream& s, Context& ctx) {
-    const auto m = modulation(torch::silu(s.condition.cond_BD), ctx).chunk(2, -1);
+    const auto m = modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(2, -1);
     const auto h_BTD = ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s);
     return s.x_BTD + attention(h_BTD, s, ctx) + down(ctx.ops.linear_gelu_tanh(h_BTD, up, ctx), ctx);
   }
@@ -92,7 +92,7 @@ struct Tiny final : ditto::Model {
   }
 
   Tensor head(const Stream& s, Context& ctx) override {
-    const auto m = final_modulation(torch::silu(s.condition.cond_BD), ctx).chunk(2, -1);
+    const auto m = final_modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(2, -1);
     return patches->unpatchify(out(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), ctx), s.grid);
   }
 

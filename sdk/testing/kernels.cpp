@@ -117,6 +117,49 @@ class RowTest {
   const Op& op_;
 };
 
+// The bits of a row on an op's cases, each with its gradients where it has them: undefined where it cannot compute one.
+std::vector<Tensors> bits_of(const KernelRow& row, const std::vector<Op>& added) {
+  const OpTable table({row}, {{row.op, GivenOption{row.variant, "the test"}}}, {}, added);
+  const Op& op = table.op(row.op);
+  std::vector<Tensors> all;
+  for (const Op::Case& one : op.cases)
+    for (const bool with_gradient : {false, true}) {
+      auto& bits = all.emplace_back();
+      if (with_gradient && !row.backward) continue;
+      const OpInputs inputs = moved(one.inputs(at::kFloat), at::kCPU, at::kFloat);
+      try {
+        const auto found = answer([&](const OpInputs& in) { return table.run(op.name, in); }, inputs, with_gradient);
+        bits = found.outputs;
+        bits.insert(bits.end(), found.grads.begin(), found.grads.end());
+        bits.insert(bits.end(), inputs.tensors.begin(), inputs.tensors.end());  // what is updated in place
+      } catch (const Error& error) {
+        if (error.kind() != ErrorKind::config) throw;
+      }
+    }
+  return all;
+}
+
+bool same_bits(const Tensor& a, const Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  const auto bytes = [](const Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kByte); };
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && bytes(a).equal(bytes(b));
+}
+
+// Where two rows of an op that both say they are exact differ.
+std::string difference_of_exact(const KernelRow& a, const KernelRow& b, const std::vector<Op>& added, const Op& op) {
+  const auto bits_a = bits_of(a, added), bits_b = bits_of(b, added);
+  for (size_t i = 0; i < bits_a.size(); ++i) {
+    if (bits_a[i].empty() || bits_b[i].empty()) continue;  // one of them lacks it
+    for (size_t k = 0; k < bits_a[i].size(); ++k)
+      if (!same_bits(bits_a[i][k], bits_b[i].at(k)))
+        return "case \"" + op.cases.at(i / 2).name + "\": tensor " + std::to_string(k) +
+               " of results and gradients has "
+               "other bits than by " +
+               b.variant;
+  }
+  return {};
+}
+
 // An added op: its reference by itself.
 std::string check_op(const Op& op, const OpTable& table) {
   if (op.cases.empty()) return "there is no case";
@@ -178,6 +221,11 @@ Report check_kernels(const std::string& path, const OptionValues& options) {
       }
       return std::string(agreed > 0 ? "" : "it can compute no case on the devices of this machine");
     });
+    if (!row.exact || !leader.empty()) continue;
+    for (const KernelRow& other : rows)
+      if (other.op == row.op && other.exact && other.variant < row.variant)
+        report.check(row.op + "/" + row.variant + " has the bits of " + other.variant,
+                     [&] { return difference_of_exact(row, other, added, all->op(row.op)); });
   }
   return report;
 }

@@ -9,6 +9,7 @@
 
 #include "layer_flow.h"
 #include "model_run.h"
+#include "pack_probe.h"
 #include "splits.h"
 #include "token_probes.h"
 #include "unit_checks.h"
@@ -17,8 +18,8 @@ namespace ditto::testing {
 
 namespace {
 
-const std::set<Touches> kAll{Touches::nothing, Touches::layers, Touches::tokens,
-                             Touches::units,   Touches::stages, Touches::again};
+const std::set<Touches> kAll{Touches::nothing, Touches::layers, Touches::tokens, Touches::units,
+                             Touches::stages,  Touches::again,  Touches::packs};
 
 // Sees LibTorch's draws on this thread while it lives, by whatever generator.
 class Draws {
@@ -92,6 +93,7 @@ std::vector<Mistake> find_mistakes(const std::function<std::shared_ptr<Model>()>
       return written_number(model, batch, ctx, layer_flow(model, batch, ctx));
     });
   if (!make()->token_local()) return found;
+  look("", {Touches::packs}, false, mistaken_pack);
   // Each of these is seen by the next too.
   const std::set<Touches> tokens{Touches::tokens};
   look("", tokens, false, mixed_tokens) || look("", tokens, false, own_positions) ||

@@ -19,6 +19,7 @@ enum class Touches {
   units,    // keeps the parameters of units elsewhere while these do not run
   stages,   // runs units on several ranks, one after another
   again,    // runs blocks once more in backward
+  packs,    // several samples in one row of tokens
 };
 
 struct Mistake {

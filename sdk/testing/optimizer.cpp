@@ -75,17 +75,17 @@ class WholesInOneProcess final : public WholeTensors {
   std::vector<Halves> cuts_;  // along kParameters
 };
 
-// Some parameters and the optimizer that moves them.
+// Some parameters and the optimizer that moves them; `exact`: as under run.numerics = "one", by the ops' references.
 class Training {
  public:
-  Training(const std::string& path, const OptionValues& options) {
+  Training(const std::string& path, const OptionValues& options, bool exact = false) : exact_(exact) {
     for (const auto& [name, shape] : kParameters)
       parameters_.push_back({name, normal(name, shape, at::kFloat).requires_grad_(), shape});
     open(path, options);
   }
   // The same numbers, every parameter cut in two.
-  Training(const std::string& path, const OptionValues& options, const std::vector<Halves>& cuts)
-      : wholes_(cuts), cuts_(cuts) {
+  Training(const std::string& path, const OptionValues& options, const std::vector<Halves>& cuts, bool exact)
+      : wholes_(cuts), cuts_(cuts), exact_(exact) {
     for (size_t i = 0; i < kParameters.size(); ++i)
       for (const Tensor& piece : cuts[i].of(normal(kParameters[i].name, kParameters[i].shape, at::kFloat)))
         parameters_.push_back({kParameters[i].name, piece.clone().requires_grad_(), kParameters[i].shape});
@@ -101,7 +101,7 @@ class Training {
     gradients(number);
     update();
   }
-  void update() { optimizer->step({.lr = 0.01, .average = average_}); }
+  void update() { optimizer->step({.lr = 0.01, .average = average_, .exact = exact_}); }
   void steps(int64_t first, int64_t last) {
     for (int64_t i = first; i < last; ++i) step(i);
   }
@@ -126,7 +126,7 @@ class Training {
 
  private:
   void open(const std::string& path, const OptionValues& options) {
-    optimizer = make<Optimizer>(path, options, {parameters_, &wholes_});
+    optimizer = make<Optimizer>(path, options, {parameters_, &wholes_, exact_ ? &ops_ : nullptr, exact_});
     if (!optimizer->averages()) return;
     for (const auto& p : parameters_) average_.push_back(p.tensor.detach().clone());
   }
@@ -139,6 +139,8 @@ class Training {
   std::vector<Halves> cuts_;  // along kParameters; empty: whole ones
   std::vector<OptimizedParameter> parameters_;
   std::vector<Tensor> average_;  // of an optimizer that makes it
+  const bool exact_;
+  const OpTable ops_;
 };
 
 std::string same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
@@ -222,8 +224,8 @@ int64_t block_of(Optimizer& optimizer) {
   return block;
 }
 
-std::string slices(const std::string& path, const OptionValues& options) {
-  Training whole(path, options);
+std::string slices(const std::string& path, const OptionValues& options, bool exact = false) {
+  Training whole(path, options, exact);
   const auto granularity = whole.optimizer->granularity();
   const int64_t block = block_of(*whole.optimizer);
   whole.steps(0, 4);
@@ -234,7 +236,7 @@ std::string slices(const std::string& path, const OptionValues& options) {
       const auto all = halves_of(shape, granularity, block);
       cuts.push_back(all[std::min(way, all.size() - 1)]);
     }
-    Training cut(path, options, cuts);
+    Training cut(path, options, cuts, exact);
     cut.steps(0, 4);
     const auto pieces = cut.values();
     std::vector<Tensor> joined;
@@ -243,6 +245,16 @@ std::string slices(const std::string& path, const OptionValues& options) {
     if (const auto problem = same(joined, whole.values()); !problem.empty()) return problem;
   }
   return {};
+}
+
+// As under run.numerics = "one": the other update's numbers up to rounding, and the same bits of slices.
+std::string exactly(const std::string& path, const OptionValues& options) {
+  Training fast(path, options), exact(path, options, true);
+  fast.steps(0, 4), exact.steps(0, 4);
+  for (size_t i = 0; i < kParameters.size(); ++i)
+    if (const auto problem = difference(exact.values()[i], fast.values()[i], 1e-5); !problem.empty())
+      return kParameters[i].name + " " + problem;
+  return slices(path, options, true);
 }
 
 std::string undefined_gradient(const std::string& path, const OptionValues& options) {
@@ -316,6 +328,9 @@ Report check_optimizer(const std::string& path, const OptionValues& options) {
   // Flat slices of an elementwise one; of a blockwise one slices that cut no block; any of one that asks for whole
   // ones.
   report.check("slices of a parameter move as the whole does, bit for bit", [&] { return slices(path, options); });
+  if (make<Optimizer>(path, options)->exact())
+    report.check("exact updates are the others up to rounding, and the same for slices",
+                 [&] { return exactly(path, options); });
   return report;
 }
 

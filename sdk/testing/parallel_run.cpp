@@ -4,26 +4,14 @@
 
 #include <torch/torch.h>
 
+#include <ditto/parallel/pack.h>
+
 #include "model_run.h"
 #include "parallel_model.h"
 
 namespace ditto::testing {
 
 using torch::Tensor;
-
-namespace {
-
-std::vector<ParallelStrategy*> in_order_of_wrapping(const std::vector<std::shared_ptr<ParallelStrategy>>& strategies) {
-  const std::vector<std::optional<Axis>> order{Axis::tensor, Axis::expert,    Axis::context, std::nullopt,
-                                               Axis::shard,  Axis::replicate, Axis::pipeline};
-  std::vector<ParallelStrategy*> ordered;
-  for (const auto& axis : order)
-    for (const auto& strategy : strategies)
-      if (strategy->axis() == axis) ordered.push_back(strategy.get());
-  return ordered;
-}
-
-}  // namespace
 
 Tensor piece_of(const Tensor& whole, const LayoutEntry& entry) {
   const Tensor piece = torch::zeros(local_shape(entry), whole.options().requires_grad(false));
@@ -73,7 +61,12 @@ bool ParallelRun::in_step() const {
 
 // This rank's share of the run's loss: ranks along tensor and context compute the same one.
 Tensor ParallelRun::loss(const Stream& stream, const Outputs& outputs, const Batch& batch) {
-  auto loss_B = (outputs.at("prediction") - batch.at("target")).square().flatten(1).mean(1);
+  Tensors of_sizes;
+  for (const auto& part : batch) {
+    const auto prediction = of_part(outputs, batch, of_sizes.size()).at("prediction");
+    of_sizes.push_back((prediction - part.at("target")).square().flatten(1).mean(1));
+  }
+  auto loss_B = of_sizes.size() == 1 ? of_sizes[0] : torch::cat(of_sizes);
   for (const auto& [name, more] : stream.auxiliary_losses) loss_B = loss_B + more;
   for (size_t i = 0; i < batch.ids.size(); ++i)
     if (batch.weights[i] != 0) losses[batch.ids[i]] = loss_B[static_cast<int64_t>(i)].item<double>();
@@ -203,13 +196,29 @@ Tensor ParallelRun::predict(const Batch& batch, Program& parts) {
     if (auto prediction = strategy->predict(batch, parts)) return *prediction;
   auto stream = parts.begin(batch);
   parts.blocks(0, model_->depth(), stream);
-  return parts.head(stream, batch).at("prediction");
+  const auto outputs = parts.head(stream, batch);
+  Tensors of_sizes;
+  for (size_t i = 0; i < std::max<size_t>(batch.parts.size(), 1); ++i)
+    of_sizes.push_back(of_part(outputs, batch, i).at("prediction"));
+  return of_sizes.size() == 1 ? of_sizes[0] : torch::cat(of_sizes);
 }
 
-void ParallelRun::note(const std::string& unit, Stream stream, std::vector<Seen>& seen) const {
+void ParallelRun::note(const std::string& unit, Stream stream, const Batch& batch, std::vector<Seen>& seen) const {
   for (auto* strategy : wraps_) strategy->join(stream);
-  for (const Field& field : stream.fields())
-    if (field.role != Role::constant) seen.push_back({unit, field.name, field.tensor->detach().clone()});
+  const size_t first = seen.size();
+  for (size_t i = 0; i < std::max<size_t>(batch.parts.size(), 1); ++i) {
+    Stream own = batch.parts.empty() ? stream : part_of_pack(stream, batch, i);
+    for (const Field& field : own.fields()) {
+      if (field.role == Role::constant) continue;
+      const auto value = field.tensor->detach();
+      const auto at = std::find_if(seen.begin() + static_cast<std::ptrdiff_t>(first), seen.end(),
+                                   [&](const Seen& one) { return one.field == field.name; });
+      if (at == seen.end())
+        seen.push_back({unit, field.name, value.clone()});
+      else
+        at->value = torch::cat({at->value, value});
+    }
+  }
 }
 
 std::vector<ParallelRun::Seen> ParallelRun::trace(int64_t number) {
@@ -217,25 +226,26 @@ std::vector<ParallelRun::Seen> ParallelRun::trace(int64_t number) {
   const StepPlan plan{0, 1, 1, 1, Phase::evaluate};
   for (auto& strategy : strategies_) strategy->begin_step(plan);
   std::vector<Seen> seen;
+  const auto traced = trainee_.batch(number);
   auto parts = program(plan);
   parts.begin = [this, &seen, begin = parts.begin](const Batch& batch) {
     running = "condition or tokens";
     auto stream = begin(batch);
-    note("tokens", stream, seen);
+    note("tokens", stream, batch, seen);
     return stream;
   };
-  parts.blocks = [this, &seen, blocks = parts.blocks](int64_t first, int64_t last, Stream& stream) {
+  parts.blocks = [this, &seen, &traced, blocks = parts.blocks](int64_t first, int64_t last, Stream& stream) {
     for (int64_t i = first; i < last; ++i) {
       running = to_text(Unit{Unit::Kind::block, i});
       blocks(i, i + 1, stream);
-      note(running, stream, seen);
+      note(running, stream, traced, seen);
     }
   };
   parts.head = [this, head = parts.head](Stream& stream, const Batch& batch) {
     running = "head";
     return head(stream, batch);
   };
-  seen.push_back({"head", "prediction", predict(trainee_.batch(number), parts)});
+  seen.push_back({"head", "prediction", predict(traced, parts)});
   running.clear();
   return seen;
 }

@@ -16,8 +16,9 @@ using MakeStrategy = std::function<std::shared_ptr<ParallelStrategy>(const Paral
 // What is trained: every rank makes its own.
 struct Trainee {
   std::function<std::shared_ptr<Model>()> model;
-  std::function<Batch(int64_t number)> batch;  // a micro-batch, in double precision, with a "target" as the prediction
-  std::shared_ptr<const OpTable> table = {};   // none: the reference kernels
+  // A micro-batch, in double precision, with a "target" as the prediction; or one of parts.
+  std::function<Batch(int64_t number)> batch;
+  std::shared_ptr<const OpTable> table = {};  // none: the reference kernels
 };
 Trainee parallel_trainee();  // parallel_model.h
 
@@ -36,7 +37,8 @@ class ParallelRun {
   void descend();  // along them
   torch::Tensor predict(int64_t number);
 
-  // The stream's fields (but constants) made whole, as a unit left them; and the prediction.
+  // The stream's fields (but constants) made whole, as a unit left them; and the prediction. Of a pack each sample's
+  // own, put together along dim 0.
   struct Seen {
     std::string unit, field;  // "block 0", "x"
     torch::Tensor value;
@@ -51,7 +53,7 @@ class ParallelRun {
   Program program(const StepPlan& plan);
   torch::Tensor loss(const Stream& stream, const Outputs& outputs, const Batch& batch);
   torch::Tensor predict(const Batch& batch, Program& parts);
-  void note(const std::string& unit, Stream stream, std::vector<Seen>& seen) const;
+  void note(const std::string& unit, Stream stream, const Batch& batch, std::vector<Seen>& seen) const;
   void run_micro_batches(const StepPlan& plan);
   void end_accumulation(int64_t accumulation, const StepPlan& plan);
   void sum(bool data_axes_alone);

@@ -17,6 +17,7 @@
 #include "mistakes.h"
 #include "model_run.h"
 #include "numbers.h"
+#include "pack_probe.h"
 #include "parallel_run.h"
 
 namespace ditto::testing {
@@ -34,6 +35,7 @@ struct LayoutTried {
   AxisDegrees degrees;
   std::vector<std::pair<std::string, OptionValues>> strategies;  // in the order of sharding
   std::set<Touches> touches;
+  bool is_packed = false;  // a micro-batch's samples are one row of tokens
 };
 
 std::vector<LayoutTried> layouts() {
@@ -64,7 +66,9 @@ std::vector<LayoutTried> layouts() {
           {"tensor 2 x ring 2",
            {{Axis::tensor, 2}, {Axis::context, 2}},
            {{"tensor", none}, {"ring", none}},
-           {layers, tokens}}};
+           {layers, tokens}},
+          {"pack", {}, {}, {packs}, true},
+          {"pack, ring 2", {{Axis::context, 2}}, {{"ring", none}}, {packs, tokens}, true}};
 }
 
 std::shared_ptr<ParallelStrategy> beside_the_sdk(const std::string& id, const OptionValues& options,
@@ -271,7 +275,9 @@ class ModelTrial {
         make.push_back([this, id = id, options = options](const ParallelStrategy::Needs& needs) {
           return parts_.strategy(id, options, needs);
         });
-      run.emplace(trainee_, mesh, true, make);
+      auto trainee = trainee_;
+      if (layout.is_packed) trainee.batch = [this](int64_t number) { return packed(batch(number)); };
+      run.emplace(trainee, mesh, true, make);
       const auto what = compare(run->layout, train(*run), expected_);
       if (!what.empty()) findings.add(findings.wrong, mesh, what);
     } catch (const Error& error) {

@@ -53,7 +53,11 @@ struct Block : ditto::Layer {
 
   Tensor forward(const ditto::Stream& s, ditto::Context& ctx) {
     const int64_t K = options.width / options.heads;
-    auto x = s.x_BTD + s.condition.cond_BD.unsqueeze(1);
+    const bool is_row = s.packing && !is("condition of another sample");
+    const auto own_row = s.sample_of_token(s.x_BTD.size(1));
+    auto x = s.x_BTD + (is_row ? s.condition.cond_BD.index_select(0, own_row).unsqueeze(0)
+                               : s.condition.cond_BD.slice(0, 0, s.x_BTD.size(0)).unsqueeze(1));
+    if (is("mean over a pack")) x = x + ctx.all_tokens(x, s).mean(1, true);
     if (is("positions after the cut")) x = x + ditto::sincos_positions(s.grid, options.width).to(ctx.options());
     if (is("positions of the tokens here")) x = x + ditto::sincos_positions(x.size(1), options.width).to(ctx.options());
     if (is("crash")) std::abort();

@@ -12,7 +12,8 @@ import support as t
 models = t.build / "lib/ditto/plugins/models"
 mistaken = t.build / "tests/broken_plugins/mistaken_model.so"
 LAYOUTS = ["by itself", "ddp 2", "zero1 2", "zero2 2", "fsdp 2", "recompute", "offload", "pipeline 2", "expert 2", "tensor 2", "tensor 4",
-           "tensor 2, sequence", "ring 2", "ring 4", "ulysses 2", "fastseq 2", "spatiotemporal 2", "tensor 2 x ring 2"]
+           "tensor 2, sequence", "ring 2", "ring 4", "ulysses 2", "fastseq 2", "spatiotemporal 2", "tensor 2 x ring 2", "pack",
+           "pack, ring 2"]
 TENSOR = {"tensor 2", "tensor 4", "tensor 2, sequence", "tensor 2 x ring 2"}
 TOKENS = {"ring 2", "ring 4", "ulysses 2", "fastseq 2", "spatiotemporal 2", "tensor 2 x ring 2"}
 SPLIT = "a missing or wrong Split: blocks.0."
@@ -40,6 +41,8 @@ MISTAKES = {
     "positions after the cut": (TOKENS, "positions added after the cut: block 0 makes \"x\""),
     "positions of the tokens here": (TOKENS, "positions added after the cut: block 0 makes \"x\""),
     "mean over tokens": (TOKENS, "tokens mixed outside of attention: block 0 makes \"x\""),
+    "mean over a pack": ({"pack", "pack, ring 2"}, "samples of a pack that see one another: block 0 makes \"x\" of other samples' tokens"),
+    "condition of another sample": ({"pack", "pack, ring 2"}, "a pack taken for one sample: block 0 makes \"x\" otherwise than of its samples"),
     "carried token count": (TOKENS, "a carried token count: block 0 cannot run on a part of the tokens"),
     "scaled by the tokens here": (TOKENS, "a carried token count: block 0 makes \"x\" by the number of tokens"),
     "noise by generator": (set(LAYOUTS) - {"expert 2"}, "noise by generator: unit block 0 calls aten::randn_like"),

@@ -32,7 +32,7 @@ others = {
 
 def documented(kind):
     for line in (t.source / "docs/config.md").read_text().splitlines():
-        if line.startswith(f"| {kind} |"):
+        if line.startswith(f"| {kind} "):
             return re.findall("`([^`]+)`", line.split("|")[2])
     raise t.Failed(f"docs/config.md has no row \"{kind}\"")
 

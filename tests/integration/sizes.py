@@ -68,6 +68,22 @@ def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
     check_plans("st_dit", ["one rank", "three", "ring", "pipeline"])
 
 
+def test_a_time_for_each_frame_learns_alike_everywhere():
+    path, sets = mixed("st_dit")
+    # Times that are all one: of frames as of samples.
+    one_time = sets | {"scheduler.times": "logit_normal", "scheduler.std": 1e-30}
+    frames = {"objective.time_per": "frame"}
+    check_same(learned(path, "one-time-samples", one_time), learned(path, "one-time-frames", one_time | frames), "times that are one")
+    alone = learned(path, "frames-alone", sets | frames | {"run.micro_batch": 1})
+    for name in ("one rank", "three", "tensor", "ring", "pipeline", "recompute"):
+        ranks, layout = LAYOUTS[name]
+        check_same(alone, learned(path, f"frames-{name}".replace(" ", "-"), sets | frames | PACKS | layout, ranks), f"frames, packs, {name}")
+    samples = learned(path, "times-of-samples", sets | {"run.micro_batch": 1})
+    t.check(abs(float(alone[0][0]["loss"]) - float(samples[0][0]["loss"])) > 1e-6, "times of frames that change nothing")
+    path, sets = mixed("dit_text")
+    t.refused(2, ["objective.time_per", "one time for each sample"], "train", path, *t.sets(sets | frames | {"run.output": str(t.work / "none")}))
+
+
 def test_losses_weigh_by_tokens_where_the_recipe_says_so():
     path, sets = mixed("dit_text")
     by_tokens = sets | {"batch.weigh_by": "tokens"}

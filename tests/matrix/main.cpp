@@ -17,6 +17,7 @@
 #include "core/checkpoint/disk.h"
 #include "core/dist/local_ranks.h"
 #include "tests/matrix/faults.h"
+#include "tests/matrix/page.h"
 #include "tests/matrix/random_table.h"
 #include "tests/matrix/table.h"
 #include "tests/matrix/worker.h"

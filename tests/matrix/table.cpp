@@ -3,112 +3,11 @@
 #include <map>
 
 #include "tests/matrix/faults.h"
+#include "tests/matrix/layouts.h"
 
 namespace ditto::matrix {
 
 namespace {
-
-using Layouts = std::vector<std::string>;
-
-// Every strategy alone.
-const Layouts kAlone{
-    "replicate=2",
-    "replicate=4",
-    "shard=2 shard_plugin=zero1",
-    "shard=4 shard_plugin=zero1",
-    "shard=2 shard_plugin=zero2",
-    "shard=4 shard_plugin=zero2",
-    "shard=2 shard_plugin=fsdp",
-    "shard=4 shard_plugin=fsdp",
-    "replicate=2 shard=2 shard_plugin=fsdp",
-    "tensor=2",
-    "tensor=4",
-    "tensor=2 sequence=true",
-    "tensor=4 sequence=true",
-    "context=2 context_plugin=ring",
-    "context=4 context_plugin=ring",
-    "context=2 context_plugin=ulysses",
-    "context=4 context_plugin=ulysses",
-    "context=2 context_plugin=fastseq",
-    "context=4 context_plugin=fastseq",
-    "pipeline=2 pipeline_plugin=pipeline",
-    "pipeline=4 pipeline_plugin=pipeline",
-    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2",
-};
-const Layouts kVideo{"context=2 context_plugin=spatiotemporal", "context=4 context_plugin=spatiotemporal"};
-const Layouts kExperts{"expert=2 expert_plugin=expert", "expert=4 expert_plugin=expert"};
-
-const Layouts kRecomputed{
-    "recompute=blocks",
-    "replicate=2 recompute=blocks",
-    "shard=2 shard_plugin=zero2 recompute=blocks",
-    "shard=2 shard_plugin=fsdp recompute=blocks",
-    "tensor=2 sequence=true recompute=blocks",
-    "tensor=2 recompute=attention",
-    "context=2 context_plugin=ring recompute=blocks",
-    "context=2 context_plugin=ulysses recompute=attention",
-    "context=2 context_plugin=fastseq recompute=blocks",
-    "pipeline=2 pipeline_plugin=pipeline recompute=blocks",
-};
-const Layouts kOffloaded{
-    "offload=optimizer",
-    "replicate=2 offload=optimizer",
-    "shard=2 shard_plugin=zero1 offload=optimizer",
-    "shard=2 shard_plugin=fsdp offload=optimizer",
-    "tensor=2 offload=optimizer",
-};
-
-// Options of strategies that the others leave as they are.
-const Layouts kVariants{
-    "recompute=blocks recompute_every=2",
-    "offload=optimizer offload_bytes=100000",
-    "shard=2 shard_plugin=fsdp prefetch=false",
-    "pipeline=2 pipeline_plugin=pipeline pipeline_conditioning=replicated",
-    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2 shard=2 shard_plugin=fsdp",
-    "replicate=2 run.deterministic=false",
-    "shard=2 shard_plugin=zero1 run.deterministic=false",
-    "tensor=2 replicate=2 run.deterministic=false",
-};
-const Layouts kPacked{"context=2 context_plugin=ring",
-                      "context=4 context_plugin=ring",
-                      "context=2 context_plugin=ulysses",
-                      "context=4 context_plugin=ulysses",
-                      "context=2 context_plugin=fastseq",
-                      "pipeline=2 pipeline_plugin=pipeline",
-                      "tensor=2 sequence=true",
-                      "shard=2 shard_plugin=fsdp",
-                      "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring"};
-
-// Two or three axes on four or eight ranks.
-const Layouts kComposed{
-    "tensor=2 shard=2 shard_plugin=fsdp",
-    "tensor=2 replicate=2",
-    "context=2 context_plugin=ring shard=2 shard_plugin=fsdp",
-    "context=2 context_plugin=ulysses tensor=2",
-    "context=2 context_plugin=ring tensor=2 sequence=true",
-    "context=2 context_plugin=fastseq tensor=2",
-    "pipeline=2 pipeline_plugin=pipeline tensor=2",
-    "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=fsdp",
-    "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=zero1",
-    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring",
-};
-
-// What NeMo lists as supported: FSDP, TP, SP, CP, PP, EP and the distributed optimizer together.
-const Layouts kNemo{
-    "shard=8 shard_plugin=fsdp",
-    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp",
-    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=zero1",
-    "context=2 context_plugin=ulysses tensor=2 sequence=true shard=2 shard_plugin=zero2",
-    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring tensor=2 sequence=true shard=2 "
-    "shard_plugin=zero1",
-    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring tensor=2 sequence=true shard=2 "
-    "shard_plugin=fsdp",
-};
-const Layouts kNemoExperts{
-    "context=2 context_plugin=ring tensor=2 sequence=true expert=2 expert_plugin=expert",
-    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=zero1 expert=2 expert_plugin=expert",
-    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp expert=2 expert_plugin=expert",
-};
 
 // The same micro-batches, and so the same bits.
 Layouts same_bits(int64_t m) {
@@ -454,51 +353,5 @@ std::vector<std::string> table_names() {
 }
 
 std::vector<Case> table(const std::string& name) { return kTables.at(name)(); }
-
-namespace {
-
-constexpr const char* kPreface = R"(# Every layout against one rank
-
-Written by `build/release/tests/ditto_matrix --table all --write docs/parallelism_matrix.md` (a part of
-`./dev test --all`). Each line is a training of a tiny model (4 blocks of width 32 with 4 heads, 64 tokens, weights in
-which no tensor is zero, AdamW, clipped gradients, 8 samples a step in 4 micro-batches, or as many as there are data
-ranks) on a layout of ranks, compared with one rank that runs the same micro-batches.
-
-The figures are the largest differences over all steps and tensors: of losses and gradient norms; of a validation on 5
-held-out samples with the average, in micro-batches of 2; of the first step's gradients, and the final weights, their
-average and the optimizer's state. The bias of keys that are neither normalised nor rotated has a true gradient of zero:
-what is computed is rounding, so it is left out of gradients, weights, average and state.
-
-In fp64 figures are relative (of a tensor, element by element to its largest entry), and at most 1e-12; with adamw8bit
-1e-11, because an update whose second moment has the code 0 is divided by eps alone, which makes rounding larger. In fp32
-and bf16 they are how many times as far a layout is from one rank as one rank is from itself in fp64, or fp32 (2-norms of
-tensors; the largest relative difference of a run's losses): at most 3. "Bits": no bit may differ, over 20 steps in fp32.
-)";
-
-std::string kind_of(const Case& one) {
-  return one.model + ", " + (one.bits ? "identical bits, fp32" : one.precision) +
-         (one.micro_batches > 0 ? ", " + std::to_string(one.micro_batches) + " micro-batches" : "") +
-         (one.real_init ? ", as training starts" : "") + (one.packed ? ", packed" : "") +
-         (one.optimizer == "adamw" ? "" : ", " + one.optimizer);
-}
-
-}  // namespace
-
-std::string as_page(const std::vector<Case>& cases, const std::vector<std::pair<size_t, Outcome>>& outcomes) {
-  std::map<size_t, Outcome> by_index(outcomes.begin(), outcomes.end());
-  std::map<std::string, std::string> tables;
-  std::vector<std::string> order;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    const auto kind = kind_of(cases[i]);
-    if (!tables.count(kind)) order.push_back(kind);
-    const auto outcome = by_index.count(i) ? by_index[i] : Outcome{false, "the ranks ended early"};
-    tables[kind] += "| `" + (cases[i].layout.empty() ? "one rank" : cases[i].layout) + "` | " +
-                    (outcome.ok ? "" : "**no**: ") + outcome.text + " |\n";
-  }
-  std::string page = kPreface;
-  for (const auto& kind : order)
-    page += "\n## " + kind + "\n\n| Layout | Largest differences |\n|---|---|\n" + tables[kind];
-  return page;
-}
 
 }  // namespace ditto::matrix

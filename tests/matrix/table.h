@@ -1,4 +1,4 @@
-// The matrix: which layouts are proven, how, and what is written about it.
+// The matrix: which layouts are proven, and how.
 #pragma once
 
 #include <string>
@@ -12,8 +12,5 @@ namespace ditto::matrix {
 // saved goes on as another; counts: communication against closed forms; device: what a single device can run.
 std::vector<std::string> table_names();
 std::vector<Case> table(const std::string& name);
-
-// What became of cases, as a page: a table for each model and precision.
-std::string as_page(const std::vector<Case>& cases, const std::vector<std::pair<size_t, Outcome>>& outcomes);
 
 }  // namespace ditto::matrix

@@ -1,7 +1,6 @@
 // The context-parallel plugins against attention on one rank, on real ranks.
 //
 // Legend: B samples, T tokens, N heads, K head width, D width.
-#include <algorithm>
 #include <cstdlib>
 #include <limits>
 
@@ -10,29 +9,16 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>
-#include <ditto/parallel/ring_attention.h>
 #include <ditto/parallel/token_cut.h>
-#include <ditto/transformer.h>
 
-#include "core/plugin/registry.h"
-#include "tests/support/files.h"
-#include "tests/unit/overlap.h"
-#include "tests/unit/small_model.h"
+#include "tests/unit/context_cut.h"
 
 namespace ditto {
 namespace {
 
-using testing::small_context;
+using namespace testing;  // of context_cut.h
 using torch::Tensor;
 
-const Grid kVideo{5, 2, 3};  // neither frames nor places nor tokens are divided by 4
-const std::vector<int64_t> kPack{7, 2, 13, 5, 1};
-
-struct Setting {
-  const char* text;
-  Pattern pattern;
-  bool packed = false, masked = false;
-};
 const std::vector<Setting> kSettings{{"full", Pattern::full},
                                      {"spatial", Pattern::spatial},
                                      {"temporal", Pattern::temporal},
@@ -41,64 +27,6 @@ const std::vector<Setting> kSettings{{"full", Pattern::full},
                                      {"spatial, masked", Pattern::spatial, false, true},
                                      {"temporal, masked", Pattern::temporal, false, true},
                                      {"packed, masked", Pattern::full, true, true}};
-
-Tensor normal(at::IntArrayRef shape, int64_t seed, at::ScalarType dtype = torch::kDouble) {
-  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
-  return torch::randn(shape, generator, torch::kDouble).to(dtype);
-}
-
-double distance(const Tensor& a, const Tensor& b) {
-  REQUIRE((a.sizes() == b.sizes()));
-  return ((a - b).abs().max() / b.abs().max()).item<double>();
-}
-
-ParallelStrategy::Needs needs_of(const Mesh& mesh, at::ScalarType compute = torch::kDouble, bool token_local = true) {
-  return {&mesh, true, token_local, compute, 1};
-}
-
-std::shared_ptr<ParallelStrategy> make(const std::string& id, const ParallelStrategy::Needs& needs) {
-  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
-  OptionReader none(OptionMap{"parallel", "the test", {}});
-  return registry.factory<ParallelStrategy>(id, "the test").make(none, needs);
-}
-
-// What core does around a block, with one strategy or none.
-struct Runner {
-  explicit Runner(std::shared_ptr<ParallelStrategy> strategy_, at::ScalarType dtype = torch::kDouble)
-      : strategy(std::move(strategy_)), ctx(small_context(dtype)) {
-    if (!strategy) return;
-    ctx->attention_op = strategy->wrap_attention(ctx->attention_op);
-    ctx->unit_runner = strategy->wrap_attention_unit(
-        [](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) { return run({parts.at(0).x}); });
-    ctx->token_gather = strategy->wrap_token_gather([](const Tensor& x, const Stream&) { return x; });
-  }
-  void run(Stream& stream, const std::function<void(Stream&)>& block) {
-    if (!strategy) return block(stream);
-    strategy->split(stream);
-    const Batch none;
-    Outputs outputs;
-    UnitCall call{none, stream, outputs, *ctx};
-    strategy->wrap_unit([&](const Unit&, UnitCall& inner) { block(inner.stream); })(Unit{Unit::Kind::block, 0}, call);
-    strategy->join(stream);
-  }
-
-  std::shared_ptr<ParallelStrategy> strategy;
-  std::shared_ptr<Context> ctx;
-};
-
-Stream stream_of(const Setting& setting) {
-  Stream stream;
-  stream.grid = kVideo;
-  if (!setting.packed) return stream;
-  auto packing = std::make_shared<Packing>();
-  packing->lengths = kPack;
-  packing->sample_T = torch::repeat_interleave(torch::tensor(kPack));
-  stream.packing = packing;
-  return stream;
-}
-int64_t tokens_of(const Stream& stream) {
-  return stream.packing ? stream.packing->sample_T.size(0) : stream.grid.tokens();
-}
 
 // Tokens that see each other: of one frame, of one place, of one sample of the pack.
 Tensor hoods(const Setting& setting) {
@@ -204,25 +132,6 @@ TEST_CASE("rank of: attention under a context cut" * doctest::skip()) {
 
 TEST_CASE("attention of cut tokens is attention of the whole: outputs and gradients, all patterns, uneven and packed") {
   for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: attention under a context cut") == 0);
-}
-
-struct SubLayers : Layer {
-  SubLayers() {
-    AttentionOptions options{.width = 48, .heads = 12, .kv_heads = 0, .qk_norm = true};
-    self = register_module("self", std::make_shared<SelfAttention>(options));
-    cross = register_module("cross", std::make_shared<CrossAttention>(options));
-  }
-  std::shared_ptr<SelfAttention> self;
-  std::shared_ptr<CrossAttention> cross;
-};
-
-std::shared_ptr<SubLayers> sub_layers(at::ScalarType dtype) {
-  torch::NoGradGuard no_grad;
-  auto layers = std::make_shared<SubLayers>();
-  layers->to(dtype);
-  int64_t seed = 100;
-  for (auto& parameter : layers->parameters()) parameter.copy_(normal(parameter.sizes(), ++seed) * 0.3);
-  return layers;
 }
 
 // Two sub-layers of a block, with rotary positions and norms of queries and keys.
@@ -342,103 +251,6 @@ TEST_CASE("context exchanges are counted as derived: ring, ulysses, fastseq and 
   CHECK(testing::as_ranks(2, "rank of: counted context exchanges") == 0);
 }
 
-// Attention in pieces that takes a while.
-std::vector<KernelRow> slow_attention(const testing::Work& work) {
-  std::vector<KernelRow> rows;
-  for (const Op& op : ops()) {
-    if (op.leader != "attention_partial") continue;
-    const bool works = op.name == "attention_partial" || op.name == "attention_backward";
-    const auto compute = [work, works, reference = op.reference](const OpInputs& in) {
-      if (works && in.tensors[2].size(1) > 0) work();  // not of no key
-      return reference(in);
-    };
-    rows.push_back({op.name, "slow", [](const OpCall&) { return 5; }, compute, {}});
-    rows.back().knows = {"scale"};
-  }
-  return rows;
-}
-
-// Passes 5 ms late, each block 15 ms of work.
-void late_ring(bool products) {
-  const auto mesh = testing::mesh_of({{Axis::context, 4}});
-  const auto& group = mesh.group(Axis::context);
-  const OpTable table(slow_attention(products ? testing::products_of(15, group) : testing::sleep_of(15)));
-  const auto op = plain_attention(table);
-  const auto q = normal({1, 5, 2, 4}, mesh.rank()).requires_grad_();
-  const auto step = [&] {
-    const AttentionCall call{.parts = {{q, q, q, {{1, 4, 5}, nullptr}, {}}}};
-    ring_attention(call, {{5, 5, 5, 5}}, group, op)[0].sum().backward();
-  };
-  const int64_t passes = testing::calls_of(mesh, step);
-  CHECK(passes == 3 + 3 + 4);
-  const auto longer = testing::lengthening(mesh, std::chrono::milliseconds(5), step);
-  if (mesh.rank() == 0)
-    MESSAGE("ring, " << std::string(products ? "products: " : "sleeps: ") << passes
-                     << " passes that are 5 ms late lengthen " << longer.prompt << " ms by " << longer.by());
-  CHECK(longer.by() < 5.0 * static_cast<double>(passes) / 3);
-  if (!products) CHECK(longer.late >= 8 * 15 + 5);  // the last pass brings gradients home: nothing is left to compute
-}
-
-TEST_CASE("rank of: a ring's late passes behind sleeps" * doctest::skip()) { late_ring(false); }
-TEST_CASE("rank of: a ring's late passes behind products" * doctest::skip()) { late_ring(true); }
-
-TEST_CASE("quiet: a ring's passes are under way while blocks are computed: of late ones only the last is waited for") {
-  if (!testing::on_quiet_machine()) return;
-  CHECK(testing::as_ranks(4, "rank of: a ring's late passes behind sleeps") == 0);
-  CHECK(testing::as_ranks(4, "rank of: a ring's late passes behind products") == 0);
-}
-
-// Ten forwards of a layer whose map of the tokens that are here takes 15 ms: so long has the gather of the others' time
-// to arrive. The all-to-all has nothing to hide behind.
-void late_fastseq(bool products) {
-  const auto mesh = testing::mesh_of({{Axis::context, rank_info().world_size}});
-  const auto work = products ? testing::products_of(15, mesh.world()) : testing::sleep_of(15);
-  Runner runner(make("fastseq", needs_of(mesh)));
-  const auto layers = sub_layers(torch::kDouble);
-  auto& qkv = dynamic_cast<LinearModule&>(*layers->self->named_children()["qkv"]);
-  const auto unit = runner.ctx->unit_runner;
-  runner.ctx->unit_runner = [&](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) {
-    return unit(parts, [&](const Tensors& y) {
-      qkv.after = [&, inner = qkv.after](const Tensor& z) {
-        work();
-        return inner(z);
-      };
-      return run(y);
-    });
-  };
-  constexpr int kForwards = 10;
-  const auto forwards = [&] {
-    auto stream = stream_of({"", Pattern::full});
-    stream.x_BTD = normal({2, 30, 48}, 1);
-    runner.strategy->split(stream);
-    const Batch none;
-    Outputs outputs;
-    UnitCall call{none, stream, outputs, *runner.ctx};
-    const auto run = runner.strategy->wrap_unit([&](const Unit&, UnitCall& inner) {
-      for (int i = 0; i < kForwards; ++i)
-        layers->self->forward(inner.stream.x_BTD, Pattern::full, {}, inner.stream, *runner.ctx);
-    });
-    run(Unit{Unit::Kind::block, 0}, call);
-  };
-  const auto longer = testing::lengthening(mesh, std::chrono::milliseconds(5), forwards);
-  if (mesh.rank() == 0)
-    MESSAGE("fastseq, " << mesh.world_size() << " ranks, " << std::string(products ? "products: " : "sleeps: ")
-                        << kForwards << " layers' gathers and all-to-alls that are 5 ms late lengthen " << longer.prompt
-                        << " ms by " << longer.by());
-  CHECK(longer.by() < 1.2 * 5 * kForwards);
-  if (!products) CHECK(longer.late >= kForwards * (15 + 5));
-}
-
-TEST_CASE("rank of: fastseq's late gathers behind sleeps" * doctest::skip()) { late_fastseq(false); }
-TEST_CASE("rank of: fastseq's late gathers behind products" * doctest::skip()) { late_fastseq(true); }
-
-TEST_CASE("quiet: fastseq's gather is under way while the tokens that are here are mapped, at any degree") {
-  if (!testing::on_quiet_machine()) return;
-  for (const int ranks : {2, 4})
-    for (const std::string work : {"sleeps", "products"})
-      CHECK(testing::as_ranks(ranks, "rank of: fastseq's late gathers behind " + work) == 0);
-}
-
 // A mesh of one process that says it is a rank of more, for what needs no peers.
 class Alone final : public Mesh {
  public:
@@ -514,26 +326,6 @@ TEST_CASE("fastseq refuses attention outside of an attention unit") {
   const auto q = normal({1, 15, 4, 2}, 1);
   CHECK_THROWS_WITH_AS(op.run({.parts = {{q, q, q, {kVideo, nullptr}, {}}}}), doctest::Contains("attention units"),
                        Error);
-}
-
-TEST_CASE("cross-attention in a pack: the tokens of a sample see the keys of its row, in a slice too") {
-  const auto ctx = small_context(torch::kDouble);
-  auto stream = stream_of({"", Pattern::cross, true});
-  const auto samples = static_cast<int64_t>(kPack.size());
-  stream.condition.text_mask_BS = torch::arange(6) < torch::arange(1, samples + 1).unsqueeze(1);
-  const auto q = normal({1, tokens_of(stream), 2, 4}, 1), k = normal({samples, 6, 2, 4}, 2), v = normal(k.sizes(), 3);
-  const auto whole = ctx->attention(q, k, v, Pattern::cross, stream);
-  int64_t start = 0;
-  for (int64_t i = 0; i < samples; start += kPack[static_cast<size_t>(i++)]) {
-    const auto of_sample = [&](const Tensor& x) { return x.narrow(1, start, kPack[static_cast<size_t>(i)]); };
-    Stream alone;
-    alone.condition.text_mask_BS = stream.condition.text_mask_BS.narrow(0, i, 1);
-    const auto expected = ctx->attention(of_sample(q), k.narrow(0, i, 1), v.narrow(0, i, 1), Pattern::cross, alone);
-    CHECK(distance(of_sample(whole), expected) < 1e-15);
-  }
-  stream.first_token = 5;  // within the first sample, to within the third
-  const auto slice = ctx->attention(q.narrow(1, 5, 9), k, v, Pattern::cross, stream);
-  CHECK(distance(slice, whole.narrow(1, 5, 9)) < 1e-15);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 namespace ditto {
 namespace {
 
+using testing::has;
 using testing::MapOptions;
 using testing::MapRun;
 using testing::Named;
@@ -125,13 +126,6 @@ std::string refusal(const Mesh& mesh, const MapOptions& options, const Named& st
     return error.what();
   }
   return "not refused";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  CAPTURE(text);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-  return found;
 }
 
 TEST_CASE("rank of: refused maps" * doctest::skip()) {

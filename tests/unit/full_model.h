@@ -1,17 +1,9 @@
 // A model with all that strategies cut, carry or compute again: grouped-query attention with rotary angles, cross
 // attention to text, experts with an auxiliary loss, a long skip, an uncut layer inside of a block, by choice a second
-// sequence that evolves and attends jointly, and dropout; and a run of it under strategies, put together as the host
-// does.
+// sequence that evolves and attends jointly, and dropout; and a run of it under strategies.
 #pragma once
 
-#include <ditto/parallel/program.h>
-
-#include <ditto/error.h>
-
-#include "core/dist/gradient_sum.h"
-#include "core/plugin/registry.h"
-#include "tests/support/files.h"
-#include "tests/unit/small_model.h"
+#include "tests/unit/strategy_run.h"
 
 namespace ditto::testing {
 
@@ -213,129 +205,26 @@ inline Batch full_batch(int64_t seed, const FullOptions& o, at::ScalarType dtype
   return batch;
 }
 
-struct Named {
-  std::string id;
-  std::map<std::string, OptionValue> options = {};
-};
-
-// One rank of a run under strategies, in the order they are given. The first wraps innermost.
-class FullRun {
- public:
-  FullRun(const Mesh& mesh, const FullOptions& options, at::ScalarType dtype, const std::vector<Named>& strategies)
-      : mesh_(mesh),
-        options_(options),
-        dtype_(dtype),
-        model_(std::make_shared<FullModel>(options)),
-        ctx_(small_context(dtype)),
-        units_(*model_, *ctx_) {
-    if (options.is_adapted) adapt_layers();
-    // Gradients are left in at least fp32.
-    fill(*model_, dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
-    if (options.is_adapted)
-      for (auto& item : model_->named_parameters())
-        item.value().set_requires_grad(item.key().find(".lora_") != std::string::npos);
-    layout = Layout::of(*model_);
-    for (const auto& named : strategies) strategies_.push_back(make(named));
-    for (auto& strategy : strategies_) strategy->claim(layout);
-    for (auto& strategy : strategies_) strategy->shard(layout);
-    for (auto& strategy : strategies_) units_.wrap(*strategy);
-    parameters_changed();
-    sum_ = std::make_unique<GradientSum>(layout, mesh, true);
-  }
-
-  FullRun(const FullRun&) = delete;
-  FullRun& operator=(const FullRun&) = delete;
-
-  void step(int64_t micro_batches, int64_t step) {
-    const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
-    const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n,
-                        Phase::train};
-    for (auto& entry : layout.entries) {
-      entry.tensor.mutable_grad().reset();
-      entry.parameter.leaf().mutable_grad().reset();
-    }
-    sum_->begin_step(strategies_, plan);
-    for (auto& strategy : strategies_) strategy->begin_step(plan);
-    for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {
-      micro_batch(100 * step + accumulation * n + r, plan.runs(accumulation) ? 1.0 : 0.0);
-      for (auto& strategy : strategies_) strategy->end_accumulation(accumulation, plan);
-      sum_->after_micro_batch(accumulation, plan);
-    }
-    for (auto& strategy : strategies_) strategy->sync_gradients();
-    sum_->finish(plan);
-  }
-
-  // The prediction, whole on every rank.
-  torch::Tensor predict(int64_t seed) {
-    torch::NoGradGuard no_grad;
-    Stream stream;
-    return forward(full_batch(seed, options_, dtype_), stream);
-  }
-
-  void parameters_changed() {
-    torch::NoGradGuard no_grad;
-    for (auto& strategy : strategies_) strategy->parameters_changed();
-  }
-
-  std::map<std::string, torch::Tensor> gradients() const {
-    std::map<std::string, torch::Tensor> list;
-    for (const auto& entry : layout.entries) list[entry.name] = entry.tensor.grad();
-    return list;
-  }
-
-  Layout layout;
-
- private:
-  void adapt_layers() {
-    for (const auto& module : model_->modules(/*include_self=*/false))
+// The model as it is run: filled, in at least fp32 (gradients are left in that), and with what is frozen.
+inline std::shared_ptr<FullModel> full_model(const FullOptions& options, at::ScalarType dtype) {
+  auto model = std::make_shared<FullModel>(options);
+  if (options.is_adapted)
+    for (const auto& module : model->modules(/*include_self=*/false))
       if (auto* layer = dynamic_cast<CutLayer*>(module.get())) layer->adapt({2, 3});
-  }
-
-  std::shared_ptr<ParallelStrategy> make(const Named& named) {
-    Registry registry(
-        std::vector<SearchFolder>{{test::plugin_folder(), "the test"},
-                                  {test::build_folder() / "tests/broken_plugins/faulty_parallel.so", "the test"}});
-    OptionMap map{"parallel", "the test", {}};
-    for (const auto& [name, value] : named.options) map.given[name] = {value, "the test"};
-    OptionReader reader(map);
-    return registry.factory<ParallelStrategy>(named.id, "the test")
-        .make(reader, {&mesh_, true, model_->token_local(), dtype_, model_->depth()});
-  }
-
-  torch::Tensor forward(const Batch& batch, Stream& stream) {
-    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::forward);
-    stream = units_.begin(batch);
-    units_.blocks(0, model_->depth(), stream);
-    return units_.head(stream, batch).at("prediction");
-  }
-
-  void micro_batch(int64_t seed, double weight) {
-    const auto batch = full_batch(seed, options_, dtype_);
-    Stream stream;
-    auto loss = (forward(batch, stream) - batch.at("target")).square().sum();
-    for (const auto& [name, auxiliary] : stream.auxiliary_losses) loss = loss + auxiliary.sum();
-    loss = loss * (weight / (mesh_.size(Axis::tensor) * mesh_.size(Axis::context)));
-    const Traffic::Scope pass(mesh_.traffic(), Traffic::Pass::backward);
-    loss.backward();
-  }
-
-  const Mesh& mesh_;
-  FullOptions options_;
-  at::ScalarType dtype_;
-  std::shared_ptr<FullModel> model_;
-  std::shared_ptr<Context> ctx_;
-  ModelProgram units_;
-  std::vector<std::shared_ptr<ParallelStrategy>> strategies_;
-  std::unique_ptr<GradientSum> sum_;
-};
-
-inline torch::Tensor rectangle(torch::Tensor of, const std::vector<int64_t>& start, const std::vector<int64_t>& size) {
-  for (size_t dim = 0; dim < start.size(); ++dim) of = of.narrow(static_cast<int64_t>(dim), start[dim], size[dim]);
-  return of;
+  fill(*model, dtype == torch::kDouble ? torch::kDouble : torch::kFloat);
+  if (options.is_adapted)
+    for (auto& item : model->named_parameters())
+      item.value().set_requires_grad(item.key().find(".lora_") != std::string::npos);
+  return model;
 }
 
-// One rank by itself, in whatever world.
-inline GlooMesh mesh_of_one() { return GlooMesh(RankInfo{}, {}, std::chrono::seconds(60)); }
+class FullRun : public StrategyRun {
+ public:
+  FullRun(const Mesh& mesh, const FullOptions& options, at::ScalarType dtype, const std::vector<Named>& strategies)
+      : StrategyRun(
+            mesh, full_model(options, dtype), [=](int64_t seed) { return full_batch(seed, options, dtype); }, dtype,
+            strategies) {}
+};
 
 // The prediction, every gradient and the norm, in double precision.
 inline void check_full(const Mesh& mesh, const FullOptions& options, const std::vector<Named>& strategies,

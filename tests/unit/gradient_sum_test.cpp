@@ -110,6 +110,93 @@ TEST_CASE("gradients summed over ranks have the bits of one rank, for 1 to 4 ran
   CHECK(testing::as_ranks(4, "rank of: gradient bits over replicate and shard") == 0);
 }
 
+// Node of pieces [begin, end) of a level that covers `width`, as the rule says it.
+Tensor node_of(const std::vector<Tensor>& pieces, size_t begin, size_t width) {
+  if (width == 1) return pieces[begin];
+  const size_t half = width / 2;
+  const auto left = node_of(pieces, begin, half);
+  return begin + half < pieces.size() ? left + node_of(pieces, begin + half, half) : left;
+}
+
+Tensor tree_of(const std::vector<Tensor>& pieces) {
+  size_t width = 1;
+  while (width < pieces.size()) width *= 2;
+  return node_of(pieces, 0, width);
+}
+
+// What micro-batch j leaves on one rank; +0 where it leaves nothing.
+std::vector<Tensor> pieces_of(size_t entry, int64_t micro_batches) {
+  std::vector<Tensor> pieces;
+  for (int64_t j = 0; j < micro_batches; ++j) {
+    auto layout = make_layout(torch::kFloat);
+    run_micro_batch(layout, j);
+    pieces.push_back(gradient_or_zeros(layout.entries[entry]).clone());
+  }
+  return pieces;
+}
+
+TEST_CASE("a tree of pieces is the rule's, whatever their number, and begins again") {
+  TreeSum tree;
+  CHECK(!tree.take().defined());
+  bool shows = false;
+  for (int64_t count = 1; count <= 33; ++count) {
+    std::vector<Tensor> pieces;
+    for (int64_t j = 0; j < count; ++j) pieces.push_back(numbers({50}, 7 * j));
+    auto chain = pieces[0].clone();
+    for (size_t j = 1; j < pieces.size(); ++j) chain.add_(pieces[j]);
+    const auto buffer = torch::stack(pieces);
+    for (int64_t j = 0; j < count; ++j) tree.add(buffer[j]);
+    tree.own();
+    buffer.fill_(17);  // is nobody's any more
+    CHECK(tree.pieces() == count);
+    const auto sum = tree.take();
+    CHECK(same_bits(sum, tree_of(pieces)));
+    shows = shows || !same_bits(sum, chain);
+  }
+  CHECK(shows);
+}
+
+TEST_CASE("2^k micro-batches at once are one node of those one by one") {
+  for (const size_t count : {5, 8, 13, 16})
+    for (const size_t width : {2, 4, 8}) {
+      TreeSum tree;
+      for (size_t begin = 0; begin < count; begin += width) {
+        TreeSum node;
+        for (size_t j = begin; j < std::min(begin + width, count); ++j)
+          node.add(numbers({50}, static_cast<int64_t>(j)));
+        tree.add(node.take());
+      }
+      std::vector<Tensor> all;
+      for (size_t j = 0; j < count; ++j) all.push_back(numbers({50}, static_cast<int64_t>(j)));
+      CHECK(same_bits(tree.take(), tree_of(all)));
+    }
+}
+
+void check_tree(const Mesh& mesh) {
+  auto layout = make_layout(torch::kFloat);
+  GradientSum sum(layout, mesh, true, SumOrder::tree);
+  for (int64_t m = 1; m <= 6; ++m) {
+    CAPTURE(m);
+    run_step(layout, sum, mesh, m);
+    for (size_t i = 0; i < layout.entries.size(); ++i) {
+      CAPTURE(i);
+      CHECK(same_bits(layout.entries[i].tensor.grad(), tree_of(pieces_of(i, m))));
+    }
+  }
+}
+
+TEST_CASE("rank of: gradient trees over replicate" * doctest::skip()) { check_tree(testing::mesh_of({})); }
+TEST_CASE("rank of: gradient trees over replicate and shard" * doctest::skip()) {
+  check_tree(testing::mesh_of({{Axis::shard, 2}}));
+}
+
+TEST_CASE("gradients summed as a tree are the rule's on any number of ranks, one too") {
+  check_tree(GlooMesh(RankInfo{}, {}, std::chrono::seconds(1)));
+  for (int ranks = 2; ranks <= 4; ++ranks)
+    CHECK(testing::as_ranks(ranks, "rank of: gradient trees over replicate") == 0);
+  CHECK(testing::as_ranks(4, "rank of: gradient trees over replicate and shard") == 0);
+}
+
 TEST_CASE("rank of: tensor copies" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
   auto layout = make_layout(torch::kFloat);

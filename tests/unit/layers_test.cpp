@@ -130,6 +130,7 @@ TEST_CASE("a dropped text is a learned embedding, zeros, or the empty text, and 
   batch["text_empty_mask"] = torch::tensor({true, false, false, false, false}).repeat({2, 1});
   for (const std::string name : {"learned", "zero", "empty"}) {
     CAPTURE(name);
+    batch.lengths = {{"text", {2, 0}}, {"text_empty", {1, 1}}};
     TextEmbed embed(4, 6, null_text(name));
     fill(embed);
     auto p = values_of(embed);
@@ -144,12 +145,25 @@ TEST_CASE("a dropped text is a learned embedding, zeros, or the empty text, and 
     const auto texts = made.text_BSE.unbind(0), masks = made.text_mask_BS.unbind(0);
     CHECK(torch::allclose(texts[0].narrow(0, 0, 3), map(batch["text"][0]), 1e-12, 1e-12));
     CHECK(masks[0].sum().item<int64_t>() == 2);
+    CHECK(made.text_lengths == std::vector<int64_t>{2, 1});  // of no text one token
     const auto null = name == "learned" ? p["null"].expand({3, 4})
                       : name == "zero"  ? torch::zeros({3, 4}, torch::kDouble)
                                         : batch["text_empty"][1];
     CHECK(torch::allclose(texts[1], map(null), 1e-12, 1e-12));
     CHECK(masks[1].sum().item<int64_t>() == (name == "empty" ? 1 : 3));
   }
+  // Which texts are dropped is not known where lengths are: theirs hold the empty one too, or stay.
+  batch.lengths = {{"text", {2, 0}}, {"text_empty", {4, 1}}};
+  const auto dropped = TextEmbed::without_text(batch, torch::tensor({true, true}));
+  for (const auto& [name, lengths] : std::map<std::string, std::vector<int64_t>>{{"zero", {2, 1}}, {"empty", {4, 1}}}) {
+    TextEmbed embed(4, 6, null_text(name));
+    fill(embed);
+    Conditioning made;
+    embed.forward(dropped, made, *ctx);
+    CHECK(made.text_lengths == lengths);
+  }
+  batch["text"] = input({2, 2, 4});  // of another text nothing is known
+  CHECK(batch.lengths.count("text") == 0);
   CHECK_THROWS_AS(null_text("nothing"), Error);
 }
 

@@ -107,6 +107,33 @@ TEST_CASE("batches are the same for any number of threads, with read-ahead or wi
   }
 }
 
+TEST_CASE("a batch knows how many places of each text count: up to the last that its mask shows") {
+  struct Texts final : ditto::Source {
+    int64_t size() const override { return 4; }
+    ditto::TensorSpecs makes() const override {
+      return {{"text", at::kFloat, {-1, 2}, ""}, {"text_mask", at::kBool, {-1}, ""}, {"caption", at::kByte, {-1}, ""}};
+    }
+    std::string fingerprint() const override { return "texts"; }
+    ditto::Sample read(int64_t index) const override {
+      if (index == 3) throw Error(ErrorKind::data, "text 3", "is damaged");
+      ditto::Sample sample;
+      sample.place = "text " + std::to_string(index);
+      sample.tensors["text"] = torch::ones({5, 2});
+      sample.tensors["text_mask"] = torch::tensor({index == 0, index < 2, false, index == 0, false});
+      sample.tensors["caption"] = torch::ones({index}, torch::kByte);
+      return sample;
+    }
+  };
+  auto options = with_threads(0);
+  options.shuffle = false;
+  Loader loader(std::make_shared<Texts>(), options, 9, {});
+  const auto batch = loader.next({0, 4});
+  // A hole in the middle stays; of what shows nothing, or is not there, none count.
+  CHECK(batch.lengths ==
+        std::map<std::string, std::vector<int64_t>>{{"text", {4, 2, 0, 0}}, {"caption", {0, 1, 2, 0}}});
+  CHECK(batch.slice(1, 3).lengths.at("text") == std::vector<int64_t>{2, 0});
+}
+
 TEST_CASE("a loader that starts at a place continues what another began") {
   const auto whole = run(with_threads(2), true);
   const auto rest = run(with_threads(2), true, 35);

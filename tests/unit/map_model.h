@@ -1,11 +1,11 @@
 // A small UNet over maps, with every layer that is cut by channels, a layer class of a third party among them; and a
-// run of any model under strategies.
+// run of it under strategies.
 #pragma once
 
 #include <ditto/maps.h>
 #include <ditto/transformer.h>
 
-#include "tests/unit/full_model.h"
+#include "tests/unit/strategy_run.h"
 
 namespace ditto::testing {
 
@@ -162,6 +162,12 @@ class MapModel : public Model {
   std::shared_ptr<GroupNorm> end_;
 };
 
+inline std::shared_ptr<MapModel> map_model(const MapOptions& options, at::ScalarType dtype) {
+  auto model = std::make_shared<MapModel>(options);
+  fill(*model, dtype);
+  return model;
+}
+
 inline Batch map_batch(int64_t seed, at::ScalarType dtype) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
   Batch batch;
@@ -169,114 +175,24 @@ inline Batch map_batch(int64_t seed, at::ScalarType dtype) {
   batch["t"] = torch::randn({2}, generator, torch::kDouble).to(dtype);
   batch["target"] = torch::randn({2, 3, 8, 8}, generator, torch::kDouble).to(dtype);
   batch["label"] = torch::tensor({seed % 5, (seed + 1) % 5}, torch::kLong);
+  batch.weights = {1, 1};
   return batch;
 }
 
-// One rank of a run of the UNet under strategies, in the order they are given. The first wraps innermost.
-class MapRun {
+class MapRun : public StrategyRun {
  public:
   MapRun(const Mesh& mesh, const MapOptions& options, at::ScalarType dtype, const std::vector<Named>& strategies)
-      : mesh_(mesh),
-        dtype_(dtype),
-        model_(std::make_shared<MapModel>(options)),
-        ctx_(small_context(dtype)),
-        units_(*model_, *ctx_) {
-    fill(*model_, dtype);
-    layout = Layout::of(*model_);
-    for (const auto& named : strategies) strategies_.push_back(made(named));
-    for (auto& strategy : strategies_) strategy->claim(layout);
-    for (auto& strategy : strategies_) strategy->shard(layout);
-    for (auto& strategy : strategies_) units_.wrap(*strategy);
-    for (auto& strategy : strategies_) strategy->parameters_changed();
-    sum_ = std::make_unique<GradientSum>(layout, mesh, true);
-  }
-  MapRun(const MapRun&) = delete;
-  MapRun& operator=(const MapRun&) = delete;
+      : StrategyRun(
+            mesh, map_model(options, dtype), [=](int64_t seed) { return map_batch(seed, dtype); }, dtype, strategies) {}
 
-  void step(int64_t micro_batches, int64_t step) {
-    const int64_t n = mesh_.data_ranks(), r = mesh_.data_rank();
-    const StepPlan plan{step, micro_batches, (micro_batches + n - 1) / n, (micro_batches - r + n - 1) / n,
-                        Phase::train};
-    for (auto& entry : layout.entries) {
-      entry.tensor.mutable_grad().reset();
-      entry.parameter.leaf().mutable_grad().reset();
-    }
-    sum_->begin_step(strategies_, plan);
-    for (auto& strategy : strategies_) strategy->begin_step(plan);
-    auto program = units_.program(mesh_.traffic());
-    program.prepare = [](Batch batch) { return batch; };
-    program.loss = [this](const Stream&, const Outputs& outputs, const Batch& batch) {
-      return (outputs.at("prediction") - batch.at("target")).square().sum() / mesh_.size(Axis::tensor);
-    };
-    program.accumulation_done = [&](int64_t accumulation) {
-      for (auto& strategy : strategies_) strategy->end_accumulation(accumulation, plan);
-      sum_->after_micro_batch(accumulation, plan);
-    };
-    std::vector<Batch> mine;
-    for (int64_t i = 0; i < plan.mine; ++i) mine.push_back(map_batch(100 * step + i * n + r, dtype_));
-    run(mine, program, plan);
-    for (auto& strategy : strategies_) strategy->sync_gradients();
-    sum_->finish(plan);
-  }
-
-  // The prediction, whole on every rank, and the gradient of what went in.
-  torch::Tensor predict(int64_t seed) {
-    torch::NoGradGuard no_grad;
-    auto program = units_.program(mesh_.traffic());
-    const auto batch = map_batch(seed, dtype_);
-    for (auto& strategy : strategies_)
-      if (auto prediction = strategy->predict(batch, program)) return *prediction;
-    auto stream = program.begin(batch);
-    program.blocks(0, model_->depth(), stream);
-    return program.head(stream, batch).at("prediction");
-  }
   // Of the sum of squares of the prediction, summed over the tensor ranks' copies of the input.
   torch::Tensor input_gradient(int64_t seed) {
-    auto batch = map_batch(seed, dtype_);
+    auto batch = batch_(seed);
     batch["x"].requires_grad_();
-    auto stream = units_.begin(batch);
-    units_.blocks(0, model_->depth(), stream);
-    (units_.head(stream, batch).at("prediction").square().sum() / mesh_.size(Axis::tensor)).backward();
+    Stream stream;
+    (forward(batch, stream).square().sum() / mesh_.size(Axis::tensor)).backward();
     return mesh_.group(Axis::tensor).all_reduce(batch.at("x").grad());
   }
-
-  std::map<std::string, torch::Tensor> gradients() const {
-    std::map<std::string, torch::Tensor> list;
-    for (const auto& entry : layout.entries) list[entry.name] = entry.tensor.grad();
-    return list;
-  }
-
-  Layout layout;
-
- private:
-  void run(const std::vector<Batch>& mine, Program& program, const StepPlan& plan) {
-    for (auto& strategy : strategies_)
-      if (strategy->train_step(mine, program, plan)) return;
-    for (size_t i = 0; i < mine.size(); ++i) {
-      auto stream = program.begin(mine[i]);
-      program.blocks(0, model_->depth(), stream);
-      const auto outputs = program.head(stream, mine[i]);
-      program.backward({program.loss(stream, outputs, mine[i])}, {torch::Tensor()});
-      program.accumulation_done(static_cast<int64_t>(i));
-    }
-  }
-
-  std::shared_ptr<ParallelStrategy> made(const Named& named) const {
-    Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
-    OptionMap map{"parallel", "the test", {}};
-    for (const auto& [name, value] : named.options) map.given[name] = {value, "the test"};
-    OptionReader reader(map);
-    return registry.factory<ParallelStrategy>(named.id, "the test")
-        .make(reader, {&mesh_, true, model_->token_local(), dtype_, model_->depth()});
-  }
-
-  const Mesh& mesh_;
-  at::ScalarType dtype_;
-  std::shared_ptr<MapModel> model_;
-  std::shared_ptr<Context> ctx_;
-  ModelProgram units_;
-  std::vector<std::shared_ptr<ParallelStrategy>> strategies_;
-  std::unique_ptr<GradientSum> sum_;
 };
 
 }  // namespace ditto::testing

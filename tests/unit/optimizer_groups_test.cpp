@@ -5,6 +5,7 @@
 
 #include <ditto/error.h>
 
+#include "core/config/differences.h"
 #include "core/train/launch.h"
 #include "core/train/optimizers.h"
 #include "tests/support/files.h"

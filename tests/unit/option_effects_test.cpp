@@ -9,6 +9,7 @@
 #include <set>
 #include <sstream>
 
+#include "core/config/differences.h"
 #include "core/config/recipe.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"

@@ -418,7 +418,7 @@ TEST_CASE("a stream that was packed and unpacked is the stream, and one tensor i
   Stream stream;
   stream.x_BTD = torch::randn({1, 6, 4}).requires_grad_();
   stream.skips_BTD = {torch::randn({1, 6, 4}), stream.x_BTD};
-  stream.condition = {torch::randn({2, 4}), {}, torch::ones({2, 3}, torch::kBool)};
+  stream.condition = {torch::randn({2, 4}), torch::randn({2, 3, 4}), torch::ones({2, 3}, torch::kBool), {3, 1}};
   stream.rotary_TK = torch::randn({6, 2});
   stream.extra["memory"] = {torch::randn({6, 3}, torch::kDouble), 0, Role::evolving};
   stream.auxiliary_losses["balance"] = torch::randn({2});
@@ -428,7 +428,7 @@ TEST_CASE("a stream that was packed and unpacked is the stream, and one tensor i
   stream.region_offset = 2;
 
   auto sent = StreamParcel::of(stream, [](const Field& field) { return field.role != Role::constant; });
-  CHECK(sent.tensors.size() == 6);
+  CHECK(sent.tensors.size() == 7);
   StreamParcel parcel{sent.header, StreamParcel::room(sent.header, torch::kCPU)};
   for (size_t i = 0; i < sent.tensors.size(); ++i) parcel.tensors[i].copy_(sent.tensors[i].detach());
   CHECK(parcel.differentiable() == std::vector<size_t>{0});
@@ -452,6 +452,7 @@ TEST_CASE("a stream that was packed and unpacked is the stream, and one tensor i
   CHECK(torch::equal(arrived.packing->sample_T, stream.packing->sample_T));
   CHECK(arrived.first_token == 3);
   CHECK(arrived.region_offset == 2);
+  CHECK(arrived.condition.text_lengths == std::vector<int64_t>{3, 1});
 }
 
 TEST_CASE("a model's own fields may be called as the stream's are, and arrive as what they were") {

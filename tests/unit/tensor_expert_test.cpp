@@ -11,6 +11,7 @@ namespace {
 using testing::check_full;
 using testing::FullOptions;
 using testing::FullRun;
+using testing::has;
 using testing::Named;
 using torch::Tensor;
 
@@ -111,13 +112,6 @@ std::string refusal(const Mesh& mesh, const FullOptions& options, const Named& s
     return error.what();
   }
   return "not refused";
-}
-
-bool has(const std::string& text, const std::string& part) {
-  CAPTURE(text);
-  const bool found = text.find(part) != std::string::npos;
-  CHECK(found);
-  return found;
 }
 
 TEST_CASE("rank of: refusals of tensor" * doctest::skip()) {

@@ -76,7 +76,7 @@ struct Block : ditto::Layer {
         mlp_eps(o.convention == "diffusers" ? 1e-5 : 1e-6) {}
 
   Tensor forward(const Stream& s, Context& ctx) {
-    const auto m = modulation(torch::silu(s.condition.cond_BD), ctx).chunk(6, -1);
+    const auto m = modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(6, -1);
     const auto a = attention(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), s, ctx);
     const auto x_BTD = ctx.ops.gated_residual(s.x_BTD, m[2], a, s);
     const auto h = ctx.ops.norm_modulate(x_BTD, m[3], m[4], s, mlp_eps);
@@ -135,7 +135,7 @@ struct Dit final : ditto::Model {
   }
 
   Tensor head(const Stream& s, Context& ctx) override {
-    const auto m = final_modulation(torch::silu(s.condition.cond_BD), ctx).chunk(2, -1);
+    const auto m = final_modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(2, -1);
     return patches->unpatchify(out(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), ctx), s.grid);
   }
 

@@ -188,8 +188,12 @@ struct StDit final : ditto::Model {
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
     ditto::Conditioning c;
-    c.cond_BD = time->forward(in.at("t"), ctx);
-    if (label) c.cond_BD = c.cond_BD + label->forward(in.at("label"), ctx);
+    const auto& t = in.at("t");  // of each sample, or of each of its frames
+    c.cond_BD = time->forward(t.flatten(), ctx).unflatten(0, t.sizes());
+    if (label) {
+      const auto label_BD = label->forward(in.at("label"), ctx);
+      c.cond_BD = c.cond_BD + (t.dim() == 2 ? label_BD.unsqueeze(1) : label_BD);
+    }
     if (modulation) c.cond_BD = modulation->forward(c.cond_BD, ctx);
     if (text) text->forward(in, c, ctx);
     return c;
@@ -225,6 +229,7 @@ struct StDit final : ditto::Model {
   }
 
   bool token_local() const override { return true; }
+  bool time_per_frame() const override { return options.patch_frames == 1; }
 
   ditto::TensorSpecs takes() const override {
     ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy video"},

@@ -34,7 +34,7 @@ struct Distill final : ditto::Denoising {
     const Tensor& prediction = outputs.at("prediction");
     const auto target = teacher.predict(batch, batch.at("x_t"), batch.at("time")).to(prediction.scalar_type());
     const auto weight_B = scheduler().weight(batch.at("time")).to(prediction.options());
-    std::map<std::string, Tensor> all{{"distill", (prediction - target).square().flatten(1).mean(1) * weight_B}};
+    std::map<std::string, Tensor> all{{"distill", ctx.ops.sample_mean((prediction - target).square()) * weight_B}};
     if (options.data > 0)
       for (const auto& [name, loss] : Denoising::losses(outputs, batch, ctx)) all[name] = loss * options.data;
     return all;

@@ -53,9 +53,10 @@ struct Repa final : ditto::Denoising {
 
   std::map<std::string, Tensor> losses(const ditto::Outputs& outputs, const Batch& batch,
                                        ditto::Context& ctx) const override {
+    ctx.refuse_under_one("the objective \"repa\", whose cosines are sums");
     auto all = Denoising::losses(outputs, batch, ctx);
     const auto& h_BTD = outputs.at("features." + std::to_string(options.block));
-    const auto projected_BTE = out(torch::silu(middle(torch::silu(in(h_BTD, ctx)), ctx)), ctx);
+    const auto projected_BTE = out(ctx.ops.silu(middle(ctx.ops.silu(in(h_BTD, ctx)), ctx)), ctx);
     const auto wide = projected_BTE.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
     const auto similarity_BT = torch::cosine_similarity(projected_BTE.to(wide), target(batch).to(wide), -1);
     all["repa"] = -options.weight * similarity_BT.mean(1);

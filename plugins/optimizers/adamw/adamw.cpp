@@ -29,11 +29,12 @@ struct Run {
   }
 };
 
-// LibTorch's fused kernel: one pass over weights and moments.
+// LibTorch's fused kernel, or the op "adamw" where the update is to be exact: one pass over weights and moments.
 struct AdamW final : ditto::Optimizer {
   using Options = AdamWOptions;
 
-  AdamW(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters) {
+  AdamW(const Options& o, const Needs& needs)
+      : options(o), parameters(needs.parameters), exact_ops(needs.exact ? needs.ops : nullptr) {
     for (const auto& p : parameters) {
       exp_avg.push_back(torch::zeros_like(p.tensor, torch::TensorOptions().requires_grad(false)));
       exp_avg_sq.push_back(torch::zeros_like(exp_avg.back()));
@@ -44,14 +45,17 @@ struct AdamW final : ditto::Optimizer {
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
   }
 
+  bool exact() const override { return true; }
+
   void move(double lr) {
     ++steps;
+    if (exact_ops) return move_exactly(lr);
     // By whether they decay, and by the memory they are in: some may be offloaded.
     std::map<std::pair<bool, at::DeviceType>, std::pair<Run, Run>> runs;
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];
       if (!p.tensor.grad().defined()) continue;
-      const bool decayed = options.decay_vectors || p.full_shape.size() > 1;
+      const bool decayed = is_decayed(p);
       auto& [whole, rests] = runs[{decayed, p.tensor.device().type()}];
       const auto flat = [](const Tensor& x) { return x.detach().view(-1); };
       const Tensor w = flat(p.tensor), g = flat(p.tensor.grad()), m = flat(exp_avg[i]), v = flat(exp_avg_sq[i]);
@@ -64,6 +68,23 @@ struct AdamW final : ditto::Optimizer {
     for (auto& [key, run] : runs) {
       update(run.first, lr, key.first);
       update_rests(run.second, lr, key.first);
+    }
+  }
+
+  bool is_decayed(const ditto::OptimizedParameter& p) const { return options.decay_vectors || p.full_shape.size() > 1; }
+
+  // Every number by itself, so that slices have the bits of the whole.
+  void move_exactly(double lr) const {
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const auto& p = parameters[i];
+      if (!p.tensor.grad().defined() || p.tensor.numel() == 0) continue;
+      exact_ops->run("adamw", {{p.tensor.detach(), p.tensor.grad().detach(), exp_avg[i], exp_avg_sq[i]},
+                               {{"lr", lr},
+                                {"beta1", options.beta1},
+                                {"beta2", options.beta2},
+                                {"eps", options.eps},
+                                {"weight_decay", is_decayed(p) ? options.weight_decay : 0.0},
+                                {"step", static_cast<double>(steps)}}});
     }
   }
 
@@ -103,6 +124,7 @@ struct AdamW final : ditto::Optimizer {
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;
+  const ditto::OpTable* exact_ops;  // null: not asked for
   std::vector<Tensor> exp_avg, exp_avg_sq;
   int64_t steps = 0;
 };

@@ -35,14 +35,14 @@ class SumHook final : public c10d::CommHookInterface {
   c10::intrusive_ptr<c10d::ProcessGroup> transport_;
 };
 
-// The same sum in the order of ranks, which is that of micro-batches. Pieces travel while backward runs; results are
-// put together after it, bucket by bucket, as the reducer asks for them.
+// The same sum in the order of ranks, which is that of micro-batches, or as a tree over them. Pieces travel while
+// backward runs; results are put together after it, bucket by bucket, as the reducer asks for them.
 class OrderedHook final : public c10d::CommHookInterface {
  public:
-  explicit OrderedHook(const Group& group) : group_(group) {}
+  OrderedHook(const Group& group, SumOrder order) : group_(group), order_(order) {}
   Future runHook(c10d::GradBucket& bucket) override {
     const Tensor& gradients = bucket.getBufferRef();
-    auto& sum = pending_.emplace_back(group_, gradients.numel());
+    auto& sum = pending_.emplace_back(group_, gradients.numel(), order_);
     sum.send(gradients, group_.size());
     auto nothing_to_wait_for = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
     nothing_to_wait_for->markCompleted(gradients);
@@ -58,6 +58,7 @@ class OrderedHook final : public c10d::CommHookInterface {
 
  private:
   const Group& group_;
+  const SumOrder order_;
   std::deque<OrderedSum> pending_;
 };
 
@@ -111,7 +112,10 @@ class Ddp final : public ParallelStrategy {
  public:
   using Options = NoOptions;
   Ddp(const Options&, const Needs& needs)
-      : mesh_(*needs.mesh), group_(mesh_.group(Axis::replicate)), deterministic_(needs.deterministic) {}
+      : mesh_(*needs.mesh),
+        group_(mesh_.group(Axis::replicate)),
+        deterministic_(needs.deterministic),
+        sum_order_(needs.sum_order) {}
 
   std::optional<Axis> axis() const override { return Axis::replicate; }
 
@@ -128,7 +132,7 @@ class Ddp final : public ParallelStrategy {
       return;
     reducer_ = std::make_unique<FixedReducer>(leaves_, fill_buckets(entries), group_);
     if (deterministic_)
-      reducer_->register_comm_hook(std::make_unique<OrderedHook>(group_));
+      reducer_->register_comm_hook(std::make_unique<OrderedHook>(group_, sum_order_));
     else
       reducer_->register_comm_hook(std::make_unique<SumHook>(group_));
   }
@@ -150,7 +154,8 @@ class Ddp final : public ParallelStrategy {
     for (const Tensor& leaf : leaves_) {
       if (leaf.grad().defined()) continue;
       roots.push_back(leaf);
-      gradients.push_back(torch::full_like(leaf, -0.0));  // x + (-0) is x, whatever x is
+      // x + (-0) is x, whatever x is; a tree's sums begin with +0
+      gradients.push_back(torch::full_like(leaf, sum_order_ == SumOrder::tree ? 0.0 : -0.0));
     }
     torch::autograd::backward(roots, gradients);
   }
@@ -163,6 +168,7 @@ class Ddp final : public ParallelStrategy {
   const Mesh& mesh_;
   const Group& group_;
   const bool deterministic_;
+  const SumOrder sum_order_;
   std::vector<Tensor> leaves_;
   std::unique_ptr<FixedReducer> reducer_;
 };

@@ -38,6 +38,7 @@ class Offload final : public ParallelStrategy {
       : budget_(options.offload_bytes),
         mesh_(*needs.mesh),
         deterministic_(needs.deterministic),
+        sum_order_(needs.sum_order),
         compute_(needs.compute) {}
 
   std::optional<Axis> axis() const override { return std::nullopt; }
@@ -56,7 +57,8 @@ class Offload final : public ParallelStrategy {
     }
   }
 
-  // Core is about to take up the accumulation's gradients of copies; the others wait for the last accumulation.
+  // Core is about to take up the accumulation's gradients of copies, and of one rank those of a tree; the others wait
+  // for the last accumulation.
   void end_accumulation(int64_t, const StepPlan&) override {
     for (const auto& moved : moved_)
       if (is_summed_by_accumulations(entry_of(moved))) bring_gradient(moved);
@@ -118,6 +120,7 @@ class Offload final : public ParallelStrategy {
   LayoutEntry& entry_of(const Moved& moved) const { return layout_->entries[moved.index]; }
 
   bool is_summed_by_accumulations(const LayoutEntry& entry) const {
+    if (sum_order_ == SumOrder::tree && mesh_.data_ranks() == 1) return entry.summed.empty();
     return deterministic_ && std::any_of(kDataAxes.begin(), kDataAxes.end(), [&](Axis axis) {
              return mesh_.size(axis) > 1 && entry.is_copy(axis) && entry.summed.count(axis) == 0;
            });
@@ -146,6 +149,7 @@ class Offload final : public ParallelStrategy {
   const int64_t budget_;
   const Mesh& mesh_;
   const bool deterministic_;
+  const SumOrder sum_order_;
   const at::ScalarType compute_;
   Layout* layout_ = nullptr;
   std::vector<Moved> moved_;

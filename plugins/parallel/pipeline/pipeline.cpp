@@ -59,7 +59,8 @@ class Pipeline final : public ParallelStrategy {
         stages_(group_.size() * chunks_),
         depth_(needs.depth),
         replicates_(options.pipeline_conditioning == "replicated"),
-        keeps_rounds_apart_(chunks_ > 1 && needs.deterministic && mesh_.data_ranks() > 1) {
+        keeps_rounds_apart_(chunks_ > 1 && needs.deterministic &&
+                            (mesh_.data_ranks() > 1 || needs.sum_order == SumOrder::tree)) {
     if (stages_ > depth_)
       throw Error(ErrorKind::config, "parallel.pipeline",
                   c10::str(group_.size(), " ranks x ", chunks_, " virtual_stages = ", stages_,

@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include <ditto/elementary.h>
+#include <ditto/kernels.h>
 #include <ditto/scheduler.h>
 #include <ditto/sizes.h>
 
@@ -106,12 +107,17 @@ class Iddpm : public ditto::Scheduler {
   // The hybrid loss (Nichol and Dhariwal, eq. 16, without its factor of 0.001, as DiT): {"mse", "vb"}, vb in bits a
   // dim.
   std::map<std::string, Tensor> losses(const Tensor& prediction, const Tensor& clean, const Tensor& noise,
-                                       const Tensor& t_B) const override {
-    if (!learned()) return Scheduler::losses(prediction, clean, noise, t_B);
+                                       const Tensor& t_B, const ditto::OpTable* ops) const override {
+    if (!learned()) return Scheduler::losses(prediction, clean, noise, t_B, ops);
+    if (ops && ops->exact())
+      throw ditto::Error(ditto::ErrorKind::config, "run.numerics",
+                         "= \"one\" has no exact form of the variational bound, with which scheduler 'iddpm' learns a "
+                         "variance",
+                         "set scheduler.variance = \"fixed_small\" or \"fixed_large\", or run.numerics = \"fast\"");
     const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
     const auto [epsilon, fraction] = parts(prediction.to(wide), clean);
-    auto result = Scheduler::losses(epsilon, clean, noise, t_B);
-    result["vb"] = variational_bound(epsilon.detach(), fraction, clean.to(wide), noise.to(wide), t_B);
+    auto result = Scheduler::losses(epsilon, clean, noise, t_B, ops);
+    result["vb"] = variational_bound(epsilon.detach(), fraction, clean.to(wide), noise.to(wide), t_B, ops);
     return result;
   }
 
@@ -169,7 +175,7 @@ class Iddpm : public ditto::Scheduler {
     return torch::tensor(table, at::kDouble);
   }
   static Tensor at_times(const Tensor& table, const Tensor& t_B, int64_t offset) {
-    return table.to(t_B.device()).index_select(0, t_B.round().to(at::kLong) + offset);
+    return table.to(t_B.device()).index_select(0, t_B.flatten().round().to(at::kLong) + offset).view(t_B.sizes());
   }
   Chain between(double t, double s) const {
     return Chain(at_times(abar_, torch::full({1}, t, at::kDouble), 1),
@@ -198,7 +204,7 @@ class Iddpm : public ditto::Scheduler {
 
   // KL(q(x_s | x_t, x_0) || p(x_s | x_t)) [B], and at t = 0 the discretised likelihood of x_0. Bits, a mean over dims.
   Tensor variational_bound(const Tensor& epsilon, const Tensor& fraction, const Tensor& clean, const Tensor& noise,
-                           const Tensor& t_B) const {
+                           const Tensor& t_B, const ditto::OpTable* ops) const {
     Chain at = chain_;
     for (Tensor* table : {&at.mean_clean, &at.mean_x, &at.log_small, &at.log_large}) *table = at_times(*table, t_B, 0);
     const auto x_t = corrupt(clean, noise, t_B);
@@ -210,7 +216,7 @@ class Iddpm : public ditto::Scheduler {
     const auto kl = kl_divergence(posterior(clean), spread(at.log_small, x_t), posterior(guess), log_var);
     const auto nll = discretised_nll(clean, posterior(guess), log_var);
     const auto is_first = spread(t_B, x_t) == 0;
-    return torch::where(is_first, nll, kl).flatten(1).mean(1) / kLn2;
+    return ditto::sample_mean(torch::where(is_first, nll, kl), ops) / kLn2;
   }
 
   // `steps` times from 0 to timesteps - 1 as evenly as integers allow; halves go to the even neighbour, as in Python.

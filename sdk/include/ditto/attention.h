@@ -30,6 +30,9 @@ struct AttentionPart {
   // bool, along the keys that are given: true where a key counts; undefined: all do. In every pattern, and of packs. A
   // query that sees no key that counts gets numbers that are not finite.
   torch::Tensor key_mask_BS;
+  // Of a pack's samples, in cross: how many of its row's keys each one's queries see, the first ones; at least 1.
+  // Empty: all of them.
+  std::vector<int64_t> key_lengths = {};
 };
 
 struct AttentionCall {
@@ -41,6 +44,7 @@ struct AttentionCall {
   // Added to the scores: [1 or B, 1 or N, T, S] of whole sequences, in the order of parts, and N of the heads here.
   // Patterns full and cross, no packs. Ring refuses one that is learned.
   torch::Tensor bias;
+  int64_t token_leaf = 0;  // set by the context, its own
 };
 
 class OpTable;

@@ -24,6 +24,10 @@ class DITTO_API Batch {
   std::map<std::string, torch::Tensor> tensors;  // every one has the samples along dim 0
   std::vector<int64_t> ids;     // each sample's place in the run's global order: the key of all its randomness
   std::vector<double> weights;  // 1; 0 for a sample that could not be decoded and keeps its place empty
+  // Of a tensor whose samples are padded along dim 1, a text: how many places of each sample count, up to the last that
+  // its mask shows; host numbers, so that nobody has to read a device for them. A name that is not here: not known. Who
+  // puts another tensor into `tensors` itself erases them.
+  std::map<std::string, std::vector<int64_t>> lengths;
   // Samples of several sizes: a batch of its own for each size, one after another; `tensors` is then empty, and ids and
   // weights are those of all. Models and objectives are called with one part at a time, and never see a batch of parts.
   std::vector<Batch> parts;
@@ -31,7 +35,11 @@ class DITTO_API Batch {
   int64_t size() const { return static_cast<int64_t>(ids.size()); }
   bool has(const std::string& name) const { return tensors.count(name) != 0; }
   const torch::Tensor& at(const std::string& name) const;  // throws Error(shape) that lists what there is
-  torch::Tensor& operator[](const std::string& name) { return tensors[name]; }
+  // To be written: what was known of its lengths is forgotten.
+  torch::Tensor& operator[](const std::string& name) {
+    lengths.erase(name);
+    return tensors[name];
+  }
 
   Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views; not of parts
   Batch to(torch::Device device) const;

@@ -1,6 +1,7 @@
 // What a call needs and nothing else: the op table, attention, random draws, precision and phase.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
@@ -18,11 +19,29 @@ namespace ditto {
 
 enum class Phase { train, evaluate, sample };
 
-// The table's ops by name, as models call them. Modulations [S, D] hold one row a sample; each op spreads it over the
-// sample's tokens, packed or not. `tokens`: of the stream, or of another sequence in it.
+// The table's ops by name, as layers and models call them: what is more than one operation of IEEE arithmetic a number
+// goes through here, so that run.numerics = "one" has an exact kernel for it. x [B, …, D] are samples, or their tokens.
+// Modulations [S, D] hold one row a sample; each op spreads it over the sample's tokens, packed or not. `tokens`: of
+// the stream, or of another sequence in it.
 class DITTO_API Ops {
  public:
-  explicit Ops(const OpTable& table) : table_(&table) {}
+  explicit Ops(const OpTable& table) : table_(&table), token_leaf_(std::make_shared<int64_t>(0)) {}
+  // x weight^T + bias, with weight [N, K] and bias [N] or undefined. `leaves`: of the layer's sums, where it may be
+  // cut.
+  torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                       const SumLeaves& leaves = {}) const;
+  torch::Tensor silu(const torch::Tensor& x) const;
+  torch::Tensor gelu(const torch::Tensor& x, bool tanh = true) const;  // the tanh form, or that of the error function
+  // x / sqrt(mean of x^2 + eps) * weight, over the last dim, computed and given in fp32 (fp64 of fp64).
+  torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double eps) const;
+  torch::Tensor layer_norm(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                           double eps) const;
+  // Rows of a table [R, D] for samples: int64 [B] -> [B, D].
+  torch::Tensor embedding_rows(const torch::Tensor& table, const torch::Tensor& index_B) const;
+  // x + row, for a learned row of x's last dims: one for all samples and tokens.
+  torch::Tensor add_row(const torch::Tensor& x, const torch::Tensor& row) const;
+  // [B, …] -> [B]: what losses end with.
+  torch::Tensor sample_mean(const torch::Tensor& x) const;
   // LayerNorm(x) without affine, eps as given, times (1 + scale) plus shift. x [B, T, D].
   torch::Tensor norm_modulate(const torch::Tensor& x_BTD, const torch::Tensor& shift_SD, const torch::Tensor& scale_SD,
                               const Sequence& tokens, double eps = 1e-6) const;
@@ -34,9 +53,12 @@ class DITTO_API Ops {
   // An op of a kernel plugin, or of the SDK, by name. Throws Error(config) where the run has no such op.
   Tensors run(const std::string& name, const OpInputs& inputs) const;
   const OpTable& table() const { return *table_; }
+  int64_t& token_leaf() const { return *token_leaf_; }  // Context::token_leaf, also of its copies
 
  private:
+  std::map<std::string, Attribute> of_tokens(std::map<std::string, Attribute> attributes = {}) const;
   const OpTable* table_;
+  std::shared_ptr<int64_t> token_leaf_;
 };
 
 // One of the sequences of an attention sub-layer: x is mapped by `heads`, attends, and is mapped by `rows`. Whose
@@ -56,6 +78,12 @@ class DITTO_API Context {
   at::ScalarType compute = at::kFloat;  // what layers multiply in: fp32, bf16, fp16, or fp64 for proofs
   torch::Device device{torch::kCPU};
   Random random;
+  // Tokens of a leaf: under run.numerics = "one" a sum over a sample's tokens, or keys, is a tree over leaves of so
+  // many. Set by the host; 0: numerics are "fast".
+  int64_t& token_leaf = ops.token_leaf();
+  // For what has no exact form: throws Error(config) under run.numerics = "one", and says `what` it is ("a
+  // convolution").
+  void refuse_under_one(const std::string& what) const;
 
   // Frames, rows, packs and ranks are left to this. An output for each part, as its q.
   Tensors attention(const AttentionCall& call);

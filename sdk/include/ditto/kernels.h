@@ -11,6 +11,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <unordered_map>
 #include <variant>
 #include <vector>
 
@@ -66,6 +67,8 @@ struct KernelRow {
   // The op's optional attributes that it knows. A call with another one (a pack's lengths, causal) is not offered to
   // it.
   std::set<std::string> knows = {};
+  // Its results' bits follow from the inputs' numbers alone: not from threads, tiles, instruction set, or how many
+  // samples a call has. Only such rows compute under run.numerics = "one".
   bool exact = false;
 };
 
@@ -113,18 +116,20 @@ DITTO_API const std::vector<Op>& ops();
 class DITTO_API OpTable {
  public:
   // `pins`: op -> variant, from [kernels]; a pin that names nothing throws Error(config). `added`: ops besides the
-  // SDK's; one that is there twice throws Error(plugin).
+  // SDK's; one that is there twice throws Error(plugin). `exact`: only exact rows compute, and no reference does.
   explicit OpTable(std::vector<KernelRow> rows = {}, std::map<std::string, GivenOption> pins = {},
-                   std::function<void(const std::string&)> log = {}, std::vector<Op> added = {});
+                   std::function<void(const std::string&)> log = {}, std::vector<Op> added = {}, bool exact = false);
   ~OpTable();
   OpTable(const OpTable&) = delete;
   OpTable& operator=(const OpTable&) = delete;
 
   bool has(const std::string& op) const { return ops_.count(op) != 0; }
   const Op& op(const std::string& name) const;  // throws Error(config), naming the nearest
+  bool exact() const { return exact_; }
 
-  // Computes `name`, with autograd: the op's outputs. A pinned variant that cannot answer throws Error(config); an op
-  // that is asked for a gradient and has none, Error(plugin).
+  // Computes `name`, with autograd: the op's outputs. A pinned variant that cannot answer throws Error(config), as does
+  // a call that no exact row can compute where only these may; an op that is asked for a gradient and has none,
+  // Error(plugin).
   Tensors run(const std::string& name, const OpInputs& inputs) const;
   // Of a leader: the variant for this call. And an op of its family computed by that variant.
   std::string variant(const std::string& leader, const OpInputs& inputs) const;
@@ -146,14 +151,18 @@ class DITTO_API OpTable {
   OpCall call_of(const std::string& op, const OpInputs& inputs) const;
   bool offers(const KernelRow& row, const OpCall& call) const;
   const KernelRow* choose(const Op& op, const OpCall& call) const;  // nullptr: the reference
+  const KernelRow* best_of(const OpCall& call, const std::string& pinned) const;
+  bool computes(const OpInputs& inputs, const OpCall& like, bool grad) const;
+  [[noreturn]] void refuse(const Op& op, const OpCall& call) const;
 
   std::map<std::string, const Op*> ops_;
   std::vector<std::unique_ptr<const Op>> added_;
   std::vector<KernelRow> rows_;
   std::map<std::string, GivenOption> pins_;
   std::function<void(const std::string&)> log_;
+  bool exact_;
   mutable std::mutex mutex_;
-  mutable std::map<std::string, const KernelRow*> choices_;                // by all that a score may see
+  mutable std::unordered_map<std::string, const KernelRow*> choices_;      // by all that a score may see
   mutable std::map<std::string, std::set<std::string>> variants_by_call_;  // by OpCall::text
 };
 

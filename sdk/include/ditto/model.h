@@ -49,6 +49,9 @@ class DITTO_API Model : public Units {
   virtual TensorSpecs makes() const { return {}; }
   // Blocks mix tokens through ctx.attention alone. Default false: token cuts are refused by name.
   virtual bool token_local() const { return false; }
+  // "t" may have a time for each frame of a video, [B, F]: condition then makes cond_BD of frames. Default false:
+  // refused by name.
+  virtual bool time_per_frame() const { return false; }
   // The same batch with the null condition, for guidance and for dropout; `which` [B] bool: only there. Default:
   // unchanged.
   virtual Batch without_condition(Batch batch, const torch::Tensor& which_B) const;

@@ -215,6 +215,16 @@ class DITTO_API CutLayer : public Module {
   std::map<Axis, LayerCut> cuts_;
 };
 
+// How the sums of a layer that may be cut are put together under run.numerics = "one": lists {U, w0, w1, …} of the op
+// "linear". The dim consists of parts of these widths, each of U equal runs; leaf u is run u of every part.
+struct DITTO_API SumLeaves {
+  std::vector<int64_t> in;   // over inputs, in forward; empty: one leaf
+  std::vector<int64_t> out;  // over outputs, in the gradient of the inputs; empty: one leaf
+  // By what a Split lets be cut: of units the most runs that all parts have whole; of single numbers runs of 32, or of
+  // the next length that divides every part.
+  static SumLeaves of(const Split& split, int64_t in, int64_t out);
+};
+
 // y = x W^T + b, with W [out, in].
 class DITTO_API LinearModule : public CutLayer {
  public:
@@ -235,9 +245,11 @@ class DITTO_API LinearModule : public CutLayer {
   Parameter weight;  // [out, in]; a strategy may have cut it
   Parameter bias;    // [out]; added after `after` where that sums
   const Split split;
+  const SumLeaves leaves;
   struct Term {
     Parameter a, b;
     double scale;
+    SumLeaves leaves;  // of the layer: its inputs are A's, its outputs B's
     torch::Tensor operator()(const torch::Tensor& in, Context& ctx) const;
   };
   std::shared_ptr<const Term> term;  // null: it has none

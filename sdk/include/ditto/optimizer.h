@@ -53,7 +53,11 @@ struct Update {
   std::vector<torch::Tensor> average = {};  // <- decay * average + (1 - decay) * the new weight; empty: there is none
   double decay = 0;
   std::vector<torch::Tensor> copies = {};  // <- the new weight, rounded to the copy's dtype; undefined or empty: none
+  bool exact = false;  // run.numerics = "one": the average is made of single operations, average + (1 - decay) * (new
+                       // weight - average)
 };
+
+class OpTable;
 
 class DITTO_API Optimizer {
  public:
@@ -63,6 +67,10 @@ class DITTO_API Optimizer {
   struct Needs {
     std::vector<OptimizedParameter> parameters;
     const WholeTensors* whole;  // outlives the optimizer
+    // The run's ops (kernels.h), which outlive the optimizer; null: the host gives none.
+    const OpTable* ops = nullptr;
+    // run.numerics = "one": updates are made of single operations of IEEE arithmetic and of ops.
+    bool exact = false;
   };
   // What an update of one number depends on: it alone, its block of consecutive numbers of the last dim, or its matrix.
   enum class Granularity { elementwise, blockwise, matrix };
@@ -72,6 +80,9 @@ class DITTO_API Optimizer {
   // The weights to evaluate and to sample with are this optimizer's own (schedule-free): instead of the exponential
   // average it writes them to Update::average, which begins as the weights. A run without an average is then refused.
   virtual bool averages() const { return false; }
+  // With Needs::exact its updates have the same bits on every machine, at any cut of the parameters. An optimizer that
+  // does not say so is refused under run.numerics = "one".
+  virtual bool exact() const { return false; }
   virtual void step(const Update& update) = 0;
   // State tensors by kind, where they are not whole with the parameter's shape (in blocks, with its last dim divided by
   // the block and rounded up); and counters by name, whole numbers or not. The tensors are the live ones: loading

@@ -1,7 +1,8 @@
 // A noise schedule and its training target: x_t = alpha(t) x_0 + sigma(t) eps.
 //
-// Times are double tensors [B] in the schedule's own unit; alpha, sigma and weights are double [B]. Pictures are [B, C,
-// …] in any floating dtype. Pure functions: no state, nothing random. (A learning-rate schedule is an LrSchedule; a
+// Times are double tensors [B] in the schedule's own unit, or [B, F]: one for each frame of videos [B, C, F, H, W];
+// alpha, sigma and weights are double, of each time by itself. Pictures are [B, C, …] in any floating dtype. Pure
+// functions: no state, nothing random. (A learning-rate schedule is an LrSchedule; a
 // cluster's is a queue.)
 #pragma once
 
@@ -14,6 +15,8 @@
 #include <ditto/plugin.h>
 
 namespace ditto {
+
+class OpTable;
 
 class DITTO_API Scheduler {
  public:
@@ -33,9 +36,12 @@ class DITTO_API Scheduler {
   // x_t = alpha(t) clean + sigma(t) noise, in clean's dtype.
   torch::Tensor corrupt(const torch::Tensor& clean, const torch::Tensor& noise, const torch::Tensor& t_B) const;
   // Per-sample losses [B] by name, of a prediction that is preconditioned already; their sum is minimised. Default:
-  // {"mse": weight * mean squared error of the target}.
+  // {"mse": weight * mean squared error of the target}. `ops` (kernels.h): of the run, for what is more than single
+  // operations of IEEE arithmetic, such as means (`sample_mean`); where it is exact, a loss that has no exact form
+  // throws Error(config). Null: the ops' references.
   virtual std::map<std::string, torch::Tensor> losses(const torch::Tensor& prediction, const torch::Tensor& clean,
-                                                      const torch::Tensor& noise, const torch::Tensor& t_B) const;
+                                                      const torch::Tensor& noise, const torch::Tensor& t_B,
+                                                      const OpTable* ops = nullptr) const;
 
   // --- preconditioning: the model sees c_in x at c_noise, and predicts c_skip x + c_out F (EDM, arXiv:2206.00364, eq.
   // 7) ---
@@ -77,7 +83,9 @@ class DITTO_API Scheduler {
   virtual ForeignConfig foreign_config(const std::string& format) const;
 };
 
-// [B] -> [B, 1, 1, …] of x's dims, in x's dtype and device: to multiply with x.
+// [B, …] -> [B]: each sample's mean, by the op of this name.
+DITTO_API torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops);
+// [B] -> [B, 1, 1, …], and [B, F] -> [B, 1, F, 1, …], of x's dims, in x's dtype and device: to multiply with x.
 DITTO_API torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x);
 
 }  // namespace ditto

@@ -27,16 +27,22 @@ struct Packing {
   std::vector<int64_t> lengths;  // tokens of each sample; they lie one after another
   torch::Tensor sample_T;        // int64: the sample a token belongs to, as a row of the conditioning
   std::vector<Grid> grids = {};  // of each sample: what spatial and temporal attention need; none: they are refused
+  torch::Tensor frame_T = {};    // int64: the frame a token belongs to, among those of all samples; with grids
 };
-// Of these lengths, with sample_T on `device`.
+// Of these lengths, with sample_T, and with grids frame_T, on `device`.
 DITTO_API std::shared_ptr<const Packing> packing_of(std::vector<int64_t> lengths, torch::Device device,
                                                     std::vector<Grid> grids = {});
 
 // All that is per sample, or per token of text: made once by Model::condition.
 struct Conditioning {
-  torch::Tensor cond_BD;       // the modulation's input
+  // The modulation's input, a row for each sample; or [B, F, D], for each frame of its grid: of a pack [1, F, D] with
+  // the frames of all its samples. Ops::norm_modulate and gated_residual take rows of either.
+  torch::Tensor cond_BD;
   torch::Tensor text_BSE;      // for cross-attention; undefined where there is none
   torch::Tensor text_mask_BS;  // bool, true where there is text; undefined: all of it
+  // Of each sample the first tokens that its queries may see, as far as the host knows (Batch::lengths); empty: all S.
+  // In packs no key beyond them is computed; what they leave the mask hides still.
+  std::vector<int64_t> text_lengths = {};
 };
 
 enum class Role {
@@ -58,6 +64,9 @@ struct DITTO_API Sequence {
   // The conditioning's row for each of the `count` tokens here, int64; undefined without packing (row b of B belongs to
   // all its tokens).
   torch::Tensor sample_of_token(int64_t count) const;
+  // Of conditioning that has a row for each frame, flattened: its row for each of `rows` rows of `count` tokens here,
+  // int64 [rows * count]. Throws Error(shape) for a pack that does not say its samples' grids.
+  torch::Tensor frame_of_token(int64_t rows, int64_t count, torch::Device device) const;
 };
 
 struct Field {

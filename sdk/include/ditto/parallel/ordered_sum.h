@@ -4,9 +4,14 @@
 // accumulation after accumulation, are in the order of j. Every number has one owner, who adds what the ranks hand in
 // one at a time, in that order, onto what is there: ((g0 + g1) + g2) + …, as accumulation on one rank does. The sum of
 // each number by itself depends on nothing else: neither on n, nor on how numbers are dealt out to owners.
+//
+// With SumOrder::tree the owner adds them as a tree over j (tree_sum.h) instead, with the same exchanges. Beside what
+// has just come, which is as much in either order, it then holds up to floor(log2(J)) + 1 times its own numbers, J
+// micro-batches a step, where the chain holds them once; with one micro-batch a rank, for a moment only.
 #pragma once
 
 #include <ditto/parallel/mesh.h>
+#include <ditto/parallel/tree_sum.h>
 
 namespace ditto {
 
@@ -14,9 +19,10 @@ namespace ditto {
 // gather are called by every member, in the same order. Throws Error(distributed) as Group does.
 class DITTO_API OrderedSum {
  public:
-  OrderedSum(const Group& group, int64_t numel);  // the group outlives it; numbers are dealt out equally
+  // The group outlives it; numbers are dealt out equally.
+  OrderedSum(const Group& group, int64_t numel, SumOrder order = SumOrder::chain);
   // Member i owns lengths[i] numbers, after those of the members before it; some may own none.
-  OrderedSum(const Group& group, std::vector<int64_t> lengths);
+  OrderedSum(const Group& group, std::vector<int64_t> lengths, SumOrder order = SumOrder::chain);
   ~OrderedSum();
 
   // Starts an accumulation, and does not wait: x [numel], contiguous, unchanged until `receive`. Members 0 … active - 1
@@ -30,7 +36,8 @@ class DITTO_API OrderedSum {
   // The owner's part of it. The next send starts from nothing.
   torch::Tensor take();
 
-  // The owner's part: numbers [begin, begin + length) of the sum; undefined before the first receive.
+  // The owner's part: numbers [begin, begin + length) of the sum; undefined before the first receive, and of a tree,
+  // whose sum is made when it is taken.
   const torch::Tensor& own() const { return sum_; }
   int64_t begin() const { return start_of(group_->rank()); }
   int64_t length() const { return length_of(group_->rank()); }
@@ -43,7 +50,9 @@ class DITTO_API OrderedSum {
   std::vector<int64_t> starts_;  // one more than members
   int active_ = 0;
   std::function<torch::Tensor()> arrival_;
-  torch::Tensor sum_;
+  SumOrder order_;
+  torch::Tensor sum_;  // of a chain
+  TreeSum tree_;
 };
 
 }  // namespace ditto

@@ -13,7 +13,8 @@ namespace ditto {
 // one row [1, …]. Throws Error(config) for a model whose stream has no tokens, and Error(plugin) for a field that some
 // parts have and others have not, or that is neither per token nor per sample.
 DITTO_API Stream pack(std::vector<Stream> parts);
-// Their conditioning: a sample's row stays a row. Texts are padded to the longest, under their masks.
+// Their conditioning: a sample's row stays a row. Texts are padded to the longest, under their masks, and text_lengths
+// says of each sample how many of its row's tokens are its own: what its part says, or all of that part's S.
 DITTO_API Conditioning pack(std::vector<Conditioning> parts, const Batch& batch);
 // Constants of the parts alone (Model::constants), whose numbers of samples are `batch`'s.
 DITTO_API Stream pack_constants(std::vector<Stream> parts, const Batch& batch);

@@ -12,7 +12,7 @@ namespace ditto {
 
 struct DITTO_API StreamParcel {
   // All but the tensors' numbers: which field is which tensor, token dims, roles, shapes, dtypes, which tensors want a
-  // gradient; the grid, the packing, first_token and region_offset.
+  // gradient; the grid, the packing, first_token and region_offset; with a text its lengths.
   std::vector<int64_t> header;
   // Each once: several fields may be one tensor (the tokens, and the long skip they were just kept as), and are again
   // where they arrive, so that gradients are added in the same order as without the journey.

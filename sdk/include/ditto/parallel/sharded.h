@@ -75,6 +75,7 @@ class DITTO_API ShardedUnit {
   const Mesh& mesh_;
   const Group& group_;
   const Keep keep_;
+  const SumOrder sum_order_;
   std::vector<Part> parts_;
   int64_t longest_ = 0;   // numbers of the longest shard
   torch::Tensor values_;  // flat, whole; parameters begin at multiples of kAlign numbers

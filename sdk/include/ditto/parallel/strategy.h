@@ -1,10 +1,11 @@
 // A parallel strategy: knows no model. All hooks have an identity default.
 //
-// Core calls them in three fixed orders. shard: pipeline, tensor, expert, then fsdp or ddp. wrap, innermost first:
-// tensor, context, recompute, fsdp. split, outermost first: context, then sequence; join in reverse.
+// Core calls them in three fixed orders. shard: pipeline, tensor, expert, then fsdp or ddp. wrap: in_order_of_wrapping.
+// split, outermost first: context, then sequence; join in reverse.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,7 @@
 #include <ditto/kernels.h>
 #include <ditto/parallel/layout.h>
 #include <ditto/parallel/mesh.h>
+#include <ditto/parallel/tree_sum.h>
 #include <ditto/plugin.h>
 
 namespace ditto {
@@ -70,6 +72,9 @@ class DITTO_API ParallelStrategy {
     // model that cannot be counted.
     std::function<std::vector<double>()> block_costs = {};
     bool streams = true;  // false, of an encoder: no stream of tokens that could be cut
+    // Which order gradients of micro-batches are summed in, where `deterministic`. Of a tree a gradient that a
+    // micro-batch does not have is +0, of a chain it is left out (-0).
+    SumOrder sum_order = SumOrder::chain;
   };
   virtual ~ParallelStrategy();
 
@@ -109,5 +114,10 @@ class DITTO_API ParallelStrategy {
   // Numbers that it keeps between steps, besides the layout's tensors and what it has provided. For counts of memory.
   virtual Tensors held() const { return {}; }
 };
+
+// A model's strategies as they are wrapped around its units, innermost first: tensor, expert, context, those that serve
+// no axis (recompute, offload), shard, replicate, pipeline.
+DITTO_API std::vector<ParallelStrategy*> in_order_of_wrapping(
+    const std::vector<std::shared_ptr<ParallelStrategy>>& strategies);
 
 }  // namespace ditto

@@ -37,6 +37,12 @@ struct ModelChecks {
 Report check_model(const std::string& path, const ModelNeeds& needs, const OptionValues& options = {},
                    const ModelChecks& extra = {});
 
+// LibTorch's functions that a model calls under run.numerics = "one", forward and backward, and that are more than one
+// operation of IEEE arithmetic a number ("aten::softmax"): its results then differ among machines and micro-batches. Not
+// what the op table computes. Throws Error(config) where the model says itself that it has no exact form.
+std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs,
+                                       const OptionValues& options = {});
+
 // How a model fared on one layout of ranks.
 struct Trial {
   enum class Outcome { ok, refused, wrong };
@@ -58,7 +64,8 @@ struct TrialParts {
 };
 // Trains the model on 2 and 4 ranks, by every strategy of Ditto's and some together, in fp64, and compares it with one
 // rank to 1e-12: losses, every parameter's gradient, every field of the stream after each block, and both once more
-// after an update. All parameters have small random numbers instead of their initial ones, which may hide what follows.
+// after an update. So are packs: a micro-batch's samples in one row of tokens, against the same one by one. All
+// parameters have small random numbers instead of their initial ones, which may hide what follows.
 std::vector<Trial> try_layouts(const TrialParts& parts);
 // A line for each, and a sentence for each that is wrong.
 std::string to_text(const std::vector<Trial>& trials);

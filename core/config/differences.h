@@ -1,0 +1,21 @@
+// Resolved recipes, option by option.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/formats/toml.h"
+
+namespace ditto {
+
+// "section.key" -> its value as TOML.
+std::map<std::string, std::string> flat(const formats::Table& table);
+
+// "key: OLD -> NEW" for every option in which two resolved recipes differ.
+struct Difference {
+  std::string key, before, after;
+};
+std::vector<Difference> differences(const formats::Table& before, const formats::Table& after);
+
+}  // namespace ditto

@@ -1,0 +1,75 @@
+#include "core/config/numerics.h"
+
+#include <algorithm>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+std::vector<std::string> kernel_sets(const Recipe& recipe) {
+  auto sets = recipe.plugins.kernels;
+  if (is_one_number(recipe) && std::find(sets.begin(), sets.end(), kExactKernels) == sets.end())
+    sets.emplace_back(kExactKernels);
+  return sets;
+}
+
+void refuse_numerics(const std::string& found, const std::string& remedy) {
+  throw Error(ErrorKind::config, "run.numerics", found, remedy);
+}
+
+namespace {
+
+[[noreturn]] void refuse(const std::string& option, const std::string& value, const std::string& why,
+                         const std::string& instead) {
+  refuse_numerics("\"one\" does not go with " + option + " = " + value + ": " + why,
+                  "set " + instead + ", or run.numerics = \"fast\"");
+}
+
+std::string quoted(const std::string& text) { return to_text(OptionValue(text)); }
+
+void check_run(const RunOptions& run) {
+  const auto fp32 = "its sums are defined in fp32 on the CPU";
+  if (run.precision != "fp32") refuse("run.precision", quoted(run.precision), fp32, "run.precision = \"fp32\"");
+  if (run.device != "cpu") refuse("run.device", quoted(run.device), fp32, "run.device = \"cpu\"");
+  if (!run.deterministic)
+    refuse("run.deterministic", "false", "gradients are then summed in the library's order",
+           "run.deterministic = true");
+}
+
+void check_layout(const ParallelOptions& parallel) {
+  for (const auto& [axis, degree] :
+       {std::pair("tensor", parallel.tensor), {"context", parallel.context}, {"expert", parallel.expert}})
+    if (parallel.serves(axis, degree))
+      refuse("parallel." + std::string(axis), std::to_string(degree),
+             "partial sums along this axis are not nodes of a tree",
+             "parallel." + std::string(axis) + " = 1 and cut along data axes or by a pipeline");
+  const auto given = [&](const char* key) {
+    const auto at = parallel.given.find(key);
+    return at == parallel.given.end() ? nullptr : &at->second.value;
+  };
+  const auto* sequence = given("sequence");
+  if (const auto* on = sequence ? std::get_if<bool>(sequence) : nullptr; on && *on)
+    refuse("parallel.sequence", "true", "partial sums of regions are not nodes of a tree", "parallel.sequence = false");
+  const auto* conditioning = given("pipeline_conditioning");
+  if (const auto* how = conditioning ? std::get_if<std::string>(conditioning) : nullptr; how && *how == "replicated")
+    refuse("parallel.pipeline_conditioning", quoted(*how), "each rank takes another part of a sum back through it",
+           "parallel.pipeline_conditioning = \"carried\"");
+}
+
+}  // namespace
+
+void check_numerics(const Recipe& recipe) {
+  if (!is_one_number(recipe)) return;
+  check_run(recipe.run);
+  check_layout(recipe.parallel);
+  if (recipe.batch.plan != "contiguous")
+    refuse("batch.plan", quoted(recipe.batch.plan),
+           "a micro-batch is a run of a step's samples, as they come, and has one size", "batch.plan = \"contiguous\"");
+  for (const auto* sections : {&recipe.encoders, &recipe.networks})
+    for (const auto& one : *sections)
+      if (!one.precision.empty() && one.precision != "fp32")
+        refuse(one.section() + ".precision", quoted(one.precision), "its sums are defined in fp32",
+               one.section() + ".precision = \"fp32\"");
+}
+
+}  // namespace ditto

@@ -1,0 +1,31 @@
+// run.numerics = "one": fp32 bits that follow from the recipe alone, on every layout, thread count, micro-batch and
+// instruction set (docs/parallelism.md, One number). What has no such bits yet is refused by name.
+#pragma once
+
+#include <string>
+
+#include <ditto/parallel/tree_sum.h>
+
+#include "core/config/recipe.h"
+
+namespace ditto {
+
+// Kernels that "one" computes with, besides those of plugins.kernels.
+inline constexpr const char* kExactKernels = "exact";
+// Tokens of a leaf of the trees over a sample's tokens, and keys of one over keys.
+inline constexpr int64_t kTokenLeaf = 32;
+
+inline bool is_one_number(const Recipe& recipe) { return recipe.run.numerics == "one"; }
+
+inline SumOrder sum_order(const Recipe& recipe) { return is_one_number(recipe) ? SumOrder::tree : SumOrder::chain; }
+
+// plugins.kernels, and the exact ones where they are needed.
+std::vector<std::string> kernel_sets(const Recipe& recipe);
+
+// Error(config) about run.numerics.
+[[noreturn]] void refuse_numerics(const std::string& found, const std::string& remedy);
+
+// What the recipe itself says. Throws Error(config) where "one" cannot be had with it; nothing with "fast".
+void check_numerics(const Recipe& recipe);
+
+}  // namespace ditto

@@ -1,0 +1,214 @@
+// Which of LibTorch's functions a model calls beside the op table's.
+#include <ATen/record_function.h>
+
+#include <algorithm>
+#include <set>
+
+#include <ditto/testing/checks.h>
+
+#include "model_run.h"
+
+namespace ditto::testing {
+
+using torch::Tensor;
+
+namespace {
+
+// Copies, places, masks and comparisons; and single operations of IEEE arithmetic, of a number each.
+const std::set<std::string> kExact{"_local_scalar_dense",
+                                   "_reshape_alias",
+                                   "_reshape_copy",
+                                   "_to_copy",
+                                   "_unsafe_view",
+                                   "abs",
+                                   "accumulate_grad",
+                                   "add",
+                                   "add_",
+                                   "alias",
+                                   "all",
+                                   "any",
+                                   "arange",
+                                   "as_strided",
+                                   "as_strided_",
+                                   "bitwise_and",
+                                   "bitwise_not",
+                                   "bitwise_or",
+                                   "cat",
+                                   "chunk",
+                                   "clamp",
+                                   "clamp_max",
+                                   "clamp_min",
+                                   "clone",
+                                   "constant_pad_nd",
+                                   "contiguous",
+                                   "copy_",
+                                   "detach",
+                                   "detach_",
+                                   "div",
+                                   "div_",
+                                   "empty",
+                                   "empty_like",
+                                   "empty_strided",
+                                   "eq",
+                                   "expand",
+                                   "expand_as",
+                                   "fill_",
+                                   "flatten",
+                                   "floor_divide",
+                                   "full",
+                                   "full_like",
+                                   "ge",
+                                   "gt",
+                                   "index_select",
+                                   "is_nonzero",
+                                   "item",
+                                   "le",
+                                   "lift_fresh",
+                                   "lt",
+                                   "masked_fill",
+                                   "masked_fill_",
+                                   "max",
+                                   "maximum",
+                                   "min",
+                                   "minimum",
+                                   "mul",
+                                   "mul_",
+                                   "narrow",
+                                   "ne",
+                                   "neg",
+                                   "new_empty",
+                                   "new_empty_strided",
+                                   "new_zeros",
+                                   "numpy_T",
+                                   "ones",
+                                   "ones_like",
+                                   "pad",
+                                   "permute",
+                                   "reciprocal",
+                                   "repeat",
+                                   "reshape",
+                                   "resize_",
+                                   "resolve_conj",
+                                   "result_type",
+                                   "scalar_tensor",
+                                   "select",
+                                   "select_backward",
+                                   "slice",
+                                   "slice_backward",
+                                   "split",
+                                   "split_with_sizes",
+                                   "sqrt",
+                                   "square",
+                                   "squeeze",
+                                   "stack",
+                                   "sub",
+                                   "sub_",
+                                   "t",
+                                   "to",
+                                   "transpose",
+                                   "tril",
+                                   "triu",
+                                   "unbind",
+                                   "unflatten",
+                                   "unsqueeze",
+                                   "view",
+                                   "view_as",
+                                   "where",
+                                   "zero_",
+                                   "zeros",
+                                   "zeros_like"};
+
+thread_local std::set<std::string>* heard = nullptr;
+
+std::unique_ptr<at::ObserverContext> hear(const at::RecordFunction& function) {
+  const std::string name = function.name(), prefix = "aten::";
+  if (heard && name.rfind(prefix, 0) == 0 && !kExact.count(name.substr(prefix.size()))) heard->insert(name);
+  return nullptr;
+}
+
+class Listening {
+ public:
+  explicit Listening(std::set<std::string>& names)
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(hear).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}))) {
+    heard = &names;
+  }
+  ~Listening() {
+    heard = nullptr;
+    at::removeCallback(handle_);
+  }
+  Listening(const Listening&) = delete;
+  Listening& operator=(const Listening&) = delete;
+
+ private:
+  at::CallbackHandle handle_;
+};
+
+class Silence {
+ public:
+  Silence() : before_(heard) { heard = nullptr; }
+  ~Silence() { heard = before_; }
+  Silence(const Silence&) = delete;
+  Silence& operator=(const Silence&) = delete;
+
+ private:
+  std::set<std::string>* before_;
+};
+
+// Any call of an op, by its reference.
+KernelRow unheard(const Op& op) {
+  const auto reference = op.reference;
+  KernelRow row{op.name, "unheard", [](const OpCall&) { return 1; },
+                [reference](const OpInputs& in) {
+                  const Silence silence;
+                  const torch::NoGradGuard no_grad;
+                  return reference(in);
+                },
+                [reference](const Tensors& grads, const OpInputs& in, const Tensors&) {
+                  const Silence silence;
+                  const torch::AutoGradMode with_gradient(true);
+                  OpInputs leaves{{}, in.attributes};
+                  Tensors wanted;
+                  for (const Tensor& x : in.tensors) {
+                    leaves.tensors.push_back(x.defined() ? x.detach() : x);
+                    if (x.defined() && x.is_floating_point()) wanted.push_back(leaves.tensors.back().requires_grad_());
+                  }
+                  const auto found = torch::autograd::grad({reference(leaves).at(0)}, wanted, {grads.at(0)}, {}, false,
+                                                           /*allow_unused=*/true);
+                  Tensors all;
+                  size_t next = 0;
+                  for (const Tensor& x : in.tensors)
+                    all.push_back(x.defined() && x.is_floating_point() ? found.at(next++) : Tensor());
+                  return all;
+                }};
+  row.knows = op.optional;
+  row.exact = true;
+  return row;
+}
+
+}  // namespace
+
+std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs, const OptionValues& options) {
+  std::vector<KernelRow> rows;
+  for (const Op& op : ops())
+    if (op.leader.empty()) rows.push_back(unheard(op));
+  Context ctx(
+      std::make_shared<OpTable>(std::move(rows), std::map<std::string, GivenOption>(), nullptr, std::vector<Op>(),
+                                /*exact=*/true),
+      Random(1));
+  ctx.token_leaf = 4;
+  const auto model = make<Model>(path, options, needs);
+  fill(*model, at::kFloat);
+  constexpr int64_t kSamples = 3;  // the last of them has the null condition
+  const auto batch =
+      model->without_condition(make_batch(*model, kSamples, at::kFloat), torch::arange(kSamples).eq(kSamples - 1));
+  std::set<std::string> names;
+  {
+    const Listening listening(names);
+    const Tensor prediction = predict(*model, batch, ctx);
+    torch::autograd::backward({prediction}, {torch::ones_like(prediction)});
+  }
+  return {names.begin(), names.end()};
+}
+
+}  // namespace ditto::testing

@@ -1,0 +1,165 @@
+"""run.numerics = "one": one hash of weights, averages, states, losses and norms, whatever the layout, threads, micro-batch and
+kernels; and what has no such bits yet is refused by name."""
+
+import hashlib
+import json
+
+import support as t
+
+STEPS = 10
+# Ops that the recipe below runs, by what computes them.
+OPS = ("linear", "linear_gelu_tanh", "silu", "norm_modulate", "gated_residual", "attention", "embedding_rows", "add_row",
+       "sample_mean", "adamw")
+
+
+def recipe(name="one.toml", numerics="one", **sections):
+    run = dict(name="one", steps=STEPS, batch=16, micro_batch=4, threads=1, numerics=numerics, clip_norm=0.5)
+    model = dict(depth=4, width=48, heads=6, patch=1)
+    given = dict(run=run | sections.pop("run", {}), model=model | sections.pop("model", {}))
+    return t.write_recipe(name, t.recipe(**given, **sections))
+
+
+def hash_of(folder):
+    """Of all tensors of the last checkpoint and of every step's line."""
+    text = hashlib.sha256()
+    for key, (dtype, shape, data) in sorted(t.tensors_of(t.latest(folder)).items()):
+        text.update(json.dumps([key, dtype, shape]).encode())
+        text.update(data)
+    text.update(json.dumps(t.metrics(folder)).encode())
+    return text.hexdigest()
+
+
+def train(path, folder, ranks=1, **options):
+    return t.train(path, folder, *(["--local-ranks", ranks] if ranks > 1 else []), **options)
+
+
+def pinned(variant):
+    return {f"kernels__{op}": variant for op in OPS}
+
+
+def has_avx2():
+    return any("avx2" in line and "fma" in line for line in open("/proc/cpuinfo") if line.startswith("flags"))
+
+
+LAYOUTS = {
+    "threads 2": (1, dict(run__threads=2)),
+    "micro-batch 1": (1, dict(run__micro_batch=1)),
+    "micro-batch 5": (1, dict(run__micro_batch=5)),
+    "micro-batch 16, threads 2": (1, dict(run__micro_batch=16, run__threads=2)),
+    "micro-batch 0": (1, dict(run__micro_batch=0)),
+    "plain kernels": (1, pinned("exact_plain")),
+    "replicate 2": (2, {}),
+    "replicate 2, a micro-batch each": (2, dict(run__micro_batch=0)),
+    "replicate 3, no whole accumulation": (3, dict(run__micro_batch=2)),
+    "zero1": (2, dict(parallel__shard=2, parallel__shard_plugin="zero1")),
+    "zero2": (2, dict(parallel__shard=2, parallel__shard_plugin="zero2", run__micro_batch=1)),
+    "fsdp": (2, dict(parallel__shard=2, parallel__shard_plugin="fsdp", run__micro_batch=0)),
+    "hsdp": (4, dict(parallel__shard=2, parallel__replicate=2, parallel__shard_plugin="fsdp", run__micro_batch=2)),
+    "pipeline": (2, dict(parallel__pipeline=2)),
+    "pipeline, interleaved": (2, dict(parallel__pipeline=2, parallel__virtual_stages=2, run__micro_batch=2)),
+    "pipeline and replicas": (4, dict(parallel__pipeline=2, parallel__replicate=2, parallel__virtual_stages=2,
+                                      run__micro_batch=2)),
+    "recompute": (1, dict(parallel__recompute="blocks", run__micro_batch=8)),
+    "recompute attention, offload": (1, dict(parallel__recompute="attention", parallel__offload="optimizer")),
+    "offload, fsdp, recompute": (2, dict(parallel__shard=2, parallel__shard_plugin="fsdp", parallel__offload="optimizer",
+                                         parallel__recompute="blocks")),
+}
+
+
+def test_one_hash_on_every_layout():
+    path = recipe()
+    train(path, "one")
+    expected = hash_of("one")
+    print(f"one number: {expected}", flush=True)
+    layouts = dict(LAYOUTS)
+    if has_avx2():
+        layouts["AVX2 kernels"] = (1, pinned("exact_avx2"))
+    different = []
+    for number, (name, (ranks, options)) in enumerate(layouts.items()):
+        done = train(path, f"layout{number}", ranks, **options)
+        if hash_of(f"layout{number}") != expected:
+            different.append(name)
+        if name == "micro-batch 5":
+            t.check("micro-batches of 4 samples where 5 were asked for" in done.all, done.all)
+        else:
+            t.check("were asked for" not in done.all, done.all)
+    t.equal(different, [], "layouts with another hash")
+
+    # Half on one layout, half on another, with other micro-batches, threads and kernels.
+    train(path, "halves", 2, run__steps=STEPS // 2, parallel__pipeline=2, run__micro_batch=2)
+    done = train(path, "halves", 2, parallel__shard=2, parallel__shard_plugin="fsdp", run__threads=2, run__micro_batch=8,
+                 **pinned("exact_plain"))
+    t.check("changed since: run.threads: 1 -> 2 (bit for bit)" in done.all, done.all)
+    t.check("not bit for bit" not in done.all, done.all)
+    t.equal(hash_of("halves"), expected, "hash of a run that went on elsewhere")
+
+
+def test_a_batch_that_is_no_power_of_two():
+    path = recipe("odd.toml", run=dict(batch=11, steps=3))
+    hashes = {}
+    for micro_batch, ranks in ((0, 1), (1, 1), (4, 1), (2, 3), (0, 2)):
+        train(path, f"odd{micro_batch}-{ranks}", ranks, run__micro_batch=micro_batch)
+        hashes[micro_batch, ranks] = hash_of(f"odd{micro_batch}-{ranks}")
+    t.equal(len(set(hashes.values())), 1, f"different hashes of {hashes}")
+
+
+def test_fast_kernels_have_other_bits_by_micro_batch():
+    path = recipe("fast.toml", numerics="fast")
+    for micro_batch in (1, 16):
+        train(path, f"fast{micro_batch}", run__micro_batch=micro_batch)
+    t.check(hash_of("fast1") != hash_of("fast16"), "the hash shows nothing: fast has one, too")
+    t.check(hash_of("fast16") != hash_of("one"), "one number has the fast kernels' bits")
+
+
+def test_the_recipe_is_written_down():
+    text = (t.work / "one" / "run.toml").read_text()
+    t.check('numerics = "one"' in text, text)
+    for op in OPS:
+        t.check(any(f'"{op} fp32' in line and "exact_" in line for line in text.splitlines()), f"no exact {op} in", text)
+
+
+def test_samples_do_not_depend_on_their_batch():
+    for batch in (1, 3):
+        t.run("sample", t.work / "one", "--out", t.work / f"samples{batch}", "--batch", batch, "--seeds", "0-4", "--classes",
+              "0-4", "--steps", 3, "--save-latents")
+    files = sorted(path.name for path in (t.work / "samples1").iterdir())
+    t.check(any(name.endswith(".safetensors") for name in files), files)
+    for name in files:
+        t.check((t.work / "samples1" / name).read_bytes() == (t.work / "samples3" / name).read_bytes(), f"{name} differs")
+
+
+def test_what_has_no_such_bits_is_refused_by_name():
+    path = recipe("refused.toml")
+    cases = [
+        ({"parallel.tensor": 2}, "parallel.tensor = 2"),
+        ({"parallel.context": 2, "parallel.context_plugin": "ring"}, "parallel.context = 2"),
+        ({"parallel.expert": 2}, "parallel.expert = 2"),
+        ({"run.precision": "bf16"}, 'run.precision = "bf16"'),
+        ({"run.deterministic": False}, "run.deterministic = false"),
+        ({"batch.plan": "packs", "batch.tokens": 512}, 'batch.plan = "packs"'),
+    ]
+    for options, what in cases:
+        for command in (["config", "check"], ["train"]):
+            t.refused(2, ["run.numerics", what], *command, path, *t.sets(options))
+        t.refused(2, ["run.numerics", what], "train", path, "--dry-run", "--ranks", 2, *t.sets(options))
+    for command in (["train"], ["train", "--dry-run"]):
+        t.refused(2, ["run.numerics", 'optimizer "lion"'], command[0], path, *command[1:], *t.sets({"optimizer.plugin": "lion"}))
+
+
+def test_a_dry_run_counts_sums_that_wait():
+    path = recipe("dry.toml")
+
+    def bytes_of(**options):
+        given = {key.replace("__", "."): value for key, value in options.items()}
+        done = t.run("train", path, "--dry-run", "--json", "--ranks", given.pop("ranks", 1), *t.sets(given))
+        return json.loads(done.stdout)["first"]["bytes"]
+
+    whole = bytes_of(run__micro_batch=16)
+    t.equal(whole["nodes"], 0, "bytes that wait with one micro-batch")
+    t.equal(bytes_of(run__micro_batch=4)["nodes"], 2 * whole["gradients"], "bytes that wait with 4 micro-batches")
+    t.equal(bytes_of(run__micro_batch=1)["nodes"], 4 * whole["gradients"], "bytes that wait with 16 micro-batches")
+    t.check("nodes" not in bytes_of(run__numerics="fast"), "the fast kernels count sums that wait")
+
+
+if __name__ == "__main__":
+    t.main(globals())

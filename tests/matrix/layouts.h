@@ -1,0 +1,111 @@
+// Lists of layouts, by what they have in common.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace ditto::matrix {
+
+using Layouts = std::vector<std::string>;
+
+// Every strategy alone.
+inline const Layouts kAlone{
+    "replicate=2",
+    "replicate=4",
+    "shard=2 shard_plugin=zero1",
+    "shard=4 shard_plugin=zero1",
+    "shard=2 shard_plugin=zero2",
+    "shard=4 shard_plugin=zero2",
+    "shard=2 shard_plugin=fsdp",
+    "shard=4 shard_plugin=fsdp",
+    "replicate=2 shard=2 shard_plugin=fsdp",
+    "tensor=2",
+    "tensor=4",
+    "tensor=2 sequence=true",
+    "tensor=4 sequence=true",
+    "context=2 context_plugin=ring",
+    "context=4 context_plugin=ring",
+    "context=2 context_plugin=ulysses",
+    "context=4 context_plugin=ulysses",
+    "context=2 context_plugin=fastseq",
+    "context=4 context_plugin=fastseq",
+    "pipeline=2 pipeline_plugin=pipeline",
+    "pipeline=4 pipeline_plugin=pipeline",
+    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2",
+};
+inline const Layouts kVideo{"context=2 context_plugin=spatiotemporal", "context=4 context_plugin=spatiotemporal"};
+inline const Layouts kExperts{"expert=2 expert_plugin=expert", "expert=4 expert_plugin=expert"};
+
+inline const Layouts kRecomputed{
+    "recompute=blocks",
+    "replicate=2 recompute=blocks",
+    "shard=2 shard_plugin=zero2 recompute=blocks",
+    "shard=2 shard_plugin=fsdp recompute=blocks",
+    "tensor=2 sequence=true recompute=blocks",
+    "tensor=2 recompute=attention",
+    "context=2 context_plugin=ring recompute=blocks",
+    "context=2 context_plugin=ulysses recompute=attention",
+    "context=2 context_plugin=fastseq recompute=blocks",
+    "pipeline=2 pipeline_plugin=pipeline recompute=blocks",
+};
+inline const Layouts kOffloaded{
+    "offload=optimizer",
+    "replicate=2 offload=optimizer",
+    "shard=2 shard_plugin=zero1 offload=optimizer",
+    "shard=2 shard_plugin=fsdp offload=optimizer",
+    "tensor=2 offload=optimizer",
+};
+
+// Options of strategies that the others leave as they are.
+inline const Layouts kVariants{
+    "recompute=blocks recompute_every=2",
+    "offload=optimizer offload_bytes=100000",
+    "shard=2 shard_plugin=fsdp prefetch=false",
+    "pipeline=2 pipeline_plugin=pipeline pipeline_conditioning=replicated",
+    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2 shard=2 shard_plugin=fsdp",
+    "replicate=2 run.deterministic=false",
+    "shard=2 shard_plugin=zero1 run.deterministic=false",
+    "tensor=2 replicate=2 run.deterministic=false",
+};
+inline const Layouts kPacked{"context=2 context_plugin=ring",
+                             "context=4 context_plugin=ring",
+                             "context=2 context_plugin=ulysses",
+                             "context=4 context_plugin=ulysses",
+                             "context=2 context_plugin=fastseq",
+                             "pipeline=2 pipeline_plugin=pipeline",
+                             "tensor=2 sequence=true",
+                             "shard=2 shard_plugin=fsdp",
+                             "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring"};
+
+// Two or three axes on four or eight ranks.
+inline const Layouts kComposed{
+    "tensor=2 shard=2 shard_plugin=fsdp",
+    "tensor=2 replicate=2",
+    "context=2 context_plugin=ring shard=2 shard_plugin=fsdp",
+    "context=2 context_plugin=ulysses tensor=2",
+    "context=2 context_plugin=ring tensor=2 sequence=true",
+    "context=2 context_plugin=fastseq tensor=2",
+    "pipeline=2 pipeline_plugin=pipeline tensor=2",
+    "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=fsdp",
+    "pipeline=2 pipeline_plugin=pipeline shard=2 shard_plugin=zero1",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring",
+};
+
+// What NeMo lists as supported: FSDP, TP, SP, CP, PP, EP and the distributed optimizer together.
+inline const Layouts kNemo{
+    "shard=8 shard_plugin=fsdp",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=zero1",
+    "context=2 context_plugin=ulysses tensor=2 sequence=true shard=2 shard_plugin=zero2",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring tensor=2 sequence=true shard=2 "
+    "shard_plugin=zero1",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring tensor=2 sequence=true shard=2 "
+    "shard_plugin=fsdp",
+};
+inline const Layouts kNemoExperts{
+    "context=2 context_plugin=ring tensor=2 sequence=true expert=2 expert_plugin=expert",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=zero1 expert=2 expert_plugin=expert",
+    "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp expert=2 expert_plugin=expert",
+};
+
+}  // namespace ditto::matrix

@@ -1,0 +1,164 @@
+// run.numerics = "one": what is refused, how large micro-batches are, and which calls of LibTorch are seen.
+#include <doctest/doctest.h>
+#include <torch/torch.h>
+
+#include "core/config/numerics.h"
+#include "core/formats/toml.h"
+#include "core/network/paper_mesh.h"
+#include "core/train/one_number_guard.h"
+#include "core/train/resume.h"
+#include "core/train/step_shares.h"
+
+namespace ditto {
+namespace {
+
+using torch::Tensor;
+
+Recipe recipe_of(const std::string& text) { return Recipe::parse("[run]\nnumerics = \"one\"\n" + text, "the test"); }
+
+void check_refused(const std::string& text, const std::string& what) {
+  CAPTURE(text);
+  try {
+    recipe_of(text);
+    FAIL("it was taken");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::config);
+    CHECK(std::string(error.what()).find("run.numerics") != std::string::npos);
+    CHECK(std::string(error.what()).find(what) != std::string::npos);
+  }
+}
+
+TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
+  check_refused("precision = \"bf16\"\n", "run.precision = \"bf16\"");
+  check_refused("precision = \"fp64\"\n", "run.precision = \"fp64\"");
+  check_refused("device = \"cuda\"\n", "run.device = \"cuda\"");
+  check_refused("deterministic = false\n", "run.deterministic = false");
+  for (const char* axis : {"tensor", "context", "expert"})
+    check_refused(std::string("[parallel]\n") + axis + " = 2\n", std::string("parallel.") + axis + " = 2");
+  check_refused("[parallel]\nsequence = true\n", "parallel.sequence = true");
+  check_refused("[parallel]\npipeline = 2\npipeline_conditioning = \"replicated\"\n", "pipeline_conditioning");
+  check_refused("[batch]\nplan = \"packs\"\ntokens = 512\n", "batch.plan = \"packs\"");
+  check_refused("[batch]\nplan = \"buckets\"\n", "batch.plan = \"buckets\"");
+  check_refused("[encoder.text]\nplugin = \"t5\"\nprecision = \"bf16\"\n", "encoder.text.precision = \"bf16\"");
+  CHECK(Recipe::parse("[run]\nprecision = \"bf16\"\n[parallel]\ntensor = 2\n", "the test").run.numerics == "fast");
+  const auto recipe = recipe_of(
+      "[parallel]\npipeline = 2\nshard = 2\nreplicate = 2\nrecompute = \"blocks\"\noffload = \"optimizer\"\n");
+  CHECK(is_one_number(recipe));
+  CHECK(sum_order(recipe) == SumOrder::tree);
+  CHECK(kernel_sets(recipe) == std::vector<std::string>{"cpu", "exact"});
+  CHECK(kernel_sets(recipe_of("[plugins]\nkernels = [\"exact\", \"cpu\"]\n")) ==
+        std::vector<std::string>{"exact", "cpu"});
+  CHECK(kernel_sets(Recipe::parse("", "the test")) == std::vector<std::string>{"cpu"});
+}
+
+TEST_CASE("micro-batches of one number are the next lower power of two, which is said where it changes them") {
+  const auto made = [](int64_t batch, int64_t micro_batch, int ranks, const char* numerics) {
+    RunOptions run;
+    run.batch = batch;
+    run.micro_batch = micro_batch;
+    run.numerics = numerics;
+    const PaperMesh mesh(complete_degrees({}, ranks), {}, PaperMesh::Peers::alike);
+    const bool changes = !micro_batch_report(run, mesh).empty();
+    const StepShares shares(run, {}, mesh, {});
+    run.numerics = "fast";
+    CHECK(micro_batch_report(run, mesh).empty());
+    CHECK(changes == (shares.micro_batch() != StepShares(run, {}, mesh, {}).micro_batch()));
+    return shares.micro_batch();
+  };
+  CHECK(made(128, 20, 1, "one") == 16);
+  CHECK(made(128, 20, 1, "fast") == 20);
+  CHECK(made(128, 0, 1, "one") == 128);
+  CHECK(made(100, 0, 1, "one") == 64);
+  CHECK(made(100, 0, 3, "one") == 32);
+  CHECK(made(100, 0, 3, "fast") == 34);
+  CHECK(made(5, 1, 2, "one") == 1);
+  CHECK(made(5, 100, 2, "one") == 4);
+}
+
+TEST_CASE("a resume without the key was fast; with one number on both sides nothing changes bits") {
+  const auto lines = [](const std::string& before, const std::string& after) {
+    const auto recipe = Recipe::parse(after, "b");
+    Registry registry;
+    return compare_recipes(formats::parse_toml(before, "a"), formats::parse_toml(after, "b"),
+                           effects_of(recipe, before, registry), {});
+  };
+  CHECK(lines("[run]\nseed = 1\n", "[run]\nseed = 1\nnumerics = \"fast\"\n").empty());
+  const auto to_one = lines("[run]\nseed = 1\n", "[run]\nseed = 1\nnumerics = \"one\"\n");
+  REQUIRE(to_one.size() == 1);
+  CHECK(to_one[0] == "run.numerics: \"fast\" -> \"one\" (equal within rounding from here on, not bit for bit)");
+  const auto threads = lines("[run]\nthreads = 1\nnumerics = \"one\"\n", "[run]\nthreads = 2\nnumerics = \"one\"\n");
+  REQUIRE(threads.size() == 1);
+  CHECK(threads[0] == "run.threads: 1 -> 2 (bit for bit)");
+}
+
+// What the guard says of `body`; empty: nothing.
+std::string said_of(const std::function<void()>& body) {
+  const OneNumberGuard guard;
+  body();
+  try {
+    guard.check();
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::config);
+    return error.what();
+  }
+  return {};
+}
+
+TEST_CASE("calls whose sums are LibTorch's are named, in forward and in backward") {
+  const auto x = torch::rand({6, 5}), w = torch::rand({5, 5});
+  const std::vector<std::pair<const char*, std::function<Tensor()>>> calls{
+      {"aten::softmax", [&] { return torch::softmax(x, 1); }},
+      {"aten::mm", [&] { return torch::mm(x, w); }},
+      {"aten::linear", [&] { return torch::linear(x, w); }},
+      {"aten::sum", [&] { return x.sum(); }},
+      {"aten::sum", [&] { return x.sum(0); }},
+      {"aten::mean", [&] { return x.mean(1); }},
+      {"aten::gelu", [&] { return torch::gelu(x); }},
+      {"aten::exp", [&] { return torch::exp(x); }},
+      {"aten::lerp", [&] { return torch::lerp(x, x, 0.5); }},
+      {"aten::add", [&] { return torch::add(x, x, 0.5); }},
+      {"aten::pow", [&] { return torch::pow(x, 3); }},
+      {"aten::addcmul", [&] { return torch::addcmul(x, x, x); }},
+      {"aten::layer_norm", [&] { return torch::layer_norm(x, {5}); }},
+      {"aten::randn_like", [&] { return torch::randn_like(x); }}};
+  for (const auto& [name, call] : calls) {
+    CAPTURE(name);
+    const auto said = said_of([&, &call = call] { call(); });
+    CHECK(said.find("run.numerics") != std::string::npos);
+    CHECK(said.find(std::string("a call of ") + name + ",") != std::string::npos);
+  }
+  // A parameter that is broadcast: its gradient is a sum.
+  const auto row = torch::rand({5}).requires_grad_();
+  const auto said = said_of([&] {
+    const auto y = x * row;
+    y.backward(torch::ones_like(y));
+  });
+  CHECK(said.find("aten::sum in backward (") != std::string::npos);
+}
+
+TEST_CASE("what is one operation a number, or moves, or has no numbers, is not named") {
+  const auto x = torch::rand({6, 5}), row = torch::rand({5});
+  auto leaf = torch::rand({6, 5}).requires_grad_();
+  CHECK(said_of([&] {
+          auto y = (leaf * row + x - 0.5) / 3;
+          y = torch::where(y > 0, y.square().sqrt(), -y).clamp(0, 2).pow(2);
+          y = torch::cat({y, x}, 0).transpose(0, 1).contiguous().view({-1}).slice(0, 1, 20);
+          y = torch::maximum(y, torch::zeros_like(y)).to(torch::kDouble).to(torch::kFloat);
+          y.backward(torch::ones_like(y));
+          leaf.mutable_grad().add_(x);
+          torch::NoGradGuard no_grad;
+          x[0][0].sum();
+          x.narrow(0, 0, 1).sum(0);
+          torch::arange(10).sum();
+          x.gt(0.5).sum();
+          torch::zeros({0, 5}).sum(0);
+          torch::mm(torch::empty({3, 3}, torch::kMeta), torch::empty({3, 3}, torch::kMeta));
+          x.index_select(0, torch::tensor({1, 1}));
+          const OneNumberGuard::Pause unread;
+          x.sum();
+        }) == "");
+  torch::mm(x, x.t());  // nobody looks any more
+}
+
+}  // namespace
+}  // namespace ditto
