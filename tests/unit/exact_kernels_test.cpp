@@ -53,6 +53,7 @@ std::vector<Case> cases(int64_t S) {
   add_linear({37}, 67, 101, {}, false);
   add_linear({3, 7}, 16, 24, {}, false);
   add_linear({}, 48, 53, {}, false);
+  add_linear({600}, 5, 3, {}, false);  // as many tokens as are taken in several runs of samples
   add_linear({64}, 130, 15, {}, true);
   add_linear({9}, 36, 40, {{"in_leaves", List{3, 36}}, {"out_leaves", List{4, 40}}}, false);
   add_linear({9}, 60, 42, {{"in_leaves", List{5, 20, 30, 10}}, {"out_leaves", List{3, 12, 30}}}, true);

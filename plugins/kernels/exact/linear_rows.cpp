@@ -34,7 +34,44 @@ Tensor map(const Kernels& k, const OpInputs& in) {
   return y;
 }
 
-// Gradients of x, weight and bias from that of the map's output. A bias of +0 gives weights' zeros their sign.
+constexpr Index kTokens = 4096;  // of one product: beyond, panels do not stay in a processor's second cache
+
+// [N, K]. Many samples: in runs of a power of two, which are nodes of the tree over samples.
+Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index leaf) {
+  const Tokens tokens(x);
+  const Index K = x.size(-1), N = grad.size(-1), T = tokens.tokens;
+  Index run = 1;
+  while (run < tokens.samples && 2 * run * T <= kTokens) run *= 2;
+  const Index runs = most(1, parts(tokens.samples, run));
+  const auto zeros = torch::zeros({K}, torch::kFloat);
+  Tensors open;
+  for (Index i = 0; i < runs; ++i) {
+    const Index first = i * run, here = least(run, tokens.samples - first);
+    open.push_back(torch::empty({N, K}, torch::kFloat));
+    const Terms terms(nested(here, T, leaf));
+    k.product({N,
+               K,
+               here * T,
+               {numbers(grad) + first * T * N, 1, N},
+               {numbers(x) + first * T * K, K, 1},
+               place(open.back()),
+               K,
+               numbers(zeros),
+               terms.order()},
+              workers());
+    for (int merges = merges_after(i, runs); merges > 0; --merges) {
+      const Tensor right = open.back();
+      open.pop_back();
+      const Tensor& left = open.back();
+      in_parts(left.numel(), 1, [&](Index begin, Index end) {
+        k.add(numbers(left) + begin, numbers(right) + begin, place(left) + begin, end - begin);
+      });
+    }
+  }
+  return open[0];
+}
+
+// Gradients of x, weight and bias from that of the map's output. Sums of gradients have a bias of +0.
 Tensors map_back(const Kernels& k, const Tensor& grad, const OpInputs& in) {
   const Tensor x = in.tensor(0).contiguous(), weight = in.tensor(1).contiguous(), g = grad.contiguous();
   const Tokens tokens(x);
@@ -48,12 +85,7 @@ Tensors map_back(const Kernels& k, const Tensor& grad, const OpInputs& in) {
               workers());
   }
   const Index leaf = token_leaf(in);
-  if (wanted(in, 1)) {
-    back[1] = torch::empty({N, K}, torch::kFloat);
-    const Terms terms(nested(tokens.samples, tokens.tokens, leaf));
-    k.product({N, K, M, {numbers(g), 1, N}, {numbers(x), K, 1}, place(back[1]), K, numbers(zeros), terms.order()},
-              workers());
-  }
+  if (wanted(in, 1)) back[1] = weight_grad(k, x, g, leaf);
   if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, Tokens(g), leaf);
   return back;
 }

@@ -196,14 +196,25 @@ void product_by(const Product& p, const Workers& workers) {
   });
 }
 
-// A tile that wastes less of the output's width is the faster one.
+// A tile that wastes less of the output's width is the faster one. Of B so much is packed at once that the memory it
+// takes is bounded.
 inline void product(const Product& p, const Workers& workers) {
   if (p.M <= 0 || p.N <= 0) return;
+  constexpr Index kPacked = Index{4} << 20;
   const Index wide = kVectors * W, narrow = kNarrowVectors * W;
-  if (parts(p.N, narrow) * narrow < parts(p.N, wide) * wide)
-    product_by<kNarrowRows, kNarrowVectors>(p, workers);
-  else
-    product_by<kRows, kVectors>(p, workers);
+  const bool narrower = parts(p.N, narrow) * narrow < parts(p.N, wide) * wide;
+  const Index columns = narrower ? narrow : wide;
+  const Index at_once = most(1, kPacked / most(1, p.K * columns)) * columns;
+  for (Index n = 0; n < p.N; n += at_once) {
+    Product part = p;
+    part.N = least(at_once, p.N - n);
+    part.b.p += n * p.b.columns, part.c += n;
+    if (p.bias) part.bias += n;
+    if (narrower)
+      product_by<kNarrowRows, kNarrowVectors>(part, workers);
+    else
+      product_by<kRows, kVectors>(part, workers);
+  }
 }
 
 }  // namespace ditto_exact::DITTO_EXACT_NS

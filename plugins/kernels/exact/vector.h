@@ -149,7 +149,12 @@ inline void turn(T* r) {
   for (int i = 0; i < N; ++i)
     if ((i & Apart) == 0) {
       const T a = r[i], b = r[i + Apart];
+#if defined(__clang__)
+      for (int l = 0; l < N; ++l) r[i][l] = low[l] < N ? a[low[l]] : b[low[l] - N];
+      for (int l = 0; l < N; ++l) r[i + Apart][l] = high[l] < N ? a[high[l]] : b[high[l] - N];
+#else
       r[i] = __builtin_shuffle(a, b, low), r[i + Apart] = __builtin_shuffle(a, b, high);
+#endif
     }
   if constexpr (Apart > 1) turn<T, M, N, Apart / 2>(r);
 }
