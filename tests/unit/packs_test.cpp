@@ -166,11 +166,26 @@ void check_products(const std::string& model, const Mesh& mesh, int64_t batch, s
   const auto counted = mesh.world().all_reduce(torch::tensor({flops["attention"]}, torch::kDouble)).item<double>();
   double products = 0;
   std::set<double> texts;
-  for (int64_t place = 0; place < batch; ++place) {
-    const auto sample = run.sample(place);
-    products += sample.products(model);
-    texts.insert(sample.text);
+  const auto step =
+      StepShares(run.recipe.run, run.recipe.batch, mesh, run.assembly.sizes(run.loader)).step(0, 0, Phase::train);
+  size_t packs = 0;
+  for (const auto& places : step.micro_batches) {
+    std::vector<Measures> samples;
+    std::set<std::vector<int64_t>> sizes;
+    double longest = 0;
+    for (const int64_t place : places.list) {
+      samples.push_back(run.sample(place));
+      sizes.insert(run.loader.size_of(place));
+      longest = std::max(longest, samples.back().text);
+    }
+    packs += sizes.size() > 1;
+    for (auto& sample : samples) {
+      texts.insert(sample.text);
+      if (sizes.size() == 1) sample.text = longest;  // no pack: texts are padded
+      products += sample.products(model);
+    }
   }
+  CHECK(2 * packs > step.micro_batches.size());
   CHECK(texts.size() > 2);
   CHECK(counted == 4 * kWidth * kDepth * products);
 }
