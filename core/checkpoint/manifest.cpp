@@ -15,7 +15,7 @@ using nlohmann::json;
 
 namespace {
 
-constexpr const char* kRemedy = "use another checkpoint";
+constexpr const char* kOtherCheckpoint = "use another checkpoint";
 constexpr int64_t kManifestFormat = 2, kStateFormat = 1;
 constexpr std::string_view kBeforeSelf = ",\n\"xxh3_128_of_the_text_above\": \"", kAfterSelf = "\"\n}\n";
 constexpr size_t kHexDigits = 32;
@@ -42,7 +42,7 @@ void check_format(const json& root, int64_t format, const std::string& where) {
 class Fields {
  public:
   Fields(const json& object, const std::string& where, const char* what) : object_(object), where_(where) {
-    if (!object.is_object()) throw Error(ErrorKind::checkpoint, where, std::string("is not ") + what, kRemedy);
+    if (!object.is_object()) throw Error(ErrorKind::checkpoint, where, std::string("is not ") + what, kOtherCheckpoint);
   }
 
   const json& at(const std::string& key) const {
@@ -85,7 +85,7 @@ class Fields {
     return text.size() <= 40 ? text : text.substr(0, 40) + "…";
   }
   [[noreturn]] void fail(const std::string& key, const std::string& what) const {
-    throw Error(ErrorKind::checkpoint, where_, "its \"" + key + "\" " + what, kRemedy);
+    throw Error(ErrorKind::checkpoint, where_, "its \"" + key + "\" " + what, kOtherCheckpoint);
   }
   const json& object_;
   const std::string& where_;

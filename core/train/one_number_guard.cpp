@@ -91,7 +91,7 @@ std::string found;  // the first one
 // What this thread is in: units ("block 3 of model 'dit'"), and functions of backward.
 thread_local std::vector<std::string> places;
 
-struct Place : at::ObserverContext {};
+struct PlaceEnds : at::ObserverContext {};
 
 void see(const at::RecordFunction& call) {
   const std::string_view full = call.name();
@@ -119,7 +119,7 @@ std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
     see(call);
     return nullptr;
   }
-  return std::make_unique<Place>();
+  return std::make_unique<PlaceEnds>();
 }
 
 void end(const at::RecordFunction&, at::ObserverContext* context) {

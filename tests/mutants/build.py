@@ -47,6 +47,8 @@ def make(source, build, out, chosen):
     shutil.rmtree(out, ignore_errors=True)
     out.mkdir(parents=True)
     commands = {entry["file"]: entry for entry in json.loads((build / "compile_commands.json").read_text())}
+    if str(source / "core/train/step.cpp") not in commands:
+        raise SystemExit(f"{build} compiles several files as one; configure it anew with -DDITTO_UNITY=OFF")
     by_file = {}
     for number, site in chosen.items():
         by_file.setdefault(site.file, {})[number] = site
