@@ -5,9 +5,10 @@
   tests/mutants.sh --known 20          draws from those that were seen before, and asks for the same again (a few minutes)
   tests/mutants.sh --page FILE         writes the table of what was seen, in Markdown
 
-Needs an ordinary build (./dev build). A mutant's tests are the quick ones of ./dev test that reach its line, the shortest
-first, each up to three times as long as it takes without a mutant. A mutant that 200 seconds of tests do not see is run on six
-layouts, where its losses, norms and weights must be the bits of the original: then it changes no training.
+Needs an ordinary build of single files (cmake --preset release -DDITTO_UNITY=OFF, ./dev build). A mutant's tests are the quick
+ones of ./dev test that reach its line, the shortest first, each up to three times as long as it takes without a mutant. A mutant
+that 200 seconds of tests do not see is run on six layouts, where its losses, norms and weights must be the bits of the original:
+then it changes no training.
 """
 
 import argparse
