@@ -75,7 +75,7 @@ def test_a_time_for_each_frame_learns_alike_everywhere():
     frames = {"objective.time_per": "frame"}
     check_same(learned(path, "one-time-samples", one_time), learned(path, "one-time-frames", one_time | frames), "times that are one")
     alone = learned(path, "frames-alone", sets | frames | {"run.micro_batch": 1})
-    for name in ("one rank", "three", "tensor", "ring", "pipeline", "recompute"):
+    for name in ("one rank", "tensor", "ring", "pipeline"):
         ranks, layout = LAYOUTS[name]
         check_same(alone, learned(path, f"frames-{name}".replace(" ", "-"), sets | frames | PACKS | layout, ranks), f"frames, packs, {name}")
     samples = learned(path, "times-of-samples", sets | {"run.micro_batch": 1})
