@@ -72,4 +72,14 @@ void check_numerics(const Recipe& recipe) {
                one.section() + ".precision = \"fp32\"");
 }
 
+// A micro-batch of several sizes is run size by size, and is no run of samples any more.
+void check_numerics(const Recipe& recipe, const Source& data) {
+  if (!is_one_number(recipe) || recipe.batch.taken().size() == 1) return;
+  for (const auto& spec : data.makes())
+    if (std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end())
+      refuse_numerics("\"one\" needs samples of one size, and data \"" + recipe.data.plugin + "\" makes " +
+                          to_text(spec) + " of each sample's own",
+                      "give the data one size, or name one in batch.sizes; or set run.numerics = \"fast\"");
+}
+
 }  // namespace ditto

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include <ditto/data.h>
 #include <ditto/parallel/tree_sum.h>
 
 #include "core/config/recipe.h"
@@ -27,5 +28,7 @@ std::vector<std::string> kernel_sets(const Recipe& recipe);
 
 // What the recipe itself says. Throws Error(config) where "one" cannot be had with it; nothing with "fast".
 void check_numerics(const Recipe& recipe);
+// And what the data are.
+void check_numerics(const Recipe& recipe, const Source& data);
 
 }  // namespace ditto

@@ -1,7 +1,5 @@
 #include "core/train/assembly.h"
 
-#include <algorithm>
-
 #include "core/config/numerics.h"
 #include "core/dist/whole.h"
 #include "core/train/optimizers.h"
@@ -33,16 +31,6 @@ void refuse_odd_state(const Layout& layout, Optimizer& optimizer, const std::str
   }
 }
 
-// A micro-batch of several sizes is run size by size, and is no run of samples any more.
-void refuse_several_sizes(const Recipe& recipe, const Source& data) {
-  if (!is_one_number(recipe) || recipe.batch.taken().size() == 1) return;
-  for (const auto& spec : data.makes())
-    if (std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end())
-      refuse_numerics("\"one\" needs samples of one size, and data \"" + recipe.data.plugin + "\" makes " +
-                          to_text(spec) + " of each sample's own",
-                      "give the data one size, or name one in batch.sizes; or set run.numerics = \"fast\"");
-}
-
 }  // namespace
 
 Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
@@ -70,7 +58,7 @@ void Assembly::open_data(const AssemblyParts& parts) {
                                    {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
   };
   train_data = open(SplitOf::train);
-  refuse_several_sizes(recipe, *train_data);
+  check_numerics(recipe, *train_data);
   if (recipe.validate.every > 0) validation_data = open(SplitOf::validation);
   if (parts.opened) parts.opened(*train_data, validation_data.get());
 }
@@ -109,9 +97,7 @@ std::vector<std::string> Assembly::learned_names() const {
 
 std::shared_ptr<Optimizer> Assembly::make_optimizer() {
   require(recipe, recipe.optimizer, "optimizer");
-  Optimizer::Needs needs{{}, whole_.get()};
-  needs.ops = networks->table.get();
-  needs.exact = is_one_number(recipe);
+  Optimizer::Needs needs{{}, whole_.get(), networks->table.get(), is_one_number(recipe)};
   for (const auto& entry : networks->learned().entries)
     needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
   auto made = ditto::make_optimizer(components, needs);
