@@ -79,6 +79,7 @@ class RowTest {
   // False where the row says that it cannot.
   bool agrees(const Op::Case& one, at::ScalarType dtype, bool with_gradient, std::string& problem) const {
     const OpInputs inputs = moved(one.inputs(dtype), device_, dtype);
+    const OpInputs wide = moved(inputs, at::kCPU, at::kDouble);  // before the row updates some in place
     Answer found;
     try {
       found = answer(computed(), inputs, with_gradient);
@@ -86,8 +87,13 @@ class RowTest {
       if (error.kind() != ErrorKind::config) throw;
       return false;  // the pinned row cannot compute this
     }
-    const Answer expected = answer(meant(), moved(inputs, at::kCPU, at::kDouble), with_gradient);
+    const Answer expected = answer(meant(), wide, with_gradient);
     const double tolerance = op_.tolerance(dtype);
+    for (size_t i = 0; problem.empty() && i < inputs.tensors.size(); ++i)  // as they are now
+      if (is_real(inputs.tensors[i]))
+        if (auto updated = difference(inputs.tensors[i].detach(), wide.tensors[i].detach(), tolerance);
+            !updated.empty())
+          problem = "input " + std::to_string(i) + " afterwards " + updated;
     for (size_t i = 0; problem.empty() && i < expected.outputs.size(); ++i)
       if (auto found_out = difference(found.outputs.at(i), expected.outputs[i], tolerance); !found_out.empty())
         problem = (expected.outputs.size() > 1 ? "output " + std::to_string(i) + " " : "") + found_out;

@@ -40,7 +40,16 @@ class Faulty final : public ditto::KernelSet {
           t[3].defined() ? torch::zeros_like(t[1]).index_add(0, t[3], product.squeeze(0)) : product.sum(1);
       return {grad, gate, grad * spread(t[1], t[3]) * (fault == "backward" ? 0.5 : 1.0)};
     };
-    return {row};
+    if (fault != "other bits") return {row};
+    // Two that say they are exact, and round in other ways.
+    row.exact = true;
+    auto other = row;
+    row.variant = "exact_a", other.variant = "exact_b";
+    other.forward = [spread](const OpInputs& in) -> ditto::Tensors {
+      const auto& t = in.tensors;
+      return {t[0] + spread(t[1], t[3]) * (t[2] / 3) * 3};
+    };
+    return {row, other};
   }
 
  private:

@@ -13,10 +13,12 @@ struct Options {
 class Faulty final : public ditto::Optimizer {
  public:
   using Options = ::Options;
-  Faulty(const Options& options, const Needs& needs) : fault_(options.fault), parameters_(needs.parameters) {
+  Faulty(const Options& options, const Needs& needs)
+      : fault_(options.fault), parameters_(needs.parameters), exact_(needs.exact) {
     for (const auto& p : parameters_) momentum_.push_back(torch::zeros_like(p.tensor.detach()));
   }
 
+  bool exact() const override { return fault_ == "exact norm of slices"; }
   void step(const ditto::Update& update) override {
     if (fault_ == "leaves average")
       move(update.lr);
@@ -34,6 +36,7 @@ class Faulty final : public ditto::Optimizer {
       if (!grad.defined()) continue;
       if (fault_ == "random") grad = grad + torch::randn_like(grad);
       if (fault_ == "whole norm") grad = grad / grad.norm();
+      if (exact_) grad = grad * (1 + 1e-6 * grad.norm());  // little: a difference that rounding could make
       momentum_[i].mul_(0.9).add_(grad);
       const double rate = fault_ == "climbs" ? -lr : lr / static_cast<double>(steps_);
       if (fault_ != "stands still") x.sub_(momentum_[i] * rate);
@@ -58,6 +61,7 @@ class Faulty final : public ditto::Optimizer {
  private:
   std::string fault_;
   std::vector<ditto::OptimizedParameter> parameters_;
+  bool exact_;
   std::vector<torch::Tensor> momentum_;
   int64_t steps_ = 0;
 };

@@ -148,6 +148,7 @@ TEST_CASE("an optimizer that breaks a promise fails the check of that promise") 
       {"flat state", "state tensors lie along the parameters"},
       {"leaves average", "clipping, average and copies are part of an update"},
       {"counts nothing without parameters", "without parameters it counts its updates all the same"},
+      {"exact norm of slices", "exact updates are the others up to rounding, and the same for slices"},
   };
   for (const auto& [name, promise] : faults) {
     CAPTURE(name);
@@ -200,6 +201,21 @@ TEST_CASE("a kernel that is wrong is named") {
     CAPTURE(name);
     breaks(check(name), "gated_residual/faulty agrees with the reference");
   }
+  const Report other = check("other bits");
+  breaks(other, "gated_residual/exact_b has the bits of exact_a");
+  CHECK(other.failures().find("agrees with the reference") == std::string::npos);
+}
+
+TEST_CASE("a model that calls more than single operations beside the op table is told which") {
+  const auto calls = [](const std::string& name) {
+    std::string all;
+    for (const auto& one : ditto::testing::inexact_calls(library("faulty_model"),
+                                                         ditto::testing::model_needs({3, 4, 4}, 3, 5), fault(name)))
+      all += one + " ";
+    return all;
+  };
+  CHECK(calls("none") == "aten::sum ");  // its condition is added to all tokens, which sums the gradient over them
+  CHECK(calls("mixes samples").find("aten::mean ") != std::string::npos);
 }
 
 TEST_CASE("a library of another kind is refused by the contract tests") {
