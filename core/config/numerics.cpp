@@ -36,27 +36,28 @@ void check_run(const RunOptions& run) {
            "run.deterministic = true");
 }
 
+const OptionValue* given(const ParallelOptions& parallel, const char* key) {
+  const auto at = parallel.given.find(key);
+  return at == parallel.given.end() ? nullptr : &at->second.value;
+}
+
 void check_layout(const ParallelOptions& parallel) {
-  for (const auto& [axis, degree] :
-       {std::pair("tensor", parallel.tensor), {"context", parallel.context}, {"expert", parallel.expert}})
-    if (parallel.serves(axis, degree))
-      refuse("parallel." + std::string(axis), std::to_string(degree),
-             "partial sums along this axis are not nodes of a tree",
-             "parallel." + std::string(axis) + " = 1 and cut along data axes or by a pipeline");
-  const auto given = [&](const char* key) {
-    const auto at = parallel.given.find(key);
-    return at == parallel.given.end() ? nullptr : &at->second.value;
-  };
-  const auto* sequence = given("sequence");
-  if (const auto* on = sequence ? std::get_if<bool>(sequence) : nullptr; on && *on)
-    refuse("parallel.sequence", "true", "partial sums of regions are not nodes of a tree", "parallel.sequence = false");
-  const auto* conditioning = given("pipeline_conditioning");
+  if (parallel.serves("expert", parallel.expert))
+    refuse("parallel.expert", std::to_string(parallel.expert), "partial sums along this axis are not nodes of a tree",
+           "parallel.expert = 1 and cut along other axes");
+  const auto* conditioning = given(parallel, "pipeline_conditioning");
   if (const auto* how = conditioning ? std::get_if<std::string>(conditioning) : nullptr; how && *how == "replicated")
     refuse("parallel.pipeline_conditioning", quoted(*how), "each rank takes another part of a sum back through it",
            "parallel.pipeline_conditioning = \"carried\"");
 }
 
 }  // namespace
+
+bool shares_tokens(const ParallelOptions& parallel) {
+  const auto* sequence = given(parallel, "sequence");
+  const auto* regions = sequence ? std::get_if<bool>(sequence) : nullptr;
+  return parallel.context > 1 || (parallel.tensor > 1 && regions && *regions);
+}
 
 void check_numerics(const Recipe& recipe) {
   if (!is_one_number(recipe)) return;

@@ -13,15 +13,15 @@ namespace ditto {
 
 // Kernels that "one" computes with, besides those of plugins.kernels.
 inline constexpr const char* kExactKernels = "exact";
-// Tokens of a leaf of the trees over a sample's tokens, and keys of one over keys.
-inline constexpr int64_t kTokenLeaf = 32;
-
 inline bool is_one_number(const Recipe& recipe) { return recipe.run.numerics == "one"; }
 
 inline SumOrder sum_order(const Recipe& recipe) { return is_one_number(recipe) ? SumOrder::tree : SumOrder::chain; }
 
 // plugins.kernels, and the exact ones where they are needed.
 std::vector<std::string> kernel_sets(const Recipe& recipe);
+
+// Whether ranks share a sample's tokens: under "one" their gradients of weights are then added sample by sample.
+bool shares_tokens(const ParallelOptions& parallel);
 
 // Error(config) about run.numerics.
 [[noreturn]] void refuse_numerics(const std::string& found, const std::string& remedy);

@@ -7,6 +7,7 @@ namespace {
 // Slips of the finger, refused before memory and threads are asked for; far above what anybody runs.
 constexpr int64_t kMostThreads = 4096;
 constexpr int64_t kMostSamples = int64_t{1} << 24;  // of a step, or a validation
+constexpr int64_t kMostTokens = int64_t{1} << 24;   // of a leaf
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostPictures = 4096;  // of a sheet
 
@@ -35,6 +36,14 @@ void RunOptions::read(OptionReader& option) {
          "micro-batches and instructions")
       .one_of({"fast", "one"})
       .changes(Effect::bits);
+  option("token_leaf", token_leaf,
+         "with numerics = \"one\": a sum over a sample's tokens, or keys, is a tree over leaves of so many; another number "
+         "gives other bits, and ranks that share tokens share leaves")
+      .between(1, kMostTokens)
+      .changes(Effect::bits);
+  if (numerics != "one" && token_leaf != RunOptions().token_leaf)
+    option.reject("token_leaf", "says in what leaves to sum, and run.numerics is \"" + numerics + "\"",
+                  "set run.numerics = \"one\", or leave it out");
   option("batch", batch, "samples a step, over all ranks").between(1, kMostSamples);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
       .between(0, kMostSamples)

@@ -13,7 +13,7 @@ namespace ditto {
 // [run]
 struct RunOptions {
   std::string name = "run", output, folder, device = "cpu", precision = "fp32", numerics = "fast", init_from;
-  int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0;
+  int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0, token_leaf = 32;
   bool deterministic = true;
   std::string non_finite = "stop", init_weights = "ema";
   std::string init_missing = "refuse", init_extra = "refuse", init_other_shape = "refuse";

@@ -163,7 +163,7 @@ void GradientSum::add_here() {
   here_.resize(layout_.entries.size());
   for (size_t i = 0; i < here_.size(); ++i) {
     auto& entry = layout_.entries[i];
-    if (!entry.tensor.requires_grad() || !entry.summed.empty()) continue;
+    if (!entry.tensor.requires_grad() || entry.is_summed_over_data()) continue;
     auto grad = std::exchange(entry.tensor.mutable_grad(), Tensor());
     here_[i].add(grad.defined() ? grad
                                 : torch::zeros(entry.tensor.sizes(), entry.tensor.options().requires_grad(false)));

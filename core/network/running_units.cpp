@@ -19,9 +19,7 @@ at::ScalarType dtype_of(const std::string& precision) {
 
 RunningUnits::RunningUnits(const Mesh& mesh, std::shared_ptr<const OpTable> table, const Setting& setting)
     : mesh_(mesh, setting.copied), copied_(setting.copied), trains_(setting.trains) {
-  const bool exact = table->exact();
   ctx = std::make_unique<Context>(std::move(table), Random(setting.seed));
-  if (exact) ctx->token_leaf = kTokenLeaf;
   ctx->compute = setting.compute;
   ctx->device = setting.device;
 }
@@ -48,6 +46,7 @@ void RunningUnits::take(Units& units, const std::string& prefix,
 }
 
 void RunningUnits::cut(Components& components, const Shape& shape, const std::function<void(ParallelStrategy&)>& wrap) {
+  if (ctx->ops.table().exact()) ctx->token_leaf = components.recipe.run.token_leaf;
   AxisSet axes(kAxes.begin(), kAxes.end());
   for (const Axis axis : copied_) axes.erase(axis);
   if (!trains_) axes.erase(Axis::replicate);
@@ -58,7 +57,8 @@ void RunningUnits::cut(Components& components, const Shape& shape, const std::fu
                                       shape.depth,
                                       shape.block_costs,
                                       shape.streams,
-                                      sum_order(components.recipe)};
+                                      sum_order(components.recipe),
+                                      ctx->token_leaf};
   strategies = make_strategies(components, needs, axes, trains_);
   if (trains_) refuse_unread_options(components.recipe, components.registry);
   // The pipeline is last: until then each strategy sees all of the model.

@@ -45,7 +45,7 @@ class PaperRank {
     assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
     networks().parameters_changed();
     refuse_own_sizes();
-    const StepShares shares(recipe_.run, BatchOptions(), mesh_, {});
+    const StepShares shares(recipe_.run, BatchOptions(), mesh_, {}, shares_tokens(recipe_.parallel));
     plan_ = shares.step(0, 0, Phase::train).plan;
     micro_batch_ = shares.micro_batch();
   }

@@ -4,6 +4,7 @@
 
 #include <torch/torch.h>
 
+#include "core/config/numerics.h"
 #include "core/network/names.h"
 #include "core/train/one_number_guard.h"
 
@@ -141,7 +142,9 @@ std::map<std::string, Tensor> losses_of_parts(Assembly& assembly, const Outputs&
 }  // namespace
 
 Program make_program(Assembly& assembly, LossLedger& ledger, double weight, double scale) {
-  const double shares = weight * assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
+  // By the rule of transposition ranks that compute the same share it; of one number a whole gradient is whole on each.
+  const int copies = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
+  const double shares = is_one_number(assembly.recipe) ? weight : weight * copies;
   auto program = assembly.main->program();
   program.prepare = [&assembly](Batch batch) {
     return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include "core/config/numerics.h"
+#include "core/dist/equal_copies.h"
 #include "core/train/agreed_samples.h"
 #include "core/train/one_number_guard.h"
 
@@ -26,7 +27,8 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       ema_(ema),
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
       counter_(assembly.components, *assembly.main),
-      shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader)) {
+      shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader),
+              shares_tokens(assembly.recipe.parallel)) {
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())
     gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,
@@ -54,12 +56,14 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   begin_gradients(plan);
   for (auto* strategy : networks.strategies()) strategy->begin_step(plan);
   // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
-  if (is_one_number(assembly_.recipe) && !watched_)
+  const bool watches = is_one_number(assembly_.recipe) && !watched_;
+  if (watches)
     run_watched(batches, program, plan);
   else
     run_micro_batches(batches, program, plan);
   for (auto* strategy : networks.strategies()) strategy->sync_gradients();
   for (auto& sum : gradients_) sum->finish(plan);
+  if (watches) check_equal_copies(networks.learned(), assembly_.mesh);
 
   const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.

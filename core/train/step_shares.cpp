@@ -13,25 +13,30 @@ int64_t asked_micro_batch(const RunOptions& run, int64_t ranks) {
   return std::min(run.micro_batch > 0 ? run.micro_batch : (run.batch + ranks - 1) / ranks, run.batch);
 }
 
-// Of one number a micro-batch is a node of the tree over the step's samples: 2^k of them, but for the last.
-int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks) {
+// Of one number a micro-batch is a node of the tree over the step's samples: 2^k of them, but for the last. Of a sample
+// whose tokens ranks share each has nodes of the tree below it.
+int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks, bool shares_tokens) {
   const int64_t asked = asked_micro_batch(run, ranks);
   if (run.numerics != "one") return asked;
+  if (shares_tokens) return 1;
   return static_cast<int64_t>(std::bit_floor(static_cast<std::uint64_t>(asked)));
 }
 
 }  // namespace
 
-std::string micro_batch_report(const RunOptions& run, const Mesh& mesh) {
-  const int64_t asked = asked_micro_batch(run, mesh.data_ranks()), made = most_of_micro_batch(run, mesh.data_ranks());
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, bool shares_tokens) {
+  const int64_t asked = asked_micro_batch(run, mesh.data_ranks());
+  const int64_t made = most_of_micro_batch(run, mesh.data_ranks(), shares_tokens);
   if (asked == made) return {};
-  return ", micro-batches of " + std::to_string(made) + " samples where " + std::to_string(asked) +
-         " were asked for (run.numerics = \"one\": powers of two)";
+  return ", micro-batches of " + std::to_string(made) + (made == 1 ? " sample where " : " samples where ") +
+         std::to_string(asked) + " were asked for (run.numerics = \"one\": " +
+         (shares_tokens ? "ranks share a sample's tokens)" : "powers of two)");
 }
 
-StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes)
+StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes,
+                       bool shares_tokens)
     : batch_(run.batch),
-      micro_batch_(most_of_micro_batch(run, mesh.data_ranks())),
+      micro_batch_(most_of_micro_batch(run, mesh.data_ranks(), shares_tokens)),
       ranks_(mesh.data_ranks()),
       rank_(mesh.data_rank()),
       planner_(batch, micro_batch_, std::move(sizes)) {}

@@ -13,13 +13,14 @@
 namespace ditto {
 
 // ", micro-batches of 4 samples where 5 were asked for": with run.numerics = "one" they are rounded down to powers of
-// two. Empty where that changes nothing.
-std::string micro_batch_report(const RunOptions& run, const Mesh& mesh);
+// two, or to one sample where ranks share its tokens (core/config/numerics.h). Empty where that changes nothing.
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, bool shares_tokens = false);
 
 class StepShares {
  public:
   // `sizes` is asked for by plans that look at them; the mesh may go.
-  StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes);
+  StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes,
+             bool shares_tokens = false);
 
   struct Step {
     StepPlan plan;

@@ -117,7 +117,7 @@ void Trainer::describe() {
                   mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
                   run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken()),
-                  micro_batch_report(run, mesh_)));
+                  micro_batch_report(run, mesh_, shares_tokens(recipe_.parallel))));
   say("into " + shown(output_folder(recipe_)));
 }
 

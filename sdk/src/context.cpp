@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
+#include <ditto/parallel/attention_of_nodes.h>
 
 #include "tokens_here.h"
 
@@ -100,7 +101,9 @@ Tensors Context::attention(const AttentionCall& call) {
   if (token_leaf == 0) return attention_op.run(call);
   auto in_leaves = call;
   in_leaves.token_leaf = token_leaf;
-  return attention_op.run(in_leaves);
+  const auto& queries = ops.leaves().inside;
+  return queries && call.pattern == Pattern::cross ? attention_of_nodes(in_leaves, queries, Keys::whole, attention_op)
+                                                   : attention_op.run(in_leaves);
 }
 
 Tensor Context::attention(const Tensor& q, const Tensor& k, const Tensor& v, Pattern pattern, const Stream& stream) {

@@ -13,7 +13,18 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kRun = 32;  // numbers of a leaf, where no unit says how many
+constexpr int64_t kRun = 32;     // numbers of a leaf at most, where no unit says how many
+constexpr int64_t kShares = 12;  // so many ranks, or fewer, can share the leaves
+
+// Runs of single numbers, of which all parts have as many.
+int64_t runs_of_numbers(const std::vector<int64_t>& parts, int64_t common) {
+  const int64_t least = (common + kRun - 1) / kRun;
+  for (int64_t runs = kShares; common % kShares == 0 && runs <= common; runs += kShares)
+    if (runs >= least && common % runs == 0) return runs;
+  int64_t runs = std::max<int64_t>(*std::min_element(parts.begin(), parts.end()) / kRun, 1);
+  while (common % runs != 0) --runs;
+  return runs;
+}
 
 // {U, w0, w1, …} of the op "linear"; none where there would be one leaf.
 std::vector<int64_t> leaves_of(std::vector<int64_t> parts, int64_t dim, int64_t unit) {
@@ -21,14 +32,60 @@ std::vector<int64_t> leaves_of(std::vector<int64_t> parts, int64_t dim, int64_t 
   std::erase(parts, 0);
   int64_t runs = 0;  // what makes no sense is refused where the layer declares its cut
   for (const int64_t part : parts) runs = std::gcd(runs, part / std::max<int64_t>(unit, 1));
-  if (unit == 1 && !parts.empty()) {
-    const int64_t most = *std::min_element(parts.begin(), parts.end()) / kRun, common = runs;
-    for (runs = std::max<int64_t>(most, 1); common % runs != 0; --runs) continue;
-  }
+  if (unit == 1 && !parts.empty()) runs = runs_of_numbers(parts, runs);
   if (runs <= 1) return {};
   parts.insert(parts.begin(), runs);
   return parts;
 }
+
+// A dim of which nodes of leaves are here: of each part of the dim, node by node, one run after another.
+class NodesOfDim {
+ public:
+  NodesOfDim(const std::vector<int64_t>& leaves, const std::vector<int64_t>& counts) : counts_(counts) {
+    for (size_t part = 1; part < leaves.size(); ++part) runs_.push_back(leaves[part] / leaves[0]);
+  }
+
+  // {U, w0, w1, …} of one node.
+  std::vector<int64_t> leaves(size_t node) const {
+    std::vector<int64_t> list{counts_[node]};
+    for (const int64_t run : runs_) list.push_back(counts_[node] * run);
+    return list;
+  }
+
+  // The pieces of x's dim that belong to each node.
+  std::vector<Tensor> split(const Tensor& x, int64_t dim) const {
+    if (counts_.size() == 1) return {x};
+    std::vector<int64_t> lengths;
+    for (const int64_t run : runs_)
+      for (const int64_t count : counts_) lengths.push_back(count * run);
+    const auto pieces = x.split_with_sizes(lengths, dim);
+    std::vector<Tensor> nodes;
+    for (size_t node = 0; node < counts_.size(); ++node) {
+      std::vector<Tensor> of_parts;
+      for (size_t part = 0; part < runs_.size(); ++part) of_parts.push_back(pieces[part * counts_.size() + node]);
+      nodes.push_back(of_parts.size() == 1 ? of_parts[0] : torch::cat(of_parts, dim));
+    }
+    return nodes;
+  }
+
+  // And back, along the last dim.
+  Tensor join(const std::vector<Tensor>& nodes) const {
+    if (nodes.size() == 1) return nodes[0];
+    std::vector<std::vector<Tensor>> pieces;
+    for (size_t node = 0; node < nodes.size(); ++node) {
+      const auto widths = leaves(node);
+      pieces.push_back(nodes[node].split_with_sizes(at::IntArrayRef(widths).slice(1), -1));
+    }
+    std::vector<Tensor> ordered;
+    for (size_t part = 0; part < runs_.size(); ++part)
+      for (const auto& of_node : pieces) ordered.push_back(of_node[part]);
+    return torch::cat(ordered, -1);
+  }
+
+ private:
+  const std::vector<int64_t>& counts_;
+  std::vector<int64_t> runs_;  // numbers of a leaf in each part
+};
 
 }  // namespace
 
@@ -47,13 +104,56 @@ LinearModule::LinearModule(Shape shape, Split split_)
 
 LinearModule::~LinearModule() = default;
 
+std::optional<int64_t> LinearModule::leaves_to_cut() const {
+  const auto& summed = split.kind == Split::Kind::rows ? leaves.in : leaves.out;
+  return summed.empty() ? 1 : summed[0];
+}
+
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
+  if (nodes) return split.kind == Split::Kind::rows ? by_rows(x, ctx) : by_columns(x, ctx);
   const Tensor in = enter(x).to(ctx.compute);
   ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
   const bool adds_later = after && split.kind == Split::Kind::rows;
-  Tensor y = ctx.ops.linear(in, weight(ctx), adds_later ? Tensor() : bias(ctx), leaves);
+  const Ops ops = split.condition ? ctx.ops.of_condition() : ctx.ops;
+  Tensor y = ops.linear(in, weight(ctx), adds_later ? Tensor() : bias(ctx), leaves);
   if (term) y = y + (*term)(in, ctx);
-  return adds_later ? ctx.ops.add_row(after(y), bias(ctx)) : leave(y);
+  return adds_later ? ops.add_row(after(y), bias(ctx)) : leave(y);
+}
+
+// What is added once comes after the sum, in the order in which the op adds it.
+Tensor LinearModule::by_rows(const Tensor& x, Context& ctx) {
+  const NodesOfDim dim(leaves.in, nodes->leaves);
+  const auto inside = split.condition ? ctx.ops.of_condition() : ctx.ops.inside();
+  const auto between = split.condition ? ctx.ops.of_condition() : ctx.ops;
+  const auto xs = dim.split(x.to(ctx.compute), -1);
+  const auto sum_with = [&](const Parameter& map) {
+    ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(map.leaf().size(0)));
+    const auto maps = dim.split(map(ctx), 1);
+    std::vector<Tensor> terms;
+    for (size_t i = 0; i < xs.size(); ++i) terms.push_back(inside.linear(xs[i], maps[i], {}, {dim.leaves(i), {}}));
+    return nodes->sum(terms);
+  };
+  Tensor y = between.add_row(sum_with(weight), bias(ctx));
+  if (term) y = y + between.linear(sum_with(term->a) * term->scale, term->b(ctx), {});
+  return y;
+}
+
+Tensor LinearModule::by_columns(const Tensor& x, Context& ctx) {
+  const NodesOfDim dim(leaves.out, nodes->leaves);
+  const auto inside = split.condition ? ctx.ops.of_condition() : ctx.ops.inside();
+  const auto between = split.condition ? ctx.ops.of_condition() : ctx.ops;
+  const Tensor in = x.to(ctx.compute);
+  const auto outputs = [&](const Tensor& whole, const Tensor& map, const Tensor& row) {
+    const auto xs = nodes->copies(whole), maps = dim.split(map, 0);
+    const auto rows = row.defined() ? dim.split(row, 0) : std::vector<Tensor>(xs.size());
+    ctx.count("linear", 2 * static_cast<double>(xs[0].numel()) * static_cast<double>(map.size(0)));
+    std::vector<Tensor> ys;
+    for (size_t i = 0; i < xs.size(); ++i) ys.push_back(inside.linear(xs[i], maps[i], rows[i], {{}, dim.leaves(i)}));
+    return dim.join(ys);
+  };
+  Tensor y = outputs(in, weight(ctx), bias(ctx));
+  if (term) y = y + outputs(between.linear(in, term->a(ctx), {}) * term->scale, term->b(ctx), {});
+  return after ? after(y) : y;
 }
 
 }  // namespace ditto

@@ -1,16 +1,50 @@
 // The table's ops as layers and models call them. What only run.numerics = "one" asks for, leaves of tokens and of a
 // layer's sums, is said under it alone: fast kernels need not know it.
+#include <algorithm>
+#include <numeric>
+
 #include <torch/torch.h>
 
 #include <ditto/context.h>
+#include <ditto/error.h>
+#include <ditto/parallel/replicated.h>
 
 namespace ditto {
 
 using torch::Tensor;
 
 std::map<std::string, Attribute> Ops::of_tokens(std::map<std::string, Attribute> attributes) const {
-  if (*token_leaf_ > 0) attributes["token_leaf"] = *token_leaf_;
+  if (leaves_->tokens > 0) attributes["token_leaf"] = leaves_->tokens;
   return attributes;
+}
+
+Tensor Ops::by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens) const {
+  const auto here = place_ == Place::between ? leaves_->between : place_ == Place::inside ? leaves_->inside : nullptr;
+  const auto learns = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
+  if (!here || !torch::GradMode::is_enabled() ||
+      std::none_of(inputs.tensors.begin(), inputs.tensors.end(), learns))
+    return table_->run(op, inputs).at(0);
+  const auto lengths = here->node_lengths();
+  const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});
+  const Tensor& x = inputs.tensors.at(0);
+  if (x.dim() < 3 || x.size(1) != tokens)
+    throw Error(ErrorKind::plugin, std::string("op \"") + op + "\"",
+                "is given a tensor of " + c10::str(x.sizes()) + " where this rank has " + std::to_string(tokens) +
+                    " of a sample's " + std::to_string(here->tokens) + " tokens",
+                "of what is not the stream's tokens, compute with ctx.ops.of_condition(), or a layer whose Split is "
+                "of_condition()");
+  const replicated::Share share(here, &here->share);
+  std::vector<OpInputs> nodes(lengths.size(), {Tensors(inputs.tensors.size()), inputs.attributes});
+  for (size_t i = 0; i < inputs.tensors.size(); ++i) {
+    const Tensor& tensor = inputs.tensors[i];
+    if (!tensor.defined()) continue;
+    const bool along = std::find(in_tokens.begin(), in_tokens.end(), i) != in_tokens.end();
+    const auto pieces = along ? tensor.split_with_sizes(lengths, 1) : replicated::copies(tensor, share);
+    for (size_t node = 0; node < nodes.size(); ++node) nodes[node].tensors[i] = pieces[node];
+  }
+  Tensors results;
+  for (const auto& node : nodes) results.push_back(table_->run(op, node).at(0));
+  return results.size() == 1 ? results[0] : torch::cat(results, 1);
 }
 
 namespace {
@@ -24,8 +58,8 @@ void put(const SumLeaves& leaves, std::map<std::string, Attribute>& attributes) 
 
 Tensor Ops::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const SumLeaves& leaves) const {
   OpInputs in{{x, weight, bias}, of_tokens()};
-  if (*token_leaf_ > 0) put(leaves, in.attributes);
-  return table_->run("linear", in).at(0);
+  if (leaves_->tokens > 0) put(leaves, in.attributes);
+  return by_nodes("linear", in, {0});
 }
 
 Tensor Ops::silu(const Tensor& x) const { return table_->run("silu", {{x}}).at(0); }
@@ -33,11 +67,11 @@ Tensor Ops::silu(const Tensor& x) const { return table_->run("silu", {{x}}).at(0
 Tensor Ops::gelu(const Tensor& x, bool tanh) const { return table_->run("gelu", {{x}, {{"tanh", tanh}}}).at(0); }
 
 Tensor Ops::rms_norm(const Tensor& x, const Tensor& weight, double eps) const {
-  return table_->run("rms_norm", {{x, weight}, of_tokens({{"eps", eps}})}).at(0);
+  return by_nodes("rms_norm", {{x, weight}, of_tokens({{"eps", eps}})}, {0});
 }
 
 Tensor Ops::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) const {
-  return table_->run("layer_norm", {{x, weight, bias}, of_tokens({{"eps", eps}})}).at(0);
+  return by_nodes("layer_norm", {{x, weight, bias}, of_tokens({{"eps", eps}})}, {0});
 }
 
 Tensor Ops::embedding_rows(const Tensor& table, const Tensor& index_B) const {
@@ -45,7 +79,7 @@ Tensor Ops::embedding_rows(const Tensor& table, const Tensor& index_B) const {
 }
 
 Tensor Ops::add_row(const Tensor& x, const Tensor& row) const {
-  return table_->run("add_row", {{x, row}, of_tokens()}).at(0);
+  return by_nodes("add_row", {{x, row}, of_tokens()}, {0});
 }
 
 Tensor Ops::sample_mean(const Tensor& x) const { return table_->run("sample_mean", {{x}}).at(0); }
@@ -68,10 +102,8 @@ Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Ten
   if (shift_SD.dim() == 3)
     return norm_modulate(as_row(x_BTD), shift_SD.flatten(0, 1), scale_SD.flatten(0, 1), frames_of(x_BTD, tokens), eps)
         .reshape(x_BTD.sizes());
-  return table_
-      ->run("norm_modulate",
-            {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens({{"eps", eps}})})
-      .at(0);
+  return by_nodes("norm_modulate",
+                  {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens({{"eps", eps}})}, {0});
 }
 
 Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Tensor& y_BTD,
@@ -79,16 +111,16 @@ Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Ten
   if (gate_SD.dim() == 3)
     return gated_residual(as_row(x_BTD), gate_SD.flatten(0, 1), as_row(y_BTD), frames_of(x_BTD, tokens))
         .reshape(x_BTD.sizes());
-  return table_->run("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens()})
-      .at(0);
+  return by_nodes("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens()},
+                  {0, 2});
 }
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
-  if (up->before || up->after || up->term) return gelu(up(x, ctx));  // something stands between the two
+  if (up->before || up->after || up->nodes || up->term) return gelu(up(x, ctx));  // something stands between the two
   ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
   OpInputs in{{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}, of_tokens()};
-  if (*token_leaf_ > 0) put(up->leaves, in.attributes);
-  return table_->run("linear_gelu_tanh", in).at(0);
+  if (leaves_->tokens > 0) put(up->leaves, in.attributes);
+  return by_nodes("linear_gelu_tanh", in, {0});
 }
 
 Tensors Ops::run(const std::string& name, const OpInputs& inputs) const { return table_->run(name, inputs); }

@@ -289,8 +289,9 @@ Tensor LayerNorm::forward(const Tensor& x, Context& ctx) {
 RmsNorm::RmsNorm(int64_t width, double eps) : weight_(parameter("weight", {width}, Init::ones())), eps_(eps) {}
 RmsNorm::~RmsNorm() = default;
 
-Tensor RmsNorm::forward(const Tensor& x, Context& ctx) {
-  return ctx.ops.rms_norm(x, weight_(ctx), eps_).to(ctx.compute);
+Tensor RmsNorm::forward(const Tensor& x, Context& ctx) { return forward(x, ctx, ctx.ops); }
+Tensor RmsNorm::forward(const Tensor& x, Context& ctx, const Ops& ops) {
+  return ops.rms_norm(x, weight_(ctx), eps_).to(ctx.compute);
 }
 
 ExpertsModule::ExpertsModule(int64_t experts_, int64_t width, int64_t hidden) : experts(experts_) {

@@ -54,7 +54,7 @@ std::vector<int64_t> balanced_lengths(const std::vector<int64_t>& samples, int64
 }  // namespace
 
 TokenCut::TokenCut(const ParallelStrategy::Needs& needs, Unit unit)
-    : group_(needs.mesh->group(Axis::context)), unit_(unit) {
+    : group_(needs.mesh->group(Axis::context)), unit_(unit), token_leaf_(group_.size() > 1 ? needs.token_leaf : 0) {
   if (!needs.token_local)
     throw Error(ErrorKind::config, "parallel.context",
                 "cuts tokens, and this model does not say that its blocks mix them through attention alone "
@@ -69,7 +69,40 @@ bool TokenCut::by_frames(const Sequence& sequence) const {
   return unit_ == Unit::frame && !sequence.packing && grid.frames >= ranks && grid.rows * grid.columns >= ranks;
 }
 
+// Whole frames that do not end between leaves would cut a sum elsewhere than leaves do.
+std::shared_ptr<const TokenLeaves> TokenCut::leaves(const Sequence& sequence) const {
+  const int64_t tokens = sequence.tokens(), count = (tokens + token_leaf_ - 1) / token_leaf_;
+  if (!by_frames(sequence))
+    return std::make_shared<const TokenLeaves>(
+        TokenLeaves{LeafShare::equal(group_, count, "parallel.context", "a sample's tokens"), token_leaf_, tokens});
+  const int64_t places = sequence.grid.rows * sequence.grid.columns, ranks = group_.size();
+  std::vector<LeafRun> runs;
+  for (int64_t i = 0; i < ranks; ++i) {
+    const int64_t begin = i * sequence.grid.frames / ranks * places, end = (i + 1) * sequence.grid.frames / ranks * places;
+    if (begin % token_leaf_ != 0)
+      throw Error(ErrorKind::config, "parallel.context",
+                  "gives frames of " + std::to_string(places) + " tokens to rank " + std::to_string(i) + " from token " +
+                      std::to_string(begin) + " on, which is in the middle of a leaf of " +
+                      std::to_string(token_leaf_) + " (run.numerics = \"one\")",
+                  "use a run.token_leaf that divides a frame's tokens, or context_plugin = \"ulysses\"");
+    runs.push_back({begin / token_leaf_, (end + token_leaf_ - 1) / token_leaf_});
+  }
+  return std::make_shared<const TokenLeaves>(TokenLeaves{{group_, std::move(runs)}, token_leaf_, tokens});
+}
+
+UnitRun TokenCut::wrap(UnitRun run) const {
+  if (!in_leaves()) return run;
+  return [this, run = std::move(run)](const ditto::Unit& unit, UnitCall& call) {
+    if (unit.kind != ditto::Unit::Kind::block) return run(unit, call);
+    auto& here = call.ctx.ops.leaves();
+    const RestoredLeaves scope(here);
+    here.inside = here.between = leaves(call.stream);
+    run(unit, call);
+  };
+}
+
 std::vector<int64_t> TokenCut::lengths(const Sequence& sequence) const {
+  if (in_leaves()) return leaves(sequence)->lengths();
   const int ranks = group_.size();
   const auto& grid = sequence.grid;
   if (by_frames(sequence)) return equal_lengths(grid.frames, ranks, grid.rows * grid.columns);
@@ -91,21 +124,40 @@ void TokenCut::split(Stream& stream, Constants constants) const {
                   "leave parallel.context = 1 for this model");
     field.sequence->first_token = start;
     if (field.role == Role::constant && constants == Constants::whole) continue;
-    *field.tensor = field.tensor->narrow(field.token_dim, start, length).contiguous();
+    if (!in_leaves()) {
+      *field.tensor = field.tensor->narrow(field.token_dim, start, length).contiguous();
+      continue;
+    }
+    if (field.sequence != &stream) refuse_own_tokens("parallel.context", field.name);
+    *field.tensor = replicated::part(*field.tensor, group_, field.token_dim, all);
   }
 }
 
 void TokenCut::join(Stream& stream) const {
   for (const auto& field : stream.fields()) {
     if (field.token_dim < 0) continue;
-    if (field.role == Role::evolving)
-      *field.tensor = transposed::all_gather(*field.tensor, group_, field.token_dim, lengths(*field.sequence));
+    if (field.role == Role::evolving) {
+      const auto all = lengths(*field.sequence);
+      *field.tensor = in_leaves() ? replicated::gather(*field.tensor, group_, field.token_dim, all)
+                                  : transposed::all_gather(*field.tensor, group_, field.token_dim, all);
+    }
     field.sequence->first_token = 0;
   }
 }
 
 Tensor TokenCut::gather(const Tensor& x, const Stream& stream) const {
+  if (in_leaves())
+    throw Error(ErrorKind::config, "run.numerics",
+                "\"one\" does not go with parallel.context = " + std::to_string(group_.size()) +
+                    " for a block that looks at all of a sample's tokens beside attention (Context::all_tokens)",
+                "leave parallel.context = 1 for this model, or set run.numerics = \"fast\"");
   return transposed::all_gather(x, group_, 1, lengths(stream));
+}
+
+void refuse_own_tokens(const std::string& option, const std::string& extra) {
+  throw Error(ErrorKind::config, "run.numerics",
+              "\"one\" does not go with " + option + " for a stream whose \"" + extra + "\" has tokens of its own",
+              "leave " + option + " out for this model, or set run.numerics = \"fast\"");
 }
 
 Tensor whole_mask(const Tensor& mask_BS, const std::vector<int64_t>& lengths, const Group& group) {

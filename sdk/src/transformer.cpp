@@ -112,8 +112,8 @@ Tensor SelfAttention::forward(const Tensor& x_BTD, Pattern pattern, const Tensor
     const auto heads = qkv_(x, ctx).unflatten(-1, {-1, options_.head_width()});  // those that are here
     const int64_t here = heads.size(-2) / (each + 2);
     const auto qkv = heads.split_with_sizes({each * here, here, here}, -2);
-    auto q = q_norm_ ? q_norm_->forward(qkv[0], ctx) : qkv[0];
-    auto k = k_norm_ ? k_norm_->forward(qkv[1], ctx) : qkv[1];
+    auto q = q_norm_ ? q_norm_->forward(qkv[0], ctx, ctx.ops.inside()) : qkv[0];
+    auto k = k_norm_ ? k_norm_->forward(qkv[1], ctx, ctx.ops.inside()) : qkv[1];
     if (rotary_TK.defined()) q = apply_rotary(q, rotary_TK), k = apply_rotary(k, rotary_TK);
     const auto y = ctx.attention(q, k, qkv[2], pattern, stream);
     return proj_(y.flatten(-2), ctx);
@@ -136,8 +136,8 @@ CrossAttention::~CrossAttention() = default;
 Tensor CrossAttention::forward(const Tensor& x_BTD, const Stream& stream, Context& ctx) {
   auto q = q_(x_BTD, ctx).unflatten(-1, {-1, options_.head_width()});
   const auto kv = kv_(stream.condition.text_BSE, ctx).unflatten(-1, {2, -1, options_.head_width()}).unbind(-3);
-  if (q_norm_) q = q_norm_->forward(q, ctx);
-  const auto k = k_norm_ ? k_norm_->forward(kv[0], ctx) : kv[0];
+  if (q_norm_) q = q_norm_->forward(q, ctx, ctx.ops.inside());
+  const auto k = k_norm_ ? k_norm_->forward(kv[0], ctx, ctx.ops.of_condition()) : kv[0];
   const auto y = ctx.attention(q, k, kv[1], Pattern::cross, stream);
   return proj_(y.flatten(-2), ctx);
 }
@@ -271,7 +271,8 @@ Modulation::~Modulation() = default;
 std::vector<Modulation::Row> Modulation::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
   const auto all =
-      table_.defined() ? ctx.ops.add_row(cond.slice(-1, width_), table_(ctx).flatten()) : map_(ctx.ops.silu(cond), ctx);
+      table_.defined() ? ctx.ops.of_condition().add_row(cond.slice(-1, width_), table_(ctx).flatten())
+                       : map_(ctx.ops.silu(cond), ctx);
   const auto parts = all.chunk(3 * sublayers_, -1);
   std::vector<Row> rows;
   for (size_t i = 0; i < parts.size(); i += 3) rows.push_back({parts[i], parts[i + 1], parts[i + 2]});

@@ -197,7 +197,7 @@ TEST_CASE("layers say the leaves of their sums under one, and nothing of them un
     Calls calls;
     Context& ctx = *calls.ctx;
     ctx.token_leaf = leaf;
-    CHECK(ctx.ops.token_leaf() == leaf);
+    CHECK(ctx.ops.leaves().tokens == leaf);
     const auto x = drawn({2, 9, 16}, 40);
     const auto said = [&](const char* op) { return calls.attributes.at(op); };
     const auto whole = [&](const char* op, const char* name) { return std::get<int64_t>(said(op).at(name)); };
@@ -225,7 +225,7 @@ TEST_CASE("layers say the leaves of their sums under one, and nothing of them un
     Context copy(ctx);
     CHECK(copy.token_leaf == leaf);
     copy.ops.silu(x);
-    CHECK(copy.ops.token_leaf() == leaf);
+    CHECK(copy.ops.leaves().tokens == leaf);
   }
 }
 

@@ -126,6 +126,10 @@ class FastSeq final : public ParallelStrategy {
   FastSeq(const Options&, const Needs& needs)
       : mesh_(*needs.mesh), cut_(needs), parameters_(std::make_shared<OpTable>(), Random(0)) {
     parameters_.compute = needs.compute;
+    if (cut_.in_leaves())
+      throw Error(ErrorKind::config, "run.numerics",
+                  "\"one\" does not go with context_plugin = \"fastseq\", whose sums over heads are not made of nodes",
+                  "use context_plugin = \"ulysses\" or \"ring\", or set run.numerics = \"fast\"");
   }
 
   std::optional<Axis> axis() const override { return Axis::context; }

@@ -120,7 +120,7 @@ class Offload final : public ParallelStrategy {
   LayoutEntry& entry_of(const Moved& moved) const { return layout_->entries[moved.index]; }
 
   bool is_summed_by_accumulations(const LayoutEntry& entry) const {
-    if (sum_order_ == SumOrder::tree && mesh_.data_ranks() == 1) return entry.summed.empty();
+    if (sum_order_ == SumOrder::tree && mesh_.data_ranks() == 1) return !entry.is_summed_over_data();
     return deterministic_ && std::any_of(kDataAxes.begin(), kDataAxes.end(), [&](Axis axis) {
              return mesh_.size(axis) > 1 && entry.is_copy(axis) && entry.summed.count(axis) == 0;
            });

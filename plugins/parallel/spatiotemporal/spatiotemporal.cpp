@@ -8,6 +8,7 @@
 
 #include <torch/torch.h>
 
+#include <ditto/parallel/attention_of_nodes.h>
 #include <ditto/parallel/ring_attention.h>
 #include <ditto/parallel/token_cut.h>
 
@@ -31,12 +32,16 @@ class SpatioTemporal final : public ParallelStrategy {
       check_call(call);
       const bool around = call.pattern == Pattern::full || !cut_.by_frames(call.parts[0].tokens);
       if (!around) return call.pattern == Pattern::spatial ? spatial(inner, call) : temporal(inner, call);
+      if (cut_.in_leaves()) return attention_of_nodes(call, cut_.leaves(call.parts[0].tokens), Keys::slices, inner);
       std::vector<std::vector<int64_t>> lengths;
       for (const auto& part : call.parts) lengths.push_back(cut_.lengths(part.tokens));
       return ring_attention(call, lengths, cut_.group(), inner);
     };
     return op;
   }
+
+  UnitRun wrap_unit(UnitRun run) override { return cut_.wrap(std::move(run)); }
+  AxisSet sums(const LayoutEntry&, const StepPlan&) const override { return cut_.sums(); }
 
   TokenGather wrap_token_gather(TokenGather gather) override {
     return [this, gather](const Tensor& x, const Stream& stream) { return cut_.gather(gather(x, stream), stream); };

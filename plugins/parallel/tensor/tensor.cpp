@@ -3,6 +3,9 @@
 // outputs are cut. With sequence regions (V. Korthikanti et al., 2022, arXiv:2205.05198) tokens are cut between such
 // layers too: one that takes whole inputs gathers them, one whose outputs are terms sums and scatters.
 //
+// Under run.numerics = "one" it is the rule of replicated.h instead: sums are of nodes, and what is whole has a gradient
+// that is whole on every rank.
+//
 // Copies, by choice: tables of labels, a few hundred rows of the width, which a cut would make cost one more exchange
 // in every forward; norms of tokens; second biases.
 #include <map>
@@ -11,6 +14,7 @@
 #include <torch/torch.h>
 
 #include <ditto/error.h>
+#include <ditto/parallel/replicated.h>
 #include <ditto/parallel/token_cut.h>
 
 namespace ditto {
@@ -52,7 +56,10 @@ class TensorParallel final : public ParallelStrategy {
   };
 
   TensorParallel(const Options& o, const Needs& needs)
-      : group_(needs.mesh->group(Axis::tensor)), sequence_(o.sequence && needs.streams) {
+      : mesh_(*needs.mesh),
+        group_(needs.mesh->group(Axis::tensor)),
+        sequence_(o.sequence && needs.streams),
+        token_leaf_(group_.size() > 1 ? needs.token_leaf : 0) {
     if (sequence_ && !needs.token_local)
       throw Error(ErrorKind::config, "parallel.sequence",
                   "cuts tokens, and this model does not say that its blocks mix them through attention alone "
@@ -69,7 +76,10 @@ class TensorParallel final : public ParallelStrategy {
     for (auto& entry : layout.entries) {
       const auto* declared = entry.declared(Axis::tensor);
       if (!declared) continue;
-      set_exchanges(entry);
+      if (token_leaf_ > 0)
+        set_nodes(entry);
+      else
+        set_exchanges(entry);
       Cut piece{declared->dim, declared->parts, group_.rank(), group_.size()};
       entry.tensor.set_data(cut(entry.tensor, piece));
       entry.cuts[Axis::tensor] = std::move(piece);
@@ -82,8 +92,10 @@ class TensorParallel final : public ParallelStrategy {
     regions_.clear();
     std::map<std::string, int64_t> counts{{"", stream.x_BTD.size(1)}};
     for (const auto& [name, field] : stream.extra)
-      if (field.own && field.token_dim >= 0 && field.role == Role::evolving)
+      if (field.own && field.token_dim >= 0 && field.role == Role::evolving) {
+        if (token_leaf_ > 0) refuse_own_tokens("parallel.sequence", name);
         counts[name] = field.tensor.size(field.token_dim);
+      }
     for (const auto& [name, tokens] : counts) {
       regions_[name] = region_of(tokens);
       stream.extra[whole_of(name)] = {torch::empty({0, tokens}, stream.x_BTD.options()), -1, Role::carried};
@@ -92,8 +104,7 @@ class TensorParallel final : public ParallelStrategy {
     for (const auto& field : stream.fields())
       if (is_cut(field)) {
         const auto region = region_of(field.tensor->size(field.token_dim));
-        *field.tensor =
-            field.tensor->narrow(field.token_dim, start_of(region), region.lengths[static_cast<size_t>(group_.rank())]);
+        *field.tensor = own_tokens(*field.tensor, field.token_dim, region);
       }
   }
 
@@ -115,9 +126,20 @@ class TensorParallel final : public ParallelStrategy {
       if (unit.kind == Unit::Kind::block) {
         enter(call.stream);
         begin_regions(call.stream);
+        if (token_leaf_ > 0) {
+          auto& here = call.ctx.ops.leaves();
+          const RestoredLeaves scope(here);
+          here.between = regions_of_leaves(here.inside);
+          return run(unit, call);
+        }
       }
       run(unit, call);
     };
+  }
+
+  // What is whole has a whole gradient on every rank already.
+  AxisSet sums(const LayoutEntry&, const StepPlan&) const override {
+    return token_leaf_ > 0 ? AxisSet{Axis::tensor} : AxisSet{};
   }
 
  private:
@@ -132,6 +154,21 @@ class TensorParallel final : public ParallelStrategy {
                     std::to_string(group_.size()) + " does not divide the " + std::to_string(count) + " " +
                         entry.layer->cut(Axis::tensor)->units + " of \"" + entry.layer_name() + "\"",
                     "for this model use " + divisors(common_count(layout)));
+    if (token_leaf_ > 0) check_leaves(entry);
+  }
+
+  void check_leaves(const LayoutEntry& entry) const {
+    const auto leaves = entry.layer->leaves_to_cut();
+    if (!leaves)
+      throw Error(ErrorKind::config, "run.numerics",
+                  "\"one\" does not go with parallel.tensor = " + std::to_string(group_.size()) + ": layer \"" +
+                      entry.layer_name() + "\" does not say in which leaves it sums what would be cut",
+                  "leave parallel.tensor = 1 for this model, or set run.numerics = \"fast\"");
+    if (*leaves % group_.size() != 0)
+      throw Error(ErrorKind::config, "parallel.tensor",
+                  std::to_string(group_.size()) + " does not divide the " + std::to_string(*leaves) +
+                      " leaves of which one number makes the sums of \"" + entry.layer_name() + "\"",
+                  "use " + divisors(*leaves) + ", or run.numerics = \"fast\"");
   }
 
   // Of the layer of a parameter that is cut. Only blocks see tokens in regions, and what is made of conditioning has no
@@ -168,9 +205,46 @@ class TensorParallel final : public ParallelStrategy {
       };
   }
 
+  // Under run.numerics = "one".
+  void set_nodes(const LayoutEntry& entry) {
+    using Values = LayerCut::Values;
+    CutLayer& layer = *entry.layer;
+    const LayerCut& cut = *layer.cut(Axis::tensor);
+    const bool regions = sequence_ && entry.unit.kind == Unit::Kind::block && !cut.condition;
+    const auto name = entry.layer_name();
+    const auto tokens = [this, sequence = cut.sequence, name](const Tensor& x, bool whole) -> const Region& {
+      const auto& region = region_of(sequence, name);
+      check_tokens(x, whole ? region.tokens : region.lengths[static_cast<size_t>(group_.rank())], region, name);
+      return region;
+    };
+    if (const int64_t leaves = *layer.leaves_to_cut(); leaves > 0) {
+      const auto share = std::make_shared<const LeafShare>(LeafShare::equal(group_, leaves, "parallel.tensor", name));
+      CutLayer::Nodes nodes;
+      for (const auto& node : share->nodes()) nodes.leaves.push_back(node.end - node.begin);
+      if (cut.input == Values::whole)
+        nodes.copies = [share, regions, tokens](const Tensor& x) {
+          return regions ? replicated::copies(x, share, 1, tokens(x, false).lengths) : replicated::copies(x, share);
+        };
+      if (cut.output == Values::partial)
+        nodes.sum = [share, regions, tokens](const Tensors& terms) {
+          return regions ? replicated::sum(terms, share, 1, tokens(terms.at(0), true).lengths)
+                         : replicated::sum(terms, share);
+        };
+      layer.nodes = std::make_shared<const CutLayer::Nodes>(std::move(nodes));
+    }
+    if (cut.gathered)
+      layer.after = [this, regions, tokens, dim = cut.channels, parts = cut.parameters[0].parts](const Tensor& y) {
+        const std::vector<int64_t> equal(static_cast<size_t>(group_.size()), y.size(dim));
+        const auto whole = in_parts(replicated::gather(y, group_, dim, equal), parts, dim, group_);
+        return regions ? replicated::part(whole, group_, 1, tokens(whole, true).lengths) : whole;
+      };
+  }
+
   // The ranks' pieces of the outputs, each with its share of every part, as whole parts.
   static Tensor gather_parts(const Tensor& y, const std::vector<int64_t>& parts, int64_t dim, const Group& group) {
-    const Tensor all = transposed::all_gather(y, group, dim);  // rank by rank
+    return in_parts(transposed::all_gather(y, group, dim), parts, dim, group);
+  }
+  static Tensor in_parts(const Tensor& all, const std::vector<int64_t>& parts, int64_t dim, const Group& group) {
     if (parts.size() == 1) return all;
     std::vector<int64_t> lengths;
     for (int rank = 0; rank < group.size(); ++rank)
@@ -190,6 +264,7 @@ class TensorParallel final : public ParallelStrategy {
   Region region_of(int64_t tokens) const {
     Region region{tokens, {}};
     const int64_t n = group_.size();
+    if (token_leaf_ > 0) return {tokens, leaves_of(tokens).lengths()};
     for (int64_t i = 0; i < n; ++i) region.lengths.push_back((i + 1) * tokens / n - i * tokens / n);
     return region;
   }
@@ -208,7 +283,24 @@ class TensorParallel final : public ParallelStrategy {
     throw Error(ErrorKind::plugin, "stream field \"" + field.name + "\"", "came after the tokens were cut",
                 "set evolving fields with tokens of their own in tokens()");
   }
-  int64_t start_of(const Region& region) const { return group_.rank() * region.tokens / group_.size(); }
+  TokenLeaves leaves_of(int64_t tokens) const {
+    const int64_t leaves = (tokens + token_leaf_ - 1) / token_leaf_;
+    return {LeafShare::equal(group_, leaves, "parallel.sequence", "a sample's tokens"), token_leaf_, tokens};
+  }
+  // Of all of a sample's tokens, of which `slices` are the context ranks'; null: there are none.
+  std::shared_ptr<const TokenLeaves> regions_of_leaves(const std::shared_ptr<const TokenLeaves>& slices) const {
+    if (!slices) return std::make_shared<const TokenLeaves>(leaves_of(regions_.at("").tokens));
+    const int64_t n = group_.size();
+    std::vector<LeafRun> runs;
+    for (const auto& [begin, end] : slices->share.runs())
+      for (int64_t i = 0; i < n; ++i)
+        runs.push_back({begin + i * (end - begin) / n, begin + (i + 1) * (end - begin) / n});
+    const auto& group = mesh_.group({Axis::context, Axis::tensor});
+    return std::make_shared<const TokenLeaves>(TokenLeaves{{group, std::move(runs)}, token_leaf_, slices->tokens});
+  }
+  int64_t start_of(const Region& region) const {
+    return std::accumulate(region.lengths.begin(), region.lengths.begin() + group_.rank(), int64_t{0});
+  }
   // From here on, exchanges are of this stream's tokens.
   void enter(const Stream& stream) {
     regions_ = {{"", region_of(stream.extra.at(whole_of("")).tensor.size(1))}};
@@ -220,7 +312,7 @@ class TensorParallel final : public ParallelStrategy {
     for (const auto& [name, region] : regions_)
       (name.empty() ? stream : *stream.extra.at(name).own).region_offset = start_of(region);
   }
-  bool are_equal(const Region& region) const { return region.tokens % group_.size() == 0; }
+  bool are_equal(const Region& region) const { return region.tokens % group_.size() == 0 && token_leaf_ == 0; }
 
   // The other ranks wait for pieces of the sizes that the cut leaves.
   void check_tokens(const Tensor& x, int64_t expected, const Region& region, const std::string& layer) const {
@@ -231,7 +323,12 @@ class TensorParallel final : public ParallelStrategy {
                 "a layer of a block that is cut takes all its tokens, as [B, T, ...]; one that takes others is "
                 "Split::none(), of_condition(), or of(SEQUENCE)");
   }
+  Tensor own_tokens(const Tensor& x, int64_t dim, const Region& region) const {
+    if (token_leaf_ > 0) return replicated::part(x, group_, dim, region.lengths);
+    return x.narrow(dim, start_of(region), region.lengths[static_cast<size_t>(group_.rank())]);
+  }
   Tensor gather_tokens(const Tensor& x, int64_t dim, const Region& region) const {
+    if (token_leaf_ > 0) return replicated::gather(x, group_, dim, region.lengths);
     return are_equal(region) ? transposed::all_gather(x, group_, dim)
                              : transposed::all_gather(x, group_, dim, region.lengths);
   }
@@ -240,8 +337,10 @@ class TensorParallel final : public ParallelStrategy {
                              : transposed::reduce_scatter(y, group_, dim, region.lengths);
   }
 
+  const Mesh& mesh_;
   const Group& group_;
   const bool sequence_;
+  const int64_t token_leaf_;  // under run.numerics = "one", on several ranks; else 0
   std::map<std::string, Region> regions_;  // of the stream's sequences by name, "" its own
 };
 

@@ -45,6 +45,9 @@ class Ulysses final : public ParallelStrategy {
     return op;
   }
 
+  UnitRun wrap_unit(UnitRun run) override { return cut_.wrap(std::move(run)); }
+  AxisSet sums(const LayoutEntry&, const StepPlan&) const override { return cut_.sums(); }
+
   TokenGather wrap_token_gather(TokenGather gather) override {
     return [this, gather](const Tensor& x, const Stream& stream) { return cut_.gather(gather(x, stream), stream); };
   }

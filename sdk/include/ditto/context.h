@@ -19,13 +19,27 @@ namespace ditto {
 
 enum class Phase { train, evaluate, sample };
 
+struct TokenLeaves;
+
+// Under run.numerics = "one": in which leaves sums over a sample's tokens are made, and who has them.
+struct LeavesHere {
+  int64_t tokens = 0;  // of a leaf; 0: numerics are "fast"
+  // Set by strategies while a block runs whose tokens they cut: of the tokens that attention and layers that are cut
+  // see here, and of those between such layers. Null: all of a sample's tokens are here.
+  std::shared_ptr<const TokenLeaves> inside, between;
+};
+
 // The table's ops by name, as layers and models call them: what is more than one operation of IEEE arithmetic a number
 // goes through here, so that run.numerics = "one" has an exact kernel for it. x [B, …, D] are samples, or their tokens.
 // Modulations [S, D] hold one row a sample; each op spreads it over the sample's tokens, packed or not. `tokens`: of
 // the stream, or of another sequence in it.
 class DITTO_API Ops {
  public:
-  explicit Ops(const OpTable& table) : table_(&table), token_leaf_(std::make_shared<int64_t>(0)) {}
+  explicit Ops(const OpTable& table) : table_(&table), leaves_(std::make_shared<LeavesHere>()) {}
+  // The same ops, of what is whole on every rank that shares a sample's tokens: conditioning, text.
+  Ops of_condition() const { return with(Place::condition); }
+  // And of tokens as attention and layers that are cut see them.
+  Ops inside() const { return with(Place::inside); }
   // x weight^T + bias, with weight [N, K] and bias [N] or undefined. `leaves`: of the layer's sums, where it may be
   // cut.
   torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
@@ -53,12 +67,22 @@ class DITTO_API Ops {
   // An op of a kernel plugin, or of the SDK, by name. Throws Error(config) where the run has no such op.
   Tensors run(const std::string& name, const OpInputs& inputs) const;
   const OpTable& table() const { return *table_; }
-  int64_t& token_leaf() const { return *token_leaf_; }  // Context::token_leaf, also of its copies
+  LeavesHere& leaves() const { return *leaves_; }  // of all copies
 
  private:
+  enum class Place { between, inside, condition };
+  Ops with(Place place) const {
+    Ops copy = *this;
+    copy.place_ = place;
+    return copy;
+  }
   std::map<std::string, Attribute> of_tokens(std::map<std::string, Attribute> attributes = {}) const;
+  // Runs the op for each node of a sample's tokens that is here: `in_tokens` are the tensors along them, and the others'
+  // gradients are sums over all tokens.
+  torch::Tensor by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens) const;
   const OpTable* table_;
-  std::shared_ptr<int64_t> token_leaf_;
+  std::shared_ptr<LeavesHere> leaves_;
+  Place place_ = Place::between;
 };
 
 // One of the sequences of an attention sub-layer: x is mapped by `heads`, attends, and is mapped by `rows`. Whose
@@ -80,7 +104,7 @@ class DITTO_API Context {
   Random random;
   // Tokens of a leaf: under run.numerics = "one" a sum over a sample's tokens, or keys, is a tree over leaves of so
   // many. Set by the host; 0: numerics are "fast".
-  int64_t& token_leaf = ops.token_leaf();
+  int64_t& token_leaf = ops.leaves().tokens;
   // For what has no exact form: throws Error(config) under run.numerics = "one", and says `what` it is ("a
   // convolution").
   void refuse_under_one(const std::string& what) const;

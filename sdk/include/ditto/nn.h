@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ namespace ditto {
 
 class Context;
 class CutLayer;
+class Ops;
 
 // How a parameter starts. Its values depend on the run's seed, its full name and its global shape, and on nothing else.
 struct DITTO_API Init {
@@ -194,6 +196,18 @@ class DITTO_API CutLayer : public Module {
   Exchange before, after;
   // Of ranks whose terms are summed, one adds what is to be added once.
   bool adds_bias = true;
+
+  // Under run.numerics = "one" sums that a cut goes through are made of leaves. How many such leaves there are, of which
+  // every rank gets as many; 0: a cut goes through no sum; none: it cannot compute by nodes, and is not cut.
+  virtual std::optional<int64_t> leaves_to_cut() const { return std::nullopt; }
+  // Set by strategies then, in the place of `before`, and of an `after` that sums: the layer computes with one node of
+  // the leaves that are here at a time.
+  struct Nodes {
+    std::vector<int64_t> leaves;  // of each node
+    std::function<std::vector<torch::Tensor>(const torch::Tensor& x)> copies;       // of whole inputs: for each node
+    std::function<torch::Tensor(const std::vector<torch::Tensor>& terms)> sum;      // of terms: one of each node
+  };
+  std::shared_ptr<const Nodes> nodes;
   // Takes rows sorted by unit, counts[i] of them for unit i, to where the units are, has `run` compute them there, and
   // brings the results back; by default all units are here.
   using Rows = std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts)>;
@@ -220,8 +234,9 @@ class DITTO_API CutLayer : public Module {
 struct DITTO_API SumLeaves {
   std::vector<int64_t> in;   // over inputs, in forward; empty: one leaf
   std::vector<int64_t> out;  // over outputs, in the gradient of the inputs; empty: one leaf
-  // By what a Split lets be cut: of units the most runs that all parts have whole; of single numbers runs of 32, or of
-  // the next length that divides every part.
+  // By what a Split lets be cut: of units the most runs that all parts have whole; of single numbers 12 runs, or so many
+  // times 12 that none has more than 32 numbers, so that 2, 3, 4, 6 and 12 ranks can share them; where the parts do not
+  // divide so, runs of 32, or of the next length that divides every part.
   static SumLeaves of(const Split& split, int64_t in, int64_t out);
 };
 
@@ -239,6 +254,7 @@ class DITTO_API LinearModule : public CutLayer {
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
   bool adapt(const LowRank& term) override;
   void merge() override;
+  std::optional<int64_t> leaves_to_cut() const override;
   // The weight with the term in it, to compute with.
   torch::Tensor whole_weight(Context& ctx) const;
 
@@ -250,9 +266,14 @@ class DITTO_API LinearModule : public CutLayer {
     Parameter a, b;
     double scale;
     SumLeaves leaves;  // of the layer: its inputs are A's, its outputs B's
+    bool of_condition;
     torch::Tensor operator()(const torch::Tensor& in, Context& ctx) const;
   };
   std::shared_ptr<const Term> term;  // null: it has none
+
+ private:
+  torch::Tensor by_rows(const torch::Tensor& x, Context& ctx);
+  torch::Tensor by_columns(const torch::Tensor& x, Context& ctx);
 };
 
 // A handle on a LinearModule, to be held by value and called.
@@ -330,6 +351,7 @@ class DITTO_API Embedding : public CutLayer {
   Embedding(int64_t rows, int64_t width, Split split = {}, Init init = Init::normal(0.02));
   ~Embedding() override;
   torch::Tensor forward(const torch::Tensor& index, Context& ctx);
+  std::optional<int64_t> leaves_to_cut() const override { return 0; }
 
   Parameter table;  // [rows, D]; a strategy may have cut it
 };
@@ -353,6 +375,8 @@ class DITTO_API RmsNorm : public Layer {
   explicit RmsNorm(int64_t width, double eps = 1e-6);
   ~RmsNorm() override;
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+  // Of what is not the stream's tokens as they are between layers: `ops` says what it is.
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx, const Ops& ops);
 
  private:
   Parameter weight_;  // [K], ones

@@ -2,6 +2,7 @@
 // sum over copies and the checkpoint read it.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
@@ -41,6 +42,10 @@ struct LayoutEntry {
   bool trains = true;         // false: it is frozen, its leaf asks for no gradient and its numbers never change
   std::map<Axis, Cut> cuts;   // an axis that is not here: this is a copy along it
   AxisSet summed;  // axes along which a strategy sums this gradient itself; set by core, from ParallelStrategy::sums
+  // Whether a strategy sums it over data ranks: their micro-batches are its own to add up.
+  bool is_summed_over_data() const {
+    return std::any_of(summed.begin(), summed.end(), [](Axis axis) { return kDataAxes.count(axis) == 1; });
+  }
   AxisSet absent;  // axes along which other ranks hold other parameters (pipeline): neither cut nor copy
 
   // The same parameter with `block` consecutive numbers of the last dim as one: where the scales of blocks lie. Throws

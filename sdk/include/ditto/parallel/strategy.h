@@ -75,6 +75,9 @@ class DITTO_API ParallelStrategy {
     // Which order gradients of micro-batches are summed in, where `deterministic`. Of a tree a gradient that a
     // micro-batch does not have is +0, of a chain it is left out (-0).
     SumOrder sum_order = SumOrder::chain;
+    // Tokens of a leaf under run.numerics = "one": sums of ranks are then made of nodes (replicated.h), a tensor that is
+    // whole has a gradient that is whole, and slices of tokens consist of leaves. 0: numerics are "fast".
+    int64_t token_leaf = 0;
   };
   virtual ~ParallelStrategy();
 

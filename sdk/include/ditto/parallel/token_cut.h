@@ -6,9 +6,24 @@
 #include <memory>
 #include <vector>
 
+#include <ditto/parallel/replicated.h>
 #include <ditto/parallel/strategy.h>
 
 namespace ditto {
+
+// What strategies tell ops of a block is forgotten when it ends. One may be run inside of another: in a backward that
+// computes it again.
+class RestoredLeaves {
+ public:
+  explicit RestoredLeaves(LeavesHere& here) : here_(here), before_(here) {}
+  ~RestoredLeaves() { here_ = before_; }
+  RestoredLeaves(const RestoredLeaves&) = delete;
+  RestoredLeaves& operator=(const RestoredLeaves&) = delete;
+
+ private:
+  LeavesHere& here_;
+  const LeavesHere before_;
+};
 
 // Every rank has a slice of the tokens, in the order of ranks. A sample's slices are as equal as whole units allow. A
 // pack's are chosen so that the sums over their tokens of the length of a token's own sample are: what attention costs.
@@ -22,6 +37,12 @@ class DITTO_API TokenCut {
   TokenCut(const ParallelStrategy::Needs& needs, Unit unit = Unit::token);
 
   const Group& group() const { return group_; }
+  // Under run.numerics = "one", on several ranks: slices are runs of leaves, and the rule is that of replicated.h.
+  bool in_leaves() const { return token_leaf_ > 0; }
+  std::shared_ptr<const TokenLeaves> leaves(const Sequence& sequence) const;
+  // Then ops in blocks are told of the slices; and a gradient that is summed along the axis is summed where it is made.
+  UnitRun wrap(UnitRun run) const;
+  AxisSet sums() const { return in_leaves() ? AxisSet{Axis::context} : AxisSet{}; }
   // Whether this sequence is cut by whole frames: a picture, a short clip and a pack are not.
   bool by_frames(const Sequence& sequence) const;
   // Its tokens on each rank; none has no token. Throws Error(config) where there are too few.
@@ -34,7 +55,7 @@ class DITTO_API TokenCut {
   // Leaves this rank's slice of the fields with tokens, each cut as its sequence is, and sets first_token. Throws
   // Error(shape) for a field that has another number of tokens than its grid, or pack.
   void split(Stream& stream, Constants constants = Constants::cut) const;
-  // Makes the evolving fields whole again, each by one all-gather (in backward: one reduce-scatter).
+  // Makes the evolving fields whole again, each by one all-gather (in backward: one reduce-scatter; in leaves nothing).
   void join(Stream& stream) const;
   // x [B, T here, …] -> [B, T, …], of the stream's own tokens
   torch::Tensor gather(const torch::Tensor& x, const Stream& stream) const;
@@ -42,7 +63,12 @@ class DITTO_API TokenCut {
  private:
   const Group& group_;
   Unit unit_;
+  int64_t token_leaf_;
 };
+
+// Under run.numerics = "one" only the stream's own tokens are cut: throws Error(config) that names `option` and the
+// extra.
+[[noreturn]] DITTO_API void refuse_own_tokens(const std::string& option, const std::string& extra);
 
 // A mask [B, S here] -> of all members' keys, [B, S]; undefined stays so.
 DITTO_API torch::Tensor whole_mask(const torch::Tensor& mask_BS, const std::vector<int64_t>& lengths,
