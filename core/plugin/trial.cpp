@@ -141,7 +141,7 @@ std::string how_it_ended(const Child& child) {
   return "it ended the process with exit code " + std::to_string(WEXITSTATUS(child.status));
 }
 
-std::string one_line(std::string words) {
+std::string in_one_line(std::string words) {
   for (char& c : words)
     if (c == '\n') c = ' ';
   const auto first = words.find_first_not_of(' ');
@@ -163,7 +163,7 @@ Outcome outcome_of(const std::vector<std::string>& paths) {
   }
   // One that began nothing did not get so far for its own reasons: the caller opens the libraries itself.
   if (which == paths.size() || child.marks.empty()) return outcome;
-  const auto words = one_line(child.words);
+  const auto words = in_one_line(child.words);
   outcome.failure = {which, how_it_ended(child) +
                                 (child.marks.back() == options
                                      ? " while it declared its options"

@@ -28,7 +28,11 @@ Tensors rms_norm(const OpInputs& in) {
   const auto& x = in.tensor(0);
   const auto wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
   const auto normed = wide * torch::rsqrt(wide.square().mean(-1, true) + in.number("eps"));
-  return {normed * in.tensor(1)};
+  const auto& weight = in.tensor(1);
+  if (weight.dim() == 1) return {normed * weight};
+  std::vector<int64_t> shape(static_cast<size_t>(wide.dim()), 1);
+  shape.front() = weight.size(0), shape.back() = weight.size(1);
+  return {normed * weight.view(shape)};
 }
 
 Tensors layer_norm(const OpInputs& in) {
@@ -137,9 +141,10 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
   add("silu", "x -> x / (1 + e^-x)", silu, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("gelu", "x; tanh -> GELU(x), in the tanh form or by the error function", gelu,
       {of("tanh", {{2, 5, 37}}, {{"tanh", true}}), of("error function", {{2, 5, 37}}, {{"tanh", false}})});
-  add("rms_norm", "x [S,...,K], weight [K]; eps, token_leaf -> x / sqrt(mean x^2 + eps) weight, at least fp32",
+  add("rms_norm", "x [S,...,K], weight [K] or [S,K]; eps, token_leaf -> x / sqrt(mean x^2 + eps) weight, at least fp32",
       rms_norm,
-      {of("small", {{2, 5, 16}, {16}}, eps), of("heads", {{3, 7, 2, 12}, {12}}, eps), of("odd", {{3, 37}, {37}}, eps)},
+      {of("small", {{2, 5, 16}, {16}}, eps), of("heads", {{3, 7, 2, 12}, {12}}, eps), of("odd", {{3, 37}, {37}}, eps),
+       of("a weight a sample", {{3, 7, 12}, {3, 12}}, eps)},
       {"token_leaf"});
   add("layer_norm", "x [S,...,K], weight [K], bias [K]; eps, token_leaf -> [S,...,K]", layer_norm,
       {of("small", {{2, 5, 16}, {16}, {16}}, eps), of("odd", {{3, 7, 37}, {37}, {37}}, eps)}, {"token_leaf"});

@@ -70,6 +70,12 @@ Tensor Ops::rms_norm(const Tensor& x, const Tensor& weight, double eps) const {
   return by_nodes("rms_norm", {{x, weight}, of_tokens({{"eps", eps}})}, {0});
 }
 
+Tensor Ops::spread(const Tensor& rows, int64_t samples, int64_t n, int64_t leaf) const {
+  const auto zeros = torch::zeros({samples, n, rows.size(-1)}, rows.options().requires_grad(false));
+  if (rows.dim() == 1) return table_->run("add_row", {{zeros, rows}, {{"token_leaf", leaf}}}).at(0);
+  return table_->run("gated_residual", {{zeros, rows, torch::ones_like(zeros), {}}, {{"token_leaf", leaf}}}).at(0);
+}
+
 Tensor Ops::layer_norm(const Tensor& x, const Tensor& weight, const Tensor& bias, double eps) const {
   return by_nodes("layer_norm", {{x, weight, bias}, of_tokens({{"eps", eps}})}, {0});
 }

@@ -112,8 +112,8 @@ Tensor SelfAttention::forward(const Tensor& x_BTD, Pattern pattern, const Tensor
     const auto heads = qkv_(x, ctx).unflatten(-1, {-1, options_.head_width()});  // those that are here
     const int64_t here = heads.size(-2) / (each + 2);
     const auto qkv = heads.split_with_sizes({each * here, here, here}, -2);
-    auto q = q_norm_ ? q_norm_->forward(qkv[0], ctx, ctx.ops.inside()) : qkv[0];
-    auto k = k_norm_ ? k_norm_->forward(qkv[1], ctx, ctx.ops.inside()) : qkv[1];
+    auto q = q_norm_ ? q_norm_->of_heads(qkv[0], *qkv_, ctx, ctx.ops.inside()) : qkv[0];
+    auto k = k_norm_ ? k_norm_->of_heads(qkv[1], *qkv_, ctx, ctx.ops.inside()) : qkv[1];
     if (rotary_TK.defined()) q = apply_rotary(q, rotary_TK), k = apply_rotary(k, rotary_TK);
     const auto y = ctx.attention(q, k, qkv[2], pattern, stream);
     return proj_(y.flatten(-2), ctx);
@@ -136,8 +136,8 @@ CrossAttention::~CrossAttention() = default;
 Tensor CrossAttention::forward(const Tensor& x_BTD, const Stream& stream, Context& ctx) {
   auto q = q_(x_BTD, ctx).unflatten(-1, {-1, options_.head_width()});
   const auto kv = kv_(stream.condition.text_BSE, ctx).unflatten(-1, {2, -1, options_.head_width()}).unbind(-3);
-  if (q_norm_) q = q_norm_->forward(q, ctx, ctx.ops.inside());
-  const auto k = k_norm_ ? k_norm_->forward(kv[0], ctx, ctx.ops.of_condition()) : kv[0];
+  if (q_norm_) q = q_norm_->of_heads(q, *q_, ctx, ctx.ops.inside());
+  const auto k = k_norm_ ? k_norm_->of_heads(kv[0], *kv_, ctx, ctx.ops.of_condition()) : kv[0];
   const auto y = ctx.attention(q, k, kv[1], Pattern::cross, stream);
   return proj_(y.flatten(-2), ctx);
 }

@@ -14,7 +14,9 @@ OPS = ("linear", "linear_gelu_tanh", "silu", "norm_modulate", "gated_residual", 
 
 def recipe(name="one.toml", numerics="one", **sections):
     run = dict(name="one", steps=STEPS, batch=16, micro_batch=4, threads=1, numerics=numerics, clip_norm=0.5)
-    model = dict(depth=4, width=48, heads=6, patch=1)
+    if numerics == "one":
+        run["token_leaf"] = 8  # of 64 tokens
+    model = dict(depth=4, width=48, heads=12, patch=1)
     given = dict(run=run | sections.pop("run", {}), model=model | sections.pop("model", {}))
     return t.write_recipe(name, t.recipe(**given, **sections))
 
@@ -63,6 +65,24 @@ LAYOUTS = {
     "recompute attention, offload": (1, dict(parallel__recompute="attention", parallel__offload="optimizer")),
     "offload, fsdp, recompute": (2, dict(parallel__shard=2, parallel__shard_plugin="fsdp", parallel__offload="optimizer",
                                          parallel__recompute="blocks")),
+    "tensor 2, two nodes a rank": (2, dict(parallel__tensor=2)),
+    "tensor 3, one node a rank": (3, dict(parallel__tensor=3, run__micro_batch=16)),
+    "tensor 4": (4, dict(parallel__tensor=4, run__micro_batch=5)),
+    "tensor 6": (6, dict(parallel__tensor=6, run__micro_batch=16)),
+    "tensor 2, plain kernels, recompute": (2, dict(parallel__tensor=2, parallel__recompute="blocks", **pinned("exact_plain"))),
+    "tensor 2, fsdp": (4, dict(parallel__tensor=2, parallel__shard=2, parallel__shard_plugin="fsdp")),
+    "tensor 2, pipeline": (4, dict(parallel__tensor=2, parallel__pipeline=2)),
+    "tensor 2, sequence": (2, dict(parallel__tensor=2, parallel__sequence=True)),
+    "tensor 3, sequence": (3, dict(parallel__tensor=3, parallel__sequence=True)),
+    "ring 2": (2, dict(parallel__context=2, parallel__context_plugin="ring")),
+    "ring 3, uneven": (3, dict(parallel__context=3, parallel__context_plugin="ring", parallel__recompute="blocks")),
+    "ulysses 2": (2, dict(parallel__context=2, parallel__context_plugin="ulysses", run__threads=2)),
+    "ulysses 4": (4, dict(parallel__context=4, parallel__context_plugin="ulysses")),
+    "tensor 2, sequence, ring 2": (4, dict(parallel__tensor=2, parallel__sequence=True, parallel__context=2,
+                                           parallel__context_plugin="ring")),
+    "ring 2, pipeline 2": (4, dict(parallel__context=2, parallel__context_plugin="ring", parallel__pipeline=2)),
+    "ulysses 2, zero2": (4, dict(parallel__context=2, parallel__context_plugin="ulysses", parallel__shard=2,
+                                 parallel__shard_plugin="zero2")),
 }
 
 
@@ -79,8 +99,10 @@ def test_one_hash_on_every_layout():
         done = train(path, f"layout{number}", ranks, **options)
         if hash_of(f"layout{number}") != expected:
             different.append(name)
-        if name == "micro-batch 5":
+        if options.get("run__micro_batch") == 5:
             t.check("micro-batches of 4 samples where 5 were asked for" in done.all, done.all)
+        elif "parallel__context" in options or "parallel__sequence" in options:
+            t.check("micro-batches of 1 sample where 4 were asked for" in done.all, done.all)
         else:
             t.check("were asked for" not in done.all, done.all)
     t.equal(different, [], "layouts with another hash")
@@ -132,8 +154,6 @@ def test_samples_do_not_depend_on_their_batch():
 def test_what_has_no_such_bits_is_refused_by_name():
     path = recipe("refused.toml")
     cases = [
-        ({"parallel.tensor": 2}, "parallel.tensor = 2"),
-        ({"parallel.context": 2, "parallel.context_plugin": "ring"}, "parallel.context = 2"),
         ({"parallel.expert": 2}, "parallel.expert = 2"),
         ({"run.precision": "bf16"}, 'run.precision = "bf16"'),
         ({"run.deterministic": False}, "run.deterministic = false"),
@@ -141,9 +161,15 @@ def test_what_has_no_such_bits_is_refused_by_name():
     ]
     for options, what in cases:
         t.refused(2, ["run.numerics", what], "config", "check", path, *t.sets(options))
-    t.refused(2, ["run.numerics", "parallel.tensor = 2"], "train", path, *t.sets({"parallel.tensor": 2}))
-    t.refused(2, ["run.numerics", "parallel.tensor = 2"], "train", path, "--dry-run", "--ranks", 2,
-              *t.sets({"parallel.tensor": 2}))
+    t.refused(2, ["run.numerics", "parallel.expert = 2"], "train", path, *t.sets({"parallel.expert": 2}))
+    t.refused(2, ["run.numerics", "parallel.expert = 2"], "train", path, "--dry-run", "--ranks", 2,
+              *t.sets({"parallel.expert": 2}))
+    t.refused(2, ["parallel.tensor: 8 does not divide the 12"], "train", path, "--local-ranks", 8,
+              *t.sets({"parallel.tensor": 8}))
+    t.refused(2, ["parallel.context: 9 is more than the 8 leaves"], "train", path, "--local-ranks", 9,
+              *t.sets({"parallel.context": 9, "parallel.context_plugin": "ring"}))
+    t.refused(2, ["run.numerics", "fastseq"], "train", path, "--local-ranks", 2,
+              *t.sets({"parallel.context": 2, "parallel.context_plugin": "fastseq"}))
     for command in (["train"], ["train", "--dry-run"]):
         t.refused(2, ["run.numerics", 'optimizer "lion"'], command[0], path, *command[1:], *t.sets({"optimizer.plugin": "lion"}))
 

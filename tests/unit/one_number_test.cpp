@@ -33,9 +33,7 @@ TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
   check_refused("precision = \"fp64\"\n", "run.precision = \"fp64\"");
   check_refused("device = \"cuda\"\n", "run.device = \"cuda\"");
   check_refused("deterministic = false\n", "run.deterministic = false");
-  for (const char* axis : {"tensor", "context", "expert"})
-    check_refused(std::string("[parallel]\n") + axis + " = 2\n", std::string("parallel.") + axis + " = 2");
-  check_refused("[parallel]\nsequence = true\n", "parallel.sequence = true");
+  check_refused("[parallel]\nexpert = 2\n", "parallel.expert = 2");
   check_refused("[parallel]\npipeline = 2\npipeline_conditioning = \"replicated\"\n", "pipeline_conditioning");
   check_refused("[batch]\nplan = \"packs\"\ntokens = 512\n", "batch.plan = \"packs\"");
   check_refused("[batch]\nplan = \"buckets\"\n", "batch.plan = \"buckets\"");
@@ -44,6 +42,12 @@ TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
   const auto recipe = recipe_of(
       "[parallel]\npipeline = 2\nshard = 2\nreplicate = 2\nrecompute = \"blocks\"\noffload = \"optimizer\"\n");
   CHECK(is_one_number(recipe));
+  CHECK(!shares_tokens(recipe.parallel));
+  CHECK(!shares_tokens(recipe_of("[parallel]\ntensor = 2\n").parallel));
+  CHECK(!shares_tokens(recipe_of("[parallel]\nsequence = true\n").parallel));
+  CHECK(shares_tokens(recipe_of("[parallel]\ntensor = 2\nsequence = true\n").parallel));
+  CHECK(shares_tokens(recipe_of("[parallel]\ncontext = 2\n").parallel));
+  CHECK_THROWS_AS(Recipe::parse("[run]\ntoken_leaf = 8\n", "the test"), Error);
   CHECK(sum_order(recipe) == SumOrder::tree);
   CHECK(kernel_sets(recipe) == std::vector<std::string>{"cpu", "exact"});
   CHECK(kernel_sets(recipe_of("[plugins]\nkernels = [\"exact\", \"cpu\"]\n")) ==

@@ -89,20 +89,26 @@ KernelRow modulating(const Kernels& k, const char* op) {
 
 }  // namespace
 
-// Dims between the tokens' and the last (heads) belong to a token: their rows follow one another in its leaf.
+// Dims between the tokens' and the last (heads) belong to a token: their rows follow one another in its leaf. A weight is
+// the layer's, or a row for each sample.
 KernelRow rms_norm(const Kernels& k) {
   auto made = row(k, "rms_norm");
-  made.forward = [&k](const OpInputs& in) {
-    return ByRows(in.tensor(0), in.tensor(1), {}, 0).forward(k, in.number("eps"), false, kAll);
+  const auto sharing = [](const ByRows& norm) { return norm.weight.dim() == 2 ? norm.rows.tokens : kAll; };
+  made.forward = [&k, sharing](const OpInputs& in) {
+    const ByRows norm(in.tensor(0), in.tensor(1), {}, 0);
+    return norm.forward(k, in.number("eps"), false, sharing(norm));
   };
-  made.backward = [&k](const Tensors& grads, const OpInputs& in, const Tensors& results) -> Tensors {
+  made.backward = [&k, sharing](const Tensors& grads, const OpInputs& in, const Tensors& results) -> Tensors {
     const ByRows norm(in.tensor(0), in.tensor(1), {}, 0);
     const auto g = grads[0].contiguous();
     Tensors back(2);
-    if (wanted(in, 0)) back[0] = norm.dx(k, g, results, kAll);
+    if (wanted(in, 0)) back[0] = norm.dx(k, g, results, sharing(norm));
     const Index rows_of_token = norm.x.dim() > 2 && norm.x.size(1) > 0 ? norm.rows.tokens / norm.x.size(1) : 1;
-    if (wanted(in, 1))
-      back[1] = sum_of_rows(k, norm.products(g, results), norm.rows, token_leaf(in) * most(1, rows_of_token));
+    const Index leaf = token_leaf(in) * most(1, rows_of_token);
+    if (wanted(in, 1) && norm.weight.dim() == 2)
+      back[1] = sums_of_samples(k, norm.products(g, results), norm.rows, leaf);
+    else if (wanted(in, 1))
+      back[1] = sum_of_rows(k, norm.products(g, results), norm.rows, leaf);
     return back;
   };
   made.shapes = [](const OpInputs& in) { return shapes(in, false); };

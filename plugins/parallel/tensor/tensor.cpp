@@ -221,6 +221,7 @@ class TensorParallel final : public ParallelStrategy {
       const auto share = std::make_shared<const LeafShare>(LeafShare::equal(group_, leaves, "parallel.tensor", name));
       CutLayer::Nodes nodes;
       for (const auto& node : share->nodes()) nodes.leaves.push_back(node.end - node.begin);
+      nodes.copies_of_rows = [share](const Tensor& rows) { return replicated::copies(rows, share); };
       if (cut.input == Values::whole)
         nodes.copies = [share, regions, tokens](const Tensor& x) {
           return regions ? replicated::copies(x, share, 1, tokens(x, false).lengths) : replicated::copies(x, share);

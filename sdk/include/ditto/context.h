@@ -46,8 +46,12 @@ class DITTO_API Ops {
                        const SumLeaves& leaves = {}) const;
   torch::Tensor silu(const torch::Tensor& x) const;
   torch::Tensor gelu(const torch::Tensor& x, bool tanh = true) const;  // the tanh form, or that of the error function
-  // x / sqrt(mean of x^2 + eps) * weight, over the last dim, computed and given in fp32 (fp64 of fp64).
+  // x / sqrt(mean of x^2 + eps) * weight, over the last dim, computed and given in fp32 (fp64 of fp64). weight [K], or
+  // [S, K], a row for each sample.
   torch::Tensor rms_norm(const torch::Tensor& x, const torch::Tensor& weight, double eps) const;
+  // rows_SD, or a row [D] for every sample, as [S, n, D]: the gradient is each sample's sum over n in leaves of `leaf`,
+  // and of a row for all the sum over samples.
+  torch::Tensor spread(const torch::Tensor& rows, int64_t samples, int64_t n, int64_t leaf) const;
   torch::Tensor layer_norm(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
                            double eps) const;
   // Rows of a table [R, D] for samples: int64 [B] -> [B, D].

@@ -206,6 +206,8 @@ class DITTO_API CutLayer : public Module {
     std::vector<int64_t> leaves;  // of each node
     std::function<std::vector<torch::Tensor>(const torch::Tensor& x)> copies;       // of whole inputs: for each node
     std::function<torch::Tensor(const std::vector<torch::Tensor>& terms)> sum;      // of terms: one of each node
+    // Of what has no tokens, one for each node of outputs.
+    std::function<std::vector<torch::Tensor>(const torch::Tensor& rows)> copies_of_rows;
   };
   std::shared_ptr<const Nodes> nodes;
   // Takes rows sorted by unit, counts[i] of them for unit i, to where the units are, has `run` compute them there, and
@@ -375,8 +377,8 @@ class DITTO_API RmsNorm : public Layer {
   explicit RmsNorm(int64_t width, double eps = 1e-6);
   ~RmsNorm() override;
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
-  // Of what is not the stream's tokens as they are between layers: `ops` says what it is.
-  torch::Tensor forward(const torch::Tensor& x, Context& ctx, const Ops& ops);
+  // Of heads [B, T, N, K] of queries or keys that `map` has made, as many as are here; `ops` says of which tokens.
+  torch::Tensor of_heads(const torch::Tensor& x_BTNK, const LinearModule& map, Context& ctx, const Ops& ops);
 
  private:
   Parameter weight_;  // [K], ones
