@@ -8,6 +8,8 @@
 
 #include <torch/torch.h>
 
+#include <ditto/elementary.h>
+
 namespace ditto {
 
 using torch::Tensor;
@@ -40,22 +42,16 @@ Tensors embedding_rows(const OpInputs& in) { return {in.tensor(0).index_select(0
 Tensors add_row(const OpInputs& in) { return {in.tensor(0) + in.tensor(1)}; }
 Tensors sample_mean(const OpInputs& in) { return {in.tensor(0).flatten(1).mean(1)}; }
 
-// beta^step by multiplication alone.
-double power(double beta, double step) {
-  double product = 1;
-  for (double i = 0; i < step; ++i) product *= beta;
-  return product;
-}
-
 Tensors adamw(const OpInputs& in) {
   const torch::NoGradGuard no_grad;
-  const auto beta1 = in.number("beta1"), beta2 = in.number("beta2"), lr = in.number("lr"), step = in.number("step");
+  const auto beta1 = in.number("beta1"), beta2 = in.number("beta2"), lr = in.number("lr");
+  const auto step = static_cast<int64_t>(in.number("step"));
   const Tensor w = in.tensor(0), &g = in.tensor(1), m = in.tensor(2), v = in.tensor(3);
   w.mul_(1 - lr * in.number("weight_decay"));
   m.mul_(beta1).add_(g * (1 - beta1));
   v.mul_(beta2).add_(g * g * (1 - beta2));
-  const auto spread = (v.sqrt() / std::sqrt(1 - power(beta2, step))).add_(in.number("eps"));
-  w.sub_(m / spread * (lr / (1 - power(beta1, step))));
+  const auto spread = (v.sqrt() / std::sqrt(1 - elementary::power(beta2, step))).add_(in.number("eps"));
+  w.sub_(m / spread * (lr / (1 - elementary::power(beta1, step))));
   return {w};
 }
 
