@@ -26,6 +26,10 @@ Tensors linear_gelu_tanh(const OpInputs& in) { return {torch::gelu(linear_of(in)
 Tensors silu(const OpInputs& in) { return {torch::silu(in.tensor(0))}; }
 Tensors gelu(const OpInputs& in) { return {torch::gelu(in.tensor(0), in.flag("tanh") ? "tanh" : "none")}; }
 
+Tensors exp(const OpInputs& in) { return {torch::exp(in.tensor(0))}; }
+Tensors log(const OpInputs& in) { return {torch::log(in.tensor(0))}; }
+Tensors tanh(const OpInputs& in) { return {torch::tanh(in.tensor(0))}; }
+
 Tensors rms_norm(const OpInputs& in) {
   const auto& x = in.tensor(0);
   const auto wide = x.scalar_type() == torch::kDouble ? x : x.to(torch::kFloat);
@@ -133,6 +137,14 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
   add("silu", "x -> x / (1 + e^-x)", silu, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("gelu", "x; tanh -> GELU(x), in the tanh form or by the error function", gelu,
       {of("tanh", {{2, 5, 37}}, {{"tanh", true}}), of("error function", {{2, 5, 37}}, {{"tanh", false}})});
+  const auto positive = [&](const char* name, const Shape& shape) -> Op::Case {
+    return {name, [leaf, shape](at::ScalarType dtype) -> OpInputs {
+              return {{leaf(shape, 1, dtype, 1).detach().abs().add(0.1).requires_grad_()}};
+            }};
+  };
+  add("exp", "x -> e^x", exp, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
+  add("log", "x -> its natural logarithm", log, {positive("small", {2, 5, 16}), positive("odd", {3, 37})});
+  add("tanh", "x -> its hyperbolic tangent", tanh, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("rms_norm", "x [S,...,K], weight [K]; eps, token_leaf -> x / sqrt(mean x^2 + eps) weight, at least fp32",
       rms_norm,
       {of("small", {{2, 5, 16}, {16}}, eps), of("heads", {{3, 7, 2, 12}, {12}}, eps), of("odd", {{3, 37}, {37}}, eps)},
