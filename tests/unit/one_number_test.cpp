@@ -2,14 +2,14 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 
+#include <ditto/context.h>
+
 #include "core/config/numerics.h"
 #include "core/formats/toml.h"
 #include "core/network/paper_mesh.h"
 #include "core/train/one_number_guard.h"
 #include "core/train/resume.h"
 #include "core/train/step_shares.h"
-
-#include <ditto/context.h>
 
 namespace ditto {
 namespace {

@@ -1,4 +1,6 @@
 // What decides which expert takes which token, takes rows of tokens, and puts experts' rows together again.
+#include <algorithm>
+
 #include "row_calls.h"
 
 namespace ditto_exact {
