@@ -3,8 +3,7 @@
 
 Every round times each setting of PyTorch and then Ditto, so that what disturbs the machine disturbs all: A B A B. A
 ratio is PyTorch's time over Ditto's in the same round, above 1 where Ditto is faster; the table has the rounds' median.
-In fp32 Ditto is timed twice: with the fastest kernels, and with run.numerics = "one" (DiT-S/2 with a fixed variance then,
-whose loss needs no variational bound). PyTorch's settings: attention by
+In fp32 Ditto is timed twice: with the fastest kernels, and with run.numerics = "one". PyTorch's settings: attention by
 its fused op (sdpa) and by plain matrix products, eager; with --compile the faster of the two under torch.compile as
 well (20 to 30 s each). Start-up is measured too: from the start of the process to the
 end of the first step of configs/digits.toml.
@@ -73,8 +72,6 @@ def arguments():
 
 def ditto_step(name, precision, steps, args, numerics="fast"):
     recipe, sets = RECIPES[name]
-    if numerics == "one" and name.startswith("dit_"):
-        sets = sets + ['scheduler.variance="fixed_small"']  # the variational bound has no exact form yet
     sets = sets + [f"run.precision={precision}", f'run.numerics="{numerics}"', f"run.threads={args.threads}", f"run.device={args.device}"]
     command = [DITTO, "bench", "step", str(ROOT / recipe), "--json", "--steps", str(steps),
                "--warmup", str(max(1, args.warmup))]

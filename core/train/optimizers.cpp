@@ -190,7 +190,7 @@ std::shared_ptr<Optimizer> make_one(Components& components, const std::string& s
   if (needs.exact && !made->exact())
     refuse_numerics("\"one\" does not go with optimizer \"" + component.plugin + "\" of [" + section +
                         "]: with these options its update is not made of single IEEE operations",
-                    "choose adamw, or set run.numerics = \"fast\"");
+                    "choose adamw, adamw8bit, lion, muon in fp32 or sgd, or set run.numerics = \"fast\"");
   return made;
 }
 

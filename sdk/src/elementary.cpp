@@ -114,6 +114,13 @@ double log(double x) {
   return 2 * s * sum + static_cast<double>(exponent) * 0.6931471805599453;
 }
 
+double power(double base, int64_t n) {
+  double result = 1;
+  for (; n > 0; n >>= 1, base *= base)
+    if (n & 1) result *= base;
+  return result;
+}
+
 CosSin cos_sin(double x) {
   if (!std::isfinite(x)) return {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::quiet_NaN()};
   if (std::abs(x) >= kMostQuarters * kQuarter[0]) x = std::fmod(x, 6.283185307179586);  // exact, on every machine

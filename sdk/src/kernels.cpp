@@ -44,6 +44,7 @@ double OpInputs::number(const std::string& name) const { return attribute<double
 double OpInputs::number(const std::string& name, double otherwise) const {
   return has(name) ? number(name) : otherwise;
 }
+int64_t OpInputs::whole(const std::string& name) const { return attribute<int64_t>(*this, name, "a whole number"); }
 bool OpInputs::flag(const std::string& name) const {
   return has(name) && attribute<bool>(*this, name, "true or false");
 }

@@ -8,6 +8,8 @@
 
 #include <torch/torch.h>
 
+#include <ditto/elementary.h>
+
 namespace ditto {
 
 using torch::Tensor;
@@ -23,6 +25,10 @@ Tensors linear(const OpInputs& in) { return {linear_of(in)}; }
 Tensors linear_gelu_tanh(const OpInputs& in) { return {torch::gelu(linear_of(in), "tanh")}; }
 Tensors silu(const OpInputs& in) { return {torch::silu(in.tensor(0))}; }
 Tensors gelu(const OpInputs& in) { return {torch::gelu(in.tensor(0), in.flag("tanh") ? "tanh" : "none")}; }
+
+Tensors exp(const OpInputs& in) { return {torch::exp(in.tensor(0))}; }
+Tensors log(const OpInputs& in) { return {torch::log(in.tensor(0))}; }
+Tensors tanh(const OpInputs& in) { return {torch::tanh(in.tensor(0))}; }
 
 Tensors rms_norm(const OpInputs& in) {
   const auto& x = in.tensor(0);
@@ -44,22 +50,16 @@ Tensors embedding_rows(const OpInputs& in) { return {in.tensor(0).index_select(0
 Tensors add_row(const OpInputs& in) { return {in.tensor(0) + in.tensor(1)}; }
 Tensors sample_mean(const OpInputs& in) { return {in.tensor(0).flatten(1).mean(1)}; }
 
-// beta^step by multiplication alone.
-double power(double beta, double step) {
-  double product = 1;
-  for (double i = 0; i < step; ++i) product *= beta;
-  return product;
-}
-
 Tensors adamw(const OpInputs& in) {
   const torch::NoGradGuard no_grad;
-  const auto beta1 = in.number("beta1"), beta2 = in.number("beta2"), lr = in.number("lr"), step = in.number("step");
+  const auto beta1 = in.number("beta1"), beta2 = in.number("beta2"), lr = in.number("lr");
+  const auto step = static_cast<int64_t>(in.number("step"));
   const Tensor w = in.tensor(0), &g = in.tensor(1), m = in.tensor(2), v = in.tensor(3);
   w.mul_(1 - lr * in.number("weight_decay"));
   m.mul_(beta1).add_(g * (1 - beta1));
   v.mul_(beta2).add_(g * g * (1 - beta2));
-  const auto spread = (v.sqrt() / std::sqrt(1 - power(beta2, step))).add_(in.number("eps"));
-  w.sub_(m / spread * (lr / (1 - power(beta1, step))));
+  const auto spread = (v.sqrt() / std::sqrt(1 - elementary::power(beta2, step))).add_(in.number("eps"));
+  w.sub_(m / spread * (lr / (1 - elementary::power(beta1, step))));
   return {w};
 }
 
@@ -141,6 +141,14 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
   add("silu", "x -> x / (1 + e^-x)", silu, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("gelu", "x; tanh -> GELU(x), in the tanh form or by the error function", gelu,
       {of("tanh", {{2, 5, 37}}, {{"tanh", true}}), of("error function", {{2, 5, 37}}, {{"tanh", false}})});
+  const auto positive = [&](const char* name, const Shape& shape) -> Op::Case {
+    return {name, [leaf, shape](at::ScalarType dtype) -> OpInputs {
+              return {{leaf(shape, 1, dtype, 1).detach().abs().add(0.1).requires_grad_()}};
+            }};
+  };
+  add("exp", "x -> e^x", exp, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
+  add("log", "x -> its natural logarithm", log, {positive("small", {2, 5, 16}), positive("odd", {3, 37})});
+  add("tanh", "x -> its hyperbolic tangent", tanh, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});
   add("rms_norm", "x [S,...,K], weight [K] or [S,K]; eps, token_leaf -> x / sqrt(mean x^2 + eps) weight, at least fp32",
       rms_norm,
       {of("small", {{2, 5, 16}, {16}}, eps), of("heads", {{3, 7, 2, 12}, {12}}, eps), of("odd", {{3, 37}, {37}}, eps),

@@ -90,6 +90,14 @@ Tensor Ops::add_row(const Tensor& x, const Tensor& row) const {
 
 Tensor Ops::sample_mean(const Tensor& x) const { return table_->run("sample_mean", {{x}}).at(0); }
 
+Tensor Ops::softmax(const Tensor& x) const { return table_->run("softmax", {{x}}).at(0); }
+
+Tensor Ops::row_total(const Tensor& x) const { return table_->run("row_total", {{x}}).at(0); }
+
+Tensor Ops::expert_balance(const Tensor& x_BTE) const {
+  return table_->run("expert_balance", {{x_BTE}, of_tokens()}).at(0);
+}
+
 namespace {
 
 // All rows of tokens as one, of a pack whose samples are the frames.

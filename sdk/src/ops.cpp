@@ -5,6 +5,7 @@
 #include <ditto/random.h>
 
 #include "attention_ops.h"
+#include "expert_ops.h"
 #include "layer_ops.h"
 
 namespace ditto {
@@ -105,6 +106,7 @@ void add_cases_in_leaves(Op& op) {
 std::vector<Op> define_ops() {
   auto list = modulation_ops();
   for (auto& op : layer_ops(leaf, rounding)) list.push_back(std::move(op));
+  for (auto& op : expert_ops(leaf, rounding)) list.push_back(std::move(op));
   const auto of_attention = [](std::vector<int64_t> shape, int64_t which, at::ScalarType dtype) {
     return leaf(std::move(shape), which, dtype);
   };

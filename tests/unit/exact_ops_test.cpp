@@ -234,9 +234,8 @@ TEST_CASE("what has no exact form is refused by name under one, and goes on unde
   Conv2d conv({3, 4, {3}});
   GroupNorm norm(2, 4);
   Embedding table(5, 4);
-  ExpertsModule experts(2, 4, 8);
   torch::NoGradGuard no_grad;
-  for (torch::nn::Module* module : std::vector<torch::nn::Module*>{&conv, &norm, &table, &experts})
+  for (torch::nn::Module* module : std::vector<torch::nn::Module*>{&conv, &norm, &table})
     for (auto& leaf : module->parameters()) leaf.fill_(0.5);
   const std::vector<std::pair<std::string, std::function<Tensor()>>> parts{
       {"a convolution",
@@ -247,18 +246,8 @@ TEST_CASE("what has no exact form is refused by name under one, and goes on unde
        [&] {
          return norm.forward(torch::ones({1, 4, 4, 4}), ctx);
        }},
-      {"looked up token by token",
-       [&] {
+      {"looked up token by token", [&] {
          return table.forward(torch::zeros({2, 3}, torch::kLong), ctx);
-       }},
-      {"layers of experts", [&] {
-         const auto token = torch::arange(3);
-         return experts.forward(
-             torch::ones({1, 3, 4}),
-             [&](const Tensor&) {
-               return Routing{token, token.remainder(2), torch::ones({3})};
-             },
-             ctx);
        }}};
   for (const auto& [name, part] : parts) {
     ctx.token_leaf = 0;

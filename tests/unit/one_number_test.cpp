@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 #include <torch/torch.h>
 
+#include <ditto/context.h>
+
 #include "core/config/numerics.h"
 #include "core/formats/toml.h"
 #include "core/network/paper_mesh.h"
@@ -163,6 +165,25 @@ TEST_CASE("what is one operation a number, or moves, or has no numbers, is not n
           x.sum();
         }) == "");
   torch::mm(x, x.t());  // nobody looks any more
+}
+
+TEST_CASE("dropout is single operations, and a sample drops the same in any batch, forward and backward") {
+  Context ctx(std::make_shared<OpTable>(), Random(1));
+  ctx.token_leaf = kTokenLeaf;
+  const auto x = torch::rand({4, 6, 5}), grad = torch::rand({4, 6, 5});
+  const auto drop = [&](int64_t first, int64_t count) {
+    Stream stream;
+    stream.grid = {1, 2, 3};
+    stream.x_BTD = x.narrow(0, first, count).clone().requires_grad_();
+    for (int64_t i = 0; i < count; ++i) stream.ids.push_back(100 + first + i);
+    const auto y = ctx.dropout(stream.x_BTD, 0.3, stream, "here");
+    y.backward(grad.narrow(0, first, count));
+    return torch::stack({y.detach(), stream.x_BTD.grad()}, 1);
+  };
+  Tensor whole;
+  CHECK(said_of([&] { whole = drop(0, 4); }) == "");
+  CHECK(whole.eq(0).any().item<bool>());
+  CHECK(torch::cat({drop(0, 1), drop(1, 3)}).equal(whole));
 }
 
 }  // namespace

@@ -136,6 +136,10 @@ struct Kernels {
   void (*attention)(const Attention&);
   void (*attention_back)(const AttentionBack&);
   void (*adamw)(const AdamW&, Index begin, Index end);
+  void (*softmax)(const float* x, float* y, Index n);
+  void (*softmax_back)(const float* y, const float* grad, float* dx, Index n);
+  void (*add_scaled)(float scale, const float* x, float* sum, Index n);
+  float (*dot)(const float* x, const float* y, Index n);  // in sixteen lanes
 };
 
 extern const Kernels kAvx512, kAvx2, kNeon, kPlain;

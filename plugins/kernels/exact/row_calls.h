@@ -31,6 +31,15 @@ KernelRow embedding_rows(const Kernels& k);
 KernelRow add_row(const Kernels& k);
 KernelRow sample_mean(const Kernels& k);
 KernelRow adamw(const Kernels& k);
+KernelRow exp(const Kernels& k);
+KernelRow log(const Kernels& k);
+KernelRow tanh(const Kernels& k);
+KernelRow softmax(const Kernels& k);
+KernelRow row_total(const Kernels& k);
+KernelRow expert_balance(const Kernels& k);
+KernelRow token_rows(const Kernels& k);
+KernelRow combine_rows(const Kernels& k);
+KernelRow experts(const Kernels& k);
 
 // fp32 on processors; where a gradient is asked that sums over tokens, the tokens' leaf has to be given.
 bool fits(const OpCall& call);

@@ -64,14 +64,6 @@ Tensor table_grad(const Kernels& k, const Tensor& table, const Tensor& index, co
   return back;
 }
 
-// base^n without the C library.
-double power(double base, int64_t n) {
-  double result = 1;
-  for (; n > 0; n >>= 1, base *= base)
-    if (n & 1) result *= base;
-  return result;
-}
-
 }  // namespace
 
 KernelRow silu(const Kernels& k) { return of_numbers(k, "silu", k.silu, k.silu_back); }
@@ -179,9 +171,9 @@ KernelRow adamw(const Kernels& k) {
                        static_cast<float>(1 - beta1),
                        static_cast<float>(beta2),
                        static_cast<float>(1 - beta2),
-                       static_cast<float>(std::sqrt(1 - power(beta2, step))),
+                       static_cast<float>(std::sqrt(1 - ditto::elementary::power(beta2, step))),
                        static_cast<float>(in.number("eps")),
-                       static_cast<float>(lr / (1 - power(beta1, step)))};
+                       static_cast<float>(lr / (1 - ditto::elementary::power(beta1, step)))};
     in_parts(at[0].numel(), 1, [&](Index begin, Index end) { k.adamw(update, begin, end); });
     const torch::NoGradGuard no_grad;
     for (const size_t i : {0, 2, 3}) {

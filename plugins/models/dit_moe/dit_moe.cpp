@@ -104,14 +104,14 @@ struct Moe : ditto::Layer {
 
   ditto::Routing route(const Tensor& x_BTD, Stream& s, Context& ctx) {
     const auto wide = ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat;
-    const auto p_BTE = torch::softmax(router(x_BTD, ctx).to(wide), -1);
+    const auto p_BTE = ctx.ops.softmax(router(x_BTD, ctx).to(wide));
     const auto taken_BTE = taken(p_BTE, s, ctx);
     if (options.balance > 0) {
       auto& loss_B = s.auxiliary_losses.at("balance");
       loss_B = loss_B + options.balance * imbalance(p_BTE, taken_BTE, s, ctx);
     }
     auto weight_BTE = p_BTE;
-    if (options.normalise) weight_BTE = p_BTE / (p_BTE * taken_BTE).sum(-1, true);
+    if (options.normalise) weight_BTE = p_BTE / ctx.ops.row_total(p_BTE * taken_BTE);
     if (taken_BTE.is_meta()) return as_many_rows(weight_BTE);
     const auto rows = taken_BTE.flatten(0, 1).nonzero().unbind(1);
     return {rows[0], rows[1], weight_BTE.masked_select(taken_BTE)};
@@ -133,7 +133,7 @@ struct Moe : ditto::Layer {
     const Tensor given_BTk = given == s.extra.end() ? Tensor() : ctx.own_tokens(given->second.tensor, p_BTE, s);
     Tensor picks, result;
     if (options.is_token_choice()) {
-      picks = given_BTk.defined() ? given_BTk : std::get<1>(p_BTE.topk(options.top_k, -1));
+      picks = given_BTk.defined() ? given_BTk : likeliest(p_BTE, options.top_k, -1, ctx);
       result = none.scatter(-1, picks, true);
     } else {
       picks = given_BTk.defined() ? given_BTk : chosen_by_experts(p_BTE, s, ctx).to(torch::kLong);
@@ -143,11 +143,17 @@ struct Moe : ditto::Layer {
     return result;
   }
 
+  // Places of the k largest along a dim; under "one" of equal ones the first.
+  static Tensor likeliest(const Tensor& p, int64_t k, int64_t dim, const Context& ctx) {
+    if (ctx.token_leaf == 0) return std::get<1>(p.topk(k, dim));
+    return std::get<1>(p.sort(/*stable=*/true, dim, /*descending=*/true)).narrow(dim, 0, k);
+  }
+
   Tensor chosen_by_experts(const Tensor& p_BTE, const Stream& s, Context& ctx) const {
     std::vector<Tensor> chosen;
     for (const auto& p : samples(ctx.all_tokens(p_BTE, s), s)) {
       const int64_t room = std::max<int64_t>(1, options.top_k * p.size(1) / options.experts);
-      chosen.push_back(torch::zeros_like(p, torch::kBool).scatter(1, std::get<1>(p.topk(room, 1)), true));
+      chosen.push_back(torch::zeros_like(p, torch::kBool).scatter(1, likeliest(p, room, 1, ctx), true));
     }
     return ctx.own_tokens(torch::cat(chosen, 1), p_BTE, s);
   }
@@ -157,10 +163,8 @@ struct Moe : ditto::Layer {
   Tensor imbalance(const Tensor& p_BTE, const Tensor& taken_BTE, const Stream& s, Context& ctx) const {
     const auto share = taken_BTE.to(p_BTE.scalar_type()) / static_cast<double>(options.top_k);
     std::vector<Tensor> losses;
-    for (const auto& both : samples(ctx.all_tokens(torch::cat({p_BTE, share}, -1), s), s)) {
-      const auto mean = both.mean(1).chunk(2, -1);
-      losses.push_back(static_cast<double>(options.experts) * (mean[0] * mean[1]).sum(-1));
-    }
+    for (const auto& both : samples(ctx.all_tokens(torch::cat({p_BTE, share}, -1), s), s))
+      losses.push_back(static_cast<double>(options.experts) * ctx.ops.expert_balance(both));
     return torch::cat(losses);
   }
 

@@ -105,7 +105,7 @@ struct Moment {
 struct AdamW8bit final : ditto::Optimizer {
   using Options = AdamW8bitOptions;
 
-  AdamW8bit(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters) {
+  AdamW8bit(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters), exactly(needs.exact) {
     const auto device = parameters.empty() ? torch::Device(torch::kCPU) : parameters.front().tensor.device();
     signed_codec.emplace(true, device);
     unsigned_codec.emplace(false, device);
@@ -130,6 +130,8 @@ struct AdamW8bit final : ditto::Optimizer {
     return {torch::zeros_like(weight, at::kByte), torch::zeros(shape, weight.options()), {}};
   }
 
+  bool exact() const override { return true; }
+
   // Every operation rounds once, wherever a number stands: slices that cut no block move as the whole does.
   void step(const ditto::Update& update) override {
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
@@ -137,8 +139,7 @@ struct AdamW8bit final : ditto::Optimizer {
 
   void move(double lr) {
     ++steps;
-    const auto n = static_cast<double>(steps);
-    const double unbias_first = 1 - std::pow(options.beta1, n), unbias_second = 1 - std::pow(options.beta2, n);
+    const double unbias_first = 1 - power(options.beta1), unbias_second = 1 - power(options.beta2);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];
       const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
@@ -148,6 +149,11 @@ struct AdamW8bit final : ditto::Optimizer {
       if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
       weight.sub_(m / (v.sqrt() / std::sqrt(unbias_second) + options.eps) * (lr / unbias_first));
     }
+  }
+
+  // beta^steps; the C library's has other bits on other machines.
+  double power(double beta) const {
+    return exactly ? ditto::elementary::power(beta, steps) : std::pow(beta, static_cast<double>(steps));
   }
 
   // The step is taken with the moment as it is before it is coded.
@@ -178,6 +184,7 @@ struct AdamW8bit final : ditto::Optimizer {
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;
+  bool exactly;
   std::optional<Codec> signed_codec, unsigned_codec;
   std::vector<Moment> first, second;
   int64_t steps = 0;

@@ -29,6 +29,8 @@ struct Lion final : ditto::Optimizer {
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
   }
 
+  bool exact() const override { return true; }
+
   void move(double lr) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];

@@ -64,7 +64,8 @@ bool is_matrix(const ditto::OptimizedParameter& p, const std::vector<std::string
 struct Muon final : ditto::Optimizer {
   using Options = MuonOptions;
 
-  Muon(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters), whole(needs.whole) {
+  Muon(const Options& o, const Needs& needs)
+      : options(o), parameters(needs.parameters), whole(needs.whole), exact_ops(needs.exact ? needs.ops : nullptr) {
     for (const auto& p : parameters) {
       const bool matrix = is_matrix(p, options.adamw);
       const auto zeros = [&](bool wanted) { return wanted ? torch::zeros_like(p.tensor.detach()) : Tensor(); };
@@ -75,6 +76,7 @@ struct Muon final : ditto::Optimizer {
   }
 
   Granularity granularity() const override { return Granularity::matrix; }
+  bool exact() const override { return options.precision == "fp32"; }
 
   void step(const ditto::Update& update) override {
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
@@ -93,8 +95,11 @@ struct Muon final : ditto::Optimizer {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Tensor grad = parameters[i].tensor.grad();
       if (!momentum[i].defined() || !grad.defined()) continue;
-      momentum[i].lerp_(grad, 1 - options.momentum);
-      local[i] = options.nesterov ? grad.lerp(momentum[i], options.momentum) : momentum[i];
+      if (exact_ops)
+        momentum[i].mul_(options.momentum).add_(grad * (1 - options.momentum));
+      else
+        momentum[i].lerp_(grad, 1 - options.momentum);
+      local[i] = options.nesterov ? ahead(grad, momentum[i]) : momentum[i];
     }
     if (local.empty()) return;
     auto directions = whole->gather(local);
@@ -106,6 +111,11 @@ struct Muon final : ditto::Optimizer {
       const Tensor weight = parameters[i].tensor.detach();
       weight.mul_(1 - lr * options.weight_decay).sub_(directions[i] * (lr * adjustment(parameters[i].full_shape)));
     }
+  }
+
+  Tensor ahead(const Tensor& grad, const Tensor& moment) const {
+    if (!exact_ops) return grad.lerp(moment, options.momentum);
+    return grad * (1 - options.momentum) + moment * options.momentum;
   }
 
   // Of each matrix of the last two dims.
@@ -123,12 +133,29 @@ struct Muon final : ditto::Optimizer {
     const bool tall = matrix.size(0) > matrix.size(1);
     Tensor x = tall ? matrix.t() : matrix;
     if (options.precision == "bf16" && x.scalar_type() == at::kFloat) x = x.to(at::kBFloat16);
-    x = x / x.norm().clamp_min(kLeastNorm);
-    for (int64_t i = 0; i < options.iterations; ++i) {
-      const Tensor gram = torch::mm(x, x.t());
-      x = torch::addmm(x, torch::addmm(gram, gram, gram, kB, kC), x, kA);
-    }
+    x = x / norm(x).clamp_min(kLeastNorm);
+    for (int64_t i = 0; i < options.iterations; ++i) x = iterated(x);
     return (tall ? x.t() : x).to(matrix.scalar_type()).contiguous();
+  }
+
+  Tensor norm(const Tensor& x) const {
+    if (!exact_ops) return x.norm();
+    const auto mean = [&](const Tensor& rows) { return exact_ops->run("sample_mean", {{rows}}).at(0); };
+    return (mean(mean(x.square()).unsqueeze(0)) * static_cast<double>(x.numel())).sqrt();
+  }
+
+  // a x + b (x x^T) x + c (x x^T)^2 x
+  Tensor iterated(const Tensor& x) const {
+    if (!exact_ops) {
+      const Tensor gram = torch::mm(x, x.t());
+      return torch::addmm(x, torch::addmm(gram, gram, gram, kB, kC), x, kA);
+    }
+    const auto with_transposed = [&](const Tensor& left, const Tensor& right) {
+      return exact_ops->run("linear", {{left, right, Tensor()}}).at(0);
+    };
+    const Tensor gram = with_transposed(x, x);
+    const Tensor sum = gram * kB + with_transposed(gram, gram) * kC;  // gram is its own transpose
+    return x * kA + with_transposed(sum, x.t());
   }
 
   double adjustment(const std::vector<int64_t>& shape) const {
@@ -141,12 +168,16 @@ struct Muon final : ditto::Optimizer {
   void step_adamw(size_t i, double lr) {
     const auto& p = parameters[i];
     const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
-    const auto n = static_cast<double>(steps);
     exp_avg[i].mul_(options.beta1).add_(grad * (1 - options.beta1));
     exp_avg_sq[i].mul_(options.beta2).add_(grad * grad * (1 - options.beta2));
-    const Tensor deviation = exp_avg_sq[i].sqrt() / std::sqrt(1 - std::pow(options.beta2, n)) + options.eps;
+    const Tensor deviation = exp_avg_sq[i].sqrt() / std::sqrt(1 - power(options.beta2)) + options.eps;
     if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
-    weight.sub_(exp_avg[i] / deviation * (lr / (1 - std::pow(options.beta1, n))));
+    weight.sub_(exp_avg[i] / deviation * (lr / (1 - power(options.beta1))));
+  }
+
+  // beta^steps; the C library's has other bits on other machines.
+  double power(double beta) const {
+    return exact_ops ? ditto::elementary::power(beta, steps) : std::pow(beta, static_cast<double>(steps));
   }
 
   std::map<std::string, ditto::OptimizerState> state() override {
@@ -158,6 +189,7 @@ struct Muon final : ditto::Optimizer {
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;
   const ditto::WholeTensors* whole;
+  const ditto::OpTable* exact_ops;                    // null: not asked for
   std::vector<Tensor> momentum, exp_avg, exp_avg_sq;  // one of the first and the others for each parameter
   int64_t steps = 0;
 };

@@ -34,6 +34,8 @@ struct Sgd final : ditto::Optimizer {
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
   }
 
+  bool exact() const override { return true; }
+
   void move(double lr) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];

@@ -39,25 +39,34 @@ struct Chain {
   }
 };
 
+// Functions of each number, by the run's ops where they are given.
+struct Functions {
+  const ditto::OpTable* ops;
+  Tensor exp(const Tensor& x) const { return ops ? ops->run("exp", {{x}}).at(0) : x.exp(); }
+  Tensor log(const Tensor& x) const { return ops ? ops->run("log", {{x}}).at(0) : x.log(); }
+  Tensor tanh(const Tensor& x) const { return ops ? ops->run("tanh", {{x}}).at(0) : x.tanh(); }
+  Tensor cube(const Tensor& x) const { return ops && ops->exact() ? x * x * x : x.pow(3); }
+};
+
 // The normal's distribution function by the tanh approximation that DiT's training code uses: losses compare to its
 // digits.
-Tensor normal_cdf(const Tensor& x) {
-  return 0.5 * (1 + torch::tanh(0.79788456080286535588 * (x + 0.044715 * x.pow(3))));
+Tensor normal_cdf(const Tensor& x, const Functions& f) {
+  return 0.5 * (1 + f.tanh(0.79788456080286535588 * (x + 0.044715 * f.cube(x))));
 }
 
 // -log of a Gaussian's mass in the bin of width 2/255 around x, in nats; the outermost bins are open (DDPM, eq. 13).
-Tensor discretised_nll(const Tensor& x, const Tensor& mean, const Tensor& log_variance) {
-  const auto precision = (-0.5 * log_variance).exp();
-  const auto upper = normal_cdf(precision * (x - mean + 1.0 / 255));
-  const auto lower = normal_cdf(precision * (x - mean - 1.0 / 255));
+Tensor discretised_nll(const Tensor& x, const Tensor& mean, const Tensor& log_variance, const Functions& f) {
+  const auto precision = f.exp(-0.5 * log_variance);
+  const auto upper = normal_cdf(precision * (x - mean + 1.0 / 255), f);
+  const auto lower = normal_cdf(precision * (x - mean - 1.0 / 255), f);
   const auto mass = torch::where(x < -0.999, upper, torch::where(x > 0.999, 1 - lower, upper - lower));
-  return -mass.clamp_min(1e-12).log();
+  return -f.log(mass.clamp_min(1e-12));
 }
 
 Tensor kl_divergence(const Tensor& mean_1, const Tensor& log_variance_1, const Tensor& mean_2,
-                     const Tensor& log_variance_2) {
-  return 0.5 * (log_variance_2 - log_variance_1 - 1 + (log_variance_1 - log_variance_2).exp() +
-                (mean_1 - mean_2).square() * (-log_variance_2).exp());
+                     const Tensor& log_variance_2, const Functions& f) {
+  return 0.5 * (log_variance_2 - log_variance_1 - 1 + f.exp(log_variance_1 - log_variance_2) +
+                (mean_1 - mean_2).square() * f.exp(-log_variance_2));
 }
 
 class Iddpm : public ditto::Scheduler {
@@ -109,11 +118,6 @@ class Iddpm : public ditto::Scheduler {
   std::map<std::string, Tensor> losses(const Tensor& prediction, const Tensor& clean, const Tensor& noise,
                                        const Tensor& t_B, const ditto::OpTable* ops) const override {
     if (!learned()) return Scheduler::losses(prediction, clean, noise, t_B, ops);
-    if (ops && ops->exact())
-      throw ditto::Error(ditto::ErrorKind::config, "run.numerics",
-                         "= \"one\" has no exact form of the variational bound, with which scheduler 'iddpm' learns a "
-                         "variance",
-                         "set scheduler.variance = \"fixed_small\" or \"fixed_large\", or run.numerics = \"fast\"");
     const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
     const auto [epsilon, fraction] = parts(prediction.to(wide), clean);
     auto result = Scheduler::losses(epsilon, clean, noise, t_B, ops);
@@ -213,8 +217,9 @@ class Iddpm : public ditto::Scheduler {
       return spread(at.mean_clean, x_t) * x_0 + spread(at.mean_x, x_t) * x_t;
     };
     const auto log_var = log_variance(at, fraction, x_t);
-    const auto kl = kl_divergence(posterior(clean), spread(at.log_small, x_t), posterior(guess), log_var);
-    const auto nll = discretised_nll(clean, posterior(guess), log_var);
+    const Functions f{ops};
+    const auto kl = kl_divergence(posterior(clean), spread(at.log_small, x_t), posterior(guess), log_var, f);
+    const auto nll = discretised_nll(clean, posterior(guess), log_var, f);
     const auto is_first = spread(t_B, x_t) == 0;
     return ditto::sample_mean(torch::where(is_first, nll, kl), ops) / kLn2;
   }

@@ -60,6 +60,12 @@ class DITTO_API Ops {
   torch::Tensor add_row(const torch::Tensor& x, const torch::Tensor& row) const;
   // [B, …] -> [B]: what losses end with.
   torch::Tensor sample_mean(const torch::Tensor& x) const;
+  // Of routers: softmax along the last dim; and of x [..., K] at each of its places the sum of its row.
+  torch::Tensor softmax(const torch::Tensor& x) const;
+  torch::Tensor row_total(const torch::Tensor& x) const;
+  // x [B, T, 2 E], each token's probabilities of E experts and then its shares in them, of whole samples -> [B]: the
+  // sum over experts of mean probability times mean share.
+  torch::Tensor expert_balance(const torch::Tensor& x_BTE) const;
   // LayerNorm(x) without affine, eps as given, times (1 + scale) plus shift. x [B, T, D].
   torch::Tensor norm_modulate(const torch::Tensor& x_BTD, const torch::Tensor& shift_SD, const torch::Tensor& scale_SD,
                               const Sequence& tokens, double eps = 1e-6) const;

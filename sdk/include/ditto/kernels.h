@@ -35,6 +35,7 @@ struct DITTO_API OpInputs {
   bool has(const std::string& name) const { return attributes.count(name) != 0; }
   double number(const std::string& name) const;  // these throw Error(plugin) for one that is missing or of another type
   double number(const std::string& name, double otherwise) const;
+  int64_t whole(const std::string& name) const;
   bool flag(const std::string& name) const;  // false where it is missing
   const std::vector<int64_t>& list(const std::string& name) const;
 };

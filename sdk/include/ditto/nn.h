@@ -416,8 +416,10 @@ class DITTO_API ExpertsModule : public CutLayer {
   torch::Tensor forward(const torch::Tensor& x_BTD, const std::function<Routing(const torch::Tensor& x_BTD)>& route,
                         Context& ctx);
   // Rows sorted by expert, counts[i] of them for the i-th expert whose weights are here -> as many rows, without the
-  // second bias of experts that are cut along their hidden width (`partial_rows`).
-  torch::Tensor run_rows(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx);
+  // second bias of experts that are cut along their hidden width (`partial_rows`). `token_R`: which tokens the rows are,
+  // `tokens` of each sample, by which run.numerics = "one" sums gradients; undefined: of other ranks' samples.
+  torch::Tensor run_rows(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx,
+                         const torch::Tensor& token_R, int64_t tokens);
 
   Parameter up, up_bias;      // [E, H, D], [E, H]: the hidden width may be cut by tensor, the experts by expert
   Parameter down, down_bias;  // [E, D, H], [E, D]
