@@ -3,7 +3,7 @@
 #include <iostream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "apps/ditto/commands.h"
 #include "apps/ditto/interrupt.h"

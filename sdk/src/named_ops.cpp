@@ -1,6 +1,6 @@
 // The table's ops as layers and models call them. What only run.numerics = "one" asks for, leaves of tokens and of a
 // layer's sums, is said under it alone: fast kernels need not know it.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 

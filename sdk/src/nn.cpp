@@ -3,7 +3,8 @@
 
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/error.h>
