@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/Parallel.h>  // for tests that set threads
 #include <torch/types.h>
 
 #include <ditto/error.h>
