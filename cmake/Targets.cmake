@@ -1,13 +1,15 @@
 # The SDK, the host and the program. Who sees whom is decided by include directories: plugins -> sdk <- core <- apps.
 
-# LibTorch's headers take 20 s a file; once here, 4 s. The host and the tests spend their time in libraries: at -O1 they
-# compile in two thirds of the time that -O2 takes and run as fast, so they have a precompiled header of their own.
+# LibTorch's headers take 20 s a file; once here, 3 s. (All of torch/torch.h, with its layers, optimizers, loaders and JIT, would
+# be 5 s: sources include what they use of it.) The host and the tests spend their time in libraries: at -O1 they compile in
+# two thirds of the time that -O2 takes and run as fast, so they have a precompiled header of their own.
 foreach(pch ditto_pch ditto_host_pch)
   add_library(${pch} OBJECT cmake/pch.cpp)
   target_link_libraries(${pch} PRIVATE ditto::torch)
   ditto_compile_settings(${pch})
-  target_precompile_headers(${pch} PRIVATE <torch/torch.h> <algorithm> <array> <chrono> <cmath> <cstdint> <filesystem>
-    <functional> <map> <memory> <optional> <span> <string> <string_view> <unordered_map> <utility> <variant> <vector>)
+  target_precompile_headers(${pch} PRIVATE <torch/autograd.h> <torch/nn/module.h> <torch/types.h> <algorithm> <array> <chrono>
+    <cmath> <cstdint> <filesystem> <functional> <map> <memory> <optional> <span> <string> <string_view> <unordered_map>
+    <utility> <variant> <vector>)
 endforeach()
 target_compile_options(ditto_host_pch PRIVATE $<$<CONFIG:Release>:-O1>)
 
@@ -19,12 +21,6 @@ function(ditto_use_host_pch target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-# Each file pays 5 s for what LibTorch's headers instantiate at its end; eight that are compiled as one pay it once.
-option(DITTO_UNITY "Compile eight sources of the SDK and of the host as one; OFF: each by itself" ON)
-function(ditto_compile_together target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${DITTO_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-endfunction()
-
 file(GLOB sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
 list(FILTER sdk_sources EXCLUDE REGEX "/(error|text)\\.cpp$")
 add_library(ditto_sdk SHARED ${sdk_sources} $<TARGET_OBJECTS:ditto_error>)
@@ -32,7 +28,7 @@ add_library(Ditto::sdk ALIAS ditto_sdk)
 target_link_libraries(ditto_sdk PUBLIC ditto_headers ditto::torch)
 ditto_compile_settings(ditto_sdk)
 ditto_use_pch(ditto_sdk)
-ditto_compile_together(ditto_sdk)
+ditto_compile_together(ditto_sdk ALONE meta_ops pack)
 target_link_options(ditto_sdk PRIVATE -Wl,--no-undefined)
 set_target_properties(ditto_sdk PROPERTIES EXPORT_NAME sdk INSTALL_RPATH "$ORIGIN:$ORIGIN/torch/lib")
 
@@ -48,6 +44,8 @@ if(testing_sources)
     "$<BUILD_INTERFACE:$<TARGET_PROPERTY:ditto::gloo,INTERFACE_INCLUDE_DIRECTORIES>>")
   ditto_compile_settings(ditto_testing)
   ditto_use_pch(ditto_testing)
+  ditto_compile_together(ditto_testing ALONE guidance model objective parallel parallel_model token_probes try_model
+                         unit_checks written_number)
   set_target_properties(ditto_testing PROPERTIES EXPORT_NAME testing)
 endif()
 
@@ -71,4 +69,5 @@ if(app_sources AND core_sources)
   target_link_libraries(ditto PRIVATE ditto_core ditto_testing)  # for `ditto plugins try`
   ditto_compile_settings(ditto)
   ditto_use_host_pch(ditto)
+  ditto_compile_together(ditto ALONE bench checkpoint config diff plugins replay train)
 endif()

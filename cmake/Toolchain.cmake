@@ -23,6 +23,21 @@ if(DITTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
+# Each file pays 3 s for what LibTorch's headers instantiate at its end; eight that are compiled as one pay it once. They
+# share one anonymous namespace: files with names of others in theirs are compiled ALONE.
+option(DITTO_UNITY "Compile eight sources of a target as one; OFF: each by itself" ON)
+function(ditto_compile_together target)  # TARGET [ALONE name…]
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ALONE")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${DITTO_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source STEM name)
+    if(name IN_LIST arg_ALONE)
+      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    endif()
+  endforeach()
+endfunction()
+
 find_program(DITTO_MOLD mold)
 if(DITTO_MOLD)
   add_link_options(-fuse-ld=mold)

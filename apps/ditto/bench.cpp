@@ -3,8 +3,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/text.h>
 

@@ -3,7 +3,7 @@
 
 #include <iostream>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/text.h>
 

@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/tensor_file.h"

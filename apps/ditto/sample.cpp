@@ -3,15 +3,17 @@
 #include <iostream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "apps/ditto/commands.h"
 #include "apps/ditto/interrupt.h"
 #include "apps/ditto/sample_outputs.h"
 #include "apps/ditto/sample_requests.h"
+#include "core/config/numerics.h"
 #include "core/dist/local_ranks.h"
 #include "core/formats/toml.h"
 #include "core/report/progress.h"
+#include "core/train/one_number_guard.h"
 #include "core/train/rank.h"
 
 namespace ditto {
@@ -86,14 +88,19 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   std::optional<report::Progress> progress;
   if (mesh.rank() == 0) {
     outputs.prepare();
-    const auto all = static_cast<int64_t>(asked.requests.seeds.size());
-    progress.emplace(all, progress_look(a));
-    options.progress = [&progress, &mesh, all](int64_t done, int64_t) {
-      report::ProgressState state;
-      state.done = std::min(done * mesh.data_ranks(), all);
-      progress->update(state);
-    };
+    progress.emplace(static_cast<int64_t>(asked.requests.seeds.size()), progress_look(a));
   }
+  // Of this rank's first batch: what it computes later it computes by the same calls.
+  std::optional<OneNumberGuard> guard;
+  if (is_one_number(saved.recipe)) guard.emplace();
+  options.progress = [&](int64_t done, int64_t all) {
+    if (guard) guard->check();
+    guard.reset();
+    if (!progress) return;
+    report::ProgressState state;
+    state.done = std::min(done * mesh.data_ranks(), all);
+    progress->update(state);
+  };
   const auto latents = generate(*assembly.networks, *assembly.sampler, *assembly.guidance, asked.requests, options);
   if (mesh.rank() != 0) return outputs.help_to_decode(latents);
   progress->finish();
@@ -147,8 +154,10 @@ void add_sampler_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--guidance-channels", a.guidance_channels, "all, or 3 as in DiT's published samples")
       ->check(CLI::IsMember({"all", "3"}));
   command
-      .add_option("--batch", a.batch,
-                  "samples computed at once; equal batches give equal bits, 1 makes each independent")
+      .add_option(
+          "--batch", a.batch,
+          "samples computed at once; equal batches give equal bits, 1 makes each independent (with run.numerics = "
+          "\"one\" any does)")
       ->check(CLI::Range(1, 1'000'000))
       ->capture_default_str();
   command.add_option("--weights", a.weights, "ema (if there is one) or weights")

@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/sizes.h>
 #include <ditto/text.h>

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/text.h>
 

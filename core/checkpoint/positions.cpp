@@ -1,6 +1,6 @@
 #include "core/checkpoint/positions.h"
 
-#include <torch/torch.h>
+#include <torch/nn/functional/upsampling.h>
 
 namespace ditto::checkpoint {
 

@@ -6,7 +6,8 @@
 #include <limits>
 #include <mutex>
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 namespace ditto {
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <set>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/text.h>

@@ -4,7 +4,7 @@
 #include <limits>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

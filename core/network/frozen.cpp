@@ -1,6 +1,6 @@
 #include "core/network/frozen.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

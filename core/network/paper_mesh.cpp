@@ -1,6 +1,6 @@
 #include "core/network/paper_mesh.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace ditto {

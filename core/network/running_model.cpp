@@ -1,7 +1,7 @@
 #include "core/network/running_model.h"
 
 #include <ATen/record_function.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -1,6 +1,6 @@
 #include "core/network/trained.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

@@ -20,6 +20,7 @@
 #include <thread>
 
 #include <fmt/format.h>
+#include <torch/version.h>
 #include <boost/dll/runtime_symbol_info.hpp>
 
 #include <ditto/text.h>

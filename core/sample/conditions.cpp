@@ -5,7 +5,7 @@
 #include <numeric>
 #include <sstream>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/text.h>

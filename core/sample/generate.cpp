@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 
@@ -126,7 +126,11 @@ class Generator {
       done += mine;
       if (options_.progress) options_.progress(done, count);
     }
-    return mesh.data_group().all_reduce(result);  // every sample was made by one rank, the others' are zero
+    // Every sample was made by one rank, the others' are zero: as whole numbers adding them changes no bit, of -0
+    // neither.
+    return mesh.data_group()
+        .all_reduce(result.view(dtype_ == torch::kDouble ? torch::kLong : torch::kInt))
+        .view(dtype_);
   }
 
  private:

@@ -10,7 +10,7 @@
 namespace ditto {
 
 // Samples to make. A sample's numbers depend on its seed, size and conditions, on the weights, and on how many samples
-// are computed with it (GenerateOptions::batch): on nothing else.
+// are computed with it (GenerateOptions::batch; not with exact kernels, run.numerics = "one"): on nothing else.
 struct SampleRequests {
   std::vector<int64_t> seeds;
   Batch conditions;               // a row for each seed, by the names of what the model takes; on the CPU

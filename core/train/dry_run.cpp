@@ -6,7 +6,7 @@
 #include <utility>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include "core/config/numerics.h"

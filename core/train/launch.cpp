@@ -4,7 +4,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <ditto/data.h>
 #include <ditto/encoder.h>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <ATen/record_function.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "core/config/numerics.h"
 

@@ -9,7 +9,8 @@
 #include <cpuid.h>
 #endif
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 namespace ditto {
 

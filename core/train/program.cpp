@@ -2,7 +2,7 @@
 
 #include <sstream>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "core/config/numerics.h"
 #include "core/network/names.h"

@@ -5,7 +5,9 @@
 #include <fstream>
 #include <sstream>
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>
+#include <torch/types.h>
+#include <torch/version.h>
 
 #include "core/checkpoint/manifest.h"
 #include "core/network/adapter.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "core/data/batch_job.h"
 #include "core/data/loader.h"

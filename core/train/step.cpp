@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "core/config/numerics.h"
 #include "core/dist/equal_copies.h"

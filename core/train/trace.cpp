@@ -4,7 +4,7 @@
 #include <set>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

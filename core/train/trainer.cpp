@@ -4,8 +4,9 @@
 #include <filesystem>
 #include <sstream>
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/text.h>
 

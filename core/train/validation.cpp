@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "core/train/agreed_samples.h"
 #include "core/train/program.h"

@@ -2,8 +2,9 @@
 
 #include <algorithm>
 
+#include <torch/autograd.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

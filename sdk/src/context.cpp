@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/attention_of_nodes.h>

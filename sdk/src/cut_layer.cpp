@@ -1,7 +1,7 @@
 // What layers declare about being cut among ranks.
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/nn.h>

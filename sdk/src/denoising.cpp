@@ -1,6 +1,6 @@
 #include <ditto/denoising.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

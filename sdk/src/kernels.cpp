@@ -3,7 +3,7 @@
 
 #include <bit>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -2,7 +2,7 @@
 
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/options.h>

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/nn.h>

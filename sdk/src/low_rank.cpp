@@ -1,7 +1,7 @@
 // The low-rank term of a linear layer.
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/nn.h>

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <thread>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>

@@ -2,7 +2,7 @@
 // and the models that come with it are made of.
 #include <ATen/ExpandUtils.h>
 #include <torch/library.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

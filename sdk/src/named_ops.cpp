@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/error.h>

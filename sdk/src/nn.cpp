@@ -4,7 +4,8 @@
 #include <cmath>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/error.h>

@@ -1,7 +1,8 @@
 // The ops and rows of a run, the choice among them, and autograd around the chosen one.
 #include <algorithm>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/kernels.h>

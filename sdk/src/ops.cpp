@@ -1,5 +1,5 @@
 // The ops a model can call by name: their meaning on ATen, their test cases and tolerances.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/kernels.h>
 #include <ditto/random.h>

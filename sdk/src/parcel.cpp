@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

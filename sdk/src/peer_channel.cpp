@@ -2,7 +2,7 @@
 
 #include <thread>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/pack.h>

@@ -9,7 +9,8 @@
 #include <map>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/kernels.h>

@@ -1,6 +1,6 @@
 #include <ditto/sampler.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

@@ -1,6 +1,6 @@
 #include <ditto/scheduler.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/kernels.h>
 

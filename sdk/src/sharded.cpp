@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -1,6 +1,6 @@
 // Tables of positions and features of time, as W. Peebles and S. Xie have them, 2023 (arXiv:2212.09748): single
 // operations of IEEE arithmetic, so that every machine has the same.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/elementary.h>
 #include <ditto/nn.h>

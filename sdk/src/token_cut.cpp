@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -3,7 +3,8 @@
 
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 namespace ditto {
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <set>
 
+#include <torch/autograd.h>
+
 #include <ditto/testing/checks.h>
 
 #include "model_run.h"

@@ -1,6 +1,9 @@
 // The promises of a kernel plugin: every row agrees with its op's meaning, wherever it says that it can compute it.
 #include <algorithm>
 
+#include <torch/autograd.h>
+#include <torch/cuda.h>
+
 #include <ditto/testing/checks.h>
 
 #include "numbers.h"

@@ -4,7 +4,8 @@
 #include <set>
 #include <unordered_map>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/parallel/layout.h>
 

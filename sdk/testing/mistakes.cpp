@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include <ATen/record_function.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "layer_flow.h"
 #include "model_run.h"

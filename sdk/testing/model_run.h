@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/model.h>
 

@@ -1,4 +1,6 @@
 // The promises of an objective.
+#include <torch/autograd.h>
+
 #include <ditto/testing/checks.h>
 
 #include "model_run.h"

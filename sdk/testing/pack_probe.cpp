@@ -2,7 +2,7 @@
 
 #include <exception>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/parallel/pack.h>
 

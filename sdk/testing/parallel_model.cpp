@@ -1,6 +1,6 @@
 #include "parallel_model.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/transformer.h>
 

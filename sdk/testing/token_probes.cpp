@@ -3,7 +3,7 @@
 #include <exception>
 #include <functional>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "model_run.h"
 #include "numbers.h"

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <exception>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/parallel/program.h>
 

@@ -5,7 +5,7 @@
 #include <stdexcept>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "model_run.h"
 #include "numbers.h"

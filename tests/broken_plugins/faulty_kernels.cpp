@@ -1,5 +1,5 @@
 // A kernel for gated_residual (x + gate * y) that is wrong in one way, as its option says.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/kernels.h>
 #include <ditto/plugin.h>

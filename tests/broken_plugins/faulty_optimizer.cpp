@@ -1,5 +1,5 @@
 // Gradient descent with momentum that breaks one promise of the interface, as its option says.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/optimizer.h>
 

@@ -1,7 +1,7 @@
 // Replicas, or tokens cut with all keys gathered, that break one promise of the interface, as the options say.
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/parallel/token_cut.h>
 

@@ -5,7 +5,7 @@
 #include <set>
 #include <sstream>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/data.h>
 #include <ditto/random.h>

@@ -6,7 +6,7 @@
 #include <set>
 
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include <ditto/ditto.h>

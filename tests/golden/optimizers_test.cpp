@@ -1,6 +1,6 @@
 // The optimizers against torch.optim and the papers' formulas: runs made by optimizers_test.py.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include <ditto/optimizer.h>

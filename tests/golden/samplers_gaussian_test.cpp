@@ -1,6 +1,6 @@
 // Samplers against the closed form of a Gaussian: for data N(mu, s^2) the best denoiser and the whole flow are known.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/sampler.h>
 #include <support/open_plugin.h>

@@ -1,6 +1,6 @@
 // What the schedules and samplers promise by themselves, and what they refuse.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/sampler.h>
 #include <support/open_plugin.h>

@@ -1,6 +1,6 @@
 // The schedules and samplers against diffusers and the definitions of the papers: values made by schedulers_test.py.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include <ditto/sampler.h>

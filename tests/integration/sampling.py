@@ -3,6 +3,7 @@
 import array
 import json
 import os
+import random
 import signal
 import subprocess
 
@@ -88,6 +89,67 @@ def test_another_batch_changes_at_most_one_level_in_one_pixel_of_a_thousand():
         t.check(max(apart) <= 1, f"batch {batch}: {max(apart)} levels apart")
         different = sum(level > 0 for level in apart)
         t.check(different <= len(apart) / 1000, f"batch {batch}: {different} of {len(apart)} pixels differ")
+
+
+_one_number = []
+
+
+def one_number():
+    """A run with run.numerics = "one": small, or the digits' own model."""
+    if not _one_number:
+        model = dict(depth=6, width=128) if t.slow else {}
+        path = t.write_recipe("one.toml", t.recipe(run=dict(name="one", steps=12, numerics="one"), model=model,
+                                                   lr_schedule=dict(lr=3e-3, warmup=0), guidance=dict(plugin="cfg", scale=2.0)))
+        t.train(path, "one")
+        _one_number.append(t.work / "one")
+    return _one_number[0]
+
+
+def test_one_number_gives_each_request_its_bytes_in_any_batch_order_and_company():
+    (count, together), draws = (1000, 40) if t.slow else (24, 6), random.Random(5)
+    requests = [(draws.randrange(10**9), draws.randrange(10)) for _ in range(count)]
+
+    def sampled(name, asked, batch, ranks):
+        seeds, classes = (",".join(str(request[i]) for request in asked) for i in (0, 1))
+        t.run("sample", one_number(), "--out", t.work / name, "--seeds", seeds, "--classes", classes, "--batch", batch,
+              "--steps", 2, *(["--local-ranks", ranks] if ranks > 1 else []), *save(name))
+        dtype, shape, data = latents(name)
+        t.equal((dtype, shape), ("F32", [len(asked), 1, 8, 8]), "latents")
+        return [bytes(data[i * 256:(i + 1) * 256]) for i in range(len(asked))]
+
+    expected = dict(zip(requests, sampled("one-by-one", requests, 1, 1)))
+    t.equal(len(set(expected.values())), len(set(requests)), "different samples")
+    order, same, number = draws.sample(requests, count), 0, 0
+    while order:
+        asked, order = order[:together], order[together:]
+        number += 1
+        batch, ranks = draws.randint(1, 16), draws.choice((1, 2))
+        found = sampled(f"company-{number}", asked, batch, ranks)
+        same += sum(expected[request] == data for request, data in zip(asked, found))
+    t.equal(same, count, f"requests with the same bytes, of {count}")
+    print(f"{same} of {count} requests have the same bytes", flush=True)
+
+
+def test_one_number_does_not_depend_on_how_far_a_text_is_padded():
+    text = [((i * 2654435761) % 1000003) / 500001.5 - 1 for i in range(3 * 12)]
+    data = t.synthetic(classes=4, text_tokens=6, text_width=12)
+    path = t.write_recipe("texts.toml", t.recipe(run=dict(name="texts", steps=6, batch=8, numerics="one"), data=data,
+                                                 model=dict(plugin="dit_text", depth=2, width=32, heads=4, patch=2),
+                                                 guidance=dict(plugin="cfg", scale=2.0)))
+    t.train(path, "texts")
+    for tokens in (3, 6):
+        padded = array.array("f", text + [0.0] * ((tokens - 3) * 12))
+        mask = bytes([1] * 3 + [0] * (tokens - 3))
+        t.write_tensors(t.work / f"text-{tokens}", {"text": ("F32", [1, tokens, 12], padded),
+                                                    "text_mask": ("BOOL", [1, tokens], mask)})
+        t.run("sample", t.work / "texts", "--seeds", "0-4", "--batch", tokens, "--steps", 2, "--condition",
+              t.work / f"text-{tokens}", *save(f"texts-{tokens}"))
+    t.check(latents("texts-3") == latents("texts-6"), "the padding of a text shows in its sample")
+
+
+def test_one_number_refuses_a_guidance_that_sums_otherwise():
+    t.refused(2, ["run.numerics", "aten::std"], "sample", one_number(), "--out", t.work / "never", "--steps", 2,
+              *t.sets({"guidance.rescale": 0.5}))
 
 
 def test_given_noise_is_what_the_pictures_start_from():

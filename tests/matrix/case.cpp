@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/random.h>
 

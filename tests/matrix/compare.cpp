@@ -6,7 +6,7 @@
 #include <sstream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto::matrix {
 

@@ -1,6 +1,6 @@
 #include "tests/matrix/faults.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto::matrix {
 

@@ -1,6 +1,6 @@
 #include "tests/matrix/packed.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto::matrix {
 

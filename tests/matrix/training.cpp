@@ -5,7 +5,8 @@
 #include <fstream>
 #include <functional>
 
-#include <torch/torch.h>
+#include <torch/serialize.h>
+#include <torch/types.h>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/dist/gloo_mesh.h"

@@ -1,7 +1,7 @@
 // What is put together of a recipe's parts: the preconditioning around a model, and what is refused at the start.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -35,7 +35,7 @@ const std::vector<ParameterSpec> kNow{
     {"blocks.2.up.weight", {12, 6}, at::kFloat, {{Axis::tensor, {0, {12}}}, {Axis::shard, {1, {6}}}}, 1},
     {"out.weight", {4, 6}}};
 
-const std::vector<Degrees> kLayouts{
+const std::vector<Degrees> kFitLayouts{
     {}, {{Axis::tensor, 2}, {Axis::shard, 3}}, {{Axis::shard, 8}}, {{Axis::pipeline, 2}, {Axis::tensor, 2}}};
 
 std::string saved(const TemporaryFolder& folder) {
@@ -53,7 +53,7 @@ const Tensor& held(const Rank& rank, const std::string& name) { return rank.layo
 TEST_CASE("what fits is taken bit for bit and what does not keeps its values, on every layout") {
   const TemporaryFolder folder;
   const auto path = saved(folder);
-  for (const auto& degrees : kLayouts) {
+  for (const auto& degrees : kFitLayouts) {
     for (int number = 0; number < FakeMesh(degrees, 0).world_size(); ++number) {
       Rank rank(degrees, number, kHere, kNow), before(degrees, number, kHere, kNow),
           source(degrees, number, kSaved, kNow);
@@ -70,7 +70,7 @@ TEST_CASE("what fits is taken bit for bit and what does not keeps its values, on
 TEST_CASE("all ranks together say once what became of each tensor") {
   const TemporaryFolder folder;
   const auto path = saved(folder);
-  for (const auto& degrees : kLayouts) {
+  for (const auto& degrees : kFitLayouts) {
     const int count = FakeMesh(degrees, 0).world_size();
     std::vector<Names> told(static_cast<size_t>(count));
     const auto errors = as_ranks(count, [&](int number, const ditto::Group& group) {

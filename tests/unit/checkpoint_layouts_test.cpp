@@ -63,7 +63,7 @@ const std::vector<Degrees> kLayouts{
 
 int ranks(const Degrees& degrees) { return FakeMesh(degrees, 0).world_size(); }
 
-const std::string kStep = "/step_00000600";
+const std::string kLayoutsStep = "/step_00000600";
 
 }  // namespace
 
@@ -72,12 +72,12 @@ TEST_CASE("any of 11 layouts loads, bit for bit, what any other saved") {
   for (const Degrees& saved : kLayouts) {
     const TemporaryFolder folder;
     save_world(folder / "c", saved, 3, 600, specs);
-    CHECK(checkpoint::verify(folder / "c" + kStep).empty());
+    CHECK(checkpoint::verify(folder / "c" + kLayoutsStep).empty());
     for (const Degrees& loaded : kLayouts) {
       for (int number = 0; number < ranks(loaded); ++number) {
         Rank rank(loaded, number, 4, specs), expected(loaded, number, 3, specs);
         auto state = rank.state();
-        checkpoint::load(folder / "c" + kStep, state);
+        checkpoint::load(folder / "c" + kLayoutsStep, state);
         CHECK(rank.same_as(expected));
         CHECK(state.step == 600);
       }
@@ -90,7 +90,7 @@ TEST_CASE("a checkpoint holds every number once, whatever wrote it") {
   for (const Degrees& saved : kLayouts) {
     const TemporaryFolder folder;
     save_world(folder / "c", saved, 3, 600, specs);
-    const checkpoint::Reader reader(folder / "c" + kStep);
+    const checkpoint::Reader reader(folder / "c" + kLayoutsStep);
     size_t tensors = 0;
     for (const char* section : checkpoint::kSections) {
       for (const auto& [name, tensor] : reader.index().section(section)) {
@@ -109,7 +109,7 @@ TEST_CASE("a rank writes the rectangles it holds and no other") {
   const Degrees degrees{{Axis::tensor, 2}, {Axis::shard, 3}};
   const TemporaryFolder folder;
   save_world(folder / "c", degrees, 3, 600, composed_model());
-  const checkpoint::Reader reader(folder / "c" + kStep);
+  const checkpoint::Reader reader(folder / "c" + kLayoutsStep);
   for (int number = 0; number < ranks(degrees); ++number) {
     const Rank rank(degrees, number, 3, composed_model());
     char file[32];
@@ -133,17 +133,17 @@ TEST_CASE("a rank reads no file that holds none of its numbers") {
   const TemporaryFolder folder;
   save_world(folder / "c", degrees, 3, 600, specs);
   for (const char* section : {"model", "ema", "optimizer"})
-    std::filesystem::remove(folder / "c" + kStep + "/" + section + "-00001.safetensors");
+    std::filesystem::remove(folder / "c" + kLayoutsStep + "/" + section + "-00001.safetensors");
   for (const int number : {0, 2}) {
     Rank rank(degrees, number, 4, specs), expected(degrees, number, 3, specs);
     auto state = rank.state();
-    checkpoint::load(folder / "c" + kStep, state);
+    checkpoint::load(folder / "c" + kLayoutsStep, state);
     CHECK(rank.same_as(expected));
   }
   Rank rank(degrees, 1, 4, specs);
   const auto error = error_of(ErrorKind::checkpoint, [&] {
     auto state = rank.state();
-    checkpoint::load(folder / "c" + kStep, state);
+    checkpoint::load(folder / "c" + kLayoutsStep, state);
   });
   CHECK(error.find("-00001.safetensors") != std::string::npos);
 }
@@ -262,7 +262,7 @@ TEST_CASE("ranks find the same step, the newest that is whole for all of them") 
   const Degrees two{{Axis::shard, 2}};
   const TemporaryFolder folder;
   for (const int64_t step : {400, 500, 600}) save_world(folder / "c", two, 3, step);
-  std::filesystem::remove(folder / "c" + kStep + "/ema-00001.safetensors");
+  std::filesystem::remove(folder / "c" + kLayoutsStep + "/ema-00001.safetensors");
   std::vector<checkpoint::Found> found(2);
   const auto errors = as_ranks(2, [&](int number, const ditto::Group& group) {
     found[static_cast<size_t>(number)] = checkpoint::resolve(folder / "c", group);
@@ -307,7 +307,7 @@ TEST_CASE(
         Rank rank({{Axis::shard, to}}, number, 2, specs), expected({{Axis::shard, to}}, number, 1, specs);
         keep(rank, number, to, 7), keep(expected, number, to, 0.1);
         auto state = rank.state();
-        ditto::checkpoint::load(path + kStep, state);
+        ditto::checkpoint::load(path + kLayoutsStep, state);
         CHECK(rank.same_as(expected));
       }
   }

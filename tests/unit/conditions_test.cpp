@@ -1,7 +1,7 @@
 // What samples are asked for by: tensors of files and prompts, checked against what the model takes.
 #include "core/sample/conditions.h"
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <doctest/doctest.h>
 

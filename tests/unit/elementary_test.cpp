@@ -7,7 +7,7 @@
 
 #include <doctest/doctest.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/ditto.h>
 

@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include <ATen/Parallel.h>
+
 #include "tests/unit/exact_rows.h"
 
 namespace ditto::exact {

@@ -9,6 +9,8 @@
 
 #include <doctest/doctest.h>
 
+#include <ATen/Parallel.h>
+
 #include "core/dist/gradient_sum.h"
 #include "tests/unit/ranks.h"
 

@@ -2,7 +2,7 @@
 // that ops which layers call have the bits of the calls that they stand for.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/error.h>

@@ -4,7 +4,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/Parallel.h>  // for tests that set threads
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/kernels.h>

@@ -11,8 +11,8 @@ using Names = std::vector<std::string>;
 
 namespace {
 
-std::string refusal(const std::string& pattern, const std::vector<int64_t>& seeds = {1, 2},
-                    const std::vector<int64_t>& classes = {}) {
+std::string name_refusal(const std::string& pattern, const std::vector<int64_t>& seeds = {1, 2},
+                         const std::vector<int64_t>& classes = {}) {
   return test::error_of(ErrorKind::config, [&] { file_names(pattern, ".png", seeds, classes, {"grid.png"}); });
 }
 
@@ -31,12 +31,13 @@ TEST_CASE("a pattern names seeds, places and classes, and may make folders") {
 }
 
 TEST_CASE("names that are alike, say nothing, or leave the folder are refused") {
-  CHECK(contains(refusal("{seed}", {4, 2, 4}), "samples 0 and 2 both 000004.png"));
-  CHECK(contains(refusal("{seed}", {4, 2, 4}), "add {index}"));
-  CHECK(contains(refusal("all"), "samples 0 and 1 both all.png"));
-  CHECK(contains(refusal("{class}-{seed}"), "these samples have no classes"));
-  for (const char* pattern : {"{sed}", "{seed", "{}", "{{seed}}"}) CHECK(contains(refusal(pattern), "means nothing"));
+  CHECK(contains(name_refusal("{seed}", {4, 2, 4}), "samples 0 and 2 both 000004.png"));
+  CHECK(contains(name_refusal("{seed}", {4, 2, 4}), "add {index}"));
+  CHECK(contains(name_refusal("all"), "samples 0 and 1 both all.png"));
+  CHECK(contains(name_refusal("{class}-{seed}"), "these samples have no classes"));
+  for (const char* pattern : {"{sed}", "{seed", "{}", "{{seed}}"})
+    CHECK(contains(name_refusal(pattern), "means nothing"));
   for (const char* pattern : {"/tmp/{seed}", "../{seed}", "a/../../{seed}", "{seed}/", "a/."})
-    CHECK_MESSAGE(contains(refusal(pattern), "does not name files below --out"), pattern);
-  CHECK(contains(refusal("grid", {1}), "another file of this folder"));
+    CHECK_MESSAGE(contains(name_refusal(pattern), "does not name files below --out"), pattern);
+  CHECK(contains(name_refusal("grid", {1}), "another file of this folder"));
 }

@@ -12,7 +12,7 @@ using namespace ditto::test;
 
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInf = std::numeric_limits<double>::infinity(), kNan = std::numeric_limits<double>::quiet_NaN();
 
 // A state whose numbers are all large and finite.
 struct World {
@@ -38,7 +38,7 @@ TEST_CASE("large numbers are finite, and an infinity or no number anywhere is fo
   const auto check = [&](torch::Tensor tensor, const std::string& name) {
     if (tensor.numel() == 0) return;
     auto numbers = tensor.detach().view({-1});
-    for (const double bad : {kInfinity, -kInfinity, kNan})
+    for (const double bad : {kInf, -kInf, kNan})
       for (const int64_t at : {int64_t{0}, numbers.numel() / 2, numbers.numel() - 1}) {
         const auto before = numbers[at].clone();
         numbers[at] = bad;
@@ -78,7 +78,7 @@ TEST_CASE("what one rank holds is told by all") {
 TEST_CASE("weights that are not finite are refused with tensor and checkpoint") {
   World world;
   CHECK_NOTHROW(require_finite(world.rank.layout, "runs/a"));
-  world.rank.layout.entries[1].tensor.detach().view({-1})[0] = kInfinity;
+  world.rank.layout.entries[1].tensor.detach().view({-1})[0] = kInf;
   const auto error = error_of(ErrorKind::checkpoint, [&] { require_finite(world.rank.layout, "runs/a"); });
   CHECK_MESSAGE(contains(error, "runs/a: weight 'blocks.0.qkv.weight' holds numbers that are not finite"), error);
 }

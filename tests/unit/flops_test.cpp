@@ -1,7 +1,7 @@
 // Operations as the layers count them on shapes alone: what the models' papers count by hand.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -59,15 +59,15 @@ struct Library {
   std::string file() const { return {reinterpret_cast<const char*>(this), sizeof *this}; }
 };
 
-std::string refusal(std::string_view file) {
+std::string section_refusal(std::string_view file) {
   return error_of(ErrorKind::plugin, [&] { elf_section(file, "libx.so"); });
 }
 
 template <class Edit>
-std::string refusal_after(const Edit& edit) {
+std::string section_refusal_after(const Edit& edit) {
   Library library;
   edit(library);
-  return refusal(library.file());
+  return section_refusal(library.file());
 }
 
 }  // namespace
@@ -86,53 +86,53 @@ TEST_CASE("a real shared library without a stamp is no plugin") {
 }
 
 TEST_CASE("files that are no plugins are refused") {
-  CHECK(contains(refusal(""), "libx.so: the file is empty"));
-  CHECK(contains(refusal("hello"), "not an ELF file"));
-  CHECK(contains(refusal("\x7f"
-                         "ELF"),
+  CHECK(contains(section_refusal(""), "libx.so: the file is empty"));
+  CHECK(contains(section_refusal("hello"), "not an ELF file"));
+  CHECK(contains(section_refusal("\x7f"
+                                 "ELF"),
                  "cut off"));
   CHECK(contains(error_of(ErrorKind::plugin, [] { read_elf_section("/nowhere/libx.so"); }), "No such file"));
   CHECK(contains(error_of(ErrorKind::plugin, [] { read_elf_section("/tmp"); }), "not a regular file"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_ident[EI_CLASS] = ELFCLASS32; }), "64-bit"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_ident[EI_DATA] = ELFDATA2MSB; }), "little-endian"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_machine = EM_PPC64; }), "was built for machine 21"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_type = ET_REL; }), "no shared library"));
-  CHECK(contains(refusal(Library(0).file()), "no section .ditto.stamp, so it is no Ditto plugin"));
-  CHECK(contains(refusal(Library(2).file()), "two sections"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_ident[EI_CLASS] = ELFCLASS32; }), "64-bit"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_ident[EI_DATA] = ELFDATA2MSB; }), "little-endian"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_machine = EM_PPC64; }), "was built for machine 21"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_type = ET_REL; }), "no shared library"));
+  CHECK(contains(section_refusal(Library(0).file()), "no section .ditto.stamp, so it is no Ditto plugin"));
+  CHECK(contains(section_refusal(Library(2).file()), "two sections"));
 }
 
 TEST_CASE("places that lie outside the file are refused") {
   const std::uint64_t edges[] = {sizeof(Library) - 1, sizeof(Library), 1ull << 40, ~0ull - 8, ~0ull};
   for (const std::uint64_t edge : edges) {
     CAPTURE(edge);
-    CHECK(refusal_after([&](Library& l) { l.header.e_shoff = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.header.e_phoff = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.sections[1].sh_offset = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.sections[1].sh_size = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.sections[2].sh_offset = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.sections[2].sh_size = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.segment.p_offset = edge; }) != "");
-    CHECK(refusal_after([&](Library& l) { l.segment.p_filesz = std::max<std::uint64_t>(edge, sizeof(Library) + 1); }) !=
-          "");
+    CHECK(section_refusal_after([&](Library& l) { l.header.e_shoff = edge; }) != "");
+    CHECK(section_refusal_after([&](Library& l) { l.header.e_phoff = edge; }) != "");
+    CHECK(section_refusal_after([&](Library& l) { l.sections[1].sh_offset = edge; }) != "");
+    CHECK(section_refusal_after([&](Library& l) { l.sections[1].sh_size = edge; }) != "");
+    CHECK(section_refusal_after([&](Library& l) { l.sections[2].sh_offset = edge; }) != "");
+    CHECK(section_refusal_after([&](Library& l) { l.sections[2].sh_size = edge; }) != "");
+    CHECK(section_refusal_after([&](Library& l) { l.segment.p_offset = edge; }) != "");
+    CHECK(section_refusal_after(
+              [&](Library& l) { l.segment.p_filesz = std::max<std::uint64_t>(edge, sizeof(Library) + 1); }) != "");
   }
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_shoff = 0; }), "no table of sections"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_shnum = 0; }), "no table of sections"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_shnum = 999; }), "table of sections"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_shentsize = 1; }), "wrong size"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_phentsize = 1; }), "wrong size"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_phnum = 0; }), "nothing to load"));
-  CHECK(contains(refusal_after([](Library& l) { l.header.e_shstrndx = 7; }), "section names"));
-  CHECK(contains(refusal_after([](Library& l) { l.sections[1].sh_type = SHT_NOBITS; }), "section names"));
-  CHECK(contains(refusal_after([](Library& l) { l.sections[2].sh_name = 9999; }), "no section"));
-  CHECK(contains(refusal_after([](Library& l) { l.sections[2].sh_type = SHT_NOBITS; }), "is empty"));
-  CHECK(contains(refusal_after([](Library& l) { l.sections[2].sh_size = 0; }), "is empty"));
-  CHECK(contains(refusal_after([](Library& l) { l.sections[2].sh_flags = SHF_COMPRESSED; }), "compressed"));
-  CHECK(contains(refusal_after([](Library& l) { std::memset(l.names, 'x', sizeof l.names); }), "no section"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_shoff = 0; }), "no table of sections"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_shnum = 0; }), "no table of sections"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_shnum = 999; }), "table of sections"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_shentsize = 1; }), "wrong size"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_phentsize = 1; }), "wrong size"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_phnum = 0; }), "nothing to load"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.header.e_shstrndx = 7; }), "section names"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.sections[1].sh_type = SHT_NOBITS; }), "section names"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.sections[2].sh_name = 9999; }), "no section"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.sections[2].sh_type = SHT_NOBITS; }), "is empty"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.sections[2].sh_size = 0; }), "is empty"));
+  CHECK(contains(section_refusal_after([](Library& l) { l.sections[2].sh_flags = SHF_COMPRESSED; }), "compressed"));
+  CHECK(contains(section_refusal_after([](Library& l) { std::memset(l.names, 'x', sizeof l.names); }), "no section"));
 }
 
 TEST_CASE("every cut and every flipped bit is an error or a stamp") {
   const std::string good = Library().file();
-  for (std::size_t length = 0; length < good.size(); ++length) CHECK(refusal(good.substr(0, length)) != "");
+  for (std::size_t length = 0; length < good.size(); ++length) CHECK(section_refusal(good.substr(0, length)) != "");
   for (std::size_t bit = 0; bit < 8 * good.size(); ++bit) {
     std::string flipped = good;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));

@@ -20,7 +20,7 @@ using ditto::test::TemporaryFolder;
 
 namespace {
 
-std::string refusal(std::string_view bytes, const DecodeOptions& options = {}) {
+std::string picture_refusal(std::string_view bytes, const DecodeOptions& options = {}) {
   return error_of(ErrorKind::data, [&] { decode_picture(as_bytes(bytes), "a.tar:7.png", options); });
 }
 
@@ -156,9 +156,9 @@ TEST_CASE("formats are told by their first bytes") {
   CHECK(sniff_picture(as_bytes(read_text(golden_format("rgb.jpg")))) == PictureFormat::jpeg);
   CHECK(sniff_picture(as_bytes(read_text(golden_format("rgb.webp")))) == PictureFormat::webp);
   CHECK(sniff_picture(as_bytes("GIF89a")) == PictureFormat::unknown);
-  CHECK(contains(refusal(""), "a.tar:7.png: the picture is empty"));
-  CHECK(contains(refusal("GIF89a"), "not those of PNG, JPEG or WebP"));
-  CHECK(contains(refusal("RIFF"), "not those of"));
+  CHECK(contains(picture_refusal(""), "a.tar:7.png: the picture is empty"));
+  CHECK(contains(picture_refusal("GIF89a"), "not those of PNG, JPEG or WebP"));
+  CHECK(contains(picture_refusal("RIFF"), "not those of"));
 }
 
 TEST_CASE("every cut of a picture is refused") {
@@ -168,7 +168,7 @@ TEST_CASE("every cut of a picture is refused") {
     for (std::size_t length = 0; length + 2 < whole.size(); ++length) {
       CAPTURE(name);
       CAPTURE(length);
-      CHECK(refusal(whole.substr(0, length)) != "");
+      CHECK(picture_refusal(whole.substr(0, length)) != "");
     }
   }
 }
@@ -198,27 +198,27 @@ TEST_CASE("damaged PNGs say what is wrong") {
   std::string bad = good;
   const std::size_t checksum = chunk(bad, "IEND") - 1;  // the last byte of the pixels' chunk
   bad[checksum] = static_cast<char>(bad[checksum] ^ 1);
-  CHECK(contains(refusal(bad), "CRC"));
+  CHECK(contains(picture_refusal(bad), "CRC"));
   bad = good;
   bad.replace(chunk(bad, "IHDR") + 8, 8, std::string("\0\0\xff\xff\0\0\xff\xff", 8));  // 65535 x 65535, wrong checksum
-  CHECK(refusal(bad) != "");
-  CHECK(refusal(good.substr(0, good.size() - 12)) != "");  // no IEND
+  CHECK(picture_refusal(bad) != "");
+  CHECK(picture_refusal(good.substr(0, good.size() - 12)) != "");  // no IEND
   CHECK(contains(error_of(ErrorKind::data, [&] { read_png_text(as_bytes("\xFF\xD8\xFF"), "x"); }), "not a PNG"));
 }
 
 TEST_CASE("pictures over the limit are refused before they are decoded") {
   const std::string png = encoded(pattern(100, 100, 1));
-  CHECK(contains(refusal(png, {Channels::as_stored, 9999}), "100x100"));
-  CHECK(refusal(png, {Channels::as_stored, 10000}) == "");
+  CHECK(contains(picture_refusal(png, {Channels::as_stored, 9999}), "100x100"));
+  CHECK(picture_refusal(png, {Channels::as_stored, 10000}) == "");
   // A header that says 16000 x 16000 in a file of a hundred bytes.
   const std::string jpeg = read_text(golden_format("rgb.jpg"));
   std::string bomb = jpeg;
   const auto frame = bomb.find("\xFF\xC0");
   REQUIRE(frame != std::string::npos);
   bomb.replace(frame + 5, 4, "\x3E\x80\x3E\x80");
-  CHECK(contains(refusal(bomb), "16000x16000"));
+  CHECK(contains(picture_refusal(bomb), "16000x16000"));
 }
 
 TEST_CASE("an animation is no picture") {
-  CHECK(contains(refusal(read_text(golden_format("animated.webp"))), "animation"));
+  CHECK(contains(picture_refusal(read_text(golden_format("animated.webp"))), "animation"));
 }

@@ -28,7 +28,7 @@ std::string file_of(std::string_view header, std::size_t data_bytes = 0) {
   return file_of(header, data_bytes, header.size());
 }
 
-std::string refusal(std::string_view file) {
+std::string header_refusal(std::string_view file) {
   return error_of(ErrorKind::data, [&] { SafetensorsReader::parse(as_bytes(file), "x.safetensors", ErrorKind::data); });
 }
 
@@ -181,7 +181,7 @@ TEST_CASE("files that are no safetensors, or damaged, are refused") {
   for (const Case& one : cases) {
     CAPTURE(one.file);
     CAPTURE(one.words);
-    const std::string message = refusal(one.file);
+    const std::string message = header_refusal(one.file);
     CHECK(message.starts_with("x.safetensors: "));
     CHECK(contains(message, one.words));
   }
@@ -189,13 +189,13 @@ TEST_CASE("files that are no safetensors, or damaged, are refused") {
 
 TEST_CASE("every cut and every flipped bit of a header is an error or a sound file") {
   const std::string whole = read_text(golden_format("reference.safetensors"));
-  for (std::size_t length = 0; length < whole.size(); ++length) CHECK(refusal(whole.substr(0, length)) != "");
+  for (std::size_t length = 0; length < whole.size(); ++length) CHECK(header_refusal(whole.substr(0, length)) != "");
   std::uint64_t header = 0;
   std::memcpy(&header, whole.data(), 8);
   for (std::size_t bit = 0; bit < 8 * (8 + header); ++bit) {
     std::string flipped = whole;
     flipped[bit / 8] = static_cast<char>(flipped[bit / 8] ^ (1 << bit % 8));
-    if (!refusal(flipped).empty()) continue;
+    if (!header_refusal(flipped).empty()) continue;
     std::uint64_t bytes = 0;  // then every byte belongs to a tensor
     const SafetensorsReader reader = parse(flipped);
     for (const SafetensorsEntry& entry : reader.entries()) bytes += entry.bytes;

@@ -21,7 +21,7 @@ namespace {
 
 TarIndex report(std::string_view file) { return index_tar(as_bytes(file), "x.tar", OnDamage::report); }
 
-std::string refusal(std::string_view file) {
+std::string tar_refusal(std::string_view file) {
   return error_of(ErrorKind::data, [&] { index_tar(as_bytes(file), "x.tar"); });
 }
 
@@ -119,11 +119,11 @@ TEST_CASE("a damaged header is named by its place, and the members before it sta
     const TarIndex index = report(bad);
     CHECK(index.members.size() == header / 1024);
     CHECK(contains(index.damage, "at byte " + std::to_string(header)));
-    CHECK(contains(refusal(bad), "x.tar: a header is damaged"));
+    CHECK(contains(tar_refusal(bad), "x.tar: a header is damaged"));
   }
   std::string bad = good;
   bad[0] ^= 1;
-  CHECK(contains(refusal(bad), "not a tar archive"));
+  CHECK(contains(tar_refusal(bad), "not a tar archive"));
 }
 
 TEST_CASE("every cut of an archive is damage, and no member reaches over the end") {

@@ -17,11 +17,11 @@ using ditto::test::TemporaryFolder;
 
 namespace {
 
-std::string refusal(std::string_view text) {
+std::string toml_refusal(std::string_view text) {
   return error_of(ErrorKind::config, [&] { parse_toml(text, "x.toml"); });
 }
 
-std::string value_refusal(std::string_view text) {
+std::string toml_value_refusal(std::string_view text) {
   return error_of(ErrorKind::config, [&] { parse_toml_value(text); });
 }
 
@@ -108,7 +108,7 @@ TEST_CASE("text that is not TOML is refused with its place") {
   };
   for (const Case& one : cases) {
     CAPTURE(one.text);
-    const std::string message = refusal(one.text);
+    const std::string message = toml_refusal(one.text);
     CHECK(message.starts_with(one.place));
     CHECK(contains(message, one.words));
   }
@@ -117,10 +117,10 @@ TEST_CASE("text that is not TOML is refused with its place") {
 TEST_CASE("nesting is limited, not the stack's size") {
   std::string key = "a", list = "a = ", tables = "a = ";
   for (int i = 0; i < 100000; ++i) key += ".a", list += "[", tables += "{a=";
-  CHECK(contains(refusal(key + " = 1"), "64 parts"));
-  CHECK(contains(refusal("[" + key + "]"), "64 parts"));
-  CHECK(refusal(list) != "");
-  CHECK(refusal(tables) != "");
+  CHECK(contains(toml_refusal(key + " = 1"), "64 parts"));
+  CHECK(contains(toml_refusal("[" + key + "]"), "64 parts"));
+  CHECK(toml_refusal(list) != "");
+  CHECK(toml_refusal(tables) != "");
 }
 
 TEST_CASE("quotes, escapes and comments do not confuse the check of bytes") {
@@ -152,10 +152,10 @@ TEST_CASE("a value from the command line is TOML, or a bare string") {
 TEST_CASE("a value that starts like a list, table or string but is none is refused") {
   for (const char* text : {"[1", "\"a", "{a=", "'x", "\"a\" b", "\"a\"\nb = 1", "[1]\nb = 2"}) {
     CAPTURE(text);
-    CHECK(contains(value_refusal(text), "--set: "));
+    CHECK(contains(toml_value_refusal(text), "--set: "));
   }
-  CHECK(contains(value_refusal("a\x01"), "control character"));
-  CHECK(contains(value_refusal("a\xff"), "not UTF-8"));
+  CHECK(contains(toml_value_refusal("a\x01"), "control character"));
+  CHECK(contains(toml_value_refusal("a\xff"), "not UTF-8"));
 }
 
 TEST_CASE("what is written reads back the same, doubles to the last bit") {

@@ -47,28 +47,28 @@ void write_zip(const std::string& path, const std::vector<Member>& members) {
 }
 
 // The refusal of an archive with this pickle and one storage "0" of 16 bytes.
-std::string refusal(const std::string& pickle) {
+std::string pickle_refusal(const std::string& pickle) {
   const TemporaryFolder folder;
   write_zip(folder / "x.pt", {{"x/data.pkl", pickle}, {"x/data/0", std::string(16, 'f')}});
   return error_of(ErrorKind::checkpoint, [&] { TorchCheckpoint::open(folder / "x.pt"); });
 }
 
 std::string text(const std::string& value) { return "\x8c"s + static_cast<char>(value.size()) + value; }
-std::string number(int value) { return "K"s + static_cast<char>(value); }
+std::string pickled_int(int value) { return "K"s + static_cast<char>(value); }
 std::string global(const std::string& module, const std::string& name) { return "c" + module + "\n" + name + "\n"; }
 
 std::string storage(const std::string& type = "FloatStorage", int count = 4, const std::string& key = "0") {
-  return "(" + text("storage") + global("torch", type) + text(key) + text("cpu") + number(count) + "tQ";
+  return "(" + text("storage") + global("torch", type) + text(key) + text("cpu") + pickled_int(count) + "tQ";
 }
 
 // {"w": tensor} in protocol 2. `sizes` and `strides` are pickled tuples.
 std::string tensor(const std::string& sizes, const std::string& strides, int offset = 0,
                    const std::string& from = storage()) {
-  return "\x80\x02}" + text("w") + global("torch._utils", "_rebuild_tensor_v2") + "(" + from + number(offset) + sizes +
-         strides + "\x89" + global("collections", "OrderedDict") + ")RtRs.";
+  return "\x80\x02}" + text("w") + global("torch._utils", "_rebuild_tensor_v2") + "(" + from + pickled_int(offset) +
+         sizes + strides + "\x89" + global("collections", "OrderedDict") + ")RtRs.";
 }
 
-std::string one(int value) { return number(value) + "\x85"; }
+std::string one(int value) { return pickled_int(value) + "\x85"; }
 
 }  // namespace
 
@@ -133,10 +133,10 @@ TEST_CASE("a call in a pickle is never made") {
 }
 
 TEST_CASE("a small pickle written by hand is read") {
-  CHECK(refusal(tensor(one(4), one(1))) == "");
-  CHECK(refusal(tensor(one(2), one(2))) == "");
-  CHECK(refusal(tensor(")", ")", 3)) == "");
-  CHECK(refusal(tensor(one(0), one(1), 4)) == "");
+  CHECK(pickle_refusal(tensor(one(4), one(1))) == "");
+  CHECK(pickle_refusal(tensor(one(2), one(2))) == "");
+  CHECK(pickle_refusal(tensor(")", ")", 3)) == "");
+  CHECK(pickle_refusal(tensor(one(0), one(1), 4)) == "");
 }
 
 TEST_CASE("pickles that are damaged or hostile are refused") {
@@ -202,7 +202,7 @@ TEST_CASE("pickles that are damaged or hostile are refused") {
   for (const Case& one_case : cases) {
     CAPTURE(one_case.pickle);
     CAPTURE(one_case.words);
-    const std::string message = refusal(one_case.pickle);
+    const std::string message = pickle_refusal(one_case.pickle);
     CHECK(contains(message, one_case.words));
   }
 }

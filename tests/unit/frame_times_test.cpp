@@ -3,7 +3,7 @@
 // Legend: B samples, F frames, P places of a frame, T = F P tokens, D width.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/denoising.h>
 #include <ditto/error.h>
@@ -86,7 +86,7 @@ std::shared_ptr<Kind> make(const std::string& id, const typename Kind::Needs& ne
   return registry.factory<Kind>(id, "the test").make(reader, needs);
 }
 
-OptionMap options_of(const std::string& section, const std::map<std::string, OptionValue>& values) {
+OptionMap section_options(const std::string& section, const std::map<std::string, OptionValue>& values) {
   OptionMap map{section, "the test", {}};
   for (const auto& [name, value] : values) map.given[name] = {value, "the test"};
   return map;
@@ -94,19 +94,19 @@ OptionMap options_of(const std::string& section, const std::map<std::string, Opt
 
 std::shared_ptr<Model> video_model(int64_t patch_frames = 1) {
   return make<Model>("st_dit", {{{"x", torch::kFloat, {2, 4, 4, 4}, ""}, {"t", torch::kFloat, {}, ""}}, 2},
-                     options_of("model", {{"depth", int64_t{2}},
-                                          {"width", int64_t{24}},
-                                          {"heads", int64_t{2}},
-                                          {"patch", int64_t{2}},
-                                          {"patch_frames", patch_frames}}));
+                     section_options("model", {{"depth", int64_t{2}},
+                                               {"width", int64_t{24}},
+                                               {"heads", int64_t{2}},
+                                               {"patch", int64_t{2}},
+                                               {"patch_frames", patch_frames}}));
 }
 
 TEST_CASE("x_t, the model's time and the loss of each frame are of its own time") {
   const auto model = video_model();
-  const auto map = options_of("objective", {{"time_per", std::string("frame")}, {"condition_dropout", 0.0}});
+  const auto map = section_options("objective", {{"time_per", std::string("frame")}, {"condition_dropout", 0.0}});
   for (const std::string id : {"rectified_flow", "iddpm"}) {
     CAPTURE(id);
-    const auto schedule = make<Scheduler>(id, {}, options_of("scheduler", {}));
+    const auto schedule = make<Scheduler>(id, {}, section_options("scheduler", {}));
     const auto objective = make<Objective>("diffusion", {model.get(), schedule.get()}, map);
     const auto ctx = small_context(torch::kDouble);
     ctx->phase = Phase::train;
@@ -166,8 +166,8 @@ TEST_CASE("frames of one time are a sample of that time, and a frame's time chan
 }
 
 TEST_CASE("times of frames are refused where a model takes one of each sample") {
-  const auto schedule = make<Scheduler>("rectified_flow", {}, options_of("scheduler", {}));
-  const auto map = options_of("objective", {{"time_per", std::string("frame")}});
+  const auto schedule = make<Scheduler>("rectified_flow", {}, section_options("scheduler", {}));
+  const auto map = section_options("objective", {{"time_per", std::string("frame")}});
   const testing::SmallModel small;
   const auto two_frames = video_model(2);
   for (const Model* model : {static_cast<const Model*>(&small), static_cast<const Model*>(two_frames.get())})

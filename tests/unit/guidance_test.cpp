@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "tests/support/open_plugin.h"
 

@@ -31,7 +31,7 @@ struct Socket {
   std::uint16_t port;
 };
 
-std::string refusal(const std::string& host, std::uint16_t port = 0, Reach reach = Reach::this_machine) {
+std::string listen_refusal(const std::string& host, std::uint16_t port = 0, Reach reach = Reach::this_machine) {
   return error_of(ErrorKind::distributed, [&] { ::close(listen_at(host, port, reach)); });
 }
 
@@ -44,15 +44,15 @@ TEST_CASE("a socket listens at the address it was given alone") {
 }
 
 TEST_CASE("what cannot be listened at is refused with what to do") {
-  CHECK(contains(refusal("192.0.2.1"), "192.0.2.1:0: rank 0 cannot listen there: "));
-  CHECK(contains(refusal("192.0.2.1"), "0.0.0.0"));
-  CHECK(contains(refusal("no such host"), "is no address"));
+  CHECK(contains(listen_refusal("192.0.2.1"), "192.0.2.1:0: rank 0 cannot listen there: "));
+  CHECK(contains(listen_refusal("192.0.2.1"), "0.0.0.0"));
+  CHECK(contains(listen_refusal("no such host"), "is no address"));
   const Socket taken("127.0.0.1");
-  CHECK(contains(refusal("127.0.0.1", taken.port), "set MASTER_PORT to a free port"));
+  CHECK(contains(listen_refusal("127.0.0.1", taken.port), "set MASTER_PORT to a free port"));
 }
 
 TEST_CASE("with ranks on other machines the loopback is no address") {
-  CHECK(contains(refusal("127.0.0.1", 0, Reach::other_machines), "cannot reach rank 0"));
-  CHECK(contains(refusal("localhost", 0, Reach::other_machines), "cannot reach rank 0"));
-  CHECK(refusal("0.0.0.0", 0, Reach::other_machines).empty());
+  CHECK(contains(listen_refusal("127.0.0.1", 0, Reach::other_machines), "cannot reach rank 0"));
+  CHECK(contains(listen_refusal("localhost", 0, Reach::other_machines), "cannot reach rank 0"));
+  CHECK(listen_refusal("0.0.0.0", 0, Reach::other_machines).empty());
 }

@@ -30,14 +30,14 @@ using std::chrono::seconds;
 namespace fs = std::filesystem;
 
 // A folder that the ranks of a test write into, named by an environment variable.
-class Folder {
+class StartFolder {
  public:
-  Folder() {
+  StartFolder() {
     std::string pattern = (fs::temp_directory_path() / "ditto_ranks_XXXXXX").string();
     path_ = ::mkdtemp(pattern.data());
     ::setenv("DITTO_TEST_FOLDER", path_.c_str(), 1);
   }
-  ~Folder() {
+  ~StartFolder() {
     fs::remove_all(path_);
     ::unsetenv("DITTO_TEST_FOLDER");
   }
@@ -94,7 +94,7 @@ TEST_CASE("rank of: a look at its environment" * doctest::skip()) {
 }
 
 TEST_CASE("every rank finds its place in its environment") {
-  const Folder folder;
+  const StartFolder folder;
   CHECK(testing::as_ranks(3, "rank of: a look at its environment") == 0);
   CHECK(folder.files() == 3);
 }
@@ -106,7 +106,7 @@ TEST_CASE("rank of: printing" * doctest::skip()) {
 }
 
 TEST_CASE("rank 0 alone keeps stdout, all keep stderr, and nothing is put in front") {
-  const Folder folder;
+  const StartFolder folder;
   const std::string file = std::string(std::getenv("DITTO_TEST_FOLDER")) + "/output";
   const std::string command = "'" + fs::read_symlink("/proc/self/exe").string() +
                               "' --no-skip --test-case='starts: printing ranks' > '" + file + ".1' 2> '" + file + ".2'";
@@ -132,7 +132,7 @@ TEST_CASE("rank of: failing while others wait" * doctest::skip()) {
 
 TEST_CASE(
     "when a rank fails the others are ended within 5 s, even those that do not listen, and its code is returned") {
-  const Folder folder;
+  const StartFolder folder;
   CHECK(testing::as_ranks(3, "rank of: failing while others wait") == 5);
   CHECK(fs::file_time_type::clock::now() - folder.last_mark() < seconds(8));
   for (const pid_t pid : folder.pids()) CHECK(is_dead(pid));
@@ -207,7 +207,7 @@ TEST_CASE("the first signal asks for a stop, and only a second SIGINT that is no
 }
 
 TEST_CASE("a stop is passed on to the ranks, and further signals change nothing in them") {
-  const Folder folder;
+  const StartFolder folder;
   const pid_t starter = spawn_starter();
   CHECK(comes_true([&] { return folder.files() == 2; }));
   ::kill(starter, SIGUSR1);
@@ -218,7 +218,7 @@ TEST_CASE("a stop is passed on to the ranks, and further signals change nothing 
 }
 
 TEST_CASE("when the starting process is killed its ranks die with it") {
-  const Folder folder;
+  const StartFolder folder;
   const pid_t starter = spawn_starter();
   CHECK(comes_true([&] { return folder.files() == 2; }));
   const auto pids = folder.pids();

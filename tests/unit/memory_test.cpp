@@ -1,7 +1,7 @@
 #include "core/report/memory.h"
 
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <thread>
 

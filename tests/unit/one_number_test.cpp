@@ -1,6 +1,6 @@
 // run.numerics = "one": what is refused, how large micro-batches are, and which calls of LibTorch are seen.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 

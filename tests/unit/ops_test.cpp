@@ -1,7 +1,7 @@
 // Ops that plugins add, the choice among rows by the whole call, and families of opaque results.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -1,7 +1,7 @@
 // Groups of parameters: what a recipe says of them, who takes which, and several optimizers as one.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -1,6 +1,6 @@
 // One update of an optimizer: its parts in their order, and the copies that layers compute with.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/optimizer.h>

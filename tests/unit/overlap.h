@@ -6,6 +6,8 @@
 #include <functional>
 #include <thread>
 
+#include <ATen/Parallel.h>
+
 #include "tests/unit/ranks.h"
 
 namespace ditto::testing {

@@ -1,7 +1,7 @@
 // One rank of a mesh of any size, whose peers all say what it says itself.
 #include <doctest/doctest.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

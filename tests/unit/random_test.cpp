@@ -5,7 +5,7 @@
 
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 using ditto::Purpose;
 using ditto::Random;

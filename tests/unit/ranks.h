@@ -8,7 +8,7 @@
 #include <string>
 #include <thread>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "core/dist/gloo_mesh.h"

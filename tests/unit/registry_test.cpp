@@ -13,6 +13,7 @@
 #include <ditto/kernels.h>
 
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include "core/plugin/stamp.h"
 #include "tests/support/files.h"
@@ -29,16 +30,16 @@ namespace {
 const fs::path kBroken = ditto::test::build_folder() / "tests/broken_plugins";
 
 // A folder with `good` and the libraries of a test, gone when the test ends.
-class Folder {
+class PluginFolder {
  public:
-  explicit Folder(const std::vector<std::string>& names = {}) {
+  explicit PluginFolder(const std::vector<std::string>& names = {}) {
     std::string pattern = fs::temp_directory_path() / "ditto-plugins-XXXXXX";
     path_ = fs::canonical(mkdtemp(pattern.data()));
     copy("good");
     for (const auto& name : names) copy(name);
   }
-  ~Folder() { fs::remove_all(path_); }
-  Folder(const Folder&) = delete;
+  ~PluginFolder() { fs::remove_all(path_); }
+  PluginFolder(const PluginFolder&) = delete;
 
   void copy(const std::string& name) { fs::copy_file(kBroken / (name + ".so"), path_ / (name + ".so")); }
   fs::path write(const std::string& name, const std::string& bytes) const {
@@ -92,7 +93,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 }  // namespace
 
 TEST_CASE("a listing tells what the stamp says, without opening the library") {
-  const Folder folder;
+  const PluginFolder folder;
   const Registry registry(folder.search());
   const PluginFile& good = file_named(registry, "good");
   CHECK(good.kind == "kernels");
@@ -127,7 +128,7 @@ TEST_CASE("a library whose stamp does not match is refused in one sentence with 
   };
   for (const auto& [name, parts] : words) {
     CAPTURE(name);
-    const Folder folder({name});
+    const PluginFolder folder({name});
     Registry registry(folder.search());
     const std::string refusal = file_named(registry, name).refusal;
     CAPTURE(refusal);
@@ -139,7 +140,7 @@ TEST_CASE("a library whose stamp does not match is refused in one sentence with 
 }
 
 TEST_CASE("asking later for an id that was refused says why it is not there") {
-  const Folder folder({"other_abi", "no_stamp"});
+  const PluginFolder folder({"other_abi", "no_stamp"});
   Registry registry(folder.search());
   const std::string text = asked_for(registry, "other_abi");
   CHECK(
@@ -150,7 +151,7 @@ TEST_CASE("asking later for an id that was refused says why it is not there") {
 }
 
 TEST_CASE("a file that is not a whole library is refused with a readable sentence") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string good = bytes_of("good");
   folder.write("text.so", "Once upon a time there was no shared library.\n");
   folder.write("empty.so", "");
@@ -168,7 +169,7 @@ TEST_CASE("a file that is not a whole library is refused with a readable sentenc
 }
 
 TEST_CASE("a damaged stamp is refused with a readable sentence") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string good = bytes_of("good");
   const size_t at = good.find("DITTOPLG");
   REQUIRE(at != std::string::npos);
@@ -192,7 +193,7 @@ TEST_CASE("a damaged stamp is refused with a readable sentence") {
 }
 
 TEST_CASE("no changed byte of a stamp makes the registry throw") {
-  const Folder folder;
+  const PluginFolder folder;
   const std::string good = bytes_of("good");
   const size_t at = good.find("DITTOPLG");
   for (size_t offset = 0; offset < sizeof(ditto::Stamp); ++offset) {
@@ -206,7 +207,7 @@ TEST_CASE("no changed byte of a stamp makes the registry throw") {
 }
 
 TEST_CASE("an unresolved symbol is named, without the loader's misleading errno") {
-  const Folder folder({"unresolved"});
+  const PluginFolder folder({"unresolved"});
   Registry registry(folder.search());
   CHECK(file_named(registry, "unresolved").refusal.empty());  // its stamp is right
   const std::string text = asked_for(registry, "unresolved");
@@ -218,7 +219,7 @@ TEST_CASE("an unresolved symbol is named, without the loader's misleading errno"
 }
 
 TEST_CASE("an entry function that is missing, throws or returns nothing is an error with the plugin's name") {
-  const Folder folder(
+  const PluginFolder folder(
       {"no_entry", "entry_throws", "entry_throws_torch", "entry_throws_number", "entry_returns_nothing"});
   Registry registry(folder.search());
   CHECK(contains(asked_for(registry, "no_entry"), "has no entry function ditto_plugin_entry"));
@@ -234,7 +235,7 @@ TEST_CASE("an entry function that is missing, throws or returns nothing is an er
 }
 
 TEST_CASE("two libraries of the same kind and id are an error that names both") {
-  const Folder folder({"twin_a", "twin_b"});
+  const PluginFolder folder({"twin_a", "twin_b"});
   Registry registry(folder.search());
   const std::string text = asked_for(registry, "twin");
   CHECK(contains(text, "more than one library is kernels 'twin'"));
@@ -245,7 +246,7 @@ TEST_CASE("two libraries of the same kind and id are an error that names both") 
 }
 
 TEST_CASE("the same file reached twice is one plugin") {
-  const Folder folder;
+  const PluginFolder folder;
   fs::create_directory(folder.path() / "sub");
   fs::create_symlink(folder.path() / "good.so", folder.path() / "sub/alias.so");
   auto search = folder.search();
@@ -256,7 +257,7 @@ TEST_CASE("the same file reached twice is one plugin") {
 }
 
 TEST_CASE("a usable file wins over a refused one of the same id") {
-  const Folder folder;
+  const PluginFolder folder;
   std::string bytes = bytes_of("good");
   bytes[bytes.find("DITTOPLG") + offsetof(ditto::Stamp, abi)] += 1;
   folder.write("old.so", bytes);
@@ -267,7 +268,7 @@ TEST_CASE("a usable file wins over a refused one of the same id") {
 }
 
 TEST_CASE("an unknown id names the nearest, or all there are") {
-  const Folder folder({"unresolved"});
+  const PluginFolder folder({"unresolved"});
   Registry registry(folder.search());
   CHECK(asked_for(registry, "godo") ==
         "run.toml:7:3: there is no kernels 'godo'; did you mean 'good'? If it lies elsewhere, name "
@@ -302,7 +303,7 @@ TEST_CASE("a named folder that is missing is an error; a missing one beside the 
 }
 
 TEST_CASE("a library that everybody may write, or in a folder that everybody may write, is refused") {
-  const Folder folder;
+  const PluginFolder folder;
   const auto good = folder.path() / "good.so";
   const auto refusal = [&] { return ditto::inspect_plugin(good, ditto::host_stamp()).refusal; };
   CHECK(refusal().empty());
@@ -325,7 +326,7 @@ TEST_CASE("a library that everybody may write, or in a folder that everybody may
 }
 
 TEST_CASE("a library is tried before it is opened, those of a recipe together, and each once") {
-  const Folder folder({"unresolved", "entry_throws"});
+  const PluginFolder folder({"unresolved", "entry_throws"});
   std::vector<std::vector<std::string>> tried;
   Registry registry(folder.search(), [&](const std::vector<std::string>& paths) -> std::optional<ditto::TrialFailure> {
     tried.push_back(paths);

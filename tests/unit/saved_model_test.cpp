@@ -14,8 +14,8 @@ namespace {
 const std::map<std::string, std::string> kExtra{
     {"shapes", R"({"x": [1, 8, 8], "out_channels": 1, "classes": 0, "text_width": 0, "data": []})"}};
 
-std::string saved(const TemporaryFolder& folder, const std::string& recipe,
-                  const std::map<std::string, std::string>& extra = kExtra) {
+std::string saved_with(const TemporaryFolder& folder, const std::string& recipe,
+                       const std::map<std::string, std::string>& extra = kExtra) {
   ditto::Layout layout;
   const auto path = folder / "step_00000000";
   ditto::checkpoint::save_weights(path, layout, recipe, extra);
@@ -26,7 +26,7 @@ std::string saved(const TemporaryFolder& folder, const std::string& recipe,
 
 TEST_CASE("a checkpoint's recipe that says where plugins are is refused, with what to do") {
   const TemporaryFolder folder;
-  const auto path = saved(folder, "[run]\nfolder = \"/evil\"\n[plugins]\npath = [\"/evil\"]\n");
+  const auto path = saved_with(folder, "[run]\nfolder = \"/evil\"\n[plugins]\npath = [\"/evil\"]\n");
   const auto message = error_of(ErrorKind::config, [&] { open_saved(path, {}); });
   CHECK(contains(message, path + "/recipe.toml"));
   for (const auto* part : {"plugins.path", "--plugin-path", "DITTO_PLUGIN_PATH"}) CHECK(contains(message, part));
@@ -36,7 +36,7 @@ TEST_CASE("a checkpoint's recipe that says where plugins are is refused, with wh
 
 TEST_CASE("folders that a training run read and wrote are forgotten with it") {
   const TemporaryFolder folder;
-  const auto path = saved(folder, R"(
+  const auto path = saved_with(folder, R"(
 [run]
 name = "other"
 folder = "/evil"
@@ -58,7 +58,7 @@ tensor = 4
 
 TEST_CASE("another plugin takes no option of the one before but the host's own, whatever is set first") {
   const TemporaryFolder folder;
-  const auto path = saved(folder, R"(
+  const auto path = saved_with(folder, R"(
 [scheduler]
 plugin = "iddpm"
 steps = 300
@@ -80,7 +80,7 @@ eta = 0.5
 
 TEST_CASE("guidance of earlier recipes is read as a section, which may be set") {
   const TemporaryFolder folder;
-  const auto path = saved(folder, "[sampler]\nplugin = \"ddim\"\nguidance = 2.0\nguidance_channels = \"3\"\n");
+  const auto path = saved_with(folder, "[sampler]\nplugin = \"ddim\"\nguidance = 2.0\nguidance_channels = \"3\"\n");
   const auto scale = [&](const std::vector<std::string>& sets) {
     const auto guidance = open_saved(path, sets).recipe.guidance;
     CHECK(guidance.plugin == "cfg");
@@ -101,8 +101,8 @@ TEST_CASE("shapes with a number that is no dtype are refused") {
   for (const auto* number : {"-1", "4711", "9999999999"}) {
     const TemporaryFolder folder;
     const auto spec = std::string(R"([{"name": "x", "dtype": )") + number + R"(, "shape": [1], "range": ""}])";
-    const auto path = saved(folder, "[run]\nname = \"run\"\n",
-                            {{"shapes", R"({"inputs": )" + spec + R"(, "out_channels": 1, "data": []})"}});
+    const auto path = saved_with(folder, "[run]\nname = \"run\"\n",
+                                 {{"shapes", R"({"inputs": )" + spec + R"(, "out_channels": 1, "data": []})"}});
     const auto message = error_of(ErrorKind::checkpoint, [&] { open_saved(path, {}); });
     CHECK(contains(message, number));
     CHECK(contains(message, "no dtype"));
@@ -111,7 +111,7 @@ TEST_CASE("shapes with a number that is no dtype are refused") {
 
 TEST_CASE("another network that trained stands in the place of the model, without what it once started from") {
   const TemporaryFolder folder;
-  const auto path = saved(folder, R"(
+  const auto path = saved_with(folder, R"(
 [model]
 plugin = "big"
 depth = 12

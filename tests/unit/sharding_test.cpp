@@ -2,6 +2,8 @@
 // parameters, counts, bytes, overlap.
 #include <doctest/doctest.h>
 
+#include <torch/autograd.h>
+
 #include <ditto/error.h>
 #include <ditto/parallel/program.h>
 

@@ -24,7 +24,7 @@ TensorFlow flow() {
 }
 
 // What is said where a model takes this.
-std::string refusal(const TensorSpec& taken) {
+std::string flow_refusal(const TensorSpec& taken) {
   return error_of(ErrorKind::config, [&] { flow().take("model \"m\"", "run.toml:9:1", {taken}); });
 }
 
@@ -43,11 +43,11 @@ TEST_CASE("what is made may be taken: by its own shape, with any length of a dim
                                   TensorSpec{"image", at::kFloat, ditto::kAnyShape},
                                   TensorSpec{"text", at::kFloat, {77, 32}}, TensorSpec{"text", at::kFloat, {-1, 32}},
                                   TensorSpec{"label", at::kLong, {}, "", 11}, TensorSpec{"label", at::kLong, {}}})
-    CHECK(refusal(taken) == "");
+    CHECK(flow_refusal(taken) == "");
 }
 
 TEST_CASE("a tensor that nobody makes is refused with who takes it, what there is, and who makes that") {
-  CHECK(refusal({"depth_map", at::kFloat, {1, 16, 16}}) ==
+  CHECK(flow_refusal({"depth_map", at::kFloat, {1, 16, 16}}) ==
         "run.toml:9:1: model \"m\" takes \"depth_map\", and nobody makes it; there is only: image (data \"pictures\"), "
         "label (data \"pictures\"), text (data \"pictures\"); choose data, an encoder or an objective that makes it");
   CHECK(contains(error_of(ErrorKind::config, [] { TensorFlow().take("model \"m\"", "here", {kLabel}); }),
@@ -67,15 +67,15 @@ TEST_CASE("two makers of one name are refused by the names of both") {
 
 TEST_CASE("another dtype, number of dims, size or number of values is refused with both sides") {
   CHECK(
-      refusal({"image", at::kByte, {3, 16, 16}}) ==
+      flow_refusal({"image", at::kByte, {3, 16, 16}}) ==
       "run.toml:9:1: model \"m\" takes \"image\" Byte [3, 16, 16], and data \"pictures\" makes \"image\" Float [3, 16, "
       "16]; choose parts that agree, or their options");
-  CHECK(contains(refusal({"image", at::kFloat, {3, 4, 16, 16}}), "takes \"image\" Float [3, 4, 16, 16]"));
-  CHECK(contains(refusal({"image", at::kFloat, {-1, 16}}), "takes \"image\" Float [any, 16]"));
-  CHECK(contains(refusal({"image", at::kFloat, {1, 16, 16}}), "takes \"image\" Float [1, 16, 16]"));
-  CHECK(contains(refusal({"image", at::kByte, ditto::kAnyShape}), "takes \"image\" Byte of any shape"));
-  CHECK(contains(refusal({"text", at::kFloat, {-1, 64}}), "makes \"text\" Float [any, 32]"));
-  CHECK(contains(refusal({"label", at::kLong, {}, "", 5}),
+  CHECK(contains(flow_refusal({"image", at::kFloat, {3, 4, 16, 16}}), "takes \"image\" Float [3, 4, 16, 16]"));
+  CHECK(contains(flow_refusal({"image", at::kFloat, {-1, 16}}), "takes \"image\" Float [any, 16]"));
+  CHECK(contains(flow_refusal({"image", at::kFloat, {1, 16, 16}}), "takes \"image\" Float [1, 16, 16]"));
+  CHECK(contains(flow_refusal({"image", at::kByte, ditto::kAnyShape}), "takes \"image\" Byte of any shape"));
+  CHECK(contains(flow_refusal({"text", at::kFloat, {-1, 64}}), "makes \"text\" Float [any, 32]"));
+  CHECK(contains(flow_refusal({"label", at::kLong, {}, "", 5}),
                  "takes \"label\" Long [] of 0 … 4, and data \"pictures\" makes \"label\" Long [] of 0 … 9"));
 }
 

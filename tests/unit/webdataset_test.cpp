@@ -1,7 +1,7 @@
 // The plugins of kind data and encoder, opened as the host opens them: by their entry function.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <unistd.h>
 
 #include <filesystem>

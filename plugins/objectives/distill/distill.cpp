@@ -3,7 +3,7 @@
 #include <ditto/denoising.h>
 #include <ditto/plugin.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace {
 

@@ -6,7 +6,7 @@
 #include <ditto/plugin.h>
 #include <ditto/sizes.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace {
 

@@ -2,7 +2,7 @@
 // is taken at y = (1 - beta1) z + beta1 x of the point z that steps and of its average x, which is what is evaluated.
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/optimizer.h>
 

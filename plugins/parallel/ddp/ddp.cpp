@@ -6,7 +6,8 @@
 #include <map>
 #include <memory>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <ditto/error.h>

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/strategy.h>

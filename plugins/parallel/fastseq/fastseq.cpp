@@ -8,7 +8,8 @@
 #include <map>
 #include <memory>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/token_cut.h>

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/strategy.h>

@@ -10,7 +10,7 @@
 #include <map>
 #include <memory>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/parcel.h>

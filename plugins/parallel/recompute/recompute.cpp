@@ -3,7 +3,8 @@
 // are without, and gradients meet in the same order.
 #include <algorithm>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/strategy.h>

@@ -6,7 +6,7 @@
 // Legend: B samples, T tokens, F frames, P places of a frame, N heads, K head width.
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/parallel/attention_of_nodes.h>
 #include <ditto/parallel/ring_attention.h>

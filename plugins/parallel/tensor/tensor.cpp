@@ -11,7 +11,7 @@
 #include <map>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/replicated.h>

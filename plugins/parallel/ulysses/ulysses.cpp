@@ -5,7 +5,7 @@
 // Legend: B samples, T tokens, N heads, M heads of keys and values, K head width.
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/token_cut.h>

@@ -6,7 +6,7 @@
 // at its times alone.
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/elementary.h>
 #include <ditto/kernels.h>

@@ -6,7 +6,7 @@
 //   noise_at_one (Stable Diffusion 3, diffusers): t = s,     the target is noise - data
 //   data_at_one  (SiT, flow matching's papers):   t = 1 - s, the target is data - noise
 // Everything below is written in s, so that the two are the same training up to names.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/elementary.h>
 #include <ditto/scheduler.h>

@@ -2,7 +2,8 @@
 // Strategies include <ditto/parallel/strategy.h> as well.
 #pragma once
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/attention.h>
 #include <ditto/batch.h>
