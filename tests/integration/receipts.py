@@ -158,7 +158,7 @@ def test_fast_kernels_are_replayed_as_they_ran():
 
 def test_what_cannot_be_replayed_is_refused():
     t.refused(2, ["another recipe, as far as it says what is learned"], "replay", t.work / "honest",
-              *words(1, dict(run__seed=1)), "--set", "run.init_from=\"\"")
+              *words(1, dict(run__seed=1)))
     t.refused(2, ["--to", "the receipts end after step 10"], "replay", t.work / "honest", "--to", 11, *words(1, {}))
     t.refused(2, ["--from", "no step follows it"], "replay", t.work / "honest", "--from", 10, *words(1, {}))
     path = recipe("none.toml")
