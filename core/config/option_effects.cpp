@@ -14,6 +14,7 @@ Effect effect_of_section(const std::string& section) {
       {"checkpoint", Effect::nothing},
       {"validate", Effect::nothing},
       {"log", Effect::nothing},
+      {"record", Effect::nothing},
       {"plugins", Effect::nothing},
       {"optimizer", effect_of_options<Optimizer>()},
       {"sampler", effect_of_options<Sampler>()},

@@ -152,7 +152,8 @@ void Recipe::refuse_elsewhere(const OptionMap& given, const OptionReader& own) c
                                                                 {"parallel", names(defaults.parallel)},
                                                                 {"checkpoint", names(defaults.checkpoint)},
                                                                 {"validate", names(defaults.validate)},
-                                                                {"log", names(defaults.log)}};
+                                                                {"log", names(defaults.log)},
+                                                                {"record", names(defaults.record)}};
   std::set<std::string> known;
   for (const auto& info : own.declared()) known.insert(info.name);
   for (const auto& [key, option] : given.given) {
@@ -328,6 +329,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "checkpoint", checkpoint);
   read_section(tree, "validate", validate);
   read_section(tree, "log", log);
+  read_section(record_without_notes(tree), "record", record);
   read_section(tree, "plugins", plugins, {"path"});
   read_kernels(tree);
   check_numerics(*this);

@@ -52,6 +52,7 @@ class Recipe {
   CheckpointOptions checkpoint;
   ValidateOptions validate;
   report::LogOptions log;
+  RecordOptions record;
   PluginOptions plugins;
   std::map<std::string, GivenOption> kernels;       // pins: op -> variant
   std::map<std::string, OptionMap> kernel_options;  // [kernels.SET], by plugin

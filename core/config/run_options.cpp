@@ -153,6 +153,12 @@ void ValidateOptions::read(OptionReader& option) {
   option("grid", grid, "pictures in a grid").between(1, kMostPictures);
 }
 
+void RecordOptions::read(OptionReader& option) {
+  option("receipts", receipts,
+         "write receipts.jsonl: of each step the hashes of its samples, gradient and weights, which `ditto replay` "
+         "computes again");
+}
+
 void PluginOptions::read(OptionReader& option) {
   option("kernels", kernels, "kernel plugins whose variants may be chosen").changes(Effect::bits);
 }

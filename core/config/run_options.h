@@ -74,6 +74,12 @@ struct ValidateOptions {
   void read(OptionReader& option);
 };
 
+// [record], beside what run.toml notes there of a run.
+struct RecordOptions {
+  bool receipts = false;
+  void read(OptionReader& option);
+};
+
 // [plugins]
 struct PluginOptions {
   std::vector<std::string> kernels{"cpu"};

@@ -88,4 +88,16 @@ Component component_in(const Table& table, const std::string& name, const std::s
   return {*id, place(*plugin, where), options_of(table, name, where)};
 }
 
+formats::Table record_without_notes(const formats::Table& recipe) {
+  formats::Table alone;
+  const formats::Node* record = recipe.find("record");
+  if (!record) return alone;
+  auto& node = alone.set("record", *record);
+  if (auto* table = node.as<formats::Table>())
+    std::erase_if(table->entries(), [](const formats::Entry& entry) {
+      return entry.key != "receipts" && (entry.value.as<std::string>() || entry.value.as<formats::Table>());
+    });
+  return alone;
+}
+
 }  // namespace ditto

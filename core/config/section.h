@@ -25,5 +25,7 @@ OptionMap options_of(const formats::Table& table, const std::string& section, co
 formats::Node node_of(const OptionValue& value);
 // Throws Error(config) where it names no plugin.
 Component component_in(const formats::Table& table, const std::string& name, const std::string& where);
+// A recipe's [record] alone, and of it what is an option: what run.toml notes there of a run is text and tables.
+formats::Table record_without_notes(const formats::Table& recipe);
 
 }  // namespace ditto

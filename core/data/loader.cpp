@@ -226,6 +226,8 @@ std::vector<int64_t> Loader::size_of(int64_t place) const {
   return own_sides(*state_->source, state_->source->makes(), state_->order.index(place));
 }
 
+int64_t Loader::number_of(int64_t place) const { return state_->order.index(place); }
+
 double Loader::waited_s() const { return state_->waited; }
 
 }  // namespace ditto

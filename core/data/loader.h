@@ -65,6 +65,9 @@ class Loader {
   // Of the sample at a place, without reading it; empty where the source's samples have one size.
   std::vector<int64_t> size_of(int64_t place) const;
 
+  // In the source, of the sample at a place.
+  int64_t number_of(int64_t place) const;
+
   double waited_s() const;  // seconds next() has waited for data, since the start
 
  private:

@@ -124,18 +124,25 @@ void RunNotes::require_data(const std::string& fingerprint, const std::function<
               "give --allow-change data if that is meant");
 }
 
-std::string run_toml(const Assembly& assembly, const Registry& registry) {
-  formats::Table table = assembly.recipe.resolved();
-  for (const auto& [key, value] : machine_record(assembly.main->ctx->device))
-    table.set_path("record." + key, formats::Node{value, {}});
-  for (const auto& [section, component] : assembly.recipe.components()) {
+std::map<std::string, std::string> plugin_record(Recipe& recipe, const Registry& registry) {
+  std::map<std::string, std::string> record;
+  for (const auto& [section, component] : recipe.components()) {
     if (!*component) continue;
     const auto beginning = section.substr(0, section.find('.'));
     const std::string kind = beginning == "network" ? Model::kKind : beginning;
     for (const auto& file : registry.files())
       if (file.kind == kind && file.id == component->plugin && file.refusal.empty())
-        table.set_path("record.plugins." + kind + "-" + file.id, formats::Node{file.version + ", " + file.licence, {}});
+        record[kind + "-" + file.id] = file.version + ", " + file.licence;
   }
+  return record;
+}
+
+std::string run_toml(const Assembly& assembly, const Registry& registry) {
+  formats::Table table = assembly.recipe.resolved();
+  for (const auto& [key, value] : machine_record(assembly.main->ctx->device))
+    table.set_path("record." + key, formats::Node{value, {}});
+  for (const auto& [plugin, version] : plugin_record(assembly.recipe, registry))
+    table.set_path("record.plugins." + plugin, formats::Node{version, {}});
   for (const auto& [query, variant] : assembly.networks->table->chosen())
     table.set_path("record.kernels." + query, formats::Node{variant, {}});
   return formats::render_toml(table);

@@ -41,6 +41,9 @@ class RunNotes {
   std::string path_;
 };
 
+// Of the recipe's plugins, "model-dit" -> version and licence.
+std::map<std::string, std::string> plugin_record(Recipe& recipe, const Registry& registry);
+
 // The resolved recipe with a [record] section: versions, processor, stamps of the plugins. The text starts the same
 // run.
 std::string run_toml(const Assembly& assembly, const Registry& registry);

@@ -9,6 +9,7 @@
 #include "core/dist/equal_copies.h"
 #include "core/train/agreed_samples.h"
 #include "core/train/one_number_guard.h"
+#include "core/train/step_receipts.h"
 
 namespace ditto {
 
@@ -70,6 +71,7 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
   StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh, is_one_number(assembly_.recipe))),
                     lr_schedule_.at(step), totals.parts, totals.samples};
+  if (receipts) receipts->gradient();
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
   result.skipped = skip(step, result);
@@ -102,15 +104,19 @@ std::pair<std::vector<Batch>, double> TrainingStep::load(const StepShares::Step&
     (plan.runs(accumulation) ? mine : idle).push_back(loader_.read(shares_.mine(step, accumulation)));
   const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
-  const auto take = [&](BatchJob& job) -> Batch& {
-    auto& batch = batches.emplace_back(assembly_.networks->encode(job.result().to(assembly_.main->ctx->device)));
+  const auto take = [&](const Batch& read) -> Batch& {
+    auto& batch = batches.emplace_back(assembly_.networks->encode(read.to(assembly_.main->ctx->device)));
     shares_.weigh(batch);
     return batch;
   };
-  for (const auto& job : mine) take(*job);
+  for (const auto& job : mine) {
+    const auto read = job->result();
+    if (receipts) receipts->samples(read, loader_);
+    take(read);
+  }
   for (const auto& job : idle) {
     job->leave_out(left_out);
-    auto& weights = take(*job).weights;
+    auto& weights = take(job->result()).weights;
     std::fill(weights.begin(), weights.end(), 0.0);
   }
   const double weight = shares_.weight(step, left_out);

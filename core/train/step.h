@@ -31,6 +31,8 @@ struct StepResult {
   bool stop = false;                       // some rank asked to stop
 };
 
+class StepReceipts;
+
 class TrainingStep {
  public:
   // `updates` is counted by the caller's optimizer; all of these outlive this.
@@ -53,6 +55,7 @@ class TrainingStep {
   // What the last step's first backward found of this rank's forwards, by this meter; none: nobody measures.
   const report::MemoryMeter* meter = nullptr;
   std::optional<int64_t> activations;
+  StepReceipts* receipts = nullptr;  // is shown each step's samples and gradient; null: there are none
 
  private:
   // This rank's batches; and what the samples of all ranks weigh together.

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <filesystem>
-#include <sstream>
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
@@ -19,7 +18,6 @@
 #include "core/train/first_weights.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
-#include "core/train/sheets.h"
 #include "core/train/validation.h"
 
 namespace ditto {
@@ -53,8 +51,9 @@ int Trainer::run() {
       checkpoints(), checkpoint::Retention{recipe_.checkpoint.keep, recipe_.checkpoint.keep_every}, mesh_,
       checkpoint_ranks_, [this](const std::string& line) { say("warning: " + line); });
   resume();
+  begin_receipts();
   record_run();
-  if (step_ < recipe_.run.steps && is_any_rank_stopped()) {
+  if (step_ < last_step() && is_any_rank_stopped()) {
     say("stopped by a signal while starting; the same command starts again");
     return kStoppedBySignal;
   }
@@ -64,7 +63,7 @@ int Trainer::run() {
   saver_->wait();
   if (board_) board_->flush();
   if (metrics_) metrics_->sync();
-  say_end(finished_before);
+  if (!options_.replay) say_end(finished_before);
   return stopped_ ? kStoppedBySignal : 0;
 }
 
@@ -72,6 +71,7 @@ void Trainer::open_outputs() {
   if (!writes()) return;
   folder_ = std::make_unique<report::RunFolder>(output_folder(recipe_));
   metrics_ = std::make_unique<report::MetricsLog>(folder_->path());
+  if (recipe_.record.receipts) receipt_file_ = std::make_unique<ReceiptFile>(folder_->path());
 }
 
 void Trainer::assemble() {
@@ -106,6 +106,8 @@ void Trainer::assemble() {
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace_comm) training_->meter = &memory_;
+  if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_);
+  training_->receipts = receipts_.get();
 }
 
 void Trainer::describe() {
@@ -240,7 +242,7 @@ void Trainer::loop() {
   }
   peak_tflops_ = recipe_.log.peak_tflops;
   training_->expect(step_);
-  while (step_ < recipe_.run.steps && !stopped_) {
+  while (step_ < last_step() && !stopped_) {
     const auto began = std::chrono::steady_clock::now();
     const double waited = loader_->waited_s();
     memory_.reset_peak();
@@ -252,15 +254,16 @@ void Trainer::loop() {
     if (!kernels_recorded_ && !training_->no_flops.empty()) say("no tflops and no mfu: " + training_->no_flops);
     kernels_recorded_ = true;
     stopped_ = result.stop && step_ < recipe_.run.steps;
+    if (receipts_ && !take_receipt(result)) break;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);
     if (result.skipped) require_finite_state();  // else what is kept is of no use
     if (options_.trace_comm && (step_ == recipe_.run.steps || stopped_)) show_trace();
     if (due(recipe_.validate.every)) show_validation();
     if (due(recipe_.validate.grid_every) || (step_ == recipe_.run.steps && recipe_.validate.grid_every > 0))
       show_grid();
-    if (due(recipe_.checkpoint.every) || step_ == recipe_.run.steps || stopped_) save();
+    if (!options_.replay && (due(recipe_.checkpoint.every) || step_ == recipe_.run.steps || stopped_)) save();
   }
-  if (saved_step_ < 0) save();  // a run of no steps: its initial weights
+  if (saved_step_ < 0 && !options_.replay) save();  // a run of no steps: its initial weights
   if (progress_) progress_->finish();
 }
 
@@ -306,41 +309,6 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});
 }
 
-std::map<std::string, int64_t> Trainer::memory_shares() {
-  auto shares = held_bytes(*assembly_->networks, *optimizer_, *ema_);
-  shares["activations"] = training_->activations.value_or(0);
-  return shares;
-}
-
-void Trainer::show_trace() {
-  begin("telling what was traced");
-  std::istringstream table(trace_table(mesh_, memory_shares()));
-  for (std::string line; std::getline(table, line);) say(line);
-}
-
-void Trainer::show_validation() {
-  begin("validation");
-  auto record = validate(*assembly_, *ema_, *validation_loader_);
-  record.step = step_;
-  if (!writes()) return;
-  metrics_->append(record);
-  if (board_) board_->add(record);
-  say(fmt::format("step {}: validation loss {:.6f}", step_, record.loss));
-}
-
-void Trainer::show_grid() {
-  if (recipe_.validate.grid_every == 0) return;
-  begin("a grid of samples");
-  const Ema::Scope averaged(*ema_, [this] { assembly_->networks->parameters_changed(); });
-  const auto sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
-  if (!writes()) return;
-  if (sheets.size() == 1)
-    formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());
-  else
-    formats::write_webp(folder_->sample_file(step_, ".webp"), sheets);
-  if (board_) board_->samples(step_, sheets.front());
-}
-
 // All ranks refuse alike: a tensor's piece on any of them counts.
 void Trainer::require_finite_state() {
   const auto found = not_finite(state(), mesh_.world());
@@ -368,9 +336,24 @@ void Trainer::save() {
   require_finite_state();
   if (folder_) folder_->require_there();
   if (metrics_) metrics_->sync();
+  if (receipt_file_) receipt_file_->sync();
   saver_->save(state());
   saved_step_ = step_;
   if (folder_) folder_->log(fmt::format("saving step {}", step_));
+}
+
+void Trainer::begin_receipts() {
+  if (!receipts_) return;
+  const auto beginning = receipts_->beginning(step_, registry_);
+  if (receipt_file_) receipt_file_->begin(beginning, [this](const std::string& line) { say(line); });
+  if (options_.replay) options_.replay->begins(beginning);
+}
+
+// Whether to go on.
+bool Trainer::take_receipt(const StepResult& result) {
+  const auto receipt = receipts_->after(step_, result);
+  if (receipt_file_) receipt_file_->append(receipt);
+  return !options_.replay || options_.replay->made(receipt);
 }
 
 bool Trainer::is_any_rank_stopped() {

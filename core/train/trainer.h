@@ -7,6 +7,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/dist/watch.h"
+#include "core/record/receipt_file.h"
 #include "core/report/memory.h"
 #include "core/report/metrics.h"
 #include "core/report/progress.h"
@@ -14,9 +15,17 @@
 #include "core/report/tensorboard.h"
 #include "core/train/same_start.h"
 #include "core/train/step.h"
+#include "core/train/step_receipts.h"
 #include "core/train/trace.h"
 
 namespace ditto {
+
+// Steps that were made before are made again. Of them nothing is saved, and who asked hears of each, on every rank.
+struct Replay {
+  int64_t last_step = 0;
+  std::function<void(const Receipt& beginning)> begins;  // may throw
+  std::function<bool(const Receipt&)> made;              // whether to go on
+};
 
 struct TrainOptions {
   std::string resume = "auto";            // auto, never, or a checkpoint or run
@@ -24,7 +33,8 @@ struct TrainOptions {
   RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
   // Throws Error(kind) unless all ranks have the same; empty: nobody asks.
   std::function<void(const std::string& topic, const Facts&, ErrorKind kind)> expect_same;
-  bool trace_comm = false;  // count calls on other ranks, and memory, of every step
+  bool trace_comm = false;       // count calls on other ranks, and memory, of every step
+  std::optional<Replay> replay;  // of a recipe with [record] receipts
 };
 
 class Trainer {
@@ -41,6 +51,8 @@ class Trainer {
   void assemble();
   void resume();
   void take_up(const std::string& path);
+  void begin_receipts();
+  bool take_receipt(const StepResult& result);
   void record_run();
   void describe();
   void say_end(bool finished_before);
@@ -61,6 +73,7 @@ class Trainer {
   bool is_any_rank_stopped();
   void expect_same(const std::string& topic, const Facts& facts, ErrorKind kind);
   bool writes() const { return mesh_.rank() == 0; }
+  int64_t last_step() const { return options_.replay ? options_.replay->last_step : recipe_.run.steps; }
   bool due(int64_t every) const { return every > 0 && step_ % every == 0; }
 
   Recipe recipe_;
@@ -69,15 +82,17 @@ class Trainer {
   Group checkpoint_ranks_;
   TrainOptions options_;
   report::MemoryMeter memory_;
-  std::unique_ptr<report::RunFolder> folder_;  // these four: rank 0 only
+  std::unique_ptr<report::RunFolder> folder_;  // these five: rank 0 only
   std::unique_ptr<report::MetricsLog> metrics_;
   std::unique_ptr<report::TensorBoardLog> board_;
+  std::unique_ptr<ReceiptFile> receipt_file_;
   std::unique_ptr<report::Progress> progress_;
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<Loader> loader_, validation_loader_;
   std::shared_ptr<Optimizer> optimizer_;
   std::unique_ptr<Ema> ema_;
   std::unique_ptr<TrainingStep> training_;
+  std::unique_ptr<StepReceipts> receipts_;  // null: the run makes none
   std::unique_ptr<checkpoint::Saver> saver_;
   std::string data_;                                 // its fingerprint
   std::map<std::string, std::string> started_from_;  // what checkpoints note of it

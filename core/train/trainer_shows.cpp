@@ -1,0 +1,47 @@
+// What a trainer shows of its run between steps: validation, sheets of samples, what was traced.
+#include <sstream>
+
+#include <fmt/format.h>
+
+#include "core/train/sheets.h"
+#include "core/train/trainer.h"
+#include "core/train/validation.h"
+
+namespace ditto {
+
+std::map<std::string, int64_t> Trainer::memory_shares() {
+  auto shares = held_bytes(*assembly_->networks, *optimizer_, *ema_);
+  shares["activations"] = training_->activations.value_or(0);
+  return shares;
+}
+
+void Trainer::show_trace() {
+  begin("telling what was traced");
+  std::istringstream table(trace_table(mesh_, memory_shares()));
+  for (std::string line; std::getline(table, line);) say(line);
+}
+
+void Trainer::show_validation() {
+  begin("validation");
+  auto record = validate(*assembly_, *ema_, *validation_loader_);
+  record.step = step_;
+  if (!writes()) return;
+  metrics_->append(record);
+  if (board_) board_->add(record);
+  say(fmt::format("step {}: validation loss {:.6f}", step_, record.loss));
+}
+
+void Trainer::show_grid() {
+  if (recipe_.validate.grid_every == 0) return;
+  begin("a grid of samples");
+  const Ema::Scope averaged(*ema_, [this] { assembly_->networks->parameters_changed(); });
+  const auto sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
+  if (!writes()) return;
+  if (sheets.size() == 1)
+    formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());
+  else
+    formats::write_webp(folder_->sample_file(step_, ".webp"), sheets);
+  if (board_) board_->samples(step_, sheets.front());
+}
+
+}  // namespace ditto
