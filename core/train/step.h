@@ -31,6 +31,16 @@ struct StepResult {
   bool stop = false;                       // some rank asked to stop
 };
 
+// Looks on at steps, on every rank, and changes no number of them.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void begins(int64_t step, Program& program) = 0;  // step from 0; parts of the program may be wrapped
+  // The step's gradients are in the leaves, summed and not clipped.
+  virtual void has_gradients(const LossLedger& losses, const StepResult& result) = 0;
+  virtual void has_updated() = 0;  // not after a step that is skipped
+};
+
 class TrainingStep {
  public:
   // `updates` is counted by the caller's optimizer; all of these outlive this.
@@ -53,6 +63,7 @@ class TrainingStep {
   // What the last step's first backward found of this rank's forwards, by this meter; none: nobody measures.
   const report::MemoryMeter* meter = nullptr;
   std::optional<int64_t> activations;
+  StepObserver* observer = nullptr;  // none: nobody looks on; outlives this
 
  private:
   // This rank's batches; and what the samples of all ranks weigh together.
