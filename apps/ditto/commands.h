@@ -30,5 +30,6 @@ void add_data_commands(CLI::App& app);                           // data prepare
 void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list | show | verify | try
 void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
 void add_bench_command(CLI::App& app, CommandLine& line);        // bench step
+void add_diff_command(CLI::App& app, CommandLine& line);         // diff
 
 }  // namespace ditto

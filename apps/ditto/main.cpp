@@ -55,6 +55,7 @@ int run(int count, char** arguments) {
   ditto::add_plugins_commands(app, line);
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
+  ditto::add_diff_command(app, line);
   ditto::refuse_unknown_command(app, line.arguments);
   ditto::name_installed_files(app);
   try {

@@ -26,6 +26,8 @@ class RunningModel final : public RunningUnits {
   void add(Units& units, const std::string& prefix) { take(units, prefix); }
   // Strategies cut the layout. After it no rank holds more than its share, and that without numbers yet.
   void cut(Components& components);
+  // Puts one more around its units, outermost: who looks on, and changes nothing. After `cut`; it outlives this.
+  void wrap(ParallelStrategy& strategy) { units_->wrap(strategy); }
 
   // Its units in order, with every strategy's wraps, splits and joins; the prediction is whole on every rank. With a
   // program: as `program.head` ends it, which has seen all there is of samples of several sizes.

@@ -33,6 +33,7 @@ class LossLedger {
 
   // After `sum`: per-sample losses of one name as entered here, zero elsewhere.
   const std::map<std::string, std::vector<double>>& entered() const { return losses_; }
+  int64_t first_id() const { return first_id_; }  // of the first sample
 
  private:
   struct Entry {

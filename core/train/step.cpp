@@ -52,6 +52,7 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   samples += shares_.batch();
   auto program = make_program(assembly_, ledger, weight, loss_scale);
   program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
+  if (observer) observer->begins(step, program);
 
   clear_gradients();
   begin_gradients(plan);
@@ -74,10 +75,12 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   if (receipts) receipts->gradient();
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
+  if (observer) observer->has_gradients(ledger, result);
   result.skipped = skip(step, result);
   if (result.skipped) return result;
 
   update(result);
+  if (observer) observer->has_updated();
   return result;
 }
 

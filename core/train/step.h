@@ -32,6 +32,15 @@ struct StepResult {
 };
 
 class StepReceipts;
+// Looks on at steps, on every rank, and changes no number of them.
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void begins(int64_t step, Program& program) = 0;  // step from 0; parts of the program may be wrapped
+  // The step's gradients are in the leaves, summed and not clipped.
+  virtual void has_gradients(const LossLedger& losses, const StepResult& result) = 0;
+  virtual void has_updated() = 0;  // not after a step that is skipped
+};
 
 class TrainingStep {
  public:
@@ -56,6 +65,7 @@ class TrainingStep {
   const report::MemoryMeter* meter = nullptr;
   std::optional<int64_t> activations;
   StepReceipts* receipts = nullptr;  // is shown each step's samples and gradient; null: there are none
+  StepObserver* observer = nullptr;  // none: nobody looks on; outlives this
 
  private:
   // This rank's batches; and what the samples of all ranks weigh together.

@@ -265,6 +265,7 @@ Tensors OpTable::run(const std::string& name, const OpInputs& inputs) const {
   if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
   auto results = row ? run_row(*row, of, call) : of.reference(inputs);
   refuse_without_gradient(of, call, results);
+  if (watch_) watch_(name, inputs, results);
   return results;
 }
 

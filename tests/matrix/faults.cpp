@@ -176,30 +176,38 @@ struct Fault {
   const char* what;
   const char* model;
   const char* layout;
+  const char* place;  // where `ditto diff` has to find it
   void (*tamper)(Assembly&, FaultHooks&);
 };
 
 const std::vector<Fault>& faults() {
   static const std::vector<Fault> kFaults{
       {"key_block_dropped", "a rank sees half of its keys twice and the rest never", "dit",
-       "context=2 context_plugin=ring", drop_key_block},
-      {"gradient_not_summed", "a copy's gradient is not summed over the tensor axis", "dit", "tensor=2", leave_out_sum},
-      {"gradient_summed_twice", "a copy's gradient is summed over the tensor axis twice", "dit", "tensor=2", sum_twice},
-      {"heads_swapped", "one rank's key and value heads are in the wrong order", "dit", "tensor=2", swap_heads},
-      {"noise_by_rank", "ranks that share samples draw other noise", "dit", "tensor=2", draw_noise_by_rank},
+       "context=2 context_plugin=ring", "block 0, attention: k", drop_key_block},
+      {"gradient_not_summed", "a copy's gradient is not summed over the tensor axis", "dit", "tensor=2",
+       "sums the gradient: patches.map.weight", leave_out_sum},
+      {"gradient_summed_twice", "a copy's gradient is summed over the tensor axis twice", "dit", "tensor=2",
+       "sums the gradient: patches.map.weight", sum_twice},
+      {"heads_swapped", "one rank's key and value heads are in the wrong order", "dit", "tensor=2",
+       "block 0, attention: k", swap_heads},
+      {"noise_by_rank", "ranks that share samples draw other noise", "dit", "tensor=2",
+       "forward, batch, makes: ", draw_noise_by_rank},
       {"loss_share_missing", "the loss is not divided among the ranks that compute it", "dit", "tensor=2",
-       forget_loss_share},
+       "objective, makes: gradient of loss.", forget_loss_share},
       {"stale_gather", "a rank computes one layer with the weights of the first step", "dit",
-       "shard=2 shard_plugin=fsdp", keep_stale_weights},
+       "shard=2 shard_plugin=fsdp", "step 2, forward, block 1, uses: blocks.1.up.weight", keep_stale_weights},
       {"rotary_offset", "one rank's rotary angles are off by one token", "dit_text", "context=2 context_plugin=ulysses",
-       shift_rotary},
+       "block 0, reads: rotary", shift_rotary},
       {"auxiliary_loss_twice", "one rank counts the experts' auxiliary loss twice", "dit_moe",
-       "expert=2 expert_plugin=expert", count_auxiliary_twice},
-      {"norm_counts_copy", "the clip norm counts a replicated parameter twice", "dit", "tensor=2", count_copy_in_norm},
+       "expert=2 expert_plugin=expert", "losses, makes: auxiliary.", count_auxiliary_twice},
+      {"norm_counts_copy", "the clip norm counts a replicated parameter twice", "dit", "tensor=2",
+       "run, makes: gradient norm", count_copy_in_norm},
       {"condition_gradient_lost", "one rank sends no gradient into the conditioning", "dit",
-       "context=2 context_plugin=ulysses", lose_condition_gradient},
-      {"micro_batch_lost", "the gradients of one micro-batch are lost", "dit", "replicate=2", lose_micro_batch},
-      {"update_lost", "a copy misses the updates of one parameter", "dit", "replicate=2", lose_update},
+       "context=2 context_plugin=ulysses", "silu: gradient of result", lose_condition_gradient},
+      {"micro_batch_lost", "the gradients of one micro-batch are lost", "dit", "replicate=2", "step 1, update, ",
+       lose_micro_batch},
+      {"update_lost", "a copy misses the updates of one parameter", "dit", "replicate=2", "updates: patches.map.weight",
+       lose_update},
   };
   return kFaults;
 }
@@ -223,6 +231,12 @@ std::vector<std::string> fault_names() {
   std::vector<std::string> names;
   for (const auto& one : faults()) names.emplace_back(one.name);
   return names;
+}
+
+std::string place_of_fault(const std::string& name) {
+  for (const auto& one : faults())
+    if (name == one.name) return one.place;
+  return "";
 }
 
 Tamper fault(const std::string& name) {

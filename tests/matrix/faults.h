@@ -16,6 +16,8 @@ struct PlantedFault {
 std::vector<PlantedFault> planted_faults();
 
 std::vector<std::string> fault_names();
+// What `ditto diff` has to name it by, a part of diff::to_text(Key): "block 0, attention: k".
+std::string place_of_fault(const std::string& name);
 // Empty name: none. Throws Error(config) for an unknown one.
 Tamper fault(const std::string& name);
 

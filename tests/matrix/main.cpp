@@ -118,6 +118,10 @@ void read(CLI::App& app, Arguments& a) {
   app.add_flag("--counts", a.base.counts, "hold communication against closed forms");
   app.add_flag("--packed", a.base.packed, "each micro-batch is a pack of samples of different lengths");
   app.add_flag("--replay", a.base.replay, "routers take the picks of the run on one rank");
+  app.add_flag(
+      "--diff", a.plan.diff,
+      "in fp64, or with --bits: whether and where a case parts from one rank, as `ditto diff` says it; a fault "
+      "must be named");
   app.add_flag("--verbose", a.plan.verbose, "print every step and gradient");
   app.add_option("--fault", a.base.fault, "a mistake to plant")->check(CLI::IsMember(fault_names()));
   app.add_option("--rank-folder", a.folder)->group("");
@@ -140,6 +144,8 @@ void plan_cases(Arguments& a) {
     a.plan.cases.push_back(a.base);
     a.plan.cases.back().layout = layout;
   }
+  for (auto& one : a.plan.cases)  // AdamW makes whole steps of gradients that are rounding alone
+    if (a.plan.diff && one.optimizer == "adamw") one.sets.push_back("optimizer.eps=1e-3");
 }
 
 int start(int ranks, std::vector<std::string> arguments, const std::vector<std::string>& more) {

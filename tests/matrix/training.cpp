@@ -4,11 +4,13 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 
 #include <torch/serialize.h>
 #include <torch/types.h>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/diff/probe.h"
 #include "core/dist/gloo_mesh.h"
 #include "core/dist/whole.h"
 #include "core/report/memory.h"
@@ -192,7 +194,10 @@ Record train(const TrainRequest& request) {
   };
   Spy optimizer(assembly.make_optimizer(), assembly.main->layout, look);
   Ema ema(assembly.main->layout, recipe.ema);
+  std::optional<diff::Probe> probe;
+  if (!request.events.empty()) probe.emplace(assembly);
   TrainingStep training(assembly, loader, optimizer, ema);
+  if (probe) training.observer = &*probe;
   const int64_t samples = (one.resumed + one.steps) * one.batch;
   if (!one.packed) watch_routers(assembly, record, request.one_rank, one.replay && request.one_rank, samples);
   if (request.tamper) request.tamper(assembly, hooks);
@@ -207,6 +212,7 @@ Record train(const TrainRequest& request) {
   }
   record.peak_bytes = memory.peak();
   record.traffic = request.mesh.traffic().counts();
+  if (probe) probe->events().write(request.events);
   if (!one.save_to.empty()) checkpoint.save();
   for (size_t i = 0; i < entries.size(); ++i) {
     record.parameters[entries[i].name] = whole(entries[i], entries[i].tensor, request.mesh).cpu();

@@ -47,6 +47,7 @@ struct TrainRequest {
   std::string device;  // "cuda:0"
   // Of one rank: its routers' choices are taken (replay), or only compared.
   const Record* one_rank = nullptr;
+  std::string events;  // a file for what a probe sees of the steps; empty: nobody looks on
 };
 Record train(const TrainRequest& request);
 

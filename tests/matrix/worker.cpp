@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "core/diff/compare.h"
 #include "core/dist/gloo_mesh.h"
 #include "core/train/device.h"
 #include "core/train/launch.h"
@@ -22,10 +23,13 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 constexpr std::chrono::seconds kTimeout{60};
+constexpr double kTolerance = 1e-9;  // of --diff, in fp64: rounding is below it, mistakes are above
 
 std::string record_path(const Case& one, const std::string& folder) {
   return (fs::path(folder) / (key_of(one) + ".record")).string();
 }
+
+std::string events_path(const Case& one, const std::string& folder) { return record_path(one, folder) + ".events"; }
 
 // What a case is measured against: the same on one rank, and below fp64 that in a wider precision, where routers take
 // the same picks.
@@ -94,6 +98,7 @@ class Rank {
         alone ? GlooMesh(kTimeout, transports_) : GlooMesh(base_, degrees(recipe), "case" + std::to_string(index));
     const auto references = references_of(one);
     const auto theirs = load(record_path(references[0], folder_));
+    if (plan_.diff) return look_for_parting(one, mesh, references[0]);
     const auto mine = train({one, mesh, registry_, fault(one.fault), folder_, device_, one.replay ? &theirs : nullptr});
     std::string control = one.replay ? ", " + count_flips(one, theirs, mesh) : "";
     if (one.counts) return hold_against_forms(one, mine, theirs, mesh);
@@ -105,6 +110,24 @@ class Rank {
     const auto why = verdict(figures, one);
     if (!one.fault.empty()) return {!why.empty(), why.empty() ? "the fault was not seen" : "seen: " + why};
     return {why.empty(), (why.empty() ? "" : why + "; ") + to_text(figures, one) + control};
+  }
+
+  // As `ditto diff` does, with one rank's run as A.
+  Outcome look_for_parting(const Case& one, const Mesh& mesh, const Case& reference) {
+    const auto path = [&](int rank) { return (fs::path(folder_) / ("events." + std::to_string(rank))).string(); };
+    train({one, mesh, registry_, fault(one.fault), folder_, device_, nullptr, path(mesh.rank())});
+    mesh.world().barrier();
+    if (mesh.rank() != 0) return {};
+    diff::Events theirs, mine;
+    theirs.merge(events_path(reference, folder_));
+    for (int rank = 0; rank < mesh.world_size(); ++rank) mine.merge(path(rank));
+    const auto result = diff::compare(theirs, mine, one.bits ? 0 : kTolerance);
+    auto text = fmt::format("{} of {} tensors differ", result.different, result.compared);
+    for (const auto& difference : result.first) text += "; " + to_text(difference, "one rank", "the layout");
+    const auto place = place_of_fault(one.fault);
+    const bool is_named = !result.is_same() && to_text(result.first.front().key).find(place) != std::string::npos;
+    if (one.fault.empty()) return {result.is_same() && result.compared > 0, text};
+    return {is_named, (is_named ? "named: " : "not named as \"" + place + "\": ") + text};
   }
 
   // How many of the first two steps' choices rounding tips, where none is replayed.
@@ -163,10 +186,11 @@ void run_references(const Plan& plan, const std::string& folder) {
     const auto references = references_of(one);
     for (const auto& reference : references) {
       const auto path = record_path(reference, folder);
-      if (fs::exists(path)) continue;
+      const auto events = plan.diff ? events_path(reference, folder) : "";
+      if (fs::exists(path) && (!plan.diff || fs::exists(events))) continue;
       try {
         const auto picks = reference.replay ? load(record_path(references.front(), folder)) : Record();
-        save(train({reference, mesh, registry, {}, folder, "cpu", reference.replay ? &picks : nullptr}), path);
+        save(train({reference, mesh, registry, {}, folder, "cpu", reference.replay ? &picks : nullptr, events}), path);
       } catch (const Error& error) {  // its cases have nothing to be measured against; the others have
         fmt::print("one rank, {}: {}\n", title(reference), error.what());
       }

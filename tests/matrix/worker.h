@@ -11,6 +11,7 @@ namespace ditto::matrix {
 struct Plan {
   std::vector<Case> cases;
   bool verbose = false;
+  bool diff = false;  // what parts, and where, is looked for as `ditto diff` does, instead of comparing the ends
 };
 
 // What became of a case.

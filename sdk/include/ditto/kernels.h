@@ -143,6 +143,11 @@ class DITTO_API OpTable {
   // The device whose rows are chosen for inputs of the meta device.
   at::DeviceType meta_stands_for = at::kMeta;
 
+  // For who looks on, and changes nothing: is told of every op that `run` has computed. None: nobody. Set by the host
+  // while nothing is computed.
+  using Watch = std::function<void(const std::string& op, const OpInputs& inputs, const Tensors& outputs)>;
+  void watch(Watch watch) { watch_ = std::move(watch); }
+
  private:
   void add_ops(std::vector<Op> added);
   void check_rows() const;
@@ -165,6 +170,7 @@ class DITTO_API OpTable {
   mutable std::mutex mutex_;
   mutable std::unordered_map<std::string, const KernelRow*> choices_;      // by all that a score may see
   mutable std::map<std::string, std::set<std::string>> variants_by_call_;  // by OpCall::text
+  Watch watch_;
 };
 
 }  // namespace ditto
