@@ -75,7 +75,7 @@ Tensors shapes(const OpInputs& in) {
 Tensors forward(const Kernels& k, const OpInputs& in) {
   const Heads heads(in);
   const auto results = shapes(in);
-  at::parallel_for(0, heads.B * heads.N, 1, [&](Index begin, Index end) {
+  share(heads.B * heads.N, [&](Index begin, Index end) {
     for (Index i = begin; i < end; ++i)
       k.attention(heads.head(i / heads.N, i % heads.N, results[0], results[1], results[2]));
   });
@@ -88,7 +88,7 @@ Tensors backward(const Kernels& kernels, const Tensor& grad, const OpInputs& in,
   const Tensors back{torch::empty(heads.q.sizes(), torch::kFloat), torch::empty(heads.k.sizes(), torch::kFloat),
                      torch::empty(heads.v.sizes(), torch::kFloat)};
   const Index each = heads.N / heads.M, K = heads.K;
-  at::parallel_for(0, heads.B * heads.M, 1, [&](Index begin, Index end) {
+  share(heads.B * heads.M, [&](Index begin, Index end) {
     for (Index i = begin; i < end; ++i) {
       const Index b = i / heads.M, shared = i % heads.M, first = shared * each;
       const Index of_queries = (b * heads.T * heads.N + first) * K, of_keys = (b * heads.S * heads.M + shared) * K;

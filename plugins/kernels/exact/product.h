@@ -17,6 +17,8 @@ constexpr int kRows = 8, kVectors = 3, kNarrowRows = 8, kNarrowVectors = 3;
 constexpr int kRows = 4, kVectors = 2, kNarrowRows = 4, kNarrowVectors = 2;
 #endif
 
+constexpr Index kRowsPacked = 160 * 1024;  // numbers of A that a thread packs at once: in its second cache
+
 template <class F>
 inline void shared(const Workers& workers, Index count, F task) {
   if (workers.threads <= 1 || count <= 1) return task(Index{0}, count);
@@ -87,6 +89,23 @@ inline void pack(View a, Index rows, const Order& order, int wide, float* out) {
   }
 }
 
+// Panels of rows whose numbers of one k follow one another in memory. Sixteen lines of memory for all panels, then the
+// next: what a line has goes to many panels, and should leave the caches once. k is in [begin, end) of what is packed.
+template <int wide>
+void pack_lines(View a, Index panels, const Order& order, Index begin, Index end, float* out, Index panel) {
+  constexpr Index kLines = 16;
+  for (Index r = 0, first = 0; r < order.run_count; first += order.runs[r].length, ++r) {
+    const Index last = least(end, first + order.runs[r].length);
+    for (Index k = most(begin, first); k < last; k += kLines) {
+      const float* const from = a.p + (order.runs[r].start + k - first) * a.columns;
+      const Index lines = least(kLines, last - k);
+      for (Index q = 0; q < panels; ++q)
+        for (Index i = 0; i < lines; ++i)
+          __builtin_memcpy(out + q * panel + (k + i) * wide, from + i * a.columns + q * wide, sizeof(float) * wide);
+    }
+  }
+}
+
 // A tile of MR x NV vectors: each leaf a chain in registers, merged with the open nodes of the tree below it. Rows
 // beyond m and columns beyond n are computed and left out.
 template <int MR, int NV>
@@ -151,43 +170,63 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
   for (Index i = 0; i < m; ++i) __builtin_memcpy(C + i * c_rows, out[i], sizeof(float) * static_cast<std::size_t>(n));
 }
 
+// Panels [first, end) of a's rows. Between panels is a cache line more: where K is a power of two, all of them would be
+// in the same few places of the caches.
+template <int wide>
+struct Panels {
+  static constexpr Index kBetween = 16;
+  View a;
+  Index rows;  // of all panels
+  const Order& order;
+  Index K;
+  float* packed;
+  Index size() const { return K * wide + kBetween; }
+  bool in_lines() const { return a.rows == 1; }
+  Index whole(Index first, Index end) const { return most(first, least(end, rows / wide)); }
+  void lines(Index first, Index end, Index k, Index k_end) const {
+    pack_lines<wide>({a.p + first * wide, 1, a.columns}, whole(first, end) - first, order, k, k_end, packed, size());
+  }
+  void each(Index first, Index end) const {  // that lines() leaves out
+    for (Index q = in_lines() ? whole(first, end) : first; q < end; ++q)
+      pack({a.p + q * wide * a.rows, a.rows, a.columns}, least(wide, rows - q * wide), order, wide,
+           packed + (q - first) * size());
+  }
+};
+
 template <int MR, int NV>
 void product_by(const Product& p, const Workers& workers) {
   constexpr int NR = NV * W;
   const Index columns = parts(p.N, NR), panels = parts(p.M, MR), K = p.K;
-  // Rows of A packed at once: about a third of the second cache, and as much for every thread. Few rows: threads share
-  // the columns too.
-  Index blocks = parts(panels, most(1, least(panels, 96 * 1024 / most(1, K * MR))));
+  // Blocks of rows of A, as many for every thread. Few rows: threads share the columns too.
+  Index blocks = parts(panels, most(1, least(panels, kRowsPacked / most(1, K * MR))));
   const Index threads = workers.threads;
   if (threads > 1 && panels >= 4 * threads) blocks = parts(blocks, threads) * threads;
   const Index block = parts(panels, blocks), groups = panels >= 4 * threads ? 1 : least(columns, threads);
   blocks = parts(panels, block);
   const Index width = parts(columns, groups);
-  float* const packed = room(Room::columns, columns * NR * K + W);
-  const View b{p.b.p, p.b.columns, p.b.rows};
-  shared(workers, columns, [&](Index begin, Index end) {
-    for (Index c = begin; c < end; ++c) {
-      const View from{b.p + c * NR * b.rows, b.rows, b.columns};
-      pack(from, least(NR, p.N - c * NR), p.order, NR, packed + c * NR * K);
-    }
-  });
+  Panels<NR> b{{p.b.p, p.b.columns, p.b.rows}, p.N, p.order, K};
+  b.packed = room(Room::columns, columns * b.size() + W);
+  if (b.in_lines()) {
+    constexpr Index kAtOnce = 32;
+    shared(workers, parts(K, kAtOnce),
+           [&](Index begin, Index end) { b.lines(0, columns, begin * kAtOnce, least(K, end * kAtOnce)); });
+    b.each(0, columns);
+  } else {
+    shared(workers, columns, [&](Index begin, Index end) {
+      Panels<NR> some = b;
+      some.packed += begin * b.size();
+      some.each(begin, end);
+    });
+  }
   const auto part = [&](Index at) {
-    float* const a = room(Room::rows, block * MR * K + W);
+    Panels<MR> a{p.a, p.M, p.order, K};
+    a.packed = room(Room::rows, block * a.size() + W);
     const Index first = at / groups * block, end = least(first + block, panels);
-    Index next = first;
-    if (p.a.rows == 1 && p.order.run_count == 1) {  // whole lines of memory at once
-      next = most(first, least(end, p.M / MR));
-      for (Index k = 0; k < K; ++k)
-        for (Index q = first; q < next; ++q)
-          __builtin_memcpy(a + ((q - first) * K + k) * MR, p.a.p + (p.order.runs->start + k) * p.a.columns + q * MR,
-                           sizeof(float) * MR);
-    }
-    for (Index q = next; q < end; ++q)
-      pack({p.a.p + q * MR * p.a.rows, p.a.rows, p.a.columns}, least(MR, p.M - q * MR), p.order, MR,
-           a + (q - first) * MR * K);
+    if (a.in_lines()) a.lines(first, end, 0, K);
+    a.each(first, end);
     for (Index c = at % groups * width; c < least(columns, (at % groups + 1) * width); ++c)
       for (Index q = first; q < end; ++q)
-        tile<MR, NV>(a + (q - first) * MR * K, packed + c * NR * K, p.order.leaves, p.order.leaf_count,
+        tile<MR, NV>(a.packed + (q - first) * a.size(), b.packed + c * b.size(), p.order.leaves, p.order.leaf_count,
                      p.c + q * MR * p.c_rows + c * NR, p.c_rows, least(MR, p.M - q * MR), least(NR, p.N - c * NR),
                      p.bias ? p.bias + c * NR : nullptr);
   };

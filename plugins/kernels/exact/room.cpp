@@ -1,3 +1,5 @@
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <new>
 
@@ -25,6 +27,7 @@ float* room(Room which, Index floats) {
     held.bytes = 0;
     held.memory = static_cast<float*>(std::aligned_alloc(align, whole));
     if (!held.memory) throw std::bad_alloc();
+    if (align == kPage) madvise(held.memory, whole, MADV_HUGEPAGE);  // panels are read from many places at once
     held.bytes = whole;
   }
   return held.memory;

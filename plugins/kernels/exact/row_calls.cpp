@@ -88,9 +88,7 @@ Order Terms::order() const {
 
 Workers workers() {
   return {at::in_parallel_region() ? 1 : at::get_num_threads(),
-          [](Index count, void* what, void (*task)(void*, Index, Index)) {
-            at::parallel_for(0, count, 1, [&](Index begin, Index end) { task(what, begin, end); });
-          }};
+          [](Index count, void* what, void (*task)(void*, Index, Index)) { share(count, what, task); }};
 }
 
 Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf) {

@@ -5,8 +5,6 @@
 
 #include <ditto/ditto.h>
 
-#include <ATen/Parallel.h>
-
 #include "kernels.h"
 
 namespace ditto_exact {
@@ -70,13 +68,20 @@ struct Terms {
   std::vector<Leaf> cut;
 };
 
+// Calls task for pieces of [0, count) that cover it, from all threads.
+void share(Index count, void* what, void (*task)(void* what, Index begin, Index end));
+template <class F>
+void share(Index count, F task) {
+  share(count, &task, [](void* what, Index begin, Index end) { (*static_cast<F*>(what))(begin, end); });
+}
 Workers workers();
 
 constexpr Index kGrain = 16 * 1024;  // numbers that are worth a thread
 
 template <class F>
 void in_parts(Index count, Index width, F task) {  // of rows of `width` numbers
-  at::parallel_for(0, count, most(1, kGrain / most(1, width)), task);
+  const Index grain = most(1, kGrain / most(1, width));
+  share(parts(count, grain), [&](Index begin, Index end) { task(begin * grain, least(count, end * grain)); });
 }
 
 inline const float* numbers(const Tensor& x) { return x.const_data_ptr<float>(); }
