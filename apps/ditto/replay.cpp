@@ -2,7 +2,7 @@
 #include <iostream>
 
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <CLI/CLI.hpp>
 
 #include <ditto/text.h>

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto::diff {
 

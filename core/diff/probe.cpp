@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <optional>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto::diff {
 

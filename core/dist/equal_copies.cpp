@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 

@@ -6,7 +6,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

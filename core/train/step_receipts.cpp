@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include "core/config/differences.h"
 #include "core/config/numerics.h"

@@ -1,6 +1,6 @@
 #include <ditto/parallel/attention_of_nodes.h>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 #include <ditto/parallel/token_cut.h>

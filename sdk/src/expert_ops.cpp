@@ -7,7 +7,7 @@
 
 #include <cmath>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 

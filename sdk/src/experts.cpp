@@ -1,5 +1,5 @@
 // Experts: perceptrons of which each token sees those it is routed to.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/context.h>
 #include <ditto/nn.h>

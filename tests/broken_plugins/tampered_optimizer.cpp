@@ -1,6 +1,6 @@
 // Gradient descent with momentum. "changed weight": after a step one weight is another; "skipped step": a step moves
 // none.
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/optimizer.h>
 

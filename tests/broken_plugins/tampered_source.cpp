@@ -1,7 +1,7 @@
 // Noise with classes. "swapped batch": a step learns from the samples of the next one, and that from its.
 #include <array>
 
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <ditto/data.h>
 #include <ditto/random.h>
