@@ -4,7 +4,8 @@
 #include <bit>
 #include <numeric>
 
-#include <torch/torch.h>
+#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 
