@@ -23,14 +23,17 @@ LAYOUTS = {
     "replicate 2": (2, dict(run__micro_batch=8)),
     "fsdp": (2, FSDP | dict(run__micro_batch=2)),
     "pipeline": (2, dict(parallel__pipeline=2, run__micro_batch=2)),
+    "tensor 2": (2, dict(parallel__tensor=2)),
+    "ring 2": (2, dict(parallel__context=2, parallel__context_plugin="ring")),
 }
+SHARED_LAYERS = ("tensor 2", "ring 2")
 SMALL = dict(depth=2, width=48, heads=6, patch=1)
 EXPERTS = dict(SMALL, plugin="dit_moe", experts=4, top_k=2, qk_norm=True)
 _hashes = {}
 
 
 def recipe(name, **sections):
-    run = dict(name=name, steps=STEPS, batch=16, micro_batch=4, threads=1, numerics="one", clip_norm=0.5)
+    run = dict(name=name, steps=STEPS, batch=16, micro_batch=4, threads=1, numerics="one", token_leaf=8, clip_norm=0.5)
     return t.write_recipe(f"{name}.toml", t.recipe(**{"run": run | sections.pop("run", {}), "model": SMALL} | sections))
 
 
@@ -54,13 +57,13 @@ def check_one_hash(name, without=(), **sections):
 
 
 def test_experts_chosen_by_tokens():
-    check_one_hash("tokens_choose", model=dict(EXPERTS, normalise=True, shared_ratio=1, balance=0.05))
+    check_one_hash("tokens_choose", SHARED_LAYERS, model=dict(EXPERTS, normalise=True, shared_ratio=1, balance=0.05))
     losses = t.metrics("tokens_choose")[0]
     t.check("auxiliary.balance" in str(losses), f"no balance loss in {losses}")
 
 
 def test_experts_that_choose():
-    check_one_hash("experts_choose", model=dict(EXPERTS, router="expert_choice", moe_every=2))
+    check_one_hash("experts_choose", SHARED_LAYERS, model=dict(EXPERTS, router="expert_choice", moe_every=2))
 
 
 def test_a_learned_variance():
@@ -79,7 +82,7 @@ def test_an_adapter():
 def test_optimizers():
     check_one_hash("sgd", optimizer=dict(plugin="sgd", nesterov=True, weight_decay=0.01))
     check_one_hash("lion", optimizer=dict(plugin="lion", weight_decay=0.1))
-    check_one_hash("adamw8bit", optimizer=dict(plugin="adamw8bit", weight_decay=0.1))
+    check_one_hash("adamw8bit", ["tensor 2"], optimizer=dict(plugin="adamw8bit", weight_decay=0.1))
     check_one_hash("muon", optimizer=dict(plugin="muon", weight_decay=0.1, group=[
         dict(match=["patches.*", "label.*"], plugin="adamw", weight_decay=0.1, lr_scale=0.5),
         dict(match="*.bias", plugin="sgd", lr_scale=10.0)]))
