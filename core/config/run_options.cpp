@@ -40,7 +40,7 @@ void RunOptions::read(OptionReader& option) {
          "with numerics = \"one\": a sum over a sample's tokens, or keys, is a tree over leaves of so many; another number "
          "gives other bits, and ranks that share tokens share leaves")
       .between(1, kMostTokens)
-      .changes(Effect::bits);
+      .changes(Effect::course);
   if (numerics != "one" && token_leaf != RunOptions().token_leaf)
     option.reject("token_leaf", "says in what leaves to sum, and run.numerics is \"" + numerics + "\"",
                   "set run.numerics = \"one\", or leave it out");

@@ -21,7 +21,8 @@ std::vector<std::string> strategies_of(const std::string& saved_toml) {
 }
 
 // As TOML, and of a key that is not there.
-constexpr const char *kNumerics = "run.numerics", *kFast = "\"fast\"", *kOne = "\"one\"", *kNone = "(none)";
+constexpr const char *kNumerics = "run.numerics", *kFast = "\"fast\"", *kOne = "\"one\"", *kNone = "(none)",
+                     *kTokenLeaf = "run.token_leaf";
 
 bool is_one_number(const formats::Table& recipe) {
   const auto* numerics = recipe.find_path(kNumerics);
@@ -52,6 +53,7 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
   for (auto change : differences(saved, now)) {
     if (change.key.starts_with("record.")) continue;
     if (change.key == kNumerics && change.before == kNone) change.before = kFast;  // of before there was the option
+    if (change.key == kTokenLeaf && change.before == kNone) change.before = std::to_string(RunOptions().token_leaf);
     if (change.before == change.after) continue;
     const auto effect = effects.of(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;
