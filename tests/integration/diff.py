@@ -86,10 +86,11 @@ def test_random_layouts_are_the_same():
         options = draw(drawn)
         while not is_taken(path, options):
             options = draw(drawn)
-        result = diff(path, code=0, **{key.replace(".", "__"): value for key, value in options.items()})
+        # Modulations start at zero: blocks have no gradient before the third step.
+        result = diff(path, "--steps", 3, **{key.replace(".", "__"): value for key, value in options.items()})
         print(f"{case + 1}: {options}: {result['compared']} tensors", flush=True)
         t.check(result["same"] and result["first"] == [], result)
-        # Whatever the layout: each of 8 samples in 2 steps has its batch, its units' tensors and its losses.
+        # Whatever the layout: each of 8 samples in 3 steps has its batch, its units' tensors and its losses.
         t.check(result["compared"] > 1000, f"only {result['compared']} tensors were compared: {result}")
 
 
@@ -103,7 +104,8 @@ def test_what_differs_is_named_where_it_begins():
 
     result = diff(path, code=1, objective__condition_dropout=0.9)
     t.equal(first(result), (1, "forward", "batch", "makes", "drop_condition"), "where dropped conditions show")
-    t.equal([one["pass"] for one in result["first"]], ["forward", "backward", "update"], "passes that part")
+    passes = [one["pass"] for one in result["first"]]
+    t.check("update" in passes and passes == [one for one in ("forward", "backward", "update") if one in passes], passes)
 
     result = diff(path, code=1, optimizer__weight_decay=0.5)
     t.equal((first(result)[0], first(result)[3]), (1, "updates"), "where weight decay shows")
@@ -115,7 +117,7 @@ def test_what_differs_is_named_where_it_begins():
 
 def test_kernels_that_differ_are_named_by_op():
     """A fast norm against LibTorch's own: the first op with other bits is that one, within a tolerance none is."""
-    path = recipe("fast.toml", numerics="fast")
+    path = recipe("fast.toml", numerics="fast", optimizer=dict(eps=1e-3))
     t.check(diff(path)["same"], "two runs of one recipe part")
     result = diff(path, code=1, kernels__norm_modulate="reference")
     t.equal(first(result)[:4], (1, "forward", "block 0", "norm_modulate"), "where another norm shows")
@@ -123,7 +125,7 @@ def test_kernels_that_differ_are_named_by_op():
     t.check(diff(path, "--tolerance", 1e-3, "--steps", 1, kernels__norm_modulate="reference")["same"], "within 1e-3 they part")
     text = t.run("diff", path, "--with", 'kernels.norm_modulate="reference"', code=1).stdout
     for part in (f"A: {path}, 1 rank", "B: ", "kernels.norm_modulate", "they part", "step 1, forward, block 0, norm_modulate",
-                 "step 1, backward, ", "step 1, update, ", "of 8 samples"):
+                 "step 1, update, ", "of 8 samples"):
         t.check(part in text, f"no \"{part}\" in", text)
 
 
@@ -133,7 +135,7 @@ def test_layouts_within_rounding():
     for options in (dict(parallel__tensor=2), dict(parallel__tensor=2, parallel__sequence=True),
                     dict(parallel__context=2, parallel__context_plugin="ring"),
                     dict(parallel__context=2, parallel__context_plugin="ulysses")):
-        result = diff(path, "--tolerance", 1e-9, **options)
+        result = diff(path, "--tolerance", 1e-9, "--steps", 3, **options)
         t.check(result["same"] and result["compared"] > 1000, options, result)
     result = diff(path, "--tolerance", 1e-9, code=1, parallel__tensor=2, lr_schedule__lr=2e-3)
     t.equal((first(result)[1], first(result)[3]), ("update", "updates"), "where another learning rate shows")
