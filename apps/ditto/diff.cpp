@@ -161,7 +161,9 @@ void add_diff_command(CLI::App& app, CommandLine& line) {
   command->add_option("b", a->b, "another; left out: the same again");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of both")->allow_extra_args(false);
   command->add_option("--with", a->with, "KEY=VALUE: overrides an option of the second alone")->allow_extra_args(false);
-  command->add_option("--steps", a->steps, "from the start")->check(CLI::PositiveNumber)->capture_default_str();
+  command->add_option("--steps", a->steps, "from the start, run.steps at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
   command
       ->add_option("--tolerance", a->tolerance,
                    "tensors are the same that are apart by at most this share of their length; 0: whose bits are")

@@ -52,6 +52,8 @@ struct Probe::Place {
   Sequence sequence = {};
   int64_t first_token = 0;  // of those here, in the sequence
   int64_t head_dim = -1, heads = 0, first_head = 0;
+  // Of each sample the places along its first dim that count; empty: all. How far it is padded depends on its batch.
+  std::vector<int64_t> lengths = {};
 };
 
 // A unit that runs.
@@ -61,6 +63,7 @@ struct Probe::Open {
   const RunningModel& model;
   Unit unit;
   std::vector<int64_t> ids;
+  std::vector<int64_t> text_lengths;
   bool in_parts;             // samples of several sizes: what ops see of them is nobody's
   Sequence sequence = {};    // of the stream's tokens, where they are cut or packed
   int64_t tokens_here = -1;  // -1: neither
@@ -90,6 +93,12 @@ class Probe::Around final : public ParallelStrategy {
   RunningModel& model_;
 };
 
+Probe::Place Probe::place_in(const Batch& batch, const std::string& tensor) {
+  Place place{batch.ids};
+  if (const auto it = batch.lengths.find(tensor); it != batch.lengths.end()) place.lengths = it->second;
+  return place;
+}
+
 Probe::Probe(Assembly& assembly) : assembly_(assembly), rank_(assembly.mesh.rank()) {
   for (auto* model : assembly.networks->training()) {
     around_.push_back(std::make_unique<Around>(*this, *model));
@@ -110,7 +119,7 @@ void Probe::begins(int64_t step, Program& program) {
       int64_t at = 0;
       for (const auto& [tensor, x] : part.tensors)
         note({{step_, Pass::forward, "batch", "makes", tensor}, {.order = {kBatch, at++}, .by = "objective"}},
-             {part.ids}, x);
+             place_in(part, tensor), x);
     }
     return made;
   };
@@ -127,6 +136,7 @@ void Probe::run_unit(const RunningModel& model, const UnitRun& inner, const Unit
       model,
       unit,
       std::move(ids),
+      call.stream.condition.text_lengths,
       !call.batch.parts.empty()};
   const Sequence& tokens = call.stream;
   if (call.stream.x_BTD.defined()) {
@@ -160,6 +170,7 @@ void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const 
       place.sequence = *field.sequence;
       place.first_token = field.sequence->first_token + field.sequence->region_offset;
     }
+    if (field.name == "text" || field.name == "text_mask") place.lengths = stream.condition.text_lengths;
     const auto what = named(open, op, field.name);
     note(what, place, *field.tensor);
     if (op == "makes") note_gradient(what, place, *field.tensor);
@@ -187,7 +198,7 @@ Tensors Probe::attend(const Mesh& mesh, const AttentionOp& inner, const Attentio
   const std::string op = "attention" + (number > 1 ? " #" + std::to_string(number) : "");
   const auto see = [&](const std::string& name, size_t part, bool is_text, const Tensor& x) {
     Place place{open.ids, is_text ? -1 : 1, call.parts[part].tokens, call.parts[part].tokens.first_token};
-    if (is_text) place.sequence = {};
+    if (is_text) place.sequence = {}, place.lengths = open.text_lengths;
     place.head_dim = 2;
     place.heads = x.size(2) * mesh.size(Axis::tensor);
     place.first_head = x.size(2) * mesh.index(Axis::tensor);
@@ -308,7 +319,14 @@ void Probe::note(const Named& named, const Place& place, const Tensor& x) {
   if (x.dim() == 0 || x.size(0) != samples)
     return enter(named, x, {samples > 0 ? place.ids.front() : -1, samples}, shape, start);
   shape.erase(shape.begin()), start.erase(start.begin());
-  for (int64_t i = 0; i < samples; ++i) enter(named, x.select(0, i), {place.ids[dim(i)], 1}, shape, start);
+  for (int64_t i = 0; i < samples; ++i) {
+    auto one = x.select(0, i);
+    if (place.lengths.size() == place.ids.size() && one.dim() > 0 && place.lengths[dim(i)] <= one.size(0)) {
+      one = one.narrow(0, 0, place.lengths[dim(i)]);
+      shape[0] = one.size(0);
+    }
+    enter(named, one, {place.ids[dim(i)], 1}, shape, start);
+  }
 }
 
 void Probe::note_parameter(const Named& named, const LayoutEntry& entry, const Tensor& x) {

@@ -40,6 +40,7 @@ class Probe final : public StepObserver {
     Event like;
   };
 
+  static Place place_in(const Batch& batch, const std::string& tensor);
   void run_unit(const RunningModel& model, const UnitRun& inner, const Unit& unit, UnitCall& call);
   Tensors attend(const Mesh& mesh, const AttentionOp& inner, const AttentionCall& call);
   void see_op(const std::string& op, const OpInputs& inputs, const Tensors& outputs);

@@ -3,6 +3,8 @@ set -eu
 matrix=$DITTO_BUILD_DIR/tests/ditto_matrix
 $matrix --table core
 $matrix --table faults
+$matrix --table faults --diff --only fp64  # each is named by unit, op and tensor
+$matrix --table core --diff                # and layouts without one are the same
 
 # Results that are kept are of one build.
 kept=$(mktemp -d)
