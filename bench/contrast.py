@@ -195,6 +195,9 @@ include = "{ROOT}/configs/digits.toml"
 [run]
 batch = {BATCH}
 numerics = "one"
+[data]
+shards = ["{ROOT}/data/digits/train-*.tar"]
+validation_shards = ["{ROOT}/data/digits/validation-*.tar"]
 [model]
 depth = 4
 width = 96
@@ -227,8 +230,10 @@ def ditto_loss(name, layout, steps, folder):
         return None
     out = folder / name.replace(" ", "-").replace(",", "")
     local = ["--local-ranks", str(ranks(layout))] if ranks(layout) > 1 else []
-    subprocess.run([DITTO, "train", recipe, *local, *sets, "--set", f'run.output="{out}"'], check=True,
-                   capture_output=True, text=True)
+    trained = subprocess.run([DITTO, "train", recipe, *local, *sets, "--set", f'run.output="{out}"'], capture_output=True,
+                             text=True)
+    if trained.returncode != 0:
+        sys.exit(f"{name}: {trained.stderr}")
     return json.loads((next(out.glob("**/metrics.jsonl"))).read_text().splitlines()[-1])["loss"]
 
 

@@ -24,12 +24,12 @@ using ditto::Depth;
 using ditto::Error;
 using ditto::ErrorKind;
 
-struct PictureFolder {
-  PictureFolder() {
+struct Folder {
+  Folder() {
     std::string name = (fs::temp_directory_path() / "ditto_prepare_XXXXXX").string();
     path = ::mkdtemp(name.data());
   }
-  ~PictureFolder() { fs::remove_all(path); }
+  ~Folder() { fs::remove_all(path); }
   std::string path;
 };
 
@@ -83,7 +83,7 @@ std::vector<ditto::ShardReport> look(const ditto::Prepared& made) {
 }  // namespace
 
 TEST_CASE("a table becomes shards of at most so many samples, a share of every class held out") {
-  const PictureFolder folder;
+  const Folder folder;
   write(folder.path + "/t.csv", table_of(205));
   const auto made = ditto::prepare_table(folder.path + "/t.csv", kSmall,
                                          {.out = folder.path + "/out", .shard_samples = 80, .validation = 0.1});
@@ -103,7 +103,7 @@ TEST_CASE("a table becomes shards of at most so many samples, a share of every c
 }
 
 TEST_CASE("a row's values are the picture's, black at 0 and white at the largest") {
-  const PictureFolder folder;
+  const Folder folder;
   write(folder.path + "/t.csv", "label;a;b;c;d\n7;0;16;8;1\n");
   auto layout = kSmall;
   layout.label = "label";
@@ -117,7 +117,7 @@ TEST_CASE("a row's values are the picture's, black at 0 and white at the largest
 }
 
 TEST_CASE("the same input gives the same bytes") {
-  const PictureFolder folder;
+  const Folder folder;
   write(folder.path + "/t.csv", table_of(20));
   const auto a = ditto::prepare_table(folder.path + "/t.csv", kSmall, {.out = folder.path + "/a"});
   const auto b = ditto::prepare_table(folder.path + "/t.csv", kSmall, {.out = folder.path + "/b"});
@@ -125,7 +125,7 @@ TEST_CASE("the same input gives the same bytes") {
 }
 
 TEST_CASE("tables that cannot be pictures are refused with their place") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string path = folder.path + "/t.csv";
   const auto refused = [&](const std::string& text, const ditto::TableLayout& layout, ErrorKind kind) {
     write(path, text);
@@ -146,7 +146,7 @@ TEST_CASE("tables that cannot be pictures are refused with their place") {
 }
 
 TEST_CASE("a gzip table that is cut off is refused") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string digits = std::string(DITTO_SOURCE_DIR) + "/tests/unit/table.csv.gz";
   const auto whole = contents(digits);
   REQUIRE(formats::read_number_table(digits).rows() == 50);
@@ -156,7 +156,7 @@ TEST_CASE("a gzip table that is cut off is refused") {
 }
 
 TEST_CASE("a folder's subfolders become classes, captions come along, and bytes stay as they are") {
-  const PictureFolder folder;
+  const Folder folder;
   write_picture(folder.path + "/in/dog/b.png", 1);
   write_picture(folder.path + "/in/cat/deep/a.png", 2);
   write(folder.path + "/in/cat/deep/a.txt", "a cat");
@@ -179,7 +179,7 @@ TEST_CASE("a folder's subfolders become classes, captions come along, and bytes 
 }
 
 TEST_CASE("what is hidden or junk makes no class and no sample, and what else is not taken is said") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string in = folder.path + "/in", out = folder.path + "/out";
   for (const char* name : {"cat/a.png", "dog/b.png", ".ipynb_checkpoints/a-checkpoint.png", "__MACOSX/cat/._a.png",
                            "cat/@eaDir/a.png/thumb.png", "cat/.git/c.png"})
@@ -209,7 +209,7 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
 }
 
 TEST_CASE("pictures are told by what they hold, and stand upright wherever they are read") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string golden = std::string(DITTO_SOURCE_DIR) + "/tests/golden/formats/";
   write(folder.path + "/in/1.jfif", contents(golden + "oriented_1.jpg"));
   write(folder.path + "/in/2", contents(golden + "oriented_6.jpg"));
@@ -224,7 +224,7 @@ TEST_CASE("pictures are told by what they hold, and stand upright wherever they 
 }
 
 TEST_CASE("nothing has its name before all of a data set is written") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string in = folder.path + "/in", out = folder.path + "/out";
   for (int i = 0; i < 5; ++i) write_picture(in + "/cat/" + std::to_string(i) + ".png", i);
   write(out + "/train-000007.tar.unfinished", "of a command that was killed");
@@ -247,7 +247,7 @@ TEST_CASE("nothing has its name before all of a data set is written") {
 }
 
 TEST_CASE("a folder for shards that is deleted meanwhile is said, and one that has a folder in their place") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string in = folder.path + "/in", out = folder.path + "/out";
   for (int i = 0; i < 3; ++i) write_picture(in + "/" + std::to_string(i) + ".png", i);
   ditto::PrepareOptions options{.out = out, .shard_samples = 1};
@@ -264,7 +264,7 @@ TEST_CASE("a folder for shards that is deleted meanwhile is said, and one that h
 }
 
 TEST_CASE("folders that cannot be prepared are refused, and leave no shard behind") {
-  const PictureFolder folder;
+  const Folder folder;
   fs::create_directories(folder.path + "/empty");
   CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/empty", {.out = folder.path + "/out"}); },
                        ErrorKind::config),
@@ -290,7 +290,7 @@ TEST_CASE("folders that cannot be prepared are refused, and leave no shard behin
 }
 
 TEST_CASE("verify names every problem of a shard and reads on") {
-  const PictureFolder folder;
+  const Folder folder;
   const std::string path = folder.path + "/a.tar";
   {
     formats::TarWriter tar(path);
@@ -318,7 +318,7 @@ TEST_CASE("verify names every problem of a shard and reads on") {
 }
 
 TEST_CASE("samples whose names collide are refused") {
-  const PictureFolder folder;
+  const Folder folder;
   const auto samples_of = [&](const std::vector<std::string>& names) {
     formats::TarWriter tar(folder.path + "/a.tar");
     for (const auto& name : names) tar.add(name, "x");
