@@ -1,6 +1,6 @@
 // Where two runs part: prints that add up, events of ranks put together, and the first difference by pass.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 #include <cmath>
 #include <limits>
