@@ -169,7 +169,7 @@ TEST_CASE("what is one operation a number, or moves, or has no numbers, is not n
 
 TEST_CASE("dropout is single operations, and a sample drops the same in any batch, forward and backward") {
   Context ctx(std::make_shared<OpTable>(), Random(1));
-  ctx.token_leaf = kTokenLeaf;
+  ctx.token_leaf = 32;
   const auto x = torch::rand({4, 6, 5}), grad = torch::rand({4, 6, 5});
   const auto drop = [&](int64_t first, int64_t count) {
     Stream stream;

@@ -3,6 +3,7 @@
 #include <ditto/parallel/tree_sum.h>
 
 #include <doctest/doctest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "tests/unit/ranks.h"
 

@@ -1,5 +1,7 @@
 #include "row_calls.h"
 
+#include <ATen/Parallel.h>
+
 namespace ditto_exact {
 
 namespace {

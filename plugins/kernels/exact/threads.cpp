@@ -4,6 +4,7 @@
 // iterator nothing is used but its length, one element a thread.
 #include <atomic>
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
 
 #include "row_calls.h"
