@@ -9,49 +9,48 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include "core/dist/threads.h"
+
 namespace ditto {
 
 namespace {
 
-constexpr int kDigit = 32;               // bits
-constexpr int kLowest = -300;            // a unit of the first bin is 2^kLowest
-constexpr int64_t kUncarried = 1 << 28;  // numbers whose digits fit a bin, with those of carried sums
-constexpr int64_t kGrain = 1 << 16;      // numbers a thread is worth
-
-// Bin `digit` and up: what 24 bits squared and shifted reach into.
-struct Square {
-  int digit;
-  std::uint64_t low, middle, high;
-};
-
-Square square_of(std::uint32_t bits) {
-  const int exponent = static_cast<int>((bits >> 23) & 255);
-  const std::uint64_t fraction = exponent ? ((bits & 0x7FFFFF) | 0x800000) : (bits & 0x7FFFFF);  // 0: a denormal
-  const int place = 2 * std::max(exponent, 1);
-  const std::uint64_t square = fraction * fraction;  // below 2^48
-  const int shift = place % kDigit;
-  const std::uint64_t low = square << shift, high = shift ? square >> (64 - shift) : 0;
-  return {place / kDigit, low & 0xFFFFFFFF, low >> kDigit, high};
-}
+constexpr int kDigit = 32;           // bits
+constexpr int kLowest = -300;        // a unit of the first bin is 2^kLowest
+constexpr int64_t kBlock = 1 << 16;  // numbers whose squares of one exponent fit 64 bits
+constexpr int kNoNumber = 255;       // the exponent of what is infinite or no number
 
 }  // namespace
 
+// The squares of one exponent are multiples of one unit and below 2^48, so that a block of them is added as they are;
+// then what is there goes to the bins. Of each exponent there are four sums: neighbours often share theirs, and an
+// addition waits for the one before it to the same place.
 void SquareSum::add(const float* x, int64_t count) {
-  for (int64_t begin = 0; begin < count; begin += kUncarried) {
-    for (int64_t i = begin; i < std::min(count, begin + kUncarried); ++i) {
+  for (int64_t begin = 0; begin < count; begin += kBlock) {
+    const int64_t end = std::min(count, begin + kBlock);
+    std::uint64_t sums[4][256] = {};
+    for (int64_t i = begin; i < end; ++i) {
       std::uint32_t bits;
       std::memcpy(&bits, x + i, sizeof bits);
-      if ((bits >> 23 & 255) == 255) {
-        ++((bits & 0x7FFFFF) ? nan_ : infinite_);
-        continue;
-      }
-      const auto square = square_of(bits);
-      auto* bin = bins_.data() + square.digit;
-      bin[0] += static_cast<int64_t>(square.low);
-      bin[1] += static_cast<int64_t>(square.middle);
-      bin[2] += static_cast<int64_t>(square.high);
+      const std::uint32_t exponent = bits >> 23 & 255;
+      const std::uint64_t fraction = (bits & 0x7FFFFF) | static_cast<std::uint32_t>(exponent != 0) << 23;
+      sums[i & 3][exponent] += fraction * fraction;
+    }
+    for (int exponent = 0; exponent < kNoNumber; ++exponent) {
+      const std::uint64_t sum = sums[0][exponent] + sums[1][exponent] + sums[2][exponent] + sums[3][exponent];
+      if (sum == 0) continue;
+      const int place = 2 * std::max(exponent, 1);  // 0: denormals
+      const int shift = place % kDigit;
+      const std::uint64_t low = sum << shift, high = shift ? sum >> (64 - shift) : 0;
+      auto* bin = bins_.data() + place / kDigit;
+      bin[0] += static_cast<int64_t>(low & 0xFFFFFFFF);
+      bin[1] += static_cast<int64_t>(low >> kDigit);
+      bin[2] += static_cast<int64_t>(high);
     }
     carry();
+    if (sums[0][kNoNumber] + sums[1][kNoNumber] + sums[2][kNoNumber] + sums[3][kNoNumber] == 0) continue;
+    for (int64_t i = begin; i < end; ++i)
+      if (!std::isfinite(x[i])) ++(std::isnan(x[i]) ? nan_ : infinite_);
   }
 }
 
@@ -107,7 +106,7 @@ double exact_norm(const Layout& layout, const Mesh& mesh, const AxisSet& axes) {
     if (!grad.defined() || !counts) continue;
     TORCH_CHECK(grad.scalar_type() == torch::kFloat && grad.is_cpu(), "the exact norm is of fp32 numbers on the CPU");
     const auto numbers = grad.contiguous();
-    at::parallel_for(0, numbers.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    in_threads(numbers.numel(), kBlock, [&](int64_t begin, int64_t end) {
       SquareSum own;
       own.add(numbers.const_data_ptr<float>() + begin, end - begin);
       const std::lock_guard lock(mutex);

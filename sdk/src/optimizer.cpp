@@ -1,8 +1,31 @@
 #include <ditto/optimizer.h>
 
+#include <algorithm>
+
 #include <torch/types.h>
 
 namespace ditto {
+
+namespace {
+
+// average + (weight - average) rate, of pieces that stay in a processor's cache between the three operations.
+void approach(const torch::Tensor& average, const torch::Tensor& weight, double rate) {
+  constexpr int64_t kPiece = 1 << 18;
+  if (!average.is_contiguous() || !weight.is_contiguous()) {
+    average.add_((weight - average).mul_(rate));
+    return;
+  }
+  const auto to = average.view({-1}), from = weight.view({-1});
+  auto way = torch::empty({std::min(kPiece, to.numel())}, to.options());
+  for (int64_t begin = 0; begin < to.numel(); begin += kPiece) {
+    const int64_t size = std::min(kPiece, to.numel() - begin);
+    auto piece = to.narrow(0, begin, size), step = way.narrow(0, 0, size);
+    torch::sub_out(step, from.narrow(0, begin, size), piece);
+    piece.add_(step.mul_(rate));
+  }
+}
+
+}  // namespace
 
 void in_parts(const Update& update, const std::vector<OptimizedParameter>& parameters,
               const std::function<void()>& move) {
@@ -20,7 +43,7 @@ void follow(const Update& update, const std::vector<OptimizedParameter>& paramet
   for (const auto& p : parameters) weights.push_back(p.tensor.detach());
   if (update.exact)
     for (size_t i = 0; i < update.average.size(); ++i)
-      update.average[i].add_((weights[i] - update.average[i]).mul_(1 - update.decay));
+      approach(update.average[i], weights[i], 1 - update.decay);
   else if (!update.average.empty())
     at::_foreach_lerp_(update.average, weights, 1 - update.decay);
   for (size_t i = 0; i < update.copies.size(); ++i)
