@@ -146,11 +146,7 @@ void TokenCut::join(Stream& stream) const {
 }
 
 Tensor TokenCut::gather(const Tensor& x, const Stream& stream) const {
-  if (in_leaves())
-    throw Error(ErrorKind::config, "run.numerics",
-                "\"one\" does not go with parallel.context = " + std::to_string(group_.size()) +
-                    " for a block that looks at all of a sample's tokens beside attention (Context::all_tokens)",
-                "leave parallel.context = 1 for this model, or set run.numerics = \"fast\"");
+  if (in_leaves()) return replicated::gather(x, group_, 1, lengths(stream));
   return transposed::all_gather(x, group_, 1, lengths(stream));
 }
 

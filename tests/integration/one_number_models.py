@@ -26,7 +26,6 @@ LAYOUTS = {
     "tensor 2": (2, dict(parallel__tensor=2)),
     "ring 2": (2, dict(parallel__context=2, parallel__context_plugin="ring")),
 }
-SHARED_LAYERS = ("tensor 2", "ring 2")
 SMALL = dict(depth=2, width=48, heads=6, patch=1)
 EXPERTS = dict(SMALL, plugin="dit_moe", experts=4, top_k=2, qk_norm=True)
 _hashes = {}
@@ -57,13 +56,13 @@ def check_one_hash(name, without=(), **sections):
 
 
 def test_experts_chosen_by_tokens():
-    check_one_hash("tokens_choose", SHARED_LAYERS, model=dict(EXPERTS, normalise=True, shared_ratio=1, balance=0.05))
+    check_one_hash("tokens_choose", ["tensor 2"], model=dict(EXPERTS, normalise=True, shared_ratio=1, balance=0.05))
     losses = t.metrics("tokens_choose")[0]
     t.check("auxiliary.balance" in str(losses), f"no balance loss in {losses}")
 
 
 def test_experts_that_choose():
-    check_one_hash("experts_choose", SHARED_LAYERS, model=dict(EXPERTS, router="expert_choice", moe_every=2))
+    check_one_hash("experts_choose", ["tensor 2"], model=dict(EXPERTS, router="expert_choice", moe_every=2))
 
 
 def test_a_learned_variance():
@@ -97,8 +96,10 @@ def test_what_is_not_exact_is_refused_by_name():
     for options, what in (({"optimizer.plugin": "adafactor"}, 'optimizer "adafactor" of [optimizer]'),
                           ({"optimizer.plugin": "muon", "optimizer.precision": "bf16"}, 'optimizer "muon" of [optimizer]')):
         t.refused(2, ["run.numerics", what], "train", path, *t.sets(options))
-    t.refused(2, ["run.numerics", "parallel.expert = 2"], "config", "check", recipe("ranks", model=EXPERTS),
-              *t.sets({"parallel.expert": 2}))
+    experts = recipe("ranks", model=EXPERTS)
+    t.refused(2, ["run.numerics", "parallel.expert = 2"], "config", "check", experts, *t.sets({"parallel.expert": 2}))
+    t.refused(2, ["run.numerics", "parallel.tensor = 2", "moe.experts"], "train", experts, "--local-ranks", 2,
+              *t.sets({"parallel.tensor": 2}))
 
 
 if __name__ == "__main__":

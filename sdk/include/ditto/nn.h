@@ -415,15 +415,20 @@ class DITTO_API ExpertsModule : public CutLayer {
   // `route` is called with the tokens as they are here after `before`.
   torch::Tensor forward(const torch::Tensor& x_BTD, const std::function<Routing(const torch::Tensor& x_BTD)>& route,
                         Context& ctx);
-  // Rows sorted by expert, counts[i] of them for the i-th expert whose weights are here -> as many rows, without the
-  // second bias of experts that are cut along their hidden width (`partial_rows`). `token_R`: which tokens the rows are,
-  // `tokens` of each sample, by which run.numerics = "one" sums gradients; undefined: of other ranks' samples.
-  torch::Tensor run_rows(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, Context& ctx,
-                         const torch::Tensor& token_R, int64_t tokens);
 
   Parameter up, up_bias;      // [E, H, D], [E, H]: the hidden width may be cut by tensor, the experts by expert
   Parameter down, down_bias;  // [E, D, H], [E, D]
   const int64_t experts;      // of the whole layer; down_bias is added where `adds_bias`
+
+ private:
+  struct Weights {
+    torch::Tensor up, up_bias, down, down_bias;
+  };
+  torch::Tensor of_tokens(const torch::Tensor& x_BTD, const Routing& routing, const Weights& weights, Context& ctx);
+  // Rows sorted by expert, counts[i] of them for the i-th expert whose weights are here -> as many rows. `token_R`: which
+  // tokens they are, `tokens` of each sample; undefined: of other ranks' samples.
+  torch::Tensor run_rows(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const torch::Tensor& token_R,
+                         int64_t tokens, const Weights& weights, Context& ctx) const;
 };
 
 // Tables and features: the same bits on every machine (elementary.h).
