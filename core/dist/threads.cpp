@@ -5,7 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorIterator.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 
 namespace ditto {
 
