@@ -31,8 +31,8 @@ def hash_of(folder):
     return text.hexdigest()
 
 
-def train(path, folder, ranks=1, **options):
-    return t.train(path, folder, *(["--local-ranks", ranks] if ranks > 1 else []), **options)
+def train(path, folder, ranks=1, *words, **options):
+    return t.train(path, folder, *(["--local-ranks", ranks] if ranks > 1 else []), *words, **options)
 
 
 def pinned(variant):
@@ -149,6 +149,34 @@ def test_samples_do_not_depend_on_their_batch():
     latents = [t.read_tensors(t.work / f"latents{batch}")["latents"] for batch in (1, 3)]
     t.equal(latents[0][1][0], 5, "samples")
     t.check(latents[0] == latents[1], "samples differ by their batch")
+
+
+def test_bytes_equal_the_closed_form():
+    """docs/parallelism.md, One number: of what rank 0 sends in a step of 16 samples."""
+    path = recipe("bytes.toml", run=dict(steps=1))
+    samples, tokens, depth, width = 16, 64, 4, 48
+    x, rows = samples * tokens * width, samples * width
+
+    def sent(folder, axis, ranks, **options):
+        train(path, folder, ranks, "--trace", "comm", **options)
+        line = json.loads((t.work / folder / "metrics.jsonl").read_text().splitlines()[0])
+        return {(op, when): counts["bytes"] // 4 for op, passes in line["comm"][axis].items() for when, counts in passes.items()}
+
+    for ranks, nodes in ((2, 2), (3, 1), (4, 2)):  # of 12 heads, or runs; rank 0's
+        share = (ranks - 1) / ranks
+        sums = {"forward": depth * 2 * x, "backward": depth * (2 * x + rows) + rows}  # rows: a modulation's input
+        gathered = {"forward": depth * 6 * rows + 2 * rows, "backward": 0}
+        found = sent(f"tensor{ranks}", "tensor", ranks, parallel__tensor=ranks)
+        for when in ("forward", "backward"):
+            t.equal(found["nodes", when], share * nodes * sums[when], f"nodes sent on {ranks} tensor ranks, {when}")
+            t.equal(found["all_gather", when], share * (sums[when] + gathered[when]), f"gathered on {ranks} tensor ranks, {when}")
+
+    # Two slices of four leaves: one node each, of each weight of a block and each sample's six rows of modulation.
+    weights = samples * depth * (12 * width**2 + 9 * width + 6 * width)
+    found = sent("ring", "context", 2, parallel__context=2, parallel__context_plugin="ring")
+    t.equal(found["nodes", "backward"], (weights + depth * 2 * x) / 2, "nodes sent on a ring")
+    t.equal(found["all_gather", "backward"], (weights + x) / 2, "gathered on a ring, backward")
+    t.equal(found["all_gather", "forward"], (depth * 2 * x + x) / 2, "gathered on a ring, forward")
 
 
 def test_what_has_no_such_bits_is_refused_by_name():
