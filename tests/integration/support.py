@@ -122,10 +122,10 @@ def run(*arguments, code=0, timeout=240, cwd=None, env=None):
     return done
 
 
-def train(path, folder, *arguments, code=0, env=None, **options):
+def train(path, folder, *arguments, code=0, env=None, timeout=240, **options):
     """`ditto train` into work/folder; options with "__" for the dot: run__steps=3."""
     given = {key.replace("__", "."): value for key, value in options.items()}
-    return run("train", path, *sets({"run.output": str(work / folder)} | given), *arguments, code=code, env=env)
+    return run("train", path, *sets({"run.output": str(work / folder)} | given), *arguments, code=code, env=env, timeout=timeout)
 
 
 def refused(code, parts, *arguments, **how):
