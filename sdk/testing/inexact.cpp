@@ -132,6 +132,12 @@ const std::set<std::string> kExact{"_local_scalar_dense",
 thread_local std::set<std::string>* heard = nullptr;
 
 std::unique_ptr<at::ObserverContext> hear(const at::RecordFunction& function) {
+  // Of floating-point numbers alone: masked_select counts by a sum of bools.
+  const auto inputs = function.inputs();
+  if (std::none_of(inputs.begin(), inputs.end(), [](const c10::IValue& x) {
+        return (x.isTensor() && x.toTensor().defined() && x.toTensor().is_floating_point()) || x.isTensorList();
+      }))
+    return nullptr;
   const std::string name = function.name(), prefix = "aten::";
   if (heard && name.rfind(prefix, 0) == 0 && !kExact.count(name.substr(prefix.size()))) heard->insert(name);
   return nullptr;
@@ -141,7 +147,8 @@ class Listening {
  public:
   explicit Listening(std::set<std::string>& names)
       : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(hear).scopes({at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}))) {
+            at::RecordFunctionCallback(hear).needsInputs(true).scopes(
+                {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}))) {
     heard = &names;
   }
   ~Listening() {

@@ -36,7 +36,7 @@ TEST_CASE("prints of blocks add up to that of the whole, and tell numbers and pl
   }
   CHECK(whole_print(torch::zeros({3})).hash != whole_print(-torch::zeros({3})).hash);
   CHECK(whole_print(torch::zeros({3})).is_zero());
-  CHECK(whole_print(torch::tensor({1.0})).hash != whole_print(torch::tensor({1.0f})).hash);
+  CHECK(whole_print(torch::tensor({1.0}, torch::kDouble)).hash != whole_print(torch::tensor({1.0f})).hash);
   CHECK(whole_print(torch::scalar_tensor(3)).hash == whole_print(torch::scalar_tensor(3)).hash);
   const auto nan = std::numeric_limits<float>::quiet_NaN();
   CHECK(whole_print(torch::tensor({nan})).hash == whole_print(torch::tensor({-nan})).hash);

@@ -114,7 +114,7 @@ TEST_CASE("ranks sum nodes as one rank sums leaves" * doctest::skip()) {
       Tensor loss = torch::zeros({});
       for (size_t i = 0; i < copies.size(); ++i) {
         CHECK(same_bits(copies[i], whole));
-        const auto& node = rank.share->nodes()[i];
+        const auto node = rank.share->nodes()[i];
         loss = loss + (copies[i] * tree(terms, node.begin, node.end)).sum();
       }
       loss.backward();
