@@ -1,6 +1,5 @@
-"""run.numerics = "one" for what one_number.py does not train: experts of either router, a learned
-variance, adapters, and each exact optimizer,
-alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
+"""run.numerics = "one" for what one_number.py does not train: experts of either router, a learned variance, adapters, and each
+exact optimizer, alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
 
 import support as t
 from one_number import has_avx2, hash_of, train
