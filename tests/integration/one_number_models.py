@@ -1,6 +1,5 @@
-"""run.numerics = "one" for what one_number.py does not train: experts of either router, a learned
-variance, adapters, and each exact optimizer,
-alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
+"""run.numerics = "one" for what one_number.py does not train: experts of either router, a learned variance, adapters, and each
+exact optimizer, alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
 
 import support as t
 from one_number import has_avx2, hash_of, train
@@ -78,10 +77,19 @@ def test_an_adapter():
 # --- optimizers ----------------------------------------------------------------------------------------------------------
 
 
-def test_optimizers():
+def test_sgd():
     check_one_hash("sgd", optimizer=dict(plugin="sgd", nesterov=True, weight_decay=0.01))
+
+
+def test_lion():
     check_one_hash("lion", optimizer=dict(plugin="lion", weight_decay=0.1))
+
+
+def test_adamw8bit():
     check_one_hash("adamw8bit", ["tensor 2"], optimizer=dict(plugin="adamw8bit", weight_decay=0.1))
+
+
+def test_muon_and_groups():
     check_one_hash("muon", optimizer=dict(plugin="muon", weight_decay=0.1, group=[
         dict(match=["patches.*", "label.*"], plugin="adamw", weight_decay=0.1, lr_scale=0.5),
         dict(match="*.bias", plugin="sgd", lr_scale=10.0)]))

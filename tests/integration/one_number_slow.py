@@ -2,7 +2,8 @@
 set; and models of text and of video on twelve layouts each. Plain kernels are slow, and run two of the steps."""
 
 import support as t
-from one_number import hash_of, has_avx2, pinned, train
+from one_number import has_avx2, hash_of, train
+from one_number_models import pinned
 
 STEPS, FEW = 10, 2
 # threads, micro-batch, kernels, steps
@@ -89,6 +90,25 @@ TWELVE = {
     "ulysses 2 x tensor 2": layout(4, tensor=2, **context("ulysses")), "tensor 2 x fsdp 2": layout(4, tensor=2, **shard("fsdp")),
     "ulysses 2 x pipeline 2": layout(4, pipeline=2, **context("ulysses")), "recompute": layout(1, recompute="blocks"),
 }
+
+
+# What cuts the hidden width of experts is refused.
+OF_EXPERTS = {
+    "ddp 2": layout(2), "fsdp 2": layout(2, **shard("fsdp")), "hsdp 2 x 2": layout(4, replicate=2, **shard("fsdp")),
+    "zero1": layout(2, **shard("zero1")), "zero2 3": layout(3, **shard("zero2", 3)), "pipeline 2": layout(2, pipeline=2),
+    "ring 2": layout(2, **context("ring")), "ring 3": layout(3, **context("ring", 3)),
+    "ulysses 2": layout(2, **context("ulysses")), "ulysses 2 x fsdp 2": layout(4, **context("ulysses"), **shard("fsdp")),
+    "ring 2 x pipeline 2": layout(4, pipeline=2, **context("ring")), "recompute": layout(1, recompute="blocks"),
+}
+
+
+def test_experts():
+    for router in ("token_choice", "expert_choice"):
+        run = dict(name=router, batch=8, micro_batch=2, threads=1, numerics="one", token_leaf=8, clip_norm=0.5)
+        model = dict(plugin="dit_moe", depth=2, width=48, heads=4, patch=1, experts=4, router=router, shared_ratio=1, qk_norm=True)
+        path = t.write_recipe(f"{router}.toml", t.recipe(run=run, model=model))
+        settings = [(1, 4, "", 4), (2, 1, "exact_plain", 4)]
+        t.equal(different_layouts(path, OF_EXPERTS, settings, router), [], f"{router}: layouts with another hash")
 
 
 def check_model(name, data, **model):
