@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The loss of step 10 at eighteen layouts with one seed, by PyTorch in Python and by Ditto with run.numerics = "one".
+"""The loss of step 10 at eighteen layouts with one seed, by PyTorch in Python and by Ditto with run.numerics = "one"; and
+by Ditto at some that PyTorch has no tool for.
 
 Both train a small DiT on the digits of data/digits in fp32: width 96, 12 heads, 4 blocks, batches of 48. PyTorch is in its
 deterministic mode (torch.use_deterministic_algorithms), with DDP, FSDP2 (fully_shard) and tensor parallelism
@@ -46,6 +47,16 @@ LAYOUTS = {
     "tensor 4": dict(tensor=4),
     "DDP 2 x tensor 2": dict(ddp=2, tensor=2),
     "FSDP 2 x tensor 2": dict(fsdp=2, tensor=2),
+}
+
+# What Ditto has besides: its options.
+OWN = {
+    "zero2 2": (2, {"parallel.shard": 2, "parallel.shard_plugin": '"zero2"'}),
+    "tensor 2, sequence": (2, {"parallel.tensor": 2, "parallel.sequence": "true"}),
+    "ring 2": (2, {"parallel.context": 2, "parallel.context_plugin": '"ring"'}),
+    "ulysses 2": (2, {"parallel.context": 2, "parallel.context_plugin": '"ulysses"'}),
+    "pipeline 2": (2, {"parallel.pipeline": 2}),
+    "pipeline 2 x DDP 2, recompute": (4, {"parallel.pipeline": 2, "parallel.recompute": '"blocks"'}),
 }
 
 
@@ -195,6 +206,7 @@ include = "{ROOT}/configs/digits.toml"
 [run]
 batch = {BATCH}
 numerics = "one"
+token_leaf = 4
 [data]
 shards = ["{ROOT}/data/digits/train-*.tar"]
 validation_shards = ["{ROOT}/data/digits/validation-*.tar"]
@@ -218,18 +230,18 @@ def sets_of(layout):
             "run.micro_batch": BATCH // degree(layout, "ddp", "fsdp") // layout.get("micro_batches", 1)}
     if "fsdp" in layout:
         sets |= {"parallel.shard": layout["fsdp"], "parallel.shard_plugin": '"fsdp"'}
-    return [word for key, value in sets.items() for word in ("--set", f"{key}={value}")]
+    return sets
 
 
-def ditto_loss(name, layout, steps, folder):
+def ditto_loss(name, count, sets, steps, folder):
     recipe = folder / "one.toml"
     recipe.write_text(RECIPE)
-    sets = [*sets_of(layout), "--set", f"run.steps={steps}"]
+    sets = [word for key, value in (sets | {"run.steps": steps}).items() for word in ("--set", f"{key}={value}")]
     checked = subprocess.run([DITTO, "config", "check", recipe, *sets], capture_output=True, text=True)
     if checked.returncode == 2 and "run.numerics" in checked.stderr:
         return None
     out = folder / name.replace(" ", "-").replace(",", "")
-    local = ["--local-ranks", str(ranks(layout))] if ranks(layout) > 1 else []
+    local = ["--local-ranks", str(count)] if count > 1 else []
     trained = subprocess.run([DITTO, "train", recipe, *local, *sets, "--set", f'run.output="{out}"'], capture_output=True,
                              text=True)
     if trained.returncode != 0:
@@ -237,15 +249,20 @@ def ditto_loss(name, layout, steps, folder):
     return json.loads((next(out.glob("**/metrics.jsonl"))).read_text().splitlines()[-1])["loss"]
 
 
+def ours(steps, folder):
+    runs = {name: (ranks(layout), sets_of(layout)) for name, layout in LAYOUTS.items()} | OWN
+    return {name: ditto_loss(name, count, sets, steps, folder) for name, (count, sets) in runs.items()}
+
+
 # --- the table ---------------------------------------------------------------------------------------------------------
 
 
 def table(of_peer, of_ditto, steps):
     made = [loss for loss in of_ditto.values() if loss is not None]
-    lines = [f"| Layout | PyTorch | Ditto, `numerics = \"one\"` |", "|---|---|---|"]
-    for name in LAYOUTS:
-        ours = of_ditto[name]
-        lines.append(f"| {name} | {of_peer[name]:.12f} | {'refused' if ours is None else f'{ours:.12f}'} |")
+    lines = ["| Layout | PyTorch | Ditto, `numerics = \"one\"` |", "|---|---|---|"]
+    for name, loss in of_ditto.items():
+        theirs = f"{of_peer[name]:.12f}" if name in of_peer else ""
+        lines.append(f"| {name} | {theirs} | {'refused' if loss is None else f'{loss:.12f}'} |")
     lines.append(f"| different losses of step {steps} | {len(set(of_peer.values()))} of {len(of_peer)} | "
                  f"{len(set(made))} of {len(made)} |")
     return "\n".join(lines) + "\n"
@@ -259,7 +276,7 @@ def main():
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         of_peer = peers(args.steps, pathlib.Path(folder))
-        of_ditto = {name: ditto_loss(name, layout, args.steps, pathlib.Path(folder)) for name, layout in LAYOUTS.items()}
+        of_ditto = ours(args.steps, pathlib.Path(folder))
     text = table(of_peer, of_ditto, args.steps)
     args.out.mkdir(parents=True, exist_ok=True)
     (args.out / "contrast.md").write_text(text)
