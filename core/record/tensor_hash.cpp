@@ -4,12 +4,13 @@
 #include <mutex>
 #include <utility>
 
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
+
+#include "core/dist/threads.h"
 
 namespace ditto {
 
@@ -18,7 +19,7 @@ using torch::Tensor;
 namespace {
 
 constexpr std::int64_t kRunWords = 1 << 16;  // that a thread takes at once
-constexpr std::int64_t kRunsOfThread = 4;    // at least, that it is worth having
+constexpr std::int64_t kRunsAtOnce = 4;
 
 // On the CPU, contiguous, of numbers of 32 or 64 bits.
 Tensor in_words(const Tensor& tensor) {
@@ -117,7 +118,7 @@ HashSum TensorHash::sum() {
   HashSum all;
   std::mutex mutex;
   const auto runs = std::exchange(runs_, {});
-  at::parallel_for(0, static_cast<std::int64_t>(runs.size()), kRunsOfThread, [&](std::int64_t begin, std::int64_t end) {
+  in_threads(static_cast<std::int64_t>(runs.size()), kRunsAtOnce, [&](std::int64_t begin, std::int64_t end) {
     HashSum own;
     for (auto i = begin; i < end; ++i) {
       const auto& run = runs[static_cast<size_t>(i)];

@@ -17,6 +17,7 @@ constexpr int kRows = 8, kVectors = 3, kNarrowRows = 8, kNarrowVectors = 3;
 constexpr int kRows = 4, kVectors = 2, kNarrowRows = 4, kNarrowVectors = 2;
 #endif
 
+constexpr Index kLine = 16;                // numbers of a cache line
 constexpr Index kRowsPacked = 160 * 1024;  // numbers of A that a thread packs at once: in its second cache
 
 template <class F>
@@ -107,11 +108,12 @@ void pack_lines(View a, Index panels, const Order& order, Index begin, Index end
 }
 
 // A tile of MR x NV vectors: each leaf a chain in registers, merged with the open nodes of the tree below it. Rows
-// beyond m and columns beyond n are computed and left out.
+// beyond m and columns beyond n are computed and left out. Meanwhile a cache line a step is fetched from `ahead`.
 template <int MR, int NV>
 void tile(const float* A, const float* B, const Leaf* leaves, Index count, float* C, Index c_rows, Index m, Index n,
-          const float* bias) {
+          const float* bias, const float* ahead = nullptr) {
   constexpr int NR = NV * W;
+  if (!ahead) ahead = B;
   alignas(64) V open[kMostOpen][MR][NV];
   V sum[MR][NV];
 #pragma GCC unroll 16
@@ -137,7 +139,8 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
 #pragma GCC unroll 8
         for (int j = 0; j < NV; ++j) sum[i][j] = fma(a, b[j], sum[i][j]);
       }
-      A += MR, B += NR;
+      __builtin_prefetch(ahead, 0, 2);
+      A += MR, B += NR, ahead += kLine;
     }
     for (int merges = leaves[leaf].merges; merges > 0 && top > 0; --merges) {  // the left half is open
       --top;
@@ -174,13 +177,12 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
 // in the same few places of the caches.
 template <int wide>
 struct Panels {
-  static constexpr Index kBetween = 16;
   View a;
   Index rows;  // of all panels
   const Order& order;
   Index K;
   float* packed;
-  Index size() const { return K * wide + kBetween; }
+  Index size() const { return K * wide + kLine; }
   bool in_lines() const { return a.rows == 1; }
   Index whole(Index first, Index end) const { return most(first, least(end, rows / wide)); }
   void lines(Index first, Index end, Index k, Index k_end) const {
@@ -224,11 +226,16 @@ void product_by(const Product& p, const Workers& workers) {
     const Index first = at / groups * block, end = least(first + block, panels);
     if (a.in_lines()) a.lines(first, end, 0, K);
     a.each(first, end);
+    // The next panel of B comes from beyond the second cache: the last tiles of a panel, each a part, fetch it there.
+    const auto ahead = [&](Index c, Index q) {
+      const Index part = NV - (end - q);
+      return c + 1 < columns && part >= 0 ? b.packed + (c + 1) * b.size() + part * kLine * K : nullptr;
+    };
     for (Index c = at % groups * width; c < least(columns, (at % groups + 1) * width); ++c)
       for (Index q = first; q < end; ++q)
         tile<MR, NV>(a.packed + (q - first) * a.size(), b.packed + c * b.size(), p.order.leaves, p.order.leaf_count,
                      p.c + q * MR * p.c_rows + c * NR, p.c_rows, least(MR, p.M - q * MR), least(NR, p.N - c * NR),
-                     p.bias ? p.bias + c * NR : nullptr);
+                     p.bias ? p.bias + c * NR : nullptr, ahead(c, q));
   };
   shared(workers, blocks * groups, [&](Index begin, Index end) {
     for (Index at = begin; at < end; ++at) part(at);

@@ -5,7 +5,7 @@
 namespace ditto_exact {
 
 namespace {
-constexpr Index kColumns = 64;    // that a thread sums at once
+constexpr Index kColumns = 128;   // that a thread sums at once
 constexpr Index kUsualLeaf = 32;  // where no gradient is asked, and no leaf given
 }  // namespace
 

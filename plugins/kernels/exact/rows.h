@@ -112,41 +112,59 @@ void norm_back(const NormBack& p, Index begin, Index end) {
   }
 }
 
+// The chain of a leaf's rows [row, end), Count vectors of columns beside each other.
 template <int Count>
-void row_sum_of(const RowSum& p, Index at, Index left) {
-  const auto place = [&](const float* x, Index row, int u) {
-    return some(x + row * p.width + at + u * W, left - u * W);
-  };
-  V open[kMostOpen][Count], sum[Count];
-  Index top = 0, row = 0;
-  for (auto& s : sum) s = V{};
-  for (Index leaf = 0; leaf < p.leaf_count; ++leaf) {
-    if (leaf > 0) {
-      for (int u = 0; u < Count; ++u) open[top][u] = sum[u], sum[u] = V{};
-      ++top;
-    }
-    for (const Index end = p.leaves[leaf].end; row < end; ++row) {
-      if (!p.y) {
-        for (int u = 0; u < Count; ++u) sum[u] = sum[u] + place(p.x, row, u);
-      } else if (!p.rstd) {
-        for (int u = 0; u < Count; ++u) sum[u] = fma(place(p.x, row, u), place(p.y, row, u), sum[u]);
-      } else {
-        const V mean = set(p.mean ? p.mean[row] : 0.0f), rstd = set(p.rstd[row]);
-        for (int u = 0; u < Count; ++u) sum[u] = fma(place(p.x, row, u), (place(p.y, row, u) - mean) * rstd, sum[u]);
-      }
-    }
-    for (int merges = p.leaves[leaf].merges; merges > 0; --merges) {
-      --top;
-      for (int u = 0; u < Count; ++u) sum[u] = open[top][u] + sum[u];
+inline void chain_of(const RowSum& p, Index row, Index end, Index at, Index left, V* sum) {
+  const auto place = [&](const float* x, int u) { return some(x + row * p.width + at + u * W, left - u * W); };
+#pragma GCC unroll 4
+  for (int u = 0; u < Count; ++u) sum[u] = V{};
+  for (; row < end; ++row) {
+    if (!p.y) {
+#pragma GCC unroll 4
+      for (int u = 0; u < Count; ++u) sum[u] = sum[u] + place(p.x, u);
+    } else if (!p.rstd) {
+#pragma GCC unroll 4
+      for (int u = 0; u < Count; ++u) sum[u] = fma(place(p.x, u), place(p.y, u), sum[u]);
+    } else {
+      const V mean = set(p.mean ? p.mean[row] : 0.0f), rstd = set(p.rstd[row]);
+#pragma GCC unroll 4
+      for (int u = 0; u < Count; ++u) sum[u] = fma(place(p.x, u), (place(p.y, u) - mean) * rstd, sum[u]);
     }
   }
-  for (int u = 0; u < Count; ++u) some(p.sum + at + u * W, sum[u] + V{}, left - u * W);
 }
+
+// Leaf by leaf for a stretch of columns: rows lie far apart in memory, and a line of it should be read as a whole.
 void row_sum(const RowSum& p, Index begin, Index end) {
   constexpr int kBeside = 4;
-  Index i = begin;
-  for (; i + kBeside * W <= end; i += kBeside * W) row_sum_of<kBeside>(p, i, kBeside * W);
-  for (; i < end; i += W) row_sum_of<1>(p, i, end - i);
+  constexpr Index kStretch = 16 * 16;
+  alignas(64) float open[kMostOpen][kStretch];
+  for (Index first = begin; first < end; first += kStretch) {
+    const Index stretch = least(kStretch, end - first);
+    Index top = 0, row = 0;
+    for (Index leaf = 0; leaf < p.leaf_count; ++leaf) {
+      const Index merges = least(p.leaves[leaf].merges, top);
+      const auto node = [&](Index at, V* sum, int count) {
+        for (int u = 0; u < count; ++u) {
+          for (Index i = 1; i <= merges; ++i) sum[u] = load(open[top - i] + at + u * W) + sum[u];
+          store(open[top - merges] + at + u * W, sum[u]);
+        }
+      };
+      V sum[kBeside];
+      Index i = 0;
+      for (; i + kBeside * W <= stretch; i += kBeside * W) {
+        chain_of<kBeside>(p, row, p.leaves[leaf].end, first + i, kBeside * W, sum);
+        node(i, sum, kBeside);
+      }
+      for (; i < stretch; i += W) {
+        chain_of<1>(p, row, p.leaves[leaf].end, first + i, stretch - i, sum);
+        node(i, sum, 1);
+      }
+      top += 1 - merges, row = p.leaves[leaf].end;
+    }
+    each(stretch, [&](Index i, Index left) {
+      some(p.sum + first + i, (top > 0 ? load(open[0] + i) : V{}) + V{}, left);
+    });
+  }
 }
 
 void gate(const float* x, const float* gate, const float* y, float* out, Index width) {
