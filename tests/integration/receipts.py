@@ -3,10 +3,13 @@ was made otherwise than its recipe says, and which of its parts differs."""
 
 import json
 import shutil
+import sys
 
 import support as t
 
 STEPS, BATCH = 10, 8
+# Runs that are tampered with; without a number each kind once.
+RUNS = next((int(word.split("=")[1]) for word in sys.argv if word.startswith("--runs=")), 100 if t.slow else 0)
 PLUGINS = ("tampered_source", "tampered_objective", "tampered_optimizer")
 # The part that differs first, by what was done to a step.
 TAMPERED = {"swapped batch": "samples", "scaled gradient": "gradient", "changed weight": "weights", "skipped step": "weights"}
@@ -130,10 +133,7 @@ def test_runs_that_were_tampered_with_are_found_at_their_step():
     path = recipe()
     draw = t.seed_of("tampered")
     cases = [(how, step) for step in range(1, STEPS + 1) for how in TAMPERED]
-    if t.slow:
-        cases = [draw.choice(cases) for _ in range(100)]
-    else:
-        cases = [(how, draw.randint(1, STEPS)) for how in TAMPERED]
+    cases = [draw.choice(cases) for _ in range(RUNS)] if RUNS else [(how, draw.randint(1, STEPS)) for how in TAMPERED]
     for number, (how, step) in enumerate(cases):
         # The last batch has none to be exchanged with.
         step = min(step, STEPS - 1) if how == "swapped batch" else step
