@@ -6,10 +6,9 @@
 #include <limits>
 #include <mutex>
 
-#include <ATen/Parallel.h>
 #include <torch/types.h>
 
-#include "core/dist/threads.h"
+#include <ditto/threads.h>
 
 namespace ditto {
 

@@ -7,10 +7,10 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
+#include <ditto/threads.h>
+
 #define XXH_INLINE_ALL
 #include <xxhash.h>
-
-#include "core/dist/threads.h"
 
 namespace ditto {
 

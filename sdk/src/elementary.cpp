@@ -5,7 +5,8 @@
 #include <limits>
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
+
+#include <ditto/threads.h>
 
 namespace ditto::elementary {
 
@@ -153,7 +154,7 @@ std::vector<double> even_steps(double first, double last, int64_t count) {
 torch::Tensor map(const torch::Tensor& x, const std::function<double(double)>& f) {
   const auto result = x.to(torch::kCPU, torch::kDouble).clone(at::MemoryFormat::Contiguous);
   auto* numbers = result.mutable_data_ptr<double>();
-  at::parallel_for(0, result.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  in_threads(result.numel(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) numbers[i] = f(numbers[i]);
   });
   return result.to(x.device());

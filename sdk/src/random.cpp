@@ -6,9 +6,9 @@
 #include <vector>
 
 #include <ATen/Functions.h>
-#include <ATen/Parallel.h>
 
 #include <ditto/elementary.h>
+#include <ditto/threads.h>
 
 namespace ditto {
 
@@ -52,7 +52,7 @@ torch::Tensor draw(std::uint64_t seed, Purpose purpose, std::span<const int64_t>
   auto* data = out.data_ptr<double>();
   const auto key = key_of(seed, purpose);
   const int64_t blocks = (each + 3) / 4;
-  at::parallel_for(0, static_cast<int64_t>(ids.size()) * blocks, kGrain / 4, [&](int64_t begin, int64_t end) {
+  in_threads(static_cast<int64_t>(ids.size()) * blocks, kGrain / 4, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / blocks, block = i % blocks;
       const auto id = static_cast<std::uint64_t>(ids[static_cast<size_t>(row)]);
@@ -97,7 +97,7 @@ torch::Tensor draw_block(std::uint64_t seed, Purpose purpose, int64_t id, at::In
   }
   auto* data = out.mutable_data_ptr<double>();
   const auto key = key_of(seed, purpose);
-  at::parallel_for(0, out.numel() / run, std::max<int64_t>(1, kGrain / run), [&](int64_t begin, int64_t end) {
+  in_threads(out.numel() / run, std::max<int64_t>(1, kGrain / run), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       int64_t at = first, rest = i;
       for (size_t d = dims; d-- > 0; rest /= size[d]) at += rest % size[d] * strides[d];

@@ -1,7 +1,6 @@
 // The op "relu2_gate", scale relu(a)^2 b, and a kernel for it: one pass over memory each way.
-#include <ATen/Parallel.h>
-
 #include <ditto/ditto.h>
+#include <ditto/threads.h>
 
 namespace {
 
@@ -15,7 +14,7 @@ Tensors reference(const OpInputs& in) {
 
 template <class Each>
 void for_each(int64_t count, const Each& each) {
-  at::parallel_for(0, count, 4096, [&](int64_t begin, int64_t end) {
+  ditto::in_threads(count, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) each(i);
   });
 }

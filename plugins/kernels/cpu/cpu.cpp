@@ -1,7 +1,8 @@
 // Fused kernels for processors, by portable vector instructions chosen at run time.
-#include <ditto/ditto.h>
+#include <algorithm>
 
-#include <ATen/Parallel.h>
+#include <ditto/ditto.h>
+#include <ditto/threads.h>
 
 #include "norm_modulate.h"
 
@@ -47,7 +48,7 @@ Tensors forward(const OpInputs& in) {
   auto y = torch::empty_like(rows.x);
   auto mean = torch::empty({rows.count}, torch::kFloat), rstd = torch::empty({rows.count}, torch::kFloat);
   const auto eps = static_cast<float>(in.number("eps"));
-  at::parallel_for(0, rows.count, 64, [&](int64_t begin, int64_t end) {
+  ditto::in_threads(rows.count, 64, [&](int64_t begin, int64_t end) {
     for (int64_t r = begin; r < end; ++r) {
       const int64_t m = rows.modulation(r);
       ditto_cpu::forward_row({rows.at(rows.x, r), rows.at(rows.shift, m), rows.at(rows.scale, m), rows.at_mutable(y, r),
@@ -66,12 +67,16 @@ Tensors backward(const Tensors& grads, const OpInputs& in, const Tensors& result
   auto dx = torch::empty_like(rows.x);
   auto dshift = torch::zeros({rows.shift.size(0), rows.width}, torch::kFloat), dscale = torch::zeros_like(dshift);
   std::vector<int64_t> first{0};  // rows where another sample begins
-  for (int64_t r = 1; r < rows.count; ++r)
+  bool in_order = true;           // else a sample may have rows in two places, and one thread takes all
+  for (int64_t r = 1; r < rows.count; ++r) {
     if (rows.modulation(r) != rows.modulation(r - 1)) first.push_back(r);
+    in_order = in_order && rows.modulation(r) >= rows.modulation(r - 1);
+  }
+  if (!in_order) first.resize(1);
   first.push_back(rows.count);
   const auto* mean = results[1].data_ptr<float>();
   const auto* rstd = results[2].data_ptr<float>();
-  at::parallel_for(0, static_cast<int64_t>(first.size()) - 1, 1, [&](int64_t begin, int64_t end) {
+  ditto::in_threads(static_cast<int64_t>(first.size()) - 1, 1, [&](int64_t begin, int64_t end) {
     for (int64_t r = first[static_cast<size_t>(begin)]; r < first[static_cast<size_t>(end)]; ++r) {
       const int64_t m = rows.modulation(r);
       ditto_cpu::backward_row(

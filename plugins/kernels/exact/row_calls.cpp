@@ -2,6 +2,10 @@
 
 #include <ATen/Parallel.h>
 
+#include <ditto/threads.h>
+
+#include <ATen/Parallel.h>
+
 namespace ditto_exact {
 
 namespace {
@@ -86,6 +90,12 @@ Terms::Terms(const OpInputs& in, const char* attribute, Index size) : Terms(size
 }
 Order Terms::order() const {
   return {runs.data(), static_cast<Index>(runs.size()), cut.data(), static_cast<Index>(cut.size())};
+}
+
+// Several pieces for each thread: a core that also does something else does less.
+void share(Index count, void* what, void (*task)(void* what, Index begin, Index end)) {
+  ditto::in_threads(count, most(1, count / (16 * at::get_num_threads())),
+                    [=](Index begin, Index end) { task(what, begin, end); });
 }
 
 Workers workers() {

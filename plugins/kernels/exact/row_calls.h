@@ -68,7 +68,6 @@ struct Terms {
   std::vector<Leaf> cut;
 };
 
-// Calls task for pieces of [0, count) that cover it, from all threads.
 void share(Index count, void* what, void (*task)(void* what, Index begin, Index end));
 template <class F>
 void share(Index count, F task) {

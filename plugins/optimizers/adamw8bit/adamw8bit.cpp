@@ -4,9 +4,9 @@
 #include <cmath>
 
 #include <ATen/Dispatch.h>
-#include <ATen/Parallel.h>
 
 #include <ditto/ditto.h>
+#include <ditto/threads.h>
 
 namespace {
 
@@ -54,7 +54,7 @@ Tensor count_below(const Tensor& x, const Tensor& bounds) {
     const auto* from = x.const_data_ptr<scalar_t>();
     const auto* bound = bounds.const_data_ptr<scalar_t>();
     auto* to = result.mutable_data_ptr<uint8_t>();
-    at::parallel_for(0, x.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
+    ditto::in_threads(x.numel(), 1 << 14, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         int count = 0;
         for (int half = 128; half > 0; half /= 2) count += from[i] > bound[count + half - 1] ? half : 0;
