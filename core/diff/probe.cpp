@@ -5,6 +5,8 @@
 
 #include <torch/types.h>
 
+#include "core/config/numerics.h"
+
 namespace ditto::diff {
 
 using torch::Tensor;
@@ -113,9 +115,14 @@ Probe::~Probe() { assembly_.networks->table->watch({}); }
 void Probe::begins(int64_t step, Program& program) {
   step_ = step + 1;
   unit_calls_.clear();
+  idle_.clear();
   program.prepare = [this, inner = std::move(program.prepare)](Batch batch) {
     auto made = inner(std::move(batch));
+    const bool is_idle =
+        std::all_of(made.weights.begin(), made.weights.end(), [](double weight) { return weight == 0; });
+    if (is_idle) idle_.insert(made.ids);
     for (const auto& part : made) {
+      if (is_idle) idle_.insert(part.ids);
       int64_t at = 0;
       for (const auto& [tensor, x] : part.tensors)
         note({{step_, Pass::forward, "batch", "makes", tensor}, {.order = {kBatch, at++}, .by = "objective"}},
@@ -127,6 +134,7 @@ void Probe::begins(int64_t step, Program& program) {
 
 void Probe::run_unit(const RunningModel& model, const UnitRun& inner, const Unit& unit, UnitCall& call) {
   auto ids = unit.kind == Unit::Kind::block ? call.stream.ids : call.batch.ids;
+  if (idle_.count(ids)) return inner(unit, call);
   const auto calls = ++unit_calls_[{&model, unit, ids.empty() ? -1 : ids.front(), ids.size()}];
   auto prefix = model.setting.prefix;
   if (!prefix.empty()) prefix.pop_back();
@@ -284,7 +292,8 @@ void Probe::note_gradient(const Named& of, const Place& place, const Tensor& x) 
   if (!torch::GradMode::is_enabled() || !x.requires_grad() || x.is_leaf()) return;
   Named gradient = of;
   gradient.key.pass = Pass::backward;
-  gradient.like.kind = Kind::terms;
+  // Of what is whole on every rank (ditto/parallel/replicated.h), or a term of it (the rule of transposition).
+  gradient.like.kind = is_one_number(assembly_.recipe) ? Kind::copies : Kind::terms;
   gradient.like.order = {-of.like.order.unit, -of.like.order.at};
   x.register_hook([this, gradient, place](const Tensor& grad) {
     if (grad.defined()) note(gradient, place, grad);

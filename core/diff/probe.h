@@ -64,6 +64,8 @@ class Probe final : public StepObserver {
   int64_t step_ = 0;
   std::vector<Open*> open_;                                                       // units that run, innermost last
   std::map<std::tuple<const void*, Unit, int64_t, size_t>, int64_t> unit_calls_;  // in this step
+  // Of this step: samples of a micro-batch that is another rank's, run here to keep in step, and counting nothing.
+  std::set<std::vector<int64_t>> idle_;
 };
 
 }  // namespace ditto::diff
