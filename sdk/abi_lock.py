@@ -15,7 +15,7 @@ import re
 import sys
 
 # What plugins of any kind may use beside their interface's header, and those of one kind.
-TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h"]
+TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h", "threads.h"]
 TOOLS_OF = {"model": ["transformer.h", "maps.h"], "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],
             "scheduler": ["kernels.h"], "optimizer": ["kernels.h"],  # for the ops that they are given
             "parallel": ["parallel/*.h"]}

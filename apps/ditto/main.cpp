@@ -46,16 +46,16 @@ int run(int count, char** arguments) {
   ditto::CommandLine line;
   for (int i = 1; i < count; ++i) line.arguments.emplace_back(arguments[i]);
   ditto::add_train_command(app, line);
-  ditto::add_replay_commands(app, line);
   ditto::add_sample_command(app, line);
   ditto::add_forward_command(app, line);
   ditto::add_checkpoint_commands(app, line);
+  ditto::add_replay_commands(app, line);
+  ditto::add_diff_command(app, line);
   ditto::add_config_commands(app, line);
   ditto::add_data_commands(app);
   ditto::add_plugins_commands(app, line);
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
-  ditto::add_diff_command(app, line);
   ditto::refuse_unknown_command(app, line.arguments);
   ditto::name_installed_files(app);
   try {

@@ -36,8 +36,15 @@ struct Whole {
   const Piece *one = nullptr, *other = nullptr;  // copies that are not the same
 };
 
-bool is_same(const Print& a, const Print& b, double tolerance) {
-  return a.hash == b.hash || (tolerance > 0 && relative_difference(a, b) <= tolerance);
+bool is_same(const Print& a, const Print& b, double tolerance, double least = 0) {
+  return a.hash == b.hash || (tolerance > 0 && relative_difference(a, b, least) <= tolerance);
+}
+
+double longest(const Event& event) {
+  double longest = 0;
+  for (const auto& [samples, parts] : event.parts)
+    for (const auto& piece : parts.pieces) longest = std::max(longest, piece.print.squares);
+  return longest;
 }
 
 Whole whole_of(const Parts& parts, const Event& of, double tolerance) {
@@ -83,6 +90,9 @@ class EventComparison {
 
   void check_numbers(const Event& a, const Event& b) {
     bool any = false;
+    // A sample that has next to nothing beside the others, such as the gradient of keys for a query that sees but one,
+    // holds rounding alone.
+    least_ = std::max(longest(a), longest(b));
     for (const auto& [samples, parts] : a.parts) {
       const auto it = b.parts.find(samples);
       if (it == b.parts.end()) continue;
@@ -108,7 +118,7 @@ class EventComparison {
     if (!mine.is_there || !theirs.is_there) return false;
     const bool has_bits = mine.has_bits && theirs.has_bits;
     const double tolerance = has_bits ? tolerance_ : std::max(tolerance_, rounding_of(of_a.dtype));
-    const bool same = is_same(mine.print, theirs.print, tolerance);
+    const bool same = is_same(mine.print, theirs.print, tolerance, least_);
     count(!same);
     result_.rounded += !has_bits;
     if (!same) note(What::numbers, samples, a.shape, mine.print, theirs.print);
@@ -134,6 +144,7 @@ class EventComparison {
   const Key& key_;
   const Event& like_;
   const double tolerance_;
+  double least_ = 0;
   Comparison& result_;
   int64_t compared_ = 0;
   std::optional<Difference> found_;

@@ -80,11 +80,11 @@ Print& Print::operator+=(const Print& other) {
   return *this;
 }
 
-double relative_difference(const Print& a, const Print& b) {
+double relative_difference(const Print& a, const Print& b, double least) {
   if (a.hash == b.hash) return 0;
   double sum = 0;
   for (size_t s = 0; s < Print::kShadows; ++s) sum += std::pow(a.shadows[s] - b.shadows[s], 2);
-  const double longer = std::max(a.squares, b.squares), difference = sum / Print::kShadows;
+  const double longer = std::max({a.squares, b.squares, least}), difference = sum / Print::kShadows;
   if (!std::isfinite(longer) || !std::isfinite(difference)) return std::numeric_limits<double>::infinity();
   return longer == 0 ? 0 : std::sqrt(difference / longer);
 }

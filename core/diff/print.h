@@ -24,9 +24,9 @@ struct Print {
   Print& operator+=(const Print& other);
 };
 
-// How long the difference is, over the longer of both; 0 for the same bits, infinite where a number is not finite. An
-// estimate, good to a factor of two.
-double relative_difference(const Print& a, const Print& b);
+// How long the difference is, over the longer of both, or over a length whose square is `least` where that is more; 0
+// for the same bits, infinite where a number is not finite. An estimate, good to a factor of two.
+double relative_difference(const Print& a, const Print& b, double least = 0);
 
 // Of a block of a tensor of the shape `whole` that begins at `start`. Any dtype but complex ones, any device.
 Print print_of(const torch::Tensor& block, at::IntArrayRef whole, at::IntArrayRef start);

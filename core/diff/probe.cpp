@@ -173,6 +173,8 @@ Probe::Named Probe::named(Open& open, const std::string& op, const std::string& 
 void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const Tensors& without) {
   for (const auto& field : stream.fields()) {
     if (is_one_of(*field.tensor, without)) continue;
+    // Tables of positions are for blocks: where tokens were cut they are not made whole again.
+    if (open.unit.kind == Unit::head && field.role == Role::constant) continue;
     Place place{open.ids, field.token_dim};
     if (field.token_dim >= 0) {
       place.sequence = *field.sequence;

@@ -148,7 +148,7 @@ def test_one_number_does_not_depend_on_how_far_a_text_is_padded():
 
 
 def test_one_number_refuses_a_guidance_that_sums_otherwise():
-    t.refused(2, ["run.numerics", "aten::std"], "sample", one_number(), "--out", t.work / "never", "--steps", 2,
+    t.refused(2, ["run.numerics", "aten::std"], "sample", one_number(), "--out", t.work / "watched", "--steps", 2,
               *t.sets({"guidance.rescale": 0.5}))
 
 

@@ -244,8 +244,10 @@ void product_by(const Product& p, const Workers& workers) {
 
 // A tile that wastes less of the output's width is the faster one. Of B so much is packed at once that the memory it
 // takes is bounded.
-inline void product(const Product& p, const Workers& workers) {
+inline void product(const Product& p, const Workers& all) {
   if (p.M <= 0 || p.N <= 0) return;
+  constexpr Index kShared = Index{1} << 20;  // multiply-adds: to wake and await a thread takes as long as these
+  const Workers workers{p.M * p.N * p.K < kShared ? 1 : all.threads, all.run};
   constexpr Index kPacked = Index{4} << 20;
   const Index wide = kVectors * W, narrow = kNarrowVectors * W;
   const bool narrower = parts(p.N, narrow) * narrow < parts(p.N, wide) * wide;
