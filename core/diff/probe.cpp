@@ -180,7 +180,9 @@ void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const 
       place.sequence = *field.sequence;
       place.first_token = field.sequence->first_token + field.sequence->region_offset;
     }
-    if (field.name == "text" || field.name == "text_mask") place.lengths = stream.condition.text_lengths;
+    const auto& condition = stream.condition;
+    if (field.tensor == &condition.text_BSE || field.tensor == &condition.text_mask_BS)
+      place.lengths = condition.text_lengths;
     const auto what = named(open, op, field.name);
     note(what, place, *field.tensor);
     if (op == "makes") note_gradient(what, place, *field.tensor);
