@@ -16,8 +16,10 @@ import sys
 
 # What plugins of any kind may use beside their interface's header, and those of one kind.
 TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h", "threads.h"]
-TOOLS_OF = {"model": ["transformer.h", "maps.h"], "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],
-            "scheduler": ["kernels.h"], "optimizer": ["kernels.h"],  # for the ops that they are given
+TOOLS_OF = {"model": ["transformer.h", "maps.h", "conditions.h", "foreign_names.h", "norm_over_heads.h",
+                      "padded_text.h", "patches.h", "positions.h", "transformer_size.h", "video.h"],
+            "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],
+            "scheduler": ["kernels.h", "predictions.h", "interpolant.h"], "optimizer": ["kernels.h"],  # kernels.h: ops they are given
             "parallel": ["parallel/*.h"]}
 ALL_OF_THEM = "ditto.h"  # includes the others, and holds nothing of its own
 

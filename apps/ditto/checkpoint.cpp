@@ -1,6 +1,8 @@
 // ditto checkpoint inspect|verify|import|export
 #include <CLI/CLI.hpp>
 
+#include <array>
+#include <charconv>
 #include <iostream>
 
 #include <torch/types.h>
@@ -14,9 +16,11 @@
 #include "core/network/foreign_model.h"
 #include "core/network/names.h"
 #include "core/network/saved_model.h"
+#include "core/report/model_card.h"
 #include "core/report/run_lock.h"
 #include "core/report/streams.h"
 #include "core/train/assembly.h"
+#include "core/train/ema.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
 
@@ -25,10 +29,13 @@ namespace ditto {
 namespace {
 
 struct Arguments {
-  std::string path, out, format, recipe, weights, network;
+  std::string path, out, format, recipe, weights, network, dtype, shard_size, license;
   std::vector<std::string> sets;
-  bool json = false, merge = false;
+  bool json = false, merge = false, optimizer = false;
 };
+
+// Before a format's name, in a checkpoint's notes: the text of the configuration that its model was imported with.
+constexpr const char* kConfigNote = "config.";
 
 Recipe on_cpu(Recipe recipe) {
   recipe.run.device = "cpu";
@@ -36,13 +43,17 @@ Recipe on_cpu(Recipe recipe) {
 }
 
 // The model of a recipe, on one rank, uncut, in the host's memory, without its weights.
+AssemblyParts model_alone(const SavedShapes& shapes) {
+  AssemblyParts parts;
+  parts.saved = shapes;
+  parts.weights = RunningModel::Weights::room;
+  parts.frozen = FrozenWeights::none;
+  return parts;
+}
+
 struct Made {
-  Made(Recipe recipe_, const SavedShapes& shapes, Registry& registry)
+  Made(Recipe recipe_, const AssemblyParts& parts, Registry& registry)
       : recipe(on_cpu(std::move(recipe_))), mesh(RankInfo{}, {}, timeout(recipe)) {
-    AssemblyParts parts;
-    parts.saved = shapes;
-    parts.weights = RunningModel::Weights::room;
-    parts.frozen = FrozenWeights::none;
     registry.try_out(plugins_of(recipe));
     assembly.emplace(recipe, registry, mesh, parts, Log{});
   }
@@ -79,8 +90,62 @@ bool writes_adapter(const Arguments& a, const RunningModel& model) {
   const bool alone = model.adapter && !a.merge;
   if (!alone && a.format.empty())
     throw Error(ErrorKind::config, "--format", "is not given",
-                "say how the weights are to be named: facebook-dit, diffusers");
+                "say how the weights are to be named: diffusers, facebook-dit, … (as far as the model has it)");
   return alone;
+}
+
+// "5GB" as programs of these formats write it.
+uint64_t bytes_of(const std::string& text) {
+  static constexpr std::array<std::pair<std::string_view, uint64_t>, 7> kUnits{{{"KiB", uint64_t{1} << 10},
+                                                                                {"MiB", uint64_t{1} << 20},
+                                                                                {"GiB", uint64_t{1} << 30},
+                                                                                {"KB", 1'000},
+                                                                                {"MB", 1'000'000},
+                                                                                {"GB", 1'000'000'000},
+                                                                                {"", 1}}};
+  for (const auto& [unit, bytes] : kUnits) {
+    if (!text.ends_with(unit)) continue;
+    uint64_t number = 0;
+    const auto* const last = text.data() + text.size() - unit.size();
+    const auto [end, code] = std::from_chars(text.data(), last, number);
+    if (code == std::errc() && end == last && number >= 1 && number <= (uint64_t{1} << 62) / bytes)
+      return number * bytes;
+  }
+  throw Error(ErrorKind::config, "--shard-size " + text, "is no number of bytes", "write 500MB, 5GB or 2GiB");
+}
+
+checkpoint::ExportForm form_of(const Arguments& a, const SavedModel& saved) {
+  checkpoint::ExportForm form;
+  if (a.dtype == "fp32") form.dtype = torch::kFloat;
+  if (a.dtype == "bf16") form.dtype = torch::kBFloat16;
+  if (a.dtype == "fp16") form.dtype = torch::kHalf;
+  if (!a.shard_size.empty()) form.most_bytes = bytes_of(a.shard_size);
+  const auto kept = saved.notes.find(kConfigNote + a.format);
+  if (kept != saved.notes.end() && a.network.empty()) form.kept_config = kept->second;
+  return form;
+}
+
+// `written`: what of the layout is exported.
+report::ModelCard card_of(const Arguments& a, const SavedModel& saved, const Made& made, const std::string& weights,
+                          const Layout& written) {
+  report::ModelCard card;
+  card.run = saved.recipe.run.name;
+  card.plugin = made.recipe.model.plugin;
+  card.format = a.format;
+  if (a.format == "diffusers" && !a.out.ends_with(".safetensors")) card.library = a.format;
+  card.weights = weights;
+  for (const auto& entry : written.entries) card.parameters += c10::multiply_integers(entry.full_shape);
+  card.step = saved.step;
+  card.samples = saved.samples;
+  if (const auto source = saved.notes.find("source"); source != saved.notes.end()) card.data = source->second;
+  card.license = a.license;
+  card.recipe_toml = formats::render_toml(made.recipe.resolved());
+  card.picture = report::sheet_of(saved.path, saved.step);
+  return card;
+}
+
+void put_card(const report::ModelCard& card, const std::string& path) {
+  if (!report::write_card(card, path)) std::cout << shown(path) << " is there and stays: no card of this model\n";
 }
 
 void export_to(const Arguments& a, const CommandLine& line) {
@@ -88,7 +153,7 @@ void export_to(const Arguments& a, const CommandLine& line) {
   auto saved = open_saved(a.path, a.sets, a.network);
   saved.recipe = in_full_precision(std::move(saved.recipe));
   auto registry = registry_of(line);
-  Made made(saved.recipe, saved.shapes, registry);
+  Made made(saved.recipe, model_alone(saved.shapes), registry);
   const bool ema = a.weights != "weights" && saved.has_ema;
   made.assembly->networks->load(saved, ema ? "ema" : "weights");
   auto& main = *made.assembly->main;
@@ -97,8 +162,15 @@ void export_to(const Arguments& a, const CommandLine& line) {
   notes["ditto.run"] = saved.recipe.run.name;
   notes["ditto.step"] = std::to_string(saved.step);
   notes["ditto.weights"] = ema ? "ema" : "weights";
+  const auto written = !main.adapter ? main.layout : adapter_alone ? adapter_of(main.layout) : base_of(main.layout);
+  auto card = card_of(a, saved, made, ema ? "ema" : "weights", written);
   if (adapter_alone) {
+    if (!a.dtype.empty() || !a.shard_size.empty())
+      throw Error(ErrorKind::config, a.dtype.empty() ? "--shard-size" : "--dtype",
+                  "is for whole models, and this is an adapter alone, which is small", "leave it out, or add --merge");
     checkpoint::export_peft(*main.model, a.format, main.layout, main.adapter->alpha, a.out, notes);
+    card.library = "peft";
+    put_card(card, a.out + "/README.md");
     std::cout << "adapter of step " << saved.step << (a.format.empty() ? "" : " as " + a.format) << ": " << shown(a.out)
               << '\n';
     return;
@@ -106,7 +178,7 @@ void export_to(const Arguments& a, const CommandLine& line) {
   if (a.merge) merge_adapter(*main.model);
   const auto& scheduler = made.assembly->networks->scheduler;
   const auto schedule = scheduler ? scheduler->foreign_config(a.format) : ForeignConfig{};
-  checkpoint::export_weights(*main.model, a.format, a.out, notes, schedule);
+  put_card(card, checkpoint::export_weights(*main.model, a.format, a.out, notes, schedule, form_of(a, saved)));
   std::cout << (ema ? "average weights" : "weights") << " of step " << saved.step << (a.merge ? ", adapter merged" : "")
             << " as " << a.format << ": " << shown(a.out) << '\n';
   if (schedule.empty() && !a.out.ends_with(".safetensors"))
@@ -126,6 +198,43 @@ void refuse_other_channels(const Assembly& assembly, const std::string& file) {
                 "choose the schedule that it was trained with (or its variance)");
 }
 
+// What a training of this recipe would have saved after the steps that theirs made: `train --resume` goes on from it.
+void import_training(const Arguments& a, Recipe recipe, Registry& registry) {
+  if (recipe.adapter)
+    throw Error(ErrorKind::config, "--optimizer", "is of a whole model's training, and the recipe has an [adapter]",
+                "leave one of them out");
+  AssemblyParts parts;
+  parts.data = parts.objective = true;
+  Made made(std::move(recipe), parts, registry);
+  auto& assembly = *made.assembly;
+  auto& networks = *assembly.networks;
+  const auto optimizer = assembly.make_optimizer();
+  Ema ema(networks.learned(), made.recipe.ema);
+  checkpoint::TrainState state;
+  state.layout = &networks.learned();
+  state.ema = ema.enabled() ? &ema.tensors() : nullptr;
+  state.optimizer = optimizer.get();
+  checkpoint::import_training(*assembly.main->model, a.format, a.path, state);
+  if (const auto bad = not_finite(state, made.mesh.world()); !bad.empty())
+    throw Error(ErrorKind::checkpoint, a.path, bad + " holds numbers that are not finite", "use another file");
+  state.samples = state.step * made.recipe.run.batch;
+  state.seed = static_cast<uint64_t>(made.recipe.run.seed);
+  state.extra = machine_record();
+  state.extra["shapes"] = to_text(networks.shapes());
+  state.extra["updates"] = std::to_string(state.step);
+  state.extra["skipped_in_a_row"] = "0";
+  state.extra["source"] = assembly.train_data->fingerprint();
+  for (const auto& [name, fingerprint] : networks.fingerprints()) state.extra["network." + name] = fingerprint;
+  for (const auto& encoder : networks.encoders)
+    if (!encoder->fingerprint().empty()) state.extra[encoder->section] = encoder->fingerprint();
+  state.recipe_toml = formats::render_toml(made.recipe.resolved());
+  const auto lock = report::lock_run_around(a.out);
+  checkpoint::save_state(a.out, state, [](const std::string& line) { report::tell("warning: " + line); });
+  std::cout << shown(a.path) << " (model, ema, opt) after " << state.step << " steps as a checkpoint: " << shown(a.out)
+            << "\n`ditto train RECIPE --resume " << shown(a.out)
+            << "` goes on from it; samples come in this recipe's order\n";
+}
+
 void import_from(const Arguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint import");
   if (checkpoint::is_peft(a.path))
@@ -137,18 +246,25 @@ void import_from(const Arguments& a, const CommandLine& line) {
   auto registry = registry_of(line);
   std::optional<Recipe> recipe;
   if (!a.recipe.empty()) recipe = Recipe::read(a.recipe, a.sets);
+  if (a.optimizer && !recipe)
+    throw Error(ErrorKind::config, "--optimizer", "needs the recipe that the training goes on with",
+                "add --recipe FILE");
   auto foreign = open_foreign(a.path, a.format, which, std::move(recipe), a.sets, registry);
+  for (const auto& [name, count] : foreign.others)
+    std::cout << "left out: " << count << (count == 1 ? " tensor" : " tensors") << " of " << shown(name) << '\n';
+  if (a.optimizer) return import_training(a, std::move(foreign.recipe), registry);
   // Nobody knows more of the data, and an encoder that is there to decode asks for no more.
   if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty()) {
     const auto dims = foreign.shapes.model.shape(names::kInput).size();
     foreign.shapes.data = {{names::kImage, torch::kFloat, std::vector<int64_t>(dims, -1), ""}};
   }
-  Made made(std::move(foreign.recipe), foreign.shapes, registry);
+  Made made(std::move(foreign.recipe), model_alone(foreign.shapes), registry);
   refuse_other_channels(*made.assembly, a.path);
   const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, a.path, which);
   require_finite(made.assembly->main->layout, a.path);
   auto extra = machine_record();
   extra["shapes"] = to_text(made.assembly->networks->shapes());
+  if (!foreign.config_text.empty()) extra[kConfigNote + a.format] = foreign.config_text;
   const auto lock = report::lock_run_around(a.out);
   checkpoint::save_weights(a.out, made.assembly->main->layout, formats::render_toml(made.recipe.resolved()), extra,
                            [](const std::string& line) { report::tell("warning: " + line); });
@@ -182,7 +298,8 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command = add(*group, "export", "Write the weights as another project names them",
                 "runs/digits --format diffusers --out digits-diffusers");
   command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();
-  command->add_option("--format", a->format, "facebook-dit, diffusers; of an adapter default: the model's own names");
+  command->add_option("--format", a->format,
+                      "diffusers, facebook-dit, …, as far as the model has it; of an adapter default: its own names");
   command->add_flag("--merge", a->merge,
                     "write an adapter's run as a whole model; default: its adapter alone, for peft");
   command
@@ -193,22 +310,34 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command->add_option("--weights", a->weights, "ema or weights; default: ema if there is one")
       ->check(CLI::IsMember({"ema", "weights"}));
   command->add_option("--network", a->network, "another network that trained in the run, [network.NAME]");
+  command
+      ->add_option("--dtype", a->dtype, "fp32, bf16 or fp16: what numbers are rounded to; default: as they are trained")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  command->add_option("--shard-size", a->shard_size,
+                      "500MB, 5GB: several files of at most that, with an index; default: one file");
+  command->add_option("--license", a->license, "of these weights, for their card: apache-2.0, cc-by-nc-4.0, …");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of its recipe")->allow_extra_args(false);
   add_plugin_path(*command, line);
   command->callback([a, &line] { export_to(*a, line); });
 
-  command = add(*group, "import",
-                "Make a checkpoint from another project's weights (.safetensors, or .pt of which nothing is run)",
-                "DiT.pt --format facebook-dit --recipe my.toml --out imported");
+  command =
+      add(*group, "import",
+          "Make a checkpoint from another project's weights (.safetensors, or .pt and .bin of which nothing is run)",
+          "DiT.pt --format facebook-dit --recipe my.toml --out imported");
   command->add_option("path", a->path, "the file, or a folder of diffusers")->required();
-  command->add_option("--format", a->format, "facebook-dit, diffusers")->required();
+  command->add_option("--format", a->format, "diffusers, facebook-dit, …, as far as the model has it")->required();
   command->add_option(
       "--recipe", a->recipe,
       "a recipe; of its [model] only what the file does not say is needed. Without it a file that Ditto "
       "exported says all, for others say --set model.plugin=NAME");
   command->add_option("--out", a->out, "folder of the checkpoint")->required();
-  command->add_option("--weights", a->weights, "which set of a .pt: ema or weights; default: ema if there is one")
-      ->check(CLI::IsMember({"ema", "weights"}));
+  auto* weights =
+      command->add_option("--weights", a->weights, "which set of a .pt: ema or weights; default: ema if there is one")
+          ->check(CLI::IsMember({"ema", "weights"}));
+  command
+      ->add_flag("--optimizer", a->optimizer,
+                 "of a .pt of {model, ema, opt}: weights, average and AdamW's moments, for `ditto train --resume`")
+      ->excludes(weights);
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
   add_plugin_path(*command, line);
   command->callback([a, &line] { import_from(*a, line); });

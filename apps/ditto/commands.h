@@ -27,7 +27,7 @@ void add_forward_command(CLI::App& app, CommandLine& line);      // forward
 void add_checkpoint_commands(CLI::App& app, CommandLine& line);  // checkpoint inspect | verify | import | export
 void add_config_commands(CLI::App& app, CommandLine& line);      // config check | show
 void add_data_commands(CLI::App& app);                           // data prepare | inspect | verify
-void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list | show | verify | try
+void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list | show | verify | try | new
 void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
 void add_bench_command(CLI::App& app, CommandLine& line);        // bench step
 void add_diff_command(CLI::App& app, CommandLine& line);         // diff

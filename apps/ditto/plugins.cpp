@@ -1,4 +1,4 @@
-// ditto plugins list | show KIND/ID | verify PATH | try FILE
+// ditto plugins list | show KIND/ID | verify PATH | try FILE | new KIND NAME
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -10,6 +10,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/plugins_new.h"
 #include "apps/ditto/plugins_try.h"
 #include "core/formats/json.h"
 #include "core/plugin/kinds.h"
@@ -179,6 +180,16 @@ void add_try(CLI::App& parent, CommandLine& line) {
   });
 }
 
+void add_new(CLI::App& parent) {
+  auto* command = parent.add_subcommand("new", "Write a folder with a small model to begin with");
+  auto arguments = std::make_shared<NewArguments>();
+  command->add_option("KIND", arguments->kind, "model")->required();
+  command->add_option("NAME", arguments->name, "the plugin's id: letters a to z, digits and \"_\"")->required();
+  command->add_option("--in", arguments->in, "the folder in which NAME is made; default: this one");
+  command->footer("Example: ditto plugins new model mine --in plugins/models");
+  command->callback([arguments] { new_plugin(*arguments); });
+}
+
 // Not for people: what try_plugins starts.
 void add_open(CLI::App& parent) {
   auto* command = parent.add_subcommand("open", "Open libraries, and end whatever they do")->group("");
@@ -197,13 +208,15 @@ void add_plugin_path(CLI::App& command, CommandLine& line) {
 }
 
 void add_plugins_commands(CLI::App& app, CommandLine& line) {
-  auto* plugins = app.add_subcommand("plugins", "List plugins, show one's options, check a library, or try a model");
+  auto* plugins =
+      app.add_subcommand("plugins", "List plugins, show one's options, check a library, try a model, or begin one");
   plugins->require_subcommand(1);
   add(*plugins, line, "list", "List every library found, and why one is refused; opens none", "", "list --json", list);
   add(*plugins, line, "show", "Open a plugin and show its options", "KIND/ID", "show model/dit", show);
   add(*plugins, line, "verify", "Say whether a library fits this ditto, and open it", "PATH",
       "verify build/lib/ditto/plugins/models/libtiny.so", verify);
   add_try(*plugins, line);
+  add_new(*plugins);
   add_open(*plugins);
 }
 

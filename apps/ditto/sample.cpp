@@ -13,6 +13,7 @@
 #include "core/dist/local_ranks.h"
 #include "core/formats/toml.h"
 #include "core/report/progress.h"
+#include "core/sample/clip.h"
 #include "core/train/one_number_guard.h"
 #include "core/train/rank.h"
 
@@ -81,6 +82,8 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
 
   GenerateOptions options;
   options.steps = saved.recipe.sampler_steps;
+  options.clip = clip_of(saved.recipe);
+  options.decisions = &outputs.decisions;
   options.batch = a.batch;
   options.watch = &rank.watch();
   if (!a.noise.empty()) options.noise = read_noise(a, asked.requests);

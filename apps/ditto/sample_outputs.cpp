@@ -201,9 +201,11 @@ std::string SampleOutputs::report() const {
     if (!a_.save_latents.empty()) all["latents"] = a_.save_latents;
     if (!a_.npz.empty()) all["npz"] = a_.npz;
     if (!no_pictures_.empty()) all["no_pictures"] = "the model " + no_pictures_;
+    if (!decisions.empty()) all["decisions"] = decisions;
     return formats::ascii_json(all) + "\n";
   }
   std::string text;
+  for (const auto& [what, number] : decisions) text += fmt::format("{}: {}\n", what, number);
   if (!a_.save_latents.empty()) text += fmt::format("latents of {} samples: {}\n", count, shown(a_.save_latents));
   if (!no_pictures_.empty()) return text + "no pictures: the model " + no_pictures_ + "\n";
   if (!a_.out.empty())

@@ -28,6 +28,8 @@ class SampleOutputs {
   // One JSON object, or a line for each kind of file.
   std::string report() const;
 
+  std::map<std::string, double> decisions;  // that the sampler took by itself, to report
+
  private:
   bool decodes() const;
   void decode(const torch::Tensor& latents, const std::function<void(int64_t first, const torch::Tensor&)>& take);

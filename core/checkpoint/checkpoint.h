@@ -91,6 +91,9 @@ class Saver {
 void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
                   const std::map<std::string, std::string>& extra = {},
                   const std::function<void(const std::string&)>& warn = {});
+// The same of all of a state: what a training of one rank would have saved.
+void save_state(const std::string& folder, const TrainState& state,
+                const std::function<void(const std::string&)>& warn = {});
 
 struct Found {
   std::optional<std::string> path;   // the newest step that is complete and whose checksums hold

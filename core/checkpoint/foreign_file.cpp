@@ -26,6 +26,7 @@ class Safetensors final : public ForeignFile {
   }
   bool has(const std::string& name) const override { return file_.find(name) != nullptr; }
   std::vector<int64_t> shape(const std::string& name) const override { return file_.at(name).shape; }
+  formats::Dtype dtype(const std::string& name) const override { return file_.at(name).dtype; }
   torch::Tensor read(const std::string& name) const override { return read_tensor(file_, file_.at(name)); }
   torch::Tensor read(const std::string& name, int64_t first, int64_t count) const override {
     const auto& entry = file_.at(name);
@@ -51,6 +52,7 @@ class TorchZip final : public ForeignFile {
   }
   bool has(const std::string& name) const override { return file_.find(name) != nullptr; }
   std::vector<int64_t> shape(const std::string& name) const override { return file_.at(name).shape; }
+  formats::Dtype dtype(const std::string& name) const override { return file_.at(name).dtype; }
   torch::Tensor read(const std::string& name) const override {
     const formats::TorchTensor& entry = file_.at(name);
     const std::vector<std::byte> bytes = file_.read(entry);
@@ -65,6 +67,13 @@ class TorchZip final : public ForeignFile {
     if (last_name_ != name) last_ = read(name).view(-1), last_name_ = name;
     return last_.narrow(0, first, count);
   }
+  std::optional<double> number(const std::string& name) const override {
+    const auto found = file_.scalars().find(name);
+    if (found == file_.scalars().end()) return std::nullopt;
+    if (const auto* whole = std::get_if<int64_t>(&found->second)) return static_cast<double>(*whole);
+    if (const auto* real = std::get_if<double>(&found->second)) return *real;
+    return std::nullopt;
+  }
   std::vector<std::string> files() const override { return {path_}; }
 
  private:
@@ -74,7 +83,21 @@ class TorchZip final : public ForeignFile {
   mutable torch::Tensor last_;
 };
 
-// Several safetensors files, and an index that says which tensor lies in which.
+// What torch.save begins a file with: a zip, and long ago a pickle of its own number, which is refused by that name.
+bool is_of_torch(const std::string& path) {
+  using Bytes = std::array<unsigned char, 4>;
+  const auto file = formats::RandomFile::open(path, ErrorKind::checkpoint);
+  Bytes first{};
+  file->read(0, std::as_writable_bytes(std::span(first)).first(std::min<uint64_t>(first.size(), file->size())));
+  return first == Bytes{'P', 'K', 3, 4} || first == Bytes{0x80, 2, 0x8a, 0x0a};
+}
+
+std::unique_ptr<ForeignFile> open_one(const std::string& path) {
+  if (is_of_torch(path)) return std::make_unique<TorchZip>(path);
+  return std::make_unique<Safetensors>(path);
+}
+
+// Several files, and an index that says which tensor lies in which.
 class Indexed final : public ForeignFile {
  public:
   explicit Indexed(const std::string& path) : path_(path) {
@@ -98,9 +121,13 @@ class Indexed final : public ForeignFile {
   }
   bool has(const std::string& name) const override { return files_.count(name) != 0; }
   std::vector<int64_t> shape(const std::string& name) const override { return of(name).shape(name); }
+  formats::Dtype dtype(const std::string& name) const override { return of(name).dtype(name); }
   torch::Tensor read(const std::string& name) const override { return of(name).read(name); }
   torch::Tensor read(const std::string& name, int64_t first, int64_t count) const override {
     return of(name).read(name, first, count);
+  }
+  std::map<std::string, std::string> notes() const override {  // each file has the same
+    return open_.empty() ? std::map<std::string, std::string>() : open_.begin()->second->notes();
   }
   std::vector<std::string> files() const override {
     std::vector<std::string> all{path_};
@@ -119,15 +146,15 @@ class Indexed final : public ForeignFile {
   }
   // A name out of a file is no way to another folder.
   void place(const std::string& name, const std::string& file) {
-    if (file.empty() || file.find('/') != std::string::npos || file.find('\0') != std::string::npos ||
-        !file.ends_with(".safetensors"))
-      refuse("names '" + file + "', which is no safetensors file beside it");
+    const bool is_known = file.ends_with(".safetensors") || file.ends_with(".bin") || file.ends_with(".pt");
+    if (!is_known || file.find('/') != std::string::npos || file.find('\0') != std::string::npos)
+      refuse("names '" + file + "', which is no file of weights beside it");
     auto& open = open_[file];
-    if (!open) open = std::make_unique<Safetensors>(beside(file));
+    if (!open) open = open_one(beside(file));
     if (!open->has(name)) refuse("says that " + file + " holds tensor '" + name + "', and it does not");
     files_[name] = file;
   }
-  const Safetensors& of(const std::string& name) const {
+  const ForeignFile& of(const std::string& name) const {
     const auto at = files_.find(name);
     if (at == files_.end()) refuse("has no tensor '" + name + "'");
     return *open_.at(at->second);
@@ -135,23 +162,14 @@ class Indexed final : public ForeignFile {
 
   const std::string path_;
   std::map<std::string, std::string> files_;  // by tensor
-  std::map<std::string, std::unique_ptr<Safetensors>> open_;
+  std::map<std::string, std::unique_ptr<ForeignFile>> open_;
 };
-
-bool is_zip(const std::string& path) {
-  constexpr std::array<unsigned char, 4> kMagic{'P', 'K', 3, 4};
-  const auto file = formats::RandomFile::open(path, ErrorKind::checkpoint);
-  std::array<unsigned char, kMagic.size()> first{};
-  file->read(0, std::as_writable_bytes(std::span(first)).first(std::min<uint64_t>(first.size(), file->size())));
-  return first == kMagic;
-}
 
 }  // namespace
 
 std::unique_ptr<ForeignFile> open_foreign(const std::string& path) {
   if (path.ends_with(".index.json")) return std::make_unique<Indexed>(path);
-  if (is_zip(path)) return std::make_unique<TorchZip>(path);
-  return std::make_unique<Safetensors>(path);
+  return open_one(path);
 }
 
 std::string fingerprint(const ForeignFile& file) {

@@ -2,8 +2,11 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include <ditto/foreign.h>
+
+#include "core/checkpoint/tensor_file.h"
 
 namespace ditto::checkpoint {
 
@@ -11,24 +14,34 @@ namespace ditto::checkpoint {
 // Error(checkpoint) where there are none.
 std::string foreign_weights(const std::string& path);
 
-// What config.json beside a file of weights says, where there is one: sets config and config_file. Lists, objects and
-// null are left out. Throws Error(checkpoint) for one that is no JSON object.
-void read_config_beside(const std::string& weights, ForeignShapes& into);
+// What config.json beside a file of weights says, where there is one: sets config and config_file. Null, objects and
+// lists of several kinds are left out. Returns all of its text. Throws Error(checkpoint) for one that is no JSON
+// object.
+std::string read_config_beside(const std::string& weights, ForeignShapes& into);
 
 // Where an export goes: `out` itself if it ends in ".safetensors", else the folder of that name.
 class ExportPlace {
  public:
+  struct Configs {
+    ForeignConfig model, scheduler;
+    std::string kept;  // the text of the config.json that the model was imported with: what `model` does not say stays
+  };
   // Throws Error(config) for a folder where no model is configured: programs of that format read a file. And where a
   // configuration of another model or schedule lies in the folder: programs would read it with these weights.
-  ExportPlace(const std::string& out, const ForeignConfig& model, const ForeignConfig& scheduler);
-  const std::string& weights() const { return weights_; }
+  ExportPlace(const std::string& out, const Configs& configs);
+  // One file, or where `most_bytes` is above 0 and they take more, files of at most that (or of one tensor) with an
+  // index, as transformers and diffusers name them. Throws Error(config) where such a file or index lies there, and
+  // would be read in their place.
+  void write_weights(const NamedTensors& tensors, const formats::Metadata& notes, uint64_t most_bytes) const;
   void write_configs() const;
+  std::string card() const;  // the file that the model's card belongs into
 
  private:
   struct File {
     std::string path, text;  // empty: there must be none
   };
-  std::string weights_;
+  bool is_folder_;
+  std::string out_, weights_;
   std::vector<File> configs_;
 };
 

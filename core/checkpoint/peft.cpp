@@ -42,6 +42,7 @@ struct Names {
     std::string ours;
     std::vector<std::string> theirs;
     std::vector<int64_t> shape;  // theirs, if not ours
+    std::vector<int64_t> rows;   // of theirs, for each of ours; empty: as they come
   };
   std::vector<One> layers;
   std::map<std::string, std::string> copies;  // of theirs
@@ -52,15 +53,22 @@ Names names_of(const Units& of, const std::string& format) {
   if (format.empty()) {
     for (const auto& item : of.named_parameters())
       if (item.key().ends_with(kWeight) && !item.key().ends_with(kA) && !item.key().ends_with(kB))
-        names.layers.push_back({without(item.key(), kWeight), {without(item.key(), kWeight)}, {}});
+        names.layers.push_back({without(item.key(), kWeight), {without(item.key(), kWeight)}, {}, {}});
     return names;
   }
   const auto theirs = of.foreign(format);
+  std::set<std::string> seen;
   for (const auto& tensor : theirs.tensors) {
     if (!tensor.ours.ends_with(kWeight)) continue;
-    Names::One one{without(tensor.ours, kWeight), {}, tensor.shape};
-    for (const auto& name : tensor.theirs)
+    Names::One one{without(tensor.ours, kWeight), {}, tensor.shape, tensor.rows};
+    for (const auto& name : tensor.theirs) {
       one.theirs.push_back(name.ends_with(kWeight) ? without(name, kWeight) : name);
+      if (!seen.insert(name).second)
+        throw Error(
+            ErrorKind::config, "format " + format,
+            "has as one layer '" + one.theirs.back() + "' what are several here, and an adapter has terms of each",
+            "use another format, or none: layers are then called as they are here");
+    }
     names.layers.push_back(std::move(one));
   }
   for (const auto& [copy, original] : theirs.copies)
@@ -153,6 +161,7 @@ void Peft::find_layers(const Units& of, const std::string& format) {
     }
     const auto& [one, index] = at->second;
     parts_[one->ours].push_back({whole, index, static_cast<int64_t>(one->theirs.size())});
+    rows_[one->ours] = one->rows;
   }
   if (parts_.empty()) refuse("holds no term of any layer", "use another");
 }
@@ -197,6 +206,8 @@ void Peft::read_into(Layout& layout, int64_t rank, double factor) const {
                "use an adapter of this model");
       place.copy_(is_a ? theirs : theirs * scale);
     }
+    if (const auto& rows = rows_.at(without(entry.name, is_a ? kA : kB)); !is_a && !rows.empty())
+      whole = whole.index_select(0, torch::tensor(rows, torch::kLong));
     for (const auto& block : entry.slices()) {
       auto target = entry.tensor.detach(), from = whole;
       for (size_t d = 0; d < block.size.size(); ++d) {
@@ -250,7 +261,10 @@ void export_peft(const Units& model, const std::string& format, const Layout& la
     if (found == terms.end()) continue;
     auto a = found->second;
     rank = a.size(0);
-    const auto b = terms.at(one.ours + kB).chunk(static_cast<int64_t>(one.theirs.size()));
+    auto all_of_b = terms.at(one.ours + kB);
+    if (!one.rows.empty())
+      all_of_b = torch::empty_like(all_of_b).index_copy_(0, torch::tensor(one.rows, torch::kLong), all_of_b);
+    const auto b = all_of_b.chunk(static_cast<int64_t>(one.theirs.size()));
     auto of_b = b.front().sizes().vec();
     if (one.shape.size() > 2) {  // a convolution there
       auto of_a = one.shape;

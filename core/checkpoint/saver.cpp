@@ -141,14 +141,19 @@ void Saver::write(const Snapshot& snapshot) {
 void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
                   const std::map<std::string, std::string>& extra,
                   const std::function<void(const std::string&)>& warn) {
-  const std::string place = fs::path(folder).lexically_normal().string();
-  if (fs::is_symlink(place)) throw Error(ErrorKind::checkpoint, place, "is a link", "give the name of a new folder");
-  if (fs::exists(place) && !fs::is_empty(place) && !fs::exists(fs::path(place) / kManifestFile))
-    throw Error(ErrorKind::checkpoint, place, "is there already and is no checkpoint", "give the name of a new folder");
   TrainState state;
   state.layout = &layout;
   state.extra = extra;
   state.recipe_toml = recipe_toml;
+  save_state(folder, state, warn);
+}
+
+void save_state(const std::string& folder, const TrainState& state,
+                const std::function<void(const std::string&)>& warn) {
+  const std::string place = fs::path(folder).lexically_normal().string();
+  if (fs::is_symlink(place)) throw Error(ErrorKind::checkpoint, place, "is a link", "give the name of a new folder");
+  if (fs::exists(place) && !fs::is_empty(place) && !fs::exists(fs::path(place) / kManifestFile))
+    throw Error(ErrorKind::checkpoint, place, "is there already and is no checkpoint", "give the name of a new folder");
   HostBuffers buffers;
   const checkpoint::Snapshot snapshot = take_snapshot(state, nullptr, buffers);
   const std::string beside = place + ".tmp-" + std::to_string(::getpid());

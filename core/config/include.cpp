@@ -15,9 +15,10 @@ using formats::Node;
 using formats::Table;
 
 std::vector<std::string> own_keys(const std::string& section) {
-  if (section == "sampler") return {"steps"};
+  if (section == "sampler") return {"steps", "clip", "percentile"};
   if (section == "optimizer") return {"group"};
   if (section.starts_with("optimizer.group.")) return {"match", "lr_scale"};
+  if (section.starts_with("data.part.")) return {"weight", "epochs"};
   if (section.starts_with("network.")) return {"trains", "weights", "format", "which", "precision", "parallel"};
   if (section.starts_with("encoder.")) return {"weights", "format", "which", "precision", "parallel"};
   return {};

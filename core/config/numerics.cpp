@@ -1,6 +1,8 @@
 #include "core/config/numerics.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
 
 #include <ditto/error.h>
 
@@ -27,9 +29,13 @@ namespace {
 
 std::string quoted(const std::string& text) { return to_text(OptionValue(text)); }
 
+// bf16: sums of fp32, of numbers that are rounded before they are multiplied.
+bool has_one_number(const std::string& precision) { return precision == "fp32" || precision == "bf16"; }
+
 void check_run(const RunOptions& run) {
   const auto fp32 = "its sums are defined in fp32 on the CPU";
-  if (run.precision != "fp32") refuse("run.precision", quoted(run.precision), fp32, "run.precision = \"fp32\"");
+  if (!has_one_number(run.precision))
+    refuse("run.precision", quoted(run.precision), fp32, "run.precision = \"fp32\" or \"bf16\"");
   if (run.device != "cpu") refuse("run.device", quoted(run.device), fp32, "run.device = \"cpu\"");
   if (!run.deterministic)
     refuse("run.deterministic", "false", "gradients are then summed in the library's order",
@@ -42,9 +48,11 @@ const OptionValue* given(const ParallelOptions& parallel, const char* key) {
 }
 
 void check_layout(const ParallelOptions& parallel) {
-  if (parallel.serves("expert", parallel.expert))
-    refuse("parallel.expert", std::to_string(parallel.expert), "partial sums along this axis are not nodes of a tree",
-           "parallel.expert = 1 and cut along other axes");
+  if (!std::has_single_bit(static_cast<std::uint64_t>(parallel.expert)))
+    refuse("parallel.expert", std::to_string(parallel.expert),
+           "the samples of so many micro-batches, whose rows an expert sees at once, are no node of the tree over a "
+           "step's samples",
+           "parallel.expert to a power of two");
   const auto* conditioning = given(parallel, "pipeline_conditioning");
   if (const auto* how = conditioning ? std::get_if<std::string>(conditioning) : nullptr; how && *how == "replicated")
     refuse("parallel.pipeline_conditioning", quoted(*how), "each rank takes another part of a sum back through it",
@@ -59,6 +67,21 @@ bool shares_tokens(const ParallelOptions& parallel) {
   return parallel.context > 1 || (parallel.tensor > 1 && regions && *regions);
 }
 
+void check_audit(const Recipe& recipe) {
+  if (recipe.run.audit == 0) return;
+  const auto cannot = [](const std::string& with, const std::string& why, const std::string& instead) {
+    throw Error(ErrorKind::config, "run.audit", "does not go with " + with + ": " + why,
+                "set " + instead + ", or run.audit = 0");
+  };
+  if (!recipe.run.deterministic)
+    cannot("run.deterministic = false", "what is computed again need not have the same bits",
+           "run.deterministic = true");
+  if (recipe.parallel.serves("expert", recipe.parallel.expert))
+    cannot("parallel.expert = " + std::to_string(recipe.parallel.expert),
+           "experts sum over the micro-batches of all ranks of this axis, in another order where these change places",
+           "parallel.expert = 1");
+}
+
 void check_numerics(const Recipe& recipe) {
   if (!is_one_number(recipe)) return;
   check_run(recipe.run);
@@ -68,9 +91,9 @@ void check_numerics(const Recipe& recipe) {
            "a micro-batch is a run of a step's samples, as they come, and has one size", "batch.plan = \"contiguous\"");
   for (const auto* sections : {&recipe.encoders, &recipe.networks})
     for (const auto& one : *sections)
-      if (!one.precision.empty() && one.precision != "fp32")
+      if (!one.precision.empty() && !has_one_number(one.precision))
         refuse(one.section() + ".precision", quoted(one.precision), "its sums are defined in fp32",
-               one.section() + ".precision = \"fp32\"");
+               one.section() + ".precision = \"fp32\" or \"bf16\"");
 }
 
 // A micro-batch of several sizes is run size by size, and is no run of samples any more.

@@ -26,6 +26,9 @@ bool shares_tokens(const ParallelOptions& parallel);
 // Error(config) about run.numerics.
 [[noreturn]] void refuse_numerics(const std::string& found, const std::string& remedy);
 
+// Throws Error(config) where run.audit asks to compute again what need not have the same bits again.
+void check_audit(const Recipe& recipe);
+
 // What the recipe itself says. Throws Error(config) where "one" cannot be had with it; nothing with "fast".
 void check_numerics(const Recipe& recipe);
 // And what the data are.

@@ -183,9 +183,17 @@ void Recipe::read_section(const Table& tree, const std::string& section_name, Se
 void Recipe::read_sampler(const Table& tree) {
   sampler = component_of(tree, "sampler", name);
   OptionMap host{"sampler", sampler.options.where, {}};
-  if (auto steps = sampler.options.given.extract("steps")) host.given.insert(std::move(steps));
+  for (const auto& key : own_keys("sampler"))
+    if (auto own = sampler.options.given.extract(key)) host.given.insert(std::move(own));
   OptionReader option(host, effect_of_section("sampler"));
   option("steps", sampler_steps, "steps from noise to data").between(1, most::kTimes);
+  option(
+      "clip", sampler_clip,
+      "what every estimate of the data is brought into: static: -1 ... 1; dynamic: each sample's own range, scaled to "
+      "it (Imagen)")
+      .one_of({"none", "static", "dynamic"});
+  option("percentile", sampler_percentile, "clip = \"dynamic\": share of a sample's numbers that its range holds")
+      .between(0.0, 1.0);
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
 
@@ -209,6 +217,28 @@ void Recipe::read_optimizer(const Table& tree) {
     const auto number = std::to_string(optimizer_groups.size());
     optimizer_groups.push_back(read_group(group, "optimizer.group." + number, optimizer, where, declared));
     resolve(optimizer_groups.back().section, {}, declared);
+  }
+}
+
+void Recipe::read_data_parts(const Table& tree) {
+  const Table* section = section_of(tree, "data", name);
+  if (!section) return;
+  auto read = read_data(*section, place(*tree.find("data"), name));
+  data = std::move(read.component);
+  data_parts = std::move(read.parts);
+  if (data_parts.empty()) return;
+  resolve("data", data.plugin, {});
+  resolve_parts("data", data_parts);
+}
+
+void Recipe::resolve_parts(const std::string& section, const std::vector<DataPart>& parts) {
+  resolved_.set_path(section + ".part", Node{formats::Array(parts.size(), Node{Table{}, {}}), {}});
+  for (const auto& part : parts) {
+    OptionReader option({}, effect_of_section(part.section));
+    auto own = part;
+    own.read(option);
+    resolve(part.section, part.component.plugin, option.declared());
+    if (!part.parts.empty()) resolve_parts(part.section, part.parts);
   }
 }
 
@@ -314,10 +344,12 @@ void Recipe::interpret(Table tree) {
   move_guidance(tree, name);
   read_section(tree, "run", run);
   for (auto& [section, component] : components())
-    if (section != "sampler" && section != "optimizer") *component = component_of(tree, section, name);
+    if (section != "sampler" && section != "optimizer" && section != "data")
+      *component = component_of(tree, section, name);
   encoders = read_networks(tree, "encoder");
   read_sampler(tree);
   read_optimizer(tree);
+  read_data_parts(tree);
   if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
   networks = read_networks(tree, "network");
   read_section(tree, "lr_schedule", lr_schedule);
@@ -333,6 +365,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "plugins", plugins, {"path"});
   read_kernels(tree);
   check_numerics(*this);
+  check_audit(*this);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
     if (!*component) continue;
     std::vector<OptionInfo> given;
@@ -366,9 +399,13 @@ void Recipe::read_kernels(const Table& tree) {
 }
 
 std::vector<std::pair<std::string, Component*>> Recipe::components() {
-  std::vector<std::pair<std::string, Component*>> all{
-      {"model", &model},         {"scheduler", &scheduler}, {"sampler", &sampler}, {"guidance", &guidance},
-      {"objective", &objective}, {"optimizer", &optimizer}, {"data", &data}};
+  std::vector<std::pair<std::string, Component*>> all{{"model", &model},         {"scheduler", &scheduler},
+                                                      {"sampler", &sampler},     {"guidance", &guidance},
+                                                      {"objective", &objective}, {"optimizer", &optimizer}};
+  if (data_parts.empty()) all.emplace_back("data", &data);
+  std::vector<DataPart*> sources;
+  for (auto& part : data_parts) collect_sources(part, sources);
+  for (auto* source : sources) all.emplace_back(source->section, &source->component);
   for (auto& group : optimizer_groups) all.emplace_back(group.section, &group.component);
   for (auto& encoder : encoders) all.emplace_back(encoder.section(), &encoder.component);
   for (auto& network : networks)

@@ -8,6 +8,7 @@
 
 #include <ditto/options.h>
 
+#include "core/config/data_parts.h"
 #include "core/config/optimizer_group.h"
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"
@@ -57,10 +58,14 @@ class Recipe {
   std::map<std::string, GivenOption> kernels;       // pins: op -> variant
   std::map<std::string, OptionMap> kernel_options;  // [kernels.SET], by plugin
   Component model, scheduler, sampler, guidance, objective, optimizer, data;
+  std::vector<DataPart> data_parts;              // of a blend, which data then names
   std::vector<OptimizerGroup> optimizer_groups;  // the first that matches a parameter takes it
   std::vector<NetworkSection> encoders;          // in the order of the recipe
   std::vector<NetworkSection> networks;
-  int64_t sampler_steps = 50;  // the sampler's option that belongs to the host
+  // The sampler's options that belong to the host.
+  int64_t sampler_steps = 50;
+  std::string sampler_clip = "none";
+  double sampler_percentile = 0.995;
 
   // Every component of the recipe with its section's name.
   std::vector<std::pair<std::string, Component*>> components();
@@ -80,6 +85,8 @@ class Recipe {
                     const std::vector<std::string>& without = {});
   void read_sampler(const formats::Table& tree);
   void read_optimizer(const formats::Table& tree);
+  void read_data_parts(const formats::Table& tree);
+  void resolve_parts(const std::string& section, const std::vector<DataPart>& parts);
   std::vector<NetworkSection> read_networks(const formats::Table& tree, const std::string& kind);
   NetworkSection read_network(const std::string& kind, const formats::Entry& entry);
   void read_own_keys(NetworkSection& network, const OptionMap& given);

@@ -32,12 +32,13 @@ void RunOptions::read(OptionReader& option) {
       .one_of({"fp32", "bf16", "fp16", "fp64"})
       .changes(Effect::bits);
   option("numerics", numerics,
-         "fast: the fastest kernels; one: fp32 bits that follow from the recipe alone, whatever the layout, threads, "
-         "micro-batches and instructions")
+         "fast: the fastest kernels; one: bits of fp32 (with precision = \"bf16\", of products of numbers rounded to it) "
+         "that follow from the recipe alone, whatever the layout, threads, micro-batches and instructions")
       .one_of({"fast", "one"})
       .changes(Effect::bits);
   option("token_leaf", token_leaf,
-         "with numerics = \"one\": a sum over a sample's tokens, or keys, is a tree over leaves of so many; another number "
+         "with numerics = \"one\": a sum over a sample's tokens, or keys, is a tree over leaves of so many; another "
+         "number "
          "gives other bits, and ranks that share tokens share leaves")
       .between(1, kMostTokens)
       .changes(Effect::course);
@@ -63,6 +64,17 @@ void RunOptions::read(OptionReader& option) {
   option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped")
       .at_least(1)
       .changes(Effect::course);
+  option("audit", audit,
+         "share of the micro-batches that another data rank computes again, to be compared bit for bit; 0: none")
+      .between(0, 1)
+      .changes(Effect::nothing);
+  option("audit_policy", audit_policy,
+         "what another result of an audited micro-batch does: stop; or redo: what most agree on is computed again")
+      .one_of({"stop", "redo"})
+      .changes(Effect::nothing);
+  if (audit == 0 && audit_policy != RunOptions().audit_policy)
+    option.reject("audit_policy", "says what to do about what an audit finds, and run.audit is 0",
+                  "set run.audit, or leave it out");
   option("init_from", init_from, "checkpoint or run whose weights to start from").changes(Effect::nothing).place();
   option("init_weights", init_weights, "which weights init_from takes")
       .one_of({"ema", "weights"})
@@ -157,6 +169,12 @@ void RecordOptions::read(OptionReader& option) {
   option("receipts", receipts,
          "write receipts.jsonl: of each step the hashes of its samples, gradient and weights, which `ditto replay` "
          "computes again");
+  option("average_every", average_every,
+         "steps between hashes of the average; that of a step with a checkpoint has one too")
+      .at_least(1);
+  if (!receipts && average_every != RecordOptions().average_every)
+    option.reject("average_every", "says when receipts have the average's hash, and record.receipts is false",
+                  "set record.receipts = true, or leave it out");
 }
 
 void PluginOptions::read(OptionReader& option) {

@@ -15,10 +15,10 @@ struct RunOptions {
   std::string name = "run", output, folder, device = "cpu", precision = "fp32", numerics = "fast", init_from;
   int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0, token_leaf = 32;
   bool deterministic = true;
-  std::string non_finite = "stop", init_weights = "ema";
+  std::string non_finite = "stop", audit_policy = "stop", init_weights = "ema";
   std::string init_missing = "refuse", init_extra = "refuse", init_other_shape = "refuse";
   int64_t max_skipped = 3;
-  double clip_norm = 0, loss_scale = 65536;
+  double clip_norm = 0, loss_scale = 65536, audit = 0;
   int64_t loss_scale_every = 2000;
   void read(OptionReader& option);
 };
@@ -77,6 +77,7 @@ struct ValidateOptions {
 // [record], beside what run.toml notes there of a run.
 struct RecordOptions {
   bool receipts = false;
+  int64_t average_every = 10;
   void read(OptionReader& option);
 };
 

@@ -14,6 +14,7 @@
 #include <ditto/text.h>
 
 #include "core/data/batch_job.h"
+#include "core/data/blend.h"
 
 namespace ditto {
 
@@ -50,7 +51,7 @@ struct Loader::State {
   State(std::shared_ptr<const Source> from, const LoaderOptions& given, uint64_t seed, Log to)
       : source(std::move(from)),
         options(given),
-        order(source->size(), seed, given.shuffle ? Shuffle::on : Shuffle::off),
+        order(ordered(*source), seed, given.shuffle ? Shuffle::on : Shuffle::off),
         random(seed),
         log(std::move(to)) {}
 

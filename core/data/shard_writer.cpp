@@ -16,6 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kUnfinished = ".unfinished";
+constexpr const char* kNotes = ".nv-meta";
 
 std::string unfinished(const std::string& file) { return file + std::string(kUnfinished); }
 
@@ -44,11 +45,19 @@ ShardWriter::ShardWriter(const PrepareOptions& options) : options_(options) {
     const auto name = it->path().filename().string();
     if (is_shard_of_ours(name))
       throw Error(ErrorKind::config, it->path().string(), "is there already", "choose an empty folder for --out");
-    if (name.ends_with(kUnfinished) && is_shard_of_ours(name.substr(0, name.size() - kUnfinished.size())))
+    if (name.ends_with(kUnfinished) && (name.starts_with("train-") || name.starts_with("validation-")))
       stale.push_back(it->path());
   }
   if (error) throw Error(ErrorKind::config, options.out, "cannot be read: " + error.message(), "choose another --out");
+  const auto notes = fs::path(options.out) / kNotes;
+  for (fs::directory_iterator it(notes, error), end; !error && it != end; it.increment(error)) {
+    if (!it->path().string().ends_with(kUnfinished))
+      throw Error(ErrorKind::config, it->path().string(), "is there already", "choose an empty folder for --out");
+    stale.push_back(it->path());
+  }
   for (const auto& path : stale) fs::remove(path, error);
+  formats::make_output_folder(notes.string(), "--out");
+  notes_ = std::make_unique<NvMeta>([this](const std::string& name) { return begin_file(name); });
 }
 
 // The k-th sample of a class is held out where the share, counted over its samples 0 … k, reaches the next whole
@@ -67,8 +76,8 @@ void ShardWriter::add(const std::vector<Member>& members, std::int64_t label) {
 void ShardWriter::add_to(Part& part, const std::vector<Member>& members) {
   if (part.samples % options_.shard_samples == 0) {
     close(part);
-    const auto name = part.name + "-" + numbered(part.samples / options_.shard_samples) + ".tar";
-    part.tar = std::make_unique<formats::TarWriter>(begin_file(name));
+    part.shard = part.name + "-" + numbered(part.samples / options_.shard_samples) + ".tar";
+    part.tar = std::make_unique<formats::TarWriter>(begin_file(part.shard));
   }
   const auto key = numbered(samples_);
   for (const auto& member : members) part.tar->add(key + "." + member.extension, member.bytes);
@@ -85,19 +94,24 @@ void ShardWriter::add_file(const std::string& name, std::string_view text) {
 }
 
 void ShardWriter::close(Part& part) {
-  if (part.tar) part.tar->finish(formats::Sync::fsync);
+  if (!part.tar) return;
+  part.tar->finish(formats::Sync::fsync);
   part.tar.reset();
+  notes_->add(part.shard, unfinished((fs::path(options_.out) / part.shard).string()), part.split);
 }
 
 ShardWriter::~ShardWriter() {
   std::error_code ignored;
   for (Part* part : {&train_, &validation_}) part->tar.reset();
+  notes_.reset();
   for (const auto& file : files_) fs::remove(unfinished(file), ignored);
+  fs::remove(fs::path(options_.out) / kNotes, ignored);  // if nothing is in it
 }
 
 Prepared ShardWriter::finish() {
   close(train_);
   close(validation_);
+  notes_->finish();
   Prepared prepared{{}, train_.samples, validation_.samples, {}, {}};
   for (size_t i = 0; i < files_.size(); ++i) {
     std::error_code error, ignored;
@@ -106,7 +120,8 @@ Prepared ShardWriter::finish() {
     for (size_t done = 0; done < i; ++done) fs::remove(files_[done], ignored);  // a part would train as if it were all
     throw Error(ErrorKind::data, files_[i], "cannot be given its name: " + error.message());
   }
-  formats::sync_file(options_.out, ErrorKind::data);
+  for (const auto& folder : {fs::path(options_.out) / kNotes, fs::path(options_.out)})
+    formats::sync_file(folder.string(), ErrorKind::data);
   for (const auto& file : files_)
     if (is_shard_of_ours(fs::path(file).filename().string())) prepared.shards.push_back(file);
   files_.clear();

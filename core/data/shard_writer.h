@@ -1,4 +1,5 @@
-// Shards OUT/train-000000.tar, … and OUT/validation-000000.tar, … of at most so many samples each.
+// Shards OUT/train-000000.tar, … and OUT/validation-000000.tar, … of at most so many samples each, and what Energon
+// asks for beside them (nv_meta.h).
 #pragma once
 
 #include <map>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/data/nv_meta.h"
 #include "core/data/prepare.h"
 #include "core/formats/tar.h"
 
@@ -34,11 +36,12 @@ class ShardWriter {
 
  private:
   struct Part {
-    std::string name;
+    std::string name, split;
     std::int64_t samples = 0;
-    std::unique_ptr<formats::TarWriter> tar;  // of the shard being written
+    std::string shard;  // the one being written
+    std::unique_ptr<formats::TarWriter> tar;
   };
-  static void close(Part& part);
+  void close(Part& part);
   std::string begin_file(const std::string& name);  // where to write it
   bool held_out(std::int64_t label);
   void add_to(Part& part, const std::vector<Member>& members);
@@ -46,8 +49,9 @@ class ShardWriter {
   PrepareOptions options_;
   std::int64_t samples_ = 0;
   std::map<std::int64_t, std::int64_t> of_class_;  // samples so far
-  Part train_{"train", 0, nullptr}, validation_{"validation", 0, nullptr};
+  Part train_{"train", "train"}, validation_{"validation", "val"};
   std::vector<std::string> files_;  // their names to be
+  std::unique_ptr<NvMeta> notes_;
 };
 
 }  // namespace ditto

@@ -21,7 +21,7 @@ namespace ditto::diff {
 
 class Probe final : public StepObserver {
  public:
-  // After all is cut; TrainingStep::observer is to be set to it. The assembly outlives it, and no step outlives it.
+  // After all is cut; it is to be one of TrainingStep::observers. The assembly outlives it, and no step outlives it.
   explicit Probe(Assembly& assembly);
   ~Probe() override;
 

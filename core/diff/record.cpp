@@ -19,6 +19,7 @@ constexpr const char* kSuffix = ".events";
 
 void record(Recipe recipe, Registry& registry, const Mesh& mesh, const RecordCall& call) {
   recipe.validate.every = recipe.validate.grid_every = 0;
+  recipe.run.audit = 0;
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.opened = [&](const Source& train, const Source*) {
@@ -35,7 +36,7 @@ void record(Recipe recipe, Registry& registry, const Mesh& mesh, const RecordCal
   Ema ema(assembly.networks->learned(), recipe.ema);
   Probe probe(assembly);
   TrainingStep training(assembly, loader, *optimizer, ema);
-  training.observer = &probe;
+  training.observers.push_back(&probe);
   training.expect(0);
   for (int64_t step = 0; step < std::min(call.steps, recipe.run.steps); ++step) {
     if (call.watch) call.watch->begin_step();

@@ -148,7 +148,8 @@ int GradientSum::active_members(const AxisSet& axes, int64_t accumulation, const
 void GradientSum::after_micro_batch(int64_t accumulation, const StepPlan& plan) {
   torch::NoGradGuard no_grad;
   if (!deterministic_) return;
-  if (mesh_.data_ranks() == 1) return order_ == SumOrder::tree ? add_here() : void();
+  if (order_ == SumOrder::tree) add_here();
+  if (mesh_.data_ranks() == 1) return;
   if (accumulation == 0) collect_parts();
   receive_accumulation();
   for (const auto& part : parts_) {
@@ -158,12 +159,13 @@ void GradientSum::after_micro_batch(int64_t accumulation, const StepPlan& plan) 
   }
 }
 
-// Autograd would add the next micro-batch's onto them.
+// What no other data rank has a share of: of one data rank all, and experts that are here alone, whose gradient is of
+// the micro-batches of all ranks that send them rows. Autograd would add the next micro-batch's onto them.
 void GradientSum::add_here() {
   here_.resize(layout_.entries.size());
   for (size_t i = 0; i < here_.size(); ++i) {
     auto& entry = layout_.entries[i];
-    if (!entry.tensor.requires_grad() || entry.is_summed_over_data()) continue;
+    if (!entry.tensor.requires_grad() || entry.is_summed_over_data() || !open_axes(entry, true).empty()) continue;
     auto grad = std::exchange(entry.tensor.mutable_grad(), Tensor());
     here_[i].add(grad.defined() ? grad
                                 : torch::zeros(entry.tensor.sizes(), entry.tensor.options().requires_grad(false)));

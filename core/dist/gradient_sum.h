@@ -67,7 +67,7 @@ class GradientSum {
   const bool deterministic_;
   const SumOrder order_;
   std::vector<std::unique_ptr<Part>> parts_;  // of the current step
-  std::vector<TreeSum> here_;                 // one data rank's trees, along the layout
+  std::vector<TreeSum> here_;                 // trees that are made here, along the layout
   std::vector<AxisSet> declared_;             // along the layout: what strategies sum in it
 };
 

@@ -21,6 +21,11 @@ inline constexpr std::size_t kJsonFreeBytes = 32 * kMiB;  // of memory, whatever
 inline constexpr std::size_t kJsonTimesText = 16;         // and so much for each byte of text
 inline constexpr int kJsonDepth = 128;
 
+// YAML: a data set's own notes, which may name a hundred thousand shards. What an alias repeats counts each time.
+inline constexpr std::size_t kYamlBytes = 16 * kMiB;
+inline constexpr std::size_t kYamlValues = 1'000'000;
+inline constexpr int kYamlDepth = 64;
+
 // safetensors. The header's length is the reference's own limit.
 inline constexpr std::uint64_t kHeaderBytes = 100'000'000;
 inline constexpr std::size_t kHeaderTensors = 250'000;  // a name of one letter takes 400 bytes of memory

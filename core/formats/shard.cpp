@@ -14,12 +14,37 @@ namespace ditto::formats {
 
 namespace {
 
-nlohmann::json json_field(std::string_view json, const std::string& field, std::string_view where) {
-  const auto object = parse_json(json, where, ErrorKind::data);
-  const auto it = object.is_object() ? object.find(field) : object.end();
-  if (!object.is_object() || it == object.end())
-    throw Error(ErrorKind::data, where, "there is no field \"" + shown(field) + "\"", "add it, or name another field");
-  return *it;
+std::string text_of(const JsonPath& path) {
+  std::string text;
+  for (const auto& part : path) text += (text.empty() ? "" : ".") + part;
+  return shown(text);
+}
+
+// Null: it is not there.
+const nlohmann::json* json_value(const nlohmann::json& root, const JsonPath& path) {
+  const nlohmann::json* value = &root;
+  for (const auto& part : path) {
+    if (value->is_object()) {
+      const auto it = value->find(part);
+      if (it == value->end()) return nullptr;
+      value = &*it;
+    } else {
+      std::size_t number = 0;
+      const auto [end, error] = std::from_chars(part.data(), part.data() + part.size(), number);
+      if (!value->is_array() || error != std::errc{} || end != part.data() + part.size() || number >= value->size())
+        return nullptr;
+      value = &(*value)[number];
+    }
+  }
+  return value;
+}
+
+nlohmann::json json_field(std::string_view json, const JsonPath& path, std::string_view where) {
+  const auto root = parse_json(json, where, ErrorKind::data);
+  const auto* value = json_value(root, path);
+  if (!value)
+    throw Error(ErrorKind::data, where, "there is no field \"" + text_of(path) + "\"", "add it, or name another field");
+  return *value;
 }
 
 }  // namespace
@@ -82,21 +107,25 @@ std::int64_t parse_label(std::string_view text, std::string_view where) {
   return value;
 }
 
-std::int64_t json_label(std::string_view json, const std::string& field, std::string_view where) {
-  const auto value = json_field(json, field, where);
+std::int64_t json_label(std::string_view json, const JsonPath& path, std::string_view where) {
+  const auto value = json_field(json, path, where);
   if (!value.is_number_integer() || value < 0 || (value.is_number_unsigned() && value.get<std::uint64_t>() > INT64_MAX))
     throw Error(ErrorKind::data, where,
-                "field \"" + shown(field) + "\" is " + shown(value.dump(), 40) + "; expected an integer, 0 or more",
+                "field \"" + text_of(path) + "\" is " + shown(value.dump(), 40) + "; expected an integer, 0 or more",
                 "write the class as a number");
   return value.get<std::int64_t>();
 }
 
-std::string json_text(std::string_view json, const std::string& field, std::string_view where) {
-  const auto value = json_field(json, field, where);
+std::string json_text(std::string_view json, const JsonPath& path, std::string_view where) {
+  const auto value = json_field(json, path, where);
   if (!value.is_string())
     throw Error(ErrorKind::data, where,
-                "field \"" + shown(field) + "\" is " + shown(value.dump(), 40) + "; expected a string");
+                "field \"" + text_of(path) + "\" is " + shown(value.dump(), 40) + "; expected a string");
   return value.get<std::string>();
+}
+
+bool json_has(std::string_view json, const JsonPath& path, std::string_view where) {
+  return json_value(parse_json(json, where, ErrorKind::data), path) != nullptr;
 }
 
 }  // namespace ditto::formats

@@ -43,8 +43,12 @@ std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset,
 // A label as text: one integer >= 0 with white space around it. Throws Error(data) at `where`.
 std::int64_t parse_label(std::string_view text, std::string_view where);
 
-// One field of a JSON object, as an integer >= 0 or as text. Throws Error(data) at `where`.
-std::int64_t json_label(std::string_view json, const std::string& field, std::string_view where);
-std::string json_text(std::string_view json, const std::string& field, std::string_view where);
+// A value inside of a JSON text: its key in an object, and its key, or number, inside of that, …
+using JsonPath = std::vector<std::string>;
+
+// Such a value as an integer >= 0 or as text. Throws Error(data) at `where`.
+std::int64_t json_label(std::string_view json, const JsonPath& path, std::string_view where);
+std::string json_text(std::string_view json, const JsonPath& path, std::string_view where);
+bool json_has(std::string_view json, const JsonPath& path, std::string_view where);
 
 }  // namespace ditto::formats

@@ -187,8 +187,8 @@ class Walk {
     const auto offset = static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
     if (offset > file_.size() || size > file_.size() - offset)
       return damaged("member '" + shown(name) + "' of " + std::to_string(size) + " bytes is cut off", header);
-    if (plain) index_.members.push_back({name, offset, size});
-    end_ = offset + padded(size);
+    if (plain) index_.members.push_back({name, offset, size, header});
+    index_.end = end_ = offset + padded(size);
   }
 
   const RandomFile& file_;

@@ -18,11 +18,13 @@ struct TarMember {
   std::string name;      // as stored, UTF-8 where the archive says so; never to be used as a path on disk
   std::uint64_t offset;  // of its first byte of data in the file
   std::uint64_t size;    // bytes
+  std::uint64_t header;  // where its first header begins: what else says of it (a long name) included
 };
 
 struct TarIndex {
   std::vector<TarMember> members;  // regular files only, in the archive's order
-  std::string damage;  // empty: the archive is whole. Otherwise what and at which byte; members lie before it
+  std::string damage;     // empty: the archive is whole. Otherwise what and at which byte; members lie before it
+  std::uint64_t end = 0;  // where the data of all that was read ends, padding included: the end mark's place
 };
 
 enum class OnDamage { refuse, report };

@@ -86,7 +86,7 @@ SavedShapes noted_shapes(const checkpoint::ForeignWeights& weights) {
   const auto place = place_in(weights, kShapes);
   auto shapes = saved_shapes(note(weights, kShapes), place);
   const auto& [inputs, out_channels] = shapes.model;
-  const auto is_side = [](int64_t side) { return side >= -1 && side <= most::kSide; };
+  const auto is_side = [](int64_t side) { return (side >= -1 || side == kOwnSide) && side <= most::kSide; };
   const bool fits = is_side(out_channels) && std::all_of(inputs.begin(), inputs.end(), [&](const TensorSpec& input) {
                       return input.shape.size() <= 4 && std::all_of(input.shape.begin(), input.shape.end(), is_side) &&
                              std::abs(checkpoint::numbers(input.shape)) <= most::kNumbers && input.values >= 0 &&
@@ -133,6 +133,8 @@ ForeignModel open_foreign(const std::string& path, const std::string& format, st
                           const std::string& section) {
   ForeignModel made;
   const auto weights = checkpoint::look_at_weights(path, format, which);
+  made.config_text = weights.config_text;
+  made.others = weights.others;
   refuse_other_format(weights, section);
   const bool ours = is_ours(weights);
   made.recipe = given ? std::move(*given) : ours ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);

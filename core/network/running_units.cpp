@@ -22,6 +22,9 @@ RunningUnits::RunningUnits(const Mesh& mesh, std::shared_ptr<const OpTable> tabl
   ctx = std::make_unique<Context>(std::move(table), Random(setting.seed));
   ctx->compute = setting.compute;
   ctx->device = setting.device;
+  if (!ctx->ops.table().exact() || setting.compute != torch::kBFloat16) return;
+  ctx->compute = torch::kFloat;  // one number keeps fp32, and rounds what it multiplies
+  ctx->ops.leaves().bf16 = true;
 }
 
 // Shapes alone: memory comes with the numbers, when what is not this rank's share is cut off. What is not updated is

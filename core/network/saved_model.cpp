@@ -96,6 +96,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   const auto manifest = formats::read_file(saved.path + "/" + checkpoint::kManifestFile, ErrorKind::checkpoint);
   saved.fingerprint = checkpoint::checksum(std::as_bytes(std::span(manifest)));
   saved.step = info.step;
+  saved.samples = info.samples;
   saved.has_ema = info.has_ema();
   saved.notes = info.extra;
   saved.base = found_base(saved);

@@ -21,7 +21,7 @@ struct SavedModel {
   std::string prefix;       // of its weights' names: "", or "network.NAME."
   std::string path;         // of the checkpoint
   std::string fingerprint;  // of its content
-  int64_t step = 0;
+  int64_t step = 0, samples = 0;
   bool has_ema = false;
   std::map<std::string, std::string> notes;  // the run's, beside its tensors
   std::optional<AdapterBase> base;           // of an adapter, which `path` then holds alone: where all else lies

@@ -29,7 +29,7 @@ Receipt receipt_of_checkpoint(const std::string& path) {
   receipt.begins.emplace();
   receipt.parts.emplace_back("weights", hash_of(reader, reader.index().section(checkpoint::kModel)).text());
   if (const auto& average = reader.index().section(checkpoint::kEma); !average.empty())
-    receipt.parts.emplace_back("average", hash_of(reader, average).text());
+    receipt.parts.emplace_back(kAverage, hash_of(reader, average).text());
   return receipt;
 }
 

@@ -90,12 +90,13 @@ std::string bits_of(double number) { return fmt::format("{:016x}", std::bit_cast
 std::vector<std::string> different_parts(const Receipt& a, const Receipt& b) {
   std::vector<std::string> names;
   const bool both_steps = !a.begins && !b.begins;
+  const auto has_to_be_there = [&](const std::string& name) { return both_steps && name != kAverage; };
   for (const auto& [name, digits] : a.parts) {
     const auto* other = b.part(name);
-    if (other ? *other != digits : both_steps) names.push_back(name);
+    if (other ? *other != digits : has_to_be_there(name)) names.push_back(name);
   }
   for (const auto& [name, digits] : b.parts)
-    if (both_steps && !a.part(name)) names.push_back(name);
+    if (has_to_be_there(name) && !a.part(name)) names.push_back(name);
   if (both_steps && a.skipped != b.skipped) names.emplace_back("whether it was skipped");
   return names;
 }

@@ -4,8 +4,9 @@
 //   {"step":0,"begins":{"recipe":"…","numerics":"one",…},"weights":"…","average":"…","sha256":"…"}
 //   {"step":1,"samples":"…","loss":"…","gradient":"…","norm":"…","weights":"…","average":"…","sha256":"…"}
 //
-// samples, gradient, weights, average: hashes (tensor_hash.h); loss, norm: the bits of the doubles. "sha256" is that of
-// the line's bytes before `,"sha256"`, behind the digits of the line before: it stands for all lines up to here.
+// samples, gradient, weights, average: hashes (tensor_hash.h); loss, norm: the bits of the doubles. An average need not
+// stand in every line (record.average_every). "sha256" is that of the line's bytes before `,"sha256"`, behind the
+// digits of the line before: it stands for all lines up to here.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,7 @@
 namespace ditto {
 
 inline constexpr const char* kReceipts = "receipts.jsonl";
+inline constexpr const char* kAverage = "average";  // a part that not every line has
 
 struct Receipt {
   std::int64_t step = 0;  // steps done, this one included
@@ -36,8 +38,8 @@ struct Receipt {
 
 std::string bits_of(double number);  // 16 hex digits
 
-// The names of the parts that differ, in their order; a part that only one of them has does. Of a beginning and a step,
-// of what both have.
+// The names of the parts that differ, in their order; a part that only one of them has does, but for the average. Of a
+// beginning and a step, of what both have.
 std::vector<std::string> different_parts(const Receipt& a, const Receipt& b);
 
 // A line of receipts.jsonl, and what it hands on to the next.

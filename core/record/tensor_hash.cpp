@@ -19,7 +19,6 @@ using torch::Tensor;
 namespace {
 
 constexpr std::int64_t kRunWords = 1 << 16;  // that a thread takes at once
-constexpr std::int64_t kRunsAtOnce = 4;
 
 // On the CPU, contiguous, of numbers of 32 or 64 bits.
 Tensor in_words(const Tensor& tensor) {
@@ -79,7 +78,7 @@ void TensorHash::add(const HashKey& key, const Tensor& tensor) {
 }
 
 void TensorHash::add(const HashKey& key, const std::vector<int64_t>& full_shape,
-                     const std::vector<Rectangle>& rectangles, const Tensor& local) {
+                     const std::vector<Rectangle>& rectangles, const Tensor& local, int64_t begin, int64_t end) {
   const auto& numbers = held_.emplace_back(in_words(local));
   const auto words = static_cast<std::int64_t>(numbers.element_size() / sizeof(std::uint32_t));
   const auto* data = static_cast<const std::uint32_t*>(numbers.const_data_ptr());
@@ -99,17 +98,23 @@ void TensorHash::add(const HashKey& key, const std::vector<int64_t>& full_shape,
     do {
       const auto there = offset(sum_of(rectangle.global_start, row), full_shape);
       const auto here = offset(sum_of(rectangle.local_start, row), local.sizes());
-      add_run(key, data + here * words, static_cast<std::uint64_t>(there * words), run * words);
+      const auto from = std::max(begin, here), to = std::min(end, here + run);
+      if (from < to)
+        add_run(key, data + from * words, static_cast<std::uint64_t>((there + from - here) * words),
+                (to - from) * words);
     } while (advance(row, rectangle.size, dims));
   }
+}
+
+bool TensorHash::counts(const LayoutEntry& entry, const Mesh& mesh) {
+  return std::all_of(kAxes.begin(), kAxes.end(),
+                     [&](Axis axis) { return !entry.is_copy(axis) || mesh.index(axis) == 0; });
 }
 
 void TensorHash::add(const Layout& layout, const Mesh& mesh, const std::function<Tensor(size_t)>& tensors) {
   for (size_t i = 0; i < layout.entries.size(); ++i) {
     const auto& entry = layout.entries[i];
-    const bool counts = std::all_of(kAxes.begin(), kAxes.end(),
-                                    [&](Axis axis) { return !entry.is_copy(axis) || mesh.index(axis) == 0; });
-    const auto tensor = counts ? tensors(i) : Tensor();
+    const auto tensor = counts(entry, mesh) ? tensors(i) : Tensor();
     if (tensor.defined()) add(HashKey(entry.name), entry.full_shape, entry.slices(), tensor);
   }
 }
@@ -118,7 +123,7 @@ HashSum TensorHash::sum() {
   HashSum all;
   std::mutex mutex;
   const auto runs = std::exchange(runs_, {});
-  in_threads(static_cast<std::int64_t>(runs.size()), kRunsAtOnce, [&](std::int64_t begin, std::int64_t end) {
+  in_threads(static_cast<std::int64_t>(runs.size()), 1, [&](std::int64_t begin, std::int64_t end) {
     HashSum own;
     for (auto i = begin; i < end; ++i) {
       const auto& run = runs[static_cast<size_t>(i)];

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -51,12 +52,14 @@ class TensorHash {
  public:
   // A whole tensor. It must not change until sum().
   void add(const HashKey& key, const torch::Tensor& tensor);
-  // Of a tensor of `full_shape` the rectangles that lie in `local`.
+  // Of a tensor of `full_shape` the rectangles that lie in `local`; of these the numbers [begin, end) of `local`, row
+  // by row.
   void add(const HashKey& key, const std::vector<int64_t>& full_shape, const std::vector<Rectangle>& rectangles,
-           const torch::Tensor& local);
+           const torch::Tensor& local, int64_t begin = 0, int64_t end = std::numeric_limits<int64_t>::max());
   // Of every parameter what is here, of copies on several ranks the first's alone: the sum over all ranks of the mesh
   // is the hash of the whole parameters. `tensors`: along the entries, as their tensors lie; undefined: none of it.
   void add(const Layout& layout, const Mesh& mesh, const std::function<torch::Tensor(size_t)>& tensors);
+  static bool counts(const LayoutEntry& entry, const Mesh& mesh);  // it is the first copy
 
   HashSum sum();  // of this process; begins anew
 

@@ -1,7 +1,9 @@
 #include "core/sample/generate.h"
 
 #include <algorithm>
+#include <sstream>
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
@@ -93,6 +95,21 @@ Batch rows_of(const Batch& all, int64_t first, int64_t count, const std::vector<
   return batch;
 }
 
+// Of all ranks, in their order.
+std::map<std::string, double> added_up(const std::map<std::string, double>& own, const Group& ranks) {
+  std::string text;
+  for (const auto& [what, number] : own) text += fmt::format("{}={}\n", what, number);
+  std::map<std::string, double> all;
+  for (const auto& part : ranks.all_gather_text(text)) {
+    std::istringstream lines(part);
+    for (std::string line; std::getline(lines, line);) {
+      const auto at = line.rfind('=');
+      all[line.substr(0, at)] += std::stod(line.substr(at + 1));
+    }
+  }
+  return all;
+}
+
 class Generator {
  public:
   Generator(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
@@ -102,6 +119,7 @@ class Generator {
         guidance_(guidance),
         requests_(requests),
         options_(options),
+        batch_(sampler.adaptive() ? 1 : options.batch),
         shape_(requests.shape.empty() ? networks.shape_of_one() : requests.shape),
         dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat) {
     if (requests.negative) require_negative(guidance);
@@ -114,18 +132,24 @@ class Generator {
     shape.insert(shape.begin(), count);
     auto result = torch::zeros(shape, torch::TensorOptions(dtype_).device(networks_.main->ctx->device));
     int64_t done = 0;
-    const int64_t batches = (count + options_.batch - 1) / options_.batch, ranks = mesh.data_ranks();
+    // Ranks that run in step cannot each take as many steps as its own sample asks for: they make all samples together.
+    const bool together = sampler_.adaptive() && networks_.in_step();
+    const int64_t ranks = together ? 1 : mesh.data_ranks(), rank = together ? 0 : mesh.data_rank();
+    const int64_t batches = (count + batch_ - 1) / batch_;
     for (int64_t round = 0; round * ranks < batches; ++round) {
-      const int64_t k = std::min(round * ranks + mesh.data_rank(), batches - 1);
-      const bool is_own = k == round * ranks + mesh.data_rank();
+      const int64_t k = std::min(round * ranks + rank, batches - 1);
+      const bool is_own = k == round * ranks + rank && (!together || mesh.data_rank() == 0);
       if (!is_own && !networks_.in_step()) continue;
-      const int64_t first = k * options_.batch, mine = std::min(options_.batch, count - first);
-      const auto samples = some(first, mine);
-      if (!is_own) continue;  // the last batch again, for ranks that run in step
+      const int64_t first = k * batch_, mine = std::min(batch_, count - first);
+      std::map<std::string, double> decided;
+      const auto samples = some(first, mine, decided);
+      if (!is_own) continue;  // computed again, for ranks that run in step
+      for (const auto& [what, number] : decided) decided_[what] += number;
       result.slice(0, first, first + mine).copy_(samples);
       done += mine;
       if (options_.progress) options_.progress(done, count);
     }
+    if (options_.decisions) *options_.decisions = added_up(decided_, mesh.data_group());
     // Every sample was made by one rank, the others' are zero: as whole numbers adding them changes no bit, of -0
     // neither.
     return mesh.data_group()
@@ -134,7 +158,7 @@ class Generator {
   }
 
  private:
-  Tensor some(int64_t first, int64_t count) {
+  Tensor some(int64_t first, int64_t count, std::map<std::string, double>& decided) {
     const Random random(0);  // a seed means the same picture in every run of the same weights
     const auto device = networks_.main->ctx->device;
     auto conditions = rows_of(requests_.conditions, first, count, requests_.seeds, networks_);
@@ -145,7 +169,8 @@ class Generator {
                                           : random.normal(Purpose::start_noise, seeds, shape_, dtype_);
     noise = noise.to(dtype_).to(device);
     GuidedModel model(networks_, guidance_, options_.watch, std::move(conditions), negative);
-    const auto& scheduler = *networks_.scheduler;
+    const auto sized = networks_.scheduler->for_size(shape_);
+    const auto& scheduler = sized ? *sized : *networks_.scheduler;
     SamplingRequest request{
         scheduler,
         std::ref(model),
@@ -154,7 +179,9 @@ class Generator {
         [&](int64_t step) {
           return random.normal(Purpose::sampler_noise, seeds, shape_, dtype_, static_cast<uint32_t>(step)).to(device);
         },
-        {}};
+        {},
+        options_.clip,
+        [&](const std::string& what, double number) { decided[what] += number; }};
     return guarded("sampling", [&] { return sampler_.sample(request); });
   }
 
@@ -163,6 +190,8 @@ class Generator {
   const Guidance& guidance_;
   const SampleRequests& requests_;
   const GenerateOptions& options_;
+  std::map<std::string, double> decided_;  // by the samples of this rank
+  const int64_t batch_;
   const std::vector<int64_t> shape_;
   const at::ScalarType dtype_;
 };

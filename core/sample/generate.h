@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "core/dist/watch.h"
@@ -20,9 +22,12 @@ struct SampleRequests {
 
 struct GenerateOptions {
   int64_t steps = 50, batch = 16;
+  std::function<torch::Tensor(const torch::Tensor& clean)> clip;  // SamplingRequest::limit; may be empty
   torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
   std::function<void(int64_t done, int64_t all)> progress;  // samples complete on this rank; may be empty
-  RankWatch* watch = nullptr;                               // is told of every evaluation of the model, as a step
+  // Gets what the sampler decided by itself, added up over all samples, on every rank (SamplingRequest::tell).
+  std::map<std::string, double>* decisions = nullptr;
+  RankWatch* watch = nullptr;  // is told of every evaluation of the model, as a step
 };
 
 // Throws Error(config) where negative conditions would not be used.

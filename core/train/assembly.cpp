@@ -3,6 +3,7 @@
 #include "core/config/numerics.h"
 #include "core/dist/whole.h"
 #include "core/train/optimizers.h"
+#include "core/train/sources.h"
 
 namespace ditto {
 
@@ -52,10 +53,8 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
 }
 
 void Assembly::open_data(const AssemblyParts& parts) {
-  require(recipe, recipe.data, "data");
   const auto open = [&](SplitOf split) {
-    return components.make<Source>("data", recipe.data,
-                                   {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
+    return open_source(components, {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
   };
   train_data = open(SplitOf::train);
   check_numerics(recipe, *train_data);

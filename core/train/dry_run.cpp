@@ -100,15 +100,17 @@ class PaperRank {
  private:
   // Sums of micro-batches that wait for their siblings (tree_sum.h): of the numbers that this rank sums.
   int64_t bytes_of_nodes() const {
-    int64_t open = 0, bytes = 0;
-    for (int64_t j = plan_.micro_batches; j > 1; j >>= 1) ++open;
+    int64_t bytes = 0;
     for (const auto& entry : assembly_->networks->learned().entries) {
-      int64_t owners = 1;
+      int64_t owners = 1, open = 0, pieces = plan_.micro_batches;
       for (const Axis axis : kDataAxes)
         if (entry.is_copy(axis)) owners *= mesh_.size(axis);
-      if (entry.tensor.requires_grad()) bytes += static_cast<int64_t>(entry.tensor.nbytes()) / owners;
+      // An expert's gradient is of the micro-batches of all ranks that send it rows.
+      if (!entry.is_copy(Axis::expert)) pieces = (pieces + mesh_.size(Axis::expert) - 1) / mesh_.size(Axis::expert);
+      for (int64_t j = pieces; j > 1; j >>= 1) ++open;
+      if (entry.tensor.requires_grad()) bytes += open * (static_cast<int64_t>(entry.tensor.nbytes()) / owners);
     }
-    return open * bytes;
+    return bytes;
   }
   void refuse_own_sizes() {
     for (const auto& spec : assembly_->train_data->makes())
@@ -248,6 +250,7 @@ class DryRunner {
       if (!network->trains()) result.frozen["network." + name] = network->running().frozen();
     if (rank.main().frozen() > 0) result.frozen["model"] = rank.main().frozen();
     result.batch = recipe_.run.batch;
+    result.audit = recipe_.run.audit;
     result.micro_batch = rank.micro_batch();
     result.ranks = rank.main().mesh().world_size();
     for (const auto& input : rank.main().model->takes()) {
@@ -347,6 +350,8 @@ std::string to_text(const DryRun& run) {
     for (const auto& [part, operations] : parts)
       text += fmt::format("  {:10} {:10} {:>11.4g}  {:5.1f} %\n", unit, part, operations,
                           100 * operations / total(run.flops));
+  if (run.audit > 0)
+    text += fmt::format("audits: {:.4g} more a step, in the mean of many\n", run.audit * total(run.flops));
   return text;
 }
 
@@ -373,6 +378,7 @@ nlohmann::ordered_json to_json(const DryRun& run) {
                               {"first", of(run.first)},
                               {"largest", of(run.largest)}};
   if (!run.flops.empty()) json["flops_per_step"] = total(run.flops);
+  if (run.audit > 0) json["audit"] = run.audit;
   if (!run.unknown.empty()) json["unknown"] = run.unknown;
   return json;
 }

@@ -28,6 +28,7 @@ struct DryRun {
   std::map<std::string, int64_t> frozen;                                       // of each other network, by its section
   int64_t batch = 0, micro_batch = 0, tokens_per_sample = 0, text_length = 0;  // 0: it takes no text
   Flops flops;              // of one step of the global batch, forward and backward
+  double audit = 0;         // share of it that is computed again (run.audit)
   std::string unknown;      // why operations or activations are not known; empty: they are
   RankCost first, largest;  // rank 0, and the rank that holds most
 };

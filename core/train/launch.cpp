@@ -93,7 +93,8 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
   for (const auto& group : recipe.optimizer_groups)
     declare<Optimizer>(recipe, registry, group.section, group.component);
-  declare<Source>(recipe, registry, "data", recipe.data);
+  for (const auto& [section, component] : recipe.components())
+    if (section == "data" || section.starts_with("data.")) declare<Source>(recipe, registry, section, *component);
   for (const auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
   for (const auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
   refuse_unread_options(recipe, registry);

@@ -130,6 +130,8 @@ class GroupedOptimizer final : public Optimizer {
     for (const auto& part : parts_) {
       Update own{.lr = update.lr * part.lr_scale, .clip = update.clip, .decay = update.decay};
       own.exact = update.exact;
+      if (update.written)
+        own.written = [&](size_t i, int64_t begin, int64_t end) { update.written(part.places[i], begin, end); };
       for (const size_t place : part.places) {
         if (!update.average.empty()) own.average.push_back(update.average.at(place));
         if (!update.copies.empty()) own.copies.push_back(update.copies.at(place));

@@ -40,11 +40,11 @@ void ReceiptCheck::refuse_other(const Receipt& theirs, const Receipt& beginning)
   const auto &before = *theirs.begins, &now = *beginning.begins;
   for (const char* name : {"recipe", "numerics"})
     if (fact(before, name) != fact(now, name))
-      throw Error(
-          ErrorKind::config, "replay",
-          fmt::format("after step {} the run had another {} than is given now", theirs.step,
-                      name == std::string("recipe") ? "recipe, as far as it says what is learned," : "run.numerics"),
-          "leave out what changes it, or give by --set what it was then (a checkpoint's recipe.toml says it)");
+      throw Error(ErrorKind::config, "replay",
+                  fmt::format("after step {} the run had another {} than is given now", theirs.step,
+                              name == std::string("recipe") ? "recipe, as far as it says what is learned,"
+                                                            : "run.numerics, or run.precision under \"one\","),
+                  "leave out what changes it, or give by --set what it was then (a checkpoint's recipe.toml says it)");
   RunFacts all = before;
   all.insert(now.begin(), now.end());
   for (const auto& [name, value] : all) {

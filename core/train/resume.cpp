@@ -22,7 +22,7 @@ std::vector<std::string> strategies_of(const std::string& saved_toml) {
 
 // As TOML, and of a key that is not there.
 constexpr const char *kNumerics = "run.numerics", *kFast = "\"fast\"", *kOne = "\"one\"", *kNone = "(none)",
-                     *kTokenLeaf = "run.token_leaf";
+                     *kTokenLeaf = "run.token_leaf", *kPrecision = "run.precision";
 
 bool is_one_number(const formats::Table& recipe) {
   const auto* numerics = recipe.find_path(kNumerics);
@@ -57,7 +57,7 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     if (change.before == change.after) continue;
     const auto effect = effects.of(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;
-    if (one_number && (effect == Effect::speed || effect == Effect::bits)) {
+    if (one_number && change.key != kPrecision && (effect == Effect::speed || effect == Effect::bits)) {
       lines.push_back(line + " (bit for bit)");
       continue;
     }

@@ -8,6 +8,7 @@
 #include "core/data/loader.h"
 #include "core/network/names.h"
 #include "core/report/grid.h"
+#include "core/sample/clip.h"
 
 namespace ditto {
 
@@ -41,6 +42,7 @@ std::vector<formats::Picture> draw_sheets(Assembly& assembly, const std::functio
   const auto& recipe = assembly.recipe;
   GenerateOptions options;
   options.steps = recipe.sampler_steps;
+  options.clip = clip_of(recipe);
   options.batch = recipe.validate.grid;
   auto& networks = *assembly.networks;
   const auto samples =

@@ -9,7 +9,6 @@
 #include "core/dist/equal_copies.h"
 #include "core/train/agreed_samples.h"
 #include "core/train/one_number_guard.h"
-#include "core/train/step_receipts.h"
 
 namespace ditto {
 
@@ -35,6 +34,10 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
     gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,
                                                        sum_order(assembly.recipe)));
   begin_gradients(shares_.step(0, 0, Phase::train).plan);  // refuses what no step could do
+  if (assembly.recipe.run.audit > 0)
+    audit_ = std::make_unique<Audit>(assembly, [this](const std::string& line) {
+      if (say) say(line);
+    });
 }
 
 void TrainingStep::begin_gradients(const StepPlan& plan) {
@@ -44,44 +47,84 @@ void TrainingStep::begin_gradients(const StepPlan& plan) {
 
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
   const auto share = shares_.step(step, samples, Phase::train);
-  const StepPlan& plan = share.plan;
   auto& networks = *assembly_.networks;
   networks.set_phase(Phase::train);
-  const auto [batches, weight] = load(share);  // Source -> Loader -> Batch -> Encoder
-  LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
-  samples += shares_.batch();
-  auto program = make_program(assembly_, ledger, weight, loss_scale);
-  program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
-  if (observer) observer->begins(step, program);
-
-  clear_gradients();
-  begin_gradients(plan);
-  for (auto* strategy : networks.strategies()) strategy->begin_step(plan);
-  // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
-  const bool watches = is_one_number(assembly_.recipe) && !watched_;
-  if (watches)
-    run_watched(batches, program, plan);
+  const auto loaded = load(share);  // Source -> Loader -> Batch -> Encoder
+  std::optional<LossLedger> ledger;
+  const auto compute_step = [&] { ledger.emplace(compute(share, loaded)); };
+  if (audit_)
+    audit_->run(shares_, share, compute_step,
+                [&](int64_t accumulation, int owner) { repeat(share, loaded, accumulation, owner); });
   else
-    run_micro_batches(batches, program, plan);
-  for (auto* strategy : networks.strategies()) strategy->sync_gradients();
-  for (auto& sum : gradients_) sum->finish(plan);
-  if (watches) check_equal_copies(networks.learned(), assembly_.mesh);
+    compute_step();
+  samples += shares_.batch();
 
-  const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
+  const auto totals = ledger->sum(assembly_.mesh, wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
   StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh, is_one_number(assembly_.recipe))),
                     lr_schedule_.at(step), totals.parts, totals.samples};
-  if (receipts) receipts->gradient();
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
-  if (observer) observer->has_gradients(ledger, result);
+  for (auto* observer : observers) observer->has_gradients(*ledger, result);
   result.skipped = skip(step, result);
   if (result.skipped) return result;
 
   update(result);
-  if (observer) observer->has_updated();
+  for (auto* observer : observers) observer->has_updated();
   return result;
+}
+
+void TrainingStep::begin(const StepPlan& plan) {
+  clear_gradients();
+  begin_gradients(plan);
+  for (auto* strategy : assembly_.networks->strategies()) strategy->begin_step(plan);
+}
+
+// Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
+LossLedger TrainingStep::compute(const StepShares::Step& step, const Loaded& loaded) {
+  const StepPlan& plan = step.plan;
+  auto& networks = *assembly_.networks;
+  LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
+  auto program = make_program(assembly_, ledger, loaded.weight, loss_scale);
+  program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
+  for (auto* observer : observers) observer->begins(plan.step, program);
+  if (audit_) audit_->look_at(program);
+  begin(plan);
+  count_flops(loaded.batches);
+  if (meter) watch_activations(program);
+  const bool watches = is_one_number(assembly_.recipe) && !watched_;
+  if (watches)
+    run_watched(loaded.batches, program, plan);
+  else
+    run_micro_batches(loaded.batches, program, plan);
+  for (auto* strategy : networks.strategies()) strategy->sync_gradients();
+  for (auto& sum : gradients_) sum->finish(plan);
+  if (watches) check_equal_copies(networks.learned(), assembly_.mesh);
+  return ledger;
+}
+
+// As a step of one accumulation in which every rank has a micro-batch: strategies sum as they do in steps, the host
+// does not.
+void TrainingStep::repeat(const StepShares::Step& step, const Loaded& loaded, int64_t accumulation, int owner) {
+  StepPlan plan = step.plan;
+  plan.micro_batches = assembly_.mesh.data_ranks();
+  plan.accumulations = plan.mine = 1;
+  const auto* places = shares_.of(step, accumulation, owner);
+  const auto job = loader_.read(places ? *places : step.micro_batches.front());
+  job->leave_out(loaded.left_out);
+  std::vector<Batch> batches{take(job->result())};
+  if (!places) std::fill(batches[0].weights.begin(), batches[0].weights.end(), 0.0);
+  LossLedger unread(samples, shares_.batch(), plan.micro_batches);
+  auto program = make_program(assembly_, unread, loaded.weight, loss_scale);
+  program.accumulation_done = [&](int64_t) {
+    for (auto* strategy : assembly_.networks->strategies()) strategy->end_accumulation(0, plan);
+  };
+  audit_->look_at(program);
+  begin(plan);
+  run_micro_batches(batches, program, plan);
+  for (auto* strategy : assembly_.networks->strategies()) strategy->sync_gradients();
+  clear_gradients();
 }
 
 // The layout's entries are the optimizer's parameters.
@@ -94,36 +137,39 @@ void TrainingStep::update(const StepResult& result) {
   const auto& entries = assembly_.networks->learned().entries;
   for (const auto& entry : entries)
     asked.copies.push_back(entry.parameter.leaf().is_same(entry.tensor) ? entry.parameter.copy() : Tensor());
+  for (auto* observer : observers) observer->updates(asked);
   optimizer_.step(asked);
   for (size_t i = 0; i < entries.size(); ++i)
     if (asked.copies[i].defined()) entries[i].parameter.copied();
   assembly_.networks->parameters_changed();
 }
 
-std::pair<std::vector<Batch>, double> TrainingStep::load(const StepShares::Step& step) {
+Batch TrainingStep::take(const Batch& read) {
+  auto batch = assembly_.networks->encode(read.to(assembly_.main->ctx->device));
+  shares_.weigh(batch);
+  return batch;
+}
+
+TrainingStep::Loaded TrainingStep::load(const StepShares::Step& step) {
   const StepPlan& plan = step.plan;
   std::vector<std::shared_ptr<BatchJob>> mine, idle;
   for (int64_t accumulation = 0; accumulation < accumulations_here(plan); ++accumulation)
     (plan.runs(accumulation) ? mine : idle).push_back(loader_.read(shares_.mine(step, accumulation)));
   const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
   std::vector<Batch> batches;
-  const auto take = [&](const Batch& read) -> Batch& {
-    auto& batch = batches.emplace_back(assembly_.networks->encode(read.to(assembly_.main->ctx->device)));
-    shares_.weigh(batch);
-    return batch;
-  };
   for (const auto& job : mine) {
     const auto read = job->result();
-    if (receipts) receipts->samples(read, loader_);
-    take(read);
+    for (auto* observer : observers) observer->has_read(read);
+    batches.push_back(take(read));
   }
   for (const auto& job : idle) {
     job->leave_out(left_out);
-    auto& weights = take(job->result()).weights;
+    auto& weights = batches.emplace_back(take(job->result())).weights;
     std::fill(weights.begin(), weights.end(), 0.0);
   }
   const double weight = shares_.weight(step, left_out);
-  return {std::move(batches), weight > 0 ? weight : 1.0};  // a batch without a single sample has a loss of zero
+  // A batch without a single sample has a loss of zero.
+  return {std::move(batches), weight > 0 ? weight : 1.0, left_out};
 }
 
 void TrainingStep::clear_gradients() {
@@ -155,8 +201,6 @@ void TrainingStep::watch_activations(Program& program) {
 }
 
 void TrainingStep::run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan) {
-  count_flops(batches);
-  if (meter) watch_activations(program);
   for (auto& strategy : assembly_.main->strategies)
     if (strategy->train_step(batches, program, plan)) return;
   for (int64_t accumulation = 0; accumulation < plan.accumulations; ++accumulation) {

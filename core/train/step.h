@@ -10,6 +10,7 @@
 
 #include <ditto/optimizer.h>
 
+#include "core/audit/audit.h"
 #include "core/data/loader.h"
 #include "core/dist/gradient_sum.h"
 #include "core/network/flops.h"
@@ -31,15 +32,17 @@ struct StepResult {
   bool stop = false;                       // some rank asked to stop
 };
 
-class StepReceipts;
-// Looks on at steps, on every rank, and changes no number of them.
+// Looks on at steps, on every rank, and changes no number of them. In the order of a step:
 class StepObserver {
  public:
   virtual ~StepObserver() = default;
-  virtual void begins(int64_t step, Program& program) = 0;  // step from 0; parts of the program may be wrapped
+  virtual void has_read(const Batch&) {}              // a micro-batch of this rank's, before encoders
+  virtual void begins(int64_t /*step*/, Program&) {}  // step from 0; parts of the program may be wrapped
   // The step's gradients are in the leaves, summed and not clipped.
-  virtual void has_gradients(const LossLedger& losses, const StepResult& result) = 0;
-  virtual void has_updated() = 0;  // not after a step that is skipped
+  virtual void has_gradients(const LossLedger&, const StepResult&) {}
+  // Not of a step that is skipped:
+  virtual void updates(Update&) {}  // about to; it may be asked to tell what it has written
+  virtual void has_updated() {}
 };
 
 class TrainingStep {
@@ -64,16 +67,28 @@ class TrainingStep {
   // What the last step's first backward found of this rank's forwards, by this meter; none: nobody measures.
   const report::MemoryMeter* meter = nullptr;
   std::optional<int64_t> activations;
-  StepReceipts* receipts = nullptr;  // is shown each step's samples and gradient; null: there are none
-  StepObserver* observer = nullptr;  // none: nobody looks on; outlives this
+  std::vector<StepObserver*> observers;  // outlive this
+  // run.audit: hears of what audits found, on every rank alike; may be empty.
+  std::function<void(const std::string&)> say;
+  const Audit* audit() const { return audit_.get(); }  // null: there is none
 
  private:
-  // This rank's batches; and what the samples of all ranks weigh together.
-  std::pair<std::vector<Batch>, double> load(const StepShares::Step& step);
+  struct Loaded {
+    std::vector<Batch> batches;     // this rank's
+    double weight;                  // of the samples of all ranks together
+    std::vector<int64_t> left_out;  // places of those that some rank could not decode
+  };
+  Loaded load(const StepShares::Step& step);
+  Batch take(const Batch& read);
+  // Forward and backward of all micro-batches, and the sum of their gradients; may be done again.
+  LossLedger compute(const StepShares::Step& step, const Loaded& loaded);
+  // The micro-batch of another data rank, whose gradients are left out of all sums (core/audit).
+  void repeat(const StepShares::Step& step, const Loaded& loaded, int64_t accumulation, int owner);
   void begin_gradients(const StepPlan& plan);
   void clear_gradients();
   void count_flops(const std::vector<Batch>& batches);
   void watch_activations(Program& program);
+  void begin(const StepPlan& plan);
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
   void run_watched(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
   int64_t accumulations_here(const StepPlan& plan) const {
@@ -94,6 +109,7 @@ class TrainingStep {
   StepShares shares_;
   bool watched_ = false;  // the calls of a step have been looked at (run.numerics = "one")
   std::vector<std::unique_ptr<GradientSum>> gradients_;  // along networks->training()
+  std::unique_ptr<Audit> audit_;
 };
 
 }  // namespace ditto

@@ -1,6 +1,8 @@
 // What a run's receipts say of its steps (core/record/receipt.h), made by all ranks together.
 #pragma once
 
+#include <vector>
+
 #include <ditto/batch.h>
 
 #include "core/data/loader.h"
@@ -9,22 +11,27 @@
 #include "core/record/tensor_hash.h"
 #include "core/train/assembly.h"
 #include "core/train/ema.h"
+#include "core/train/step.h"
 
 namespace ditto {
 
-struct StepResult;
-
-// All methods are called by every rank, in the order of the step; what they return is the same on all.
-class StepReceipts {
+// Looks on at steps. Weights and their average are hashed while the optimizer writes them, where it tells of that, and
+// else after it: what costs is to bring them from memory.
+class StepReceipts final : public StepObserver {
  public:
-  StepReceipts(Assembly& assembly, Ema& ema) : assembly_(assembly), ema_(ema) {}
+  // All outlive it.
+  StepReceipts(Assembly& assembly, Ema& ema, const Loader& loader) : assembly_(assembly), ema_(ema), loader_(loader) {}
 
-  // A micro-batch as it was read, before encoders: of each sample that counts its place in the run's order, its number
-  // in the source, and its tensors; a text's padding, zeros, adds nothing.
-  void samples(const Batch& batch, const Loader& loader);
-  // What is in .grad: the sum over all ranks and micro-batches, before clipping.
-  void gradient();
-  // The step is done: with the weights, and their average, as they are now.
+  // Of each sample that counts its place in the run's order, its number in the source, and its tensors; a text's
+  // padding, zeros, adds nothing.
+  void has_read(const Batch& batch) override;
+  void begins(int64_t step, Program& program) override;
+  // The sum over all ranks and micro-batches, before clipping.
+  void has_gradients(const LossLedger& losses, const StepResult& result) override;
+  void updates(Update& update) override;
+
+  // By every rank; the same on all. The step is done: with the weights as they are now, and where it is due their
+  // average.
   Receipt after(int64_t step, const StepResult& result);
 
   // The first line, or that of a run which goes on after `step`: with what its bits depend on. Under run.numerics =
@@ -33,10 +40,21 @@ class StepReceipts {
   Receipt beginning(int64_t step, const Registry& registry);
 
  private:
-  void add_state(Receipt& receipt);
+  // Along the learned tensors, as far as hashed on the way.
+  struct Hashed {
+    HashSum sum;
+    std::vector<bool> tensors;
+  };
+  void add_state(Receipt& receipt, bool with_average);
+  void take(Hashed& hashed, size_t i, const torch::Tensor& tensor, int64_t begin, int64_t end) const;
+  HashSum whole(const Hashed& hashed, const std::function<torch::Tensor(size_t)>& tensors) const;
+
   Assembly& assembly_;
   Ema& ema_;
-  HashSum samples_, gradient_;  // of this rank, in this step
+  const Loader& loader_;
+  bool is_average_due_ = true;
+  HashSum samples_, gradient_;  // of this rank, in this step; so are these:
+  Hashed weights_, average_;
 };
 
 }  // namespace ditto

@@ -59,8 +59,13 @@ StepShares::Step StepShares::step(int64_t number, int64_t first, Phase phase) co
 }
 
 const Places& StepShares::mine(const Step& step, int64_t accumulation) const {
-  const auto j = static_cast<size_t>(accumulation * ranks_ + rank_);
-  return step.micro_batches[j < step.micro_batches.size() ? j : 0];
+  const auto* own = of(step, accumulation, rank_);
+  return own ? *own : step.micro_batches.front();
+}
+
+const Places* StepShares::of(const Step& step, int64_t accumulation, int64_t rank) const {
+  const auto j = static_cast<size_t>(accumulation * ranks_ + rank);
+  return j < step.micro_batches.size() ? &step.micro_batches[j] : nullptr;
 }
 
 void StepShares::weigh(Batch& batch) const {

@@ -31,6 +31,8 @@ class StepShares {
   Step step(int64_t number, int64_t first, Phase phase) const;
   // This rank's micro-batch in an accumulation; where it has none, the step's first, whose samples then count nothing.
   const Places& mine(const Step& step, int64_t accumulation) const;
+  // A data rank's micro-batch in an accumulation; null: it has none.
+  const Places* of(const Step& step, int64_t accumulation, int64_t rank) const;
   // Those of all data ranks in an accumulation.
   Places of_all(const Step& step, int64_t accumulation) const;
   // The batch's samples weigh by what the recipe says; what counts nothing still does.

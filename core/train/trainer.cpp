@@ -87,6 +87,9 @@ void Trainer::assemble() {
     expect_same("data", facts, ErrorKind::data);
   };
   assembly_ = std::make_unique<Assembly>(recipe_, registry_, mesh_, parts, log);
+  if (recipe_.run.audit > 0 && !is_one_number(recipe_))
+    expect_same("machine: run.audit compares bits, which fast kernels make alike on equal machines alone",
+                machine_record(assembly_->main->ctx->device), ErrorKind::config);
   const auto seed = static_cast<uint64_t>(recipe_.run.seed);
   // Of a damaged shard all ranks hear alike, of a sample that does not decode only the rank that reads it.
   const auto warn = [this](const std::string& line) {
@@ -106,8 +109,9 @@ void Trainer::assemble() {
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace_comm) training_->meter = &memory_;
-  if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_);
-  training_->receipts = receipts_.get();
+  training_->say = [this](const std::string& line) { say(line); };
+  if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
+  if (receipts_) training_->observers.push_back(receipts_.get());
 }
 
 void Trainer::describe() {
@@ -121,11 +125,15 @@ void Trainer::describe() {
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
                   run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken()),
                   micro_batch_report(run, mesh_, shares_tokens(recipe_.parallel))));
+  if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
   say("into " + shown(output_folder(recipe_)));
 }
 
 void Trainer::say_end(bool finished_before) {
   const auto folder = shown(output_folder(recipe_));
+  if (const auto* audit = training_->audit())
+    say(fmt::format("audit: {} micro-batches computed again, {} with other numbers", audit->repeated(),
+                    audit->differed()));
   if (stopped_)
     say(fmt::format("stopped after step {} by a signal; the same command goes on from there, in {}", step_, folder));
   else if (finished_before)

@@ -101,7 +101,7 @@ Tensors Context::attention(const AttentionCall& call) {
   if (token_leaf == 0) return attention_op.run(call);
   auto in_leaves = call;
   in_leaves.token_leaf = token_leaf;
-  const auto& queries = ops.leaves().inside;
+  const auto& queries = ops.leaves().of_tokens(call.parts[0].tokens.tokens()).inside;
   return queries && call.pattern == Pattern::cross ? attention_of_nodes(in_leaves, queries, Keys::whole, attention_op)
                                                    : attention_op.run(in_leaves);
 }

@@ -40,7 +40,8 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   const Purpose noise_for = train ? Purpose::noise : Purpose::validation;
   const auto drawn = time_per_frame_ ? std::vector<int64_t>{clean.size(2)} : std::vector<int64_t>{};
   const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, drawn) : batch.at("time_u");
-  const auto time_B = scheduler_.times(u_B);
+  const auto sized = scheduler_.for_size(clean.sizes().slice(1));
+  const auto time_B = (sized ? *sized : scheduler_).times(u_B);
   const auto noise =
       ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
   batch["x_t"] = clean * spread(scheduler_.alpha(time_B), clean) + noise * spread(scheduler_.sigma(time_B), clean);

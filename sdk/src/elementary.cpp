@@ -49,6 +49,14 @@ CosSin turned(int64_t quarters, double r) {
   }
 }
 
+// exp(r) - 1 of |r| < ln 2 / 2.
+double small_expm1(double r) {
+  static constexpr double kSeries[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
+                                       1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
+                                       1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
+  return r + r * r * polynomial(kSeries, r);
+}
+
 // --- Wichura's rational functions: numerator and denominator, the highest power first ---
 
 double near_the_middle(double q) {
@@ -88,13 +96,12 @@ double exp(double x) {
   if (std::isnan(x)) return x;
   if (x > 710) return kInfinity;
   if (x < -746) return 0;
-  static constexpr double kSeries[] = {1.0 / 6227020800.0, 1.0 / 479001600.0, 1.0 / 39916800.0, 1.0 / 3628800.0,
-                                       1.0 / 362880.0,     1.0 / 40320.0,     1.0 / 5040.0,     1.0 / 720.0,
-                                       1.0 / 120.0,        1.0 / 24.0,        1.0 / 6.0,        0.5};
   const double k = std::floor(x * 1.4426950408889634 + 0.5);
   const double r = (x - k * kLn2[0]) - k * kLn2[1];
-  return std::ldexp(1 + (r + r * r * polynomial(kSeries, r)), static_cast<int>(k));
+  return std::ldexp(1 + small_expm1(r), static_cast<int>(k));
 }
+
+double expm1(double x) { return std::abs(x) < 0.34 ? small_expm1(x) : exp(x) - 1; }
 
 // The mantissa around 1, then the series of atanh.
 double log(double x) {

@@ -6,6 +6,7 @@
 #include "expert_ops.h"
 
 #include <cmath>
+#include <utility>
 
 #include <torch/types.h>
 
@@ -41,11 +42,15 @@ Tensors experts(const OpInputs& in) {
   Tensors results;
   for (size_t i = 0; i < parts.size(); ++i) {
     const auto e = static_cast<int64_t>(i);
-    const auto hidden = torch::gelu(torch::linear(parts[i], up[e], up_bias[e]), "tanh");
-    results.push_back(down_bias.defined() ? torch::linear(hidden, down[e], down_bias[e])
-                                          : torch::linear(hidden, down[e]));
+    const auto hidden = torch::gelu(linear_map(in, parts[i], up[e], up_bias[e]), "tanh");
+    results.push_back(linear_map(in, hidden, down[e], down_bias.defined() ? down_bias[e] : Tensor()));
   }
   return {torch::cat(results)};
+}
+
+Tensors add_expert_rows(const OpInputs& in) {
+  const Tensor &x = in.tensor(0), count = in.tensor(2).to(x.device());
+  return {x + in.tensor(1).repeat_interleave(count, 0)};
 }
 
 using Shape = std::vector<int64_t>;
@@ -72,31 +77,48 @@ class Cases {
                       {{"tokens", N}}};
             }};
   }
+  Op::Case with_rows(const std::string& name, int64_t D, int64_t T, const std::vector<Shape>& places) const {
+    return {name, [leaf = leaf_, D, T, places](at::ScalarType dtype) -> OpInputs {
+              const auto [counts, place] = in_order(places);
+              const auto E = static_cast<int64_t>(counts.size()), R = static_cast<int64_t>(place.size());
+              return {
+                  {leaf({R, D}, 1, dtype, 1), leaf({E, D}, 2, dtype, 1), whole_numbers(counts), whole_numbers(place)},
+                  {{"tokens", T}}};
+            }};
+  }
   struct Size {
     int64_t D, H, T;
     bool bias;
     Shape hidden_leaves;
+    bool bf16 = false;
   };
   Op::Case experts(const std::string& name, const Size& size, const std::vector<Shape>& places) const {
     return {name, [leaf = leaf_, size, places](at::ScalarType dtype) {
-              Shape counts, place;
-              for (const auto& of_expert : places) {
-                counts.push_back(static_cast<int64_t>(of_expert.size()));
-                place.insert(place.end(), of_expert.begin(), of_expert.end());
-              }
+              const auto [counts, place] = in_order(places);
               const auto E = static_cast<int64_t>(counts.size()), R = static_cast<int64_t>(place.size());
-              const auto& [D, H, T, bias, hidden_leaves] = size;
+              const auto& [D, H, T, bias, hidden_leaves, bf16] = size;
               const auto scale = [](int64_t width) { return 1 / std::sqrt(static_cast<double>(width)); };
               OpInputs in{{leaf({R, D}, 1, dtype, 1), leaf({E, H, D}, 2, dtype, scale(D)), leaf({E, H}, 3, dtype, 1),
                            leaf({E, D, H}, 4, dtype, scale(H)), bias ? leaf({E, D}, 5, dtype, 1) : Tensor(),
                            whole_numbers(counts), whole_numbers(place)},
                           {{"tokens", T}}};
               if (!hidden_leaves.empty()) in.attributes["hidden_leaves"] = hidden_leaves;
+              if (bf16) in.attributes["bf16"] = true;
               return in;
             }};
   }
 
  private:
+  // How many rows each expert has, and the tokens of all of them.
+  static std::pair<Shape, Shape> in_order(const std::vector<Shape>& places) {
+    Shape counts, place;
+    for (const auto& of_expert : places) {
+      counts.push_back(static_cast<int64_t>(of_expert.size()));
+      place.insert(place.end(), of_expert.begin(), of_expert.end());
+    }
+    return {counts, place};
+  }
+
   const MakeScaledNumbers leaf_;
 };
 
@@ -128,13 +150,21 @@ std::vector<Op> expert_ops(const MakeScaledNumbers& leaf, const std::function<do
        of.combined("odd", 4, 37, {1, 2, 0, 1, 2, 1, 2}, {0, 6, 1, 5, 2, 4, 3})});
   add("experts",
       "x [R,D], up [E,H,D], up_bias [E,H], down [E,D,H], down_bias [E,D] or none, count int64 [E] of each expert's "
-      "rows, place int64 [R] or none; tokens T of a sample, token_leaf, hidden_leaves {U, H} -> [R,D]",
+      "rows, place int64 [R] or none; tokens T of a sample, token_leaf, hidden_leaves {U, H}, bf16 -> [R,D]",
       experts,
       {of.experts("small", {16, 24, 5, true, {}}, {{0, 3, 7}, {1, 2, 8, 9}, {3, 4}}),
        of.experts("odd, one without rows", {13, 37, 9, true, {}}, {{0, 1, 2, 9, 17, 26}, {}, {8, 9, 10}}),
        of.experts("no second bias, hidden runs", {16, 48, 6, false, {3, 48}}, {{0, 5, 6, 11}, {2, 5, 7}}),
+       of.experts("bf16", {16, 24, 5, true, {}, true}, {{0, 3, 7}, {}, {1, 4}}),
        of.experts("many rows of a sample", {8, 8, 13, true, {}}, {{0, 1, 3, 4, 5, 6, 8, 9, 12, 14, 15, 25}, {38}})},
-      {"token_leaf", "hidden_leaves"});
+      {"token_leaf", "hidden_leaves", "bf16"});
+  add("add_expert_rows",
+      "x [R,D], rows [E,D], count int64 [E] of each expert's rows of x, place int64 [R] or none; tokens T of a sample, "
+      "token_leaf -> [R,D], each row plus that of its expert",
+      add_expert_rows,
+      {of.with_rows("small", 16, 5, {{0, 3, 7}, {1, 2, 8, 9}, {3, 4}}),
+       of.with_rows("odd, one without rows", 13, 9, {{0, 1, 2, 9, 17, 26}, {}, {8, 9, 10}})},
+      {"token_leaf"});
   return list;
 }
 

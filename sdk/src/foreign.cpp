@@ -10,6 +10,25 @@ int64_t within(int64_t number, int64_t most, const std::string& file, const std:
               "expected 1 to " + std::to_string(most));
 }
 
+const OptionValue& said(const ForeignShapes& shapes, const std::string& key) {
+  if (shapes.config_file.empty())
+    throw Error(ErrorKind::checkpoint, shapes.file, "has no config.json beside it, which alone says \"" + key + "\"",
+                "put the model's config.json into the file's folder");
+  const auto found = shapes.config.find(key);
+  if (found == shapes.config.end())
+    throw Error(ErrorKind::checkpoint, shapes.config_file, "has no \"" + key + "\"",
+                "take the config.json of this model");
+  return found->second;
+}
+
+bool is_same(const OptionValue& a, const OptionValue& b) {
+  const auto real = [](const OptionValue& value) -> OptionValue {
+    if (const auto* whole = std::get_if<int64_t>(&value)) return static_cast<double>(*whole);
+    return value;
+  };
+  return real(a) == real(b);
+}
+
 }  // namespace
 
 int64_t ForeignShapes::size(const std::string& tensor, size_t dim, int64_t most) const {
@@ -33,22 +52,26 @@ int64_t ForeignShapes::count(const std::string& before, const std::string& after
 }
 
 int64_t ForeignShapes::number(const std::string& key, int64_t most) const {
-  if (config_file.empty())
-    throw Error(ErrorKind::checkpoint, file, "has no config.json beside it, which alone says \"" + key + "\"",
-                "put the model's config.json into the file's folder");
-  const auto found = config.find(key);
-  if (found == config.end())
-    throw Error(ErrorKind::checkpoint, config_file, "has no \"" + key + "\"", "take the config.json of this model");
-  const auto* number = std::get_if<int64_t>(&found->second);
+  const auto& value = said(*this, key);
+  const auto* number = std::get_if<int64_t>(&value);
   if (!number)
-    throw Error(ErrorKind::checkpoint, config_file, "\"" + key + "\" is " + to_text(found->second),
-                "expected an integer");
+    throw Error(ErrorKind::checkpoint, config_file, "\"" + key + "\" is " + to_text(value), "expected an integer");
   return within(*number, most, config_file, "\"" + key + "\"");
+}
+
+std::vector<int64_t> ForeignShapes::numbers(const std::string& key, size_t count, int64_t most) const {
+  const auto& value = said(*this, key);
+  const auto* list = std::get_if<std::vector<int64_t>>(&value);
+  if (!list || list->size() != count)
+    throw Error(ErrorKind::checkpoint, config_file, "\"" + key + "\" is " + to_text(value),
+                "expected a list of " + std::to_string(count) + " integers");
+  for (const int64_t number : *list) within(number, most, config_file, "a number of \"" + key + "\"");
+  return *list;
 }
 
 void ForeignShapes::expect(const std::string& key, const OptionValue& expected) const {
   const auto found = config.find(key);
-  if (found == config.end() || found->second == expected) return;
+  if (found == config.end() || is_same(found->second, expected)) return;
   throw Error(
       ErrorKind::checkpoint, config_file,
       "\"" + key + "\" is " + to_text(found->second) + ", and the model that it would become has " + to_text(expected),

@@ -1,11 +1,13 @@
 // What layers, losses and optimizers are made of: their meaning on ATen. `token_leaf` and the lists of leaves say in
-// what order an exact kernel sums; the references sum as ATen does.
+// what order an exact kernel sums; the references sum as ATen does. `bf16`: the factors of products, backward
+// too, are rounded to it first.
 //
 // Legend: S samples, T tokens, K numbers that come in, N that come out, R rows of a table, D its width.
 #include "layer_ops.h"
 
 #include <cmath>
 
+#include <torch/autograd.h>
 #include <torch/types.h>
 
 #include <ditto/elementary.h>
@@ -16,10 +18,34 @@ using torch::Tensor;
 
 namespace {
 
-Tensor linear_of(const OpInputs& in) {
-  const auto& bias = in.tensor(2);
-  return bias.defined() ? torch::linear(in.tensor(0), in.tensor(1), bias) : torch::linear(in.tensor(0), in.tensor(1));
+Tensor rounded(const Tensor& x) { return x.to(torch::kBFloat16).to(x.scalar_type()); }
+
+// x weight^T of rounded factors, as are those of its two gradients.
+struct RoundedMap : torch::autograd::Function<RoundedMap> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& weight) {
+    const Tensor x_rounded = rounded(x), weight_rounded = rounded(weight);
+    ctx->save_for_backward({x_rounded, weight_rounded});
+    return torch::linear(x_rounded, weight_rounded);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor grad = rounded(grads[0]), rows = grad.flatten(0, -2);
+    return {torch::matmul(grad, saved[1]), torch::mm(rows.t(), saved[0].flatten(0, -2))};
+  }
+};
+
+}  // namespace
+
+Tensor linear_map(const OpInputs& in, const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (!in.flag("bf16")) return bias.defined() ? torch::linear(x, weight, bias) : torch::linear(x, weight);
+  const Tensor y = RoundedMap::apply(x, weight);
+  return bias.defined() ? y + bias : y;
 }
+
+namespace {
+
+Tensor linear_of(const OpInputs& in) { return linear_map(in, in.tensor(0), in.tensor(1), in.tensor(2)); }
 
 Tensors linear(const OpInputs& in) { return {linear_of(in)}; }
 Tensors linear_gelu_tanh(const OpInputs& in) { return {torch::gelu(linear_of(in), "tanh")}; }
@@ -114,7 +140,7 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
   const Attributes eps{{"eps", 1e-6}};
   using List = std::vector<int64_t>;
   const Attributes heads{{"out_leaves", List{2, 16, 8, 8}}}, runs{{"in_leaves", List{4, 32}}},
-      both{{"in_leaves", List{3, 24, 12}}, {"out_leaves", List{5, 40}}};
+      both{{"in_leaves", List{3, 24, 12}}, {"out_leaves", List{5, 40}}}, bf16{{"bf16", true}};
   std::vector<Op> list;
   const auto add = [&](const char* name, const char* signature, Tensors (*reference)(const OpInputs&),
                        std::vector<Op::Case> cases, std::set<std::string> optional = {}) {
@@ -122,20 +148,21 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
     op.optional = std::move(optional);
     list.push_back(std::move(op));
   };
-  const std::set<std::string> leaves{"token_leaf", "in_leaves", "out_leaves"};
+  const std::set<std::string> leaves{"token_leaf", "in_leaves", "out_leaves", "bf16"};
   add("linear",
-      "x [S,...,K], weight [N,K], bias [N] or none; token_leaf, in_leaves and out_leaves {U, w0, w1, ...} -> [S,...,N]",
+      "x [S,...,K], weight [N,K], bias [N] or none; token_leaf, in_leaves and out_leaves {U, w0, w1, ...}, bf16 -> "
+      "[S,...,N]",
       linear,
       {of("small", {{2, 5, 16}, {24, 16}, {24}}), of("odd", {{3, 7, 37}, {41, 37}, {41}}),
        of("conditions", {{5, 16}, {24, 16}, {24}}), of("no bias", {{2, 9, 16}, {24, 16}, {}}),
        of("runs of inputs", {{3, 9, 32}, {24, 32}, {24}}, runs),
        of("heads of outputs", {{3, 9, 16}, {32, 16}, {32}}, heads),
-       of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both)},
+       of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both), of("bf16", {{3, 9, 37}, {41, 37}, {41}}, bf16)},
       leaves);
-  add("linear_gelu_tanh", "x [B,T,D], weight [F,D], bias [F]; token_leaf, in_leaves, out_leaves -> [B,T,F]",
+  add("linear_gelu_tanh", "x [B,T,D], weight [F,D], bias [F]; token_leaf, in_leaves, out_leaves, bf16 -> [B,T,F]",
       linear_gelu_tanh,
       {of("small", {{2, 5, 16}, {24, 16}, {24}}), of("odd", {{2, 7, 37}, {41, 37}, {41}}),
-       of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both)},
+       of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both), of("bf16", {{2, 3, 16}, {24, 16}, {24}}, bf16)},
       leaves);
   list.back().contains = {"linear", "gelu_tanh"};
   add("silu", "x -> x / (1 + e^-x)", silu, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}})});

@@ -9,6 +9,10 @@ namespace ditto {
 using MakeScaledNumbers =
     std::function<torch::Tensor(std::vector<int64_t> shape, int64_t which, at::ScalarType dtype, double scale)>;
 
+// x weight^T + bias, or without, by the call's attribute "bf16".
+torch::Tensor linear_map(const OpInputs& in, const torch::Tensor& x, const torch::Tensor& weight,
+                         const torch::Tensor& bias);
+
 std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<double(at::ScalarType)>& tolerance);
 
 }  // namespace ditto

@@ -98,7 +98,7 @@ SumLeaves SumLeaves::of(const Split& split, int64_t in, int64_t out) {
 LinearModule::LinearModule(Shape shape, Split split_)
     : split(std::move(split_)), leaves(SumLeaves::of(split, shape.in, shape.out)) {
   weight = parameter("weight", {shape.out, shape.in}, shape.weight);
-  bias = parameter("bias", {shape.out}, shape.bias);
+  if (shape.bias) bias = parameter("bias", {shape.out}, *shape.bias);
   declare(split, {"linear layer", "inputs", "outputs"});
 }
 
@@ -109,13 +109,15 @@ std::optional<int64_t> LinearModule::leaves_to_cut() const {
   return summed.empty() ? 1 : summed[0];
 }
 
+Tensor LinearModule::bias_of(Context& ctx) const { return bias.defined() ? bias(ctx) : Tensor(); }
+
 Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
   if (nodes) return split.kind == Split::Kind::rows ? by_rows(x, ctx) : by_columns(x, ctx);
   const Tensor in = enter(x).to(ctx.compute);
   ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(weight.leaf().size(0)));
-  const bool adds_later = after && split.kind == Split::Kind::rows;
-  const Ops ops = split.condition ? ctx.ops.of_condition() : ctx.ops;
-  Tensor y = ops.linear(in, weight(ctx), adds_later ? Tensor() : bias(ctx), leaves);
+  const bool adds_later = after && bias.defined() && split.kind == Split::Kind::rows;
+  const Ops ops = split.condition ? ctx.ops.of_condition() : ctx.ops.of(split.sequence);
+  Tensor y = ops.linear(in, weight(ctx), adds_later ? Tensor() : bias_of(ctx), leaves);
   if (term) y = y + (*term)(in, ctx);
   return adds_later ? ops.add_row(after(y), bias(ctx)) : leave(y);
 }
@@ -123,25 +125,27 @@ Tensor LinearModule::forward(const Tensor& x, Context& ctx) {
 // What is added once comes after the sum, in the order in which the op adds it.
 Tensor LinearModule::by_rows(const Tensor& x, Context& ctx) {
   const NodesOfDim dim(leaves.in, nodes->leaves);
-  const auto inside = split.condition ? ctx.ops.of_condition() : ctx.ops.inside();
-  const auto between = split.condition ? ctx.ops.of_condition() : ctx.ops;
-  const auto xs = dim.split(x.to(ctx.compute), -1);
+  const auto between = split.condition ? ctx.ops.of_condition() : ctx.ops.of(split.sequence);
+  const auto inside = split.condition ? between : between.inside();
+  const Tensor in = enter(x).to(ctx.compute);
+  const auto xs = dim.split(in, -1);
   const auto sum_with = [&](const Parameter& map) {
-    ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(map.leaf().size(0)));
+    ctx.count("linear", 2 * static_cast<double>(in.numel()) * static_cast<double>(map.leaf().size(0)));
     const auto maps = dim.split(map(ctx), 1);
     std::vector<Tensor> terms;
     for (size_t i = 0; i < xs.size(); ++i) terms.push_back(inside.linear(xs[i], maps[i], {}, {dim.leaves(i), {}}));
     return nodes->sum(terms);
   };
-  Tensor y = between.add_row(sum_with(weight), bias(ctx));
+  Tensor y = sum_with(weight);
+  if (bias.defined()) y = between.add_row(y, bias(ctx));
   if (term) y = y + between.linear(sum_with(term->a) * term->scale, term->b(ctx), {});
   return y;
 }
 
 Tensor LinearModule::by_columns(const Tensor& x, Context& ctx) {
   const NodesOfDim dim(leaves.out, nodes->leaves);
-  const auto inside = split.condition ? ctx.ops.of_condition() : ctx.ops.inside();
-  const auto between = split.condition ? ctx.ops.of_condition() : ctx.ops;
+  const auto between = split.condition ? ctx.ops.of_condition() : ctx.ops.of(split.sequence);
+  const auto inside = split.condition ? between : between.inside();
   const Tensor in = x.to(ctx.compute);
   const auto outputs = [&](const Tensor& whole, const Tensor& map, const Tensor& row) {
     const auto xs = nodes->copies(whole), maps = dim.split(map, 0);
@@ -151,7 +155,7 @@ Tensor LinearModule::by_columns(const Tensor& x, Context& ctx) {
     for (size_t i = 0; i < xs.size(); ++i) ys.push_back(inside.linear(xs[i], maps[i], rows[i], {{}, dim.leaves(i)}));
     return dim.join(ys);
   };
-  Tensor y = outputs(in, weight(ctx), bias(ctx));
+  Tensor y = outputs(in, weight(ctx), bias_of(ctx));
   if (term) y = y + outputs(between.linear(in, term->a(ctx), {}) * term->scale, term->b(ctx), {});
   return after ? after(y) : y;
 }

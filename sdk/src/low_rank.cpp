@@ -39,7 +39,8 @@ bool LinearModule::adapt(const LowRank& asked) {
   const auto b = std::make_shared<Map>(*this, std::vector<int64_t>{out, asked.rank}, Init::zeros());
   register_module(kA, a);
   register_module(kB, b);
-  term = std::make_shared<Term>(Term{a->weight, b->weight, asked.alpha / static_cast<double>(asked.rank), leaves, split.condition});
+  term = std::make_shared<Term>(Term{a->weight, b->weight, asked.alpha / static_cast<double>(asked.rank), leaves,
+                                     split.condition, split.sequence});
   if (const auto* declared = cut(Axis::tensor)) {
     auto with_term = *declared;
     const auto of_weight = with_term.parameters.front();
@@ -69,7 +70,7 @@ Tensor LinearModule::Term::operator()(const Tensor& in, Context& ctx) const {
   const auto rank = static_cast<double>(a.leaf().size(0));
   ctx.count("linear", 2 * rank * static_cast<double>(in.numel()));
   ctx.count("linear", 2 * rank * static_cast<double>(in.numel() / in.size(-1) * b.leaf().size(0)));
-  const Ops ops = of_condition ? ctx.ops.of_condition() : ctx.ops;
+  const Ops ops = of_condition ? ctx.ops.of_condition() : ctx.ops.of(sequence);
   const auto reduced = ops.linear(in, a(ctx), {}, {leaves.in, {}});
   return ops.linear(reduced * scale, b(ctx), {}, {{}, leaves.out});
 }

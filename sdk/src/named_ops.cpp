@@ -18,8 +18,24 @@ std::map<std::string, Attribute> Ops::of_tokens(std::map<std::string, Attribute>
   return attributes;
 }
 
-Tensor Ops::by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens) const {
-  const auto here = place_ == Place::between ? leaves_->between : place_ == Place::inside ? leaves_->inside : nullptr;
+SlicesHere& LeavesHere::of(const std::string& sequence) {
+  if (sequence == Split::kSideBySide && (inside || between))
+    throw Error(ErrorKind::config, "run.numerics",
+                "\"one\" does not go with a cut of tokens for a layer that maps those of several sequences side by side",
+                "cut along other axes than context, or set run.numerics = \"fast\"");
+  return sequence.empty() || sequence == Split::kSideBySide ? *this : others[sequence];
+}
+
+const SlicesHere& LeavesHere::of_tokens(int64_t count) const {
+  if (between && between->tokens != count)
+    for (const auto& [name, other] : others)
+      if (other.between && other.between->tokens == count) return other;
+  return *this;
+}
+
+Tensor Ops::by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens,
+                     const SlicesHere& slices) const {
+  const auto here = place_ == Place::between ? slices.between : place_ == Place::inside ? slices.inside : nullptr;
   const auto learns = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
   if (!here || !torch::GradMode::is_enabled() ||
       std::none_of(inputs.tensors.begin(), inputs.tensors.end(), learns))
@@ -32,7 +48,7 @@ Tensor Ops::by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t>
                 "is given a tensor of " + c10::str(x.sizes()) + " where this rank has " + std::to_string(tokens) +
                     " of a sample's " + std::to_string(here->tokens) + " tokens",
                 "of what is not the stream's tokens, compute with ctx.ops.of_condition(), or a layer whose Split is "
-                "of_condition()");
+                "of_condition(); of a second sequence's, with ctx.ops.of(NAME)");
   const replicated::Share share(here, &here->share);
   std::vector<OpInputs> nodes(lengths.size(), {Tensors(inputs.tensors.size()), inputs.attributes});
   for (size_t i = 0; i < inputs.tensors.size(); ++i) {
@@ -49,16 +65,18 @@ Tensor Ops::by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t>
 
 namespace {
 
-void put(const SumLeaves& leaves, std::map<std::string, Attribute>& attributes) {
+void put(const SumLeaves& leaves, const LeavesHere& here, std::map<std::string, Attribute>& attributes) {
+  if (here.tokens == 0) return;
   if (!leaves.in.empty()) attributes["in_leaves"] = leaves.in;
   if (!leaves.out.empty()) attributes["out_leaves"] = leaves.out;
+  if (here.bf16) attributes["bf16"] = true;
 }
 
 }  // namespace
 
 Tensor Ops::linear(const Tensor& x, const Tensor& weight, const Tensor& bias, const SumLeaves& leaves) const {
   OpInputs in{{x, weight, bias}, of_tokens()};
-  if (leaves_->tokens > 0) put(leaves, in.attributes);
+  put(leaves, *leaves_, in.attributes);
   return by_nodes("linear", in, {0});
 }
 
@@ -117,7 +135,8 @@ Tensor Ops::norm_modulate(const Tensor& x_BTD, const Tensor& shift_SD, const Ten
     return norm_modulate(as_row(x_BTD), shift_SD.flatten(0, 1), scale_SD.flatten(0, 1), frames_of(x_BTD, tokens), eps)
         .reshape(x_BTD.sizes());
   return by_nodes("norm_modulate",
-                  {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens({{"eps", eps}})}, {0});
+                  {{x_BTD, shift_SD, scale_SD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens({{"eps", eps}})}, {0},
+                  leaves_->of_tokens(tokens.tokens()));
 }
 
 Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Tensor& y_BTD,
@@ -126,15 +145,16 @@ Tensor Ops::gated_residual(const Tensor& x_BTD, const Tensor& gate_SD, const Ten
     return gated_residual(as_row(x_BTD), gate_SD.flatten(0, 1), as_row(y_BTD), frames_of(x_BTD, tokens))
         .reshape(x_BTD.sizes());
   return by_nodes("gated_residual", {{x_BTD, gate_SD, y_BTD, tokens.sample_of_token(x_BTD.size(1))}, of_tokens()},
-                  {0, 2});
+                  {0, 2}, leaves_->of_tokens(tokens.tokens()));
 }
 
 Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) const {
-  if (up->before || up->after || up->nodes || up->term) return gelu(up(x, ctx));  // something stands between the two
+  // Something stands between the two, or there is no bias, which the op takes.
+  if (up->before || up->after || up->nodes || up->term || !up->bias.defined()) return gelu(up(x, ctx));
   ctx.count("linear", 2 * static_cast<double>(x.numel()) * static_cast<double>(up->weight.leaf().size(0)));
   OpInputs in{{x.to(ctx.compute), up->weight(ctx), up->bias(ctx)}, of_tokens()};
-  if (leaves_->tokens > 0) put(up->leaves, in.attributes);
-  return by_nodes("linear_gelu_tanh", in, {0});
+  put(up->leaves, *leaves_, in.attributes);
+  return of(up->split.sequence).by_nodes("linear_gelu_tanh", in, {0});
 }
 
 Tensors Ops::run(const std::string& name, const OpInputs& inputs) const { return table_->run(name, inputs); }

@@ -168,8 +168,11 @@ std::vector<Tensor> Parameter::held() const {
 Tensor Parameter::operator()(Context& ctx) const {
   const Tensor numbers = values(ctx);
   const Tensor& leaf = state_->leaf;
-  if (numbers.is_same(leaf) || !torch::GradMode::is_enabled() || !leaf.requires_grad()) return numbers;
-  return UseCopy::apply(leaf, numbers);
+  if (numbers.is_same(leaf) || !leaf.requires_grad()) return numbers;
+  if (torch::GradMode::is_enabled()) return UseCopy::apply(leaf, numbers);
+  // ATen's matmul asks whether a weight learns before it chooses how to multiply, without autograd too: one that was
+  // provided says what the leaf would.
+  return numbers.scalar_type() == leaf.scalar_type() ? numbers.detach().requires_grad_() : numbers;
 }
 
 Tensor Parameter::rows(const Tensor& index, Context& ctx) const {
@@ -196,7 +199,8 @@ void fill_storage(const Tensor& tensor) {
   storage->set_nbytes(bytes);
 }
 
-Linear Layer::linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight, Init bias) {
+Linear Layer::linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight,
+                     std::optional<Init> bias) {
   return Linear(make<LinearModule>(name, LinearModule::Shape{in, out, weight, bias}, std::move(split)));
 }
 
@@ -235,14 +239,19 @@ Tensor PatchEmbed::unpatchify(const Tensor& y, const Grid& grid) const {
   return pixels.permute({0, 5, 1, 3, 2, 4}).flatten(4).flatten(2, 3);
 }
 
-TimeEmbed::TimeEmbed(int64_t width, double divisor)
-    : divisor_(divisor),
-      in_(linear("in", 256, width, {}, Init::normal(0.02))),
+TimeEmbed::TimeEmbed(int64_t width, const TimeFeatures& features)
+    : features_(features),
+      in_(linear("in", features.count, width, {}, Init::normal(0.02))),
       out_(linear("out", width, width, {}, Init::normal(0.02))) {}
 TimeEmbed::~TimeEmbed() = default;
 
 Tensor TimeEmbed::forward(const Tensor& t_B, Context& ctx) {
-  return out_(ctx.ops.silu(in_(timestep_features(t_B, 128, divisor_), ctx)), ctx);
+  auto features = timestep_features(t_B, features_.count / 2, features_.divisor);
+  if (features_.sine_first) {
+    const auto halves = features.chunk(2, -1);
+    features = torch::cat({halves[1], halves[0]}, -1);
+  }
+  return out_(ctx.ops.silu(in_(features, ctx)), ctx);
 }
 
 Embedding::Embedding(int64_t rows, int64_t width, Split split, Init init)
@@ -297,8 +306,9 @@ Tensor RmsNorm::forward(const Tensor& x, Context& ctx) {
 
 // Of one number the weight's gradient is a tree over samples, below it one over heads, and below that one over tokens,
 // so that ranks may have heads, tokens, or both: the weight is given to every head of every sample as a row of its own.
-Tensor RmsNorm::of_heads(const Tensor& x_BTNK, const LinearModule& map, Context& ctx, const Ops& ops) {
+Tensor RmsNorm::of_heads(const Tensor& x_BTNK, const LinearModule& map, Context& ctx, const Ops& of_tokens) {
   if (ctx.token_leaf == 0) return forward(x_BTNK, ctx);
+  const Ops ops = of_tokens.of(map.split.sequence);
   const int64_t samples = x_BTNK.size(0), heads = x_BTNK.size(2);
   int64_t leaves = map.leaves.out.empty() ? 1 : map.leaves.out[0];  // that are here, of whole heads
   if (map.nodes) leaves = std::accumulate(map.nodes->leaves.begin(), map.nodes->leaves.end(), int64_t{0});

@@ -8,8 +8,10 @@ namespace ditto {
 
 namespace {
 
-// average + (weight - average) rate, of pieces that stay in a processor's cache between the three operations.
-void approach(const torch::Tensor& average, const torch::Tensor& weight, double rate) {
+// average + (weight - average) rate, of pieces that stay in a processor's cache between the three operations, and for
+// who is told of them.
+void approach(const torch::Tensor& average, const torch::Tensor& weight, double rate,
+              const std::function<void(int64_t begin, int64_t end)>& written) {
   constexpr int64_t kPiece = 1 << 18;
   if (!average.is_contiguous() || !weight.is_contiguous()) {
     average.add_((weight - average).mul_(rate));
@@ -22,6 +24,7 @@ void approach(const torch::Tensor& average, const torch::Tensor& weight, double 
     auto piece = to.narrow(0, begin, size), step = way.narrow(0, 0, size);
     torch::sub_out(step, from.narrow(0, begin, size), piece);
     piece.add_(step.mul_(rate));
+    if (written) written(begin, begin + size);
   }
 }
 
@@ -42,8 +45,11 @@ void follow(const Update& update, const std::vector<OptimizedParameter>& paramet
   std::vector<torch::Tensor> weights;
   for (const auto& p : parameters) weights.push_back(p.tensor.detach());
   if (update.exact)
-    for (size_t i = 0; i < update.average.size(); ++i)
-      approach(update.average[i], weights[i], 1 - update.decay);
+    for (size_t i = 0; i < update.average.size(); ++i) {
+      std::function<void(int64_t, int64_t)> written;
+      if (update.written) written = [&](int64_t begin, int64_t end) { update.written(i, begin, end); };
+      approach(update.average[i], weights[i], 1 - update.decay, written);
+    }
   else if (!update.average.empty())
     at::_foreach_lerp_(update.average, weights, 1 - update.decay);
   for (size_t i = 0; i < update.copies.size(); ++i)

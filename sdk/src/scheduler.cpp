@@ -59,6 +59,24 @@ Scheduler::Gaussian Scheduler::step_back(const torch::Tensor&, const torch::Tens
               "sample with euler, heun or ddim");
 }
 
+std::optional<Scheduler::Slope> Scheduler::slope(double) const { return std::nullopt; }
+
+std::optional<double> Scheduler::time_at(double noise_level) const {
+  const auto grid = time_grid(2);
+  double noisy = grid.front(), clear = grid.back();
+  if (!slope(grid[1])) return std::nullopt;
+  const auto is_noisier = [&](double t) {
+    const auto time = torch::full({1}, t, at::kDouble);
+    return sigma(time).item<double>() >= noise_level * alpha(time).item<double>();
+  };
+  if (!is_noisier(noisy) || is_noisier(clear)) return std::nullopt;
+  for (double middle = 0; (middle = noisy + (clear - noisy) / 2) != noisy && middle != clear;)
+    (is_noisier(middle) ? noisy : clear) = middle;
+  return noisy;
+}
+
+std::shared_ptr<const Scheduler> Scheduler::for_size(at::IntArrayRef) const { return nullptr; }
+
 ForeignConfig Scheduler::foreign_config(const std::string&) const { return {}; }
 
 torch::Tensor sample_mean(const torch::Tensor& x, const OpTable* ops) {

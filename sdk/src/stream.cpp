@@ -37,7 +37,7 @@ torch::Tensor Sequence::frame_of_token(int64_t rows, int64_t count, torch::Devic
                 "set Packing::grids, by packing_of");
   }
   const auto options = torch::TensorOptions(torch::kLong).device(device);
-  const auto frame_T = torch::arange(first, first + count, options).floor_divide(grid.rows * grid.columns);
+  const auto frame_T = torch::arange(first, first + count, options).div(grid.rows * grid.columns, "floor");
   return (torch::arange(rows, options).unsqueeze(1) * grid.frames + frame_T).flatten();
 }
 

@@ -1,9 +1,12 @@
 // Tables of positions and features of time, as W. Peebles and S. Xie have them, 2023 (arXiv:2212.09748): single
 // operations of IEEE arithmetic, so that every machine has the same.
+#include <numeric>
+
 #include <torch/types.h>
 
 #include <ditto/elementary.h>
-#include <ditto/nn.h>
+#include <ditto/error.h>
+#include <ditto/positions.h>
 
 namespace ditto {
 
@@ -20,9 +23,9 @@ std::vector<double> frequencies(int64_t n, double base) {
   return list;
 }
 
-}  // namespace
-
-Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base) {
+// `angle` of a place and a frequency.
+template <class Angle>
+Tensor rotary_of(const Grid& grid, const RotaryPairs& pairs, double base, const Angle& angle) {
   const int64_t each = pairs.frames + pairs.rows + pairs.columns;
   const auto table = torch::empty({grid.tokens(), 2 * each}, torch::kDouble);
   const auto by_frame = frequencies(pairs.frames, base), by_row = frequencies(pairs.rows, base),
@@ -30,8 +33,7 @@ Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base) {
   auto* to = table.mutable_data_ptr<double>();
   const auto turn = [&](const std::vector<double>& frequency, int64_t place) {
     for (const double f : frequency) {
-      // Rounded as published tables are.
-      const auto [cos, sin] = elementary::cos_sin(static_cast<float>(static_cast<double>(place) * f));
+      const auto [cos, sin] = elementary::cos_sin(angle(static_cast<double>(place) * f));
       to[0] = cos, to[each] = sin;
       ++to;
     }
@@ -42,6 +44,17 @@ Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base) {
     turn(by_column, t % grid.columns);
   }
   return table;
+}
+
+}  // namespace
+
+// Rounded as published tables are.
+Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base) {
+  return rotary_of(grid, pairs, base, [](double angle) { return static_cast<float>(angle); });
+}
+
+Tensor rotary_table_in_double(const Grid& grid, const RotaryPairs& pairs, double base) {
+  return rotary_of(grid, pairs, base, [](double angle) { return angle; });
 }
 
 Tensor rotary_table(const Grid& grid, int64_t head_width, double base) {
@@ -77,23 +90,58 @@ Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
   return features.to(t_B.device());
 }
 
-Tensor sincos_positions(int64_t n, int64_t width) {
-  const auto table = torch::empty({n, width}, torch::kDouble);
+namespace {
+
+Tensor sincos_of(const std::vector<double>& places, int64_t width) {
+  const auto table = torch::empty({static_cast<int64_t>(places.size()), width}, torch::kDouble);
   const auto frequency = frequencies(width / 2, 10000);
   auto* to = table.mutable_data_ptr<double>();
-  for (int64_t place = 0; place < n; ++place, to += width / 2)
+  for (const double place : places) {
     for (const double f : frequency) {
-      const auto [cos, sin] = elementary::cos_sin(static_cast<double>(place) * f);
+      const auto [cos, sin] = elementary::cos_sin(place * f);
       to[0] = sin, to[width / 2] = cos;
       ++to;
     }
+    to += width / 2;
+  }
   return table;
 }
 
+std::vector<double> first_places(int64_t n) {
+  std::vector<double> places(static_cast<size_t>(n));
+  std::iota(places.begin(), places.end(), 0.0);
+  return places;
+}
+
+}  // namespace
+
+Tensor sincos_positions(int64_t n, int64_t width) { return sincos_of(first_places(n), width); }
+
 Tensor sincos_positions(const Grid& grid, int64_t width) {
-  const auto column = sincos_positions(grid.columns, width / 2).unsqueeze(0).expand({grid.rows, -1, -1});
-  const auto row = sincos_positions(grid.rows, width / 2).unsqueeze(1).expand({-1, grid.columns, -1});
+  return sincos_positions(first_places(grid.rows), first_places(grid.columns), width);
+}
+
+Tensor sincos_positions(const std::vector<double>& rows, const std::vector<double>& columns, int64_t width) {
+  const auto down = static_cast<int64_t>(rows.size()), across = static_cast<int64_t>(columns.size());
+  const auto column = sincos_of(columns, width / 2).unsqueeze(0).expand({down, -1, -1});
+  const auto row = sincos_of(rows, width / 2).unsqueeze(1).expand({-1, across, -1});
   return torch::cat({column, row}, -1).flatten(0, 1);
+}
+
+Tensor centred_sincos_positions(const Grid& grid, int64_t side, int64_t base, int64_t width) {
+  if (grid.rows > side || grid.columns > side)
+    throw Error(ErrorKind::shape, "table of positions",
+                "has " + std::to_string(side) + " x " + std::to_string(side) + " places, and a picture has " +
+                    std::to_string(grid.rows) + " x " + std::to_string(grid.columns) + " patches",
+                "use smaller pictures, or a larger table");
+  const auto middle = [&](int64_t n) {
+    const auto apart = static_cast<float>(static_cast<double>(side) / static_cast<double>(base));
+    std::vector<double> places;
+    for (int64_t i = (side - n) / 2; static_cast<int64_t>(places.size()) < n; ++i)
+      places.push_back(static_cast<float>(i) / apart);
+    return places;
+  };
+  return sincos_positions(middle(grid.rows), middle(grid.columns), width);
 }
 
 }  // namespace ditto

@@ -51,6 +51,13 @@ std::vector<int64_t> balanced_lengths(const std::vector<int64_t>& samples, int64
       "use a degree of at most " + std::to_string(count));
 }
 
+// What is cut by frames is told from what is not by its number of tokens alone (LeavesHere::of_tokens).
+[[noreturn]] void refuse_own_tokens(const std::string& extra) {
+  throw Error(ErrorKind::config, "run.numerics",
+              "\"one\" does not go with a cut by frames of a stream whose \"" + extra + "\" has tokens of its own",
+              "use context_plugin = \"ulysses\", leave parallel.context = 1, or set run.numerics = \"fast\"");
+}
+
 }  // namespace
 
 TokenCut::TokenCut(const ParallelStrategy::Needs& needs, Unit unit)
@@ -78,11 +85,12 @@ std::shared_ptr<const TokenLeaves> TokenCut::leaves(const Sequence& sequence) co
   const int64_t places = sequence.grid.rows * sequence.grid.columns, ranks = group_.size();
   std::vector<LeafRun> runs;
   for (int64_t i = 0; i < ranks; ++i) {
-    const int64_t begin = i * sequence.grid.frames / ranks * places, end = (i + 1) * sequence.grid.frames / ranks * places;
+    const int64_t begin = i * sequence.grid.frames / ranks * places,
+                  end = (i + 1) * sequence.grid.frames / ranks * places;
     if (begin % token_leaf_ != 0)
       throw Error(ErrorKind::config, "parallel.context",
-                  "gives frames of " + std::to_string(places) + " tokens to rank " + std::to_string(i) + " from token " +
-                      std::to_string(begin) + " on, which is in the middle of a leaf of " +
+                  "gives frames of " + std::to_string(places) + " tokens to rank " + std::to_string(i) +
+                      " from token " + std::to_string(begin) + " on, which is in the middle of a leaf of " +
                       std::to_string(token_leaf_) + " (run.numerics = \"one\")",
                   "use a run.token_leaf that divides a frame's tokens, or context_plugin = \"ulysses\"");
     runs.push_back({begin / token_leaf_, (end + token_leaf_ - 1) / token_leaf_});
@@ -97,6 +105,8 @@ UnitRun TokenCut::wrap(UnitRun run) const {
     auto& here = call.ctx.ops.leaves();
     const RestoredLeaves scope(here);
     here.inside = here.between = leaves(call.stream);
+    for (const auto& [name, field] : call.stream.extra)
+      if (field.own) here.of(name).inside = here.of(name).between = leaves(*field.own);
     run(unit, call);
   };
 }
@@ -128,7 +138,7 @@ void TokenCut::split(Stream& stream, Constants constants) const {
       *field.tensor = field.tensor->narrow(field.token_dim, start, length).contiguous();
       continue;
     }
-    if (field.sequence != &stream) refuse_own_tokens("parallel.context", field.name);
+    if (field.sequence != &stream && unit_ == Unit::frame) refuse_own_tokens(field.name);
     *field.tensor = replicated::part(*field.tensor, group_, field.token_dim, all);
   }
 }
@@ -150,10 +160,14 @@ Tensor TokenCut::gather(const Tensor& x, const Stream& stream) const {
   return transposed::all_gather(x, group_, 1, lengths(stream));
 }
 
-void refuse_own_tokens(const std::string& option, const std::string& extra) {
-  throw Error(ErrorKind::config, "run.numerics",
-              "\"one\" does not go with " + option + " for a stream whose \"" + extra + "\" has tokens of its own",
-              "leave " + option + " out for this model, or set run.numerics = \"fast\"");
+void refuse_side_by_side(const Layout& layout, const std::string& option, const std::string& remedy) {
+  for (const auto& entry : layout.entries)
+    if (const auto* cut = entry.layer ? entry.layer->cut(Axis::tensor) : nullptr;
+        cut && cut->sequence == Split::kSideBySide)
+      throw Error(ErrorKind::config, option,
+                  "cuts the tokens of each sequence by themselves, and \"" + entry.layer_name() +
+                      "\" maps those of several side by side",
+                  remedy);
 }
 
 Tensor whole_mask(const Tensor& mask_BS, const std::vector<int64_t>& lengths, const Group& group) {

@@ -27,6 +27,10 @@ Split query_key_value(const AttentionOptions& o) {
 
 double number(int64_t count) { return static_cast<double>(count); }
 
+std::optional<Init> bias_of(const AttentionOptions& o) { return o.bias ? std::optional(Init::zeros()) : kNoBias; }
+
+int64_t text_width(const AttentionOptions& o) { return o.text_width == 0 ? o.width : o.text_width; }
+
 }  // namespace
 
 void AttentionOptions::read(OptionReader& option) {
@@ -65,8 +69,11 @@ int64_t count_patches(const std::vector<int64_t>& sides, const std::vector<int64
   return tokens;
 }
 
-VideoPatchEmbed::VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width)
-    : patch_(patch), frames_(frames), map_(linear("map", channels * frames * patch * patch, width)) {}
+VideoPatchEmbed::VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width, bool channel_fastest)
+    : patch_(patch),
+      frames_(frames),
+      channel_fastest_(channel_fastest),
+      map_(linear("map", channels * frames * patch * patch, width)) {}
 VideoPatchEmbed::~VideoPatchEmbed() = default;
 
 Grid VideoPatchEmbed::grid(const Tensor& x_BCFHW) const {
@@ -85,7 +92,9 @@ Tensor VideoPatchEmbed::forward(const Tensor& x_BCFHW, Context& ctx) {
   const auto patches = x_BCFHW.unflatten(4, {g.columns, patch_})
                            .unflatten(3, {g.rows, patch_})
                            .unflatten(2, {g.frames, frames_});  // B C frames Q rows P columns P
-  return map_(patches.permute({0, 2, 4, 6, 1, 3, 5, 7}).flatten(4).flatten(1, 3), ctx);
+  const auto tokens =
+      channel_fastest_ ? patches.permute({0, 2, 4, 6, 3, 5, 7, 1}) : patches.permute({0, 2, 4, 6, 1, 3, 5, 7});
+  return map_(tokens.flatten(4).flatten(1, 3), ctx);
 }
 
 Tensor VideoPatchEmbed::unpatchify(const Tensor& y, const Grid& g) const {
@@ -97,11 +106,12 @@ Tensor VideoPatchEmbed::unpatchify(const Tensor& y, const Grid& g) const {
 SelfAttention::SelfAttention(const AttentionOptions& o) : SelfAttention(o, Init::xavier(o.width, o.width)) {}
 SelfAttention::SelfAttention(const AttentionOptions& o, Init proj)
     : options_(o),
-      qkv_(linear("qkv", o.width, (o.heads + 2 * o.groups()) * o.head_width(), query_key_value(o))),
-      proj_(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()), proj)) {
+      qkv_(linear("qkv", o.width, (o.heads + 2 * o.groups()) * o.head_width(), query_key_value(o),
+                  Init::xavier(o.width, (o.heads + 2 * o.groups()) * o.head_width()), bias_of(o))),
+      proj_(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()), proj, bias_of(o))) {
   if (!o.qk_norm) return;
-  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width()));
-  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width()));
+  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width(), o.norm_eps));
+  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width(), o.norm_eps));
 }
 SelfAttention::~SelfAttention() = default;
 
@@ -123,13 +133,15 @@ Tensor SelfAttention::forward(const Tensor& x_BTD, Pattern pattern, const Tensor
 CrossAttention::CrossAttention(const AttentionOptions& o) : CrossAttention(o, Init::xavier(o.width, o.width)) {}
 CrossAttention::CrossAttention(const AttentionOptions& o, Init proj)
     : options_(o),
-      q_(linear("q", o.width, o.width, Split::heads({o.heads}, o.head_width()))),
-      kv_(linear("kv", o.width, 2 * o.groups() * o.head_width(),
-                 Split::heads({o.groups(), o.groups()}, o.head_width()).of_condition())),
-      proj_(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()), proj)) {
+      q_(linear("q", o.width, o.width, Split::heads({o.heads}, o.head_width()), Init::xavier(o.width, o.width),
+                bias_of(o))),
+      kv_(linear("kv", text_width(o), 2 * o.groups() * o.head_width(),
+                 Split::heads({o.groups(), o.groups()}, o.head_width()).of_condition(),
+                 Init::xavier(text_width(o), 2 * o.groups() * o.head_width()), bias_of(o))),
+      proj_(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()), proj, bias_of(o))) {
   if (!o.qk_norm) return;
-  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width()));
-  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width()));
+  q_norm_ = register_module("q_norm", std::make_shared<RmsNorm>(o.head_width(), o.norm_eps));
+  k_norm_ = register_module("k_norm", std::make_shared<RmsNorm>(o.head_width(), o.norm_eps));
 }
 CrossAttention::~CrossAttention() = default;
 
@@ -174,11 +186,15 @@ NullText null_text(const std::string& name) {
               "use \"learned\", \"zero\" or \"empty\"");
 }
 
-TextEmbed::TextEmbed(int64_t text_width, int64_t width, NullText null)
+TextEmbed::TextEmbed(int64_t text_width, int64_t width, NullText null, int64_t null_tokens)
     : text_width_(text_width),
+      null_tokens_(null == NullText::learned ? null_tokens : 0),
       kind_(null),
-      null_(null == NullText::learned ? parameter("null", {text_width}, Init::normal(1 / std::sqrt(number(text_width))))
-                                      : Parameter()),
+      null_(null != NullText::learned
+                ? Parameter()
+                : parameter("null",
+                            null_tokens == 0 ? std::vector<int64_t>{text_width} : std::vector{null_tokens, text_width},
+                            Init::normal(1 / std::sqrt(number(text_width))))),
       in_(linear("in", text_width, width, {}, Init::normal(0.02))),
       out_(linear("out", width, width, {}, Init::normal(0.02))) {}
 TextEmbed::~TextEmbed() = default;
@@ -194,12 +210,12 @@ Tensor with_tokens(const Tensor& x, int64_t tokens) {
 
 // Of each row the tokens that may count, as far as the host knows: it does not know which texts were dropped, so a
 // dropped one has its own number of null tokens, or what the longer of the two takes. One at least.
-std::vector<int64_t> key_lengths(const Batch& batch, NullText kind, int64_t tokens) {
+std::vector<int64_t> key_lengths(const Batch& batch, NullText kind, int64_t null_tokens, int64_t tokens) {
   const auto known = batch.lengths.find("text"), empty = batch.lengths.find("text_empty");
   if (known == batch.lengths.end() || (kind == NullText::empty && empty == batch.lengths.end())) return {};
   auto lengths = known->second;
   for (size_t i = 0; i < lengths.size(); ++i)
-    lengths[i] = std::clamp<int64_t>(kind == NullText::empty ? std::max(lengths[i], empty->second.at(i)) : lengths[i],
+    lengths[i] = std::clamp<int64_t>(std::max(lengths[i], kind == NullText::empty ? empty->second.at(i) : null_tokens),
                                      1, tokens);
   return lengths;
 }
@@ -212,22 +228,28 @@ void TextEmbed::forward(const Batch& batch, Conditioning& condition, Context& ct
   const auto is_null_B1 = mask_BS.any(1, /*keepdim=*/true).bitwise_not();
   auto text_BSE = batch.at("text").to(ctx.compute);
   auto null = kind_ == NullText::learned ? null_(ctx) : torch::zeros({1}, text_BSE.options());
-  if (kind_ == NullText::empty) {
-    const auto empty_BSE = batch.at("text_empty").to(ctx.compute);
+  const bool has_own_tokens = kind_ == NullText::empty || null_tokens_ > 0;
+  if (has_own_tokens) {
+    const int64_t B = text_BSE.size(0);
+    const auto empty_BSE = null_tokens_ > 0
+                               ? ctx.ops.add_row(torch::zeros({B, null_tokens_, text_width_}, text_BSE.options()), null)
+                               : batch.at("text_empty").to(ctx.compute);
     const int64_t tokens = std::max(text_BSE.size(1), empty_BSE.size(1));
     null = with_tokens(empty_BSE, tokens), text_BSE = with_tokens(text_BSE, tokens);
-    const auto empty_BS = with_tokens(batch.at("text_empty_mask"), tokens);
+    const auto empty_BS = with_tokens(
+        null_tokens_ > 0 ? torch::ones({B, null_tokens_}, mask_BS.options()) : batch.at("text_empty_mask"), tokens);
     mask_BS = with_tokens(mask_BS, tokens).bitwise_or(empty_BS.bitwise_and(is_null_B1));
   }
   const bool in_leaves = ctx.token_leaf > 0;
-  if (in_leaves && kind_ == NullText::learned) null = ctx.ops.add_row(torch::zeros_like(text_BSE), null);
+  if (in_leaves && kind_ == NullText::learned && !has_own_tokens)
+    null = ctx.ops.add_row(torch::zeros_like(text_BSE), null);
   text_BSE = torch::where(is_null_B1.unsqueeze(-1), null, text_BSE);
   condition.text_BSE = out_(ctx.ops.gelu(in_(text_BSE, ctx)), ctx);
   // Attention to nothing is undefined. In leaves a text that stands alike in every place has one: how many places there
   // are, another sample of the micro-batch says.
   const auto is_nothing_B1 = mask_BS.any(1, /*keepdim=*/true).bitwise_not();
   condition.text_mask_BS = mask_BS.bitwise_or(in_leaves ? with_tokens(is_nothing_B1, mask_BS.size(1)) : is_nothing_B1);
-  condition.text_lengths = key_lengths(batch, kind_, text_BSE.size(1));
+  condition.text_lengths = key_lengths(batch, kind_, null_tokens_, text_BSE.size(1));
 }
 
 TensorSpecs TextEmbed::takes() const {
@@ -270,9 +292,8 @@ Modulation::~Modulation() = default;
 
 std::vector<Modulation::Row> Modulation::forward(const Stream& stream, Context& ctx) {
   const auto& cond = stream.condition.cond_BD;
-  const auto all =
-      table_.defined() ? ctx.ops.of_condition().add_row(cond.slice(-1, width_), table_(ctx).flatten())
-                       : map_(ctx.ops.silu(cond), ctx);
+  const auto all = table_.defined() ? ctx.ops.of_condition().add_row(cond.slice(-1, width_), table_(ctx).flatten())
+                                    : map_(ctx.ops.silu(cond), ctx);
   const auto parts = all.chunk(3 * sublayers_, -1);
   std::vector<Row> rows;
   for (size_t i = 0; i < parts.size(); i += 3) rows.push_back({parts[i], parts[i + 1], parts[i + 2]});

@@ -311,17 +311,43 @@ class ModelTest {
     return three >= 2 * one ? "" : "one sample has " + text(one) + " operations, three have " + text(three);
   }
 
+  using Rows = std::map<std::string, std::set<int64_t>>;
+  // Takes out of `left`, by their name, the rows that are of `ours`.
+  static std::string take_rows(const ForeignTensor& entry, const Tensor& ours, Rows& left) {
+    const auto parts = static_cast<int64_t>(entry.theirs.size());
+    const int64_t row = ours.numel() / ours.size(0),
+                  each = entry.shape.empty() ? ours.size(0) / parts : c10::multiply_integers(entry.shape) / row;
+    if (static_cast<int64_t>(entry.rows.size()) != ours.size(0))
+      return entry.ours + " has " + std::to_string(ours.size(0)) + " rows, and the map names " +
+             std::to_string(entry.rows.size());
+    for (const auto& name : entry.theirs)
+      if (const auto [rows, is_new] = left.try_emplace(name); is_new)
+        for (int64_t i = 0; i < each; ++i) rows->second.insert(i);
+    for (const int64_t from : entry.rows)
+      if (from < 0 || from >= each * parts ||
+          left.at(entry.theirs[static_cast<size_t>(from / each)]).erase(from % each) == 0)
+        return entry.ours + " asks for row " + std::to_string(from) + " of " + entry.theirs[0] +
+               ", which is not there or another's";
+    return {};
+  }
+
   std::string foreign(const std::string& format) const {
     const ForeignFormat names = model_->foreign(format);
     auto parameters = model_->named_parameters();
-    std::set<std::string> ours, theirs;
+    std::set<std::string> ours;
+    std::map<std::string, int64_t> theirs;  // how often they are named
+    Rows rows;                              // of those that are named row by row, which are left
     for (const auto& entry : names.tensors) {
       const Tensor* tensor = parameters.find(entry.ours);
       if (!tensor) return "there is no parameter " + entry.ours;
       if (!ours.insert(entry.ours).second) return entry.ours + " is there twice";
       if (entry.theirs.empty()) return entry.ours + " comes from nothing";
       for (const auto& name : entry.theirs)
-        if (!theirs.insert(name).second) return "their " + name + " is there twice";
+        if (++theirs[name] > 1 && entry.rows.empty()) return "their " + name + " is there twice";
+      if (!entry.rows.empty()) {
+        if (const auto why = take_rows(entry, *tensor, rows); !why.empty()) return why;
+        continue;
+      }
       const auto count = static_cast<int64_t>(entry.theirs.size());
       if (!entry.shape.empty() && c10::multiply_integers(entry.shape) * count != tensor->numel())
         return "their " + entry.theirs[0] + " has another number of values than " + entry.ours;
@@ -330,6 +356,8 @@ class ModelTest {
     }
     for (const auto& item : parameters)
       if (!ours.count(item.key())) return item.key() + " is not in it";
+    for (const auto& [name, left] : rows)
+      if (!left.empty()) return "not every row of their " + name + " is one of ours";
     for (const auto& [copy, original] : names.copies)
       if (!theirs.count(original)) return "copy " + copy + " is of " + original + ", which is not in it";
     return {};

@@ -1,4 +1,7 @@
 // The promises of a noise schedule.
+#include <algorithm>
+#include <cmath>
+
 #include <ditto/testing/checks.h>
 
 #include "numbers.h"
@@ -26,6 +29,13 @@ class SchedulerTest {
     report.check("losses are finite, [B], and have a gradient", [&] { return losses(); });
     report.check("the time grid goes from noise to data in as many steps as asked", [&] { return grid(); });
     report.check("start_scale is positive", [&] { return start(); });
+    if (it().slope(t_[kSamples / 2].item<double>())) {
+      report.check("slopes are those of alpha and sigma", [&] { return slopes(); });
+      report.check("time_at gives the time of a noise level", [&] { return levels(); });
+    } else {
+      report.skip("slopes are those of alpha and sigma", "there are none between the grid's times");
+    }
+    report.check("samples of other sizes change times alone", [&] { return sizes(); });
     if (made_->has_posterior())
       report.check("step_back gives a finite mean and log-variance", [&] { return posterior(); });
     else
@@ -148,6 +158,43 @@ class SchedulerTest {
   std::string start() const {
     const double scale = it().start_scale(it().time_grid(10).front());
     return scale > 0 && std::isfinite(scale) ? "" : "it is " + text(scale);
+  }
+
+  std::string slopes() const {
+    for (int64_t i = 0; i < kSamples; ++i) {
+      const double t = t_[i].item<double>(), h = 1e-5 * std::max(1e-2, std::min(std::abs(t), 1.0));
+      const auto slope = it().slope(t);
+      if (!slope) return "none at time " + text(t);
+      const auto rate = [&](const Tensor& of) { return ((of[1] - of[0]) / (2 * h)).item<double>(); };
+      const Tensor around = torch::tensor({t - h, t + h}, at::kDouble);
+      const double alpha = rate(it().alpha(around)), sigma = rate(it().sigma(around));
+      const double most = 1e-5 * (1 + std::abs(alpha) + std::abs(sigma));
+      if (!(std::abs(slope->alpha - alpha) < most && std::abs(slope->sigma - sigma) < most))
+        return "at time " + text(t) + " " + text(slope->alpha) + " and " + text(slope->sigma) + ", by differences " +
+               text(alpha) + " and " + text(sigma);
+    }
+    return {};
+  }
+
+  std::string levels() const {
+    const double wanted = 0.7;
+    const auto time = it().time_at(wanted);
+    if (!time) return "none of " + text(wanted);
+    const Tensor t = torch::full({1}, *time, at::kDouble);
+    const double found = (it().sigma(t) / it().alpha(t)).item<double>();
+    return std::abs(found - wanted) < 1e-12 ? "" : "at its time of " + text(wanted) + " it is " + text(found);
+  }
+
+  std::string sizes() const {
+    for (const auto& size : std::vector<std::vector<int64_t>>{{4, 16, 16}, {4, 5, 64, 96}}) {
+      const auto sized = it().for_size(size);
+      if (!sized) continue;
+      if (!sized->alpha(t_).equal(it().alpha(t_)) || !sized->sigma(t_).equal(it().sigma(t_)))
+        return "alpha or sigma is another";
+      if (!sized->c_noise(t_).equal(it().c_noise(t_))) return "c_noise is another";
+      if (const auto problem = falls(sized->time_grid(10), 10); !problem.empty()) return problem;
+    }
+    return {};
   }
 
   std::string posterior() const {

@@ -65,9 +65,35 @@ std::vector<ModelCase> pictures(const std::vector<OptionValues>& variants) {
 std::vector<ModelCase> dit_text_cases() {
   const auto plain = model_needs({3, 8, 4}, 6, 0, 12), labelled = model_needs({4, 8, 8}, 4, 10, 5);
   return {{tiny(), plain},
-          {tiny({{"adaln", text("single")}, {"qk_norm", true}, {"kv_heads", number(2)}}), labelled},
+          {tiny({{"qk_norm", true}, {"kv_heads", number(2)}}), labelled},
           {tiny({{"cross", text("modulated")}, {"rotary", true}, {"qk_norm", true}}), plain},
-          {tiny({{"cross", text("modulated")}, {"adaln", text("single")}}), plain}};
+          {tiny({{"cross", text("modulated")}}), plain}};
+}
+
+std::vector<ModelCase> dit_cases() {
+  auto cases = pictures({tiny({{"convention", text("facebook")}}), tiny({{"convention", text("diffusers")}}),
+                         tiny({{"spare_variance", true}})});
+  auto captioned = model_needs({3, 4, 8, 4}, 6);
+  captioned.inputs.push_back({"text_pooled", at::kFloat, {9}, "a whole text"});
+  cases.push_back({tiny({{"patch_frames", number(2)}}), captioned});
+  return cases;
+}
+
+std::vector<ModelCase> pixart_cases() {
+  const auto plain = model_needs({3, 8, 4}, 6, 0, 12);
+  auto sized = model_needs({4, 8, 8}, 4, 10, 5);
+  sized.inputs.push_back({"resolution", at::kFloat, {2}, "height and width in pixels"});
+  sized.inputs.push_back({"aspect_ratio", at::kFloat, {}, "height over width"});
+  const OptionValues wide{
+      {"depth", number(2)}, {"width", number(48)}, {"heads", number(4)}, {"micro_conditions", true}};
+  auto stretched = wide;
+  stretched.merge(OptionValues{{"base_size", number(4)}, {"interpolation_scale", 2.0}, {"pixels", number(16)}});
+  ditto::testing::ModelChecks one_size;  // sizes stay where a text is dropped
+  one_size.adjust = [](ditto::Batch& in) {
+    in["resolution"] = torch::full_like(in.at("resolution"), 64);
+    in["aspect_ratio"] = torch::ones_like(in.at("aspect_ratio"));
+  };
+  return {{tiny({{"null_text", text("zero")}}), plain}, {wide, sized, one_size}, {stretched, plain}};
 }
 
 std::vector<ModelCase> st_dit_cases() {
@@ -79,6 +105,7 @@ std::vector<ModelCase> st_dit_cases() {
       {tiny({{"arrangement", alternating}, {"adaln", text("single")}, {"qk_norm", true}, {"rotary", text("temporal")}}),
        captioned},
       {tiny({{"arrangement", alternating}, {"cross", text("spatial")}, {"patch_frames", number(2)}}), captioned},
+      {tiny({{"fps", OptionValue(24.0)}, {"base_side", number(4)}, {"null_tokens", number(7)}}), captioned},
       {tiny({{"cross", text("none")}, {"full", true}, {"rotary", text("temporal")}}), captioned}};
 }
 
@@ -91,10 +118,51 @@ std::vector<ModelCase> dit_moe_cases() {
   });
 }
 
+std::vector<ModelCase> nemo_cases(OptionValues options, const char* option, const char* value) {
+  options.merge(OptionValues{{"max_frames", number(4)}, {"max_side", number(8)}});
+  auto others = options;
+  others.merge(OptionValues{{option, text(value)}, {"kv_heads", number(2)}});
+  const auto captioned = model_needs({3, 4, 8, 4}, 3, 0, 12);
+  return {{tiny(options), captioned}, {tiny(others), captioned}};
+}
+
+std::vector<ModelCase> mmdit_cases() {
+  const auto plain = model_needs({4, 8, 4}, 4, 0, 12);
+  auto pooled = model_needs({3, 4, 8}, 6, 10, 12);
+  pooled.inputs.push_back({"text_pooled", at::kFloat, {9}, "a whole text"});
+  const OptionValue rotary = std::vector<int64_t>{2, 2, 4};
+  return {
+      {tiny(), plain},
+      {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}}), pooled},
+      {tiny({{"single_depth", number(2)}, {"qk_norm", true}, {"rotary", rotary}, {"guidance_embed", true}}), pooled},
+      {tiny({{"single_depth", number(1)}, {"text_mask", false}, {"text_tokens", number(9)}}), pooled}};
+}
+
+std::vector<ModelCase> wan_cases() {
+  const auto video = model_needs({3, 4, 8, 4}, 6, 0, 12);
+  std::vector<ModelCase> cases{
+      {tiny(), video},
+      {tiny({{"hidden", number(48)}, {"patch_frames", number(2)}, {"null_text", text("empty")}}), video},
+      {tiny({{"text_mask", false}, {"text_tokens", number(9)}}), video}};
+  cases[1].checks.adjust = [](ditto::Batch& in) {  // there is one empty text
+    for (const char* name : {"text_empty", "text_empty_mask"})
+      in[name] = in.at(name).slice(0, 0, 1).expand_as(in.at(name)).contiguous();
+  };
+  return cases;
+}
+
 std::map<std::string, std::vector<ModelCase>> model_cases() {
-  return {{"dit", pictures({tiny({{"convention", text("facebook")}}), tiny({{"convention", text("diffusers")}})})},
+  return {{"dit", dit_cases()},
           {"dit_text", dit_text_cases()},
+          {"pixart", pixart_cases()},
+          {"uvit", pictures({tiny({{"convolution", true}}), tiny({{"time_mlp", true}, {"convolution", false}})})},
+          {"jit",
+           pictures({tiny({{"context_tokens", number(3)}, {"context_start", number(1)}, {"bottleneck", number(8)}})})},
           {"st_dit", st_dit_cases()},
+          {"nemo_dit", nemo_cases({}, "positions", "factorised")},
+          {"moviegen", nemo_cases({{"hidden", number(24)}}, "cross", "nemo")},
+          {"mmdit", mmdit_cases()},
+          {"wan", wan_cases()},
           {"dit_moe", dit_moe_cases()}};
 }
 
@@ -113,6 +181,8 @@ TEST_CASE("under one the models call the op table for all but single operations"
   const auto table = model_cases();
   for (const auto& [id, path] : plugins_of("models"))
     for (const ModelCase& test : table.count(id) ? table.at(id) : std::vector<ModelCase>()) {
+      const auto convolution = test.options.find("convolution");
+      if (convolution != test.options.end() && std::get<bool>(convolution->second)) continue;  // refused by name
       CAPTURE(id);
       std::string said;
       for (const auto& name : ditto::testing::inexact_calls(path, test.needs, test.options)) said += name + " ";
@@ -151,15 +221,45 @@ TEST_CASE("every parallel strategy trains what one rank trains") {
 
 TEST_CASE("every scheduler keeps its promises") {
   const Variants table{
-      {"iddpm", {{}, {{"variance", text("fixed_large")}}, {{"timesteps", number(100)}}}},
+      {"ddpm_continuous",
+       {{{"prediction", text("v")}},
+        {{"log_snr", text("linear")}, {"weight", text("min_snr")}},
+        {{"prediction", text("x0")}}}},
+      {"edm", {{}, {{"loss", text("l1")}}, {{"loss", text("huber")}, {"rho", OptionValue(3.0)}}}},
+      {"gvp",
+       {{},
+        {{"prediction", text("noise")}, {"train_eps", OptionValue(1e-3)}, {"sample_eps", OptionValue(1e-3)}},
+        {{"prediction", text("score")},
+         {"weight", text("likelihood")},
+         {"train_eps", OptionValue(1e-3)},
+         {"sample_eps", OptionValue(1e-3)}}}},
+      {"iddpm",
+       {{},
+        {{"variance", text("fixed_large")}},
+        {{"timesteps", number(100)}},
+        {{"betas", text("cosine")}, {"weight", text("debiased")}},
+        {{"betas", text("scaled_linear")}, {"prediction", text("v")}, {"zero_terminal_snr", true}},
+        {{"betas", text("sigmoid")}, {"prediction", text("x0")}, {"variance", text("fixed_small")}}}},
       {"rectified_flow",
-       {{}, {{"convention", text("data_at_one")}}, {{"times", text("logit_normal")}, {"shift", OptionValue(3.0)}}}}};
+       {{},
+        {{"convention", text("data_at_one")}},
+        {{"times", text("logit_normal")}, {"shift", OptionValue(3.0)}},
+        {{"shift_by", text("area")}},
+        {{"shift_by", text("exponential")}, {"shift", OptionValue(2.0)}}}},
+      {"vp", {{}, {{"prediction", text("score")}, {"weight", text("velocity")}}, {{"prediction", text("noise")}}}}};
   for (const auto& [id, path] : plugins_of("schedulers"))
     for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_scheduler(path, options));
 }
 
 TEST_CASE("every sampler keeps its promises") {
-  const Variants table{{"ddim", {{}, {{"eta", OptionValue(1.0)}}}}};
+  const Variants table{
+      {"ddim", {{}, {{"eta", OptionValue(1.0)}}}},
+      {"dopri5", {{}, {{"rtol", OptionValue(1e-6)}, {"atol", OptionValue(1e-9)}}}},
+      {"dpmpp_2m_sde", {{}, {{"eta", OptionValue(0.5)}, {"solver", text("heun")}}}},
+      {"heun_edm", {{}, {{"s_churn", OptionValue(40.0)}}}},
+      {"sde_euler",
+       {{}, {{"diffusion", text("linear")}, {"last_step", text("euler")}, {"last_step_size", OptionValue(0.01)}}}},
+      {"unipc", {{}, {{"order", number(3)}}, {{"variant", text("bh1")}}}}};
   for (const auto& [id, path] : plugins_of("samplers"))
     for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_sampler(path, options));
 }

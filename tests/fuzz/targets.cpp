@@ -25,6 +25,7 @@
 #include "core/formats/torch_tree.h"
 #include "core/formats/torch_zip.h"
 #include "core/formats/utf8.h"
+#include "core/formats/yaml.h"
 
 namespace ditto::fuzz {
 
@@ -123,9 +124,13 @@ void json(std::string_view input) {
     const auto tree = parse_json(input, "x.json", ErrorKind::checkpoint);
     REQUIRE(parse_json(tree.dump(), "again", ErrorKind::checkpoint) == tree);
   });
-  expect(ErrorKind::data, "x.json", [&] { json_label(input, "label", "x.json"); });
-  expect(ErrorKind::data, "x.json", [&] { json_text(input, "text", "x.json"); });
+  expect(ErrorKind::data, "x.json", [&] { json_label(input, {"label"}, "x.json"); });
+  expect(ErrorKind::data, "x.json", [&] { json_text(input, {"text"}, "x.json"); });
   expect(ErrorKind::data, "x.cls", [&] { REQUIRE(parse_label(input, "x.cls") >= 0); });
+}
+
+void yaml(std::string_view input) {
+  expect(ErrorKind::data, "x.yaml", [&] { parse_yaml(input, "x.yaml", ErrorKind::data); });
 }
 
 void safetensors(std::string_view input) {
@@ -223,7 +228,7 @@ void utf8(std::string_view input) {
   if (damage) REQUIRE(!utf8_damage(input.substr(0, *damage)));
 }
 
-constexpr std::array<Target, 15> kTargets{{{"elf", elf},
+constexpr std::array<Target, 16> kTargets{{{"elf", elf},
                                            {"events", events},
                                            {"jpeg", jpeg},
                                            {"json", json},
@@ -237,7 +242,8 @@ constexpr std::array<Target, 15> kTargets{{{"elf", elf},
                                            {"toml_value", toml_value},
                                            {"torch_zip", torch_zip},
                                            {"utf8", utf8},
-                                           {"webp", webp}}};
+                                           {"webp", webp},
+                                           {"yaml", yaml}}};
 
 }  // namespace
 

@@ -6,6 +6,8 @@
 #include <ditto/sampler.h>
 #include <support/golden_json.h>
 #include <support/open_plugin.h>
+#include "core/config/recipe.h"
+#include "core/sample/clip.h"
 
 using ditto::test::make_plugin;
 using ditto::test::tensor;
@@ -45,7 +47,8 @@ Tensor chain_model(const Tensor& x, double t) {
 Tensor flow_model(const Tensor& x, double t) { return 0.9 * x - 0.5 * torch::sin(2 * x.flip(-1) + t / 500); }
 
 // The whole trajectory of trajectory.start through the chain's network, with trajectory.noise.
-Tensor run_chain(const std::string& sampler, double eta, const ditto::Scheduler& scheduler) {
+Tensor run_chain(const std::string& sampler, double eta, const ditto::Scheduler& scheduler, int64_t steps = 50,
+                 const std::function<Tensor(const Tensor&)>& limit = {}) {
   const auto start = tensor(golden()["trajectory"]["start"]), noise = tensor(golden()["trajectory"]["noise"]);
   std::map<std::string, ditto::OptionValue> options;
   if (sampler == "ddim") options["eta"] = eta;
@@ -53,9 +56,10 @@ Tensor run_chain(const std::string& sampler, double eta, const ditto::Scheduler&
   ditto::SamplingRequest request{scheduler,
                                  [&](const Tensor& x, double t) { return chain_model(x, t).slice(1, 0, channels); },
                                  start,
-                                 noise.size(0),
+                                 steps,
                                  [&](int64_t step) { return noise[step]; },
-                                 {}};
+                                 {},
+                                 limit};
   return make_plugin<ditto::Sampler>("samplers", sampler, options)->sample(request);
 }
 
@@ -172,4 +176,80 @@ TEST_CASE("rectified_flow with euler is diffusers' FlowMatchEulerDiscreteSchedul
     CHECK((end.scalar_type() == at::kFloat));
     CHECK(distance(end, tensor(wanted["end"])) < 1e-6);
   }
+}
+
+// --- what later systems train with ---
+
+TEST_CASE("iddpm: scaled linear, sigmoid and cosine betas are diffusers', and so is the rescaling to no signal") {
+  const auto& chains = golden()["chains"];
+  const auto t = tensor(chains["times"]);
+  for (const char* betas : {"scaled_linear", "sigmoid", "cosine"}) {
+    CAPTURE(std::string(betas));
+    const auto scheduler = make_plugin<ditto::Scheduler>("schedulers", "iddpm", {{"betas", std::string(betas)}});
+    CHECK(distance(scheduler->alpha(t).square(), tensor(chains[betas])) < 1e-6);  // theirs is fp32
+  }
+  const auto scheduler = make_plugin<ditto::Scheduler>(
+      "schedulers", "iddpm",
+      {{"betas", std::string("scaled_linear")}, {"zero_terminal_snr", true}, {"prediction", std::string("v")}});
+  CHECK(distance(scheduler->alpha(t).square(), tensor(chains["zero_terminal_snr"])) < 1e-12);
+  CHECK(scheduler->alpha(t)[-1].item<double>() == 0);
+}
+
+TEST_CASE("iddpm with x0 and v: a whole trajectory is diffusers' DDPMScheduler's") {
+  for (const auto& [prediction, end] : golden()["trajectory"]["predicted"].items()) {
+    CAPTURE(prediction);
+    const auto scheduler = make_plugin<ditto::Scheduler>(
+        "schedulers", "iddpm", {{"variance", std::string("fixed_small")}, {"prediction", prediction}});
+    CHECK(distance(run_chain("ancestral", 0, *scheduler), tensor(end)) < 1e-10);
+  }
+}
+
+TEST_CASE("min-SNR weights are those of diffusers' training, by prediction; debiased ones are of the same errors") {
+  const auto& wanted = golden()["min_snr"];
+  const auto t = tensor(wanted["times"]);
+  const auto weight = [&](const std::string& prediction, const std::string& kind) {
+    return make_plugin<ditto::Scheduler>("schedulers", "iddpm", {{"prediction", prediction}, {"weight", kind}})
+        ->weight(t);
+  };
+  for (const char* prediction : {"epsilon", "x0", "v"}) {
+    CAPTURE(std::string(prediction));
+    CHECK(distance(weight(prediction, "min_snr"), tensor(wanted[prediction])) < 1e-6);  // theirs is fp32
+  }
+  const auto snr = weight("x0", "debiased").square();
+  CHECK(distance(weight("epsilon", "debiased"), snr.rsqrt()) < 1e-12);
+  CHECK(distance(weight("v", "debiased"), snr.sqrt() / (snr + 1)) < 1e-12);
+}
+
+TEST_CASE("dynamic thresholds and clipping are diffusers': whole trajectories of DDPM") {
+  const auto& wanted = golden()["trajectory"]["limits"];
+  for (const char* kind : {"dynamic", "static"}) {
+    CAPTURE(std::string(kind));
+    const auto recipe = ditto::Recipe::parse(
+        "[sampler]\nplugin = \"ancestral\"\npercentile = 0.9\nclip = \"" + std::string(kind) + "\"\n", "test");
+    const auto steps = wanted["steps"].get<int64_t>();
+    CHECK(distance(run_chain("ancestral", 0, *iddpm("fixed_small"), steps, ditto::clip_of(recipe)),
+                   tensor(wanted[kind])) < 1e-10);
+    CHECK(distance(run_chain("ancestral", 0, *iddpm("fixed_small"), steps), tensor(wanted[kind])) > 1e-3);
+  }
+}
+
+TEST_CASE("rectified_flow: shifts by size are Flux's, Stable Diffusion 3's and Open-Sora's") {
+  for (const auto& wanted : golden()["shifted_by_size"]) {
+    const auto side = static_cast<int64_t>(std::sqrt(4 * wanted["tokens"].get<double>()));  // tokens of 2 x 2 latents
+    for (const char* kind : {"exponential", "linear"}) {
+      const auto flow =
+          make_plugin<ditto::Scheduler>("schedulers", "rectified_flow", {{"shift_by", std::string(kind)}});
+      const auto levels = flow->for_size({16, side, side})->time_grid(wanted["steps"].get<int64_t>());
+      CHECK(distance(torch::tensor(levels, at::kDouble), tensor(wanted[kind])) < 2e-7);
+    }
+  }
+  // The root of the ratio of pixels, times that of frames: 1024 x 512 pixels and 4 times the frames, in latents of 1/8.
+  const auto flow = make_plugin<ditto::Scheduler>(
+      "schedulers", "rectified_flow", {{"shift_by", std::string("area")}, {"shift_base", int64_t{64 * 64}}});
+  const double ratio = std::sqrt(2.0 * 4), even = 0.5;
+  const auto sized = flow->for_size({4, 4, 128, 64});
+  const auto t = sized->times(torch::full({1}, even, at::kDouble)).item<double>();
+  CHECK(t == doctest::Approx(ratio * even / (1 + (ratio - 1) * even)).epsilon(1e-14));
+  CHECK(flow->times(torch::full({1}, even, at::kDouble)).item<double>() == even);
+  CHECK_FALSE(make_plugin<ditto::Scheduler>("schedulers", "rectified_flow")->for_size({4, 8, 8}));
 }

@@ -17,7 +17,10 @@ from unittest import mock
 import numpy as np
 import torch
 from diffusers import DDIMScheduler, DDPMScheduler, FlowMatchEulerDiscreteScheduler
+from diffusers.pipelines.flux.pipeline_flux import calculate_shift
 from diffusers.schedulers import scheduling_ddpm
+from diffusers.schedulers.scheduling_ddim import rescale_zero_terminal_snr
+from diffusers.training_utils import compute_snr
 
 FILE = pathlib.Path(__file__).with_name("schedulers.json")
 SHAPE = (2, 2, 2, 3)
@@ -151,14 +154,15 @@ def widened(scheduler):
     return scheduler
 
 
-def ddpm(steps, variance):
-    scheduler = widened(DDPMScheduler(variance_type=variance, clip_sample=False, timestep_spacing="linspace"))
+def ddpm(steps, variance, **options):
+    settings = dict(clip_sample=False, timestep_spacing="linspace", **options)
+    scheduler = widened(DDPMScheduler(variance_type=variance, **settings))
     scheduler.set_timesteps(steps)
     return scheduler
 
 
-def ancestral(start, noise, variance):
-    scheduler, x = ddpm(len(noise), variance), start
+def ancestral(start, noise, variance, **options):
+    scheduler, x = ddpm(len(noise), variance, **options), start
     for i, t in enumerate(scheduler.timesteps):
         prediction = model(x, t) if variance == "learned_range" else model(x, t)[:, : x.shape[1]]
         with mock.patch.object(scheduling_ddpm, "randn_tensor", lambda *_, **__: noise[i]):
@@ -217,8 +221,53 @@ def make():
             "ddim": {str(eta): ddim(start, noise, eta, widened) for eta in (0.0, 0.6, 1.0)},
             "ddim_as_it_comes": ddim(start, noise, 0.0, lambda scheduler: scheduler),
             "flow": [flow(start, 20, shift, grid) for shift in (1.0, 3.0) for grid in ("uniform", "diffusers")],
+            "predicted": {
+                ours: ancestral(start, noise, "fixed_small", prediction_type=theirs)
+                for ours, theirs in (("v", "v_prediction"), ("x0", "sample"))
+            },
+            "limits": limits(start, noise),
         },
+        "chains": chains(),
+        "min_snr": min_snr(),
+        "shifted_by_size": [shifted_by_size(tokens) for tokens in (256, 1024, 4096)],
     }
+
+
+# --- what later systems train with ---
+
+
+def chains():
+    """alpha^2 at four times of other betas, in diffusers' float32, and of betas rescaled to no signal at the end, in float64."""
+    picked = [0, 1, 500, 998, 999]
+    theirs = {"scaled_linear": "scaled_linear", "sigmoid": "sigmoid", "cosine": "squaredcos_cap_v2"}
+    found = {ours: DDPMScheduler(beta_schedule=name).alphas_cumprod[picked] for ours, name in theirs.items()}
+    rescaled = rescale_zero_terminal_snr(torch.linspace(1e-4**0.5, 0.02**0.5, 1000, dtype=torch.float64) ** 2)
+    return {"times": picked, **found, "zero_terminal_snr": torch.cumprod(1 - rescaled, 0)[picked]}
+
+
+def min_snr(gamma=5.0):
+    """As diffusers' training scripts weigh, by prediction."""
+    times = torch.tensor([0, 10, 100, 300, 600, 999])
+    snr = compute_snr(widened(DDPMScheduler()), times)
+    least = snr.clamp(max=gamma)
+    return {"times": times, "epsilon": least / snr, "v": least / (snr + 1), "x0": least}
+
+
+def limits(start, noise):
+    """DDPM whose estimates of the data are thresholded or clipped; the made-up network's leave -1 ... 1 at every step."""
+    kept, dynamic = noise[:10], dict(thresholding=True, dynamic_thresholding_ratio=0.9, sample_max_value=1e9)
+    return {"steps": len(kept), "dynamic": ancestral(start, kept, "fixed_small", **dynamic),
+            "static": ancestral(start, kept, "fixed_small", thresholding=True, sample_max_value=1.0)}
+
+
+def shifted_by_size(tokens, steps=8):
+    """The levels of Flux's pipeline for a picture of so many tokens."""
+    found = {}
+    for kind in ("exponential", "linear"):
+        scheduler = FlowMatchEulerDiscreteScheduler(use_dynamic_shifting=True, time_shift_type=kind)
+        scheduler.set_timesteps(sigmas=np.linspace(1.0, 1 / steps, steps), mu=calculate_shift(tokens))
+        found[kind] = scheduler.sigmas
+    return {"tokens": tokens, "steps": steps, **found}
 
 
 def plain(value):

@@ -175,7 +175,7 @@ def test_samples_are_the_same_from_its_run_from_peft_files_and_from_the_merged_m
     run = learned("learned")
     found = latents("run", run)
     t.check(far(found, latents("base-alone", of)) > 1e-3, "the adapter changes nothing")
-    t.equal(sorted(file.name for file in peft().iterdir()), ["adapter_config.json", "adapter_model.safetensors"], "files")
+    t.equal(sorted(file.name for file in peft().iterdir()), ["README.md", "adapter_config.json", "adapter_model.safetensors"], "files")
     t.equal(json.loads((peft() / "adapter_config.json").read_text())["r"], 4, "rank")
     t.equal(latents("by-files", of, "--adapter", peft()), found, "latents by peft's files")
     t.equal(latents("by-run", of, "--adapter", run), found, "latents by the run")

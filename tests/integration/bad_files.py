@@ -179,8 +179,8 @@ def test_weights_of_one_convention_are_neither_exported_nor_imported_as_the_othe
     for (own, path), (other, others) in (recipes.items(), reversed(recipes.items())):
         run, file, made = t.work / f"run-{own}", t.work / f"{own}.safetensors", t.work / f"imported-{own}"
         t.train(path, run)
-        t.refused(2, ["model.convention", f'is "{own[:8]}', f"format {other}", f"--format {own}"], "checkpoint", "export",
-                  run, "--format", other, "--out", file)
+        t.refused(2, [f'model.convention = "{own[:8]}', f'format "{other}"', f"--format {own}"], "checkpoint", "export", run,
+                  "--format", other, "--out", file)
         t.check(not file.exists(), f"a refused export left {file}")
         t.run("checkpoint", "export", run, "--format", own, "--out", file)
         t.refused(2, ["model.convention", f'is "{other[:8]}', f"format {own}", f'it is "{own[:8]}'], "checkpoint", "import",

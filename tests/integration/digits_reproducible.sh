@@ -8,4 +8,4 @@ trap 'rm -rf "$work"' EXIT
 for shard in "$DITTO_SOURCE_DIR"/data/digits/*.tar; do
   cmp "$shard" "$work/$(basename "$shard")"
 done
-[ "$(ls "$work" | wc -l)" = "$(ls "$DITTO_SOURCE_DIR"/data/digits/*.tar | wc -l)" ]
+[ "$(ls "$work"/*.tar | wc -l)" = "$(ls "$DITTO_SOURCE_DIR"/data/digits/*.tar | wc -l)" ]

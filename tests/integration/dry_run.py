@@ -164,6 +164,17 @@ def test_large_models_take_seconds():
     t.check(6e9 < said["parameters"] < 1.2e10, f"{said['parameters']} parameters")
 
 
+def test_adapters_of_published_models():
+    """Their frozen weights are as many as the model's own class has (tests/golden/models)."""
+    for name, frozen, learned in (("sd3_medium", 2028328000, 24 * 2 * 16 * (4 * 1536 + 2 * 1536) - 16 * 2 * 1536),
+                                  ("flux", 11901408320, 19 * 2 * 16 * (4 + 2) * 3072 + 38 * 16 * (4 + 6) * 3072),
+                                  ("wan_1_3b", 1418996800, 30 * 32 * (4 + 2 + 2 + 3 + 2) * 1536)):
+        said, seconds, memory = dry(t.source / "configs" / f"{name}_lora.toml", "--ranks", "8")
+        t.equal(said["frozen_parameters"], {"model": frozen}, f"frozen parameters of {name}")
+        t.equal(said["parameters"], learned, f"learned parameters of {name}")
+        t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
+
+
 def test_neither_data_nor_folder_is_needed():
     path = t.write_recipe("nothing.toml", t.recipe(
         data=dict(shards=["/nowhere/*.tar"], validation_shards=["/nowhere/*.tar"]), validate=dict(every=2)))

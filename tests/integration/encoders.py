@@ -127,7 +127,8 @@ def test_all_bits_are_one_ranks_where_fsdp_cuts_it():
         t.train(path, f"{name}-fsdp", "--local-ranks", 2, *t.sets(LAYOUTS["fsdp"][1] | sets))
         t.same_metrics(f"{name}-one", f"{name}-fsdp")
         t.same_state(f"{name}-one", f"{name}-fsdp")
-    t.check(t.metrics("same-one")[-1]["loss"] != t.metrics("bf16-one")[-1]["loss"], "bf16 makes no difference")
+    weights_of = {name: t.tensors_of(t.latest(f"{name}-one")) for name in ("same", "bf16")}
+    t.check(weights_of["same"] != weights_of["bf16"], "bf16 makes no difference")
     t.train(path, "whole", "--local-ranks", 2, *t.sets(LAYOUTS["tensor"][1] | {"encoder.text.parallel.tensor": 1}))
 
 
@@ -178,7 +179,7 @@ def test_weights_come_by_other_names_and_in_several_files():
                                                     "encoder.text.format": "apart"}))
 
     name = names[0]
-    refused(["no safetensors file beside it"], lambda of: of.update({name: "../text.safetensors"}))
+    refused(["no file of weights beside it"], lambda of: of.update({name: "../text.safetensors"}))
     refused(["holds tensor", "it does not"], lambda of: of.update({"nobody": "model-00001-of-00002.safetensors"}))
     refused(["does not say that", name], lambda of: of.pop(name))
 

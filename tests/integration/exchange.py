@@ -41,7 +41,7 @@ def weights_of(checkpoint, section):
 def test_a_folder_is_as_diffusers_keeps_it():
     folder = exported()
     t.equal(sorted(path.name for path in folder.iterdir()),
-            ["config.json", "diffusion_pytorch_model.safetensors", "scheduler_config.json"], "files")
+            ["README.md", "config.json", "diffusion_pytorch_model.safetensors", "scheduler_config.json"], "files")
     config = json.loads((folder / "config.json").read_text())
     expected = dict(_class_name="DiTTransformer2DModel", num_attention_heads=4, attention_head_dim=8, in_channels=1, out_channels=1,
                     num_layers=2, sample_size=8, patch_size=2, num_embeds_ada_norm=10, norm_eps=1e-5)
@@ -49,6 +49,52 @@ def test_a_folder_is_as_diffusers_keeps_it():
     t.equal(json.loads((folder / "scheduler_config.json").read_text()),
             dict(_class_name="FlowMatchEulerDiscreteScheduler", invert_sigmas=False, num_train_timesteps=1000, shift=1.0),
             "scheduler_config.json")
+
+
+def test_a_card_says_what_the_weights_are():
+    folder = copy_of(exported(), "card")
+    card = (folder / "README.md").read_text()
+    for part in ("---\nlicense: \"unknown\"\n", "library_name: diffusers\n", "# taught\n", "average of step 6", "| samples learned from | 96 |", "| data | ",
+                 "```toml\n", "[model]\n"):
+        t.check(part in card, f"the card lacks {part!r}:", card)
+    t.check(str(t.work) not in card, "the card says where things lie:", card)
+    export = ["checkpoint", "export", t.work / "taught", "--format", "diffusers", "--out", folder]
+    t.run(*export, "--license", "cc0-1.0")
+    t.check("license: \"cc0-1.0\"" in (folder / "README.md").read_text(), "the license that was said")
+    (folder / "README.md").write_text("# Mine\n")
+    done = t.run(*export)
+    t.check("README.md is there and stays" in done.all, done.all)
+    t.equal((folder / "README.md").read_text(), "# Mine\n", "a card that somebody wrote")
+    (t.work / "taught/samples").mkdir(exist_ok=True)
+    (t.work / "taught/samples/step_00000006.png").write_bytes(b"a picture")
+    (t.work / "taught/samples/step_00000007.png").write_bytes(b"of later")
+    t.run("checkpoint", "export", t.work / "taught", "--format", "diffusers", "--out", t.work / "one.safetensors")
+    t.check("![samples](one-samples.png)" in (t.work / "one.md").read_text(), "the card of a file")
+    t.equal((t.work / "one-samples.png").read_bytes(), b"a picture", "the sheet of that step")
+
+
+def test_an_export_may_be_of_several_files_and_of_half_the_bits():
+    folder = exported()
+    whole = t.read_tensors(folder / "diffusion_pytorch_model.safetensors")
+    export = ["checkpoint", "export", t.work / "taught", "--format", "diffusers", "--out"]
+    t.run(*export, t.work / "sharded", "--shard-size", "40KB")
+    index = json.loads((t.work / "sharded/diffusion_pytorch_model.safetensors.index.json").read_text())
+    files = sorted(set(index["weight_map"].values()))
+    t.check(len(files) > 1, "one file of", files)
+    parts = {}
+    for file in files:
+        t.check((t.work / "sharded" / file).stat().st_size < 50000, f"{file} is larger than asked for and its header")
+        parts |= t.read_tensors(t.work / "sharded" / file)
+    t.equal(parts == whole, True, "all bits of all files")
+    made = import_from(t.work / "sharded", "from-sharded")
+    t.equal(weights_of(made, "model") == weights_of(t.latest("taught"), "ema"), True, "all bits of the weights")
+    t.run(*export, t.work / "half", "--dtype", "bf16")
+    made = import_from(t.work / "half", "from-half")
+    t.run("checkpoint", "export", made, "--format", "diffusers", "--out", t.work / "half-again", "--dtype", "bf16")
+    name = "diffusion_pytorch_model.safetensors"
+    t.equal(t.read_tensors(t.work / "half" / name) == t.read_tensors(t.work / "half-again" / name), True, "bits in bf16")
+    for size in ("0", "5XB", "GB", "-1GB"):
+        t.refused(2, ["--shard-size", "no number of bytes"], *export, t.work / "never", f"--shard-size={size}")
 
 
 def test_an_import_needs_no_data_whatever_the_recipe_says_of_it():
@@ -89,6 +135,16 @@ def test_a_file_of_another_program_says_its_shapes_with_its_config():
     refuse(7, ["no config.json beside it"], "--set", "model.plugin=dit")
     (folder / "diffusion_pytorch_model.safetensors").unlink()
     refuse(7, ["folder without diffusion_pytorch_model.safetensors"], "--set", "model.plugin=dit")
+    t.check(not (t.work / "never").exists(), "a refused import left something")
+
+
+def test_a_training_needs_its_recipe_and_its_moments():
+    words = ["checkpoint", "import", exported(), "--format", "diffusers", "--optimizer", "--out", t.work / "never"]
+    t.refused(2, ["--optimizer", "--recipe FILE"], *words)
+    t.refused(7, ["no state of torch's Adam"], *words, "--recipe", t.write_recipe("training.toml", t.recipe(
+        model=dict(convention="diffusers"))))
+    t.refused(2, ["[optimizer]", "is not Adam's"], *words, "--recipe", t.write_recipe("sgd.toml", t.recipe(
+        model=dict(convention="diffusers"), optimizer=dict(plugin="sgd"))))
     t.check(not (t.work / "never").exists(), "a refused import left something")
 
 

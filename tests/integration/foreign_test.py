@@ -173,6 +173,7 @@ def facebook_loads_an_export():
         model.load_state_dict(exported, strict=True)
         check_prediction(form, model, prediction)
     training_script_file(form, toml, run, exported)
+    a_training_goes_on_from_its_file(form, toml, run, exported)
 
 
 def training_script_file(form, toml, run, average):
@@ -189,6 +190,54 @@ def training_script_file(form, toml, run, average):
     assert_same_bits(export(ema_set, form, "again.safetensors"), average)
     weight_set = import_from("0000005.pt", form, toml, "from_pt_weights", "--weights", "weights")
     assert_same_bits(export(weight_set, form, "again.safetensors"), weights)
+
+
+def file_of_a_training(form, run, average, steps):
+    """A .pt as torch.save writes a training that our own run was: its AdamW's moments by number, in the order of `model`."""
+    weights = export(run, form, "weights.safetensors", "--weights", "weights")
+    weights = {name: weights[name] for name in ["pos_embed", *sorted(weights.keys() - {"pos_embed"})]}
+    ours = load_file(run / f"checkpoints/step_{steps:08}/optimizer-00000.safetensors")
+    moments = {}
+    for place, tensor in ours.items():
+        kind, name = place.split("/")
+        name = their_name(form, name)
+        moments.setdefault(name, {})[kind] = tensor.reshape(weights[name].shape)
+    assert weights.keys() == moments.keys() | {"pos_embed"}
+    state = {number: moments[name] | {"step": torch.tensor(float(steps)) if number % 2 else steps}  # old torch: a plain number
+             for number, name in enumerate(weights) if name != "pos_embed"}
+    groups = [{"lr": 1e-2, "betas": (0.9, 0.999), "params": list(range(len(weights)))}]
+    return {"model": weights, "ema": average, "opt": {"state": state, "param_groups": groups}}
+
+
+def a_training_goes_on_from_its_file(form, toml, run, average):
+    file = file_of_a_training(form, run, average, 5)
+    torch.save(file, FOLDER / "training.pt")
+    import_from("training.pt", form, toml, "training", "--optimizer")
+    for place, out in ((run, "went_on"), ("training", "went_on_from_file")):
+        ditto("train", toml, "--resume", place, "--set", "run.steps=8", "--set", f"run.output={out}", "--set",
+              "log.progress='none'")
+    for section in ("model", "ema", "optimizer"):
+        a, b = (load_file(FOLDER / out / f"checkpoints/step_00000008/{section}-00000.safetensors")
+                for out in ("went_on", "went_on_from_file"))
+        assert_same_bits(a, b)
+        first = load_file(run / f"checkpoints/step_00000005/{section}-00000.safetensors")
+        assert any(not torch.equal(first[name], a[name]) for name in a), "three steps have moved something"
+    print(f"{form}: a training of {{model, ema, opt}} goes on with the bits of the run it was")
+
+    def refused(change, *parts):
+        torch.save(change(file), FOLDER / "other.pt")
+        words = ["checkpoint", "import", "other.pt", "--format", form, "--recipe", str(toml), "--out", "never", "--optimizer"]
+        done = subprocess.run([DITTO, *words], cwd=FOLDER, capture_output=True, text=True)
+        assert done.returncode != 0 and not (FOLDER / "never").exists(), done.stdout
+        for part in parts:
+            assert part in done.stderr, (part, done.stderr)
+
+    opt = file["opt"]
+    refused(lambda f: f | {"opt": opt | {"param_groups": opt["param_groups"] * 2}}, "several groups")
+    refused(lambda f: {name: f[name] for name in ("model", "ema")}, "no state of torch's Adam")
+    state = {number: dict(one) for number, one in opt["state"].items()}
+    del state[3]["exp_avg"]
+    refused(lambda f: f | {"opt": opt | {"state": state}}, f"'{list(file['model'])[3]}' is missing")
 
 
 # --- every entry of every gradient --------------------------------------------------------------------------

@@ -78,6 +78,8 @@ TOKENS = {
     "tensor 2, sequence": (2, dict(parallel__tensor=2, parallel__sequence=True)),
     "ring 3, uneven": (3, dict(parallel__context=3, parallel__context_plugin="ring", parallel__recompute="blocks")),
     "ulysses 2": (2, dict(parallel__context=2, parallel__context_plugin="ulysses")),
+    "fastseq 3": (3, dict(parallel__context=3, parallel__context_plugin="fastseq")),
+    "fastseq 2, tensor 2": (4, dict(parallel__context=2, parallel__context_plugin="fastseq", parallel__tensor=2)),
     "tensor 2, sequence, ring 2": (4, dict(parallel__tensor=2, parallel__sequence=True, parallel__context=2,
                                            parallel__context_plugin="ring")),
 }
@@ -182,22 +184,22 @@ def test_bytes_equal_the_closed_form():
 def test_what_has_no_such_bits_is_refused_by_name():
     path = recipe("refused.toml")
     cases = [
-        ({"parallel.expert": 2}, "parallel.expert = 2"),
-        ({"run.precision": "bf16"}, 'run.precision = "bf16"'),
+        ({"parallel.expert": 3}, "parallel.expert = 3"),
+        ({"run.precision": "fp16"}, 'run.precision = "fp16"'),
         ({"run.deterministic": False}, "run.deterministic = false"),
         ({"batch.plan": "packs", "batch.tokens": 512}, 'batch.plan = "packs"'),
     ]
     for options, what in cases:
         t.refused(2, ["run.numerics", what], "config", "check", path, *t.sets(options))
-    t.refused(2, ["run.numerics", "parallel.expert = 2"], "train", path, *t.sets({"parallel.expert": 2}))
-    t.refused(2, ["run.numerics", "parallel.expert = 2"], "train", path, "--dry-run", "--ranks", 2,
-              *t.sets({"parallel.expert": 2}))
+    t.refused(2, ["run.numerics", "parallel.expert = 3"], "train", path, *t.sets({"parallel.expert": 3}))
+    t.refused(2, ["run.numerics", "parallel.expert = 3"], "train", path, "--dry-run", "--ranks", 3,
+              *t.sets({"parallel.expert": 3}))
     t.refused(2, ["parallel.tensor: 8 does not divide the 12"], "train", path, "--local-ranks", 8,
               *t.sets({"parallel.tensor": 8}))
     t.refused(2, ["parallel.context: 9 is more than the 8 leaves"], "train", path, "--local-ranks", 9,
               *t.sets({"parallel.context": 9, "parallel.context_plugin": "ring"}))
-    t.refused(2, ["run.numerics", "fastseq"], "train", path, "--local-ranks", 2,
-              *t.sets({"parallel.context": 2, "parallel.context_plugin": "fastseq"}))
+    t.refused(2, ["parallel.context: 5 does not divide the 12"], "train", path, "--local-ranks", 5,
+              *t.sets({"parallel.context": 5, "parallel.context_plugin": "fastseq"}))
     for command in (["train"], ["train", "--dry-run"]):
         t.refused(2, ["run.numerics", 'optimizer "adafactor"'], command[0], path, *command[1:],
                   *t.sets({"optimizer.plugin": "adafactor"}))

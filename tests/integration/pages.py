@@ -17,7 +17,9 @@ import support as t
 PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(t.source)) for path in (t.source / "docs").glob("*.md"))]
 COMMANDS = ("ditto", "./dev", "build/release/bin/ditto", "torchrun", "mpirun", "cmake", "cp", "ctest", "export", "ditto_matrix")
 # Commands that need machines which are not here, and the test that runs the like of them.
-ELSEWHERE = {"host1": "two machines; integration/launchers_slow.sh joins two network namespaces"}
+PORT = "the port of docs/add_a_model.md needs the Python peers; integration/new_model_slow_test.py goes all of its way"
+ELSEWHERE = {"host1": "two machines; integration/launchers_slow.sh joins two network namespaces", "checkpoint import theirs": PORT,
+             "forward imported": PORT, "libport.so": PORT}
 build = os.environ.get("DITTO_BUILD_DIR", str(t.source / "build/release"))
 
 TRAIN = """#!/bin/sh

@@ -33,7 +33,7 @@ def recipe(name="receipts.toml", **run):
         data=dict(plugin="tampered_source", batch=BATCH), loader=dict(shuffle=False),
         objective=dict(plugin="tampered_objective", batch=BATCH), optimizer=dict(plugin="tampered_optimizer"),
         lr_schedule=dict(lr=1e-2), model=dict(depth=2, width=32, heads=4, patch=2),
-        checkpoint=dict(every=4, keep=9), record=dict(receipts=True)))
+        checkpoint=dict(every=4, keep=9), record=dict(receipts=True, average_every=1)))
 
 
 def words(ranks, options):
@@ -65,6 +65,19 @@ def test_every_layout_writes_the_same_receipts():
     for number, (name, layout) in enumerate(LAYOUTS.items()):
         train(path, f"layout{number}", layout)
         t.check(lines_of(f"layout{number}") == lines, f"{name} has other receipts")
+
+
+def test_the_average_stands_where_it_is_due():
+    path = recipe()
+    lines = [json.loads(line) for line in lines_of("honest")]
+    for name, layout in (("alone", (1, {})), ("cut", LAYOUTS["tensor 2"])):
+        train(path, f"seldom-{name}", (layout[0], layout[1] | dict(record__average_every=3)))
+        seldom = [json.loads(line) for line in lines_of(f"seldom-{name}")]
+        t.equal([line["step"] for line in seldom if "average" in line], [0, 3, 4, 6, 8, 9, 10], "steps with an average")
+        for one, other in zip(seldom, lines):
+            one.pop("sha256"), t.check(one.items() <= other.items(), f"{one} is not of {other}")
+    said = replayed("replay", "seldom-alone", LAYOUTS["fsdp 2"])
+    t.equal(said, f"the same: steps 1 to {STEPS} are what their receipts say", "a replay")
 
 
 def test_a_replay_on_another_layout_says_the_same():
@@ -163,7 +176,7 @@ def test_what_cannot_be_replayed_is_refused():
     t.refused(2, ["--to", "the receipts end after step 10"], "replay", t.work / "honest", "--to", 11, *words(1, {}))
     t.refused(2, ["--from", "no step follows it"], "replay", t.work / "honest", "--from", 10, *words(1, {}))
     path = recipe("none.toml")
-    train(path, "none", (1, dict(record__receipts=False, run__steps=1)))
+    train(path, "none", (1, dict(record__receipts=False, record__average_every=10, run__steps=1)))
     t.check(not (t.work / "none/receipts.jsonl").exists(), "receipts that nobody asked for")
     t.refused(4, ["receipts.jsonl"], "replay", t.work / "none", *words(1, {}))
     t.refused(2, ["record.receipts"], "config", "check", path, "--set", "record.receipts=\"yes\"", "--plugin-path",

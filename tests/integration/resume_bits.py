@@ -27,7 +27,7 @@ others = {
     "run.init_other_shape": "skip", "guidance.plugin": "cfg", "loader.threads": 0, "loader.prefetch": 1,
     "loader.max_bad": 3, "loader.strict": True, "parallel.timeout_s": 50.0, "parallel.hang_s": 20.0, "sampler.steps": 3,
     "checkpoint.keep": 5, "validate.every": 1, "validate.samples": 8, "log.progress": "none",
-    "record.receipts": True,
+    "record.receipts": True, "run.audit": 1.0, "run.audit_policy": "redo",
 }
 
 

@@ -9,6 +9,7 @@ import subprocess
 
 import support as t
 
+HOSTS = {"clip": "none", "percentile": "0.995"}  # of [sampler], besides steps, as lines_of reads it
 _trained = []
 
 
@@ -130,6 +131,54 @@ def test_one_number_gives_each_request_its_bytes_in_any_batch_order_and_company(
     print(f"{same} of {count} requests have the same bytes", flush=True)
 
 
+SAMPLERS = [("heun_edm", dict(s_churn=2.0)), ("dpmpp_2m_sde", {}), ("unipc", dict(order=3)), ("rk4", {}), ("sde_euler", {}),
+            ("euler", dict(clip="dynamic", percentile=0.9))]
+MORE_SAMPLERS = [("euler", {}), ("heun", {}), ("ddim", dict(eta=1.0)), ("dpmpp_2m", {}), ("unipc", dict(variant="bh1")),
+                 ("dpmpp_2m_sde", dict(solver="heun", s_noise=0.9)), ("euler", dict(clip="static")),
+                 ("sde_euler", dict(diffusion="linear", last_step_size=0.1))]
+
+
+def bits_at(run, name, *arguments):
+    """The latents of seeds at --batch 1 and 7 (and 16), which must be the same; and what the command said of one."""
+    batches, seeds = ((1, 7, 16), "0-16") if t.slow else ((1, 7), "0-7")
+    said = [t.run("sample", run, "--seeds", seeds, "--batch", batch, "--json", *arguments, *save(f"{name}-{batch}"))
+            for batch in batches]
+    for batch in batches[1:]:
+        t.check(latents(f"{name}-{batch}") == latents(f"{name}-1"), f"{name}: --batch {batch} gives other bits than --batch 1")
+    return latents(f"{name}-1"), json.loads(said[0].stdout)
+
+
+def test_one_number_gives_every_sampler_its_bits_at_any_batch():
+    found = {}
+    for name, options in SAMPLERS + (MORE_SAMPLERS if t.slow else []):
+        words = "-".join(map(str, (name, *options.values())))
+        sets = t.sets({f"sampler.{key}": value for key, value in options.items()})
+        found[words] = bits_at(one_number(), words, "--sampler", name, "--steps", 6 if t.slow else 3, *sets)[0]
+    found["dopri5"], said = bits_at(one_number(), "dopri5", "--sampler", "dopri5", "--steps", 200)
+    taken = said["decisions"]
+    t.equal(taken["evaluations"], 2 * said["count"] + 6 * (taken["steps"] + taken["steps rejected"]), "evaluations of dopri5")
+    alike = [(a, b) for a in found for b in found if a < b and found[a] == found[b]]
+    t.equal(alike, [], "samplers that make the same samples")
+    if not t.slow:
+        return
+    path = t.write_recipe("chain.toml", t.recipe(run=dict(name="chain", steps=4, numerics="one"),
+                                                 scheduler=dict(plugin="iddpm", variance="fixed_small", prediction="v")))
+    t.train(path, "chain")
+    bits_at(t.work / "chain", "ancestral", "--sampler", "ancestral", "--steps", 4)
+
+
+def test_an_adaptive_sampler_says_its_steps_and_takes_the_same_on_several_ranks():
+    few = ["--sampler", "dopri5", "--seeds", "0-4", "--batch", 3]
+    ask = [*few, "--steps", 200]
+    one = t.run("sample", trained(), *ask, *save("adaptive"))
+    t.check("steps: " in one.stdout and "steps rejected: " in one.stdout, one.stdout)
+    for name, sets in (("ranks", {}), ("fsdp", {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"})):
+        done = t.run("sample", trained(), *ask, "--local-ranks", 2, *t.sets(sets), *save(f"adaptive-{name}"))
+        t.check(latents(f"adaptive-{name}") == latents("adaptive"), f"other samples on two ranks ({name})")
+        t.equal(done.stdout.replace(f"adaptive-{name}", "adaptive"), one.stdout, f"what is said on two ranks ({name})")
+    t.refused(2, ["sampler.steps", "not done after 2 steps"], "sample", trained(), *few, "--steps", 2, *save("never"))
+
+
 def test_one_number_does_not_depend_on_how_far_a_text_is_padded():
     text = [((i * 2654435761) % 1000003) / 500001.5 - 1 for i in range(3 * 12)]
     data = t.synthetic(classes=4, text_tokens=6, text_width=12)
@@ -190,7 +239,7 @@ def test_every_picture_says_how_it_was_made():
             [("000005.png", 5, 1), ("000009.png", 9, 0), ("000002.png", 2, 1)], "samples.jsonl")
     for line in lines:
         t.equal((line["sampler"], line["batch"], line["weights"], line["run"], line["step"], line["size"]),
-                ({"plugin": "euler", "steps": 4}, 2, "ema", "sampled", 12, [8, 8]), "settings")
+                ({"plugin": "euler", "clip": "none", "percentile": 0.995, "steps": 4}, 2, "ema", "sampled", 12, [8, 8]), "settings")
         t.equal({key: line["guidance"][key] for key in ("plugin", "scale", "channels", "to")},
                 {"plugin": "cfg", "scale": 2.0, "channels": "all", "to": "inf"}, "guidance")
         texts = t.read_png(t.work / "said" / line["file"])[4]
@@ -278,8 +327,8 @@ def test_options_of_one_plugin_are_none_of_another_that_takes_its_place():
     def ask(name, *arguments):
         t.run("sample", t.work / "etas", "--out", t.work / name, "--seeds", "0-1", *save(name), *arguments)
         return t.lines_of(t.work / name / "samples.jsonl")[0]
-    t.equal(ask("as-trained")["sampler"], {"plugin": "ddim", "eta": "0.5", "steps": 4}, "the recipe's sampler")
-    t.equal(ask("eulers", "--sampler", "euler")["sampler"], {"plugin": "euler", "steps": 4}, "another")
+    t.equal(ask("as-trained")["sampler"], {"plugin": "ddim", "eta": "0.5", **HOSTS, "steps": 4}, "the recipe's sampler")
+    t.equal(ask("eulers", "--sampler", "euler")["sampler"], {"plugin": "euler", **HOSTS, "steps": 4}, "another")
     t.equal(ask("ddims", "--sampler", "ddim")["sampler"]["eta"], "0.5", "the same")
     t.equal(ask("unguided", "--set", "guidance.plugin=none")["guidance"], {"plugin": "none"}, "no guidance")
     t.equal(ask("scaled", "--guidance", "2")["guidance"]["rescale"], "0.5", "another scale of the same guidance")

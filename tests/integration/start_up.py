@@ -28,6 +28,9 @@ def until_first_step(path, folder, ranks, *arguments, **options):
     held at most, and the seconds."""
     given = {key.replace("__", "."): value for key, value in options.items()}
     began = time.monotonic()
+    # Every larger piece of memory apart, so that what is freed is given back: without it the peak has up to a tenth of holes in
+    # the heap, more or fewer by chance.
+    t.environment["MALLOC_MMAP_THRESHOLD_"] = "16384"
     process = t.start("train", path, "--local-ranks", ranks, *t.sets({"run.output": str(t.work / folder)} | FSDP | given), *arguments)
     most, ready = {}, t.work / folder / "run.toml"
     try:
@@ -67,7 +70,7 @@ def check_peaks(name, path):
             most, seconds = until_first_step(path, folder, 4, *arguments)
             shutil.rmtree(t.work / "by-one", ignore_errors=True)
             peaks.append(max(most))
-        bound = 1.15 * expected + peaks[0]
+        bound = 1.02 * expected + peaks[0]
         print(f"  {name}, from {source}: {peaks[1] / MiB:.0f} MiB on a rank; its share {expected / MiB:.0f}, one block "
               f"{peaks[0] / MiB:.0f}, allowed {bound / MiB:.0f}; {seconds:.1f} s to the first step", flush=True)
         t.check(peaks[1] > expected, f"{name}, from {source}: a rank held {peaks[1]} bytes of a share of {expected}")

@@ -26,7 +26,7 @@ codes = re.findall(r"```cpp\n(.*?)```", open(sys.argv[1]).read(), re.S)
 whole, block = [code for code in codes if "struct Block" in code]
 layer, = [code for code in codes if "struct Lens" in code]
 op, = [code for code in codes if "KernelSet" in code]
-open("single.cpp", "w").write(whole)
+open("port.cpp", "w").write(whole)
 open("layer.cpp", "w").write("#include <ditto/ditto.h>\n" + layer + "static_assert(std::is_constructible_v<Lens, int, int>);\n")
 open("op.cpp", "w").write("#include <ditto/ditto.h>\n" + op)
 open("block.cpp", "w").write(block + "static_assert(std::is_constructible_v<Block, ditto::AttentionOptions>);\n")
@@ -74,9 +74,9 @@ C
 sed -i 's/find_package(Ditto 0.2 REQUIRED)/find_package(Ditto 0.2 REQUIRED COMPONENTS formats)/' CMakeLists.txt
 cat >> CMakeLists.txt <<'C'
 ditto_add_plugin(one_shard data SOURCES one_shard.cpp LIBRARIES Ditto::formats)
-ditto_add_plugin(single models SOURCES single.cpp block.cpp layer.cpp)
+ditto_add_plugin(port models SOURCES port.cpp block.cpp layer.cpp)
 ditto_add_plugin(square_gate kernels SOURCES op.cpp)
-add_test(NAME page COMMAND tiny_test $<TARGET_FILE:ditto_models_single>)
+add_test(NAME page COMMAND tiny_test $<TARGET_FILE:ditto_models_port>)
 C
 
 cmake -S . -B build -DCMAKE_PREFIX_PATH="$prefix" > "$work/configure.log" 2>&1 || fail "$(tail -20 "$work/configure.log")"

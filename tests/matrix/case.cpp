@@ -35,12 +35,26 @@ const Tiny& tiny(const std::string& model) {
        {3, 16, 16},
        true,
        {}},
+      {"pixart",
+       "depth = 4\nwidth = 48\nheads = 4\nmlp_ratio = 2\nmicro_conditions = true\n",
+       {3, 16, 16},
+       true,
+       {"attn.qkv.bias", "cross.kv.bias"}},
+      {"uvit", "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\n", {3, 16, 16}, false, {}},
       {"st_dit",
        "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\nfull = true\nrotary = \"temporal\"\n",
        {3, 4, 8, 8},
        true,
        {"spatial.qkv.bias", "cross.kv.bias"}},
+      {"nemo_dit",
+       "depth = 4\nwidth = 32\nheads = 4\nmlp_ratio = 2\npositions = \"factorised\"\n",
+       {3, 4, 8, 8},
+       true,
+       {}},
+      {"moviegen", "depth = 4\nwidth = 32\nheads = 4\nhidden = 48\n", {3, 4, 8, 8}, true, {}},
       {"dit_moe", "depth = 4\nwidth = 32\nheads = 4\nexperts = 4\n", {3, 16, 16}, false, {"qkv.bias"}},
+      {"mmdit", "depth = 4\nwidth = 32\nheads = 4\nqk_norm = true\ndual_attention = 1\n", {3, 16, 16}, true, {}},
+      {"wan", "depth = 4\nwidth = 32\nheads = 4\nhidden = 64\n", {3, 4, 8, 8}, true, {}},
   };
   for (const auto& one : kTiny)
     if (model == one.model) return one;
@@ -108,6 +122,9 @@ std::vector<std::string> options_of(const std::string& layout) {
 
 namespace {
 
+// Leaves of tokens, heads and hidden numbers that four ranks can share.
+constexpr const char* kOneNumber[] = {"run.numerics=\"one\"", "run.token_leaf=8", "model.width=48"};
+
 // AdamW makes whole steps of gradients that are nothing but rounding, in directions that rounding chooses: few numbers,
 // and by chance none of the control's. Where bounds are of rounding, such gradients are to stay small.
 bool is_steady(const Case& one) { return one.optimizer == "adamw" && (one.precision != "fp64" || one.is_control); }
@@ -128,6 +145,7 @@ Recipe recipe_of(const Case& one) {
       one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
       tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
+  if (one.one_number) sets.insert(sets.end(), std::begin(kOneNumber), std::end(kOneNumber));
   if (is_steady(one)) sets.push_back("optimizer.eps=1e-3");
   for (auto& set : options_of(one.layout)) sets.push_back(std::move(set));
   auto recipe = Recipe::parse(text, "matrix \"" + one.layout + "\"", sets);
@@ -138,14 +156,24 @@ Recipe recipe_of(const Case& one) {
   return recipe;
 }
 
+namespace {
+
+// Also of a layout that is refused.
+ParallelOptions parallel_of(Case one) {
+  one.one_number = false;
+  return recipe_of(one).parallel;
+}
+
+}  // namespace
+
 int world_size(const Case& one) {
-  const auto p = recipe_of(one).parallel;
+  const auto p = parallel_of(one);
   return static_cast<int>(p.tensor * p.context * p.pipeline * p.expert * p.shard * std::max<int64_t>(1, p.replicate));
 }
 
 int64_t micro_batches(const Case& one) {
   if (one.micro_batches > 0) return one.micro_batches;
-  const auto p = recipe_of(one).parallel;
+  const auto p = parallel_of(one);
   return std::max<int64_t>(4, p.shard * p.expert * std::max<int64_t>(1, p.replicate));
 }
 
@@ -161,6 +189,7 @@ Case one_rank(Case one) {
   one.steps += one.resumed;
   one.resumed = 0;
   one.bits = one.counts = one.replay = false;
+  one.refused.clear();
   if (one.whole) {
     one.micro_batches = 1;
     std::erase_if(one.sets, [](const std::string& set) { return set.starts_with("run.micro_batch="); });
@@ -183,7 +212,8 @@ std::string title(const Case& one) {
   if (one.device != "cpu") text += ", " + one.device;
   if (one.whole) text += ", against a whole batch";
   if (one.micro_batches > 0) text += fmt::format(", {} micro-batches", one.micro_batches);
-  if (one.bits) text += ", bits";
+  if (one.one_number) text += ", one number";
+  if (one.bits && !one.one_number) text += ", bits";
   if (!one.save_to.empty()) text += ", saved";
   if (!one.load_from.empty()) text += ", from " + one.load_from;
   if (!one.fault.empty()) text += ", planted: " + one.fault;
@@ -195,6 +225,7 @@ std::string key_of(const Case& one) {
                                  one.micro_batches, one.batch, one.real_init, one.replay, is_steady(one));
   for (const auto& set : one.sets) text += " " + set;
   if (one.packed) text += " packed";
+  if (one.one_number) text += " one number";
   return fmt::format("{}-{}-{:016x}", one.model, one.precision, std::hash<std::string>()(text));
 }
 

@@ -18,6 +18,8 @@ struct Case {
   bool replay = false;             // a router's picks are those of the run on one rank
   bool packed = false;             // each micro-batch is one pack of samples of different lengths
   bool bits = false;               // identical bits are asked for
+  bool one_number = false;         // under run.numerics = "one"; with `bits`
+  std::string refused;             // what the refusal of the layout says; empty: it runs
   bool is_control = false;         // a run in wider precision that tells how far rounding goes
   bool counts = false;             // communication is held against closed forms
   std::string fault;               // planted; empty: none. The case is good if the comparison fails

@@ -108,4 +108,22 @@ inline const Layouts kNemoExperts{
     "context=2 context_plugin=ring tensor=2 sequence=true shard=2 shard_plugin=fsdp expert=2 expert_plugin=expert",
 };
 
+inline const std::string kInterleaved = "pipeline=2 pipeline_plugin=pipeline virtual_stages=2";
+
+inline const char* const kModels[] = {"dit", "dit_text", "st_dit", "dit_moe"};
+
+// What each model of the matrix is trained on, in every precision.
+inline Layouts layouts_for(const std::string& model) {
+  Layouts list = kAlone;
+  const auto append = [&](const Layouts& more) { list.insert(list.end(), more.begin(), more.end()); };
+  if (model == "st_dit") append(kVideo);
+  if (model == "dit_moe") append(kExperts);
+  append(kRecomputed);
+  append(kOffloaded);
+  append(kComposed);
+  append(kNemo);
+  if (model == "dit_moe") append(kNemoExperts);
+  return list;
+}
+
 }  // namespace ditto::matrix

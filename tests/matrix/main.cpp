@@ -93,7 +93,9 @@ class Folder {
 };
 
 void read(CLI::App& app, Arguments& a) {
-  app.add_option("--model", a.base.model, "dit, dit_text, st_dit or dit_moe")->capture_default_str();
+  app.add_option("--model", a.base.model,
+                 "dit, dit_text, pixart, uvit, st_dit, nemo_dit, moviegen, dit_moe, mmdit or wan")
+      ->capture_default_str();
   app.add_option("--precision", a.base.precision, "fp64, fp32, bf16 or fp16")->capture_default_str();
   app.add_option("--device", a.base.device, "cpu or cuda, which is measured against one rank on the CPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));

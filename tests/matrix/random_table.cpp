@@ -100,7 +100,7 @@ Limits draw_model(Draw& d, Case& one, Words& w) {
     w.add("model.cross", d.word({"plain", "modulated"}));
   }
   if (video) draw_video(d, w, limits, patch);
-  if ((video || one.model == "dit_text") && d.one_in(3)) w.add("model.adaln=single");
+  if (video && d.one_in(3)) w.add("model.adaln=single");
   if (one.model == "dit_moe") draw_experts(d, w, limits);
   w.add("model.depth", limits.depth);
   return limits;

@@ -8,8 +8,9 @@
 
 namespace ditto::matrix {
 
-// core: a quick part of it; all; faults: planted mistakes, each of which must be seen; checkpoints: what one layout has
-// saved goes on as another; counts: communication against closed forms; device: what a single device can run.
+// core: a quick part of it; all; one: which layouts have one number, a part of all; faults: planted mistakes, each of
+// which must be seen; checkpoints: what one layout has saved goes on as another; counts: communication against closed
+// forms; device: what a single device can run.
 std::vector<std::string> table_names();
 std::vector<Case> table(const std::string& name);
 

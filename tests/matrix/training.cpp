@@ -197,7 +197,7 @@ Record train(const TrainRequest& request) {
   std::optional<diff::Probe> probe;
   if (!request.events.empty()) probe.emplace(assembly);
   TrainingStep training(assembly, loader, optimizer, ema);
-  if (probe) training.observer = &*probe;
+  if (probe) training.observers.push_back(&*probe);
   const int64_t samples = (one.resumed + one.steps) * one.batch;
   if (!one.packed) watch_routers(assembly, record, request.one_rank, one.replay && request.one_rank, samples);
   if (request.tamper) request.tamper(assembly, hooks);

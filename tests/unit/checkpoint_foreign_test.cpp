@@ -4,6 +4,7 @@
 
 #include <doctest/doctest.h>
 
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "core/checkpoint/tensor_file.h"
@@ -213,7 +214,145 @@ TEST_CASE("a file that is not this model's is refused by the names of its tensor
   CHECK(contains(import_error({}), "it holds no tensors"));
   tensors = {};
   for (const char* name : {"proj.weight", "x1", "x2", "x3", "x4"}) tensors[name] = torch::zeros({4});
-  CHECK(contains(import_error(tensors), ", and 8 more"));
+  const auto error = import_error(tensors);  // five of a kind are named
+  for (const char* part : {"tensor 'proj.weight' is [4] there and [4, 3, 2, 2] here",
+                           "tensor 'attn.k.weight' is missing", "tensor 'x4' has no place", ", and 1 more"})
+    CHECK_MESSAGE(contains(error, part), error);
+}
+
+TEST_CASE("a tensor that is renamed, transposed or of a type with scales is refused by its names") {
+  auto tensors = foreign_tensors();
+  tensors["attn.out.weight"] = tensors.at("attn.q.weight");
+  tensors.erase("attn.q.weight");
+  const auto renamed = import_error(tensors);
+  CHECK(contains(renamed, "tensor 'attn.q.weight' is missing"));
+  CHECK(contains(renamed, "tensor 'attn.out.weight' has no place in this model"));
+  tensors = foreign_tensors();
+  tensors["blocks.0.emb.weight"] = tensors.at("blocks.0.emb.weight").t().contiguous();
+  tensors["blocks.1.emb.weight"] = tensors.at("blocks.0.emb.weight");
+  CHECK(contains(import_error(tensors), "tensor 'blocks.0.emb.weight' is [4, 5] there and [5, 4] here, transposed"));
+  tensors = foreign_tensors();
+  tensors["proj.bias"] = tensors.at("proj.bias").to(torch::kFloat8_e4m3fn);
+  CHECK(contains(import_error(tensors), "tensor 'proj.bias' is of F8_E4M3 there, whose scales lie elsewhere"));
+}
+
+TEST_CASE("rows of theirs that lie in another order, or are parts of one weight, come in and go out") {
+  const TemporaryFolder folder;
+  auto in = foreign_tensors();
+  // Rows of query and key alternate there over two weights; the value's are the reverse of ours.
+  const auto q = in.at("attn.q.weight"), k = in.at("attn.k.weight"), v = in.at("attn.v.weight");
+  for (const char* name : {"attn.q.weight", "attn.k.weight", "attn.v.weight"}) in.erase(name);
+  const auto qk = torch::stack({q, k}, 1).reshape({2, 4, 4});
+  in["attn.qk.0"] = qk[0];
+  in["attn.qk.1"] = qk[1];
+  in["attn.v"] = v.flip(0).contiguous();
+  ditto::write_tensors(folder / "in.safetensors", in);
+  SmallModel model;
+  auto& map = model.format.tensors[2];
+  REQUIRE(map.ours == "qkv.weight");
+  map = {"qkv.weight", {"attn.qk.0", "attn.qk.1", "attn.v"}, {4, 4}, {0, 2, 4, 6, 1, 3, 5, 7, 11, 10, 9, 8}};
+  checkpoint::import_weights(model, "other", folder / "in.safetensors");
+  model.check_values(0);
+  checkpoint::export_weights(model, "other", folder / "out.safetensors");
+  const auto out = ditto::read_tensors(folder / "out.safetensors");
+  CHECK(out.size() == in.size());
+  for (const auto& [name, tensor] : in) CHECK_MESSAGE(same_bits(out.at(name), tensor), name);
+}
+
+TEST_CASE("one weight of theirs is several of ours, and every row is one of them") {
+  const TemporaryFolder folder;
+  auto in = foreign_tensors();
+  SmallModel model(4);
+  model.format = {{{"patch.weight", {"proj.weight"}, {4, 3, 2, 2}},
+                   {"patch.bias", {"proj.bias"}, {}},
+                   {"qkv.weight", {"linear1"}, {16, 4}, {4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}},
+                   {"table.weight", {"linear1"}, {16, 4}, {3, 2, 1, 0}}},
+                  {},
+                  {}};
+  const auto fused = torch::arange(64, torch::kFloat).view({16, 4});
+  const ditto::NamedTensors theirs{
+      {"proj.weight", in.at("proj.weight")}, {"proj.bias", in.at("proj.bias")}, {"linear1", fused}};
+  ditto::write_tensors(folder / "in.safetensors", theirs);
+  checkpoint::import_weights(model, "other", folder / "in.safetensors");
+  CHECK(torch::equal(model.qkv->weight.leaf().detach(), fused.narrow(0, 4, 12)));
+  CHECK(torch::equal(model.table->weight.leaf().detach(), fused.narrow(0, 0, 4).flip(0)));
+  checkpoint::export_weights(model, "other", folder / "out.safetensors");
+  CHECK(same_bits(ditto::read_tensors(folder / "out.safetensors").at("linear1"), fused));
+  for (const auto& rows : std::vector<std::vector<int64_t>>{{3, 2, 1, 4}, {3, 2, 1, 1}, {3, 2, 1}, {3, 2, 1, 16}}) {
+    model.format.tensors[3].rows = rows;
+    CHECK(contains(
+        error_of(ErrorKind::plugin, [&] { checkpoint::export_weights(model, "other", folder / "x.safetensors"); }),
+        "rows"));
+  }
+}
+
+TEST_CASE("an export of several files is read by its index, and in half precision it keeps the bits that came in") {
+  const TemporaryFolder folder;
+  SmallModel model;
+  model.format.config = {{"depth", int64_t{2}}};
+  checkpoint::import_weights(model, "other", golden("foreign_wrapped_half.pt"));
+  checkpoint::ExportForm form;
+  form.most_bytes = 100;
+  form.dtype = torch::kHalf;
+  CHECK(checkpoint::export_weights(model, "other", folder / "f", {{"a", "note"}}, {}, form) == folder / "f/README.md");
+  const auto index = read_text(folder / "f/diffusion_pytorch_model.safetensors.index.json");
+  CHECK(contains(index, "\"total_size\": 296"));
+  CHECK(std::filesystem::exists(folder / "f/diffusion_pytorch_model-00001-of-00004.safetensors"));
+  SmallModel again;
+  checkpoint::import_weights(again, "other", folder / "f");
+  for (const auto& item : model.named_parameters())
+    CHECK(torch::equal(item.value().detach(), again.named_parameters()[item.key()].detach()));
+  CHECK(checkpoint::look_at_weights(folder / "f", "other").notes.at("a") == "note");
+  const auto refused = [&](uint64_t most_bytes) {
+    form.most_bytes = most_bytes;
+    return error_of(ErrorKind::config, [&] { checkpoint::export_weights(model, "other", folder / "f", {}, {}, form); });
+  };
+  CHECK(contains(refused(0), "index.json: is there, and would be read in the place of these weights"));
+}
+
+TEST_CASE("what a configuration says beyond the model is kept for the next export") {
+  const TemporaryFolder folder;
+  SmallModel model;
+  checkpoint::import_weights(model, "other", golden("foreign.safetensors"));
+  const std::vector<int64_t> patch{1, 2, 2};
+  model.format.config = {{"depth", int64_t{2}}, {"patch", patch}, {"out", int64_t{4}}, {"new", true}};
+  checkpoint::export_weights(model, "other", folder / "f");
+  auto found = checkpoint::look_at_weights(folder / "f", "other");
+  CHECK((found.shapes.config.at("patch") == ditto::OptionValue(patch)));
+  CHECK(found.shapes.numbers("patch", 3, 8) == patch);
+  CHECK(
+      contains(error_of(ErrorKind::checkpoint, [&] { found.shapes.numbers("patch", 2, 8); }), "a list of 2 integers"));
+  checkpoint::ExportForm form;
+  form.kept_config = R"({"depth": 1, "patch": [1, 2, 2], "out": null, "axes": [[1], {"a": null}], "version": "0.1"})";
+  checkpoint::export_weights(model, "other", folder / "g", {}, {}, form);
+  CHECK(nlohmann::json::parse(read_text(folder / "g/config.json")) ==
+        nlohmann::json::parse(
+            R"({"depth": 2, "patch": [1, 2, 2], "out": null, "axes": [[1], {"a": null}], "version": "0.1"})"));
+}
+
+TEST_CASE("a denoiser beside its encoders in one file comes in alone, and the others are counted") {
+  const TemporaryFolder folder;
+  ditto::NamedTensors all{{"first_stage_model.a", torch::zeros({2})}, {"first_stage_model.b", torch::zeros({2})}};
+  for (const auto& [name, tensor] : foreign_tensors()) all["model.diffusion_model." + name] = tensor;
+  ditto::write_tensors(folder / "all.safetensors", all);
+  SmallModel model;
+  CHECK(checkpoint::import_weights(model, "other", folder / "all.safetensors").empty());
+  model.check_values(0);
+  const auto found = checkpoint::look_at_weights(folder / "all.safetensors", "other");
+  CHECK(found.others == std::map<std::string, int64_t>{{"first_stage_model", 2}});
+  CHECK(found.shapes.has("attn.q.weight"));
+}
+
+TEST_CASE("an index may name files of PyTorch's") {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder / "f");
+  std::filesystem::copy(golden("foreign_flat.pt"), folder / "f/pytorch_model-00001-of-00001.bin");
+  nlohmann::json map;
+  for (const auto& [name, tensor] : foreign_tensors()) map[name] = "pytorch_model-00001-of-00001.bin";
+  write_text(folder / "f/pytorch_model.bin.index.json", nlohmann::json{{"weight_map", map}}.dump());
+  SmallModel model;
+  checkpoint::import_weights(model, "other", folder / "f");
+  model.check_values(0);
 }
 
 TEST_CASE("a set of weights that the file has not is refused") {
@@ -242,6 +381,7 @@ TEST_CASE("a format or a name map that does not fit the model is refused") {
   model.format.tensors.back() = {"qkv.weight", {"x"}, {}};
   CHECK(contains(plugin_error(), "maps 'qkv.weight' to nothing, or twice"));
   model.format.tensors.back() = {"table.weight", {"blocks.0.emb.weight"}, {3, 4}};
-  CHECK(contains(plugin_error(), "gives 'blocks.0.emb.weight' a shape that does not make 'table.weight' of [5, 4]"));
+  CHECK(contains(plugin_error(),
+                 "gives 'blocks.0.emb.weight' a shape or rows that do not make 'table.weight' of [5, 4]"));
   CHECK(!std::filesystem::exists(folder / "out.safetensors"));
 }

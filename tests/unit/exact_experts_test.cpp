@@ -129,6 +129,33 @@ TEST_CASE("experts' rows have the same bits in any batch, and micro-batches' gra
   }
 }
 
+// The second bias as a sum by itself, after the experts.
+OpInputs biased(const OpInputs& experts) {
+  const auto& in = experts.tensors;
+  return {{in[0], in[4], in[5], in[6]}, experts.attributes};
+}
+
+TEST_CASE("what is added after experts has the gradient of their second bias") {
+  const auto in = call(0, 6);
+  const auto grad = numbers_of_rows(0, 6, kWidth, 11);
+  for (const auto& variant : variants()) {
+    const auto added = answer(row_of("add_expert_rows", variant), biased(in), grad);
+    CHECK(same_bits(added.grads.at(1), answer(row_of("experts", variant), in, grad).grads.at(4)));
+    CHECK(same_bits(added.grads.at(0), grad));
+  }
+}
+
+// Rows of two ranks, each with half of the samples, as experts that are dealt out see them.
+TEST_CASE("samples that are far apart are halves of the same tree") {
+  const int64_t S = 8, apart = (int64_t{1} << 24) * kTokens;
+  const auto near = call(0, S);
+  auto far = near;
+  const auto half = near.tensors[6].div(kTokens * S / 2, "floor");
+  far.tensors[6] = near.tensors[6] + half * (apart - kTokens * S / 2);
+  const auto grad = numbers_of_rows(0, S, kWidth, 11);
+  CHECK(same_bits(answer(row_of("experts"), far, grad), answer(row_of("experts"), near, grad)));
+}
+
 struct Threads {
   ~Threads() { at::set_num_threads(before); }
   int before = at::get_num_threads();
@@ -146,6 +173,7 @@ std::vector<std::pair<std::string, OpInputs>> calls(int64_t S) {
   in_runs.attributes["hidden_leaves"] = std::vector<int64_t>{3, 36};
   return {{"experts", call(0, S)},
           {"experts", in_runs},
+          {"add_expert_rows", biased(call(0, S))},
           {"token_rows", {{numbers({S * kTokens, 37}, 1), index_of(rows.tokens)}}},
           {"combine_rows",
            {{numbers({R, 37}, 1), numbers({R}, 2), order, index_of(rows.tokens)}, {{"tokens", S * kTokens}}}},

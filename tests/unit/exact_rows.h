@@ -23,12 +23,14 @@ inline std::vector<KernelRow> rows() {
   return set->rows();
 }
 
-inline std::vector<std::string> variants() {
+inline std::vector<std::string> variants_of(const std::string& op) {
   std::vector<std::string> names;
   for (const auto& row : rows())
-    if (row.op == "linear") names.push_back(row.variant);
+    if (row.op == op) names.push_back(row.variant);
   return names;
 }
+// Those that have every op.
+inline std::vector<std::string> variants() { return variants_of("silu"); }
 
 inline KernelRow row_of(const std::string& op, const std::string& variant = "exact_plain") {
   for (const auto& row : rows())

@@ -81,15 +81,13 @@ TEST_CASE("a DiT's operations with experts are those of its closed form") {
 }
 
 TEST_CASE("a text model's operations are those of its closed form") {
-  const double D = 64, T = 16, S = kText, L = 2, kv = 32;
-  for (const std::string adaln : {"zero", "single"}) {
-    CAPTURE(adaln);
-    const bool single = adaln == "single";
-    Counted text(
-        "plugin = \"dit_text\"\ndepth = 2\nwidth = 64\nheads = 4\nkv_heads = 2\npatch = 2\nqk_norm = true\n"
-        "adaln = \"" +
-            adaln + "\"\n",
-        {3, 8, 8}, true);
+  const double D = 64, T = 16, S = kText, L = 2;
+  for (const bool single : {false, true}) {
+    const double kv = single ? 64 : 32;
+    Counted text(single ? "plugin = \"pixart\"\ndepth = 2\nwidth = 64\nheads = 4\npatch = 2\n"
+                        : "plugin = \"dit_text\"\ndepth = 2\nwidth = 64\nheads = 4\nkv_heads = 2\npatch = 2\n"
+                          "qk_norm = true\n",
+                 {3, 8, 8}, true);
     const double blocks = L * (attention(T, T, D, kv) + cross(T, S, D, kv) + mlp(T, D, 4));
     const double ends = T * D * 4 * (3 + 3) + time_embed(D) + (single ? 0 : 2 * D * D) + text_embed(S, D);
     const double modulations = 3 * 2 * D * D * (single ? 1 : L);

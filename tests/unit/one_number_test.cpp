@@ -31,15 +31,16 @@ void check_refused(const std::string& text, const std::string& what) {
 }
 
 TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
-  check_refused("precision = \"bf16\"\n", "run.precision = \"bf16\"");
+  check_refused("precision = \"fp16\"\n", "run.precision = \"fp16\"");
   check_refused("precision = \"fp64\"\n", "run.precision = \"fp64\"");
   check_refused("device = \"cuda\"\n", "run.device = \"cuda\"");
   check_refused("deterministic = false\n", "run.deterministic = false");
-  check_refused("[parallel]\nexpert = 2\n", "parallel.expert = 2");
+  check_refused("[parallel]\nexpert = 3\n", "parallel.expert = 3");
   check_refused("[parallel]\npipeline = 2\npipeline_conditioning = \"replicated\"\n", "pipeline_conditioning");
   check_refused("[batch]\nplan = \"packs\"\ntokens = 512\n", "batch.plan = \"packs\"");
   check_refused("[batch]\nplan = \"buckets\"\n", "batch.plan = \"buckets\"");
-  check_refused("[encoder.text]\nplugin = \"t5\"\nprecision = \"bf16\"\n", "encoder.text.precision = \"bf16\"");
+  check_refused("[encoder.text]\nplugin = \"t5\"\nprecision = \"fp16\"\n", "encoder.text.precision = \"fp16\"");
+  CHECK(is_one_number(recipe_of("precision = \"bf16\"\n[encoder.text]\nplugin = \"t5\"\nprecision = \"fp32\"\n")));
   CHECK(Recipe::parse("[run]\nprecision = \"bf16\"\n[parallel]\ntensor = 2\n", "the test").run.numerics == "fast");
   const auto recipe = recipe_of(
       "[parallel]\npipeline = 2\nshard = 2\nreplicate = 2\nrecompute = \"blocks\"\noffload = \"optimizer\"\n");
@@ -49,6 +50,7 @@ TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
   CHECK(!shares_tokens(recipe_of("[parallel]\nsequence = true\n").parallel));
   CHECK(shares_tokens(recipe_of("[parallel]\ntensor = 2\nsequence = true\n").parallel));
   CHECK(shares_tokens(recipe_of("[parallel]\ncontext = 2\n").parallel));
+  CHECK(!shares_tokens(recipe_of("[parallel]\nexpert = 4\n").parallel));
   CHECK_THROWS_AS(Recipe::parse("[run]\ntoken_leaf = 8\n", "the test"), Error);
   CHECK(sum_order(recipe) == SumOrder::tree);
   CHECK(kernel_sets(recipe) == std::vector<std::string>{"cpu", "exact"});
@@ -95,6 +97,10 @@ TEST_CASE("a resume without the key was fast; with one number on both sides noth
   const auto threads = lines("[run]\nthreads = 1\nnumerics = \"one\"\n", "[run]\nthreads = 2\nnumerics = \"one\"\n");
   REQUIRE(threads.size() == 1);
   CHECK(threads[0] == "run.threads: 1 -> 2 (bit for bit)");
+  const auto rounded =
+      lines("[run]\nprecision = \"fp32\"\nnumerics = \"one\"\n", "[run]\nprecision = \"bf16\"\nnumerics = \"one\"\n");
+  REQUIRE(rounded.size() == 1);
+  CHECK(rounded[0] == "run.precision: \"fp32\" -> \"bf16\" (equal within rounding from here on, not bit for bit)");
 }
 
 // What the guard says of `body`; empty: nothing.

@@ -242,8 +242,32 @@ TEST_CASE("nothing has its name before all of a data set is written") {
   CHECK(made.shards.size() == 3);
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(out)) names.insert(entry.path().filename().string());
-  CHECK(names ==
-        std::set<std::string>{"classes.json", "notes.txt", "train-000000.tar", "train-000001.tar", "train-000002.tar"});
+  CHECK(names == std::set<std::string>{".nv-meta", "classes.json", "notes.txt", "train-000000.tar",
+                                       "train-000000.tar.idx", "train-000001.tar", "train-000001.tar.idx",
+                                       "train-000002.tar", "train-000002.tar.idx"});
+  names.clear();
+  for (const auto& entry : fs::directory_iterator(out + "/.nv-meta")) names.insert(entry.path().filename().string());
+  CHECK(names == std::set<std::string>{".info.json", "dataset.yaml", "index.sqlite", "index.uuid", "split.yaml"});
+}
+
+TEST_CASE("the same pictures give the same bytes, notes for Energon included; another set's notes are not replaced") {
+  const Folder folder;
+  for (int i = 0; i < 5; ++i) write_picture(folder.path + "/in/cat/" + std::to_string(i) + ".png", i);
+  for (const char* out : {"/a", "/b"})
+    ditto::prepare_folder(folder.path + "/in", {.out = folder.path + out, .shard_samples = 2, .validation = 0.3});
+  std::size_t files = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(folder.path + "/a")) {
+    if (!entry.is_regular_file()) continue;
+    ++files;
+    CHECK_MESSAGE(
+        contents(entry.path()) == contents(folder.path + "/b" + entry.path().string().substr(folder.path.size() + 2)),
+        entry.path().string());
+  }
+  CHECK(files == 2 * 3 + 5 + 1);  // shards and their indices, notes, classes.json
+  write(folder.path + "/c/.nv-meta/split.yaml", "split_parts: {}\n");
+  CHECK(holds(
+      error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/c"}); }, ErrorKind::config),
+      "split.yaml: is there already"));
 }
 
 TEST_CASE("a folder for shards that is deleted meanwhile is said, and one that has a folder in their place") {

@@ -37,7 +37,7 @@ Trained train(const std::string& model, std::vector<std::string> sets, bool is_l
   std::optional<Probe> probe;
   if (is_looked_at) probe.emplace(assembly);
   TrainingStep training(assembly, loader, *optimizer, ema);
-  if (probe) training.observer = &*probe;
+  if (probe) training.observers.push_back(&*probe);
   Trained result;
   for (int64_t step = 0; step < 2; ++step) result.norms.push_back(training.run(step).grad_norm);
   for (const auto& entry : assembly.networks->learned().entries)

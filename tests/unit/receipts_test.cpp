@@ -171,6 +171,25 @@ TEST_CASE("the hash of parameters is the same however ranks cut them, and counts
         }) != whole);
 }
 
+TEST_CASE("a tensor that is hashed in pieces, of any cut, has the hash of the whole") {
+  const auto full = testing::numbers({48, 40}, 1);
+  const auto whole = hash_of(full);
+  HashSum sum;
+  for (int rank = 0; rank < 3; ++rank) {
+    LayoutEntry entry{"a", full, full.sizes().vec(), Unit{Unit::head, -1}};
+    entry.cuts[Axis::tensor] = Cut{1, {16, 24}, rank, 3, 1};
+    const auto local = cut(full, entry.cuts[Axis::tensor]);
+    int64_t begin = 0;
+    for (const int64_t end : {int64_t{7}, int64_t{8}, int64_t{300}, local.numel()}) {
+      TensorHash hash;
+      hash.add(HashKey("a"), entry.full_shape, entry.slices(), local, begin, end);
+      sum += hash.sum();
+      begin = end;
+    }
+  }
+  CHECK(sum == whole);
+}
+
 Receipt step_line(int64_t step, const std::string& gradient = "1") {
   Receipt receipt;
   receipt.step = step;
@@ -243,8 +262,12 @@ TEST_CASE("what differs between two receipts is named, in the order in which a s
   auto skipped = step_line(1);
   skipped.skipped = true;
   CHECK(different_parts(step_line(1), skipped).size() == 1);
-  skipped.parts.emplace_back("average", "7");
-  CHECK(different_parts(step_line(1), skipped).front() == "average");
+  auto averaged = step_line(1), other = averaged;
+  averaged.parts.emplace_back("average", "7"), other.parts.emplace_back("average", "8");
+  CHECK(different_parts(step_line(1), averaged).empty());  // not every line has one
+  CHECK(different_parts(averaged, other).front() == "average");
+  other.parts.back().first = "another part";
+  CHECK(different_parts(step_line(1), other).front() == "another part");
 }
 
 TEST_CASE("a resume goes on with the chain that leads to its checkpoint, and else begins one that says why") {

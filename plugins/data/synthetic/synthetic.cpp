@@ -27,7 +27,7 @@ struct Options {
   int64_t classes = 10;
   int64_t channels = 3, frames = 0, height = 32, width = 32;
   std::vector<std::string> sizes;
-  int64_t text_tokens = 0, text_width = 16;
+  int64_t text_tokens = 0, text_width = 16, text_pooled = 0;
   double mean = 0.5, spread = 0.1;
   int64_t seed = 0;
 
@@ -57,6 +57,10 @@ struct Options {
            "longest text; class i has a text of its own, of 1 + i modulo this embedded tokens; 0: no texts")
         .between(0, ditto::most::kSide);
     option("text_width", text_width, "numbers of a text's embedded token").between(1, ditto::most::kWidth);
+    option("text_pooled", text_pooled, "numbers of a whole text's embedding; 0: there is none")
+        .between(0, ditto::most::kWidth);
+    if (text_pooled > 0 && text_tokens == 0)
+      option.reject("text_pooled", "goes with texts, and data.text_tokens = 0", "set text_tokens");
     option("seed", seed, "names the data; it is not the run's seed").at_least(0);
     for (const auto& text : sizes) check_size(option, text);
     int64_t largest = 0;
@@ -93,7 +97,8 @@ struct Options {
   }
 };
 
-constexpr std::uint32_t kMeans = 1, kHeldOut = 2, kTexts = 3;  // series: numbers that must not be a sample's
+constexpr std::uint32_t kMeans = 1, kHeldOut = 2, kTexts = 3,
+                        kPooled = 4;  // series: numbers that must not be a sample's
 
 // The data's own seeds lie apart from those of runs, so that no sample repeats a run's noise.
 std::uint64_t apart(int64_t seed) { return static_cast<std::uint64_t>(seed) * 0x9E3779B97F4A7C15ull + 0x5D1770DA7Aull; }
@@ -132,6 +137,7 @@ class Synthetic final : public ditto::Source {
       out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});
       out.push_back({"text_mask", at::kBool, {-1}, "true; false where a batch is padded"});
     }
+    if (options_.text_pooled > 0) out.push_back({"text_pooled", at::kFloat, {options_.text_pooled}, "any"});
     return out;
   }
 
@@ -143,6 +149,7 @@ class Synthetic final : public ditto::Source {
       const int64_t tokens = 1 + label % options_.text_tokens;
       shapes["text"] = {tokens, options_.text_width};
       shapes["text_mask"] = {tokens};
+      if (options_.text_pooled > 0) shapes["text_pooled"] = {options_.text_pooled};
     }
     return shapes;
   }
@@ -160,6 +167,9 @@ class Synthetic final : public ditto::Source {
                                        at::kFloat, kTexts)[0];
       sample.tensors["text"] = text.slice(0, 0, 1 + label % options_.text_tokens).clone();
       sample.tensors["text_mask"] = torch::ones({sample.tensors["text"].size(0)}, at::kBool);
+      if (options_.text_pooled > 0)
+        sample.tensors["text_pooled"] =
+            random_.normal(Purpose::noise, std::array{label}, {options_.text_pooled}, at::kFloat, kPooled)[0];
     }
     return sample;
   }
@@ -168,7 +178,9 @@ class Synthetic final : public ditto::Source {
     ditto::OptionReader reader({});
     Options(options_).read(reader);
     std::string text = "synthetic 1";
-    for (const auto& option : reader.declared()) text += ", " + option.name + " = " + ditto::to_text(option.value);
+    for (const auto& option : reader.declared())
+      if (option.name != "text_pooled" || options_.text_pooled > 0)  // it came later
+        text += ", " + option.name + " = " + ditto::to_text(option.value);
     return text;
   }
 

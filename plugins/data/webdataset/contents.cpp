@@ -51,6 +51,19 @@ void add_bytes(Hasher& hasher, const std::string& path) {
   }
 }
 
+std::string hash_of_all(const std::vector<XXH128_hash_t>& shards) {
+  Hasher all;
+  for (const auto& shard : shards) {
+    all.add(shard.low64);
+    all.add(shard.high64);
+  }
+  const auto hash = all.finish();
+  char hex[33];
+  std::snprintf(hex, sizeof hex, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
+                static_cast<unsigned long long>(hash.low64));
+  return hex;
+}
+
 }  // namespace
 
 std::string hash_of_contents(const ShardIndex& index) {
@@ -64,16 +77,17 @@ std::string hash_of_contents(const ShardIndex& index) {
     add_bytes(hasher, index.paths[i]);
     shards[i] = hasher.finish();
   });
-  Hasher all;
-  for (const auto& shard : shards) {
-    all.add(shard.low64);
-    all.add(shard.high64);
-  }
-  const auto hash = all.finish();
-  char hex[33];
-  std::snprintf(hex, sizeof hex, "%016llx%016llx", static_cast<unsigned long long>(hash.high64),
-                static_cast<unsigned long long>(hash.low64));
-  return hex;
+  return hash_of_all(shards);
+}
+
+std::string hash_of_files(const std::vector<std::string>& paths) {
+  std::vector<XXH128_hash_t> files(paths.size());
+  for_each_shard(paths.size(), [&](std::size_t i) {
+    Hasher hasher;
+    add_bytes(hasher, paths[i]);
+    files[i] = hasher.finish();
+  });
+  return hash_of_all(files);
 }
 
 }  // namespace webdataset

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "shard_index.h"
 
@@ -12,5 +13,7 @@ namespace webdataset {
 // of a shard's places are always seen, one other picture in a large shard is not. Throws Error(data) for a shard that
 // cannot be read.
 std::string hash_of_contents(const ShardIndex& index);
+// The same of files' bytes alone.
+std::string hash_of_files(const std::vector<std::string>& paths);
 
 }  // namespace webdataset

@@ -11,6 +11,8 @@
 
 #include <ditto/error.h>
 
+#include "braces.h"
+
 namespace webdataset {
 
 namespace {
@@ -55,22 +57,27 @@ std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
     }
   }
   if (item.extension.empty()) return wanted.image.front();
-  for (const auto& [place, range] : {std::pair{&wanted.label, &item.label}, {&wanted.caption, &item.caption}}) {
-    if (!place->wanted()) continue;
-    const auto* member = sample.find(place->extension);
-    if (!member) return place->extension;
-    *range = range_of(*member);
-  }
+  const auto find = [&](const TextPlace& wanted_text, Range& range, std::uint32_t& from) {
+    for (from = 0; from < wanted_text.any_of.size(); ++from)
+      if (const auto* member = sample.find(wanted_text.any_of[from].extension)) {
+        range = range_of(*member);
+        return true;
+      }
+    return !wanted_text.wanted();
+  };
+  if (!find(wanted.label, item.label, item.label_from)) return wanted.label.extension();
+  if (!find(wanted.caption, item.caption, item.caption_from)) return wanted.caption.extension();
   return {};
 }
 
 void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard) {
   const auto file = ditto::formats::RandomFile::open(path);
   for (Item& item : shard.items) {
-    const auto place = file_name(path) + ":" + item.key + "." + wanted.label.extension;
+    const auto& from = wanted.label.any_of[item.label_from];
+    const auto place = file_name(path) + ":" + item.key + "." + from.extension;
     std::int64_t label = 0;
     try {
-      label = read_label(*file, item.label, wanted.label, place);
+      label = label_in(ditto::formats::read_member(*file, item.label.offset, item.label.size, place), from, place);
     } catch (const Error&) {
       continue;  // said when the sample is read
     }
@@ -159,24 +166,7 @@ void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& w
     if (error) std::rethrow_exception(error);
 }
 
-TextPlace TextPlace::parse(const std::string& text) {
-  if (text == "none") return {};
-  const auto colon = text.find(':');
-  if (colon == std::string::npos) return {text, {}};
-  return {text.substr(0, colon), text.substr(colon + 1)};
-}
-
-std::int64_t read_label(const ditto::formats::RandomFile& file, const Range& label, const TextPlace& from,
-                        const std::string& place) {
-  const auto bytes = ditto::formats::read_member(file, label.offset, label.size, place);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  return from.field.empty() ? ditto::formats::parse_label(text, place)
-                            : ditto::formats::json_label(text, from.field, place);
-}
-
-std::string ShardIndex::place(const Item& item, const std::string& extension) const {
-  return file_name(paths[item.shard]) + ":" + item.key + "." + extension;
-}
+std::string ShardIndex::file_name(std::size_t shard) const { return webdataset::file_name(paths[shard]); }
 
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option) {
@@ -184,10 +174,13 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
   std::set<std::string> seen;
   for (const auto& pattern : patterns) {
     const std::string full = (std::filesystem::path(folder) / pattern).lexically_normal().string();
-    const auto found = matches_of(full);
+    std::vector<std::string> found;
+    for (const auto& one : with_braces_expanded(full, option))
+      for (auto& match : matches_of(one)) found.push_back(std::move(match));
     if (found.empty())
-      throw Error(ErrorKind::config, option, "no file matches \"" + full + "\"",
-                  "check the path (relative ones start at the recipe's folder; *, ? and [0-9] are understood)");
+      throw Error(
+          ErrorKind::config, option, "no file matches \"" + full + "\"",
+          "check the path (relative ones start at the recipe's folder; *, ?, [0-9] and {000..127} are understood)");
     for (const auto& path : found) {
       if (!seen.insert(path).second)
         throw Error(ErrorKind::config, option, "shard \"" + path + "\" is named twice", "name it once");

@@ -8,15 +8,9 @@
 
 #include <ditto/formats/shard.h>
 
-namespace webdataset {
+#include "text_place.h"
 
-// Where a label or a caption stands: "cls" (the whole member), "json:label" (a field of it), or "none".
-struct TextPlace {
-  std::string extension;  // empty: not wanted
-  std::string field;      // empty: the whole member
-  static TextPlace parse(const std::string& text);
-  bool wanted() const { return !extension.empty(); }
-};
+namespace webdataset {
 
 struct Range {
   std::uint64_t offset = 0, size = 0;
@@ -27,7 +21,8 @@ struct Item {
   std::string key;
   std::string extension;  // of the picture
   Range image, label, caption;
-  std::int64_t label_read = -1;  // when the shard was opened; -1: not wanted, or no label
+  std::int64_t label_read = -1;                    // when the shard was opened; -1: not wanted, or no label
+  std::uint32_t label_from = 0, caption_from = 0;  // which of their places it has
 };
 
 struct ShardIndex {
@@ -36,7 +31,7 @@ struct ShardIndex {
   std::vector<Item> items;
   std::vector<std::string> warnings;  // damage and what was left out for it
 
-  std::string place(const Item& item, const std::string& extension) const;  // "train-000000.tar:0007.png"
+  std::string file_name(std::size_t shard) const;  // "train-000000.tar"
 };
 
 struct Wanted {
@@ -45,8 +40,8 @@ struct Wanted {
   std::int64_t classes = 0;  // labels are below this
 };
 
-// Expands paths and globs (relative ones start at `folder`), each in alphabetical order. Throws Error(config), through
-// `where` and `option`, for a pattern that matches nothing and for a shard named twice.
+// Expands braces, paths and globs (relative ones start at `folder`), each in alphabetical order. Throws Error(config),
+// through `where` and `option`, for a pattern that matches nothing and for a shard named twice.
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option);
 
@@ -57,9 +52,5 @@ void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& w
 // that is no number is left for read_label to say. Throws Error(data) for a picture without the label or caption that
 // is wanted, and where nothing is left; Error(config) for labels that data.classes does not reach.
 ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted);
-
-// The label in this part of the file, 0 or more. Throws Error(data) at `place`.
-std::int64_t read_label(const ditto::formats::RandomFile& file, const Range& label, const TextPlace& from,
-                        const std::string& place);
 
 }  // namespace webdataset

@@ -1,89 +1,31 @@
-// Tar shards of pictures with a class or a caption, read by index: the shards' headers are read once when they are
-// opened, after which a sample is two or three reads at known places.
+// Tar shards of pictures with a class or a caption, read by index: shards that the recipe lists, or a set that was
+// prepared for Megatron-Energon.
 #define XXH_INLINE_ALL
-#include <sys/resource.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <mutex>
 
 #include <ATen/Functions.h>
 
 #include <ditto/data.h>
 #include <ditto/error.h>
-#include <ditto/sizes.h>
 
 #include <ditto/formats/picture.h>
-#include "contents.h"
-#include "shard_index.h"
+#include "options.h"
+#include "prepared_shards.h"
 
 namespace {
 
 using ditto::Error;
 using ditto::ErrorKind;
 using ditto::Sample;
-using webdataset::Item;
-using webdataset::TextPlace;
+using webdataset::Options;
+using webdataset::RawSample;
+using webdataset::Wanted;
 namespace formats = ditto::formats;
-
-struct Options {
-  std::vector<std::string> shards, validation_shards;
-  std::vector<std::string> image{"png", "jpg", "jpeg", "webp"};
-  std::string label = "cls";
-  std::string caption = "none";
-  int64_t classes = 0;
-  std::vector<int64_t> size;
-  std::vector<std::string> names;
-  int64_t channels = 3;
-
-  void read(ditto::OptionReader& option) {
-    option("shards", shards, "tar files to train on: paths or globs, relative to the recipe's folder").place();
-    option("validation_shards", validation_shards, "tar files held out, named alike").place();
-    option("image", image, "extensions of a sample's picture; the first that is there is taken");
-    option("label", label, "where the class stands: \"cls\" (a member), \"json:label\" (a field of one), or \"none\"");
-    option("caption", caption, "where the caption stands: \"txt\", \"json:caption\", or \"none\"");
-    option("classes", classes, "number of classes; labels are 0 to classes - 1").between(0, ditto::most::kClasses);
-    option("names", names, "the classes' names, in the order of their labels: as many as data.classes, or none");
-    option("size", size, "[height, width] to crop (centre) and resize to; empty: all pictures must be of one size");
-    option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
-    if (!size.empty() &&
-        (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))
-      option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),
-                    "expected [height, width], each at most " + std::to_string(ditto::most::kSide) + ", or []");
-    if (!names.empty() && static_cast<int64_t>(names.size()) != classes)
-      option.reject(
-          "names", "names " + std::to_string(names.size()) + " classes, and data.classes is " + std::to_string(classes),
-          "name each of them once, or none");
-    if (image.empty()) option.reject("image", "is empty", "name at least one extension, such as \"png\"");
-  }
-};
-
-// Shards stay open while there are descriptors to spare; beyond that they take turns.
-class OpenFiles {
- public:
-  explicit OpenFiles(const std::vector<std::string>& paths) : paths_(paths) {
-    rlimit limit{};
-    const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-    slots_.resize(std::clamp<size_t>(known ? limit.rlim_cur / 4 : 256, 1, std::max<size_t>(paths.size(), 1)));
-  }
-
-  std::shared_ptr<const formats::RandomFile> get(std::uint32_t shard) const {
-    const std::lock_guard lock(mutex_);
-    auto& slot = slots_[shard % slots_.size()];
-    if (!slot.file || slot.shard != shard) slot = {shard, formats::RandomFile::open(paths_[shard])};
-    return slot.file;
-  }
-
- private:
-  struct Slot {
-    std::uint32_t shard = 0;
-    std::shared_ptr<const formats::RandomFile> file;
-  };
-  const std::vector<std::string>& paths_;
-  mutable std::mutex mutex_;
-  mutable std::vector<Slot> slots_;
-};
 
 // [C, H, W], v / 127.5 - 1.
 torch::Tensor to_tensor(const formats::Picture& picture) {
@@ -112,12 +54,8 @@ class WebDataset final : public ditto::Source {
  public:
   using Options = ::Options;
 
-  WebDataset(const Options& options, const Needs& needs)
-      : options_(options),
-        label_(TextPlace::parse(options.label)),
-        caption_(TextPlace::parse(options.caption)),
-        index_(open(options, needs)),
-        files_(index_.paths) {
+  WebDataset(const Options& options, const Needs& needs) : options_(options) {
+    open(needs);
     if (!options_.size.empty()) return;
     if (needs.shapes_only)
       throw Error(ErrorKind::config, "data.size", "is empty, and no picture is read here that would say it",
@@ -125,94 +63,99 @@ class WebDataset final : public ditto::Source {
     options_.size = size_of_first();
   }
 
-  int64_t size() const override { return static_cast<int64_t>(index_.items.size()); }
-  std::vector<std::string> warnings() const override { return index_.warnings; }
+  int64_t size() const override { return samples_ ? samples_->size() : 0; }
+  std::vector<std::string> warnings() const override { return samples_->warnings(); }
 
   ditto::TensorSpecs makes() const override {
     ditto::TensorSpecs out{{"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"}};
-    if (label_.wanted())
+    if (wanted_.label.wanted())
       out.push_back(
           {"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes, options_.names});
-    if (caption_.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
+    if (wanted_.caption.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
     return out;
   }
 
   // All pictures have one size. How long a caption in a JSON text is reading it tells.
   ditto::SampleInfo info(int64_t index) const override {
-    const Item& item = index_.items.at(static_cast<size_t>(index));
     ditto::SampleInfo shapes{{"image", {options_.channels, options_.size[0], options_.size[1]}}};
-    if (label_.wanted()) shapes["label"] = {};
-    if (caption_.wanted() && caption_.field.empty()) shapes["caption"] = {static_cast<int64_t>(item.caption.size)};
+    if (wanted_.label.wanted()) shapes["label"] = {};
+    if (const auto bytes = samples_->caption_bytes(index); bytes >= 0) shapes["caption"] = {bytes};
     return shapes;
   }
 
   Sample read(int64_t index) const override {
-    const Item& item = index_.items.at(static_cast<size_t>(index));
-    const auto file = files_.get(item.shard);
+    const auto raw = samples_->read(index);
     Sample sample;
-    sample.place = index_.place(item, item.extension);
-    sample.tensors["image"] = image(*file, item, sample.place);
-    if (label_.wanted())
+    sample.place = raw.place(raw.extension);
+    sample.tensors["image"] = image(raw, sample.place);
+    if (raw.label_from)
       sample.tensors["label"] = torch::scalar_tensor(
-          webdataset::read_label(*file, item.label, label_, index_.place(item, label_.extension)), torch::kLong);
-    if (caption_.wanted()) sample.tensors["caption"] = caption(*file, item);
+          webdataset::label_in(raw.label, *raw.label_from, raw.place(raw.label_from->extension)), torch::kLong);
+    if (raw.caption_from) sample.tensors["caption"] = caption(raw);
     return sample;
   }
 
   // First what 0.1.0 knew of the data, by which checkpoints of then are known again; then the contents.
   std::string fingerprint() const override {
-    std::call_once(fingerprinted_,
-                   [this] { fingerprint_ = names_and_sizes() + ", contents " + hash_of_contents(index_); });
+    std::call_once(fingerprinted_, [this] { fingerprint_ = names_and_sizes() + ", contents " + samples_->contents(); });
     return fingerprint_;
   }
 
  private:
   std::string names_and_sizes() const {
-    std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
-                       std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
-                       std::to_string(options_.size[1]);
-    for (size_t i = 0; i < index_.paths.size(); ++i)
-      text += '\n' + index_.paths[i].substr(index_.paths[i].rfind('/') + 1) + ' ' + std::to_string(index_.bytes[i]);
-    for (const Item& item : index_.items) text += '\n' + item.key;
+    const std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
+                             std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
+                             std::to_string(options_.size[1]) + samples_->names();
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
     return std::to_string(size()) + " samples, " + hex;
   }
 
-  static webdataset::ShardIndex open(const Options& options, const Needs& needs) {
+  void open(const Needs& needs) {
     const bool training = needs.split == ditto::SplitOf::train;
-    const auto& patterns = training ? options.shards : options.validation_shards;
+    const auto& patterns = training ? options_.shards : options_.validation_shards;
     const std::string option = training ? "data.shards" : "data.validation_shards";
-    if (patterns.empty())
-      throw Error(ErrorKind::config, option, "names no shard", "give a list of tar files, such as [\"train-*.tar\"]");
-    const auto label = TextPlace::parse(options.label);
-    if (label.wanted() && options.classes < 1)
-      throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + options.label + "\"",
-                  "set it to the number of classes, or data.label = \"none\"");
-    if (needs.shapes_only) return {};
-    return webdataset::index_shards(webdataset::expand_shards(patterns, needs.folder, option),
-                                    {options.image, label, TextPlace::parse(options.caption), options.classes});
+    const std::string set_path =
+        options_.path.empty() ? "" : (std::filesystem::path(needs.folder) / options_.path).lexically_normal().string();
+    if (patterns.empty() && set_path.empty())
+      throw Error(ErrorKind::config, option, "names no shard",
+                  "give a list of tar files, such as [\"train-*.tar\"], or in data.path a folder with .nv-meta");
+    // What the set says of its fields decides what the source makes, also where nothing else is read.
+    webdataset::EnergonSet set;
+    if (!set_path.empty() && !(needs.shapes_only && options_.says_all_places())) {
+      set = webdataset::read_energon_set(set_path);
+      options_.take(set);
+    }
+    wanted_ = options_.wanted();
+    if (needs.shapes_only) return;
+    if (set_path.empty())
+      samples_ = std::make_unique<webdataset::ListedShards>(webdataset::expand_shards(patterns, needs.folder, option),
+                                                            wanted_);
+    else
+      samples_ = std::make_unique<webdataset::PreparedShards>(
+          set,
+          training ? webdataset::shards_of_split(set, options_.split, "data.split")
+                   : webdataset::shards_of_split(set, options_.validation_split, "data.validation_split"),
+          wanted_);
   }
 
   // Every picture must then have this size; the first that can be read decides.
   std::vector<int64_t> size_of_first() const {
-    for (const Item& item : index_.items) {
+    for (int64_t i = 0; i < size(); ++i) {
       try {
-        const auto where = index_.place(item, item.extension);
-        const auto bytes = formats::read_member(*files_.get(item.shard), item.image.offset, item.image.size, where);
-        const auto picture = formats::picture_size(bytes, where);
+        const auto raw = samples_->read(i);
+        const auto picture = formats::picture_size(raw.image, raw.place(raw.extension));
         return {picture.height, picture.width};
       } catch (const Error& error) {
-        if (&item == &index_.items.back()) throw;
+        if (i == size() - 1) throw;
       }
     }
     return {};
   }
 
-  torch::Tensor image(const formats::RandomFile& file, const Item& item, const std::string& place) const {
-    const auto bytes = formats::read_member(file, item.image.offset, item.image.size, place);
+  torch::Tensor image(const RawSample& raw, const std::string& place) const {
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
-    const auto picture = formats::decode_picture(bytes, place, {.channels = channels});
+    const auto picture = formats::decode_picture(raw.image, place, {.channels = channels});
     const auto image = to_tensor(picture);
     if (resizes_) return crop_and_resize(image, options_.size[0], options_.size[1]);
     if (picture.height != options_.size[0] || picture.width != options_.size[1])
@@ -224,21 +167,17 @@ class WebDataset final : public ditto::Source {
     return image;
   }
 
-  torch::Tensor caption(const formats::RandomFile& file, const Item& item) const {
-    const auto place = index_.place(item, caption_.extension);
-    const auto bytes = formats::read_member(file, item.caption.offset, item.caption.size, place);
-    std::string caption(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (!caption_.field.empty()) caption = formats::json_text(caption, caption_.field, place);
-    auto out = torch::empty({static_cast<int64_t>(caption.size())}, torch::kByte);
-    std::memcpy(out.data_ptr(), caption.data(), caption.size());
+  static torch::Tensor caption(const RawSample& raw) {
+    const auto text = webdataset::caption_in(raw.caption, *raw.caption_from, raw.place(raw.caption_from->extension));
+    auto out = torch::empty({static_cast<int64_t>(text.size())}, torch::kByte);
+    std::memcpy(out.data_ptr(), text.data(), text.size());
     return out;
   }
 
   Options options_;
   bool resizes_ = !options_.size.empty();  // before the constructor fills in the size
-  TextPlace label_, caption_;
-  webdataset::ShardIndex index_;
-  OpenFiles files_;
+  Wanted wanted_;
+  std::unique_ptr<webdataset::Samples> samples_;
   mutable std::once_flag fingerprinted_;
   mutable std::string fingerprint_;
 };

@@ -18,6 +18,22 @@ std::vector<const ditto_exact::Kernels*> available() {
   return list;
 }
 
+// Of products of numbers in bf16 alone, where the processor has an instruction for pairs of them that is exact.
+const ditto_exact::Kernels* with_pairs() {
+#if defined(__x86_64__)
+  static const bool there = available().front() == &ditto_exact::kAvx512 && __builtin_cpu_supports("avx512bf16") &&
+                            ditto_exact::pairs_are_exact();
+  static const ditto_exact::Kernels pairs = [] {
+    auto kernels = ditto_exact::kAvx512;
+    kernels.variant = "exact_avx512_bf16", kernels.score += 10;
+    kernels.product = ditto_exact::product_by_pairs;
+    return kernels;
+  }();
+  if (there) return &pairs;
+#endif
+  return nullptr;
+}
+
 struct ExactKernels final : ditto::KernelSet {
   using Options = ditto::NoOptions;
   ExactKernels(const Options&, const Needs&) {}
@@ -33,13 +49,22 @@ struct ExactKernels final : ditto::KernelSet {
         ditto_exact::adamw,         ditto_exact::softmax,
         ditto_exact::row_total,     ditto_exact::expert_balance,
         ditto_exact::token_rows,    ditto_exact::combine_rows,
-        ditto_exact::experts,       ditto_exact::exp,
-        ditto_exact::log,           ditto_exact::tanh};
+        ditto_exact::experts,       ditto_exact::add_expert_rows,
+        ditto_exact::exp,           ditto_exact::log,
+        ditto_exact::tanh};
     std::vector<ditto::KernelRow> rows;
     for (const auto* kernels : available())
       for (const auto row : kRows) {
         rows.push_back(row(*kernels));
         rows.back().exact = true;
+      }
+    if (const auto* kernels = with_pairs())
+      for (const auto row : {ditto_exact::linear, ditto_exact::linear_gelu_tanh, ditto_exact::experts}) {
+        rows.push_back(row(*kernels));
+        rows.back().exact = true;
+        rows.back().score = [score = rows.back().score](const ditto::OpCall& call) {
+          return call.inputs.flag("bf16") ? score(call) : 0;
+        };
       }
     return rows;
   }

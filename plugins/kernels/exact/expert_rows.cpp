@@ -56,6 +56,17 @@ std::vector<Leaf> leaves_of_rows(const int64_t* token, Index rows, Index tokens,
   return list;
 }
 
+// `task` gets each expert that has rows, its first one and how many.
+template <class F>
+void by_expert(const Tensor& count, F task) {
+  Index first = 0;
+  for (Index e = 0; e < count.numel(); ++e) {
+    const Index rows = count.const_data_ptr<int64_t>()[e];
+    if (rows > 0) task(e, first, rows);
+    first += rows;
+  }
+}
+
 // Sizes: [R, D] rows, H hidden numbers.
 struct Experts {
   explicit Experts(const OpInputs& in)
@@ -70,22 +81,18 @@ struct Experts {
         D(x.size(1)),
         H(up.size(1)),
         hidden(in, "hidden_leaves", H),
-        width(D) {}
+        width(D),
+        bf16(in.flag("bf16")) {}
 
-  // `task` gets each expert that has rows, its first one and how many.
   template <class F>
   void each(F task) const {
-    Index first = 0;
-    for (Index e = 0; e < E; ++e) {
-      const Index rows = count.const_data_ptr<int64_t>()[e];
-      if (rows > 0) task(e, first, rows);
-      first += rows;
-    }
+    by_expert(count, task);
   }
 
   Tensor x, up, up_bias, down, down_bias, count;
   Index E, R, D, H;
   Terms hidden, width;
+  bool bf16;
 };
 
 Tensor mapped(const Tensor& x, void (*map)(const float*, float*, Index)) {
@@ -108,7 +115,8 @@ Tensors forward(const Kernels& k, const OpInputs& in) {
                place(h) + first * H,
                H,
                numbers(of.up_bias) + e * H,
-               of.width.order()},
+               of.width.order(),
+               of.bf16},
               workers());
   });
   const auto a = mapped(h, k.gelu);
@@ -121,7 +129,8 @@ Tensors forward(const Kernels& k, const OpInputs& in) {
                place(y) + first * D,
                D,
                of.down_bias.defined() ? numbers(of.down_bias) + e * D : nullptr,
-               of.hidden.order()},
+               of.hidden.order(),
+               of.bf16},
               workers());
   });
   return {y, h};
@@ -131,11 +140,12 @@ Tensors forward(const Kernels& k, const OpInputs& in) {
 struct SumsOverRows {
   const Kernels& k;
   const float* zeros;
+  bool bf16;
   void operator()(const std::vector<Leaf>& leaves, const float* grad, Index N, const float* x, Index K, float* weight,
                   float* bias) const {
     const Index rows = leaves.back().end;
     const Terms terms(leaves);
-    if (weight) k.product({N, K, rows, {grad, 1, N}, {x, K, 1}, weight, K, zeros, terms.order()}, workers());
+    if (weight) k.product({N, K, rows, {grad, 1, N}, {x, K, 1}, weight, K, zeros, terms.order(), bf16}, workers());
     const RowSum sum{grad, nullptr, nullptr, nullptr, bias, N, leaves.data(), static_cast<Index>(leaves.size())};
     if (bias) k.row_sum(sum, 0, N);
   }
@@ -161,7 +171,8 @@ Tensors backward(const Kernels& k, const Tensor& grad, const OpInputs& in, const
                place(da) + first * H,
                H,
                numbers(zeros),
-               of.width.order()},
+               of.width.order(),
+               of.bf16},
               workers());
   });
   in_parts(h.numel(), 1, [&](Index begin, Index end) {
@@ -169,7 +180,7 @@ Tensors backward(const Kernels& k, const Tensor& grad, const OpInputs& in, const
   });
   const auto a = mapped(h, k.gelu);
   const auto* const token = in.tensor(6).const_data_ptr<int64_t>();
-  const SumsOverRows sums{k, numbers(zeros)};
+  const SumsOverRows sums{k, numbers(zeros), of.bf16};
   of.each([&](Index e, Index first, Index rows) {
     if (back[0].defined())
       k.product({rows,
@@ -180,7 +191,8 @@ Tensors backward(const Kernels& k, const Tensor& grad, const OpInputs& in, const
                  place(back[0]) + first * D,
                  D,
                  numbers(zeros),
-                 of.hidden.order()},
+                 of.hidden.order(),
+                 of.bf16},
                 workers());
     const auto leaves = leaves_of_rows(token + first, rows, tokens, leaf);
     sums(leaves, numbers(dh) + first * H, H, numbers(of.x) + first * D, D, of_expert(1, H * D, e), of_expert(2, H, e));
@@ -190,6 +202,48 @@ Tensors backward(const Kernels& k, const Tensor& grad, const OpInputs& in, const
 }
 
 }  // namespace
+
+// Backward: an expert's row is the sum over its rows of x.
+KernelRow add_expert_rows(const Kernels& k) {
+  KernelRow row{"add_expert_rows", k.variant};
+  row.score = [&k](const OpCall& call) {
+    const auto& in = call.inputs;
+    const Tensor& token = in.tensor(3);
+    const bool summed = !call.grad || (token.defined() && token.is_contiguous());
+    return fits_with_leaf(call) && in.tensor(0).dim() == 2 && in.tensor(1).dim() == 2 && summed ? k.score : 0;
+  };
+  row.forward = [&k](const OpInputs& in) -> Tensors {
+    const Tensor x = in.tensor(0).contiguous(), rows = in.tensor(1).contiguous();
+    const Index width = x.size(1);
+    auto y = torch::empty(x.sizes(), torch::kFloat);
+    by_expert(in.tensor(2).contiguous(), [&](Index e, Index first, Index of_expert) {
+      in_parts(of_expert, width, [&](Index begin, Index end) {
+        for (Index r = first + begin; r < first + end; ++r)
+          k.add(numbers(x) + r * width, numbers(rows) + e * width, place(y) + r * width, width);
+      });
+    });
+    return {y};
+  };
+  row.backward = [&k](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
+    const auto g = grads[0].contiguous();
+    const Index width = g.size(1), tokens = in.whole("tokens"), leaf = token_leaf(in);
+    auto sums = torch::zeros(in.tensor(1).sizes(), torch::kFloat);
+    const auto* const token = in.tensor(3).const_data_ptr<int64_t>();
+    by_expert(in.tensor(2).contiguous(), [&](Index e, Index first, Index of_expert) {
+      const auto leaves = leaves_of_rows(token + first, of_expert, tokens, leaf);
+      const auto* const of = numbers(g) + first * width;
+      k.row_sum({of, nullptr, nullptr, nullptr, place(sums) + e * width, width, leaves.data(),
+                 static_cast<Index>(leaves.size())},
+                0, width);
+    });
+    return {g, sums, {}, {}};
+  };
+  row.shapes = [](const OpInputs& in) -> Tensors {
+    return {torch::empty(in.tensor(0).sizes(), in.tensor(0).options().requires_grad(false))};
+  };
+  row.knows = {"token_leaf"};
+  return row;
+}
 
 KernelRow experts(const Kernels& k) {
   KernelRow row{"experts", k.variant};
@@ -208,7 +262,7 @@ KernelRow experts(const Kernels& k) {
     return {torch::empty(in.tensor(0).sizes(), options),
             torch::empty({in.tensor(0).size(0), in.tensor(1).size(1)}, options)};
   };
-  row.knows = {"token_leaf", "hidden_leaves"};
+  row.knows = {"token_leaf", "hidden_leaves", "bf16"};
   return row;
 }
 

@@ -61,6 +61,7 @@ struct Product {
   Index c_rows;  // from row to row
   const float* bias;
   Order order;
+  bool bf16 = false;  // the numbers of A and B are rounded to bf16 first, to the nearest, of two the even one
 };
 
 // y = n w + b of rows of `width` numbers, n = (x - mean) rstd; without a mean, x rstd (root mean square). Rows share a
@@ -143,6 +144,13 @@ struct Kernels {
 };
 
 extern const Kernels kAvx512, kAvx2, kNeon, kPlain;
+
+#if defined(__x86_64__)
+// Products of numbers that are rounded to bf16 by AVX512_BF16's instruction for pairs of them, with the bits of the
+// others; and whether it is here what that takes. For processors that have it.
+void product_by_pairs(const Product& p, const Workers& workers);
+bool pairs_are_exact();
+#endif
 
 // Memory of the calling thread that lives until it asks for more under the same number, aligned to a cache line.
 enum class Room { columns, rows, keys, values, queries, scores, nodes, gradients, temporary, count };

@@ -29,7 +29,8 @@ Tensor map(const Kernels& k, const OpInputs& in) {
              place(y),
              N,
              bias.defined() ? numbers(bias) : nullptr,
-             terms.order()},
+             terms.order(),
+             in.flag("bf16")},
             workers());
   return y;
 }
@@ -37,7 +38,7 @@ Tensor map(const Kernels& k, const OpInputs& in) {
 constexpr Index kTokens = 4096;  // of one product: beyond, panels do not stay in a processor's second cache
 
 // [N, K]. Many samples: in runs of a power of two, which are nodes of the tree over samples.
-Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index leaf) {
+Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index leaf, bool bf16) {
   const Tokens tokens(x);
   const Index K = x.size(-1), N = grad.size(-1), T = tokens.tokens;
   Index run = 1;
@@ -57,7 +58,8 @@ Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index 
                place(open.back()),
                K,
                numbers(zeros),
-               terms.order()},
+               terms.order(),
+               bf16},
               workers());
     for (int merges = merges_after(i, runs); merges > 0; --merges) {
       const Tensor right = open.back();
@@ -81,11 +83,20 @@ Tensors map_back(const Kernels& k, const Tensor& grad, const OpInputs& in) {
   if (wanted(in, 0)) {
     back[0] = torch::empty(x.sizes(), torch::kFloat);
     const Terms terms(in, "out_leaves", N);
-    k.product({M, K, N, {numbers(g), N, 1}, {numbers(weight), K, 1}, place(back[0]), K, numbers(zeros), terms.order()},
+    k.product({M,
+               K,
+               N,
+               {numbers(g), N, 1},
+               {numbers(weight), K, 1},
+               place(back[0]),
+               K,
+               numbers(zeros),
+               terms.order(),
+               in.flag("bf16")},
               workers());
   }
   const Index leaf = token_leaf(in);
-  if (wanted(in, 1)) back[1] = weight_grad(k, x, g, leaf);
+  if (wanted(in, 1)) back[1] = weight_grad(k, x, g, leaf, in.flag("bf16"));
   if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, Tokens(g), leaf);
   return back;
 }
@@ -103,7 +114,7 @@ KernelRow linear(const Kernels& k) {
           [&k](const OpInputs& in) -> Tensors { return {map(k, in)}; },
           [&k](const Tensors& grads, const OpInputs& in, const Tensors&) { return map_back(k, grads[0], in); },
           [](const OpInputs& in) -> Tensors { return {shape_of(in)}; },
-          {"token_leaf", "in_leaves", "out_leaves"}};
+          {"token_leaf", "in_leaves", "out_leaves", "bf16"}};
 }
 
 KernelRow linear_gelu_tanh(const Kernels& k) {
@@ -128,7 +139,7 @@ KernelRow linear_gelu_tanh(const Kernels& k) {
           [](const OpInputs& in) -> Tensors {
             return {shape_of(in), shape_of(in)};
           },
-          {"token_leaf", "in_leaves", "out_leaves"}};
+          {"token_leaf", "in_leaves", "out_leaves", "bf16"}};
 }
 
 }  // namespace ditto_exact

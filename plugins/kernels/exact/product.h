@@ -2,7 +2,7 @@
 // after leaf. Packing decides the order of a sum's terms. Compiled once for each instruction set.
 #pragma once
 
-#include "vector.h"
+#include "factors.h"
 
 namespace ditto_exact::DITTO_EXACT_NS {
 
@@ -17,7 +17,6 @@ constexpr int kRows = 8, kVectors = 3, kNarrowRows = 8, kNarrowVectors = 3;
 constexpr int kRows = 4, kVectors = 2, kNarrowRows = 4, kNarrowVectors = 2;
 #endif
 
-constexpr Index kLine = 16;                // numbers of a cache line
 constexpr Index kRowsPacked = 160 * 1024;  // numbers of A that a thread packs at once: in its second cache
 
 template <class F>
@@ -108,8 +107,9 @@ void pack_lines(View a, Index panels, const Order& order, Index begin, Index end
 }
 
 // A tile of MR x NV vectors: each leaf a chain in registers, merged with the open nodes of the tree below it. Rows
-// beyond m and columns beyond n are computed and left out. Meanwhile a cache line a step is fetched from `ahead`.
-template <int MR, int NV>
+// beyond m and columns beyond n are computed and left out. Meanwhile a cache line a step is fetched from `ahead`. A and
+// B are packed as Terms reads them.
+template <int MR, int NV, class Terms = OneByOne>
 void tile(const float* A, const float* B, const Leaf* leaves, Index count, float* C, Index c_rows, Index m, Index n,
           const float* bias, const float* ahead = nullptr) {
   constexpr int NR = NV * W;
@@ -129,7 +129,8 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
         for (int j = 0; j < NV; ++j) open[top][i][j] = sum[i][j], sum[i][j] = V{};
       ++top;
     }
-    for (const Index end = leaves[leaf].end; k < end; ++k) {
+    const Index end = leaves[leaf].end;
+    for (; k < end; k += Terms::kAtOnce) {
       V b[NV];
 #pragma GCC unroll 8
       for (int j = 0; j < NV; ++j) b[j] = load(B + j * W);
@@ -137,11 +138,12 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
       for (int i = 0; i < MR; ++i) {
         const V a = set(A[i]);
 #pragma GCC unroll 8
-        for (int j = 0; j < NV; ++j) sum[i][j] = fma(a, b[j], sum[i][j]);
+        for (int j = 0; j < NV; ++j) sum[i][j] = Terms::add(a, b[j], sum[i][j]);
       }
       __builtin_prefetch(ahead, 0, 2);
       A += MR, B += NR, ahead += kLine;
     }
+    k = end;
     for (int merges = leaves[leaf].merges; merges > 0 && top > 0; --merges) {  // the left half is open
       --top;
 #pragma GCC unroll 16
@@ -175,12 +177,14 @@ void tile(const float* A, const float* B, const Leaf* leaves, Index count, float
 
 // Panels [first, end) of a's rows. Between panels is a cache line more: where K is a power of two, all of them would be
 // in the same few places of the caches.
-template <int wide>
+template <int wide, class Terms>
 struct Panels {
   View a;
   Index rows;  // of all panels
   const Order& order;
   Index K;
+  bool bf16;
+  std::uint32_t rest;  // of pairs
   float* packed;
   Index size() const { return K * wide + kLine; }
   bool in_lines() const { return a.rows == 1; }
@@ -193,9 +197,17 @@ struct Panels {
       pack({a.p + q * wide * a.rows, a.rows, a.columns}, least(wide, rows - q * wide), order, wide,
            packed + (q - first) * size());
   }
+  bool rounds() const { return Terms::kAtOnce > 1 || bf16; }
+  void round(Index first, Index end) const {  // once they are packed
+    for (Index q = 0; q < end - first; ++q)
+      if constexpr (Terms::kAtOnce > 1)
+        pair_up(packed + q * size(), wide, order, rest);
+      else
+        round_to_bf16(packed + q * size(), K * wide);
+  }
 };
 
-template <int MR, int NV>
+template <int MR, int NV, class Terms>
 void product_by(const Product& p, const Workers& workers) {
   constexpr int NR = NV * W;
   const Index columns = parts(p.N, NR), panels = parts(p.M, MR), K = p.K;
@@ -206,36 +218,41 @@ void product_by(const Product& p, const Workers& workers) {
   const Index block = parts(panels, blocks), groups = panels >= 4 * threads ? 1 : least(columns, threads);
   blocks = parts(panels, block);
   const Index width = parts(columns, groups);
-  Panels<NR> b{{p.b.p, p.b.columns, p.b.rows}, p.N, p.order, K};
+  Panels<NR, Terms> b{{p.b.p, p.b.columns, p.b.rows}, p.N, p.order, K, p.bf16, 0};
   b.packed = room(Room::columns, columns * b.size() + W);
   if (b.in_lines()) {
     constexpr Index kAtOnce = 32;
     shared(workers, parts(K, kAtOnce),
            [&](Index begin, Index end) { b.lines(0, columns, begin * kAtOnce, least(K, end * kAtOnce)); });
     b.each(0, columns);
-  } else {
-    shared(workers, columns, [&](Index begin, Index end) {
-      Panels<NR> some = b;
-      some.packed += begin * b.size();
-      some.each(begin, end);
-    });
   }
+  if (!b.in_lines() || b.rounds())
+    shared(workers, columns, [&](Index begin, Index end) {
+      Panels<NR, Terms> some = b;
+      some.packed += begin * b.size();
+      if (!b.in_lines()) some.each(begin, end);
+      if (b.rounds()) some.round(begin, end);
+    });
   const auto part = [&](Index at) {
-    Panels<MR> a{p.a, p.M, p.order, K};
+    Panels<MR, Terms> a{p.a, p.M, p.order, K, p.bf16, 0x8000};
     a.packed = room(Room::rows, block * a.size() + W);
     const Index first = at / groups * block, end = least(first + block, panels);
     if (a.in_lines()) a.lines(first, end, 0, K);
     a.each(first, end);
+    if (a.rounds()) a.round(first, end);
     // The next panel of B comes from beyond the second cache: the last tiles of a panel, each a part, fetch it there.
     const auto ahead = [&](Index c, Index q) {
       const Index part = NV - (end - q);
       return c + 1 < columns && part >= 0 ? b.packed + (c + 1) * b.size() + part * kLine * K : nullptr;
     };
     for (Index c = at % groups * width; c < least(columns, (at % groups + 1) * width); ++c)
-      for (Index q = first; q < end; ++q)
-        tile<MR, NV>(a.packed + (q - first) * a.size(), b.packed + c * b.size(), p.order.leaves, p.order.leaf_count,
-                     p.c + q * MR * p.c_rows + c * NR, p.c_rows, least(MR, p.M - q * MR), least(NR, p.N - c * NR),
-                     p.bias ? p.bias + c * NR : nullptr, ahead(c, q));
+      for (Index q = first; q < end; ++q) {
+        const float *const of_a = a.packed + (q - first) * a.size(), *const of_b = b.packed + c * b.size();
+        const auto add =
+            Terms::fits(of_a + K * MR, of_b + K * NR) ? tile<MR, NV, Terms> : tile<MR, NV, typename Terms::Otherwise>;
+        add(of_a, of_b, p.order.leaves, p.order.leaf_count, p.c + q * MR * p.c_rows + c * NR, p.c_rows,
+            least(MR, p.M - q * MR), least(NR, p.N - c * NR), p.bias ? p.bias + c * NR : nullptr, ahead(c, q));
+      }
   };
   shared(workers, blocks * groups, [&](Index begin, Index end) {
     for (Index at = begin; at < end; ++at) part(at);
@@ -244,7 +261,8 @@ void product_by(const Product& p, const Workers& workers) {
 
 // A tile that wastes less of the output's width is the faster one. Of B so much is packed at once that the memory it
 // takes is bounded.
-inline void product(const Product& p, const Workers& all) {
+template <class Terms>
+void product_of(const Product& p, const Workers& all) {
   if (p.M <= 0 || p.N <= 0) return;
   constexpr Index kShared = Index{1} << 20;  // multiply-adds: to wake and await a thread takes as long as these
   const Workers workers{p.M * p.N * p.K < kShared ? 1 : all.threads, all.run};
@@ -259,10 +277,11 @@ inline void product(const Product& p, const Workers& all) {
     part.b.p += n * p.b.columns, part.c += n;
     if (p.bias) part.bias += n;
     if (narrower)
-      product_by<kNarrowRows, kNarrowVectors>(part, workers);
+      product_by<kNarrowRows, kNarrowVectors, Terms>(part, workers);
     else
-      product_by<kRows, kVectors>(part, workers);
+      product_by<kRows, kVectors, Terms>(part, workers);
   }
 }
+inline void product(const Product& p, const Workers& all) { product_of<OneByOne>(p, all); }
 
 }  // namespace ditto_exact::DITTO_EXACT_NS

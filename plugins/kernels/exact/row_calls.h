@@ -38,6 +38,7 @@ KernelRow expert_balance(const Kernels& k);
 KernelRow token_rows(const Kernels& k);
 KernelRow combine_rows(const Kernels& k);
 KernelRow experts(const Kernels& k);
+KernelRow add_expert_rows(const Kernels& k);
 
 // fp32 on processors; where a gradient is asked that sums over tokens, the tokens' leaf has to be given.
 bool fits(const OpCall& call);

@@ -1,5 +1,5 @@
-// DiT with cross-attention to text: PixArt-alpha (J. Chen et al., 2023, arXiv:2310.00426) and NeMo's DiT-XattN, on the
-// blocks of W. Peebles and S. Xie, 2023 (arXiv:2212.09748).
+// DiT with cross-attention to text, on the blocks of W. Peebles and S. Xie, 2023 (arXiv:2212.09748): NeMo's DiT-XattN,
+// or with attention to the text as PixArt has it (J. Chen et al., 2023, arXiv:2310.00426).
 //
 // Legend: B samples, T tokens here, D width, K head width, P patch side, S tokens of text.
 #include <ditto/ditto.h>
@@ -25,26 +25,23 @@ constexpr std::array<Size, 5> kSizes{
     {{"S/2", 12, 384, 6}, {"B/2", 12, 768, 12}, {"L/2", 24, 1024, 16}, {"XL/2", 28, 1152, 16}, {"7B/2", 32, 3072, 24}}};
 
 struct DitTextOptions {
-  std::string preset, adaln = "zero", cross = "plain", null_text = "learned";
+  std::string preset, cross = "plain", null_text = "learned";
   int64_t depth = 12, patch = 2, mlp_ratio = 4;
   ditto::AttentionOptions attention;
   bool rotary = false;
 
   void read(ditto::OptionReader& option) {
-    std::vector<std::string> names{"", "PixArt-XL/2"};
+    std::vector<std::string> names{""};
     for (const auto& size : kSizes) names.emplace_back(size.name);
     option("preset", preset,
-           "NeMo's sizes of DiT-XattN, as in \"XL/2\", with their cross = \"modulated\" and qk_norm; or PixArt's own; "
-           "the options below override its parts")
+           "NeMo's sizes of DiT-XattN, as in \"XL/2\", with their cross = \"modulated\" and qk_norm; the options below "
+           "override its parts")
         .one_of(names);
     set_preset();
     option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
     option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
     option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
-    option("adaln", adaln,
-           "\"zero\": each block maps the time to its modulations; \"single\": one map for all and a table a block")
-        .one_of({"zero", "single"});
     option(
         "cross", cross,
         "\"plain\": x + cross(x), without norm or gate, as PixArt; \"modulated\": with a norm, shift, scale and gate "
@@ -69,7 +66,6 @@ struct DitTextOptions {
 
  private:
   void set_preset() {
-    if (preset == "PixArt-XL/2") depth = 28, attention.width = 1152, attention.heads = 16, adaln = "single";
     for (const auto& size : kSizes)
       if (preset == size.name) {
         depth = size.depth, attention.width = size.width, attention.heads = size.heads;
@@ -81,8 +77,8 @@ struct DitTextOptions {
 // Self-attention, cross-attention, MLP; x <- x + gate * f(norm(x) * (1 + scale) + shift).
 struct Block : ditto::Layer {
   explicit Block(const DitTextOptions& o)
-      : modulation(register_module("modulation", std::make_shared<ditto::Modulation>(
-                                                     ditto::adaln(o.adaln), o.attention.width, o.sublayers()))),
+      : modulation(register_module("modulation",
+                                   std::make_shared<ditto::Modulation>(AdaLn::zero, o.attention.width, o.sublayers()))),
         attn(register_module("attn", std::make_shared<ditto::SelfAttention>(o.attention))),
         mlp(register_module("mlp", std::make_shared<ditto::Mlp>(o.attention.width, o.mlp_ratio * o.attention.width))),
         is_cross_modulated(o.is_cross_modulated()) {
@@ -119,20 +115,17 @@ struct DitText final : ditto::Model {
   DitText(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")) {
     check(o, x_, needs.width("text"));
     const int64_t width = o.attention.width;
-    const AdaLn kind = ditto::adaln(o.adaln);
     patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", width, 128.0);
-    if (kind == AdaLn::single)
-      modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", width, o.sublayers());
     text = add<ditto::TextEmbed>(Unit::condition, "text", needs.width("text"), width, ditto::null_text(o.null_text));
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, width, o.patch * o.patch * needs.out_channels);
+    final_layer =
+        add<ditto::FinalLayer>(Unit::head, "final", AdaLn::zero, width, o.patch * o.patch * needs.out_channels);
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
     ditto::Conditioning c;
     c.cond_BD = time->forward(in.at("t"), ctx);
-    if (modulation) c.cond_BD = modulation->forward(c.cond_BD, ctx);
     text->forward(in, c, ctx);
     return c;
   }
@@ -193,7 +186,6 @@ struct DitText final : ditto::Model {
   std::vector<int64_t> x_;  // [C, H, W]
   std::shared_ptr<ditto::PatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
-  std::shared_ptr<ditto::SharedModulation> modulation;  // adaLN-single's
   std::shared_ptr<ditto::TextEmbed> text;
   std::vector<std::shared_ptr<Block>> blocks;
   std::shared_ptr<ditto::FinalLayer> final_layer;
@@ -201,4 +193,4 @@ struct DitText final : ditto::Model {
 
 }  // namespace
 
-DITTO_MODEL_PLUGIN(DitText, "dit_text", "1.0.0", "Apache-2.0", "DiT with cross-attention to text (PixArt-alpha, NeMo)")
+DITTO_MODEL_PLUGIN(DitText, "dit_text", "1.1.0", "Apache-2.0", "DiT with cross-attention to text")

@@ -1,11 +1,17 @@
 // A diffusion transformer for video with attention in space and in time: NeMo's ST-DiT layer (spatial, full, cross,
 // temporal attention, MLP), and blocks that alternate, as Open-Sora's STDiT3 and Latte (X. Ma et al., 2024,
-// arXiv:2401.03048).
+// arXiv:2401.03048), whose weights it reads and writes.
 //
 // Legend: B samples, C channels, F frames, T tokens here, D width, K head width, P patch side, Q frames of a patch.
 #include <ditto/ditto.h>
-#include <ditto/sizes.h>
-#include <ditto/transformer.h>
+#include <ditto/positions.h>
+#include <ditto/video.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "options.h"
+#include "weights.h"
 
 namespace {
 
@@ -15,89 +21,9 @@ using ditto::Context;
 using ditto::Pattern;
 using ditto::Stream;
 using ditto::Unit;
+using st_dit::Part;
+using st_dit::StDitOptions;
 using torch::Tensor;
-
-enum class Part { spatial, full, cross, temporal, mlp };
-
-struct StDitOptions {
-  std::string preset, arrangement = "joint", cross = "auto", adaln = "zero", rotary = "none", null_text = "learned";
-  int64_t depth = 12, patch = 2, patch_frames = 1, mlp_ratio = 4;
-  ditto::AttentionOptions attention;
-  bool full = false;
-
-  void read(ditto::OptionReader& option) {
-    option("preset", preset, "a published size; the options below override its parts")
-        .one_of({"", "STDiT3-XL/2", "Latte-XL/2"});
-    set_preset();
-    option("arrangement", arrangement,
-           "of attention in a block: \"joint\" spatial, full, cross and temporal, as NeMo; \"alternating\" spatial in "
-           "even blocks and temporal in odd ones, each followed by cross")
-        .one_of({"joint", "alternating"});
-    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
-    attention.read(option);
-    option("full", full, "joint: attention of all tokens of a sample, too");
-    option("null_text", null_text,
-           "what stands for a dropped text: \"learned\", an embedding; \"zero\"; or \"empty\", the empty text's "
-           "embedding, "
-           "which comes as text_empty and text_empty_mask")
-        .one_of({"learned", "zero", "empty"});
-    option("cross", cross, "blocks with attention to text: \"auto\" is all where the data has text, and none else")
-        .one_of({"auto", "none", "spatial", "all"});
-    option(
-        "adaln", adaln,
-        "\"zero\": each block maps the condition to its modulations; \"single\": one map for all and a table a block")
-        .one_of({"zero", "single"});
-    option(
-        "rotary", rotary,
-        "\"none\": sine-cosine tables of places and frames; \"temporal\": the frames' by rotation instead, in temporal "
-        "and full attention; \"all\": no table, rotation in all self-attention")
-        .one_of({"none", "temporal", "all"});
-    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
-    option("patch_frames", patch_frames, "frames Q of a patch").between(1, ditto::most::kPatch);
-    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
-    check(option);
-  }
-
-  std::vector<Part> parts(int64_t block, bool has_text) const {
-    const bool odd = block % 2 == 1, joint = arrangement == "joint";
-    std::vector<Part> list;
-    if (joint || !odd) list.push_back(Part::spatial);
-    if (full) list.push_back(Part::full);
-    if (!joint && odd) list.push_back(Part::temporal);
-    if (has_text && (joint || !odd || cross != "spatial")) list.push_back(Part::cross);
-    if (joint) list.push_back(Part::temporal);
-    list.push_back(Part::mlp);
-    return list;
-  }
-  // That are modulated: all but cross.
-  int64_t sublayers() const { return arrangement == "joint" ? 3 + (full ? 1 : 0) : 2; }
-
- private:
-  void set_preset() {
-    if (preset.empty()) return;
-    depth = 28, attention.width = 1152, attention.heads = 16, arrangement = "alternating";
-    if (preset == "STDiT3-XL/2")  // 28 pairs of blocks
-      depth = 56, attention.qk_norm = true, adaln = "single", rotary = "temporal", cross = "all";
-  }
-
-  void check(const ditto::OptionReader& option) const {
-    if (full && arrangement != "joint")
-      option.reject("full", "goes with arrangement = \"joint\", this is \"" + arrangement + "\"",
-                    "change one of the two");
-    if (arrangement == "alternating" && depth % 2 != 0)
-      option.reject("depth", "= " + std::to_string(depth) + " leaves a spatial block without its temporal one",
-                    "use an even number, or arrangement = \"joint\"");
-    if (cross == "spatial" && arrangement == "joint")
-      option.reject("cross", "= \"spatial\" goes with arrangement = \"alternating\"", "use \"all\" or \"none\"");
-    if (attention.width % 4 != 0)
-      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
-                    "the position tables need it");
-    if (const int64_t least = rotary == "all" ? 6 : 2;
-        rotary != "none" && (attention.head_width() % 2 != 0 || attention.head_width() < least))
-      option.reject("heads", "give heads of width " + std::to_string(attention.head_width()),
-                    "rotary = \"" + rotary + "\" needs an even width of at least " + std::to_string(least));
-  }
-};
 
 struct Block : ditto::Layer {
   Block(const StDitOptions& o, std::vector<Part> parts_, bool is_silent) : parts(std::move(parts_)), rotary(o.rotary) {
@@ -105,23 +31,19 @@ struct Block : ditto::Layer {
     const int64_t D = o.attention.width, hidden = o.mlp_ratio * D;
     const auto zeros = ditto::Init::zeros();
     const auto proj = is_silent ? zeros : ditto::Init::xavier(D, D);
-    modulation = register_module("modulation", std::make_shared<ditto::Modulation>(kind, D, o.sublayers()));
+    modulation = make<ditto::Modulation>("modulation", kind, D, o.sublayers());
     for (const Part part : parts) switch (part) {
         case Part::spatial: spatial = self("spatial", o, proj); break;
         case Part::full: full = self("full", o, proj); break;
         case Part::temporal: temporal = self("temporal", o, proj); break;
         // It has no gate: zero weights make it nothing at first.
-        case Part::cross:
-          cross = register_module("cross", std::make_shared<ditto::CrossAttention>(o.attention, zeros));
-          break;
-        case Part::mlp:
-          mlp = register_module(
-              "mlp", std::make_shared<ditto::Mlp>(D, hidden, is_silent ? zeros : ditto::Init::xavier(hidden, D)));
+        case Part::cross: cross = make<ditto::CrossAttention>("cross", o.cross_attention(), zeros); break;
+        case Part::mlp: mlp = make<ditto::Mlp>("mlp", D, hidden, is_silent ? zeros : ditto::Init::xavier(hidden, D));
       }
   }
 
   std::shared_ptr<ditto::SelfAttention> self(const char* name, const StDitOptions& o, ditto::Init proj) {
-    return register_module(name, std::make_shared<ditto::SelfAttention>(o.attention, proj));
+    return make<ditto::SelfAttention>(name, o.attention, proj);
   }
 
   // x <- x + gate * f(norm(x) * (1 + scale) + shift) for every part but cross: x <- x + cross(x).
@@ -160,53 +82,55 @@ struct Block : ditto::Layer {
 };
 
 // Its conditions are time and text, or, where it attends to no text and the data has classes, time and label.
-struct StDit final : ditto::Model {
+struct StDit final : ditto::VideoTransformer {
   using Options = StDitOptions;
 
-  StDit(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
-    const int64_t text_width = needs.width("text");
-    check(o, x_, text_width);
+  StDit(const Options& o, const Needs& needs)
+      : VideoTransformer({"st_dit", o.depth, o.attention.width, o.patch, o.patch_frames}, needs),
+        options(o),
+        classes_(needs.values("label")),
+        text_width_(o.cross == "none" ? 0 : needs.width("text")) {
+    if (text_width_ == 0 && (o.cross == "spatial" || o.cross == "all"))
+      throw ditto::Error(ditto::ErrorKind::config, "model.cross",
+                         "= \"" + o.cross + "\" attends to text, the data has none",
+                         "choose data with text, or cross = \"none\"");
     const int64_t D = o.attention.width;
     const AdaLn kind = ditto::adaln(o.adaln);
-    const bool has_text = text_width > 0 && o.cross != "none";
-    patches = add<ditto::VideoPatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.patch_frames, D);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
-    if (has_text)
-      text = add<ditto::TextEmbed>(Unit::condition, "text", text_width, D, ditto::null_text(o.null_text));
+    if (text_width_ > 0)
+      text =
+          add<ditto::TextEmbed>(Unit::condition, "text", text_width_, D, ditto::null_text(o.null_text), o.null_tokens);
     else if (classes_ > 0)
       label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, D);
+    if (o.fps > 0)
+      rate = add<ditto::FrameRateEmbed>(Unit::condition, "rate", D, ditto::TimeFeatures{}, o.fps, needs.inputs);
     if (kind == AdaLn::single)
       modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", D, o.sublayers());
     for (int64_t i = 0; i < o.depth; ++i) {
       // STDiT3 begins as a model of pictures: its temporal blocks add nothing at first.
       const bool is_silent = kind == AdaLn::single && o.arrangement == "alternating" && i % 2 == 1;
-      blocks.push_back(add_block<Block>(i, o, o.parts(i, has_text), is_silent));
+      blocks.push_back(add_block<Block>(i, o, o.parts(i, text_width_ > 0), is_silent));
     }
-    const int64_t out = o.patch_frames * o.patch * o.patch * needs.out_channels;
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, D, out);
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, D, outputs());
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
     ditto::Conditioning c;
     const auto& t = in.at("t");  // of each sample, or of each of its frames
+    const auto of_sample = [&](const Tensor& x_BD) { return t.dim() == 2 ? x_BD.unsqueeze(1) : x_BD; };
     c.cond_BD = time->forward(t.flatten(), ctx).unflatten(0, t.sizes());
-    if (label) {
-      const auto label_BD = label->forward(in.at("label"), ctx);
-      c.cond_BD = c.cond_BD + (t.dim() == 2 ? label_BD.unsqueeze(1) : label_BD);
-    }
+    if (label) c.cond_BD = c.cond_BD + of_sample(label->forward(in.at("label"), ctx));
+    if (rate) c.cond_BD = c.cond_BD + of_sample(rate->forward(in, ctx));
     if (modulation) c.cond_BD = modulation->forward(c.cond_BD, ctx);
     if (text) text->forward(in, c, ctx);
     return c;
   }
 
   Stream tokens(const Batch& in, Context& ctx) override {
-    const int64_t D = options.attention.width;
-    Stream s;
-    s.grid = patches->grid(in.at("x"));
-    s.x_BTD = patches->forward(in.at("x"), ctx);
+    Stream s = patched(in, ctx);
     if (options.rotary == "all") return s;
-    auto positions = ditto::sincos_positions({1, s.grid.rows, s.grid.columns}, D).unsqueeze(0);
-    if (options.rotary == "none") positions = positions + ditto::sincos_positions(s.grid.frames, D).unsqueeze(1);
+    auto positions = places(s.grid).unsqueeze(0);
+    if (adds_frames_first()) positions = positions + frames(s.grid).unsqueeze(1);
     s.x_BTD = s.x_BTD + positions.expand({s.grid.frames, -1, -1}).flatten(0, 1).to(ctx.options());
     return s;
   }
@@ -217,34 +141,25 @@ struct StDit final : ditto::Model {
     if (options.rotary == "temporal") s.rotary_TK = ditto::rotary_table(s.grid, {K / 2, 0, 0}).to(ctx.device);
   }
 
-  int64_t depth() const override { return options.depth; }
-
   Stream run_block(int64_t i, Stream s, Context& ctx) override {
+    if (i == 1 && options.rotary == "none" && !adds_frames_first()) s.x_BTD = s.x_BTD + frames_of(s, ctx);
     s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
     return s;
   }
 
   Tensor head(const Stream& s, Context& ctx) override {
-    return patches->unpatchify(final_layer->forward(s, ctx), s.grid);
+    return patches_->unpatchify(final_layer->forward(s, ctx), s.grid);
   }
-
-  bool token_local() const override { return true; }
-  bool time_per_frame() const override { return options.patch_frames == 1; }
 
   ditto::TensorSpecs takes() const override {
-    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy video"},
-                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
-    if (text)
-      for (auto& input : text->takes()) inputs.push_back(std::move(input));
+    auto inputs = VideoTransformer::takes();
+    const auto more = [&](const ditto::TensorSpecs& list) { inputs.insert(inputs.end(), list.begin(), list.end()); };
+    if (text) more(text->takes());
+    if (rate) more(rate->takes());
     if (label)
-      inputs.push_back(
-          {"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_});
+      more(
+          {{"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_}});
     return inputs;
-  }
-  ditto::TensorSpecs makes() const override {
-    const int64_t tokens =
-        ditto::count_patches({x_[1], x_[2], x_[3]}, {options.patch_frames, options.patch, options.patch});
-    return {{"features", torch::kFloat, {tokens, options.attention.width}}};
   }
 
   Batch without_condition(Batch in, const Tensor& which_B) const override {
@@ -254,25 +169,51 @@ struct StDit final : ditto::Model {
     return in;
   }
 
+  std::vector<std::string> foreign_formats() const override { return st_dit::formats(form()); }
+  ditto::ForeignFormat foreign(const std::string& format) const override {
+    return format == "diffusers" || format == "open-sora" ? st_dit::names(*this, form(), format)
+                                                          : Model::foreign(format);
+  }
+  static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    return st_dit::needs_of(reader, file);
+  }
+
  private:
-  static void check(const Options& o, const std::vector<int64_t>& x, int64_t text_width) {
-    if (x.size() != 4)
-      throw ditto::Error(ditto::ErrorKind::config, "model \"st_dit\"",
-                         "takes video [C, F, H, W], the data has " + std::to_string(x.size()) + " dims",
-                         "choose a model for pictures, or data with frames (one is enough)");
-    if (text_width == 0 && (o.cross == "spatial" || o.cross == "all"))
-      throw ditto::Error(ditto::ErrorKind::config, "model.cross",
-                         "= \"" + o.cross + "\" attends to text, the data has none",
-                         "choose data with text, or cross = \"none\"");
-    ditto::check_patches("model.patch_frames", o.patch_frames, "the frames,", {x[1]});
-    ditto::check_patches("model.patch", o.patch, "frames of", {x[2], x[3]});
+  st_dit::Form form() const { return {options, x_, out_channels_, text_width_}; }
+  // Latte adds its frames' table before its first temporal block.
+  bool adds_frames_first() const { return options.rotary == "none" && options.arrangement == "joint"; }
+  // For the tokens here; a picture has none.
+  Tensor frames_of(const Stream& s, const Context& ctx) const {
+    const auto table = [&](const ditto::Grid& g) { return g.frames > 1 ? frames(g) : torch::zeros_like(frames(g)); };
+    std::vector<Tensor> tables;
+    if (s.packing)
+      for (const auto& grid : s.packing->grids) tables.push_back(table(grid));
+    else
+      tables.assign(static_cast<size_t>(s.x_BTD.size(0)), table(s.grid));
+    const auto row_T = s.frame_of_token(s.x_BTD.size(0), s.x_BTD.size(1), s.x_BTD.device());
+    return torch::cat(tables).to(ctx.options()).index_select(0, row_T).view(s.x_BTD.sizes());
+  }
+  Tensor frames(const ditto::Grid& g) const { return ditto::sincos_positions(g.frames, options.attention.width); }
+  Tensor places(const ditto::Grid& g) const {
+    const auto root = [](int64_t a, int64_t b) { return std::sqrt(static_cast<double>(a * b)); };
+    const double scale = options.base_side == 0 ? 1
+                                                : root(g.rows, g.columns) * static_cast<double>(options.patch) /
+                                                      static_cast<double>(options.base_side);
+    const auto along = [&](int64_t n) {
+      std::vector<double> list(static_cast<size_t>(n));
+      std::iota(list.begin(), list.end(), 0.0);
+      if (options.base_side > 0)
+        for (auto& place : list)
+          place = place / scale * (std::nearbyint(root(g.rows, g.columns)) / static_cast<double>(n));
+      return list;
+    };
+    return ditto::sincos_positions(along(g.rows), along(g.columns), options.attention.width);
   }
 
   Options options;
-  std::vector<int64_t> x_;  // [C, F, H, W]
-  int64_t classes_;
-  std::shared_ptr<ditto::VideoPatchEmbed> patches;
+  int64_t classes_, text_width_;
   std::shared_ptr<ditto::TimeEmbed> time;
+  std::shared_ptr<ditto::FrameRateEmbed> rate;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::shared_ptr<ditto::TextEmbed> text;
   std::shared_ptr<ditto::SharedModulation> modulation;  // adaLN-single's

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include <torch/autograd.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
@@ -53,10 +54,24 @@ struct Arrival {
   }
 };
 
+// Rows in another order. The gradient goes back by the inverse: of index_select it would be a sum, with zeros.
+struct Permuted : torch::autograd::Function<Permuted> {
+  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& order,
+                        const Tensor& inverse) {
+    ctx->save_for_backward({inverse});
+    return x.index_select(0, order);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
+                                                 torch::autograd::variable_list grad) {
+    return {grad[0].index_select(0, ctx->get_saved_variables()[0]), Tensor(), Tensor()};
+  }
+};
+
 class ExpertParallel final : public ParallelStrategy {
  public:
   using Options = NoOptions;
-  ExpertParallel(const Options&, const Needs& needs) : mesh_(*needs.mesh), group_(mesh_.group(Axis::expert)) {}
+  ExpertParallel(const Options&, const Needs& needs)
+      : mesh_(*needs.mesh), group_(mesh_.group(Axis::expert)), is_exact_(needs.token_leaf > 0) {}
 
   std::optional<Axis> axis() const override { return Axis::expert; }
 
@@ -75,6 +90,9 @@ class ExpertParallel final : public ParallelStrategy {
       entry.cuts[Axis::expert] = std::move(piece);
       entry.layer->dispatch = [this](const Tensor& x_RD, const Counts& counts, const CutLayer::Rows& run) {
         return dispatch(x_RD, counts, run);
+      };
+      entry.layer->dispatch_numbers = [this](const Tensor& number_R, const Counts& counts, int64_t stride) {
+        return dispatch_numbers(number_R, counts, stride);
       };
     }
   }
@@ -104,13 +122,30 @@ class ExpertParallel final : public ParallelStrategy {
 
   // Rows go to the ranks of their experts, and results come back to where they were.
   Tensor dispatch(const Tensor& x_RD, const Counts& counts, const CutLayer::Rows& run) const {
-    const int64_t ranks = group_.size(), experts = static_cast<int64_t>(counts.size()) / ranks;
+    const auto send = rows_of_ranks(counts);
+    const Arrival arrival(exchange_counts(counts, x_RD.device()), group_.size(), x_RD.device());
+    const auto arrived = transposed::exchange(x_RD, group_, send, arrival.of_rank);
+    const auto done = run(in_order(arrived, arrival.by_expert, arrival.by_rank), arrival.of_expert);
+    return transposed::exchange(in_order(done, arrival.by_rank, arrival.by_expert), group_, arrival.of_rank, send);
+  }
+
+  Tensor dispatch_numbers(const Tensor& number_R, const Counts& counts, int64_t stride) const {
+    const Arrival arrival(exchange_counts(counts, number_R.device()), group_.size(), number_R.device());
+    const auto mine = (number_R + group_.rank() * stride).contiguous();
+    const auto arrived = group_.begin_exchange(mine, rows_of_ranks(counts), arrival.of_rank, "exchange_counts")();
+    return arrived.index_select(0, arrival.by_expert);
+  }
+
+  Tensor in_order(const Tensor& rows, const Tensor& order, const Tensor& inverse) const {
+    return is_exact_ ? Permuted::apply(rows, order, inverse) : rows.index_select(0, order);
+  }
+
+  // How many rows go to each rank.
+  Counts rows_of_ranks(const Counts& counts) const {
+    const int64_t experts = static_cast<int64_t>(counts.size()) / group_.size();
     Counts send;
     for (auto at = counts.begin(); at != counts.end(); at += experts) send.push_back(sum({at, at + experts}));
-    const Arrival arrival(exchange_counts(counts, x_RD.device()), ranks, x_RD.device());
-    const auto arrived = transposed::exchange(x_RD, group_, send, arrival.of_rank);
-    const auto done = run(arrived.index_select(0, arrival.by_expert), arrival.of_expert);
-    return transposed::exchange(done.index_select(0, arrival.by_rank), group_, arrival.of_rank, send);
+    return send;
   }
 
   // How many rows each rank sends to each of the experts that are here.
@@ -123,6 +158,7 @@ class ExpertParallel final : public ParallelStrategy {
 
   const Mesh& mesh_;
   const Group& group_;
+  const bool is_exact_;  // run.numerics = "one"
 };
 
 }  // namespace

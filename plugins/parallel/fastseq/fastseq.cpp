@@ -1,7 +1,8 @@
 // Context parallelism by FastSeq (OpenDiT): an attention sub-layer gathers its input tokens, maps them with the rows of
 // its weight that belong to this rank's heads, attends over all tokens, and trades tokens for heads before its last
 // map: one all-gather and one all-to-all a layer. While tokens arrive, those that are here are mapped; backward, while
-// their gradients leave, the weight's is computed.
+// their gradients leave, the weight's is computed. Under run.numerics = "one" (unit_of_nodes.h) the sums over heads are of
+// nodes, and tokens are gathered at once.
 //
 // Legend: B samples, T tokens, D width, H outputs for this rank's heads.
 #include <algorithm>
@@ -13,6 +14,8 @@
 
 #include <ditto/error.h>
 #include <ditto/parallel/token_cut.h>
+
+#include "unit_of_nodes.h"
 
 namespace ditto {
 namespace {
@@ -97,25 +100,27 @@ struct MapOthers : torch::autograd::Function<MapOthers> {
 // The sub-layer's two maps as they are while one unit runs.
 class Borrowed {
  public:
-  Borrowed(LinearModule& heads, LinearModule& rows)
-      : heads_(heads),
-        rows_(rows),
-        weight_(heads.weight),
-        bias_(heads.bias),
-        term_(heads.term),
-        before_(heads.before),
-        after_(heads.after),
-        rows_before_(rows.before) {}
+  explicit Borrowed(const AttentionUnitPart& part)
+      : heads_(*part.heads),
+        rows_(part.rows),
+        weight_(heads_.weight),
+        bias_(heads_.bias),
+        term_(heads_.term),
+        before_(heads_.before),
+        after_(heads_.after) {
+    if (rows_) rows_before_ = rows_->before;
+  }
   ~Borrowed() {
     heads_.weight = weight_, heads_.bias = bias_, heads_.term = term_;
     heads_.before = before_, heads_.after = after_;
-    rows_.before = rows_before_;
+    if (rows_) rows_->before = rows_before_;
   }
   Borrowed(const Borrowed&) = delete;
   Borrowed& operator=(const Borrowed&) = delete;
 
  private:
-  LinearModule &heads_, &rows_;
+  LinearModule& heads_;
+  Linear rows_;  // none: nobody reads what the part attended to
   Parameter weight_, bias_;
   std::shared_ptr<const LinearModule::Term> term_;
   LinearModule::Exchange before_, after_, rows_before_;
@@ -127,10 +132,6 @@ class FastSeq final : public ParallelStrategy {
   FastSeq(const Options&, const Needs& needs)
       : mesh_(*needs.mesh), cut_(needs), parameters_(std::make_shared<OpTable>(), Random(0)) {
     parameters_.compute = needs.compute;
-    if (cut_.in_leaves())
-      throw Error(ErrorKind::config, "run.numerics",
-                  "\"one\" does not go with context_plugin = \"fastseq\", whose sums over heads are not made of nodes",
-                  "use context_plugin = \"ulysses\" or \"ring\", or set run.numerics = \"fast\"");
   }
 
   std::optional<Axis> axis() const override { return Axis::context; }
@@ -138,28 +139,37 @@ class FastSeq final : public ParallelStrategy {
   void shard(Layout& layout) override {
     check_places(layout, cut_.group(), "parallel.context");
     check_heads(layout, mesh_, DealtHeads::all);
+    refuse_side_by_side(layout, "context_plugin = \"fastseq\"", "use context_plugin = \"ulysses\" or \"ring\"");
   }
 
   // Micro-batches of different lengths may be under way at once, and run again in backward.
   UnitRun wrap_unit(UnitRun run) override {
-    return [this, run = std::move(run)](const Unit& unit, UnitCall& call) {
+    return cut_.wrap([this, run = std::move(run)](const Unit& unit, UnitCall& call) {
       if (unit.kind == Unit::Kind::block) {
+        here_ = &call.ctx.ops.leaves();
         lengths_ = {{"", cut_.lengths(call.stream)}};
         for (const auto& [name, field] : call.stream.extra)
           if (field.own) lengths_[name] = cut_.lengths(*field.own);
       }
       run(unit, call);
-    };
+    });
   }
+
+  AxisSet sums(const LayoutEntry&, const StepPlan&) const override { return cut_.sums(); }
 
   Context::UnitRunner wrap_attention_unit(Context::UnitRunner run_unit) override {
     return [this, run_unit](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) {
       std::vector<std::unique_ptr<Borrowed>> borrowed;
+      std::vector<std::unique_ptr<UnitOfNodes>> of_nodes;
       for (const auto& part : parts) {
-        borrowed.push_back(std::make_unique<Borrowed>(*part.heads, *part.rows));
+        if (cut_.in_leaves()) {
+          of_nodes.push_back(std::make_unique<UnitOfNodes>(part, mesh_, *here_, parameters_));
+          continue;
+        }
+        borrowed.push_back(std::make_unique<Borrowed>(part));
         const auto& lengths = lengths_of(*part.heads);
         gather_before(*part.heads, lengths);
-        trade_before(*part.rows, lengths);
+        if (part.rows) trade_before(*part.rows, lengths);
       }
       const auto outside = std::exchange(unit_heads_, heads_of(*parts.at(0).heads));
       auto results = run_unit(parts, run);
@@ -204,6 +214,7 @@ class FastSeq final : public ParallelStrategy {
     return heads.split.parts.at(0) / heads.split.unit / mesh_.size(Axis::tensor);
   }
   Tensor own_heads(const Tensor& x, int64_t dim) const {
+    if (cut_.in_leaves()) return own_share(x, {x.size(dim)}, dim, cut_.group());
     const int64_t share = x.size(dim) / cut_.group().size();
     return x.narrow(dim, cut_.group().rank() * share, share);
   }
@@ -227,12 +238,13 @@ class FastSeq final : public ParallelStrategy {
   void gather_before(LinearModule& heads, const std::vector<int64_t>& lengths) {
     const auto own = own_rows(heads);
     const auto weight_HD = heads.whole_weight(parameters_).index_select(0, own);
-    const auto bias_H = heads.bias(parameters_).index_select(0, own);
+    const auto bias_H = heads.bias.defined() ? heads.bias(parameters_).index_select(0, own)
+                                             : torch::zeros({own.size(0)}, weight_HD.options());
     const auto arrival = c10::make_intrusive<Arrival>();
     arrival->group = &cut_.group();
     arrival->lengths = lengths;
     heads.weight = Parameter(weight_HD, heads.weight.init());
-    heads.bias = Parameter(bias_H, heads.bias.init());
+    if (heads.bias.defined()) heads.bias = Parameter(bias_H, heads.bias.init());
     heads.term.reset();  // it is in the weight
     heads.before = [arrival, inner = heads.before, dtype = parameters_.compute](const Tensor& x) {
       arrival->begin((inner ? inner(x) : x).to(dtype));
@@ -275,6 +287,7 @@ class FastSeq final : public ParallelStrategy {
   Context parameters_;                                   // what weights are asked for with
   std::map<std::string, std::vector<int64_t>> lengths_;  // of the ranks' slices, by sequence, in the block that runs
   int64_t unit_heads_ = 0;                               // of the attention unit that runs
+  LeavesHere* here_ = nullptr;                           // of the block that runs
 };
 
 }  // namespace

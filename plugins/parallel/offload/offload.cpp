@@ -57,7 +57,7 @@ class Offload final : public ParallelStrategy {
     }
   }
 
-  // Core is about to take up the accumulation's gradients of copies, and of one rank those of a tree; the others wait
+  // Core is about to take up the accumulation's gradients of copies, and those of a tree; the others wait
   // for the last accumulation.
   void end_accumulation(int64_t, const StepPlan&) override {
     for (const auto& moved : moved_)
@@ -120,7 +120,7 @@ class Offload final : public ParallelStrategy {
   LayoutEntry& entry_of(const Moved& moved) const { return layout_->entries[moved.index]; }
 
   bool is_summed_by_accumulations(const LayoutEntry& entry) const {
-    if (sum_order_ == SumOrder::tree && mesh_.data_ranks() == 1) return !entry.is_summed_over_data();
+    if (sum_order_ == SumOrder::tree && !entry.is_summed_over_data()) return true;
     return deterministic_ && std::any_of(kDataAxes.begin(), kDataAxes.end(), [&](Axis axis) {
              return mesh_.size(axis) > 1 && entry.is_copy(axis) && entry.summed.count(axis) == 0;
            });

@@ -3,8 +3,8 @@
 // outputs are cut. With sequence regions (V. Korthikanti et al., 2022, arXiv:2205.05198) tokens are cut between such
 // layers too: one that takes whole inputs gathers them, one whose outputs are terms sums and scatters.
 //
-// Under run.numerics = "one" it is the rule of replicated.h instead: sums are of nodes, and what is whole has a gradient
-// that is whole on every rank.
+// Under run.numerics = "one" it is the rule of replicated.h instead: sums are of nodes, and what is whole has a
+// gradient that is whole on every rank.
 //
 // Copies, by choice: tables of labels, a few hundred rows of the width, which a cut would make cost one more exchange
 // in every forward; norms of tokens; second biases.
@@ -71,7 +71,10 @@ class TensorParallel final : public ParallelStrategy {
   std::optional<Axis> axis() const override { return Axis::tensor; }
 
   void shard(Layout& layout) override {
-    if (sequence_) check_places(layout, group_, "parallel.sequence");
+    if (sequence_) {
+      check_places(layout, group_, "parallel.sequence");
+      refuse_side_by_side(layout, "parallel.sequence", "leave parallel.sequence = false for this model");
+    }
     for (const auto& entry : layout.entries) check(entry, layout);
     for (auto& entry : layout.entries) {
       const auto* declared = entry.declared(Axis::tensor);
@@ -92,10 +95,8 @@ class TensorParallel final : public ParallelStrategy {
     regions_.clear();
     std::map<std::string, int64_t> counts{{"", stream.x_BTD.size(1)}};
     for (const auto& [name, field] : stream.extra)
-      if (field.own && field.token_dim >= 0 && field.role == Role::evolving) {
-        if (token_leaf_ > 0) refuse_own_tokens("parallel.sequence", name);
+      if (field.own && field.token_dim >= 0 && field.role == Role::evolving)
         counts[name] = field.tensor.size(field.token_dim);
-      }
     for (const auto& [name, tokens] : counts) {
       regions_[name] = region_of(tokens);
       stream.extra[whole_of(name)] = {torch::empty({0, tokens}, stream.x_BTD.options()), -1, Role::carried};
@@ -129,7 +130,8 @@ class TensorParallel final : public ParallelStrategy {
         if (token_leaf_ > 0) {
           auto& here = call.ctx.ops.leaves();
           const RestoredLeaves scope(here);
-          here.between = regions_of_leaves(here.inside);
+          for (const auto& [name, region] : regions_)
+            here.of(name).between = regions_of_leaves(region.tokens, here.of(name).inside);
           return run(unit, call);
         }
       }
@@ -222,6 +224,7 @@ class TensorParallel final : public ParallelStrategy {
       CutLayer::Nodes nodes;
       for (const auto& node : share->nodes()) nodes.leaves.push_back(node.end - node.begin);
       nodes.copies_of_rows = [share](const Tensor& rows) { return replicated::copies(rows, share); };
+      nodes.sum_of_rows = [share](const Tensors& terms) { return replicated::sum(terms, share); };
       if (cut.input == Values::whole)
         nodes.copies = [share, regions, tokens](const Tensor& x) {
           return regions ? replicated::copies(x, share, 1, tokens(x, false).lengths) : replicated::copies(x, share);
@@ -232,6 +235,14 @@ class TensorParallel final : public ParallelStrategy {
                          : replicated::sum(terms, share);
         };
       layer.nodes = std::make_shared<const CutLayer::Nodes>(std::move(nodes));
+    }
+    if (regions && cut.input == Values::whole && cut.output == Values::partial) {
+      layer.before = [this, tokens](const Tensor& x) {
+        return replicated::gather(x, group_, 1, tokens(x, false).lengths);
+      };
+      layer.after = [this, tokens](const Tensor& y) {
+        return replicated::part(y, group_, 1, tokens(y, true).lengths);
+      };
     }
     if (cut.gathered)
       layer.after = [this, regions, tokens, dim = cut.channels, parts = cut.parameters[0].parts](const Tensor& y) {
@@ -289,8 +300,9 @@ class TensorParallel final : public ParallelStrategy {
     return {LeafShare::equal(group_, leaves, "parallel.sequence", "a sample's tokens"), token_leaf_, tokens};
   }
   // Of all of a sample's tokens, of which `slices` are the context ranks'; null: there are none.
-  std::shared_ptr<const TokenLeaves> regions_of_leaves(const std::shared_ptr<const TokenLeaves>& slices) const {
-    if (!slices) return std::make_shared<const TokenLeaves>(leaves_of(regions_.at("").tokens));
+  std::shared_ptr<const TokenLeaves> regions_of_leaves(int64_t tokens,
+                                                       const std::shared_ptr<const TokenLeaves>& slices) const {
+    if (!slices) return std::make_shared<const TokenLeaves>(leaves_of(tokens));
     const int64_t n = group_.size();
     std::vector<LeafRun> runs;
     for (const auto& [begin, end] : slices->share.runs())
@@ -341,7 +353,7 @@ class TensorParallel final : public ParallelStrategy {
   const Mesh& mesh_;
   const Group& group_;
   const bool sequence_;
-  const int64_t token_leaf_;  // under run.numerics = "one", on several ranks; else 0
+  const int64_t token_leaf_;               // under run.numerics = "one", on several ranks; else 0
   std::map<std::string, Region> regions_;  // of the stream's sequences by name, "" its own
 };
 

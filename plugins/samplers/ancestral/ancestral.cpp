@@ -1,5 +1,7 @@
 // Ancestral sampling (Ho et al., arXiv:2006.11239, alg. 2): one draw from the schedule's own Gaussian a step, and no
 // noise in the last. The variance is the schedule's to give, learned or fixed.
+#include <iterator>
+
 #include <ditto/elementary.h>
 #include <ditto/sampler.h>
 
@@ -23,7 +25,7 @@ class Ancestral : public ditto::Sampler {
     return integrate(request, [&](const torch::Tensor& x, const ditto::Step& step) {
       const auto prediction = predict(request, x, step.t);
       const auto [mean, log_variance] = request.scheduler.step_back(prediction, x, step.grid, step.index);
-      if (step.to.sigma == 0) return mean;
+      if (step.index + 2 == std::ssize(step.grid)) return mean;
       return mean +
              ditto::elementary::map(0.5 * log_variance, ditto::elementary::exp) * fresh_noise(request, x, step.index);
     });

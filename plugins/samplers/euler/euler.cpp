@@ -16,8 +16,7 @@ class Euler : public ditto::Sampler {
 
   torch::Tensor sample(const ditto::SamplingRequest& request) const override {
     return integrate(request, [&](const torch::Tensor& x, const ditto::Step& step) {
-      const auto [clean, noise] = estimate(request, x, step.t);
-      return x + (step.to.alpha - step.from.alpha) * clean + (step.to.sigma - step.from.sigma) * noise;
+      return go_straight(x, estimate(request, x, step.t), step.from, step.to);
     });
   }
 };

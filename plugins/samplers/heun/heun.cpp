@@ -14,12 +14,7 @@ class Heun : public ditto::Sampler {
 
   torch::Tensor sample(const ditto::SamplingRequest& request) const override {
     return integrate(request, [&](const torch::Tensor& x, const ditto::Step& step) {
-      const double d_alpha = step.to.alpha - step.from.alpha, d_sigma = step.to.sigma - step.from.sigma;
-      const auto here = estimate(request, x, step.t);
-      const auto euler = x + d_alpha * here.clean + d_sigma * here.noise;
-      if (step.to.sigma == 0) return euler;
-      const auto there = estimate(request, euler, step.s);
-      return x + (d_alpha / 2) * (here.clean + there.clean) + (d_sigma / 2) * (here.noise + there.noise);
+      return go_by_both(request, x, step.t, step.s);
     });
   }
 };

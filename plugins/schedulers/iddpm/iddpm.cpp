@@ -1,5 +1,6 @@
-// DDPM with improvements (Ho et al., arXiv:2006.11239; Nichol and Dhariwal, arXiv:2102.09672), as DiT trains with it:
-// linear betas, epsilon target, a variance learned between its two bounds, sampling on fewer times than were trained.
+// DDPM with improvements (Ho et al., arXiv:2006.11239; Nichol and Dhariwal, arXiv:2102.09672). Its defaults are what
+// DiT trains with: linear betas, epsilon target, a variance learned between its two bounds, sampling on fewer times
+// than were trained.
 //
 // Times are 0 ... timesteps - 1 and -1, which is the data themselves. Below, abar(t) = alpha(t)^2; "s" is the time
 // before t in a chain. A shorter chain is a chain of its own: its betas, posterior and variance bounds follow from abar
@@ -10,6 +11,7 @@
 
 #include <ditto/elementary.h>
 #include <ditto/kernels.h>
+#include <ditto/predictions.h>
 #include <ditto/scheduler.h>
 #include <ditto/sizes.h>
 
@@ -69,33 +71,76 @@ Tensor kl_divergence(const Tensor& mean_1, const Tensor& log_variance_1, const T
                 (mean_1 - mean_2).square() * f.exp(-log_variance_2));
 }
 
+struct IddpmOptions : ditto::Prediction::Options {
+  int64_t timesteps = 1000;
+  double beta_start = 1e-4, beta_end = 0.02;
+  std::string betas = "linear", variance = "learned_range", spacing = "even";
+  bool zero_terminal_snr = false;
+
+  void read(ditto::OptionReader& option) {
+    option("timesteps", timesteps, "length of the training chain").between(2, ditto::most::kTimes);
+    option(
+        "betas", betas,
+        "linear; scaled_linear: linear in their roots (Stable Diffusion); sigmoid; cosine, which has no first and last")
+        .one_of({"linear", "scaled_linear", "sigmoid", "cosine"});
+    option("beta_start", beta_start, "first beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
+    option("beta_end", beta_end, "last beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
+    option("zero_terminal_snr", zero_terminal_snr,
+           "alpha is stretched to 0 at the chain's last time (arXiv:2305.08891)");
+    ditto::Prediction::Options::read(option);
+    option("variance", variance, "learned_range: the model predicts it (twice the channels); or one of the two bounds")
+        .one_of({"learned_range", "fixed_small", "fixed_large"});
+    option("spacing", spacing, "sampling times: even, as DiT's '250'; ddim: an integer stride, as DiT's 'ddim50'")
+        .one_of({"even", "ddim"});
+    const double largest = std::max(beta_start, beta_end) * scale();
+    if (betas != "cosine" && largest >= 1)
+      option.reject("timesteps", "makes a beta of " + std::to_string(largest) + ", and betas are below 1",
+                    "use more timesteps or smaller betas");
+    if (zero_terminal_snr && prediction == "epsilon")
+      option.reject("zero_terminal_snr", "leaves no data at the last time, where the noise alone tells nothing of them",
+                    "use prediction = \"v\"");
+  }
+  double scale() const { return 1000.0 / static_cast<double>(timesteps); }
+};
+
+// alpha^2 of the chain, [timesteps + 1] from t = -1.
+std::vector<double> cumulative_alphas(const IddpmOptions& o) {
+  const double first = o.beta_start * o.scale(), last = o.beta_end * o.scale();
+  const auto count = static_cast<double>(o.timesteps);
+  std::vector<double> betas;
+  if (o.betas == "linear") betas = ditto::elementary::even_steps(first, last, o.timesteps);
+  if (o.betas == "scaled_linear")
+    for (const double at : ditto::elementary::even_steps(std::sqrt(first), std::sqrt(last), o.timesteps))
+      betas.push_back(at * at);
+  if (o.betas == "sigmoid")
+    for (const double at : ditto::elementary::even_steps(-6, 6, o.timesteps))
+      betas.push_back(first + (last - first) / (1 + ditto::elementary::exp(-at)));
+  if (o.betas == "cosine") {  // Nichol and Dhariwal, eq. 17
+    const auto square = [&](double t) {
+      const double cos = ditto::elementary::cos_sin((t / count + 0.008) / 1.008 * 1.57079632679489661923).cos;
+      return cos * cos;
+    };
+    for (double t = 0; t < count; ++t) betas.push_back(std::min(1 - square(t + 1) / square(t), 0.999));
+  }
+  std::vector<double> table{1};
+  for (const double beta : betas) table.push_back(table.back() * (1 - beta));
+  if (!o.zero_terminal_snr) return table;
+  const double top = std::sqrt(table[1]), bottom = std::sqrt(table.back());
+  for (size_t i = 1; i < table.size(); ++i) {
+    const double alpha = (std::sqrt(table[i]) - bottom) * (top / (top - bottom));
+    table[i] = alpha * alpha;
+  }
+  return table;
+}
+
 class Iddpm : public ditto::Scheduler {
  public:
-  struct Options {
-    int64_t timesteps = 1000;
-    double beta_start = 1e-4, beta_end = 0.02;
-    std::string variance = "learned_range", spacing = "even";
-
-    void read(ditto::OptionReader& option) {
-      option("timesteps", timesteps, "length of the training chain").between(2, ditto::most::kTimes);
-      option("beta_start", beta_start, "first beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
-      option("beta_end", beta_end, "last beta of a chain of 1000; scaled by 1000 / timesteps").above(0.0);
-      option("variance", variance,
-             "learned_range: the model predicts it (twice the channels); or one of the two bounds")
-          .one_of({"learned_range", "fixed_small", "fixed_large"});
-      option("spacing", spacing, "sampling times: even, as DiT's '250'; ddim: an integer stride, as DiT's 'ddim50'")
-          .one_of({"even", "ddim"});
-      const double largest = std::max(beta_start, beta_end) * scale();
-      if (largest >= 1)
-        option.reject("timesteps", "makes a beta of " + std::to_string(largest) + ", and betas are below 1",
-                      "use more timesteps or smaller betas");
-    }
-    double scale() const { return 1000.0 / static_cast<double>(timesteps); }
-  };
+  using Options = IddpmOptions;
 
   Iddpm(const Options& options, const Needs&)
       : options_(options),
-        abar_(cumulative_alphas(options)),
+        prediction_(options),
+        abar_(torch::tensor(cumulative_alphas(options), at::kDouble)),
         alpha_(root(abar_)),
         sigma_(root(1 - abar_)),
         chain_(abar_.slice(0, 1), abar_.slice(0, 0, -1)) {
@@ -109,7 +154,10 @@ class Iddpm : public ditto::Scheduler {
   }
   Tensor alpha(const Tensor& t_B) const override { return at_times(alpha_, t_B, 1); }
   Tensor sigma(const Tensor& t_B) const override { return at_times(sigma_, t_B, 1); }
-  Tensor target(const Tensor&, const Tensor& noise, const Tensor&) const override { return noise; }
+  Tensor target(const Tensor& clean, const Tensor& noise, const Tensor& t_B) const override {
+    return prediction_.target(clean, noise, alpha(t_B), sigma(t_B));
+  }
+  Tensor weight(const Tensor& t_B) const override { return prediction_.weight(alpha(t_B), sigma(t_B)); }
   Tensor c_noise(const Tensor& t_B) const override { return t_B; }
   int64_t out_channels(int64_t channels) const override { return learned() ? 2 * channels : channels; }
 
@@ -119,18 +167,18 @@ class Iddpm : public ditto::Scheduler {
                                        const Tensor& t_B, const ditto::OpTable* ops) const override {
     if (!learned()) return Scheduler::losses(prediction, clean, noise, t_B, ops);
     const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
-    const auto [epsilon, fraction] = parts(prediction.to(wide), clean);
-    auto result = Scheduler::losses(epsilon, clean, noise, t_B, ops);
-    result["vb"] = variational_bound(epsilon.detach(), fraction, clean.to(wide), noise.to(wide), t_B, ops);
+    const auto [mean, fraction] = parts(prediction.to(wide), clean);
+    auto result = Scheduler::losses(mean, clean, noise, t_B, ops);
+    result["vb"] = variational_bound(mean.detach(), fraction, clean.to(wide), noise.to(wide), t_B, ops);
     return result;
   }
 
   // --- sampling ---
   Tensor to_clean(const Tensor& prediction, const Tensor& x_t, const Tensor& t_B) const override {
-    return (x_t - spread(sigma(t_B), x_t) * to_noise(prediction, x_t, t_B)) / spread(alpha(t_B), x_t);
+    return prediction_.to_clean(parts(prediction, x_t).first, x_t, alpha(t_B), sigma(t_B));
   }
-  Tensor to_noise(const Tensor& prediction, const Tensor& x_t, const Tensor&) const override {
-    return parts(prediction, x_t).first.to(x_t.scalar_type());
+  Tensor to_noise(const Tensor& prediction, const Tensor& x_t, const Tensor& t_B) const override {
+    return prediction_.to_noise(parts(prediction, x_t).first, x_t, alpha(t_B), sigma(t_B));
   }
   double start_scale(double) const override { return 1; }  // DDPM starts from plain noise: sigma there is 1 - 2e-5
   bool has_posterior() const override { return true; }
@@ -157,27 +205,23 @@ class Iddpm : public ditto::Scheduler {
   // Their DDIM reads it, and so does their DDPM, which alone looks at the variance.
   ditto::ForeignConfig foreign_config(const std::string& format) const override {
     if (format != "diffusers") return {};
-    return {{"_class_name", "DDIMScheduler"},
-            {"num_train_timesteps", options_.timesteps},
-            {"beta_schedule", "linear"},
-            {"beta_start", options_.beta_start * options_.scale()},
-            {"beta_end", options_.beta_end * options_.scale()},
-            {"prediction_type", "epsilon"},
-            {"variance_type", options_.variance},
-            {"timestep_spacing", options_.spacing == "even" ? "linspace" : "leading"},
-            {"clip_sample", false},
-            {"set_alpha_to_one", true},
-            {"steps_offset", int64_t{0}}};
+    const std::map<std::string, std::string> predicted{{"epsilon", "epsilon"}, {"x0", "sample"}, {"v", "v_prediction"}};
+    ditto::ForeignConfig config{{"_class_name", "DDIMScheduler"},
+                                {"num_train_timesteps", options_.timesteps},
+                                {"beta_schedule", options_.betas == "cosine" ? "squaredcos_cap_v2" : options_.betas},
+                                {"beta_start", options_.beta_start * options_.scale()},
+                                {"beta_end", options_.beta_end * options_.scale()},
+                                {"prediction_type", predicted.at(options_.prediction)},
+                                {"variance_type", options_.variance},
+                                {"timestep_spacing", options_.spacing == "even" ? "linspace" : "leading"},
+                                {"clip_sample", false},
+                                {"set_alpha_to_one", true},
+                                {"steps_offset", int64_t{0}}};
+    if (options_.zero_terminal_snr) config["rescale_betas_zero_snr"] = true;
+    return config;
   }
 
  private:
-  static Tensor cumulative_alphas(const Options& o) {  // [timesteps + 1], from t = -1
-    std::vector<double> table{1};
-    for (const double beta :
-         ditto::elementary::even_steps(o.beta_start * o.scale(), o.beta_end * o.scale(), o.timesteps))
-      table.push_back(table.back() * (1 - beta));
-    return torch::tensor(table, at::kDouble);
-  }
   static Tensor at_times(const Tensor& table, const Tensor& t_B, int64_t offset) {
     return table.to(t_B.device()).index_select(0, t_B.flatten().round().to(at::kLong) + offset).view(t_B.sizes());
   }
@@ -187,7 +231,8 @@ class Iddpm : public ditto::Scheduler {
   }
   bool learned() const { return options_.variance == "learned_range"; }
 
-  // Epsilon, and the place of the log-variance between its bounds, 0 ... 1 (undefined where it is not learned).
+  // What the mean follows from, and the place of the log-variance between its bounds, 0 ... 1 (undefined where it is
+  // not learned).
   std::pair<Tensor, Tensor> parts(const Tensor& prediction, const Tensor& x) const {
     if (prediction.size(1) != out_channels(x.size(1)))
       throw ditto::Error(ditto::ErrorKind::shape, "prediction",
@@ -207,12 +252,12 @@ class Iddpm : public ditto::Scheduler {
   }
 
   // KL(q(x_s | x_t, x_0) || p(x_s | x_t)) [B], and at t = 0 the discretised likelihood of x_0. Bits, a mean over dims.
-  Tensor variational_bound(const Tensor& epsilon, const Tensor& fraction, const Tensor& clean, const Tensor& noise,
+  Tensor variational_bound(const Tensor& prediction, const Tensor& fraction, const Tensor& clean, const Tensor& noise,
                            const Tensor& t_B, const ditto::OpTable* ops) const {
     Chain at = chain_;
     for (Tensor* table : {&at.mean_clean, &at.mean_x, &at.log_small, &at.log_large}) *table = at_times(*table, t_B, 0);
     const auto x_t = corrupt(clean, noise, t_B);
-    const auto guess = (x_t - spread(sigma(t_B), x_t) * epsilon) / spread(alpha(t_B), x_t);
+    const auto guess = prediction_.to_clean(prediction, x_t, alpha(t_B), sigma(t_B));
     const auto posterior = [&](const Tensor& x_0) {
       return spread(at.mean_clean, x_t) * x_0 + spread(at.mean_x, x_t) * x_t;
     };
@@ -255,6 +300,7 @@ class Iddpm : public ditto::Scheduler {
   }
 
   Options options_;
+  ditto::Prediction prediction_;
   Tensor abar_, alpha_, sigma_;  // double [timesteps + 1], from t = -1
   Chain chain_;                  // the training chain's steps, double [timesteps] each
 };

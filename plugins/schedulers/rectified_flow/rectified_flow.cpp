@@ -6,10 +6,13 @@
 //   noise_at_one (Stable Diffusion 3, diffusers): t = s,     the target is noise - data
 //   data_at_one  (SiT, flow matching's papers):   t = 1 - s, the target is data - noise
 // Everything below is written in s, so that the two are the same training up to names.
+#include <cmath>
+
 #include <torch/types.h>
 
 #include <ditto/elementary.h>
 #include <ditto/scheduler.h>
+#include <ditto/sizes.h>
 
 namespace {
 
@@ -22,6 +25,9 @@ class RectifiedFlow : public ditto::Scheduler {
   struct Options {
     std::string convention = "noise_at_one", times = "uniform", grid = "uniform";
     double mean = 0.0, std = 1.0, shift = 1.0, model_time_scale = 1000.0;
+    std::string shift_by = "nothing";
+    int64_t shift_base = 4096, shift_patch = 2, base_tokens = 256, max_tokens = 4096;
+    double base_shift = 0.5, max_shift = 1.15;
 
     void read(ditto::OptionReader& option) {
       option("convention", convention,
@@ -33,6 +39,20 @@ class RectifiedFlow : public ditto::Scheduler {
       option("std", std, "logit_normal: its standard deviation").above(0.0);
       option("shift", shift, "moves training and sampling towards noise: s -> shift s / (1 + (shift - 1) s)")
           .above(0.0);
+      option(
+          "shift_by", shift_by,
+          "a further factor of the shift by a sample's size: area: sqrt(places / shift_base) (SD3, Open-Sora); or mu, "
+          "even in its tokens: exponential: exp(mu); linear: mu (Flux)")
+          .one_of({"nothing", "area", "exponential", "linear"});
+      option("shift_base", shift_base, "area: frames times height times width of the size that is not shifted")
+          .at_least(1);
+      option("shift_patch", shift_patch, "mu: side of the squares that are its tokens").between(1, ditto::most::kPatch);
+      option("base_tokens", base_tokens, "mu: tokens that have base_shift").at_least(1);
+      option("max_tokens", max_tokens, "mu: tokens that have max_shift").at_least(1);
+      option("base_shift", base_shift, "mu at base_tokens");
+      option("max_shift", max_shift, "mu at max_tokens");
+      if (max_tokens <= base_tokens)
+        option.reject("max_tokens", "is not above scheduler.base_tokens", "mu needs two different counts");
       option("grid", grid, "sampling levels before the shift: uniform 1 ... 0; diffusers: 1 ... 1/1000 evenly, then 0")
           .one_of({"uniform", "diffusers"});
       option("model_time_scale", model_time_scale,
@@ -81,13 +101,32 @@ class RectifiedFlow : public ditto::Scheduler {
     return grid;
   }
 
+  std::optional<Slope> slope(double) const override { return data_at_one() ? Slope{1, -1} : Slope{-1, 1}; }
+
+  std::shared_ptr<const Scheduler> for_size(at::IntArrayRef sizes) const override {
+    if (options_.shift_by == "nothing") return nullptr;
+    auto sized = options_;
+    sized.shift *= factor(sizes);
+    sized.shift_by = "nothing";
+    return std::make_shared<RectifiedFlow>(sized, Needs{});
+  }
+
   // Theirs counts times in its training times, for the model and for the levels of its grid alike.
   ditto::ForeignConfig foreign_config(const std::string& format) const override {
     if (format != "diffusers" || options_.model_time_scale != kDiffusersTrainTimes) return {};
-    return {{"_class_name", "FlowMatchEulerDiscreteScheduler"},
-            {"num_train_timesteps", static_cast<int64_t>(kDiffusersTrainTimes)},
-            {"shift", options_.shift},
-            {"invert_sigmas", data_at_one()}};
+    ditto::ForeignConfig config{{"_class_name", "FlowMatchEulerDiscreteScheduler"},
+                                {"num_train_timesteps", static_cast<int64_t>(kDiffusersTrainTimes)},
+                                {"shift", options_.shift},
+                                {"invert_sigmas", data_at_one()}};
+    if (options_.shift_by == "nothing") return config;
+    if (options_.shift_by == "area" || options_.shift != 1) return {};  // theirs shifts by mu instead of `shift`
+    config.insert({{"use_dynamic_shifting", true},
+                   {"time_shift_type", options_.shift_by},
+                   {"base_shift", options_.base_shift},
+                   {"max_shift", options_.max_shift},
+                   {"base_image_seq_len", options_.base_tokens},
+                   {"max_image_seq_len", options_.max_tokens}});
+    return config;
   }
 
  private:
@@ -99,6 +138,20 @@ class RectifiedFlow : public ditto::Scheduler {
   template <class T>
   T swap(const T& s) const {
     return data_at_one() ? T(1 - s) : s;
+  }
+  // Esser et al., arXiv:2403.03206, eq. 23; mu as in Flux's program and diffusers' time_shift.
+  double factor(at::IntArrayRef sizes) const {
+    double places = 1;
+    for (const int64_t side : sizes.slice(1)) places *= static_cast<double>(side);
+    if (options_.shift_by == "area") return std::sqrt(places / static_cast<double>(options_.shift_base));
+    const auto patch = static_cast<double>(options_.shift_patch), base = static_cast<double>(options_.base_tokens);
+    const double slope = (options_.max_shift - options_.base_shift) / (static_cast<double>(options_.max_tokens) - base);
+    const double mu = options_.base_shift + (places / (patch * patch) - base) * slope;
+    if (options_.shift_by == "exponential") return ditto::elementary::exp(mu);
+    if (mu > 0) return mu;
+    throw ditto::Error(ditto::ErrorKind::config, "scheduler.shift_by",
+                       "= \"linear\" makes a shift of " + std::to_string(mu) + " of a sample of this size",
+                       "raise scheduler.base_shift, or use \"exponential\"");
   }
   torch::Tensor noise_minus_data(const torch::Tensor& prediction, const torch::Tensor& x_t) const {
     const auto velocity = prediction.to(x_t.scalar_type());

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include <torch/types.h>
 
@@ -21,12 +22,24 @@ enum class Phase { train, evaluate, sample };
 
 struct TokenLeaves;
 
-// Under run.numerics = "one": in which leaves sums over a sample's tokens are made, and who has them.
-struct LeavesHere {
-  int64_t tokens = 0;  // of a leaf; 0: numerics are "fast"
-  // Set by strategies while a block runs whose tokens they cut: of the tokens that attention and layers that are cut
-  // see here, and of those between such layers. Null: all of a sample's tokens are here.
+// Who has which tokens of a sequence: of those that attention and layers that are cut see here, and of those between
+// such layers. Null: all of a sample's tokens are here.
+struct SlicesHere {
   std::shared_ptr<const TokenLeaves> inside, between;
+};
+
+// Under run.numerics = "one": in which leaves sums over a sample's tokens are made, and who has them.
+struct DITTO_API LeavesHere : SlicesHere {
+  int64_t tokens = 0;  // of a leaf; 0: numerics are "fast"
+  bool bf16 = false;   // the numbers that layers multiply are rounded to bf16; all else, and what is kept, is fp32
+  // Set by strategies while a block runs whose tokens they cut: beside the stream's own those of its extras that have
+  // tokens of their own, by name.
+  std::map<std::string, SlicesHere> others;
+
+  // Throws Error(config) where tokens are cut and the layer maps those of several sequences (Split::side_by_side).
+  SlicesHere& of(const std::string& sequence);
+  // Of the sequence that has so many tokens in the whole: equally many are shared alike. The stream's own, if none has.
+  const SlicesHere& of_tokens(int64_t count) const;
 };
 
 // The table's ops by name, as layers and models call them: what is more than one operation of IEEE arithmetic a number
@@ -40,6 +53,12 @@ class DITTO_API Ops {
   Ops of_condition() const { return with(Place::condition); }
   // And of tokens as attention and layers that are cut see them.
   Ops inside() const { return with(Place::inside); }
+  // And of a second sequence's tokens, Stream::extra[name]; "": the stream's own.
+  Ops of(const std::string& sequence) const {
+    Ops copy = *this;
+    copy.sequence_ = sequence;
+    return copy;
+  }
   // x weight^T + bias, with weight [N, K] and bias [N] or undefined. `leaves`: of the layer's sums, where it may be
   // cut.
   torch::Tensor linear(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
@@ -89,14 +108,19 @@ class DITTO_API Ops {
   std::map<std::string, Attribute> of_tokens(std::map<std::string, Attribute> attributes = {}) const;
   // Runs the op for each node of a sample's tokens that is here: `in_tokens` are the tensors along them, and the others'
   // gradients are sums over all tokens.
-  torch::Tensor by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens) const;
+  torch::Tensor by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens) const {
+    return by_nodes(op, inputs, std::move(in_tokens), leaves_->of(sequence_));
+  }
+  torch::Tensor by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens,
+                         const SlicesHere& slices) const;
   const OpTable* table_;
   std::shared_ptr<LeavesHere> leaves_;
   Place place_ = Place::between;
+  std::string sequence_;
 };
 
-// One of the sequences of an attention sub-layer: x is mapped by `heads`, attends, and is mapped by `rows`. Whose
-// tokens x is, the layers' Split says.
+// One of the sequences of an attention sub-layer: x is mapped by `heads`, attends, and is mapped by `rows`; without
+// `rows` it lends its keys and values alone. Whose tokens x is, the layers' Split says.
 struct AttentionUnitPart {
   Linear heads, rows;
   torch::Tensor x;

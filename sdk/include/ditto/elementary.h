@@ -1,7 +1,7 @@
-// exp, log, powers, sine and cosine made of IEEE operations alone: the same bits on every machine. Those of LibTorch, and its
-// linspace, are made by vector libraries that round in another way with each instruction set. Use these for what a
-// training *is*: times, features of times, tables of positions, of a schedule, of an optimizer. What a network computes
-// with its weights is LibTorch's.
+// exp, log, powers, sine and cosine made of IEEE operations alone: the same bits on every machine. Those of LibTorch,
+// and its linspace, are made by vector libraries that round in another way with each instruction set. Use these for
+// what a training *is*: times, features of times, tables of positions, of a schedule, of an optimizer. What a network
+// computes with its weights is LibTorch's.
 //
 // Double precision; errors stay below 3 units in the last place. Limits and NaN as in <cmath>.
 #pragma once
@@ -17,6 +17,7 @@
 namespace ditto::elementary {
 
 DITTO_API double exp(double x);
+DITTO_API double expm1(double x);  // exp(x) - 1, with its digits near 0
 DITTO_API double log(double x);
 // base^n for n >= 0.
 DITTO_API double power(double base, int64_t n);

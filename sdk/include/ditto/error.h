@@ -15,7 +15,7 @@ enum class ErrorKind {
   plugin,       // a plugin was refused, or failed: 3
   data,         // a sample, a shard, a picture: 4
   shape,        // tensors that do not fit together: 2 (the recipe's sizes made them)
-  numeric,      // a loss or a gradient that is not finite: 5
+  numeric,      // a loss or a gradient that is not finite, or that an audit finds wrong: 5
   distributed,  // a rank was lost, or a collective failed: 6
   checkpoint,   // saving or loading: 7
 };

@@ -11,15 +11,20 @@
 
 namespace ditto {
 
-// The plain values of a configuration file of theirs (config.json), by key.
+// The values of a configuration file of theirs (config.json) by key: plain ones, and lists of one kind of them. What
+// else is in it (null, objects, lists of lists) is no part of this; an import keeps it, for the next export.
 using ForeignConfig = std::map<std::string, OptionValue>;
 
 // A foreign checkpoint's tensor as ours: names, and the shape it has there. Row blocks of a fused weight come from
-// several.
+// several, and several of ours may be rows of one that is fused there.
 struct ForeignTensor {
   std::string ours;
-  std::vector<std::string> theirs;  // one; or several, put one under another along dim 0 to make ours
-  std::vector<int64_t> shape;       // theirs' shape, if not ours (a convolution's weight, say); empty: the same
+  std::vector<std::string> theirs;  // one; or several of one shape, put one under another along dim 0 to make ours
+  std::vector<int64_t> shape;       // of each of theirs, if not ours (a convolution's weight, say); empty: the same
+  // Row i of ours (all of it beside dim 0) is row rows[i] of theirs, put one under another: shift and scale that are
+  // swapped there, rotary pairs that lie interleaved there, one layer's part of a fused weight. Each row of theirs is
+  // one of ours' once, over all that name it. Empty: as they come.
+  std::vector<int64_t> rows = {};
 };
 struct ForeignFormat {
   std::vector<ForeignTensor> tensors;
@@ -47,7 +52,10 @@ struct DITTO_API ForeignShapes {
   // Of the tensors BEFORE 0 AFTER, BEFORE 1 AFTER, …
   int64_t count(const std::string& before, const std::string& after, int64_t most) const;
   int64_t number(const std::string& key, int64_t most) const;  // of the configuration
-  // Refuses a configuration that says something else than `expected`; one without the key does not.
+  // A list of `count` numbers there, as of a patch's sides.
+  std::vector<int64_t> numbers(const std::string& key, size_t count, int64_t most) const;
+  // Refuses a configuration that says something else than `expected`; one without the key, or with null, does not. An
+  // integer is the real number of its value.
   void expect(const std::string& key, const OptionValue& expected) const;
 };
 

@@ -64,6 +64,10 @@ struct DITTO_API Split {
   Split of_condition() const;
   // Of tokens of a second sequence, Stream::extra[name].
   Split of(const std::string& name) const;
+  // Of several sequences' tokens, one after another in one tensor, which have the same weights. Strategies that cut each
+  // sequence's tokens between layers refuse it.
+  Split side_by_side() const { return of(kSideBySide); }
+  static constexpr const char* kSideBySide = "*";
   // The same with several parts: `rows` after maps that were put side by side.
   Split in_parts(std::vector<int64_t> widths) const;
   // The same, cut between runs of `unit` numbers only.
@@ -201,19 +205,26 @@ class DITTO_API CutLayer : public Module {
   // every rank gets as many; 0: a cut goes through no sum; none: it cannot compute by nodes, and is not cut.
   virtual std::optional<int64_t> leaves_to_cut() const { return std::nullopt; }
   // Set by strategies then, in the place of `before`, and of an `after` that sums: the layer computes with one node of
-  // the leaves that are here at a time.
+  // the leaves that are here at a time. One that has whole inputs and makes terms has `before` and `after` besides,
+  // where ranks share the tokens between layers: they make tokens whole, and take the own ones.
   struct Nodes {
     std::vector<int64_t> leaves;  // of each node
     std::function<std::vector<torch::Tensor>(const torch::Tensor& x)> copies;       // of whole inputs: for each node
     std::function<torch::Tensor(const std::vector<torch::Tensor>& terms)> sum;      // of terms: one of each node
     // Of what has no tokens, one for each node of outputs.
     std::function<std::vector<torch::Tensor>(const torch::Tensor& rows)> copies_of_rows;
+    // Of terms without tokens, one of each node: their sum, on every rank.
+    std::function<torch::Tensor(const std::vector<torch::Tensor>& terms)> sum_of_rows;
   };
   std::shared_ptr<const Nodes> nodes;
   // Takes rows sorted by unit, counts[i] of them for unit i, to where the units are, has `run` compute them there, and
   // brings the results back; by default all units are here.
   using Rows = std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts)>;
   std::function<torch::Tensor(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const Rows& run)> dispatch;
+  // Set with it. Takes one whole number for each of such rows to where the units are, in the order in which `run` gets
+  // the rows; the i-th rank adds i * stride to its own.
+  std::function<torch::Tensor(const torch::Tensor& number_R, const std::vector<int64_t>& counts, int64_t stride)>
+      dispatch_numbers;
 
  protected:
   // `layer`: what messages call it. Throws Error(plugin) for what the parameters' shapes do not allow.
@@ -242,13 +253,15 @@ struct DITTO_API SumLeaves {
   static SumLeaves of(const Split& split, int64_t in, int64_t out);
 };
 
-// y = x W^T + b, with W [out, in].
+inline constexpr std::nullopt_t kNoBias = std::nullopt;
+
+// y = x W^T + b, with W [out, in]; or x W^T.
 class DITTO_API LinearModule : public CutLayer {
  public:
   struct Shape {
     int64_t in, out;
     Init weight;
-    Init bias;
+    std::optional<Init> bias;  // kNoBias: it has none
   };
   LinearModule(Shape shape, Split split);
   ~LinearModule() override;
@@ -261,7 +274,7 @@ class DITTO_API LinearModule : public CutLayer {
   torch::Tensor whole_weight(Context& ctx) const;
 
   Parameter weight;  // [out, in]; a strategy may have cut it
-  Parameter bias;    // [out]; added after `after` where that sums
+  Parameter bias;    // [out], or undefined; added after `after` where that sums
   const Split split;
   const SumLeaves leaves;
   struct Term {
@@ -269,6 +282,7 @@ class DITTO_API LinearModule : public CutLayer {
     double scale;
     SumLeaves leaves;  // of the layer: its inputs are A's, its outputs B's
     bool of_condition;
+    std::string sequence = {};  // of the layer's Split
     torch::Tensor operator()(const torch::Tensor& in, Context& ctx) const;
   };
   std::shared_ptr<const Term> term;  // null: it has none
@@ -276,6 +290,7 @@ class DITTO_API LinearModule : public CutLayer {
  private:
   torch::Tensor by_rows(const torch::Tensor& x, Context& ctx);
   torch::Tensor by_columns(const torch::Tensor& x, Context& ctx);
+  torch::Tensor bias_of(Context& ctx) const;  // undefined: it has none
 };
 
 // A handle on a LinearModule, to be held by value and called.
@@ -286,6 +301,7 @@ class Linear {
   torch::Tensor operator()(const torch::Tensor& x, Context& ctx) const { return module_->forward(x, ctx); }
   LinearModule* operator->() const { return module_.get(); }
   LinearModule& operator*() const { return *module_; }
+  explicit operator bool() const { return module_ != nullptr; }
 
  private:
   std::shared_ptr<LinearModule> module_;
@@ -315,7 +331,8 @@ class DITTO_API Layer : public Module {
   }
   Linear linear(const std::string& name, int64_t in, int64_t out, Split split = {});       // xavier, bias zero
   Linear zero_linear(const std::string& name, int64_t in, int64_t out, Split split = {});  // weight and bias zero
-  Linear linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight, Init bias = Init::zeros());
+  Linear linear(const std::string& name, int64_t in, int64_t out, Split split, Init weight,
+                std::optional<Init> bias = Init::zeros());
 };
 
 // Patches of P x P pixels to tokens by one linear map, and back. x [B, C, H, W]; H and W must be multiples of P.
@@ -333,16 +350,24 @@ class DITTO_API PatchEmbed : public Layer {
   Linear map_;  // weight [D, C*P*P]
 };
 
+// Sinusoidal features of a scalar, as timestep_features makes them: cosines first, or sines.
+struct TimeFeatures {
+  int64_t count = 256;
+  double divisor = 128;
+  bool sine_first = false;
+};
+
 // A scalar time to a conditioning vector: sinusoidal features, then an MLP with SiLU. [B] -> [B, D].
 class DITTO_API TimeEmbed : public Layer {
  public:
+  TimeEmbed(int64_t width, const TimeFeatures& features);
   // `divisor` of the features' frequencies: see timestep_features. 256 features.
-  TimeEmbed(int64_t width, double divisor);
+  TimeEmbed(int64_t width, double divisor) : TimeEmbed(width, TimeFeatures{256, divisor, false}) {}
   ~TimeEmbed() override;
   torch::Tensor forward(const torch::Tensor& t_B, Context& ctx);
 
  private:
-  double divisor_;
+  TimeFeatures features_;
   Linear in_, out_;
 };
 
@@ -377,8 +402,8 @@ class DITTO_API RmsNorm : public Layer {
   explicit RmsNorm(int64_t width, double eps = 1e-6);
   ~RmsNorm() override;
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
-  // Of heads [B, T, N, K] of queries or keys that `map` has made, as many as are here; `ops` says of which tokens.
-  torch::Tensor of_heads(const torch::Tensor& x_BTNK, const LinearModule& map, Context& ctx, const Ops& ops);
+  // Of heads [B, T, N, K] of queries or keys that `map` has made, as many as are here; `of_tokens`: ctx.ops as the map sees them.
+  torch::Tensor of_heads(const torch::Tensor& x_BTNK, const LinearModule& map, Context& ctx, const Ops& of_tokens);
 
  private:
   Parameter weight_;  // [K], ones
@@ -415,6 +440,7 @@ class DITTO_API ExpertsModule : public CutLayer {
   // `route` is called with the tokens as they are here after `before`.
   torch::Tensor forward(const torch::Tensor& x_BTD, const std::function<Routing(const torch::Tensor& x_BTD)>& route,
                         Context& ctx);
+  std::optional<int64_t> leaves_to_cut() const override { return hidden_leaves_.empty() ? 1 : hidden_leaves_[0]; }
 
   Parameter up, up_bias;      // [E, H, D], [E, H]: the hidden width may be cut by tensor, the experts by expert
   Parameter down, down_bias;  // [E, D, H], [E, D]
@@ -424,11 +450,22 @@ class DITTO_API ExpertsModule : public CutLayer {
   struct Weights {
     torch::Tensor up, up_bias, down, down_bias;
   };
-  torch::Tensor of_tokens(const torch::Tensor& x_BTD, const Routing& routing, const Weights& weights, Context& ctx);
-  // Rows sorted by expert, counts[i] of them for the i-th expert whose weights are here -> as many rows. `token_R`: which
-  // tokens they are, `tokens` of each sample; undefined: of other ranks' samples.
-  torch::Tensor run_rows(const torch::Tensor& x_RD, const std::vector<int64_t>& counts, const torch::Tensor& token_R,
-                         int64_t tokens, const Weights& weights, Context& ctx) const;
+  // Sorted by expert, count[i] of them for the i-th expert whose weights are here.
+  struct SortedRows {
+    torch::Tensor x_RD;
+    std::vector<int64_t> count;
+    torch::Tensor token_R;  // which tokens they are, `tokens` of each sample; undefined: nobody asks
+    int64_t tokens;
+  };
+  // `weights`: of each rank that rows come from, or once for all of them.
+  torch::Tensor of_tokens(const torch::Tensor& x_BTD, const Routing& routing, const std::vector<Weights>& weights,
+                          Context& ctx);
+  // As many rows, of whichever rank.
+  torch::Tensor by_rank(const SortedRows& rows, const std::vector<Weights>& weights, Context& ctx) const;
+  torch::Tensor run_rows(const SortedRows& rows, const Weights& weights, Context& ctx) const;
+  torch::Tensor run_op(const SortedRows& rows, const Weights& weights, const std::vector<int64_t>& hidden_leaves,
+                       Context& ctx) const;
+  const std::vector<int64_t> hidden_leaves_;  // {U, H} of the op "experts"; none: one leaf
 };
 
 // Tables and features: the same bits on every machine (elementary.h).

@@ -55,6 +55,10 @@ struct Update {
   std::vector<torch::Tensor> copies = {};  // <- the new weight, rounded to the copy's dtype; undefined or empty: none
   bool exact = false;  // run.numerics = "one": the average is made of single operations, average + (1 - decay) * (new
                        // weight - average)
+  // Told of numbers [begin, end) of a parameter, in its memory's order, whose weight and average have their values of
+  // this step, while a cache still has them. `follow` calls it where it passes over both piece by piece (`exact`); of a
+  // parameter all numbers are told of, once, or none. Empty: nobody asks.
+  std::function<void(size_t parameter, int64_t begin, int64_t end)> written = {};
 };
 
 class OpTable;

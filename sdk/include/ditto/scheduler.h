@@ -7,6 +7,8 @@
 #pragma once
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -76,6 +78,22 @@ class DITTO_API Scheduler {
   };
   virtual Gaussian step_back(const torch::Tensor& prediction, const torch::Tensor& x_t, const std::vector<double>& grid,
                              int64_t step) const;
+
+  // --- between the grid's times: a chain has nothing there, and samplers that need it refuse the pair by name ---
+  // d alpha / dt and d sigma / dt, for solvers of dx/dt = alpha' E[x_0 | x] + sigma' E[eps | x]. Default, and at an end
+  // where the model's prediction does not tell both expectations: none.
+  struct Slope {
+    double alpha, sigma;
+  };
+  virtual std::optional<Slope> slope(double t) const;
+  // The time at which sigma / alpha is `noise_level`. Default: where there are slopes, found between the grid's ends;
+  // else, and beyond these: none.
+  virtual std::optional<double> time_at(double noise_level) const;
+
+  // --- samples of several sizes ---
+  // This schedule for samples of such sizes, [C, H, W] or [C, F, H, W]: `times` and `time_grid` may be others, all else
+  // is the same. Whoever draws times or samples asks for it. Default: null, a schedule that looks at no size.
+  virtual std::shared_ptr<const Scheduler> for_size(at::IntArrayRef sizes) const;
 
   // --- exchange ---
   // What the program that reads weights of this format makes the same schedule from (scheduler_config.json). Empty, and

@@ -26,6 +26,10 @@ struct DITTO_API AttentionOptions {
   int64_t width = 384, heads = 6;
   int64_t kv_heads = 0;  // M, each for N / M queries (arXiv:2305.13245); 0: N
   bool qk_norm = false;  // RMS norm of each head's queries and keys (arXiv:2302.05442)
+  // A model's own, which no recipe sets.
+  double norm_eps = 1e-6;  // of qk_norm
+  int64_t text_width = 0;  // E, of what CrossAttention attends to; 0: D
+  bool bias = true;        // of all maps
 
   void read(OptionReader& option);  // declares "width", "heads", "kv_heads" and "qk_norm"
   int64_t head_width() const { return width / heads; }
@@ -35,7 +39,8 @@ struct DITTO_API AttentionOptions {
 // Patches of Q frames of P x P pixels to tokens (frames x rows x columns) by one linear map, and back. Parameter map.
 class DITTO_API VideoPatchEmbed : public Layer {
  public:
-  VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width);
+  // Where the channel is fastest in a patch's numbers, as it is in unpatchify, the weight is [D, Q*P*P*C].
+  VideoPatchEmbed(int64_t channels, int64_t patch, int64_t frames, int64_t width, bool channel_fastest = false);
   ~VideoPatchEmbed() override;
   torch::Tensor forward(const torch::Tensor& x_BCFHW, Context& ctx);  // -> [B, T, D]
   Grid grid(const torch::Tensor& x_BCFHW) const;  // throws Error(shape) for what is not made of patches
@@ -44,6 +49,7 @@ class DITTO_API VideoPatchEmbed : public Layer {
 
  private:
   int64_t patch_, frames_;
+  bool channel_fastest_;
   Linear map_;  // weight [D, C*Q*P*P]
 };
 
@@ -129,7 +135,8 @@ DITTO_API NullText null_text(const std::string& name);  // "learned", "zero" or 
 // is false everywhere is the null condition. Parameters null (where it is learned), in, out.
 class DITTO_API TextEmbed : public Layer {
  public:
-  TextEmbed(int64_t text_width, int64_t width, NullText null = NullText::learned);
+  // null_tokens: so many learned embeddings, of as many tokens, are what NullText::learned means; 0: one, in all places.
+  TextEmbed(int64_t text_width, int64_t width, NullText null = NullText::learned, int64_t null_tokens = 0);
   ~TextEmbed() override;
   // Reads "text" [B, S, E] and "text_mask" bool [B, S]; sets text_BSE [B, S, D] and text_mask_BS. An empty text that is
   // longer makes S its length.
@@ -139,9 +146,9 @@ class DITTO_API TextEmbed : public Layer {
   static Batch without_text(Batch batch, const torch::Tensor& which_B);
 
  private:
-  int64_t text_width_;
+  int64_t text_width_, null_tokens_;
   NullText kind_;
-  Parameter null_;  // [E]
+  Parameter null_;  // [E], or [null_tokens, E]
   Linear in_, out_;
 };
 

@@ -1,11 +1,9 @@
-"""Golden outputs and gradients of dit_text, st_dit and dit_moe, at weights made by a formula from their names.
+"""Golden outputs and gradients of dit_text, pixart, st_dit and dit_moe, at weights made by a formula from their names.
 
     make.py            makes *.json beside this file; needs diffusers (./dev peers) and transformers from PyPI
 
 What each case is compared with:
-    dit_text_pixart   diffusers' PixArtTransformer2DModel
-    st_dit_latte      diffusers' LatteTransformer3DModel; it adds its table of frames after the first spatial block,
-                      here (and in st_dit) it is added with the table of places, before it
+    pixart            diffusers' PixArtTransformer2DModel, given our learned null text
     dit_moe_switch    diffusers' DiTTransformer2DModel, whose MLPs are transformers' SwitchTransformersSparseMLP
     the others        plain.py, written from the papers: no peer has these combinations
 
@@ -35,15 +33,11 @@ VIDEO = dict(x=[3, 3, 8, 4], out_channels=3, classes=0, text_width=0, t=TIMES)
 LABELS = dict(classes=10, label=[7, 10, 0])
 SIZE = dict(depth=2, width=48, heads=4, patch=2)
 CASES = {
-    "dit_text_pixart": PICTURE | TEXT | dict(x=[3, 8, 8], options=SIZE | dict(adaln="single")),
+    "pixart": PICTURE | TEXT | dict(x=[3, 8, 8], options=SIZE),
     "dit_text_modulated": PICTURE | TEXT | dict(
         options=SIZE | dict(cross="modulated", qk_norm=True, rotary=True, kv_heads=2)),
-    "st_dit_latte": VIDEO | TEXT | dict(x=[3, 3, 8, 8], out_channels=6, options=SIZE | dict(
-        depth=4, arrangement="alternating", adaln="single", cross="spatial")),
     "st_dit_joint": VIDEO | TEXT | dict(
         x=[3, 4, 8, 4], options=SIZE | dict(full=True, qk_norm=True, rotary="all", patch_frames=2, kv_heads=1)),
-    "st_dit_stdit3": VIDEO | TEXT | dict(options=SIZE | dict(
-        arrangement="alternating", adaln="single", cross="all", qk_norm=True, rotary="temporal")),
     "dit_moe_switch": PICTURE | LABELS | dict(x=[3, 8, 8], options=SIZE | dict(experts=3, top_k=1, balance=0.5)),
     "dit_moe_token_choice": PICTURE | LABELS | dict(options=SIZE | dict(
         experts=5, top_k=2, balance=0.5, normalise=True, shared_ratio=1, moe_every=2)),
@@ -170,32 +164,6 @@ def pixart(case, batch):
     return {"prediction": prediction.detach()} | filled.gradients() | {"text.null": null.grad}
 
 
-def latte(case, batch):
-    from diffusers import LatteTransformer3DModel
-
-    frames, samples = case["x"][1], len(case["t"])
-    model = LatteTransformer3DModel(num_layers=case["options"]["depth"] // 2, video_length=frames, **peer_sizes(case))
-    model = formula.with_nearest_features(model.double().eval())
-    exact_table(model, case)
-    angle = torch.arange(frames, dtype=torch.float64).unsqueeze(1) * 10000 ** (
-        -torch.arange(case["options"]["width"] // 2, dtype=torch.float64) / (case["options"]["width"] // 2))
-    table = torch.cat([angle.sin(), angle.cos()], -1)
-    assert (model.temp_pos_embed[0] - table).abs().max() < 1e-6
-    model.temp_pos_embed.zero_()
-    model.pos_embed.register_forward_hook(lambda _, __, tokens: tokens + table.repeat(samples, 1).unsqueeze(1))
-    names = {}
-    single_ends(names)
-    for i in range(case["options"]["depth"]):
-        theirs = ("temporal_transformer_blocks" if i % 2 else "transformer_blocks") + f".{i // 2}."
-        single_block(names, f"blocks.{i}.", theirs, "temporal" if i % 2 else "spatial", i % 2 == 0)
-    filled = Filled(model, names, {})
-    null = values("text.null", [case["text_width"]]).requires_grad_()
-    text, bias = with_null(batch, null)
-    prediction = model(batch["x"], batch["t"], text, bias.repeat_interleave(frames, 0)).sample
-    (prediction * batch["grad_output"]).sum().backward()
-    return {"prediction": prediction.detach()} | filled.gradients() | {"text.null": null.grad}
-
-
 def switch(case, batch):
     from diffusers import DiTTransformer2DModel
     from transformers import SwitchTransformersConfig
@@ -270,11 +238,11 @@ def plain(model, case, batch):
 
 # --- the files ----------------------------------------------------------------------------------------------
 
-PEERS = {"dit_text_pixart": pixart, "st_dit_latte": latte, "dit_moe_switch": switch}
+PEERS = {"pixart": pixart, "dit_moe_switch": switch}
 
 
 def model_of(name):
-    return next(model for model in ("dit_text", "dit_moe", "st_dit") if name.startswith(model))
+    return next(model for model in ("dit_text", "pixart", "dit_moe", "st_dit") if name.startswith(model))
 
 
 def reference(name, case):

@@ -154,31 +154,19 @@ class Plain:
         return self.picture(self.final(x), pictures).squeeze(2)
 
     def st_dit(self, batch):
-        joint = self.o.get("arrangement", "joint") == "joint"
-        parts = 4 if joint else 2
-        self.condition(batch, parts)
+        self.condition(batch, 4)
         x = self.tokens(batch["x"])
         frame, place = self.places[:, 0], self.places[:, 1] * 1000 + self.places[:, 2]
         in_frame, in_place = ((where == where.unsqueeze(1)).unsqueeze(0) for where in (frame, place))
-        everywhere = torch.ones_like(in_frame)
-        if self.o["rotary"] == "temporal":
-            x = x + self.table()
-            space, time = None, self.angles([0])
-        else:
-            space = time = self.angles([0, 1, 2])
+        everywhere, angles = torch.ones_like(in_frame), self.angles([0, 1, 2])
         for i in range(self.o["depth"]):
             b = f"blocks.{i}."
-            m = iter(self.modulations(b, parts).unbind(1))
-            if joint or i % 2 == 0:
-                x = self.modulated(x, next(m), lambda h: self.self_attention(b + "spatial", h, in_frame, space))
-            if joint:
-                x = self.modulated(x, next(m), lambda h: self.self_attention(b + "full", h, everywhere, time))
-                x = x + self.cross_attention(b + "cross", x)
-            if joint or i % 2 == 1:
-                x = self.modulated(x, next(m), lambda h: self.self_attention(b + "temporal", h, in_place, time))
-            if not joint:
-                x = x + self.cross_attention(b + "cross", x)
-            x = self.modulated(x, next(m), lambda h: self.mlp(b + "mlp", h))
+            m = self.modulations(b, 4)
+            x = self.modulated(x, m[:, 0], lambda h: self.self_attention(b + "spatial", h, in_frame, angles))
+            x = self.modulated(x, m[:, 1], lambda h: self.self_attention(b + "full", h, everywhere, angles))
+            x = x + self.cross_attention(b + "cross", x)
+            x = self.modulated(x, m[:, 2], lambda h: self.self_attention(b + "temporal", h, in_place, angles))
+            x = self.modulated(x, m[:, 3], lambda h: self.mlp(b + "mlp", h))
         return self.picture(self.final(x), batch["x"])
 
     def dit_moe(self, batch):

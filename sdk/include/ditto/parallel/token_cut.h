@@ -53,7 +53,8 @@ class DITTO_API TokenCut {
     whole,  // attention works on all tokens, and position tables are for it
   };
   // Leaves this rank's slice of the fields with tokens, each cut as its sequence is, and sets first_token. Throws
-  // Error(shape) for a field that has another number of tokens than its grid, or pack.
+  // Error(shape) for a field that has another number of tokens than its grid, or pack; and, in leaves and by frames,
+  // Error(config) for one with tokens of its own.
   void split(Stream& stream, Constants constants = Constants::cut) const;
   // Makes the evolving fields whole again, each by one all-gather (in backward: one reduce-scatter; in leaves nothing).
   void join(Stream& stream) const;
@@ -66,9 +67,9 @@ class DITTO_API TokenCut {
   int64_t token_leaf_;
 };
 
-// Under run.numerics = "one" only the stream's own tokens are cut: throws Error(config) that names `option` and the
-// extra.
-[[noreturn]] DITTO_API void refuse_own_tokens(const std::string& option, const std::string& extra);
+// Of what cuts tokens of each sequence by itself, around layers: throws Error(config) that names `option` for a block
+// with a layer of several sequences at once (Split::side_by_side).
+DITTO_API void refuse_side_by_side(const Layout& layout, const std::string& option, const std::string& remedy);
 
 // A mask [B, S here] -> of all members' keys, [B, S]; undefined stays so.
 DITTO_API torch::Tensor whole_mask(const torch::Tensor& mask_BS, const std::vector<int64_t>& lengths,

@@ -1,0 +1,31 @@
+#include "core/train/sources.h"
+
+#include "core/data/blend.h"
+
+namespace ditto {
+
+namespace {
+
+std::shared_ptr<Source> open_part(Components& components, const DataPart& part, const Source::Needs& needs) {
+  if (part.parts.empty()) return components.make<Source>(part.section, part.component, needs);
+  std::vector<Blend::Part> parts;
+  for (const auto& inner : part.parts) {
+    Blend::Part one{inner.section, open_part(components, inner, needs)};
+    if (needs.split == SplitOf::train) {
+      one.weight = inner.weight;
+      one.epochs = inner.epochs;
+    }
+    parts.push_back(std::move(one));
+  }
+  return std::make_shared<Blend>(std::move(parts));
+}
+
+}  // namespace
+
+std::shared_ptr<Source> open_source(Components& components, const Source::Needs& needs) {
+  const auto& recipe = components.recipe;
+  require(recipe, recipe.data, "data");
+  return open_part(components, {"data", recipe.data, 0, 1, recipe.data_parts}, needs);
+}
+
+}  // namespace ditto

@@ -1,0 +1,37 @@
+// Section [data] of a recipe with plugin = "webdataset".
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include <ditto/options.h>
+
+#include "energon_set.h"
+#include "shard_index.h"
+
+namespace webdataset {
+
+struct Options {
+  std::vector<std::string> shards, validation_shards;
+  std::string path, split = "train", validation_split = "val";
+  std::vector<std::string> image{"png", "jpg", "jpeg", "webp"};
+  std::string label = "cls";
+  std::string caption = "none";
+  int64_t classes = 0;
+  std::vector<int64_t> size;
+  std::vector<std::string> names;
+  int64_t channels = 3;
+
+  void read(ditto::OptionReader& option);
+  // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
+  // whose samples are made in Python, unless the recipe says it.
+  void take(const EnergonSet& set);
+  bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
+  // Throws Error(config) for a label without data.classes.
+  Wanted wanted() const;
+
+ private:
+  bool image_given_ = false, label_given_ = false, caption_given_ = false;
+};
+
+}  // namespace webdataset

@@ -1,0 +1,184 @@
+#include "prepared_shards.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include <ditto/error.h>
+#include <ditto/text.h>
+
+#include <ditto/formats/tar.h>
+#include "contents.h"
+
+namespace webdataset {
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace formats = ditto::formats;
+using ditto::Error;
+using ditto::ErrorKind;
+
+constexpr std::uint64_t kEndMark = 1024, kMostBytes = 256 << 20;
+constexpr const char* kRemedy = "index the set again: `energon prepare --tar-index-only`";
+
+// Of an archive's files those that Energon takes for parts of samples.
+bool is_part(const std::string& name) {
+  const auto slash = name.rfind('/');
+  const auto base = slash == std::string::npos ? 0 : slash + 1;
+  const auto dot = name.find('.', base);
+  const auto first = name.substr(0, name.find('/'));
+  const bool is_note = first.size() >= 4 && first.starts_with("__") && first.ends_with("__");
+  return dot != std::string::npos && dot > base && !is_note;
+}
+
+void keep_parts(formats::TarIndex& tar) {
+  std::erase_if(tar.members, [](const formats::TarMember& member) { return !is_part(member.name); });
+}
+
+std::vector<std::string> paths_of(const EnergonSet& set, const std::vector<PreparedShard>& shards,
+                                  const std::string& suffix) {
+  std::vector<std::string> paths;
+  for (const auto& shard : shards) paths.push_back((fs::path(set.folder) / shard.name).string() + suffix);
+  return paths;
+}
+
+}  // namespace
+
+PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted)
+    : wanted_(std::move(wanted)),
+      uuid_(uuid_of(set)),
+      tars_(paths_of(set, shards, "")),
+      indices_(paths_of(set, shards, ".idx")) {
+  for (auto& shard : shards) shards_.push_back({std::move(shard), {}, {}});
+  for_each_shard(shards_.size(), [this](std::size_t i) { open(i); });
+  first_.push_back(0);
+  for (const auto& shard : shards_)
+    first_.push_back(first_.back() + shard.told.samples - static_cast<std::int64_t>(shard.excluded.size()));
+  std::size_t without = 0;
+  for (const auto& shard : shards_) without += shard.starts.empty() ? 0 : 1;
+  if (without > 0)
+    warnings_.push_back(set.folder + ": " + std::to_string(without) + " of " + std::to_string(shards_.size()) +
+                        " shards have no index (NAME.tar.idx), and were indexed here");
+  if (first_.back() == 0)
+    throw Error(ErrorKind::data, set.folder, "the part of the split that is asked for has no samples",
+                "choose another part, or split the set anew");
+}
+
+void PreparedShards::open(std::size_t i) {
+  auto& shard = shards_[i];
+  const auto &tar = tars_.paths()[i], &index = indices_.paths()[i];
+  if (!fs::is_regular_file(tar))
+    throw Error(ErrorKind::data, tar, "is a shard of the set, and is not there",
+                "bring it back, or prepare the set anew");
+  const auto expected = static_cast<std::uint64_t>(shard.told.samples);
+  const auto refuse = [&](const std::string& where, std::uint64_t samples) {
+    throw Error(ErrorKind::data, where,
+                "has " + std::to_string(samples) + " samples, and .info counts " + std::to_string(expected), kRemedy);
+  };
+  const bool has_index = fs::is_regular_file(index);
+  if (has_index) {
+    const auto bytes = fs::file_size(index);
+    if (bytes != 8 * (expected + 1)) refuse(index, bytes / 8 - std::min<std::uint64_t>(bytes / 8, 1));
+    if (shard.told.excluded_keys.empty()) return;
+  }
+  auto archive = formats::index_tar(tar);
+  keep_parts(archive);
+  std::string last;
+  std::int64_t number = -1;
+  for (const auto& member : archive.members) {
+    const auto key = formats::split_member_name(member.name).key;
+    if (number >= 0 && key == last) continue;
+    last = key;
+    ++number;
+    if (!has_index) shard.starts.push_back(member.header);
+    if (shard.told.excluded_keys.count(key)) shard.excluded.push_back(number);
+  }
+  if (static_cast<std::uint64_t>(number + 1) != expected) refuse(tar, static_cast<std::uint64_t>(number + 1));
+  if (!has_index) shard.starts.push_back(archive.end);
+}
+
+Range PreparedShards::range_of(std::size_t i, std::int64_t number) const {
+  const auto& starts = shards_[i].starts;
+  const auto at = static_cast<std::size_t>(number);
+  std::array<std::uint64_t, 2> ends{};
+  if (!starts.empty())
+    ends = {starts[at], starts[at + 1]};
+  else
+    indices_.get(i)->read(8 * static_cast<std::uint64_t>(number), std::as_writable_bytes(std::span(ends)));
+  const auto size = tars_.get(i)->size();
+  if (ends[0] >= ends[1] || ends[1] > size)
+    throw Error(ErrorKind::data, shards_[i].told.name + ": sample " + std::to_string(number),
+                "lies at bytes " + std::to_string(ends[0]) + " to " + std::to_string(ends[1]) +
+                    " by the index, and the shard has " + std::to_string(size),
+                kRemedy);
+  if (ends[1] - ends[0] > kMostBytes)
+    throw Error(
+        ErrorKind::data, shards_[i].told.name + ": sample " + std::to_string(number),
+        "has " + std::to_string(ends[1] - ends[0]) + " bytes; at most " + std::to_string(kMostBytes) + " are read");
+  return {ends[0], ends[1] - ends[0]};
+}
+
+RawSample PreparedShards::read(std::int64_t index) const {
+  const auto above = std::upper_bound(first_.begin(), first_.end(), index);
+  const auto shard = static_cast<std::size_t>(above - first_.begin()) - 1;
+  std::int64_t number = index - first_.at(shard);
+  for (const auto excluded : shards_[shard].excluded) number += excluded <= number ? 1 : 0;
+
+  const auto range = range_of(shard, number);
+  RawSample raw;
+  raw.shard = shards_[shard].told.name;
+  const auto where = raw.shard + ": sample " + std::to_string(number);
+  auto& bytes = raw.bytes.emplace_back(range.size + kEndMark);  // an archive of its own
+  tars_.get(shard)->read(range.offset, std::span(bytes).first(range.size), where);
+  auto archive = formats::index_tar(bytes, where);
+  keep_parts(archive);
+  const auto samples = formats::shard_samples(archive, where);
+  if (samples.size() != 1)
+    throw Error(ErrorKind::data, where, "the index points at " + std::to_string(samples.size()) + " samples", kRemedy);
+  const auto& sample = samples.front();
+  raw.key = sample.key;
+  const auto part = [&](const formats::ShardMember& member) {
+    return std::span<const std::byte>(bytes).subspan(member.offset, member.size);
+  };
+  for (const auto& extension : wanted_.image)
+    if (const auto* member = sample.find(extension); member && raw.extension.empty()) {
+      raw.extension = extension;
+      raw.image = part(*member);
+    }
+  if (raw.extension.empty())
+    throw Error(ErrorKind::data, raw.place(wanted_.image.front()), "is not in the shard: the sample has no picture",
+                "set data.image to what its pictures end with");
+  // Of a place inside of a JSON text the next one is tried where it lacks it, as Energon does.
+  const auto find = [&](const TextPlace& wanted, std::span<const std::byte>& into) -> const Place* {
+    for (const auto& place : wanted.any_of) {
+      const auto* member = sample.find(place.extension);
+      if (!member) continue;
+      into = part(*member);
+      const std::string_view text(reinterpret_cast<const char*>(into.data()), into.size());
+      if (place.path.empty() || &place == &wanted.any_of.back() ||
+          formats::json_has(text, place.path, raw.place(place.extension)))
+        return &place;
+    }
+    if (!wanted.wanted()) return nullptr;
+    throw Error(ErrorKind::data, raw.place(wanted.extension()), "is not in the shard beside the sample's picture",
+                "set data.label or data.caption to what is there (\"none\": not used)");
+  };
+  raw.label_from = find(wanted_.label, raw.label);
+  raw.caption_from = find(wanted_.caption, raw.caption);
+  return raw;
+}
+
+std::string PreparedShards::names() const {
+  std::string text = '\n' + uuid_;
+  for (std::size_t i = 0; i < shards_.size(); ++i) {
+    text += '\n' + shards_[i].told.name + ' ' + std::to_string(shards_[i].told.samples) + ' ' +
+            std::to_string(fs::file_size(tars_.paths()[i]));
+    for (const auto& key : shards_[i].told.excluded_keys) text += '\n' + key;
+  }
+  return text;
+}
+
+std::string PreparedShards::contents() const { return hash_of_files(tars_.paths()); }
+
+}  // namespace webdataset

@@ -1,0 +1,42 @@
+// Shards of a set that was prepared by Energon: nothing of them is read until a sample is asked for, so that a million
+// samples open as fast as ten.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "energon_set.h"
+#include "samples.h"
+
+namespace webdataset {
+
+class PreparedShards final : public Samples {
+ public:
+  // Throws Error(data) for a shard that is not there, or whose index does not fit.
+  PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted);
+  std::int64_t size() const override { return first_.back(); }
+  RawSample read(std::int64_t index) const override;
+  std::int64_t caption_bytes(std::int64_t) const override { return -1; }
+  std::vector<std::string> warnings() const override { return warnings_; }
+  std::string names() const override;
+  std::string contents() const override;
+
+ private:
+  struct Shard {
+    PreparedShard told;
+    std::vector<std::int64_t> excluded;  // numbers of samples, ascending
+    std::vector<std::uint64_t> starts;   // where "x.tar.idx" is not there: of each sample, and the last one's end
+  };
+  void open(std::size_t shard);
+  Range range_of(std::size_t shard, std::int64_t number) const;
+
+  Wanted wanted_;
+  std::string uuid_;
+  std::vector<Shard> shards_;
+  std::vector<std::int64_t> first_;  // sample of each shard, and of all
+  OpenFiles tars_, indices_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace webdataset

@@ -1,0 +1,67 @@
+#include "samples.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+
+#include "contents.h"
+
+namespace webdataset {
+
+namespace formats = ditto::formats;
+
+OpenFiles::OpenFiles(std::vector<std::string> paths) : paths_(std::move(paths)) {
+  rlimit limit{};
+  const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  slots_.resize(std::clamp<std::size_t>(known ? limit.rlim_cur / 4 : 256, 1, std::max<std::size_t>(paths_.size(), 1)));
+}
+
+std::shared_ptr<const formats::RandomFile> OpenFiles::get(std::size_t file) const {
+  const std::lock_guard lock(mutex_);
+  auto& slot = slots_[file % slots_.size()];
+  if (!slot.file || slot.number != file) slot = {file, formats::RandomFile::open(paths_[file])};
+  return slot.file;
+}
+
+ListedShards::ListedShards(std::vector<std::string> paths, Wanted wanted)
+    : wanted_(std::move(wanted)), index_(index_shards(std::move(paths), wanted_)), files_(index_.paths) {}
+
+RawSample ListedShards::read(std::int64_t index) const {
+  const Item& item = index_.items.at(static_cast<std::size_t>(index));
+  const auto file = files_.get(item.shard);
+  RawSample raw;
+  raw.shard = index_.file_name(item.shard);
+  raw.key = item.key;
+  raw.extension = item.extension;
+  const auto read = [&](const Range& range, const std::string& extension) -> std::span<const std::byte> {
+    return raw.bytes.emplace_back(formats::read_member(*file, range.offset, range.size, raw.place(extension)));
+  };
+  raw.image = read(item.image, item.extension);
+  if (wanted_.label.wanted()) {
+    raw.label_from = &wanted_.label.any_of[item.label_from];
+    raw.label = read(item.label, raw.label_from->extension);
+  }
+  if (wanted_.caption.wanted()) {
+    raw.caption_from = &wanted_.caption.any_of[item.caption_from];
+    raw.caption = read(item.caption, raw.caption_from->extension);
+  }
+  return raw;
+}
+
+std::int64_t ListedShards::caption_bytes(std::int64_t index) const {
+  const Item& item = index_.items.at(static_cast<std::size_t>(index));
+  const bool is_whole = wanted_.caption.wanted() && wanted_.caption.any_of[item.caption_from].path.empty();
+  return is_whole ? static_cast<std::int64_t>(item.caption.size) : -1;
+}
+
+std::string ListedShards::names() const {
+  std::string text;
+  for (std::size_t i = 0; i < index_.paths.size(); ++i)
+    text += '\n' + index_.file_name(i) + ' ' + std::to_string(index_.bytes[i]);
+  for (const Item& item : index_.items) text += '\n' + item.key;
+  return text;
+}
+
+std::string ListedShards::contents() const { return hash_of_contents(index_); }
+
+}  // namespace webdataset

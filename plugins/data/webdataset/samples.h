@@ -1,0 +1,72 @@
+// The samples of a set by number, as bytes: the two ways in which a set is found.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "shard_index.h"
+
+namespace webdataset {
+
+struct RawSample {
+  std::string shard, key, extension;  // extension: of the picture
+  std::span<const std::byte> image, label, caption;
+  const Place *label_from = nullptr, *caption_from = nullptr;  // in Wanted; null: not wanted
+  std::vector<std::vector<std::byte>> bytes;                   // what the spans point into
+
+  std::string place(const std::string& of) const { return shard + ":" + key + "." + of; }
+};
+
+class Samples {
+ public:
+  virtual ~Samples() = default;
+  virtual std::int64_t size() const = 0;
+  virtual RawSample read(std::int64_t index) const = 0;  // thread-safe; Error(data) naming the place
+  // Bytes of the caption where they are known without reading; -1: they are not.
+  virtual std::int64_t caption_bytes(std::int64_t index) const = 0;
+  virtual std::vector<std::string> warnings() const = 0;
+  // Of the names and sizes of shards and samples, and of contents.
+  virtual std::string names() const = 0;
+  virtual std::string contents() const = 0;
+};
+
+// Shards stay open while there are descriptors to spare; beyond that they take turns.
+class OpenFiles {
+ public:
+  explicit OpenFiles(std::vector<std::string> paths);
+  std::shared_ptr<const ditto::formats::RandomFile> get(std::size_t file) const;
+  const std::vector<std::string>& paths() const { return paths_; }
+
+ private:
+  struct Slot {
+    std::size_t number = 0;
+    std::shared_ptr<const ditto::formats::RandomFile> file;
+  };
+  std::vector<std::string> paths_;
+  mutable std::mutex mutex_;
+  mutable std::vector<Slot> slots_;
+};
+
+// Shards that the recipe lists: their headers are read once, when they are opened.
+class ListedShards final : public Samples {
+ public:
+  ListedShards(std::vector<std::string> paths, Wanted wanted);
+  std::int64_t size() const override { return static_cast<std::int64_t>(index_.items.size()); }
+  RawSample read(std::int64_t index) const override;
+  std::int64_t caption_bytes(std::int64_t index) const override;
+  std::vector<std::string> warnings() const override { return index_.warnings; }
+  std::string names() const override;
+  std::string contents() const override;
+
+ private:
+  Wanted wanted_;
+  ShardIndex index_;
+  OpenFiles files_;
+};
+
+}  // namespace webdataset

@@ -1,0 +1,31 @@
+// Sizes of a transformer over patches, as recipes and papers name them. ditto.h does not include it.
+//
+// Legend: D width of a token, N heads, P side and Q frames of a patch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <ditto/options.h>
+
+namespace ditto {
+
+// What a model's Options derive from.
+struct DITTO_API TransformerSize {
+  std::string preset;                          // a published size's name; empty: none
+  int64_t depth = 12, width = 384, heads = 6;  // blocks, D, N
+  int64_t patch = 2, patch_frames = 1;         // P, Q
+  int64_t mlp_ratio = 4;                       // hidden width of the MLP over D
+
+  // Declares "preset", one of `published`, whose parts the options after it override: "depth", "width", "heads",
+  // "patch" and "mlp_ratio". Refuses heads that do not divide the width, and a width that is no multiple of 4.
+  void read(OptionReader& option, const std::vector<TransformerSize>& published, const char* help);
+  // Declares "patch_frames", for models of video.
+  void read_frames(OptionReader& option);
+};
+
+// S, B, L and XL with patches of /2, /4 and /8: W. Peebles and S. Xie, 2023 (arXiv:2212.09748), table 1.
+DITTO_API std::vector<TransformerSize> dit_sizes();
+
+}  // namespace ditto

@@ -1,0 +1,2 @@
+# audit.py: a thousand flips in one training, ten thousand calm steps.
+exec python3 "$(dirname "$0")/audit.py" --slow

@@ -1,0 +1,225 @@
+"""Weights of diffusers' own models in and out again, by files: a folder of random weights as save_pretrained writes it is
+imported, `ditto forward` predicts what the class predicts (1e-5), the export has every tensor's SHA-256 and the same config.json
+as JSON, and from_pretrained loads it. A file with one tensor renamed, missing, extra or transposed is refused by its name.
+
+A family is one row of FAMILIES, each at two sizes.
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import typing
+
+import torch
+from diffusers import (DiTTransformer2DModel, FluxPipeline, FluxTransformer2DModel, LatteTransformer3DModel, PixArtTransformer2DModel,
+                       SD3Transformer2DModel, WanTransformer3DModel)
+from safetensors.torch import load_file, save_file
+
+SOURCE = pathlib.Path(os.environ["DITTO_SOURCE_DIR"])
+DITTO = os.environ["DITTO"]
+WORK = tempfile.TemporaryDirectory()
+FOLDER = pathlib.Path(WORK.name)
+TOLERANCE = 1e-5
+torch.set_num_threads(1)
+
+
+@dataclasses.dataclass
+class Family:
+    name: str
+    plugin: str  # ours
+    model: type  # theirs
+    sizes: list  # of the constructor's arguments, from small to large
+    inputs: typing.Callable  # config -> a batch as `ditto forward` takes it
+    forward: typing.Callable  # model, batch -> prediction
+    prepare: typing.Callable = lambda model: None  # of weights that are one in every model that was trained
+    options: dict = dataclasses.field(default_factory=dict)  # of ours, that a file does not say
+
+
+def one_embedder(model):
+    """diffusers makes DiT's embedders once a block, and uses the first for its end."""
+    for block in model.transformer_blocks[1:]:
+        block.norm1.emb.load_state_dict(model.transformer_blocks[0].norm1.emb.state_dict())
+
+
+TIMES = torch.tensor([3.0, 500.5, 999.0])
+DIT = dict(attention_head_dim=16, in_channels=4, out_channels=8, num_embeds_ada_norm=7)
+TEXT = 12  # width of texts
+PIXART = dict(attention_head_dim=16, in_channels=4, out_channels=8, caption_channels=TEXT)
+LATTE = PIXART | dict(patch_size=2, attention_bias=True, activation_fn="gelu-approximate", norm_type="ada_norm_single",
+                      norm_elementwise_affine=False, norm_eps=1e-6)
+SD3 = dict(in_channels=4, out_channels=4, joint_attention_dim=TEXT, pooled_projection_dim=10)
+FLUX = dict(joint_attention_dim=TEXT, pooled_projection_dim=10)
+WAN = dict(in_channels=4, out_channels=4, text_dim=TEXT)
+
+
+def texts(samples, tokens=6, pooled=0):
+    text = dict(text=torch.randn(samples, tokens, TEXT), text_mask=torch.ones(samples, tokens, dtype=torch.bool))
+    return text | (dict(text_pooled=torch.randn(samples, pooled)) if pooled else {})
+
+
+def pictures_with_texts(c):
+    batch = dict(x=torch.randn(3, c.in_channels, c.sample_size, c.sample_size), t=TIMES, **texts(3))
+    batch["text_mask"][1, 2:] = False
+    return batch
+
+
+def latte(model, batch):
+    bias = (1 - batch["text_mask"].float()).mul(-10000.0).unsqueeze(1).repeat_interleave(batch["x"].shape[2], 0)
+    return model(batch["x"], batch["t"], batch["text"], bias).sample
+
+
+def flux(model, batch):
+    """It takes packed patches of two by two, and times from 0 to 1."""
+    samples, channels, rows, columns = batch["x"].shape
+    packed = FluxPipeline._pack_latents(batch["x"], samples, channels, rows, columns)
+    places = FluxPipeline._prepare_latent_image_ids(samples, rows // 2, columns // 2, "cpu", torch.float32)
+    scale = torch.full([samples], 3.5) if model.config.guidance_embeds else None
+    made = model(packed, batch["text"], batch["text_pooled"], batch["t"] / 1000, places, torch.zeros(batch["text"].shape[1], 3),
+                 guidance=scale).sample
+    return FluxPipeline._unpack_latents(made, 8 * rows, 8 * columns, 8)
+
+
+FAMILIES = [
+    Family("DiT", "dit", DiTTransformer2DModel,
+           [DIT | dict(num_attention_heads=2, num_layers=2, sample_size=8),
+            DIT | dict(num_attention_heads=6, num_layers=5, sample_size=16, patch_size=4)],
+           lambda c: dict(x=torch.randn(3, c.in_channels, c.sample_size, c.sample_size), t=TIMES,
+                          label=torch.tensor([0, 6, 7])),
+           lambda model, batch: model(batch["x"], timestep=batch["t"], class_labels=batch["label"]).sample,
+           prepare=one_embedder),
+    Family("PixArt", "pixart", PixArtTransformer2DModel,
+           [PIXART | dict(num_attention_heads=2, num_layers=2, cross_attention_dim=32, sample_size=8),
+            PIXART | dict(num_attention_heads=6, num_layers=3, cross_attention_dim=96, sample_size=128, patch_size=8)],
+           pictures_with_texts,
+           lambda model, batch: model(batch["x"], batch["text"], batch["t"], encoder_attention_mask=batch["text_mask"].float(),
+                                      added_cond_kwargs=dict(resolution=torch.full([3, 2], 1024.0),
+                                                             aspect_ratio=torch.ones(3))).sample,
+           options={"model.null_text": "zero"}),
+    Family("Latte", "st_dit", LatteTransformer3DModel,
+           [LATTE | dict(num_attention_heads=2, num_layers=1, cross_attention_dim=32, sample_size=8, video_length=3),
+            LATTE | dict(num_attention_heads=4, num_layers=3, cross_attention_dim=64, sample_size=16, video_length=2)],
+           lambda c: pictures_with_texts(c) | dict(x=torch.randn(3, 4, c.video_length, c.sample_size, c.sample_size)),
+           latte, options={"model.null_text": "zero"}),
+    Family("SD3", "mmdit", SD3Transformer2DModel,
+           [SD3 | dict(sample_size=8, num_layers=2, num_attention_heads=2, attention_head_dim=16, caption_projection_dim=32,
+                       pos_embed_max_size=8),
+            SD3 | dict(sample_size=16, num_layers=3, num_attention_heads=3, attention_head_dim=24, caption_projection_dim=72,
+                       pos_embed_max_size=12, dual_attention_layers=(0, 1), qk_norm="rms_norm")],
+           lambda c: dict(x=torch.randn(3, 4, c.sample_size, c.sample_size), t=TIMES, **texts(3, pooled=10)),
+           lambda model, batch: model(batch["x"], batch["text"], batch["text_pooled"], batch["t"]).sample,
+           options={"model.text_tokens": 6}),
+    Family("Flux", "mmdit", FluxTransformer2DModel,
+           [FLUX | dict(in_channels=8, num_layers=1, num_single_layers=1, num_attention_heads=2, attention_head_dim=16,
+                        axes_dims_rope=(4, 6, 6)),
+            FLUX | dict(in_channels=16, num_layers=2, num_single_layers=3, num_attention_heads=3, attention_head_dim=24,
+                        axes_dims_rope=(4, 8, 12), guidance_embeds=True)],
+           lambda c: dict(x=torch.randn(3, c.in_channels // 4, 8, 12), t=TIMES, **texts(3, pooled=10)), flux,
+           options={"model.text_tokens": 6}),
+    Family("Wan", "wan", WanTransformer3DModel,
+           [WAN | dict(num_attention_heads=2, attention_head_dim=16, ffn_dim=40, num_layers=2),
+            WAN | dict(num_attention_heads=4, attention_head_dim=24, ffn_dim=200, num_layers=3, patch_size=(2, 4, 4))],
+           lambda c: dict(x=torch.randn(3, 4, 4, 8, 16), t=TIMES, **texts(3)),
+           lambda model, batch: model(batch["x"], batch["t"], batch["text"]).sample, options={"model.text_tokens": 6}),
+]
+
+
+def run(*words):
+    return subprocess.run([DITTO, *map(str, words)], cwd=FOLDER, capture_output=True, text=True)
+
+
+def ditto(*words):
+    done = run(*words)
+    assert done.returncode == 0, f"ditto {' '.join(map(str, words))}: {done.returncode}\n{done.stdout}{done.stderr}"
+
+
+def random_model(family, size):
+    """No weight is zero, as some are when a model is made."""
+    torch.manual_seed(1)
+    model = family.model(**size).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape) * (0.1 if parameter.dim() < 2 else parameter[0].numel() ** -0.5))
+        family.prepare(model)
+    return model
+
+
+def tensors_in(folder):
+    return {name: tensor for file in sorted(folder.glob("*.safetensors")) for name, tensor in load_file(file).items()}
+
+
+def hashes(folder):
+    return {name: (str(tensor.dtype), list(tensor.shape),
+                   hashlib.sha256(tensor.contiguous().view(torch.uint8).numpy().tobytes()).hexdigest())
+            for name, tensor in tensors_in(folder).items() if tensor.dim() > 0}
+
+
+def import_words(family, path, out):
+    sets = {"model.plugin": family.plugin} | family.options
+    return ["checkpoint", "import", path, "--format", "diffusers", "--out", out,
+            *(word for key, value in sets.items() for word in ("--set", f"{key}={value}"))]
+
+
+def there_and_back(family, number, size):
+    theirs, back = FOLDER / f"{family.name}{number}", FOLDER / f"{family.name}{number}-back"
+    model = random_model(family, size)
+    sharded = ["512KB"] if number else []
+    model.save_pretrained(theirs, **({"max_shard_size": sharded[0]} if sharded else {}))
+    checkpoint = f"{family.name}{number}-imported"
+    ditto(*import_words(family, theirs, checkpoint))
+    batch = family.inputs(model.config)
+    save_file(batch, FOLDER / "in.safetensors")
+    ditto("forward", checkpoint, "--in", "in.safetensors", "--out", "out.safetensors")
+    with torch.no_grad():
+        expected = family.forward(model, batch)
+    found = load_file(FOLDER / "out.safetensors")["prediction"]
+    assert found.shape == expected.shape, (found.shape, expected.shape)
+    difference = ((found - expected).abs().max() / expected.abs().max()).item()
+    ditto("checkpoint", "export", checkpoint, "--format", "diffusers", "--out", back,
+          *(["--shard-size", *sharded] if sharded else []))
+    count = sum(parameter.numel() for parameter in model.parameters())
+    print(f"{family.name}, {count} numbers{' in several files' if sharded else ''}: predictions differ by {difference:.2g}")
+    assert difference <= TOLERANCE
+    assert hashes(back) == hashes(theirs), [name for name, one in hashes(theirs).items() if hashes(back).get(name) != one]
+    config = [json.loads((folder / "config.json").read_text()) for folder in (theirs, back)]
+    assert config[0] == config[1], {key for key in config[0] | config[1] if config[0].get(key) != config[1].get(key)}
+    with torch.no_grad():
+        again = family.forward(family.model.from_pretrained(back).eval(), batch)
+    assert torch.equal(again, expected)
+    return theirs
+
+
+def damaged(tensors):
+    """What was done to one tensor of a block, the tensors, and the names that a refusal says."""
+    wide = next(name for name, tensor in reversed(tensors.items())
+                if "blocks." in name and tensor.dim() == 2 and tensor.shape[0] != tensor.shape[1])
+    others = {name: tensor for name, tensor in tensors.items() if name != wide}
+    yield "renamed", others | {wide + "s": tensors[wide]}, [wide, wide + "s"]
+    yield "missing", others, [wide]
+    yield "extra", tensors | {"extra.weight": torch.zeros(3)}, ["extra.weight"]
+    yield "transposed", tensors | {wide: tensors[wide].t().contiguous()}, [wide]
+
+
+def other_files_are_refused(family, folder):
+    for what, tensors, names in damaged(tensors_in(folder)):
+        other = shutil.copytree(folder, FOLDER / "other", dirs_exist_ok=True)
+        save_file(tensors, other / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+        done = run(*import_words(family, other, "never"))
+        assert done.returncode in (2, 7) and not (FOLDER / "never").exists(), f"{family.name}, {what}: {done.stdout}"
+        for name in names:
+            assert f"'{name}'" in done.stderr, f"{family.name}, {what}: {name} is not in\n{done.stderr}"
+        shutil.rmtree(other)
+
+
+here = [one for one in FAMILIES if (SOURCE / "plugins/models" / one.plugin).is_dir()]
+if sys.argv[1:]:  # of these names
+    here = [one for one in here if one.name in sys.argv[1:]]
+for one in here:
+    small, *_ = [there_and_back(one, number, size) for number, size in enumerate(one.sizes)]
+    other_files_are_refused(one, small)
+print(f"{len(here)} families, each at two sizes; damaged files refused")

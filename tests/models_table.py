@@ -1,0 +1,109 @@
+#!/usr/bin/env python3
+"""The table of docs/models.md, from what the golden test of models prints.
+
+    models_table.py            says what is not current in the table, and then exits with 1
+    models_table.py --write    writes it
+
+Errors are those of the machine that runs it, as powers of ten above them; one that is written may be up to ten times
+smaller than what is measured here. All else must be equal.
+"""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+BUILD = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", SOURCE / "build/release"))
+PAGE = SOURCE / "docs/models.md"
+BEGIN, END = "<!-- table: tests/models_table.py --write -->", "<!-- end of table -->"
+HEAD = ["model", "reference", "as it is", "cases", "parameters of published sizes", "output, fp64", "gradient, fp64", "output, fp32",
+        "gradient, fp32", "options no case sets", "lines"]
+ERRORS = range(5, 9)
+
+
+def printed():
+    done = subprocess.run([BUILD / "tests/ditto_golden_tests", "--source-file=*/models_test.cpp", "--no-path-filenames"],
+                          capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"the golden test of models fails:\n{done.stdout}{done.stderr}")
+    return [json.loads(line.removeprefix("models_test: ")) for line in done.stdout.splitlines() if line.startswith("models_test: ")]
+
+
+def power(error):
+    """The power of ten that is not below it."""
+    return "0" if error == 0 else f"1e{math.ceil(math.log10(error)):d}"
+
+
+def lines_of(model):
+    return sum(len(file.read_text().splitlines()) for file in (SOURCE / "plugins/models" / model).glob("*.*") if
+               file.suffix in (".cpp", ".h"))
+
+
+def rows_of(found):
+    """A row for each model and reference."""
+    unset = {row["model"]: row["unset"] for row in found if "unset" in row}
+    counts = [row for row in found if "parameters" in row]
+    groups = {}
+    for row in found:
+        if "fp64" in row:
+            groups.setdefault((row["model"], row["reference"]), []).append(row)
+    for row in counts:
+        groups.setdefault((row["model"], row["reference"]), [])
+    rows = []
+    for (model, reference), cases in sorted(groups.items()):
+        changes = sorted({case["changes"] for case in cases} - {""})
+        sizes = [f"{row['case']}: {row['parameters']:,}" for row in counts if (row["model"], row["reference"]) == (model, reference)]
+        # A reference that computes in float32 whatever it is given says nothing in fp64.
+        double = [case for case in cases if case["precision"] == "fp64"]
+        worst = [power(max(case[kind][i] for case in of)) if of else "–"
+                 for kind, of in (("fp64", double), ("fp32", cases)) for i in (0, 1)]
+        rows.append([f"`{model}`", reference, "; ".join(changes) or "yes", str(len(cases)), "<br>".join(sizes) or "–", *worst,
+                     ", ".join(f"`{name}`" for name in unset[model]) or "none", str(lines_of(model))])
+    return rows
+
+
+def table(rows):
+    lines = [HEAD, ["---"] * len(HEAD), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def cells(text):
+    return [[cell.strip() for cell in line.strip("| ").split(" | ")] for line in text.strip().splitlines()[2:]]
+
+
+def close_enough(said, measured):
+    if said == measured or "–" in (said, measured):
+        return said == measured
+    return float(measured) <= 10 * float(said)
+
+
+def differences(said, measured):
+    if len(said) != len(measured):
+        yield f"{len(said)} rows are written, and there are {len(measured)}"
+    for old, new in zip(said, measured):
+        for i, name in enumerate(HEAD):
+            same = close_enough(old[i], new[i]) if i in ERRORS else old[i] == new[i]
+            if not same:
+                yield f"{new[0]}, {new[1]}: {name} is {new[i]}, and the table says {old[i]}"
+
+
+def main():
+    page = PAGE.read_text()
+    before, _, rest = page.partition(BEGIN)
+    now, mark, after = rest.partition(END)
+    if not mark:
+        sys.exit(f"{PAGE} has no place for the table: {BEGIN} … {END}")
+    rows = rows_of(printed())
+    if sys.argv[1:] == ["--write"]:
+        PAGE.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
+        print(f"{len(rows)} rows written into {PAGE}")
+        return
+    wrong = list(differences(cells(now), rows))
+    print("\n".join(wrong) or f"{PAGE.name}: {len(rows)} rows are current")
+    sys.exit(1 if wrong else 0)
+
+
+main()
