@@ -12,8 +12,14 @@ namespace ditto::formats {
 
 namespace {
 
-[[noreturn]] void fail(const std::string& path, const std::string& option, const std::string& what) {
-  throw Error(ErrorKind::config, option + " " + path, what, "name a folder that can be written");
+[[noreturn]] void fail(const std::string& path, const std::string& option, const std::string& what,
+                       ErrorKind kind = ErrorKind::config) {
+  throw Error(kind, option + " " + path, what, "name a folder that can be written");
+}
+
+// A disk without room is no mistake of who named the folder; it is said as for every file that finds none.
+bool is_full(const std::error_code& error) {
+  return error == std::errc::no_space_on_device || error.value() == EDQUOT;
 }
 
 }  // namespace
@@ -22,7 +28,8 @@ void make_output_folder(const std::string& path, const std::string& option) {
   std::error_code error, ignored;
   std::filesystem::create_directories(path, error);
   if (!std::filesystem::is_directory(path, ignored))
-    fail(path, option, "cannot be made: " + (error ? error.message() : "a file is there"));
+    fail(path, option, "cannot be made: " + (error ? error.message() : "a file is there"),
+         is_full(error) ? ErrorKind::data : ErrorKind::config);
   require_writable(path, option);
 }
 

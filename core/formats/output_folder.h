@@ -6,7 +6,7 @@
 namespace ditto::formats {
 
 // The folder, made if it is not there. Throws Error(config) naming `option` and the system's reason where it cannot be
-// made, or cannot be written into.
+// made, or cannot be written into; Error(data) where the disk has no room for it.
 void make_output_folder(const std::string& path, const std::string& option);
 void require_writable(const std::string& folder, const std::string& option);  // one that is there
 
