@@ -198,11 +198,15 @@ std::vector<Op> attention_ops(const MakeNumbers& leaf, const std::function<doubl
   const auto mask_of = [](int64_t B, int64_t S) {
     return torch::arange(S).unsqueeze(0).lt(torch::arange(B).add(S / 2).unsqueeze(1));
   };
+  const auto mask_of_pack = [](int64_t S) { return torch::arange(S).remainder(5).ne(2).unsqueeze(0); };
   const auto whole = [=](const char* name, Sizes s, bool masked, std::map<std::string, Attribute> attributes = {},
                          bool biased = false) {
     return Op::Case{name, [=](at::ScalarType dtype) -> OpInputs {
                       OpInputs in{{leaf({s.B, s.T, s.N, s.K}, 1, dtype), leaf({s.B, s.S, s.M, s.K}, 2, dtype),
-                                   leaf({s.B, s.S, s.M, s.K}, 3, dtype), masked ? mask_of(s.B, s.S) : Tensor()},
+                                   leaf({s.B, s.S, s.M, s.K}, 3, dtype),
+                                   !masked                          ? Tensor()
+                                   : attributes.count("lengths") != 0 ? mask_of_pack(s.S)
+                                                                    : mask_of(s.B, s.S)},
                                   attributes};
                       if (biased) in.tensors.push_back(leaf({1, s.N, s.T, s.S}, 4, dtype));
                       return in;

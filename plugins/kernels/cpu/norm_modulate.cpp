@@ -5,62 +5,11 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <cmath>
-
 #include "norm_modulate.h"
+#include "numbers-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ditto_cpu::HWY_NAMESPACE {
-
-namespace hn = hwy::HWY_NAMESPACE;
-using D32 = hn::ScalableTag<float>;
-using V = hn::Vec<D32>;
-
-// Numbers in memory as fp32 vectors; `Partial` ones at a row's end.
-struct Fp32 {
-  using T = float;
-  static V load(const T* p) { return hn::LoadU(D32(), p); }
-  static void store(V v, T* p) { hn::StoreU(v, D32(), p); }
-  static float one(T x) { return x; }
-  static T from(float x) { return x; }
-};
-
-struct Bf16 {
-  using T = uint16_t;
-  using D16 = hn::Rebind<uint16_t, D32>;
-  using DU = hn::RebindToUnsigned<D32>;
-  static V load(const T* p) { return hn::BitCast(D32(), hn::ShiftLeft<16>(hn::PromoteTo(DU(), hn::LoadU(D16(), p)))); }
-  static void store(V v, T* p) {  // rounds to nearest, ties to even
-    const auto bits = hn::BitCast(DU(), v);
-    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(DU(), 1u));
-    const auto rounded = hn::ShiftRight<16>(hn::Add(bits, hn::Add(odd, hn::Set(DU(), 0x7FFFu))));
-    // A nan's payload must not be carried into an infinity.
-    const auto safe = hn::IfThenElse(hn::RebindMask(DU(), hn::IsNaN(v)), hn::Set(DU(), 0x7FC0u), rounded);
-    hn::StoreU(hn::TruncateTo(D16(), safe), D16(), p);
-  }
-  static float one(T x) {
-    const uint32_t bits = static_cast<uint32_t>(x) << 16;
-    float f;
-    __builtin_memcpy(&f, &bits, 4);
-    return f;
-  }
-  static T from(float x) {
-    uint32_t bits;
-    __builtin_memcpy(&bits, &x, 4);
-    return std::isnan(x) ? 0x7FC0 : static_cast<T>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
-  }
-};
-
-// Walks over a row: `vector(i)` for whole vectors, `scalar(i)` for what is left.
-template <class Vector, class Scalar>
-void walk(size_t width, Vector vector, Scalar scalar) {
-  const size_t lanes = hn::Lanes(D32());
-  size_t i = 0;
-  for (; i + lanes <= width; i += lanes) vector(i);
-  for (; i < width; ++i) scalar(i);
-}
-
-float total(V v) { return hn::GetLane(hn::SumOfLanes(D32(), v)); }
 
 template <class S>
 void forward(const ForwardRow& row, size_t width, float eps) {

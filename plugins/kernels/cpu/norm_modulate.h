@@ -3,12 +3,10 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
+
+#include "storage.h"
 
 namespace ditto_cpu {
-
-// How the numbers of x, shift, scale, y and their gradients are stored.
-enum class Storage { fp32, bf16 };
 
 struct ForwardRow {
   const void *x, *shift, *scale;

@@ -1,0 +1,21 @@
+// The plugin's rows, and what they share.
+#pragma once
+
+#include <ditto/ditto.h>
+
+#include "storage.h"
+
+namespace ditto_cpu {
+
+ditto::KernelRow norm_modulate();
+ditto::KernelRow gated_residual();
+ditto::KernelRow gelu();
+ditto::KernelRow silu();
+ditto::KernelRow linear_gelu_tanh();
+ditto::KernelRow attention();  // of bf16, where the processor multiplies pairs of it
+
+// 10 for tensors that lie in this processor's memory in fp32 or bf16, all in the first one's dtype.
+int score(const ditto::OpCall& call);
+Storage storage_of(const torch::Tensor& x);
+
+}  // namespace ditto_cpu
