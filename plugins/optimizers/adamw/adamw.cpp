@@ -1,5 +1,8 @@
 // AdamW: I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", 2019 (arXiv:1711.05101), algorithm 2.
 #include <ditto/ditto.h>
+#include <ditto/threads.h>
+
+#include "one_pass.h"
 
 namespace {
 
@@ -29,7 +32,8 @@ struct Run {
   }
 };
 
-// LibTorch's fused kernel, or the op "adamw" where the update is to be exact: one pass over weights and moments.
+// One pass over weights, moments, average and compute copy where they are fp32 in a processor's memory; else LibTorch's
+// fused kernel, or the op "adamw" where the update is to be exact, and average and copy after it.
 struct AdamW final : ditto::Optimizer {
   using Options = AdamWOptions;
 
@@ -42,7 +46,52 @@ struct AdamW final : ditto::Optimizer {
   }
 
   void step(const ditto::Update& update) override {
+    if (!exact_ops && !update.written && fits_one_pass(update)) return move_in_one_pass(update);
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
+  }
+
+  bool fits_one_pass(const ditto::Update& update) const {
+    const auto fits = [](const Tensor& x, at::ScalarType dtype) {
+      return x.is_cpu() && x.is_contiguous() && x.scalar_type() == dtype;
+    };
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor &w = parameters[i].tensor, g = w.grad();
+      bool all = g.defined() && fits(g, torch::kFloat) && fits(w, torch::kFloat) && fits(exp_avg[i], torch::kFloat);
+      if (!update.average.empty()) all = all && fits(update.average[i], torch::kFloat);
+      if (!update.copies.empty() && update.copies[i].defined())
+        all = all && fits(update.copies[i], torch::kBFloat16) && update.copies[i].sizes() == w.sizes();
+      if (!all) return false;
+    }
+    return true;
+  }
+
+  void move_in_one_pass(const ditto::Update& update) {
+    const torch::NoGradGuard no_grad;
+    ++steps;
+    const auto n = static_cast<double>(steps);
+    for (size_t i = 0; i < parameters.size(); ++i) {
+      const Tensor w = parameters[i].tensor.detach(), g = parameters[i].tensor.grad();
+      const auto numbers = [](const Tensor& x) { return x.data_ptr<float>(); };
+      const bool averaged = !update.average.empty(), copied = !update.copies.empty() && update.copies[i].defined();
+      const ditto_adamw::Pass pass{
+          .w = numbers(w),
+          .g = numbers(g),
+          .m = numbers(exp_avg[i]),
+          .v = numbers(exp_avg_sq[i]),
+          .average = averaged ? numbers(update.average[i]) : nullptr,
+          .copy = copied ? static_cast<std::uint16_t*>(update.copies[i].data_ptr()) : nullptr,
+          .clip = static_cast<float>(update.clip),
+          .beta1 = static_cast<float>(options.beta1),
+          .beta2 = static_cast<float>(options.beta2),
+          .eps = static_cast<float>(options.eps),
+          .keep = static_cast<float>(1 - update.lr * (is_decayed(parameters[i]) ? options.weight_decay : 0)),
+          .rate = static_cast<float>(update.lr / (1 - std::pow(options.beta1, n))),
+          .root = static_cast<float>(1 / std::sqrt(1 - std::pow(options.beta2, n))),
+          .approach = static_cast<float>(1 - update.decay)};
+      ditto::in_threads(w.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
+        ditto_adamw::run(pass, static_cast<size_t>(begin), static_cast<size_t>(end));
+      });
+    }
   }
 
   bool exact() const override { return true; }
