@@ -201,6 +201,21 @@ def test_strict_names_the_rank_and_the_sample():
         done.end([6, 4], "rank 1: ", "sample 6: is damaged")
 
 
+def test_a_checkpoint_that_one_rank_cannot_read_is_left_by_all():
+    library = broken.parent / "libbad_disk.so"
+    if not library.exists() or "asan" in str(library) or "tsan" in str(library):
+        raise t.NotRun("a sanitizer is loaded before everything else, or the library was not built")
+    path = t.write_recipe("half-read.toml", t.recipe(run=dict(batch=8), checkpoint=dict(every=2)))
+    bad_disk = dict(LD_PRELOAD=str(library), BAD_DISK_UNDER="half-read/checkpoints/", BAD_DISK_AT="1")
+    options = layouts["tensor"] | {"run.output": str(t.work / "half-read")}
+    for steps, env in ((4, ({}, {})), (5, ({}, bad_disk))):
+        done = Ranks(path, options | {"run.steps": steps}, env=env)
+        t.equal(done.codes, [0, 0], f"exit codes: {done.said}")
+    t.check("skipped step_00000004" in "".join(done.said) and "Input/output error" in "".join(done.said), done.said)
+    t.equal([line["step"] for line in t.lines_of(t.work / "half-read/metrics.jsonl")], [1, 2, 3, 4, 5], "steps")
+    t.check(t.checkpoints("half-read")[-1] == "step_00000005", t.checkpoints("half-read"))
+
+
 # --- one recipe for any number of ranks --------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@
   tests/mutants.sh --page docs/parallelism.md   writes the table of what was seen into a page
 
 Needs an ordinary build (./dev build). Tests are the quick ones of ./dev test (of scripts each function), in the order in which
-they are likely to see a mutant soonest; a test that does not reach the mutant's line without it is not run. The first that fails
+they are likely to see a mutant soonest; one that does not reach the mutant's line without it is not run. The first that fails
 ends it; each has three times as long as without a mutant, and 20 seconds. A mutant that outlives --budget seconds of tests is run
 on eight layouts (equal.py): where losses, validations, norms, weights and states have the bits of the original, it changes no
 training; where they have not, all other tests that reach it are tried.
@@ -19,7 +19,6 @@ import concurrent.futures
 import json
 import os
 import pathlib
-import random
 import sys
 import threading
 import time
@@ -99,11 +98,20 @@ def old_results():
 
 
 class Trial:
+    """Always runs what is likely to cost least until a mutant is seen: a test that reaches it, or one of which that is unknown."""
+
     def __init__(self, options, build_folder, out, drawn, results):
         self.options, self.out, self.drawn, self.results = options, out, drawn, results
         self.tests = quick.Quick(build_folder, out, drawn)
         self.saw = collections.Counter(row["test"] for row in results.rows.values() if "test" in row)
-        self.passed = collections.Counter()
+        self.lock, self.busy, self.held, self.file = threading.Lock(), set(), {}, out / "tried.json"
+        # Tests that a mutant passed, with their versions; what they took; those that are there still.
+        kept = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.tried = {number: {name: took for name, took in kept.get(str(number), {}).items()
+                               if name in self.tests.tests and self.tests.tests[name].version == took[0]} for number in drawn}
+        self.passed = collections.Counter(name for tried in self.tried.values() for name in tried)
+        self.todo = {number for number, site in drawn.items() if site.key not in results.rows
+                     and options.only in f"{site.file}: {site.what}"}
         (out / "said").mkdir(exist_ok=True)
 
     def cost(self, test, site):
@@ -111,51 +119,86 @@ class Trial:
         path = pathlib.Path(site.file)
         words = {path.stem, path.parts[2]} if path.parts[0] == "plugins" else {path.stem}
         near = any(word in test.name for word in words)
-        unknown = 1.5 if test.reached is None else 1
-        return test.seconds * unknown * (self.passed[test.name] + 2) / (self.saw[test.name] + 1) * (0.2 if near else 1)
+        return test.seconds * (self.passed[test.name] + 2) / (self.saw[test.name] + 1) * (0.2 if near else 1)
 
-    def one(self, number):
-        site, spent, held, tried = self.drawn[number], 0.0, None, set()
-        while left := [test for test in self.tests.reaching(number) if test.name not in tried]:
-            test = min(left, key=lambda test: self.cost(test, site))
-            if held is None and spent + test.seconds > self.options.budget:
-                held = equal.changes(self.out, number)
-                if not held[0]:
-                    break
-            began = time.monotonic()
-            if test.reached is None:
-                self.tests.trace(test)
-            else:
-                sees, how, seconds, said = self.tests.sees(test, number)
-                tried.add(test.name)
-                if sees:
-                    self.saw[test.name] += 1
-                    (self.out / "said" / f"{number}.txt").write_text(f"{site}\n{test.name} {how}\n{said[-6000:]}")
-                    return {"test": test.name, "how": how, "seconds": round(seconds, 1)}
-                self.passed[test.name] += 1
-            spent += time.monotonic() - began
-        what, reached = held or equal.changes(self.out, number)
-        return {"changes": what, "tests": len(tried)} if what else {"same": reached, "tests": len(tried)}
+    def next(self):
+        """(mutant or none, test or none): a test for a mutant, a test to be traced, or a mutant that tests will not see."""
+        best, job = float("inf"), None
+        for test in self.tests.tests.values():
+            if test.reached is None and test.name not in self.busy and test.seconds < best:
+                best, job = test.seconds, (None, test)
+        for number in self.todo - self.busy:
+            left = [test for test in self.tests.tests.values()
+                    if test.fit and test.reached is not None and number in test.reached and test.name not in self.tried[number]]
+            spent = sum(seconds for _, seconds in self.tried[number].values())
+            if number not in self.held and spent > self.options.budget:
+                return number, None
+            for test in left:
+                if self.cost(test, self.drawn[number]) < best:
+                    best, job = self.cost(test, self.drawn[number]), (number, test)
+        return job or next(((number, None) for number in self.todo - self.busy), None)
+
+    def work(self, until):
+        while time.monotonic() < until:
+            with self.lock:
+                if not self.todo:
+                    return
+                job = self.next()
+                if job:
+                    number, test = job
+                    self.busy.add(test.name if number is None else number)
+            if not job:  # what is left is under way
+                time.sleep(1)
+                continue
+            try:
+                if number is None:
+                    self.tests.trace(test)
+                elif test:
+                    self.try_test(number, test)
+                else:
+                    self.hold(number)
+            finally:
+                with self.lock:
+                    self.busy.discard(test.name if number is None else number)
+
+    def try_test(self, number, test):
+        sees, how, seconds, said = self.tests.sees(test, number)
+        with self.lock:
+            if sees:
+                self.saw[test.name] += 1
+                (self.out / "said" / f"{number}.txt").write_text(f"{self.drawn[number]}\n{test.name} {how}\n{said[-6000:]}")
+                self.add(number, {"test": test.name, "how": how, "seconds": round(seconds, 1)})
+                return
+            self.passed[test.name] += 1
+            self.tried[number][test.name] = [test.version, round(seconds, 1)]
+            text = json.dumps({number: tried for number, tried in self.tried.items() if tried})
+            self.file.with_suffix(".tmp").write_text(text)
+            self.file.with_suffix(".tmp").rename(self.file)
+
+    def hold(self, number):
+        """Against the original. What changes a training goes on to all other tests that reach it."""
+        if number not in self.held:
+            self.held[number] = equal.changes(self.out, number)
+        what, reached = self.held[number]
+        with self.lock:
+            tests = len(self.tried[number])
+            if not what:
+                self.add(number, {"same": reached, "tests": tests})
+            elif all(test.name in self.tried[number] for test in self.tests.reaching(number)):
+                self.add(number, {"changes": what, "tests": tests})
+
+    def add(self, number, row):
+        site = self.drawn[number]
+        self.results.add(site, row)
+        self.todo.discard(number)
+        how = f"{row['how']}: {row['test']} in {row['seconds']} s" if "test" in row else \
+              f"NOT SEEN by {row['tests']} tests: {row.get('changes') or 'the same bits; reached on %d layouts' % row['same']}\n  {site.what}"
+        print(f"[{len(self.results.rows)}/{len(self.drawn)}] {site.file}:{site.line} {number} {site.kind}: {how}", flush=True)
 
     def run(self):
-        todo = [number for number, site in self.drawn.items() if site.key not in self.results.rows
-                and self.options.only in f"{site.file}: {site.what}"]
-        random.Random(1).shuffle(todo)
-        began = time.monotonic()
-
-        def one(number):
-            if time.monotonic() - began > self.options.seconds:
-                return
-            start, site = time.monotonic(), self.drawn[number]
-            row = self.one(number)
-            self.results.add(site, row)
-            how = f"{row['how']}: {row['test']} in {row['seconds']} s" if "test" in row else \
-                  f"NOT SEEN by {row['tests']} tests: {row.get('changes') or 'the same bits; reached on %d layouts' % row['same']}\n  {site.what}"
-            print(f"[{len(self.results.rows)}/{len(self.drawn)}] {site.file}:{site.line} {number} {site.kind}: {how}; "
-                  f"{time.monotonic() - start:.0f} s in all", flush=True)
-
+        until = time.monotonic() + self.options.seconds
         with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
-            list(pool.map(one, todo))
+            list(pool.map(lambda _: self.work(until), range(self.options.jobs)))
 
 
 def known(options, build_folder, out):
