@@ -36,10 +36,10 @@ def train(out, layout, folder, steps, environment):
 def numbers(folder):
     """All that a training came to."""
     found = []
-    for name, keys in (("metrics", ("step", "loss", "grad_norm", "losses")), ("validation", ("step", "loss"))):
-        for line in (folder / f"{name}.jsonl").open():
-            line = json.loads(line)
-            found.append([name, *(line.get(key) for key in keys)])
+    for line in map(json.loads, (folder / "metrics.jsonl").open()):
+        found.append([line.get(key) for key in ("step", "loss", "grad_norm", "losses")])
+    for line in map(json.loads, (folder / "validation.jsonl").open()):
+        found.append({key: value for key, value in line.items() if key != "seconds"})
     for file in sorted((folder / "checkpoints").glob("step_*/*.safetensors")):
         found.append([f"{file.parent.name}/{file.name}", hashlib.sha256(file.read_bytes()).hexdigest()])
     return found
@@ -59,20 +59,19 @@ def result(out, layout, environment):
 
 
 def original(out, layout):
-    """{"numbers", "reached"} without a mutant, kept for as long as the build is."""
+    """{"numbers", "reached"} without a mutant, kept for as long as build and layout are."""
     file = out / "original" / f"{layout}.json"
     with LOCK:
-        build = (out / "linked").read_text()
+        of = [(out / "linked").read_text(), pathlib.Path(__file__).read_text()]
         kept = json.loads(file.read_text()) if file.exists() else {}
-        if kept.get("build") != build or kept["layout"] != repr((LAYOUTS[layout], STEADY)):
+        if kept.get("of") != of:
             file.parent.mkdir(exist_ok=True)
             trace = file.with_suffix(".trace")
             trace.unlink(missing_ok=True)
             found = result(out, layout, {"DITTO_MUTANT_TRACE": str(trace)})
             if isinstance(found, str):
                 raise SystemExit(f"layout {LAYOUTS[layout]} cannot be trained without a mutant: {found}")
-            kept = {"build": build, "layout": repr((LAYOUTS[layout], STEADY)), "numbers": found,
-                    "reached": sorted({int(line) for line in trace.read_text().split()})}
+            kept = {"of": of, "numbers": found, "reached": sorted({int(line) for line in trace.read_text().split()})}
             file.write_text(json.dumps(kept))
     return kept
 

@@ -100,6 +100,8 @@ def old_results():
 class Trial:
     """Always runs what is likely to cost least until a mutant is seen: a test that reaches it, or one of which that is unknown."""
 
+    HOLDING = 60  # seconds that a comparison with the original may take
+
     def __init__(self, options, build_folder, out, drawn, results):
         self.options, self.out, self.drawn, self.results = options, out, drawn, results
         self.tests = quick.Quick(build_folder, out, drawn)
@@ -130,9 +132,9 @@ class Trial:
         for number in self.todo - self.busy:
             left = [test for test in self.tests.tests.values()
                     if test.fit and test.reached is not None and number in test.reached and test.name not in self.tried[number]]
-            spent = sum(seconds for _, seconds in self.tried[number].values())
-            if number not in self.held and spent > self.options.budget:
-                return number, None
+            spent = sum(self.tests.tests[name].seconds for name in self.tried[number])
+            if number not in self.held and spent > self.options.budget and self.HOLDING < best:
+                best, job = self.HOLDING, (number, None)
             for test in left:
                 if self.cost(test, self.drawn[number]) < best:
                     best, job = self.cost(test, self.drawn[number]), (number, test)
