@@ -201,6 +201,40 @@ def test_strict_names_the_rank_and_the_sample():
         done.end([6, 4], "rank 1: ", "sample 6: is damaged")
 
 
+def test_a_checkpoint_that_one_rank_cannot_read_is_left_by_all():
+    library = broken.parent / "libbad_disk.so"
+    if not library.exists() or "asan" in str(library) or "tsan" in str(library):
+        raise t.NotRun("a sanitizer is loaded before everything else, or the library was not built")
+    path = t.write_recipe("half-read.toml", t.recipe(run=dict(batch=8), checkpoint=dict(every=2, keep=9)))
+    folder = t.work / "half-read"
+    bad_disk = {}, dict(LD_PRELOAD=str(library), BAD_DISK_UNDER="half-read/checkpoints/", BAD_DISK_AT="1")
+
+    def train(to, words=(), env=({}, {}), **options):
+        done = Ranks(path, layouts["tensor"] | {"run.output": str(to)} | {f"run.{key}": value for key, value in options.items()},
+                     words=(words, words), env=env)
+        t.equal(done.codes, [0, 0], f"exit codes: {done.said}")
+        return "".join(done.said)
+
+    train(folder, steps=4)
+    for words, newest, before, steps in (([], 4, 2, 5), (["--resume", str(folder)], 5, 4, 6)):
+        said = train(folder, words, bad_disk, steps=steps)
+        t.check(f"skipped step_{newest:08}" in said and "Input/output error" in said and f"(step {before})" in said, said)
+        t.equal(len(t.metrics("half-read")), steps, "steps")
+    train(t.work / "from-half-read", env=bad_disk, steps=1, init_from=str(folder))
+    train(t.work / "from-step-4", steps=1, init_from=str(folder / "checkpoints/step_00000004"))
+    t.same_metrics("from-half-read", "from-step-4")
+
+
+def test_a_state_that_is_not_finite_on_one_rank_is_refused_by_all():
+    # The last layer, which the last stage of a pipeline has, learns by far too much.
+    path = t.write_recipe("far.toml", t.recipe(
+        run=dict(batch=8, steps=1), lr_schedule=dict(lr=1.0, warmup=0),
+        optimizer=dict(plugin="adamw", group=[dict(match="out.*", lr_scale=1e200)])))
+    done = Ranks(path, layouts["pipeline"] | {"run.output": str(t.work / "far")})
+    done.end([5, 5], "'out.", "holds numbers that are not finite")
+    t.check(not any((t.work / "far").glob("checkpoints/*")), "something of a state that is not finite was saved")
+
+
 # --- one recipe for any number of ranks --------------------------------------------------------------------------------
 
 

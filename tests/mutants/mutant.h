@@ -14,7 +14,7 @@ namespace ditto_mutant {
 inline void trace(int number) {
   static const char* const file = std::getenv("DITTO_MUTANT_TRACE");
   if (!file) return;
-  static bool seen[1 << 16];
+  static bool seen[1 << 20];
   if (std::exchange(seen[number], true)) return;
   char text[16];
   const int length = std::snprintf(text, sizeof text, "%d\n", number);

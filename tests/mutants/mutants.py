@@ -1,56 +1,54 @@
 """Plants hundreds of small faults, one at a time, and says which quick test sees each of them.
 
-  tests/mutants.sh                     draws mutants, builds them all as one library, runs them, and writes what was seen
-  tests/mutants.sh --go-on             goes on with a run that was stopped
-  tests/mutants.sh --known 20          draws from those that were seen before, and asks for the same again (a few minutes)
-  tests/mutants.sh --page FILE         writes the table of what was seen, in Markdown
+  tests/mutants.sh                     draws 220, builds them all as one library beside build/release, and looks which tests see them
+  tests/mutants.sh --go-on             takes up what an earlier run has left (all are kept in tests/mutants/seen.json as they come)
+  tests/mutants.sh --again --only pipeline   forgets what was not seen of files with this in their name, and tries those again
+  tests/mutants.sh --known 20          draws from those that were seen before, and asks for the same again (some minutes)
+  tests/mutants.sh --page docs/parallelism.md   writes the table of what was seen into a page
 
-Needs an ordinary build of single files (cmake --preset release -DDITTO_UNITY=OFF, ./dev build). A mutant's tests are the quick
-ones of ./dev test that reach its line, the shortest first, each up to three times as long as it takes without a mutant. A mutant
-that 200 seconds of tests do not see is run on six layouts, where its losses, norms and weights must be the bits of the original:
-then it changes no training.
+Needs an ordinary build (./dev build). Tests are the quick ones of ./dev test (of scripts each function), in the order in which
+they are likely to see a mutant soonest; one that does not reach the mutant's line without it is not run. The first that fails
+ends it; each has three times as long as without a mutant, and 20 seconds. A mutant that outlives --budget seconds of tests is run
+on eight layouts (equal.py): where losses, validations, norms, weights and states have the bits of the original, it changes no
+training; where they have not, all other tests that reach it are tried.
 """
 
 import argparse
 import collections
 import concurrent.futures
-import dataclasses
 import json
 import os
 import pathlib
-import random
-import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 
 import build
 import equal
+import quick
 import sites
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
+SOURCE = quick.SOURCE
 SEEN = pathlib.Path(__file__).resolve().parent / "seen.json"
-FOLDERS = ("sdk/src", "core/dist", "core/train", "plugins/parallel")
+FOLDERS = ("sdk/src", "core/dist", "core/network", "core/train", "plugins/parallel")
+BEGIN, END = "<!-- mutants: tests/mutants.sh --page -->", "<!-- end of mutants -->"
 
 
 def arguments():
     parser = argparse.ArgumentParser(prog="tests/mutants.sh", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=240, help="mutants to draw (default %(default)s)")
+    parser.add_argument("--count", type=int, default=220, help="mutants to draw (default %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (default %(default)s)")
     parser.add_argument("--build", default="build/release", help="the ordinary build (default %(default)s)")
-    parser.add_argument("--out", default="build/mutants", help="the build with mutants (default %(default)s)")
+    parser.add_argument("--out", help="the build with mutants (default: build/mutants, with --known build/mutants_known)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="tests at once (default: cores)")
     parser.add_argument("--budget", type=float, default=200, help="seconds of tests before a mutant is held against the original (default %(default)s)")
-    parser.add_argument("--slow", type=float, default=1, help="how many times longer tests may take, on a machine that does other work too")
-    parser.add_argument("--go-on", action="store_true", help="with the mutants and results that are in --out")
+    parser.add_argument("--for", type=float, dest="seconds", default=float("inf"), metavar="SECONDS", help="begin no mutant after so long; 0: only build")
+    parser.add_argument("--go-on", action="store_true", help="keep what earlier runs found")
+    parser.add_argument("--again", action="store_true", help="keep of it what was seen")
+    parser.add_argument("--only", default="", help="mutants with this in file or line")
     parser.add_argument("--known", type=int, metavar="N", help="N of the mutants that are known to be seen, by the test that saw them")
     parser.add_argument("--page", type=pathlib.Path, help="only write the table of what was seen")
     return parser.parse_args()
-
-
-# --- what there is -------------------------------------------------------------------------------------------------------
 
 
 def all_sites():
@@ -61,249 +59,234 @@ def all_sites():
     return found
 
 
-def draw(found, count, seed):
-    """As many of each kind as there are, in turn, so that rare kinds are not lost among frequent ones; none overlap."""
-    by_kind = collections.defaultdict(list)
-    for site in found:
-        by_kind[site.kind].append(site)
-    source = random.Random(seed)
-    for some in by_kind.values():
-        source.shuffle(some)
-    drawn, taken = {}, collections.defaultdict(list)
-    while len(drawn) < count and any(by_kind.values()):
-        for some in by_kind.values():
-            if not some:
+def make(found, options, build_folder, out, count):
+    """Builds `count` mutants; {number: site}."""
+    drawn = sites.numbered(sites.draw(found, count + count // 3, options.seed))  # some do not compile
+    made = set(build.make(SOURCE, build_folder, out, drawn))
+    kept = [number for number in drawn if number in made][:count]
+    print(f"{len(found)} places for mutants; {len(kept)} drawn with seed {options.seed}, {len(drawn) - len(made)} others did not compile", flush=True)
+    return {number: drawn[number] for number in kept}
+
+
+# --- results -------------------------------------------------------------------------------------------------------------
+
+
+class Results:
+    """What was found of each mutant, as a row: "test", "how" and "seconds" where one sees it; "changes" where none does; "same"
+    where it changes nothing, and "why", written by hand."""
+
+    def __init__(self, drawn, old):
+        self.lock, self.drawn, self.old = threading.Lock(), drawn, old
+        self.rows = {site.key: old[site.key] for site in drawn.values() if site.key in old}
+
+    def add(self, site, row):
+        with self.lock:
+            before = self.old.get(site.key, {})
+            if "why" in before and "test" not in row:
+                row["why"] = before["why"]
+            self.rows[site.key] = row
+            rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(row)}" for key, row in sorted(self.rows.items()))
+            SEEN.with_suffix(".tmp").write_text(f'{{"drawn": {len(self.drawn)}, "mutants": {{\n{rows}\n}}}}\n')
+            SEEN.with_suffix(".tmp").rename(SEEN)
+
+
+def old_results():
+    return json.loads(SEEN.read_text())["mutants"] if SEEN.exists() else {}
+
+
+# --- trying --------------------------------------------------------------------------------------------------------------
+
+
+class Trial:
+    """Always runs what is likely to cost least until a mutant is seen: a test that reaches it, or one of which that is unknown."""
+
+    HOLDING = 60  # seconds that a comparison with the original may take
+
+    def __init__(self, options, build_folder, out, drawn, results):
+        self.options, self.out, self.drawn, self.results = options, out, drawn, results
+        self.tests = quick.Quick(build_folder, out, drawn)
+        self.saw = collections.Counter(row["test"] for row in results.rows.values() if "test" in row)
+        self.lock, self.busy, self.held, self.file = threading.Lock(), set(), {}, out / "tried.json"
+        # Tests that a mutant passed, with their versions; what they took; those that are there still.
+        kept = json.loads(self.file.read_text()) if self.file.exists() else {}
+        self.tried = {number: {name: took for name, took in kept.get(str(number), {}).items()
+                               if name in self.tests.tests and self.tests.tests[name].version == took[0]} for number in drawn}
+        self.passed = collections.Counter(name for tried in self.tried.values() for name in tried)
+        self.todo = {number for number, site in drawn.items() if site.key not in results.rows
+                     and options.only in f"{site.file}: {site.what}"}
+        (out / "said").mkdir(exist_ok=True)
+
+    def cost(self, test, site):
+        """Seconds until this test is likely to have seen a mutant."""
+        path = pathlib.Path(site.file)
+        words = {path.stem, path.parts[2]} if path.parts[0] == "plugins" else {path.stem}
+        near = any(word in test.name for word in words)
+        return test.seconds * (self.passed[test.name] + 2) / (self.saw[test.name] + 1) * (0.2 if near else 1)
+
+    def next(self):
+        """(mutant or none, test or none): a test for a mutant, a test to be traced, or a mutant that tests will not see."""
+        best, job = float("inf"), None
+        for test in self.tests.tests.values():
+            if test.reached is None and test.name not in self.busy and test.seconds < best:
+                best, job = test.seconds, (None, test)
+        for number in self.todo - self.busy:
+            left = [test for test in self.tests.tests.values()
+                    if test.fit and test.reached is not None and number in test.reached and test.name not in self.tried[number]]
+            spent = sum(self.tests.tests[name].seconds for name in self.tried[number])
+            if number not in self.held and spent > self.options.budget and self.HOLDING < best:
+                best, job = self.HOLDING, (number, None)
+            for test in left:
+                if self.cost(test, self.drawn[number]) < best:
+                    best, job = self.cost(test, self.drawn[number]), (number, test)
+        return job or next(((number, None) for number in self.todo - self.busy), None)
+
+    def work(self, until):
+        while time.monotonic() < until:
+            with self.lock:
+                if not self.todo:
+                    return
+                job = self.next()
+                if job:
+                    number, test = job
+                    self.busy.add(test.name if number is None else number)
+            if not job:  # what is left is under way
+                time.sleep(1)
                 continue
-            site = some.pop()
-            spans = taken[site.file, site.line]
-            if all(site.end < begin or end < site.begin for begin, end in spans) and len(drawn) < count:
-                spans.append((site.begin, site.end))
-                drawn[len(drawn) + 1] = site
-    return drawn
+            try:
+                if number is None:
+                    self.tests.trace(test)
+                elif test:
+                    self.try_test(number, test)
+                else:
+                    self.hold(number)
+            finally:
+                with self.lock:
+                    self.busy.discard(test.name if number is None else number)
 
+    def try_test(self, number, test):
+        sees, how, seconds, said = self.tests.sees(test, number)
+        with self.lock:
+            if sees:
+                self.saw[test.name] += 1
+                (self.out / "said" / f"{number}.txt").write_text(f"{self.drawn[number]}\n{test.name} {how}\n{said[-6000:]}")
+                self.add(number, {"test": test.name, "how": how, "seconds": round(seconds, 1)})
+                return
+            self.passed[test.name] += 1
+            self.tried[number][test.name] = [test.version, round(seconds, 1)]
+            text = json.dumps({number: tried for number, tried in self.tried.items() if tried})
+            self.file.with_suffix(".tmp").write_text(text)
+            self.file.with_suffix(".tmp").rename(self.file)
 
-# --- tests ---------------------------------------------------------------------------------------------------------------
+    def hold(self, number):
+        """Against the original. What changes a training goes on to all other tests that reach it."""
+        if number not in self.held:
+            self.held[number] = equal.changes(self.out, number)
+        what, reached = self.held[number]
+        with self.lock:
+            tests = len(self.tried[number])
+            if not what:
+                self.add(number, {"same": reached, "tests": tests})
+            elif all(test.name in self.tried[number] for test in self.tests.reaching(number)):
+                self.add(number, {"changes": what, "tests": tests})
 
+    def add(self, number, row):
+        site = self.drawn[number]
+        self.results.add(site, row)
+        self.todo.discard(number)
+        how = f"{row['how']}: {row['test']} in {row['seconds']} s" if "test" in row else \
+              f"NOT SEEN by {row['tests']} tests: {row.get('changes') or 'the same bits; reached on %d layouts' % row['same']}\n  {site.what}"
+        print(f"[{len(self.results.rows)}/{len(self.drawn)}] {site.file}:{site.line} {number} {site.kind}: {how}", flush=True)
 
-@dataclasses.dataclass
-class Test:
-    name: str
-    command: list
-    environment: dict
-    seconds: float = 0.0  # without a mutant
-
-
-def quick_tests(build_folder, out):
-    """The tests of ./dev test, in the build with mutants."""
-    shown = subprocess.run(["ctest", "--test-dir", build_folder, "-LE", "^slow$", "--show-only=json-v1"], check=True, capture_output=True)
-    tests = {}
-    for test in json.loads(shown.stdout)["tests"]:
-        if test["name"] == "integration/mutants.sh":
-            continue
-        there = lambda text: text.replace(str(build_folder), str(out))
-        properties = {item["name"]: item["value"] for item in test["properties"]}
-        environment = dict(item.split("=", 1) for item in map(there, properties.get("ENVIRONMENT", [])))
-        command = [there(word) for word in test["command"]]
-        if command[0].endswith("_tests"):
-            command.append("--abort-after=1")
-        tests[test["name"]] = Test(test["name"], command, environment)
-    return tests
-
-
-def run(test, out, limit, **variables):
-    """How it ended: "passed", "failed", "too long" or "not run"; and the seconds it took."""
-    work = out / "tmp" / f"{threading.get_ident()}"
-    work.mkdir(parents=True, exist_ok=True)
-    environment = os.environ | test.environment | variables | {"TMPDIR": str(work), "OMP_NUM_THREADS": "1", "TERM": "dumb"}
-    began = time.monotonic()
-    process = subprocess.Popen(test.command, cwd=SOURCE, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
-    late = threading.Event()
-
-    def stop():
-        late.set()
-        os.killpg(process.pid, signal.SIGKILL)
-
-    timer = threading.Timer(limit, stop)
-    timer.start()
-    failed, said = False, []
-    try:
-        for line in process.stdout:
-            said.append(line)
-            if line.startswith("FAIL ") and "DITTO_MUTANT" in variables:  # a table of layouts goes on after a case that failed
-                failed = True
-                os.killpg(process.pid, signal.SIGKILL)
-                break
-        process.stdout.close()
-        code = process.wait()
-    finally:
-        timer.cancel()
-        shutil.rmtree(work, ignore_errors=True)
-    seconds = time.monotonic() - began
-    if late.is_set():
-        return "too long", seconds
-    if code == 77:
-        return "not run", seconds
-    if code != 0 and "DITTO_MUTANT" not in variables:
-        (out / "failed.txt").write_text("".join(said))
-    return "passed" if code == 0 and not failed else "failed", seconds
-
-
-def measure(tests, out, jobs):
-    """Which mutants each test reaches, and how long it takes; {test: [numbers]}."""
-    reached = {}
-
-    def one(test):
-        trace = out / "trace" / test.name.replace("/", "_")
-        trace.parent.mkdir(exist_ok=True)
-        trace.unlink(missing_ok=True)
-        ended, test.seconds = run(test, out, 1200, DITTO_MUTANT_TRACE=str(trace))
-        numbers = sorted({int(line) for line in trace.read_text().split()}) if trace.exists() else []
-        print(f"{test.name}: {ended} in {test.seconds:.1f} s, reaches {len(numbers)} mutants", flush=True)
-        if ended == "passed":
-            reached[test.name] = numbers
-        elif ended != "not run":
-            print(f"LEFT OUT: {test.name} fails without a mutant:\n{(out / 'failed.txt').read_text()[-3000:]}", flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, sorted(tests.values(), key=lambda test: test.name)))
-    return reached
-
-
-def limit_of(test, slow):
-    return slow * (20 + 3 * test.seconds)
-
-
-def try_mutant(number, tests, reached, out, options):
-    """The first quick test that fails: {"test", "how", "seconds"}. A mutant that outlives --budget seconds of tests is held
-    against the original first: {"equal": ""} where it changes no training; else the other tests are tried too."""
-    spent, held = 0.0, None
-    for test in sorted((tests[name] for name, numbers in reached.items() if number in numbers), key=lambda test: test.seconds):
-        if held is None and spent + test.seconds > options.budget:
-            held = equal.changes(number, out)
-            if not held:
-                break
-        ended, seconds = run(test, out, limit_of(test, options.slow), DITTO_MUTANT=str(number))
-        spent += seconds / options.slow
-        if ended in ("failed", "too long"):
-            return {"test": test.name, "how": ended, "seconds": round(seconds, 1)}
-    return {"equal": equal.changes(number, out) if held is None else held}
-
-
-# --- the whole -----------------------------------------------------------------------------------------------------------
-
-
-def plain(site):
-    return dataclasses.asdict(site)
-
-
-def save(state, out):
-    (out / "state.tmp").write_text(json.dumps(state, indent=1))
-    (out / "state.tmp").rename(out / "state.json")
-
-
-def begin(options, build_folder, out):
-    found = all_sites()
-    drawn = draw(found, options.count + options.count // 4, options.seed)  # some do not compile
-    made = build.make(SOURCE, build_folder, out, drawn)
-    kept = dict(sorted(made.items())[: options.count])
-    print(f"{len(found)} places for mutants; {options.count} drawn with seed {options.seed}, {len(drawn) - len(made)} others did not compile")
-    tests = quick_tests(build_folder, out)
-    reached = measure(tests, out, options.jobs)
-    state = {"seed": options.seed, "sites": {str(n): plain(site) for n, site in kept.items()}, "reached": reached,
-             "seconds": {name: test.seconds for name, test in tests.items()}, "results": {}}
-    save(state, out)
-    return state
-
-
-def finish(options, build_folder, out, state):
-    tests = quick_tests(build_folder, out)
-    for name, test in tests.items():
-        test.seconds = state["seconds"].get(name, 60)
-    todo = [number for number in state["sites"] if number not in state["results"]]
-    lock, began = threading.Lock(), time.monotonic()
-
-    def one(number):
-        result = try_mutant(int(number), tests, state["reached"], out, options)
-        site = state["sites"][number]
-        with lock:
-            state["results"][number] = result
-            save(state, out)
-            done = len(state["results"])
-            left = (time.monotonic() - began) / max(1, done - (len(state["sites"]) - len(todo))) * (len(state["sites"]) - done)
-            print(f"[{done}/{len(state['sites'])}, {left / 60:.0f} min left] {site['file']}:{site['line']} {site['kind']}: "
-                  + (f"{result['how']}: {result['test']} after {result['seconds']} s" if "test" in result else
-                     f"NOT SEEN: {result['equal'] or 'the same bits on all layouts'}\n  {site['what']}"), flush=True)
-
-    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, todo))
-
-
-def write_seen(state):
-    """What later runs and the page are made from."""
-    rows = [{key: site[key] for key in ("file", "kind", "what", "begin")} | state["results"][number]
-            for number, site in state["sites"].items()]
-    SEEN.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
+    def run(self):
+        until = time.monotonic() + self.options.seconds
+        with concurrent.futures.ThreadPoolExecutor(self.options.jobs) as pool:
+            list(pool.map(lambda _: self.work(until), range(self.options.jobs)))
 
 
 def known(options, build_folder, out):
     """N of the mutants that a test saw, if their lines are still there: the same test must see them."""
-    rows = {(row["file"], row["kind"], row["what"], row["begin"]): row["test"] for row in json.loads(SEEN.read_text()) if "test" in row}
-    left = [site for site in all_sites() if (site.file, site.kind, site.what, site.begin) in rows]
-    drawn = draw(left, options.known, options.seed)
-    made = build.make(SOURCE, build_folder, out, drawn)
-    tests = quick_tests(build_folder, out)
-    missed = []
+    rows = {key: row["test"] for key, row in old_results().items() if "test" in row}
+    left = [site for site in all_sites() if site.key in rows]
+    drawn = make(left, options, build_folder, out, min(options.known, len(left)))
+    tests = quick.Quick(build_folder, out, drawn)
+    unseen = []
 
     def one(number):
-        site = made[number]
-        name = rows[site.file, site.kind, site.what, site.begin]
-        ended, seconds = run(tests[name], out, 300, DITTO_MUTANT=str(number))
-        print(f"{site.file}:{site.line} {site.kind}: {ended}: {name} after {seconds:.1f} s", flush=True)
-        if ended not in ("failed", "too long"):
-            missed.append(site)
+        site = drawn[number]
+        test = tests.tests[rows[site.key]]
+        tests.trace(test)
+        sees, how, seconds, _ = tests.sees(test, number) if test.fit else (False, "fails without a mutant", test.seconds, "")
+        print(f"{site.file}:{site.line} {site.kind}: {how}: {test.name} in {seconds:.1f} s", flush=True)
+        if not sees:
+            unseen.append(site)
 
-    for name in {rows[site.file, site.kind, site.what, site.begin] for site in made.values()}:
-        ended, seconds = run(tests[name], out, 300)
-        if ended != "passed":
-            raise SystemExit(f"{name}: {ended} without a mutant")
-        tests[name].seconds = seconds
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        list(pool.map(one, made))
-    print(f"{len(made) - len(missed)} of {len(made)} mutants seen")
-    return 1 if missed or len(made) < min(options.known, len(left)) / 2 else 0
+        list(pool.map(one, drawn))
+    print(f"{len(drawn) - len(unseen)} of {len(drawn)} mutants seen")
+    return 1 if unseen or len(drawn) < options.known / 2 else 0
 
 
-def page():
-    rows = json.loads(SEEN.read_text())
-    seen = [row for row in rows if "test" in row]
-    lines = [f"{len(rows)} mutants, {len(seen)} seen, {len(rows) - len(seen)} not seen.", "", "| Where | What | Line | Seen by, after |", "|---|---|---|---|"]
-    for row in sorted(rows, key=lambda row: (row["file"], row["what"])):
-        what = row["what"].replace("|", "\\|")
-        how = f"{row['test']}, {row['seconds']} s" + (" (stood still)" if row["how"] == "too long" else "") if "test" in row else \
-              row["equal"] or "nobody: the same bits on six layouts. " + row.get("why", "")
-        lines.append(f"| {row['file']} | {row['kind']} | `{what}` | {how} |")
-    return "\n".join(lines) + "\n"
+# --- the page ------------------------------------------------------------------------------------------------------------
+
+
+def table():
+    kept = json.loads(SEEN.read_text())
+    rows = {tuple(key.split("|", 3)): row for key, row in kept["mutants"].items()}
+    seen = [row for row in rows.values() if "test" in row]
+    same = [row for row in rows.values() if "same" in row]
+    holes = len(rows) - len(seen) - len(same)
+    lines = [f"Of {kept['drawn']} mutants drawn, {len(rows)} were run: {len(seen)} are seen by a quick test; {len(same)} are not, and have the "
+             f"original's bits on the layouts of tests/mutants/equal.py; {holes} are not, and change a training.", ""]
+    by_file = collections.defaultdict(list)
+    for (file, kind, nth, what), row in sorted(rows.items()):
+        by_file[file].append((kind, what, row))
+    lines += ["| Where | Mutant | Seen by, in |", "|---|---|---|"]
+    for file, some in by_file.items():
+        for kind, what, row in some:
+            text = what.replace("|", "\\|").replace("`", "'")
+            if "test" in row:
+                how = f"{row['test']}, {row['seconds']:.0f} s" + (" (stood still)" if row["how"] == "too long" else "")
+            elif "same" in row:
+                how = f"nobody: the same bits on 8 layouts, {row['same']} of which reach it. " + row.get("why", "")
+            else:
+                how = "**nobody**: " + row["changes"].split(": ")[0]
+            lines.append(f"| {file} | {kind}: `{text}` | {how.strip()} |")
+    return "\n".join(lines)
+
+
+def page(path):
+    text = path.read_text()
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"{path} has no place for the table: a line {BEGIN} and a line {END}")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    path.write_text(f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}")
 
 
 def main():
     options = arguments()
     if options.page:
-        options.page.write_text(page())
+        page(options.page)
         return 0
-    build_folder, out = (SOURCE / options.build).resolve(), (SOURCE / options.out).absolute()
+    build_folder, out = (SOURCE / options.build).resolve(), (SOURCE / (options.out or ("build/mutants_known" if options.known else "build/mutants"))).absolute()
     if not (build_folder / "bin/ditto").exists():
         print("not run: needs an ordinary build (./dev build)")
         return 77
     if options.known:
         return known(options, build_folder, out)
-    state = json.loads((out / "state.json").read_text()) if options.go_on else begin(options, build_folder, out)
-    finish(options, build_folder, out, state)
-    write_seen(state)
-    unseen = [number for number, result in state["results"].items() if "test" not in result]
-    holes = [number for number in unseen if state["results"][number]["equal"]]
-    print(f"{len(state['sites'])} mutants: {len(state['sites']) - len(unseen)} seen, {len(unseen) - len(holes)} change nothing, {len(holes)} change a "
-          "training and are seen by no quick test")
+    old = old_results()
+    drawn = make(all_sites(), options, build_folder, out, options.count)
+    if options.again:
+        chosen = {site.key for site in drawn.values() if options.only in f"{site.file}: {site.what}"}
+        keep = {key: row for key, row in old.items() if "test" in row or key not in chosen}
+    else:
+        keep = old if options.go_on else {}
+    results = Results(drawn, old)
+    results.rows = {key: row for key, row in results.rows.items() if key in keep}
+    Trial(options, build_folder, out, drawn, results).run()
+    rows = results.rows.values()
+    holes = [key for key, row in results.rows.items() if "changes" in row]
+    print(f"{len(rows)} of {len(drawn)} mutants run: {sum('test' in row for row in rows)} seen, {sum('same' in row for row in rows)} change nothing, "
+          f"{len(holes)} change a training and are seen by no quick test", *holes, sep="\n  ")
     return 1 if holes else 0
 
 

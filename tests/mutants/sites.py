@@ -5,7 +5,9 @@ layout that clang-format gives (binary operators stand between blanks, template 
 is found by compiling, and is no mutant.
 """
 
+import collections
 import dataclasses
+import hashlib
 import re
 
 
@@ -18,6 +20,12 @@ class Site:
     kind: str
     what: str  # one line for people
     text: str  # the replacement; NUMBER stands for the mutant's number
+    nth: int  # of those of this file whose kind and line read the same
+
+    @property
+    def key(self):
+        """The same for as long as the line reads the same, wherever in the file it stands."""
+        return f"{self.file}|{self.kind}|{self.nth}|{self.what}"
 
 
 NUMBER = "@@"
@@ -165,7 +173,7 @@ def patterns(line, text):
 
 
 def sites(file, lines):
-    found, before, in_message = [], "", False
+    found, before, in_message, alike = [], "", False, collections.Counter()
     for number, line in enumerate(lines, 1):
         text = masked(line)
         # A message goes on to the end of its statement.
@@ -174,9 +182,40 @@ def sites(file, lines):
         in_message = skipped and not text.rstrip().endswith((";", "{", "}"))
         if not skipped:
             for begin, end, kind, replacement in [*calls(line, text, before), *patterns(line, text)]:
-                found.append(Site(file, number, begin, end, kind, line.strip(), replacement))
+                what = line.strip()
+                found.append(Site(file, number, begin, end, kind, what, replacement, alike[kind, what]))
+                alike[kind, what] += 1
         if text.strip():
             before = text.rstrip()
+    return found
+
+
+def draw(found, count, seed):
+    """As many of each kind as there are, in turn, so that rare kinds are not lost among frequent ones; none overlap. A line that
+    changes leaves the others drawn."""
+    by_kind, drawn, taken = collections.defaultdict(list), [], collections.defaultdict(list)
+    for site in sorted(found, key=lambda site: hashlib.sha256(f"{seed}|{site.key}".encode()).digest()):
+        by_kind[site.kind].append(site)
+    while len(drawn) < count and any(by_kind.values()):
+        for some in by_kind.values():
+            if not some:
+                continue
+            site = some.pop()
+            spans = taken[site.file, site.line]
+            if all(site.end < begin or end < site.begin for begin, end in spans) and len(drawn) < count:
+                spans.append((site.begin, site.end))
+                drawn.append(site)
+    return drawn
+
+
+def numbered(drawn):
+    """{number: site}. A site keeps its number, so that what is compiled with it can be kept."""
+    found = {}
+    for site in drawn:
+        number = int.from_bytes(hashlib.sha256(site.key.encode()).digest()[:8], "big") % (1 << 20)
+        while number in found:
+            number = (number + 1) % (1 << 20)
+        found[number] = site
     return found
 
 
