@@ -123,8 +123,8 @@ double FlopCounter::of_shapes(const Shapes& shapes) {
   return counted_[shapes] = total(count(inputs));
 }
 
-Flops FlopCounter::forward(int64_t samples, int64_t any_length) {
-  return count(shapes_of_batch(*model_, of_.setting.needs, samples, any_length));
+Flops FlopCounter::forward(int64_t samples, int64_t any_length, const std::vector<int64_t>& sides) {
+  return count(shapes_of_batch(*model_, of_.setting.needs, samples, any_length, sides));
 }
 
 int64_t FlopCounter::tokens(const std::vector<int64_t>& sides) {

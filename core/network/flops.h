@@ -28,7 +28,7 @@ class FlopCounter {
   // same shapes are counted once. Throws Error(plugin) that names the model and the operation where one cannot be
   // computed on shapes alone.
   double forward(const Batch& batch);
-  Flops forward(int64_t samples, int64_t any_length);
+  Flops forward(int64_t samples, int64_t any_length, const std::vector<int64_t>& sides = {});
   // Of a sample with these sides. Throws as `forward` does.
   int64_t tokens(const std::vector<int64_t>& sides);
   // The same of each block.

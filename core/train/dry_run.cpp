@@ -44,10 +44,13 @@ class PaperRank {
     assembly_.emplace(recipe_, registry, mesh_, parts, Log());
     assembly_->networks->table->meta_stands_for = torch::Device(recipe.run.device).type();
     networks().parameters_changed();
-    refuse_own_sizes();
-    const StepShares shares(recipe_.run, BatchOptions(), mesh_, {}, shares_tokens(recipe_.parallel));
-    plan_ = shares.step(0, 0, Phase::train).plan;
-    micro_batch_ = shares.micro_batch();
+    const int64_t tokens = find_largest();
+    const BatchPlanner::Sizes sizes{[&](int64_t) { return sides_; }, [&](const SampleSize&) { return tokens; }};
+    const StepShares shares(recipe_.run, sides_.empty() ? BatchOptions() : recipe_.batch, mesh_, sizes,
+                            shares_tokens(recipe_.parallel));
+    const auto step = shares.step(0, 0, Phase::train);
+    plan_ = step.plan;
+    micro_batch_ = step.micro_batches.front().count();
   }
 
   RankCost held() {
@@ -77,7 +80,7 @@ class PaperRank {
     Left left;
     int64_t before = meter_.current();
     const auto more = [&] { return meter_.current() - std::exchange(before, meter_.current()); };
-    const auto batch = shapes_of_batch(*model.model, model.setting.needs, micro_batch_, text_length);
+    const auto batch = shapes_of_batch(*model.model, model.setting.needs, micro_batch_, text_length, sides_);
     auto stream = program.begin(batch);
     left.tokens = stream.grid.tokens();
     left.begin = more();
@@ -96,6 +99,7 @@ class PaperRank {
   Assembly& assembly() { return *assembly_; }
   const StepPlan& plan() const { return plan_; }
   int64_t micro_batch() const { return micro_batch_; }
+  const SampleSize& sides() const { return sides_; }  // of every sample, where each has its own; empty: all have one size
 
  private:
   // Sums of micro-batches that wait for their siblings (tree_sum.h): of the numbers that this rank sums.
@@ -112,11 +116,22 @@ class PaperRank {
     }
     return bytes;
   }
-  void refuse_own_sizes() {
-    for (const auto& spec : assembly_->train_data->makes())
-      if (std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end())
-        throw Error(ErrorKind::config, recipe_.data.where, "makes " + to_text(spec) + " of each sample's own size",
-                    "a dry run counts samples of one size: give the data one, the largest say");
+  // Of the sizes that the recipe learns from, where samples have their own; how many tokens it has.
+  int64_t find_largest() {
+    const auto own_sides = [](const TensorSpec& spec) {
+      return static_cast<size_t>(std::count(spec.shape.begin(), spec.shape.end(), kOwnSide));
+    };
+    const auto specs = assembly_->train_data->makes();
+    const auto own = std::find_if(specs.begin(), specs.end(), own_sides);
+    if (own == specs.end()) return 0;
+    FlopCounter counter(assembly_->components, main());
+    int64_t most = 0;
+    for (const auto& size : recipe_.batch.taken())
+      if (size.size() == own_sides(*own))
+        if (const int64_t tokens = counter.tokens(size); tokens > most) most = tokens, sides_ = size;
+    if (most > 0) return most;
+    throw Error(ErrorKind::config, recipe_.data.where, "makes " + to_text(*own) + " of each sample's own size",
+                "a dry run counts with the largest of batch.sizes: name them there, or give the data one size");
   }
   static Recipe on_paper(Recipe recipe) {
     recipe.run.device = "meta";
@@ -143,6 +158,7 @@ class PaperRank {
   PaperMesh mesh_;
   std::optional<Assembly> assembly_;
   StepPlan plan_;
+  SampleSize sides_;
   int64_t micro_batch_ = 1;
 };
 
@@ -252,6 +268,7 @@ class DryRunner {
     result.batch = recipe_.run.batch;
     result.audit = recipe_.run.audit;
     result.micro_batch = rank.micro_batch();
+    if (!rank.sides().empty()) result.size = to_text(rank.sides());
     result.ranks = rank.main().mesh().world_size();
     for (const auto& input : rank.main().model->takes()) {
       const auto* offered = find(rank.main().setting.needs.inputs, input.name);
@@ -261,7 +278,7 @@ class DryRunner {
     }
     try {
       FlopCounter counter(rank.assembly().components, rank.main());
-      result.flops = counter.forward(1, text_length_);
+      result.flops = counter.forward(1, text_length_, rank.sides());
       for (auto& [unit, parts] : result.flops)
         for (auto& [part, operations] : parts) operations *= 3 * static_cast<double>(result.batch);  // backward: twice
     } catch (const Error& error) {
@@ -338,6 +355,7 @@ std::string to_text(const DryRun& run) {
       fmt::format("{} with {} learned numbers, {}, on {} rank{}: batch {}, micro-batches of {}", run.model,
                   run.parameters, run.precision, run.ranks, run.ranks == 1 ? "" : "s", run.batch, run.micro_batch);
   text += run.tokens_per_sample > 0 ? fmt::format(", {} tokens a sample", run.tokens_per_sample) : "";
+  text += run.size.empty() ? "" : fmt::format(", as if all were of {}, the largest size", run.size);
   text += run.text_length > 0 ? fmt::format(", texts of {}\n", run.text_length) : "\n";
   for (const auto& [section, parameters] : run.frozen)
     text += fmt::format("{} with {} frozen numbers\n", section, parameters);
@@ -372,6 +390,7 @@ nlohmann::ordered_json to_json(const DryRun& run) {
                               {"batch", run.batch},
                               {"micro_batch", run.micro_batch},
                               {"tokens_per_sample", run.tokens_per_sample},
+                              {"size", run.size},
                               {"text_length", run.text_length},
                               {"flops_per_step", nullptr},
                               {"flops", nlohmann::ordered_json(run.flops)},

@@ -175,6 +175,55 @@ def test_adapters_of_published_models():
         t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
 
 
+def published(case):
+    """Learned numbers of the original class, as tests/golden/models has counted them."""
+    return json.loads((t.source / f"tests/golden/models/{case}.json").read_text())["parameters"]
+
+
+def without_text(case, depth, width):
+    """NeMo's classes map texts of the model's width to keys and values; its texts are 1024 wide."""
+    return published(case) - depth * 2 * width * (width - 1024)
+
+
+def experts_of(D=2048, depth=16, experts=64, H=1024, keys=8 * 64, numbers=16 * 4, classes=1000):
+    attention = D * (D + 2 * keys) + D + 2 * keys + D * D + D
+    block = 6 * D * D + 6 * D + attention + D * experts + experts + experts * (2 * D * H + H + D)
+    around = numbers * D + D + 256 * D + D + D * D + D + (classes + 1) * D + 2 * D * D + 2 * D + D * numbers + numbers
+    return depth * block + around
+
+
+def test_recipes_at_full_size():
+    """Parameters, tokens of a sample (the largest) and samples of a micro-batch, of factories of NeMo and scripts of OpenDiT."""
+    seven = without_text("nemo_dit_7b", 32, 3072)
+    thirty = without_text("moviegen_30b", 48, 6144)
+    for name, ranks, *expected in (("nemo_xl", 8, without_text("nemo_dit_xl", 28, 1152), 2048, 1),
+                                   ("nemo_7b", 512, seven, 256, 9),
+                                   ("nemo_7b_pack", 512, seven, 256, 9),
+                                   ("nemo_7b_256p_joint", 512, seven, 8192, 1),
+                                   ("moviegen_30b_1", 512, thirty, 256, 6),
+                                   ("moviegen_30b_2", 512, thirty, 8192, 1),
+                                   ("moviegen_30b_3", 512, thirty, 73728, 1),
+                                   ("ec_dit_1b", 32, experts_of(), 256, 72),
+                                   ("opendit_xl2", 8, published("dit_sit_xl2"), 256, 180),
+                                   ("opendit_vdit", 2, published("dit_vdit_xl222"), 2048, 1)):
+        said, seconds, memory = dry(t.source / f"configs/{name}.toml", "--ranks", str(ranks), "--text-length", "512")
+        t.equal([said[key] for key in ("parameters", "tokens_per_sample", "micro_batch")], expected, name)
+        t.check("unknown" not in said, f"{name}: {said.get('unknown')}")
+        print(f"  {name}: {said['parameters']} parameters, a rank holds {said['largest']['total'] / 1e9:.1f} GB")
+        t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
+
+
+def test_samples_of_their_own_sizes_count_as_the_largest():
+    tree = t.recipe(run=dict(name="sizes", steps=2, batch=16), batch=dict(plan="packs", tokens=80, sizes=["4x4", "8x8"]),
+                    data=t.synthetic(sizes=["4x4", "8x8", "16x16"]))
+    said, _, _ = dry(t.write_recipe("sizes.toml", tree), "--ranks", "1")
+    t.equal((said["size"], said["tokens_per_sample"], said["micro_batch"]), ("8x8", 16, 5), "the largest size, its packs")
+    alone, _, _ = dry(t.write_recipe("alone.toml", tree | {"data": t.synthetic(), "batch": dict(plan="contiguous")}))
+    t.equal(said["flops"], alone["flops"], "operations")
+    tree["batch"] = dict(plan="contiguous", sizes=["1x8x8"])
+    t.refused(2, ["data", "image", "batch.sizes"], "train", t.write_recipe("none.toml", tree), "--dry-run")
+
+
 def test_neither_data_nor_folder_is_needed():
     path = t.write_recipe("nothing.toml", t.recipe(
         data=dict(shards=["/nowhere/*.tar"], validation_shards=["/nowhere/*.tar"]), validate=dict(every=2)))

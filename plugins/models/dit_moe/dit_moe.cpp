@@ -28,6 +28,7 @@ constexpr std::array<Size, 4> kSizes{
 struct DitMoeOptions {
   std::string preset, router = "token_choice";
   int64_t depth = 12, patch = 2, mlp_ratio = 4, experts = 8, top_k = 2, moe_every = 1, shared_ratio = 0;
+  int64_t expert_hidden = 0;
   ditto::AttentionOptions attention;
   bool normalise = false;
   double balance = 0.01;
@@ -41,7 +42,7 @@ struct DitMoeOptions {
     option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
     option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
-    option("mlp_ratio", mlp_ratio, "hidden width of an MLP, and of each expert, over D")
+    option("mlp_ratio", mlp_ratio, "hidden width of an MLP, and of each expert where expert_hidden is 0, over D")
         .between(1, ditto::most::kMlpRatio);
     read_experts(option);
     if (attention.width % 4 != 0)
@@ -55,6 +56,9 @@ struct DitMoeOptions {
  private:
   void read_experts(ditto::OptionReader& option) {
     option("experts", experts, "experts E").between(1, ditto::most::kExperts);
+    option("expert_hidden", expert_hidden, "hidden width of each expert; 0: mlp_ratio D")
+        .between(0, ditto::most::kWidth);
+    if (expert_hidden == 0) expert_hidden = mlp_ratio * attention.width;
     option("moe_every", moe_every, "every nth block has experts, beginning with block n - 1; the others an MLP")
         .at_least(1);
     option(
@@ -88,8 +92,8 @@ struct Moe : ditto::Layer {
       : options(o),
         number(std::to_string(block)),
         router(linear("router", o.attention.width, o.experts, {}, ditto::Init::normal(0.02))),
-        experts(register_module("experts", std::make_shared<ditto::ExpertsModule>(o.experts, o.attention.width,
-                                                                                  o.mlp_ratio * o.attention.width))) {
+        experts(register_module(
+            "experts", std::make_shared<ditto::ExpertsModule>(o.experts, o.attention.width, o.expert_hidden))) {
     if (o.shared_ratio > 0)
       shared = register_module("shared",
                                std::make_shared<ditto::Mlp>(o.attention.width, o.shared_ratio * o.attention.width));
