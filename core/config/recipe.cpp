@@ -22,7 +22,7 @@ namespace {
 const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
                                          "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
                                          "validate",    "parallel", "kernels",   "batch",   "encoder",   "plugins",
-                                         "record",      "guidance", "network",   "adapter"};
+                                         "record",      "guidance", "network",   "adapter", "tread"};
 
 const Table* section_of(const Table& tree, const std::string& name, const std::string& file) {
   const Node* node = tree.find_path(name);
@@ -357,6 +357,7 @@ void Recipe::interpret(Table tree) {
   read_section(tree, "loader", loader);
   read_section(tree, "batch", batch);
   if (tree.find("adapter")) read_section(tree, "adapter", adapter.emplace());
+  if (tree.find("tread")) read_section(tree, "tread", tread.emplace());
   read_parallel(tree);
   read_section(tree, "checkpoint", checkpoint);
   read_section(tree, "validate", validate);

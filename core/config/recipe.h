@@ -49,6 +49,7 @@ class Recipe {
   LoaderOptions loader;
   BatchOptions batch;
   std::optional<AdapterOptions> adapter;
+  std::optional<TreadOptions> tread;
   ParallelOptions parallel;
   CheckpointOptions checkpoint;
   ValidateOptions validate;

@@ -31,9 +31,10 @@ void RunOptions::read(OptionReader& option) {
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"})
       .changes(Effect::bits);
-  option("numerics", numerics,
-         "fast: the fastest kernels; one: bits of fp32 (with precision = \"bf16\", of products of numbers rounded to it) "
-         "that follow from the recipe alone, whatever the layout, threads, micro-batches and instructions")
+  option(
+      "numerics", numerics,
+      "fast: the fastest kernels; one: bits of fp32 (with precision = \"bf16\", of products of numbers rounded to it) "
+      "that follow from the recipe alone, whatever the layout, threads, micro-batches and instructions")
       .one_of({"fast", "one"})
       .changes(Effect::bits);
   option("token_leaf", token_leaf,
@@ -119,6 +120,14 @@ void AdapterOptions::read(OptionReader& option) {
   option("format", format,
          "how peft's folder names the layers: diffusers, facebook-dit, …; empty: as the file notes, else as the model")
       .changes(Effect::nothing);
+}
+
+void TreadOptions::read(OptionReader& option) {
+  option("ratio", ratio, "share of each sample's tokens that go around the blocks, drawn anew each time")
+      .between(0.0, 1.0);
+  if (ratio == 1) option.reject("ratio", "= 1 leaves no token to the blocks", "use a share below 1, as 0.5");
+  option("start", start, "the first block that they go around; negative: counted from behind the last");
+  option("end", end, "the first block that has all tokens again; negative: counted from behind the last");
 }
 
 void ParallelOptions::read(OptionReader& option) {

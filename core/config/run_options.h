@@ -47,6 +47,13 @@ struct AdapterOptions {
   void read(OptionReader& option);
 };
 
+// [tread], where a recipe has it: while training some tokens go around some blocks (TREAD, arXiv:2501.04765).
+struct TreadOptions {
+  double ratio = 0.5;
+  int64_t start = 2, end = -4;
+  void read(OptionReader& option);
+};
+
 // [parallel]
 struct ParallelOptions {
   std::map<std::string, GivenOption> given;  // all of the section: strategies have options here too

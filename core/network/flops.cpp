@@ -157,12 +157,13 @@ void FlopCounter::run(const Batch& batch, const std::function<Parts&(const Unit&
   torch::NoGradGuard no_grad;
   Context ctx(table_, Random(0));
   ctx.device = torch::kMeta;
-  ctx.phase = Phase::evaluate;
+  ctx.phase = of_.route() ? Phase::train : Phase::evaluate;
   ModelProgram program(*model_, ctx, [&](const Unit& unit, UnitCall& call) {
     ctx.flops = &parts_of(unit);
     run_model_unit(*model_, unit, call);
   });
   try {
+    if (const auto around = of_.route()) program.route(*around);
     auto stream = program.begin(batch);
     if (tokens) {
       *tokens = stream.grid.tokens();

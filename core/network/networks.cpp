@@ -48,6 +48,7 @@ Networks::Networks(Components& components, const Mesh& mesh, const std::variant<
   setting.device = torch::Device(recipe.run.device);
   setting.seed = static_cast<uint64_t>(recipe.run.seed);
   setting.adapter = recipe.adapter;
+  setting.tread = recipe.tread;
   main = std::make_unique<RunningModel>(components, mesh, table, setting);
   if (main->adapter) recipe.resolve(*main->adapter);
 }
@@ -90,6 +91,14 @@ void Networks::add(Objective& objective) {
                   who + " asks for the features of block " + std::to_string(block) + ", which model \"" +
                       recipe.model.plugin + "\" does not hand out",
                   "its blocks are 0 to " + std::to_string(depth - 1) + ", and its makes() must name \"features\"");
+  if (const auto route = main->route())
+    for (const int64_t block : features)
+      if (block >= route->start && block + 1 < route->end)
+        throw Error(
+            ErrorKind::config, recipe.objective.where,
+            who + " asks for the features of block " + std::to_string(block) + ", which [tread] leads tokens around",
+            "choose a block before " + std::to_string(route->start) + " or from " + std::to_string(route->end - 1) +
+                " on, or another route");
   main->tap(features);
   if (flow_) check_flow(objective);
   const int stages = mesh_.size(Axis::pipeline);

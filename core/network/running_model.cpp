@@ -28,6 +28,13 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
 void RunningModel::cut(Components& components) {
   RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
+  if (const auto around = route()) units_->route(*around);
+}
+
+std::optional<TokenRoute> RunningModel::route() const {
+  if (!setting.tread) return std::nullopt;
+  const auto block = [&](int64_t at) { return at < 0 ? at + model->depth() : at; };
+  return TokenRoute{block(setting.tread->start), block(setting.tread->end), setting.tread->ratio};
 }
 
 // Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.

@@ -18,12 +18,15 @@ class RunningModel final : public RunningUnits {
   struct Setting : RunningUnits::Setting {
     ModelNeeds needs;
     std::optional<AdapterOptions> adapter = {};
+    std::optional<TreadOptions> tread = {};
   };
   // The model, uncut, its parameters without numbers. Mesh and table outlive it. Throws Error(config) or Error(plugin).
   RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table, Setting setting);
 
   // Parameters of something else that is run with it: "objective.NAME" in its layout. Before `cut`.
   void add(Units& units, const std::string& prefix) { take(units, prefix); }
+  // [tread], of this model's blocks; none: all run all tokens.
+  std::optional<TokenRoute> route() const;
   // Strategies cut the layout. After it no rank holds more than its share, and that without numbers yet.
   void cut(Components& components);
   // Puts one more around its units, outermost: who looks on, and changes nothing. After `cut`; it outlives this.

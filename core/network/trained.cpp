@@ -12,6 +12,7 @@ RunningModel::Setting as_main(const RunningModel& main, const NetworkSection& se
   setting.prefix = setting.section + ".";
   setting.component = section.component;
   setting.adapter.reset();
+  setting.tread.reset();
   return setting;
 }
 

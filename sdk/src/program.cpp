@@ -65,6 +65,43 @@ void ModelProgram::wrap(ParallelStrategy& strategy) {
   wraps_.push_back(&strategy);
 }
 
+void ModelProgram::split(Stream& stream) const {
+  for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(stream);
+}
+
+void ModelProgram::join(Stream& stream) const {
+  for (auto* strategy : wraps_) strategy->join(stream);
+}
+
+void ModelProgram::route(const TokenRoute& route) {
+  if (route.start < 0 || route.start >= route.end || route.end > model_->depth())
+    throw Error(ErrorKind::config, "tread",
+                "routes tokens around blocks " + std::to_string(route.start) + " to " + std::to_string(route.end - 1) +
+                    ", and the model has " + std::to_string(model_->depth()),
+                "choose a start and an end between them; a negative end counts from behind the last block");
+  if (!model_->token_local())
+    throw Error(
+        ErrorKind::config, "tread",
+        "takes tokens out of blocks, and this model does not say that they mix tokens through attention alone "
+        "(token_local)",
+        "leave [tread] out, or choose another model; in your own, return true from token_local() if its blocks do");
+  router_.emplace(route, ctx_.random);
+  ctx_.attention_op.run = [run = std::move(ctx_.attention_op.run), this](const AttentionCall& call) {
+    if (is_routed_ && (call.pattern == Pattern::spatial || call.pattern == Pattern::temporal))
+      throw Error(ErrorKind::config, "tread",
+                  "takes tokens out of their frames, and these blocks attend in space or in time by themselves",
+                  "choose a start and an end between which all blocks attend to all tokens, or leave [tread] out");
+    return run(call);
+  };
+}
+
+std::vector<std::string> ModelProgram::tapped(int64_t before) const {
+  std::vector<std::string> fields;
+  for (const int64_t block : taps_)
+    if (block < before) fields.push_back("extra." + tap_name(block));
+  return fields;
+}
+
 void ModelProgram::tap(const std::vector<int64_t>& blocks) { taps_ = blocks; }
 
 Stream ModelProgram::begin(const Batch& batch) {
@@ -77,7 +114,8 @@ Stream ModelProgram::begin(const Batch& batch) {
   } else {
     begin_parts(call);
   }
-  for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(stream);
+  if (router()) TokenRouter::remember_constants(stream);
+  split(stream);
   return stream;
 }
 
@@ -114,7 +152,7 @@ void ModelProgram::begin_parts(UnitCall& call) {
   run(Unit{Unit::tokens}, call);
 }
 
-Stream ModelProgram::constants_of(const Batch& batch, const Stream& stream) const {
+Stream ModelProgram::constants_of(const Batch& batch, const Sequence& tokens) const {
   const auto of = [&](const Batch& samples, const Grid& grid, std::shared_ptr<const Packing> packing) {
     Stream own;
     own.grid = grid;
@@ -122,23 +160,26 @@ Stream ModelProgram::constants_of(const Batch& batch, const Stream& stream) cons
     model_->constants(samples, own, ctx_);
     return own;
   };
-  if (batch.parts.empty()) return of(batch, stream.grid, stream.packing);
+  if (batch.parts.empty()) return of(batch, tokens.grid, tokens.packing);
   std::vector<Stream> parts;
   int64_t first = 0;
   for (const auto& part : batch.parts) {
-    parts.push_back(of(part, stream.packing->grids.at(static_cast<size_t>(first)), nullptr));
+    parts.push_back(of(part, tokens.packing->grids.at(static_cast<size_t>(first)), nullptr));
     first += part.size();
   }
   auto whole = pack_constants(std::move(parts), batch);
-  whole.grid = stream.grid;
-  whole.packing = stream.packing;
+  whole.grid = tokens.grid;
+  whole.packing = tokens.packing;
   return whole;
 }
 
 void ModelProgram::constants(const Batch& batch, Stream& stream) {
-  Stream own = constants_of(batch, stream);
-  stream.ids = batch.ids;
-  for (auto it = wraps_.rbegin(); it != wraps_.rend(); ++it) (*it)->split(own);
+  const Sequence* whole = TokenRouter::whole_of(stream);
+  Stream own = constants_of(batch, whole ? *whole : stream);
+  own.ids = stream.ids = batch.ids;
+  if (router()) TokenRouter::remember_constants(own);
+  if (whole) router_->enter(own);
+  split(own);
   stream.rotary_TK = own.rotary_TK;
   for (auto& [name, field] : own.extra) stream.extra[name] = std::move(field);
 }
@@ -147,15 +188,26 @@ void ModelProgram::blocks(int64_t first, int64_t last, Stream& stream) {
   const Batch batch;  // blocks read the stream alone
   Outputs none;
   UnitCall call{batch, stream, none, ctx_};
+  const auto* router = this->router();
+  const auto while_whole = [&](const std::function<void()>& body) {
+    join(stream);
+    body();
+    split(stream);
+  };
   for (int64_t i = first; i < last; ++i) {
+    if (router && i == router->route().start) while_whole([&] { router->enter(stream, tapped(i)); });
+    is_routed_ = router && TokenRouter::whole_of(stream);
     run(Unit{Unit::Kind::block, i}, call);
+    if (is_routed_) TokenRouter::after_block(stream);
+    if (router && i + 1 == router->route().end) while_whole([&] { router->leave(stream); });
     if (std::find(taps_.begin(), taps_.end(), i) != taps_.end())
       stream.extra[tap_name(i)] = {stream.x_BTD, 1, Role::evolving};
   }
+  is_routed_ = false;
 }
 
 Outputs ModelProgram::head(Stream& stream, const Batch& batch) {
-  for (auto* strategy : wraps_) strategy->join(stream);
+  join(stream);
   Outputs outputs;
   UnitCall call{batch, stream, outputs, ctx_};
   if (!batch.parts.empty()) {

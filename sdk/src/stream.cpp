@@ -51,7 +51,7 @@ std::vector<Field> Stream::fields() {
   put("cond", condition.cond_BD, -1, Role::carried, this);
   put("text", condition.text_BSE, -1, Role::carried, this);
   put("text_mask", condition.text_mask_BS, -1, Role::carried, this);
-  put("rotary", rotary_TK, 0, Role::constant, this);
+  if (rotary_TK.defined()) put("rotary", rotary_TK, rotary_TK.dim() - 2, Role::constant, this);
   for (auto& [name, field] : extra)
     put("extra." + name, field.tensor, field.token_dim, field.role, field.own ? &*field.own : this);
   for (auto& [name, loss] : auxiliary_losses) put("auxiliary." + name, loss, -1, Role::evolving, this);

@@ -65,7 +65,7 @@ Tensor rotary_table(const Grid& grid, int64_t head_width, double base) {
 Tensor apply_rotary(const Tensor& x_BTNK, const Tensor& table_TK) {
   const auto wide = x_BTNK.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat;
   const auto x = x_BTNK.to(wide).chunk(2, -1);
-  const auto table = table_TK.to(wide).unsqueeze(1).chunk(2, -1);  // T 1 K/2
+  const auto table = table_TK.to(wide).unsqueeze(-2).chunk(2, -1);  // T 1 K/2, or of each sample B T 1 K/2
   const auto &cos = table[0], &sin = table[1];
   return torch::cat({x[0] * cos - x[1] * sin, x[1] * cos + x[0] * sin}, -1).to(x_BTNK.scalar_type());
 }

@@ -44,6 +44,7 @@ class ModelTest {
       report.check("blocks mix tokens through ctx.attention alone", [&] { return token_local(); });
     else
       report.skip("blocks mix tokens through ctx.attention alone", "token_local() is false");
+    routed(report);
     if (find(model_->makes(), "features"))
       report.check("a block's features are as makes() says", [&] { return features(); });
     else
@@ -260,6 +261,25 @@ class ModelTest {
     const Batch in = batch(at::kDouble);
     const Tensor whole = predict(*model_, in, ctx);
     return difference(predict_cut(*model_, in, ctx), whole, kRounding);
+  }
+
+  // [tread] of a recipe.
+  void routed(Report& report) const {
+    const std::string promise = "tokens that others go around keep their places";
+    if (!model_->token_local()) return report.skip(promise, "token_local() is false");
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    bool sees_all = false;
+    ctx.token_gather = [&](const Tensor& x, const Stream&) { return sees_all = true, x; };
+    std::string problem;
+    try {
+      problem = displaced_tokens(*model_, batch(at::kDouble), ctx);
+    } catch (const Error& error) {
+      if (std::string(error.what()).starts_with("tread: ")) return report.skip(promise, error.what());
+      problem = error.what();
+    }
+    if (sees_all) return report.skip(promise, "its blocks look at all of a sample's tokens at once");
+    report.check(promise, [&] { return problem; });
   }
 
   std::string dropped() const {

@@ -137,4 +137,33 @@ std::string neighbours_seen(Model& model, const Batch& in, Context& ctx) {
   return {};
 }
 
+std::string displaced_tokens(Model& model, const Batch& in, Context& ctx) {
+  torch::NoGradGuard no_grad;
+  const TokenRoute route{0, model.depth(), 0.5};
+  Stream all = begin(model, in, ctx);
+  const Grid grid = all.grid;
+  const TokenRouter router(route, ctx.random);
+  std::vector<Tensor> rows;
+  for (const int64_t id : in.ids)
+    rows.push_back(torch::zeros({all.tokens()}, torch::kBool).index_fill(0, router.kept(id, all.tokens()), true));
+  const auto stays_BT = torch::stack(rows);
+  const Tensor before = all.x_BTD;
+  const auto attend = ctx.attention_op.run;
+  ctx.attention_op.run = [&](AttentionCall call) {
+    for (auto& part : call.parts)
+      if (call.pattern != Pattern::cross && part.tokens.grid.rows == grid.rows &&
+          part.tokens.grid.columns == grid.columns && part.tokens.grid.frames == grid.frames)
+        part.key_mask_BS = part.key_mask_BS.defined() ? part.key_mask_BS.logical_and(stays_BT) : stays_BT;
+    return attend(call);
+  };
+  run_blocks(model, all, ctx);
+  ctx.attention_op.run = attend;
+  ModelProgram program(model, ctx);
+  program.route(route);
+  Stream routed = program.begin(in);
+  program.blocks(0, model.depth(), routed);
+  ctx.attention_op.run = attend;
+  return difference(routed.x_BTD, torch::where(stays_BT.unsqueeze(-1), all.x_BTD, before), kRounding);
+}
+
 }  // namespace ditto::testing

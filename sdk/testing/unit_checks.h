@@ -27,5 +27,8 @@ std::string other_on_a_later_stage(Model& model, const Batch& in, Context& ctx);
 std::string impure_block(Model& model, const Batch& in, Context& ctx);
 // A sample whose prediction depends on the others of its batch.
 std::string neighbours_seen(Model& model, const Batch& in, Context& ctx);
+// Tokens that are somewhere else than where they were, or see others, where half of each sample's go around all blocks:
+// held against blocks that run all tokens, with attention to those that stay alone.
+std::string displaced_tokens(Model& model, const Batch& in, Context& ctx);
 
 }  // namespace ditto::testing

@@ -58,6 +58,10 @@ struct Faulty final : ditto::Model {
     if (fault == "writes to its input") s.x_BTD.mul_(0.5);
     if (fault == "mixes tokens") s.x_BTD = s.x_BTD + s.x_BTD.mean(1, true);
     if (fault == "random") s.x_BTD = s.x_BTD + torch::randn_like(s.x_BTD);
+    if (fault == "places by index") {
+      const auto all_TD = ditto::sincos_positions(ditto::Grid{1, x_[1] / 2, x_[2] / 2}, kWidth).to(ctx.options());
+      s.x_BTD = s.x_BTD + all_TD.narrow(0, s.first_token, s.x_BTD.size(1));
+    }
     const auto h = s.x_BTD + s.condition.cond_BD.unsqueeze(1);
     if (fault == "constant in tokens") s.x_BTD = s.x_BTD + s.rotary_TK;
     const auto qkv = block->qkv(h, ctx).unflatten(-1, {3, -1, kWidth / 2}).unbind(-3);

@@ -81,6 +81,12 @@ def test_an_adapter():
     check_one_hash("adapter", adapter=dict(rank=4, alpha=8, layers=["*"]), run=dict(init_from=str(t.work / "base")))
 
 
+def test_tokens_that_go_around_blocks():
+    few = ("micro-batch 1, threads 2", "plain kernels", "pipeline", "tensor 2", "ring 2")
+    check_one_hash("routed", layouts={name: LAYOUTS[name] for name in few}, model=dict(SMALL, depth=3),
+                   tread=dict(ratio=0.4, start=1, end=2))
+
+
 # --- optimizers ----------------------------------------------------------------------------------------------------------
 
 

@@ -133,4 +133,5 @@ def test_what_cannot_be_is_refused():
         t.refused(2, parts, "train", path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
 
 
-t.main(globals())
+if __name__ == "__main__":
+    t.main(globals())

@@ -110,6 +110,14 @@ inline const Layouts kNemoExperts{
 
 inline const std::string kInterleaved = "pipeline=2 pipeline_plugin=pipeline virtual_stages=2";
 
+// Tokens go around blocks 1 and 2 of 4: a pipeline's stages begin and end inside of the route. Of 64 tokens 39 are
+// left.
+inline Layouts routed(const Layouts& layouts) {
+  Layouts list;
+  for (const auto& layout : layouts) list.push_back("tread.ratio=0.4 tread.start=1 tread.end=-1 " + layout);
+  return list;
+}
+
 inline const char* const kModels[] = {"dit", "dit_text", "st_dit", "dit_moe"};
 
 // What each model of the matrix is trained on, in every precision.

@@ -46,6 +46,7 @@ std::vector<Case> one_number_cases() {
     add(cases, model, layouts);
   }
   add(cases, "dit", kVariants);
+  add(cases, "dit", routed(kAlone));
   add(cases, "dit_moe",
       {kExpert + " tensor=2", kExpert + " tensor=2 sequence=true", kExpert + " context=2 context_plugin=ring",
        kExpert + " shard=2 shard_plugin=fsdp", kExpert + " replicate=2", kExpert + " offload=optimizer",
@@ -58,8 +59,8 @@ std::vector<Case> few_one_number_cases() {
   add(cases, "dit",
       {"shard=2 shard_plugin=fsdp", "tensor=2 sequence=true", "context=2 context_plugin=fastseq",
        "context=2 context_plugin=fastseq tensor=2", kInterleaved + " pipeline_conditioning=replicated"});
-  add(cases, "dit_moe",
-      {"tensor=2", kExpert, "context=2 context_plugin=ring tensor=2 sequence=true " + kExpert});
+  add(cases, "dit", routed({"context=2 context_plugin=ulysses", "tensor=2 sequence=true"}));
+  add(cases, "dit_moe", {"tensor=2", kExpert, "context=2 context_plugin=ring tensor=2 sequence=true " + kExpert});
   return cases;
 }
 

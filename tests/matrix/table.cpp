@@ -109,6 +109,31 @@ void add_uneven(Table& table) {
              "pipeline=4 pipeline_plugin=pipeline virtual_stages=2 model.depth=9"});
 }
 
+// Token routing: a model with a table of rotary angles, one whose text runs all blocks, one with long skips, and
+// others.
+void add_routed(Table& table) {
+  table.pattern = Case();
+  for (const char* model : {"dit", "mmdit", "uvit"}) {
+    table.pattern.model = model;
+    table.add(routed(kEvery));
+  }
+  for (const char* model : {"dit_text", "pixart", "nemo_dit", "moviegen", "wan", "dit_moe"}) {
+    table.pattern.model = model;
+    table.add(routed({"tensor=2 sequence=true", "context=2 context_plugin=ring recompute=blocks",
+                      "context=2 context_plugin=ulysses", kInterleaved}));
+  }
+  table.pattern.model = "nemo_dit";
+  table.add(routed(kVideo));
+  table.pattern = Case();
+  table.pattern.packed = true;
+  table.add(routed({"context=2 context_plugin=ring", "tensor=2 sequence=true", kInterleaved}));
+  for (const char* precision : {"fp32", "bf16"}) {
+    table.pattern = Case();
+    table.pattern.precision = precision;
+    table.add(routed({"tensor=2 sequence=true", "context=2 context_plugin=ring", kInterleaved}));
+  }
+}
+
 void add_bits(Table& table, const std::string& model) {
   table.pattern = Case();
   table.pattern.model = model;
@@ -161,6 +186,7 @@ std::vector<Case> all() {
              "model.router=expert_choice context=2 context_plugin=ring"});
   add_replicated(table);
   add_uneven(table);
+  add_routed(table);
   for (const char* optimizer : {"sgd", "lion", "muon", "adamw8bit"}) {
     table.pattern = Case();
     table.pattern.optimizer = optimizer;
@@ -198,6 +224,9 @@ std::vector<Case> core() {
              "context=2 context_plugin=fastseq", "pipeline=2 pipeline_plugin=pipeline",
              "pipeline=2 pipeline_plugin=pipeline virtual_stages=2", "recompute=blocks", "offload=optimizer",
              "replicate=2 shard=2 shard_plugin=fsdp", "context=2 context_plugin=ring tensor=2 sequence=true"});
+  table.add(routed({"context=2 context_plugin=ring", "tensor=2 sequence=true", kInterleaved}));
+  table.pattern.model = "mmdit";
+  table.add(routed({"context=2 context_plugin=ulysses"}));
   table.pattern.model = "st_dit";
   table.add({"context=2 context_plugin=spatiotemporal"});
   table.pattern.model = "dit_text";
@@ -364,7 +393,7 @@ std::vector<Case> counts() {
 }
 
 const std::map<std::string, std::vector<Case> (*)()> kTables{
-    {"core", core},     {"all", all},       {"one", one_number_cases}, {"device", one_device},
+    {"core", core},     {"all", all},       {"one", one_number_cases},   {"device", one_device},
     {"faults", faulty}, {"counts", counts}, {"checkpoints", checkpoints}};
 
 }  // namespace

@@ -42,6 +42,7 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
       {"mixes samples", "a sample alone gives what it gives in a batch"},
       {"writes to its input", "a block is a pure function"},
       {"mixes tokens", "blocks mix tokens through ctx.attention alone"},
+      {"places by index", "tokens that others go around keep their places"},
       {"random", "two runs give the same bits"},
       {"wrong gradient", "gradients are those of finite differences"},
       {"wrong shape", "the prediction is"},

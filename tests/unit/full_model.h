@@ -13,6 +13,7 @@ struct FullOptions {
   bool is_joint = false;
   double dropout = 0;
   bool is_adapted = false;  // every layer that has a place for it has a low-rank term, and all else is frozen
+  std::optional<TokenRoute> route = {};
 };
 
 // Twice as many query heads as key and value heads.
@@ -223,7 +224,9 @@ class FullRun : public StrategyRun {
   FullRun(const Mesh& mesh, const FullOptions& options, at::ScalarType dtype, const std::vector<Named>& strategies)
       : StrategyRun(
             mesh, full_model(options, dtype), [=](int64_t seed) { return full_batch(seed, options, dtype); }, dtype,
-            strategies) {}
+            strategies) {
+    if (options.route) this->route(*options.route);
+  }
 };
 
 // The prediction, every gradient and the norm, in double precision.

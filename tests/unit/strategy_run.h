@@ -68,6 +68,8 @@ class StrategyRun {
     sum_->finish(plan);
   }
 
+  void route(const TokenRoute& route) { units_.route(route); }
+
   // The prediction, whole on every rank.
   torch::Tensor predict(int64_t seed) {
     torch::NoGradGuard no_grad;

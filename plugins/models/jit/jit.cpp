@@ -107,7 +107,7 @@ struct Block : ditto::Layer {
     auto all = qkv(x, ctx).unflatten(-1, {3, -1, head_width}).unbind(-3);  // heads that are here
     all[0] = q_norm->of_heads(all[0], *qkv, ctx, ctx.ops.inside());
     all[1] = k_norm->of_heads(all[1], *qkv, ctx, ctx.ops.inside());
-    const int64_t first = has_class ? x.size(1) - s.rotary_TK.size(0) : 0;  // of the picture's tokens
+    const int64_t first = has_class ? x.size(1) - s.rotary_TK.size(-2) : 0;  // of the picture's tokens
     const auto picture = [&](const Tensor& heads) { return heads.narrow(1, first, heads.size(1) - first); };
     const auto turned = [&](const Tensor& heads) { return ditto::apply_rotary(picture(heads), s.rotary_TK); };
     ditto::AttentionCall call;

@@ -2,10 +2,13 @@
 // done, in training, in sampling and in tests.
 #pragma once
 
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <ditto/model.h>
 #include <ditto/parallel/strategy.h>
+#include <ditto/parallel/token_route.h>
 
 namespace ditto {
 
@@ -34,6 +37,9 @@ class DITTO_API ModelProgram {
   void wrap(ParallelStrategy& strategy);  // as WrappedUnits
   // Outputs "features.K": the tokens after these blocks.
   void tap(const std::vector<int64_t>& blocks);
+  // In Phase::train from now on. After all strategies are wrapped. Throws Error(config) for blocks that are not there,
+  // and for a model that is not token-local.
+  void route(const TokenRoute& route);
   // Another model of the same parameters from now on.
   void replace(Model& model) { model_ = &model; }
 
@@ -49,13 +55,19 @@ class DITTO_API ModelProgram {
  private:
   void begin_parts(UnitCall& call);
   void run_parts_head(UnitCall& call);
-  Stream constants_of(const Batch& batch, const Stream& stream) const;
+  Stream constants_of(const Batch& batch, const Sequence& tokens) const;
+  const TokenRouter* router() const { return router_ && ctx_.phase == Phase::train ? &*router_ : nullptr; }
+  void split(Stream& stream) const;
+  void join(Stream& stream) const;
+  std::vector<std::string> tapped(int64_t before) const;  // the fields of taps of blocks before this one
 
   Model* model_;
   Context& ctx_;
   WrappedUnits units_;
   std::vector<ParallelStrategy*> wraps_;  // innermost first
   std::vector<int64_t> taps_;
+  std::optional<TokenRouter> router_;
+  bool is_routed_ = false;  // the block that runs
 };
 
 }  // namespace ditto
