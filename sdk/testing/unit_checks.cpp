@@ -156,7 +156,7 @@ std::string displaced_tokens(Model& model, const Batch& in, Context& ctx) {
         part.key_mask_BS = part.key_mask_BS.defined() ? part.key_mask_BS.logical_and(stays_BT) : stays_BT;
     return attend(call);
   };
-  run_blocks(model, all, ctx);
+  for (int64_t i = 0; i < model.depth(); ++i) all = model.run_block(i, std::move(all), ctx);
   ctx.attention_op.run = attend;
   ModelProgram program(model, ctx);
   program.route(route);
