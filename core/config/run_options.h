@@ -90,7 +90,7 @@ struct RecordOptions {
 
 // [plugins]
 struct PluginOptions {
-  std::vector<std::string> kernels{"cpu"};
+  std::vector<std::string> kernels{"cpu", "exact"};
   void read(OptionReader& option);
 };
 

@@ -218,6 +218,8 @@ OpCall OpTable::call_of(const std::string& name, const OpInputs& inputs) const {
 bool OpTable::offers(const KernelRow& row, const OpCall& call) const {
   if (row.op != call.op || (call.grad && !row.backward)) return false;
   const auto& optional = op(call.op).optional;
+  // Whose gradients are to be the same on all layouts says in what leaves they are summed over tokens.
+  if (exact_ && call.grad && optional.count("token_leaf") != 0 && !call.inputs.has("token_leaf")) return false;
   return std::all_of(call.inputs.attributes.begin(), call.inputs.attributes.end(), [&](const auto& attribute) {
     return optional.count(attribute.first) == 0 || row.knows.count(attribute.first) != 0;
   });

@@ -56,7 +56,8 @@ TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
   CHECK(kernel_sets(recipe) == std::vector<std::string>{"cpu", "exact"});
   CHECK(kernel_sets(recipe_of("[plugins]\nkernels = [\"exact\", \"cpu\"]\n")) ==
         std::vector<std::string>{"exact", "cpu"});
-  CHECK(kernel_sets(Recipe::parse("", "the test")) == std::vector<std::string>{"cpu"});
+  CHECK(kernel_sets(recipe_of("[plugins]\nkernels = [\"cpu\"]\n")) == std::vector<std::string>{"cpu", "exact"});
+  CHECK(kernel_sets(Recipe::parse("[plugins]\nkernels = [\"cpu\"]\n", "the test")) == std::vector<std::string>{"cpu"});
 }
 
 TEST_CASE("micro-batches of one number are the next lower power of two, which is said where it changes them") {

@@ -110,7 +110,7 @@ Tensor shape_of(const OpInputs& in) {
 KernelRow linear(const Kernels& k) {
   return {"linear",
           k.variant,
-          [&k](const OpCall& call) { return can(call) ? k.score : 0; },
+          [&k](const OpCall& call) { return can(call) ? product_score(k, call) : 0; },
           [&k](const OpInputs& in) -> Tensors { return {map(k, in)}; },
           [&k](const Tensors& grads, const OpInputs& in, const Tensors&) { return map_back(k, grads[0], in); },
           [](const OpInputs& in) -> Tensors { return {shape_of(in)}; },
@@ -120,7 +120,7 @@ KernelRow linear(const Kernels& k) {
 KernelRow linear_gelu_tanh(const Kernels& k) {
   return {"linear_gelu_tanh",
           k.variant,
-          [&k](const OpCall& call) { return can(call) ? k.score : 0; },
+          [&k](const OpCall& call) { return can(call) ? product_score(k, call) : 0; },
           [&k](const OpInputs& in) -> Tensors {
             auto h = map(k, in);
             auto y = torch::empty_like(h);

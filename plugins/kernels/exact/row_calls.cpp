@@ -4,13 +4,11 @@
 
 #include <ditto/threads.h>
 
-#include <ATen/Parallel.h>
-
 namespace ditto_exact {
 
 namespace {
 constexpr Index kColumns = 128;   // that a thread sums at once
-constexpr Index kUsualLeaf = 32;  // where no gradient is asked, and no leaf given
+constexpr Index kUsualLeaf = 32;  // where none is given
 }  // namespace
 
 bool fits(const OpCall& call) {
@@ -20,7 +18,13 @@ bool fits(const OpCall& call) {
   return true;
 }
 bool fits_with_leaf(const OpCall& call) {
-  return fits(call) && (call.inputs.has("token_leaf") ? token_leaf(call.inputs) > 0 : !call.grad);
+  return fits(call) && token_leaf(call.inputs) > 0;
+}
+int product_score(const Kernels& k, const OpCall& call) {
+#if defined(__x86_64__)
+  if (!call.inputs.has("token_leaf") && __builtin_cpu_is("intel")) return 1;
+#endif
+  return k.score;
 }
 
 Index token_leaf(const OpInputs& in) {

@@ -40,9 +40,12 @@ KernelRow combine_rows(const Kernels& k);
 KernelRow experts(const Kernels& k);
 KernelRow add_expert_rows(const Kernels& k);
 
-// fp32 on processors; where a gradient is asked that sums over tokens, the tokens' leaf has to be given.
+// fp32 on processors; a leaf of tokens, where one is given, that is one.
 bool fits(const OpCall& call);
 bool fits_with_leaf(const OpCall& call);
+// Of a product: the kernels', but for calls without leaves where LibTorch's own products have this processor's best
+// instructions: MKL's, on Intel's.
+int product_score(const Kernels& k, const OpCall& call);
 Index token_leaf(const OpInputs& in);
 // Of a backward: whether a gradient of this tensor is wanted.
 bool wanted(const OpInputs& in, size_t tensor);
