@@ -99,7 +99,9 @@ class PaperRank {
   Assembly& assembly() { return *assembly_; }
   const StepPlan& plan() const { return plan_; }
   int64_t micro_batch() const { return micro_batch_; }
-  const SampleSize& sides() const { return sides_; }  // of every sample, where each has its own; empty: all have one size
+  const SampleSize& sides() const {
+    return sides_;
+  }  // of every sample, where each has its own; empty: all have one size
 
  private:
   // Sums of micro-batches that wait for their siblings (tree_sum.h): of the numbers that this rank sums.

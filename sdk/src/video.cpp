@@ -74,7 +74,7 @@ FactorisedPositions::FactorisedPositions(const Grid& most, int64_t width)
       columns_(make<Embedding>("columns", most.columns, width)) {}
 FactorisedPositions::~FactorisedPositions() = default;
 
-Tensor FactorisedPositions::forward(const Grid& g, Context& ctx) {
+Tensor FactorisedPositions::forward(const Grid& g, int64_t samples, Context& ctx) {
   if (g.frames > most_.frames || g.rows > most_.rows || g.columns > most_.columns) {
     const auto text = [](const Grid& of) {
       return std::to_string(of.frames) + " x " + std::to_string(of.rows) + " x " + std::to_string(of.columns);
@@ -82,11 +82,27 @@ Tensor FactorisedPositions::forward(const Grid& g, Context& ctx) {
     throw Error(ErrorKind::shape, "learned positions", "are of " + text(most_) + " places, the video has " + text(g),
                 "raise model.max_frames or model.max_side, or learn from smaller videos");
   }
+  if (ctx.token_leaf > 0) {
+    // Of one number a row's gradient is a sum over a sample's tokens first, and then over samples.
+    const auto rows_of = [&](const Embedding& table, int64_t rows, int64_t tokens) {  // [B, rows, tokens of each, D]
+      const auto rows_SD =
+          ctx.ops.spread(table.table(ctx).narrow(0, 0, rows).flatten(), samples, 1, 1).reshape({samples * rows, -1});
+      return ctx.ops.spread(rows_SD, samples * rows, tokens, ctx.token_leaf).unflatten(0, {samples, rows});
+    };
+    return rows_of(*frames_, g.frames, g.rows * g.columns).flatten(1, 2) +
+           rows_of(*rows_, g.rows, g.frames * g.columns)
+               .unflatten(2, {g.frames, g.columns})
+               .transpose(1, 2)
+               .flatten(1, 3) +
+           rows_of(*columns_, g.columns, g.frames * g.rows).transpose(1, 2).flatten(1, 2);
+  }
   const auto places = torch::TensorOptions(torch::kLong).device(ctx.device);
   const auto frame_T = torch::arange(g.frames, places).repeat_interleave(g.rows * g.columns),
              row_T = torch::arange(g.rows, places).repeat_interleave(g.columns).repeat({g.frames}),
              column_T = torch::arange(g.columns, places).repeat({g.frames * g.rows});
-  return frames_->forward(frame_T, ctx) + rows_->forward(row_T, ctx) + columns_->forward(column_T, ctx);
+  const auto sum_TD = frames_->forward(frame_T, ctx) + rows_->forward(row_T, ctx) + columns_->forward(column_T, ctx);
+  const auto zeros = sum_TD.options().requires_grad(false);
+  return ctx.ops.add_row(torch::zeros({samples, sum_TD.size(0), sum_TD.size(1)}, zeros), sum_TD);
 }
 
 void set_plain_text(const Batch& batch, Conditioning& condition, Context& ctx) {

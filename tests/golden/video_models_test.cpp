@@ -83,7 +83,7 @@ TEST_CASE("learned positions refuse a video that is larger than their tables") {
   ditto::FactorisedPositions positions({2, 3, 4}, 8);
   ditto::Context ctx(std::make_shared<ditto::OpTable>(), ditto::Random(0));
   for (const ditto::Grid& grid : {ditto::Grid{3, 1, 1}, ditto::Grid{1, 4, 1}, ditto::Grid{1, 1, 5}})
-    CHECK_THROWS_WITH_AS(positions.forward(grid, ctx), doctest::Contains("are of 2 x 3 x 4 places"), ditto::Error);
+    CHECK_THROWS_WITH_AS(positions.forward(grid, 1, ctx), doctest::Contains("are of 2 x 3 x 4 places"), ditto::Error);
 }
 
 TEST_CASE("plain text: a dropped one is zeros that are attended to, others are under their mask") {

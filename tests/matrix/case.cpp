@@ -15,7 +15,8 @@ namespace ditto::matrix {
 
 namespace {
 
-constexpr int64_t kSamples = 48, kClasses = 5, kTextTokens = 6, kTextWidth = 24;
+constexpr int64_t kSamples = 48, kClasses = 5, kTextTokens = 6, kTextWidth = 24, kPooledWidth = 20,
+                  kJointTokens = 12;  // leaves of one number for two ranks
 constexpr uint64_t kDataSeed = 9090;
 
 // A model's options at a tiny size, and the shape of its samples.
@@ -25,6 +26,9 @@ struct Tiny {
   std::vector<int64_t> x;
   bool text = false;
   std::vector<std::string> key_biases;
+  const char* plugin = nullptr;  // where the model is named after its shape
+  int64_t text_tokens = kTextTokens;
+  bool pooled = false;  // a whole text's embedding too
 };
 
 const Tiny& tiny(const std::string& model) {
@@ -53,7 +57,28 @@ const Tiny& tiny(const std::string& model) {
        {}},
       {"moviegen", "depth = 4\nwidth = 32\nheads = 4\nhidden = 48\n", {3, 4, 8, 8}, true, {}},
       {"dit_moe", "depth = 4\nwidth = 32\nheads = 4\nexperts = 4\n", {3, 16, 16}, false, {"qkv.bias"}},
-      {"mmdit", "depth = 4\nwidth = 32\nheads = 4\nqk_norm = true\ndual_attention = 1\n", {3, 16, 16}, true, {}},
+      {"mmdit",
+       "depth = 4\nwidth = 32\nheads = 4\nqk_norm = true\ndual_attention = 1\n",
+       {3, 16, 16},
+       true,
+       {},
+       nullptr,
+       kJointTokens,
+       true},
+      {"flux",  // two blocks of either kind
+       "depth = 2\nsingle_depth = 2\nwidth = 48\nheads = 4\nqk_norm = true\nrotary = [4, 4, 4]\n"
+       "guidance_embed = true\n",
+       {3, 16, 16},
+       true,
+       {},
+       "mmdit",
+       kJointTokens,
+       true},
+      {"jit",
+       "depth = 4\nwidth = 48\nheads = 4\nbottleneck = 8\ncontext_tokens = 12\ncontext_start = 1\n",
+       {3, 16, 16},
+       false,
+       {}},
       {"wan", "depth = 4\nwidth = 32\nheads = 4\nhidden = 64\n", {3, 4, 8, 8}, true, {}},
   };
   for (const auto& one : kTiny)
@@ -74,8 +99,9 @@ class TinySource final : public Source {
   TensorSpecs makes() const override {
     TensorSpecs list{{"clean", torch::kFloat, tiny_.x, "any"}};
     if (tiny_.text) {
-      list.push_back({"text", torch::kFloat, {kTextTokens, kTextWidth}, "any"});
-      list.push_back({"text_mask", torch::kBool, {kTextTokens}, ""});
+      list.push_back({"text", torch::kFloat, {tiny_.text_tokens, kTextWidth}, "any"});
+      list.push_back({"text_mask", torch::kBool, {tiny_.text_tokens}, ""});
+      if (tiny_.pooled) list.push_back({"text_pooled", torch::kFloat, {kPooledWidth}, "any"});
     } else {
       list.push_back({"label", torch::kLong, {}, "classes", kClasses});
     }
@@ -89,8 +115,9 @@ class TinySource final : public Source {
     };
     sample.tensors["clean"] = normal(tiny_.x, 0);
     if (tiny_.text) {
-      sample.tensors["text"] = normal({kTextTokens, kTextWidth}, 1);
-      sample.tensors["text_mask"] = torch::arange(kTextTokens) < 2 + index % (kTextTokens - 1);
+      sample.tensors["text"] = normal({tiny_.text_tokens, kTextWidth}, 1);
+      sample.tensors["text_mask"] = torch::arange(tiny_.text_tokens) < 2 + index % (tiny_.text_tokens - 1);
+      if (tiny_.pooled) sample.tensors["text_pooled"] = normal({kPooledWidth}, 2);
     } else {
       sample.tensors["label"] = torch::scalar_tensor(index % kClasses, torch::kLong);
     }
@@ -142,8 +169,8 @@ Recipe recipe_of(const Case& one) {
       "[validate]\nsamples = 5\nbatch = 2\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
-      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
-      tiny(one.model).options, one.optimizer);
+      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device,
+      tiny(one.model).plugin ? tiny(one.model).plugin : one.model, tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
   if (one.one_number) sets.insert(sets.end(), std::begin(kOneNumber), std::end(kOneNumber));
   if (is_steady(one)) sets.push_back("optimizer.eps=1e-3");

@@ -94,7 +94,8 @@ class Folder {
 
 void read(CLI::App& app, Arguments& a) {
   app.add_option("--model", a.base.model,
-                 "dit, dit_text, pixart, uvit, st_dit, nemo_dit, moviegen, dit_moe, mmdit or wan")
+                 "dit, dit_text, pixart, uvit, jit, st_dit, nemo_dit, moviegen, dit_moe, mmdit, wan or flux (mmdit in "
+                 "Flux' shape)")
       ->capture_default_str();
   app.add_option("--precision", a.base.precision, "fp64, fp32, bf16 or fp16")->capture_default_str();
   app.add_option("--device", a.base.device, "cpu or cuda, which is measured against one rank on the CPU")
@@ -115,7 +116,7 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
   app.add_option("--keep", a.keep,
                  "a folder for what is found: with it a table that was cut off goes on, in the same build");
-  app.add_option("--write", a.page, "a file for the results, in Markdown");
+  app.add_option("--write", a.page, "a file for the results, in Markdown; tables of it that are not run stay");
   app.add_flag("--bits", a.base.bits, "ask for identical bits");
   app.add_flag("--counts", a.base.counts, "hold communication against closed forms");
   app.add_flag("--packed", a.base.packed, "each micro-batch is a pack of samples of different lengths");
@@ -189,6 +190,17 @@ std::map<std::pair<bool, int>, std::vector<size_t>> in_order(const Plan& plan) {
   return sets;
 }
 
+void write_page(const Arguments& a, const std::string& folder) {
+  Outcomes by_title;
+  for (const auto& one : a.plan.cases) by_title[title(one)] = {false, "the ranks ended early"};
+  for (const auto& [index, outcome] : outcomes(folder)) by_title[title(a.plan.cases[index])] = outcome;
+  const bool is_part = a.table == "models" || a.table == "one";
+  const bool is_named = !a.table.empty() && a.table != "random";
+  std::ifstream in(a.page);
+  const std::string before(std::istreambuf_iterator<char>(in), {});
+  std::ofstream(a.page) << as_page(is_part ? table("all") : is_named ? table(a.table) : a.plan.cases, by_title, before);
+}
+
 int run_all(const Arguments& a, const std::vector<std::string>& arguments) {
   const Folder folder(a.keep);
   folder.expect(a.plan);
@@ -201,7 +213,7 @@ int run_all(const Arguments& a, const std::vector<std::string>& arguments) {
   for (const auto& [set, which] : in_order(a.plan)) run_world(a.plan, set.second, which, folder.path(), arguments);
   size_t good = 0;
   for (const auto& [index, outcome] : outcomes(folder.path())) good += outcome.ok;
-  if (!a.page.empty()) std::ofstream(a.page) << as_page(a.plan.cases, outcomes(folder.path()));
+  if (!a.page.empty()) write_page(a, folder.path());
   fmt::print("{} of {} cases are as they should be\n", good, a.plan.cases.size());
   return good == a.plan.cases.size() ? 0 : 1;
 }

@@ -4,6 +4,7 @@
 
 #include "tests/matrix/faults.h"
 #include "tests/matrix/layouts.h"
+#include "tests/matrix/models_table.h"
 #include "tests/matrix/one_number_table.h"
 
 namespace ditto::matrix {
@@ -38,34 +39,6 @@ class Table {
   }
   void append(const std::vector<Case>& more) { cases.insert(cases.end(), more.begin(), more.end()); }
   std::vector<Case> cases;
-};
-
-// On which a model that is made of others' parts is tried: each axis and its strategies, recomputed, put together.
-const Layouts kEvery{
-    "recompute=attention",
-    "replicate=2",
-    "shard=2 shard_plugin=zero1",
-    "shard=2 shard_plugin=zero2",
-    "shard=2 shard_plugin=fsdp",
-    "shard=4 shard_plugin=fsdp recompute=blocks",
-    "tensor=2",
-    "tensor=4",
-    "tensor=2 sequence=true",
-    "tensor=2 sequence=true recompute=attention",
-    "context=2 context_plugin=ring",
-    "context=2 context_plugin=ulysses",
-    "context=2 context_plugin=fastseq",
-    "context=4 context_plugin=ring recompute=blocks",
-    "pipeline=2 pipeline_plugin=pipeline",
-    "pipeline=4 pipeline_plugin=pipeline",
-    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2",
-    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2 pipeline_conditioning=replicated",
-    "recompute=blocks",
-    "offload=optimizer",
-    "replicate=2 shard=2 shard_plugin=fsdp",
-    "tensor=2 shard=2 shard_plugin=fsdp",
-    "context=2 context_plugin=ring tensor=2 sequence=true",
-    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring recompute=blocks",
 };
 
 // Conditioning made by every rank of an interleaved pipeline, alone and beside each other axis.
@@ -175,10 +148,6 @@ std::vector<Case> all() {
   table.add({"model.kv_heads=2 tensor=2 sequence=true", "model.kv_heads=2 context=2 context_plugin=ulysses",
              "model.kv_heads=2 context=2 context_plugin=ring"});
   table.pattern = Case();
-  for (const char* model : {"pixart", "uvit"}) {
-    table.pattern.model = model;
-    table.add(kEvery);
-  }
   table.pattern.model = "st_dit";
   table.add({"model.arrangement=alternating model.full=false context=2 context_plugin=spatiotemporal"});
   table.pattern.model = "dit_moe";
@@ -193,6 +162,7 @@ std::vector<Case> all() {
     table.add({"replicate=2", "shard=2 shard_plugin=zero1", "shard=2 shard_plugin=fsdp", "tensor=2",
                "pipeline=2 pipeline_plugin=pipeline", "tensor=2 shard=2 shard_plugin=fsdp"});
   }
+  table.append(model_cases());
   table.append(one_number_cases());
   return table.cases;
 }
@@ -225,16 +195,6 @@ std::vector<Case> core() {
              "pipeline=2 pipeline_plugin=pipeline virtual_stages=2", "recompute=blocks", "offload=optimizer",
              "replicate=2 shard=2 shard_plugin=fsdp", "context=2 context_plugin=ring tensor=2 sequence=true"});
   table.add(routed({"context=2 context_plugin=ring", "tensor=2 sequence=true", kInterleaved}));
-  table.pattern.model = "mmdit";
-  table.add(routed({"context=2 context_plugin=ulysses"}));
-  table.pattern.model = "st_dit";
-  table.add({"context=2 context_plugin=spatiotemporal"});
-  table.pattern.model = "dit_text";
-  table.add({"tensor=2 sequence=true"});
-  for (const char* model : {"pixart", "uvit"}) {
-    table.pattern.model = model;
-    table.add({"pipeline=2 pipeline_plugin=pipeline tensor=2 sequence=true"});
-  }
   table.pattern.model = "dit_moe";
   table.add({"expert=2 expert_plugin=expert", "context=2 context_plugin=ring",
              "model.router=expert_choice context=2 context_plugin=ring"});
@@ -249,6 +209,7 @@ std::vector<Case> core() {
   table.pattern.micro_batches = 2;
   table.add({"replicate=2", "shard=2 shard_plugin=zero2", "shard=2 shard_plugin=fsdp recompute=blocks",
              "pipeline=2 pipeline_plugin=pipeline"});
+  table.append(few_model_cases());
   table.append(few_one_number_cases());
   return table.cases;
 }
@@ -393,8 +354,8 @@ std::vector<Case> counts() {
 }
 
 const std::map<std::string, std::vector<Case> (*)()> kTables{
-    {"core", core},     {"all", all},       {"one", one_number_cases},   {"device", one_device},
-    {"faults", faulty}, {"counts", counts}, {"checkpoints", checkpoints}};
+    {"core", core},         {"all", all},       {"models", model_cases}, {"one", one_number_cases},
+    {"device", one_device}, {"faults", faulty}, {"counts", counts},      {"checkpoints", checkpoints}};
 
 }  // namespace
 

@@ -66,11 +66,21 @@ struct MoviegenOptions {
   }
 };
 
+// An RMS norm of two places. Of one number every sample has the weight as a row of its own, so that a gradient of both
+// is a sum over samples of what both add: sums over samples that are added would depend on micro-batches.
+struct Norm : ditto::Layer {
+  explicit Norm(int64_t width) : weight(parameter("weight", {width}, Init::ones())) {}
+  Tensor rows(int64_t samples, Context& ctx) const {
+    return ctx.token_leaf == 0 ? weight(ctx) : ctx.ops.spread(weight(ctx), samples, 1, 1).squeeze(1);
+  }
+  ditto::Parameter weight;
+};
+
 struct Block : ditto::Layer {
   Block(const MoviegenOptions& o, int64_t text_width)
       : modulation(map("modulation", o.attention.width, 6 * o.attention.width,
                        Split::columns({6 * o.attention.width}).gathered(), Init::zeros())),
-        norm(make<ditto::RmsNorm>("norm", o.attention.width, kEps)),
+        norm(make<Norm>("norm", o.attention.width)),
         attn(make<ditto::SelfAttention>("attn", o.attention)),
         cross(make<ditto::CrossAttention>("cross", o.to_text(text_width))),
         gate_up(map("gate_up", o.attention.width, 2 * o.hidden, Split::columns({o.hidden, o.hidden}),
@@ -83,23 +93,26 @@ struct Block : ditto::Layer {
 
   Tensor forward(const Stream& s, Context& ctx) {
     const auto m = modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(6, -1);
+    const auto norm_rows = norm->rows(s.x_BTD.size(0), ctx);
     auto x_BTD = s.x_BTD + s.extra.at("positions").tensor;
-    const auto h = attn->forward(modulated(x_BTD, m[0], m[1], s, ctx), ditto::Pattern::full, {}, s, ctx);
+    const auto h = attn->forward(modulated(x_BTD, norm_rows, m[0], m[1], s, ctx), ditto::Pattern::full, {}, s, ctx);
     x_BTD = ctx.ops.gated_residual(x_BTD, m[2], h, s);
     auto seen = cross->forward(x_BTD, s, ctx);
     if (has_residual) seen = x_BTD = x_BTD + seen;
-    const auto both = gate_up(modulated(seen, m[3], m[4], s, ctx), ctx).chunk(2, -1);  // of each what is here
+    // Of each what is here.
+    const auto both = gate_up(modulated(seen, norm_rows, m[3], m[4], s, ctx), ctx).chunk(2, -1);
     return ctx.ops.gated_residual(x_BTD, m[5], down(ctx.ops.silu(both[0]) * both[1], ctx), s);
   }
 
   // norm(x) * (1 + scale) + shift; one learned norm for both of a block's.
-  Tensor modulated(const Tensor& x_BTD, const Tensor& shift, const Tensor& scale, const Stream& s, Context& ctx) {
-    const auto y = norm->forward(x_BTD, ctx);
+  static Tensor modulated(const Tensor& x_BTD, const Tensor& rows, const Tensor& shift, const Tensor& scale,
+                          const Stream& s, Context& ctx) {
+    const auto y = ctx.ops.rms_norm(x_BTD, rows, kEps).to(ctx.compute);
     return ctx.ops.gated_residual(ctx.ops.gated_residual(y, scale, y, s), shift, torch::ones_like(y), s);
   }
 
   ditto::Linear modulation;
-  std::shared_ptr<ditto::RmsNorm> norm;
+  std::shared_ptr<Norm> norm;
   std::shared_ptr<ditto::SelfAttention> attn;
   std::shared_ptr<ditto::CrossAttention> cross;
   ditto::Linear gate_up, down;
@@ -139,7 +152,7 @@ struct Moviegen final : ditto::VideoTransformer {
 
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s = patched(in, ctx);
-    s.extra["positions"] = {ctx.ops.add_row(torch::zeros_like(s.x_BTD), positions->forward(s.grid, ctx)), 1};
+    s.extra["positions"] = {positions->forward(s.grid, s.x_BTD.size(0), ctx), 1};
     return s;
   }
 

@@ -135,8 +135,8 @@ struct NemoDit final : ditto::VideoTransformer {
 
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s = patched(in, ctx);
-    s.x_BTD = positions ? ctx.ops.add_row(s.x_BTD, positions->forward(s.grid, ctx))
-                        : s.x_BTD + table(s.grid).to(ctx.options());
+    s.x_BTD =
+        s.x_BTD + (positions ? positions->forward(s.grid, s.x_BTD.size(0), ctx) : table(s.grid).to(ctx.options()));
     return s;
   }
 

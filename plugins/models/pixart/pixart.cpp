@@ -95,11 +95,11 @@ struct PixArt final : ditto::Model {
       const auto side = [&](int64_t dim) {
         return torch::full({x.size(0)}, static_cast<double>(options.pixels * x.size(dim)), in.at("t").options());
       };
-      const auto size = are_sizes_said() ? in.at("resolution").unbind(1) : std::vector<Tensor>{side(2), side(3)};
+      const auto size_B2 = are_sizes_said() ? in.at("resolution") : torch::stack({side(2), side(3)}, 1);
       const auto ratio_B = are_sizes_said() ? in.at("aspect_ratio") : side(2) / side(3);
-      c.cond_BD = c.cond_BD + torch::cat({resolution->forward(size[0], ctx), resolution->forward(size[1], ctx),
-                                          aspect_ratio->forward(ratio_B, ctx)},
-                                         1);
+      // Both sides of a sample side by side: one number's sums over them are then sums over samples.
+      const auto sides_BD = resolution->forward(size_B2.flatten(), ctx).unflatten(0, {-1, 2}).flatten(1);
+      c.cond_BD = c.cond_BD + torch::cat({sides_BD, aspect_ratio->forward(ratio_B, ctx)}, 1);
     }
     c.cond_BD = modulation->forward(c.cond_BD, ctx);
     text->forward(in, c, ctx);

@@ -81,7 +81,8 @@ class DITTO_API FactorisedPositions : public Layer {
  public:
   FactorisedPositions(const Grid& most, int64_t width);
   ~FactorisedPositions() override;
-  torch::Tensor forward(const Grid& grid, Context& ctx);  // -> [T, D]; throws Error(shape) for more than `most`
+  // -> [B, T, D]; throws Error(shape) for more than `most`.
+  torch::Tensor forward(const Grid& grid, int64_t samples, Context& ctx);
 
  private:
   Grid most_;
