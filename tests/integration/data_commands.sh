@@ -55,10 +55,10 @@ expect 4 "has other bytes than SHA256SUMS says" "$DITTO" data verify "$work/clas
 expect 4 "does not fit its shard" sh -c "rm '$work/classes/SHA256SUMS'; printf '\0' >> '$work/classes/train-000000.tar.idx'; '$DITTO' data verify '$work/classes'"
 
 # Dealt out anew: a share of every class, the same ones by the same seed.
-expect 0 "45 samples to train on, 5 held out" "$DITTO" data split "$work/again" --validation 0.1 --seed 3 --out "$work/split"
-expect 0 "45 samples to train on, 5 held out" "$DITTO" data split "$work/again" --validation 0.1 --seed 3 --out "$work/split2"
+expect 0 "33 samples to train on, 17 held out" "$DITTO" data split "$work/again" --validation 0.5 --seed 3 --out "$work/split"
+expect 0 "33 samples to train on, 17 held out" "$DITTO" data split "$work/again" --validation 0.5 --seed 3 --out "$work/split2"
 cmp "$work/split/validation-000000.tar" "$work/split2/validation-000000.tar"
-expect 0 "45 samples to train on, 5 held out" "$DITTO" data split "$work/again" --validation 0.1 --seed 4 --out "$work/split3"
+expect 0 "33 samples to train on, 17 held out" "$DITTO" data split "$work/again" --validation 0.5 --seed 4 --out "$work/split3"
 ! cmp -s "$work/split/validation-000000.tar" "$work/split3/validation-000000.tar" || fail "another seed holds out the same samples"
 expect 0 "50 samples to train on, 0 held out" "$DITTO" data split "$work/split" --validation 0 --out "$work/whole"
 
