@@ -1,7 +1,6 @@
-// ditto data prepare | inspect | verify
-#include <unistd.h>
-
+// ditto data prepare | inspect | verify | split
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -13,26 +12,37 @@
 #include "apps/ditto/commands.h"
 #include "core/data/inspect.h"
 #include "core/data/prepare.h"
+#include "core/data/split.h"
 #include "core/dist/launch.h"
 #include "core/formats/json.h"
+#include "core/report/progress.h"
 
 namespace ditto {
 
 namespace {
 
+constexpr size_t kBadShown = 10;
+constexpr int64_t kSheetPictures = 64;
+
 struct PrepareArguments {
   std::string in, shape;
   PrepareOptions options;
+  FolderOptions pictures;
   TableLayout layout;
+  std::string progress = "auto";
 };
 
-// One line that is overwritten, on a terminal only.
-std::function<void(int64_t, int64_t)> progress_line() {
-  if (!::isatty(STDERR_FILENO)) return {};
-  return [](int64_t done, int64_t all) {
-    if (done % 100 == 0 || done == all)
-      std::fprintf(stderr, "\r%lld of %lld samples%s", static_cast<long long>(done), static_cast<long long>(all),
-                   done == all ? "\n" : "");
+std::function<void(int64_t, int64_t)> progress_line(const std::string& style) {
+  report::ProgressOptions options;
+  options.style = report::progress_style(style);
+  options.unit = "sample";
+  options.rate = "/s";
+  return [options, line = std::shared_ptr<report::Progress>()](int64_t done, int64_t all) mutable {
+    if (!line) line = std::make_shared<report::Progress>(all, options);
+    report::ProgressState state;
+    state.done = done;
+    line->update(state);
+    if (done == all) line->finish();
   };
 }
 
@@ -49,13 +59,15 @@ void read_shape(const std::string& text, TableLayout& layout) {
 
 void prepare(PrepareArguments& arguments) {
   expect_one_rank("ditto data prepare");
-  arguments.options.progress = progress_line();
+  arguments.options.progress = progress_line(arguments.progress);
   Prepared made;
   if (std::filesystem::is_directory(arguments.in)) {
     if (!arguments.shape.empty())
       throw Error(ErrorKind::config, "--shape", "is for tables, but " + arguments.in + " is a folder");
-    made = prepare_folder(arguments.in, arguments.options);
+    made = prepare_folder(arguments.in, arguments.options, arguments.pictures);
   } else {
+    if (arguments.pictures.size > 0 || arguments.pictures.skip_bad || !arguments.pictures.captions.empty())
+      throw Error(ErrorKind::config, "--size, --skip-bad, --captions", "are for folders, but " + arguments.in + " is none");
     if (arguments.shape.empty())
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
                   "add --shape HEIGHTxWIDTH, or name a folder of pictures");
@@ -64,17 +76,36 @@ void prepare(PrepareArguments& arguments) {
   }
   for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
   for (const auto& reason : made.left_out) std::cout << "left out: " << shown(reason, kSentenceShown) << '\n';
+  for (size_t i = 0; i < made.bad.size() && i < kBadShown; ++i)
+    std::cout << "bad: " << shown(made.bad[i], kSentenceShown) << '\n';
+  if (made.bad.size() > kBadShown)
+    std::cout << "bad: " << made.bad.size() - kBadShown << " more, named in report.jsonl\n";
+  for (const auto& note : made.notes) std::cout << "note: " << shown(note, kSentenceShown) << '\n';
   std::cout << made.train << " samples to train on, " << made.validation << " held out";
   if (!made.classes.empty()) std::cout << ", " << made.classes.size() << " classes";
+  if (!made.bad.empty()) std::cout << ", " << made.bad.size() << " bad files skipped";
   std::cout << '\n';
 }
 
-nlohmann::json to_json(const ShardReport& report) {
-  nlohmann::json labels = nlohmann::json::object();
+struct LookArguments {
+  std::vector<std::string> paths;
+  std::string sheet;
+  bool json = false, names = false;
+};
+
+nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments) {
+  nlohmann::json labels = nlohmann::json::object(), classes = nlohmann::json::object();
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
-  return {{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
-          {"members", report.members},  {"pictures", report.sizes}, {"labels", labels},
-          {"problems", report.problems}};
+  for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
+  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},       {"samples", report.samples},
+                      {"members", report.members},  {"pictures", report.sizes},    {"aspects", report.aspects},
+                      {"labels", labels},           {"classes", classes},          {"captions", report.captions},
+                      {"problems", report.problems}};
+  if (arguments.names) {
+    json["files"] = nlohmann::json::object();
+    for (const auto& [key, file] : report.files) json["files"][key] = file;
+  }
+  return json;
 }
 
 std::string shown_count(const std::string& what) { return shown(what); }
@@ -96,30 +127,80 @@ void print_counts(const char* title, const Map& counts) {
   std::cout << '\n';
 }
 
-void print(const ShardReport& report) {
+// A bar for each, in the order of their proportions.
+void print_aspects(const std::map<std::string, std::int64_t>& aspects, std::int64_t samples) {
+  std::vector<std::pair<double, std::string>> order;
+  for (const auto& [aspect, count] : aspects) {
+    const auto colon = aspect.find(':');
+    order.emplace_back(std::stod(aspect.substr(0, colon)) / std::stod(aspect.substr(colon + 1)), aspect);
+  }
+  std::sort(order.begin(), order.end());
+  if (!order.empty()) std::cout << "  nearest aspect, width:height:\n";
+  constexpr std::int64_t kLongest = 40;
+  for (const auto& [ratio, aspect] : order) {
+    const auto count = aspects.at(aspect);
+    const auto length = static_cast<size_t>((count * kLongest + samples - 1) / std::max<std::int64_t>(samples, 1));
+    std::cout << "  " << std::string(8 - std::min<size_t>(aspect.size(), 8), ' ') << aspect << ' '
+              << std::string(length, '#') << ' ' << count << '\n';
+  }
+}
+
+void print(const ShardReport& report, const LookArguments& arguments) {
   std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("pictures, height x width x channels", report.sizes);
-  print_counts("labels", report.labels);
+  print_aspects(report.aspects, report.samples);
+  std::map<std::string, std::int64_t> labels;
+  for (const auto& [label, name] : report.classes)
+    if (const auto it = report.labels.find(label); it != report.labels.end())
+      labels[std::to_string(label) + " " + name] = it->second;
+  labels.size() == report.labels.size() ? print_counts("classes", labels) : print_counts("labels", report.labels);
+  if (report.captions > 0) std::cout << "  captions: " << report.captions << '\n';
+  if (arguments.names)
+    for (const auto& [key, file] : report.files) std::cout << "  " << shown(key) << ": " << shown(file) << '\n';
   for (const auto& problem : report.problems) std::cout << "  problem: " << shown(problem, kSentenceShown) << '\n';
 }
 
-void inspect(const std::vector<std::string>& paths, Depth depth, bool json) {
+void inspect(const LookArguments& arguments, Depth depth) {
   auto all = nlohmann::json::array();
   size_t problems = 0;
-  for (const auto& path : shards_named(paths)) {
+  const auto shards = shards_named(arguments.paths);
+  for (const auto& path : shards) {
     const auto report = inspect_shard(path, depth);
     problems += report.problems.size();
-    if (json) {
-      all.push_back(to_json(report));
+    if (arguments.json) {
+      all.push_back(to_json(report, arguments));
     } else {
-      print(report);
+      print(report, arguments);
     }
   }
-  if (json) std::cout << formats::ascii_json(all) << '\n';
-  if (depth == Depth::whole && problems > 0)
-    throw Error(ErrorKind::data, paths.front(), std::to_string(problems) + " problems were found",
+  if (arguments.json) std::cout << formats::ascii_json(all) << '\n';
+  if (!arguments.sheet.empty()) formats::write_png(arguments.sheet, contact_sheet(shards, kSheetPictures));
+  if (depth == Depth::headers) return;
+  for (const auto& path : arguments.paths)
+    if (std::filesystem::is_directory(path))
+      for (const auto& problem : check_set(path)) {
+        ++problems;
+        (arguments.json ? std::cerr : std::cout) << "  problem: " << shown(problem, kSentenceShown) << '\n';
+      }
+  if (problems > 0)
+    throw Error(ErrorKind::data, arguments.paths.front(), std::to_string(problems) + " problems were found",
                 "repair or leave out what is named above");
+}
+
+struct SplitArguments {
+  std::vector<std::string> paths;
+  PrepareOptions options;
+  std::uint64_t seed = 0;
+  std::string progress = "auto";
+};
+
+void split(SplitArguments& arguments) {
+  expect_one_rank("ditto data split");
+  arguments.options.progress = progress_line(arguments.progress);
+  const auto made = split_shards(shards_named(arguments.paths), arguments.options, arguments.seed);
+  for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
+  std::cout << made.train << " samples to train on, " << made.validation << " held out\n";
 }
 
 void add_prepare(CLI::App& data) {
@@ -133,6 +214,17 @@ void add_prepare(CLI::App& data) {
       ->capture_default_str();
   command->add_option("--validation", arguments->options.validation, "Share of the samples of every class held out")
       ->capture_default_str();
+  command
+      ->add_option("--size", arguments->pictures.size,
+                   "Folder: make every picture a square of this side: shrunk to cover it, and the middle cut out")
+      ->check(CLI::PositiveNumber);
+  command->add_flag("--skip-bad", arguments->pictures.skip_bad,
+                    "Folder: go on without what does not decode, and name it in report.jsonl");
+  command->add_option("--captions", arguments->pictures.captions,
+                      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
+  command->add_option("--threads", arguments->pictures.threads, "Folder: threads that decode; 0: one a core")
+      ->check(CLI::Range(0, 1024));
+  command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();
   command->add_option("--shape", arguments->shape, "Table: HEIGHTxWIDTH or HEIGHTxWIDTHx3 of a row's picture");
   command->add_option("--largest", arguments->layout.largest, "Table: the value that becomes white")
       ->capture_default_str();
@@ -145,16 +237,31 @@ void add_prepare(CLI::App& data) {
 }
 
 void add_look(CLI::App& data, const char* name, const char* help, const char* example, Depth depth) {
-  struct Arguments {
-    std::vector<std::string> paths;
-    bool json = false;
-  };
   auto* command = data.add_subcommand(name, help);
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<LookArguments>();
   command->add_option("SHARDS", arguments->paths, "Tar files, or folders of them")->required();
   command->add_flag("--json", arguments->json, "Print JSON");
+  if (depth == Depth::headers) {
+    command->add_flag("--names", arguments->names, "Say of which file each sample was made");
+    command->add_option("--sheet", arguments->sheet, "Write a contact sheet of 64 pictures to this PNG file");
+  }
   command->footer(std::string("Example:\n  ") + example);
-  command->callback([arguments, depth] { inspect(arguments->paths, depth, arguments->json); });
+  command->callback([arguments, depth] { inspect(*arguments, depth); });
+}
+
+void add_split(CLI::App& data) {
+  auto* command = data.add_subcommand("split", "Deal the samples of shards out anew: some to train on, some held out");
+  auto arguments = std::make_shared<SplitArguments>();
+  command->add_option("SHARDS", arguments->paths, "Tar files, or folders of them")->required();
+  command->add_option("--out", arguments->options.out, "Folder for the shards")->required();
+  command->add_option("--validation", arguments->options.validation, "Share of the samples of every class held out")
+      ->required();
+  command->add_option("--seed", arguments->seed, "Chooses which")->capture_default_str();
+  command->add_option("--shard-samples", arguments->options.shard_samples, "Most samples in one shard")
+      ->capture_default_str();
+  command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();
+  command->footer("Example:\n  ditto data split shards/ --validation 0.05 --out split/");
+  command->callback([arguments] { split(*arguments); });
 }
 
 }  // namespace
@@ -165,8 +272,9 @@ void add_data_commands(CLI::App& app) {
   add_prepare(*data);
   add_look(*data, "inspect", "Say what shards hold, from their headers", "ditto data inspect data/digits",
            Depth::headers);
-  add_look(*data, "verify", "Decode everything in shards and name what is damaged", "ditto data verify data/digits",
-           Depth::whole);
+  add_look(*data, "verify", "Decode everything in shards, hold sums and indices against them, and name what is damaged",
+           "ditto data verify data/digits", Depth::whole);
+  add_split(*data);
 }
 
 }  // namespace ditto

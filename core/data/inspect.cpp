@@ -2,12 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include <ditto/error.h>
 
+#include "core/formats/json.h"
 #include "core/formats/picture.h"
+#include "core/formats/picture_resize.h"
 #include "core/formats/shard.h"
+#include "core/formats/utf8.h"
+#include "core/report/grid.h"
 
 namespace ditto {
 
@@ -16,10 +22,37 @@ namespace {
 namespace fs = std::filesystem;
 using formats::ShardMember;
 
-constexpr std::array<const char*, 4> kPictures{"png", "jpg", "jpeg", "webp"};
+constexpr std::array<const char*, 9> kPictures{"png", "jpg", "jpeg", "webp", "avif", "tif", "tiff", "gif", "bmp"};
 
 bool is_picture(const std::string& extension) {
   return std::find(kPictures.begin(), kPictures.end(), extension) != kPictures.end();
+}
+
+std::string nearest_aspect(const formats::Picture& picture) {
+  static constexpr std::array<std::pair<int, int>, 11> kAspects{
+      {{1, 3}, {1, 2}, {9, 16}, {2, 3}, {3, 4}, {1, 1}, {4, 3}, {3, 2}, {16, 9}, {2, 1}, {3, 1}}};
+  const double log = std::log(static_cast<double>(picture.width) / picture.height);
+  const auto away = [&](const auto& aspect) { return std::abs(log - std::log(static_cast<double>(aspect.first) / aspect.second)); };
+  const auto nearest = std::min_element(kAspects.begin(), kAspects.end(),
+                                        [&](const auto& a, const auto& b) { return away(a) < away(b); });
+  return std::to_string(nearest->first) + ":" + std::to_string(nearest->second);
+}
+
+std::string_view text_of(const std::vector<std::byte>& bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// What prepare wrote there, and other programs too: captions.
+bool look_at_notes(const formats::ShardSample& sample, const std::vector<std::byte>& bytes, const std::string& where,
+                   ShardReport& report) {
+  const auto notes = formats::parse_json(text_of(bytes), where, ErrorKind::data);
+  if (!notes.is_object()) return false;
+  const auto text = [&](const char* name) {
+    const auto it = notes.find(name);
+    return it != notes.end() && it->is_string() ? it->get<std::string>() : std::string();
+  };
+  if (const auto file = text("file"); !file.empty()) report.files.emplace_back(sample.key, file);
+  return !text("text").empty() || !text("caption").empty();
 }
 
 void look_at_picture(const std::vector<std::byte>& bytes, const std::string& where, Depth depth, ShardReport& report) {
@@ -27,26 +60,44 @@ void look_at_picture(const std::vector<std::byte>& bytes, const std::string& whe
       depth == Depth::whole ? formats::decode_picture(bytes, where) : formats::picture_size(bytes, where);
   ++report.sizes[std::to_string(picture.height) + " x " + std::to_string(picture.width) + " x " +
                  std::to_string(picture.channels)];
+  ++report.aspects[nearest_aspect(picture)];
 }
 
-void look_at_label(const std::vector<std::byte>& bytes, const std::string& where, ShardReport& report) {
-  ++report.labels[formats::parse_label({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, where)];
+// The class's name by its number, where both stand there.
+void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where, ShardReport& report) {
+  const auto json = formats::parse_json(text_of(notes), where, ErrorKind::data);
+  if (const auto it = json.is_object() ? json.find("class") : json.end(); it != json.end() && it->is_string())
+    report.classes.emplace(label, it->get<std::string>());
 }
 
 void look_at(const formats::ShardSample& sample, const formats::RandomFile& file, Depth depth, ShardReport& report) {
+  bool has_caption = false;
+  std::int64_t label = -1;
   for (const ShardMember& member : sample.members) {
     ++report.members[member.extension];
     const std::string where = report.path + ":" + sample.key + "." + member.extension;
+    const auto bytes = [&] { return formats::read_member(file, member.offset, member.size, where); };
     try {
       if (is_picture(member.extension)) {
-        look_at_picture(formats::read_member(file, member.offset, member.size, where), where, depth, report);
+        look_at_picture(bytes(), where, depth, report);
       } else if (member.extension == "cls") {
-        look_at_label(formats::read_member(file, member.offset, member.size, where), where, report);
+        label = formats::parse_label(text_of(bytes()), where);
+        ++report.labels[label];
+      } else if (member.extension == "txt") {
+        has_caption = has_caption || member.size > 0;
+        if (depth == Depth::whole)
+          if (const auto at = formats::utf8_damage(text_of(bytes())))
+            throw Error(ErrorKind::data, where, "is no UTF-8 at byte " + std::to_string(*at));
+      } else if (member.extension == "json") {
+        const auto notes = bytes();
+        has_caption = look_at_notes(sample, notes, where, report) || has_caption;
+        if (label >= 0) look_at_class(label, notes, where, report);
       }
     } catch (const Error& error) {
       report.problems.emplace_back(error.what());
     }
   }
+  report.captions += has_caption ? 1 : 0;
 }
 
 // Where most samples have a member of a kind, one without it is a problem: a run would refuse it.
@@ -86,6 +137,31 @@ ShardReport inspect_shard(const std::string& path, Depth depth) {
   for (const auto& sample : samples) look_at(sample, *file, depth, report);
   find_missing(samples, report);
   return report;
+}
+
+formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t pictures) {
+  constexpr int kCell = 96;
+  std::vector<std::pair<size_t, formats::ShardSample>> samples;
+  for (size_t i = 0; i < shards.size(); ++i)
+    for (auto& sample : formats::shard_samples(formats::index_tar(shards[i], formats::OnDamage::report), shards[i]))
+      samples.emplace_back(i, std::move(sample));
+  const auto all = static_cast<int64_t>(samples.size());
+  std::vector<formats::Picture> cells;
+  for (int64_t k = 0; k < std::min(all, pictures); ++k) {
+    const auto& [shard, sample] = samples[static_cast<size_t>(k * all / std::min(all, pictures))];
+    for (const auto& member : sample.members) try {
+        if (!is_picture(member.extension)) continue;
+        const auto where = shards[shard] + ":" + sample.key + "." + member.extension;
+        const auto bytes = formats::read_member(*formats::RandomFile::open(shards[shard]), member.offset, member.size, where);
+        auto picture = formats::decode_picture(bytes, where, {.least_side = formats::least_side_for(kCell, kCell)});
+        cells.push_back(std::min(picture.width, picture.height) > kCell ? formats::cover(std::move(picture), kCell, kCell)
+                                                                        : std::move(picture));
+        break;
+      } catch (const Error&) {  // its place stays out: verify names it
+      }
+  }
+  if (cells.empty()) throw Error(ErrorKind::data, shards.front(), "holds no picture that decodes", "look with `ditto data verify`");
+  return report::make_sheet(cells, {.min_cell = kCell});
 }
 
 std::vector<std::string> shards_named(const std::vector<std::string>& paths) {

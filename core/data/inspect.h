@@ -5,7 +5,10 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "core/formats/picture.h"
 
 namespace ditto {
 
@@ -16,8 +19,14 @@ struct ShardReport {
   std::map<std::string, std::int64_t> members;  // by extension
   std::map<std::int64_t, std::int64_t> labels;  // samples by class, from ".cls" members
   std::map<std::string, std::int64_t> sizes;    // "8 x 8 x 1" (height x width x channels) -> pictures
+  std::map<std::string, std::int64_t> aspects;  // pictures by the nearest of "1:1", "4:3", … (width:height)
+  std::int64_t captions = 0;                    // samples with one: a "txt" that is not empty, or "text" or "caption" in "json"
+  std::map<std::int64_t, std::string> classes;                // names by label, from what prepare wrote into "json"
+  std::vector<std::pair<std::string, std::string>> files;     // key and the file it was made of, likewise
   std::vector<std::string> problems;            // each "SHARD:MEMBER: …"
 };
+
+inline constexpr const char* kSumsName = "SHA256SUMS";  // of all that prepare writes, beside the shards
 
 enum class Depth {
   headers,  // members, labels and the pictures' own headers
@@ -31,5 +40,13 @@ ShardReport inspect_shard(const std::string& path, Depth depth);
 // Files as they are named; a folder stands for the *.tar in it, in alphabetical order. Throws Error(config) for
 // neither.
 std::vector<std::string> shards_named(const std::vector<std::string>& paths);
+
+// So many pictures of the shards, evenly spread over all of their samples, as one sheet. Error(data) where none decodes.
+formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t pictures);
+
+// Whether a folder still holds what `ditto data prepare` put there, a sentence for each thing that differs: files that
+// SHA256SUMS names (not there, other bytes), shards that it does not name, and indices that do not fit their shards.
+// A folder without SHA256SUMS is only asked for its indices.
+std::vector<std::string> check_set(const std::string& folder);
 
 }  // namespace ditto

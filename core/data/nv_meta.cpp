@@ -82,6 +82,17 @@ struct NvMeta::Database {
   sqlite3_stmt *sample = nullptr, *part = nullptr;
 };
 
+std::vector<std::uint64_t> sample_starts(const formats::TarIndex& tar, const std::string& where) {
+  std::vector<std::uint64_t> starts;
+  std::size_t member = 0;
+  for (const auto& sample : formats::shard_samples(tar, where)) {
+    starts.push_back(tar.members[member].header);
+    member += sample.members.size();
+  }
+  starts.push_back(tar.end);
+  return starts;
+}
+
 NvMeta::NvMeta(Begin begin) : begin_(std::move(begin)) {
   database_ = std::make_unique<Database>(begin_(".nv-meta/index.sqlite"));
 }
@@ -93,13 +104,7 @@ void NvMeta::add(const std::string& name, const std::string& path, const std::st
   const auto samples = formats::shard_samples(tar, name);
   auto& database = *database_;
   const auto id = sql_integer(shards_.size());
-  std::vector<std::uint64_t> starts;
-  std::size_t member = 0;
-  for (const auto& sample : samples) {
-    starts.push_back(tar.members[member].header);
-    member += sample.members.size();
-  }
-  starts.push_back(tar.end);
+  const auto starts = sample_starts(tar, name);
   database.run("BEGIN");
   for (std::size_t i = 0; i < samples.size(); ++i) {
     database.insert(database.sample, 2, samples[i].key,

@@ -10,7 +10,12 @@
 #include <string>
 #include <vector>
 
+#include "core/formats/tar.h"
+
 namespace ditto {
+
+// Where each sample of a shard begins, and the last one's end: what NAME.tar.idx holds, eight bytes each.
+std::vector<std::uint64_t> sample_starts(const formats::TarIndex& tar, const std::string& where);
 
 class NvMeta {
  public:

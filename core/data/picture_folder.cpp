@@ -7,8 +7,9 @@
 
 #include <ditto/error.h>
 
+#include "core/data/picture_notes.h"
+#include "core/formats/file.h"
 #include "core/formats/picture.h"
-#include "core/formats/shard.h"
 
 namespace ditto {
 
@@ -17,12 +18,14 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kNamed = 5;        // of each kind, in messages
-constexpr size_t kFirstBytes = 16;  // tell a format
+constexpr size_t kFirstBytes = 64;  // tell a format
 
 // What macOS, Windows, Synology, Linux and Python put into people's folders, beside what begins with a dot.
 constexpr std::array<std::string_view, 11> kJunk{
     "__MACOSX", "Icon\r",   "Thumbs.db",  "ehthumbs.db", "desktop.ini", "$RECYCLE.BIN", "System Volume Information",
     "@eaDir",   "#recycle", "lost+found", "__pycache__"};
+constexpr std::array<std::string_view, 11> kSuffixes{".png",  ".jpg",  ".jpeg", ".jfif", ".jpe", ".webp",
+                                                     ".avif", ".tif",  ".tiff", ".gif",  ".bmp"};
 
 bool is_junk(const fs::path& path) {
   const auto name = path.filename().string();
@@ -36,26 +39,29 @@ std::string suffix_of(const fs::path& path) {
 }
 
 bool is_picture(const fs::path& path) {
-  const auto suffix = suffix_of(path);
-  if (suffix == ".png" || suffix == ".jpg" || suffix == ".jpeg" || suffix == ".webp") return true;
-  const auto file = formats::RandomFile::open(path.string());
-  const auto first = file->read(0, std::min<std::uint64_t>(file->size(), kFirstBytes), path.string());
-  return formats::sniff_picture(first) != formats::PictureFormat::unknown;
+  if (std::find(kSuffixes.begin(), kSuffixes.end(), suffix_of(path)) != kSuffixes.end()) return true;
+  try {
+    const auto file = formats::RandomFile::open(path.string());
+    const auto first = file->read(0, std::min<std::uint64_t>(file->size(), kFirstBytes), path.string());
+    return formats::sniff_picture(first) != formats::PictureFormat::unknown;
+  } catch (const Error&) {
+    return true;  // reading it says why
+  }
 }
 
-// "KIND (2): a, b"
-std::string sentence(std::vector<fs::path> paths, const std::string& kind, const fs::path& folder) {
-  std::sort(paths.begin(), paths.end());
-  std::string text = kind + " (" + std::to_string(paths.size()) + "): ";
-  for (size_t i = 0; i < std::min(paths.size(), kNamed); ++i)
-    text += (i > 0 ? ", " : "") + paths[i].lexically_relative(folder).string();
-  return paths.size() > kNamed ? text + ", …" : text;
+std::int64_t files_in(const fs::path& folder) {
+  std::int64_t files = 0;
+  std::error_code error;
+  for (fs::recursive_directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (it->is_symlink(error) || !it->is_directory(error)) ++files;
+  return files;
 }
 
 class Scan {
  public:
   explicit Scan(const std::string& folder) : folder_(folder) {
     std::error_code error;
+    real_ = fs::canonical(folder_, error);
     for (fs::recursive_directory_iterator it(folder_, error), end; !error && it != end; it.increment(error))
       look_at(it);
     if (error) throw Error(ErrorKind::config, folder, "cannot be read: " + error.message(), "check the path");
@@ -63,73 +69,97 @@ class Scan {
 
   PictureFolder result() {
     take_captions();
-    PictureFolder found;
-    found.left_out = reasons();
-    if (pictures_.empty())
-      throw Error(ErrorKind::config, folder_.string(), "holds no PNG, JPEG or WebP picture" + joined(found.left_out),
-                  "name a folder of pictures");
-    std::sort(pictures_.begin(), pictures_.end());
-    found.pictures = std::move(pictures_);
-    return found;
+    leave_rest();
+    std::sort(found_.left_out.begin(), found_.left_out.end(),
+              [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
+    if (found_.pictures.empty()) {
+      std::string text;
+      for (const auto& reason : sentences(found_.left_out)) text += (text.empty() ? "; left out: " : "; ") + reason;
+      throw Error(ErrorKind::config, folder_.string(),
+                  std::string("holds no ") + formats::kPictureFormats + " picture" + text, "name a folder of pictures");
+    }
+    std::sort(found_.pictures.begin(), found_.pictures.end());
+    std::sort(found_.captions.begin(), found_.captions.end());
+    return std::move(found_);
   }
 
  private:
+  void leave(const fs::path& path, std::string reason, std::int64_t files = 1) {
+    found_.left_out.push_back({path.lexically_relative(folder_), std::move(reason), files});
+  }
+
   void look_at(fs::recursive_directory_iterator& it) {
     std::error_code error;
     const fs::path& path = it->path();
+    const bool is_link = it->is_symlink(error), is_folder = it->is_directory(error);
     if (is_junk(path)) {
       it.disable_recursion_pending();
-      junk_.push_back(path);
-    } else if (it->is_directory(error)) {
-      if (it->is_symlink(error))
-        links_.push_back(path);
+      leave(path, "hidden, or left behind by a system or tool", is_folder && !is_link ? files_in(path) : 1);
+    } else if (is_folder) {
+      if (is_link)
+        leave(path, "links to folders, which are not followed");
       else if (it.depth() == 0)
         folders_.insert(path);
     } else if (!it->is_regular_file(error)) {
-      odd_.push_back(path);
+      leave(path, "neither files nor folders");
+    } else if (is_link && leads_out(path)) {
+      leave(path, "links out of the folder, which are not followed");
+    } else if (path.filename() == kNotesName) {
+      found_.captions.push_back(path);
     } else if (is_picture(path)) {
-      pictures_.push_back(path);
+      found_.pictures.push_back(path);
     } else {
       others_.push_back(path);
     }
   }
 
+  bool leads_out(const fs::path& link) const {
+    std::error_code error;
+    const auto target = fs::canonical(link, error);
+    const auto inside = target.lexically_relative(real_);
+    return error || inside.empty() || *inside.begin() == "..";
+  }
+
   void take_captions() {
     std::set<fs::path> captions;
-    for (const auto& picture : pictures_) captions.insert(fs::path(picture).replace_extension(".txt"));
-    std::erase_if(others_, [&](const fs::path& path) { return captions.count(path) > 0; });
+    for (const auto& picture : found_.pictures) captions.insert(fs::path(picture).replace_extension(".txt"));
+    std::erase_if(others_, [&](const fs::path& path) {
+      if (captions.count(path) == 0) return false;
+      found_.captions.push_back(path);
+      return true;
+    });
   }
 
-  std::vector<std::string> reasons() {
-    for (const auto& picture : pictures_) folders_.erase(folder_ / *picture.lexically_relative(folder_).begin());
-    std::map<std::string, std::vector<fs::path>> by_suffix;
-    for (const auto& path : others_) by_suffix[suffix_of(path)].push_back(path);
-    std::vector<std::string> said;
-    const auto say = [&](const std::vector<fs::path>& paths, const std::string& kind) {
-      if (!paths.empty()) said.push_back(sentence(paths, kind, folder_));
-    };
-    for (const auto& [suffix, paths] : by_suffix)
-      say(paths, (suffix.empty() ? "files without a suffix" : suffix) + ", not PNG, JPEG or WebP");
-    say({folders_.begin(), folders_.end()}, "folders without a picture, no classes");
-    say(links_, "links to folders, which are not followed");
-    say(odd_, "neither files nor folders");
-    say(junk_, "hidden, or left behind by a system or tool");
-    return said;
+  void leave_rest() {
+    for (const auto& path : others_) {
+      const auto suffix = suffix_of(path);
+      leave(path, (suffix.empty() ? "files without a suffix" : suffix) + ", not " + formats::kPictureFormats);
+    }
+    for (const auto& picture : found_.pictures)
+      folders_.erase(folder_ / *picture.lexically_relative(folder_).begin());
+    for (const auto& path : folders_) leave(path, "folders without a picture, no classes", 0);  // their files stand above
   }
 
-  static std::string joined(const std::vector<std::string>& reasons) {
-    std::string text;
-    for (const auto& reason : reasons) text += (text.empty() ? "; left out: " : "; ") + reason;
-    return text;
-  }
-
-  fs::path folder_;
-  std::vector<fs::path> pictures_, others_, links_, odd_, junk_;
+  fs::path folder_, real_;
+  PictureFolder found_;
+  std::vector<fs::path> others_;
   std::set<fs::path> folders_;  // directly in the folder
 };
 
 }  // namespace
 
 PictureFolder pictures_under(const std::string& folder) { return Scan(folder).result(); }
+
+std::vector<std::string> sentences(const std::vector<LeftOut>& left_out) {
+  std::map<std::string, std::vector<const LeftOut*>> by_reason;
+  for (const auto& one : left_out) by_reason[one.reason].push_back(&one);
+  std::vector<std::string> said;
+  for (const auto& [reason, all] : by_reason) {
+    std::string text = reason + " (" + std::to_string(all.size()) + "): ";
+    for (size_t i = 0; i < std::min(all.size(), kNamed); ++i) text += (i > 0 ? ", " : "") + all[i]->path.string();
+    said.push_back(all.size() > kNamed ? text + ", …" : text);
+  }
+  return said;
+}
 
 }  // namespace ditto

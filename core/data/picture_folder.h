@@ -1,22 +1,32 @@
 // Which files of a folder are pictures, and which are not taken.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
 namespace ditto {
 
-struct PictureFolder {
-  std::vector<std::filesystem::path> pictures;  // in order of their paths
-  std::vector<std::string> left_out;            // a sentence a reason, with how many and the first names
+struct LeftOut {
+  std::filesystem::path path;  // in the folder
+  std::string reason;          // "hidden, or left behind by a system or tool"
+  std::int64_t files = 1;      // a folder: how many are in it
 };
 
-// A picture is what begins like a PNG, JPEG or WebP, whatever its name; a file with such a name that begins otherwise
-// is taken too, so that decoding it says what is wrong. Left out are hidden files and folders and what systems and
-// tools leave behind; files that are nothing of this; links to folders; and folders in `folder` without a picture.
-// "NAME.txt" beside a picture NAME is its caption. Throws Error(config) for a folder that cannot be read or has no
-// picture, Error(data) for a file that cannot be read.
+struct PictureFolder {
+  std::vector<std::filesystem::path> pictures;  // in order of their paths, each with the folder's before it
+  std::vector<std::filesystem::path> captions;  // "NAME.txt" beside a picture NAME, and metadata.jsonl
+  std::vector<LeftOut> left_out;                // in order of their paths
+};
+
+// A picture is what begins like one of kPictureFormats, whatever its name; a file with such a name that begins otherwise is
+// taken too, so that decoding it says what is wrong. Left out are hidden files and folders and what systems and tools
+// leave behind; files that are nothing of this; links to folders, and to files outside of this one; folders in `folder`
+// without a picture. Throws Error(config) for a folder that cannot be read or has no picture.
 PictureFolder pictures_under(const std::string& folder);
+
+// "REASON (3): cat/a.svg, …", a sentence a reason, with the first names.
+std::vector<std::string> sentences(const std::vector<LeftOut>& left_out);
 
 }  // namespace ditto

@@ -12,7 +12,15 @@ struct PrepareOptions {
   std::string out;  // folder; made if it is not there; shards that are there already are refused
   std::int64_t shard_samples = 10000;
   double validation = 0;  // share of every class's samples held out (rounded down), in [0, 1)
-  std::function<void(std::int64_t done, std::int64_t all)> progress;  // may be empty
+  std::function<void(std::int64_t done, std::int64_t all)> progress = {};  // may be empty
+};
+
+// Of a folder of pictures.
+struct FolderOptions {
+  int size = 0;           // above 0: every picture becomes a square of this side (formats::cover), as PNG
+  bool skip_bad = false;  // what does not decode is left out and reported, instead of ending it
+  std::string captions;   // a table as picture_notes.h says, whose names are relative to the folder; "": none
+  int64_t threads = 0;    // 0: one a core. The result does not depend on it
 };
 
 // How a table's rows are pictures.
@@ -26,15 +34,19 @@ struct Prepared {
   std::vector<std::string> shards;  // paths, in order
   std::int64_t train = 0, validation = 0;
   std::vector<std::string> classes;   // by number; empty: numbers only, or none
-  std::vector<std::string> left_out;  // of a folder: ".bmp, not PNG, JPEG or WebP (3): cat/a.bmp, …", a line a reason
+  std::vector<std::string> left_out;  // of a folder: ".svg, not PNG, … (3): cat/a.svg, …", a line a reason
+  std::vector<std::string> bad;       // "cat/b.png: the picture is empty", with FolderOptions::skip_bad
+  std::vector<std::string> notes;     // what else is worth knowing
 };
 
-// Every picture under `folder` (picture_folder.h says what is one), byte for byte as it is. Subfolders are the classes,
-// numbered in alphabetical order and written to OUT/classes.json; a folder without subfolders gives pictures without
-// labels. A caption "NAME.txt" beside a picture comes along. Samples are in order of their paths. Nothing has its name
-// in OUT before all is written. Throws Error(data) naming a picture that does not decode, Error(config) for a folder
-// without pictures.
-Prepared prepare_folder(const std::string& folder, const PrepareOptions& options);
+// Every picture under `folder` (picture_folder.h says what is one): PNG, JPEG, WebP and AVIF byte for byte, TIFF, GIF and
+// BMP as PNGs of the same pixels. Subfolders are the classes, numbered in alphabetical order and written to
+// OUT/classes.json; a folder without subfolders gives pictures without labels. A caption, "NAME.txt" beside a picture or
+// in a table (picture_notes.h), comes along as member "txt"; member "json" has the file's name ("file"), that of its class
+// ("class"), and all that a table says of it. OUT/report.jsonl says of every file what became of it. Samples are in order
+// of their paths. Nothing has its name in OUT before all is written. Throws Error(data) naming the first picture that does
+// not decode, Error(config) for a folder without pictures.
+Prepared prepare_folder(const std::string& folder, const PrepareOptions& options, const FolderOptions& pictures = {});
 
 // Every row of a table (commas, semicolons or tabs; plain or gzip) as an 8-bit PNG of round(value * 255 / largest).
 // Throws Error(data) with line and column for values outside 0 … largest and labels that are no integer.

@@ -6,8 +6,10 @@
 
 #include <ditto/error.h>
 
+#include "core/data/inspect.h"
 #include "core/formats/file.h"
 #include "core/formats/output_folder.h"
+#include "core/record/sha256.h"
 
 namespace ditto {
 
@@ -68,20 +70,23 @@ bool ShardWriter::held_out(std::int64_t label) {
   return whole(n + 1) > whole(n);
 }
 
-void ShardWriter::add(const std::vector<Member>& members, std::int64_t label) {
-  add_to(held_out(label) ? validation_ : train_, members);
-  ++samples_;
+std::string ShardWriter::add(const std::vector<Member>& members, std::int64_t label) {
+  return add_to(held_out(label) ? validation_ : train_, members);
 }
 
-void ShardWriter::add_to(Part& part, const std::vector<Member>& members) {
+std::string ShardWriter::add_to_train(const std::vector<Member>& members) { return add_to(train_, members); }
+std::string ShardWriter::add_to_validation(const std::vector<Member>& members) { return add_to(validation_, members); }
+
+std::string ShardWriter::add_to(Part& part, const std::vector<Member>& members) {
   if (part.samples % options_.shard_samples == 0) {
     close(part);
     part.shard = part.name + "-" + numbered(part.samples / options_.shard_samples) + ".tar";
     part.tar = std::make_unique<formats::TarWriter>(begin_file(part.shard));
   }
-  const auto key = numbered(samples_);
+  const auto key = numbered(samples_++);
   for (const auto& member : members) part.tar->add(key + "." + member.extension, member.bytes);
   ++part.samples;
+  return part.shard + ":" + key;
 }
 
 std::string ShardWriter::begin_file(const std::string& name) {
@@ -112,7 +117,12 @@ Prepared ShardWriter::finish() {
   close(train_);
   close(validation_);
   notes_->finish();
-  Prepared prepared{{}, train_.samples, validation_.samples, {}, {}};
+  std::string sums;
+  std::sort(files_.begin(), files_.end());
+  for (const auto& file : files_)
+    sums += sha256_of_file(unfinished(file)) + "  " + fs::path(file).lexically_relative(options_.out).string() + "\n";
+  add_file(kSumsName, sums);
+  Prepared prepared{{}, train_.samples, validation_.samples, {}, {}, {}, {}};
   for (size_t i = 0; i < files_.size(); ++i) {
     std::error_code error, ignored;
     fs::rename(unfinished(files_[i]), files_[i], error);

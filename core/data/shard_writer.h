@@ -29,8 +29,10 @@ class ShardWriter {
     std::span<const std::byte> bytes;
   };
   // Samples are named by their number over both parts: "000017". `label` only decides who is held out: the share is
-  // taken of every class. -1: no label.
-  void add(const std::vector<Member>& members, std::int64_t label);
+  // taken of every class. -1: no label. Returns where it went: "train-000000.tar:000017".
+  std::string add(const std::vector<Member>& members, std::int64_t label);
+  std::string add_to_train(const std::vector<Member>& members);  // whatever the share
+  std::string add_to_validation(const std::vector<Member>& members);
   void add_file(const std::string& name, std::string_view text);  // beside the shards
   Prepared finish();
 
@@ -44,7 +46,7 @@ class ShardWriter {
   void close(Part& part);
   std::string begin_file(const std::string& name);  // where to write it
   bool held_out(std::int64_t label);
-  void add_to(Part& part, const std::vector<Member>& members);
+  std::string add_to(Part& part, const std::vector<Member>& members);
 
   PrepareOptions options_;
   std::int64_t samples_ = 0;

@@ -49,8 +49,7 @@ Bytes exif_of_jpeg(Bytes file) {
   return {};
 }
 
-// Chunks from `at` on: PNG's have the length before the type and a checksum behind; RIFF's the type first, and even
-// lengths.
+// PNG's chunks have the length before the type and a checksum behind; RIFF's, below, the type first, and even lengths.
 Bytes exif_of_png(Bytes file) {
   for (std::size_t at = 8; at + 12 <= file.size();) {
     const auto length = number(file, at, 4, Order::big);
@@ -62,22 +61,12 @@ Bytes exif_of_png(Bytes file) {
   return {};
 }
 
-Bytes exif_of_webp(Bytes file) {
-  for (std::size_t at = 12; at + 8 <= file.size();) {
-    const auto length = number(file, at + 4, 4, Order::little);
-    if (length > file.size() - at - 8) break;
-    if (starts_with(file.subspan(at), "EXIF")) return without_prefix(file.subspan(at + 8, length));
-    at += 8 + length + length % 2;
-  }
-  return {};
-}
-
 Bytes exif_of(Bytes file, PictureFormat format) {
   switch (format) {
     case PictureFormat::jpeg: return exif_of_jpeg(file);
     case PictureFormat::png: return exif_of_png(file);
-    case PictureFormat::webp: return exif_of_webp(file);
-    case PictureFormat::unknown: break;
+    case PictureFormat::webp: return without_prefix(webp_chunk(file, "EXIF"));
+    default: break;
   }
   return {};
 }
@@ -99,6 +88,16 @@ int orientation_in(Bytes tiff) {
 }
 
 }  // namespace
+
+Bytes webp_chunk(Bytes file, std::string_view type) {
+  for (std::size_t at = 12; at + 8 <= file.size();) {
+    const auto length = number(file, at + 4, 4, Order::little);
+    if (length > file.size() - at - 8) break;
+    if (starts_with(file.subspan(at), type)) return file.subspan(at + 8, length);
+    at += 8 + length + length % 2;
+  }
+  return {};
+}
 
 int orientation_of(Bytes file, PictureFormat format) { return orientation_in(exif_of(file, format)); }
 

@@ -44,6 +44,7 @@ inline constexpr std::uint64_t kExpandedBytes = 64 * kMiB;  // of a tensor that 
 inline constexpr std::uint64_t kMemberBytes = 256 * kMiB;
 inline constexpr std::uint64_t kPixels = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kPictureBytes = 320 * kMiB;  // what a decoder holds at once: pixels and its own tables
+inline constexpr std::size_t kProfileBytes = 4 * kMiB;     // of colours; a printer's has one or two
 inline constexpr int kJpegScans = 500;
 inline constexpr std::uint64_t kJpegScannedPixels = std::uint64_t{1}
                                                     << 30;  // each scan visits all; ten scans are usual

@@ -2,6 +2,7 @@
 
 #include <ditto/error.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "core/formats/exif.h"
@@ -17,10 +18,15 @@ Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
     case PictureFormat::png: return decode_png(file, want);
     case PictureFormat::jpeg: return decode_jpeg(file, want);
     case PictureFormat::webp: return decode_webp(file, want);
+    case PictureFormat::avif: return decode_avif(file, want);
+    case PictureFormat::tiff: return decode_tiff(file, want);
+    case PictureFormat::gif: return decode_gif(file, want);
+    case PictureFormat::bmp: return decode_bmp(file, want);
     case PictureFormat::unknown: break;
   }
   throw Error(ErrorKind::data, file.where,
-              file.bytes.empty() ? "the picture is empty" : "its first bytes are not those of PNG, JPEG or WebP",
+              file.bytes.empty() ? "the picture is empty"
+                                 : std::string("its first bytes are not those of ") + kPictureFormats,
               "convert the picture to one of them");
 }
 
@@ -55,6 +61,21 @@ void convert(Picture& picture, Channels channels) {
   }
 }
 
+bool is_bmp(std::string_view text) {
+  constexpr std::string_view kHeaderSizes("\x0C\x28\x34\x38\x40\x6C\x7C", 7);  // each in four bytes
+  return text.starts_with("BM") && text.size() >= 18 && kHeaderSizes.find(text[14]) != std::string_view::npos &&
+         text.substr(15, 3) == std::string_view("\0\0\0", 3);
+}
+
+// The first box names what else the file is: "mif1" files are AVIF where "avif" stands among the rest.
+bool is_avif(std::string_view text) {
+  if (text.size() < 16 || text.substr(4, 4) != "ftyp") return false;
+  const std::size_t end = std::min<std::size_t>(text.size(), static_cast<unsigned char>(text[3]));
+  for (std::size_t at = 8; at + 4 <= end; at += 4)
+    if (at != 12 && (text.substr(at, 4) == "avif" || text.substr(at, 4) == "avis")) return true;
+  return false;
+}
+
 }  // namespace
 
 PictureFormat sniff_picture(std::span<const std::byte> bytes) {
@@ -62,11 +83,16 @@ PictureFormat sniff_picture(std::span<const std::byte> bytes) {
   if (text.starts_with("\x89PNG\r\n\x1a\n")) return PictureFormat::png;
   if (text.starts_with("\xFF\xD8\xFF")) return PictureFormat::jpeg;
   if (text.starts_with("RIFF") && text.size() >= 12 && text.substr(8, 4) == "WEBP") return PictureFormat::webp;
-  return PictureFormat::unknown;
+  if (text.starts_with(std::string_view("II*\0", 4)) || text.starts_with(std::string_view("MM\0*", 4)) ||
+      text.starts_with(std::string_view("II+\0", 4)) || text.starts_with(std::string_view("MM\0+", 4)))
+    return PictureFormat::tiff;
+  if (text.starts_with("GIF87a") || text.starts_with("GIF89a")) return PictureFormat::gif;
+  if (is_avif(text)) return PictureFormat::avif;
+  return is_bmp(text) ? PictureFormat::bmp : PictureFormat::unknown;
 }
 
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
-  Picture picture = decode_upright({bytes, where, options.max_pixels}, Want::pixels);
+  Picture picture = decode_upright({bytes, where, options.max_pixels, options.least_side}, Want::pixels);
   convert(picture, options.channels);
   return picture;
 }

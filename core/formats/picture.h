@@ -1,4 +1,5 @@
-// Pictures: PNG, JPEG and WebP to 8-bit pixels; pixels to PNG with text chunks, and to animated WebP.
+// Pictures: PNG, JPEG, WebP, AVIF, TIFF, GIF and BMP to 8-bit pixels; pixels to PNG with text chunks, and to animated
+// WebP.
 #pragma once
 
 #include <cstddef>
@@ -22,21 +23,26 @@ struct Picture {
   std::vector<std::uint8_t> pixels;
 };
 
-enum class PictureFormat { png, jpeg, webp, unknown };
+enum class PictureFormat { png, jpeg, webp, avif, tiff, gif, bmp, unknown };
+inline constexpr const char* kPictureFormats = "PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP";  // for messages
 enum class Channels { as_stored, grey, rgb };  // as_stored: grey files stay 1 channel, all others become 3
 
 struct DecodeOptions {
   Channels channels = Channels::as_stored;
   std::uint64_t max_pixels = limits::kPixels;  // width x height above this is refused before anything is decoded
+  // Above 0: what comes next makes the picture smaller, to no side below this. A JPEG is then decoded at a half, a quarter or
+  // an eighth of its size where no side falls below it, which is quicker and takes less memory.
+  int least_side = 0;
 };
 
 PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first bytes, not by a file's name
 
 // Decodes by the sniffed format. Transparency is composed over white; 16 bits are reduced to 8 (v * 255 / 65535,
-// rounded); palettes and small grey depths are expanded; CMYK becomes RGB; an animated WebP is refused. EXIF's
-// orientation is applied, so that pictures stand upright; colour profiles are not. Channels::grey uses the weights
-// 0.299, 0.587, 0.114. Throws Error(data) "WHERE: …" for anything that is not a whole, undamaged picture, and where
-// decoding would take over 320 MiB.
+// rounded); palettes and small grey depths are expanded; CMYK becomes RGB, by its profile in a JPEG that has one; an
+// animated WebP, GIF or AVIF and a TIFF of several pages are refused. EXIF's orientation is applied, so that pictures
+// stand upright, and an ICC profile of another space than sRGB: its colours become sRGB's. Channels::grey uses the
+// weights 0.299, 0.587, 0.114. Throws Error(data) "WHERE: …" for anything that is not a whole, undamaged picture, and
+// where decoding would take over 320 MiB.
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
 Picture read_picture(const std::string& path, const DecodeOptions& options = {});
 

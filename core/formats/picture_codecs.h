@@ -1,5 +1,5 @@
 // One decoder a format. Each gives the pixels as stored (1 or 3 channels, transparency over white), or, asked for the
-// header alone, the sizes without pixels. Errors are Error(data) naming `where`.
+// header alone, the sizes without pixels. Errors are Error(data) naming `where`. Colours are sRGB's (picture_colour.h).
 #pragma once
 
 #include "core/formats/picture.h"
@@ -12,11 +12,17 @@ struct Encoded {
   std::span<const std::byte> bytes;
   std::string_view where;
   std::uint64_t max_pixels;
+  int least_side = 0;  // DecodeOptions'
 };
 
 Picture decode_png(const Encoded& file, Want want);
 Picture decode_jpeg(const Encoded& file, Want want);
 Picture decode_webp(const Encoded& file, Want want);
+Picture decode_gif(const Encoded& file, Want want);
+Picture decode_bmp(const Encoded& file, Want want);
+// Upright already: their libraries know which way up they are.
+Picture decode_avif(const Encoded& file, Want want);
+Picture decode_tiff(const Encoded& file, Want want);
 
 // A picture of this size, without its pixels. Error(data) above the limit or for sizes of zero.
 Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels);

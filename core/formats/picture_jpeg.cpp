@@ -7,9 +7,13 @@
 
 #include <jerror.h>
 
+#include <algorithm>
+#include <cstdlib>
+
 #include <ditto/error.h>
 
 #include "core/formats/picture_codecs.h"
+#include "core/formats/picture_colour.h"
 
 namespace ditto::formats {
 
@@ -74,7 +78,10 @@ class JpegReader {
     errors_.text[0] = '\0';
     check(try_start());
   }
-  ~JpegReader() { jpeg_destroy_decompress(&jpeg_); }
+  ~JpegReader() {
+    std::free(profile_);
+    jpeg_destroy_decompress(&jpeg_);
+  }
   JpegReader(const JpegReader&) = delete;
   JpegReader& operator=(const JpegReader&) = delete;
 
@@ -84,12 +91,18 @@ class JpegReader {
     const bool inks = jpeg_.jpeg_color_space == JCS_CMYK || jpeg_.jpeg_color_space == JCS_YCCK;
     Picture picture = make_picture(file_, jpeg_.image_width, jpeg_.image_height, grey ? 1 : 3);
     if (want == Want::header) return picture;
+    scale_down(picture);
     const std::size_t bytes = count_pixels(picture) * static_cast<std::size_t>(picture.channels);
     check_memory(file_, picture, bytes + coefficient_bytes());
     jpeg_.out_color_space = grey ? JCS_GRAYSCALE : inks ? JCS_CMYK : JCS_RGB;
     picture.pixels.resize(bytes);
+    check(try_profile());
+    const std::span<const std::byte> profile(reinterpret_cast<const std::byte*>(profile_), profile_bytes_);
+    const ToSrgb colours(profile, grey ? Colours::grey : inks ? inks_stored() : Colours::rgb,
+                         count_pixels(picture));
     std::vector<std::uint8_t> ink_row(inks ? 4 * static_cast<std::size_t>(picture.width) : 0);
-    check(try_pixels(picture.pixels.data(), inks ? ink_row.data() : nullptr));
+    check(try_pixels(picture.pixels.data(), inks ? ink_row.data() : nullptr, colours));
+    if (!inks) colours.convert(picture.pixels);
     return picture;
   }
 
@@ -106,11 +119,38 @@ class JpegReader {
     return jpeg_has_multiple_scans(&jpeg_) ? blocks * DCTSIZE2 * sizeof(JCOEF) : 0;
   }
 
+  Colours inks_stored() const { return jpeg_.saw_Adobe_marker ? Colours::cmyk_inverted : Colours::cmyk; }
+
+  void scale_down(Picture& picture) {
+    unsigned part = 1;
+    const auto shorter = static_cast<unsigned>(std::min(picture.width, picture.height));
+    while (part < DCTSIZE && file_.least_side > 0 && shorter >= 2 * part * static_cast<unsigned>(file_.least_side))
+      part *= 2;
+    jpeg_.scale_num = 1;
+    jpeg_.scale_denom = part;
+    check(try_scale());
+    picture.width = static_cast<int>(jpeg_.output_width);
+    picture.height = static_cast<int>(jpeg_.output_height);
+  }
+
+  bool try_scale() {
+    if (setjmp(errors_.jump)) return false;
+    jpeg_calc_output_dimensions(&jpeg_);
+    return true;
+  }
+
+  bool try_profile() {
+    if (setjmp(errors_.jump)) return false;
+    jpeg_read_icc_profile(&jpeg_, &profile_, &profile_bytes_);
+    return true;
+  }
+
   bool try_start() {
     if (setjmp(errors_.jump)) return false;
     jpeg_create_decompress(&jpeg_);
     progress_.progress_monitor = limit_scans;
     jpeg_.progress = &progress_;
+    jpeg_save_markers(&jpeg_, JPEG_APP0 + 2, 0xFFFF);  // profiles
     jpeg_mem_src(&jpeg_, reinterpret_cast<const unsigned char*>(file_.bytes.data()), file_.bytes.size());
     return true;
   }
@@ -121,7 +161,7 @@ class JpegReader {
     return true;
   }
 
-  bool try_pixels(std::uint8_t* pixels, std::uint8_t* ink_row) {
+  bool try_pixels(std::uint8_t* pixels, std::uint8_t* ink_row, const ToSrgb& colours) {
     if (setjmp(errors_.jump)) return false;
     jpeg_start_decompress(&jpeg_);
     const std::size_t row_bytes = static_cast<std::size_t>(jpeg_.output_width) * (jpeg_.num_components == 1 ? 1 : 3);
@@ -129,7 +169,11 @@ class JpegReader {
       std::uint8_t* row = pixels + jpeg_.output_scanline * row_bytes;
       JSAMPROW target = ink_row != nullptr ? ink_row : row;
       jpeg_read_scanlines(&jpeg_, &target, 1);
-      if (ink_row != nullptr) cmyk_to_rgb(ink_row, row, jpeg_.output_width, jpeg_.saw_Adobe_marker != 0);
+      if (ink_row == nullptr) continue;
+      if (colours)
+        colours.convert(ink_row, row, jpeg_.output_width);
+      else
+        cmyk_to_rgb(ink_row, row, jpeg_.output_width, jpeg_.saw_Adobe_marker != 0);
     }
     jpeg_finish_decompress(&jpeg_);
     return true;
@@ -139,6 +183,8 @@ class JpegReader {
   jpeg_decompress_struct jpeg_{};
   jpeg_progress_mgr progress_{};
   Errors errors_{};
+  JOCTET* profile_ = nullptr;
+  unsigned profile_bytes_ = 0;
 };
 
 }  // namespace

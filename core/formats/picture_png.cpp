@@ -8,6 +8,7 @@
 
 #include "core/formats/file.h"
 #include "core/formats/picture_codecs.h"
+#include "core/formats/picture_colour.h"
 #include "core/formats/utf8.h"
 
 namespace ditto::formats {
@@ -44,7 +45,7 @@ enum class Texts { skipped, read };
 // Chunks that say nothing of the pixels as they are read here, five letters each with the NUL byte. Some unpack to a
 // thousand times their size.
 constexpr png_byte kUnused[] =
-    "cHRM\0gAMA\0hIST\0iCCP\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
+    "cHRM\0gAMA\0hIST\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
 constexpr int kUnusedCount = sizeof kUnused / 5;
 
 class PngReader {
@@ -83,6 +84,8 @@ class PngReader {
     std::vector<png_bytep> rows(static_cast<std::size_t>(picture.height));
     for (std::size_t y = 0; y < rows.size(); ++y) rows[y] = picture.pixels.data() + y * row_bytes;
     check(try_pixels(rows.data()));
+    ToSrgb(profile(), channels == 3 ? Colours::rgb : Colours::grey, count_pixels(picture), stored == channels + 1)
+        .convert(picture.pixels);
     if (stored == channels + 1) over_white(picture.pixels, channels);
     return picture;
   }
@@ -102,6 +105,15 @@ class PngReader {
   }
 
  private:
+  std::span<const std::byte> profile() const {
+    png_charp name = nullptr;
+    png_bytep bytes = nullptr;
+    png_uint_32 length = 0;
+    int compression = 0;
+    if (png_get_iCCP(png_, info_, &name, &compression, &bytes, &length) == 0) return {};
+    return std::as_bytes(std::span(bytes, length));
+  }
+
   static std::string from_latin1(std::string_view text) {
     std::string result;
     for (const char c : text) {

@@ -2,7 +2,9 @@
 #include <ditto/error.h>
 #include <webp/decode.h>
 
+#include "core/formats/exif.h"
 #include "core/formats/picture_codecs.h"
+#include "core/formats/picture_colour.h"
 
 namespace ditto::formats {
 
@@ -46,6 +48,7 @@ Picture decode_webp(const Encoded& file, Want want) {
   const VP8StatusCode status = WebPDecode(data, file.bytes.size(), &config);
   WebPFreeDecBuffer(&config.output);
   if (status != VP8_STATUS_OK) fail(reason(status));
+  ToSrgb(webp_chunk(file.bytes, "ICCP"), Colours::rgb, count_pixels(picture), alpha).convert(picture.pixels);
   if (alpha) over_white(picture.pixels, 3);
   return picture;
 }

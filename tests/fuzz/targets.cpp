@@ -196,6 +196,10 @@ void png(std::string_view input) {
 }
 void jpeg(std::string_view input) { picture(input, PictureFormat::jpeg); }
 void webp(std::string_view input) { picture(input, PictureFormat::webp); }
+void avif(std::string_view input) { picture(input, PictureFormat::avif); }
+void tiff(std::string_view input) { picture(input, PictureFormat::tiff); }
+void gif(std::string_view input) { picture(input, PictureFormat::gif); }
+void bmp(std::string_view input) { picture(input, PictureFormat::bmp); }
 
 void pickle(std::string_view input) {
   expect(ErrorKind::checkpoint, "x.pt", [&] {
@@ -228,7 +232,7 @@ void utf8(std::string_view input) {
   if (damage) REQUIRE(!utf8_damage(input.substr(0, *damage)));
 }
 
-constexpr std::array<Target, 16> kTargets{{{"elf", elf},
+constexpr std::array<Target, 20> kTargets{{{"elf", elf},
                                            {"events", events},
                                            {"jpeg", jpeg},
                                            {"json", json},
@@ -243,6 +247,10 @@ constexpr std::array<Target, 16> kTargets{{{"elf", elf},
                                            {"torch_zip", torch_zip},
                                            {"utf8", utf8},
                                            {"webp", webp},
+    {"avif", avif},
+    {"tiff", tiff},
+    {"gif", gif},
+    {"bmp", bmp},
                                            {"yaml", yaml}}};
 
 }  // namespace

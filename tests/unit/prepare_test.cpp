@@ -187,25 +187,26 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
   for (const char* name : {"cat/._a.png", "cat/.DS_Store", "dog/Thumbs.db", "desktop.ini"}) write(in + "/" + name, "x");
   write(in + "/cat/a.txt", "a caption");
   write(in + "/cat/c.txt", "of nothing");
-  for (int i = 0; i < 7; ++i) write(in + "/dog/" + std::to_string(i) + ".BMP", "BM");
-  write(in + "/dog/scan", "II*");
-  write(in + "/papers/a.tiff", "II*");
+  for (int i = 0; i < 7; ++i) write(in + "/dog/" + std::to_string(i) + ".SVG", "<svg>");
+  write(in + "/dog/scan", "text");
+  write(in + "/papers/a.pdf", "%PDF");
   fs::create_directory_symlink(in + "/cat", in + "/more cats");
   fs::create_symlink(in + "/nowhere", in + "/dog/z.png");
   const auto made = ditto::prepare_folder(in, {.out = out});
   CHECK(made.train == 2);
   CHECK(made.classes == std::vector<std::string>{"cat", "dog"});
   CHECK(look(made)[0].labels == std::map<std::int64_t, std::int64_t>{{0, 1}, {1, 1}});
-  CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"cls", 2}, {"png", 2}, {"txt", 1}});
+  CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"cls", 2}, {"json", 2}, {"png", 2}, {"txt", 1}});
   CHECK(made.left_out ==
         std::vector<std::string>{
-            "files without a suffix, not PNG, JPEG or WebP (1): dog/scan",
-            ".bmp, not PNG, JPEG or WebP (7): dog/0.BMP, dog/1.BMP, dog/2.BMP, dog/3.BMP, dog/4.BMP, …",
-            ".tiff, not PNG, JPEG or WebP (1): papers/a.tiff", ".txt, not PNG, JPEG or WebP (1): cat/c.txt",
+            ".pdf, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): papers/a.pdf",
+            ".svg, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (7): dog/0.SVG, dog/1.SVG, dog/2.SVG, dog/3.SVG, dog/4.SVG, …",
+            ".txt, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): cat/c.txt",
+            "files without a suffix, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): dog/scan",
             "folders without a picture, no classes (1): papers",
-            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png",
             "hidden, or left behind by a system or tool (8): .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
-            "cat/.git, …"});
+            "cat/.git, …",
+            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png"});
 }
 
 TEST_CASE("pictures are told by what they hold, and stand upright wherever they are read") {
@@ -218,7 +219,7 @@ TEST_CASE("pictures are told by what they hold, and stand upright wherever they 
   const auto made = ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"});
   CHECK(made.train == 4);
   CHECK(made.left_out.empty());
-  CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"jpg", 2}, {"png", 1}, {"webp", 1}});
+  CHECK(look(made)[0].members == std::map<std::string, std::int64_t>{{"jpg", 2}, {"json", 4}, {"png", 1}, {"webp", 1}});
   CHECK(look(made)[0].sizes ==
         std::map<std::string, std::int64_t>{{"8 x 16 x 3", 1}, {"16 x 8 x 3", 1}, {"12 x 16 x 3", 2}});
 }
@@ -242,8 +243,8 @@ TEST_CASE("nothing has its name before all of a data set is written") {
   CHECK(made.shards.size() == 3);
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(out)) names.insert(entry.path().filename().string());
-  CHECK(names == std::set<std::string>{".nv-meta", "classes.json", "notes.txt", "train-000000.tar",
-                                       "train-000000.tar.idx", "train-000001.tar", "train-000001.tar.idx",
+  CHECK(names == std::set<std::string>{".nv-meta", "classes.json", "SHA256SUMS", "notes.txt", "report.jsonl",
+                                       "train-000000.tar", "train-000000.tar.idx", "train-000001.tar", "train-000001.tar.idx",
                                        "train-000002.tar", "train-000002.tar.idx"});
   names.clear();
   for (const auto& entry : fs::directory_iterator(out + "/.nv-meta")) names.insert(entry.path().filename().string());
@@ -263,7 +264,7 @@ TEST_CASE("the same pictures give the same bytes, notes for Energon included; an
         contents(entry.path()) == contents(folder.path + "/b" + entry.path().string().substr(folder.path.size() + 2)),
         entry.path().string());
   }
-  CHECK(files == 2 * 3 + 5 + 1);  // shards and their indices, notes, classes.json
+  CHECK(files == 2 * 3 + 5 + 3);  // shards and their indices, notes, classes.json, report.jsonl, SHA256SUMS
   write(folder.path + "/c/.nv-meta/split.yaml", "split_parts: {}\n");
   CHECK(holds(
       error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/c"}); }, ErrorKind::config),
@@ -292,11 +293,11 @@ TEST_CASE("folders that cannot be prepared are refused, and leave no shard behin
   fs::create_directories(folder.path + "/empty");
   CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/empty", {.out = folder.path + "/out"}); },
                        ErrorKind::config),
-              "holds no PNG, JPEG or WebP picture"));
-  write(folder.path + "/scans/a.bmp", "BM");
+              "holds no PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP picture"));
+  write(folder.path + "/scans/a.svg", "<svg>");
   CHECK(holds(error_of([&] { ditto::prepare_folder(folder.path + "/scans", {.out = folder.path + "/out"}); },
                        ErrorKind::config),
-              "left out: .bmp, not PNG, JPEG or WebP (1): a.bmp"));
+              "left out: .svg, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): a.svg"));
   write_picture(folder.path + "/in/cat/a.png", 1);
   write(folder.path + "/in/cat/b.png", contents(folder.path + "/in/cat/a.png").substr(0, 40));
   CHECK(holds(

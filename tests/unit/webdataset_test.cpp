@@ -13,6 +13,7 @@
 
 #include "core/data/loader.h"
 #include "core/formats/picture.h"
+#include "core/formats/picture_resize.h"
 #include "core/formats/tar.h"
 #include "tests/support/files.h"
 
@@ -199,6 +200,44 @@ TEST_CASE("pictures are cropped at the centre and resized, or refused where size
   const auto plain = webdataset(folder, {{"label", "none"}});
   CHECK_NOTHROW(plain->read(0));
   CHECK(holds(error_of([&] { plain->read(1); }, ErrorKind::data), "a.tar:1.png: the picture is 4 x 8"));
+}
+
+TEST_CASE("pictures are made to cover a size as ADM's crop does, and are other data then") {
+  const Folder folder;
+  {
+    formats::TarWriter tar(folder.path + "/a.tar");
+    tar.add("0.png", grey_png(24, 40, 1));
+    tar.finish();
+  }
+  const std::map<std::string, OptionValue> options{{"label", "none"}, {"size", std::vector<int64_t>{8, 8}}};
+  auto covering = options;
+  covering["resize"] = "bicubic";
+  const auto plain = webdataset(folder, options), covered = webdataset(folder, covering);
+  const auto expected = formats::cover(formats::decode_picture(grey_png(24, 40, 1), "x"), 8, 8);
+  const auto image = covered->read(0).tensors.at("image");
+  CHECK(image.sizes() == at::IntArrayRef({1, 8, 8}));
+  for (int64_t i = 0; i < 64; ++i)
+    CHECK(image.view({-1})[i].item<float>() == static_cast<float>(expected.pixels[static_cast<std::size_t>(i)]) / 127.5f - 1.0f);
+  CHECK(plain->fingerprint() != covered->fingerprint());
+}
+
+TEST_CASE("classes and their names come from classes.json, where the recipe says neither") {
+  const Folder folder;
+  write_shard(folder.path + "/a.tar");
+  const auto label_of = [](const ditto::Source& source) {
+    for (const auto& spec : source.makes())
+      if (spec.name == "label") return spec;
+    return ditto::TensorSpec{};
+  };
+  std::ofstream(folder.path + "/classes.json") << "[\"ant\", \"bee\", \"cat\", \"dog\"]";
+  const auto told = label_of(*webdataset(folder, {{"label", "cls"}}));
+  CHECK(told.values == 4);
+  CHECK(told.names == Strings{"ant", "bee", "cat", "dog"});
+  const auto said = label_of(*webdataset(folder, {{"classes", int64_t{7}}}));
+  CHECK(said.values == 7);
+  CHECK(said.names.empty());
+  std::ofstream(folder.path + "/classes.json") << "{}";
+  CHECK(holds(error_of([&] { webdataset(folder, {{"label", "cls"}}); }, ErrorKind::data), "is no list of names"));
 }
 
 TEST_CASE("a picture without a label is refused when the data is opened, by shard and member") {

@@ -1,9 +1,14 @@
 #include "options.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
 #include <stdexcept>
 
 #include <ditto/error.h>
+#include <ditto/formats/file.h>
+#include <ditto/formats/json.h>
+#include <ditto/formats/limits.h>
 #include <ditto/sizes.h>
 #include <ditto/text.h>
 
@@ -11,6 +16,7 @@ namespace webdataset {
 
 using ditto::Error;
 using ditto::ErrorKind;
+namespace formats = ditto::formats;
 
 namespace {
 
@@ -41,9 +47,13 @@ void Options::read(ditto::OptionReader& option) {
   option("caption", caption,
          "where the caption stands: \"txt\", \"json:caption\", or \"none\"; with data.path likewise");
   caption_given_ = option.declared().back().given;
-  option("classes", classes, "number of classes; labels are 0 to classes - 1").between(0, ditto::most::kClasses);
+  option("classes", classes, "number of classes; labels are 0 to classes - 1; 0: as many as classes.json beside the shards names").between(0, ditto::most::kClasses);
   option("names", names, "the classes' names, in the order of their labels: as many as data.classes, or none");
   option("size", size, "[height, width] to crop (centre) and resize to; empty: all pictures must be of one size");
+  option("resize", resize,
+         "with size: \"bilinear\" cuts out the middle and brings it to that size; \"bicubic\" is ADM's way: boxes halve the picture, a "
+         "bicubic filter brings it to that size, and the middle is cut out")
+      .one_of({"bilinear", "bicubic"});
   option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
   if (!size.empty() &&
       (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))
@@ -61,6 +71,17 @@ void Options::read(ditto::OptionReader& option) {
                   "set data.path to the folder that holds .nv-meta");
   refuse(option, "label", label);
   refuse(option, "caption", caption);
+}
+
+void Options::take_classes(const std::string& folder) {
+  const auto file = (std::filesystem::path(folder) / "classes.json").string();
+  if (label != "cls" || !names.empty() || !std::filesystem::exists(file)) return;
+  const auto list =
+      formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes), file, ErrorKind::data);
+  if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
+    throw Error(ErrorKind::data, file, "is no list of names", "correct it, or set data.classes and data.names");
+  if (classes == 0) classes = static_cast<int64_t>(list.size());
+  if (classes == static_cast<int64_t>(list.size())) names = list.get<std::vector<std::string>>();
 }
 
 void Options::take(const EnergonSet& set) {
@@ -110,7 +131,8 @@ Wanted Options::wanted() const {
   const auto place = TextPlace::parse(label);
   if (place.wanted() && classes < 1)
     throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + label + "\"",
-                "set it to the number of classes, or data.label = \"none\"");
+                "set it to the number of classes, or data.label = \"none\"; of shards that `ditto data prepare` made of a folder, "
+                "classes.json beside them says it");
   return {image, place, TextPlace::parse(caption), classes};
 }
 

@@ -14,18 +14,21 @@ namespace webdataset {
 struct Options {
   std::vector<std::string> shards, validation_shards;
   std::string path, split = "train", validation_split = "val";
-  std::vector<std::string> image{"png", "jpg", "jpeg", "webp"};
+  std::vector<std::string> image{"png", "jpg", "jpeg", "webp", "avif"};
   std::string label = "cls";
   std::string caption = "none";
   int64_t classes = 0;
   std::vector<int64_t> size;
   std::vector<std::string> names;
   int64_t channels = 3;
+  std::string resize = "bilinear";
 
   void read(ditto::OptionReader& option);
   // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
   // whose samples are made in Python, unless the recipe says it.
   void take(const EnergonSet& set);
+  // What classes.json beside the shards says, if it is there, where the recipe does not: how many classes, and their names.
+  void take_classes(const std::string& folder);
   bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
   // Throws Error(config) for a label without data.classes.
   Wanted wanted() const;

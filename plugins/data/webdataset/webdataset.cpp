@@ -14,6 +14,7 @@
 #include <ditto/error.h>
 
 #include <ditto/formats/picture.h>
+#include <ditto/formats/picture_resize.h>
 #include "options.h"
 #include "prepared_shards.h"
 
@@ -105,7 +106,8 @@ class WebDataset final : public ditto::Source {
   std::string names_and_sizes() const {
     const std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
                              std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
-                             std::to_string(options_.size[1]) + samples_->names();
+                             std::to_string(options_.size[1]) + (options_.resize == "bilinear" ? "" : " " + options_.resize) +
+                             samples_->names();
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
     return std::to_string(size()) + " samples, " + hex;
@@ -126,6 +128,9 @@ class WebDataset final : public ditto::Source {
       set = webdataset::read_energon_set(set_path);
       options_.take(set);
     }
+    const auto& named = options_.shards.empty() ? options_.validation_shards : options_.shards;
+    options_.take_classes(set_path.empty() ? (std::filesystem::path(needs.folder) / named.front()).parent_path().string()
+                                           : set_path);
     wanted_ = options_.wanted();
     if (needs.shapes_only) return;
     if (set_path.empty())
@@ -155,7 +160,11 @@ class WebDataset final : public ditto::Source {
 
   torch::Tensor image(const RawSample& raw, const std::string& place) const {
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
-    const auto picture = formats::decode_picture(raw.image, place, {.channels = channels});
+    const bool covers = resizes_ && options_.resize == "bicubic";
+    const auto height = static_cast<int>(options_.size[0]), width = static_cast<int>(options_.size[1]);
+    auto picture = formats::decode_picture(
+        raw.image, place, {.channels = channels, .least_side = covers ? formats::least_side_for(height, width) : 0});
+    if (covers) return to_tensor(formats::cover(std::move(picture), height, width));
     const auto image = to_tensor(picture);
     if (resizes_) return crop_and_resize(image, options_.size[0], options_.size[1]);
     if (picture.height != options_.size[0] || picture.width != options_.size[1])

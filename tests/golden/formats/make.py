@@ -6,11 +6,12 @@ import argparse
 import collections
 import io
 import pathlib
+import struct
 import tarfile
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image, ImageCms, ImageOps
 from safetensors.torch import save_file
 
 here = pathlib.Path(__file__).parent
@@ -57,6 +58,44 @@ def checkpoint():
     torch.save({"weight": ramp(2), "strange": collections.Counter("aab")}, here / "protocol4.pt", pickle_protocol=4)
 
 
+def display_p3():
+    """An ICC profile (ICC.1:2001-04) of Display P3's colours with a plain gamma of 2.2."""
+    def fixed(*numbers):
+        return b"".join(struct.pack(">i", round(number * 65536)) for number in numbers)
+    white = fixed(0.9642, 1, 0.8249)
+    curve = b"curv" + bytes(4) + struct.pack(">IH", 1, round(2.2 * 256)) + bytes(2)
+    tags = {"desc": b"desc" + bytes(4) + struct.pack(">I", 3) + b"P3\0" + bytes(79), "wtpt": b"XYZ " + bytes(4) + white,
+            "rXYZ": b"XYZ " + bytes(4) + fixed(0.51512, 0.2412, -0.00105),
+            "gXYZ": b"XYZ " + bytes(4) + fixed(0.29198, 0.69225, 0.04189),
+            "bXYZ": b"XYZ " + bytes(4) + fixed(0.1571, 0.06657, 0.78407), "rTRC": curve, "gTRC": curve, "bTRC": curve}
+    table, data, start = b"", b"", 128 + 4 + 12 * len(tags)
+    for name, body in tags.items():
+        body += bytes(-len(body) % 4)
+        table += name.encode() + struct.pack(">II", start + len(data), len(body))
+        data += body
+    header = struct.pack(">I", start + len(data)) + bytes(4) + b"\x02\x40\0\0" + b"mntrRGB XYZ " + bytes(12) + b"acsp" + bytes(28) + white
+    return header + bytes(48) + struct.pack(">I", len(tags)) + table + data
+
+
+def masked_bitmap(rgb, alpha):
+    """A BMP of 32 bits a pixel with masks (BITMAPV4HEADER), from top to bottom: red, green, blue, opacity in this order."""
+    height, width = alpha.shape
+    pixels = np.dstack([rgb, alpha]).tobytes()
+    header = struct.pack("<IiiHHIIiiII", 108, width, -height, 1, 32, 3, len(pixels), 0, 0, 0, 0) + \
+        struct.pack("<IIII", 0xFF, 0xFF00, 0xFF0000, 0xFF000000) + bytes(52)
+    return b"BM" + struct.pack("<IHHI", 14 + 108 + len(pixels), 0, 0, 14 + 108) + header + pixels
+
+
+def cover(picture, side):
+    """center_crop_arr of ADM (openai/guided-diffusion), from its description: halve by boxes, then bicubic, then the middle."""
+    while min(picture.size) >= 2 * side:
+        picture = picture.resize(tuple(x // 2 for x in picture.size), Image.BOX)
+    scale = side / min(picture.size)
+    values = np.asarray(picture.resize(tuple(round(x * scale) for x in picture.size), Image.BICUBIC))
+    top, left = (values.shape[0] - side) // 2, (values.shape[1] - side) // 2
+    return values[top:top + side, left:left + side]
+
+
 def pictures():
     rng = np.random.default_rng(0)
     y, x = np.mgrid[0:12, 0:16]
@@ -77,17 +116,42 @@ def pictures():
         "progressive.jpg": Image.fromarray(rgb),
         "rgb.webp": Image.fromarray(rgb),
         "rgba.webp": Image.fromarray(np.dstack([rgb, alpha])),
+        "rgb.tif": Image.fromarray(rgb),
+        "grey16.tif": Image.fromarray((grey.astype(np.uint16) * 257 + 100).astype(np.uint16)),
+        "cmyk.tif": Image.fromarray(rgb).convert("CMYK"),
+        "rgba.tif": Image.fromarray(np.dstack([rgb, alpha])),
+        "black_white.tif": Image.fromarray(grey > 100),
+        "palette.gif": Image.fromarray(rgb).quantize(16),
+        "transparent.gif": Image.fromarray(rgb).quantize(16),
+        "rgb.bmp": Image.fromarray(rgb),
+        "palette.bmp": Image.fromarray(rgb).quantize(16),
+        "black_white.bmp": Image.fromarray(grey > 100),
+        "rgb.avif": Image.fromarray(rgb),
+        "rgba.avif": Image.fromarray(np.dstack([rgb, alpha])),
+        "grey.avif": Image.fromarray(grey),
+        "p3.png": Image.fromarray(rgb),
+        "p3.jpg": Image.fromarray(rgb),
     }
     options = {
         "progressive.jpg": {"progressive": True, "quality": 90},
         "rgb.webp": {"lossless": True},
         "rgba.webp": {"lossless": True, "exact": True},
+        "black_white.tif": {"compression": "group4"},
+        "rgba.tif": {"compression": "tiff_lzw"},
+        "transparent.gif": {"transparency": 3, "interlace": 1},
+        "grey.avif": {"quality": 90},
+        "p3.png": {"icc_profile": display_p3()},
+        "p3.jpg": {"icc_profile": display_p3(), "quality": 95},
     }
     expected = {}
     for name, picture in files.items():
         picture.save(here / name, **options.get(name, {}))
         read = Image.open(here / name)
-        if name == "grey16.png":
+        if name.startswith("p3"):
+            read = ImageCms.profileToProfile(read, io.BytesIO(display_p3()), ImageCms.createProfile("sRGB"))
+        if "transparency" in read.info:
+            read = read.convert("RGBA")
+        if name.startswith("grey16"):
             values = np.round(np.asarray(read).astype(np.float64) * 255 / 65535)
         elif "A" in read.mode:
             values = np.asarray(read).astype(np.float64)
@@ -100,6 +164,12 @@ def pictures():
     frames = [Image.fromarray(np.roll(rgb, i, 1)) for i in range(3)]
     frames[0].save(here / "animated.webp", save_all=True, append_images=frames[1:], lossless=True)
     save_file(expected, here / "pictures.safetensors")
+    (here / "masks.bmp").write_bytes(masked_bitmap(rgb, alpha))
+    for kind in ("gif", "avif"):
+        frames[0].save(here / f"animated.{kind}", save_all=True, append_images=frames[1:])
+    frames[0].save(here / "pages.tif", save_all=True, append_images=frames[1:])
+    covered = {str(side): cover(Image.fromarray(rgb), side) for side in (3, 5, 12, 20)}
+    save_file({side: torch.from_numpy(values.copy()) for side, values in covered.items()}, here / "covered.safetensors")
 
 
 def orientations():

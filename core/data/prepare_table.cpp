@@ -2,17 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
-#include <map>
-#include <nlohmann/json.hpp>
 
 #include <ditto/error.h>
 #include <ditto/options.h>
 
-#include "core/data/picture_folder.h"
 #include "core/data/shard_writer.h"
-#include "core/formats/file.h"
-#include "core/formats/limits.h"
 #include "core/formats/picture.h"
 #include "core/formats/table.h"
 
@@ -20,62 +14,8 @@ namespace ditto {
 
 namespace {
 
-namespace fs = std::filesystem;
-
 std::span<const std::byte> bytes_of(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-// The extension a shard gives a picture: what its bytes are, not what its name says.
-std::string extension_of(formats::PictureFormat format) {
-  switch (format) {
-    case formats::PictureFormat::png: return "png";
-    case formats::PictureFormat::jpeg: return "jpg";
-    case formats::PictureFormat::webp: return "webp";
-    case formats::PictureFormat::unknown: break;
-  }
-  return {};
-}
-
-// The subfolder a picture is in, directly under `folder`; "" for a picture in `folder` itself.
-std::string class_of(const fs::path& picture, const fs::path& folder) {
-  const auto relative = picture.lexically_relative(folder);
-  return relative.has_parent_path() ? relative.begin()->string() : std::string();
-}
-
-std::vector<std::string> classes_of(const std::vector<fs::path>& pictures, const fs::path& folder) {
-  std::map<std::string, fs::path> first;
-  for (const auto& picture : pictures) first.emplace(class_of(picture, folder), picture);
-  if (const auto loose = first.find(""); loose != first.end()) {
-    if (first.size() == 1) return {};
-    throw Error(ErrorKind::config, loose->second.string(), "lies beside the folders of the classes, in none of them",
-                "move it into one, or name a folder without subfolders for pictures without labels");
-  }
-  std::vector<std::string> names;
-  for (const auto& [name, picture] : first) names.push_back(name);
-  return names;
-}
-
-void add_picture(ShardWriter& writer, const fs::path& path, const std::vector<std::string>& classes,
-                 const fs::path& folder) {
-  const std::string file = formats::read_file(path.string(), ErrorKind::data, formats::limits::kMemberBytes);
-  formats::decode_picture(bytes_of(file), path.string());  // a shard never holds what a run could not read
-  std::vector<ShardWriter::Member> members{{extension_of(formats::sniff_picture(bytes_of(file))), bytes_of(file)}};
-  std::int64_t label = -1;
-  std::string label_text;
-  if (!classes.empty()) {
-    label = std::lower_bound(classes.begin(), classes.end(), class_of(path, folder)) - classes.begin();
-    label_text = std::to_string(label);
-    members.push_back({"cls", bytes_of(label_text)});
-  }
-  const auto caption = fs::path(path).replace_extension(".txt");
-  std::string text;
-  std::error_code none;
-  if (fs::is_regular_file(caption, none)) {
-    text = formats::read_file(caption.string(), ErrorKind::data, formats::limits::kMemberBytes);
-    members.push_back({"txt", bytes_of(text)});
-  }
-  writer.add(members, label);
 }
 
 // The column of the labels, or -1.
@@ -145,22 +85,6 @@ class RowPictures {
 };
 
 }  // namespace
-
-Prepared prepare_folder(const std::string& folder, const PrepareOptions& options) {
-  auto [pictures, left_out] = pictures_under(folder);
-  const auto classes = classes_of(pictures, folder);
-  ShardWriter writer(options);
-  for (std::size_t i = 0; i < pictures.size(); ++i) {
-    add_picture(writer, pictures[i], classes, folder);
-    if (options.progress)
-      options.progress(static_cast<std::int64_t>(i + 1), static_cast<std::int64_t>(pictures.size()));
-  }
-  if (!classes.empty()) writer.add_file("classes.json", nlohmann::json(classes).dump(2) + "\n");
-  auto prepared = writer.finish();
-  prepared.classes = classes;
-  prepared.left_out = std::move(left_out);
-  return prepared;
-}
 
 Prepared prepare_table(const std::string& path, const TableLayout& layout, const PrepareOptions& options) {
   const auto table = formats::read_number_table(path);

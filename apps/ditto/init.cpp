@@ -1,0 +1,271 @@
+// ditto init FOLDER|SHARDS
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include <ATen/Functions.h>
+#include <fmt/format.h>
+
+#include <ditto/error.h>
+#include <ditto/text.h>
+
+#include "apps/ditto/commands.h"
+#include "core/data/inspect.h"
+#include "core/data/picture_folder.h"
+#include "core/data/prepare.h"
+#include "core/dist/launch.h"
+#include "core/formats/file.h"
+#include "core/formats/json.h"
+#include "core/report/doctor.h"
+#include "core/report/progress.h"
+#include "core/train/first_recipe.h"
+#include "core/train/launch.h"
+#include "core/train/rank.h"
+
+namespace ditto {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kTrialSteps = 6, kUntimed = 2;  // the first ones fill caches
+constexpr double kSecondsAStep = 2, kShareReached = 0.3;  // of the rate of a matrix product, by a small model's step
+
+struct Arguments {
+  std::string from, out;
+  int size = 0;
+  bool json = false;
+};
+
+struct Trial {
+  double step_s = 0;
+  int64_t peak_bytes = 0;
+};
+
+bool is_shards(const std::string& path) {
+  if (!fs::is_directory(path)) return true;
+  const auto entries = fs::directory_iterator(path);
+  return std::any_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().extension() == ".tar"; });
+}
+
+// A name that a folder of runs, a file and a shell take as it is.
+std::string plain_name(const fs::path& path) {
+  auto name = fs::absolute(path).lexically_normal();
+  if (!name.has_filename()) name = name.parent_path();
+  std::string text = fs::is_regular_file(name) ? name.stem().string() : name.filename().string();
+  for (char& c : text)
+    if (!std::isalnum(static_cast<unsigned char>(c)) && c != '-' && c != '_') c = '_';
+  return text.empty() ? "pictures" : text;
+}
+
+// The side that pictures of a folder are brought to: small ones that are all alike keep theirs.
+int side_for(const std::string& folder) {
+  constexpr size_t kLooked = 200;
+  const auto pictures = pictures_under(folder).pictures;
+  std::vector<int> sides;
+  bool alike = true;
+  for (size_t i = 0; i < std::min(kLooked, pictures.size()); ++i) try {
+      const auto path = pictures[i * pictures.size() / std::min(kLooked, pictures.size())].string();
+      const auto bytes = formats::read_file(path, ErrorKind::data, formats::limits::kMemberBytes);
+      const auto size = formats::picture_size(std::as_bytes(std::span(bytes)), path);
+      sides.push_back(std::min(size.width, size.height));
+      alike = alike && size.width == size.height && sides.back() == sides.front();
+    } catch (const Error&) {  // prepare says it
+    }
+  if (sides.empty()) return 0;
+  std::nth_element(sides.begin(), sides.begin() + static_cast<std::ptrdiff_t>(sides.size() / 2), sides.end());
+  const int side = sides[sides.size() / 2];
+  return alike && side <= kFirstSide ? 0 : side >= kFirstSide ? kFirstSide : std::max(4, side / 4 * 4);
+}
+
+std::string prepared(const Arguments& arguments, const std::string& recipe) {
+  PrepareOptions options;
+  options.out = (fs::path(recipe).parent_path() / (fs::path(recipe).stem().string() + "_shards")).string();
+  options.validation = 0.05;
+  FolderOptions pictures;
+  pictures.size = arguments.size > 0 ? arguments.size : side_for(arguments.from);
+  pictures.skip_bad = true;
+  report::ProgressOptions style;
+  style.unit = "picture";
+  style.rate = "/s";
+  std::unique_ptr<report::Progress> line;
+  options.progress = [&](int64_t done, int64_t all) {
+    if (!line) line = std::make_unique<report::Progress>(all, style);
+    report::ProgressState state;
+    state.done = done;
+    line->update(state);
+  };
+  const auto made = prepare_folder(arguments.from, options, pictures);
+  if (line) line->finish();
+  std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad files, each named in report.jsonl\n",
+                           shown(options.out), made.train, made.validation, made.bad.size());
+  return options.out;
+}
+
+// Operations a second of a matrix product.
+double matmul_rate() {
+  constexpr int64_t kSide = 768;
+  const auto a = at::rand({kSide, kSide}), b = at::rand({kSide, kSide});
+  double best = 0;
+  for (int i = 0; i < 5; ++i) {
+    const auto began = std::chrono::steady_clock::now();
+    at::mm(a, b);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
+    best = std::max(best, 2.0 * kSide * kSide * kSide / took.count());
+  }
+  return best;
+}
+
+int64_t usable_bytes() {
+  report::Diagnosis machine;
+  report::diagnose_processor(machine);
+  const auto& memory = machine.facts["memory"];
+  const int64_t available = memory["available_bytes"], limit = memory.value("limit_bytes", available);
+  return std::min(available, limit) / 2;
+}
+
+// Resident bytes at the peak of a process, so far: 0 once it has ended.
+int64_t peak_of(pid_t process) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with("VmHWM:")) return std::atoll(line.c_str() + 6) * 1024;
+  return 0;
+}
+
+// Trains a few steps in a process of its own, with a validation, a sheet and a checkpoint at the end.
+Trial try_recipe(const std::string& recipe, const CommandLine& line) {
+  std::string folder = (fs::temp_directory_path() / "ditto-init-XXXXXX").string();
+  if (!::mkdtemp(folder.data())) throw Error(ErrorKind::config, folder, "cannot be made", "set TMPDIR");
+  struct Remove {
+    std::string path;
+    ~Remove() {
+      std::error_code ignored;
+      fs::remove_all(path, ignored);
+    }
+  } const remove{folder};
+  const auto steps = std::to_string(kTrialSteps), said = folder + "/said";
+  std::vector<std::string> words{"ditto", "train", recipe, "--resume", "never", "--set", "run.steps=" + steps,
+                                 "--set", "run.output=" + nlohmann::json(folder + "/run").dump(), "--set", "log.progress=none",
+                                 "--set", "validate.grid_every=" + steps};
+  if (Recipe::read(recipe).validate.every > 0) words.insert(words.end(), {"--set", "validate.every=" + steps});
+  for (const auto& path : line.plugin_path) words.insert(words.end(), {"--plugin-path", path});
+  std::vector<char*> argv;
+  for (auto& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::signal(SIGCHLD, SIG_DFL);
+  const pid_t process = ::fork();
+  if (process == 0) {
+    const int file = ::open(said.c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    ::dup2(file, STDOUT_FILENO);
+    ::dup2(file, STDERR_FILENO);
+    ::execv("/proc/self/exe", argv.data());
+    ::_exit(127);
+  }
+  if (process < 0) throw Error(ErrorKind::config, "ditto init", "no process could be started to measure with");
+  Trial trial;
+  int state = 0;
+  while (::waitpid(process, &state, WNOHANG) == 0) {
+    trial.peak_bytes = std::max(trial.peak_bytes, peak_of(process));
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  if (!WIFEXITED(state) || WEXITSTATUS(state) != 0)
+    throw Error(ErrorKind::config, recipe, "does not train here: " + formats::read_file(said, ErrorKind::data),
+                "correct it, and train it with `ditto train`");
+  std::ifstream metrics(folder + "/run/metrics.jsonl");
+  std::vector<double> seconds;
+  for (std::string text; std::getline(metrics, text);)
+    seconds.push_back(formats::parse_json(text, "metrics.jsonl", ErrorKind::data).value("step_s", 0.0));
+  if (seconds.size() > kUntimed) seconds.erase(seconds.begin(), seconds.begin() + kUntimed);
+  std::sort(seconds.begin(), seconds.end());
+  trial.step_s = seconds.empty() ? 0 : seconds[seconds.size() / 2];
+  return trial;
+}
+
+void write_text(const std::string& path, const std::string& text) {
+  formats::write_file(path, std::as_bytes(std::span(text)), ErrorKind::config);
+}
+
+int init(const Arguments& arguments, const CommandLine& line) {
+  expect_one_rank("ditto init");
+  const auto name = plain_name(arguments.from);
+  const std::string out = arguments.out.empty() ? name + ".toml" : arguments.out;
+  if (fs::exists(out)) throw Error(ErrorKind::config, out, "is there already", "choose another name with --out");
+  const bool has_shards = is_shards(arguments.from);
+  if (has_shards && arguments.size > 0)
+    throw Error(ErrorKind::config, "--size", "is for a folder of pictures, but " + arguments.from + " holds shards",
+                "change data.size in the recipe");
+  const auto shards = has_shards ? arguments.from : prepared(arguments, out);
+  const auto home = fs::absolute(out).parent_path().string();
+  const auto facts = shard_facts(shards, home, std::max<int64_t>(arguments.size, kFirstSide));
+
+  Rank rank{RankInfo{}};
+  bool opened = false;
+  int code = rank.run([&] {
+    const auto count = [&](const std::string& text) {
+      write_text(out, text);
+      Recipe recipe = Recipe::read(out);
+      if (!std::exchange(opened, true)) rank.open(recipe, line.plugin_path);
+      declare_components(recipe, rank.registry());
+      return dry_run(recipe, rank.registry(), 1, 1);
+    };
+    const double operations = kSecondsAStep * kShareReached * matmul_rate();
+    const auto recipe = fit_recipe(facts, name, usable_bytes(), operations, count);
+    const auto text = to_text(recipe, facts);
+    const auto cost = count(text);
+    const auto trial = try_recipe(out, line);
+    const auto data = fmt::format("{} pictures to train on, {} held out, {} x {} {}, {}", facts.samples, facts.held_out, facts.height,
+                                  facts.width, facts.channels == 1 ? "grey" : "colour",
+                                  facts.classes > 0 ? std::to_string(facts.classes) + " classes" : "without classes");
+    const auto price = fmt::format("{:.3g} s a step, {} of memory at the peak, {} for {} steps", trial.step_s,
+                                   report::bytes_text(trial.peak_bytes),
+                                   report::duration_text(trial.step_s * static_cast<double>(recipe.steps)), recipe.steps);
+    const auto model = fmt::format("dit with {} learned numbers, batch {}", cost.parameters, recipe.batch);
+    write_text(out, fmt::format("# Made by `ditto init`: {}.\n# {}. Measured on this machine over {} steps: {}.\n\n{}", data, model,
+                                kTrialSteps, price, text));
+    if (arguments.json) {
+      const nlohmann::ordered_json json{{"recipe", out}, {"shards", shards}, {"samples", facts.samples}, {"parameters", cost.parameters},
+                                        {"batch", recipe.batch}, {"steps", recipe.steps}, {"step_s", trial.step_s},
+                                        {"peak_bytes", trial.peak_bytes}};
+      std::cout << formats::ascii_json(json) << '\n';
+    } else {
+      std::cout << data << '\n' << model << '\n' << price << '\n';
+      if (facts.captions > 0) std::cout << "the captions are not learned from: dit takes classes; docs/add_a_model.md and dit_text take texts\n";
+      std::cout << "next: ditto train " << shown(out) << '\n';
+    }
+    return 0;
+  });
+  return code;
+}
+
+}  // namespace
+
+void add_init_command(CLI::App& app, CommandLine& line) {
+  auto* command = app.add_subcommand("init", "Write a recipe that fits pictures and this machine, and say what a step takes");
+  auto arguments = std::make_shared<Arguments>();
+  command
+      ->add_option("FROM", arguments->from,
+                   "A folder of pictures (subfolders are the classes), which are put into shards beside the recipe; or shards")
+      ->required()
+      ->check(CLI::ExistingPath);
+  command->add_option("--out", arguments->out, "The recipe; default: FROM's name and .toml, here");
+  command->add_option("--size", arguments->size, "Of a folder: the side that pictures are brought to; default: theirs, at most 64")
+      ->check(CLI::Range(4, 1024));
+  command->add_flag("--json", arguments->json, "Print JSON");
+  add_plugin_path(*command, line);
+  command->footer("Example:\n  ditto init photos/ --out photos.toml && ditto train photos.toml");
+  command->callback([arguments, &line] { line.exit_code = init(*arguments, line); });
+}
+
+}  // namespace ditto

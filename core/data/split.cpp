@@ -1,0 +1,78 @@
+#include "core/data/split.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <ditto/error.h>
+
+#include "core/data/shard_writer.h"
+#include "core/formats/file.h"
+#include "core/formats/shard.h"
+#include "core/formats/tar.h"
+
+namespace ditto {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Numbered {
+  uint64_t drawn;
+  int64_t number;
+  auto operator<=>(const Numbered&) const = default;
+};
+
+int64_t label_of(const formats::ShardSample& sample, const formats::RandomFile& file, const std::string& where) {
+  const auto* member = sample.find("cls");
+  if (!member) return -1;
+  const auto bytes = formats::read_member(file, member->offset, member->size, where);
+  return formats::parse_label({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, where);
+}
+
+}  // namespace
+
+Prepared split_shards(const std::vector<std::string>& shards, const PrepareOptions& options, uint64_t seed) {
+  ShardWriter writer(options);
+  std::vector<std::vector<formats::ShardSample>> samples;
+  std::map<int64_t, std::vector<Numbered>> of_class;
+  int64_t all = 0;
+  for (const auto& shard : shards) {
+    samples.push_back(formats::shard_samples(formats::index_tar(shard), shard));
+    const auto file = formats::RandomFile::open(shard);
+    for (const auto& sample : samples.back()) {
+      const auto drawn = XXH3_64bits_withSeed(&all, sizeof all, seed);
+      of_class[label_of(sample, *file, shard + ":" + sample.key + ".cls")].push_back({drawn, all++});
+    }
+  }
+  std::vector<bool> held(static_cast<size_t>(all));
+  for (auto& [label, drawn] : of_class) {
+    std::sort(drawn.begin(), drawn.end());
+    const auto share = std::floor(static_cast<double>(drawn.size()) * options.validation + 1e-9);
+    for (size_t i = 0; i < static_cast<size_t>(share); ++i) held[static_cast<size_t>(drawn[i].number)] = true;
+  }
+  int64_t number = 0;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const auto file = formats::RandomFile::open(shards[i]);
+    for (const auto& sample : samples[i]) {
+      std::vector<std::vector<std::byte>> bytes;
+      for (const auto& member : sample.members)
+        bytes.push_back(formats::read_member(*file, member.offset, member.size,
+                                             shards[i] + ":" + sample.key + "." + member.extension));
+      std::vector<ShardWriter::Member> members;
+      for (size_t m = 0; m < bytes.size(); ++m) members.push_back({sample.members[m].extension, bytes[m]});
+      held[static_cast<size_t>(number)] ? writer.add_to_validation(members) : writer.add_to_train(members);
+      ++number;
+      if (options.progress) options.progress(number, all);
+    }
+  }
+  if (const auto classes = fs::path(shards.front()).parent_path() / "classes.json"; fs::exists(classes))
+    writer.add_file("classes.json", formats::read_file(classes.string(), ErrorKind::data));
+  return writer.finish();
+}
+
+}  // namespace ditto
