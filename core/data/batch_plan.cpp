@@ -1,6 +1,7 @@
 #include "core/data/batch_plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
@@ -104,22 +105,34 @@ std::vector<Places> BatchPlanner::buckets(const std::vector<int64_t>& places) co
   return all;
 }
 
-// First fit, the longest first (D. S. Johnson, 1973: at most 11/9 of the fewest packs, and 6/9 of one).
-std::vector<Places> BatchPlanner::packs(const std::vector<int64_t>& places) const {
-  std::vector<std::pair<int64_t, int64_t>> longest_first;  // -tokens, place
-  for (const int64_t place : places) longest_first.emplace_back(-tokens_of(place), place);
-  std::sort(longest_first.begin(), longest_first.end());
-  std::vector<Places> all;
-  std::vector<int64_t> room;
-  for (const auto& [minus_tokens, place] : longest_first) {
+std::vector<std::vector<size_t>> first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t room, int64_t most) {
+  std::vector<size_t> order(lengths.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return lengths[a] > lengths[b]; });
+  std::vector<std::vector<size_t>> packs;
+  std::vector<int64_t> left;
+  for (const size_t i : order) {
     size_t at = 0;
-    while (at < all.size() && (room[at] + minus_tokens < 0 || all[at].count() == micro_batch_)) ++at;
-    if (at == all.size()) {
-      all.emplace_back();
-      room.push_back(options_.tokens);
+    while (at < packs.size() && (left[at] < lengths[i] || static_cast<int64_t>(packs[at].size()) == most)) ++at;
+    if (at == packs.size()) {
+      packs.emplace_back();
+      left.push_back(room);
     }
-    all[at].list.push_back(place);
-    room[at] += minus_tokens;
+    packs[at].push_back(i);
+    left[at] -= lengths[i];
+  }
+  return packs;
+}
+
+std::vector<Places> BatchPlanner::packs(const std::vector<int64_t>& places) const {
+  auto in_order = places;
+  std::sort(in_order.begin(), in_order.end());
+  std::vector<int64_t> lengths;
+  for (const int64_t place : in_order) lengths.push_back(tokens_of(place));
+  std::vector<Places> all;
+  for (const auto& pack : first_fit_decreasing(lengths, options_.tokens, micro_batch_)) {
+    all.emplace_back();
+    for (const size_t i : pack) all.back().list.push_back(in_order[i]);
   }
   // Samples of one size side by side, each in the order of places: a part of the batch.
   for (auto& one : all)

@@ -49,6 +49,13 @@ std::shared_ptr<const RandomFile> RandomFile::over(std::span<const std::byte> by
       new RandomFile(std::string(where), kind, Descriptor(), bytes.data(), bytes.size()));
 }
 
+std::shared_ptr<const RandomFile> RandomFile::over(std::shared_ptr<const RemoteBytes> remote, std::string_view path) {
+  std::shared_ptr<RandomFile> file(
+      new RandomFile(std::string(path), ErrorKind::data, Descriptor(), nullptr, remote->size()));
+  file->remote_ = std::move(remote);
+  return file;
+}
+
 void RandomFile::require(std::uint64_t offset, std::uint64_t bytes, std::string_view where) const {
   if (offset > size_ || bytes > size_ - offset)
     throw Error(kind_, where.empty() ? path_ : where, "lies beyond the end of its file", "write the file again");
@@ -57,6 +64,7 @@ void RandomFile::require(std::uint64_t offset, std::uint64_t bytes, std::string_
 void RandomFile::read(std::uint64_t offset, std::span<std::byte> into, std::string_view where) const {
   if (where.empty()) where = path_;
   require(offset, into.size(), where);
+  if (remote_) return remote_->read(offset, into, where);
   if (descriptor_.get() < 0) {
     std::copy_n(memory_ + offset, into.size(), into.begin());
     return;

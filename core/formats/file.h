@@ -33,7 +33,16 @@ class Descriptor {
   int value_;
 };
 
-// Bytes at known places, read from any number of threads: a regular file's, or those in memory.
+// Bytes that lie elsewhere, in a store: read from any number of threads.
+class RemoteBytes {
+ public:
+  virtual ~RemoteBytes() = default;
+  virtual std::uint64_t size() const = 0;
+  // All of `into`, or Error(data) that begins with `where`.
+  virtual void read(std::uint64_t offset, std::span<std::byte> into, std::string_view where) const = 0;
+};
+
+// Bytes at known places, read from any number of threads: a regular file's, those in memory, or a store's.
 class RandomFile {
  public:
   // Throws Error(kind) naming the path and the system's reason: missing, unreadable, not a regular file.
@@ -41,6 +50,8 @@ class RandomFile {
   // Of memory that outlives it; `where` names it in messages.
   static std::shared_ptr<const RandomFile> over(std::span<const std::byte> bytes, std::string_view where,
                                                 ErrorKind kind = ErrorKind::data);
+  // Of a store's; `path` names them in messages.
+  static std::shared_ptr<const RandomFile> over(std::shared_ptr<const RemoteBytes> remote, std::string_view path);
   const std::string& path() const { return path_; }
   std::uint64_t size() const { return size_; }  // when it was opened
   // Throws Error(kind) for what cannot be read or is not there any more. `where` names the part in messages; "": the
@@ -55,8 +66,9 @@ class RandomFile {
   std::string path_;
   ErrorKind kind_;
   Descriptor descriptor_;    // none: it is in memory
-  const std::byte* memory_;  // null: it is a file
+  const std::byte* memory_;  // null: it is a file, or remote
   std::uint64_t size_;
+  std::shared_ptr<const RemoteBytes> remote_;
 };
 
 // All of a file. Throws as RandomFile does, and for one of more than `most` bytes before it is read.

@@ -38,6 +38,7 @@ inline constexpr std::uint64_t kPickleOpcodes = 4'000'000;  // one makes a value
 inline constexpr std::size_t kPickleTreeBytes =
     64 * kMiB;  // what is kept of it: one value may be named a million times
 inline constexpr int kPickleDepth = 100;
+inline constexpr std::size_t kTensorsValues = 100'000;  // of a pickle that is to hold one tensor
 inline constexpr std::uint64_t kExpandedBytes = 64 * kMiB;  // of a tensor that repeats a smaller storage
 
 // Pictures, and whatever else a sample is made of.
@@ -51,9 +52,11 @@ inline constexpr std::uint64_t kJpegScannedPixels = std::uint64_t{1}
 inline constexpr std::uint32_t kPngTexts = 64;              // text chunks that are read, and …
 inline constexpr std::size_t kPngTextBytes = kMiB;          // … how long each may be when it is unpacked
 
-// Tables of numbers. Text of numbers shrinks five- to twenty-fold; what shrinks further is no table.
+// Tables. Text of numbers shrinks five- to twenty-fold; what shrinks further is no table.
 inline constexpr std::size_t kTableBytes = 1024 * kMiB;
 inline constexpr std::size_t kTableWidth = 4'000'000;  // a picture of a thousand by a thousand in colour has three
+inline constexpr std::size_t kTextColumns = 10'000;  // of a table of texts, …
+inline constexpr std::size_t kCellBytes = kMiB;      // … and of one of its quoted cells
 inline constexpr std::size_t kUnpackedFreeBytes = 16 * kMiB;
 inline constexpr std::size_t kUnpackedTimesPacked = 100;
 

@@ -27,6 +27,8 @@ class Machine {
     return result_;
   }
 
+  std::size_t used() const { return at_; }
+
  private:
   [[noreturn]] void fail(const std::string& what) const {
     throw Error(ErrorKind::checkpoint, where_, what + " at byte " + std::to_string(opcode_at_),
@@ -261,8 +263,11 @@ bool Global::is(std::string_view dotted) const {
 
 std::string Global::text() const { return std::string(module) + "." + std::string(name); }
 
-Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena) {
-  return Machine(bytes, where, arena).run();
+Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena, std::size_t* used) {
+  Machine machine(bytes, where, arena);
+  const Ref result = machine.run();
+  if (used) *used = machine.used();
+  return result;
 }
 
 }  // namespace ditto::formats::pickle

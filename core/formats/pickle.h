@@ -60,7 +60,7 @@ using Arena = std::deque<Value>;
 
 // Runs a pickle of protocol 2 to 5 and returns its result. collections.OrderedDict() becomes a Dict.
 // Throws Error(checkpoint) "WHERE: … at byte N" for what is cut off, damaged, uses other opcodes, or has over
-// 4,000,000.
-Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena);
+// 4,000,000. `used`: how many bytes it had, where others may follow it.
+Ref unpickle(std::string_view bytes, std::string_view where, Arena& arena, std::size_t* used = nullptr);
 
 }  // namespace ditto::formats::pickle

@@ -88,7 +88,7 @@ std::string read_maybe_gzip(const std::string& path) {
     const auto packed = static_cast<std::size_t>(std::max<z_off_t>(gzoffset(file.get()), 0));
     if (text.size() > limits::kUnpackedFreeBytes + limits::kUnpackedTimesPacked * packed)
       fail("its first " + std::to_string(packed) + " bytes unpack to " + std::to_string(text.size()) + ", over " +
-               std::to_string(limits::kUnpackedTimesPacked) + " times as many and 16 MiB; a table of numbers does not",
+               std::to_string(limits::kUnpackedTimesPacked) + " times as many and 16 MiB; a table does not",
            "if it is one, unpack it first");
   }
   int code = Z_OK;

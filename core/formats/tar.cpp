@@ -198,14 +198,14 @@ class Walk {
   std::uint64_t end_ = 0;  // where the next header should lie
 };
 
+}  // namespace
+
 TarIndex index_tar(const RandomFile& file, OnDamage on_damage) {
   TarIndex index = Walk(file).run();
   if (on_damage == OnDamage::refuse && !index.damage.empty())
     throw Error(ErrorKind::data, file.path(), index.damage, "make the archive again, or allow damaged shards");
   return index;
 }
-
-}  // namespace
 
 TarIndex index_tar(std::span<const std::byte> file, std::string_view where, OnDamage on_damage) {
   return index_tar(*RandomFile::over(file, where), on_damage);

@@ -34,6 +34,7 @@ enum class OnDamage { refuse, report };
 // OnDamage::refuse throws Error(data) "FILE: … at byte N"; report returns the whole members before it. A file that is
 // no tar at all, or cannot be read, is an Error(data) in both.
 TarIndex index_tar(const std::string& path, OnDamage on_damage = OnDamage::refuse);
+TarIndex index_tar(const RandomFile& file, OnDamage on_damage = OnDamage::refuse);
 TarIndex index_tar(std::span<const std::byte> file, std::string_view where, OnDamage on_damage = OnDamage::refuse);
 
 // Writes the GNU form: names as their bytes, long ones in a header of their own. Mode 0644, owner 0, time 0.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <optional>
 #include <unordered_set>
 
@@ -74,7 +75,60 @@ struct Storage {
   std::string key;
   std::optional<Dtype> dtype;  // none: counted in bytes, the dtype comes with the tensor
   std::int64_t count;
+  std::string_view inside;  // its bytes, where they stand in the pickle
 };
+
+// Old files describe it with a sixth item (of views, which are no more). `fail` throws.
+template <class Fail>
+Storage described_storage(Ref value, const Fail& fail) {
+  const auto* persistent = value->as<PersistentId>();
+  const auto* id = persistent == nullptr ? nullptr : persistent->id->as<Tuple>();
+  if (id == nullptr || (id->items.size() != 5 && !(id->items.size() == 6 && id->items[5]->as<pickle::None>())))
+    fail("a tensor without a storage that torch.save writes");
+  const auto* kind = id->items[0]->as<std::string_view>();
+  const auto* type = id->items[1]->as<Global>();
+  const auto* key = id->items[2]->as<std::string_view>();
+  const auto* count = id->items[4]->as<std::int64_t>();
+  if (!kind || *kind != "storage" || !type || !key || !count || *count < 0)
+    fail("a tensor's storage is described in an unknown way");
+  const auto dtype = dtype_of(kStorages, *type);
+  if (!dtype && !type->is("torch.storage.UntypedStorage") && !type->is("torch.UntypedStorage"))
+    fail("a tensor over " + type->text().substr(0, kShownPlace) + ", which is not known here");
+  return {std::string(*key), dtype, *count, {}};
+}
+
+std::uint64_t element_count(const TorchTensor& tensor) {
+  std::uint64_t count = 1;
+  for (const std::int64_t size : tensor.shape) count *= static_cast<std::uint64_t>(size);
+  return count;
+}
+
+// Gathers strided elements in row-major order.
+std::vector<std::byte> gather(const TorchTensor& tensor, const std::vector<std::byte>& storage, std::uint64_t count) {
+  const std::size_t each = dtype_bits(tensor.dtype) / 8;
+  std::vector<std::byte> result(count * each);
+  std::vector<std::int64_t> index(tensor.shape.size(), 0);
+  std::int64_t at = tensor.storage_offset;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    std::memcpy(result.data() + i * each, storage.data() + static_cast<std::uint64_t>(at) * each, each);
+    for (std::size_t d = index.size(); d-- > 0;) {
+      at += tensor.strides[d];
+      if (++index[d] < tensor.shape[d]) break;
+      at -= tensor.strides[d] * tensor.shape[d];
+      index[d] = 0;
+    }
+  }
+  return result;
+}
+
+bool row_major(const TorchTensor& tensor) {
+  std::int64_t expected = 1;
+  for (std::size_t d = tensor.shape.size(); d-- > 0;) {
+    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
+    expected *= tensor.shape[d];
+  }
+  return true;
+}
 
 class Flattener {
  public:
@@ -186,19 +240,13 @@ class Flattener {
   static std::string shown(const Global& global) { return global.text().substr(0, kShownPlace); }
 
   Storage storage_of(Ref value, const std::string& place) const {
-    const auto* persistent = value->as<PersistentId>();
-    const auto* id = persistent == nullptr ? nullptr : persistent->id->as<Tuple>();
-    if (id == nullptr || id->items.size() != 5) fail(place, "a tensor without a storage that torch.save writes");
-    const auto* kind = id->items[0]->as<std::string_view>();
-    const auto* type = id->items[1]->as<Global>();
-    const auto* key = id->items[2]->as<std::string_view>();
-    const auto* count = id->items[4]->as<std::int64_t>();
-    if (!kind || *kind != "storage" || !type || !key || !count || *count < 0)
-      fail(place, "a tensor's storage is described in an unknown way");
-    const auto dtype = dtype_of(kStorages, *type);
-    if (!dtype && !type->is("torch.storage.UntypedStorage") && !type->is("torch.UntypedStorage"))
-      fail(place, "a tensor over " + shown(*type) + ", which is not known here");
-    return {std::string(*key), dtype, *count};
+    if (const auto* call = value->as<Call>(); call && call->function->is("torch.storage._load_from_bytes")) {
+      const auto* bytes = argument(*call, 0, place)->as<pickle::Bytes>();
+      if (bytes == nullptr) fail(place, "a storage without bytes");
+      const auto old = read_old_storage(bytes->bytes, where_);
+      return {"pickled " + std::to_string(tree_.storages.size()), old.dtype, old.count, old.bytes};
+    }
+    return described_storage(value, [&](const std::string& what) { fail(place, what); });
   }
 
   std::vector<std::int64_t> sizes(Ref value, const std::string& place, const char* what) const {
@@ -234,7 +282,7 @@ class Flattener {
     const std::uint64_t bytes = storage_bytes(storage, place);
     check_inside(tensor, bytes);
     if (!names_.insert(place).second) fail(place, "two tensors have this name");
-    const auto [known, fresh] = tree_.storages.emplace(storage.key, TorchStorage{bytes});
+    const auto [known, fresh] = tree_.storages.emplace(storage.key, TorchStorage{bytes, storage.inside});
     if (!fresh && known->second.bytes != bytes) fail(place, "storage " + storage.key + " has two sizes");
     tree_.tensors.push_back(std::move(tensor));
   }
@@ -274,5 +322,50 @@ class Flattener {
 }  // namespace
 
 TorchTree flatten_torch(Ref root, std::string_view where) { return Flattener(where).run(root); }
+
+std::vector<std::byte> elements_of(const TorchTensor& tensor, std::vector<std::byte> storage, std::string_view where) {
+  const std::uint64_t count = element_count(tensor), bytes = count * (dtype_bits(tensor.dtype) / 8);
+  if (count == 0) return {};
+  if (bytes > std::max<std::uint64_t>(storage.size(), limits::kExpandedBytes))
+    throw Error(ErrorKind::checkpoint, where,
+                "tensor '" + tensor.name + "' repeats its storage of " + std::to_string(storage.size()) + " bytes to " +
+                    std::to_string(bytes) + "; up to 64 MiB are made so",
+                "save it whole, with .contiguous()");
+  if (row_major(tensor) && bytes == storage.size()) return storage;
+  return gather(tensor, storage, count);
+}
+
+OldStorage read_old_storage(std::string_view file, std::string_view where) {
+  const auto fail = [&](const std::string& what) {
+    throw Error(ErrorKind::checkpoint, where, "of a storage that was pickled by itself: " + what,
+                "save the tensor with torch.save, or as a NumPy array");
+  };
+  pickle::Arena arena;
+  const auto next = [&] {
+    std::size_t used = 0;
+    const Ref value = pickle::unpickle(file, where, arena, &used);
+    file.remove_prefix(used);
+    return value;
+  };
+  next();  // the magic number
+  const auto* version = next()->as<std::int64_t>();
+  if (version == nullptr || *version != 1001) fail("its version is unknown");
+  if (const auto* system = next()->as<Dict>())
+    for (const auto& [key, value] : system->items)
+      if (const auto* name = key->as<std::string_view>(); name && *name == "little_endian")
+        if (const auto* little = value->as<bool>(); little && !*little) fail("its numbers are big-endian");
+  const auto described = described_storage(next(), fail);
+  const auto* keys = next()->as<List>();
+  const auto* key = keys == nullptr || keys->items.size() != 1 ? nullptr : keys->items[0]->as<std::string_view>();
+  if (key == nullptr || *key != described.key) fail("it is not one storage alone");
+  const std::uint64_t each = described.dtype ? dtype_bits(*described.dtype) / 8 : 1;
+  std::uint64_t count = 0, bytes = 0;
+  if (file.size() < sizeof count) fail("it is cut off");
+  std::memcpy(&count, file.data(), sizeof count);  // little endian, as this machine is
+  file.remove_prefix(sizeof count);
+  if (count != static_cast<std::uint64_t>(described.count)) fail("it has two sizes");
+  if (__builtin_mul_overflow(count, each, &bytes) || bytes != file.size()) fail("it is cut off, or goes on behind its end");
+  return {described.dtype, described.count, file};
+}
 
 }  // namespace ditto::formats

@@ -47,9 +47,21 @@ Archive open_archive(const std::string& path) {
   refuse(path, "cannot be opened as a zip archive: " + text, "a file of torch.save is expected");
 }
 
+Archive open_archive(std::span<const std::byte> bytes, const std::string& where) {
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_source_t* source = zip_source_buffer_create(bytes.data(), bytes.size(), 0, &error);
+  Archive zip(source == nullptr ? nullptr : zip_open_from_source(source, ZIP_RDONLY, &error));
+  if (!zip && source != nullptr) zip_source_free(source);
+  const std::string text = zip ? "" : zip_error_strerror(&error);
+  zip_error_fini(&error);
+  if (!zip) refuse(where, "cannot be opened as a zip archive: " + text, "a file of torch.save is expected");
+  return zip;
+}
+
 class Members {
  public:
-  Members(zip_t* zip, const std::string& path) : zip_(zip), path_(path), file_bytes_(std::filesystem::file_size(path)) {
+  Members(zip_t* zip, const std::string& path, std::uint64_t bytes) : zip_(zip), path_(path), file_bytes_(bytes) {
     const zip_int64_t count = zip_get_num_entries(zip, 0);
     for (zip_int64_t i = 0; i < count; ++i) {
       const char* name = zip_get_name(zip, static_cast<zip_uint64_t>(i), ZIP_FL_ENC_RAW);
@@ -109,39 +121,6 @@ std::string_view text_of(const std::vector<std::byte>& bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::uint64_t element_count(const TorchTensor& tensor) {
-  std::uint64_t count = 1;
-  for (const std::int64_t size : tensor.shape) count *= static_cast<std::uint64_t>(size);
-  return count;
-}
-
-// Gathers strided elements in row-major order.
-std::vector<std::byte> gather(const TorchTensor& tensor, const std::vector<std::byte>& storage, std::uint64_t count) {
-  const std::size_t each = dtype_bits(tensor.dtype) / 8;
-  std::vector<std::byte> result(count * each);
-  std::vector<std::int64_t> index(tensor.shape.size(), 0);
-  std::int64_t at = tensor.storage_offset;
-  for (std::uint64_t i = 0; i < count; ++i) {
-    std::memcpy(result.data() + i * each, storage.data() + static_cast<std::uint64_t>(at) * each, each);
-    for (std::size_t d = index.size(); d-- > 0;) {
-      at += tensor.strides[d];
-      if (++index[d] < tensor.shape[d]) break;
-      at -= tensor.strides[d] * tensor.shape[d];
-      index[d] = 0;
-    }
-  }
-  return result;
-}
-
-bool row_major(const TorchTensor& tensor) {
-  std::int64_t expected = 1;
-  for (std::size_t d = tensor.shape.size(); d-- > 0;) {
-    if (tensor.shape[d] != 1 && tensor.strides[d] != expected) return false;
-    expected *= tensor.shape[d];
-  }
-  return true;
-}
-
 }  // namespace
 
 struct TorchCheckpoint::State {
@@ -153,10 +132,19 @@ struct TorchCheckpoint::State {
 };
 
 TorchCheckpoint TorchCheckpoint::open(const std::string& path) {
-  auto state = std::make_unique<State>();
-  state->path = path;
-  state->zip = open_archive(path);
-  state->members = std::make_unique<Members>(state->zip.get(), state->path);
+  auto zip = open_archive(path);
+  return read_from({path, std::move(zip), nullptr, {}, {}}, std::filesystem::file_size(path));
+}
+
+TorchCheckpoint TorchCheckpoint::parse(std::span<const std::byte> bytes, std::string_view where) {
+  const std::string path(where);
+  return read_from({path, open_archive(bytes, path), nullptr, {}, {}}, bytes.size());
+}
+
+TorchCheckpoint TorchCheckpoint::read_from(State opened, std::uint64_t file_bytes) {
+  auto state = std::make_unique<State>(std::move(opened));
+  const auto& path = state->path;
+  state->members = std::make_unique<Members>(state->zip.get(), path, file_bytes);
   if (state->members->has("byteorder") && text_of(state->members->read("byteorder", 64)) != "little")
     refuse(path, "its numbers are big-endian", "save it on a little-endian machine");
   pickle::Arena arena;
@@ -204,18 +192,9 @@ const TorchTensor& TorchCheckpoint::at(std::string_view name) const {
 }
 
 std::vector<std::byte> TorchCheckpoint::read(const TorchTensor& tensor) const {
-  const std::uint64_t count = element_count(tensor);
-  const std::uint64_t bytes = count * (dtype_bits(tensor.dtype) / 8);
-  if (count == 0) return {};
-  const std::uint64_t stored = state_->members->size("data/" + tensor.storage);
-  if (bytes > std::max(stored, limits::kExpandedBytes))
-    refuse(state_->path,
-           "tensor '" + tensor.name + "' repeats its storage of " + std::to_string(stored) + " bytes to " +
-               std::to_string(bytes) + "; up to 64 MiB are made so",
-           "save it whole, with .contiguous()");
-  std::vector<std::byte> storage = state_->members->read("data/" + tensor.storage, stored);
-  if (row_major(tensor) && bytes == stored) return storage;
-  return gather(tensor, storage, count);
+  const auto member = "data/" + tensor.storage;
+  if (std::find(tensor.shape.begin(), tensor.shape.end(), 0) != tensor.shape.end()) return {};
+  return elements_of(tensor, state_->members->read(member, state_->members->size(member)), state_->path);
 }
 
 }  // namespace ditto::formats

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -37,6 +38,8 @@ class TorchCheckpoint {
   // Throws Error(checkpoint), naming the file and the place in it: no zip, no data.pkl, an opcode or persistent id that
   // torch.save does not write, a tensor that reaches outside its storage, big-endian data, limits (64 dims, depth 100).
   static TorchCheckpoint open(const std::string& path);
+  // The same of bytes in memory that outlive it; `where` names them.
+  static TorchCheckpoint parse(std::span<const std::byte> bytes, std::string_view where);
   TorchCheckpoint(TorchCheckpoint&&) noexcept;
   TorchCheckpoint& operator=(TorchCheckpoint&&) noexcept;
   ~TorchCheckpoint();
@@ -54,6 +57,7 @@ class TorchCheckpoint {
  private:
   struct State;
   explicit TorchCheckpoint(std::unique_ptr<State> state);
+  static TorchCheckpoint read_from(State opened, std::uint64_t file_bytes);
   std::unique_ptr<State> state_;
 };
 

@@ -306,7 +306,15 @@ TEST_CASE("every source of data keeps its promises") {
                             {"image", Texts{"png"}},
                             {"classes", number(10)},
                             {"channels", number(1)}};
+  const auto golden = std::string(DITTO_SOURCE_DIR) + "/tests/golden/formats/";
+  const OptionValues pictures{{"table", OptionValue(golden + "pictures.csv")},
+                              {"validation_table", OptionValue(golden + "pictures.csv")},
+                              {"label", text("class")},
+                              {"caption", text("text")},
+                              {"classes", number(3)},
+                              {"sizes", Texts{"8x8", "8x16"}}};
   const Variants table{{"webdataset", {digits}},
+                       {"table", {pictures}},
                        {"synthetic",
                         {{},
                          {{"content", text("clusters")}},

@@ -17,9 +17,11 @@
 #include "core/formats/json.h"
 #include "core/formats/picture.h"
 #include "core/formats/safetensors.h"
+#include "core/formats/saved_tensor.h"
 #include "core/formats/shard.h"
 #include "core/formats/table.h"
 #include "core/formats/tar.h"
+#include "core/formats/text_table.h"
 #include "core/formats/tfrecord.h"
 #include "core/formats/toml.h"
 #include "core/formats/torch_tree.h"
@@ -159,6 +161,15 @@ void packed_table(std::string_view input) {
   expect(ErrorKind::data, file.path, [&] { read_number_table(file.path); });
 }
 
+void text_table(std::string_view input) {
+  for (const auto& parse : {parse_csv, parse_json_lines})
+    expect(ErrorKind::data, "x.csv", [&] {
+      const TextTable table = parse(input, "x.csv", {"a"});
+      REQUIRE(table.rows() + table.bad_rows > 0 && table.bad.size() <= table.bad_rows);
+      for (std::size_t row = 0; row < table.rows(); ++row) REQUIRE(table.at(row, 0).size() <= input.size() * 2);
+    });
+}
+
 void tar_as_it_is(std::string_view input) {
   expect(ErrorKind::data, "x.tar", [&] {
     const TarIndex index = index_tar(bytes_of(input), "x.tar", OnDamage::report);
@@ -208,6 +219,16 @@ void pickle(std::string_view input) {
   });
 }
 
+void saved_tensor(std::string_view input) {
+  expect(ErrorKind::data, "x.pth", [&] {
+    const auto tensor = read_saved_tensor(bytes_of(input), "x.pth");
+    REQUIRE(saved_tensor_shape(bytes_of(input), "x.pth").shape == tensor.shape);
+    std::size_t count = dtype_bits(tensor.dtype) / 8;
+    for (const auto side : tensor.shape) count *= static_cast<std::size_t>(side);
+    REQUIRE(tensor.bytes.size() == count);
+  });
+}
+
 void torch_zip(std::string_view input) {
   const MemoryFile file(input);
   expect(ErrorKind::checkpoint, file.path, [&] {
@@ -232,7 +253,7 @@ void utf8(std::string_view input) {
   if (damage) REQUIRE(!utf8_damage(input.substr(0, *damage)));
 }
 
-constexpr std::array<Target, 20> kTargets{{{"elf", elf},
+constexpr std::array<Target, 22> kTargets{{{"elf", elf},
                                            {"events", events},
                                            {"jpeg", jpeg},
                                            {"json", json},
@@ -240,8 +261,10 @@ constexpr std::array<Target, 20> kTargets{{{"elf", elf},
                                            {"pickle", pickle},
                                            {"png", png},
                                            {"safetensors", safetensors},
+                                           {"saved_tensor", saved_tensor},
                                            {"table", table},
                                            {"tar", tar},
+                                           {"text_table", text_table},
                                            {"toml", toml},
                                            {"toml_value", toml_value},
                                            {"torch_zip", torch_zip},

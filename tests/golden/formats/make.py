@@ -6,6 +6,7 @@ import argparse
 import collections
 import io
 import pathlib
+import pickle
 import struct
 import tarfile
 
@@ -208,8 +209,24 @@ def tars():
         archive.close()
 
 
+# As NeMo's scripts keep latents and embeddings beside a sample; each is ramp(2, 3) in its dtype.
+def saved():
+    torch.save(ramp(2, 3, dtype=torch.bfloat16), here / "saved_bf16.pth")
+    torch.save({"latent": ramp(2, 3), "note": "no tensor"}, here / "saved_dict.pth")
+    for name, latent in {"latent": ramp(2, 1, 2, 3), "long": ramp(2, 3, 2, 1), "large": ramp(2, 1, 2, 3) * 1001,
+                         "nan": ramp(2, 1, 2, 3) / 0}.items():
+        torch.save(latent, here / f"saved_{name}.pth")
+    torch.save(ramp(2, 3), here / "saved_old.pth", _use_new_zipfile_serialization=False)
+    pickles = {"numpy": (ramp(2, 3, dtype=torch.float16).numpy(), 4), "numpy5": (ramp(2, 3).numpy(), 5),
+               "columns": ([np.asfortranarray(ramp(2, 3, dtype=torch.float64).numpy())], 4),
+               "tensor": (ramp(1, 2, 3, dtype=torch.bfloat16), 4), "slice": (ramp(4, 3)[:2], 4)}
+    for name, (value, protocol) in pickles.items():
+        (here / f"saved_{name}.pickle").write_bytes(pickle.dumps(value, protocol))
+
+
 safetensors()
 checkpoint()
+saved()
 pictures()
 orientations()
 tars()

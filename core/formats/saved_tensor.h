@@ -1,0 +1,27 @@
+// One tensor as it is kept beside a sample: a file of torch.save (.pth), or a pickle of a NumPy array or a tensor
+// (.pickle). Nothing in them is run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "dtype.h"
+
+namespace ditto::formats {
+
+struct SavedTensor {
+  Dtype dtype;
+  std::vector<std::int64_t> shape;
+  std::vector<std::byte> bytes;  // row-major, contiguous, little endian
+};
+
+// The one tensor that is in there, maybe inside of a list or a dict. Throws Error(data) "WHERE: …" for none or several,
+// for other forms, and for what is damaged or larger than limits.h allows.
+SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where);
+// The same, with `bytes` left empty.
+SavedTensor saved_tensor_shape(std::span<const std::byte> bytes, std::string_view where);
+
+}  // namespace ditto::formats

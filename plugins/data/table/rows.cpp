@@ -1,0 +1,228 @@
+#include "rows.h"
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <thread>
+
+#include <ditto/error.h>
+#include <ditto/text.h>
+
+#include <ditto/formats/file.h>
+#include <ditto/formats/picture.h>
+
+namespace table {
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace formats = ditto::formats;
+using ditto::Error;
+using ditto::ErrorKind;
+
+constexpr std::size_t kNamed = 10;  // bad rows whose names are said
+constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
+constexpr int64_t kMostFrames = 1'000'000;
+
+// The wanted size nearest in proportions; of several alike the largest that needs no enlarging, else the smallest.
+std::size_t nearest_size(const std::vector<Size>& sizes, const Size& stored) {
+  const auto off = [&](const Size& size) {
+    return std::abs(std::log(static_cast<double>(size.width) / static_cast<double>(size.height)) -
+                    std::log(static_cast<double>(stored.width) / static_cast<double>(stored.height)));
+  };
+  const auto area = [](const Size& size) { return size.height * size.width; };
+  const auto better = [&](const Size& a, const Size& b) {
+    if (off(a) != off(b)) return off(a) < off(b);
+    const bool a_fits = area(a) <= area(stored), b_fits = area(b) <= area(stored);
+    return a_fits != b_fits ? a_fits : a_fits ? area(a) > area(b) : area(a) < area(b);
+  };
+  return static_cast<std::size_t>(std::min_element(sizes.begin(), sizes.end(), better) - sizes.begin());
+}
+
+}  // namespace
+
+Rows::Rows(const Options& options, const std::string& table, const std::string& folder)
+    : options_(options),
+      table_(table),
+      folder_(folder),
+      columns_(options.columns()),
+      least_(options.limits(true)),
+      most_(options.limits(false)),
+      cells_(formats::read_text_table(table, columns_)) {
+  read_rows();
+  check_labels();
+  if (!options_.sizes.empty()) choose_sizes();
+  if (rows_.empty())
+    throw Error(ErrorKind::data, table_,
+                "none of its " + std::to_string(cells_.rows() + cells_.bad_rows) + " rows is left to learn from" +
+                    (warnings_.empty() ? "" : " (" + warnings_.front() + ")"),
+                "correct the table, or take more of it by data.at_least and data.at_most");
+}
+
+void Rows::read_rows() {
+  std::size_t bad = cells_.bad_rows;
+  for (std::size_t i = 0; i < std::min(kNamed, cells_.bad.size()); ++i)
+    warnings_.push_back(table_ + ":" + std::to_string(cells_.bad[i].line) + ": " + cells_.bad[i].what);
+  for (std::size_t number = 0; number < cells_.rows(); ++number) {
+    try {
+      if (cell(number, options_.path).empty()) throw Error(ErrorKind::data, line(number), "has no " + options_.path);
+      if (!is_taken(number)) continue;
+      Row row{number};
+      if (options_.label != kNone) row.label = label_in(number);
+      row.frames = std::max<int64_t>(count_in(number, options_.frames, 1), 1);
+      row.interval = std::max<int64_t>(count_in(number, options_.interval, 1), 1);
+      rows_.push_back(row);
+    } catch (const Error& error) {
+      if (bad++ < kNamed) warnings_.emplace_back(error.what());
+    }
+  }
+  if (bad > 0) warnings_.push_back(table_ + ": " + std::to_string(bad) + " bad rows are left out");
+}
+
+void Rows::check_labels() const {
+  if (options_.label == kNone) return;
+  const auto too_large = [&](const Row& row) { return row.label >= options_.classes; };
+  const auto count = std::count_if(rows_.begin(), rows_.end(), too_large);
+  if (count == 0) return;
+  const auto& first = *std::find_if(rows_.begin(), rows_.end(), too_large);
+  throw Error(ErrorKind::config, "data.classes",
+              "is " + std::to_string(options_.classes) + ", which allows labels 0 to " +
+                  std::to_string(options_.classes - 1) + ", but " + std::to_string(count) + " of " +
+                  std::to_string(rows_.size()) + " are larger; the first: " + line(first.number) + " is " +
+                  std::to_string(first.label),
+              "set it to the number of classes, or correct the labels");
+}
+
+std::string Rows::line(std::size_t number) const { return table_ + ":" + std::to_string(cells_.lines[number]); }
+
+std::string_view Rows::cell(std::size_t number, const std::string& column) const {
+  const auto at = std::find(columns_.begin(), columns_.end(), column);
+  return at == columns_.end() ? std::string_view{} : cells_.at(number, static_cast<std::size_t>(at - columns_.begin()));
+}
+
+double Rows::number_in(std::size_t number, const std::string& column) const {
+  const auto text = cell(number, column);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size() || !std::isfinite(value))
+    throw Error(ErrorKind::data, line(number),
+                ditto::shown(column, 60) + " is \"" + ditto::shown(text, 40) + "\"; expected a number");
+  return value;
+}
+
+int64_t Rows::count_in(std::size_t number, const std::string& column, int64_t fallback) const {
+  if (column == kNone || cell(number, column).empty()) return fallback;
+  const double value = number_in(number, column);
+  if (value < 0 || value > static_cast<double>(kMostFrames) || value != std::floor(value))
+    throw Error(ErrorKind::data, line(number),
+                ditto::shown(column, 60) + " is " + ditto::shown(cell(number, column), 40) +
+                    "; expected a whole number, 0 to " + std::to_string(kMostFrames));
+  return static_cast<int64_t>(value);
+}
+
+int64_t Rows::label_in(std::size_t number) const {
+  const auto text = cell(number, options_.label);
+  const auto& names = options_.names;
+  if (const auto at = std::find(names.begin(), names.end(), text); at != names.end()) return at - names.begin();
+  int64_t value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size() || value < 0)
+    throw Error(ErrorKind::data, line(number),
+                ditto::shown(options_.label, 60) + " is \"" + ditto::shown(text, 40) + "\"; expected " +
+                    (names.empty() ? "" : "one of data.names, or ") + "an integer, 0 or more");
+  return value;
+}
+
+bool Rows::is_taken(std::size_t number) const {
+  return std::all_of(least_.begin(), least_.end(),
+                     [&](const Limit& limit) { return number_in(number, limit.column) >= limit.value; }) &&
+         std::all_of(most_.begin(), most_.end(),
+                     [&](const Limit& limit) { return number_in(number, limit.column) <= limit.value; });
+}
+
+// Of the picture as it is stored, of a video as its first frame is.
+Size Rows::stored_size(const Row& row) const {
+  if (options_.height != kNone) {
+    const Size size{count_in(row.number, options_.height, 0), count_in(row.number, options_.width, 0)};
+    if (size.height < 1 || size.width < 1) throw Error(ErrorKind::data, line(row.number), "has no height and width");
+    return size;
+  }
+  auto file = path(row);
+  if (fs::is_directory(file)) file = frame_files(file, place(row)).front();
+  const auto bytes = formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes);
+  const auto picture = formats::picture_size(std::as_bytes(std::span(bytes)), place(row));
+  return {picture.height, picture.width};
+}
+
+void Rows::choose_sizes() {
+  const auto sizes = options_.all_sizes();
+  std::vector<std::string> bad(rows_.size());
+  std::atomic<std::size_t> next{0};
+  const auto work = [&] {
+    for (std::size_t i; (i = next++) < rows_.size();) {
+      try {
+        rows_[i].size = nearest_size(sizes, stored_size(rows_[i]));
+      } catch (const std::exception& error) {
+        bad[i] = error.what();
+      }
+    }
+  };
+  {
+    std::vector<std::jthread> threads;
+    for (std::size_t i = 1; i < std::min(kThreads, rows_.size()); ++i) threads.emplace_back(work);
+    work();
+  }
+  std::size_t named = 0, all = 0;
+  for (const auto& what : bad)
+    if (!what.empty() && ++all && named++ < kNamed) warnings_.push_back(what);
+  if (all == 0) return;
+  warnings_.push_back(table_ + ": " + std::to_string(all) + " rows whose pictures' sizes cannot be read are left out");
+  std::size_t at = 0;
+  std::erase_if(rows_, [&](const Row&) { return !bad[at++].empty(); });
+}
+
+std::string Rows::path(const Row& row) const {
+  return (fs::path(folder_) / cell(row.number, options_.path)).lexically_normal().string();
+}
+
+std::string_view Rows::caption(const Row& row) const { return cell(row.number, options_.caption); }
+
+std::string Rows::place(const Row& row) const {
+  return fs::path(table_).filename().string() + ":" + std::to_string(cells_.lines[row.number]) + ":" +
+         std::string(cell(row.number, options_.path));
+}
+
+std::string Rows::text() const {
+  std::string text;
+  for (const auto& row : rows_) {
+    text += '\n' + std::string(cell(row.number, options_.path)) + '\t' + std::string(caption(row));
+    for (const int64_t number : {row.label, row.frames, row.interval, static_cast<int64_t>(row.size)})
+      text += '\t' + std::to_string(number);
+  }
+  return text;
+}
+
+std::vector<std::string> frame_files(const std::string& folder, const std::string& place) {
+  std::vector<std::string> files;
+  std::error_code failed;
+  for (fs::directory_iterator at(folder, failed), end; !failed && at != end; at.increment(failed)) {
+    const auto name = at->path().filename().string();
+    auto extension = at->path().extension().string();
+    for (char& c : extension)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    if (name.starts_with('.')) continue;
+    for (const char* known : {".png", ".jpg", ".jpeg", ".webp"})
+      if (extension == known) files.push_back(at->path().string());
+  }
+  if (failed) throw Error(ErrorKind::data, place, "cannot be listed: " + failed.message());
+  if (files.empty())
+    throw Error(ErrorKind::data, place, "is a folder without pictures", "put a PNG, JPEG or WebP a frame there");
+  std::sort(files.begin(), files.end(),
+            [](const auto& a, const auto& b) { return ::strverscmp(a.c_str(), b.c_str()) < 0; });
+  return files;
+}
+
+}  // namespace table

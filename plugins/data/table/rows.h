@@ -1,0 +1,60 @@
+// Which samples a table holds: its rows, but for the bad ones and those that the recipe leaves out.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ditto/formats/text_table.h>
+
+#include "options.h"
+
+namespace table {
+
+struct Row {
+  std::size_t number = 0;  // in the table
+  int64_t label = 0;
+  int64_t frames = 1, interval = 1;
+  std::size_t size = 0;  // in Options::all_sizes
+};
+
+// The pictures in a folder, a frame each: 2.png before 10.png. Throws Error(data) at `place` where there is none.
+std::vector<std::string> frame_files(const std::string& folder, const std::string& place);
+
+class Rows {
+ public:
+  // Throws Error(data) for a table that cannot be read, and where no row is left; Error(config) for labels that
+  // data.classes does not reach.
+  Rows(const Options& options, const std::string& table, const std::string& folder);
+
+  std::size_t count() const { return rows_.size(); }
+  const Row& row(std::size_t index) const { return rows_.at(index); }
+  std::string path(const Row& row) const;
+  std::string_view caption(const Row& row) const;
+  std::string place(const Row& row) const;  // "photos.csv:17:cats/1.jpg"
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  std::string text() const;  // what decides which samples there are
+
+ private:
+  std::string line(std::size_t number) const;  // "photos.csv:17"
+  std::string_view cell(std::size_t number, const std::string& column) const;
+  double number_in(std::size_t number, const std::string& column) const;
+  int64_t count_in(std::size_t number, const std::string& column, int64_t fallback) const;
+  int64_t label_in(std::size_t number) const;
+  bool is_taken(std::size_t number) const;
+  void read_rows();
+  void check_labels() const;
+  void choose_sizes();
+  Size stored_size(const Row& row) const;
+
+  Options options_;
+  std::string table_, folder_;
+  std::vector<std::string> columns_;
+  std::vector<Limit> least_, most_;
+  ditto::formats::TextTable cells_;
+  std::vector<Row> rows_;
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace table

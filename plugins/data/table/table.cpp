@@ -1,0 +1,169 @@
+// Pictures, and videos as folders of frames, that a table names: rows with path, class, caption, frames, interval.
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cstring>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+
+#include <ATen/Functions.h>
+
+#include <ditto/data.h>
+#include <ditto/error.h>
+#include <ditto/pictures.h>
+
+#include <ditto/formats/file.h>
+#include <ditto/formats/picture.h>
+#include "rows.h"
+
+namespace {
+
+namespace fs = std::filesystem;
+namespace formats = ditto::formats;
+using ditto::Error;
+using ditto::ErrorKind;
+using ditto::Sample;
+using table::kNone;
+using table::Row;
+
+class Table final : public ditto::Source {
+ public:
+  using Options = table::Options;
+
+  Table(const Options& options, const Needs& needs) : options_(options), sizes_(options.all_sizes()) {
+    if (needs.shapes_only) return;
+    const bool training = needs.split == ditto::SplitOf::train;
+    const auto& given = training ? options.table : options.validation_table;
+    if (given.empty())
+      throw Error(ErrorKind::config, training ? "data.table" : "data.validation_table", "names no table",
+                  "name a .csv, .tsv or .jsonl file");
+    const auto path = (fs::path(needs.folder) / given).lexically_normal();
+    const auto folder = options.folder.empty() ? path.parent_path() : fs::path(needs.folder) / options.folder;
+    rows_.emplace(options, path.string(), folder.lexically_normal().string());
+  }
+
+  int64_t size() const override { return static_cast<int64_t>(rows_->count()); }
+  std::vector<std::string> warnings() const override { return rows_->warnings(); }
+
+  ditto::TensorSpecs makes() const override {
+    const bool one_size = options_.sizes.empty();
+    std::vector<int64_t> shape{options_.channels, one_size ? sizes_.front().height : ditto::kOwnSide,
+                               one_size ? sizes_.front().width : ditto::kOwnSide};
+    if (options_.has_videos()) shape.insert(shape.begin() + 1, ditto::kOwnSide);
+    ditto::TensorSpecs out{{"image", at::kFloat, shape, "-1 … 1"}};
+    if (options_.label != kNone)
+      out.push_back(
+          {"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes, options_.names});
+    if (options_.caption != kNone) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
+    return out;
+  }
+
+  ditto::SampleInfo info(int64_t index) const override {
+    const auto& row = row_at(index);
+    std::vector<int64_t> shape{options_.channels, sizes_[row.size].height, sizes_[row.size].width};
+    if (options_.has_videos()) shape.insert(shape.begin() + 1, row.frames);
+    ditto::SampleInfo shapes{{"image", shape}};
+    if (options_.label != kNone) shapes["label"] = {};
+    if (options_.caption != kNone) shapes["caption"] = {static_cast<int64_t>(rows_->caption(row).size())};
+    return shapes;
+  }
+
+  Sample read(int64_t index) const override {
+    const auto& row = row_at(index);
+    Sample sample;
+    sample.place = rows_->place(row);
+    sample.tensors["image"] = options_.has_videos() ? video(row, sample.place) : picture(row, rows_->path(row), sample.place);
+    if (options_.label != kNone) sample.tensors["label"] = torch::scalar_tensor(row.label, torch::kLong);
+    if (options_.caption != kNone) {
+      const auto text = rows_->caption(row);
+      auto bytes = torch::empty({static_cast<int64_t>(text.size())}, torch::kByte);
+      std::memcpy(bytes.data_ptr(), text.data(), text.size());
+      sample.tensors["caption"] = bytes;
+    }
+    return sample;
+  }
+
+  std::string fingerprint() const override {
+    std::call_once(fingerprinted_, [this] {
+      std::string text = "table 1 " + std::to_string(options_.channels) + ' ' + options_.label + ' ' +
+                         options_.caption + ' ' + options_.frames;
+      for (const auto& size : sizes_) text += ' ' + std::to_string(size.height) + 'x' + std::to_string(size.width);
+      fingerprint_ = std::to_string(size()) + " samples, " + hash_of(text + rows_->text()) + ", contents " + contents();
+    });
+    return fingerprint_;
+  }
+
+ private:
+  const Row& row_at(int64_t index) const { return rows_->row(static_cast<size_t>(index)); }
+
+  static std::string hash_of(const std::string& text) {
+    char hex[17];
+    std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
+    return hex;
+  }
+
+  // Of up to 64 files, evenly spread from the first to the last.
+  std::string contents() const {
+    const int64_t parts = std::min<int64_t>(size(), 64);
+    std::string hashes;
+    for (int64_t part = 0; part < parts; ++part) {
+      const auto& row = row_at(parts == 1 ? 0 : (size() - 1) * part / (parts - 1));
+      try {
+        auto file = rows_->path(row);
+        if (fs::is_directory(file)) file = table::frame_files(file, file).front();
+        hashes += hash_of(formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes));
+      } catch (const Error&) {
+        hashes += " not there";
+      }
+    }
+    return hash_of(hashes);
+  }
+
+  torch::Tensor picture(const Row& row, const std::string& path, const std::string& place) const {
+    for (const char* film : {".mp4", ".avi", ".mkv", ".webm", ".mov", ".m4v", ".mpg", ".mpeg"})
+      if (path.ends_with(film))
+        throw Error(ErrorKind::data, place, "is a video file, which no plugin here decodes",
+                    "name a folder with a picture a frame, as `ffmpeg -i FILE FOLDER/%06d.png` makes it");
+    const auto bytes = formats::read_file(path, ErrorKind::data, formats::limits::kMemberBytes);
+    const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
+    const auto decoded = formats::decode_picture(std::as_bytes(std::span(bytes)), place, {.channels = channels});
+    return ditto::crop_and_resize(
+        ditto::image_of_pixels(decoded.pixels, decoded.height, decoded.width, decoded.channels),
+        sizes_[row.size].height, sizes_[row.size].width);
+  }
+
+  // [C, T, H, W]: from the folder's first frame on, every `interval`-th; of a picture, that.
+  torch::Tensor video(const Row& row, const std::string& place) const {
+    const auto path = rows_->path(row);
+    if (!fs::is_directory(path)) {
+      if (row.frames == 1) return picture(row, path, place).unsqueeze(1);
+      throw Error(ErrorKind::data, place,
+                  "is no folder, and " + std::to_string(row.frames) + " frames are to be taken of it",
+                  "name a folder with a picture a frame, as `ffmpeg -i FILE FOLDER/%06d.png` makes it");
+    }
+    const auto files = table::frame_files(path, place);
+    const auto last = (row.frames - 1) * row.interval;
+    if (last >= static_cast<int64_t>(files.size()))
+      throw Error(ErrorKind::data, place,
+                  "has " + std::to_string(files.size()) + " frames; " + std::to_string(row.frames) +
+                      " of them, each " + std::to_string(row.interval) + " further, need " + std::to_string(last + 1));
+    std::vector<torch::Tensor> frames;
+    for (int64_t i = 0; i < row.frames; ++i) {
+      const auto& file = files[static_cast<size_t>(i * row.interval)];
+      frames.push_back(picture(row, file, place + "/" + fs::path(file).filename().string()));
+    }
+    return at::stack(frames, 1);
+  }
+
+  Options options_;
+  std::vector<table::Size> sizes_;
+  std::optional<table::Rows> rows_;
+  mutable std::once_flag fingerprinted_;
+  mutable std::string fingerprint_;
+};
+
+}  // namespace
+
+DITTO_PLUGIN(Source, Table, "table", "1.0.0", "Apache-2.0",
+             "pictures, and videos as folders of frames, that a CSV or JSON Lines table names")
