@@ -270,10 +270,10 @@ constexpr std::array<Target, 22> kTargets{{{"elf", elf},
                                            {"torch_zip", torch_zip},
                                            {"utf8", utf8},
                                            {"webp", webp},
-    {"avif", avif},
-    {"tiff", tiff},
-    {"gif", gif},
-    {"bmp", bmp},
+                                           {"avif", avif},
+                                           {"tiff", tiff},
+                                           {"gif", gif},
+                                           {"bmp", bmp},
                                            {"yaml", yaml}}};
 
 }  // namespace
