@@ -14,10 +14,6 @@ namespace ditto {
 
 namespace {
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 // The column of the labels, or -1.
 std::int64_t label_column(const formats::NumberTable& table, const std::string& name) {
   const auto width = static_cast<std::int64_t>(table.width);
@@ -95,7 +91,7 @@ Prepared prepare_table(const std::string& path, const TableLayout& layout, const
     const std::int64_t label = pictures.label(row);
     const std::string label_text = std::to_string(label);
     std::vector<ShardWriter::Member> members{{"png", png}};
-    if (label >= 0) members.push_back({"cls", bytes_of(label_text)});
+    if (label >= 0) members.push_back({"cls", std::as_bytes(std::span(label_text))});
     writer.add(members, label);
     if (options.progress) options.progress(static_cast<std::int64_t>(row + 1), static_cast<std::int64_t>(table.rows()));
   }

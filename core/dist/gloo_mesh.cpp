@@ -23,7 +23,7 @@ std::string as_text(const Degrees& degrees) {
   return text.empty() ? "1" : text;
 }
 
-std::string first_line(const std::exception& error) {
+std::string line_of(const std::exception& error) {
   const std::string all = error.what();
   return all.substr(0, all.find('\n'));
 }
@@ -153,7 +153,7 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     return Group(rank, size, label, std::move(transport), purpose == name_ ? traffic_ : nullptr);
   } catch (const std::exception& error) {
     throw Error(ErrorKind::distributed, "rank " + std::to_string(info_.rank),
-                "the group along " + label + " (" + std::to_string(size) + " ranks) did not form: " + first_line(error),
+                "the group along " + label + " (" + std::to_string(size) + " ranks) did not form: " + line_of(error),
                 "another rank stopped before it joined: its own last message says why");
   }
 }
