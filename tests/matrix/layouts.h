@@ -110,6 +110,38 @@ inline const Layouts kNemoExperts{
 
 inline const std::string kInterleaved = "pipeline=2 pipeline_plugin=pipeline virtual_stages=2";
 
+// Each axis and its strategies, recomputed, and put together.
+inline const Layouts kEvery{
+    "recompute=attention",
+    "replicate=2",
+    "shard=2 shard_plugin=zero1",
+    "shard=2 shard_plugin=zero2",
+    "shard=2 shard_plugin=fsdp",
+    "shard=4 shard_plugin=fsdp recompute=blocks",
+    "tensor=2",
+    "tensor=4",
+    "tensor=2 sequence=true",
+    "tensor=2 sequence=true recompute=attention",
+    "context=2 context_plugin=ring",
+    "context=2 context_plugin=ulysses",
+    "context=2 context_plugin=fastseq",
+    "context=4 context_plugin=ring recompute=blocks",
+    "pipeline=2 pipeline_plugin=pipeline",
+    "pipeline=4 pipeline_plugin=pipeline",
+    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2",
+    "pipeline=2 pipeline_plugin=pipeline virtual_stages=2 pipeline_conditioning=replicated",
+    "recompute=blocks",
+    "offload=optimizer",
+    "replicate=2 shard=2 shard_plugin=fsdp",
+    "tensor=2 shard=2 shard_plugin=fsdp",
+    "context=2 context_plugin=ring tensor=2 sequence=true",
+    "context=2 context_plugin=ring tensor=2",
+    "context=2 context_plugin=ulysses tensor=2",
+    "context=2 context_plugin=ulysses shard=2 shard_plugin=fsdp",
+    "pipeline=2 pipeline_plugin=pipeline tensor=2",
+    "pipeline=2 pipeline_plugin=pipeline context=2 context_plugin=ring recompute=blocks",
+};
+
 // Tokens go around blocks 1 and 2 of 4: a pipeline's stages begin and end inside of the route. Of 64 tokens 39 are
 // left.
 inline Layouts routed(const Layouts& layouts) {

@@ -72,7 +72,7 @@ std::vector<Case> one_number_cases() {
     add_but(model, layouts_for(model),
             [](const auto& layout) { return std::find(kAlone.begin(), kAlone.end(), layout) == kAlone.end(); });
   for (const char* model : kMoreModels)
-    add_but(model, has_no_kernel(model) ? Layouts{kSome.front()} : kSome,
+    add_but(model, has_no_kernel(model) ? Layouts{kSome.back()} : kSome,
             [](const auto& layout) { return layout.find("pipeline=") != layout.npos; });
   add(cases, "dit", kVariants);
   add(cases, "dit", routed(kAlone));
