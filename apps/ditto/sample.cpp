@@ -25,6 +25,7 @@ namespace {
 std::vector<std::string> sets_of(const SampleArguments& a) {
   std::vector<std::string> sets;
   if (!a.sampler.empty()) sets.push_back("sampler.plugin=" + a.sampler);
+  if (!a.cache.empty()) sets.push_back("cache.plugin=" + a.cache);
   if (a.steps) sets.push_back(fmt::format("sampler.steps={}", *a.steps));
   if (!a.adapter.empty()) sets.push_back("adapter.weights=" + formats::render_toml_value({a.adapter, {}}));
   sets.insert(sets.end(), a.sets.begin(), a.sets.end());
@@ -67,6 +68,8 @@ report::ProgressOptions progress_look(const SampleArguments& a) {
 
 void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   auto saved = open_for_sampling(a);
+  if (a.cache_error && !saved.recipe.cache)
+    throw Error(ErrorKind::config, "--cache-error", "there is no cache", "add --cache first_block, or leave it out");
   rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
   const auto& mesh = rank.mesh();
@@ -84,14 +87,17 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   options.steps = saved.recipe.sampler_steps;
   options.clip = clip_of(saved.recipe);
   options.decisions = &outputs.decisions;
+  options.cache = assembly.cache.get();
   options.batch = a.batch;
   options.watch = &rank.watch();
   if (!a.noise.empty()) options.noise = read_noise(a, asked.requests);
   assembly.networks->load(saved, a.weights);
   std::optional<report::Progress> progress;
+  const auto count = static_cast<int64_t>(asked.requests.seeds.size());
+  int64_t before = 0;  // samples of an earlier pass
   if (mesh.rank() == 0) {
     outputs.prepare();
-    progress.emplace(static_cast<int64_t>(asked.requests.seeds.size()), progress_look(a));
+    progress.emplace(a.cache_error ? 2 * count : count, progress_look(a));
   }
   // Of this rank's first batch: what it computes later it computes by the same calls.
   std::optional<OneNumberGuard> guard;
@@ -101,10 +107,19 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
     guard.reset();
     if (!progress) return;
     report::ProgressState state;
-    state.done = std::min(done * mesh.data_ranks(), all);
+    state.done = before + std::min(done * mesh.data_ranks(), all);
     progress->update(state);
   };
-  const auto latents = generate(*assembly.networks, *assembly.sampler, *assembly.guidance, asked.requests, options);
+  const auto make = [&] {
+    return generate(*assembly.networks, *assembly.sampler, *assembly.guidance, asked.requests, options);
+  };
+  const auto latents = make();
+  if (a.cache_error) {
+    options.cache = nullptr;
+    options.decisions = nullptr;
+    before = count;
+    outputs.compare(latents, make());
+  }
   if (mesh.rank() != 0) return outputs.help_to_decode(latents);
   progress->finish();
   rank.watch().begin("writing samples");
@@ -149,6 +164,10 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
 // How it is computed.
 void add_sampler_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--sampler", a.sampler, "another sampler than the recipe's");
+  command.add_option("--cache", a.cache,
+                     "skip blocks that would add what they added before: first_block, teacache, or none");
+  command.add_flag("--cache-error", a.cache_error,
+                   "sample once more without the cache, and say how far its samples are from those");
   command.add_option("--steps", a.steps, "steps from noise to data")->check(CLI::Range(1, 1'000'000));
   command
       .add_option("--guidance", a.guidance,

@@ -91,6 +91,7 @@ SampleOutputs::SampleOutputs(const SampleArguments& arguments, const Asked& aske
              {"precision", recipe.run.precision},
              {"batch", a_.batch},
              {"size", std::vector<int64_t>(asked.requests.shape.begin() + 1, asked.requests.shape.end())}};
+  if (recipe.cache) common_["cache"] = json_of(*recipe.resolved().find("cache"));
   if (video_) common_["fps"] = a_.fps.value_or(kFramesASecond);
   if (!a_.noise.empty()) common_["noise"] = file_of(a_.noise);
   if (!a_.condition.empty()) common_["condition"] = file_of(a_.condition);
@@ -192,6 +193,13 @@ void SampleOutputs::write_npz() const {
   formats::write_npz(a_.npz, arrays);
 }
 
+void SampleOutputs::compare(const torch::Tensor& cached, const torch::Tensor& uncached) {
+  const auto apart = (cached - uncached).flatten(1).to(torch::kCPU, torch::kDouble).norm(2, 1),
+             size = uncached.flatten(1).to(torch::kCPU, torch::kDouble).norm(2, 1);
+  errors_ = {{"cache error", (apart.norm() / size.norm()).item<double>()},
+             {"cache error, largest of a sample", (apart / size).max().item<double>()}};
+}
+
 std::string SampleOutputs::report() const {
   const size_t count = asked_.requests.seeds.size();
   const auto sheet = video_ ? "grid.webp" : "grid.png";
@@ -202,10 +210,12 @@ std::string SampleOutputs::report() const {
     if (!a_.npz.empty()) all["npz"] = a_.npz;
     if (!no_pictures_.empty()) all["no_pictures"] = "the model " + no_pictures_;
     if (!decisions.empty()) all["decisions"] = decisions;
+    if (!errors_.empty()) all["errors"] = errors_;
     return formats::ascii_json(all) + "\n";
   }
   std::string text;
   for (const auto& [what, number] : decisions) text += fmt::format("{}: {}\n", what, number);
+  for (const auto& [what, number] : errors_) text += fmt::format("{}: {:.3g}\n", what, number);
   if (!a_.save_latents.empty()) text += fmt::format("latents of {} samples: {}\n", count, shown(a_.save_latents));
   if (!no_pictures_.empty()) return text + "no pictures: the model " + no_pictures_ + "\n";
   if (!a_.out.empty())

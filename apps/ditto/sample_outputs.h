@@ -28,7 +28,10 @@ class SampleOutputs {
   // One JSON object, or a line for each kind of file.
   std::string report() const;
 
-  std::map<std::string, double> decisions;  // that the sampler took by itself, to report
+  // What caching changed: of the samples with it and without it, to report.
+  void compare(const torch::Tensor& cached, const torch::Tensor& uncached);
+
+  std::map<std::string, double> decisions;  // that sampler and cache took by themselves, to report
 
  private:
   bool decodes() const;
@@ -46,6 +49,7 @@ class SampleOutputs {
   const bool video_;
   std::string no_pictures_;
   std::vector<std::string> names_;
+  std::map<std::string, double> errors_;
   nlohmann::json common_, files_ = nlohmann::json::array();
   std::vector<std::vector<formats::Picture>> on_sheet_;  // by frame, of the first samples
   std::vector<uint8_t> pixels_;                          // of all, for --npz

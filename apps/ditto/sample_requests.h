@@ -11,15 +11,15 @@
 namespace ditto {
 
 struct SampleArguments {
-  std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, noise, network, adapter,
-      weights = "ema";
+  std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, cache, noise, network,
+      adapter, weights = "ema";
   std::string save_latents, npz, name, guidance_channels, progress = "auto";
   std::vector<std::string> sets;
   std::optional<double> guidance, fps;
   std::optional<int64_t> steps;
   int64_t batch = 16;
   int local_ranks = 0;
-  bool json = false;
+  bool json = false, cache_error = false;
 };
 
 // What to sample, and what people know it by.

@@ -1,5 +1,6 @@
 #include "core/config/option_effects.h"
 
+#include <ditto/cache.h>
 #include <ditto/guidance.h>
 #include <ditto/kernels.h>
 #include <ditto/optimizer.h>
@@ -19,6 +20,7 @@ Effect effect_of_section(const std::string& section) {
       {"optimizer", effect_of_options<Optimizer>()},
       {"sampler", effect_of_options<Sampler>()},
       {"guidance", effect_of_options<Guidance>()},
+      {"cache", effect_of_options<Cache>()},
       {"kernels", effect_of_options<KernelSet>()},
   };
   const auto it = kSections.find(section.substr(0, section.find('.')));

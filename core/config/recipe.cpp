@@ -22,7 +22,7 @@ namespace {
 const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
                                          "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
                                          "validate",    "parallel", "kernels",   "batch",   "encoder",   "plugins",
-                                         "record",      "guidance", "network",   "adapter", "tread"};
+                                         "record",      "guidance", "cache",     "network", "adapter",   "tread"};
 
 const Table* section_of(const Table& tree, const std::string& name, const std::string& file) {
   const Node* node = tree.find_path(name);
@@ -351,6 +351,7 @@ void Recipe::interpret(Table tree) {
   read_optimizer(tree);
   read_data_parts(tree);
   if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
+  leave_no_cache();
   networks = read_networks(tree, "network");
   read_section(tree, "lr_schedule", lr_schedule);
   read_section(tree, "ema", ema);
@@ -374,6 +375,16 @@ void Recipe::interpret(Table tree) {
       given.push_back({key, {}, option.value, option.value, {}, true, effect_of_section(section)});
     resolve(section, component->plugin, given);
   }
+}
+
+// "none" takes away the one that a recipe has.
+void Recipe::leave_no_cache() {
+  if (cache.plugin != "none") return;
+  if (const auto& given = cache.options.given; !given.empty())
+    throw Error(ErrorKind::config, given.begin()->second.where,
+                "cache." + given.begin()->first + " is given, and cache.plugin = \"none\"",
+                "leave it out, or name a cache; see `ditto plugins list`");
+  cache = {};
 }
 
 // What has a section of its own is a kernel plugin, what has a value an op.
@@ -402,7 +413,8 @@ void Recipe::read_kernels(const Table& tree) {
 std::vector<std::pair<std::string, Component*>> Recipe::components() {
   std::vector<std::pair<std::string, Component*>> all{{"model", &model},         {"scheduler", &scheduler},
                                                       {"sampler", &sampler},     {"guidance", &guidance},
-                                                      {"objective", &objective}, {"optimizer", &optimizer}};
+                                                      {"cache", &cache},         {"objective", &objective},
+                                                      {"optimizer", &optimizer}};
   if (data_parts.empty()) all.emplace_back("data", &data);
   std::vector<DataPart*> sources;
   for (auto& part : data_parts) collect_sources(part, sources);

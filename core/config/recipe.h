@@ -58,7 +58,7 @@ class Recipe {
   PluginOptions plugins;
   std::map<std::string, GivenOption> kernels;       // pins: op -> variant
   std::map<std::string, OptionMap> kernel_options;  // [kernels.SET], by plugin
-  Component model, scheduler, sampler, guidance, objective, optimizer, data;
+  Component model, scheduler, sampler, guidance, cache, objective, optimizer, data;
   std::vector<DataPart> data_parts;              // of a blend, which data then names
   std::vector<OptimizerGroup> optimizer_groups;  // the first that matches a parameter takes it
   std::vector<NetworkSection> encoders;          // in the order of the recipe
@@ -93,6 +93,7 @@ class Recipe {
   void read_own_keys(NetworkSection& network, const OptionMap& given);
   void read_parallel(const formats::Table& tree);
   void read_kernels(const formats::Table& tree);
+  void leave_no_cache();
   formats::Table resolved_;
   OptionEffects effects_;
 };

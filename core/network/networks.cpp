@@ -274,10 +274,11 @@ void Networks::set_input(Batch& batch, const Tensor& x_t, const Tensor& time_B) 
   batch[names::kInputTime] = scheduler->c_noise(time_B).to(torch::kFloat).to(main->ctx->device);
 }
 
-Tensor Networks::predict(const std::string& name, Batch conditions, const Tensor& x_t, const Tensor& time_B) {
+Tensor Networks::predict(const std::string& name, Batch conditions, const Tensor& x_t, const Tensor& time_B,
+                         const std::function<Tensor(const Batch&)>& run) {
   if (!name.empty()) return network(name).predict(std::move(conditions), x_t, time_B);
   set_input(conditions, x_t, time_B);
-  return scheduler->precondition(main->predict(conditions), x_t, time_B);
+  return scheduler->precondition(run ? run(conditions) : main->predict(conditions), x_t, time_B);
 }
 
 bool Networks::in_step() const {

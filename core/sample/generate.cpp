@@ -17,9 +17,16 @@ namespace {
 // The guided model as a sampler sees it, for one batch of requests.
 class GuidedModel {
  public:
-  GuidedModel(Networks& networks, const Guidance& guidance, RankWatch* watch, Batch conditions,
-              const std::optional<Batch>& negative)
-      : networks_(networks), guidance_(guidance), watch_(watch), given_(std::move(conditions)) {
+  // `last`: the last of the schedule's times that have noise, and the one after it.
+  GuidedModel(Networks& networks, const Guidance& guidance, const GenerateOptions& options, Batch conditions,
+              const std::optional<Batch>& negative, std::pair<double, double> last)
+      : networks_(networks),
+        guidance_(guidance),
+        watch_(options.watch),
+        cache_(options.cache),
+        last_(last),
+        given_(std::move(conditions)) {
+    if (cache_) cache_->begin();
     const auto all =
         torch::ones({given_.size()}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
     without_ = networks.main->model->without_condition(given_, all);
@@ -43,7 +50,11 @@ class GuidedModel {
       if (watch_) watch_->begin_step();
       const auto x = count == 1 ? x_t : torch::cat(Tensors(static_cast<size_t>(count), x_t));
       const auto time_B = torch::full({x.size(0)}, time, torch::kDouble);
-      const auto made = networks_.predict(wanted[first].network, conditions_of(wanted, first, last), x, time_B);
+      const auto& network = wanted[first].network;
+      std::function<Tensor(const Batch&)> run;
+      if (cache_ && network.empty())
+        run = [&](const Batch& batch) { return cache_->predict(batch, branches_of(wanted, first, last), is_last(time)); };
+      const auto made = networks_.predict(network, conditions_of(wanted, first, last), x, time_B, run);
       for (const auto& one : made.chunk(count)) predictions.push_back(one);
       first = last;
     }
@@ -63,6 +74,14 @@ class GuidedModel {
     return joined;
   }
 
+  static std::vector<int> branches_of(const std::vector<Evaluation>& wanted, size_t first, size_t last) {
+    std::vector<int> branches;
+    for (size_t i = first; i < last; ++i) branches.push_back(wanted[i].with_conditions);
+    return branches;
+  }
+
+  bool is_last(double time) const { return (time - last_.first) * (time - last_.second) <= 0; }
+
   // Texts of different lengths are padded at their ends by zeros, which a mask of theirs leaves out.
   static Tensor below(const Tensor& a, const Tensor& b) {
     if (a.dim() < 2 || a.size(1) == b.size(1)) return torch::cat({a, b});
@@ -77,6 +96,8 @@ class GuidedModel {
   Networks& networks_;
   const Guidance& guidance_;
   RankWatch* watch_;
+  CachedBlocks* cache_;
+  const std::pair<double, double> last_;
   Batch given_, without_;
 };
 
@@ -168,13 +189,15 @@ class Generator {
     auto noise = options_.noise.defined() ? options_.noise.slice(0, first, first + count)
                                           : random.normal(Purpose::start_noise, seeds, shape_, dtype_);
     noise = noise.to(dtype_).to(device);
-    GuidedModel model(networks_, guidance_, options_.watch, std::move(conditions), negative);
     const auto sized = networks_.scheduler->for_size(shape_);
     const auto& scheduler = sized ? *sized : *networks_.scheduler;
+    const auto grid = scheduler.time_grid(options_.steps);
+    GuidedModel model(networks_, guidance_, options_, std::move(conditions), negative,
+                      {grid.end()[-2], grid.end()[-1]});
     SamplingRequest request{
         scheduler,
         std::ref(model),
-        noise * scheduler.start_scale(scheduler.time_grid(options_.steps).front()),
+        noise * scheduler.start_scale(grid.front()),
         options_.steps,
         [&](int64_t step) {
           return random.normal(Purpose::sampler_noise, seeds, shape_, dtype_, static_cast<uint32_t>(step)).to(device);
@@ -182,7 +205,9 @@ class Generator {
         {},
         options_.clip,
         [&](const std::string& what, double number) { decided[what] += number; }};
-    return guarded("sampling", [&] { return sampler_.sample(request); });
+    const auto samples = guarded("sampling", [&] { return sampler_.sample(request); });
+    if (options_.cache) decided.insert(options_.cache->decisions().begin(), options_.cache->decisions().end());
+    return samples;
   }
 
   Networks& networks_;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/dist/watch.h"
+#include "core/network/cached_blocks.h"
 #include "core/network/networks.h"
 
 namespace ditto {
@@ -25,7 +26,9 @@ struct GenerateOptions {
   std::function<torch::Tensor(const torch::Tensor& clean)> clip;  // SamplingRequest::limit; may be empty
   torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
   std::function<void(int64_t done, int64_t all)> progress;  // samples complete on this rank; may be empty
-  // Gets what the sampler decided by itself, added up over all samples, on every rank (SamplingRequest::tell).
+  CachedBlocks* cache = nullptr;  // of the networks' model; null: all its blocks are computed
+  // Gets what sampler and cache decided by themselves, added up over all samples, on every rank
+  // (SamplingRequest::tell, CachedBlocks::decisions).
   std::map<std::string, double>* decisions = nullptr;
   RankWatch* watch = nullptr;  // is told of every evaluation of the model, as a step
 };

@@ -11,6 +11,7 @@
 
 #include "core/data/batch_plan.h"
 #include "core/data/loader.h"
+#include "core/network/cached_blocks.h"
 #include "core/network/flops.h"
 #include "core/network/networks.h"
 
@@ -52,11 +53,13 @@ class Assembly {
   std::shared_ptr<Objective> objective;
   std::shared_ptr<Sampler> sampler;
   std::shared_ptr<Guidance> guidance;
+  std::unique_ptr<CachedBlocks> cache;  // null where the recipe has none, or nothing is sampled
 
  private:
   void open_data(const AssemblyParts& parts);
   void make_objective();
   void make_sampler(const AssemblyParts& parts);
+  void make_cache();
   std::vector<std::string> learned_names() const;
 
   std::unique_ptr<WholeTensors> whole_;

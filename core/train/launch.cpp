@@ -7,6 +7,7 @@
 #include <ATen/Parallel.h>
 #include <torch/types.h>
 
+#include <ditto/cache.h>
 #include <ditto/data.h>
 #include <ditto/encoder.h>
 #include <ditto/guidance.h>
@@ -89,6 +90,7 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Scheduler>(recipe, registry, "scheduler", recipe.scheduler);
   declare<Sampler>(recipe, registry, "sampler", recipe.sampler);
   declare<Guidance>(recipe, registry, "guidance", recipe.guidance);
+  declare<Cache>(recipe, registry, "cache", recipe.cache);
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
   for (const auto& group : recipe.optimizer_groups)

@@ -44,6 +44,7 @@ std::vector<formats::Picture> draw_sheets(Assembly& assembly, const std::functio
   options.steps = recipe.sampler_steps;
   options.clip = clip_of(recipe);
   options.batch = recipe.validate.grid;
+  options.cache = assembly.cache.get();
   auto& networks = *assembly.networks;
   const auto samples =
       generate(networks, *assembly.sampler, *assembly.guidance, sheet_requests(assembly, warn), options);

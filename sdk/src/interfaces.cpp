@@ -1,4 +1,5 @@
 // Out-of-line destructors: one copy of each interface's type information, here, whatever plugins are loaded.
+#include <ditto/cache.h>
 #include <ditto/ditto.h>
 #include <ditto/guidance.h>
 #include <ditto/parallel/transport.h>
@@ -11,6 +12,7 @@ Objective::Objective() = default;
 Objective::~Objective() = default;
 Network::~Network() = default;
 Guidance::~Guidance() = default;
+Cache::~Cache() = default;
 KernelSet::~KernelSet() = default;
 Transport::~Transport() = default;
 

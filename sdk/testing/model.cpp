@@ -49,6 +49,8 @@ class ModelTest {
       report.check("a block's features are as makes() says", [&] { return features(); });
     else
       report.skip("a block's features are as makes() says", "makes() names none");
+    if (find(model_->makes(), "modulated_input"))
+      report.check("its modulated input is as makes() says, and a sample's own", [&] { return modulated_input(); });
     report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });
     report.check("without condition, all conditions are equal", [&] { return null_condition(); });
     report.check("its forward can be counted on shapes alone, and grows with the batch", [&] { return counted(); });
@@ -122,6 +124,23 @@ class ModelTest {
     if (found.sizes() != at::IntArrayRef(expected))
       return "they are " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
     return not_finite(found);
+  }
+
+  std::string modulated_input() const {
+    torch::NoGradGuard no_grad;
+    fill(*model_, at::kDouble);
+    auto ctx = context(at::kDouble);
+    ModelProgram program(*model_, ctx);
+    const auto of = [&](const Batch& in) { return model_->modulated_input(program.begin(in), ctx); };
+    const Batch in = batch(at::kDouble);
+    const Tensor found = of(in);
+    auto expected = find(model_->makes(), "modulated_input")->shape;
+    expected.insert(expected.begin(), kSamples);
+    if (!found.defined()) return "there is none";
+    if (found.sizes() != at::IntArrayRef(expected))
+      return "it is " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
+    const auto alone = difference(of(in.slice(1, 2)), found.slice(0, 1, 2), 1e-12);
+    return alone.empty() ? not_finite(found) : "of a sample alone it " + alone;
   }
 
   std::string repeat() const {

@@ -279,6 +279,14 @@ TEST_CASE("every guidance keeps its promises") {
     for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_guidance(path, options));
 }
 
+TEST_CASE("every cache keeps its promises") {
+  const OptionValue coefficients = std::vector<double>{1, 0};
+  const Variants table{{"first_block", {{}, {{"threshold", OptionValue(0.0)}}}},
+                       {"teacache", {{}, {{"threshold", OptionValue(0.6)}, {"coefficients", coefficients}}}}};
+  for (const auto& [id, path] : plugins_of("caches"))
+    for (const OptionValues& options : variants(table, id)) passes(ditto::testing::check_cache(path, options));
+}
+
 TEST_CASE("every optimizer keeps its promises") {
   const OptionValues decay{{"weight_decay", OptionValue(0.1)}};
   const Variants table{

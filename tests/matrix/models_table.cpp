@@ -7,10 +7,6 @@
 
 namespace ditto::matrix {
 
-namespace {
-
-}  // namespace
-
 std::string refusal(const std::string& model, const std::string& layout) {
   const auto has = [&](const char* word) { return layout.find(word) != layout.npos; };
   if (model == "wan" && has("context_plugin=fastseq")) return "a norm over all heads of a token";

@@ -169,6 +169,23 @@ TEST_CASE("a source that tells of other shapes than it reads fails the check of 
   }
 }
 
+TEST_CASE("a cache that breaks a promise fails the check of that promise") {
+  const auto check = [](const std::string& name) {
+    return ditto::testing::check_cache(library("faulty_cache"), fault(name));
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::map<std::string, std::string> faults{
+      {"remembers another's", "all that it remembers of a sample is its sum"},
+      {"skips what is not a number", "a change that is not finite is computed"},
+      {"sums on", "the sum stays finite"},
+  };
+  for (const auto& [name, promise] : faults) {
+    CAPTURE(name);
+    breaks(check(name), promise);
+  }
+}
+
 TEST_CASE("a guidance that breaks a promise fails the check of that promise") {
   const auto check = [](const std::string& name) {
     return ditto::testing::check_guidance(library("faulty_guidance"), fault(name));

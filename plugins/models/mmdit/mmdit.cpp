@@ -210,6 +210,12 @@ struct MmDit final : ditto::Model {
     return blocks[static_cast<size_t>(i)]->forward(std::move(s), ctx);
   }
 
+  // The first block is always one with weights of the picture's own.
+  Tensor modulated_input(const Stream& s, Context& ctx) override {
+    const auto m = static_cast<JointBlock&>(*blocks.front()).picture->modulate(s, ctx);
+    return ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s);
+  }
+
   Tensor head(const Stream& s, Context& ctx) override {
     const auto m = final_modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(2, -1);
     return patches->unpatchify(out(ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s), ctx), s.grid);
@@ -224,7 +230,8 @@ struct MmDit final : ditto::Model {
   }
   ditto::TensorSpecs makes() const override {
     const int64_t tokens = ditto::count_patches({x_[1], x_[2]}, {options.patch, options.patch});
-    return {{"features", torch::kFloat, {tokens, options.width}}};
+    return {{"features", torch::kFloat, {tokens, options.width}},
+            {"modulated_input", torch::kFloat, {tokens, options.width}}};
   }
   Batch without_condition(Batch in, const Tensor& which_B) const override {
     return options.text.without_text(std::move(in), which_B);

@@ -1,4 +1,4 @@
-// Everything a model, schedule, sampler, guidance, objective, optimizer, kernel, encoder or data plugin needs.
+// Everything a model, schedule, sampler, guidance, cache, objective, optimizer, kernel, encoder or data plugin needs.
 // Strategies include <ditto/parallel/strategy.h> as well.
 #pragma once
 
@@ -7,6 +7,7 @@
 
 #include <ditto/attention.h>
 #include <ditto/batch.h>
+#include <ditto/cache.h>
 #include <ditto/context.h>
 #include <ditto/data.h>
 #include <ditto/elementary.h>

@@ -29,7 +29,7 @@ struct DITTO_API ModelNeeds {
 class DITTO_API Model : public Units {
  public:
   static constexpr const char* kKind = "model";
-  static constexpr std::uint32_t kAbi = 6;
+  static constexpr std::uint32_t kAbi = 7;
   using Needs = ModelNeeds;
   Model();
   ~Model() override;
@@ -61,6 +61,11 @@ class DITTO_API Model : public Units {
 
   // Parameters of fixed tables that are no leaf (position tables), for counts that papers print.
   virtual int64_t fixed_parameters() const { return 0; }
+
+  // The tokens normed and modulated, as the first block's attention sees them, [B, T, D], before any block ran: by it
+  // caches tell how like an evaluation is to the one before (TeaCache, arXiv:2411.19108). Computed as a part of block 0.
+  // A model that has it names "modulated_input" in makes(). Default: it has none.
+  virtual torch::Tensor modulated_input(const Stream&, Context&) { return {}; }
 };
 
 }  // namespace ditto

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <ditto/cache.h>
 #include <ditto/data.h>
 #include <ditto/encoder.h>
 #include <ditto/guidance.h>
@@ -94,6 +95,7 @@ Report check_scheduler(const std::string& path, const OptionValues& options = {}
 Report check_sampler(const std::string& path, const OptionValues& options = {});
 // Whatever networks it asks for are there; noise levels sigma / alpha of 0.001 … 1000 are tried.
 Report check_guidance(const std::string& path, const OptionValues& options = {});
+Report check_cache(const std::string& path, const OptionValues& options = {});
 Report check_optimizer(const std::string& path, const OptionValues& options = {});
 // Every row on every case of its op, in each dtype and on each device where it says that it can.
 Report check_kernels(const std::string& path, const OptionValues& options = {});
