@@ -67,7 +67,7 @@ def check_company(of, cache, first, depth, evaluations, layouts, **sets):
     alone, said = sample(of, f"{cache}-1", "--batch", 1, **sets)
     skips_some(said, first, depth, evaluations)
     t.equal(said["settings"]["cache"]["plugin"], cache, "the cache among the settings")
-    for name, words in {"7": ["--batch", 7], "16": ["--batch", 16]}.items() | layouts.items():
+    for name, words in ({"7": ["--batch", 7], "16": ["--batch", 16]} | layouts).items():
         found, told = sample(of, f"{cache}-{name}", *words, **sets)
         t.check(found == alone, f"{cache}, {name}: other samples than at batch 1")
         t.equal(told["decisions"], said["decisions"], f"decisions of {cache}, {name}")

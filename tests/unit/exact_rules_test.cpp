@@ -154,7 +154,9 @@ TEST_CASE("a call is refused that no exact row has: another precision, a sum wit
   const std::map<std::string, Attribute> leaf{{"token_leaf", int64_t{8}}}, eps{{"eps", 1e-6}};
   CHECK(score("linear", {{x, weight, {}}, leaf}, true) > 0);
   CHECK(score("linear", {{x, weight, {}}}, false) > 0);
-  CHECK(score("linear", {{x, weight, {}}}, true) == 0);
+  const auto learned = weight.clone().requires_grad_();
+  CHECK(OpTable(rows()).run("linear", {{x, learned, {}}}).at(0).requires_grad());
+  CHECK_THROWS_AS(OpTable(rows(), {}, nullptr, {}, /*exact=*/true).run("linear", {{x, learned, {}}}), Error);
   CHECK(score("linear", {{x.to(torch::kBFloat16), weight.to(torch::kBFloat16), {}}, leaf}, false) == 0);
   CHECK(score("linear", {{x, weight.to(torch::kDouble), {}}, leaf}, false) == 0);
   CHECK(score("norm_modulate", {{x, row, row, {}}, eps}, false) > 0);

@@ -47,10 +47,9 @@ void Options::read(ditto::OptionReader& option) {
          "instead of it several, as [\"32x48\", \"48x32\"]: each picture becomes the one nearest to its proportions");
   option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
 
-  if (size.empty() == sizes.empty())
-    option.reject(sizes.empty() ? "size" : "sizes", sizes.empty() ? "is not there" : "stands beside data.size",
-                  "set data.size = [height, width], or data.sizes for several");
-  if (sizes.empty() && !is_size(size))
+  if (!size.empty() && !sizes.empty())
+    option.reject("sizes", "stands beside data.size", "set data.size = [height, width], or data.sizes for several");
+  if (!size.empty() && !is_size(size))
     option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),
                   "expected [height, width], each at most " + std::to_string(ditto::most::kSide));
   for (const auto& one : sizes)
@@ -77,6 +76,9 @@ void Options::read(ditto::OptionReader& option) {
 }
 
 std::vector<Size> Options::all_sizes() const {
+  if (size.empty() && sizes.empty())
+    throw ditto::Error(ditto::ErrorKind::config, "data.size", "is not there",
+                       "set data.size = [height, width], or data.sizes for several");
   if (sizes.empty()) return {{size[0], size[1]}};
   std::vector<Size> all;
   for (const auto& one : sizes) {

@@ -14,7 +14,7 @@ namespace ditto_cpu::HWY_NAMESPACE {
 V sigmoid(V x) {
   const D32 d;
   const V one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Neg(x))));
+  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)))));  // Exp knows none above 104
 }
 
 // tanh(u) = 2 sigmoid(2 u) - 1, so that GELU is x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).

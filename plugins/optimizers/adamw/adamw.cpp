@@ -1,4 +1,7 @@
 // AdamW: I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", 2019 (arXiv:1711.05101), algorithm 2.
+#include <algorithm>
+#include <cmath>
+
 #include <ditto/ditto.h>
 #include <ditto/threads.h>
 
@@ -46,23 +49,15 @@ struct AdamW final : ditto::Optimizer {
   }
 
   void step(const ditto::Update& update) override {
-    if (!exact_ops && !update.written && fits_one_pass(update)) return move_in_one_pass(update);
+    if (!exact_ops && fits_one_pass()) return move_in_one_pass(update);
     ditto::in_parts(update, parameters, [&] { move(update.lr); });
   }
 
-  bool fits_one_pass(const ditto::Update& update) const {
-    const auto fits = [](const Tensor& x, at::ScalarType dtype) {
-      return x.is_cpu() && x.is_contiguous() && x.scalar_type() == dtype;
-    };
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const Tensor &w = parameters[i].tensor, g = w.grad();
-      bool all = g.defined() && fits(g, torch::kFloat) && fits(w, torch::kFloat) && fits(exp_avg[i], torch::kFloat);
-      if (!update.average.empty()) all = all && fits(update.average[i], torch::kFloat);
-      if (!update.copies.empty() && update.copies[i].defined())
-        all = all && fits(update.copies[i], torch::kBFloat16) && update.copies[i].sizes() == w.sizes();
-      if (!all) return false;
-    }
-    return true;
+  // The same on every rank and layout, so that all give a number the same bits.
+  bool fits_one_pass() const {
+    return std::all_of(parameters.begin(), parameters.end(), [](const auto& p) {
+      return p.tensor.is_cpu() && p.tensor.scalar_type() == torch::kFloat;
+    });
   }
 
   void move_in_one_pass(const ditto::Update& update) {
@@ -71,15 +66,23 @@ struct AdamW final : ditto::Optimizer {
     const auto n = static_cast<double>(steps);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Tensor w = parameters[i].tensor.detach(), g = parameters[i].tensor.grad();
-      const auto numbers = [](const Tensor& x) { return x.data_ptr<float>(); };
-      const bool averaged = !update.average.empty(), copied = !update.copies.empty() && update.copies[i].defined();
+      const Tensor average = update.average.empty() ? Tensor() : update.average[i],
+                   copy = update.copies.empty() ? Tensor() : update.copies[i];
+      if (!g.defined()) {
+        if (average.defined()) average.lerp_(w, 1 - update.decay);
+        if (copy.defined()) copy.copy_(w);
+        continue;
+      }
+      const auto flat = [](const Tensor& x) { return x.view(-1).data_ptr<float>(); };
+      const bool in_bf16 = copy.defined() && copy.scalar_type() == torch::kBFloat16 && copy.is_contiguous();
+      const Tensor gradient = g.contiguous();
       const ditto_adamw::Pass pass{
-          .w = numbers(w),
-          .g = numbers(g),
-          .m = numbers(exp_avg[i]),
-          .v = numbers(exp_avg_sq[i]),
-          .average = averaged ? numbers(update.average[i]) : nullptr,
-          .copy = copied ? static_cast<std::uint16_t*>(update.copies[i].data_ptr()) : nullptr,
+          .w = flat(w),
+          .g = flat(gradient),
+          .m = flat(exp_avg[i]),
+          .v = flat(exp_avg_sq[i]),
+          .average = average.defined() ? flat(average) : nullptr,
+          .copy = in_bf16 ? static_cast<std::uint16_t*>(copy.data_ptr()) : nullptr,
           .clip = static_cast<float>(update.clip),
           .beta1 = static_cast<float>(options.beta1),
           .beta2 = static_cast<float>(options.beta2),
@@ -91,6 +94,7 @@ struct AdamW final : ditto::Optimizer {
       ditto::in_threads(w.numel(), 1 << 15, [&](int64_t begin, int64_t end) {
         ditto_adamw::run(pass, static_cast<size_t>(begin), static_cast<size_t>(end));
       });
+      if (copy.defined() && !in_bf16) copy.copy_(w);
     }
   }
 
