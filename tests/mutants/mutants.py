@@ -240,8 +240,12 @@ def table():
     seen = [row for row in rows.values() if "test" in row]
     same = [row for row in rows.values() if "same" in row]
     holes = len(rows) - len(seen) - len(same)
-    lines = [f"Of {kept['drawn']} mutants drawn, {len(rows)} were run: {len(seen)} are seen by a quick test; {len(same)} are not, and have the "
-             f"original's bits on the layouts of tests/mutants/equal.py; {holes} are not, and change a training.", ""]
+    parts = [f"{kept['drawn']} mutants were drawn, and {len(rows)} have been run: {len(seen)} are seen by a quick test"]
+    if same:
+        parts.append(f"{len(same)} are not, and have the original's bits on the layouts of tests/mutants/equal.py")
+    if holes:
+        parts.append(f"{holes} are not, and change a training")
+    lines = ["; ".join(parts) + ".", ""]
     by_file = collections.defaultdict(list)
     for (file, kind, nth, what), row in sorted(rows.items()):
         by_file[file].append((kind, what, row))
