@@ -107,10 +107,11 @@ class Trial:
         self.tests = quick.Quick(build_folder, out, drawn)
         self.saw = collections.Counter(row["test"] for row in results.rows.values() if "test" in row)
         self.lock, self.busy, self.held, self.file = threading.Lock(), set(), {}, out / "tried.json"
-        # Tests that a mutant passed, with their versions; what they took; those that are there still.
+        # Tests that a mutant passed: their versions, and what they take. Those that have changed since do not count.
         kept = json.loads(self.file.read_text()) if self.file.exists() else {}
-        self.tried = {number: {name: took for name, took in kept.get(str(number), {}).items()
-                               if name in self.tests.tests and self.tests.tests[name].version == took[0]} for number in drawn}
+        now = {of.name: of.version for test in self.tests.tests.values() for of in (test, test.file) if of}
+        self.tried = {number: {name: took for name, took in kept.get(str(number), {}).items() if now.get(name) == took[0]}
+                      for number in drawn}
         self.passed = collections.Counter(name for tried in self.tried.values() for name in tried)
         self.todo = {number for number, site in drawn.items() if site.key not in results.rows
                      and options.only in f"{site.file}: {site.what}"}
@@ -123,16 +124,20 @@ class Trial:
         near = any(word in test.name for word in words)
         return test.seconds * (self.passed[test.name] + 2) / (self.saw[test.name] + 1) * (0.2 if near else 1)
 
+    def was_tried(self, number, test):
+        return test.name in self.tried[number] or (test.file is not None and test.file.name in self.tried[number])
+
     def next(self):
         """(mutant or none, test or none): a test for a mutant, a test to be traced, or a mutant that tests will not see."""
         best, job = float("inf"), None
         for test in self.tests.tests.values():
-            if test.reached is None and test.name not in self.busy and test.seconds < best:
+            if test.reached is None and test.name not in self.busy and test.seconds < best and \
+                    any(self.tests.may_reach(test, number) for number in self.todo):
                 best, job = test.seconds, (None, test)
         for number in self.todo - self.busy:
             left = [test for test in self.tests.tests.values()
-                    if test.fit and test.reached is not None and number in test.reached and test.name not in self.tried[number]]
-            spent = sum(self.tests.tests[name].seconds for name in self.tried[number])
+                    if test.fit and test.reached is not None and number in test.reached and not self.was_tried(number, test)]
+            spent = sum(seconds for name, (_, seconds) in self.tried[number].items())
             if number not in self.held and spent > self.options.budget and self.HOLDING < best:
                 best, job = self.HOLDING, (number, None)
             for test in left:
@@ -172,7 +177,7 @@ class Trial:
                 self.add(number, {"test": test.name, "how": how, "seconds": round(seconds, 1)})
                 return
             self.passed[test.name] += 1
-            self.tried[number][test.name] = [test.version, round(seconds, 1)]
+            self.tried[number][test.name] = [test.version, round(test.seconds, 1)]
             text = json.dumps({number: tried for number, tried in self.tried.items() if tried})
             self.file.with_suffix(".tmp").write_text(text)
             self.file.with_suffix(".tmp").rename(self.file)
@@ -186,7 +191,7 @@ class Trial:
             tests = len(self.tried[number])
             if not what:
                 self.add(number, {"same": reached, "tests": tests})
-            elif all(test.name in self.tried[number] for test in self.tests.reaching(number)):
+            elif all(self.was_tried(number, test) for test in self.tests.reaching(number)):
                 self.add(number, {"changes": what, "tests": tests})
 
     def add(self, number, row):
@@ -213,7 +218,7 @@ def known(options, build_folder, out):
 
     def one(number):
         site = drawn[number]
-        test = tests.tests[rows[site.key]]
+        test = tests.find(rows[site.key])
         tests.trace(test)
         sees, how, seconds, _ = tests.sees(test, number) if test.fit else (False, "fails without a mutant", test.seconds, "")
         print(f"{site.file}:{site.line} {site.kind}: {how}: {test.name} in {seconds:.1f} s", flush=True)
@@ -235,8 +240,12 @@ def table():
     seen = [row for row in rows.values() if "test" in row]
     same = [row for row in rows.values() if "same" in row]
     holes = len(rows) - len(seen) - len(same)
-    lines = [f"Of {kept['drawn']} mutants drawn, {len(rows)} were run: {len(seen)} are seen by a quick test; {len(same)} are not, and have the "
-             f"original's bits on the layouts of tests/mutants/equal.py; {holes} are not, and change a training.", ""]
+    parts = [f"{kept['drawn']} mutants were drawn, and {len(rows)} have been run: {len(seen)} are seen by a quick test"]
+    if same:
+        parts.append(f"{len(same)} are not, and have the original's bits on the layouts of tests/mutants/equal.py")
+    if holes:
+        parts.append(f"{holes} are not, and change a training")
+    lines = ["; ".join(parts) + ".", ""]
     by_file = collections.defaultdict(list)
     for (file, kind, nth, what), row in sorted(rows.items()):
         by_file[file].append((kind, what, row))

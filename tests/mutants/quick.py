@@ -24,6 +24,7 @@ class Test:
     seconds: float  # without a mutant; a guess until it was run
     reached: set | None = None  # numbers of mutants; unknown until it was run
     fit: bool = True  # it passes without a mutant
+    file: "Test | None" = None  # that it is a case of
 
 
 def version(files):
@@ -53,6 +54,15 @@ def quick_tests(build, out):
             own = f"{name} {function[5:]}"
             tests[own] = Test(own, ["python3", str(folder / called[1]), function], environment, text, 12)
     return tests
+
+
+def cases(file):
+    """The cases of a file of tests, each by itself."""
+    text = (SOURCE / "tests" / f"{file.name}.cpp").read_text()
+    found = re.findall(r'^TEST_CASE\(((?:\s*"(?:[^"\\]|\\.)*")+)\s*\)', text, re.MULTILINE)
+    names = ["".join(json.loads(part) for part in re.findall(r'"(?:[^"\\]|\\.)*"', literal)) for literal in found]
+    return [dataclasses.replace(file, name=f"{file.name}: {name}", command=[*file.command, "--test-case=" + name.replace(",", "?")],
+                                seconds=file.seconds / len(names), reached=None, file=file) for name in names]
 
 
 class Clock:
@@ -120,29 +130,47 @@ def limit_of(test):
 
 
 class Quick:
-    """The tests with what is known of them, which is kept in `out`."""
+    """The tests with what is known of them, which is kept in `out`. Of a file that is known to take long its cases."""
+
+    SPLIT = 5  # seconds
 
     def __init__(self, build, out, numbers):
         self.out, self.numbers, self.file, self.lock = out, set(numbers), out / "tests.json", threading.Lock()
         self.tests = quick_tests(build, out)
         self.busy = {name: threading.Lock() for name in self.tests}
-        kept = json.loads(self.file.read_text()) if self.file.exists() else {"numbers": [], "tests": {}}
-        for name, before in kept["tests"].items():
-            test = self.tests.get(name)
-            if test and before["version"] == test.version:
-                test.seconds = before["seconds"]
-                if self.numbers <= set(kept["numbers"]):
-                    test.fit, test.reached = before["fit"], set(before["reached"])
+        self.kept = json.loads(self.file.read_text()) if self.file.exists() else {"numbers": [], "tests": {}}
+        for test in list(self.tests.values()):
+            self.recall(test)
+            if test.command[0].endswith("_tests") and (SOURCE / "tests" / f"{test.name}.cpp").exists() and test.seconds > self.SPLIT:
+                for case in cases(test):
+                    self.recall(case)
+                    self.tests[case.name] = case
+                del self.tests[test.name]
+
+    def find(self, name):
+        """Also a file whose cases there are, and a case of a file."""
+        if name in self.tests:
+            return self.tests[name]
+        of_file = [test for test in self.tests.values() if test.file and test.file.name == name]
+        return of_file[0].file if of_file else next(case for case in cases(self.tests[name.split(": ")[0]]) if case.name == name)
+
+    def recall(self, test):
+        before = self.kept["tests"].get(test.name)
+        if before and before["version"] == test.version:
+            test.seconds = before["seconds"]
+            if self.numbers <= set(self.kept["numbers"]):
+                test.fit, test.reached = before["fit"], set(before["reached"])
 
     def save(self):
-        kept = {name: {"version": test.version, "seconds": test.seconds, "fit": test.fit, "reached": sorted(test.reached)}
-                for name, test in self.tests.items() if test.reached is not None}
+        known = [test for test in self.tests.values()] + [test.file for test in self.tests.values() if test.file]
+        kept = {test.name: {"version": test.version, "seconds": test.seconds, "fit": test.fit, "reached": sorted(test.reached)}
+                for test in known if test.reached is not None}
         self.file.with_suffix(".tmp").write_text(json.dumps({"numbers": sorted(self.numbers), "tests": kept}))
         self.file.with_suffix(".tmp").rename(self.file)
 
     def trace(self, test):
         """Runs it without a mutant, for what it reaches. A test that fails like this is left out."""
-        with self.busy[test.name]:
+        with self.busy.setdefault(test.name, threading.Lock()):
             if test.reached is not None:
                 return
             trace = self.out / "trace" / re.sub(r"\W", "_", test.name)
@@ -158,7 +186,12 @@ class Quick:
                 print(f"  LEFT OUT: it fails without a mutant:\n{said[-2000:]}", flush=True)
 
     def reaching(self, number):
-        return [test for test in self.tests.values() if test.fit and (test.reached is None or number in test.reached)]
+        return [test for test in self.tests.values() if test.fit and self.may_reach(test, number)]
+
+    def may_reach(self, test, number):
+        if test.reached is not None:
+            return number in test.reached
+        return test.file is None or test.file.reached is None or number in test.file.reached
 
     def sees(self, test, number):
         """(whether it ends otherwise than without the mutant, how, seconds, what it said)"""

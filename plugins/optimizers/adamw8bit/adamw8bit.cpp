@@ -147,9 +147,12 @@ struct AdamW8bit final : ditto::Optimizer {
       const Tensor m = update(first[i], grad, options.beta1, *signed_codec);
       const Tensor v = update(second[i], grad * grad, options.beta2, *unsigned_codec);
       if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
-      weight.sub_(m / (v.sqrt() / std::sqrt(unbias_second) + options.eps) * (lr / unbias_first));
+      weight.sub_(m / (root(v) / std::sqrt(unbias_second) + options.eps) * (lr / unbias_first));
     }
   }
+
+  // MKL's root of fp32 numbers is off by one in the last place on some processors; of doubles, rounded, it is right on all.
+  Tensor root(const Tensor& v) const { return exactly ? v.to(at::kDouble).sqrt().to(v.scalar_type()) : v.sqrt(); }
 
   // beta^steps; the C library's has other bits on other machines.
   double power(double beta) const {
