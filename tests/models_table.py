@@ -77,7 +77,7 @@ def cells(text):
 def close_enough(said, measured):
     if said == measured or "–" in (said, measured):
         return said == measured
-    return float(measured) <= 10 * float(said)
+    return float(measured) < 11 * float(said)
 
 
 def differences(said, measured):

@@ -1,5 +1,3 @@
-#include <malloc.h>
-
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
@@ -37,16 +35,7 @@ bool is_first_rank() {
   }
 }
 
-// What a step frees the next one asks for again: given back to the system it would come back page by page, cleared.
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as far as it goes
-  mallopt(M_TRIM_THRESHOLD, -1);
-#endif
-}
-
 int run(int count, char** arguments) {
-  keep_freed_memory();
   CLI::App app{"Trains and samples diffusion transformers: the same training, again.", "ditto"};
   app.require_subcommand(1);
   app.set_version_flag("--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);

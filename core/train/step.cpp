@@ -1,5 +1,7 @@
 #include "core/train/step.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -18,6 +20,14 @@ namespace {
 
 constexpr int64_t kStepsAhead = 16;
 
+// What a step frees the next one asks for again: given back to the system it would come back page by page, cleared.
+void keep_freed_memory() {
+#if defined(__GLIBC__)
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as far as it goes
+  mallopt(M_TRIM_THRESHOLD, -1);
+#endif
+}
+
 }  // namespace
 
 TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema)
@@ -29,6 +39,7 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       counter_(assembly.components, *assembly.main),
       shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader),
               shares_tokens(assembly.recipe.parallel)) {
+  keep_freed_memory();
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())
     gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,

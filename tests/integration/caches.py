@@ -81,15 +81,16 @@ def on(ranks, **sets):
 
 
 def test_first_block_has_the_same_bits_in_any_company_and_on_any_layout():
-    check_company(dit(), "first_block", 1, 4, 9, {"data": on(2), "sequence": on(2, tensor=2, sequence=True)}, cache__threshold=0.3)
+    layouts = {"data": on(2), "sequence": on(2, tensor=2, sequence=True), "ring": on(2, context=2, context_plugin="ring")}
+    check_company(dit(), "first_block", 1, 4, 9, layouts, cache__threshold=0.1)
 
 
-def test_teacache_has_the_same_bits_in_any_company_and_on_any_layout():
-    check_company(flux(), "teacache", 0, 3, 8, {"ring": on(2, context=2)}, cache__threshold=0.2, cache__coefficients=[1, 0])
+def test_teacache_has_the_same_bits_in_any_company():
+    check_company(flux(), "teacache", 0, 3, 8, {}, cache__threshold=0.1, cache__coefficients=[1, 0])
 
 
 def test_the_error_is_the_distance_to_the_samples_without_a_cache():
-    cached, said = sample(dit(), "error", "--cache-error", cache__threshold=0.3)
+    cached, said = sample(dit(), "error", "--cache-error", cache__threshold=0.1)
     whole, _ = sample(dit(), "whole", "--cache", "none")
     apart, size = zip(*((math.dist(a, b), math.hypot(*b)) for a, b in
                         ([t.numbers(("F32", [len(one) // 4], one)) for one in pair] for pair in zip(cached, whole))))
@@ -111,7 +112,7 @@ def test_what_does_not_go_with_a_cache_is_refused_by_name():
     refused(['"teacache"', "modulated input", 'model "dit"', "first_block"], dit(), "--cache", "teacache")
     refused(["parallel.pipeline = 2"], dit(), *on(2, pipeline=2))
     refused(["data ranks run the same blocks", "parallel.shard"], dit(), *on(2, shard=2, shard_plugin="fsdp"))
-    refused(['"dopri5"', "estimates its own errors"], dit(), "--sampler", "dopri5", *t.sets({"run.numerics": "fast"}))
+    refused(['"dopri5"', "estimates its own errors"], dit(), "--sampler", "dopri5")
     refused(["--cache-error", "there is no cache"], dit(), "--cache", "none", "--cache-error")
     refused(["cache.threshold", '"none"'], dit(), "--cache", "none", *t.sets({"cache.threshold": 0.1}))
     refused(["no block to skip", "has 1"], dit(), *t.sets({"model.depth": 1}))
