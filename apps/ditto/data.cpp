@@ -67,7 +67,8 @@ void prepare(PrepareArguments& arguments) {
     made = prepare_folder(arguments.in, arguments.options, arguments.pictures);
   } else {
     if (arguments.pictures.size > 0 || arguments.pictures.skip_bad || !arguments.pictures.captions.empty())
-      throw Error(ErrorKind::config, "--size, --skip-bad, --captions", "are for folders, but " + arguments.in + " is none");
+      throw Error(ErrorKind::config, "--size, --skip-bad, --captions",
+                  "are for folders, but " + arguments.in + " is none");
     if (arguments.shape.empty())
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
                   "add --shape HEIGHTxWIDTH, or name a folder of pictures");
@@ -97,9 +98,9 @@ nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments
   nlohmann::json labels = nlohmann::json::object(), classes = nlohmann::json::object();
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
   for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
-  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},       {"samples", report.samples},
-                      {"members", report.members},  {"pictures", report.sizes},    {"aspects", report.aspects},
-                      {"labels", labels},           {"classes", classes},          {"captions", report.captions},
+  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
+                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects},
+                      {"labels", labels},           {"classes", classes},       {"captions", report.captions},
                       {"problems", report.problems}};
   if (arguments.names) {
     json["files"] = nlohmann::json::object();
@@ -220,8 +221,9 @@ void add_prepare(CLI::App& data) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--skip-bad", arguments->pictures.skip_bad,
                     "Folder: go on without what does not decode, and name it in report.jsonl");
-  command->add_option("--captions", arguments->pictures.captions,
-                      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
+  command->add_option(
+      "--captions", arguments->pictures.captions,
+      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
   command->add_option("--threads", arguments->pictures.threads, "Folder: threads that decode; 0: one a core")
       ->check(CLI::Range(0, 1024));
   command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();

@@ -40,7 +40,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kTrialSteps = 6, kUntimed = 2;  // the first ones fill caches
+constexpr int kTrialSteps = 6, kUntimed = 2;              // the first ones fill caches
 constexpr double kSecondsAStep = 2, kShareReached = 0.3;  // of the rate of a matrix product, by a small model's step
 
 struct Arguments {
@@ -57,7 +57,8 @@ struct Trial {
 bool is_shards(const std::string& path) {
   if (!fs::is_directory(path)) return true;
   const auto entries = fs::directory_iterator(path);
-  return std::any_of(begin(entries), end(entries), [](const auto& entry) { return entry.path().extension() == ".tar"; });
+  return std::any_of(begin(entries), end(entries),
+                     [](const auto& entry) { return entry.path().extension() == ".tar"; });
 }
 
 // A name that a folder of runs, a file and a shell take as it is.
@@ -156,9 +157,19 @@ Trial try_recipe(const std::string& recipe, const CommandLine& line) {
     }
   } const remove{folder};
   const auto steps = std::to_string(kTrialSteps), said = folder + "/said";
-  std::vector<std::string> words{"ditto", "train", recipe, "--resume", "never", "--set", "run.steps=" + steps,
-                                 "--set", "run.output=" + nlohmann::json(folder + "/run").dump(), "--set", "log.progress=none",
-                                 "--set", "validate.grid_every=" + steps};
+  std::vector<std::string> words{"ditto",
+                                 "train",
+                                 recipe,
+                                 "--resume",
+                                 "never",
+                                 "--set",
+                                 "run.steps=" + steps,
+                                 "--set",
+                                 "run.output=" + nlohmann::json(folder + "/run").dump(),
+                                 "--set",
+                                 "log.progress=none",
+                                 "--set",
+                                 "validate.grid_every=" + steps};
   if (Recipe::read(recipe).validate.every > 0) words.insert(words.end(), {"--set", "validate.every=" + steps});
   for (const auto& path : line.plugin_path) words.insert(words.end(), {"--plugin-path", path});
   std::vector<char*> argv;
@@ -225,23 +236,31 @@ int init(const Arguments& arguments, const CommandLine& line) {
     const auto text = to_text(recipe, facts);
     const auto cost = count(text);
     const auto trial = try_recipe(out, line);
-    const auto data = fmt::format("{} pictures to train on, {} held out, {} x {} {}, {}", facts.samples, facts.held_out, facts.height,
-                                  facts.width, facts.channels == 1 ? "grey" : "colour",
+    const auto data = fmt::format("{} pictures to train on, {} held out, {} x {} {}, {}", facts.samples, facts.held_out,
+                                  facts.height, facts.width, facts.channels == 1 ? "grey" : "colour",
                                   facts.classes > 0 ? std::to_string(facts.classes) + " classes" : "without classes");
-    const auto price = fmt::format("{:.3g} s a step, {} of memory at the peak, {} for {} steps", trial.step_s,
-                                   report::bytes_text(trial.peak_bytes),
-                                   report::duration_text(trial.step_s * static_cast<double>(recipe.steps)), recipe.steps);
+    const auto price =
+        fmt::format("{:.3g} s a step, {} of memory at the peak, {} for {} steps", trial.step_s,
+                    report::bytes_text(trial.peak_bytes),
+                    report::duration_text(trial.step_s * static_cast<double>(recipe.steps)), recipe.steps);
     const auto model = fmt::format("dit with {} learned numbers, batch {}", cost.parameters, recipe.batch);
-    write_text(out, fmt::format("# Made by `ditto init`: {}.\n# {}. Measured on this machine over {} steps: {}.\n\n{}", data, model,
-                                kTrialSteps, price, text));
+    write_text(out, fmt::format("# Made by `ditto init`: {}.\n# {}. Measured on this machine over {} steps: {}.\n\n{}",
+                                data, model, kTrialSteps, price, text));
     if (arguments.json) {
-      const nlohmann::ordered_json json{{"recipe", out}, {"shards", shards}, {"samples", facts.samples}, {"parameters", cost.parameters},
-                                        {"batch", recipe.batch}, {"steps", recipe.steps}, {"step_s", trial.step_s},
+      const nlohmann::ordered_json json{{"recipe", out},
+                                        {"shards", shards},
+                                        {"samples", facts.samples},
+                                        {"parameters", cost.parameters},
+                                        {"batch", recipe.batch},
+                                        {"steps", recipe.steps},
+                                        {"step_s", trial.step_s},
                                         {"peak_bytes", trial.peak_bytes}};
       std::cout << formats::ascii_json(json) << '\n';
     } else {
       std::cout << data << '\n' << model << '\n' << price << '\n';
-      if (facts.captions > 0) std::cout << "the captions are not learned from: dit takes classes; docs/add_a_model.md and dit_text take texts\n";
+      if (facts.captions > 0)
+        std::cout
+            << "the captions are not learned from: dit takes classes; docs/add_a_model.md and dit_text take texts\n";
       std::cout << "next: ditto train " << shown(out) << '\n';
     }
     return 0;
@@ -252,15 +271,19 @@ int init(const Arguments& arguments, const CommandLine& line) {
 }  // namespace
 
 void add_init_command(CLI::App& app, CommandLine& line) {
-  auto* command = app.add_subcommand("init", "Write a recipe that fits pictures and this machine, and say what a step takes");
+  auto* command =
+      app.add_subcommand("init", "Write a recipe that fits pictures and this machine, and say what a step takes");
   auto arguments = std::make_shared<Arguments>();
   command
-      ->add_option("FROM", arguments->from,
-                   "A folder of pictures (subfolders are the classes), which are put into shards beside the recipe; or shards")
+      ->add_option(
+          "FROM", arguments->from,
+          "A folder of pictures (subfolders are the classes), which are put into shards beside the recipe; or shards")
       ->required()
       ->check(CLI::ExistingPath);
   command->add_option("--out", arguments->out, "The recipe; default: FROM's name and .toml, here");
-  command->add_option("--size", arguments->size, "Of a folder: the side that pictures are brought to; default: theirs, at most 64")
+  command
+      ->add_option("--size", arguments->size,
+                   "Of a folder: the side that pictures are brought to; default: theirs, at most 64")
       ->check(CLI::Range(4, 1024));
   command->add_flag("--json", arguments->json, "Print JSON");
   add_plugin_path(*command, line);

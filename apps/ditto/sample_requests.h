@@ -11,8 +11,8 @@
 namespace ditto {
 
 struct SampleArguments {
-  std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, cache, noise, network,
-      adapter, weights = "ema";
+  std::string from, out, classes, seeds, size, condition, negative, prompts, sampler, cache, noise, network, adapter,
+      weights = "ema";
   std::string save_latents, npz, name, guidance_channels, progress = "auto";
   std::vector<std::string> sets;
   std::optional<double> guidance, fps;

@@ -411,10 +411,9 @@ void Recipe::read_kernels(const Table& tree) {
 }
 
 std::vector<std::pair<std::string, Component*>> Recipe::components() {
-  std::vector<std::pair<std::string, Component*>> all{{"model", &model},         {"scheduler", &scheduler},
-                                                      {"sampler", &sampler},     {"guidance", &guidance},
-                                                      {"cache", &cache},         {"objective", &objective},
-                                                      {"optimizer", &optimizer}};
+  std::vector<std::pair<std::string, Component*>> all{
+      {"model", &model}, {"scheduler", &scheduler}, {"sampler", &sampler},    {"guidance", &guidance},
+      {"cache", &cache}, {"objective", &objective}, {"optimizer", &optimizer}};
   if (data_parts.empty()) all.emplace_back("data", &data);
   std::vector<DataPart*> sources;
   for (auto& part : data_parts) collect_sources(part, sources);

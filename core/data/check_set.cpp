@@ -54,7 +54,8 @@ class Check {
         said_.emplace_back(error.what());
       }
     for (const auto& entry : fs::directory_iterator(folder_))
-      if (const auto name = entry.path().filename().string(); entry.path().extension() == ".tar" && sums.count(name) == 0)
+      if (const auto name = entry.path().filename().string();
+          entry.path().extension() == ".tar" && sums.count(name) == 0)
         said_.push_back(at(name) + ": is not in " + kSumsName + ", and was not made with the others");
   }
 

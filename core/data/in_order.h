@@ -14,8 +14,8 @@
 
 namespace ditto {
 
-// Calls make(i) for i = 0 … count - 1 on so many threads, and take(i, its result) in that order here. Two results a thread
-// wait at most. Throws what the first make or take in order threw: the same one on any number of threads.
+// Calls make(i) for i = 0 … count - 1 on so many threads, and take(i, its result) in that order here. Two results a
+// thread wait at most. Throws what the first make or take in order threw: the same one on any number of threads.
 template <class Make, class Take>
 void in_order(int64_t count, int64_t threads, const Make& make, const Take& take) {
   using Result = std::invoke_result_t<Make, int64_t>;

@@ -32,7 +32,9 @@ std::string nearest_aspect(const formats::Picture& picture) {
   static constexpr std::array<std::pair<int, int>, 11> kAspects{
       {{1, 3}, {1, 2}, {9, 16}, {2, 3}, {3, 4}, {1, 1}, {4, 3}, {3, 2}, {16, 9}, {2, 1}, {3, 1}}};
   const double log = std::log(static_cast<double>(picture.width) / picture.height);
-  const auto away = [&](const auto& aspect) { return std::abs(log - std::log(static_cast<double>(aspect.first) / aspect.second)); };
+  const auto away = [&](const auto& aspect) {
+    return std::abs(log - std::log(static_cast<double>(aspect.first) / aspect.second));
+  };
   const auto nearest = std::min_element(kAspects.begin(), kAspects.end(),
                                         [&](const auto& a, const auto& b) { return away(a) < away(b); });
   return std::to_string(nearest->first) + ":" + std::to_string(nearest->second);
@@ -64,7 +66,8 @@ void look_at_picture(const std::vector<std::byte>& bytes, const std::string& whe
 }
 
 // The class's name by its number, where both stand there.
-void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where, ShardReport& report) {
+void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
+                   ShardReport& report) {
   const auto json = formats::parse_json(text_of(notes), where, ErrorKind::data);
   if (const auto it = json.is_object() ? json.find("class") : json.end(); it != json.end() && it->is_string())
     report.classes.emplace(label, it->get<std::string>());
@@ -152,15 +155,18 @@ formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t p
     for (const auto& member : sample.members) try {
         if (!is_picture(member.extension)) continue;
         const auto where = shards[shard] + ":" + sample.key + "." + member.extension;
-        const auto bytes = formats::read_member(*formats::RandomFile::open(shards[shard]), member.offset, member.size, where);
+        const auto bytes =
+            formats::read_member(*formats::RandomFile::open(shards[shard]), member.offset, member.size, where);
         auto picture = formats::decode_picture(bytes, where, {.least_side = formats::least_side_for(kCell, kCell)});
-        cells.push_back(std::min(picture.width, picture.height) > kCell ? formats::cover(std::move(picture), kCell, kCell)
-                                                                        : std::move(picture));
+        cells.push_back(std::min(picture.width, picture.height) > kCell
+                            ? formats::cover(std::move(picture), kCell, kCell)
+                            : std::move(picture));
         break;
       } catch (const Error&) {  // its place stays out: verify names it
       }
   }
-  if (cells.empty()) throw Error(ErrorKind::data, shards.front(), "holds no picture that decodes", "look with `ditto data verify`");
+  if (cells.empty())
+    throw Error(ErrorKind::data, shards.front(), "holds no picture that decodes", "look with `ditto data verify`");
   return report::make_sheet(cells, {.min_cell = kCell});
 }
 

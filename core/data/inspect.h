@@ -20,10 +20,10 @@ struct ShardReport {
   std::map<std::int64_t, std::int64_t> labels;  // samples by class, from ".cls" members
   std::map<std::string, std::int64_t> sizes;    // "8 x 8 x 1" (height x width x channels) -> pictures
   std::map<std::string, std::int64_t> aspects;  // pictures by the nearest of "1:1", "4:3", … (width:height)
-  std::int64_t captions = 0;                    // samples with one: a "txt" that is not empty, or "text" or "caption" in "json"
-  std::map<std::int64_t, std::string> classes;                // names by label, from what prepare wrote into "json"
-  std::vector<std::pair<std::string, std::string>> files;     // key and the file it was made of, likewise
-  std::vector<std::string> problems;            // each "SHARD:MEMBER: …"
+  std::int64_t captions = 0;  // samples with one: a "txt" that is not empty, or "text" or "caption" in "json"
+  std::map<std::int64_t, std::string> classes;             // names by label, from what prepare wrote into "json"
+  std::vector<std::pair<std::string, std::string>> files;  // key and the file it was made of, likewise
+  std::vector<std::string> problems;                       // each "SHARD:MEMBER: …"
 };
 
 inline constexpr const char* kSumsName = "SHA256SUMS";  // of all that prepare writes, beside the shards
@@ -41,7 +41,8 @@ ShardReport inspect_shard(const std::string& path, Depth depth);
 // neither.
 std::vector<std::string> shards_named(const std::vector<std::string>& paths);
 
-// So many pictures of the shards, evenly spread over all of their samples, as one sheet. Error(data) where none decodes.
+// So many pictures of the shards, evenly spread over all of their samples, as one sheet. Error(data) where none
+// decodes.
 formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t pictures);
 
 // Whether a folder still holds what `ditto data prepare` put there, a sentence for each thing that differs: files that

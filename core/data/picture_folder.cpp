@@ -24,8 +24,8 @@ constexpr size_t kFirstBytes = 64;  // tell a format
 constexpr std::array<std::string_view, 11> kJunk{
     "__MACOSX", "Icon\r",   "Thumbs.db",  "ehthumbs.db", "desktop.ini", "$RECYCLE.BIN", "System Volume Information",
     "@eaDir",   "#recycle", "lost+found", "__pycache__"};
-constexpr std::array<std::string_view, 11> kSuffixes{".png",  ".jpg",  ".jpeg", ".jfif", ".jpe", ".webp",
-                                                     ".avif", ".tif",  ".tiff", ".gif",  ".bmp"};
+constexpr std::array<std::string_view, 11> kSuffixes{".png",  ".jpg", ".jpeg", ".jfif", ".jpe", ".webp",
+                                                     ".avif", ".tif", ".tiff", ".gif",  ".bmp"};
 
 bool is_junk(const fs::path& path) {
   const auto name = path.filename().string();
@@ -135,9 +135,9 @@ class Scan {
       const auto suffix = suffix_of(path);
       leave(path, (suffix.empty() ? "files without a suffix" : suffix) + ", not " + formats::kPictureFormats);
     }
-    for (const auto& picture : found_.pictures)
-      folders_.erase(folder_ / *picture.lexically_relative(folder_).begin());
-    for (const auto& path : folders_) leave(path, "folders without a picture, no classes", 0);  // their files stand above
+    for (const auto& picture : found_.pictures) folders_.erase(folder_ / *picture.lexically_relative(folder_).begin());
+    for (const auto& path : folders_)
+      leave(path, "folders without a picture, no classes", 0);  // their files stand above
   }
 
   fs::path folder_, real_;

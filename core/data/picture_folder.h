@@ -20,10 +20,10 @@ struct PictureFolder {
   std::vector<LeftOut> left_out;                // in order of their paths
 };
 
-// A picture is what begins like one of kPictureFormats, whatever its name; a file with such a name that begins otherwise is
-// taken too, so that decoding it says what is wrong. Left out are hidden files and folders and what systems and tools
-// leave behind; files that are nothing of this; links to folders, and to files outside of this one; folders in `folder`
-// without a picture. Throws Error(config) for a folder that cannot be read or has no picture.
+// A picture is what begins like one of kPictureFormats, whatever its name; a file with such a name that begins
+// otherwise is taken too, so that decoding it says what is wrong. Left out are hidden files and folders and what
+// systems and tools leave behind; files that are nothing of this; links to folders, and to files outside of this one;
+// folders in `folder` without a picture. Throws Error(config) for a folder that cannot be read or has no picture.
 PictureFolder pictures_under(const std::string& folder);
 
 // "REASON (3): cat/a.svg, …", a sentence a reason, with the first names.

@@ -39,13 +39,14 @@ struct Prepared {
   std::vector<std::string> notes;     // what else is worth knowing
 };
 
-// Every picture under `folder` (picture_folder.h says what is one): PNG, JPEG, WebP and AVIF byte for byte, TIFF, GIF and
-// BMP as PNGs of the same pixels. Subfolders are the classes, numbered in alphabetical order and written to
-// OUT/classes.json; a folder without subfolders gives pictures without labels. A caption, "NAME.txt" beside a picture or
-// in a table (picture_notes.h), comes along as member "txt"; member "json" has the file's name ("file"), that of its class
-// ("class"), and all that a table says of it. OUT/report.jsonl says of every file what became of it. Samples are in order
-// of their paths. Nothing has its name in OUT before all is written. Throws Error(data) naming the first picture that does
-// not decode, Error(config) for a folder without pictures.
+// Every picture under `folder` (picture_folder.h says what is one): PNG, JPEG, WebP and AVIF byte for byte, TIFF, GIF
+// and BMP as PNGs of the same pixels. Subfolders are the classes, numbered in alphabetical order and written to
+// OUT/classes.json; a folder without subfolders gives pictures without labels. A caption, "NAME.txt" beside a picture
+// or in a table (picture_notes.h), comes along as member "txt"; member "json" has the file's name ("file"), that of its
+// class
+// ("class"), and all that a table says of it. OUT/report.jsonl says of every file what became of it. Samples are in
+// order of their paths. Nothing has its name in OUT before all is written. Throws Error(data) naming the first picture
+// that does not decode, Error(config) for a folder without pictures.
 Prepared prepare_folder(const std::string& folder, const PrepareOptions& options, const FolderOptions& pictures = {});
 
 // Every row of a table (commas, semicolons or tabs; plain or gzip) as an 8-bit PNG of round(value * 255 / largest).

@@ -134,7 +134,8 @@ class FolderPreparer {
     }
     if (taken_ == 0)
       throw Error(ErrorKind::data, folder_, "has no picture that decodes; the first: " + prepared_.bad.front());
-    if (!classes_.empty()) writer.add_file("classes.json",
+    if (!classes_.empty())
+      writer.add_file("classes.json",
                       nlohmann::json(names_).dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     writer.add_file("report.jsonl", report_);
     auto made = writer.finish();
@@ -194,7 +195,8 @@ class FolderPreparer {
     made.caption = caption_of(path);
     const auto size = formats::picture_size(bytes_of(made.bytes), path.string());
     if (!is_large)
-      held.emplace(memory_, kBytesAPixel * static_cast<std::uint64_t>(size.width) * static_cast<std::uint64_t>(size.height));
+      held.emplace(memory_,
+                   kBytesAPixel * static_cast<std::uint64_t>(size.width) * static_cast<std::uint64_t>(size.height));
     const int side = pictures_.size;
     formats::DecodeOptions options;
     if (side > 0) options.least_side = formats::least_side_for(side, side);
@@ -267,7 +269,8 @@ class FolderPreparer {
     if (enlarged_ > 0)
       said.push_back(std::to_string(enlarged_) + " pictures were smaller than --size, and were enlarged");
     for (size_t i = 0; i < counts_.size(); ++i)
-      if (counts_[i] == 0) said.push_back("class " + std::to_string(i) + ", " + names_[i] + ", has no picture that decodes");
+      if (counts_[i] == 0)
+        said.push_back("class " + std::to_string(i) + ", " + names_[i] + ", has no picture that decodes");
     return said;
   }
 

@@ -219,7 +219,8 @@ namespace {
 #if defined(__x86_64__)
 __attribute__((target_clones("avx512f", "avx2", "default")))
 #endif
-double sum_of_squares(const float* x, int64_t count) {
+double
+sum_of_squares(const float* x, int64_t count) {
   constexpr int64_t kSums = 16;
   double sums[kSums] = {};
   int64_t i = 0;
@@ -243,8 +244,7 @@ Tensor sum_of_squares(const Tensor& gradient) {
   const auto* numbers = x.const_data_ptr<float>();
   in_threads(count, kPiece, [&](int64_t begin, int64_t end) {
     for (; begin < end; begin += kPiece)
-      pieces[static_cast<size_t>(begin / kPiece)] =
-          sum_of_squares(numbers + begin, std::min(kPiece, end - begin));
+      pieces[static_cast<size_t>(begin / kPiece)] = sum_of_squares(numbers + begin, std::min(kPiece, end - begin));
   });
   return torch::scalar_tensor(std::accumulate(pieces.begin(), pieces.end(), 0.0), torch::kDouble);
 }

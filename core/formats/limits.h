@@ -38,14 +38,14 @@ inline constexpr std::uint64_t kPickleOpcodes = 4'000'000;  // one makes a value
 inline constexpr std::size_t kPickleTreeBytes =
     64 * kMiB;  // what is kept of it: one value may be named a million times
 inline constexpr int kPickleDepth = 100;
-inline constexpr std::size_t kTensorsValues = 100'000;  // of a pickle that is to hold one tensor
+inline constexpr std::size_t kTensorsValues = 100'000;      // of a pickle that is to hold one tensor
 inline constexpr std::uint64_t kExpandedBytes = 64 * kMiB;  // of a tensor that repeats a smaller storage
 
 // Pictures, and whatever else a sample is made of.
 inline constexpr std::uint64_t kMemberBytes = 256 * kMiB;
 inline constexpr std::uint64_t kPixels = std::uint64_t{64} << 20;
 inline constexpr std::uint64_t kPictureBytes = 320 * kMiB;  // what a decoder holds at once: pixels and its own tables
-inline constexpr std::size_t kProfileBytes = 4 * kMiB;     // of colours; a printer's has one or two
+inline constexpr std::size_t kProfileBytes = 4 * kMiB;      // of colours; a printer's has one or two
 inline constexpr int kJpegScans = 500;
 inline constexpr std::uint64_t kJpegScannedPixels = std::uint64_t{1}
                                                     << 30;  // each scan visits all; ten scans are usual
@@ -55,8 +55,8 @@ inline constexpr std::size_t kPngTextBytes = kMiB;          // … how long each
 // Tables. Text of numbers shrinks five- to twenty-fold; what shrinks further is no table.
 inline constexpr std::size_t kTableBytes = 1024 * kMiB;
 inline constexpr std::size_t kTableWidth = 4'000'000;  // a picture of a thousand by a thousand in colour has three
-inline constexpr std::size_t kTextColumns = 10'000;  // of a table of texts, …
-inline constexpr std::size_t kCellBytes = kMiB;      // … and of one of its quoted cells
+inline constexpr std::size_t kTextColumns = 10'000;    // of a table of texts, …
+inline constexpr std::size_t kCellBytes = kMiB;        // … and of one of its quoted cells
 inline constexpr std::size_t kUnpackedFreeBytes = 16 * kMiB;
 inline constexpr std::size_t kUnpackedTimesPacked = 100;
 

@@ -24,10 +24,10 @@ Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
     case PictureFormat::bmp: return decode_bmp(file, want);
     case PictureFormat::unknown: break;
   }
-  throw Error(ErrorKind::data, file.where,
-              file.bytes.empty() ? "the picture is empty"
-                                 : std::string("its first bytes are not those of ") + kPictureFormats,
-              "convert the picture to one of them");
+  throw Error(
+      ErrorKind::data, file.where,
+      file.bytes.empty() ? "the picture is empty" : std::string("its first bytes are not those of ") + kPictureFormats,
+      "convert the picture to one of them");
 }
 
 Picture decode_upright(const Encoded& file, Want want) {

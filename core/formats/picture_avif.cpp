@@ -54,7 +54,8 @@ Picture decode_avif(const Encoded& file, Want want) {
   const std::unique_ptr<avifDecoder, Destroy> decoder(avifDecoderCreate());
   if (!decoder) fail("libavif could not start");
   decoder->maxThreads = 1;
-  decoder->imageSizeLimit = static_cast<std::uint32_t>(std::min<std::uint64_t>(file.max_pixels, AVIF_DEFAULT_IMAGE_SIZE_LIMIT));
+  decoder->imageSizeLimit =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(file.max_pixels, AVIF_DEFAULT_IMAGE_SIZE_LIMIT));
   decoder->strictFlags = AVIF_STRICT_DISABLED;  // of old encoders' habits, not of damage
   decoder->ignoreExif = decoder->ignoreXMP = AVIF_TRUE;
   check(avifDecoderSetIOMemory(decoder.get(), reinterpret_cast<const std::uint8_t*>(file.bytes.data()),

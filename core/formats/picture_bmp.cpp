@@ -35,7 +35,8 @@ class BmpReader {
       packing_ = little(30, 4);
     }
     const bool masks = packing_ == kMasks || packing_ == kMasksWithOpacity;
-    if (packing_ != kPlain && !masks) fail("it is packed in a way that is not read here (" + std::to_string(packing_) + ")");
+    if (packing_ != kPlain && !masks)
+      fail("it is packed in a way that is not read here (" + std::to_string(packing_) + ")");
     if (bits_ != 1 && bits_ != 4 && bits_ != 8 && bits_ != 16 && bits_ != 24 && bits_ != 32)
       fail("it has " + std::to_string(bits_) + " bits a pixel");
     if (masks && bits_ != 16 && bits_ != 32) fail("it has masks for " + std::to_string(bits_) + " bits a pixel");
@@ -93,13 +94,15 @@ class BmpReader {
     need(at + entry * used);
     palette_.resize(std::size_t{1} << bits_);  // a number beyond what is there is black
     for (std::size_t i = 0; i < used; ++i)
-      for (std::size_t c = 0; c < 3; ++c) palette_[i][c] = std::to_integer<std::uint8_t>(file_.bytes[at + entry * i + 2 - c]);
+      for (std::size_t c = 0; c < 3; ++c)
+        palette_[i][c] = std::to_integer<std::uint8_t>(file_.bytes[at + entry * i + 2 - c]);
   }
 
   // There is no other way to be grey.
   bool is_grey() const {
-    return !palette_.empty() && std::all_of(palette_.begin(), palette_.end(),
-                                            [](const Rgb& colour) { return colour[0] == colour[1] && colour[1] == colour[2]; });
+    return !palette_.empty() && std::all_of(palette_.begin(), palette_.end(), [](const Rgb& colour) {
+      return colour[0] == colour[1] && colour[1] == colour[2];
+    });
   }
 
   // Many programs leave the fourth byte at 0 everywhere, and mean a picture that is seen.

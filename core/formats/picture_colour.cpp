@@ -41,7 +41,8 @@ Kind kind_of(Colours colours, bool opacity) {
       return opacity ? Kind{cmsSigGrayData, TYPE_GRAYA_8, TYPE_GRAYA_8, 2}
                      : Kind{cmsSigGrayData, TYPE_GRAY_8, TYPE_GRAY_8, 1};
     case Colours::rgb:
-      return opacity ? Kind{cmsSigRgbData, TYPE_RGBA_8, TYPE_RGBA_8, 4} : Kind{cmsSigRgbData, TYPE_RGB_8, TYPE_RGB_8, 3};
+      return opacity ? Kind{cmsSigRgbData, TYPE_RGBA_8, TYPE_RGBA_8, 4}
+                     : Kind{cmsSigRgbData, TYPE_RGB_8, TYPE_RGB_8, 3};
     case Colours::cmyk: return {cmsSigCmykData, TYPE_CMYK_8, TYPE_RGB_8, 4};
     case Colours::cmyk_inverted: break;
   }
@@ -64,12 +65,13 @@ bool is_srgb(cmsHPROFILE profile, Colours colours) {
   const auto curve = [&](cmsTagSignature tag) { return static_cast<const cmsToneCurve*>(cmsReadTag(profile, tag)); };
   if (cmsIsTag(profile, cmsSigAToB0Tag)) return false;
   if (colours == Colours::grey) return is_srgb(curve(cmsSigGrayTRCTag));
-  static constexpr cmsCIEXYZ kColumns[3] = {{0.4361, 0.2225, 0.0139}, {0.3851, 0.7169, 0.0971}, {0.1431, 0.0606, 0.7141}};
+  static constexpr cmsCIEXYZ kColumns[3] = {
+      {0.4361, 0.2225, 0.0139}, {0.3851, 0.7169, 0.0971}, {0.1431, 0.0606, 0.7141}};
   static constexpr cmsTagSignature kTags[3] = {cmsSigRedColorantTag, cmsSigGreenColorantTag, cmsSigBlueColorantTag};
   for (int i = 0; i < 3; ++i) {
     const auto* column = static_cast<const cmsCIEXYZ*>(cmsReadTag(profile, kTags[i]));
-    if (column == nullptr || std::abs(column->X - kColumns[i].X) > 0.001 || std::abs(column->Y - kColumns[i].Y) > 0.001 ||
-        std::abs(column->Z - kColumns[i].Z) > 0.001)
+    if (column == nullptr || std::abs(column->X - kColumns[i].X) > 0.001 ||
+        std::abs(column->Y - kColumns[i].Y) > 0.001 || std::abs(column->Z - kColumns[i].Z) > 0.001)
       return false;
   }
   return is_srgb(curve(cmsSigRedTRCTag)) && is_srgb(curve(cmsSigGreenTRCTag)) && is_srgb(curve(cmsSigBlueTRCTag));
@@ -99,8 +101,8 @@ void ToSrgb::start(void* profile, Colours colours, std::size_t pixels, bool opac
   const Kind kind = kind_of(colours, opacity);
   if (cmsGetColorSpace(profile) != kind.space || (kind.in == kind.out && is_srgb(profile, colours))) return;
   const Profile target = colours == Colours::grey ? srgb_grey() : Profile(cmsCreate_sRGBProfile());
-  const cmsUInt32Number flags = cmsFLAGS_NOCACHE | (opacity ? cmsFLAGS_COPY_ALPHA : 0U) |
-                                (pixels < kManyPixels ? cmsFLAGS_NOOPTIMIZE : 0U);
+  const cmsUInt32Number flags =
+      cmsFLAGS_NOCACHE | (opacity ? cmsFLAGS_COPY_ALPHA : 0U) | (pixels < kManyPixels ? cmsFLAGS_NOOPTIMIZE : 0U);
   transform_ = cmsCreateTransform(profile, kind.in, target.get(), kind.out, INTENT_PERCEPTUAL, flags);
   values_ = kind.values;
 }

@@ -11,8 +11,8 @@ namespace ditto::formats {
 enum class Colours { grey, rgb, cmyk, cmyk_inverted };  // inverted: 255 is no ink
 
 // Where there is nothing to do, it is false, and convert() leaves all as it is: no profile, a damaged one, one of other
-// colours than these, or sRGB's own. Perceptual intent. `pixels`: how many will be converted; for few the quickest way to
-// begin is taken, for many the quickest to go on.
+// colours than these, or sRGB's own. Perceptual intent. `pixels`: how many will be converted; for few the quickest way
+// to begin is taken, for many the quickest to go on.
 class ToSrgb {
  public:
   ToSrgb(std::span<const std::byte> profile, Colours colours, std::size_t pixels, bool opacity = false);
@@ -23,8 +23,8 @@ class ToSrgb {
   ToSrgb& operator=(const ToSrgb&) = delete;
 
   explicit operator bool() const { return transform_ != nullptr; }
-  void convert(std::vector<std::uint8_t>& pixels) const;                                      // grey stays grey
-  void convert(const std::uint8_t* inks, std::uint8_t* rgb, std::size_t pixels) const;        // never throws
+  void convert(std::vector<std::uint8_t>& pixels) const;                                // grey stays grey
+  void convert(const std::uint8_t* inks, std::uint8_t* rgb, std::size_t pixels) const;  // never throws
 
  private:
   void start(void* profile, Colours colours, std::size_t pixels, bool opacity);

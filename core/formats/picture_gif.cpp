@@ -118,7 +118,8 @@ class GifReader {
       if (x < 0 || x >= picture.width || line[i] == transparent_) continue;
       if (line[i] >= map.ColorCount) fail("a pixel has a colour that is not in its table");
       const GifColorType& colour = map.Colors[line[i]];
-      const auto at = 3 * (static_cast<std::size_t>(y) * static_cast<std::size_t>(picture.width) + static_cast<std::size_t>(x));
+      const auto at =
+          3 * (static_cast<std::size_t>(y) * static_cast<std::size_t>(picture.width) + static_cast<std::size_t>(x));
       picture.pixels[at] = colour.Red;
       picture.pixels[at + 1] = colour.Green;
       picture.pixels[at + 2] = colour.Blue;

@@ -98,8 +98,7 @@ class JpegReader {
     picture.pixels.resize(bytes);
     check(try_profile());
     const std::span<const std::byte> profile(reinterpret_cast<const std::byte*>(profile_), profile_bytes_);
-    const ToSrgb colours(profile, grey ? Colours::grey : inks ? inks_stored() : Colours::rgb,
-                         count_pixels(picture));
+    const ToSrgb colours(profile, grey ? Colours::grey : inks ? inks_stored() : Colours::rgb, count_pixels(picture));
     std::vector<std::uint8_t> ink_row(inks ? 4 * static_cast<std::size_t>(picture.width) : 0);
     check(try_pixels(picture.pixels.data(), inks ? ink_row.data() : nullptr, colours));
     if (!inks) colours.convert(picture.pixels);

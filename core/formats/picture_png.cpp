@@ -44,8 +44,7 @@ enum class Texts { skipped, read };
 
 // Chunks that say nothing of the pixels as they are read here, five letters each with the NUL byte. Some unpack to a
 // thousand times their size.
-constexpr png_byte kUnused[] =
-    "cHRM\0gAMA\0hIST\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
+constexpr png_byte kUnused[] = "cHRM\0gAMA\0hIST\0iTXt\0oFFs\0pCAL\0pHYs\0sBIT\0sCAL\0sPLT\0sRGB\0tEXt\0tIME\0zTXt";
 constexpr int kUnusedCount = sizeof kUnused / 5;
 
 class PngReader {

@@ -99,7 +99,8 @@ Picture cut(const Picture& in, int height, int width) {
 Picture cover(Picture picture, int height, int width) {
   while (picture.height >= 2 * height && picture.width >= 2 * width)
     picture = resize(std::move(picture), picture.height / 2, picture.width / 2, Filter::box);
-  const double scale = std::max(static_cast<double>(height) / picture.height, static_cast<double>(width) / picture.width);
+  const double scale =
+      std::max(static_cast<double>(height) / picture.height, static_cast<double>(width) / picture.width);
   const auto scaled = [&](int side) { return static_cast<int>(std::nearbyint(side * scale)); };  // halves to even
   const int tall = std::max(height, scaled(picture.height)), wide = std::max(width, scaled(picture.width));
   picture = resize(std::move(picture), tall, wide, Filter::bicubic);

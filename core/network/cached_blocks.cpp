@@ -85,8 +85,8 @@ std::map<std::string, Tensor*> CachedBlocks::evolving(Stream& stream, int64_t sa
   return all;
 }
 
-// Those that are computed go through the blocks together. Where others are not, they begin again, so that nothing has to be
-// known of what a model keeps beside its tokens.
+// Those that are computed go through the blocks together. Where others are not, they begin again, so that nothing has
+// to be known of what a model keeps beside its tokens.
 void CachedBlocks::run(Program& program, const Batch& batch, const std::vector<History*>& histories, bool is_last,
                        Stream& stream) {
   const auto samples = histories.size();
@@ -130,8 +130,7 @@ void CachedBlocks::run_blocks(Program& program, const std::vector<History*>& his
                  "\" make another shape of " + name,
              "sample without a cache");
     const auto added = *tensor - from->second;
-    for (size_t i = 0; i < histories.size(); ++i)
-      histories[i]->residual[name] = added[static_cast<int64_t>(i)].clone();
+    for (size_t i = 0; i < histories.size(); ++i) histories[i]->residual[name] = added[static_cast<int64_t>(i)].clone();
   }
 }
 
@@ -170,7 +169,8 @@ std::vector<size_t> CachedBlocks::decide(const Tensor& signal_BTD, const Stream&
   return computed;
 }
 
-// Of whole samples, however their tokens are cut, and as the first of the ranks that share them finds it: all decide alike.
+// Of whole samples, however their tokens are cut, and as the first of the ranks that share them finds it: all decide
+// alike.
 std::vector<double> CachedBlocks::changes(const Tensor& signal_BTD, const Stream& stream,
                                           const std::vector<History*>& histories) const {
   Tensors numbers, others;
@@ -202,6 +202,21 @@ void CachedBlocks::count(size_t computed, size_t samples) {
   decisions_["blocks skipped"] += skipped;
   ++evaluations_;
   if (skipped > 0) decisions_[fmt::format("blocks skipped at evaluation {:03}", evaluations_)] += skipped;
+}
+
+std::unique_ptr<CachedBlocks> make_cache(Components& components, RunningModel& model, const Sampler& sampler,
+                                         const Objective* objective) {
+  const Recipe& recipe = components.recipe;
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw Error(ErrorKind::config, recipe.cache.where, "cache \"" + recipe.cache.plugin + "\" " + what, remedy);
+  };
+  if (sampler.adaptive())
+    refuse("skips blocks, by whose answers sampler \"" + recipe.sampler.plugin + "\" estimates its own errors",
+           "choose a sampler of fixed steps, or no cache");
+  if (objective && !objective->features().empty())
+    refuse("skips blocks, whose features objective \"" + recipe.objective.plugin + "\" reads",
+           "leave [cache] out of the training, and sample with --cache " + recipe.cache.plugin);
+  return std::make_unique<CachedBlocks>(model, components.make<Cache>("cache", recipe.cache, {}), recipe.cache);
 }
 
 }  // namespace ditto

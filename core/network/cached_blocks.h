@@ -1,5 +1,5 @@
-// A model's blocks behind a cache, while samples are made: each sample's are computed or skipped, and what they added is
-// kept.
+// A model's blocks behind a cache, while samples are made: each sample's are computed or skipped, and what they added
+// is kept.
 #pragma once
 
 #include <map>
@@ -8,8 +8,11 @@
 #include <vector>
 
 #include <ditto/cache.h>
+#include <ditto/objective.h>
+#include <ditto/sampler.h>
 
 #include "core/config/section.h"
+#include "core/network/components.h"
 #include "core/network/running_model.h"
 
 namespace ditto {
@@ -22,9 +25,9 @@ class CachedBlocks {
 
   // Other samples begin: nothing is kept of those before.
   void begin();
-  // As RunningModel::predict. The batch is the same samples once for each of `branches` (with conditions, without), each
-  // of which has a history of its own. `is_last`: Cache::Evaluation. Throws Error(config) for a model whose blocks hand
-  // one another more than tokens.
+  // As RunningModel::predict. The batch is the same samples once for each of `branches` (with conditions, without),
+  // each of which has a history of its own. `is_last`: Cache::Evaluation. Throws Error(config) for a model whose blocks
+  // hand one another more than tokens.
   torch::Tensor predict(const Batch& batch, const std::vector<int>& branches, bool is_last);
   // Since `begin`: blocks computed and skipped, of all samples, and skipped at which evaluations.
   const std::map<std::string, double>& decisions() const { return decisions_; }
@@ -32,9 +35,9 @@ class CachedBlocks {
  private:
   // One sample's, of one branch.
   struct History {
-    torch::Tensor signal;                          // [T, D] here, of at least fp32; undefined before the first
+    torch::Tensor signal;                           // [T, D] here, of at least fp32; undefined before the first
     std::map<std::string, torch::Tensor> residual;  // what skipped blocks added when last computed, by field
-    double sum = 0;                                // Cache::Evaluation
+    double sum = 0;                                 // Cache::Evaluation
   };
   // What blocks change, by name, a row for each sample.
   std::map<std::string, torch::Tensor*> evolving(Stream& stream, int64_t samples) const;
@@ -51,10 +54,15 @@ class CachedBlocks {
   RunningModel& model_;
   const std::shared_ptr<const Cache> cache_;
   const Component component_;
-  const int64_t first_;  // the first block that may be skipped
+  const int64_t first_;                                   // the first block that may be skipped
   std::map<std::pair<int, int64_t>, History> histories_;  // by branch and place in the batch
   int64_t evaluations_ = 0;
   std::map<std::string, double> decisions_;
 };
+
+// The cache that the recipe names. Throws Error(config) for what does not go with it: a sampler that estimates its own
+// errors, an objective (null: none) that reads blocks' features, and as CachedBlocks does.
+std::unique_ptr<CachedBlocks> make_cache(Components& components, RunningModel& model, const Sampler& sampler,
+                                         const Objective* objective);
 
 }  // namespace ditto

@@ -65,8 +65,7 @@ class Networks {
   // Of the model or, by name, of another network: as a sampler sees it, for samples with these conditions.
   // `run`: who runs the model in its own place; none: it does.
   torch::Tensor predict(const std::string& network, Batch conditions, const torch::Tensor& x_t,
-                        const torch::Tensor& time_B,
-                        const std::function<torch::Tensor(const Batch&)>& run = {});
+                        const torch::Tensor& time_B, const std::function<torch::Tensor(const Batch&)>& run = {});
   bool in_step() const;  // of any of them
 
   // The model's inputs that are no noisy sample and no time: what a sample is asked for by.

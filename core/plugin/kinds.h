@@ -29,8 +29,8 @@ struct KindTag {
 template <class Visit>
 void for_each_kind(Visit&& visit) {
   const auto all = [&]<class... I>(std::type_identity<std::tuple<I...>>) { (visit(KindTag<I>{}), ...); };
-  all(std::type_identity<std::tuple<Model, Scheduler, Sampler, Guidance, Cache, Objective, ParallelStrategy,
-                                    Optimizer, KernelSet, Encoder, Source, Transport>>{});
+  all(std::type_identity<std::tuple<Model, Scheduler, Sampler, Guidance, Cache, Objective, ParallelStrategy, Optimizer,
+                                    KernelSet, Encoder, Source, Transport>>{});
 }
 
 inline bool is_kind(std::string_view kind) {

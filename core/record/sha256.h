@@ -6,7 +6,7 @@
 
 namespace ditto {
 
-std::string sha256(std::string_view bytes);  // 64 hex digits
+std::string sha256(std::string_view bytes);           // 64 hex digits
 std::string sha256_of_file(const std::string& path);  // read piece by piece; Error(data)
 
 }  // namespace ditto

@@ -53,7 +53,9 @@ class GuidedModel {
       const auto& network = wanted[first].network;
       std::function<Tensor(const Batch&)> run;
       if (cache_ && network.empty())
-        run = [&](const Batch& batch) { return cache_->predict(batch, branches_of(wanted, first, last), is_last(time)); };
+        run = [&](const Batch& batch) {
+          return cache_->predict(batch, branches_of(wanted, first, last), is_last(time));
+        };
       const auto made = networks_.predict(network, conditions_of(wanted, first, last), x, time_B, run);
       for (const auto& one : made.chunk(count)) predictions.push_back(one);
       first = last;

@@ -26,7 +26,7 @@ struct GenerateOptions {
   std::function<torch::Tensor(const torch::Tensor& clean)> clip;  // SamplingRequest::limit; may be empty
   torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
   std::function<void(int64_t done, int64_t all)> progress;  // samples complete on this rank; may be empty
-  CachedBlocks* cache = nullptr;  // of the networks' model; null: all its blocks are computed
+  CachedBlocks* cache = nullptr;                            // of the networks' model; null: all its blocks are computed
   // Gets what sampler and cache decided by themselves, added up over all samples, on every rank
   // (SamplingRequest::tell, CachedBlocks::decisions).
   std::map<std::string, double>* decisions = nullptr;

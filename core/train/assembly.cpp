@@ -49,7 +49,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.objective) networks->refuse_unused();
   if (parts.objective) refuse_idle(recipe.optimizer_groups, learned_names());
   networks->cut(parts.weights);
-  if (sampler && recipe.cache) make_cache();
+  if (sampler && recipe.cache) cache = make_cache(components, *main, *sampler, objective.get());
   whole_ = make_whole_tensors(networks->learned(), mesh);
 }
 
@@ -84,19 +84,6 @@ void Assembly::make_sampler(const AssemblyParts& parts) {
   if (const auto no_pictures = networks->no_pictures(); !no_pictures.empty())
     throw Error(ErrorKind::config, recipe.model.where, "model \"" + recipe.model.plugin + "\" " + no_pictures,
                 "train it with validate.grid_every = 0, and sample it with --save-latents");
-}
-
-void Assembly::make_cache() {
-  const auto refuse = [&](const std::string& what, const std::string& remedy) {
-    throw Error(ErrorKind::config, recipe.cache.where, "cache \"" + recipe.cache.plugin + "\" " + what, remedy);
-  };
-  if (sampler->adaptive())
-    refuse("skips blocks, by whose answers sampler \"" + recipe.sampler.plugin + "\" estimates its own errors",
-           "choose a sampler of fixed steps, or no cache");
-  if (objective && !objective->features().empty())
-    refuse("skips blocks, whose features objective \"" + recipe.objective.plugin + "\" reads",
-           "leave [cache] out of the training, and sample with --cache " + recipe.cache.plugin);
-  cache = std::make_unique<CachedBlocks>(*main, components.make<Cache>("cache", recipe.cache, {}), recipe.cache);
 }
 
 // Before a pipeline shares them out.

@@ -59,7 +59,6 @@ class Assembly {
   void open_data(const AssemblyParts& parts);
   void make_objective();
   void make_sampler(const AssemblyParts& parts);
-  void make_cache();
   std::vector<std::string> learned_names() const;
 
   std::unique_ptr<WholeTensors> whole_;

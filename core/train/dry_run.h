@@ -12,6 +12,8 @@
 
 namespace ditto {
 
+constexpr const char* kNodes = "nodes";  // a share of gradients that run.numerics = "one" has alone
+
 struct RankCost {
   int rank = 0;
   int64_t parameters = 0;  // learned numbers here

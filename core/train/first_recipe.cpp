@@ -44,7 +44,8 @@ ShardFacts shard_facts(const std::string& path, const std::string& folder, int64
   const bool is_folder = fs::is_directory(path);
   const fs::path home = is_folder ? fs::path(path) : fs::path(path).parent_path();
   const auto pattern = [&](const std::string& name) {
-    return (fs::absolute(home).lexically_normal().lexically_proximate(fs::absolute(folder).lexically_normal()) / name).string();
+    return (fs::absolute(home).lexically_normal().lexically_proximate(fs::absolute(folder).lexically_normal()) / name)
+        .string();
   };
   std::map<std::string, int64_t> sizes;
   std::map<int64_t, int64_t> labels;
@@ -75,7 +76,8 @@ ShardFacts shard_facts(const std::string& path, const std::string& folder, int64
   for (const auto& [size, count] : sizes) {
     const auto sides = sides_in(size);
     facts.channels = std::max(facts.channels, sides[2]);
-    facts.one_size = facts.one_size && sides[0] == sides_in(sizes.begin()->first)[0] && sides[1] == sides_in(sizes.begin()->first)[1];
+    facts.one_size = facts.one_size && sides[0] == sides_in(sizes.begin()->first)[0] &&
+                     sides[1] == sides_in(sizes.begin()->first)[1];
     by_side.emplace(std::min(sides[0], sides[1]), std::pair(size, count));
     pictures += count;
   }
@@ -86,7 +88,8 @@ ShardFacts shard_facts(const std::string& path, const std::string& folder, int64
       facts.width = facts.one_size ? sides[1] : side;
       break;
     }
-  const bool fits = facts.one_size && std::max(facts.height, facts.width) <= most_side && patch_for(facts.height, facts.width) > 0;
+  const bool fits =
+      facts.one_size && std::max(facts.height, facts.width) <= most_side && patch_for(facts.height, facts.width) > 0;
   if (fits) return facts;
   facts.one_size = false;
   const int64_t side = std::min(facts.height, facts.width);
@@ -96,8 +99,8 @@ ShardFacts shard_facts(const std::string& path, const std::string& folder, int64
 
 std::string to_text(const FirstRecipe& recipe, const ShardFacts& facts) {
   const bool has_classes = facts.classes > 0;
-  auto text = fmt::format("[run]\nname = {}\nsteps = {}\nbatch = {}\nclip_norm = 1.0\n\n", quoted(recipe.name), recipe.steps,
-                          recipe.batch);
+  auto text = fmt::format("[run]\nname = {}\nsteps = {}\nbatch = {}\nclip_norm = 1.0\n\n", quoted(recipe.name),
+                          recipe.steps, recipe.batch);
   text += fmt::format("[data]\nplugin = \"webdataset\"\nshards = [{}]\n", quoted(facts.train));
   if (!facts.validation.empty()) text += fmt::format("validation_shards = [{}]\n", quoted(facts.validation));
   if (!has_classes) text += "label = \"none\"\n";
@@ -105,15 +108,17 @@ std::string to_text(const FirstRecipe& recipe, const ShardFacts& facts) {
   text += fmt::format("channels = {}\nsize = [{}, {}]\n", facts.channels, facts.height, facts.width);
   if (!facts.one_size) text += "resize = \"bicubic\"\n";
   text += "\n[encoder.image]\nplugin = \"identity\"\n\n";
-  text += fmt::format("[model]\nplugin = \"dit\"\nconvention = \"diffusers\"\ndepth = {}\nwidth = {}\nheads = {}\npatch = {}\n\n", recipe.depth,
-                      recipe.width, recipe.heads, recipe.patch);
+  text += fmt::format(
+      "[model]\nplugin = \"dit\"\nconvention = \"diffusers\"\ndepth = {}\nwidth = {}\nheads = {}\npatch = {}\n\n",
+      recipe.depth, recipe.width, recipe.heads, recipe.patch);
   text += "[scheduler]\nplugin = \"rectified_flow\"\nconvention = \"noise_at_one\"\ntimes = \"logit_normal\"\n\n";
   text += "[sampler]\nplugin = \"euler\"\nsteps = 50\n\n";
   if (has_classes) text += "[guidance]\nplugin = \"cfg\"\nscale = 2.0\n\n";
   text += "[objective]\nplugin = \"diffusion\"\n";
   if (has_classes) text += "condition_dropout = 0.1\n";
-  text += fmt::format("\n[optimizer]\nplugin = \"adamw\"\n\n[lr_schedule]\nlr = {}\nwarmup = 100\n\n[ema]\ndecay = 0.999\n\n",
-                      recipe.width <= 384 ? "1e-3" : "1e-4");
+  text += fmt::format(
+      "\n[optimizer]\nplugin = \"adamw\"\n\n[lr_schedule]\nlr = {}\nwarmup = 100\n\n[ema]\ndecay = 0.999\n\n",
+      recipe.width <= 384 ? "1e-3" : "1e-4");
   text += "[checkpoint]\nevery = 500\nkeep = 2\n\n[validate]\n";
   if (!facts.validation.empty())
     text += fmt::format("every = 100\nsamples = {}\n", std::min<int64_t>(facts.held_out, 256));

@@ -16,8 +16,8 @@ namespace ditto {
 struct ShardFacts {
   std::string train, validation;  // patterns, as the recipe writes them; validation "": nothing is held out
   int64_t samples = 0, held_out = 0, captions = 0;
-  int64_t classes = 0;         // 0: not every sample has one
-  bool names_classes = false;  // classes.json lies beside the shards
+  int64_t classes = 0;                          // 0: not every sample has one
+  bool names_classes = false;                   // classes.json lies beside the shards
   int64_t channels = 3, height = 0, width = 0;  // of all, or of the middle one
   bool one_size = true;
 };
@@ -32,8 +32,9 @@ struct FirstRecipe {
 };
 std::string to_text(const FirstRecipe& recipe, const ShardFacts& facts);
 
-// The largest model, of a ladder from DiT-XL down to one of a million numbers, whose step takes at most `bytes` by its dry
-// run and `operations`; at least 32 samples a step, except of the smallest. `count` makes the dry run of a recipe's text.
+// The largest model, of a ladder from DiT-XL down to one of a million numbers, whose step takes at most `bytes` by its
+// dry run and `operations`; at least 32 samples a step, except of the smallest. `count` makes the dry run of a recipe's
+// text.
 FirstRecipe fit_recipe(const ShardFacts& facts, const std::string& name, int64_t bytes, double operations,
                        const std::function<DryRun(const std::string& text)>& count);
 

@@ -204,9 +204,9 @@ std::vector<Op> attention_ops(const MakeNumbers& leaf, const std::function<doubl
     return Op::Case{name, [=](at::ScalarType dtype) -> OpInputs {
                       OpInputs in{{leaf({s.B, s.T, s.N, s.K}, 1, dtype), leaf({s.B, s.S, s.M, s.K}, 2, dtype),
                                    leaf({s.B, s.S, s.M, s.K}, 3, dtype),
-                                   !masked                          ? Tensor()
+                                   !masked                            ? Tensor()
                                    : attributes.count("lengths") != 0 ? mask_of_pack(s.S)
-                                                                    : mask_of(s.B, s.S)},
+                                                                      : mask_of(s.B, s.S)},
                                   attributes};
                       if (biased) in.tensors.push_back(leaf({1, s.N, s.T, s.S}, 4, dtype));
                       return in;

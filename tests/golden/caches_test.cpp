@@ -1,5 +1,5 @@
-// Step caches along whole trajectories of a small Flux, in fp64, made by caches/make_caches.py: the same evaluations are
-// computed, and every state is within 1e-6. What are trajectories of their own there are one batch here.
+// Step caches along whole trajectories of a small Flux, in fp64, made by caches/make_caches.py: the same evaluations
+// are computed, and every state is within 1e-6. What are trajectories of their own there are one batch here.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 

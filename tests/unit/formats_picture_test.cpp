@@ -52,7 +52,10 @@ TEST_CASE("pictures decode to another program's pixels") {
     REQUIRE(picture.pixels.size() == data.size());
     // Transparency and 16 bits may round the other way; JPEG's inks pass through another program's formula.
     const auto has = [&](const char* part) { return contains(entry.name, part); };
-    const int tolerance = has("avif") ? 3 : has("a.") || has("alpha") || has("16") ? 1 : has("jpg") || has("p3") || has("cmyk") ? 2 : 0;
+    const int tolerance = has("avif")                              ? 3
+                          : has("a.") || has("alpha") || has("16") ? 1
+                          : has("jpg") || has("p3") || has("cmyk") ? 2
+                                                                   : 0;
     int largest = 0;
     for (std::size_t i = 0; i < data.size(); ++i)
       largest = std::max(largest, std::abs(int{picture.pixels[i]} - std::to_integer<int>(data[i])));
@@ -162,9 +165,8 @@ TEST_CASE("formats are told by their first bytes") {
 }
 
 TEST_CASE("every cut of a picture is refused") {
-  for (const char* name :
-       {"rgb.png", "grey16.png", "palette.png", "rgb.jpg", "progressive.jpg", "cmyk.jpg", "rgb.webp", "rgba.webp",
-        "palette.gif", "masks.bmp", "rgb.bmp"}) {
+  for (const char* name : {"rgb.png", "grey16.png", "palette.png", "rgb.jpg", "progressive.jpg", "cmyk.jpg", "rgb.webp",
+                           "rgba.webp", "palette.gif", "masks.bmp", "rgb.bmp"}) {
     const std::string whole = read_text(golden_format(name));
     for (std::size_t length = 0; length + 2 < whole.size(); ++length) {
       CAPTURE(name);
@@ -176,9 +178,9 @@ TEST_CASE("every cut of a picture is refused") {
 
 TEST_CASE("every flipped bit of a picture is an error or a picture of the limits") {
   const DecodeOptions options{Channels::as_stored, 1u << 16};
-  for (const char* name : {"rgba.png", "palette.png", "p3.png", "rgb.jpg", "progressive.jpg", "rgba.webp", "oriented_6.jpg", "rgb.tif",
-                           "rgba.tif", "cmyk.tif", "transparent.gif", "palette.bmp", "masks.bmp", "grey.avif",
-                           "oriented_6.png", "oriented_8.webp"}) {
+  for (const char* name : {"rgba.png", "palette.png", "p3.png", "rgb.jpg", "progressive.jpg", "rgba.webp",
+                           "oriented_6.jpg", "rgb.tif", "rgba.tif", "cmyk.tif", "transparent.gif", "palette.bmp",
+                           "masks.bmp", "grey.avif", "oriented_6.png", "oriented_8.webp"}) {
     const std::string whole = read_text(golden_format(name));
     for (std::size_t bit = 0; bit < 8 * whole.size(); ++bit) {
       std::string flipped = whole;
@@ -252,9 +254,7 @@ TEST_CASE("a picture covers a smaller or larger square as ADM's crop does") {
 
 TEST_CASE("a JPEG is decoded at a part of its size where no side becomes too small") {
   const std::string jpeg = read_text(golden_format("rgb.jpg"));  // 16 x 12
-  const auto width_at = [&](int least) {
-    return decode_picture(as_bytes(jpeg), "x", {.least_side = least}).width;
-  };
+  const auto width_at = [&](int least) { return decode_picture(as_bytes(jpeg), "x", {.least_side = least}).width; };
   CHECK(width_at(0) == 16);
   CHECK(width_at(7) == 16);
   CHECK(width_at(6) == 8);

@@ -119,8 +119,8 @@ TEST_CASE("options that name places are not compared between ranks") {
   for (const auto& key : keys)
     if (effects.is_place(key)) places.insert(key);
   CHECK(places == std::set<std::string>{"run.folder", "run.output", "run.init_from", "data.path", "data.shards",
-                                        "data.table", "data.validation_table", "data.folder", "adapter.weights", "data.validation_shards", "network.guide.weights",
-                                        "encoder.image.weights"});
+                                        "data.table", "data.validation_table", "data.folder", "adapter.weights",
+                                        "data.validation_shards", "network.guide.weights", "encoder.image.weights"});
 }
 
 TEST_CASE("docs/parallelism.md promises bits where the table does") {

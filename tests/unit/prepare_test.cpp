@@ -200,7 +200,8 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
   CHECK(made.left_out ==
         std::vector<std::string>{
             ".pdf, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): papers/a.pdf",
-            ".svg, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (7): dog/0.SVG, dog/1.SVG, dog/2.SVG, dog/3.SVG, dog/4.SVG, …",
+            ".svg, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (7): dog/0.SVG, dog/1.SVG, dog/2.SVG, dog/3.SVG, "
+            "dog/4.SVG, …",
             ".txt, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): cat/c.txt",
             "files without a suffix, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): dog/scan",
             "folders without a picture, no classes (1): papers",
@@ -244,8 +245,8 @@ TEST_CASE("nothing has its name before all of a data set is written") {
   std::set<std::string> names;
   for (const auto& entry : fs::directory_iterator(out)) names.insert(entry.path().filename().string());
   CHECK(names == std::set<std::string>{".nv-meta", "classes.json", "SHA256SUMS", "notes.txt", "report.jsonl",
-                                       "train-000000.tar", "train-000000.tar.idx", "train-000001.tar", "train-000001.tar.idx",
-                                       "train-000002.tar", "train-000002.tar.idx"});
+                                       "train-000000.tar", "train-000000.tar.idx", "train-000001.tar",
+                                       "train-000001.tar.idx", "train-000002.tar", "train-000002.tar.idx"});
   names.clear();
   for (const auto& entry : fs::directory_iterator(out + "/.nv-meta")) names.insert(entry.path().filename().string());
   CHECK(names == std::set<std::string>{".info.json", "dataset.yaml", "index.sqlite", "index.uuid", "split.yaml"});

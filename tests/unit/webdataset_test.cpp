@@ -217,7 +217,8 @@ TEST_CASE("pictures are made to cover a size as ADM's crop does, and are other d
   const auto image = covered->read(0).tensors.at("image");
   CHECK(image.sizes() == at::IntArrayRef({1, 8, 8}));
   for (int64_t i = 0; i < 64; ++i)
-    CHECK(image.view({-1})[i].item<float>() == static_cast<float>(expected.pixels[static_cast<std::size_t>(i)]) / 127.5f - 1.0f);
+    CHECK(image.view({-1})[i].item<float>() ==
+          static_cast<float>(expected.pixels[static_cast<std::size_t>(i)]) / 127.5f - 1.0f);
   CHECK(plain->fingerprint() != covered->fingerprint());
 }
 

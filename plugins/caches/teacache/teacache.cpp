@@ -11,9 +11,10 @@ struct TeaCacheOptions {
 
   void read(ditto::OptionReader& option) {
     option("threshold", threshold, "sum of rescaled changes from which on the blocks are computed").above(0.0);
-    option("coefficients", coefficients,
-           "of the polynomial that rescales a change of the modulated input to one of the model's answer, highest power "
-           "first: fitted to a model; the default's are Flux.1-dev's");
+    option(
+        "coefficients", coefficients,
+        "of the polynomial that rescales a change of the modulated input to one of the model's answer, highest power "
+        "first: fitted to a model; the default's are Flux.1-dev's");
     if (coefficients.empty())
       option.reject("coefficients", "is empty", "give the model's polynomial; [1, 0] takes the change as it is");
   }

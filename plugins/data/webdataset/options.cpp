@@ -47,11 +47,14 @@ void Options::read(ditto::OptionReader& option) {
   option("caption", caption,
          "where the caption stands: \"txt\", \"json:caption\", or \"none\"; with data.path likewise");
   caption_given_ = option.declared().back().given;
-  option("classes", classes, "number of classes; labels are 0 to classes - 1; 0: as many as classes.json beside the shards names").between(0, ditto::most::kClasses);
+  option("classes", classes,
+         "number of classes; labels are 0 to classes - 1; 0: as many as classes.json beside the shards names")
+      .between(0, ditto::most::kClasses);
   option("names", names, "the classes' names, in the order of their labels: as many as data.classes, or none");
   option("size", size, "[height, width] to crop (centre) and resize to; empty: all pictures must be of one size");
   option("resize", resize,
-         "with size: \"bilinear\" cuts out the middle and brings it to that size; \"bicubic\" is ADM's way: boxes halve the picture, a "
+         "with size: \"bilinear\" cuts out the middle and brings it to that size; \"bicubic\" is ADM's way: boxes "
+         "halve the picture, a "
          "bicubic filter brings it to that size, and the middle is cut out")
       .one_of({"bilinear", "bicubic"});
   option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
@@ -76,8 +79,8 @@ void Options::read(ditto::OptionReader& option) {
 void Options::take_classes(const std::string& folder) {
   const auto file = (std::filesystem::path(folder) / "classes.json").string();
   if (label != "cls" || !names.empty() || !std::filesystem::exists(file)) return;
-  const auto list =
-      formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes), file, ErrorKind::data);
+  const auto list = formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes), file,
+                                        ErrorKind::data);
   if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
     throw Error(ErrorKind::data, file, "is no list of names", "correct it, or set data.classes and data.names");
   if (classes == 0) classes = static_cast<int64_t>(list.size());
@@ -131,7 +134,8 @@ Wanted Options::wanted() const {
   const auto place = TextPlace::parse(label);
   if (place.wanted() && classes < 1)
     throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + label + "\"",
-                "set it to the number of classes, or data.label = \"none\"; of shards that `ditto data prepare` made of a folder, "
+                "set it to the number of classes, or data.label = \"none\"; of shards that `ditto data prepare` made "
+                "of a folder, "
                 "classes.json beside them says it");
   return {image, place, TextPlace::parse(caption), classes};
 }

@@ -27,7 +27,8 @@ struct Options {
   // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
   // whose samples are made in Python, unless the recipe says it.
   void take(const EnergonSet& set);
-  // What classes.json beside the shards says, if it is there, where the recipe does not: how many classes, and their names.
+  // What classes.json beside the shards says, if it is there, where the recipe does not: how many classes, and their
+  // names.
   void take_classes(const std::string& folder);
   bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
   // Throws Error(config) for a label without data.classes.

@@ -106,8 +106,8 @@ class WebDataset final : public ditto::Source {
   std::string names_and_sizes() const {
     const std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
                              std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
-                             std::to_string(options_.size[1]) + (options_.resize == "bilinear" ? "" : " " + options_.resize) +
-                             samples_->names();
+                             std::to_string(options_.size[1]) +
+                             (options_.resize == "bilinear" ? "" : " " + options_.resize) + samples_->names();
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
     return std::to_string(size()) + " samples, " + hex;
@@ -129,8 +129,8 @@ class WebDataset final : public ditto::Source {
       options_.take(set);
     }
     const auto& named = options_.shards.empty() ? options_.validation_shards : options_.shards;
-    options_.take_classes(set_path.empty() ? (std::filesystem::path(needs.folder) / named.front()).parent_path().string()
-                                           : set_path);
+    options_.take_classes(
+        set_path.empty() ? (std::filesystem::path(needs.folder) / named.front()).parent_path().string() : set_path);
     wanted_ = options_.wanted();
     if (needs.shapes_only) return;
     if (set_path.empty())

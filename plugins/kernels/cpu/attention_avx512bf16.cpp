@@ -21,10 +21,10 @@ using Word = std::uint32_t;
 using V = __m512;
 
 constexpr int W = 16;
-constexpr Index kLanes = 32;   // queries of a tile, two vectors
-constexpr Index kKeys = 256;   // of a block of the forward: its scores stay in the first cache
+constexpr Index kLanes = 32;     // queries of a tile, two vectors
+constexpr Index kKeys = 256;     // of a block of the forward: its scores stay in the first cache
 constexpr Index kApart = 5 * W;  // between what is read together, lest the same places of a cache be asked for
-constexpr Index kBlock = 64;   // queries and keys of a block of the backward
+constexpr Index kBlock = 64;     // queries and keys of a block of the backward
 constexpr float kInfinity = __builtin_inff(), kLog2E = 1.44269504f;
 
 inline Index up(Index n, Index to) { return (n + to - 1) / to * to; }
@@ -54,7 +54,8 @@ inline V pairs(V sum, Word a, __m512i b) {
 // C[8, NV vectors] of words A(i, p) = a[i * a_row + p * a_step] and vectors B(p) = b + p * b_step; added to what C
 // holds, or not.
 template <int NV, bool add>
-inline void tile(const Word* a, Index a_row, Index a_step, const Word* b, Index b_step, Index P, float* c, Index c_row) {
+inline void tile(const Word* a, Index a_row, Index a_step, const Word* b, Index b_step, Index P, float* c,
+                 Index c_row) {
   V sum[8][NV];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i)
@@ -77,8 +78,8 @@ inline void tile(const Word* a, Index a_row, Index a_step, const Word* b, Index 
 
 // C[rows, vectors of columns] of whole tiles.
 template <bool add>
-inline void product(const Word* a, Index a_row, Index a_step, const Word* b, Index b_step, Index P, float* c, Index c_row,
-                    Index rows, Index vectors) {
+inline void product(const Word* a, Index a_row, Index a_step, const Word* b, Index b_step, Index P, float* c,
+                    Index c_row, Index rows, Index vectors) {
   for (Index j = 0; j < vectors; j += 2)
     for (Index i = 0; i < rows; i += 8) {
       if (j + 1 < vectors)
@@ -155,8 +156,9 @@ void pack_turned(Rows16 x, Index first, Index count, Index K, Index lanes, Word*
       __m512i r[W];
 #pragma GCC unroll 16
       for (int i = 0; i < W; ++i)
-        r[i] = t + i < count ? _mm512_maskz_loadu_epi32(some, reinterpret_cast<const Word*>(x.p + (first + t + i) * x.token) + k)
-                             : _mm512_setzero_si512();
+        r[i] = t + i < count
+                   ? _mm512_maskz_loadu_epi32(some, reinterpret_cast<const Word*>(x.p + (first + t + i) * x.token) + k)
+                   : _mm512_setzero_si512();
       turn(r);
       const Index here = least(W, words - k);
 #pragma GCC unroll 16
@@ -172,7 +174,8 @@ void pack_beside(Rows16 x, Index count, Index K, Index rows, Index wide, Word* o
       const Index left = K - k;
       const auto some = static_cast<__mmask16>(left >= W ? 0xFFFF : left > 0 ? (1u << left) - 1 : 0);
       const auto row = [&](Index i) {
-        return i < count ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, x.p + i * x.token + k)) : _mm512_setzero_si512();
+        return i < count ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, x.p + i * x.token + k))
+                         : _mm512_setzero_si512();
       };
       _mm512_storeu_si512(out + t / 2 * wide + k, _mm512_or_si512(row(t), _mm512_slli_epi32(row(t + 1), 16)));
     }
@@ -276,8 +279,8 @@ struct Forward {
 
 void attention(const AttentionHead& h, RowsOut16 out, float* lse) {
   const Index wide = up(h.K, W), rows = up(h.S, 8), words = h.K / 2;
-  const Index sizes[] = {up(words, W) * kLanes, kKeys / 2 * kLanes, 8 * up(words, W), rows / 2 * wide, kKeys * kLanes,
-                         kLanes * wide};
+  const Index sizes[] = {up(words, W) * kLanes, kKeys / 2 * kLanes, 8 * up(words, W),
+                         rows / 2 * wide,       kKeys * kLanes,     kLanes * wide};
   Index all = 0;
   for (const Index size : sizes) all += size + kApart;
   float* p = scratch.of(all);
@@ -294,10 +297,27 @@ std::int64_t attention_sums(std::int64_t S, std::int64_t K) { return 2 * up(S, k
 void attention_back(const AttentionBack& b) {
   const AttentionHead& h = b.head;
   const Index wide = up(h.K, W), vectors = wide / W, words = h.K / 2, T = up(h.T, kBlock), S = up(h.S, kBlock);
-  enum { q_turned, grad_turned, q_beside, grad_beside, k_beside, delta, lse, dq, copy, scores, grads, shares, back, back_beside, count };
+  enum {
+    q_turned,
+    grad_turned,
+    q_beside,
+    grad_beside,
+    k_beside,
+    delta,
+    lse,
+    dq,
+    copy,
+    scores,
+    grads,
+    shares,
+    back,
+    back_beside,
+    count
+  };
   const Index block = kBlock * kBlock;
-  const Index sizes[count] = {words * T, words * T, T / 2 * wide, T / 2 * wide, S / 2 * wide, T, T, T * wide,
-                              8 * up(words, W), block, block, block / 2, block / 2, block / 2};
+  const Index sizes[count] = {words * T, words * T, T / 2 * wide, T / 2 * wide,     S / 2 * wide,
+                              T,         T,         T * wide,     8 * up(words, W), block,
+                              block,     block / 2, block / 2,    block / 2};
   Index all = 0;
   for (const Index size : sizes) all += size + kApart;
   float* p = scratch.of(all);
@@ -336,7 +356,8 @@ void attention_back(const AttentionBack& b) {
       if (h.causal && s > t + kBlock - 1) continue;
       const Index keys = least(kBlock, up(h.S - s, 8));
       scores_of(h.k, s, keys, h.S, h.K, words_at(q_turned) + t * words, kBlock, words_at(copy), place[scores], kBlock);
-      scores_of(h.v, s, keys, h.S, h.K, words_at(grad_turned) + t * words, kBlock, words_at(copy), place[grads], kBlock);
+      scores_of(h.v, s, keys, h.S, h.K, words_at(grad_turned) + t * words, kBlock, words_at(copy), place[grads],
+                kBlock);
       auto* const p16 = reinterpret_cast<std::uint16_t*>(place[shares]);
       auto* const d16 = reinterpret_cast<std::uint16_t*>(place[back]);
       const bool all_seen = !h.seen && !h.causal && s + keys <= h.S;
@@ -357,15 +378,16 @@ void attention_back(const AttentionBack& b) {
             _mm256_store_si256(reinterpret_cast<__m256i*>(p16 + at), (__m256i)_mm512_cvtneps_pbh(x));
             _mm256_store_si256(reinterpret_cast<__m256i*>(d16 + at), d[r]);
           }
-          _mm512_store_si512(words_at(back_beside) + i / 2 * kBlock + j,
-                             _mm512_or_si512(_mm512_cvtepu16_epi32(d[0]), _mm512_slli_epi32(_mm512_cvtepu16_epi32(d[1]), 16)));
+          _mm512_store_si512(
+              words_at(back_beside) + i / 2 * kBlock + j,
+              _mm512_or_si512(_mm512_cvtepu16_epi32(d[0]), _mm512_slli_epi32(_mm512_cvtepu16_epi32(d[1]), 16)));
         }
-      product<true>(words_at(shares), kBlock / 2, 1, words_at(grad_beside) + t / 2 * wide, wide, kBlock / 2, dv + s * wide,
+      product<true>(words_at(shares), kBlock / 2, 1, words_at(grad_beside) + t / 2 * wide, wide, kBlock / 2,
+                    dv + s * wide, wide, keys, vectors);
+      product<true>(words_at(back), kBlock / 2, 1, words_at(q_beside) + t / 2 * wide, wide, kBlock / 2, dk + s * wide,
                     wide, keys, vectors);
-      product<true>(words_at(back), kBlock / 2, 1, words_at(q_beside) + t / 2 * wide, wide, kBlock / 2, dk + s * wide, wide,
-                    keys, vectors);
-      product<true>(words_at(back_beside), 1, kBlock, words_at(k_beside) + s / 2 * wide, wide, keys / 2, place[dq] + t * wide,
-                    wide, kBlock, vectors);
+      product<true>(words_at(back_beside), 1, kBlock, words_at(k_beside) + s / 2 * wide, wide, keys / 2,
+                    place[dq] + t * wide, wide, kBlock, vectors);
     }
   const V scale = _mm512_set1_ps(h.scale);
   const auto give = [&](RowsOut16 to, const float* from, Index rows, V by) {
@@ -382,8 +404,9 @@ void attention_back(const AttentionBack& b) {
 }
 
 bool has_bf16_pairs() {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bf16");
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bf16");
 }
 
 }  // namespace ditto_cpu

@@ -62,7 +62,14 @@ struct Heads {
     const auto* of_sample =
         seen.defined() ? static_cast<const unsigned char*>(seen.const_data_ptr()) + p.b * k.size(1) + p.key : nullptr;
     const int64_t m = n / (N / M);
-    return {rows(q, p.b, p.query, n), rows(k, p.b, p.key, m), rows(v, p.b, p.key, m), p.T, p.S, K, scale, of_sample,
+    return {rows(q, p.b, p.query, n),
+            rows(k, p.b, p.key, m),
+            rows(v, p.b, p.key, m),
+            p.T,
+            p.S,
+            K,
+            scale,
+            of_sample,
             causal};
   }
   // Calls task(piece, head) for each of `heads` of every piece.
@@ -97,7 +104,8 @@ int score_of(const OpCall& call) {
 Tensors shapes(const OpInputs& in) {
   const Tensor& q = in.tensor(0);
   const auto options = q.options().requires_grad(false);
-  return {torch::empty(q.sizes(), options), torch::empty({q.size(0), q.size(2), q.size(1)}, options.dtype(torch::kFloat))};
+  return {torch::empty(q.sizes(), options),
+          torch::empty({q.size(0), q.size(2), q.size(1)}, options.dtype(torch::kFloat))};
 }
 
 Tensors forward(const OpInputs& in) {
@@ -130,7 +138,13 @@ Tensors backward(const Tensors& grads, const OpInputs& in, const Tensors& result
 }  // namespace
 
 ditto::KernelRow attention() {
-  return {"attention", "cpu_bf16_pairs", score_of, forward, backward, shapes, {"scale", "causal", "lengths", "key_lengths"}};
+  return {"attention",
+          "cpu_bf16_pairs",
+          score_of,
+          forward,
+          backward,
+          shapes,
+          {"scale", "causal", "lengths", "key_lengths"}};
 }
 
 }  // namespace ditto_cpu

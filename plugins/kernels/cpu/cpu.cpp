@@ -16,9 +16,7 @@ int score(const ditto::OpCall& call) {
   return call.device == torch::kCPU && known && std::all_of(tensors.begin(), tensors.end(), fits) ? 10 : 0;
 }
 
-Storage storage_of(const torch::Tensor& x) {
-  return x.scalar_type() == torch::kFloat ? Storage::fp32 : Storage::bf16;
-}
+Storage storage_of(const torch::Tensor& x) { return x.scalar_type() == torch::kFloat ? Storage::fp32 : Storage::bf16; }
 
 }  // namespace ditto_cpu
 

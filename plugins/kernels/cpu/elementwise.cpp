@@ -1,9 +1,9 @@
 // Compiled once for each instruction set by Highway; the processor's best is called.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "elementwise.cpp"
+#include <hwy/contrib/math/math-inl.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
-#include <hwy/contrib/math/math-inl.h>
 
 #include "elementwise.h"
 #include "numbers-inl.h"
@@ -22,15 +22,13 @@ struct GeluTanh {
   static constexpr float kScale = 1.5957691216f, kCube = 0.044715f;  // 2 sqrt(2 / pi)
   static V inner(V x) {
     const D32 d;
-    return hn::Mul(hn::Mul(hn::Set(d, kScale), x),
-                   hn::MulAdd(hn::Mul(hn::Set(d, kCube), x), x, hn::Set(d, 1.0f)));
+    return hn::Mul(hn::Mul(hn::Set(d, kScale), x), hn::MulAdd(hn::Mul(hn::Set(d, kCube), x), x, hn::Set(d, 1.0f)));
   }
   static V of(V x) { return hn::Mul(x, sigmoid(inner(x))); }
   static V slope(V x) {
     const D32 d;
     const V s = sigmoid(inner(x)), one = hn::Set(d, 1.0f);
-    const V inner_slope =
-        hn::Mul(hn::Set(d, kScale), hn::MulAdd(hn::Mul(hn::Set(d, 3 * kCube), x), x, one));
+    const V inner_slope = hn::Mul(hn::Set(d, kScale), hn::MulAdd(hn::Mul(hn::Set(d, 3 * kCube), x), x, one));
     return hn::MulAdd(hn::Mul(hn::Mul(x, s), hn::Sub(one, s)), inner_slope, s);
   }
 };

@@ -85,10 +85,10 @@ Tensors norm_back(const Tensors& grads, const OpInputs& in, const Tensors& resul
   const auto* rstd = results[2].data_ptr<float>();
   rows.in_samples([&](int64_t r) {
     const int64_t m = rows.modulation(r);
-    backward_row({rows.at(rows.x, r), rows.at(scale, m), rows.at(g, r), rows.at_mutable(dx, r),
-                  dshift.data_ptr<float>() + m * rows.width, dscale.data_ptr<float>() + m * rows.width, mean[r],
-                  rstd[r]},
-                 static_cast<size_t>(rows.width), rows.storage);
+    backward_row(
+        {rows.at(rows.x, r), rows.at(scale, m), rows.at(g, r), rows.at_mutable(dx, r),
+         dshift.data_ptr<float>() + m * rows.width, dscale.data_ptr<float>() + m * rows.width, mean[r], rstd[r]},
+        static_cast<size_t>(rows.width), rows.storage);
   });
   return {dx, dshift.to(in.tensors[1].scalar_type()), dscale.to(scale.scalar_type()), Tensor()};
 }

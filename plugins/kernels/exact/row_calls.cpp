@@ -17,9 +17,7 @@ bool fits(const OpCall& call) {
     if (x.defined() && x.is_floating_point() && x.scalar_type() != torch::kFloat) return false;
   return true;
 }
-bool fits_with_leaf(const OpCall& call) {
-  return fits(call) && token_leaf(call.inputs) > 0;
-}
+bool fits_with_leaf(const OpCall& call) { return fits(call) && token_leaf(call.inputs) > 0; }
 int product_score(const Kernels& k, const OpCall& call) {
 #if defined(__x86_64__)
   if (!call.inputs.has("token_leaf") && __builtin_cpu_is("intel")) return 1;

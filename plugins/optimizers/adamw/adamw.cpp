@@ -55,9 +55,8 @@ struct AdamW final : ditto::Optimizer {
 
   // The same on every rank and layout, so that all give a number the same bits.
   bool fits_one_pass() const {
-    return std::all_of(parameters.begin(), parameters.end(), [](const auto& p) {
-      return p.tensor.is_cpu() && p.tensor.scalar_type() == torch::kFloat;
-    });
+    return std::all_of(parameters.begin(), parameters.end(),
+                       [](const auto& p) { return p.tensor.is_cpu() && p.tensor.scalar_type() == torch::kFloat; });
   }
 
   void move_in_one_pass(const ditto::Update& update) {

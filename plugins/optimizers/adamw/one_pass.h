@@ -1,5 +1,5 @@
-// An update of all that follows from a gradient, in one pass over memory. Each number by itself: a slice has the bits of
-// the whole.
+// An update of all that follows from a gradient, in one pass over memory. Each number by itself: a slice has the bits
+// of the whole.
 #pragma once
 
 #include <cstddef>

@@ -151,7 +151,8 @@ struct AdamW8bit final : ditto::Optimizer {
     }
   }
 
-  // MKL's root of fp32 numbers is off by one in the last place on some processors; of doubles, rounded, it is right on all.
+  // MKL's root of fp32 numbers is off by one in the last place on some processors; of doubles, rounded, it is right on
+  // all.
   Tensor root(const Tensor& v) const { return exactly ? v.to(at::kDouble).sqrt().to(v.scalar_type()) : v.sqrt(); }
 
   // beta^steps; the C library's has other bits on other machines.

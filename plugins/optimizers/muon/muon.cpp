@@ -142,7 +142,9 @@ struct Muon final : ditto::Optimizer {
     if (!exact_ops) return x.norm();
     const auto mean = [&](const Tensor& rows) { return exact_ops->run("sample_mean", {{rows}}).at(0); };
     const Tensor squares = mean(mean(x.square()).unsqueeze(0)) * static_cast<double>(x.numel());
-    return squares.to(at::kDouble).sqrt().to(squares.scalar_type());  // MKL's root of fp32 has other bits on other processors
+    return squares.to(at::kDouble)
+        .sqrt()
+        .to(squares.scalar_type());  // MKL's root of fp32 has other bits on other processors
   }
 
   // a x + b (x x^T) x + c (x x^T)^2 x

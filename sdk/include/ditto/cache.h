@@ -1,5 +1,5 @@
-// Step caching: where a sample's evaluation is like an earlier one of its own, blocks of the model are skipped, and what
-// they added then is added again. A cache says what is watched, and decides for each sample by itself; the host
+// Step caching: where a sample's evaluation is like an earlier one of its own, blocks of the model are skipped, and
+// what they added then is added again. A cache says what is watched, and decides for each sample by itself; the host
 // measures, keeps what blocks added, and skips.
 //
 // Legend: T tokens, D width.

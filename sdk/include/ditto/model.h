@@ -63,8 +63,8 @@ class DITTO_API Model : public Units {
   virtual int64_t fixed_parameters() const { return 0; }
 
   // The tokens normed and modulated, as the first block's attention sees them, [B, T, D], before any block ran: by it
-  // caches tell how like an evaluation is to the one before (TeaCache, arXiv:2411.19108). Computed as a part of block 0.
-  // A model that has it names "modulated_input" in makes(). Default: it has none.
+  // caches tell how like an evaluation is to the one before (TeaCache, arXiv:2411.19108). Computed as a part of block
+  // 0. A model that has it names "modulated_input" in makes(). Default: it has none.
   virtual torch::Tensor modulated_input(const Stream&, Context&) { return {}; }
 };
 

@@ -39,8 +39,8 @@ Report check_model(const std::string& path, const ModelNeeds& needs, const Optio
                    const ModelChecks& extra = {});
 
 // LibTorch's functions that a model calls under run.numerics = "one", forward and backward, and that are more than one
-// operation of IEEE arithmetic a number ("aten::softmax"): its results then differ among machines and micro-batches. Not
-// what the op table computes. Throws Error(config) where the model says itself that it has no exact form.
+// operation of IEEE arithmetic a number ("aten::softmax"): its results then differ among machines and micro-batches.
+// Not what the op table computes. Throws Error(config) where the model says itself that it has no exact form.
 std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs,
                                        const OptionValues& options = {});
 
