@@ -1,9 +1,10 @@
 // Compiled once for each instruction set by Highway; the processor's best is called.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "elementwise.cpp"
-#include <hwy/contrib/math/math-inl.h>
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
+
+#include <hwy/contrib/math/math-inl.h>
 
 #include "elementwise.h"
 #include "numbers-inl.h"
