@@ -31,7 +31,7 @@ struct AttentionHead {
 void attention(const AttentionHead& head, RowsOut16 out, float* lse_T);
 
 // Gradients of q, k and v. `first` is false where heads of queries share one of keys, and this one is to be added to
-// those before in sums_SK, fp32 [2, S, K rounded up to 16]; with `last` the sums go to dk and dv.
+// those before in `sums`, attention_sums(S, K) numbers of fp32; with `last` the sums go to dk and dv.
 struct AttentionBack {
   AttentionHead head;
   Rows16 out, grad;
@@ -41,7 +41,7 @@ struct AttentionBack {
   bool first, last;
 };
 void attention_back(const AttentionBack& back);
-std::int64_t attention_sums(std::int64_t S, std::int64_t K);  // numbers of `sums`
+std::int64_t attention_sums(std::int64_t S, std::int64_t K);
 
 bool has_bf16_pairs();  // the processor's, that both need
 

@@ -10,7 +10,7 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-#include <cstdlib>
+#include <new>
 
 namespace ditto_cpu {
 
@@ -30,17 +30,21 @@ constexpr float kInfinity = __builtin_inff(), kLog2E = 1.44269504f;
 inline Index up(Index n, Index to) { return (n + to - 1) / to * to; }
 inline Index least(Index a, Index b) { return a < b ? a : b; }
 
-// Room that a thread keeps.
+// Room that a thread keeps. Throws std::bad_alloc.
+constexpr std::align_val_t kLine{64};
 struct Room {
   float* p = nullptr;
   Index size = 0;
-  ~Room() { std::free(p); }
+  ~Room() { leave(); }
+  void leave() {
+    if (p) ::operator delete(p, kLine);
+    p = nullptr, size = 0;
+  }
   float* of(Index numbers) {
     if (numbers > size) {
-      std::free(p);
-      p = static_cast<float*>(std::aligned_alloc(64, static_cast<std::size_t>(up(numbers, W)) * sizeof(float)));
+      leave();
+      p = static_cast<float*>(::operator new(static_cast<std::size_t>(numbers) * sizeof(float), kLine));
       size = numbers;
-      if (!p) std::abort();
     }
     return p;
   }
@@ -98,8 +102,8 @@ inline V exp2(V x) {
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40226507e-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93147181e-1f));
   p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-  // -inf - -inf is no number; n alone says that it is 0.
-  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-150.0f), _CMP_GT_OQ), p, n);
+  // Of -inf the polynomial is no number; what is none itself stays none.
+  return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-150.0f), _CMP_NLE_UQ), p, n);
 }
 
 inline __m512i low_half(V x) { return _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(x)); }
