@@ -42,18 +42,23 @@ def test_another_seed_or_order_gives_other_losses():
 
 
 def kill_and_resume(folder, reference, ranks):
-    """A run that is killed `kills` times at random moments: while it starts, computes or saves."""
+    """A run that is killed `kills` times at random moments: while it starts, computes or saves.
+
+    Until its last kill it has more steps before it than it can take, however late this process looks: it never ends by itself."""
     random = t.seed_of(folder)
-    steps = 10 * kills
-    path = t.write_recipe(f"{folder}.toml", t.recipe(run=dict(steps=steps, batch=8, micro_batch=2), checkpoint=dict(every=3)))
-    t.train(path, reference)
-    moments = sorted(random.sample(range(1, steps - 8), kills - 1)) + [steps - 8]  # so that there is always one to resume from
-    arguments = ["train", path, *t.sets({"run.output": str(t.work / folder)}), *(["--local-ranks", ranks] if ranks else [])]
+    last = 10 * kills - 8
+    path = t.write_recipe(f"{folder}.toml", t.recipe(run=dict(batch=8, micro_batch=2), checkpoint=dict(every=3)))
+    moments = sorted(random.sample(range(1, last), kills - 1)) + [last]  # so that there is always one to resume from
+
+    def of_steps(steps):
+        return ["train", path, *t.sets({"run.output": str(t.work / folder), "run.steps": steps}),
+                *(["--local-ranks", ranks] if ranks else [])]
+
     for number, moment in enumerate(moments):
         if number == kills // 2 and t.lines_in(folder):  # as a dying machine leaves it
             with open(t.work / folder / "metrics.jsonl", "a") as log:
                 log.write('{"step":1,"lo')
-        process = t.start(*arguments)
+        process = t.start(*of_steps(10**9))
         if moment < moments[-1] and random.random() < 0.25:
             time.sleep(random.uniform(0, 0.6))
         else:
@@ -67,7 +72,9 @@ def kill_and_resume(folder, reference, ranks):
         else:
             os.kill(process.pid, signal.SIGKILL)
             process.wait()
-    done = t.run(*arguments)
+    steps = t.lines_in(folder) + 8
+    t.train(path, reference, run__steps=steps)
+    done = t.run(*of_steps(steps))
     t.check("resumed from" in done.all, "it did not say what it resumed from:", done.all)
     t.same_metrics(reference, folder)
     t.same_state(reference, folder)
