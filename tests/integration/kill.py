@@ -16,18 +16,10 @@ noticed_s = 15
 _cluster = False
 
 
-def arguments(folder):
-    steps = 5 * kills + 10
-    path = t.write_recipe(f"{folder}.toml", t.recipe(
-        run=dict(steps=steps, batch=8, micro_batch=2), checkpoint=dict(every=3), parallel=dict(timeout_s=timeout_s),
-        log=dict(plain_every=1e-6)))
-    return ["train", path, *t.sets({"run.output": str(t.work / folder)})], steps
-
-
-def undisturbed():
-    if not (t.work / "whole").exists():
-        t.run(*arguments("whole")[0])
-    return "whole"
+def command(folder, steps):
+    path = t.write_recipe("kill.toml", t.recipe(
+        run=dict(batch=8, micro_batch=2), checkpoint=dict(every=3), parallel=dict(timeout_s=timeout_s), log=dict(plain_every=1e-6)))
+    return [t.ditto, "train", str(path), *t.sets({"run.output": str(t.work / folder), "run.steps": steps})]
 
 
 def ranks_of(variable, folder):
@@ -63,7 +55,7 @@ def kill_one(random, start, variable, folder, moment, after_the_end):
     """Starts the run, kills a rank once `moment` steps are done, and looks at how the others end."""
     log = t.work / f"{folder}.log"
     with open(log, "w") as out:
-        process = start(out)
+        process = start(out, 10**9)  # it never ends by itself, however late this process looks
     t.wait_for(lambda: steps_said(log) >= moment or process.poll() is not None, f"step {moment}", 120)
     time.sleep(random.uniform(0, 0.1))
     alive = ranks_of(variable, folder)
@@ -87,26 +79,25 @@ def kill_one(random, start, variable, folder, moment, after_the_end):
 
 
 def kill_and_resume(folder, start, variable, after_the_end):
-    one = undisturbed()
     random = t.seed_of(folder)
     longest = 0
     moments = sorted(random.sample(range(1, 5 * kills), kills - 1)) + [5 * kills]  # the last start has something to resume
     for moment in moments:
         longest = max(longest, kill_one(random, start, variable, folder, moment, after_the_end))
     print(f"{kills} kills; the last of the others ended at most {longest:.1f} s later", flush=True)
+    steps = t.lines_in(folder) + 8
+    t.run(*command(f"{folder}-whole", steps)[1:])
     with open(t.work / f"{folder}.log", "w") as out:
-        t.equal(start(out).wait(240), 0, f"exit code of the last: {(t.work / f'{folder}.log').read_text()}")
+        t.equal(start(out, steps).wait(240), 0, f"exit code of the last: {(t.work / f'{folder}.log').read_text()}")
     t.check("resumed from" in (t.work / f"{folder}.log").read_text(), "the last did not resume")
-    t.same_metrics(one, folder)
-    t.same_state(one, folder)
+    t.same_metrics(f"{folder}-whole", folder)
+    t.same_state(f"{folder}-whole", folder)
 
 
 def test_a_killed_rank_of_local_ranks_ends_the_others_and_the_run_goes_on():
-    words, _ = arguments("local")
-    command = [t.ditto, *(str(word) for word in words), "--local-ranks", str(ranks)]
-
-    def start(out):
-        return subprocess.Popen(command, cwd=t.work, env=t.environment, stdout=out, stderr=out, start_new_session=True)
+    def start(out, steps):
+        return subprocess.Popen([*command("local", steps), "--local-ranks", str(ranks)], cwd=t.work, env=t.environment, stdout=out,
+                                stderr=out, start_new_session=True)
 
     def after_the_end(victim, code, said):
         t.equal(code, 6, f"exit code: {said}")
@@ -131,15 +122,14 @@ def cluster():
 
 def test_a_killed_rank_of_srun_ends_the_others_and_the_run_goes_on():
     env = t.environment | cluster()
-    words, _ = arguments("srun")
     # Each task leaves its exit code behind: srun tells only the largest.
     task = '"$@"; code=$?; echo $code > "$0.$SLURM_PROCID"; exit $code'
     codes = t.work / "srun.code"
-    command = ["srun", f"--ntasks={ranks}", "--kill-on-bad-exit=0", "bash", "-c", task, str(codes), t.ditto,
-               *(str(word) for word in words)]
+    before = ["srun", f"--ntasks={ranks}", "--kill-on-bad-exit=0", "bash", "-c", task, str(codes)]
 
-    def start(out):
-        return subprocess.Popen(command, cwd=t.work, env=env, stdout=out, stderr=out, start_new_session=True)
+    def start(out, steps):
+        return subprocess.Popen([*before, *command("srun", steps)], cwd=t.work, env=env, stdout=out, stderr=out,
+                                start_new_session=True)
 
     def after_the_end(victim, code, said):
         t.check(code != 0, f"exit code of srun: {code}")

@@ -12,6 +12,7 @@ STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 ANSWER = "stops when the step under way is done and saved"
 times = int(os.environ.get("DITTO_TEST_SIGNALS", 20)) if t.slow else 1
 steps = 60 if not t.slow else 12 * times
+endless = dict(run=dict(steps=10**9, batch=8, micro_batch=2))  # it never ends by itself, however late this process looks
 
 
 class Run:
@@ -166,7 +167,7 @@ def test_timeout_which_sends_its_signal_twice_saves_too():
 
 def test_signals_while_it_saves_change_nothing():
     for ranks in (0, 2):
-        run = Run(f"flood-{ranks}", ranks)
+        run = Run(f"flood-{ranks}", ranks, **endless)
         process = run.start()
         run.wait_for_step(process, 5)
         t.check(process.poll() is None, f"it ended by itself: {run.said()}")
@@ -202,7 +203,7 @@ def test_ctrl_c_answers_at_once_and_a_second_one_ends_the_run_at_once():
 
 def test_a_signal_that_was_ignored_at_the_start_stays_ignored():
     for ranks in (0, 2):
-        run = Run(f"ignored-{ranks}", ranks)
+        run = Run(f"ignored-{ranks}", ranks, **endless)
         process = run.start(ignored=(signal.SIGHUP, signal.SIGINT))
         t.wait_for(lambda: answers(process.pid, signal.SIGTERM), "its handlers")
         while run.steps() < 10 and process.poll() is None:
@@ -216,7 +217,7 @@ def test_a_signal_that_was_ignored_at_the_start_stays_ignored():
 
 def test_a_reader_that_ends_by_the_same_ctrl_c_does_not_end_the_run_unsaved():
     for ranks in (0, 2):
-        run = Run(f"piped-{ranks}", ranks)
+        run = Run(f"piped-{ranks}", ranks, **endless)
         process = subprocess.Popen(run.command, cwd=t.work, env=t.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                    start_new_session=True)
         t.wait_for(lambda: run.steps() >= 5 or process.poll() is not None, "step 5")
