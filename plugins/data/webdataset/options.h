@@ -8,8 +8,11 @@
 
 #include "energon_set.h"
 #include "shard_index.h"
+#include "store.h"
 
 namespace webdataset {
+
+inline constexpr const char* kNone = "none";
 
 struct Options {
   std::vector<std::string> shards, validation_shards;
@@ -21,12 +24,18 @@ struct Options {
   std::vector<int64_t> size;
   std::vector<std::string> names;
   int64_t channels = 3;
+  std::vector<int64_t> latent;
+  std::string text = kNone;
+  int64_t text_tokens = 0, text_width = 0;
+  Store store;
 
   void read(ditto::OptionReader& option);
   // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
   // whose samples are made in Python, unless the recipe says it.
   void take(const EnergonSet& set);
   bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
+  // Whether data.image names tensors (.pth, .pickle) and no pictures.
+  bool has_latents() const;
   // Throws Error(config) for a label without data.classes.
   Wanted wanted() const;
 
