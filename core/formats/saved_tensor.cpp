@@ -47,9 +47,7 @@ class Finder {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const {
-    throw Error(ErrorKind::checkpoint, where_, what, kRemedy);
-  }
+  [[noreturn]] void fail(const std::string& what) const { throw Error(ErrorKind::checkpoint, where_, what, kRemedy); }
 
   void visit(Ref value, int depth) {
     if (++visited_ > limits::kTensorsValues || depth > limits::kPickleDepth) fail("holds too much beside its tensor");
@@ -160,8 +158,9 @@ SavedTensor of_zip(std::span<const std::byte> bytes, std::string_view where, Wan
 
 SavedTensor of_pickle(std::span<const std::byte> bytes, std::string_view where, Want want) {
   if (bytes.size() > limits::kPickleBytes)
-    throw Error(ErrorKind::checkpoint, where, "is a pickle of " + std::to_string(bytes.size()) + " bytes; up to " +
-                                                  std::to_string(limits::kPickleBytes) + " are read");
+    throw Error(ErrorKind::checkpoint, where,
+                "is a pickle of " + std::to_string(bytes.size()) + " bytes; up to " +
+                    std::to_string(limits::kPickleBytes) + " are read");
   pickle::Arena arena;
   auto [tensor, storage] = Finder(where).one_in(pickle::unpickle(text_of(bytes), where, arena));
   SavedTensor saved{tensor.dtype, tensor.shape, {}};

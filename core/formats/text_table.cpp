@@ -174,7 +174,8 @@ TextTable parse_csv(std::string_view text, std::string_view where, const std::ve
     else
       add_bad(table, records.line, what);
   }
-  if (table.rows() + table.bad_rows == 0) throw Error(ErrorKind::data, where, "the table has no row but its first line");
+  if (table.rows() + table.bad_rows == 0)
+    throw Error(ErrorKind::data, where, "the table has no row but its first line");
   return table;
 }
 

@@ -364,7 +364,8 @@ OldStorage read_old_storage(std::string_view file, std::string_view where) {
   std::memcpy(&count, file.data(), sizeof count);  // little endian, as this machine is
   file.remove_prefix(sizeof count);
   if (count != static_cast<std::uint64_t>(described.count)) fail("it has two sizes");
-  if (__builtin_mul_overflow(count, each, &bytes) || bytes != file.size()) fail("it is cut off, or goes on behind its end");
+  if (__builtin_mul_overflow(count, each, &bytes) || bytes != file.size())
+    fail("it is cut off, or goes on behind its end");
   return {described.dtype, described.count, file};
 }
 

@@ -33,8 +33,8 @@ std::shared_ptr<ditto::Source> open_shards(const TemporaryFolder& folder, bool l
     options["classes"] = int64_t{100};
   else
     options["label"] = "none";
-  return ditto::test::make_plugin<ditto::Source>(
-      "data", "webdataset", options, {.split = ditto::SplitOf::train, .folder = folder.path().string()});
+  return ditto::test::make_plugin<ditto::Source>("data", "webdataset", options,
+                                                 {.split = ditto::SplitOf::train, .folder = folder.path().string()});
 }
 
 std::vector<std::byte> picture(int value) {
@@ -59,7 +59,11 @@ ditto::LoaderOptions in_order() {
 
 // What is no picture, of one file that is: cut, emptied, of another kind, and with headers that lie.
 std::vector<std::string> malformed(const std::string& good, const std::string& other) {
-  std::vector<std::string> all{"", good.substr(0, 1), good.substr(0, 8), good.substr(0, 20), std::string(5000, '\0'),
+  std::vector<std::string> all{"",
+                               good.substr(0, 1),
+                               good.substr(0, 8),
+                               good.substr(0, 20),
+                               std::string(5000, '\0'),
                                other.substr(0, 12) + good.substr(12)};
   for (const size_t part : {1, 2, 3}) all.push_back(good.substr(0, good.size() * part / 4));
   all.push_back(good.substr(0, good.size() - 3));
@@ -133,8 +137,8 @@ TEST_CASE("a shard that goes away or is cut while it is read costs its own sampl
   const auto source = open_shards(folder);
   ditto::Loader loader(source, in_order(), 1, {});
   CHECK(loader.next({0, 2}).weights == std::vector<double>{1, 1});
-  fs::remove(folder / "a.tar");                // open: its bytes stay
-  fs::remove(folder / "b.tar");                // not yet
+  fs::remove(folder / "a.tar");                 // open: its bytes stay
+  fs::remove(folder / "b.tar");                 // not yet
   fs::resize_file(folder / "c.tar", 2048 * 2);  // its last two samples
   CHECK(loader.next({2, 10}).weights == std::vector<double>{1, 1, 0, 0, 0, 0, 1, 1, 0, 0});
   CHECK(contains(error_of(ErrorKind::data, [&] { source->read(5); }), folder / "b.tar"));

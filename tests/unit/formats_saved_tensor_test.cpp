@@ -51,9 +51,9 @@ double number(const SavedTensor& tensor, std::size_t at) {
 TEST_CASE("tensors of torch.save and pickles of arrays and tensors are read") {
   const std::vector<std::tuple<std::string, Dtype, Shape>> files{
       {"saved_bf16.pth", Dtype::bf16, {2, 3}},      {"saved_dict.pth", Dtype::f32, {2, 3}},
-      {"saved_numpy.pickle", Dtype::f16, {2, 3}},
-      {"saved_numpy5.pickle", Dtype::f32, {2, 3}},  {"saved_columns.pickle", Dtype::f64, {2, 3}},
-      {"saved_tensor.pickle", Dtype::bf16, {1, 2, 3}}, {"saved_slice.pickle", Dtype::f32, {2, 3}}};
+      {"saved_numpy.pickle", Dtype::f16, {2, 3}},   {"saved_numpy5.pickle", Dtype::f32, {2, 3}},
+      {"saved_columns.pickle", Dtype::f64, {2, 3}}, {"saved_tensor.pickle", Dtype::bf16, {1, 2, 3}},
+      {"saved_slice.pickle", Dtype::f32, {2, 3}}};
   for (const auto& [name, dtype, shape] : files) {
     CAPTURE(name);
     const auto bytes = read_text(golden_format(name));
@@ -75,8 +75,12 @@ TEST_CASE("a tensor that is cut off anywhere is refused, as data, with its place
 }
 
 TEST_CASE("nothing of a pickle is run, and what is no tensor is named") {
-  CHECK(contains(refusal("\x80\x04" "cposix\nsystem\nX\x02\0\0\0ls\x85R."s), "holds a posix.system, which is not run"));
-  CHECK(contains(refusal("\x80\x04" "K\x01."), "holds no tensor"));
+  CHECK(contains(refusal("\x80\x04"
+                         "cposix\nsystem\nX\x02\0\0\0ls\x85R."s),
+                 "holds a posix.system, which is not run"));
+  CHECK(contains(refusal("\x80\x04"
+                         "K\x01."),
+                 "holds no tensor"));
   CHECK(contains(refusal(read_text(golden_format("saved_old.pth"))), "is the old form of torch.save"));
   CHECK(contains(refusal("plain text"), "is neither a file of torch.save nor a pickle"));
   const auto array = read_text(golden_format("saved_numpy.pickle"));

@@ -31,15 +31,16 @@ std::string refusal(const std::function<void()>& call) { return error_of(ErrorKi
 
 TEST_CASE("CSV: quotes, separators, line ends, empty cells and lines, columns in any order") {
   const auto table = parse_csv(
-      "\xEF\xBB\xBF" "path,text,\"the, class\"\r\n"
+      "\xEF\xBB\xBF"
+      "path,text,\"the, class\"\r\n"
       "a.png,\"one, \"\"two\"\"\r\nthree\",1\r\n"
       "\r\n"
       "b.png,,2\n"
       "\"\",plain \"quote\",\"\"",
       "t.csv", {"the, class", "path", "text"});
   CHECK(table.columns == Strings{"path", "text", "the, class"});
-  CHECK(rows_of(table) == std::vector<Strings>{{"1", "a.png", "one, \"two\"\r\nthree"}, {"2", "b.png", ""},
-                                               {"", "", "plain \"quote\""}});
+  CHECK(rows_of(table) ==
+        std::vector<Strings>{{"1", "a.png", "one, \"two\"\r\nthree"}, {"2", "b.png", ""}, {"", "", "plain \"quote\""}});
   CHECK(table.lines == std::vector<size_t>{2, 5, 6});
   CHECK(table.bad_rows == 0);
   CHECK(rows_of(parse_csv("a;b\n1,5;2\n", "t", {"a", "b"})) == std::vector<Strings>{{"1,5", "2"}});
@@ -53,9 +54,11 @@ TEST_CASE("CSV: a bad row is named by its line, and those around it are kept") {
   CHECK(table.lines == std::vector<size_t>{2, 8});
   REQUIRE(table.bad.size() == 5);
   CHECK(table.bad_rows == 5);
-  const std::vector<std::pair<size_t, std::string>> expected{
-      {3, "has 1 fields; the first line names 2"}, {4, "has 3 fields; the first line names 2"},
-      {5, "a field goes on behind its closing quote"}, {6, "\"b\" is no UTF-8"}, {7, "a quote is not closed"}};
+  const std::vector<std::pair<size_t, std::string>> expected{{3, "has 1 fields; the first line names 2"},
+                                                             {4, "has 3 fields; the first line names 2"},
+                                                             {5, "a field goes on behind its closing quote"},
+                                                             {6, "\"b\" is no UTF-8"},
+                                                             {7, "a quote is not closed"}};
   for (size_t i = 0; i < expected.size(); ++i) {
     CHECK(table.bad[i].line == expected[i].first);
     CHECK(table.bad[i].what == expected[i].second);
@@ -77,12 +80,14 @@ TEST_CASE("JSON Lines: texts, numbers, what is not there, and bad rows by their 
 }
 
 TEST_CASE("tables are refused without rows, with a column twice, without a wanted column") {
-  CHECK(contains(refusal([] { parse_csv("a,b\n1,2\n", "t.csv", {"c"}); }), "t.csv: has no column \"c\"; its columns: a, b"));
+  CHECK(contains(refusal([] { parse_csv("a,b\n1,2\n", "t.csv", {"c"}); }),
+                 "t.csv: has no column \"c\"; its columns: a, b"));
   CHECK(contains(refusal([] { parse_csv("a,a\n1,2\n", "t.csv", {"a"}); }), "t.csv:1: the column \"a\" is there twice"));
   CHECK(contains(refusal([] { parse_csv("", "t.csv", {"a"}); }), "t.csv:1: the first line names no column"));
   CHECK(contains(refusal([] { parse_csv("a\n", "t.csv", {"a"}); }), "no row but its first line"));
   CHECK(contains(refusal([] { parse_json_lines("\n", "t.jsonl", {"a"}); }), "t.jsonl: the table has no row"));
-  CHECK(contains(refusal([] { parse_json_lines("{\"b\": 1}", "t.jsonl", {"a"}); }), "has no column \"a\"; its columns: b"));
+  CHECK(contains(refusal([] { parse_json_lines("{\"b\": 1}", "t.jsonl", {"a"}); }),
+                 "has no column \"a\"; its columns: b"));
 }
 
 TEST_CASE("tables are read by their names, unpacked where they are gzip") {

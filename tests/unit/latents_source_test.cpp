@@ -41,7 +41,8 @@ void write_shard(const std::string& path, const std::vector<Saved>& samples, con
 
 std::string golden(const std::string& name) { return read_text(golden_format(name)); }
 
-std::shared_ptr<ditto::Source> open_latents(const TemporaryFolder& folder, Options options = {}, bool shapes_only = false) {
+std::shared_ptr<ditto::Source> open_latents(const TemporaryFolder& folder, Options options = {},
+                                            bool shapes_only = false) {
   options.emplace("shards", Strings{"*.tar"});
   options.emplace("image", Strings{"pth"});
   options.emplace("text", "pickle");
@@ -51,7 +52,9 @@ std::shared_ptr<ditto::Source> open_latents(const TemporaryFolder& folder, Optio
       {.split = ditto::SplitOf::train, .folder = folder.path().string(), .shapes_only = shapes_only});
 }
 
-torch::Tensor ramp(at::IntArrayRef shape) { return (torch::arange(12, torch::kFloat) / 8 - 1).slice(0, 0, c10::multiply_integers(shape)).view(shape); }
+torch::Tensor ramp(at::IntArrayRef shape) {
+  return (torch::arange(12, torch::kFloat) / 8 - 1).slice(0, 0, c10::multiply_integers(shape)).view(shape);
+}
 
 }  // namespace
 
@@ -59,7 +62,8 @@ TEST_CASE("latents and embedded texts are read, of members with one dot and with
   for (const std::string dot : {"", "."}) {
     const TemporaryFolder folder;
     write_shard(folder / "a.tar",
-                {{golden("saved_latent.pth"), golden("saved_numpy.pickle")}, {golden("saved_latent.pth"), golden("saved_tensor.pickle")}},
+                {{golden("saved_latent.pth"), golden("saved_numpy.pickle")},
+                 {golden("saved_latent.pth"), golden("saved_tensor.pickle")}},
                 dot);
     const auto source = open_latents(folder, {{"image", Strings{dot + "pth"}}, {"text", dot + "pickle"}});
     const auto specs = source->makes();
@@ -94,9 +98,9 @@ TEST_CASE("latents of several sizes tell theirs without the loader; bad ones kee
   CHECK(source->info(0).at("image") == Sides{2, 1, 2, 3});
   CHECK(source->info(1).at("image") == Sides{2, 3, 2, 1});
   CHECK(source->info(2).at("image") == Sides{2, 1, 2, 3});
-  const std::vector<std::string> why{"a.tar:102.pth: cannot be opened as a zip archive",
-                                     "a.tar:103.pth: the latent holds numbers up to 1001",
-                                     "a.tar:104.pth: holds numbers that are not finite", "a.tar:105.pickle: is neither"};
+  const std::vector<std::string> why{
+      "a.tar:102.pth: cannot be opened as a zip archive", "a.tar:103.pth: the latent holds numbers up to 1001",
+      "a.tar:104.pth: holds numbers that are not finite", "a.tar:105.pickle: is neither"};
   for (size_t i = 0; i < why.size(); ++i)
     CHECK(contains(error_of(ErrorKind::data, [&] { source->read(static_cast<int64_t>(2 + i)); }), why[i]));
   ditto::LoaderOptions options;
@@ -110,9 +114,15 @@ TEST_CASE("latents of several sizes tell theirs without the loader; bad ones kee
 TEST_CASE("latents that do not fit, and recipes that ask for what is not there, are refused by name") {
   const TemporaryFolder folder;
   write_shard(folder / "a.tar", {{golden("saved_latent.pth"), golden("saved_numpy.pickle")}});
-  CHECK(contains(error_of(ErrorKind::data, [&] { open_latents(folder, {{"latent", Sides{4, 1, 2, 3}}})->read(0); }),
+  CHECK(contains(error_of(ErrorKind::data,
+                          [&] {
+                            open_latents(folder, {{"latent", Sides{4, 1, 2, 3}}})->read(0);
+                          }),
                  "the latent is [2, 1, 2, 3]; expected [4, 1, 2, 3]"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { open_latents(folder, {{"text_width", int64_t{5}}})->read(0); }),
+  CHECK(contains(error_of(ErrorKind::data,
+                          [&] {
+                            open_latents(folder, {{"text_width", int64_t{5}}})->read(0);
+                          }),
                  "the text is [2, 3]; expected [tokens, 5]"));
   CHECK(contains(error_of(ErrorKind::data, [&] { open_latents(folder, {{"text", "npy"}}); }), "no member \"100.npy\""));
   const auto refusal = [&](Options options, bool shapes_only = false) {

@@ -1,5 +1,5 @@
-// Runs of a loader, whole and from any place on: of one source and a blend in a blend, 2 to 1, single, in buckets and in
-// packs, on any number of ranks and threads.
+// Runs of a loader, whole and from any place on: of one source and a blend in a blend, 2 to 1, single, in buckets and
+// in packs, on any number of ranks and threads.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -103,7 +103,7 @@ inline std::vector<Step> run(const Case& given, int64_t ranks, int64_t threads, 
 
 // A cut run goes on as the whole one, for every one of these places.
 inline void check_cuts(const Case& given, const std::vector<int64_t>& cuts) {
-  constexpr int64_t kAfter = 2;                 // steps after the cut
+  constexpr int64_t kAfter = 2;                // steps after the cut
   std::map<int64_t, std::vector<Step>> whole;  // by where the first step began
   for (const int64_t cut : cuts) {
     const int64_t phase = cut % kBatch;

@@ -28,8 +28,9 @@ using Strings = std::vector<std::string>;
 // A grey picture of one value.
 void write_picture(const std::string& path, int height, int width, int value) {
   std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-  formats::write_png(path, {width, height, 1, std::vector<std::uint8_t>(static_cast<size_t>(height * width),
-                                                                        static_cast<std::uint8_t>(value))});
+  formats::write_png(
+      path, {width, height, 1,
+             std::vector<std::uint8_t>(static_cast<size_t>(height * width), static_cast<std::uint8_t>(value))});
 }
 
 std::shared_ptr<ditto::Source> open_table(const TemporaryFolder& folder, Options options,
@@ -41,23 +42,22 @@ std::shared_ptr<ditto::Source> open_table(const TemporaryFolder& folder, Options
                                                  {.split = split, .folder = folder.path().string()});
 }
 
-int value_of(const torch::Tensor& image) { return static_cast<int>(std::lround((image.mean().item<double>() + 1) * 127.5)); }
-
-std::string text_of(const torch::Tensor& t) {
-  return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()};
+int value_of(const torch::Tensor& image) {
+  return static_cast<int>(std::lround((image.mean().item<double>() + 1) * 127.5));
 }
+
+std::string text_of(const torch::Tensor& t) { return {static_cast<const char*>(t.const_data_ptr()), t.nbytes()}; }
 
 }  // namespace
 
 TEST_CASE("rows give pictures, classes by number or name, and captions, in the table's order") {
   const TemporaryFolder folder;
   for (int i = 0; i < 3; ++i) write_picture(folder / "p/" + std::to_string(i) + ".png", 4, 6, 10 * i);
-  write_text(folder / "t.csv", "text,path,kind\n\"a cat, at rest\",p/0.png,cat\nein Kätzchen,p/1.png,1\n,p/2.png,dog\n");
+  write_text(folder / "t.csv",
+             "text,path,kind\n\"a cat, at rest\",p/0.png,cat\nein Kätzchen,p/1.png,1\n,p/2.png,dog\n");
   write_text(folder / "held.jsonl", "{\"path\": \"2.png\", \"kind\": 0, \"text\": null}\n");
-  const Options options{{"label", "kind"},
-                        {"caption", "text"},
-                        {"names", Strings{"dog", "cat"}},
-                        {"validation_table", "held.jsonl"}};
+  const Options options{
+      {"label", "kind"}, {"caption", "text"}, {"names", Strings{"dog", "cat"}}, {"validation_table", "held.jsonl"}};
   const auto source = open_table(folder, options);
   REQUIRE(source->size() == 3);
   CHECK(source->makes()[0].shape == Sides{1, 4, 4});
@@ -71,9 +71,8 @@ TEST_CASE("rows give pictures, classes by number or name, and captions, in the t
     CHECK(sample.tensors.at("image").sizes() == at::IntArrayRef{1, 4, 4});
     CHECK(sample.tensors.at("label").item<int64_t>() == label);
     CHECK(text_of(sample.tensors.at("caption")) == text);
-    CHECK(source->info(i) == ditto::SampleInfo{{"image", {1, 4, 4}},
-                                               {"label", {}},
-                                               {"caption", {static_cast<int64_t>(text.size())}}});
+    CHECK(source->info(i) ==
+          ditto::SampleInfo{{"image", {1, 4, 4}}, {"label", {}}, {"caption", {static_cast<int64_t>(text.size())}}});
   }
   auto held_out = options;
   held_out["folder"] = "p";
@@ -84,12 +83,14 @@ TEST_CASE("bad rows are named by file and line and left out, bad pictures are co
   const TemporaryFolder folder;
   write_picture(folder / "0.png", 4, 4, 7);
   write_text(folder / "broken.png", "no picture");
-  write_text(folder / "t.csv", "path,class\n0.png,1\n0.png\n,1\n0.png,one\nmissing.png,0\nbroken.png,0\nx.mp4,0\n0.png,0\n");
+  write_text(folder / "t.csv",
+             "path,class\n0.png,1\n0.png\n,1\n0.png,one\nmissing.png,0\nbroken.png,0\nx.mp4,0\n0.png,0\n");
   const auto source = open_table(folder, {{"label", "class"}, {"classes", int64_t{2}}});
   CHECK(source->size() == 5);
   const auto warnings = source->warnings();
   const std::vector<std::string> said{"t.csv:3: has 1 fields; the first line names 2", "t.csv:4: has no path",
-                                      "t.csv:5: class is \"one\"; expected an integer", "t.csv: 3 bad rows are left out"};
+                                      "t.csv:5: class is \"one\"; expected an integer",
+                                      "t.csv: 3 bad rows are left out"};
   REQUIRE(warnings.size() == said.size());
   for (size_t i = 0; i < said.size(); ++i) CHECK(contains(warnings[i], said[i]));
   ditto::LoaderOptions options;
@@ -142,7 +143,8 @@ TEST_CASE("videos are folders of frames, taken at the row's interval; a picture 
     for (size_t frame = 0; frame < expected[i].size(); ++frame)
       CHECK(value_of(video.select(1, static_cast<int64_t>(frame))) == expected[i][frame]);
   }
-  CHECK(contains(error_of(ErrorKind::data, [&] { source->read(3); }), "t.csv:5:film: has 12 frames; 5 of them, each 3 further, need 13"));
+  CHECK(contains(error_of(ErrorKind::data, [&] { source->read(3); }),
+                 "t.csv:5:film: has 12 frames; 5 of them, each 3 further, need 13"));
   CHECK(contains(error_of(ErrorKind::data, [&] { source->read(4); }), "is no folder, and 2 frames"));
 }
 
@@ -150,12 +152,16 @@ TEST_CASE("rows are taken by the least and the most of their columns") {
   const TemporaryFolder folder;
   for (int i = 0; i < 4; ++i) write_picture(folder / std::to_string(i) + ".png", 4, 4, i);
   write_text(folder / "t.csv", "path,score,width\n0.png,4.5,256\n1.png,6,128\n2.png,5,512\n3.png,,512\n");
-  const auto source = open_table(folder, {{"at_least", Strings{"score=4.5", "width=200"}}, {"at_most", Strings{"score=5"}}});
+  const auto source =
+      open_table(folder, {{"at_least", Strings{"score=4.5", "width=200"}}, {"at_most", Strings{"score=5"}}});
   REQUIRE(source->size() == 2);
   CHECK(value_of(source->read(0).tensors.at("image")) == 0);
   CHECK(value_of(source->read(1).tensors.at("image")) == 2);
   CHECK(contains(source->warnings().front(), "t.csv:5: score is \"\"; expected a number"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { open_table(folder, {{"at_least", Strings{"score=9"}}}); }),
+  CHECK(contains(error_of(ErrorKind::data,
+                          [&] {
+                            open_table(folder, {{"at_least", Strings{"score=9"}}});
+                          }),
                  "none of its 4 rows is left"));
 }
 
@@ -171,11 +177,17 @@ TEST_CASE("the fingerprint follows rows and pictures; recipes that do not fit ar
   write_picture(folder / "0.png", 4, 4, 1);
   write_text(folder / "t.csv", "path,class\n0.png,2\n");
   CHECK(open_table(folder, labelled)->fingerprint() != before);
-  const auto refusal = [&](Options options) { return error_of(ErrorKind::config, [&] { open_table(folder, options); }); };
+  const auto refusal = [&](Options options) {
+    return error_of(ErrorKind::config, [&] { open_table(folder, options); });
+  };
   CHECK(contains(refusal({{"label", "class"}, {"classes", int64_t{2}}}), "but 1 of 1 are larger; the first: "));
   CHECK(contains(refusal({{"label", "class"}}), "is 0, but data.label is \"class\""));
   CHECK(contains(refusal({{"size", Sides{}}}), "is not there"));
   CHECK(contains(refusal({{"at_least", Strings{"score"}}}), "write \"COLUMN=NUMBER\""));
   CHECK(contains(refusal({{"interval", "class"}}), "goes with data.frames"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { open_table(folder, {{"caption", "text"}}); }), "has no column \"text\""));
+  CHECK(contains(error_of(ErrorKind::data,
+                          [&] {
+                            open_table(folder, {{"caption", "text"}});
+                          }),
+                 "has no column \"text\""));
 }

@@ -21,8 +21,8 @@ Limit limit_of(const std::string& text) {
 }
 
 bool is_size(const std::vector<int64_t>& sides) {
-  return sides.size() == 2 && std::all_of(sides.begin(), sides.end(),
-                                          [](int64_t side) { return side >= 1 && side <= ditto::most::kSide; });
+  return sides.size() == 2 &&
+         std::all_of(sides.begin(), sides.end(), [](int64_t side) { return side >= 1 && side <= ditto::most::kSide; });
 }
 
 }  // namespace

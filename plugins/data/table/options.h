@@ -36,9 +36,9 @@ struct Options {
   void read(ditto::OptionReader& option);
 
   bool has_videos() const { return frames != kNone; }
-  std::vector<Size> all_sizes() const;               // `size`, or those of `sizes`
-  std::vector<Limit> limits(bool least) const;       // at_least, or at_most
-  std::vector<std::string> columns() const;          // all that are named, each once
+  std::vector<Size> all_sizes() const;          // `size`, or those of `sizes`
+  std::vector<Limit> limits(bool least) const;  // at_least, or at_most
+  std::vector<std::string> columns() const;     // all that are named, each once
 };
 
 }  // namespace table

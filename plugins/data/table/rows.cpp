@@ -23,7 +23,7 @@ namespace formats = ditto::formats;
 using ditto::Error;
 using ditto::ErrorKind;
 
-constexpr std::size_t kNamed = 10;  // bad rows whose names are said
+constexpr std::size_t kNamed = 10;   // bad rows whose names are said
 constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
 constexpr int64_t kMostFrames = 1'000'000;
 

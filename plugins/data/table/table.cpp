@@ -73,7 +73,8 @@ class Table final : public ditto::Source {
     const auto& row = row_at(index);
     Sample sample;
     sample.place = rows_->place(row);
-    sample.tensors["image"] = options_.has_videos() ? video(row, sample.place) : picture(row, rows_->path(row), sample.place);
+    sample.tensors["image"] =
+        options_.has_videos() ? video(row, sample.place) : picture(row, rows_->path(row), sample.place);
     if (options_.label != kNone) sample.tensors["label"] = torch::scalar_tensor(row.label, torch::kLong);
     if (options_.caption != kNone) {
       const auto text = rows_->caption(row);
@@ -146,8 +147,8 @@ class Table final : public ditto::Source {
     const auto last = (row.frames - 1) * row.interval;
     if (last >= static_cast<int64_t>(files.size()))
       throw Error(ErrorKind::data, place,
-                  "has " + std::to_string(files.size()) + " frames; " + std::to_string(row.frames) +
-                      " of them, each " + std::to_string(row.interval) + " further, need " + std::to_string(last + 1));
+                  "has " + std::to_string(files.size()) + " frames; " + std::to_string(row.frames) + " of them, each " +
+                      std::to_string(row.interval) + " further, need " + std::to_string(last + 1));
     std::vector<torch::Tensor> frames;
     for (int64_t i = 0; i < row.frames; ++i) {
       const auto& file = files[static_cast<size_t>(i * row.interval)];

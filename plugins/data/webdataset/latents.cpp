@@ -79,7 +79,8 @@ torch::Tensor latent_in(std::span<const std::byte> member, const Shape& shape, c
   const auto saved = formats::read_saved_tensor(member, where);
   const auto latent = tensor_of(saved, checked_latent(saved.shape, shape, where), where);
   if (const double most = latent.abs().max().item<double>(); most > kMostOfLatent)
-    throw Error(ErrorKind::data, where, "the latent holds numbers up to " + std::to_string(most) + " in size; at most 1000",
+    throw Error(ErrorKind::data, where,
+                "the latent holds numbers up to " + std::to_string(most) + " in size; at most 1000",
                 "encode the sample again");
   return latent;
 }

@@ -60,19 +60,22 @@ void Options::read(ditto::OptionReader& option) {
          "of tensors in place of pictures (data.image = [\"pth\"]): their shape, [channels, frames, rows, columns] or "
          "without frames; -1: each sample's own. Empty: all have that of the first");
   option("text", text, "the member with an embedded text: \"pickle\", \"pth\", or \"none\"");
-  option("text_tokens", text_tokens, "the most tokens of a text; what is longer is cut. 0: all").between(0, ditto::most::kSide);
+  option("text_tokens", text_tokens, "the most tokens of a text; what is longer is cut. 0: all")
+      .between(0, ditto::most::kSide);
   option("text_width", text_width, "numbers of a text's embedded token; 0: as in the first sample")
       .between(0, ditto::most::kWidth);
   option("store_timeout_s", store.timeout_s,
-         "of shards at http:// or https:// addresses: seconds to connect, and without a byte, until a request is made again")
+         "of shards at http:// or https:// addresses: seconds to connect, and without a byte, until a request is made "
+         "again")
       .between(1.0, 3600.0)
       .changes(ditto::Effect::nothing);
   option("store_retries", store.retries, "how often in a row without a byte, until the sample is a bad one")
       .between(0, 100)
       .changes(ditto::Effect::nothing);
-  option("store_region", store.region,
-         "requests are signed for S3 in this region, with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; "
-         "empty: not signed")
+  option(
+      "store_region", store.region,
+      "requests are signed for S3 in this region, with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; "
+      "empty: not signed")
       .changes(ditto::Effect::nothing);
   if (!size.empty() &&
       (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))

@@ -10,8 +10,7 @@ namespace webdataset {
 
 namespace formats = ditto::formats;
 
-OpenFiles::OpenFiles(std::vector<std::string> paths, Store store)
-    : paths_(std::move(paths)), store_(std::move(store)) {
+OpenFiles::OpenFiles(std::vector<std::string> paths, Store store) : paths_(std::move(paths)), store_(std::move(store)) {
   rlimit limit{};
   const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   slots_.resize(std::clamp<std::size_t>(known ? limit.rlim_cur / 4 : 256, 1, std::max<std::size_t>(paths_.size(), 1)));

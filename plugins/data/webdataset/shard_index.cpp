@@ -127,9 +127,10 @@ OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number,
     } else if (item.extension.empty()) {
       if (without_picture++ == 0) first_without = sample.key;
     } else {
-      throw Error(ErrorKind::data, path + ":" + sample.key + "." + item.extension,
-                  "this picture has no member \"" + sample.key + "." + missing + "\" beside it",
-                  "add it to the shard, or set data.label, data.caption or data.text to what is there (\"none\": not used)");
+      throw Error(
+          ErrorKind::data, path + ":" + sample.key + "." + item.extension,
+          "this picture has no member \"" + sample.key + "." + missing + "\" beside it",
+          "add it to the shard, or set data.label, data.caption or data.text to what is there (\"none\": not used)");
     }
   }
   if (wanted.label.wanted()) check_labels(file, wanted, out);

@@ -38,12 +38,12 @@ struct ShardIndex {
 struct Wanted {
   std::vector<std::string> image;  // extensions
   TextPlace label, caption;
-  std::string text;  // extension of an embedded text; empty: not wanted
+  std::string text;          // extension of an embedded text; empty: not wanted
   std::int64_t classes = 0;  // labels are below this
 };
 
-// Expands braces, paths and globs, of URLs braces alone (relative ones start at `folder`), each in alphabetical order. Throws Error(config),
-// through `where` and `option`, for a pattern that matches nothing and for a shard named twice.
+// Expands braces, paths and globs, of URLs braces alone (relative ones start at `folder`), each in alphabetical order.
+// Throws Error(config), through `where` and `option`, for a pattern that matches nothing and for a shard named twice.
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option);
 

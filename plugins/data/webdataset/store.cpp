@@ -90,7 +90,8 @@ std::string header_value(std::string_view line, std::string_view name) {
 // "bytes 100-199/1234": the first and the whole.
 void read_content_range(std::string_view text, Request& request) {
   const auto number = [&](std::size_t from, std::uint64_t& value) {
-    return from < text.size() && std::from_chars(text.data() + from, text.data() + text.size(), value).ec == std::errc{};
+    return from < text.size() &&
+           std::from_chars(text.data() + from, text.data() + text.size(), value).ec == std::errc{};
   };
   std::uint64_t first = 0, whole = 0;
   const auto slash = text.find('/');
@@ -185,8 +186,7 @@ class HttpFile final : public RemoteBytes {
   bool perform(Request& request) const {
     CURL* curl = connection().fresh();
     char words[CURL_ERROR_SIZE] = "";
-    const auto range =
-        std::to_string(request.offset) + "-" + std::to_string(request.offset + request.into.size() - 1);
+    const auto range = std::to_string(request.offset) + "-" + std::to_string(request.offset + request.into.size() - 1);
     const auto ms = static_cast<long>(options_.timeout_s * 1000);
     curl_easy_setopt(curl, CURLOPT_URL, url_.c_str());
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -237,7 +237,8 @@ class HttpFile final : public RemoteBytes {
       const char* value = std::getenv(name);
       return std::string(value == nullptr ? "" : value);
     };
-    const auto key = from("AWS_ACCESS_KEY_ID"), secret = from("AWS_SECRET_ACCESS_KEY"), token = from("AWS_SESSION_TOKEN");
+    const auto key = from("AWS_ACCESS_KEY_ID"), secret = from("AWS_SECRET_ACCESS_KEY"),
+               token = from("AWS_SESSION_TOKEN");
     if (key.empty() || secret.empty())
       throw Error(ErrorKind::config, "data.store_region",
                   "asks for signed requests, and AWS_ACCESS_KEY_ID or AWS_SECRET_ACCESS_KEY is not set",

@@ -1,4 +1,5 @@
-// Where a set's files lie: on a disk, or on an HTTP server that answers requests for ranges, as S3 and stores like it do.
+// Where a set's files lie: on a disk, or on an HTTP server that answers requests for ranges, as S3 and stores like it
+// do.
 #pragma once
 
 #include <cstdint>

@@ -56,7 +56,8 @@ class WebDataset final : public ditto::Source {
     return out;
   }
 
-  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption in a JSON text is reading it tells.
+  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption in a
+  // JSON text is reading it tells.
   ditto::SampleInfo info(int64_t index) const override {
     ditto::SampleInfo shapes{{"image", shape_of(index)}};
     if (wanted_.label.wanted()) shapes["label"] = {};
@@ -90,14 +91,15 @@ class WebDataset final : public ditto::Source {
 
  private:
   std::string names_and_sizes() const {
-    std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
-                       std::to_string(options_.channels) + ' ';
+    std::string text =
+        "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' + std::to_string(options_.channels) + ' ';
     if (options_.has_latents())
       for (const int64_t side : options_.latent) text += std::to_string(side) + ' ';
     else
       text += std::to_string(options_.size[0]) + 'x' + std::to_string(options_.size[1]);
     if (!wanted_.text.empty())
-      text += ' ' + wanted_.text + ' ' + std::to_string(options_.text_tokens) + ' ' + std::to_string(options_.text_width);
+      text +=
+          ' ' + wanted_.text + ' ' + std::to_string(options_.text_tokens) + ' ' + std::to_string(options_.text_width);
     text += samples_->names();
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
@@ -108,8 +110,7 @@ class WebDataset final : public ditto::Source {
     const bool training = needs.split == ditto::SplitOf::train;
     const auto& patterns = training ? options_.shards : options_.validation_shards;
     const std::string option = training ? "data.shards" : "data.validation_shards";
-    const std::string set_path =
-        options_.path.empty() ? "" : webdataset::joined(needs.folder, options_.path);
+    const std::string set_path = options_.path.empty() ? "" : webdataset::joined(needs.folder, options_.path);
     if (patterns.empty() && set_path.empty())
       throw Error(ErrorKind::config, option, "names no shard",
                   "give a list of tar files, such as [\"train-*.tar\"], or in data.path a folder with .nv-meta");
