@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <mutex>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include <c10/util/ParallelGuard.h>
+#include <fmt/format.h>
 
 #include <ditto/random.h>
 #include <ditto/text.h>
@@ -20,11 +23,11 @@ namespace ditto {
 
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr size_t kMessagesKept = 10;
 
-double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 }  // namespace
 
@@ -35,6 +38,11 @@ void LoaderOptions::read(OptionReader& option) {
   option("prefetch", prefetch, "micro-batches read ahead").between(1, 1024).changes(Effect::nothing);
   option("max_bad", max_bad, "samples that may fail to decode; one more ends the run")
       .at_least(0)
+      .changes(Effect::nothing);
+  option(
+      "stall_s", stall_s,
+      "seconds without data until a line says which thread waits for what, and again each time they double; 0: never")
+      .between(0.0, 1e6)
       .changes(Effect::nothing);
   option("strict", strict, "end the run at the first sample that does not decode, and at a damaged shard")
       .changes(Effect::nothing);
@@ -61,9 +69,18 @@ struct Loader::State {
   };
 
   std::shared_ptr<BatchJob> make_job(Places places) const;
-  void work(const std::stop_token& stop);
+  // What a thread does: it reads sample `index` of the source since then.
+  struct Doing {
+    int64_t index = -1;  // nothing
+    Clock::time_point since;
+  };
+
+  void work(const std::stop_token& stop, size_t thread);
+  void watch(const std::stop_token& stop);
+  std::string who_waits(double seconds) const;
   void refill();
   std::shared_ptr<BatchJob> fetch(Places places);
+  void read_here(BatchJob& job, int64_t row);
   void tell_bad(const BatchJob& job);
 
   std::shared_ptr<const Source> source;
@@ -78,6 +95,9 @@ struct Loader::State {
   std::mutex mutex;
   std::condition_variable_any work_there, job_done;
   std::deque<std::shared_ptr<Entry>> queue;  // in the order in which they will be asked for
+
+  std::vector<Doing> threads_do;                 // of the loader's threads; without any, of the training thread
+  std::optional<Clock::time_point> waits_since;  // the training thread, for data
 
   double waited = 0;
   std::set<int64_t> bad, left_out;  // indices in the source: not decoded here; anywhere
@@ -98,7 +118,7 @@ std::shared_ptr<BatchJob> Loader::State::make_job(Places places) const {
 }
 
 // One sample at a time from the oldest unfinished request: the next batch to be asked for is done first.
-void Loader::State::work(const std::stop_token& stop) {
+void Loader::State::work(const std::stop_token& stop, size_t thread) {
   const c10::ParallelGuard one_thread(true);  // operators called while decoding must not start threads of their own
   std::unique_lock lock(mutex);
   for (;;) {
@@ -111,14 +131,52 @@ void Loader::State::work(const std::stop_token& stop) {
     work_there.wait(lock, stop, find);
     if (stop.stop_requested()) return;
     const int64_t row = entry->job->take();
+    threads_do[thread] = {order.index(entry->job->places().list[static_cast<size_t>(row)]), Clock::now()};
     lock.unlock();
     entry->job->read(row);
     lock.lock();
+    threads_do[thread] = {};
     if (entry->job->finish_row()) {
       entry->done = true;
       job_done.notify_all();
     }
   }
+}
+
+// Looks from time to time, so that nobody has to wake it.
+void Loader::State::watch(const std::stop_token& stop) {
+  std::unique_lock lock(mutex);
+  std::condition_variable_any never;
+  std::optional<Clock::time_point> said_of;
+  double next = options.stall_s;
+  for (;;) {
+    never.wait_for(lock, stop, std::chrono::duration<double>(options.stall_s / 4), [] { return false; });
+    if (stop.stop_requested()) return;
+    if (waits_since != said_of) next = options.stall_s;
+    said_of = waits_since;
+    if (!waits_since || seconds_since(*waits_since) < next) continue;
+    log(who_waits(seconds_since(*waits_since)));  // the lock is kept, so that read() returns no sooner
+    next *= 2;
+  }
+}
+
+std::string Loader::State::who_waits(double seconds) const {
+  const auto text = [](double s) {
+    char digits[32];
+    std::snprintf(digits, sizeof digits, "%.3g s", s);
+    return std::string(digits);
+  };
+  std::string line = "no data for " + text(seconds) + ": ";
+  for (size_t thread = 0; thread < threads_do.size(); ++thread) {
+    const auto& doing = threads_do[thread];
+    line += options.threads == 0 ? "the training thread" : "loader thread " + std::to_string(thread);
+    line += doing.index < 0 ? " has nothing to read"
+                            : " reads the data's sample " + std::to_string(doing.index) + " for " +
+                                  text(seconds_since(doing.since));
+    line += thread + 1 < threads_do.size() ? ", " : "";
+  }
+  return line + (options.threads == 0 ? "" : ", and the training thread waits") +
+         "; is the disk or the store that holds it at work?";
 }
 
 void Loader::State::refill() {
@@ -150,7 +208,9 @@ std::shared_ptr<BatchJob> Loader::State::fetch(Places places) {
     work_there.notify_all();
   }
   const auto entry = queue.front();
+  waits_since = Clock::now();
   job_done.wait(lock, [&] { return entry->done; });
+  waits_since.reset();
   queue.pop_front();
   return entry->job;
 }
@@ -172,8 +232,11 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");
     if (state.log) state.log(shown(warning, kSentenceShown));
   }
+  state.threads_do.resize(static_cast<size_t>(std::max<int64_t>(options.threads, 1)));
   for (int64_t i = 0; i < options.threads; ++i)
-    state.threads.emplace_back([&state](const std::stop_token& stop) { state.work(stop); });
+    state.threads.emplace_back([&state, i](const std::stop_token& stop) { state.work(stop, static_cast<size_t>(i)); });
+  if (options.stall_s > 0 && state.log)
+    state.threads.emplace_back([&state](const std::stop_token& stop) { state.watch(stop); });
 }
 
 Loader::~Loader() = default;
@@ -188,14 +251,26 @@ void Loader::expect(Upcoming upcoming) {
   state_->refill();
 }
 
+void Loader::State::read_here(BatchJob& job, int64_t row) {
+  {
+    const std::lock_guard lock(mutex);
+    waits_since = Clock::now();
+    threads_do[0] = {order.index(job.places().list[static_cast<size_t>(row)]), *waits_since};
+  }
+  job.read(row);
+  const std::lock_guard lock(mutex);
+  waits_since.reset();
+  threads_do[0] = {};
+}
+
 std::shared_ptr<BatchJob> Loader::read(Places places) {
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Clock::now();
   std::shared_ptr<BatchJob> job;
   if (state_->options.threads > 0) {
     job = state_->fetch(places);
   } else {
     job = state_->make_job(places);
-    for (int64_t row = 0; row < places.count(); ++row) job->read(row);
+    for (int64_t row = 0; row < places.count(); ++row) state_->read_here(*job, row);
   }
   state_->tell_bad(*job);
   state_->waited += seconds_since(start);
@@ -230,5 +305,27 @@ std::vector<int64_t> Loader::size_of(int64_t place) const {
 int64_t Loader::number_of(int64_t place) const { return state_->order.index(place); }
 
 double Loader::waited_s() const { return state_->waited; }
+
+std::string DataWait::add(double waited_s, double step_s) {
+  constexpr double kShare = 0.1, kLeastSeconds = 10;
+  constexpr int64_t kLeastSteps = 10;
+  if (said_ || steps_++ < 0) return {};
+  waited_ += waited_s;
+  took_ += step_s;
+  if (steps_ < kLeastSteps || took_ < kLeastSeconds) return {};
+  const double share = waited_ / took_;
+  const auto steps = std::exchange(steps_, 0);
+  waited_ = took_ = 0;
+  said_ = share > kShare;
+  if (!said_) return {};
+  const auto threads = threads_ == 0 ? std::string("set loader.threads = 2, or more")
+                       : threads_ < processors_
+                           ? fmt::format("raise loader.threads ({} now, of {} processors)", threads_, processors_)
+                           : fmt::format("loader.threads is {}, and there are {} processors", threads_, processors_);
+  return fmt::format(
+      "training waits for data {:.0f} % of its time (of {} steps); {}, make the pictures smaller beforehand, or keep "
+      "them on a faster disk",
+      100 * share, steps, threads);
+}
 
 }  // namespace ditto

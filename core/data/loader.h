@@ -21,6 +21,7 @@ struct LoaderOptions {
   int64_t threads = 2;
   int64_t prefetch = 4;
   int64_t max_bad = 16;
+  double stall_s = 60;
   bool strict = false;
   bool shuffle = true;
   bool flip = false;
@@ -39,6 +40,9 @@ class Loader {
  public:
   using Log = std::function<void(const std::string&)>;
 
+  // Data that does not come for `stall_s` seconds is said: which thread waits for what. `log` is then called from
+  // another thread, while read() waits.
+  //
   // `seed` is the run's: it decides order and flips. Logs the source's warnings; throws them as Error(data) with
   // `strict`.
   Loader(std::shared_ptr<const Source> source, const LoaderOptions& options, uint64_t seed, Log log);
@@ -73,6 +77,21 @@ class Loader {
  private:
   struct State;
   std::unique_ptr<State> state_;
+};
+
+// Whether training waits for its data, and what helps: looks at stretches of at least ten steps and ten seconds, the
+// first step of a process left out, and says it once.
+class DataWait {
+ public:
+  DataWait(int64_t loader_threads, int64_t processors) : threads_(loader_threads), processors_(processors) {}
+  // Of one step: seconds it waited for data, and seconds it took. The line to be said; empty: none.
+  std::string add(double waited_s, double step_s);
+
+ private:
+  int64_t threads_, processors_;
+  int64_t steps_ = -1;
+  double waited_ = 0, took_ = 0;
+  bool said_ = false;
 };
 
 // The held-out part: in its own order, without flips.

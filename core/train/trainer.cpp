@@ -310,6 +310,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
     record.mem = memory_shares();
   }
   metrics_->append(record);
+  if (const auto line = data_wait_.add(waited, seconds); !line.empty()) say(line);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
   if (result.skipped)
     say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", step_, result.loss, result.grad_norm,

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
@@ -87,6 +88,7 @@ class Trainer {
   std::unique_ptr<report::TensorBoardLog> board_;
   std::unique_ptr<ReceiptFile> receipt_file_;
   std::unique_ptr<report::Progress> progress_;
+  DataWait data_wait_{recipe_.loader.threads, std::thread::hardware_concurrency()};
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<Loader> loader_, validation_loader_;
   std::shared_ptr<Optimizer> optimizer_;

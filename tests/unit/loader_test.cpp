@@ -13,6 +13,7 @@
 #include "core/data/order.h"
 
 using ditto::Batch;
+using ditto::DataWait;
 using ditto::Error;
 using ditto::ErrorKind;
 using ditto::Loader;
@@ -289,4 +290,75 @@ TEST_CASE("a loader with work under way can be destroyed") {
     loader.expect([](int64_t k) { return std::optional(Places{50 * k, 50}); });
   }
   CHECK(source->reads < 1000);
+}
+
+TEST_CASE("data that does not come is said, with which thread reads what for how long, and again as the time doubles") {
+  struct Slow final : ditto::Source {
+    int64_t size() const override { return 8; }
+    ditto::TensorSpecs makes() const override { return {{"image", at::kFloat, {1}, ""}}; }
+    std::string fingerprint() const override { return "slow"; }
+    ditto::Sample read(int64_t index) const override {
+      if (index == 5) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+      return {{{"image", torch::zeros({1})}}, "sample"};
+    }
+  };
+  for (const int64_t threads : {0, 1}) {
+    auto options = with_threads(threads);
+    options.shuffle = false;
+    options.stall_s = 0.2;
+    std::vector<std::string> said;  // while next() waits: no other thread looks
+    Loader loader(std::make_shared<Slow>(), options, 9, [&](const std::string& line) { said.push_back(line); });
+    loader.next({0, 4});
+    CHECK(said.empty());
+    loader.next({4, 4});
+    CHECK(loader.waited_s() > 0.85);
+    const auto lines = said.size();
+    CHECK(lines >= 2);  // after 0.2 s and 0.4 s, maybe 0.8 s
+    CHECK(lines <= 3);
+    for (const auto& line : said) {
+      CAPTURE(line);
+      CHECK(line.find(threads == 0 ? "s: the training thread reads the data's sample 5 for 0."
+                                   : "s: loader thread 0 reads the data's sample 5 for 0.") != std::string::npos);
+    }
+    loader.next({0, 4});
+    CHECK(said.size() == lines);
+  }
+}
+
+namespace {
+
+// Of `steps` steps of a second after the first, what was said.
+std::vector<std::string> said_of(DataWait& wait, int steps, double share) {
+  std::vector<std::string> lines;
+  for (int i = 0; i < steps; ++i)
+    if (const auto line = wait.add(share, 1); !line.empty()) lines.push_back(line);
+  return lines;
+}
+
+}  // namespace
+
+TEST_CASE("a wait of over a tenth of the steps is said once, after ten seconds, with the remedy for this machine") {
+  DataWait wait(2, 16);
+  wait.add(30, 30);  // the first step of a process
+  CHECK(said_of(wait, 9, 0.25).empty());
+  const auto lines = said_of(wait, 50, 0.25);
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find(
+            "training waits for data 25 % of its time (of 10 steps); raise loader.threads (2 now, of 16 processors)") ==
+        0);
+  DataWait none(0, 16), all(16, 16);
+  none.add(0, 1), all.add(0, 1);
+  CHECK(said_of(none, 10, 0.11).at(0).find("set loader.threads = 2, or more") != std::string::npos);
+  CHECK(said_of(all, 10, 0.11).at(0).find("loader.threads is 16, and there are 16 processors") != std::string::npos);
+}
+
+TEST_CASE("a wait below that, short runs, and one slow moment among many are not said") {
+  DataWait wait(2, 16);
+  CHECK(said_of(wait, 200, 0.1).empty());
+  DataWait quick(2, 16);
+  for (int i = 0; i < 500; ++i) CHECK(quick.add(0.01, 0.0199).empty());  // under ten seconds
+  DataWait once(2, 16);
+  once.add(0, 1);
+  CHECK(once.add(0.9, 1).empty());
+  CHECK(said_of(once, 100, 0.001).empty());
 }

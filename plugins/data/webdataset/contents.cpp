@@ -37,14 +37,19 @@ void add_samples(Hasher& hasher, const Item* first, const Item* last) {
       hasher.add(range.offset);
       hasher.add(range.size);
     }
+    if (item->text.size > 0) {  // it came later: others keep their hash
+      hasher.add(item->text.offset);
+      hasher.add(item->text.size);
+    }
   }
 }
 
-void add_bytes(Hasher& hasher, const std::string& path) {
-  const auto file = ditto::formats::RandomFile::open(path);
+void add_bytes(Hasher& hasher, const OpenFiles& files, std::size_t i) {
+  const auto file = files.get(i);
   const std::uint64_t size = file->size();
   hasher.add(size);
-  const std::uint64_t parts = size <= kWhole ? 1 : kParts, bytes = size <= kWhole ? size : kPartBytes;
+  const std::uint64_t many = is_url(files.paths()[i]) ? 2 : kParts;
+  const std::uint64_t parts = size <= kWhole ? 1 : many, bytes = size <= kWhole ? size : kPartBytes;
   for (std::uint64_t part = 0; part < parts; ++part) {
     const auto read = file->read(part == 0 ? 0 : (size - bytes) * part / (parts - 1), bytes);
     hasher.add(read.data(), read.size());
@@ -66,28 +71,28 @@ std::string hash_of_all(const std::vector<XXH128_hash_t>& shards) {
 
 }  // namespace
 
-std::string hash_of_contents(const ShardIndex& index) {
+std::string hash_of_contents(const ShardIndex& index, const OpenFiles& files) {
   std::vector<XXH128_hash_t> shards(index.paths.size());
   for_each_shard(index.paths.size(), [&](std::size_t i) {
     const auto [first, last] = std::equal_range(index.items.begin(), index.items.end(),
-                                                Item{static_cast<std::uint32_t>(i), {}, {}, {}, {}, {}},
+                                                Item{static_cast<std::uint32_t>(i), {}, {}, {}, {}, {}, {}},
                                                 [](const Item& a, const Item& b) { return a.shard < b.shard; });
     Hasher hasher;
     add_samples(hasher, std::to_address(first), std::to_address(last));
-    add_bytes(hasher, index.paths[i]);
+    add_bytes(hasher, files, i);
     shards[i] = hasher.finish();
   });
   return hash_of_all(shards);
 }
 
-std::string hash_of_files(const std::vector<std::string>& paths) {
-  std::vector<XXH128_hash_t> files(paths.size());
-  for_each_shard(paths.size(), [&](std::size_t i) {
+std::string hash_of_files(const OpenFiles& files) {
+  std::vector<XXH128_hash_t> hashes(files.paths().size());
+  for_each_shard(hashes.size(), [&](std::size_t i) {
     Hasher hasher;
-    add_bytes(hasher, paths[i]);
-    files[i] = hasher.finish();
+    add_bytes(hasher, files, i);
+    hashes[i] = hasher.finish();
   });
-  return hash_of_all(files);
+  return hash_of_all(hashes);
 }
 
 }  // namespace webdataset

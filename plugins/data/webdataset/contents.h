@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "shard_index.h"
+#include "samples.h"
 
 namespace webdataset {
 
 // 32 hex digits of each shard's samples (their names, places, sizes and labels) and of its bytes: of all of them where
-// it has up to 1 MiB, else of 64 parts of 16 KiB, evenly spread from its first byte to its last. Other pictures in all
-// of a shard's places are always seen, one other picture in a large shard is not. Throws Error(data) for a shard that
-// cannot be read.
-std::string hash_of_contents(const ShardIndex& index);
+// it has up to 1 MiB, else of 64 parts of 16 KiB, evenly spread from its first byte to its last (on a server, of two:
+// each costs a request). Other pictures in all of a shard's places are always seen, one other picture in a large shard
+// is not. Throws Error(data) for a shard that cannot be read.
+std::string hash_of_contents(const ShardIndex& index, const OpenFiles& files);
 // The same of files' bytes alone.
-std::string hash_of_files(const std::vector<std::string>& paths);
+std::string hash_of_files(const OpenFiles& files);
 
 }  // namespace webdataset

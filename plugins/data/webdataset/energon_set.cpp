@@ -28,15 +28,15 @@ constexpr const char* kRemedy = "prepare the set again with `energon prepare` or
 fs::path notes_of(const std::string& folder) { return fs::path(folder) / ".nv-meta"; }
 
 // The first of these files that is there.
-std::string first_of(const EnergonSet& set, const std::vector<std::string>& names) {
+std::string first_of(const EnergonSet& set, const std::vector<std::string>& names, const Store& store) {
   for (const auto& name : names)
-    if (const auto path = notes_of(set.folder) / name; fs::is_regular_file(path)) return path.string();
+    if (const auto path = notes_of(set.folder) / name; store.has(path.string())) return path.string();
   throw Error(ErrorKind::config, (notes_of(set.folder) / names.front()).string(), "is not there",
               "prepare the set with `energon prepare` or `ditto data prepare`, or name its shards in data.shards");
 }
 
-json read_notes(const std::string& path) {
-  const auto text = formats::read_file(path, ErrorKind::data, kNotesBytes);
+json read_notes(const std::string& path, const Store& store) {
+  const auto text = store.read(path, kNotesBytes);
   auto notes = path.ends_with(".json") ? formats::parse_json(text, path, ErrorKind::data)
                                        : formats::parse_yaml(text, path, ErrorKind::data);
   if (!notes.is_object()) throw Error(ErrorKind::data, path, "holds no map of names and values", kRemedy);
@@ -89,17 +89,18 @@ std::vector<std::string> expanded(const json& list, const std::string& path, con
 
 }  // namespace
 
-EnergonSet read_energon_set(const std::string& folder) {
+EnergonSet read_energon_set(const std::string& folder, const Store& store) {
   EnergonSet set;
   set.folder = folder;
-  const auto path = first_of(set, {"dataset.yaml"});
-  read_type(read_notes(path), path, set);
+  const auto path = first_of(set, {"dataset.yaml"}, store);
+  read_type(read_notes(path, store), path, set);
   return set;
 }
 
-std::vector<PreparedShard> shards_of_split(const EnergonSet& set, const std::string& split, const std::string& option) {
-  const auto info_path = first_of(set, {".info.json", ".info.yaml"});
-  const auto info = read_notes(info_path);
+std::vector<PreparedShard> shards_of_split(const EnergonSet& set, const std::string& split, const std::string& option,
+                                           const Store& store) {
+  const auto info_path = first_of(set, {".info.json", ".info.yaml"}, store);
+  const auto info = read_notes(info_path, store);
   std::map<std::string, std::int64_t> counts;
   const json& shard_counts = member(info, "shard_counts", json::value_t::object, info_path);
   for (const auto& [name, count] : shard_counts.items()) {
@@ -109,8 +110,8 @@ std::vector<PreparedShard> shards_of_split(const EnergonSet& set, const std::str
     counts[name] = count.get<std::int64_t>();
   }
 
-  const auto path = first_of(set, {"split.yaml", "split.json"});
-  const auto notes = read_notes(path);
+  const auto path = first_of(set, {"split.yaml", "split.json"}, store);
+  const auto notes = read_notes(path, store);
   const json& parts = member(notes, "split_parts", json::value_t::object, path);
   if (!parts.contains(split)) {
     std::string all;
@@ -139,9 +140,9 @@ std::vector<PreparedShard> shards_of_split(const EnergonSet& set, const std::str
   return shards;
 }
 
-std::string uuid_of(const EnergonSet& set) {
-  const auto path = notes_of(set.folder) / "index.uuid";
-  return fs::is_regular_file(path) ? formats::read_file(path.string(), ErrorKind::data, 4096) : std::string();
+std::string uuid_of(const EnergonSet& set, const Store& store) {
+  const auto path = (notes_of(set.folder) / "index.uuid").string();
+  return store.has(path) ? store.read(path, 4096) : std::string();
 }
 
 }  // namespace webdataset

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "store.h"
+
 namespace webdataset {
 
 struct PreparedShard {
@@ -24,13 +26,14 @@ struct EnergonSet {
 };
 
 // Throws Error(config) for a folder that was not prepared, Error(data) for notes that cannot be read.
-EnergonSet read_energon_set(const std::string& folder);
+EnergonSet read_energon_set(const std::string& folder, const Store& store);
 
 // The shards of one part of the split ("train", "val"), in its order. Throws Error(config) for a part that is not
 // there or empty, Error(data) for shards that .info does not count.
-std::vector<PreparedShard> shards_of_split(const EnergonSet& set, const std::string& split, const std::string& option);
+std::vector<PreparedShard> shards_of_split(const EnergonSet& set, const std::string& split, const std::string& option,
+                                           const Store& store);
 
 // index.uuid, which is another one after each preparation; empty: none.
-std::string uuid_of(const EnergonSet& set);
+std::string uuid_of(const EnergonSet& set, const Store& store);
 
 }  // namespace webdataset

@@ -1,7 +1,6 @@
 #include "options.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 
@@ -29,12 +28,23 @@ void refuse(const ditto::OptionReader& option, const std::string& name, const st
   }
 }
 
+// As NeMo's script names members, with two dots (000001..pth), too.
+bool is_tensor(const std::string& extension) {
+  const auto name = extension.substr(std::min(extension.find_first_not_of('.'), extension.size()));
+  return name == "pth" || name == "pt" || name == "pickle" || name == "pkl";
+}
+
 }  // namespace
 
+bool Options::has_latents() const { return is_tensor(image.front()); }
+
 void Options::read(ditto::OptionReader& option) {
-  option("shards", shards, "tar files to train on: paths, globs or braces, relative to the recipe's folder").place();
+  option("shards", shards,
+         "tar files to train on: paths, globs or braces, relative to the recipe's folder; or URLs, with braces")
+      .place();
   option("validation_shards", validation_shards, "tar files held out, named alike").place();
-  option("path", path, "instead of shards: a folder prepared by `energon prepare` or `ditto data prepare`").place();
+  option("path", path, "instead of shards: a folder, or URL, prepared by `energon prepare` or `ditto data prepare`")
+      .place();
   option("split", split, "with data.path: the part of the set to train on");
   option("validation_split", validation_split, "with data.path: the part held out");
   option("image", image, "extensions of a sample's picture; the first that is there is taken");
@@ -58,6 +68,27 @@ void Options::read(ditto::OptionReader& option) {
          "bicubic filter brings it to that size, and the middle is cut out")
       .one_of({"bilinear", "bicubic"});
   option("channels", channels, "3 (red, green, blue) or 1 (grey); pictures are converted").one_of({1, 3});
+  option("latent", latent,
+         "of tensors in place of pictures (data.image = [\"pth\"]): their shape, [channels, frames, rows, columns] or "
+         "without frames; -1: each sample's own. Empty: all have that of the first");
+  option("text", text, "the member with an embedded text: \"pickle\", \"pth\", or \"none\"");
+  option("text_tokens", text_tokens, "the most tokens of a text; what is longer is cut. 0: all")
+      .between(0, ditto::most::kSide);
+  option("text_width", text_width, "numbers of a text's embedded token; 0: as in the first sample")
+      .between(0, ditto::most::kWidth);
+  option("store_timeout_s", store.timeout_s,
+         "of shards at http:// or https:// addresses: seconds to connect, and without a byte, until a request is made "
+         "again")
+      .between(1.0, 3600.0)
+      .changes(ditto::Effect::nothing);
+  option("store_retries", store.retries, "how often in a row without a byte, until the sample is a bad one")
+      .between(0, 100)
+      .changes(ditto::Effect::nothing);
+  option(
+      "store_region", store.region,
+      "requests are signed for S3 in this region, with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; "
+      "empty: not signed")
+      .changes(ditto::Effect::nothing);
   if (!size.empty() &&
       (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))
     option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),
@@ -67,6 +98,21 @@ void Options::read(ditto::OptionReader& option) {
                   "names " + std::to_string(names.size()) + " classes, and data.classes is " + std::to_string(classes),
                   "name each of them once, or none");
   if (image.empty()) option.reject("image", "is empty", "name at least one extension, such as \"png\"");
+  const auto latents = std::count_if(image.begin(), image.end(), is_tensor);
+  if (latents != 0 && latents != static_cast<std::ptrdiff_t>(image.size()))
+    option.reject("image", "names tensors beside pictures", "name one kind");
+  if (latents == 0 && !latent.empty())
+    option.reject("latent", "is of tensors, and data.image names pictures", "set data.image = [\"pth\"]");
+  if (latents != 0 && !size.empty())
+    option.reject("size", "crops pictures, and data.image names tensors", "leave it out; data.latent says their shape");
+  if (!latent.empty() && (latent.size() < 3 || latent.size() > 4 || latent.front() < 1 ||
+                          !std::all_of(latent.begin(), latent.end(),
+                                       [](int64_t n) { return n == -1 || (n >= 1 && n <= ditto::most::kSide); })))
+    option.reject("latent", "is " + ditto::to_text(ditto::OptionValue(latent)),
+                  "expected [channels, frames, rows, columns], or without frames, -1 for sides that differ");
+  if (text == kNone && text_tokens + text_width > 0)
+    option.reject(text_tokens > 0 ? "text_tokens" : "text_width", "is of texts, and data.text is \"none\"",
+                  "set data.text = \"pickle\"");
   if (!path.empty() && !(shards.empty() && validation_shards.empty()))
     option.reject("path", "stands beside data.shards", "name the folder, or the shards");
   if (path.empty() && (split != "train" || validation_split != "val"))
@@ -77,10 +123,11 @@ void Options::read(ditto::OptionReader& option) {
 }
 
 void Options::take_classes(const std::string& folder) {
-  const auto file = (std::filesystem::path(folder) / "classes.json").string();
-  if (label != "cls" || !names.empty() || !std::filesystem::exists(file)) return;
-  const auto list = formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes), file,
-                                        ErrorKind::data);
+  if (label != "cls" || !names.empty()) return;
+  const auto file = joined(folder, "classes.json");
+  // A store may answer 403 to who asks for what is not there, so it is asked only where the recipe leaves it open.
+  if ((is_url(file) && classes > 0) || !store.has(file)) return;
+  const auto list = formats::parse_json(store.read(file, formats::limits::kRecipeBytes), file, ErrorKind::data);
   if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
     throw Error(ErrorKind::data, file, "is no list of names", "correct it, or set data.classes and data.names");
   if (classes == 0) classes = static_cast<int64_t>(list.size());
@@ -137,7 +184,7 @@ Wanted Options::wanted() const {
                 "set it to the number of classes, or data.label = \"none\"; of shards that `ditto data prepare` made "
                 "of a folder, "
                 "classes.json beside them says it");
-  return {image, place, TextPlace::parse(caption), classes};
+  return {image, place, TextPlace::parse(caption), text == kNone ? "" : text, classes};
 }
 
 }  // namespace webdataset

@@ -8,8 +8,11 @@
 
 #include "energon_set.h"
 #include "shard_index.h"
+#include "store.h"
 
 namespace webdataset {
+
+inline constexpr const char* kNone = "none";
 
 struct Options {
   std::vector<std::string> shards, validation_shards;
@@ -22,6 +25,10 @@ struct Options {
   std::vector<std::string> names;
   int64_t channels = 3;
   std::string resize = "bilinear";
+  std::vector<int64_t> latent;
+  std::string text = kNone;
+  int64_t text_tokens = 0, text_width = 0;
+  Store store;
 
   void read(ditto::OptionReader& option);
   // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
@@ -31,6 +38,8 @@ struct Options {
   // names.
   void take_classes(const std::string& folder);
   bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
+  // Whether data.image names tensors (.pth, .pickle) and no pictures.
+  bool has_latents() const;
   // Throws Error(config) for a label without data.classes.
   Wanted wanted() const;
 

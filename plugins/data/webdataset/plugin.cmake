@@ -1,1 +1,2 @@
-set(plugin_libraries Ditto::formats)  # the parsers of tar, pictures and JSON
+find_package(CURL REQUIRED)
+set(plugin_libraries Ditto::formats CURL::libcurl)  # the parsers of tar, pictures and JSON; shards on servers

@@ -45,18 +45,19 @@ std::vector<std::string> paths_of(const EnergonSet& set, const std::vector<Prepa
 
 }  // namespace
 
-PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted)
+PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted,
+                               const Store& store)
     : wanted_(std::move(wanted)),
-      uuid_(uuid_of(set)),
-      tars_(paths_of(set, shards, "")),
-      indices_(paths_of(set, shards, ".idx")) {
-  for (auto& shard : shards) shards_.push_back({std::move(shard), {}, {}});
+      uuid_(uuid_of(set, store)),
+      tars_(paths_of(set, shards, ""), store),
+      indices_(paths_of(set, shards, ".idx"), store) {
+  for (auto& shard : shards) shards_.push_back({std::move(shard), {}, {}, false});
   for_each_shard(shards_.size(), [this](std::size_t i) { open(i); });
   first_.push_back(0);
   for (const auto& shard : shards_)
     first_.push_back(first_.back() + shard.told.samples - static_cast<std::int64_t>(shard.excluded.size()));
   std::size_t without = 0;
-  for (const auto& shard : shards_) without += shard.starts.empty() ? 0 : 1;
+  for (const auto& shard : shards_) without += shard.was_indexed_here ? 1 : 0;
   if (without > 0)
     warnings_.push_back(set.folder + ": " + std::to_string(without) + " of " + std::to_string(shards_.size()) +
                         " shards have no index (NAME.tar.idx), and were indexed here");
@@ -68,7 +69,7 @@ PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard>
 void PreparedShards::open(std::size_t i) {
   auto& shard = shards_[i];
   const auto &tar = tars_.paths()[i], &index = indices_.paths()[i];
-  if (!fs::is_regular_file(tar))
+  if (!tars_.store().has(tar))
     throw Error(ErrorKind::data, tar, "is a shard of the set, and is not there",
                 "bring it back, or prepare the set anew");
   const auto expected = static_cast<std::uint64_t>(shard.told.samples);
@@ -76,13 +77,19 @@ void PreparedShards::open(std::size_t i) {
     throw Error(ErrorKind::data, where,
                 "has " + std::to_string(samples) + " samples, and .info counts " + std::to_string(expected), kRemedy);
   };
-  const bool has_index = fs::is_regular_file(index);
+  const bool has_index = indices_.store().has(index);
   if (has_index) {
-    const auto bytes = fs::file_size(index);
+    const auto file = indices_.get(i);
+    const auto bytes = file->size();
     if (bytes != 8 * (expected + 1)) refuse(index, bytes / 8 - std::min<std::uint64_t>(bytes / 8, 1));
+    if (is_url(index)) {  // a request for each sample's place would take as long as the sample
+      shard.starts.resize(expected + 1);
+      file->read(0, std::as_writable_bytes(std::span(shard.starts)));
+    }
     if (shard.told.excluded_keys.empty()) return;
   }
-  auto archive = formats::index_tar(tar);
+  shard.was_indexed_here = !has_index;
+  auto archive = formats::index_tar(*tars_.store().open_to_scan(tar));
   keep_parts(archive);
   std::string last;
   std::int64_t number = -1;
@@ -166,6 +173,13 @@ RawSample PreparedShards::read(std::int64_t index) const {
   };
   raw.label_from = find(wanted_.label, raw.label);
   raw.caption_from = find(wanted_.caption, raw.caption);
+  if (!wanted_.text.empty()) {
+    const auto* member = sample.find(wanted_.text);
+    if (!member)
+      throw Error(ErrorKind::data, raw.place(wanted_.text), "is not in the shard beside the sample's picture",
+                  "set data.text to what is there (\"none\": not used)");
+    raw.text = part(*member);
+  }
   return raw;
 }
 
@@ -173,12 +187,12 @@ std::string PreparedShards::names() const {
   std::string text = '\n' + uuid_;
   for (std::size_t i = 0; i < shards_.size(); ++i) {
     text += '\n' + shards_[i].told.name + ' ' + std::to_string(shards_[i].told.samples) + ' ' +
-            std::to_string(fs::file_size(tars_.paths()[i]));
+            std::to_string(is_url(tars_.paths()[i]) ? tars_.get(i)->size() : fs::file_size(tars_.paths()[i]));
     for (const auto& key : shards_[i].told.excluded_keys) text += '\n' + key;
   }
   return text;
 }
 
-std::string PreparedShards::contents() const { return hash_of_files(tars_.paths()); }
+std::string PreparedShards::contents() const { return hash_of_files(tars_); }
 
 }  // namespace webdataset

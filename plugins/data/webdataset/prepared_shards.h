@@ -14,7 +14,7 @@ namespace webdataset {
 class PreparedShards final : public Samples {
  public:
   // Throws Error(data) for a shard that is not there, or whose index does not fit.
-  PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted);
+  PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted, const Store& store);
   std::int64_t size() const override { return first_.back(); }
   RawSample read(std::int64_t index) const override;
   std::int64_t caption_bytes(std::int64_t) const override { return -1; }
@@ -26,7 +26,9 @@ class PreparedShards final : public Samples {
   struct Shard {
     PreparedShard told;
     std::vector<std::int64_t> excluded;  // numbers of samples, ascending
-    std::vector<std::uint64_t> starts;   // where "x.tar.idx" is not there: of each sample, and the last one's end
+    // Of each sample, and the last one's end: where "x.tar.idx" is not there, or on a server.
+    std::vector<std::uint64_t> starts;
+    bool was_indexed_here = false;
   };
   void open(std::size_t shard);
   Range range_of(std::size_t shard, std::int64_t number) const;

@@ -10,21 +10,26 @@ namespace webdataset {
 
 namespace formats = ditto::formats;
 
-OpenFiles::OpenFiles(std::vector<std::string> paths) : paths_(std::move(paths)) {
+OpenFiles::OpenFiles(std::vector<std::string> paths, Store store) : paths_(std::move(paths)), store_(std::move(store)) {
   rlimit limit{};
   const bool known = ::getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   slots_.resize(std::clamp<std::size_t>(known ? limit.rlim_cur / 4 : 256, 1, std::max<std::size_t>(paths_.size(), 1)));
 }
 
 std::shared_ptr<const formats::RandomFile> OpenFiles::get(std::size_t file) const {
-  const std::lock_guard lock(mutex_);
   auto& slot = slots_[file % slots_.size()];
-  if (!slot.file || slot.number != file) slot = {file, formats::RandomFile::open(paths_[file])};
-  return slot.file;
+  {
+    const std::lock_guard lock(mutex_);
+    if (slot.file && slot.number == file) return slot.file;
+  }
+  auto opened = store_.open(paths_[file]);  // a server may take its time, and others read on
+  const std::lock_guard lock(mutex_);
+  slot = {file, opened};
+  return opened;
 }
 
-ListedShards::ListedShards(std::vector<std::string> paths, Wanted wanted)
-    : wanted_(std::move(wanted)), index_(index_shards(std::move(paths), wanted_)), files_(index_.paths) {}
+ListedShards::ListedShards(std::vector<std::string> paths, Wanted wanted, const Store& store)
+    : wanted_(std::move(wanted)), index_(index_shards(std::move(paths), wanted_, store)), files_(index_.paths, store) {}
 
 RawSample ListedShards::read(std::int64_t index) const {
   const Item& item = index_.items.at(static_cast<std::size_t>(index));
@@ -45,6 +50,7 @@ RawSample ListedShards::read(std::int64_t index) const {
     raw.caption_from = &wanted_.caption.any_of[item.caption_from];
     raw.caption = read(item.caption, raw.caption_from->extension);
   }
+  if (!wanted_.text.empty()) raw.text = read(item.text, wanted_.text);
   return raw;
 }
 
@@ -62,6 +68,6 @@ std::string ListedShards::names() const {
   return text;
 }
 
-std::string ListedShards::contents() const { return hash_of_contents(index_); }
+std::string ListedShards::contents() const { return hash_of_contents(index_, files_); }
 
 }  // namespace webdataset

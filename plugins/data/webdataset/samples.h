@@ -10,12 +10,13 @@
 #include <vector>
 
 #include "shard_index.h"
+#include "store.h"
 
 namespace webdataset {
 
 struct RawSample {
   std::string shard, key, extension;  // extension: of the picture
-  std::span<const std::byte> image, label, caption;
+  std::span<const std::byte> image, label, caption, text;
   const Place *label_from = nullptr, *caption_from = nullptr;  // in Wanted; null: not wanted
   std::vector<std::vector<std::byte>> bytes;                   // what the spans point into
 
@@ -38,9 +39,10 @@ class Samples {
 // Shards stay open while there are descriptors to spare; beyond that they take turns.
 class OpenFiles {
  public:
-  explicit OpenFiles(std::vector<std::string> paths);
+  OpenFiles(std::vector<std::string> paths, Store store);
   std::shared_ptr<const ditto::formats::RandomFile> get(std::size_t file) const;
   const std::vector<std::string>& paths() const { return paths_; }
+  const Store& store() const { return store_; }
 
  private:
   struct Slot {
@@ -48,6 +50,7 @@ class OpenFiles {
     std::shared_ptr<const ditto::formats::RandomFile> file;
   };
   std::vector<std::string> paths_;
+  Store store_;
   mutable std::mutex mutex_;
   mutable std::vector<Slot> slots_;
 };
@@ -55,7 +58,7 @@ class OpenFiles {
 // Shards that the recipe lists: their headers are read once, when they are opened.
 class ListedShards final : public Samples {
  public:
-  ListedShards(std::vector<std::string> paths, Wanted wanted);
+  ListedShards(std::vector<std::string> paths, Wanted wanted, const Store& store);
   std::int64_t size() const override { return static_cast<std::int64_t>(index_.items.size()); }
   RawSample read(std::int64_t index) const override;
   std::int64_t caption_bytes(std::int64_t index) const override;

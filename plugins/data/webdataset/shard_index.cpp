@@ -67,17 +67,22 @@ std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
   };
   if (!find(wanted.label, item.label, item.label_from)) return wanted.label.extension();
   if (!find(wanted.caption, item.caption, item.caption_from)) return wanted.caption.extension();
+  if (!wanted.text.empty()) {
+    const auto* member = sample.find(wanted.text);
+    if (!member) return wanted.text;
+    item.text = range_of(*member);
+  }
   return {};
 }
 
-void check_labels(const std::string& path, const Wanted& wanted, OneShard& shard) {
-  const auto file = ditto::formats::RandomFile::open(path);
+void check_labels(const ditto::formats::RandomFile& file, const Wanted& wanted, OneShard& shard) {
+  const auto& path = file.path();
   for (Item& item : shard.items) {
     const auto& from = wanted.label.any_of[item.label_from];
     const auto place = file_name(path) + ":" + item.key + "." + from.extension;
     std::int64_t label = 0;
     try {
-      label = label_in(ditto::formats::read_member(*file, item.label.offset, item.label.size, place), from, place);
+      label = label_in(ditto::formats::read_member(file, item.label.offset, item.label.size, place), from, place);
     } catch (const Error&) {
       continue;  // said when the sample is read
     }
@@ -105,14 +110,15 @@ void refuse_labels(const std::vector<OneShard>& shards, std::int64_t classes) {
               "set it to the number of classes, or correct the labels");
 }
 
-OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& wanted) {
-  const auto tar = ditto::formats::index_tar(path, ditto::formats::OnDamage::report);
+OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number, const Wanted& wanted) {
+  const auto& path = file.path();
+  const auto tar = ditto::formats::index_tar(file, ditto::formats::OnDamage::report);
   const auto samples = ditto::formats::shard_samples(tar, path);
   OneShard out;
   std::size_t without_picture = 0;
   std::string first_without;
   for (const auto& sample : samples) {
-    Item item{number, sample.key, {}, {}, {}, {}};
+    Item item{number, sample.key, {}, {}, {}, {}, {}};
     const std::string missing = fill(item, sample, wanted);
     if (missing.empty()) {
       out.items.push_back(std::move(item));
@@ -121,12 +127,13 @@ OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& 
     } else if (item.extension.empty()) {
       if (without_picture++ == 0) first_without = sample.key;
     } else {
-      throw Error(ErrorKind::data, path + ":" + sample.key + "." + item.extension,
-                  "this picture has no member \"" + sample.key + "." + missing + "\" beside it",
-                  "add it to the shard, or set data.label or data.caption to what is there (\"none\": not used)");
+      throw Error(
+          ErrorKind::data, path + ":" + sample.key + "." + item.extension,
+          "this picture has no member \"" + sample.key + "." + missing + "\" beside it",
+          "add it to the shard, or set data.label, data.caption or data.text to what is there (\"none\": not used)");
     }
   }
-  if (wanted.label.wanted()) check_labels(path, wanted, out);
+  if (wanted.label.wanted()) check_labels(file, wanted, out);
   if (!tar.damage.empty())
     out.warnings.push_back(path + ": " + tar.damage + "; " + std::to_string(out.items.size()) +
                            " samples before it kept");
@@ -136,10 +143,14 @@ OneShard index_one(const std::string& path, std::uint32_t number, const Wanted& 
   return out;
 }
 
-std::vector<OneShard> index_all(const std::vector<std::string>& paths, const Wanted& wanted) {
-  std::vector<OneShard> shards(paths.size());
-  for_each_shard(paths.size(),
-                 [&](std::size_t i) { shards[i] = index_one(paths[i], static_cast<std::uint32_t>(i), wanted); });
+std::vector<OneShard> index_all(ShardIndex& index, const Wanted& wanted, const Store& store) {
+  std::vector<OneShard> shards(index.paths.size());
+  index.bytes.resize(index.paths.size());
+  for_each_shard(index.paths.size(), [&](std::size_t i) {
+    const auto file = store.open_to_scan(index.paths[i]);
+    index.bytes[i] = file->size();
+    shards[i] = index_one(*file, static_cast<std::uint32_t>(i), wanted);
+  });
   return shards;
 }
 
@@ -173,10 +184,10 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
   std::vector<std::string> paths;
   std::set<std::string> seen;
   for (const auto& pattern : patterns) {
-    const std::string full = (std::filesystem::path(folder) / pattern).lexically_normal().string();
+    const std::string full = joined(folder, pattern);
     std::vector<std::string> found;
     for (const auto& one : with_braces_expanded(full, option))
-      for (auto& match : matches_of(one)) found.push_back(std::move(match));
+      for (auto& match : is_url(one) ? std::vector{one} : matches_of(one)) found.push_back(std::move(match));
     if (found.empty())
       throw Error(
           ErrorKind::config, option, "no file matches \"" + full + "\"",
@@ -190,16 +201,15 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
   return paths;
 }
 
-ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted) {
+ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted, const Store& store) {
   ShardIndex index;
   index.paths = std::move(paths);
-  auto shards = index_all(index.paths, wanted);
+  auto shards = index_all(index, wanted, store);
   refuse_labels(shards, wanted.classes);
   for (auto& shard : shards) {
     std::move(shard.items.begin(), shard.items.end(), std::back_inserter(index.items));
     std::move(shard.warnings.begin(), shard.warnings.end(), std::back_inserter(index.warnings));
   }
-  for (const auto& path : index.paths) index.bytes.push_back(std::filesystem::file_size(path));
   if (index.items.empty())
     throw Error(ErrorKind::data, index.paths.front(),
                 "none of the " + std::to_string(index.paths.size()) + " shards holds a whole sample" +

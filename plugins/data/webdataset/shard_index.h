@@ -8,6 +8,7 @@
 
 #include <ditto/formats/shard.h>
 
+#include "store.h"
 #include "text_place.h"
 
 namespace webdataset {
@@ -20,7 +21,7 @@ struct Item {
   std::uint32_t shard;
   std::string key;
   std::string extension;  // of the picture
-  Range image, label, caption;
+  Range image, label, caption, text;
   std::int64_t label_read = -1;                    // when the shard was opened; -1: not wanted, or no label
   std::uint32_t label_from = 0, caption_from = 0;  // which of their places it has
 };
@@ -37,11 +38,12 @@ struct ShardIndex {
 struct Wanted {
   std::vector<std::string> image;  // extensions
   TextPlace label, caption;
+  std::string text;          // extension of an embedded text; empty: not wanted
   std::int64_t classes = 0;  // labels are below this
 };
 
-// Expands braces, paths and globs (relative ones start at `folder`), each in alphabetical order. Throws Error(config),
-// through `where` and `option`, for a pattern that matches nothing and for a shard named twice.
+// Expands braces, paths and globs, of URLs braces alone (relative ones start at `folder`), each in alphabetical order.
+// Throws Error(config), through `where` and `option`, for a pattern that matches nothing and for a shard named twice.
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option);
 
@@ -51,6 +53,6 @@ void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& w
 // Reads the headers and labels of all shards, several at a time. A damaged shard keeps its whole samples, and a label
 // that is no number is left for read_label to say. Throws Error(data) for a picture without the label or caption that
 // is wanted, and where nothing is left; Error(config) for labels that data.classes does not reach.
-ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted);
+ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted, const Store& store);
 
 }  // namespace webdataset

@@ -8,13 +8,13 @@
 #include <filesystem>
 #include <mutex>
 
-#include <ATen/Functions.h>
-
 #include <ditto/data.h>
 #include <ditto/error.h>
+#include <ditto/pictures.h>
 
 #include <ditto/formats/picture.h>
 #include <ditto/formats/picture_resize.h>
+#include "latents.h"
 #include "options.h"
 #include "prepared_shards.h"
 
@@ -28,36 +28,14 @@ using webdataset::RawSample;
 using webdataset::Wanted;
 namespace formats = ditto::formats;
 
-// [C, H, W], v / 127.5 - 1.
-torch::Tensor to_tensor(const formats::Picture& picture) {
-  auto out = torch::empty({picture.channels, picture.height, picture.width});
-  auto* to = out.data_ptr<float>();
-  const auto area = static_cast<size_t>(picture.height) * static_cast<size_t>(picture.width);
-  const auto channels = static_cast<size_t>(picture.channels);
-  for (size_t c = 0; c < channels; ++c)
-    for (size_t i = 0; i < area; ++i)
-      to[c * area + i] = static_cast<float>(picture.pixels[i * channels + c]) / 127.5f - 1.0f;
-  return out;
-}
-
-// The largest centred part of the wanted proportions, resized with a triangle filter as wide as a target pixel (which
-// is an interpolation where pictures grow), so that small pictures are not aliased.
-torch::Tensor crop_and_resize(const torch::Tensor& image_CHW, int64_t height, int64_t width) {
-  const int64_t h = image_CHW.size(1), w = image_CHW.size(2);
-  if (h == height && w == width) return image_CHW;
-  const int64_t part_h = std::clamp<int64_t>((w * height + width / 2) / width, 1, h);
-  const int64_t part_w = std::clamp<int64_t>((h * width + height / 2) / height, 1, w);
-  const auto part = image_CHW.narrow(1, (h - part_h) / 2, part_h).narrow(2, (w - part_w) / 2, part_w);
-  return at::_upsample_bilinear2d_aa(part.unsqueeze(0).contiguous(), {height, width}, false).squeeze(0);
-}
-
 class WebDataset final : public ditto::Source {
  public:
   using Options = ::Options;
 
   WebDataset(const Options& options, const Needs& needs) : options_(options) {
     open(needs);
-    if (!options_.size.empty()) return;
+    if (options_.has_latents() || options_.text != webdataset::kNone) complete_tensors(needs);
+    if (options_.has_latents() || !options_.size.empty()) return;
     if (needs.shapes_only)
       throw Error(ErrorKind::config, "data.size", "is empty, and no picture is read here that would say it",
                   "set data.size = [height, width]");
@@ -68,17 +46,22 @@ class WebDataset final : public ditto::Source {
   std::vector<std::string> warnings() const override { return samples_->warnings(); }
 
   ditto::TensorSpecs makes() const override {
-    ditto::TensorSpecs out{{"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"}};
+    ditto::TensorSpecs out{image_spec()};
     if (wanted_.label.wanted())
       out.push_back(
           {"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes, options_.names});
     if (wanted_.caption.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
+    if (!wanted_.text.empty()) {
+      out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});
+      out.push_back({"text_mask", at::kBool, {-1}, "true; false where a batch is padded"});
+    }
     return out;
   }
 
-  // All pictures have one size. How long a caption in a JSON text is reading it tells.
+  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption in a
+  // JSON text is reading it tells.
   ditto::SampleInfo info(int64_t index) const override {
-    ditto::SampleInfo shapes{{"image", {options_.channels, options_.size[0], options_.size[1]}}};
+    ditto::SampleInfo shapes{{"image", shape_of(index)}};
     if (wanted_.label.wanted()) shapes["label"] = {};
     if (const auto bytes = samples_->caption_bytes(index); bytes >= 0) shapes["caption"] = {bytes};
     return shapes;
@@ -88,7 +71,13 @@ class WebDataset final : public ditto::Source {
     const auto raw = samples_->read(index);
     Sample sample;
     sample.place = raw.place(raw.extension);
-    sample.tensors["image"] = image(raw, sample.place);
+    sample.tensors["image"] = options_.has_latents() ? webdataset::latent_in(raw.image, options_.latent, sample.place)
+                                                     : image(raw, sample.place);
+    if (!wanted_.text.empty()) {
+      sample.tensors["text"] =
+          webdataset::text_in(raw.text, options_.text_width, options_.text_tokens, raw.place(wanted_.text));
+      sample.tensors["text_mask"] = torch::ones({sample.tensors["text"].size(0)}, torch::kBool);
+    }
     if (raw.label_from)
       sample.tensors["label"] = torch::scalar_tensor(
           webdataset::label_in(raw.label, *raw.label_from, raw.place(raw.label_from->extension)), torch::kLong);
@@ -104,10 +93,16 @@ class WebDataset final : public ditto::Source {
 
  private:
   std::string names_and_sizes() const {
-    const std::string text = "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' +
-                             std::to_string(options_.channels) + ' ' + std::to_string(options_.size[0]) + 'x' +
-                             std::to_string(options_.size[1]) +
-                             (options_.resize == "bilinear" ? "" : " " + options_.resize) + samples_->names();
+    std::string text =
+        "webdataset 1 " + options_.label + ' ' + options_.caption + ' ' + std::to_string(options_.channels) + ' ';
+    if (options_.has_latents())
+      for (const int64_t side : options_.latent) text += std::to_string(side) + ' ';
+    else
+      text += std::to_string(options_.size[0]) + 'x' + std::to_string(options_.size[1]) + (options_.resize == "bilinear" ? "" : " " + options_.resize);
+    if (!wanted_.text.empty())
+      text +=
+          ' ' + wanted_.text + ' ' + std::to_string(options_.text_tokens) + ' ' + std::to_string(options_.text_width);
+    text += samples_->names();
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
     return std::to_string(size()) + " samples, " + hex;
@@ -117,31 +112,93 @@ class WebDataset final : public ditto::Source {
     const bool training = needs.split == ditto::SplitOf::train;
     const auto& patterns = training ? options_.shards : options_.validation_shards;
     const std::string option = training ? "data.shards" : "data.validation_shards";
-    const std::string set_path =
-        options_.path.empty() ? "" : (std::filesystem::path(needs.folder) / options_.path).lexically_normal().string();
+    const std::string set_path = options_.path.empty() ? "" : webdataset::joined(needs.folder, options_.path);
     if (patterns.empty() && set_path.empty())
       throw Error(ErrorKind::config, option, "names no shard",
                   "give a list of tar files, such as [\"train-*.tar\"], or in data.path a folder with .nv-meta");
     // What the set says of its fields decides what the source makes, also where nothing else is read.
     webdataset::EnergonSet set;
     if (!set_path.empty() && !(needs.shapes_only && options_.says_all_places())) {
-      set = webdataset::read_energon_set(set_path);
+      set = webdataset::read_energon_set(set_path, options_.store);
       options_.take(set);
     }
     const auto& named = options_.shards.empty() ? options_.validation_shards : options_.shards;
     options_.take_classes(
-        set_path.empty() ? (std::filesystem::path(needs.folder) / named.front()).parent_path().string() : set_path);
+        set_path.empty() ? std::filesystem::path(webdataset::joined(needs.folder, named.front())).parent_path().string()
+                         : set_path);
     wanted_ = options_.wanted();
     if (needs.shapes_only) return;
     if (set_path.empty())
       samples_ = std::make_unique<webdataset::ListedShards>(webdataset::expand_shards(patterns, needs.folder, option),
-                                                            wanted_);
+                                                            wanted_, options_.store);
     else
       samples_ = std::make_unique<webdataset::PreparedShards>(
           set,
-          training ? webdataset::shards_of_split(set, options_.split, "data.split")
-                   : webdataset::shards_of_split(set, options_.validation_split, "data.validation_split"),
-          wanted_);
+          training
+              ? webdataset::shards_of_split(set, options_.split, "data.split", options_.store)
+              : webdataset::shards_of_split(set, options_.validation_split, "data.validation_split", options_.store),
+          wanted_, options_.store);
+  }
+
+  ditto::TensorSpec image_spec() const {
+    if (!options_.has_latents())
+      return {"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"};
+    auto shape = options_.latent;
+    std::replace(shape.begin(), shape.end(), int64_t{-1}, ditto::kOwnSide);
+    return {"image", at::kFloat, shape, "any"};
+  }
+
+  std::vector<int64_t> shape_of(int64_t index) const {
+    if (!options_.has_latents()) return {options_.channels, options_.size[0], options_.size[1]};
+    if (std::find(options_.latent.begin(), options_.latent.end(), -1) == options_.latent.end()) return options_.latent;
+    return latent_shapes_.of(index, [&] {
+      try {
+        return stored_shape(index);
+      } catch (const Error&) {
+        return first_shape();  // it keeps its place, and is a bad sample once it is read
+      }
+    });
+  }
+
+  webdataset::Shape stored_shape(int64_t index) const {
+    const auto raw = samples_->read(index);
+    return webdataset::latent_shape(raw.image, options_.latent, raw.place(raw.extension));
+  }
+
+  // Of the first sample that can be read.
+  const webdataset::Shape& first_shape() const {
+    std::call_once(first_read_, [this] {
+      for (int64_t i = 0; first_shape_.empty(); ++i) {
+        try {
+          first_shape_ = stored_shape(i);
+        } catch (const Error&) {
+          if (i == size() - 1) throw;
+        }
+      }
+    });
+    return first_shape_;
+  }
+
+  // What the recipe does not say of latents and texts the first sample does that can be read.
+  void complete_tensors(const Needs& needs) {
+    const bool no_latent = options_.has_latents() && options_.latent.empty();
+    const bool no_width = options_.text != webdataset::kNone && options_.text_width == 0;
+    if (!no_latent && !no_width) return;
+    if (needs.shapes_only)
+      throw Error(ErrorKind::config, no_latent ? "data.latent" : "data.text_width",
+                  "is not there, and no sample is read here that would say it", "set it");
+    for (int64_t i = 0; i < size(); ++i) {
+      try {
+        const auto raw = samples_->read(i);
+        const auto shape =
+            no_latent ? webdataset::latent_shape(raw.image, {}, raw.place(raw.extension)) : webdataset::Shape{};
+        if (no_width) options_.text_width = webdataset::text_width_of(raw.text, raw.place(options_.text));
+        if (no_latent) options_.latent = shape;
+        return;
+      } catch (const Error&) {
+        if (i == size() - 1) throw;
+      }
+    }
   }
 
   // Every picture must then have this size; the first that can be read decides.
@@ -164,9 +221,9 @@ class WebDataset final : public ditto::Source {
     const auto height = static_cast<int>(options_.size[0]), width = static_cast<int>(options_.size[1]);
     auto picture = formats::decode_picture(
         raw.image, place, {.channels = channels, .least_side = covers ? formats::least_side_for(height, width) : 0});
-    if (covers) return to_tensor(formats::cover(std::move(picture), height, width));
-    const auto image = to_tensor(picture);
-    if (resizes_) return crop_and_resize(image, options_.size[0], options_.size[1]);
+    if (covers) picture = formats::cover(std::move(picture), height, width);
+    const auto image = ditto::image_of_pixels(picture.pixels, picture.height, picture.width, picture.channels);
+    if (resizes_) return ditto::crop_and_resize(image, options_.size[0], options_.size[1]);
     if (picture.height != options_.size[0] || picture.width != options_.size[1])
       throw Error(ErrorKind::data, place,
                   "the picture is " + std::to_string(picture.height) + " x " + std::to_string(picture.width) +
@@ -186,6 +243,9 @@ class WebDataset final : public ditto::Source {
   Options options_;
   bool resizes_ = !options_.size.empty();  // before the constructor fills in the size
   Wanted wanted_;
+  webdataset::Shapes latent_shapes_;
+  mutable std::once_flag first_read_;
+  mutable webdataset::Shape first_shape_;
   std::unique_ptr<webdataset::Samples> samples_;
   mutable std::once_flag fingerprinted_;
   mutable std::string fingerprint_;
