@@ -173,7 +173,7 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
   add("silu", "x -> x / (1 + e^-x)", silu, {of("small", {{2, 5, 16}}), of("odd", {{3, 37}}), large({})});
   add("gelu", "x; tanh -> GELU(x), in the tanh form or by the error function", gelu,
       {of("tanh", {{2, 5, 37}}, {{"tanh", true}}), of("error function", {{2, 5, 37}}, {{"tanh", false}}),
-       large({{"tanh", true}})});
+       large({{"tanh", true}}), large({{"tanh", false}})});
   const auto positive = [&](const char* name, const Shape& shape) -> Op::Case {
     return {name, [leaf, shape](at::ScalarType dtype) -> OpInputs {
               return {{leaf(shape, 1, dtype, 1).detach().abs().add(0.1).requires_grad_()}};

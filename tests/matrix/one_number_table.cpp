@@ -10,16 +10,13 @@ namespace ditto::matrix {
 
 namespace {
 
-// Of the GELU by the error function: refused on any layout, in the midst of a forward.
-bool has_no_kernel(const std::string& model) { return model == "uvit" || model == "nemo_dit"; }
-
 // What the refusal of a layout says; empty: it has one number.
 std::string refusal_of_one(const std::string& model, const std::string& layout) {
   const auto has = [&](const char* word) { return layout.find(word) != std::string::npos; };
   if (has("pipeline_conditioning=replicated")) return "parallel.pipeline_conditioning";
   if (has("run.deterministic=false")) return "run.deterministic";
   if (model == "st_dit" && has("context_plugin=ring")) return "frames that lie on several ranks";
-  if (has_no_kernel(model)) return "no exact kernel for gelu";
+  if (model == "uvit" && !has("model.convolution=false")) return "no exact form of a convolution";
   if (model == "wan" && has("tensor=2")) return "parallel.tensor";  // norms over all heads
   const bool maps_both = model == "jit" || model == "flux";
   if (maps_both && has("context=2")) return "side by side";
@@ -71,9 +68,17 @@ std::vector<Case> one_number_cases() {
   for (const char* model : kModels)
     add_but(model, layouts_for(model),
             [](const auto& layout) { return std::find(kAlone.begin(), kAlone.end(), layout) == kAlone.end(); });
-  for (const char* model : kMoreModels)
-    add_but(model, has_no_kernel(model) ? Layouts{kSome.back()} : kSome,
-            [](const auto& layout) { return layout.find("pipeline=") != layout.npos; });
+  const auto pipelines = [](const auto& layout) { return layout.find("pipeline=") != layout.npos; };
+  for (const std::string model : kMoreModels) {
+    if (model != "uvit") {
+      add_but(model.c_str(), kSome, pipelines);
+      continue;
+    }
+    Layouts of_largest = kSome;  // H/2 has no convolution behind it, and the others have
+    for (auto& layout : of_largest) layout += " model.convolution=false";
+    add(cases, model, of_largest);
+    add(cases, model, {kSome.back()});
+  }
   add(cases, "dit", kVariants);
   add(cases, "dit", routed(kAlone));
   add(cases, "dit_moe",

@@ -124,6 +124,8 @@ struct Kernels {
   void (*product)(const Product&, const Workers&);
   void (*gelu)(const float* x, float* y, Index n);
   void (*gelu_back)(const float* x, const float* grad, float* dx, Index n);
+  void (*gelu_erf)(const float* x, float* y, Index n);  // by the error function; the others have the tanh form
+  void (*gelu_erf_back)(const float* x, const float* grad, float* dx, Index n);
   void (*silu)(const float* x, float* y, Index n);
   void (*silu_back)(const float* x, const float* grad, float* dx, Index n);
   void (*norm)(const Norm&, Index begin, Index end);  // rows

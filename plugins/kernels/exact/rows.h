@@ -25,6 +25,42 @@ void gelu_back(const float* x, const float* grad, float* dx, Index n) {
     some(dx + i, some(grad + i, left) * slope, left);
   });
 }
+
+// The normal distribution's P(X < x), by which GELU of the error function weighs: e^(-a^2/2) g(a) for x = -a, and 1 less
+// that for x = a. g, the Mills ratio over sqrt(2 pi), is t = 1 / (1 + 0.35 a) times a polynomial in t, fitted on 0 <= a
+// <= 16 to a relative error of 4e-8; with rounding, below 4e-7 in the tail too. e^(-a^2/2) stays 0 beyond.
+constexpr float kMills[] = {0.14406748f, -0.255916f,   0.15940946f, -0.02327554f,
+                            0.10557991f, 0.11981417f, 0.13986452f, 0.13962124f};
+struct Normal {
+  V below, e;  // P(X < x); e^(-x^2/2)
+};
+inline Normal normal(V x) {
+  const V zero{}, size = x < zero ? zero - x : x;
+  const V a = size > set(16.0f) ? set(16.0f) : size;
+  const V square = a * a, rest = fma(a, a, zero - square);  // both together are the square
+  V e = exp(square * set(-0.5f));
+  e = fma(e, rest * set(-0.5f), e);
+  const V t = set(1.0f) / fma(a, set(0.35f), set(1.0f));
+  V p = set(-0.029165268f);
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) p = fma(p, t, set(kMills[i]));
+  const V tail = e * (t * p);
+  return {x < zero ? tail : set(1.0f) - tail, e};
+}
+void gelu_erf(const float* x, float* y, Index n) {
+  each(n, [&](Index i, Index left) {
+    const V a = some(x + i, left);
+    some(y + i, a * normal(a).below, left);
+  });
+}
+void gelu_erf_back(const float* x, const float* grad, float* dx, Index n) {
+  each(n, [&](Index i, Index left) {
+    const V a = some(x + i, left);
+    const Normal d = normal(a);
+    some(dx + i, some(grad + i, left) * fma(a * d.e, set(0.39894228f), d.below), left);
+  });
+}
+
 void silu(const float* x, float* y, Index n) {
   each(n, [&](Index i, Index left) {
     const V a = some(x + i, left);

@@ -69,8 +69,15 @@ Tensor table_grad(const Kernels& k, const Tensor& table, const Tensor& index, co
 KernelRow silu(const Kernels& k) { return of_numbers(k, "silu", k.silu, k.silu_back); }
 
 KernelRow gelu(const Kernels& k) {
-  auto row = of_numbers(k, "gelu", k.gelu, k.gelu_back);
-  row.score = [&k](const OpCall& call) { return fits(call) && call.inputs.flag("tanh") ? k.score : 0; };
+  auto row = of_numbers(k, "gelu", k.gelu_erf, k.gelu_erf_back);
+  const auto tanh = of_numbers(k, "gelu", k.gelu, k.gelu_back);
+  row.forward = [erf = row.forward, tanh = tanh.forward](const OpInputs& in) {
+    return in.flag("tanh") ? tanh(in) : erf(in);
+  };
+  row.backward = [erf = row.backward, tanh = tanh.backward](const Tensors& grads, const OpInputs& in,
+                                                            const Tensors& results) {
+    return in.flag("tanh") ? tanh(grads, in, results) : erf(grads, in, results);
+  };
   row.knows = {"tanh"};
   return row;
 }
