@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""The table of docs/models.md, from what the golden test of models prints.
+"""The tables of docs/models.md: from what the golden test of models prints, and what models share in the SDK.
 
-    models_table.py            says what is not current in the table, and then exits with 1
-    models_table.py --write    writes it
+    models_table.py            says what is not current in the tables, and then exits with 1
+    models_table.py --write    writes them
 
 Errors are those of the machine that runs it, as powers of ten above them; one that is written may be up to ten times
 smaller than what is measured here. All else must be equal.
@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -19,9 +20,13 @@ SOURCE = pathlib.Path(__file__).resolve().parent.parent
 BUILD = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", SOURCE / "build/release"))
 PAGE = SOURCE / "docs/models.md"
 BEGIN, END = "<!-- table: tests/models_table.py --write -->", "<!-- end of table -->"
+SHARED_BEGIN, SHARED_END = "<!-- shared: tests/models_table.py --write -->", "<!-- end of shared -->"
+SHARED_HEAD = ["ditto/", "lines", "models"]
 HEAD = ["model", "reference", "as it is", "cases", "parameters of published sizes", "output, fp64", "gradient, fp64", "output, fp32",
         "gradient, fp32", "options no case sets", "lines"]
 ERRORS = range(5, 9)
+sys.path.insert(0, str(SOURCE / "sdk"))
+from abi_lock import TOOLS_OF  # noqa: E402
 
 
 def printed():
@@ -37,9 +42,31 @@ def power(error):
     return "0" if error == 0 else f"1e{math.ceil(math.log10(error)):d}"
 
 
-def lines_of(model):
-    return sum(len(file.read_text().splitlines()) for file in (SOURCE / "plugins/models" / model).glob("*.*") if
-               file.suffix in (".cpp", ".h"))
+def count(files):
+    return sum(len(file.read_text().splitlines()) for file in files)
+
+
+def sources_of(model):
+    return [file for file in (SOURCE / "plugins/models" / model).glob("*.*") if file.suffix in (".cpp", ".h")]
+
+
+def shared_rows():
+    """Of each header that is for models alone, and its source: lines, and the models that include it or another that does."""
+    def included(files):
+        return {name for file in files for name in re.findall(r"#include <ditto/([^>]+)>", file.read_text())}
+
+    tools = {name: SOURCE / "sdk/include/ditto" / name for name in TOOLS_OF["model"]}
+    users = {name: set() for name in tools}
+    for model in sorted(folder.name for folder in (SOURCE / "plugins/models").iterdir()):
+        todo = included(sources_of(model))
+        while todo:
+            name = todo.pop()
+            if name in tools and model not in users[name]:
+                users[name].add(model)
+                todo |= included([tools[name]])
+    files = {name: [path, *(SOURCE / "sdk/src").glob(f"{path.stem}.cpp")] for name, path in tools.items()}
+    return [[f"`{name}`", str(count(files[name])), ", ".join(f"`{model}`" for model in sorted(users[name])) or "–"]
+            for name in sorted(tools)]
 
 
 def rows_of(found):
@@ -61,12 +88,12 @@ def rows_of(found):
         worst = [power(max(case[kind][i] for case in of)) if of else "–"
                  for kind, of in (("fp64", double), ("fp32", cases)) for i in (0, 1)]
         rows.append([f"`{model}`", reference, "; ".join(changes) or "yes", str(len(cases)), "<br>".join(sizes) or "–", *worst,
-                     ", ".join(f"`{name}`" for name in unset[model]) or "none", str(lines_of(model))])
+                     ", ".join(f"`{name}`" for name in unset[model]) or "none", str(count(sources_of(model)))])
     return rows
 
 
-def table(rows):
-    lines = [HEAD, ["---"] * len(HEAD), *rows]
+def table(head, rows):
+    lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -80,29 +107,31 @@ def close_enough(said, measured):
     return float(measured) < 11 * float(said)
 
 
-def differences(said, measured):
+def differences(head, said, measured):
     if len(said) != len(measured):
         yield f"{len(said)} rows are written, and there are {len(measured)}"
     for old, new in zip(said, measured):
-        for i, name in enumerate(HEAD):
-            same = close_enough(old[i], new[i]) if i in ERRORS else old[i] == new[i]
+        for i, name in enumerate(head):
+            same = close_enough(old[i], new[i]) if head is HEAD and i in ERRORS else old[i] == new[i]
             if not same:
                 yield f"{new[0]}, {new[1]}: {name} is {new[i]}, and the table says {old[i]}"
 
 
 def main():
     page = PAGE.read_text()
-    before, _, rest = page.partition(BEGIN)
-    now, mark, after = rest.partition(END)
-    if not mark:
-        sys.exit(f"{PAGE} has no place for the table: {BEGIN} … {END}")
-    rows = rows_of(printed())
+    wrong = []
+    for begin, end, head, rows in ((BEGIN, END, HEAD, rows_of(printed())), (SHARED_BEGIN, SHARED_END, SHARED_HEAD, shared_rows())):
+        before, _, rest = page.partition(begin)
+        now, mark, after = rest.partition(end)
+        if not mark:
+            sys.exit(f"{PAGE} has no place for the table: {begin} … {end}")
+        wrong += differences(head, cells(now), rows)
+        page = f"{before}{begin}\n{table(head, rows)}\n{end}{after}"
     if sys.argv[1:] == ["--write"]:
-        PAGE.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{after}")
-        print(f"{len(rows)} rows written into {PAGE}")
+        PAGE.write_text(page)
+        print(f"{PAGE} is written")
         return
-    wrong = list(differences(cells(now), rows))
-    print("\n".join(wrong) or f"{PAGE.name}: {len(rows)} rows are current")
+    print("\n".join(wrong) or f"{PAGE.name}: all rows are current")
     sys.exit(1 if wrong else 0)
 
 

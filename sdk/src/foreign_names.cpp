@@ -7,6 +7,7 @@
 
 #include <torch/types.h>
 
+#include <ditto/conditions.h>
 #include <ditto/sizes.h>
 
 namespace ditto {
@@ -29,8 +30,9 @@ std::string with_number(std::string name, int64_t number) {
 }
 
 // Ours, and theirs.
-std::vector<std::pair<std::string, std::vector<std::string>>> lines_of(const std::string& list) {
-  std::vector<std::pair<std::string, std::vector<std::string>>> lines;
+using Lines = std::vector<std::pair<std::string, std::vector<std::string>>>;
+Lines lines_of(const std::string& list) {
+  Lines lines;
   std::istringstream words(list);
   for (std::string word; words >> word;) {
     const auto at = word.find('=');
@@ -39,6 +41,18 @@ std::vector<std::pair<std::string, std::vector<std::string>>> lines_of(const std
                   "write \"OURS=THEIRS\"");
     lines.emplace_back(word.substr(0, at), split(word.substr(at + 1), '+'));
   }
+  return lines;
+}
+
+// Each line as one of a module, too.
+Lines lines_of(const std::string& list, const std::string& parts) {
+  const auto of_parts = lines_of(parts);
+  auto lines = lines_of(list);
+  for (size_t i = 0, count = lines.size(); i < count; ++i)
+    for (const auto& [part, names] : of_parts) {
+      auto& [ours, theirs] = lines.emplace_back(lines[i].first + "." + part, names);
+      for (auto& name : theirs) name = lines[i].second.front() + "." + name;
+    }
   return lines;
 }
 
@@ -67,12 +81,13 @@ const OptionValue& value_of(const OptionReader& reader, const std::string& name)
 
 }  // namespace
 
-ForeignNames::ForeignNames(const Units& model) {
-  for (const auto& item : model.named_parameters()) parameters_.insert(item.key());
+ForeignNames::ForeignNames(const Units& model, const std::string& parts) : parts_(parts) {
+  for (const auto& item : model.named_parameters())
+    parameters_[item.key()] = item.value().dim() > 0 ? item.value().size(0) : 1;
 }
 
 void ForeignNames::layers(const std::string& ours, const std::string& theirs, const std::string& list) {
-  for (const auto& [layer, names] : lines_of(list))
+  for (const auto& [layer, names] : lines_of(list, parts_))
     for (const std::string end : {"", ".weight", ".bias"}) {
       ForeignTensor tensor{ours + layer + end, {}, {}, {}};
       if (parameters_.count(tensor.ours) == 0) continue;
@@ -97,6 +112,16 @@ void ForeignNames::rows(const std::string& ours, const std::vector<int64_t>& row
     if (is_of(tensor.ours, ours)) tensor.rows = rows;
 }
 
+void ForeignNames::turn_pairs(const std::string& ours, int64_t head_width) {
+  for (auto& tensor : format.tensors) {
+    const int64_t count = parameters_.at(tensor.ours), values = count / 3;
+    if (is_of(tensor.ours, ours + ".qkv"))
+      tensor.rows = foreign_rows({{0, count - values, head_width}, {count - values, values}});
+    if (is_of(tensor.ours, ours + ".q_norm") || is_of(tensor.ours, ours + ".k_norm"))
+      tensor.rows = foreign_rows({{0, count, head_width}});
+  }
+}
+
 void ForeignNames::table(const std::string& theirs, const torch::Tensor& table_TD) {
   format.constants[theirs] = table_TD.to(torch::kFloat).unsqueeze(0);
 }
@@ -109,9 +134,10 @@ void ForeignNames::copies(int64_t count, const std::string& theirs) {
         format.copies[with_number(theirs, i) + name.substr(first.size())] = name;
 }
 
-std::string foreign_name(const std::string& list, const std::string& ours) {
-  for (const auto& [layer, names] : lines_of(list))
-    if (layer == ours) return names.front();
+std::string foreign_name(const std::string& list, const std::string& ours, const std::string& parts) {
+  for (const auto& [layer, names] : lines_of(list, parts))
+    for (const std::string end : {"", ".weight", ".bias"})
+      if (ours == layer + end) return names.front() + end;
   return {};
 }
 
@@ -153,6 +179,10 @@ void require_format(const std::string& format, const std::vector<std::string>& k
   const auto others = formats_of(known, not_theirs);
   throw Error(ErrorKind::config, "checkpoint format \"" + format + "\"", why,
               others.empty() ? "keep it as a checkpoint of Ditto" : "use --format " + joined(others));
+}
+
+ModelNeeds foreign_needs_of(std::vector<int64_t> x, int64_t out_channels) {
+  return {{{"x", torch::kFloat, std::move(x), ""}, {"t", torch::kFloat, {}, ""}}, out_channels};
 }
 
 void refuse_tensor(const ForeignShapes& file, const std::string& tensor, const std::string& what) {
@@ -198,7 +228,7 @@ ForeignSizes::ForeignSizes(const ForeignShapes& file, const Names& at) {
 ModelNeeds ForeignSizes::needs(int64_t side, int64_t frames) const {
   std::vector<int64_t> x{channels, side, side};
   if (frames > 0) x.insert(x.begin() + 1, frames);
-  ModelNeeds made{{{"x", torch::kFloat, x, ""}, {"t", torch::kFloat, {}, ""}}, out_channels};
+  auto made = foreign_needs_of(x, out_channels);
   if (classes > 0) made.inputs.push_back({"label", torch::kLong, {}, "", classes});
   return made;
 }
@@ -231,11 +261,8 @@ ModelNeeds NemoSizes::needs(const ForeignShapes& file, int64_t patch) const {
     return numbers / (patch * patch);
   };
   const std::vector<int64_t> x{channels("x_embedder.weight", 1), kOwnSide, kOwnSide, kOwnSide};
-  ModelNeeds made{{{"x", torch::kFloat, x, ""}, {"t", torch::kFloat, {}, ""}},
-                  channels("final_layer_linear.weight", 0)};
-  if (text_width == 0) return made;
-  made.inputs.push_back({"text", torch::kFloat, {-1, text_width}, ""});
-  made.inputs.push_back({"text_mask", torch::kBool, {-1}, ""});
+  auto made = foreign_needs_of(x, channels("final_layer_linear.weight", 0));
+  if (text_width > 0) offer_text(made, text_width, /*and_empty=*/false);
   return made;
 }
 

@@ -10,6 +10,8 @@
 #include <ditto/context.h>
 #include <ditto/error.h>
 
+#include "picture_grid.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -216,15 +218,17 @@ PatchEmbed::PatchEmbed(int64_t channels, int64_t patch, int64_t width)
     : patch_(patch), map_(linear("map", channels * patch * patch, width)) {}
 PatchEmbed::~PatchEmbed() = default;
 
-Grid PatchEmbed::grid(const Tensor& x_BCHW) const {
-  const int64_t h = x_BCHW.size(-2), w = x_BCHW.size(-1);
-  if (h % patch_ != 0 || w % patch_ != 0)
+Grid picture_grid(const Tensor& x, int64_t patch) {
+  const int64_t h = x.size(-2), w = x.size(-1);
+  if (h % patch != 0 || w % patch != 0)
     throw Error(ErrorKind::shape, "patch embedding",
                 "a picture of " + std::to_string(h) + " x " + std::to_string(w) + " is not made of patches of " +
-                    std::to_string(patch_),
+                    std::to_string(patch),
                 "choose a patch that divides both sides");
-  return {1, h / patch_, w / patch_};
+  return {1, h / patch, w / patch};
 }
+
+Grid PatchEmbed::grid(const Tensor& x_BCHW) const { return picture_grid(x_BCHW, patch_); }
 
 Tensor PatchEmbed::forward(const Tensor& x_BCHW, Context& ctx) {
   const Grid g = grid(x_BCHW);

@@ -6,6 +6,8 @@
 
 #include <ditto/positions.h>
 
+#include "picture_grid.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -44,16 +46,7 @@ Tensor Patches::forward(const Tensor& x, Context& ctx) {
   return VideoPatchEmbed::forward(is_video() ? x : x.unsqueeze(2), ctx);
 }
 
-Grid Patches::grid(const Tensor& x) const {
-  if (is_video()) return VideoPatchEmbed::grid(x);
-  const int64_t h = x.size(2), w = x.size(3);
-  if (h % patch_ != 0 || w % patch_ != 0)
-    throw Error(ErrorKind::shape, "patch embedding",
-                "a picture of " + std::to_string(h) + " x " + std::to_string(w) + " is not made of patches of " +
-                    std::to_string(patch_),
-                "choose a patch that divides both sides");
-  return {1, h / patch_, w / patch_};
-}
+Grid Patches::grid(const Tensor& x) const { return is_video() ? VideoPatchEmbed::grid(x) : picture_grid(x, patch_); }
 
 Tensor Patches::unpatchify(const Tensor& y, const Grid& grid) const {
   const auto x = VideoPatchEmbed::unpatchify(y, grid);

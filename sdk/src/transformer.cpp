@@ -34,11 +34,19 @@ int64_t text_width(const AttentionOptions& o) { return o.text_width == 0 ? o.wid
 }  // namespace
 
 void AttentionOptions::read(OptionReader& option) {
+  read_width(option);
+  read_keys(option);
+}
+
+void AttentionOptions::read_width(OptionReader& option) {
   option("width", width, "token width D").between(4, most::kWidth);
   option("heads", heads, "attention heads N; must divide the width").between(1, most::kHeads);
   if (width % heads != 0)
     option.reject("heads", "= " + std::to_string(heads) + " does not divide model.width = " + std::to_string(width),
                   "use " + nearest_divisors(width, heads));
+}
+
+void AttentionOptions::read_keys(OptionReader& option) {
   option("kv_heads", kv_heads, "heads of keys and values, each for heads / kv_heads queries; 0: as many as heads")
       .between(0, most::kHeads);
   if (heads % groups() != 0)
@@ -46,6 +54,12 @@ void AttentionOptions::read(OptionReader& option) {
                   "= " + std::to_string(kv_heads) + " does not divide model.heads = " + std::to_string(heads),
                   "use " + nearest_divisors(heads, kv_heads));
   option("qk_norm", qk_norm, "RMS norm of each head's queries and keys");
+}
+
+AttentionOptions AttentionOptions::to_text(int64_t width_of_text) const {
+  auto options = *this;
+  options.kv_heads = 0, options.text_width = width_of_text;
+  return options;
 }
 
 void check_patches(const std::string& option, int64_t patch, const std::string& of, const std::vector<int64_t>& sides) {
@@ -298,6 +312,11 @@ std::vector<Modulation::Row> Modulation::forward(const Stream& stream, Context& 
   std::vector<Row> rows;
   for (size_t i = 0; i < parts.size(); i += 3) rows.push_back({parts[i], parts[i + 1], parts[i + 2]});
   return rows;
+}
+
+Tensor scale_and_shift(const Tensor& y, const Tensor& shift, const Tensor& scale, const Sequence& tokens,
+                       Context& ctx) {
+  return ctx.ops.gated_residual(ctx.ops.gated_residual(y, scale, y, tokens), shift, torch::ones_like(y), tokens);
 }
 
 FinalLayer::FinalLayer(AdaLn kind, int64_t width, int64_t out) : width_(width) {

@@ -1,38 +1,39 @@
 #include <ditto/transformer_size.h>
 
-#include <algorithm>
-
 #include <ditto/sizes.h>
 
 namespace ditto {
 
-namespace {
-
-void require_heads(const OptionReader& option, int64_t width, int64_t heads) {
-  if (width % heads == 0) return;
-  int64_t below = std::min(heads, width), above = below;  // the divisors nearest to what was asked for
-  while (width % below != 0) --below;
-  while (width % above != 0) ++above;
-  option.reject("heads", "= " + std::to_string(heads) + " does not divide model.width = " + std::to_string(width),
-                "use " + std::to_string(below) + (above == below ? "" : " or " + std::to_string(above)));
+void TransformerSize::read(OptionReader& option, const std::vector<TransformerSize>& published, const char* help) {
+  read_size(option, published, help);
+  option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, most::kMlpRatio);
+  if (width % 4 != 0)
+    option.reject("width", "= " + std::to_string(width) + " is not a multiple of 4", "the position table needs it");
 }
 
-}  // namespace
-
-void TransformerSize::read(OptionReader& option, const std::vector<TransformerSize>& published, const char* help) {
+void TransformerSize::read_size(OptionReader& option, const std::vector<TransformerSize>& published, const char* help) {
   std::vector<std::string> names{""};
   for (const auto& size : published) names.push_back(size.preset);
   option("preset", preset, help).one_of(names);
   for (const auto& size : published)
     if (size.preset == preset) *this = size;
   option("depth", depth, "number of transformer blocks").between(1, most::kBlocks);
-  option("width", width, "token width D").between(4, most::kWidth);
-  option("heads", heads, "attention heads N; must divide the width").between(1, most::kHeads);
+  auto given = attention();
+  given.read_width(option);
+  width = given.width, heads = given.heads;
   option("patch", patch, "patch side P, in the model's input pixels").between(1, most::kPatch);
-  option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, most::kMlpRatio);
-  require_heads(option, width, heads);
-  if (width % 4 != 0)
-    option.reject("width", "= " + std::to_string(width) + " is not a multiple of 4", "the position table needs it");
+}
+
+void TransformerSize::read_keys(OptionReader& option) {
+  auto given = attention();
+  given.read_keys(option);
+  kv_heads = given.kv_heads, qk_norm = given.qk_norm;
+}
+
+AttentionOptions TransformerSize::attention() const {
+  AttentionOptions options{width, heads};
+  options.kv_heads = kv_heads, options.qk_norm = qk_norm;
+  return options;
 }
 
 void TransformerSize::read_frames(OptionReader& option) {

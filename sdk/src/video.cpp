@@ -4,6 +4,8 @@
 
 #include <torch/types.h>
 
+#include <ditto/sizes.h>
+
 namespace ditto {
 
 using torch::Tensor;
@@ -65,6 +67,20 @@ Tensor TimeAndRate::forward(const Batch& batch, Context& ctx) {
   auto rate_BD = torch::constant_pad_nd(rate_->forward(batch, ctx), {0, width_ - kRateWidth});
   if (t.dim() == 2) rate_BD = rate_BD.unsqueeze(1);
   return norm_->forward(time + rate_BD, ctx);
+}
+
+void VideoPlaces::read(OptionReader& option) {
+  option("max_frames", max_frames, "places of the tables of positions: frames").between(1, most::kSide);
+  option("max_side", max_side, "and pixels of rows and of columns").between(1, most::kSide);
+  option("fps", fps, "frames a second, where the data does not say \"fps\"").between(0.0, 1e6);
+}
+
+void VideoPlaces::check(const std::string& model, const std::vector<int64_t>& x) const {
+  if (x[1] <= max_frames && std::max(x[2], x[3]) <= max_side) return;
+  throw Error(ErrorKind::config, "model \"" + model + "\"",
+              "has positions of " + std::to_string(max_frames) + " frames of side " + std::to_string(max_side) +
+                  ", the data has larger videos",
+              "raise max_frames or max_side");
 }
 
 FactorisedPositions::FactorisedPositions(const Grid& most, int64_t width)

@@ -56,8 +56,26 @@ TEST_CASE("foreign names: every parameter finds its own, by its block's number; 
   CHECK(mapped(names.format, "out.weight").rows.empty());
 
   CHECK(ditto::foreign_name("a=b c=d+e", "c") == "d");
+  CHECK(ditto::foreign_name("a=b c=d+e", "c.bias") == "d.bias");
   CHECK(ditto::foreign_name("a=b c=d+e", "d").empty());
   CHECK_THROWS_AS(names.layers("", "", "out"), ditto::Error);
+}
+
+TEST_CASE("foreign names: a module's layers are called as the project calls them; pairs of its heads are turned") {
+  ditto::ForeignNames names{NamedWhole(), "qkv=to_q+to_k+to_v norm.weight=scale"};
+  names.layers("", "", "out=last");
+  names.layers("", "", "blocks.0=attn blocks.1.qkv=fused");
+  CHECK(names.format.tensors.size() == 2 + 3 + 2);
+  CHECK(mapped(names.format, "blocks.0.qkv.bias").theirs ==
+        TheirNames{"attn.to_q.bias", "attn.to_k.bias", "attn.to_v.bias"});
+  CHECK(mapped(names.format, "blocks.0.norm.weight").theirs == TheirNames{"attn.scale"});
+  CHECK(ditto::foreign_name("mlp=ff", "mlp.up.weight", "up=fc1") == "ff.fc1.weight");
+
+  names.turn_pairs("blocks.#", 4);
+  CHECK(mapped(names.format, "blocks.0.qkv.weight").rows == RowNumbers{0, 2, 1, 3, 4, 6, 5, 7, 8, 9, 10, 11});
+  CHECK(mapped(names.format, "blocks.1.qkv.bias").rows == RowNumbers{0, 2, 1, 3, 4, 6, 5, 7, 8, 9, 10, 11});
+  CHECK(mapped(names.format, "blocks.0.norm.weight").rows.empty());
+  CHECK(mapped(names.format, "out.weight").rows.empty());
 }
 
 TEST_CASE(

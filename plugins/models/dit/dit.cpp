@@ -39,11 +39,11 @@ struct DitOptions : ditto::TransformerSize {
 struct Block : ditto::Layer {
   explicit Block(const DitOptions& o)
       : modulation(zero_linear("modulation", o.width, 6 * o.width, Split::columns({6 * o.width}).gathered())),
-        qkv(linear("qkv", o.width, 3 * o.width, Split::heads({o.heads, o.heads, o.heads}, o.width / o.heads))),
-        proj(linear("proj", o.width, o.width, Split::rows().in_units(o.width / o.heads))),
+        qkv(linear("qkv", o.width, 3 * o.width, Split::heads({o.heads, o.heads, o.heads}, o.head_width()))),
+        proj(linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()))),
         up(linear("up", o.width, o.mlp_ratio * o.width, Split::columns({o.mlp_ratio * o.width}))),
         down(linear("down", o.mlp_ratio * o.width, o.width, Split::rows())),
-        head_width(o.width / o.heads),
+        head_width(o.head_width()),
         mlp_eps(o.convention == "diffusers" ? 1e-5 : 1e-6) {}
 
   Tensor forward(const Stream& s, Context& ctx) {
@@ -168,8 +168,8 @@ struct Dit final : ditto::Model {
 
   // facebookresearch/DiT's names, which SiT and OpenDiT have kept.
   ditto::ForeignFormat facebook() const {
-    ditto::ForeignNames n(*this);
-    n.layers("", "", "patches.map=x_embedder.proj time.in=t_embedder.mlp.0 time.out=t_embedder.mlp.2");
+    ditto::ForeignNames n(*this, ditto::kFacebookParts);
+    n.layers("", "", "patches.map=x_embedder.proj time=t_embedder");
     n.layers("", "y_embedder.", "label.table=embedding_table.weight text=output_projection");
     n.layers("", "final_layer.", "final_modulation=adaLN_modulation.1 out=linear");
     n.blocks(options.depth, "blocks.#.", "blocks.#.",
@@ -184,14 +184,13 @@ struct Dit final : ditto::Model {
 
   // diffusers keeps the same time and label embedders in every block; ours are read from the first.
   ditto::ForeignFormat diffusers() const {
-    ditto::ForeignNames n(*this);
+    ditto::ForeignNames n(*this, ditto::kDiffusersParts);
     n.layers("", "", "patches.map=pos_embed.proj final_modulation=proj_out_1 out=proj_out_2");
     n.blocks(options.depth, "blocks.#.", "transformer_blocks.#.",
              "modulation=norm1.linear qkv=attn1.to_q+attn1.to_k+attn1.to_v proj=attn1.to_out.0 up=ff.net.0.proj "
              "down=ff.net.2");
     n.layers("", "transformer_blocks.0.norm1.emb.",
-             "time.in=timestep_embedder.linear_1 time.out=timestep_embedder.linear_2 "
-             "label.table=class_embedder.embedding_table.weight");
+             "time=timestep_embedder label.table=class_embedder.embedding_table.weight");
     n.copies(options.depth, "transformer_blocks.#.norm1.emb.");
     n.shape("patches.map", patches->convolution());
     n.format.config = config(options, needs);

@@ -3,11 +3,11 @@
 // of it is defined per sample, so that no layout changes it; no token is dropped for want of room.
 //
 // Legend: B samples, T tokens here, D width, E experts, k experts of a token, P patch side.
+#include <ditto/conditions.h>
 #include <ditto/ditto.h>
+#include <ditto/patches.h>
 #include <ditto/sizes.h>
-#include <ditto/transformer.h>
-
-#include <array>
+#include <ditto/transformer_size.h>
 
 namespace {
 
@@ -18,36 +18,18 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-struct Size {
-  const char* name;
-  int64_t depth, width, heads;
-};
-constexpr std::array<Size, 4> kSizes{
-    {{"S/2", 12, 384, 6}, {"B/2", 12, 768, 12}, {"L/2", 24, 1024, 16}, {"XL/2", 28, 1152, 16}}};
-
-struct DitMoeOptions {
-  std::string preset, router = "token_choice";
-  int64_t depth = 12, patch = 2, mlp_ratio = 4, experts = 8, top_k = 2, moe_every = 1, shared_ratio = 0;
-  int64_t expert_hidden = 0;
-  ditto::AttentionOptions attention;
+struct DitMoeOptions : ditto::TransformerSize {
+  std::string router = "token_choice";
+  int64_t experts = 8, top_k = 2, moe_every = 1, shared_ratio = 0, expert_hidden = 0;
   bool normalise = false;
   double balance = 0.01;
 
   void read(ditto::OptionReader& option) {
-    std::vector<std::string> names{""};
-    for (const auto& size : kSizes) names.emplace_back(size.name);
-    option("preset", preset, "size of DiT's paper, as in \"XL/2\"; the options below override its parts").one_of(names);
-    for (const auto& size : kSizes)
-      if (preset == size.name) depth = size.depth, attention.width = size.width, attention.heads = size.heads;
-    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
-    attention.read(option);
-    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
-    option("mlp_ratio", mlp_ratio, "hidden width of an MLP, and of each expert where expert_hidden is 0, over D")
-        .between(1, ditto::most::kMlpRatio);
+    TransformerSize::read(option,
+                          {{"S/2", 12, 384, 6}, {"B/2", 12, 768, 12}, {"L/2", 24, 1024, 16}, {"XL/2", 28, 1152, 16}},
+                          "size of DiT's paper, as in \"XL/2\"; the options below override its parts");
+    read_keys(option);
     read_experts(option);
-    if (attention.width % 4 != 0)
-      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
-                    "the position table needs it");
   }
 
   bool has_experts(int64_t block) const { return (block + 1) % moe_every == 0; }
@@ -58,7 +40,7 @@ struct DitMoeOptions {
     option("experts", experts, "experts E").between(1, ditto::most::kExperts);
     option("expert_hidden", expert_hidden, "hidden width of each expert; 0: mlp_ratio D")
         .between(0, ditto::most::kWidth);
-    if (expert_hidden == 0) expert_hidden = mlp_ratio * attention.width;
+    if (expert_hidden == 0) expert_hidden = mlp_ratio * width;
     option("moe_every", moe_every, "every nth block has experts, beginning with block n - 1; the others an MLP")
         .at_least(1);
     option(
@@ -91,12 +73,11 @@ struct Moe : ditto::Layer {
   Moe(const DitMoeOptions& o, int64_t block)
       : options(o),
         number(std::to_string(block)),
-        router(linear("router", o.attention.width, o.experts, {}, ditto::Init::normal(0.02))),
-        experts(register_module(
-            "experts", std::make_shared<ditto::ExpertsModule>(o.experts, o.attention.width, o.expert_hidden))) {
+        router(linear("router", o.width, o.experts, {}, ditto::Init::normal(0.02))),
+        experts(
+            register_module("experts", std::make_shared<ditto::ExpertsModule>(o.experts, o.width, o.expert_hidden))) {
     if (o.shared_ratio > 0)
-      shared = register_module("shared",
-                               std::make_shared<ditto::Mlp>(o.attention.width, o.shared_ratio * o.attention.width));
+      shared = register_module("shared", std::make_shared<ditto::Mlp>(o.width, o.shared_ratio * o.width));
   }
 
   // Adds to the stream's balance loss.
@@ -187,10 +168,9 @@ struct Moe : ditto::Layer {
 
 struct Block : ditto::Layer {
   Block(const DitMoeOptions& o, int64_t index)
-      : modulation(
-            register_module("modulation", std::make_shared<ditto::Modulation>(AdaLn::zero, o.attention.width, 2))),
-        attn(register_module("attn", std::make_shared<ditto::SelfAttention>(o.attention))) {
-    const int64_t D = o.attention.width;
+      : modulation(register_module("modulation", std::make_shared<ditto::Modulation>(AdaLn::zero, o.width, 2))),
+        attn(register_module("attn", std::make_shared<ditto::SelfAttention>(o.attention()))) {
+    const int64_t D = o.width;
     if (o.has_experts(index))
       moe = register_module("moe", std::make_shared<Moe>(o, index));
     else
@@ -199,11 +179,11 @@ struct Block : ditto::Layer {
 
   Stream forward(Stream s, Context& ctx) {
     const auto m = modulation->forward(s, ctx);
-    const auto a = attn->forward(ctx.ops.norm_modulate(s.x_BTD, m[0].shift, m[0].scale, s), ditto::Pattern::full,
-                                 s.rotary_TK, s, ctx);
-    s.x_BTD = ctx.ops.gated_residual(s.x_BTD, m[0].gate, a, s);
-    const auto h = ctx.ops.norm_modulate(s.x_BTD, m[1].shift, m[1].scale, s);
-    s.x_BTD = ctx.ops.gated_residual(s.x_BTD, m[1].gate, moe ? moe->forward(h, s, ctx) : mlp->forward(h, ctx), s);
+    s.x_BTD = ditto::modulated(s.x_BTD, m[0], s, ctx, [&](const Tensor& h) {
+      return attn->forward(h, ditto::Pattern::full, s.rotary_TK, s, ctx);
+    });
+    s.x_BTD = ditto::modulated(s.x_BTD, m[1], s, ctx,
+                               [&](const Tensor& h) { return moe ? moe->forward(h, s, ctx) : mlp->forward(h, ctx); });
     return s;
   }
 
@@ -216,14 +196,13 @@ struct Block : ditto::Layer {
 struct DitMoe final : ditto::Model {
   using Options = DitMoeOptions;
 
-  DitMoe(const Options& o, const Needs& needs) : options(o), x_(needs.shape("x")), classes_(needs.values("label")) {
-    check(o, x_);
-    const int64_t D = o.attention.width;
-    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, D);
+  DitMoe(const Options& o, const Needs& given) : options(o), needs(given) {
+    const int64_t D = o.width;
+    patches = add<ditto::Patches>(Unit::tokens, "patches", "dit_moe", needs, o.patch, 0, D);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
-    if (classes_ > 0) label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, D);
+    if (const auto n = needs.values("label")) label = add<ditto::LabelEmbed>(Unit::condition, "label", n, D);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o, i));
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", AdaLn::zero, D, o.patch * o.patch * needs.out_channels);
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", AdaLn::zero, D, patches->outputs(needs.out_channels));
   }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
@@ -235,8 +214,7 @@ struct DitMoe final : ditto::Model {
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s;
     s.grid = patches->grid(in.at("x"));
-    s.x_BTD =
-        patches->forward(in.at("x"), ctx) + ditto::sincos_positions(s.grid, options.attention.width).to(ctx.options());
+    s.x_BTD = patches->forward(in.at("x"), ctx) + patches->positions(s.grid).to(ctx.options());
     if (options.balance > 0)
       s.auxiliary_losses["balance"] = torch::zeros(
           {in.at("x").size(0)}, ctx.options().dtype(ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat));
@@ -263,38 +241,16 @@ struct DitMoe final : ditto::Model {
 
   bool token_local() const override { return true; }
 
-  ditto::TensorSpecs takes() const override {
-    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
-                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
-    if (label)
-      inputs.push_back(
-          {"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_});
-    return inputs;
-  }
-  ditto::TensorSpecs makes() const override {
-    const int64_t tokens = ditto::count_patches({x_[1], x_[2]}, {options.patch, options.patch});
-    return {{"features", torch::kFloat, {tokens, options.attention.width}}};
-  }
-
+  ditto::TensorSpecs takes() const override { return ditto::takes_offered(needs, {"x", "t", "label"}); }
+  ditto::TensorSpecs makes() const override { return {patches->features()}; }
   Batch without_condition(Batch in, const Tensor& which_B) const override {
-    if (label)
-      in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
-    return in;
+    return ditto::without_class_and_text(std::move(in), which_B, needs);
   }
 
  private:
-  static void check(const Options& o, const std::vector<int64_t>& x) {
-    if (x.size() != 3)
-      throw ditto::Error(ditto::ErrorKind::config, "model \"dit_moe\"",
-                         "takes pictures [C, H, W], the data has " + std::to_string(x.size()) + " dims",
-                         "choose a model for video");
-    ditto::check_patches("model.patch", o.patch, "pictures of", {x[1], x[2]});
-  }
-
   Options options;
-  std::vector<int64_t> x_;  // [C, H, W]
-  int64_t classes_;
-  std::shared_ptr<ditto::PatchEmbed> patches;
+  Needs needs;
+  std::shared_ptr<ditto::Patches> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::vector<std::shared_ptr<Block>> blocks;

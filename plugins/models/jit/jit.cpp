@@ -49,16 +49,8 @@ struct JitOptions : ditto::TransformerSize {
       option.reject("heads", "give heads of width " + std::to_string(head_width()),
                     "rotary positions need a multiple of 4");
   }
-  int64_t head_width() const { return width / heads; }
   int64_t hidden() const { return mlp_ratio * width * 2 / 3; }  // of SwiGLU: as many parameters as an MLP
 };
-
-// norm(x) * (1 + scale) + shift.
-Tensor modulated(ditto::RmsNorm& norm, const Tensor& x, const Tensor& shift, const Tensor& scale,
-                 const Sequence& tokens, Context& ctx) {
-  const auto y = norm.forward(x, ctx);
-  return ctx.ops.gated_residual(ctx.ops.gated_residual(y, scale, y, tokens), shift, torch::ones_like(y), tokens);
-}
 
 // x <- x + gate * f(norm(x) * (1 + scale) + shift), for attention and then for the MLP, of the picture's tokens, or of
 // the class's and the picture's with the same weights.
@@ -85,7 +77,8 @@ struct Block : ditto::Layer {
     const auto m = modulation(ctx.ops.silu(condition(s)), ctx).chunk(6, -1);
     const auto both = [&](ditto::RmsNorm& norm, size_t row) {
       Tensors parts;
-      for (size_t i = 0; i < x.size(); ++i) parts.push_back(modulated(norm, *x[i], m[row], m[row + 1], *of[i], ctx));
+      for (size_t i = 0; i < x.size(); ++i)
+        parts.push_back(ditto::scale_and_shift(norm.forward(*x[i], ctx), m[row], m[row + 1], *of[i], ctx));
       return torch::cat(parts, 1);
     };
     const auto apart = [&](const Tensor& all) {
@@ -207,7 +200,7 @@ struct Jit final : ditto::Model {
   Tensor head(const Stream& s, Context& ctx) override {
     const auto cond_BD = s.condition.cond_BD.slice(-1, 0, options.width);
     const auto m = final_modulation(ctx.ops.silu(cond_BD), ctx).chunk(2, -1);
-    const auto y = out(modulated(*final_norm, s.x_BTD, m[0], m[1], s, ctx), ctx);
+    const auto y = out(ditto::scale_and_shift(final_norm->forward(s.x_BTD, ctx), m[0], m[1], s, ctx), ctx);
     const auto pixels = y.unflatten(-1, {options.patch, options.patch, -1}).unflatten(1, {s.grid.rows, s.grid.columns});
     return pixels.permute({0, 5, 1, 3, 2, 4}).flatten(4).flatten(2, 3);  // of B rows columns P P C
   }
@@ -229,11 +222,11 @@ struct Jit final : ditto::Model {
   // github.com/LTH14/JiT, model_jit.py, whose rotary pairs lie side by side.
   ditto::ForeignFormat foreign(const std::string& format) const override {
     ditto::require_format(format, {"jit"}, [&](const auto&) { return not_theirs(); });
-    const int64_t D = options.width, K = options.head_width(), P = options.patch;
-    ditto::ForeignNames n(*this);
+    const int64_t D = options.width, P = options.patch;
+    ditto::ForeignNames n(*this, ditto::kFacebookParts);
     n.layers("", "",
-             "patches.in=x_embedder.proj1 patches.out=x_embedder.proj2 time.in=t_embedder.mlp.0 "
-             "time.out=t_embedder.mlp.2 label.table=y_embedder.embedding_table.weight context.table=in_context_posemb");
+             "patches.in=x_embedder.proj1 patches.out=x_embedder.proj2 time=t_embedder "
+             "label.table=y_embedder.embedding_table.weight context.table=in_context_posemb");
     n.layers("", "final_layer.", "final_norm=norm_final final_modulation=adaLN_modulation.1 out=linear");
     n.blocks(options.depth, "blocks.#.", "blocks.#.",
              "modulation=adaLN_modulation.1 norm1=norm1 norm2=norm2 qkv=attn.qkv q_norm=attn.q_norm "
@@ -241,8 +234,7 @@ struct Jit final : ditto::Model {
     n.shape("patches.in", {options.bottleneck, x_[0], P, P});
     n.shape("patches.out", {D, options.bottleneck, 1, 1});
     n.shape("context.table", {1, options.context_tokens, D});
-    n.rows("blocks.#.qkv", ditto::foreign_rows({{0, 2 * D, K}, {2 * D, D}}));
-    for (const char* norm : {"blocks.#.q_norm", "blocks.#.k_norm"}) n.rows(norm, ditto::foreign_rows({{0, K, K}}));
+    n.turn_pairs("blocks.#", options.head_width());
     n.table("pos_embed", ditto::sincos_positions({1, x_[1] / P, x_[2] / P}, D));
     return n.format;
   }
@@ -263,10 +255,11 @@ struct Jit final : ditto::Model {
     ditto::read_sizes_over(o, reader, file, {}, {"bottleneck", "context_tokens"});
     const int64_t side = o.patch * ditto::square_of(file, "pos_embed", o.width);
     const int64_t out = ditto::rows_of(file, "final_layer.linear.weight", o.width, most::kNumbers);
-    return {{{"x", torch::kFloat, {file.size(in, 1, most::kNumbers), side, side}, ""},
-             {"t", torch::kFloat, {}, ""},
-             {"label", torch::kLong, {}, "", ditto::rows_of(file, labels, o.width, most::kClasses + 1) - 1}},
-            std::max<int64_t>(1, out / (o.patch * o.patch))};
+    auto made = ditto::foreign_needs_of({file.size(in, 1, most::kNumbers), side, side},
+                                        std::max<int64_t>(1, out / (o.patch * o.patch)));
+    made.inputs.push_back(
+        {"label", torch::kLong, {}, "", ditto::rows_of(file, labels, o.width, most::kClasses + 1) - 1});
+    return made;
   }
 
  private:

@@ -3,8 +3,9 @@
 // Forest Labs' Flux.1, whose later blocks have one set of weights for both.
 //
 // Legend: B samples, D width, K head width, P patch side, S tokens of text.
+#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/transformer.h>
+#include <ditto/patches.h>
 
 #include "weights.h"
 
@@ -67,8 +68,7 @@ struct Side : ditto::Layer {
     proj = linear("proj", o.width, o.width, Split::rows().in_units(o.head_width()).of(of));
     up = linear("up", o.width, 4 * o.width, Split::columns({4 * o.width}).of(of));
     down = linear("down", 4 * o.width, o.width, Split::rows().of(of));
-    if (kind == Kind::dual)
-      second = make<ditto::SelfAttention>("second", ditto::AttentionOptions{o.width, o.heads, 0, o.qk_norm});
+    if (kind == Kind::dual) second = make<ditto::SelfAttention>("second", o.attention());
   }
   static int64_t rows(Kind kind) { return kind == Kind::last ? 2 : kind == Kind::dual ? 9 : 6; }
 
@@ -157,12 +157,7 @@ struct SingleBlock final : Block {
 struct MmDit final : ditto::Model {
   using Options = MmDitOptions;
 
-  MmDit(const Options& o, const Needs& needs_) : options(o), needs(needs_), x_(needs.shape("x")) {
-    if (x_.size() != 3)
-      throw ditto::Error(ditto::ErrorKind::config, "model \"mmdit\"",
-                         "takes pictures [C, H, W], the data has " + std::to_string(x_.size()) + " dims",
-                         "choose a model for video");
-    ditto::check_patches("model.patch", o.patch, "pictures of", {x_[1], x_[2]});
+  MmDit(const Options& o, const Needs& given) : options(o), needs(given) {
     o.text.check(needs, "mmdit");
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, 128.0);
     if (o.guidance_embed) guidance = add<ditto::TimeEmbed>(Unit::condition, "guidance", o.width, 128.0);
@@ -170,13 +165,13 @@ struct MmDit final : ditto::Model {
       pooled_in = linear(Unit::condition, "pooled_in", pooled, o.width);
       pooled_out = linear(Unit::condition, "pooled_out", o.width, o.width);
     }
-    patches = add<ditto::PatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.width);
+    patches = add<ditto::Patches>(Unit::tokens, "patches", "mmdit", needs, o.patch, 0, o.width);
     text = linear(Unit::tokens, "text", needs.width("text"), o.width);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<JointBlock>(i, o, i));
     for (int64_t i = o.depth; i < o.blocks(); ++i) blocks.push_back(add_block<SingleBlock>(i, o));
     final_modulation =
         zero_linear(Unit::head, "final_modulation", o.width, 2 * o.width, Split::columns({2 * o.width}).gathered());
-    out = zero_linear(Unit::head, "out", o.width, o.patch * o.patch * needs.out_channels);
+    out = zero_linear(Unit::head, "out", o.width, patches->outputs(needs.out_channels));
   }
 
   // Time, guidance and the pooled text.
@@ -223,35 +218,34 @@ struct MmDit final : ditto::Model {
 
   bool token_local() const override { return true; }
   ditto::TensorSpecs takes() const override {
-    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy picture"},
-                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    auto inputs = ditto::takes_offered(needs, {"x", "t"});
     for (auto& input : options.text.takes(needs)) inputs.push_back(std::move(input));
     return inputs;
   }
   ditto::TensorSpecs makes() const override {
-    const int64_t tokens = ditto::count_patches({x_[1], x_[2]}, {options.patch, options.patch});
-    return {{"features", torch::kFloat, {tokens, options.width}},
-            {"modulated_input", torch::kFloat, {tokens, options.width}}};
+    auto features = patches->features(), input = features;
+    input.name = "modulated_input";
+    return {features, input};
   }
   Batch without_condition(Batch in, const Tensor& which_B) const override {
     return options.text.without_text(std::move(in), which_B);
   }
 
-  std::vector<std::string> foreign_formats() const override { return mmdit::formats(form()); }
-  ditto::ForeignFormat foreign(const std::string& format) const override { return mmdit::names(form(), format); }
+  std::vector<std::string> foreign_formats() const override { return mmdit::formats(options, needs); }
+  ditto::ForeignFormat foreign(const std::string& format) const override {
+    return mmdit::names(*this, options, needs, format);
+  }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
     return mmdit::needs_of(reader, file);
   }
 
  private:
-  mmdit::Form form() const { return {*this, options, needs}; }
   static Sequence words(const Tensor& text_BS) { return {{1, 1, text_BS.size(1)}, nullptr}; }
 
   Options options;
   Needs needs;
-  std::vector<int64_t> x_;  // [C, H, W]
+  std::shared_ptr<ditto::Patches> patches;
   std::shared_ptr<ditto::TimeEmbed> time, guidance;
-  std::shared_ptr<ditto::PatchEmbed> patches;
   ditto::Linear pooled_in, pooled_out, text, final_modulation, out;
   std::vector<std::shared_ptr<Block>> blocks;
 };

@@ -6,38 +6,36 @@
 #include <string>
 #include <vector>
 
-#include <ditto/options.h>
 #include <ditto/padded_text.h>
 #include <ditto/positions.h>
 #include <ditto/sizes.h>
+#include <ditto/transformer_size.h>
 
 namespace mmdit {
 
-struct MmDitOptions {
-  std::string preset;
-  int64_t depth = 12, single_depth = 0, dual_attention = 0, width = 384, heads = 6, patch = 2, position_side = 192,
-          position_base = 64;
+struct MmDitOptions : ditto::TransformerSize {
+  int64_t single_depth = 0, dual_attention = 0, position_side = 192, position_base = 64;
   std::vector<int64_t> rotary;
-  bool qk_norm = false, guidance_embed = false;
+  bool guidance_embed = false;
   double guidance = 3.5;
   ditto::PaddedText text;
 
   void read(ditto::OptionReader& option) {
-    option("preset", preset, "a published size; the options below override its parts")
-        .one_of({"", "SD3-medium", "SD3.5-medium", "SD3.5-large", "Flux.1-dev", "Flux.1-schnell"});
+    read_size(option,
+              {{"SD3-medium", 24, 1536, 24},
+               {"SD3.5-medium", 24, 1536, 24},
+               {"SD3.5-large", 38, 38 * 64, 38},
+               {"Flux.1-dev", 19, 3072, 24},
+               {"Flux.1-schnell", 19, 3072, 24}},
+              "a published size; the options below override its parts. depth: blocks in which text and picture have "
+              "weights of their own");
     set_preset();
-    option("depth", depth, "blocks in which text and picture have weights of their own")
-        .between(1, ditto::most::kBlocks);
     option("single_depth", single_depth, "blocks after them with one set of weights").between(0, ditto::most::kBlocks);
     option("dual_attention", dual_attention, "first blocks that have an attention of the picture alone, too")
         .between(0, ditto::most::kBlocks);
-    option("width", width, "token width D").between(4, ditto::most::kWidth);
-    option("heads", heads, "attention heads; must divide the width").between(1, ditto::most::kHeads);
     option("qk_norm", qk_norm, "RMS norm of each head's queries and keys");
-    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
     option("position_side", position_side,
-           "patches along a side of the table of positions, of which pictures have the "
-           "middle")
+           "patches along a side of the table of positions, of which pictures have the middle")
         .between(1, ditto::most::kSide);
     option("position_base", position_base, "patches along a side of the pictures that the table's spacing is made for")
         .between(1, ditto::most::kSide);
@@ -46,7 +44,6 @@ struct MmDitOptions {
     option("guidance_embed", guidance_embed, "the model is told a guidance scale, as one distilled from guidance is");
     option("guidance", guidance, "that scale");
     text.read(option);
-    if (width % heads != 0) option.reject("heads", "does not divide model.width", "choose one of its divisors");
     if (dual_attention > depth) option.reject("dual_attention", "is above model.depth", "use at most as many");
     if (rotary.empty() ? width % 4 != 0 : !turns_heads())
       option.reject(
@@ -54,7 +51,6 @@ struct MmDitOptions {
           rotary.empty() ? "is not a multiple of 4" : "is not three even numbers that add up to a head's width",
           "the positions need it");
   }
-  int64_t head_width() const { return width / heads; }
   bool is_flux() const { return !rotary.empty(); }
   int64_t blocks() const { return depth + single_depth; }
   // The sine-cosine table of a picture's patches.
@@ -69,11 +65,9 @@ struct MmDitOptions {
   }
   void set_preset() {
     if (preset.empty()) return;
-    text.mask = false, depth = 24, width = 1536, heads = 24, qk_norm = preset != "SD3-medium";
+    text.mask = false, qk_norm = preset != "SD3-medium";
     if (preset == "SD3.5-medium") dual_attention = 13, position_side = 384;
-    if (preset == "SD3.5-large") depth = heads = 38, width = 38 * 64;
-    if (!preset.starts_with("Flux")) return;
-    depth = 19, single_depth = 38, width = 3072, rotary = {16, 56, 56}, guidance_embed = preset == "Flux.1-dev";
+    if (preset.starts_with("Flux")) single_depth = 38, rotary = {16, 56, 56}, guidance_embed = preset == "Flux.1-dev";
   }
 };
 

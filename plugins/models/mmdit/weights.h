@@ -11,16 +11,11 @@
 
 namespace mmdit {
 
-struct Form {
-  const ditto::Model& model;
-  const MmDitOptions& options;
-  const ditto::ModelNeeds& needs;
-};
-
 // Those of the published family that this model is of; none where it is of neither.
-std::vector<std::string> formats(const Form& form);
+std::vector<std::string> formats(const MmDitOptions& options, const ditto::ModelNeeds& needs);
 // Throws Error(config) for a model that is of neither.
-ditto::ForeignFormat names(const Form& form, const std::string& format);
+ditto::ForeignFormat names(const ditto::Model& model, const MmDitOptions& options, const ditto::ModelNeeds& needs,
+                           const std::string& format);
 // Sets the options that a file of theirs says, reads the recipe over them, and says what the model needs.
 ditto::ModelNeeds needs_of(ditto::OptionReader& reader, const ditto::ForeignShapes& file);
 

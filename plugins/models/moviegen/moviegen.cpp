@@ -8,8 +8,6 @@
 #include <ditto/sizes.h>
 #include <ditto/video.h>
 
-#include <array>
-
 namespace {
 
 using ditto::Batch;
@@ -22,46 +20,28 @@ using torch::Tensor;
 
 constexpr double kEps = 1e-5;
 
-struct Size {
-  const char* name;
-  int64_t depth, width, hidden, heads;
-};
-constexpr std::array<Size, 3> kSizes{
-    {{"1B", 16, 2048, 8192, 32}, {"5B", 32, 3072, 8192, 24}, {"30B", 48, 6144, 16384, 48}}};
-
-struct MoviegenOptions {
-  std::string preset, cross = "residual";
-  int64_t depth = 12, hidden = 1024, patch = 2, max_frames = 128, max_side = 240;
-  ditto::AttentionOptions attention;
-  double fps = 30;
+struct MoviegenOptions : ditto::TransformerSize {
+  std::string cross = "residual";
+  int64_t hidden = 1024;
+  ditto::VideoPlaces places{128, 240};
 
   void read(ditto::OptionReader& option) {
-    option("preset", preset, "NeMo's sizes, with 8 heads of keys; the options below override its parts")
-        .one_of({"", "1B", "5B", "30B"});
-    for (const auto& size : kSizes)
-      if (preset == size.name) {
-        depth = size.depth, hidden = size.hidden;
-        attention.width = size.width, attention.heads = size.heads, attention.kv_heads = 8;
-      }
-    attention.bias = false, attention.norm_eps = kEps;
-    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
-    attention.read(option);
+    read_size(option, {{"1B", 16, 2048, 32}, {"5B", 32, 3072, 24}, {"30B", 48, 6144, 48}},
+              "NeMo's sizes, with 8 heads of keys; the options below override its parts");
+    if (!preset.empty()) kv_heads = 8, hidden = preset == "30B" ? 16384 : 8192;
+    read_keys(option);
     option("hidden", hidden, "hidden width H of the perceptron").between(1, ditto::most::kWidth);
     option("cross", cross,
            "attention to text: \"residual\", x + cross(x), as the paper; or \"nemo\", whose perceptron sees cross(x) "
            "alone, and whose x never does")
         .one_of({"residual", "nemo"});
-    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
-    option("max_frames", max_frames, "places of the tables of positions: frames").between(1, ditto::most::kSide);
-    option("max_side", max_side, "and pixels of rows and of columns").between(1, ditto::most::kSide);
-    option("fps", fps, "frames a second, where the data does not say \"fps\"").between(0.0, 1e6);
-    if (attention.width % 4 != 0)
-      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
-                    "the features of time need it");
+    places.read(option);
+    if (width % 4 != 0)
+      option.reject("width", "= " + std::to_string(width) + " is not a multiple of 4", "the features of time need it");
   }
-  ditto::AttentionOptions to_text(int64_t text_width) const {
-    auto o = attention;
-    o.kv_heads = 0, o.text_width = text_width;  // keys of text are of every head
+  ditto::AttentionOptions attention() const {
+    auto o = TransformerSize::attention();
+    o.bias = false, o.norm_eps = kEps;
     return o;
   }
 };
@@ -78,14 +58,13 @@ struct Norm : ditto::Layer {
 
 struct Block : ditto::Layer {
   Block(const MoviegenOptions& o, int64_t text_width)
-      : modulation(map("modulation", o.attention.width, 6 * o.attention.width,
-                       Split::columns({6 * o.attention.width}).gathered(), Init::zeros())),
-        norm(make<Norm>("norm", o.attention.width)),
-        attn(make<ditto::SelfAttention>("attn", o.attention)),
-        cross(make<ditto::CrossAttention>("cross", o.to_text(text_width))),
-        gate_up(map("gate_up", o.attention.width, 2 * o.hidden, Split::columns({o.hidden, o.hidden}),
-                    Init::xavier(o.attention.width, o.hidden))),
-        down(map("down", o.hidden, o.attention.width, Split::rows(), Init::xavier(o.hidden, o.attention.width))),
+      : modulation(map("modulation", o.width, 6 * o.width, Split::columns({6 * o.width}).gathered(), Init::zeros())),
+        norm(make<Norm>("norm", o.width)),
+        attn(make<ditto::SelfAttention>("attn", o.attention())),
+        cross(make<ditto::CrossAttention>("cross", o.attention().to_text(text_width))),
+        gate_up(map("gate_up", o.width, 2 * o.hidden, Split::columns({o.hidden, o.hidden}),
+                    Init::xavier(o.width, o.hidden))),
+        down(map("down", o.hidden, o.width, Split::rows(), Init::xavier(o.hidden, o.width))),
         has_residual(o.cross == "residual") {}
   ditto::Linear map(const char* name, int64_t in, int64_t out, Split split, Init weight) {
     return linear(name, in, out, std::move(split), weight, ditto::kNoBias);
@@ -107,8 +86,7 @@ struct Block : ditto::Layer {
   // norm(x) * (1 + scale) + shift; one learned norm for both of a block's.
   static Tensor modulated(const Tensor& x_BTD, const Tensor& rows, const Tensor& shift, const Tensor& scale,
                           const Stream& s, Context& ctx) {
-    const auto y = ctx.ops.rms_norm(x_BTD, rows, kEps).to(ctx.compute);
-    return ctx.ops.gated_residual(ctx.ops.gated_residual(y, scale, y, s), shift, torch::ones_like(y), s);
+    return ditto::scale_and_shift(ctx.ops.rms_norm(x_BTD, rows, kEps).to(ctx.compute), shift, scale, s, ctx);
   }
 
   ditto::Linear modulation;
@@ -124,21 +102,16 @@ struct Moviegen final : ditto::VideoTransformer {
   using Options = MoviegenOptions;
 
   Moviegen(const Options& o, const Needs& needs)
-      : VideoTransformer({"moviegen", o.depth, o.attention.width, o.patch, 1, /*channel_fastest=*/true}, needs),
+      : VideoTransformer({"moviegen", o.depth, o.width, o.patch, 1, /*channel_fastest=*/true}, needs),
         options(o),
         text_width_(needs.width("text")) {
     if (text_width_ == 0)
       throw ditto::Error(ditto::ErrorKind::config, "model \"moviegen\"", "takes text, the data has none",
                          "choose data with text, or model nemo_dit");
-    if (x_[1] > o.max_frames || std::max(x_[2], x_[3]) > o.max_side)
-      throw ditto::Error(ditto::ErrorKind::config, "model \"moviegen\"",
-                         "has positions of " + std::to_string(o.max_frames) + " frames of side " +
-                             std::to_string(o.max_side) + ", the data has larger videos",
-                         "raise max_frames or max_side");
-    const int64_t D = o.attention.width, places = o.max_side / o.patch;
-    time = add<ditto::TimeAndRate>(Unit::condition, "time", D, o.fps, needs.inputs);
-    positions =
-        add<ditto::FactorisedPositions>(Unit::tokens, "positions", ditto::Grid{o.max_frames, places, places}, D);
+    o.places.check("moviegen", x_);
+    const int64_t D = o.width;
+    time = add<ditto::TimeAndRate>(Unit::condition, "time", D, o.places.fps, needs.inputs);
+    positions = add<ditto::FactorisedPositions>(Unit::tokens, "positions", o.places.grid(o.patch), D);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o, text_width_));
     out = linear(Unit::head, "out", D, outputs());
   }
@@ -180,15 +153,12 @@ struct Moviegen final : ditto::VideoTransformer {
   std::vector<std::string> foreign_formats() const override { return {"nemo"}; }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     ditto::require_format(format, {"nemo"});
-    const auto& o = options.attention;
-    ditto::ForeignNames n(*this);
+    const auto o = options.attention();
+    ditto::ForeignNames n(*this, ditto::kNemoParts);
     n.layers("", "", ditto::kNemoEnds);
     n.blocks(options.depth, "blocks.#.", "decoder.layers.#.",
-             "modulation=adaLN.adaLN_modulation.1 norm=adaLN.ln gate_up=mlp.linear_fc1 down=mlp.linear_fc2");
-    n.blocks(options.depth, "blocks.#.attn.", "decoder.layers.#.self_attention.",
-             "qkv=linear_qkv proj=linear_proj q_norm=q_layernorm k_norm=k_layernorm");
-    n.blocks(options.depth, "blocks.#.cross.", "decoder.layers.#.cross_attention.",
-             "q=linear_q kv=linear_kv proj=linear_proj q_norm=q_layernorm k_norm=k_layernorm");
+             "modulation=adaLN.adaLN_modulation.1 norm=adaLN.ln attn=self_attention cross=cross_attention "
+             "gate_up=mlp.linear_fc1 down=mlp.linear_fc2");
     n.rows("blocks.#.attn.qkv", ditto::megatron_rows({o.heads / o.groups(), 1, 1}, o.groups(), o.head_width()));
     n.rows("blocks.#.cross.kv", ditto::megatron_rows({1, 1}, o.heads, o.head_width()));
     return n.format;
@@ -197,14 +167,12 @@ struct Moviegen final : ditto::VideoTransformer {
     ditto::require_format(file.format, {"nemo"});
     const ditto::NemoSizes s(file, "self_attention");
     Options o;
-    o.depth = s.depth, o.hidden = std::max<int64_t>(1, s.hidden / 2), o.max_frames = s.frames;
-    o.max_side = s.side * o.patch;
-    o.attention.width = s.width, o.attention.heads = std::max<int64_t>(1, s.heads), o.attention.kv_heads = s.kv_heads;
-    o.attention.qk_norm = s.heads > 0;
-    std::vector<std::string> said{"depth", "width", "qk_norm", "hidden"};
-    if (s.heads > 0) said.insert(said.end(), {"heads", "kv_heads"});
-    ditto::read_over(o, reader, file, said);
-    if (s.heads == 0) ditto::require_heads(reader, file);
+    o.depth = s.depth, o.width = s.width, o.heads = s.heads, o.kv_heads = s.kv_heads, o.qk_norm = s.heads > 0;
+    o.hidden = std::max<int64_t>(1, s.hidden / 2);
+    o.places.max_frames = s.frames, o.places.max_side = s.side * o.patch;
+    std::vector<std::string> said{"qk_norm", "hidden"};
+    if (s.heads > 0) said.emplace_back("kv_heads");
+    ditto::read_heads_over(o, reader, file, {}, said);
     return s.needs(file, o.patch);
   }
 

@@ -5,10 +5,7 @@
 // Legend: B samples, T tokens here, D width, N heads, M heads of keys, K head width, P patch side, E width of text.
 #include <ditto/ditto.h>
 #include <ditto/foreign_names.h>
-#include <ditto/sizes.h>
 #include <ditto/video.h>
-
-#include <array>
 
 namespace {
 
@@ -23,48 +20,28 @@ using torch::Tensor;
 // NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs.
 constexpr double kEps = 1e-5;
 
-struct Size {
-  const char* name;
-  int64_t depth, width, heads;
-};
-constexpr std::array<Size, 6> kSizes{{{"S", 12, 384, 6},
-                                      {"B", 12, 768, 12},
-                                      {"L", 24, 1024, 16},
-                                      {"XL", 28, 1152, 16},
-                                      {"7B", 32, 3072, 24},
-                                      {"28B", 36, 5632, 44}}};  // NeMo says no shape of it: this one is ours
+const std::vector<ditto::TransformerSize> kSizes{
+    {"S", 12, 384, 6},    {"B", 12, 768, 12},   {"L", 24, 1024, 16},
+    {"XL", 28, 1152, 16}, {"7B", 32, 3072, 24}, {"28B", 36, 5632, 44}};  // NeMo says no shape of it: this one is ours
 
-struct NemoDitOptions {
-  std::string preset, positions = "sincos";
-  int64_t depth = 12, patch = 2, mlp_ratio = 4, max_frames = 34, max_side = 80;
-  ditto::AttentionOptions attention;
-  double fps = 30;
+struct NemoDitOptions : ditto::TransformerSize {
+  std::string positions = "sincos";
+  ditto::VideoPlaces places{34, 80};
 
   void read(ditto::OptionReader& option) {
-    std::vector<std::string> names{""};
-    for (const auto& size : kSizes) names.emplace_back(size.name);
-    option("preset", preset, "NeMo's sizes, and \"28B\" of our own; the options below override its parts")
-        .one_of(names);
-    for (const auto& size : kSizes)
-      if (preset == size.name) depth = size.depth, attention.width = size.width, attention.heads = size.heads;
-    attention.qk_norm = true, attention.bias = false, attention.norm_eps = kEps;
-    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
-    attention.read(option);
-    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
-    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
+    TransformerSize::read(option, kSizes, "NeMo's sizes, and \"28B\" of our own; the options below override its parts");
+    qk_norm = true;
+    read_keys(option);
     option("positions", positions,
            "\"sincos\": a table of frames, rows and columns; \"factorised\": a learned one of each, that are added")
         .one_of({"sincos", "factorised"});
-    option("max_frames", max_frames, "places of the tables of positions: frames").between(1, ditto::most::kSide);
-    option("max_side", max_side, "and pixels of rows and of columns").between(1, ditto::most::kSide);
-    option("fps", fps, "frames a second, where the data does not say \"fps\"").between(0.0, 1e6);
-    if (attention.width % 16 != 0)
-      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 16",
-                    "the position table needs it");
+    places.read(option);
+    if (width % 16 != 0)
+      option.reject("width", "= " + std::to_string(width) + " is not a multiple of 16", "the position table needs it");
   }
-  ditto::AttentionOptions to_text(int64_t text_width) const {
-    auto o = attention;
-    o.kv_heads = 0, o.text_width = text_width;  // keys of text are of every head
+  ditto::AttentionOptions attention() const {
+    auto o = TransformerSize::attention();
+    o.bias = false, o.norm_eps = kEps;
     return o;
   }
 };
@@ -73,11 +50,11 @@ struct NemoDitOptions {
 struct Block : ditto::Layer {
   Block(const NemoDitOptions& o, int64_t text_width)
       : sublayers(text_width > 0 ? 3 : 2),
-        modulation(map("modulation", o.attention.width, 3 * sublayers * o.attention.width,
-                       Split::columns({3 * sublayers * o.attention.width}).gathered(), Init::zeros())),
-        attn(make<ditto::SelfAttention>("attn", o.attention)) {
-    const int64_t D = o.attention.width, hidden = o.mlp_ratio * D;
-    if (text_width > 0) cross = make<ditto::CrossAttention>("cross", o.to_text(text_width));
+        modulation(map("modulation", o.width, 3 * sublayers * o.width,
+                       Split::columns({3 * sublayers * o.width}).gathered(), Init::zeros())),
+        attn(make<ditto::SelfAttention>("attn", o.attention())) {
+    const int64_t D = o.width, hidden = o.mlp_ratio * D;
+    if (text_width > 0) cross = make<ditto::CrossAttention>("cross", o.attention().to_text(text_width));
     up = map("up", D, hidden, Split::columns({hidden}), Init::xavier(D, hidden));
     down = map("down", hidden, D, Split::rows(), Init::xavier(hidden, D));
   }
@@ -111,17 +88,14 @@ struct NemoDit final : ditto::VideoTransformer {
   using Options = NemoDitOptions;
 
   NemoDit(const Options& o, const Needs& needs)
-      : VideoTransformer({"nemo_dit", o.depth, o.attention.width, o.patch, 1, /*channel_fastest=*/true}, needs),
+      : VideoTransformer({"nemo_dit", o.depth, o.width, o.patch, 1, /*channel_fastest=*/true}, needs),
         options(o),
         text_width_(needs.width("text")) {
-    if (x_[1] > o.max_frames || std::max(x_[2], x_[3]) > o.max_side)
-      throw ditto::Error(ditto::ErrorKind::config, "model \"nemo_dit\"",
-                         "has positions of " + std::to_string(o.max_frames) + " frames of side " +
-                             std::to_string(o.max_side) + ", the data has larger videos",
-                         "raise max_frames or max_side");
-    const int64_t D = o.attention.width;
-    time = add<ditto::TimeAndRate>(Unit::condition, "time", D, o.fps, needs.inputs);
-    if (o.positions == "factorised") positions = add<ditto::FactorisedPositions>(Unit::tokens, "positions", most(), D);
+    o.places.check("nemo_dit", x_);
+    const int64_t D = o.width;
+    time = add<ditto::TimeAndRate>(Unit::condition, "time", D, o.places.fps, needs.inputs);
+    if (o.positions == "factorised")
+      positions = add<ditto::FactorisedPositions>(Unit::tokens, "positions", o.places.grid(o.patch), D);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o, text_width_));
     out = linear(Unit::head, "out", D, outputs());
   }
@@ -166,16 +140,15 @@ struct NemoDit final : ditto::VideoTransformer {
   std::vector<std::string> foreign_formats() const override { return {"nemo"}; }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     ditto::require_format(format, {"nemo"});
-    const auto& o = options.attention;
-    ditto::ForeignNames n(*this);
+    const auto o = options.attention();
+    ditto::ForeignNames n(*this, ditto::kNemoParts);
     n.layers("", "", ditto::kNemoEnds);
-    if (!positions) n.format.constants["pos_embedder.pos_embedding.weight"] = table(most()).to(torch::kFloat);
+    if (!positions)
+      n.format.constants["pos_embedder.pos_embedding.weight"] =
+          table(options.places.grid(options.patch)).to(torch::kFloat);
     n.blocks(options.depth, "blocks.#.", "decoder.layers.#.",
-             "modulation=adaLN.adaLN_modulation.1 up=mlp.linear_fc1 down=mlp.linear_fc2");
-    n.blocks(options.depth, "blocks.#.attn.", "decoder.layers.#.full_self_attention.",
-             "qkv=linear_qkv proj=linear_proj q_norm=q_layernorm k_norm=k_layernorm");
-    n.blocks(options.depth, "blocks.#.cross.", "decoder.layers.#.cross_attention.",
-             "q=linear_q kv=linear_kv proj=linear_proj q_norm=q_layernorm k_norm=k_layernorm");
+             "modulation=adaLN.adaLN_modulation.1 attn=full_self_attention cross=cross_attention up=mlp.linear_fc1 "
+             "down=mlp.linear_fc2");
     n.rows("blocks.#.attn.qkv", ditto::megatron_rows({o.heads / o.groups(), 1, 1}, o.groups(), o.head_width()));
     n.rows("blocks.#.cross.kv", ditto::megatron_rows({1, 1}, o.heads, o.head_width()));
     return n.format;
@@ -185,19 +158,16 @@ struct NemoDit final : ditto::VideoTransformer {
     const ditto::NemoSizes s(file, "full_self_attention");
     Options o;
     o.depth = s.depth, o.mlp_ratio = std::max<int64_t>(1, s.hidden / s.width);
-    o.attention.width = s.width, o.attention.heads = std::max<int64_t>(1, s.heads), o.attention.kv_heads = s.kv_heads;
-    if (s.frames > 0) o.positions = "factorised", o.max_frames = s.frames, o.max_side = s.side * o.patch;
+    o.width = s.width, o.heads = std::max<int64_t>(1, s.heads), o.kv_heads = s.kv_heads;
+    if (s.frames > 0) o.positions = "factorised", o.places.max_frames = s.frames, o.places.max_side = s.side * o.patch;
     ditto::read_over(o, reader, file, {"depth", "width", "heads", "kv_heads", "qk_norm", "mlp_ratio", "positions"});
     return s.needs(file, o.patch);
   }
 
  private:
-  ditto::Grid most() const {
-    return {options.max_frames, options.max_side / options.patch, options.max_side / options.patch};
-  }
   // A quarter of the numbers tells the frame, the rest column and row.
   Tensor table(const ditto::Grid& g) const {
-    const int64_t D = options.attention.width;
+    const int64_t D = options.width;
     const auto frames = ditto::sincos_positions(g.frames, D / 4).unsqueeze(1).expand({-1, g.rows * g.columns, -1});
     const auto places = ditto::sincos_positions({1, g.rows, g.columns}, 3 * D / 4).unsqueeze(0);
     return torch::cat({frames, places.expand({g.frames, -1, -1})}, -1).flatten(0, 1);

@@ -50,19 +50,18 @@ struct PixArtOptions : ditto::TransformerSize {
 struct Block : ditto::Layer {
   explicit Block(const PixArtOptions& o)
       : modulation(make<ditto::Modulation>("modulation", AdaLn::single, o.width, 2)),
-        attn(make<ditto::SelfAttention>("attn", ditto::AttentionOptions{o.width, o.heads})),
+        attn(make<ditto::SelfAttention>("attn", o.attention())),
         mlp(make<ditto::Mlp>("mlp", o.width, o.mlp_ratio * o.width)),
         // Without a gate, zero weights make it nothing at first.
-        cross(make<ditto::CrossAttention>("cross", ditto::AttentionOptions{o.width, o.heads}, ditto::Init::zeros())) {}
+        cross(make<ditto::CrossAttention>("cross", o.attention(), ditto::Init::zeros())) {}
 
   Tensor forward(const Stream& s, Context& ctx) {
     const auto m = modulation->forward(s, ctx);
-    auto h = ctx.ops.norm_modulate(s.x_BTD, m[0].shift, m[0].scale, s);
-    h = attn->forward(h, ditto::Pattern::full, s.rotary_TK, s, ctx);
-    auto x_BTD = ctx.ops.gated_residual(s.x_BTD, m[0].gate, h, s);
+    auto x_BTD = ditto::modulated(s.x_BTD, m[0], s, ctx, [&](const Tensor& h) {
+      return attn->forward(h, ditto::Pattern::full, s.rotary_TK, s, ctx);
+    });
     x_BTD = x_BTD + cross->forward(x_BTD, s, ctx);
-    h = mlp->forward(ctx.ops.norm_modulate(x_BTD, m[1].shift, m[1].scale, s), ctx);
-    return ctx.ops.gated_residual(x_BTD, m[1].gate, h, s);
+    return ditto::modulated(x_BTD, m[1], s, ctx, [&](const Tensor& h) { return mlp->forward(h, ctx); });
   }
 
   std::shared_ptr<ditto::Modulation> modulation;
@@ -140,18 +139,14 @@ struct PixArt final : ditto::Model {
   }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     ditto::require_format(format, {"diffusers"}, [&](const auto&) { return not_theirs(); });
-    ditto::ForeignNames n(*this);
+    ditto::ForeignNames n(*this, ditto::kDiffusersParts);
     n.layers("", "",
-             "patches.map=pos_embed.proj modulation.map=adaln_single.linear text.in=caption_projection.linear_1 "
-             "text.out=caption_projection.linear_2 final.table=scale_shift_table final.out=proj_out");
+             "patches.map=pos_embed.proj modulation.map=adaln_single.linear text=caption_projection "
+             "final.table=scale_shift_table final.out=proj_out");
     n.layers("", "adaln_single.emb.",
-             "time.in=timestep_embedder.linear_1 time.out=timestep_embedder.linear_2 "
-             "resolution.in=resolution_embedder.linear_1 resolution.out=resolution_embedder.linear_2 "
-             "aspect_ratio.in=aspect_ratio_embedder.linear_1 aspect_ratio.out=aspect_ratio_embedder.linear_2");
+             "time=timestep_embedder resolution=resolution_embedder aspect_ratio=aspect_ratio_embedder");
     n.blocks(options.depth, "blocks.#.", "transformer_blocks.#.",
-             "modulation.table=scale_shift_table attn.qkv=attn1.to_q+attn1.to_k+attn1.to_v attn.proj=attn1.to_out.0 "
-             "cross.q=attn2.to_q "
-             "cross.kv=attn2.to_k+attn2.to_v cross.proj=attn2.to_out.0 mlp.up=ff.net.0.proj mlp.down=ff.net.2");
+             "modulation.table=scale_shift_table attn=attn1 cross=attn2 mlp=ff");
     n.shape("patches.map", patches->convolution());
     n.format.config = config(options, needs);
     return n.format;

@@ -4,35 +4,36 @@
 #include <string>
 #include <vector>
 
+#include <ditto/conditions.h>
 #include <ditto/sizes.h>
-#include <ditto/transformer.h>
+#include <ditto/transformer_size.h>
 
 namespace st_dit {
 
 enum class Part { spatial, full, cross, temporal, mlp };
 
-struct StDitOptions {
-  std::string preset, arrangement = "joint", cross = "auto", adaln = "zero", rotary = "none", null_text = "learned";
-  int64_t depth = 12, patch = 2, patch_frames = 1, mlp_ratio = 4, null_tokens = 0, base_side = 0;
-  ditto::AttentionOptions attention;
+struct StDitOptions : ditto::TransformerSize {
+  std::string arrangement = "joint", cross = "auto", adaln = "zero", rotary = "none", null_text = "learned";
+  int64_t null_tokens = 0, base_side = 0;
   double fps = 0;
   bool full = false;
 
   void read(ditto::OptionReader& option) {
-    option("preset", preset, "a published size; the options below override its parts")
-        .one_of({"", "STDiT3-XL/2", "STDiT3-3B/2", "Latte-XL/2", "Latte-1"});
+    TransformerSize::read(option,
+                          {{"STDiT3-XL/2", 56, 1152, 16},  // 28 pairs of blocks
+                           {"STDiT3-3B/2", 56, 1872, 26},
+                           {"Latte-XL/2", 28, 1152, 16},
+                           {"Latte-1", 56, 1152, 16}},
+                          "a published size; the options below override its parts");
+    read_frames(option);
     set_preset();
+    read_keys(option);
     option("arrangement", arrangement,
            "of attention in a block: \"joint\" spatial, full, cross and temporal, as NeMo; \"alternating\" spatial in "
            "even blocks and temporal in odd ones, each followed by cross")
         .one_of({"joint", "alternating"});
-    option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
-    attention.read(option);
     option("full", full, "joint: attention of all tokens of a sample, too");
-    option("null_text", null_text,
-           "what stands for a dropped text: \"learned\", an embedding; \"zero\"; or \"empty\", the empty text's "
-           "embedding, which comes as text_empty and text_empty_mask")
-        .one_of({"learned", "zero", "empty"});
+    ditto::read_null_text(option, null_text);
     option("null_tokens", null_tokens, "tokens of a learned null text, an embedding each; 0: one for all places")
         .between(0, ditto::most::kSide);
     option("cross", cross, "blocks with attention to text: \"auto\" is all where the data has text, and none else")
@@ -53,9 +54,6 @@ struct StDitOptions {
     option("fps", fps,
            "frames a second, where the data does not say \"fps\": embedded, and added to the time; 0: it is not")
         .between(0.0, 1e6);
-    option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
-    option("patch_frames", patch_frames, "frames Q of a patch").between(1, ditto::most::kPatch);
-    option("mlp_ratio", mlp_ratio, "hidden width of the MLP over D").between(1, ditto::most::kMlpRatio);
     check(option);
   }
 
@@ -72,8 +70,8 @@ struct StDitOptions {
   }
   // STDiT3 has no norms of queries and keys where it attends to text.
   ditto::AttentionOptions cross_attention() const {
-    auto o = attention;
-    o.qk_norm = attention.qk_norm && arrangement == "joint";
+    auto o = attention();
+    o.qk_norm = qk_norm && arrangement == "joint";
     return o;
   }
   // That are modulated: all but cross.
@@ -82,15 +80,13 @@ struct StDitOptions {
  private:
   void set_preset() {
     if (preset.empty()) return;
-    depth = 28, attention.width = 1152, attention.heads = 16, arrangement = "alternating";
+    arrangement = "alternating";
     if (preset == "Latte-XL/2") return;
-    depth = 56, adaln = "single";  // 28 pairs of blocks
-    if (preset == "Latte-1") {
+    adaln = "single";
+    if (preset == "Latte-1")
       cross = "spatial", null_text = "empty";
-      return;
-    }
-    attention.qk_norm = true, rotary = "temporal", cross = "all", null_tokens = 300, base_side = 64, fps = 24;
-    if (preset == "STDiT3-3B/2") attention.width = 1872, attention.heads = 26;
+    else
+      qk_norm = true, rotary = "temporal", cross = "all", null_tokens = 300, base_side = 64, fps = 24;
   }
 
   void check(const ditto::OptionReader& option) const {
@@ -106,12 +102,9 @@ struct StDitOptions {
                     "use an even number, or arrangement = \"joint\"");
     if (cross == "spatial" && arrangement == "joint")
       option.reject("cross", "= \"spatial\" goes with arrangement = \"alternating\"", "use \"all\" or \"none\"");
-    if (attention.width % 4 != 0)
-      option.reject("width", "= " + std::to_string(attention.width) + " is not a multiple of 4",
-                    "the position tables need it");
     if (const int64_t least = rotary == "all" ? 6 : 2;
-        rotary != "none" && (attention.head_width() % 2 != 0 || attention.head_width() < least))
-      option.reject("heads", "give heads of width " + std::to_string(attention.head_width()),
+        rotary != "none" && (head_width() % 2 != 0 || head_width() < least))
+      option.reject("heads", "give heads of width " + std::to_string(head_width()),
                     "rotary = \"" + rotary + "\" needs an even width of at least " + std::to_string(least));
   }
 };

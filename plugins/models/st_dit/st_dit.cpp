@@ -28,7 +28,7 @@ using torch::Tensor;
 struct Block : ditto::Layer {
   Block(const StDitOptions& o, std::vector<Part> parts_, bool is_silent) : parts(std::move(parts_)), rotary(o.rotary) {
     const auto kind = ditto::adaln(o.adaln);
-    const int64_t D = o.attention.width, hidden = o.mlp_ratio * D;
+    const int64_t D = o.width, hidden = o.mlp_ratio * D;
     const auto zeros = ditto::Init::zeros();
     const auto proj = is_silent ? zeros : ditto::Init::xavier(D, D);
     modulation = make<ditto::Modulation>("modulation", kind, D, o.sublayers());
@@ -43,7 +43,7 @@ struct Block : ditto::Layer {
   }
 
   std::shared_ptr<ditto::SelfAttention> self(const char* name, const StDitOptions& o, ditto::Init proj) {
-    return make<ditto::SelfAttention>(name, o.attention, proj);
+    return make<ditto::SelfAttention>(name, o.attention(), proj);
   }
 
   // x <- x + gate * f(norm(x) * (1 + scale) + shift) for every part but cross: x <- x + cross(x).
@@ -51,15 +51,10 @@ struct Block : ditto::Layer {
     const auto rows = modulation->forward(s, ctx);
     auto row = rows.begin();
     auto x_BTD = s.x_BTD;
-    for (const Part part : parts) {
-      if (part == Part::cross) {
-        x_BTD = x_BTD + cross->forward(x_BTD, s, ctx);
-        continue;
-      }
-      const auto y = run(part, ctx.ops.norm_modulate(x_BTD, row->shift, row->scale, s), s, ctx);
-      x_BTD = ctx.ops.gated_residual(x_BTD, row->gate, y, s);
-      ++row;
-    }
+    for (const Part part : parts)
+      x_BTD = part == Part::cross
+                  ? x_BTD + cross->forward(x_BTD, s, ctx)
+                  : ditto::modulated(x_BTD, *row++, s, ctx, [&](const Tensor& h) { return run(part, h, s, ctx); });
     return x_BTD;
   }
 
@@ -85,23 +80,20 @@ struct Block : ditto::Layer {
 struct StDit final : ditto::VideoTransformer {
   using Options = StDitOptions;
 
-  StDit(const Options& o, const Needs& needs)
-      : VideoTransformer({"st_dit", o.depth, o.attention.width, o.patch, o.patch_frames}, needs),
-        options(o),
-        classes_(needs.values("label")),
-        text_width_(o.cross == "none" ? 0 : needs.width("text")) {
-    if (text_width_ == 0 && (o.cross == "spatial" || o.cross == "all"))
+  StDit(const Options& o, const Needs& given)
+      : VideoTransformer({"st_dit", o.depth, o.width, o.patch, o.patch_frames}, given), options(o), needs(given) {
+    const int64_t D = o.width, text_width = o.cross == "none" ? 0 : needs.width("text");
+    if (text_width == 0 && (o.cross == "spatial" || o.cross == "all"))
       throw ditto::Error(ditto::ErrorKind::config, "model.cross",
                          "= \"" + o.cross + "\" attends to text, the data has none",
                          "choose data with text, or cross = \"none\"");
-    const int64_t D = o.attention.width;
     const AdaLn kind = ditto::adaln(o.adaln);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
-    if (text_width_ > 0)
+    if (text_width > 0)
       text =
-          add<ditto::TextEmbed>(Unit::condition, "text", text_width_, D, ditto::null_text(o.null_text), o.null_tokens);
-    else if (classes_ > 0)
-      label = add<ditto::LabelEmbed>(Unit::condition, "label", classes_, D);
+          add<ditto::TextEmbed>(Unit::condition, "text", text_width, D, ditto::null_text(o.null_text), o.null_tokens);
+    else if (const auto n = needs.values("label"))
+      label = add<ditto::LabelEmbed>(Unit::condition, "label", n, D);
     if (o.fps > 0)
       rate = add<ditto::FrameRateEmbed>(Unit::condition, "rate", D, ditto::TimeFeatures{}, o.fps, needs.inputs);
     if (kind == AdaLn::single)
@@ -109,7 +101,7 @@ struct StDit final : ditto::VideoTransformer {
     for (int64_t i = 0; i < o.depth; ++i) {
       // STDiT3 begins as a model of pictures: its temporal blocks add nothing at first.
       const bool is_silent = kind == AdaLn::single && o.arrangement == "alternating" && i % 2 == 1;
-      blocks.push_back(add_block<Block>(i, o, o.parts(i, text_width_ > 0), is_silent));
+      blocks.push_back(add_block<Block>(i, o, o.parts(i, text_width > 0), is_silent));
     }
     final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, D, outputs());
   }
@@ -136,7 +128,7 @@ struct StDit final : ditto::VideoTransformer {
   }
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
-    const int64_t K = options.attention.head_width();
+    const int64_t K = options.head_width();
     if (options.rotary == "all") s.rotary_TK = ditto::rotary_table(s.grid, K).to(ctx.device);
     if (options.rotary == "temporal") s.rotary_TK = ditto::rotary_table(s.grid, {K / 2, 0, 0}).to(ctx.device);
   }
@@ -156,9 +148,7 @@ struct StDit final : ditto::VideoTransformer {
     const auto more = [&](const ditto::TensorSpecs& list) { inputs.insert(inputs.end(), list.begin(), list.end()); };
     if (text) more(text->takes());
     if (rate) more(rate->takes());
-    if (label)
-      more(
-          {{"label", torch::kLong, {}, "0 to " + std::to_string(classes_) + ", the last is the null class", classes_}});
+    if (label) more(ditto::takes_offered(needs, {"label"}));
     return inputs;
   }
 
@@ -169,17 +159,15 @@ struct StDit final : ditto::VideoTransformer {
     return in;
   }
 
-  std::vector<std::string> foreign_formats() const override { return st_dit::formats(form()); }
+  std::vector<std::string> foreign_formats() const override { return st_dit::formats(options, needs); }
   ditto::ForeignFormat foreign(const std::string& format) const override {
-    return format == "diffusers" || format == "open-sora" ? st_dit::names(*this, form(), format)
-                                                          : Model::foreign(format);
+    return st_dit::names(*this, options, needs, format);
   }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
     return st_dit::needs_of(reader, file);
   }
 
  private:
-  st_dit::Form form() const { return {options, x_, out_channels_, text_width_}; }
   // Latte adds its frames' table before its first temporal block.
   bool adds_frames_first() const { return options.rotary == "none" && options.arrangement == "joint"; }
   // For the tokens here; a picture has none.
@@ -193,7 +181,7 @@ struct StDit final : ditto::VideoTransformer {
     const auto row_T = s.frame_of_token(s.x_BTD.size(0), s.x_BTD.size(1), s.x_BTD.device());
     return torch::cat(tables).to(ctx.options()).index_select(0, row_T).view(s.x_BTD.sizes());
   }
-  Tensor frames(const ditto::Grid& g) const { return ditto::sincos_positions(g.frames, options.attention.width); }
+  Tensor frames(const ditto::Grid& g) const { return ditto::sincos_positions(g.frames, options.width); }
   Tensor places(const ditto::Grid& g) const {
     const auto root = [](int64_t a, int64_t b) { return std::sqrt(static_cast<double>(a * b)); };
     const double scale = options.base_side == 0 ? 1
@@ -207,11 +195,11 @@ struct StDit final : ditto::VideoTransformer {
           place = place / scale * (std::nearbyint(root(g.rows, g.columns)) / static_cast<double>(n));
       return list;
     };
-    return ditto::sincos_positions(along(g.rows), along(g.columns), options.attention.width);
+    return ditto::sincos_positions(along(g.rows), along(g.columns), options.width);
   }
 
   Options options;
-  int64_t classes_, text_width_;
+  Needs needs;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::FrameRateEmbed> rate;
   std::shared_ptr<ditto::LabelEmbed> label;

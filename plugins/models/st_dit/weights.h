@@ -5,23 +5,17 @@
 #include <string>
 #include <vector>
 
-#include <ditto/foreign.h>
 #include <ditto/model.h>
 
 #include "options.h"
 
 namespace st_dit {
 
-struct Form {
-  const StDitOptions& options;
-  const std::vector<int64_t>& x;  // [C, F, H, W]
-  int64_t out_channels, text_width;
-};
-
 // The format of the published model that this one is: one or none.
-std::vector<std::string> formats(const Form& form);
+std::vector<std::string> formats(const StDitOptions& options, const ditto::ModelNeeds& needs);
 // Throws Error(config) for a model that is not theirs.
-ditto::ForeignFormat names(const ditto::Model& model, const Form& form, const std::string& format);
+ditto::ForeignFormat names(const ditto::Model& model, const StDitOptions& options, const ditto::ModelNeeds& needs,
+                           const std::string& format);
 // Sets the options that a file of theirs says, reads the recipe over them, and says what the model needs.
 ditto::ModelNeeds needs_of(ditto::OptionReader& reader, const ditto::ForeignShapes& file);
 

@@ -3,13 +3,14 @@
 // turned by frame, row and column, and one modulation for all blocks.
 //
 // Legend: B samples, D width, N heads, K = D / N head width, S tokens of text, E their width.
+#include <ditto/conditions.h>
 #include <ditto/ditto.h>
 #include <ditto/foreign_names.h>
 #include <ditto/norm_over_heads.h>
 #include <ditto/padded_text.h>
 #include <ditto/positions.h>
 #include <ditto/sizes.h>
-#include <ditto/transformer.h>
+#include <ditto/video.h>
 
 namespace {
 
@@ -22,29 +23,21 @@ using ditto::Unit;
 using torch::Tensor;
 namespace most = ditto::most;
 
-struct WanOptions {
-  std::string preset;
-  int64_t depth = 12, width = 384, heads = 6, hidden = 0, patch = 2, patch_frames = 1;
+struct WanOptions : ditto::TransformerSize {
+  int64_t hidden = 0;
   ditto::PaddedText text;
 
   void read(ditto::OptionReader& option) {
-    option("preset", preset, "Wan 2.1's sizes; the options below override its parts").one_of({"", "1.3B", "14B"});
-    if (!preset.empty()) text.mask = false, text.tokens = 512;
-    if (preset == "1.3B") depth = 30, width = 1536, heads = 12, hidden = 8960;
-    if (preset == "14B") depth = 40, width = 5120, heads = 40, hidden = 13824;
-    option("depth", depth, "number of transformer blocks").between(1, most::kBlocks);
-    option("width", width, "token width D").between(4, most::kWidth);
-    option("heads", heads, "attention heads N; must divide the width").between(1, most::kHeads);
+    read_size(option, {{"1.3B", 30, 1536, 12}, {"14B", 40, 5120, 40}},
+              "Wan 2.1's sizes; the options below override its parts");
+    if (!preset.empty()) text.mask = false, text.tokens = 512, hidden = preset == "14B" ? 13824 : 8960;
     option("hidden", hidden, "hidden width of the MLP; 0: four times D").between(0, most::kMlpRatio * most::kWidth);
-    option("patch", patch, "patch side, in the model's input pixels").between(1, most::kPatch);
-    option("patch_frames", patch_frames, "frames of a patch").between(1, most::kPatch);
+    read_frames(option);
     text.read(option);
-    if (width % heads != 0) option.reject("heads", "does not divide model.width", "choose one of its divisors");
     if (head_width() % 2 != 0 || head_width() < 6)
       option.reject("heads", "give heads of width " + std::to_string(head_width()),
                     "positions by rotation need an even width of at least 6");
   }
-  int64_t head_width() const { return width / heads; }
   int64_t mlp() const { return hidden > 0 ? hidden : 4 * width; }
 };
 
@@ -110,11 +103,9 @@ struct Block : ditto::Layer {
 
   Tensor forward(const Stream& s, Context& ctx) {
     const auto m = modulation->forward(s, ctx);
-    const auto h = attn->forward(ctx.ops.norm_modulate(s.x_BTD, m[0].shift, m[0].scale, s), s, ctx);
-    auto x_BTD = ctx.ops.gated_residual(s.x_BTD, m[0].gate, h, s);
+    auto x_BTD = ditto::modulated(s.x_BTD, m[0], s, ctx, [&](const Tensor& h) { return attn->forward(h, s, ctx); });
     x_BTD = x_BTD + cross->forward(cross_norm->forward(x_BTD, ctx), s, ctx);
-    const auto y = mlp->forward(ctx.ops.norm_modulate(x_BTD, m[1].shift, m[1].scale, s), ctx);
-    return ctx.ops.gated_residual(x_BTD, m[1].gate, y, s);
+    return ditto::modulated(x_BTD, m[1], s, ctx, [&](const Tensor& h) { return mlp->forward(h, ctx); });
   }
 
   std::shared_ptr<ditto::Modulation> modulation;
@@ -124,51 +115,37 @@ struct Block : ditto::Layer {
   std::shared_ptr<ditto::Mlp> mlp;
 };
 
-const std::vector<std::string> kFormats{"diffusers", "comfy"};
-// In diffusers, and in the project's own files, as ComfyUI loads them.
-constexpr const char
-    *kDiffusers =
-        "patches.map=patch_embedding time.in=condition_embedder.time_embedder.linear_1 "
-        "time.out=condition_embedder.time_embedder.linear_2 "
-        "modulation.map=condition_embedder.time_proj text_in=condition_embedder.text_embedder.linear_1 "
-        "text_out=condition_embedder.text_embedder.linear_2 final.table=scale_shift_table "
-        "final.out=proj_out",
-    *kDiffusersBlock =
-        "modulation.table=scale_shift_table attn.qkv=attn1.to_q+attn1.to_k+attn1.to_v "
-        "attn.q_norm=attn1.norm_q attn.k_norm=attn1.norm_k attn.proj=attn1.to_out.0 cross_norm=norm2 "
-        "cross.q=attn2.to_q cross.kv=attn2.to_k+attn2.to_v cross.q_norm=attn2.norm_q "
-        "cross.k_norm=attn2.norm_k cross.proj=attn2.to_out.0 mlp.up=ffn.net.0.proj mlp.down=ffn.net.2";
-constexpr const char *kComfy =
-                         "patches.map=patch_embedding time.in=time_embedding.0 time.out=time_embedding.2 "
-                         "modulation.map=time_projection.1 text_in=text_embedding.0 text_out=text_embedding.2 "
-                         "final.table=head.modulation final.out=head.head",
-                     *kComfyBlock =
-                         "modulation.table=modulation attn.qkv=self_attn.q+self_attn.k+self_attn.v "
-                         "attn.q_norm=self_attn.norm_q attn.k_norm=self_attn.norm_k attn.proj=self_attn.o "
-                         "cross_norm=norm3 cross.q=cross_attn.q cross.kv=cross_attn.k+cross_attn.v "
-                         "cross.q_norm=cross_attn.norm_q cross.k_norm=cross_attn.norm_k cross.proj=cross_attn.o "
-                         "mlp.up=ffn.0 mlp.down=ffn.2";
+// Names in diffusers, and in the project's own files, as ComfyUI loads them.
+struct Names {
+  const char *parts, *whole, *block;
+};
+constexpr Names kDiffusers{ditto::kDiffusersParts,
+                           "patches.map=patch_embedding time=condition_embedder.time_embedder "
+                           "modulation.map=condition_embedder.time_proj "
+                           "text_in=condition_embedder.text_embedder.linear_1 "
+                           "text_out=condition_embedder.text_embedder.linear_2 final.table=scale_shift_table "
+                           "final.out=proj_out",
+                           "modulation.table=scale_shift_table attn=attn1 cross_norm=norm2 cross=attn2 mlp=ffn"};
+constexpr Names kComfy{"qkv=q+k+v q=q kv=k+v proj=o q_norm=norm_q k_norm=norm_k up=0 down=2 in=0 out=2",
+                       "patches.map=patch_embedding time=time_embedding modulation.map=time_projection.1 "
+                       "text_in=text_embedding.0 text_out=text_embedding.2 final.table=head.modulation "
+                       "final.out=head.head",
+                       "modulation.table=modulation attn=self_attn cross_norm=norm3 cross=cross_attn mlp=ffn"};
 
-struct Wan final : ditto::Model {
+struct Wan final : ditto::VideoTransformer {
   using Options = WanOptions;
 
-  Wan(const Options& o, const Needs& needs_) : options(o), needs(needs_), x_(needs.shape("x")) {
-    if (x_.size() != 4)
-      throw ditto::Error(ditto::ErrorKind::config, "model \"wan\"",
-                         "takes video [C, F, H, W], the data has " + std::to_string(x_.size()) + " dims",
-                         "choose a model for pictures, or data with frames (one is enough)");
-    ditto::check_patches("model.patch_frames", o.patch_frames, "the frames,", {x_[1]});
-    ditto::check_patches("model.patch", o.patch, "frames of", {x_[2], x_[3]});
+  Wan(const Options& o, const Needs& needs_)
+      : VideoTransformer({"wan", o.depth, o.width, o.patch, o.patch_frames}, needs_), options(o), needs(needs_) {
     o.text.check(needs, "wan");
-    patches = add<ditto::VideoPatchEmbed>(Unit::tokens, "patches", x_[0], o.patch, o.patch_frames, o.width);
     time = add<ditto::TimeEmbed>(Unit::condition, "time", o.width, 128.0);
     modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", o.width, 2);
     text_in = linear(Unit::condition, "text_in", needs.width("text"), o.width);
     text_out = linear(Unit::condition, "text_out", o.width, o.width);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
-    const int64_t out = o.patch_frames * o.patch * o.patch * needs.out_channels;
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", ditto::AdaLn::single, o.width, out);
+    final_layer = add<ditto::FinalLayer>(Unit::head, "final", ditto::AdaLn::single, o.width, outputs());
   }
+  bool time_per_frame() const override { return false; }
 
   ditto::Conditioning condition(const Batch& in, Context& ctx) override {
     ditto::Conditioning c;
@@ -181,19 +158,12 @@ struct Wan final : ditto::Model {
     return c;
   }
 
-  Stream tokens(const Batch& in, Context& ctx) override {
-    Stream s;
-    s.grid = patches->grid(in.at("x"));
-    s.x_BTD = patches->forward(in.at("x"), ctx);
-    return s;
-  }
+  Stream tokens(const Batch& in, Context& ctx) override { return patched(in, ctx); }
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
     const int64_t pairs = options.head_width() / 2, side = options.head_width() / 6;
     s.rotary_TK = ditto::rotary_table_in_double(s.grid, {pairs - 2 * side, side, side}).to(ctx.device);
   }
-
-  int64_t depth() const override { return options.depth; }
 
   Stream run_block(int64_t i, Stream s, Context& ctx) override {
     s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
@@ -201,25 +171,15 @@ struct Wan final : ditto::Model {
   }
 
   Tensor head(const Stream& s, Context& ctx) override {
-    return patches->unpatchify(final_layer->forward(s, ctx), s.grid);
+    return patches_->unpatchify(final_layer->forward(s, ctx), s.grid);
   }
 
-  bool token_local() const override { return true; }
-
   ditto::TensorSpecs takes() const override {
-    ditto::TensorSpecs inputs{{"x", torch::kFloat, x_, "noisy video"},
-                              {"t", torch::kFloat, {}, "time, in the scheduler's units"}};
+    auto inputs = VideoTransformer::takes();
     for (auto& input : options.text.takes(needs))
       if (!input.name.starts_with("text_pooled")) inputs.push_back(std::move(input));
     return inputs;
   }
-  ditto::TensorSpecs makes() const override {
-    const auto& o = options;
-    return {{"features",
-             torch::kFloat,
-             {ditto::count_patches({x_[1], x_[2], x_[3]}, {o.patch_frames, o.patch, o.patch}), o.width}}};
-  }
-
   Batch without_condition(Batch in, const Tensor& which_B) const override {
     return options.text.without_text(std::move(in), which_B);
   }
@@ -228,31 +188,27 @@ struct Wan final : ditto::Model {
   ditto::ForeignFormat foreign(const std::string& format) const override {
     const auto& o = options;
     ditto::require_format(format, kFormats);
-    const bool is_file = format == "comfy";
-    const int64_t D = o.width, K = o.head_width();
-    ditto::ForeignNames n(*this);
-    n.layers("", "", is_file ? kComfy : kDiffusers);
-    n.blocks(o.depth, "blocks.#.", "blocks.#.", is_file ? kComfyBlock : kDiffusersBlock);
-    n.shape("patches.map", {D, x_[0], o.patch_frames, o.patch, o.patch});
-    n.shape("blocks.#.modulation.table", {1, 6, D});
-    n.shape("final.table", {1, 2, D});
-    n.rows("blocks.#.attn.qkv", ditto::foreign_rows({{0, 2 * D, K}, {2 * D, D}}));
-    for (const char* norm : {"blocks.#.attn.q_norm", "blocks.#.attn.k_norm"})
-      n.rows(norm, ditto::foreign_rows({{0, D, K}}));
-    if (!is_file) n.format.config = config_of(o, needs);
+    const auto& they = names_in(format);
+    ditto::ForeignNames n(*this, they.parts);
+    n.layers("", "", they.whole);
+    n.blocks(o.depth, "blocks.#.", "blocks.#.", they.block);
+    n.shape("patches.map", {o.width, x_[0], o.patch_frames, o.patch, o.patch});
+    n.shape("blocks.#.modulation.table", {1, 6, o.width});
+    n.shape("final.table", {1, 2, o.width});
+    n.turn_pairs("blocks.#.attn", o.head_width());
+    if (format == "diffusers") n.format.config = config_of(o, needs);
     return n.format;
   }
 
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
     ditto::require_format(file.format, kFormats);
-    const bool is_file = file.format == "comfy";
-    const auto weight = [&](const char* ours) {
-      return ditto::foreign_name(is_file ? kComfy : kDiffusers, ours) + ".weight";
-    };
+    const auto& they = names_in(file.format);
+    const bool has_config = file.format == "diffusers";
+    const auto whole = [&](const char* ours) { return ditto::foreign_name(they.whole, ours); };
     for (const char* of_picture : {"condition_embedder.image_embedder.norm1.weight", "img_emb.proj.0.weight"})
       if (file.has(of_picture)) ditto::refuse_tensor(file, of_picture, "is of a model that takes a picture, too");
-    const auto patches = weight("patches.map");
-    const std::string up = is_file ? ".ffn.0.weight" : ".ffn.net.0.proj.weight";
+    const auto patches = whole("patches.map.weight");
+    const auto up = "." + ditto::foreign_name(they.block, "mlp.up.weight", they.parts);
     Options o;
     o.text.mask = false, o.text.tokens = 512;
     o.width = file.size(patches, 0, most::kWidth);
@@ -260,24 +216,23 @@ struct Wan final : ditto::Model {
     o.patch = file.size(patches, 3, most::kPatch);
     o.depth = file.count("blocks.", up, most::kBlocks);
     o.hidden = file.size("blocks.0" + up, 0, most::kMlpRatio * most::kWidth);
-    std::vector<std::string> said{"depth", "width", "hidden", "patch", "patch_frames"};
-    const bool says_heads = !is_file || o.width % 128 == 0;  // Wan's own files are of heads of 128
-    o.heads = !is_file ? ditto::heads_of(file, "num_attention_heads", o.width) : says_heads ? o.width / 128 : 1;
-    if (says_heads) said.emplace_back("heads");
-    ditto::read_over(o, reader, file, said);
-    if (!says_heads) ditto::require_heads(reader, file);
-    const int64_t out = ditto::rows_of(file, weight("final.out"), o.width, most::kNumbers);
-    const int64_t of_patch = o.patch_frames * o.patch * o.patch, own = ditto::kOwnSide;  // no file says sizes
-    Needs needs{{{"x", torch::kFloat, {file.size(patches, 1, most::kNumbers), own, own, own}, ""},
-                 {"t", torch::kFloat, {}, ""},
-                 {"text", torch::kFloat, {-1, file.size(weight("text_in"), 1, most::kWidth)}, ""},
-                 {"text_mask", torch::kBool, {-1}, ""}},
-                out / of_patch};
-    if (!is_file) ditto::expect_config(file, config_of(o, needs));
-    return needs;
+    // Wan's own files are of heads of 128.
+    o.heads = has_config           ? ditto::heads_of(file, "num_attention_heads", o.width)
+              : o.width % 128 == 0 ? o.width / 128
+                                   : 0;
+    ditto::read_heads_over(o, reader, file, {}, {"hidden", "patch", "patch_frames"});
+    const int64_t channels = file.size(patches, 1, most::kNumbers), own = ditto::kOwnSide,  // no file says sizes
+        out = ditto::rows_of(file, whole("final.out.weight"), o.width, most::kNumbers);
+    auto made = ditto::foreign_needs_of({channels, own, own, own}, out / (o.patch_frames * o.patch * o.patch));
+    ditto::offer_text(made, file.size(whole("text_in.weight"), 1, most::kWidth), /*and_empty=*/false);
+    if (has_config) ditto::expect_config(file, config_of(o, made));
+    return made;
   }
 
  private:
+  inline static const std::vector<std::string> kFormats{"diffusers", "comfy"};
+  static const Names& names_in(const std::string& format) { return format == "comfy" ? kComfy : kDiffusers; }
+
   // The constructor's arguments there.
   static ditto::ForeignConfig config_of(const Options& o, const Needs& needs) {
     return {{"_class_name", std::string("WanTransformer3DModel")},
@@ -298,8 +253,6 @@ struct Wan final : ditto::Model {
 
   Options options;
   Needs needs;
-  std::vector<int64_t> x_;  // [C, F, H, W]
-  std::shared_ptr<ditto::VideoPatchEmbed> patches;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::SharedModulation> modulation;
   ditto::Linear text_in, text_out;

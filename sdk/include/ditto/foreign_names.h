@@ -6,7 +6,7 @@
 
 #include <cstdint>
 #include <functional>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,12 +19,13 @@ namespace ditto {
 // --- names ---
 
 // A model's map of names, as lists "OURS=THEIRS OURS=THEIRS+THEIRS" in which each of its parameters finds its own. OURS
-// is a layer, whose weight and bias keep their ends, or a parameter by its whole name, as THEIRS then is. Several of
-// theirs with a "+" between them are put one under another to make ours. What the model does not have (a bias, a class)
-// is left out of the map; what no list names the host refuses by its name.
+// is a layer, whose weight and bias keep their ends, or a parameter by its whole name, as THEIRS then is; or a module
+// whose layers are called as `parts` says: with "up=fc1 down=fc2" there, "mlp=ff" is "mlp.up=ff.fc1 mlp.down=ff.fc2".
+// Several of theirs with a "+" between them are put one under another to make ours. What the model does not have (a
+// bias, a class) is left out of the map; what no list names the host refuses by its name.
 class DITTO_API ForeignNames {
  public:
-  explicit ForeignNames(const Units& model);
+  explicit ForeignNames(const Units& model, const std::string& parts = {});
 
   // Behind what all of ours, and all of theirs, begin with.
   void layers(const std::string& ours, const std::string& theirs, const std::string& list);
@@ -36,6 +37,8 @@ class DITTO_API ForeignNames {
   // (a bias has the first dim), and ForeignTensor::rows of all of it.
   void shape(const std::string& ours, const std::vector<int64_t>& shape);
   void rows(const std::string& ours, const std::vector<int64_t>& rows);
+  // Of attention, its "qkv" of as many heads of each, its "q_norm" and "k_norm": rotary pairs lie side by side there.
+  void turn_pairs(const std::string& ours, int64_t head_width);
 
   // A fixed table [T, D], which theirs keeps as [1, T, D], rounded to fp32.
   void table(const std::string& theirs, const torch::Tensor& table_TD);
@@ -45,10 +48,22 @@ class DITTO_API ForeignNames {
   ForeignFormat format;
 
  private:
-  std::set<std::string> parameters_;
+  std::string parts_;
+  std::map<std::string, int64_t> parameters_;  // and their rows
 };
-// The first of theirs in such a list; empty: it does not name `ours`.
-DITTO_API std::string foreign_name(const std::string& list, const std::string& ours);
+// The first of theirs in such a list, of a layer or a parameter; empty: it does not name `ours`.
+DITTO_API std::string foreign_name(const std::string& list, const std::string& ours, const std::string& parts = {});
+
+// Whole projects' names of the layers of SelfAttention, CrossAttention, Mlp, TimeEmbed and their like: of diffusers; of
+// DiT, after timm, and those that began with it; of NeMo and Megatron.
+inline constexpr const char* kDiffusersParts =
+    "qkv=to_q+to_k+to_v q=to_q kv=to_k+to_v proj=to_out.0 q_norm=norm_q k_norm=norm_k up=net.0.proj down=net.2 "
+    "in=linear_1 out=linear_2";
+inline constexpr const char* kFacebookParts =
+    "qkv=qkv q=q_linear kv=kv_linear proj=proj q_norm=q_norm k_norm=k_norm up=fc1 down=fc2 in=mlp.0 out=mlp.2";
+inline constexpr const char* kNemoParts =
+    "qkv=linear_qkv q=linear_q kv=linear_kv proj=linear_proj q_norm=q_layernorm k_norm=k_layernorm in=linear_1 "
+    "out=linear_2";
 
 // Rows [first, first + count) of theirs, as they come; or, where a head has `head` rows, of each its even rows and then
 // its odd ones: rotary pairs lie side by side there, and half a head apart here (apply_rotary).
@@ -61,11 +76,10 @@ DITTO_API std::vector<int64_t> foreign_rows(const std::vector<ForeignRun>& runs)
 // first kind, heads[1] of the second, …: queries that share a head of keys, that head, its values.
 DITTO_API std::vector<int64_t> megatron_rows(const std::vector<int64_t>& heads, int64_t groups, int64_t K);
 
-// Of NeMo's diffusion transformers all but the blocks, for `layers("", "", …)`: a VideoTransformer's patches (the
-// channel fastest), TimeAndRate as "time", FactorisedPositions as "positions", and "out".
+// Of NeMo's diffusion transformers all but the blocks, for `layers("", "", …)` with kNemoParts: a VideoTransformer's
+// patches (the channel fastest), TimeAndRate as "time", FactorisedPositions as "positions", and "out".
 inline constexpr const char* kNemoEnds =
-    "patches.map=x_embedder time.time.in=t_embedder.1.linear_1 time.time.out=t_embedder.1.linear_2 "
-    "time.rate.in=fps_embedder.1.linear_1 time.rate.out=fps_embedder.1.linear_2 time.norm=affline_norm "
+    "patches.map=x_embedder time.time=t_embedder.1 time.rate=fps_embedder.1 time.norm=affline_norm "
     "positions.frames.table=pos_embedder.emb_t.weight positions.rows.table=pos_embedder.emb_h.weight "
     "positions.columns.table=pos_embedder.emb_w.weight out=final_layer_linear";
 
@@ -79,6 +93,8 @@ DITTO_API void require_format(const std::string& format, const std::vector<std::
 
 // --- sizes ---
 
+// Of a model of x [C, H, W] or [C, F, H, W] and times.
+DITTO_API ModelNeeds foreign_needs_of(std::vector<int64_t> x, int64_t out_channels);
 // Throws Error(checkpoint): tensor 'NAME' `what`.
 [[noreturn]] DITTO_API void refuse_tensor(const ForeignShapes& file, const std::string& tensor,
                                           const std::string& what);
@@ -157,18 +173,25 @@ void read_over(Options& options, OptionReader& reader, const ForeignShapes& file
   refuse_others(reader, theirs, file, names);
 }
 
-// The same of options that derive from TransformerSize, whose sizes are among those names. Heads that the file does not
-// say (0) are those of a published size, or the recipe's.
+// The same of options that derive from TransformerSize, whose depth and width are among those names. Heads that the
+// file does not say (0) are those of a published size, or the recipe's.
 template <class Options>
-void read_sizes_over(Options& options, OptionReader& reader, const ForeignShapes& file,
+void read_heads_over(Options& options, OptionReader& reader, const ForeignShapes& file,
                      const std::vector<TransformerSize>& published, std::vector<std::string> names) {
-  names.insert(names.end(), {"depth", "width", "patch", "mlp_ratio"});
+  names.insert(names.end(), {"depth", "width"});
   if (options.heads > 0) names.emplace_back("heads");
   if (options.heads == 0) options.heads = published_heads(published, options);
   const bool knows_heads = options.heads > 0;
   if (!knows_heads) options.heads = 1;
   read_over(options, reader, file, names);
   if (!knows_heads) require_heads(reader, file);
+}
+// And its patch and mlp_ratio too.
+template <class Options>
+void read_sizes_over(Options& options, OptionReader& reader, const ForeignShapes& file,
+                     const std::vector<TransformerSize>& published, std::vector<std::string> names) {
+  names.insert(names.end(), {"patch", "mlp_ratio"});
+  read_heads_over(options, reader, file, published, std::move(names));
 }
 
 }  // namespace ditto

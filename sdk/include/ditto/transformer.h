@@ -31,9 +31,13 @@ struct DITTO_API AttentionOptions {
   int64_t text_width = 0;  // E, of what CrossAttention attends to; 0: D
   bool bias = true;        // of all maps
 
-  void read(OptionReader& option);  // declares "width", "heads", "kv_heads" and "qk_norm"
+  void read(OptionReader& option);        // declares "width", "heads", "kv_heads" and "qk_norm"
+  void read_width(OptionReader& option);  // the first two of these,
+  void read_keys(OptionReader& option);   // and the other two
   int64_t head_width() const { return width / heads; }
   int64_t groups() const { return kv_heads == 0 ? heads : kv_heads; }
+  // Of attention to text of that width, which has keys of every head.
+  AttentionOptions to_text(int64_t text_width) const;
 };
 
 // Patches of Q frames of P x P pixels to tokens (frames x rows x columns) by one linear map, and back. Parameter map.
@@ -62,7 +66,6 @@ class DITTO_API SelfAttention : public Layer {
   // Queries and keys are turned by `rotary_TK`, where that is defined. [B, T, D] -> the same.
   torch::Tensor forward(const torch::Tensor& x_BTD, Pattern pattern, const torch::Tensor& rotary_TK,
                         const Stream& stream, Context& ctx);
-  // Multiply-adds for `tokens` of which each sees `keys`.
 
  private:
   AttentionOptions options_;
@@ -135,7 +138,8 @@ DITTO_API NullText null_text(const std::string& name);  // "learned", "zero" or 
 // is false everywhere is the null condition. Parameters null (where it is learned), in, out.
 class DITTO_API TextEmbed : public Layer {
  public:
-  // null_tokens: so many learned embeddings, of as many tokens, are what NullText::learned means; 0: one, in all places.
+  // null_tokens: so many learned embeddings, of as many tokens, are what NullText::learned means; 0: one, in all
+  // places.
   TextEmbed(int64_t text_width, int64_t width, NullText null = NullText::learned, int64_t null_tokens = 0);
   ~TextEmbed() override;
   // Reads "text" [B, S, E] and "text_mask" bool [B, S]; sets text_BSE [B, S, D] and text_mask_BS. An empty text that is
@@ -186,6 +190,19 @@ class DITTO_API Modulation : public Layer {
   Parameter table_;  // [3 n, D]
   Linear map_;
 };
+
+// y * (1 + scale) + shift, of what a model's own norm made: rows [B, D] of the sample, or [B, F, D] of its frames, for
+// all of `tokens`.
+DITTO_API torch::Tensor scale_and_shift(const torch::Tensor& y, const torch::Tensor& shift, const torch::Tensor& scale,
+                                        const Sequence& tokens, Context& ctx);
+
+// A sub-layer of adaLN: x + gate * f(norm(x) * (1 + scale) + shift).
+template <class F>
+torch::Tensor modulated(const torch::Tensor& x_BTD, const Modulation::Row& row, const Stream& stream, Context& ctx,
+                        const F& f) {
+  const auto y = f(ctx.ops.norm_modulate(x_BTD, row.shift, row.scale, stream));
+  return ctx.ops.gated_residual(x_BTD, row.gate, y, stream);
+}
 
 // The end of a model: norm, shift and scale, and a linear map that is zero at first. Parameters modulation (or table)
 // and out.

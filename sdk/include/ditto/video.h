@@ -75,6 +75,16 @@ class DITTO_API TimeAndRate : public Layer {
   std::shared_ptr<RmsNorm> norm_;
 };
 
+// What a model whose positions are of so many places reads in a recipe, with the frames a second that it is told.
+struct DITTO_API VideoPlaces {
+  int64_t max_frames, max_side;     // frames, and pixels of rows and of columns
+  double fps = 30;                  // where the data does not say it
+  void read(OptionReader& option);  // declares "max_frames", "max_side" and "fps"
+  // Throws Error(config) for x [C, F, H, W] that has more.
+  void check(const std::string& model, const std::vector<int64_t>& x) const;
+  Grid grid(int64_t patch) const { return {max_frames, max_side / patch, max_side / patch}; }
+};
+
 // Learned tables of frames, rows and columns, of which a token gets the sum of three (NeMo's
 // FactorizedLearnable3DEmbedding). Parameters frames.table, rows.table and columns.table.
 class DITTO_API FactorisedPositions : public Layer {
