@@ -20,7 +20,7 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-constexpr double kEps = 1e-5;
+constexpr double kEps = 1e-5, kHeadEps = 1e-6;
 
 struct Size {
   const char* name;
@@ -43,7 +43,7 @@ struct MoviegenOptions {
         depth = size.depth, hidden = size.hidden;
         attention.width = size.width, attention.heads = size.heads, attention.kv_heads = 8;
       }
-    attention.bias = false, attention.norm_eps = kEps;
+    attention.bias = false, attention.norm_eps = kHeadEps;
     option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
     option("hidden", hidden, "hidden width H of the perceptron").between(1, ditto::most::kWidth);

@@ -20,8 +20,9 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-// NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs.
-constexpr double kEps = 1e-5;
+// NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs. Its
+// Megatron has 1e-6 for the norms of queries and keys.
+constexpr double kEps = 1e-5, kHeadEps = 1e-6;
 
 struct Size {
   const char* name;
@@ -47,7 +48,7 @@ struct NemoDitOptions {
         .one_of(names);
     for (const auto& size : kSizes)
       if (preset == size.name) depth = size.depth, attention.width = size.width, attention.heads = size.heads;
-    attention.qk_norm = true, attention.bias = false, attention.norm_eps = kEps;
+    attention.qk_norm = true, attention.bias = false, attention.norm_eps = kHeadEps;
     option("depth", depth, "number of transformer blocks").between(1, ditto::most::kBlocks);
     attention.read(option);
     option("patch", patch, "patch side P, in the model's input pixels").between(1, ditto::most::kPatch);
