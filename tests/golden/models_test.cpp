@@ -82,9 +82,10 @@ struct Case {
             ditto::test::values(input, given.at("drawn").get<Shape>(), given.at("bound").get<double>()).to(dtype);
       else
         in[input] = ditto::test::tensor(*given.begin())
-                        .to(given.contains("floats")  ? torch::kFloat
-                            : given.contains("flags") ? torch::kBool
-                                                      : torch::kLong);
+                        .to(given.contains("doubles")  ? dtype
+                            : given.contains("floats") ? torch::kFloat
+                            : given.contains("flags")  ? torch::kBool
+                                                       : torch::kLong);
     return in;
   }
 };

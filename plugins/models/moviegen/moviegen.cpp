@@ -18,7 +18,7 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-constexpr double kEps = 1e-5;
+constexpr double kEps = 1e-5, kHeadEps = 1e-6;
 
 struct MoviegenOptions : ditto::TransformerSize {
   std::string cross = "residual";
@@ -41,7 +41,7 @@ struct MoviegenOptions : ditto::TransformerSize {
   }
   ditto::AttentionOptions attention() const {
     auto o = TransformerSize::attention();
-    o.bias = false, o.norm_eps = kEps;
+    o.bias = false, o.norm_eps = kHeadEps;
     return o;
   }
 };

@@ -17,8 +17,9 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-// NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs.
-constexpr double kEps = 1e-5;
+// NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs. Its
+// Megatron has 1e-6 for the norms of queries and keys.
+constexpr double kEps = 1e-5, kHeadEps = 1e-6;
 
 const std::vector<ditto::TransformerSize> kSizes{
     {"S", 12, 384, 6},    {"B", 12, 768, 12},   {"L", 24, 1024, 16},
@@ -41,7 +42,7 @@ struct NemoDitOptions : ditto::TransformerSize {
   }
   ditto::AttentionOptions attention() const {
     auto o = TransformerSize::attention();
-    o.bias = false, o.norm_eps = kEps;
+    o.bias = false, o.norm_eps = kHeadEps;
     return o;
   }
 };

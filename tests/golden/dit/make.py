@@ -2,7 +2,7 @@
 
     make.py --facebook DIR   makes facebook-dit_*.json and diffusers_*.json beside this file
 
-DIR is a checkout of facebookresearch/DiT, of which models.py is run; diffusers comes with ./dev peers. Everything runs
+DIR is a checkout of facebookresearch/DiT, of which models.py is run; diffusers and timm come with ./dev peers. Everything runs
 in float64, so that a comparison sees the other side's roundings alone. Time features are of float32, as both define
 them; PyTorch's exponentials, cosines and sines in float32 depend on the processor by a unit in the last place, so each
 is replaced by the nearest float32, and it is checked that theirs are no further off than that.
@@ -16,12 +16,10 @@ import json
 import pathlib
 import re
 import sys
-import types
 from unittest import mock
 
 import numpy as np
 import torch
-from torch import nn
 
 HERE = pathlib.Path(__file__).parent
 ENTRIES = 64
@@ -134,57 +132,9 @@ def fill(model):
 # --- the definitions ----------------------------------------------------------------------------------------
 
 
-class PatchEmbed(nn.Module):
-    """timm's: a convolution whose stride is its size; patches row by row."""
-
-    def __init__(self, img_size, patch_size, in_chans, embed_dim, bias=True):
-        super().__init__()
-        self.patch_size = (patch_size, patch_size)
-        self.num_patches = (img_size // patch_size) ** 2
-        self.proj = nn.Conv2d(in_chans, embed_dim, patch_size, patch_size, bias=bias)
-
-    def forward(self, x):
-        return self.proj(x).flatten(2).transpose(1, 2)
-
-
-class Attention(nn.Module):
-    """timm's, without norms of queries and keys."""
-
-    def __init__(self, dim, num_heads, qkv_bias=False):
-        super().__init__()
-        self.num_heads = num_heads
-        self.qkv = nn.Linear(dim, 3 * dim, bias=qkv_bias)
-        self.proj = nn.Linear(dim, dim)
-
-    def forward(self, x):
-        q, k, v = self.qkv(x).unflatten(-1, (3, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
-        weights = (q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5).softmax(-1)
-        return self.proj((weights @ v).transpose(1, 2).flatten(2))
-
-
-class Mlp(nn.Module):
-    """timm's."""
-
-    def __init__(self, in_features, hidden_features, act_layer, drop=0):
-        super().__init__()
-        self.fc1 = nn.Linear(in_features, hidden_features)
-        self.act = act_layer()
-        self.fc2 = nn.Linear(hidden_features, in_features)
-
-    def forward(self, x):
-        return self.fc2(self.act(self.fc1(x)))
-
-
 def facebook_module(folder):
-    """models.py of a checkout. Where timm is missing, the three layers it takes from there are those above."""
-    name = "timm.models.vision_transformer"
-    try:
-        layers = importlib.import_module(name)
-    except ImportError:
-        layers = types.ModuleType(name)
-        layers.PatchEmbed, layers.Attention, layers.Mlp = PatchEmbed, Attention, Mlp
-    stand_ins = {"timm": types.ModuleType("timm"), "timm.models": types.ModuleType("timm.models"), name: layers}
-    with mock.patch.dict(sys.modules, stand_ins), mock.patch.object(sys, "path", [str(folder), *sys.path]):
+    """models.py of a checkout."""
+    with mock.patch.object(sys, "path", [str(folder), *sys.path]):
         return importlib.import_module("models")
 
 

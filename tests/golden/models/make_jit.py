@@ -2,14 +2,12 @@
 
     make_jit.py --jit DIR     makes jit_*.json beside this file
 
-DIR is a checkout of github.com/LTH14/JiT at 869190a, of which model_jit.py is run; it needs einops from PyPI. The class
-wants a GPU: while it is made and run, Tensor.cuda and torch.compile hand on what they are given.
+DIR is a checkout of github.com/LTH14/JiT at 869190a, of which model_jit.py is run.
 """
 
 import argparse
 import importlib
 import sys
-from unittest import mock
 
 import numpy as np
 import torch
@@ -21,8 +19,7 @@ SIZES = dict(depth=3, width=48, heads=4, patch=4, mlp_ratio=4, bottleneck=8, con
 
 def checkout(folder):
     sys.path.insert(0, folder)
-    with mock.patch.object(torch, "compile", lambda function: function):
-        return importlib.import_module("model_jit").JiT
+    return importlib.import_module("model_jit").JiT
 
 
 def made(JiT, options, side, classes):
@@ -61,13 +58,12 @@ def main():
         for rotary, first in ((model.feat_rope, 0), (model.feat_rope_incontext, SIZES["context_tokens"])):
             turned(rotary, side, width // SIZES["heads"], first)
 
-    with mock.patch.object(torch.Tensor, "cuda", lambda tensor: tensor):
+    with reference.OnProcessor():
         reference.case("jit_class", options=SIZES, needs=reference.needs([3, 16, 16], 3, classes=10),
                        inputs=dict(x=reference.drawn(3, 3, 16, 16), t=reference.floats([0.0, 0.375, 1.0]),
                                    label=reference.integers([0, 7, 10])),
                        module=made(JiT, SIZES, 16, 10), prepare=prepare,
-                       forward=lambda model, batch: model(batch["x"], batch["t"], batch["label"]), **common,
-                       changes="on the CPU: .cuda() and torch.compile do nothing")
+                       forward=lambda model, batch: model(batch["x"], batch["t"], batch["label"]), **common)
         for name, preset, size in (("jit_b16", "B/16", (12, 768, 12, 16, 128, 4)),
                                    ("jit_h32", "H/32", (32, 1280, 16, 32, 256, 10))):
             keys = ("depth", "width", "heads", "patch", "bottleneck", "context_start")

@@ -1,19 +1,19 @@
 """Cases of nemo_dit and moviegen: NeMo's DiTCrossAttentionModel and DiTLlamaModel.
 
-    make_nemo.py --nemo DIR --megatron DIR    checkouts of NVIDIA/NeMo at v2.2.1 and NVIDIA/Megatron-LM at core_v0.9.0
+    make_nemo.py --megatron DIR    with the Python of .deps/peers_nemo
 
-(the last Megatron whose TransformerBlock calls layers as NeMo's take it); needs diffusers and einops. NeMo's classes and
-configurations are unmodified. TransformerEngine's layers are Megatron's own, which run on processors; what NeMo's
-packages import around them, and nothing calls, is empty. Two things of Megatron's cross-attention are changed, and said
-in `changes`: it gets the norms of queries and keys that NeMo's layer gives it and it has no place for, and where
-queries are grouped it has all heads, since it refuses groups.
+nemo-toolkit is of PyPI; DIR is a checkout of NVIDIA/Megatron-LM at 9344d7b, NVIDIA's branch `cosmos`: the one Megatron that
+NeMo's layers run on, since no release has norms of queries and keys, fewer heads of keys or a width of its own for the
+text in CrossAttention, which NeMo's specifications and configurations name. Both are unmodified. TransformerEngine's layers are
+Megatron's own or PyTorch's, which run on processors; what NeMo's packages import around them, and nothing calls, is
+empty; generators and buffers of a GPU, which no number depends on here, too. What a case changes beside that it says.
 """
 
 import argparse
 import contextlib
-import copy
-import dataclasses
 import importlib
+import importlib.util
+import pathlib
 import sys
 import types
 from unittest import mock
@@ -25,6 +25,7 @@ from einops import rearrange
 import reference
 
 WIDTH = dict(hidden_size=48, num_attention_heads=4)
+TEXT = 20  # its width
 
 
 def empty(name, path=None, **names):
@@ -53,38 +54,16 @@ class Norm:
 
 
 def megatron():
-    """Megatron on one processor: no kernels, no compiler, no generators of a GPU."""
-    empty("megatron.core.jit", jit_fuser=lambda function: function)
+    """Megatron on one processor: no kernels, no generators of a GPU."""
     for name in ("shared_experts", "moe_layer"):  # of EC-DiT
         empty(f"megatron.core.transformer.moe.{name}")
-    attention = importlib.import_module("megatron.core.transformer.attention")
+    importlib.import_module("megatron.core.transformer.transformer_block")
     layers = importlib.import_module("megatron.core.tensor_parallel.layers")
     product = importlib.import_module("megatron.core.transformer.dot_product_attention")
     empty("megatron.core.transformer.custom_layers.transformer_engine",
           TEColumnParallelLinear=layers.ColumnParallelLinear, TERowParallelLinear=layers.RowParallelLinear,
           TEDotProductAttention=product.DotProductAttention, TENorm=Norm, SplitAlongDim=None)
-
-    @dataclasses.dataclass
-    class Submodules(attention.CrossAttentionSubmodules):
-        q_layernorm: type = None
-        k_layernorm: type = None
-
-    class CrossAttention(attention.CrossAttention):
-        def __init__(self, config, submodules, **given):
-            config = copy.copy(config)
-            config.num_query_groups = config.num_attention_heads
-            super().__init__(config=config, submodules=submodules, **given)
-            sizes = dict(hidden_size=self.hidden_size_per_attention_head, config=config, eps=config.layernorm_epsilon)
-            if submodules.q_layernorm:
-                self.q_layernorm, self.k_layernorm = submodules.q_layernorm(**sizes), submodules.k_layernorm(**sizes)
-
-        def get_query_key_value_tensors(self, hidden_states, key_value_states):
-            query, key, value = super().get_query_key_value_tensors(hidden_states, key_value_states)
-            if hasattr(self, "q_layernorm"):
-                query, key = self.q_layernorm(query), self.k_layernorm(key)
-            return query, key, value
-
-    attention.CrossAttentionSubmodules, attention.CrossAttention = Submodules, CrossAttention
+    empty("transformer_engine", pytorch=types.SimpleNamespace(RMSNorm=torch.nn.RMSNorm))
     state = importlib.import_module("megatron.core.parallel_state")
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     state.initialize_model_parallel()
@@ -94,8 +73,9 @@ def megatron():
     parallel.get_cuda_rng_tracker = lambda: types.SimpleNamespace(fork=contextlib.nullcontext)
 
 
-def nemo(folder):
+def nemo():
     """models/model.py with its configurations, dit_model.py and dit_llama_model.py."""
+    folder = pathlib.Path(importlib.util.find_spec("nemo").origin).parent.parent
     for name in ("nemo", "nemo.collections", "nemo.collections.diffusion", "nemo.collections.diffusion.models",
                  "nemo.collections.diffusion.models.dit", "nemo.collections.diffusion.models.dit_llama"):
         empty(name, f"{folder}/{name.replace('.', '/')}")
@@ -108,10 +88,7 @@ def nemo(folder):
     empty("nemo.lightning", io=types.SimpleNamespace(IOMixin=object))
     empty("nemo.lightning.megatron_parallel", MaskedTokenLossReduction=object, MegatronLossReduction=object)
     models = importlib.import_module("nemo.collections.diffusion.models.model")
-    embeddings = importlib.import_module("nemo.collections.diffusion.models.dit.dit_embeddings")
-    table = embeddings.get_3d_sincos_pos_embed  # diffusers has dropped its NumPy form since
-    embeddings.get_3d_sincos_pos_embed = lambda *given: table(*given, output_type="pt")
-    return models, embeddings
+    return models, importlib.import_module("nemo.collections.diffusion.models.dit.dit_embeddings")
 
 
 def exact_table(module):
@@ -136,7 +113,7 @@ def case(name, model, module, options, patch, x, lengths=None, fps=None, prepare
     samples = len(lengths or [0, 0])
     inputs = dict(x=reference.drawn(samples, *x), t=reference.floats([0.25, 1.5, -0.75][:samples]))
     if lengths:
-        inputs |= dict(text=reference.drawn(samples, max(lengths), 48), text_mask=reference.mask(lengths))
+        inputs |= dict(text=reference.drawn(samples, max(lengths), TEXT), text_mask=reference.mask(lengths))
     if fps:
         inputs["fps"] = reference.floats(fps)
 
@@ -144,7 +121,7 @@ def case(name, model, module, options, patch, x, lengths=None, fps=None, prepare
         tokens = rearrange(batch["x"], "B C T (H p) (W q) -> B (T H W) (p q C)", p=patch, q=patch)
         sizes = (frames, rows // patch, columns // patch)
         places = torch.stack(torch.meshgrid(*map(torch.arange, sizes), indexing="ij"), -1).reshape(1, -1, 3)
-        text = torch.zeros(samples, 1, 48, dtype=torch.float64)
+        text = torch.zeros(samples, 1, TEXT, dtype=torch.float64)
         if lengths:  # of full length, or dropped
             text = torch.where(batch["text_mask"].any(1)[:, None, None], batch["text"], 0.0)
         given = dict(fps=batch["fps"]) if fps else {}
@@ -159,7 +136,7 @@ def case(name, model, module, options, patch, x, lengths=None, fps=None, prepare
     reference.case(
         name, model=model, format="nemo", options=options | dict(patch=patch), inputs=inputs, forward=forward,
         prepare=prepared, module=module, changes=changes, reference=f"nemo {type(module).__name__}",
-        needs=reference.needs(x, channels, text_width=48 if lengths else 0,
+        needs=reference.needs(x, channels, text_width=TEXT if lengths else 0,
                               more=[reference.tensor("fps", [])] if fps else []))
 
 
@@ -176,18 +153,23 @@ def with_residual(theirs):
         layer.register_forward_hook(lambda _, given, out, seen=seen: (out[0] + seen["text"], out[1]))
 
 
+def without_norms(theirs):
+    for layer in theirs.decoder.layers:
+        for attention in (layer.self_attention, layer.cross_attention):
+            attention.q_layernorm = attention.k_layernorm = None
+    return theirs
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nemo", required=True, metavar="DIR", help="a checkout of NVIDIA/NeMo, v2.2.1")
-    parser.add_argument("--megatron", required=True, metavar="DIR", help="a checkout of NVIDIA/Megatron-LM, core_v0.9.0")
-    options = parser.parse_args()
-    sys.path.insert(0, options.megatron)
+    parser.add_argument("--megatron", required=True, metavar="DIR", help="a checkout of NVIDIA/Megatron-LM, 9344d7b")
+    sys.path.insert(0, parser.parse_args().megatron)
     megatron()
-    models, embeddings = nemo(options.nemo)
+    models, embeddings = nemo()
     spec = importlib.import_module("nemo.collections.diffusion.models.dit.dit_layer_spec")
     dit = importlib.import_module("nemo.collections.diffusion.models.dit.dit_model").DiTCrossAttentionModel
 
-    small = dict(num_layers=2, **WIDTH)
+    small = dict(num_layers=2, crossattn_emb_size=TEXT, **WIDTH)
     ours = dict(depth=2, width=48, heads=4)
     sizes = dict(in_channels=4, out_channels=4)
 
@@ -198,7 +180,8 @@ def main():
 
     def config_of(name, **given):
         return getattr(models, name)(params_dtype=torch.float32, bf16=False, use_cpu_initialization=True,
-                                     masked_softmax_fusion=False, **given)
+                                     masked_softmax_fusion=False,
+                                     **given)
 
     class Added(embeddings.FactorizedLearnable3DEmbedding, embeddings.SinCosPosEmb3D):
         """Learned positions, which the model adds to its tokens as it does with a table of sines."""
@@ -217,48 +200,41 @@ def main():
          nemo_dit(config_of("DiTConfig", **small, ffn_hidden_size=96, max_img_h=16, max_img_w=16, max_frames=4,
                             patch_spatial=4), transformer_decoder_layer_spec=without_text, **sizes),
          ours | dict(max_frames=4, max_side=16, mlp_ratio=2, qk_norm=True, fps=30.0), 4, [4, 3, 8, 12])
-    case("nemo_dit_text", "nemo_dit",
-         nemo_dit(config_of("DiTConfig", **small, num_query_groups=2, max_img_h=12, max_img_w=12, max_frames=3),
-                  pos_embedder=factorised, **sizes),
-         ours | dict(max_frames=3, max_side=12, kv_heads=2, positions="factorised"), 2, [4, 2, 8, 12],
-         lengths=[5, 0, 5], fps=[24.0, 8.0, 30.0],
-         changes="Megatron's cross-attention given all heads of keys, and the norms of queries and keys that NeMo's layer "
-                 "names; NeMo's learned positions added to its tokens")
+    with_groups = dict(num_query_groups=2, max_img_h=12, max_img_w=12, max_frames=3)
+    ours |= dict(max_frames=3, max_side=12, kv_heads=2)
+    texts = dict(lengths=[5, 0, 5], fps=[24.0, 8.0, 30.0])
+    case("nemo_dit_text", "nemo_dit", nemo_dit(config_of("DiTConfig", **small, **with_groups), **sizes), ours, 2,
+         [4, 2, 8, 12], **texts)
+    case("nemo_dit_factorised", "nemo_dit",
+         nemo_dit(config_of("DiTConfig", **small, **with_groups), pos_embedder=factorised, **sizes),
+         ours | dict(positions="factorised"), 2, [4, 2, 8, 12], **texts,
+         changes="NeMo's learned positions, which its layer leaves out, added to the tokens")
 
-    dit_llama = importlib.import_module("nemo.collections.diffusion.models.dit_llama.dit_llama_model")
-    llama = dit_llama.DiTLlamaModel
-    llama_spec = dit_llama.get_dit_llama_spec
+    llama = importlib.import_module("nemo.collections.diffusion.models.dit_llama.dit_llama_model").DiTLlamaModel
+    ours = dict(depth=2, width=48, heads=4, hidden=80, max_frames=4, max_side=16)
 
-    def with_norms(**given):
-        made = llama_spec(**given)
-        for attention in (made.submodules.self_attention, made.submodules.cross_attention):
-            attention.submodules.q_layernorm = attention.submodules.k_layernorm = spec.RMSNorm
-        return made
-
-    def moviegen(name, prepare, options, changes, fps=None, **given):
+    def moviegen(groups):
         config = config_of("DiTLlama1BConfig", **small, ffn_hidden_size=80, max_img_h=16, max_img_w=16, max_frames=4,
-                           bias_activation_fusion=False, **given)
-        module = llama(config, max_img_h=16, max_img_w=16, max_frames=4, patch_spatial=2, **sizes)
-        case(name, "moviegen", module, ours | dict(hidden=80, max_frames=4, max_side=16) | options, 2, [4, 3, 8, 12],
-             lengths=[5, 0, 5], fps=fps, prepare=prepare, changes=changes)
+                           num_query_groups=groups, bias_activation_fusion=False)
+        return llama(config, max_img_h=16, max_img_w=16, max_frames=4, patch_spatial=2, **sizes)
 
-    moviegen("moviegen_nemo", None, dict(cross="nemo"), "", fps=[24.0, 8.0, 30.0], num_query_groups=4)
-    with mock.patch.object(dit_llama, "get_dit_llama_spec", with_norms):
-        moviegen("moviegen_residual", with_residual, dict(cross="residual", kv_heads=2, qk_norm=True, fps=30.0),
-                 "x + cross(x) as in the paper, by hooks; norms of queries and keys in its layer's specification; all "
-                 "heads of keys where it attends to text", num_query_groups=2)
+    case("moviegen_nemo", "moviegen", moviegen(2), ours | dict(cross="nemo", kv_heads=2, qk_norm=True), 2, [4, 3, 8, 12],
+         **texts)
+    case("moviegen_residual", "moviegen", without_norms(moviegen(4)), ours | dict(cross="residual", fps=30.0), 2,
+         [4, 3, 8, 12], lengths=[5, 0, 5], prepare=with_residual,
+         changes="x + cross(x) as in the paper, by hooks, and no norms of queries and keys")
 
     for name, config in {"S": "DiTConfig", "B": "DiTBConfig", "L": "DiTLConfig", "XL": "DiTXLConfig",
                          "7B": "DiT7BConfig"}.items():
-        reference.count(
-            f"nemo_dit_{name.lower()}", model="nemo_dit", format="nemo", options=dict(preset=name),
-            needs=reference.needs([16, 8, 64, 64], 16, text_width=config_of(config).hidden_size),
-            module=lambda: nemo_dit(config_of(config, perform_initialization=False)))
+        config = config_of(config, perform_initialization=False)
+        reference.count(f"nemo_dit_{name.lower()}", model="nemo_dit", format="nemo", options=dict(preset=name),
+                        needs=reference.needs([16, 8, 64, 64], 16, text_width=config.crossattn_emb_size),
+                        module=lambda: nemo_dit(config))
     for name in ("1B", "5B", "30B"):
         config = config_of(f"DiTLlama{name}Config", perform_initialization=False)
         reference.count(
-            f"moviegen_{name.lower()}", model="moviegen", format="nemo", options=dict(preset=name),
-            needs=reference.needs([16, 8, 64, 64], 16, text_width=config.hidden_size),
+            f"moviegen_{name.lower()}", model="moviegen", format="nemo", options=dict(preset=name, qk_norm=True),
+            needs=reference.needs([16, 8, 64, 64], 16, text_width=config.crossattn_emb_size),
             module=lambda: llama(config, max_img_h=240, max_img_w=240, max_frames=128, patch_spatial=2))
 
 

@@ -2,9 +2,9 @@
 
     make_st_dit.py --open-sora DIR     DIR: a checkout of hpcaitech/Open-Sora at v1.2.0
 
-Both classes are unmodified, but where a case says so. Beside diffusers the second takes einops and rotary-embedding-torch from PyPI, and timm,
-xformers, colossalai and its own VAEs: the latter are not called but for timm's Mlp (two linear maps) and xformers'
-attention of texts one after another, which has no form for processors; both are defined here.
+Both classes are unmodified, but where a case says so. What Open-Sora's packages import around the second, and nothing calls
+(colossalai, its encoders and VAEs), is empty; xformers' attention of texts one after another, which only a GPU has, is
+PyTorch's of each.
 """
 
 import argparse
@@ -82,19 +82,6 @@ def latte_case(name, frames, side, options, empty):
 # --- STDiT3 ---------------------------------------------------------------------------------------------------
 
 
-class Mlp(nn.Module):
-    """timm's."""
-
-    def __init__(self, in_features, hidden_features=None, out_features=None, act_layer=nn.GELU, drop=0.0):
-        super().__init__()
-        self.fc1 = nn.Linear(in_features, hidden_features or in_features)
-        self.act = act_layer()
-        self.fc2 = nn.Linear(hidden_features or in_features, out_features or in_features)
-
-    def forward(self, x):
-        return self.fc2(self.act(self.fc1(x)))
-
-
 def attention_of_texts(q, k, v, p=0.0, attn_bias=None):
     """xformers' memory_efficient_attention [1, T, N, K] under BlockDiagonalMask.from_seqlens."""
     queries, keys = attn_bias
@@ -116,9 +103,6 @@ def open_sora(folder):
     nothing = lambda *_, **__: None  # noqa: E731
     register = types.SimpleNamespace(register_module=lambda *_, **__: lambda made: made)
     stand_ins = {
-        "timm": module_of("timm"), "timm.models": module_of("timm.models"),
-        "timm.models.layers": module_of("timm.models.layers", DropPath=nn.Identity),
-        "timm.models.vision_transformer": module_of("timm.models.vision_transformer", Mlp=Mlp),
         "xformers": module_of("xformers"),
         "xformers.ops": module_of("xformers.ops", memory_efficient_attention=attention_of_texts, fmha=types.SimpleNamespace(
             BlockDiagonalMask=types.SimpleNamespace(from_seqlens=lambda queries, keys: (queries, keys)))),
@@ -146,10 +130,7 @@ def open_sora(folder):
 
 def stdit3(module, **config):
     made = module.STDiT3(module.STDiT3Config(**config))
-    # A buffer there, which training does not change; here it learns, as the embedding of the null text.
-    table = made.y_embedder.y_embedding
-    del made.y_embedder.y_embedding
-    made.y_embedder.y_embedding = nn.Parameter(table)
+    made.y_embedder.y_embedding.requires_grad_()  # a buffer, which training does not change; ours learns it
     return made
 
 

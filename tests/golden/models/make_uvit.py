@@ -2,9 +2,9 @@
 
     make_uvit.py --u-vit DIR     makes uvit_*.json beside this file
 
-DIR is a checkout of github.com/baofff/U-ViT, of which libs/uvit.py is run; it needs einops from PyPI. Of its three ways
-to compute attention the plain one is chosen, by its own switch, since the others compute in float32. diffusers'
-UTransformer2DModel is another function (norms on the sum, none before the first block), and is not the reference.
+DIR is a checkout of github.com/baofff/U-ViT, of which libs/uvit.py is run. Of its three ways to compute attention the
+plain one is chosen, by its own switch, since the others compute in float32. diffusers' UTransformer2DModel is another
+function (norms on the sum, none before the first block), and is not the reference.
 """
 
 import argparse

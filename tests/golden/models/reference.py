@@ -20,13 +20,17 @@ places of the formula. A gradient is that of sum(prediction * grad_output) + the
 zero but for rounding (a key's bias) is kept as zero. Numbers of a weight come from its name: values().
 """
 
+import contextlib
 import json
+import os
 import pathlib
 import sys
 
-import numpy as np
-import torch
-from torch.overrides import TorchFunctionMode
+os.environ["TORCHDYNAMO_DISABLE"] = "1"  # torch.compile hands on what it is given
+
+import numpy as np  # noqa: E402
+import torch  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 sys.path.insert(0, str(HERE.parent / "dit"))
@@ -64,6 +68,11 @@ def floats(numbers):
     return {"floats": numbers}
 
 
+def doubles(numbers):
+    """What another network has made, in the precision that is compared."""
+    return {"doubles": numbers}
+
+
 def integers(numbers):
     return {"integers": numbers}
 
@@ -79,14 +88,14 @@ def mask(lengths):
 
 
 def batch_of(inputs):
-    kinds = {"floats": torch.float32, "integers": torch.int64, "flags": torch.bool}
+    kinds = {"floats": torch.float32, "doubles": torch.float64, "integers": torch.int64, "flags": torch.bool}
     batch = {}
     for name, given in inputs.items():
         if "drawn" in given:
             batch[name] = formula.values(name, given["drawn"], given["bound"]).double()
         else:
             (kind, numbers), = given.items()
-            batch[name] = torch.tensor(numbers).to(kinds[kind])
+            batch[name] = torch.tensor(numbers, dtype=kinds[kind])
     return batch
 
 
@@ -107,21 +116,36 @@ def values(name, shape):
 
 
 def learned(module):
-    """Parameters by name, each once, but for those that are no weights (requires_grad = False)."""
-    return {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    """Parameters by name, each once, but for those that are no weights (requires_grad = False); and buffers that are."""
+    return {name: value for name, value in [*module.named_parameters(), *module.named_buffers()] if value.requires_grad}
 
 
-def fixed(module):
+def fixed(module, beside):
     """What a file of theirs holds beside the weights: tables."""
-    state, weights = module.state_dict(), dict(module.named_parameters(remove_duplicate=False))
-    return {name: value for name, value in state.items()
-            if isinstance(value, torch.Tensor) and (name not in weights or not weights[name].requires_grad)}
+    state = module.state_dict()
+    weights = dict([*module.named_parameters(remove_duplicate=False), *module.named_buffers()])
+    return {name: value for name, value in state.items() if isinstance(value, torch.Tensor)
+            and not (name in weights and weights[name].requires_grad) and not (beside and name.startswith(beside))}
 
 
 def fill(module, copies):
     with torch.no_grad():
         for name, parameter in learned(module).items():
             parameter.copy_(values(copies.get(name, name), parameter.shape))
+
+
+# --- without a GPU ---------------------------------------------------------------------------------------------
+
+
+class OnProcessor(TorchFunctionMode):
+    """Tensors that are sent to a GPU stay where they are."""
+
+    def __torch_function__(self, function, types, arguments=(), named=None):
+        if function is torch.Tensor.cuda:
+            return arguments[0]
+        if function is torch.Tensor.to:
+            arguments = tuple("cpu" if given in ("cuda", torch.device("cuda")) else given for given in arguments)
+        return function(*arguments, **(named or {}))
 
 
 # --- float64 --------------------------------------------------------------------------------------------------
@@ -231,24 +255,22 @@ def write(name, content):
 
 
 def case(name, *, model, options, needs, inputs, module, forward, format="diffusers", reference=None, changes="",
-         copies=None, unused=(), precision="fp64", keep_double=True, prepare=None, entries=16):
+         copies=None, unused=(), beside="", precision="fp64", keep_double=True, prepare=None, entries=16):
     """Writes NAME.json. forward(module, batch) gives the prediction, or {"prediction": …, an auxiliary loss: [B], …}.
     reference: what it is called in the table; default: package and class.   changes: what was done to it; "": nothing.
     copies: their parameters that hold another's values, name -> the other's.   unused: theirs that nothing reads.
-    precision: "fp32" where the reference computes in float32 whatever it is given.   prepare(module): after it was
-    filled and made float64 (with_exact_positions, hooks).   entries: kept of each gradient."""
+    beside: how names of a frozen network begin that the class holds beside its own.   precision: "fp32" where the
+    reference computes in float32 whatever it is given.   prepare(module): after it was filled and made float64
+    (with_exact_positions, hooks).   entries: kept of each gradient."""
     copies = copies or {}
     torch.set_num_threads(1)
     fill(module.eval(), copies)
-    tables = {name: value.clone() for name, value in fixed(module).items()}
+    tables = {name: value.clone() for name, value in fixed(module, beside).items()}
     with_nearest_features(module.double())
     if prepare:
         prepare(module)
     batch = batch_of(inputs)
-    if keep_double:
-        with KeepDouble():
-            made = forward(module, batch)
-    else:
+    with OnProcessor(), KeepDouble() if keep_double else contextlib.nullcontext():
         made = forward(module, batch)
     made = made if isinstance(made, dict) else {"prediction": made}
     prediction = made["prediction"]
@@ -267,9 +289,10 @@ def case(name, *, model, options, needs, inputs, module, forward, format="diffus
         "largest_gradient": short(largest)}, "tensors": tensors})
 
 
-def count(name, *, model, options, needs, module, format="diffusers", reference=None, copies=None, unused=()):
-    """Writes NAME.json: number, names and shapes of the parameters of module(), which is made without numbers."""
-    with torch.device("meta"):
+def count(name, *, model, options, needs, module, format="diffusers", reference=None, copies=None, unused=(), device="meta"):
+    """Writes NAME.json: number, names and shapes of the parameters of module(), which is made without numbers but for a
+    class that reads some from a file: that needs a device of real ones."""
+    with torch.device(device):
         made = module()
     theirs = {n: p for n, p in learned(made).items() if n not in (copies or {}) and n not in unused}
     lines = "".join(f"{n} {list(theirs[n].shape)}\n" for n in sorted(theirs))
