@@ -171,14 +171,17 @@ class Quick:
         """A site keeps its number, so that what was reached before new ones were drawn stays known."""
         test.unknown = set(self.numbers)
         before = self.kept["tests"].get(test.name)
+        if before:
+            test.seconds = before["seconds"]
         if before and before["version"] == test.version:
-            test.seconds, test.fit, test.reached = before["seconds"], before["fit"], set(before["reached"])
+            test.fit, test.reached = before["fit"], set(before["reached"])
             test.unknown = self.numbers - (set(self.kept["numbers"]) - set(before.get("unknown", ())))
 
     def save(self):
         known = [test for test in self.tests.values()] + [test.file for test in self.tests.values() if test.file]
         kept = {test.name: {"version": test.version, "seconds": test.seconds, "fit": test.fit, "reached": sorted(test.reached),
                             "unknown": sorted(test.unknown)} for test in known if test.fit is not None}
+        kept = {name: before | {"version": ""} for name, before in self.kept["tests"].items()} | kept  # how long they took
         self.file.with_suffix(".tmp").write_text(json.dumps({"numbers": sorted(self.numbers), "tests": kept}))
         self.file.with_suffix(".tmp").rename(self.file)
 

@@ -106,9 +106,10 @@ TEST_CASE("what is cut first and filled after has the bits of the whole, and no 
 }
 
 TEST_CASE("of the ranks that add up a layer's output the first adds its bias, and no other") {
-  for (const int rank : {0, 1, 2}) {
+  for (const int rank : {0, 1}) {
+    const RankOf mesh({{Axis::tensor, 2}}, rank);
     Made made;
-    made.cut(RankOf({{Axis::tensor, 3}}, rank), {"tensor"});
+    made.cut(mesh, {"tensor"});
     int layers = 0;
     for (const auto& entry : made.layout.entries)
       if (const auto* cut = entry.layer ? entry.layer->cut(Axis::tensor) : nullptr;

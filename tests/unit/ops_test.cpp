@@ -34,8 +34,9 @@ TEST_CASE("of attention's cases those have a bias or a mask that are named for i
       if (in.tensors.at(3).defined()) masked.insert(one.name);
       if (in.tensors.size() > 4 && in.tensors[4].defined()) biased.insert(one.name);
     }
-  CHECK(biased == std::set<std::string>{"biased"});
-  CHECK(masked == std::set<std::string>{"cross, masked", "grouped", "packed"});
+  CHECK(biased == std::set<std::string>{"biased", "biased, in leaves"});
+  CHECK(masked == std::set<std::string>{"cross, masked", "cross, masked, in leaves", "grouped", "grouped, in leaves",
+                                        "packed", "packed, in leaves"});
 }
 
 TEST_CASE("an op that a plugin adds gives all its outputs, by its reference and by a row alike, with gradients") {
