@@ -93,7 +93,7 @@ def test_bytes_are_those_of_a_real_run():
         compare("ddp 8 in bf16", small(), 8, layouts["ddp 8"], run__precision="bf16")
         return
     compare("fsdp 2 in bf16", small(), 2, fsdp_2, run__precision="bf16")
-    compare("pipeline 2", small(), 2, dict(pipeline=2), run__micro_batch=4)
+    compare("two chunks a rank", small(), 2, dict(pipeline=2, virtual_stages=2), run__micro_batch=4)
 
 
 def test_bytes_of_what_is_made_again_or_lies_elsewhere():
@@ -120,7 +120,6 @@ def test_bytes_of_a_pipelines_chunks():
             run__micro_batch=4)
     if not t.slow:
         return
-    compare("two chunks a rank", small(), 2, dict(pipeline=2, virtual_stages=2), run__micro_batch=4)
     compare("four chunks a rank", small(), 4, dict(pipeline=2, virtual_stages=4, replicate=2), run__micro_batch=2, model__depth=8)
     compare("conditioning on every stage", small(), 2, dict(pipeline=2, pipeline_conditioning="replicated"), run__micro_batch=4)
     compare("expert 2 x fsdp 2 x tensor 2", with_experts(moe_every=4), 8, dict(expert=2, tensor=2) | fsdp_2, run__micro_batch=4)
