@@ -233,6 +233,15 @@ TEST_CASE("dynamic thresholds and clipping are diffusers': whole trajectories of
   }
 }
 
+TEST_CASE("a limit leaves the variance that a model predicts as it is") {
+  const auto none = [](const Tensor& clean) { return clean; };
+  for (const char* variance : {"fixed_small", "learned_range"}) {
+    CAPTURE(std::string(variance));
+    CHECK(distance(run_chain("ancestral", 0, *iddpm(variance), 20, none),
+                   run_chain("ancestral", 0, *iddpm(variance), 20)) < 1e-10);
+  }
+}
+
 TEST_CASE("rectified_flow: shifts by size are Flux's, Stable Diffusion 3's and Open-Sora's") {
   for (const auto& wanted : golden()["shifted_by_size"]) {
     const auto side = static_cast<int64_t>(std::sqrt(4 * wanted["tokens"].get<double>()));  // tokens of 2 x 2 latents

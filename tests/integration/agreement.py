@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import time
 
+import encoders
 import support as t
 
 layouts = {
@@ -128,6 +129,19 @@ def test_ranks_may_have_the_recipe_and_the_data_in_folders_of_their_own():
     folders = hosts()
     done = Ranks("own.toml", {"run.output": str(t.work / "hosts")}, cwd=folders)
     t.equal(done.codes, [0, 0], f"exit codes: {done.said}")
+
+
+def test_other_weights_of_an_encoder_on_a_rank_are_named():
+    path, folders = encoders.recipe("weights", encoder=dict(weights="text.safetensors")), []
+    for rank in (0, 1):
+        folders.append(t.work / f"weights {rank}")
+        folders[rank].mkdir()
+        shutil.copy(path, folders[rank] / "own.toml")
+        shutil.copy(encoders.weights(f"of-rank-{rank}", 12, rank), folders[rank] / "text.safetensors")
+    for layout in ("ddp", "tensor"):
+        done = Ranks("own.toml", layouts[layout] | {"run.output": str(t.work / "never")}, cwd=folders)
+        t.equal(done.codes, [7, 7], f"{layout}: exit codes: {done.said}")
+        t.check(any("text.safetensors" in line and "holds other weights for rank " in line for line in done.errors), done.said)
 
 
 # --- samples -----------------------------------------------------------------------------------------------------------

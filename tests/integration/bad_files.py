@@ -93,6 +93,16 @@ def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_
         t.check(name in done.all, f"`ditto data verify` does not name {name}: {done.all}")
 
 
+def test_validation_reads_the_first_samples_that_it_is_to_and_no_others():
+    samples = good(12)
+    for number in (0, 3, 4):
+        samples[number] = (samples[number][0], b"not a png", samples[number][2])
+    path = data_recipe("validated.toml", [shard("validated.tar", good(24))])
+    done = t.train(path, "validated", run__steps=1, data__validation_shards=[str(shard("seen.tar", samples))],
+                   validate__every=1, validate__samples=4)
+    t.equal([f"seen.tar:000{number}.png" in done.all for number in (0, 3, 4)], [True, True, False], f"samples named in {done.all}")
+
+
 def test_a_picture_without_a_label_ends_the_run_before_it_begins():
     samples = good(12)
     samples[5] = ("0005", png(5), None)

@@ -1,4 +1,4 @@
-"""Does a mutant change a training? Losses, norms, validations, weights, average and optimizer states on eight layouts, with it and
+"""Does a mutant change a training? Losses, norms, validations, weights, average and optimizer states on ten layouts, with it and
 without, bit for bit. A training stops after two steps and goes on from its checkpoint for two more."""
 
 import hashlib
@@ -20,6 +20,9 @@ LAYOUTS = (
     (2, "dit_moe_tiny", {"parallel.expert": 2}),
     (2, "mmdit_tiny", {"parallel.context": 2, "parallel.context_plugin": "ulysses"}),
     (2, "wan_tiny", {"parallel.shard": 2, "parallel.shard_plugin": "zero2", "parallel.offload": "optimizer"}),
+    (2, "digits", {"run.batch": 7, "run.micro_batch": 3, "model.depth": 2, "model.width": 32, "validate.samples": 16,
+                   "run.numerics": "one", "run.token_leaf": 8, "record.receipts": True, "parallel.tensor": 2, "parallel.sequence": True}),
+    (2, "st_dit_tiny", {"run.numerics": "one", "parallel.context": 2, "parallel.context_plugin": "fastseq"}),
 )
 STEADY = {"run.threads": 1, "checkpoint.every": 2, "checkpoint.keep": 9, "validate.every": 2, "lr_schedule.lr": 1e-2, "lr_schedule.warmup": 0}
 LOCK = threading.Lock()

@@ -9,14 +9,16 @@
 Needs an ordinary build (./dev build). Tests are the quick ones of ./dev test (of scripts each function), in the order in which
 they are likely to see a mutant soonest; one that does not reach the mutant's line without it is not run. The first that fails
 ends it; each has three times as long as without a mutant, and 20 seconds. A mutant that outlives --budget seconds of tests is run
-on eight layouts (equal.py): where losses, validations, norms, weights and states have the bits of the original, it changes no
-training; where they have not, all other tests that reach it are tried.
+on ten layouts (equal.py): where losses, validations, norms, weights and states have the bits of the original, it changes no
+training; where they have not, or none of these layouts reaches it, all other tests that reach it are tried.
 """
 
 import argparse
 import collections
 import concurrent.futures
+import functools
 import json
+import math
 import os
 import pathlib
 import sys
@@ -106,6 +108,7 @@ class Trial:
         self.options, self.out, self.drawn, self.results = options, out, drawn, results
         self.tests = quick.Quick(build_folder, out, drawn)
         self.saw = collections.Counter(row["test"] for row in results.rows.values() if "test" in row)
+        self.frequency = collections.Counter(word for test in self.tests.tests.values() for word in test.words)
         self.lock, self.busy, self.held, self.file = threading.Lock(), set(), {}, out / "tried.json"
         # Tests that a mutant passed: their versions, and what they take. Those that have changed since do not count.
         kept = json.loads(self.file.read_text()) if self.file.exists() else {}
@@ -119,29 +122,38 @@ class Trial:
 
     def cost(self, test, site):
         """Seconds until this test is likely to have seen a mutant."""
-        path = pathlib.Path(site.file)
-        words = {path.stem, path.parts[2]} if path.parts[0] == "plugins" else {path.stem}
-        near = any(word in test.name for word in words)
-        return test.seconds * (self.passed[test.name] + 2) / (self.saw[test.name] + 1) * (0.2 if near else 1)
+        return test.seconds * (self.passed[test.name] + 2) / (self.saw[test.name] + 1) * self.strangeness(test.name, site)
+
+    @functools.lru_cache(None)
+    def words(self, site):
+        """{word of the mutant's file, function and lines: how much it says}"""
+        path, lines = pathlib.Path(site.file), (SOURCE / site.file).read_text().split("\n")
+        head = next((line for line in reversed(lines[: site.line - 1]) if line[:1].strip() and line.endswith("{")), "")
+        of_file = path.stem + (f" {path.parts[2]}" if path.parts[0] == "plugins" else "")
+        near, found = " ".join(lines[max(0, site.line - 4) : site.line + 3]), collections.Counter()
+        for weight, text in ((1, of_file), (1, head), (0.5, site.what), (0.5, near)):
+            for word in quick.words_of(text):
+                found[word] += weight * math.log(len(self.tests.tests) / max(1, self.frequency[word]))
+        return found
+
+    @functools.lru_cache(None)
+    def strangeness(self, name, site):
+        """Less where the test's text has words of the mutant that few tests have."""
+        words = self.words(site)
+        return math.exp(-sum(words[word] for word in words.keys() & self.tests.tests[name].words) / 10)
 
     def was_tried(self, number, test):
         return test.name in self.tried[number] or (test.file is not None and test.file.name in self.tried[number])
 
     def next(self):
-        """(mutant or none, test or none): a test for a mutant, a test to be traced, or a mutant that tests will not see."""
+        """(mutant, test or none), or none: a test for a mutant, or a mutant that tests will not see."""
         best, job = float("inf"), None
-        for test in self.tests.tests.values():
-            if test.reached is None and test.name not in self.busy and test.seconds < best and \
-                    any(self.tests.may_reach(test, number) for number in self.todo):
-                best, job = test.seconds, (None, test)
         for number in self.todo - self.busy:
-            left = [test for test in self.tests.tests.values()
-                    if test.fit and test.reached is not None and number in test.reached and not self.was_tried(number, test)]
             spent = sum(seconds for name, (_, seconds) in self.tried[number].items())
             if number not in self.held and spent > self.options.budget and self.HOLDING < best:
                 best, job = self.HOLDING, (number, None)
-            for test in left:
-                if self.cost(test, self.drawn[number]) < best:
+            for test in self.tests.reaching(number):
+                if not self.was_tried(number, test) and self.cost(test, self.drawn[number]) < best:
                     best, job = self.cost(test, self.drawn[number]), (number, test)
         return job or next(((number, None) for number in self.todo - self.busy), None)
 
@@ -153,20 +165,18 @@ class Trial:
                 job = self.next()
                 if job:
                     number, test = job
-                    self.busy.add(test.name if number is None else number)
+                    self.busy.add(number)
             if not job:  # what is left is under way
                 time.sleep(1)
                 continue
             try:
-                if number is None:
-                    self.tests.trace(test)
-                elif test:
+                if test:
                     self.try_test(number, test)
                 else:
                     self.hold(number)
             finally:
                 with self.lock:
-                    self.busy.discard(test.name if number is None else number)
+                    self.busy.discard(number)
 
     def try_test(self, number, test):
         sees, how, seconds, said = self.tests.sees(test, number)
@@ -189,10 +199,8 @@ class Trial:
         what, reached = self.held[number]
         with self.lock:
             tests = len(self.tried[number])
-            if not what:
-                self.add(number, {"same": reached, "tests": tests})
-            elif all(self.was_tried(number, test) for test in self.tests.reaching(number)):
-                self.add(number, {"changes": what, "tests": tests})
+            if not what and reached or all(self.was_tried(number, test) for test in self.tests.reaching(number)):
+                self.add(number, {"changes": what, "tests": tests} if what else {"same": reached, "tests": tests})
 
     def add(self, number, row):
         site = self.drawn[number]
@@ -219,8 +227,7 @@ def known(options, build_folder, out):
     def one(number):
         site = drawn[number]
         test = tests.find(rows[site.key])
-        tests.trace(test)
-        sees, how, seconds, _ = tests.sees(test, number) if test.fit else (False, "fails without a mutant", test.seconds, "")
+        sees, how, seconds, _ = tests.sees(test, number)
         print(f"{site.file}:{site.line} {site.kind}: {how}: {test.name} in {seconds:.1f} s", flush=True)
         if not sees:
             unseen.append(site)
@@ -256,7 +263,7 @@ def table():
             if "test" in row:
                 how = f"{row['test']}, {row['seconds']:.0f} s" + (" (stood still)" if row["how"] == "too long" else "")
             elif "same" in row:
-                how = f"nobody: the same bits on 8 layouts, {row['same']} of which reach it. " + row.get("why", "")
+                how = f"nobody: the same bits on {len(equal.LAYOUTS)} layouts, {row['same']} of which reach it. " + row.get("why", "")
             else:
                 how = "**nobody**: " + row["changes"].split(": ")[0]
             lines.append(f"| {file} | {kind}: `{text}` | {how.strip()} |")

@@ -21,10 +21,18 @@ class Test:
     command: list
     environment: dict
     version: str  # of its text
+    words: set  # in its text and name
     seconds: float  # without a mutant; a guess until it was run
-    reached: set | None = None  # numbers of mutants; unknown until it was run
-    fit: bool = True  # it passes without a mutant
+    reached: set = dataclasses.field(default_factory=set)  # numbers of mutants
+    unknown: set = dataclasses.field(default_factory=set)  # those of which nobody knows yet whether it reaches them
+    fit: bool | None = None  # it passes without a mutant; unknown until it was run
     file: "Test | None" = None  # that it is a case of
+
+
+def words_of(text):
+    """What its names are made of: of text_mask_BS and TextMask alike "text" and "mask"."""
+    parts = re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", text)
+    return {part.lower().rstrip("s") for part in parts if len(part) > 2}
 
 
 def version(files):
@@ -42,27 +50,32 @@ def quick_tests(build, out):
         name, command = entry["name"], [there(word) for word in entry["command"]]
         folder, stem = SOURCE / "tests" / name.split("/")[0], pathlib.Path(name).stem
         text = version(folder.glob(f"{stem}.*"))
+        own = "".join(file.read_text() for file in sorted(folder.glob(f"{stem.removesuffix('_sse2')}.*")))
+        words = words_of(name + own)
         if command[0].endswith("_tests"):
-            tests[name] = Test(name, [*command, "--abort-after=1"], environment, text, 4)
+            tests[name] = Test(name, [*command, "--abort-after=1"], environment, text, words, 4)
             continue
         script = pathlib.Path(command[-1]) if command[-1].endswith(".sh") else None
         called = script and re.search(r'^exec python3 "\$\(dirname "\$0"\)/(\w+\.py)"$', script.read_text(), re.MULTILINE)
         if not called:
-            tests[name] = Test(name, command, environment, text, 40)
+            tests[name] = Test(name, command, environment, text, words, 40)
             continue
-        for function in re.findall(r"^def (test_\w+)\(", (folder / called[1]).read_text(), re.MULTILINE):
+        for function, body in re.findall(r"^def (test_\w+)\((.*?)(?=^\S)", (folder / called[1]).read_text(), re.MULTILINE | re.DOTALL):
             own = f"{name} {function[5:]}"
-            tests[own] = Test(own, ["python3", str(folder / called[1]), function], environment, text, 12)
+            tests[own] = Test(own, ["python3", str(folder / called[1]), function], environment, text, words_of(own + body), 12)
     return tests
 
 
 def cases(file):
     """The cases of a file of tests, each by itself."""
     text = (SOURCE / "tests" / f"{file.name}.cpp").read_text()
-    found = re.findall(r'^TEST_CASE\(((?:\s*"(?:[^"\\]|\\.)*")+)\s*\)', text, re.MULTILINE)
-    names = ["".join(json.loads(part) for part in re.findall(r'"(?:[^"\\]|\\.)*"', literal)) for literal in found]
-    return [dataclasses.replace(file, name=f"{file.name}: {name}", command=[*file.command, "--test-case=" + name.replace(",", "?")],
-                                seconds=file.seconds / len(names), reached=None, file=file) for name in names]
+    found = re.findall(r'^TEST_CASE\(((?:\s*"(?:[^"\\]|\\.)*")+)\s*\)(.*?)(?=^\S|\Z)', text, re.MULTILINE | re.DOTALL)
+    made = []
+    for literal, body in found:
+        name = "".join(json.loads(part) for part in re.findall(r'"(?:[^"\\]|\\.)*"', literal))
+        made.append(dataclasses.replace(file, name=f"{file.name}: {name}", command=[*file.command, "--test-case=" + name.replace(",", "?")],
+                                        words=words_of(name + body), seconds=file.seconds / len(found), reached=set(), fit=None, file=file))
+    return made
 
 
 class Clock:
@@ -155,47 +168,71 @@ class Quick:
         return of_file[0].file if of_file else next(case for case in cases(self.tests[name.split(": ")[0]]) if case.name == name)
 
     def recall(self, test):
+        """A site keeps its number, so that what was reached before new ones were drawn stays known."""
+        test.unknown = set(self.numbers)
         before = self.kept["tests"].get(test.name)
-        if before and before["version"] == test.version:
+        if before:
             test.seconds = before["seconds"]
-            if self.numbers <= set(self.kept["numbers"]):
-                test.fit, test.reached = before["fit"], set(before["reached"])
+        if before and before["version"] == test.version:
+            test.fit, test.reached = before["fit"], set(before["reached"])
+            test.unknown = self.numbers - (set(self.kept["numbers"]) - set(before.get("unknown", ())))
 
     def save(self):
         known = [test for test in self.tests.values()] + [test.file for test in self.tests.values() if test.file]
-        kept = {test.name: {"version": test.version, "seconds": test.seconds, "fit": test.fit, "reached": sorted(test.reached)}
-                for test in known if test.reached is not None}
+        kept = {test.name: {"version": test.version, "seconds": test.seconds, "fit": test.fit, "reached": sorted(test.reached),
+                            "unknown": sorted(test.unknown)} for test in known if test.fit is not None}
+        kept = {name: before | {"version": ""} for name, before in self.kept["tests"].items()} | kept  # how long they took
         self.file.with_suffix(".tmp").write_text(json.dumps({"numbers": sorted(self.numbers), "tests": kept}))
         self.file.with_suffix(".tmp").rename(self.file)
 
+    def traced(self, test, limit, number=None):
+        """run(), and the numbers that it reached."""
+        trace = self.out / "trace" / re.sub(r"\W", "_", f"{test.name[:150]} {number}")
+        trace.parent.mkdir(exist_ok=True)
+        trace.unlink(missing_ok=True)
+        result = run(test, self.out, limit, number, trace)
+        reached = {int(line) for line in trace.read_text().split()} if trace.exists() else set()
+        trace.unlink(missing_ok=True)
+        return *result, reached
+
+    def know(self, test, ended, seconds, reached):
+        """What a run without a mutant says of a test."""
+        with self.lock:
+            test.seconds, test.fit, test.reached, test.unknown = seconds, ended == "passed", reached, set()
+            self.save()
+
     def trace(self, test):
-        """Runs it without a mutant, for what it reaches. A test that fails like this is left out."""
+        """Runs it without a mutant. A test that fails like this is left out."""
         with self.busy.setdefault(test.name, threading.Lock()):
-            if test.reached is not None:
+            if test.fit is not None:
                 return
-            trace = self.out / "trace" / re.sub(r"\W", "_", test.name)
-            trace.parent.mkdir(exist_ok=True)
-            trace.unlink(missing_ok=True)
-            ended, seconds, said = run(test, self.out, 1200, trace=trace)
-            reached = {int(line) for line in trace.read_text().split()} if trace.exists() else set()
-            with self.lock:
-                test.seconds, test.fit, test.reached = seconds, ended == "passed", reached
-                self.save()
+            ended, seconds, said, reached = self.traced(test, 1200)
+            self.know(test, ended, seconds, reached)
             print(f"  {test.name}: {ended} in {seconds:.1f} s, reaches {len(reached)} mutants", flush=True)
             if ended == "failed" or ended == "too long":
                 print(f"  LEFT OUT: it fails without a mutant:\n{said[-2000:]}", flush=True)
 
     def reaching(self, number):
-        return [test for test in self.tests.values() if test.fit and self.may_reach(test, number)]
+        return [test for test in self.tests.values() if self.may_reach(test, number)]
 
     def may_reach(self, test, number):
-        if test.reached is not None:
-            return number in test.reached
-        return test.file is None or test.file.reached is None or number in test.file.reached
+        return test.fit is not False and (number in test.reached or number in test.unknown and (
+            test.file is None or self.may_reach(test.file, number)))
 
     def sees(self, test, number):
         """(whether it ends otherwise than without the mutant, how, seconds, what it said)"""
-        ended, seconds, said = run(test, self.out, limit_of(test), number)
+        ended, seconds, said, reached = self.traced(test, limit_of(test), number)
+        if number not in reached and ended in ("passed", "not run"):  # this was a run without a mutant
+            self.know(test, ended, seconds, reached)
+            return False, ended, seconds, said
+        if ended in ("failed", "too long") and (test.fit is None or number not in reached):
+            test.fit = None
+            self.trace(test)  # is the test to blame?
+            if not test.fit or number not in test.reached:
+                return False, ended, seconds, said
+        with self.lock:
+            test.reached.add(number)
+            test.unknown.discard(number)
         if ended == "too long":  # is the machine to blame?
             _, alone, _ = run(test, self.out, 5 * limit_of(test))
             test.seconds = max(test.seconds, alone)

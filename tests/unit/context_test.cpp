@@ -320,10 +320,10 @@ TEST_CASE("heads that a context degree does not divide are refused before any st
 }
 
 TEST_CASE("fastseq refuses attention outside of an attention unit") {
-  const Alone mesh(2);
+  const Alone mesh(4);  // the first of these has 7 of 30 tokens, the second 8
   const auto strategy = make("fastseq", needs_of(mesh));
   const auto op = strategy->wrap_attention(small_context(torch::kDouble)->attention_op);
-  const auto q = normal({1, 15, 4, 2}, 1);
+  const auto q = normal({1, 7, 4, 2}, 1);
   CHECK_THROWS_WITH_AS(op.run({.parts = {{q, q, q, {kVideo, nullptr}, {}}}}), doctest::Contains("attention units"),
                        Error);
 }

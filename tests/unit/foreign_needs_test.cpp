@@ -1,6 +1,8 @@
 // What `dit` reads out of another project's file: its sizes and what its options are, or why that cannot be.
 #include <doctest/doctest.h>
 
+#include <ditto/error.h>
+#include <ditto/foreign_names.h>
 #include <ditto/model.h>
 #include <ditto/scheduler.h>
 
@@ -183,4 +185,50 @@ TEST_CASE("what diffusers has no model or schedule for is not given as one of it
   CHECK((flow({}, "diffusers").at("_class_name") == ditto::OptionValue("FlowMatchEulerDiscreteScheduler")));
   CHECK(flow({{"model_time_scale", 1.0}}, "diffusers").empty());
   CHECK(flow({}, "facebook-dit").empty());
+}
+
+TEST_CASE("a NeMo file says its model's sizes: grouped heads by their norms, text and places where it has them") {
+  ForeignShapes file{"nemo", "nemo.safetensors", {}, "", {}};
+  file.tensors = {{"x_embedder.weight", {32, 12}}, {"final_layer_linear.weight", {24, 32}}};
+  for (const char* number : {"0", "1", "2"}) {
+    const std::string layer = std::string("decoder.layers.") + number + ".";
+    file.tensors[layer + "self_attention.linear_qkv.weight"] = {96, 32};
+    file.tensors[layer + "mlp.linear_fc1.weight"] = {64, 32};
+  }
+  const std::string first = "decoder.layers.0.", norm = first + "self_attention.q_layernorm.weight";
+  const ditto::NemoSizes plain(file, "self_attention");
+  CHECK(plain.depth == 3);
+  CHECK(plain.width == 32);
+  CHECK(plain.hidden == 64);
+  CHECK(plain.heads == 0);
+  CHECK(plain.kv_heads == 0);
+  CHECK(plain.frames == 0);
+  auto needs = plain.needs(file, 2);
+  CHECK(needs.inputs.size() == 2);
+  CHECK(needs.inputs.at(0).shape.at(0) == 3);
+  CHECK(needs.out_channels == 6);
+
+  file.tensors[norm] = {8};  // 4 heads of 8 numbers, and as many of keys and values
+  const ditto::NemoSizes whole(file, "self_attention");
+  CHECK(whole.heads == 4);
+  CHECK(whole.kv_heads == 0);
+
+  file.tensors[first + "self_attention.linear_qkv.weight"] = {64, 32};  // 4 of queries, 2 of keys, 2 of values
+  file.tensors[first + "cross_attention.linear_kv.weight"] = {64, 20};
+  file.tensors["pos_embedder.emb_t.weight"] = {7, 32};
+  file.tensors["pos_embedder.emb_h.weight"] = {9, 32};
+  const ditto::NemoSizes grouped(file, "self_attention");
+  CHECK(grouped.heads == 4);
+  CHECK(grouped.kv_heads == 2);
+  CHECK(grouped.frames == 7);
+  CHECK(grouped.side == 9);
+  needs = grouped.needs(file, 2);
+  REQUIRE(needs.inputs.size() == 4);
+  CHECK(needs.inputs[2].name == "text");
+  CHECK(needs.inputs[2].shape == std::vector<int64_t>{-1, 20});
+  CHECK(needs.inputs[3].name == "text_mask");
+
+  file.tensors[first + "self_attention.linear_qkv.weight"] = {56, 32};  // 4 heads and 3 more
+  CHECK_THROWS_WITH_AS(ditto::NemoSizes(file, "self_attention"), doctest::Contains("is not of whole heads of 8 numbers"),
+                       ditto::Error);
 }

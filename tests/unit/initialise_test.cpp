@@ -105,6 +105,29 @@ TEST_CASE("what is cut first and filled after has the bits of the whole, and no 
   check_cuts({{Axis::pipeline, 2}, {Axis::tensor, 2}, {Axis::shard, 3}}, {"pipeline", "tensor", "fsdp"});
 }
 
+TEST_CASE("of the ranks that add up a layer's output the first adds its bias, and no other") {
+  for (const int rank : {0, 1}) {
+    const RankOf mesh({{Axis::tensor, 2}}, rank);
+    Made made;
+    made.cut(mesh, {"tensor"});
+    int layers = 0;
+    for (const auto& entry : made.layout.entries)
+      if (const auto* cut = entry.layer ? entry.layer->cut(Axis::tensor) : nullptr;
+          cut && cut->output == LayerCut::Values::partial) {
+        CAPTURE(entry.name);
+        CHECK(entry.layer->adds_bias == (rank == 0));
+        ++layers;
+      }
+    CHECK(layers > 3);
+  }
+}
+
+TEST_CASE("xavier's bound is that of Glorot and Bengio") {
+  CHECK(Init::xavier(2, 4).kind == Init::Kind::uniform);
+  CHECK(Init::xavier(2, 4).scale == 1.0);
+  CHECK(Init::xavier(20, 4).scale == 0.5);
+}
+
 // FNV-1a, 64 bits.
 int64_t id_of(const std::string& name) {
   std::uint64_t hash = 0xCBF29CE484222325ull;

@@ -1,8 +1,11 @@
 #include "core/dist/launch.h"
 
-#include <doctest/doctest.h>
-
+#include <cstdlib>
 #include <map>
+#include <thread>
+
+#include <ATen/Parallel.h>
+#include <doctest/doctest.h>
 
 #include <ditto/error.h>
 
@@ -139,6 +142,45 @@ TEST_CASE("a variable that is missing or makes no sense is named") {
                        Error);
   CHECK_THROWS_WITH_AS(info_of({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "99999"}}),
                        doctest::Contains("MASTER_PORT"), Error);
+}
+
+TEST_CASE("a rank that there is not is refused, whoever starts the ranks") {
+  for (const auto& [rank, size] : std::map<std::string, std::string>{{"RANK", "WORLD_SIZE"},
+                                                                     {"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
+                                                                     {"PMI_RANK", "PMI_SIZE"},
+                                                                     {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS"}})
+    for (const char* wrong : {"2", "-1"})
+      CHECK_THROWS_WITH_AS(
+          info_of({{rank, wrong}, {size, "2"}}),
+          doctest::Contains((rank + ": is \"" + wrong + "\"; expected a whole number from 0 to 1").c_str()), Error);
+}
+
+TEST_CASE("a process has the recipe's threads, or its environment's, or its share of the machine's") {
+  const struct Kept {
+    ~Kept() {
+      at::set_num_threads(threads);
+      environment ? setenv("OMP_NUM_THREADS", environment->c_str(), 1) : unsetenv("OMP_NUM_THREADS");
+    }
+    int threads = at::get_num_threads();
+    std::optional<std::string> environment =
+        std::getenv("OMP_NUM_THREADS") ? std::optional<std::string>(std::getenv("OMP_NUM_THREADS")) : std::nullopt;
+  } kept;
+  const auto threads = [](int64_t asked, bool said_by_environment, int ranks_here) {
+    said_by_environment ? setenv("OMP_NUM_THREADS", "3", 1) : unsetenv("OMP_NUM_THREADS");
+    at::set_num_threads(3);  // as it is where the environment said so at the start
+    RankInfo info;
+    info.world_size = info.local_world_size = ranks_here;
+    const std::string text = "[run]\nname = 'threads'\nthreads = " + std::to_string(asked) + "\n";
+    prepare_process(Recipe::parse(text, "threads.toml"), info);
+    return at::get_num_threads();
+  };
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  CHECK(threads(2, false, 1) == 2);
+  CHECK(threads(2, true, 1) == 2);
+  CHECK(threads(0, true, 1) == 3);
+  CHECK(threads(0, false, 1) == cores);
+  CHECK(threads(0, false, 2) == std::max(1, cores / 2));
+  CHECK(threads(0, false, 2 * cores) == 1);
 }
 
 TEST_CASE("bf16 products are expected where any part of the recipe asks for them, and nowhere else") {

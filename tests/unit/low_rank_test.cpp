@@ -47,6 +47,19 @@ TEST_CASE("a term of low rank is added to a layer's outputs, and is none at firs
   CHECK(fresh.term->a.init().scale == doctest::Approx(1 / std::sqrt(6.0)));
 }
 
+TEST_CASE("a term's operations are those of its two products, beside the layer's own") {
+  Alone one;
+  std::map<std::string, double> with, without;
+  const auto x = torch::randn({2, 5, 6}, torch::kDouble);
+  one.ctx->flops = &with;
+  one.layer.forward(x, *one.ctx);
+  one.layer.term.reset();
+  one.ctx->flops = &without;
+  one.layer.forward(x, *one.ctx);
+  CHECK(without == std::map<std::string, double>{{"linear", 2.0 * 10 * 6 * 8}});
+  CHECK(with.at("linear") - without.at("linear") == 2.0 * 10 * kRank * (6 + 8));
+}
+
 TEST_CASE("a merged layer computes the same, with the parameters it had") {
   Alone one;
   const auto x = torch::randn({5, 6}, torch::kDouble);

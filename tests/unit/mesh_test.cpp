@@ -124,6 +124,36 @@ TEST_CASE("collectives give what they promise") {
   CHECK(testing::as_ranks(3, "rank of: collectives") == 0);
 }
 
+// As mesh.h derives them, where each member sends the others their parts directly.
+TEST_CASE("rank of: counted collectives" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({});
+  const auto& group = mesh.world();
+  const int64_t n = group.size(), rank = group.rank(), part = 8 * 6;
+  const Tensor x = mine(group.rank(), {n, 6});
+  mesh.traffic().clear();
+  group.all_reduce(x.clone());
+  group.all_gather(x[0], 0);
+  group.begin_all_gather(x[0])();
+  group.reduce_scatter(x, 0);
+  group.all_to_all(x, 0, 1);
+  std::vector<int64_t> send(static_cast<size_t>(n), 6 * rank), receive;  // rank r sends r rows to each
+  for (int64_t from = 0; from < n; ++from) receive.push_back(6 * from);
+  group.exchange(numbers({6 * rank * n}, 1, torch::kDouble), send, receive);
+  group.broadcast(x.clone(), static_cast<int>(n) - 1);
+  std::map<std::string, int64_t> bytes;
+  for (const auto& [key, count] : mesh.traffic().counts()) bytes[key.op] = count.bytes;
+  CHECK(bytes["all_reduce"] == 2 * part * (n - 1));
+  CHECK(bytes["all_gather"] == 2 * part * (n - 1));
+  CHECK(bytes["reduce_scatter"] == part * (n - 1));
+  CHECK(bytes["all_to_all"] == part * (n - 1));
+  CHECK(bytes["exchange"] == rank * part * (n - 1));
+  CHECK(bytes["broadcast"] == (rank == n - 1 ? n * part * (n - 1) : 0));
+}
+
+TEST_CASE("bytes of collectives are counted as derived") {
+  CHECK(testing::as_ranks(3, "rank of: counted collectives") == 0);
+}
+
 // For a linear map A over all ranks: sum over ranks of <A x, y> = sum over ranks of <x, A^T y>.
 void check_transpose(const Group& group, const std::function<Tensor(const Tensor&)>& collective,
                      at::IntArrayRef shape) {

@@ -1,4 +1,6 @@
 // Ops that plugins add, the choice among rows by the whole call, and families of opaque results.
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include <torch/types.h>
@@ -21,6 +23,20 @@ Op both() {
   op.outputs = 2;
   op.added_by = "mine";
   return op;
+}
+
+// What no case has no kernel is held to.
+TEST_CASE("of attention's cases those have a bias or a mask that are named for it") {
+  std::set<std::string> biased, masked;
+  for (const Op& op : ops())
+    for (const auto& one : op.name == "attention" ? op.cases : std::vector<Op::Case>{}) {
+      const auto in = one.inputs(torch::kDouble);
+      if (in.tensors.at(3).defined()) masked.insert(one.name);
+      if (in.tensors.size() > 4 && in.tensors[4].defined()) biased.insert(one.name);
+    }
+  CHECK(biased == std::set<std::string>{"biased", "biased, in leaves"});
+  CHECK(masked == std::set<std::string>{"cross, masked", "cross, masked, in leaves", "grouped", "grouped, in leaves",
+                                        "packed", "packed, in leaves"});
 }
 
 TEST_CASE("an op that a plugin adds gives all its outputs, by its reference and by a row alike, with gradients") {

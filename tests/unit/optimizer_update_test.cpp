@@ -5,6 +5,8 @@
 #include <ditto/context.h>
 #include <ditto/optimizer.h>
 
+#include "core/train/ema.h"
+
 using ditto::OptimizedParameter;
 using torch::Tensor;
 
@@ -56,4 +58,18 @@ TEST_CASE("where a strategy provides the numbers, an update has no copy to write
   parameter.provide(torch::ones({6}));
   parameter(ctx);
   CHECK_FALSE(parameter.copy().defined());
+}
+
+TEST_CASE("a moving average that warms up weighs its first updates as (1 + n) / (10 + n), up to its decay") {
+  ditto::Layout layout;
+  ditto::EmaOptions options;
+  options.enabled = true;
+  options.decay = 0.9;
+  for (const bool warmup : {false, true}) {
+    options.warmup = warmup;
+    const ditto::Ema average(layout, options);
+    CHECK(average.decay(1) == doctest::Approx(warmup ? 2.0 / 11 : 0.9));
+    CHECK(average.decay(10) == doctest::Approx(warmup ? 11.0 / 20 : 0.9));
+    CHECK(average.decay(1000) == 0.9);
+  }
 }
