@@ -97,6 +97,7 @@ std::string section_of(const Case& one) {
   return one.model + ", " + (one.bits ? "identical bits, fp32" : one.precision) +
          (one.micro_batches > 0 ? ", " + std::to_string(one.micro_batches) + " micro-batches" : "") +
          (one.real_init ? ", as training starts" : "") + (one.packed ? ", packed" : "") +
+         (one.layout.starts_with("tread.") ? ", tokens led around blocks" : "") +
          (one.optimizer == "adamw" ? "" : ", " + one.optimizer);
 }
 
