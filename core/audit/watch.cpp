@@ -1,8 +1,8 @@
 #include "core/audit/watch.h"
 
-#include <algorithm>
-
 #include <torch/types.h>
+
+#include "core/network/looking_on.h"
 
 namespace ditto {
 
@@ -10,38 +10,16 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kBatch = 0, kCondition = 1, kTokens = 2, kBlocks = 3, kHead = 1'000'000, kObjective = 1'000'001,
-                  kTurn = 2'000'000;  // backward goes the way back from here
-
-int64_t order_of(const Unit& unit) {
-  switch (unit.kind) {
-    case Unit::condition: return kCondition;
-    case Unit::tokens: return kTokens;
-    case Unit::Kind::block: return kBlocks + unit.block;
-    case Unit::head: return kHead;
-    case Unit::objective: return kObjective;
-  }
-  return kObjective;
-}
+constexpr int64_t kTurn = 2'000'000;  // of a step's order: backward goes the way back from here
 
 void add_backward(Prints& into, const Unit& unit, const std::string& name, const HashSum& hash) {
-  into.add(2 * kTurn - order_of(unit), "the backward of " + to_text(unit) + ": " + name, hash);
+  into.add(2 * kTurn - looking_on::order_of(unit), "the backward of " + to_text(unit) + ": " + name, hash);
 }
 
 HashSum hash_of(const std::string& name, const Tensor& x) {
   TensorHash hash;
   hash.add(HashKey(name), x);
   return hash.sum();
-}
-
-Tensors tensors_of(Stream& stream) {
-  Tensors list;
-  for (const auto& field : stream.fields()) list.push_back(*field.tensor);
-  return list;
-}
-
-bool is_one_of(const Tensor& x, const Tensors& list) {
-  return std::any_of(list.begin(), list.end(), [&](const Tensor& other) { return other.is_same(x); });
 }
 
 }  // namespace
@@ -55,10 +33,10 @@ class AuditWatch::Around final : public ParallelStrategy {
     return [this, run = std::move(run)](const Unit& unit, UnitCall& call) {
       auto* into = watch_.of(unit.kind == Unit::Kind::block ? call.stream.ids : call.batch.ids);
       if (!into) return run(unit, call);
-      const auto before = tensors_of(call.stream);
+      const auto before = looking_on::tensors_of(call.stream);
       run(unit, call);
       for (const auto& field : call.stream.fields())
-        if (!is_one_of(*field.tensor, before)) watch_.see(*into, unit, prefix_ + field.name, *field.tensor);
+        if (!looking_on::is_one_of(*field.tensor, before)) watch_.see(*into, unit, prefix_ + field.name, *field.tensor);
       for (const auto& [name, x] : call.outputs) watch_.see(*into, unit, prefix_ + name, x);
     };
   }
@@ -101,7 +79,8 @@ void AuditWatch::look_at(Program& program) {
     auto made = inner(std::move(batch));
     if (auto* into = of(made.ids))
       for (const auto& part : made)
-        for (const auto& [name, x] : part.tensors) into->add(kBatch, "the batch: " + name, hash_of(name, x));
+        for (const auto& [name, x] : part.tensors)
+          into->add(looking_on::kBatch, "the batch: " + name, hash_of(name, x));
     return made;
   };
   program.backward = [this, inner = std::move(program.backward)](const Tensors& roots, const Tensors& gradients) {
@@ -119,7 +98,7 @@ Prints* AuditWatch::of(const std::vector<int64_t>& ids) const {
 // Of one micro-batch alone is a graph, so whatever backward comes to first says whose it is.
 void AuditWatch::see(Prints& into, const Unit& unit, const std::string& name, const Tensor& x) {
   if (!x.defined() || x.is_meta()) return;
-  into.add(order_of(unit), "the forward of " + to_text(unit) + ": " + name, hash_of(name, x));
+  into.add(looking_on::order_of(unit), "the forward of " + to_text(unit) + ": " + name, hash_of(name, x));
   if (!torch::GradMode::is_enabled() || !x.requires_grad() || x.is_leaf()) return;
   x.register_hook([this, &into, unit, name](const Tensor& gradient) {
     in_backward_ = &into;

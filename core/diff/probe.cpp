@@ -6,6 +6,7 @@
 #include <torch/types.h>
 
 #include "core/config/numerics.h"
+#include "core/network/looking_on.h"
 
 namespace ditto::diff {
 
@@ -13,36 +14,13 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kBatch = 0, kCondition = 1, kTokens = 2, kBlocks = 10, kHead = 1'000'000, kObjective = kHead + 1,
-                  kLosses = kHead + 2;  // where units stand among one another
 constexpr Axis kCutting[] = {Axis::tensor, Axis::context, Axis::expert};
-
-int64_t order_of(const Unit& unit) {
-  switch (unit.kind) {
-    case Unit::condition: return kCondition;
-    case Unit::tokens: return kTokens;
-    case Unit::Kind::block: return kBlocks + unit.block;
-    case Unit::head: return kHead;
-    case Unit::objective: return kObjective;
-  }
-  return kLosses;
-}
 
 bool is_cut(const LayoutEntry& entry) {
   return std::any_of(std::begin(kCutting), std::end(kCutting), [&](Axis axis) {
     const auto it = entry.cuts.find(axis);
     return it != entry.cuts.end() && it->second.count > 1;
   });
-}
-
-bool is_one_of(const Tensor& x, const Tensors& list) {
-  return std::any_of(list.begin(), list.end(), [&](const Tensor& other) { return other.is_same(x); });
-}
-
-Tensors tensors_of(Stream& stream) {
-  Tensors list;
-  for (const auto& field : stream.fields()) list.push_back(*field.tensor);
-  return list;
 }
 
 }  // namespace
@@ -125,7 +103,8 @@ void Probe::begins(int64_t step, Program& program) {
       if (is_idle) idle_.insert(part.ids);
       int64_t at = 0;
       for (const auto& [tensor, x] : part.tensors)
-        note({{step_, Pass::forward, "batch", "makes", tensor}, {.order = {kBatch, at++}, .by = "objective"}},
+        note({{step_, Pass::forward, "batch", "makes", tensor},
+              {.order = {looking_on::kBatch, at++}, .by = "objective"}},
              place_in(part, tensor), x);
     }
     return made;
@@ -140,7 +119,7 @@ void Probe::run_unit(const RunningModel& model, const UnitRun& inner, const Unit
   if (!prefix.empty()) prefix.pop_back();
   Open open{
       to_text(unit) + (prefix.empty() ? "" : " of " + prefix) + (calls > 1 ? ", call " + std::to_string(calls) : ""),
-      prefix.empty() ? order_of(unit) : kObjective,
+      prefix.empty() ? looking_on::order_of(unit) : looking_on::kObjective,
       model,
       unit,
       std::move(ids),
@@ -152,7 +131,7 @@ void Probe::run_unit(const RunningModel& model, const UnitRun& inner, const Unit
     if (tokens.packing || here != tokens.tokens()) open.sequence = tokens, open.tokens_here = here;
   }
   see_fields(open, call.stream, "reads", {});
-  const auto before = tensors_of(call.stream);
+  const auto before = looking_on::tensors_of(call.stream);
   open_.push_back(&open);
   try {
     inner(unit, call);
@@ -172,7 +151,7 @@ Probe::Named Probe::named(Open& open, const std::string& op, const std::string& 
 // What only passes through a unit has a gradient that other units have a part in.
 void Probe::see_fields(Open& open, Stream& stream, const std::string& op, const Tensors& without) {
   for (const auto& field : stream.fields()) {
-    if (is_one_of(*field.tensor, without)) continue;
+    if (looking_on::is_one_of(*field.tensor, without)) continue;
     // Tables of positions are for blocks: where tokens were cut they are not made whole again.
     if (open.unit.kind == Unit::head && field.role == Role::constant) continue;
     Place place{open.ids, field.token_dim};
@@ -371,7 +350,7 @@ void Probe::has_gradients(const LossLedger& losses, const StepResult& result) {
   int64_t at = 0;
   // What others have entered is zero here.
   for (const auto& [name, row] : losses.entered()) {
-    const Named loss{{step_, Pass::forward, "losses", "makes", name}, {.order = {kLosses, at++}}};
+    const Named loss{{step_, Pass::forward, "losses", "makes", name}, {.order = {looking_on::kLosses, at++}}};
     for (size_t i = 0; i < row.size(); ++i)
       if (row[i] != 0)
         enter(loss, torch::scalar_tensor(row[i], torch::kDouble), {losses.first_id() + static_cast<int64_t>(i), 1}, {},

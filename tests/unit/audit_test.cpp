@@ -10,9 +10,7 @@
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
-#include "core/dist/gloo_mesh.h"
-#include "core/train/step.h"
-#include "tests/support/files.h"
+#include "tests/support/tiny_training.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {
@@ -127,25 +125,16 @@ struct Trained {
 Trained train(const std::string& model, std::vector<std::string> sets, int64_t steps = 2,
               const std::function<void(int64_t call, const torch::Tensor& made)>& see = {}) {
   sets.insert(sets.end(), {"run.batch=4", "run.micro_batch=2"});
-  auto recipe = Recipe::read(std::string(DITTO_SOURCE_DIR) + "/configs/" + model + "_tiny.toml", sets);
-  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
-  const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(60));
-  AssemblyParts parts;
-  parts.data = parts.objective = true;
-  Assembly assembly(recipe, registry, mesh, parts, {});
-  Loader loader(assembly.train_data, recipe.loader, 0, [](const std::string&) {});
-  const auto optimizer = assembly.make_optimizer();
-  Ema ema(assembly.networks->learned(), recipe.ema);
-  TrainingStep training(assembly, loader, *optimizer, ema);
+  test::TinyTraining tiny(model, sets);
+  auto training = tiny.step();
   Trained result;
   training.say = [&](const std::string& line) { result.said.push_back(line); };
-  assembly.networks->table->watch([&](const std::string&, const OpInputs&, const Tensors& outputs) {
+  tiny.assembly.networks->table->watch([&](const std::string&, const OpInputs&, const Tensors& outputs) {
     if (see && outputs[0].defined() && !outputs[0].is_meta()) see(result.calls++, outputs[0]);
   });
   for (int64_t step = 0; step < steps; ++step) result.norms.push_back(training.run(step).grad_norm);
-  assembly.networks->table->watch({});
-  for (const auto& entry : assembly.networks->learned().entries)
-    result.weights.push_back(entry.tensor.detach().clone());
+  tiny.assembly.networks->table->watch({});
+  result.weights = tiny.weights();
   if (const auto* audit = training.audit()) result.repeated = audit->repeated(), result.differed = audit->differed();
   return result;
 }

@@ -1,6 +1,4 @@
 // What a step reads back from its tensors: on a GPU each reading makes the host wait for all that was asked before.
-#include "core/train/step.h"
-
 #include <doctest/doctest.h>
 
 #include <set>
@@ -8,9 +6,7 @@
 
 #include <ATen/record_function.h>
 
-#include "core/dist/gloo_mesh.h"
-#include "core/train/assembly.h"
-#include "tests/support/files.h"
+#include "tests/support/tiny_training.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {
@@ -28,16 +24,8 @@ std::unique_ptr<at::ObserverContext> count(const at::RecordFunction& call) {
 
 // Of the third step, by this thread, which computes all of it.
 int64_t readings_of(const std::string& model, const std::vector<std::string>& sets) {
-  auto recipe = Recipe::read(std::string(DITTO_SOURCE_DIR) + "/configs/" + model + "_tiny.toml", sets);
-  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
-  const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(60));
-  AssemblyParts parts;
-  parts.data = parts.objective = true;
-  Assembly assembly(recipe, registry, mesh, parts, {});
-  Loader loader(assembly.train_data, recipe.loader, 0, [](const std::string&) {});
-  const auto optimizer = assembly.make_optimizer();
-  Ema ema(assembly.networks->learned(), recipe.ema);
-  TrainingStep training(assembly, loader, *optimizer, ema);
+  test::TinyTraining tiny(model, sets);
+  auto training = tiny.step();
   training.expect(0);
   for (int64_t step = 0; step < 2; ++step) training.run(step);
   readings = 0;

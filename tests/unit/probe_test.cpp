@@ -9,8 +9,7 @@
 #include <string>
 
 #include "core/diff/compare.h"
-#include "core/dist/gloo_mesh.h"
-#include "tests/support/files.h"
+#include "tests/support/tiny_training.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto::diff {
@@ -25,23 +24,14 @@ struct Trained {
 // Two steps of configs/MODEL_tiny.toml on one rank.
 Trained train(const std::string& model, std::vector<std::string> sets, bool is_looked_at) {
   sets.insert(sets.end(), {"run.batch=4", "run.micro_batch=2"});
-  auto recipe = Recipe::read(std::string(DITTO_SOURCE_DIR) + "/configs/" + model + "_tiny.toml", sets);
-  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
-  const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(60));
-  AssemblyParts parts;
-  parts.data = parts.objective = true;
-  Assembly assembly(recipe, registry, mesh, parts, {});
-  Loader loader(assembly.train_data, recipe.loader, 0, [](const std::string&) {});
-  const auto optimizer = assembly.make_optimizer();
-  Ema ema(assembly.networks->learned(), recipe.ema);
+  test::TinyTraining tiny(model, sets);
   std::optional<Probe> probe;
-  if (is_looked_at) probe.emplace(assembly);
-  TrainingStep training(assembly, loader, *optimizer, ema);
+  if (is_looked_at) probe.emplace(tiny.assembly);
+  auto training = tiny.step();
   if (probe) training.observers.push_back(&*probe);
   Trained result;
   for (int64_t step = 0; step < 2; ++step) result.norms.push_back(training.run(step).grad_norm);
-  for (const auto& entry : assembly.networks->learned().entries)
-    result.weights.push_back(entry.tensor.detach().clone());
+  result.weights = tiny.weights();
   if (probe) result.events = probe->events();
   return result;
 }
