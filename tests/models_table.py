@@ -70,9 +70,17 @@ def shared_rows():
             for name in sorted(tools)]
 
 
+def options_unset(row):
+    """Of a model; and those of them that only cases of transformers_test set."""
+    cases = [json.loads(path.read_text())["case"] for path in (SOURCE / "tests/golden/transformers").glob("*.json")]
+    ours = {name for case in cases if case["model"] == row["model"] for name in case["options"]}
+    unset, ours = (", ".join(f"`{name}`" for name in row["unset"] if (name in ours) == of_ours) for of_ours in (False, True))
+    return (unset or "none") + (f"; {ours}: a case of our own definition" if ours else "")
+
+
 def rows_of(found):
     """A row for each model and reference."""
-    unset = {row["model"]: row["unset"] for row in found if "unset" in row}
+    unset = {row["model"]: options_unset(row) for row in found if "unset" in row}
     counts = [row for row in found if "parameters" in row]
     groups = {}
     for row in found:
@@ -90,7 +98,7 @@ def rows_of(found):
         worst = [power(max(case[kind][i] for case in of)) if of else "–"
                  for kind, of in (("fp64", double), ("fp32", cases)) for i in (0, 1)]
         rows.append([f"`{model}`", reference, as_it_is, str(len(cases)), "<br>".join(sizes) or "–", *worst,
-                     ", ".join(f"`{name}`" for name in unset[model]) or "none", str(count(sources_of(model)))])
+                     unset[model], str(count(sources_of(model)))])
     return rows
 
 

@@ -17,8 +17,8 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-// NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs. Its
-// Megatron has 1e-6 for the norms of queries and keys.
+// NeMo writes 1e-6 into its configuration, as a class attribute that a dataclass does not read: 1e-5 is what it runs.
+// Its Megatron has 1e-6 for the norms of queries and keys.
 constexpr double kEps = 1e-5, kHeadEps = 1e-6;
 
 const std::vector<ditto::TransformerSize> kSizes{
