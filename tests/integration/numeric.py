@@ -115,6 +115,16 @@ def test_a_state_that_is_not_finite_is_never_kept():
     t.check("stop" in named, f"no state of {named} was not finite while its loss was")
 
 
+def test_a_state_that_is_not_finite_ends_the_first_step_that_is_skipped_for_it():
+    path = t.write_recipe("broken.toml", t.recipe(
+        run=dict(steps=12, non_finite="skip", max_skipped=100, clip_norm=0.0), checkpoint=dict(every=0),
+        lr_schedule=dict(lr=1e38, warmup=0)))
+    done = t.refused(5, ["holds numbers that are not finite"], "train", path, *t.sets({"run.output": str(t.work / "broken")}))
+    skipped = [bool(line["skipped"]) for line in t.metrics("broken")]
+    t.equal(skipped, [False] * (len(skipped) - 1) + [True], "skipped steps")
+    t.check(f"error: step {len(skipped)}: " in done.stderr, done.stderr)
+
+
 def test_weights_that_are_not_finite_make_no_pictures():
     path = t.write_recipe("large64.toml", t.recipe(run=dict(steps=1, precision="fp64"), ema=dict(enabled=False),
                                                    lr_schedule=dict(lr=1e200, warmup=0), model=dict(convention="facebook")))

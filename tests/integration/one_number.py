@@ -78,7 +78,7 @@ TOKENS = {
     "fastseq 2, tensor 2": (4, dict(parallel__context=2, parallel__context_plugin="fastseq", parallel__tensor=2)),
     "tensor 2, sequence, ring 2": (4, dict(parallel__tensor=2, parallel__sequence=True, parallel__context=2,
                                            parallel__context_plugin="ring")),
-    "tensor 2, sequence": (2, dict(parallel__tensor=2, parallel__sequence=True)),
+    "tensor 3, sequence, uneven": (3, dict(parallel__tensor=3, parallel__sequence=True)),
     "ring 3, uneven": (3, dict(parallel__context=3, parallel__context_plugin="ring", parallel__recompute="blocks")),
     "ulysses 2": (2, dict(parallel__context=2, parallel__context_plugin="ulysses")),
     "fastseq 3": (3, dict(parallel__context=3, parallel__context_plugin="fastseq")),

@@ -108,6 +108,13 @@ def test_muon_and_groups():
         dict(match="*.bias", plugin="sgd", lr_scale=10.0)]))
 
 
+def test_frames_that_ranks_share():
+    path = t.source / "configs/st_dit_tiny.toml"
+    for name, ranks, options in (("one", 1, {}), ("shared", 2, dict(parallel__context=2, parallel__context_plugin="spatiotemporal"))):
+        train(path, f"frames-{name}", ranks, run__steps=1, run__numerics="one", **options)
+    t.equal(hash_of("frames-shared"), hash_of("frames-one"), "hash")
+
+
 def test_every_recipe_has_a_hash_of_its_own():
     t.equal(len(set(_hashes.values())), len(_hashes), f"different hashes of {_hashes}")
 

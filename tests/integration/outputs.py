@@ -94,5 +94,13 @@ def test_a_folder_that_is_deleted_meanwhile_is_said_like_any_other_mistake():
         says_once(name, t.run(*there[name][1:], code=code), code, "nowhere", "No such file or directory")
 
 
+def test_a_run_writes_what_tensorboard_shows():
+    path = t.write_recipe("board.toml", t.recipe(run=dict(steps=2)))
+    for name, asked in (("shown", True), ("silent", False)):
+        t.train(path, name, log__tensorboard=asked)
+        events = b"".join(file.read_bytes() for file in (t.work / name).rglob("events.out.tfevents*"))
+        t.equal([word in events for word in (b"loss", b"recipe")], [asked, asked], f"log.tensorboard = {asked}")
+
+
 if __name__ == "__main__":
     t.main(globals())

@@ -91,5 +91,11 @@ def test_torchrun_gives_the_bits_of_one_rank():
     same_run(name, "torchrun")
 
 
+def test_replicas_sum_while_the_backward_runs():
+    done = t.train(recipe("overlapped", 8, 0), "overlapped", "--local-ranks", 2, "--trace", "comm", run__steps=1)
+    calls = [line.split()[:3] for line in done.all.splitlines()]
+    t.check(["replicate", "exchange", "backward"] in calls, f"no sum in backward: {done.all}")
+
+
 if __name__ == "__main__":
     t.main(globals())

@@ -319,6 +319,18 @@ TEST_CASE("heads that a context degree does not divide are refused before any st
   make("ring", needs_of(Alone(4)))->shard(layout);
 }
 
+TEST_CASE("fastseq gives attention inside of a unit the bias of its rank's heads") {
+  const Alone mesh(2);
+  const auto plain = small_context(torch::kDouble)->attention_op;
+  const auto op = make("fastseq", needs_of(mesh))->wrap_attention(plain);
+  const auto q = normal({1, 30, 2, 2}, 1), bias = normal({1, 4, 30, 30}, 2);  // all tokens, two of four heads
+  AttentionCall call{.parts = {{q, q, q, {kVideo, nullptr}, {}}}};
+  call.bias = bias;
+  const auto found = op.run(call).at(0);
+  call.bias = bias.narrow(1, 0, 2);
+  CHECK(torch::equal(found, plain.run(call).at(0)));
+}
+
 TEST_CASE("fastseq refuses attention outside of an attention unit") {
   const Alone mesh(4);  // the first of these has 7 of 30 tokens, the second 8
   const auto strategy = make("fastseq", needs_of(mesh));

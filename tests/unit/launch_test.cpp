@@ -183,6 +183,19 @@ TEST_CASE("a process has the recipe's threads, or its environment's, or its shar
   CHECK(threads(0, false, 2 * cores) == 1);
 }
 
+TEST_CASE("a recipe's strategies are those of its degrees, and those that it asks for") {
+  const auto ids = [](const std::vector<std::string>& sets) {
+    return strategy_ids(Recipe::parse("[run]\nname = 'strategies'\n", "strategies.toml", sets));
+  };
+  using Ids = std::vector<std::string>;
+  CHECK(ids({"parallel.replicate=1"}) == Ids{});
+  CHECK(ids({}) == Ids{"ddp"});
+  CHECK(ids({"parallel.pipeline=2", "parallel.tensor=2", "parallel.expert=2", "parallel.context=2",
+             "parallel.context_plugin=ring", "parallel.shard=2", "parallel.shard_plugin=zero2", "parallel.replicate=2",
+             "parallel.recompute=blocks", "parallel.offload=optimizer"}) ==
+        Ids{"pipeline", "tensor", "expert", "ring", "zero2", "ddp", "recompute", "offload"});
+}
+
 TEST_CASE("bf16 products are expected where any part of the recipe asks for them, and nowhere else") {
   const auto asks = [](const std::vector<std::string>& sets) {
     const std::string text = "[run]\nname = 'half'\n[optimizer]\nplugin = 'muon'\n[model]\nplugin = 'dit'\n";

@@ -12,6 +12,7 @@
 #include "core/record/receipt_file.h"
 #include "core/record/sha256.h"
 #include "core/record/tensor_hash.h"
+#include "core/train/replay.h"
 #include "support/files.h"
 #include "tests/unit/ranks.h"
 
@@ -317,6 +318,43 @@ TEST_CASE("a resume goes on with the chain that leads to its checkpoint, and els
   changed.parts = {{"weights", "another"}};
   file.begin(changed, say);
   CHECK(contains(said.back(), "what was saved has other weights than the receipt of its step"));
+}
+
+TEST_CASE("a replay begins at a checkpoint or where the run began, not where the receipts begin later") {
+  for (const int64_t first : {0, 1, 4}) {
+    Receipts receipts;
+    receipts.lines.resize(1);
+    receipts.lines[0].step = first;
+    const auto begin = [&] { return checkpoint_before("no such run", receipts, 5); };
+    if (first == 0)
+      CHECK(begin().empty());
+    else
+      CHECK_THROWS_WITH_AS(
+          begin(), doctest::Contains(("the receipts begin after step " + std::to_string(first)).c_str()), Error);
+  }
+}
+
+TEST_CASE("what a replay has otherwise, and may have, is told beside what it finds") {
+  Receipt begins, made;
+  begins.begins = {{"recipe", "a"}, {"numerics", "one"}, {"ditto", "1"}};
+  begins.parts = {{"weights", "0"}};
+  made.step = 1;
+  made.parts = {{"loss", "1"}, {"weights", "2"}};
+  Receipts run;
+  run.lines = {begins, made};
+  for (const char* version : {"1", "2"}) {
+    ReceiptCheck check(run, 1);
+    auto now = begins;
+    (*now.begins)["ditto"] = version;
+    check.begins(now);
+    CHECK(check.made(made));
+    const bool told = check.verdict().find("(ditto was 1 in the run, and is 2 now)") != std::string::npos;
+    CHECK(told == (std::string(version) == "2"));
+  }
+  ReceiptCheck check(run, 1);
+  auto other = begins;
+  (*other.begins)["recipe"] = "b";
+  CHECK_THROWS_WITH_AS(check.begins(other), doctest::Contains("the run had another recipe"), Error);
 }
 
 }  // namespace

@@ -5,6 +5,9 @@
 #include <doctest/doctest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include <ditto/error.h>
+
+#include "core/dist/equal_copies.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {
@@ -138,6 +141,27 @@ TEST_CASE("ranks sum nodes as one rank sums leaves" * doctest::skip()) {
 }
 
 TEST_CASE("sums of nodes over three ranks") { CHECK(testing::as_ranks(3, "ranks sum nodes as one rank sums leaves") == 0); }
+
+TEST_CASE("rank of: gradients of copies" * doctest::skip()) {
+  for (const Axis axis : {Axis::tensor, Axis::context}) {
+    const auto mesh = testing::mesh_of({{axis, 2}});
+    Layout layout;
+    layout.entries.resize(2);
+    for (auto& entry : layout.entries) {
+      entry.name = layout.entries[0].name.empty() ? "one" : "other";
+      entry.tensor = torch::ones({3}).requires_grad_();
+      entry.tensor.mutable_grad() = torch::ones({3});
+    }
+    check_equal_copies(layout, mesh);
+    layout.entries[1].tensor.mutable_grad()[2] += mesh.rank() * 1e-6;
+    CHECK_THROWS_WITH_AS(check_equal_copies(layout, mesh),
+                         doctest::Contains("parameter \"other\": has another gradient on each rank of the"), Error);
+  }
+}
+
+TEST_CASE("a copy whose gradient differs between ranks that share a sample is refused by its name") {
+  CHECK(testing::as_ranks(2, "rank of: gradients of copies") == 0);
+}
 
 }  // namespace
 }  // namespace ditto
