@@ -4,6 +4,7 @@ folder that was deleted."""
 
 import os
 import subprocess
+import tarfile
 
 import support as t
 
@@ -19,11 +20,23 @@ def run_folder():
     return _made["run"]
 
 
+def photos():
+    folder = t.work / "photos"
+    if not folder.exists():
+        folder.mkdir()
+        with tarfile.open(t.digits / "train-000000.tar") as tar:
+            for member in tar.getmembers()[:200]:
+                if member.name.endswith(".png"):
+                    (folder / member.name).write_bytes(tar.extractfile(member).read())
+    return folder
+
+
 def commands(out):
     """(exit code where it is full, command) of everything that writes into the folder `out`; each writes over 64 KiB."""
     run, table = run_folder(), t.source / "tests/unit/table.csv.gz"
     return {
         "prepare": (4, "data", "prepare", table, "--shape", "2x2", "--largest", 16, "--validation", 0.5, "--out", out),
+        "folder": (4, "data", "prepare", photos(), "--validation", 0.5, "--out", out),
         "sample": (4, "sample", run, "--out", out, "--steps", 1, "--seeds", "0-99"),
         "latents": (4, "sample", run, "--out", t.work / "pictures", "--steps", 1, "--seeds", "0-299", "--save-latents",
                     f"{out}/latents.safetensors"),

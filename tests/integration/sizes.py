@@ -1,6 +1,8 @@
 """Samples of several sizes in one run: packs and buckets against every sample by itself, on one rank and on several; what
 is left out, and what is refused."""
 
+import re
+
 import support as t
 
 PICTURES = ["8x8", "4x8", "12x8", "8x4", "12x12"]
@@ -21,8 +23,10 @@ BUCKETS = {"batch.plan": "buckets"}
 
 def mixed(model):
     """A tiny recipe of the tree, with samples of five sizes."""
-    videos = model == "st_dit"
-    text = (t.source / f"configs/{model}_tiny.toml").read_text()
+    videos = model in ("st_dit", "nemo_dit")
+    text = (t.source / f"configs/{'st_dit' if videos else model}_tiny.toml").read_text()
+    if model == "nemo_dit":
+        text = re.sub(r"\[model\][^[]*", "[model]\nplugin = \"nemo_dit\"\ndepth = 2\nwidth = 48\nheads = 4\n\n", text)
     path = t.work / f"{model}.toml"
     path.write_text(text)
     return path, {"data.sizes": VIDEOS if videos else PICTURES, "run.precision": "fp64", "run.steps": 4, "run.batch": 12, "run.micro_batch": 12,
@@ -65,7 +69,8 @@ def test_packs_of_pictures_learn_what_every_picture_by_itself_does():
 
 
 def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
-    check_plans("st_dit", ["one rank", "three", "ring", "pipeline"])
+    check_plans("st_dit", ["one rank", "two", "three", "ring", "pipeline"])
+    check_plans("nemo_dit", ["one rank", "two", "three"])
 
 
 def test_a_time_for_each_frame_learns_alike_everywhere():
