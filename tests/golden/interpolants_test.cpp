@@ -8,6 +8,7 @@
 #include <support/golden_json.h>
 #include <support/open_plugin.h>
 
+using ditto::test::apart;
 using ditto::test::make_plugin;
 using ditto::test::tensor;
 using nlohmann::json;
@@ -21,11 +22,6 @@ constexpr double kTolerance = 1e-9;
 const json& interpolants() {
   static const json values = ditto::test::read_json("tests/golden/interpolants.json");
   return values;
-}
-
-double apart(const Tensor& ours, const Tensor& theirs) {
-  REQUIRE(ours.sizes() == theirs.sizes());
-  return ((ours - theirs).abs().max() / theirs.abs().max()).item<double>();
 }
 
 // The made-up network of make_interpolants.py.

@@ -11,6 +11,7 @@
 #include <support/golden_json.h>
 #include <support/open_plugin.h>
 
+using ditto::test::apart;
 using ditto::test::make_plugin;
 using ditto::test::tensor;
 using nlohmann::json;
@@ -24,12 +25,6 @@ constexpr double kTolerance = 1e-9;
 const json& trajectories() {
   static const json values = ditto::test::read_json("tests/golden/samplers.json");
   return values;
-}
-
-// Largest difference, relative to the largest value.
-double apart(const Tensor& ours, const Tensor& theirs) {
-  REQUIRE(ours.sizes() == theirs.sizes());
-  return ((ours - theirs).abs().max() / theirs.abs().max()).item<double>();
 }
 
 std::shared_ptr<ditto::Scheduler> schedule(const std::string& name, const Options& options = {}) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <fstream>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,12 @@ inline torch::Tensor tensor(const nlohmann::json& value) {
   std::vector<torch::Tensor> rows;
   for (const auto& one : value) rows.push_back(tensor(one));
   return torch::stack(rows);
+}
+
+// Largest difference, relative to the largest value.
+inline double apart(const torch::Tensor& ours, const torch::Tensor& theirs) {
+  if (ours.sizes() != theirs.sizes()) throw std::runtime_error("tensors of other sizes");
+  return ((ours - theirs).abs().max() / theirs.abs().max()).item<double>();
 }
 
 }  // namespace ditto::test
