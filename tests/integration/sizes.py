@@ -1,6 +1,7 @@
 """Samples of several sizes in one run: packs and buckets against every sample by itself, on one rank and on several; what
 is left out, and what is refused."""
 
+import bad_files
 import support as t
 
 PICTURES = ["8x8", "4x8", "12x8", "8x4", "12x12"]
@@ -131,6 +132,15 @@ def test_what_cannot_be_is_refused():
                         ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
                         ({"data.sizes": ["8x7"]}, ["patch"])):
         t.refused(2, parts, "train", path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
+
+
+def test_pictures_that_no_patch_divides_are_scaled_by_the_first_recipe():
+    folder = t.work / "of-13"
+    folder.mkdir()
+    bad_files.shard("of-13/train-000000.tar", [(f"{i:04}", bad_files.png(i, 13), i % 10) for i in range(12)])
+    t.run("init", folder, "--out", folder / "first.toml")
+    text = (folder / "first.toml").read_text()
+    t.check("size = [12, 12]" in text, f"they are not scaled: {text}")
 
 
 if __name__ == "__main__":
