@@ -65,6 +65,13 @@ def test_packs_of_pictures_learn_what_every_picture_by_itself_does():
     check_plans("dit_text", list(LAYOUTS))
 
 
+def test_ddp_sums_the_steps_in_which_each_rank_has_a_pack_and_the_host_the_others():
+    path, sets = mixed("dit_text")
+    sets |= {"run.batch": 4, "run.steps": 6, "validate.every": 0}  # of 1 to 3 packs
+    alone = learned(path, "few-alone", sets | {"run.micro_batch": 1})
+    check_same(alone, learned(path, "few-packs", sets | PACKS | {"run.micro_batch": 4}, 2), "a few packs on two ranks")
+
+
 def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
     check_plans("st_dit", ["one rank", "three", "ring", "pipeline"])
 
