@@ -13,12 +13,12 @@ import support as t
 # --- data --------------------------------------------------------------------------------------------------------------
 
 
-def png(value):
-    """An 8 x 8 grey PNG."""
+def png(value, side=8):
+    """A square grey PNG."""
     def chunk(kind, body):
         return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
-    rows = b"".join(b"\0" + bytes((value * 7 + 3 * x + 5 * y) % 256 for x in range(8)) for y in range(8))
-    header = struct.pack(">IIBBBBB", 8, 8, 8, 0, 0, 0, 0)
+    rows = b"".join(b"\0" + bytes((value * 7 + 3 * x + 5 * y) % 256 for x in range(side)) for y in range(side))
+    header = struct.pack(">IIBBBBB", side, side, 8, 0, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 

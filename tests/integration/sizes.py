@@ -3,6 +3,7 @@ is left out, and what is refused."""
 
 import re
 
+import bad_files
 import support as t
 
 PICTURES = ["8x8", "4x8", "12x8", "8x4", "12x12"]
@@ -66,6 +67,13 @@ def check_plans(model, layouts):
 
 def test_packs_of_pictures_learn_what_every_picture_by_itself_does():
     check_plans("dit_text", list(LAYOUTS))
+
+
+def test_ddp_sums_the_steps_in_which_each_rank_has_a_pack_and_the_host_the_others():
+    path, sets = mixed("dit_text")
+    sets |= {"run.batch": 4, "run.steps": 6, "validate.every": 0}  # of 1 to 3 packs
+    alone = learned(path, "few-alone", sets | {"run.micro_batch": 1})
+    check_same(alone, learned(path, "few-packs", sets | PACKS | {"run.micro_batch": 4}, 2), "a few packs on two ranks")
 
 
 def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
@@ -136,6 +144,15 @@ def test_what_cannot_be_is_refused():
                         ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
                         ({"data.sizes": ["8x7"]}, ["patch"])):
         t.refused(2, parts, "train", path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
+
+
+def test_pictures_that_no_patch_divides_are_scaled_by_the_first_recipe():
+    folder = t.work / "of-13"
+    folder.mkdir()
+    bad_files.shard("of-13/train-000000.tar", [(f"{i:04}", bad_files.png(i, 13), i % 10) for i in range(12)])
+    t.run("init", folder, "--out", folder / "first.toml")
+    text = (folder / "first.toml").read_text()
+    t.check("size = [12, 12]" in text, f"they are not scaled: {text}")
 
 
 if __name__ == "__main__":

@@ -321,8 +321,10 @@ TEST_CASE("heads that a context degree does not divide are refused before any st
 
 TEST_CASE("fastseq gives attention inside of a unit the bias of its rank's heads") {
   const Alone mesh(2);
-  const auto plain = small_context(torch::kDouble)->attention_op;
-  const auto op = make("fastseq", needs_of(mesh))->wrap_attention(plain);
+  const auto ctx = small_context(torch::kDouble);
+  const auto strategy = make("fastseq", needs_of(mesh));
+  const auto& plain = ctx->attention_op;
+  const auto op = strategy->wrap_attention(plain);
   const auto q = normal({1, 30, 2, 2}, 1), bias = normal({1, 4, 30, 30}, 2);  // all tokens, two of four heads
   AttentionCall call{.parts = {{q, q, q, {kVideo, nullptr}, {}}}};
   call.bias = bias;
