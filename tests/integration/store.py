@@ -19,7 +19,8 @@ t.environment |= {"no_proxy": "127.0.0.1", "NO_PROXY": "127.0.0.1"}
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Files of `server.folder` by ranges. `server.fault` says of each request what goes wrong, given its number, path, first byte."""
+    """Files of `server.folder` by ranges. `server.fault` says of each request what goes wrong, given its number, path, first byte;
+    an address is one that it sends the client to."""
 
     protocol_version = "HTTP/1.1"
 
@@ -38,6 +39,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         fault = server.fault(number, self.path, first)
         if isinstance(fault, int):
             return self.send_error(fault)
+        if fault and fault.startswith("http"):
+            self.send_response(307)
+            self.send_header("Location", fault)
+            self.send_header("Content-Length", "5")
+            self.end_headers()
+            return self.wfile.write(b"moved")
         part = data[first:last + 1]
         if fault == "stall":
             time.sleep(2.5)
@@ -111,6 +118,19 @@ def test_a_server_gives_the_losses_of_the_disk():
         t.train(recipe("listed", shards=[f"{server.url}/set/train-{{000000..000000}}.tar"]), "listed")
     t.same_metrics("disk", "served")
     t.same_metrics("disk", "listed")
+
+
+def test_classes_are_asked_for_where_the_recipe_leaves_them_open():
+    t.train(recipe("disk", path=str(pictures())), "known")
+    with serving(t.work) as server:
+        t.train(recipe("said", path=f"{server.url}/set"), "said")
+        t.check("/set/classes.json" not in [path for path, _ in server.requests], "classes.json was asked for")
+        for name, place in (("asked", dict(path=f"{server.url}/set")), ("asked-listed", dict(shards=[f"{server.url}/set/train-000000.tar"]))):
+            t.train(recipe(name, classes=0, **place), name)
+            t.same_metrics("known", name)
+        t.check("/set/classes.json" in [path for path, _ in server.requests], "nobody asked for classes.json")
+    with serving(t.work, lambda number, path, first: 403 if path.endswith("classes.json") else None) as server:
+        t.refused(4, ["/set/classes.json", "the server answers 403"], "train", recipe("hidden", path=f"{server.url}/set", classes=0))
 
 
 def test_failures_that_pass_change_nothing():
@@ -187,6 +207,20 @@ def test_requests_are_signed_as_s3_asks():
                 key = hmac.new(key, part.encode(), hashlib.sha256).digest()
             t.equal(signature, hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest(), "signature")
             t.check({"host", "x-amz-content-sha256", "x-amz-date", "x-amz-security-token"} <= set(signed.split(";")), f"signed: {signed}")
+
+
+def test_signed_requests_follow_no_redirection():
+    pictures()
+    keys = {"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "a secret", "AWS_SESSION_TOKEN": "a token"}
+    with serving(t.work) as other, serving(t.work, lambda number, path, first: other.url + path) as server:
+        moved = recipe("moved", path=f"{server.url}/set")
+        t.train(moved, "moved", run__steps=1)
+        followed = len(other.requests)
+        t.check(followed > 0, "an unsigned request does not follow a redirection")
+        t.refused(4, ["the server answers 307, a redirection to " + other.url, "data.store_region"], "train", moved,
+                  *t.sets({"data.store_region": "eu-west-1", "run.output": str(t.work / "moved-signed")}), env=keys)
+        t.equal(len(other.requests), followed, "requests at the second server")
+        t.check("x-amz-security-token" in str(server.requests[-1]).lower(), "the first server was asked without a token")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,8 @@ using ditto::formats::RemoteBytes;
 enum class IfMissing { fail, allow };
 
 // Of a request's body; S3 asks for it.
-constexpr const char* kSha256OfNothing = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+constexpr const char* kSha256OfNothing =
+    "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr long kNotFound = 404;
 constexpr double kFirstPause = 0.1, kLongestPause = 10, kLongestAsked = 30;
 constexpr std::uint64_t kBlock = 256 << 10;  // read ahead
@@ -71,7 +72,7 @@ struct Request {
 
   std::size_t received = 0;
   std::optional<std::uint64_t> size;  // of the whole file, as the server says
-  std::string etag;
+  std::string etag, location;
   long status = 0;
   bool is_part = false;  // 206 for this offset
   double asked_pause = 0;
@@ -109,6 +110,7 @@ std::size_t take_header(char* bytes, std::size_t, std::size_t count, void* to) {
   }
   if (const auto value = header_value(line, "content-range"); !value.empty()) read_content_range(value, request);
   if (const auto value = header_value(line, "etag"); !value.empty()) request.etag = value;
+  if (const auto value = header_value(line, "location"); !value.empty()) request.location = value;
   return count;
 }
 
@@ -191,7 +193,8 @@ class HttpFile final : public RemoteBytes {
     curl_easy_setopt(curl, CURLOPT_URL, url_.c_str());
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_REDIR_PROTOCOLS_STR, "http,https");
-    curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, 1L);
+    // Not with a signature: its headers, a session's token among them, would go to another server.
+    curl_easy_setopt(curl, CURLOPT_FOLLOWLOCATION, options_.region.empty() ? 1L : 0L);
     curl_easy_setopt(curl, CURLOPT_MAXREDIRS, 5L);
     curl_easy_setopt(curl, CURLOPT_RANGE, range.c_str());
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -215,6 +218,11 @@ class HttpFile final : public RemoteBytes {
     if (request.status >= 400) {
       request.why = status;
       return request.status >= 500 || request.status == 408 || request.status == 429;
+    }
+    if (request.status >= 300 && request.status < 400) {
+      request.why = status + ", a redirection to " + ditto::shown(request.location) +
+                    (options_.region.empty() ? "" : ", which signed requests (data.store_region) do not follow");
+      return false;
     }
     if (request.status == 200 || (request.status == 206 && !request.is_part)) {
       request.why = status + " where a range of the file was asked for: it serves no ranges";
@@ -250,7 +258,7 @@ class HttpFile final : public RemoteBytes {
     const auto add = [&](const std::string& line) {
       headers.reset(curl_slist_append(headers.release(), line.c_str()));
     };
-    add(std::string("x-amz-content-sha256: ") + kSha256OfNothing);
+    add(kSha256OfNothing);
     if (!token.empty()) add("x-amz-security-token: " + token);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
     return headers;
