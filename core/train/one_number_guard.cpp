@@ -54,7 +54,6 @@ bool is_one(const c10::IValue& value, double number) {
 
 // A sum of single numbers is none: over dims of one number each, of a tensor of one number.
 bool sums_nothing(c10::ArrayRef<const c10::IValue> inputs) {
-  if (inputs.empty() || !inputs[0].isTensor()) return false;
   const auto& x = inputs[0].toTensor();
   if (x.numel() == 1) return true;
   if (inputs.size() < 2 || !inputs[1].isIntList() || inputs[1].toIntVector().empty()) return false;

@@ -10,7 +10,8 @@ Needs an ordinary build (./dev build). Tests are the quick ones of ./dev test (o
 they are likely to see a mutant soonest; one that does not reach the mutant's line without it is not run. The first that fails
 ends it; each has three times as long as without a mutant, and 20 seconds. A mutant that outlives --budget seconds of tests is run
 on ten layouts (equal.py): where losses, validations, norms, weights and states have the bits of the original, it changes no
-training; where they have not, or none of these layouts reaches it, all other tests that reach it are tried.
+training; where they have not, or none of these layouts reaches it, all other tests that reach it are tried. That bits are the same there is no proof for other layouts:
+each such row of tests/mutants/seen.json gets its reason by hand ("why"), and one for which there is none asks for a test.
 """
 
 import argparse

@@ -111,7 +111,6 @@ class Offload final : public ParallelStrategy {
       return leaf;
     }
     const Tensor values = torch::empty(leaf.sizes(), leaf.options().dtype(compute_).requires_grad(false));
-    if (!is_freed(leaf)) values.copy_(leaf.detach());
     entry.parameter.provide(values);
     free_storage(leaf);
     return values;
