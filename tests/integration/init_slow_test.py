@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
+from sklearn.datasets import load_sample_image
 
 import support as t
 
@@ -67,9 +68,20 @@ def test_emoji():
 def test_photos_of_12_megapixels():
     rng = np.random.default_rng(0)
     (t.work / "photos").mkdir()
-    for number in range(40):
-        small = Image.fromarray(rng.integers(0, 256, (12, 16, 3), dtype=np.uint8))
-        small.resize((4000, 3000), Image.BICUBIC).save(t.work / f"photos/{number}.jpg", quality=90)
+    for number in range(40):  # cut out of scikit-learn's two photographs, enlarged, with a camera's noise
+        photo = Image.fromarray(load_sample_image(("china.jpg", "flower.jpg")[number % 2]))
+        width = int(rng.integers(200, 560))
+        left, top = int(rng.integers(0, photo.width - width)), int(rng.integers(0, photo.height - width * 3 // 4 + 1))
+        photo = photo.crop((left, top, left + width, top + width * 3 // 4)).resize((4000, 3000), Image.BICUBIC)
+        if number % 3 == 0:
+            photo = ImageOps.mirror(photo)
+        noise = rng.normal(0, 4, (750, 1000, 3)).round().astype(np.int16)
+        pixels = np.clip(np.asarray(photo, np.int16) + np.tile(noise, (4, 4, 1)), 0, 255).astype(np.uint8)
+        upright = Image.fromarray(pixels)
+        exif = Image.Exif()
+        if number % 4 == 0:  # as a camera stores what it saw on its side
+            upright, exif[0x0112] = upright.rotate(90, expand=True), 6
+        upright.save(t.work / f"photos/{number}.jpg", quality=90, exif=exif)
     try_init(t.work / "photos", "photos", 38, lines=["size = [64, 64]", 'label = "none"'])
 
 
