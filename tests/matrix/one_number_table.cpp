@@ -18,9 +18,10 @@ std::string refusal_of_one(const std::string& model, const std::string& layout) 
   if (model == "st_dit" && has("context_plugin=ring")) return "frames that lie on several ranks";
   if (model == "uvit" && !has("model.convolution=false")) return "no exact form of a convolution";
   if (model == "wan" && has("tensor=2")) return "parallel.tensor";  // norms over all heads
-  const bool maps_both = model == "jit" || model == "flux";
-  if (maps_both && has("context=2")) return "side by side";
-  if (model == "mmdit" && has("context_plugin=ring")) return "several sequences";
+  const bool attends_to_several = model == "mmdit" || model == "flux";
+  if (attends_to_several && has("context_plugin=ring")) return "attention of several sequences";
+  if (model == "flux" && has("context=2")) return "side by side";
+  if (model == "jit" && (has("context_plugin=ring") || has("context_plugin=ulysses"))) return "rms_norm";  // of both
   return refusal(model, layout);
 }
 
@@ -95,6 +96,7 @@ std::vector<Case> few_one_number_cases() {
        "context=2 context_plugin=fastseq tensor=2", kInterleaved + " pipeline_conditioning=replicated"});
   add(cases, "dit", routed({"context=2 context_plugin=ulysses", "tensor=2 sequence=true"}));
   add(cases, "dit_moe", {"tensor=2", kExpert, "context=2 context_plugin=ring tensor=2 sequence=true " + kExpert});
+  for (const char* model : kMoreModels) add(cases, model, {kSome.back()});  // does it depend on micro-batches?
   return cases;
 }
 

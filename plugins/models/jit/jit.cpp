@@ -75,16 +75,20 @@ struct Block : ditto::Layer {
     std::vector<const Sequence*> of{&s};
     if (has_class) x.insert(x.begin(), &s.extra.at(kClass).tensor), of.insert(of.begin(), &s.sequence(kClass));
     const auto m = modulation(ctx.ops.silu(condition(s)), ctx).chunk(6, -1);
-    const auto both = [&](ditto::RmsNorm& norm, size_t row) {
-      Tensors parts;
-      for (size_t i = 0; i < x.size(); ++i)
-        parts.push_back(ditto::scale_and_shift(norm.forward(*x[i], ctx), m[row], m[row + 1], *of[i], ctx));
-      return torch::cat(parts, 1);
-    };
     const auto apart = [&](const Tensor& all) {
       std::vector<int64_t> lengths;
       for (const auto* one : x) lengths.push_back(one->size(1));
       return all.split_with_sizes(lengths, 1);
+    };
+    // The norm is used once for both: of two uses a weight's gradients would be added before samples' are, and bits
+    // would depend on micro-batches.
+    const auto both = [&](ditto::RmsNorm& norm, size_t row) {
+      Tensors parts;
+      for (const auto* one : x) parts.push_back(*one);
+      parts = apart(norm.forward(torch::cat(parts, 1), ctx));
+      for (size_t i = 0; i < x.size(); ++i)
+        parts[i] = ditto::scale_and_shift(parts[i], m[row], m[row + 1], *of[i], ctx);
+      return torch::cat(parts, 1);
     };
     const auto add = [&](const Tensor& all, const Tensor& gate) {
       const auto parts = apart(all);
