@@ -59,15 +59,11 @@ def torchrun():
     return str(path)
 
 
-def free_port():
-    return 20000 + (os.getpid() * 7 + int(time.monotonic() * 10)) % 10000
-
-
 # --- torchrun ----------------------------------------------------------------------------------------------------------
 
 
 def under_torchrun(count):
-    words = [torchrun(), "--no-python", "--nproc-per-node", count, "--master-port", free_port(), t.ditto, "train"]
+    words = [torchrun(), "--no-python", "--nproc-per-node", count, "--master-port", t.free_port(), t.ditto, "train"]
     done = launch(words + options(f"torchrun-{count}"), f"torchrun-{count}")
     said_ranks(done.all, count)
 
@@ -81,7 +77,7 @@ def test_torchrun_with_four_processes():
 
 
 def test_torchrun_shows_what_a_rank_failed_of():
-    words = [torchrun(), "--no-python", "--nproc-per-node", 2, "--master-port", free_port(), t.ditto, "train"]
+    words = [torchrun(), "--no-python", "--nproc-per-node", 2, "--master-port", t.free_port(), t.ditto, "train"]
     # Loss and gradient overflow on all ranks alike: an error that is found after they have started.
     broken = options("torchrun-fails", **{"lr_schedule.lr": 1e30, "lr_schedule.warmup": 0, "run.steps": 20})
     done = subprocess.run([str(word) for word in words + broken], capture_output=True, text=True, timeout=240, cwd=t.work,
@@ -97,7 +93,7 @@ def test_torchrun_starts_killed_ranks_again_and_they_resume():
     one = alone()
     folder = t.work / "restarted"
     words = [torchrun(), "--no-python", "--max-restarts", "1", "--monitor-interval", "0.1", "--nproc-per-node", "2",
-             "--master-port", str(free_port()), t.ditto, "train", *options("restarted", **{"checkpoint.every": 1})]
+             "--master-port", str(t.free_port()), t.ditto, "train", *options("restarted", **{"checkpoint.every": 1})]
     with open(t.work / "restarted.log", "w") as log:
         process = subprocess.Popen([str(word) for word in words], cwd=t.work, env=t.environment, stdout=log, stderr=log)
         t.wait_for(lambda: (folder / "checkpoints/latest").exists() or process.poll() is not None, "a checkpoint")

@@ -2,7 +2,6 @@
 75, and the resume is the whole run. --slow: every signal to process, rank and group of 1, 2 and 4 ranks, 20 times each."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import time
@@ -205,21 +204,18 @@ def test_ctrl_c_answers_at_once_and_a_second_one_ends_the_run_at_once():
 def test_a_signal_to_one_rank_that_starts_stops_all():
     path = t.write_recipe("starting.toml", t.recipe(run=dict(batch=8, steps=500)))
 
-    def start(rank, options):
+    def start(rank, options, port):
         return subprocess.Popen([t.ditto, "train", str(path), *t.sets(options)], cwd=t.work, text=True,
-                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=t.environment | {
-                                    "MASTER_PORT": str(30000 + os.getpid() % 10000), "RANK": str(rank), "WORLD_SIZE": "2"})
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                env=t.environment | {"MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"})
 
     for name, options in (("ddp", {}), ("tensor", {"parallel.tensor": 2})):
         options = options | {"run.output": str(t.work / f"starting-{name}")}
-        waits = start(1, options)  # for rank 0
-        caught = 0
-        while not caught >> signal.SIGTERM - 1 & 1:
-            time.sleep(0.02)
-            status = pathlib.Path(f"/proc/{waits.pid}/status").read_text()
-            caught = int(next(line.split()[1] for line in status.splitlines() if line.startswith("SigCgt")), 16)
+        port = t.free_port()
+        waits = start(1, options, port)  # for rank 0
+        t.wait_for(lambda: answers(waits.pid, signal.SIGTERM), "its handlers")
         waits.send_signal(signal.SIGTERM)
-        ranks = [start(0, options), waits]
+        ranks = [start(0, options, port), waits]
         said = [rank.communicate(timeout=120)[1] for rank in ranks]
         t.equal([rank.returncode for rank in ranks], [75, 75], f"{name}: exit codes: {said}")
         t.check("stopped by a signal while starting" in said[0], said)

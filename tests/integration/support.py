@@ -12,6 +12,7 @@ import os
 import pathlib
 import random
 import shutil
+import socket
 import struct
 import subprocess
 import sys
@@ -150,6 +151,13 @@ def wait_for(condition, what, limit=60):
     while not condition():
         check(time.monotonic() - began < limit, f"waited {limit} s for {what}")
         time.sleep(0.005)
+
+
+def free_port():
+    """Of the loopback: nobody listens there now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def children(pid):

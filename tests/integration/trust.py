@@ -173,18 +173,12 @@ def listening(pid):
     return found
 
 
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 def test_ranks_listen_at_the_address_they_were_given_alone():
     path = t.write_recipe("listen.toml", t.recipe(run=dict(steps=1000000)))
     for host in ("127.0.0.1", "localhost", "127.0.0.2"):
         output = t.work / f"listen-{host}"
         ranks = []
-        port = free_port()
+        port = t.free_port()
         for rank in range(2):
             env = t.environment | {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": host, "MASTER_PORT": str(port)}
             words = [t.ditto, "train", path, "--set", f"run.output={output}"]
@@ -204,7 +198,7 @@ def test_ranks_listen_at_the_address_they_were_given_alone():
 
 def test_an_address_that_is_not_this_machines_is_refused_with_what_to_do():
     path = t.write_recipe("elsewhere.toml", t.recipe())
-    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(free_port())}
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "192.0.2.1", "MASTER_PORT": str(t.free_port())}
     done = t.run("train", path, *t.sets({"run.output": "elsewhere"}), code=6, env=env)
     t.check("192.0.2.1" in done.stderr and "MASTER_ADDR" in done.stderr and "0.0.0.0" in done.stderr, done.stderr)
 

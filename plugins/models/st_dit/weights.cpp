@@ -45,10 +45,9 @@ std::string not_theirs(const StDitOptions& o, const ModelNeeds& needs, const std
                            o.null_text != "learned" && o.patch_frames == 1 && o.mlp_ratio == 4 && side > 0 &&
                            side == x[3] && (times == 1 ? o.base_side == 0 : o.base_side * times == side);
     if (is_theirs) return {};
-    return "LatteTransformer3DModel has arrangement = \"alternating\", adaln = \"single\", cross = \"spatial\", rotary "
-           "= "
-           "\"none\", no qk_norm, kv_heads, fps or learned null text, an mlp_ratio of 4 and square frames, and this "
-           "model has not";
+    return "LatteTransformer3DModel has arrangement = \"alternating\", adaln = \"single\", cross = \"spatial\", "
+           "rotary = \"none\", no qk_norm, kv_heads, fps or learned null text, an mlp_ratio of 4 and square frames, "
+           "and this model has not";
   }
   if (common && o.cross != "spatial" && o.rotary == "temporal" && o.fps > 0 && o.null_tokens > 0 && o.base_side > 0)
     return {};
