@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 
 #include <torch/autograd.h>
 #include <torch/types.h>
@@ -117,6 +118,12 @@ struct Parameter::State {
   Tensor copy;
   const void* of = nullptr;
   uint32_t version = 0;
+  // Under run.numerics = "one": the uses that a backward pass has met, -1 before the first.
+  int uses = -1;
+
+  // `use`: what forward hands out. A gradient is a tree over samples; of two uses autograd would add two trees, each of a
+  // micro-batch's samples, and other micro-batches would give other bits.
+  static Tensor once(const std::shared_ptr<State>& state, Tensor use);
 };
 
 Parameter::Parameter(Tensor leaf, Init init) : state_(std::make_shared<State>()) {
@@ -167,10 +174,36 @@ std::vector<Tensor> Parameter::held() const {
   return all;
 }
 
+Tensor Parameter::State::once(const std::shared_ptr<State>& state, Tensor use) {
+  // Weak: the leaf, which keeps its hook, is the state's.
+  const std::weak_ptr<State> weak = state;
+  if (state->uses < 0) {
+    state->uses = 0;
+    state->leaf.register_hook([weak](const Tensor& sum) {
+      const auto mine = weak.lock();
+      const int uses = mine ? std::exchange(mine->uses, 0) : 1;
+      if (uses > 1)
+        throw Error(ErrorKind::plugin, "a parameter of shape " + c10::str(mine->leaf.sizes()),
+                    "is used " + std::to_string(uses) + " times in one forward, and run.numerics = \"one\" has no order for a sum "
+                    "over uses",
+                    "use it once, for all rows together, or set run.numerics = \"fast\"");
+      return sum;
+    });
+  }
+  use.register_hook([weak](const Tensor& grad) {
+    if (const auto mine = weak.lock()) ++mine->uses;
+    return grad;
+  });
+  return use;
+}
+
 Tensor Parameter::operator()(Context& ctx) const {
   const Tensor numbers = values(ctx);
   const Tensor& leaf = state_->leaf;
-  if (numbers.is_same(leaf) || !leaf.requires_grad()) return numbers;
+  if (!leaf.requires_grad()) return numbers;
+  if (torch::GradMode::is_enabled() && ctx.token_leaf > 0)
+    return State::once(state_, numbers.is_same(leaf) ? leaf.view_as(leaf) : UseCopy::apply(leaf, numbers));
+  if (numbers.is_same(leaf)) return numbers;
   if (torch::GradMode::is_enabled()) return UseCopy::apply(leaf, numbers);
   // ATen's matmul asks whether a weight learns before it chooses how to multiply, without autograd too: one that was
   // provided says what the leaf would.

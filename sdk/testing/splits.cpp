@@ -72,8 +72,20 @@ struct Head {
 class SplitTest {
  public:
   explicit SplitTest(const std::vector<FlowNode>& flow) : flow_(flow) {
-    for (const auto& node : flow_) cut_.push_back(leaves_cut(node));
+    for (const auto& node : flow_) {
+      cut_.push_back(leaves_cut(node));
+      // What the ranks sum is whole on each of them: what is made of it by a norm over heads is not made of other ranks' heads.
+      if (const auto* cut = cut_of(node); cut && cut->output == Values::partial)
+        for (const Tensor& sum : node.outputs)
+          if (sum.requires_grad())
+            hooks_.emplace_back(sum, sum.register_hook([](const Tensor& grad) { return torch::zeros_like(grad); }));
+    }
   }
+  ~SplitTest() {
+    for (const auto& [sum, hook] : hooks_) sum.remove_hook(hook);
+  }
+  SplitTest(const SplitTest&) = delete;
+  SplitTest& operator=(const SplitTest&) = delete;
 
   std::string run() const {
     for (size_t i = 0; i < flow_.size(); ++i) {
@@ -322,6 +334,7 @@ class SplitTest {
 
   const std::vector<FlowNode>& flow_;
   std::vector<bool> cut_;  // along the flow: a rank has its share of what the call makes
+  std::vector<std::pair<Tensor, unsigned>> hooks_;
 };
 
 }  // namespace

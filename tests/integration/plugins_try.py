@@ -100,6 +100,7 @@ def test_right_models_train_alike():
     tried_right(models / "libdit_text.so", without_experts)
     tried_right(models / "libdit_moe.so", set())
     tried_right(models / "libst_dit.so", without_experts)
+    tried_right(models / "libwan.so", without_experts | {"fastseq 2"})  # a norm over all heads
     tried_right(mistaken, without_experts)
 
 

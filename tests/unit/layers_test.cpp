@@ -79,6 +79,28 @@ TEST_CASE("norms are torch's") {
         [](const Tensor& x, Values& p) { return torch::layer_norm(x, {8}, p["weight"], p["bias"], 1e-6); });
 }
 
+TEST_CASE("a parameter that a forward uses twice has no one number, and is refused in backward") {
+  LayerNorm norm(8, 1e-6);
+  fill(norm);
+  const auto ctx = testing::small_context(torch::kDouble);
+  const Tensor x = input({2, 5, 8});
+  const auto backward = [&](bool twice) {
+    const Tensor y = norm.forward(x, *ctx);
+    (twice ? norm.forward(y, *ctx) : y).square().sum().backward();
+  };
+  CHECK_NOTHROW(backward(true));
+  ctx->token_leaf = 8;
+  CHECK_NOTHROW(backward(false));
+  CHECK_NOTHROW(backward(false));
+  try {
+    backward(true);
+    FAIL("it was taken");
+  } catch (const Error& error) {
+    CHECK(error.kind() == ErrorKind::plugin);
+    CHECK(std::string(error.what()).find("is used 2 times in one forward") != std::string::npos);
+  }
+}
+
 TEST_CASE("a table's rows are torch's embedding, for an index of any shape") {
   Embedding table(7, 6);
   check(table, torch::tensor({{1, 6, 1}, {0, 3, 1}}, torch::kLong),
