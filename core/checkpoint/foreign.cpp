@@ -20,6 +20,20 @@ constexpr std::array<const char*, 4> kPrefixes{"", kWrappers[0], kWrappers[1], k
 // What trainers call their sets in one file; JiT's script keeps two averages, of which it samples with the first.
 constexpr const char *kAverage = "ema", *kFirstAverage = "model_ema1";
 
+// What a format's program saves with a model and is no part of it: an import leaves it out, and says so.
+struct Beside {
+  const char *format, *beginning, *what;
+};
+constexpr std::array<Beside, 1> kBeside{{{"opendit", "y_embedder.text_encoder.", "the frozen text encoder"}}};
+
+// What of that a tensor is, for people; empty: it is of the model.
+std::string beside(const std::string& format, const std::string& name) {
+  for (const auto& one : kBeside)
+    if (format == one.format && name.starts_with(one.beginning))
+      return std::string(one.what) + " (" + one.beginning + "*)";
+  return {};
+}
+
 ForeignFormat format_of(const Units& units, const std::string& name, const Entries& parameters) {
   ForeignFormat format;
   if (name.empty()) {
@@ -89,10 +103,13 @@ ForeignWeights look_at_weights(const std::string& path, const std::string& forma
   const auto names = file->names();
   const std::string prefix = prefix_of_set(names, which);
   for (const auto& name : names)
-    if (name.starts_with(prefix))
+    if (!name.starts_with(prefix)) {
+      if (prefix.ends_with(kDenoiser)) ++found.others[name.substr(0, name.find('.'))];
+    } else if (const auto of = beside(format, name.substr(prefix.size())); !of.empty()) {
+      ++found.others[of];
+    } else {
       found.shapes.tensors[name.substr(prefix.size())] = file->shape(name);
-    else if (prefix.ends_with(kDenoiser))
-      ++found.others[name.substr(0, name.find('.'))];
+    }
   found.config_text = read_config_beside(weights, found.shapes);
   return found;
 }
@@ -108,7 +125,8 @@ std::string import_weights(const Units& of, const std::string& format_name, cons
   for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
   for (const auto& [copy, original] : format.copies) import.copy(copy, original);
   for (const auto& [name, value] : format.constants) import.constant(name, value);
-  import.refuse_others();
+  const auto is_beside = [&](const std::string& name) { return !beside(format_name, name).empty(); };
+  import.refuse_others(is_beside);
   import.finish(section);
   return choice.set;
 }

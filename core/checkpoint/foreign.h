@@ -36,7 +36,7 @@ struct ForeignWeights {
   ForeignShapes shapes;
   std::map<std::string, std::string> notes;  // the file's metadata
   std::string config_text;                   // all of config.json
-  std::map<std::string, int64_t> others;     // tensors of other models in the file, by the first word of their names
+  std::map<std::string, int64_t> others;     // tensors that are no part of the model, by what they are of
 };
 ForeignWeights look_at_weights(const std::string& path, const std::string& format,
                                std::optional<Which> which = std::nullopt);

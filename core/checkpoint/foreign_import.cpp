@@ -79,11 +79,11 @@ void ForeignImport::constant(const std::string& name, const torch::Tensor& expec
     misfit(name, "is a fixed table, and differs from this model's by " + std::to_string(difference));
 }
 
-void ForeignImport::refuse_others() {
+void ForeignImport::refuse_others(const std::function<bool(const std::string&)>& is_beside) {
   for (const std::string& name : file_.names()) {
     if (!name.starts_with(prefix_)) continue;
     const std::string rest = name.substr(prefix_.size());
-    if (!taken_.count(rest)) others_.push_back(rest);
+    if (!taken_.count(rest) && !(is_beside && is_beside(rest))) others_.push_back(rest);
   }
 }
 

@@ -1,6 +1,7 @@
 // Tensors of another project's file into a layout, by a name map that holds: all is checked before anything is filled.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <set>
 #include <string>
@@ -20,8 +21,8 @@ class ForeignImport {
   void parameter(const ForeignTensor& tensor, const LayoutEntry& ours);
   void copy(const std::string& name, const std::string& of);
   void constant(const std::string& name, const torch::Tensor& expected);
-  // All that the file holds under the prefix and nobody asked for.
-  void refuse_others();
+  // All that the file holds under the prefix and nobody asked for, but what is no part of the model.
+  void refuse_others(const std::function<bool(const std::string& name)>& is_beside = {});
   // Throws Error(checkpoint) that lists what does not fit, else fills; `section` of the recipe is what to look at.
   void finish(const std::string& section);
 

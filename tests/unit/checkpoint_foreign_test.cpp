@@ -54,7 +54,7 @@ class SmallModel final : public ditto::Model {
   Tensor head(const ditto::Stream& stream, ditto::Context&) override { return stream.x_BTD; }
   ditto::TensorSpecs takes() const override { return {}; }
   ditto::ForeignFormat foreign(const std::string& name) const override {
-    return name == "other" ? format : Model::foreign(name);
+    return name == "other" || name == "opendit" ? format : Model::foreign(name);
   }
   std::vector<std::string> foreign_formats() const override { return {"other"}; }
 
@@ -218,6 +218,31 @@ TEST_CASE("a file that is not this model's is refused by the names of its tensor
   for (const char* part : {"tensor 'proj.weight' is [4] there and [4, 3, 2, 2] here",
                            "tensor 'attn.k.weight' is missing", "tensor 'x4' has no place", ", and 1 more"})
     CHECK_MESSAGE(contains(error, part), error);
+}
+
+TEST_CASE("what a format's program saves with the model is left out by its names, and counted, and nothing else is") {
+  const TemporaryFolder folder;
+  auto tensors = foreign_tensors();
+  const std::string clip = "y_embedder.text_encoder.";
+  tensors[clip + "places"] = torch::arange(7);  // of a type that no weight has
+  tensors[clip + "0.weight"] = torch::zeros({3});
+  ditto::write_tensors(folder / "in.safetensors", tensors);
+  const auto found = checkpoint::look_at_weights(folder / "in.safetensors", "opendit");
+  CHECK(found.others == std::map<std::string, int64_t>{{"the frozen text encoder (" + clip + "*)", 2}});
+  CHECK(found.shapes.tensors.size() == foreign_tensors().size());
+  SmallModel model;
+  checkpoint::import_weights(model, "opendit", folder / "in.safetensors");
+  model.check_values(0);
+  CHECK(contains(import_error(tensors), "tensor '" + clip + "0.weight' has no place in this model"));
+
+  tensors["y_embedder.text_encoders.weight"] = torch::zeros({3});
+  ditto::write_tensors(folder / "more.safetensors", tensors);
+  SmallModel again;
+  const auto error = error_of(ErrorKind::checkpoint,
+                              [&] { checkpoint::import_weights(again, "opendit", folder / "more.safetensors"); });
+  CHECK(contains(error, "tensor 'y_embedder.text_encoders.weight' has no place in this model"));
+  CHECK(!contains(error, clip));
+  CHECK(again.untouched());
 }
 
 TEST_CASE("a tensor that is renamed, transposed or of a type with scales is refused by its names") {
