@@ -126,6 +126,9 @@ def test_what_is_not_exact_is_refused_by_name():
         t.refused(2, ["run.numerics", what], "train", path, *t.sets(options))
     experts = recipe("ranks", model=EXPERTS)
     t.refused(2, ["run.numerics", "parallel.expert = 3"], "config", "check", experts, *t.sets({"parallel.expert": 3}))
+    classes = recipe("classes", model=dict(plugin="jit"))  # whose tokens lie beside the picture's
+    t.refused(2, ["run.numerics", "several sequences side by side"], "train", classes, "--local-ranks", 2,
+              *t.sets({"parallel.context": 2, "parallel.context_plugin": "ring"}))
 
 
 if __name__ == "__main__":

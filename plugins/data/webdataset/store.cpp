@@ -29,8 +29,8 @@ using ditto::formats::RemoteBytes;
 
 enum class IfMissing { fail, allow };
 
-// Of a request's body; S3 asks for it.
-constexpr const char* kSha256OfNothing =
+// S3 asks for a request's body's SHA-256: of no bytes.
+constexpr const char* kEmptyBody =
     "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 constexpr long kNotFound = 404;
 constexpr double kFirstPause = 0.1, kLongestPause = 10, kLongestAsked = 30;
@@ -258,7 +258,7 @@ class HttpFile final : public RemoteBytes {
     const auto add = [&](const std::string& line) {
       headers.reset(curl_slist_append(headers.release(), line.c_str()));
     };
-    add(kSha256OfNothing);
+    add(kEmptyBody);
     if (!token.empty()) add("x-amz-security-token: " + token);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers.get());
     return headers;

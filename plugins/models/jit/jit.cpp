@@ -85,6 +85,7 @@ struct Block : ditto::Layer {
     const auto both = [&](ditto::RmsNorm& norm, size_t row) {
       Tensors parts;
       for (const auto* one : x) parts.push_back(*one);
+      if (parts.size() > 1) ctx.ops.leaves().of(ditto::Split::kSideBySide);  // refuses a cut of tokens, as `qkv` would
       parts = apart(norm.forward(torch::cat(parts, 1), ctx));
       for (size_t i = 0; i < x.size(); ++i)
         parts[i] = ditto::scale_and_shift(parts[i], m[row], m[row + 1], *of[i], ctx);
