@@ -14,7 +14,7 @@ def flux():
     """Blocks as Flux has them, on texts; sheets are no use here."""
     if "flux" not in _trained:
         data = t.synthetic(classes=4, text_tokens=TOKENS, text_width=12, text_pooled=10)
-        model = dict(plugin="mmdit", depth=2, single_depth=1, width=32, heads=2, patch=2, rotary=[4, 6, 6])
+        model = dict(plugin="flux", depth=2, single_depth=1, width=32, heads=2, patch=2)
         train("flux", data=data, model=model, sampler=dict(plugin="euler", steps=8))
         draw = random.Random(3)
         numbers = lambda *shape: [draw.gauss(0, 1) for _ in range(math.prod(shape))]
