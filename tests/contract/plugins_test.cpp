@@ -135,16 +135,21 @@ std::vector<ModelCase> nemo_cases(OptionValues options, const char* option, cons
   return {{tiny(options), captioned}, {tiny(others), captioned}};
 }
 
+ModelNeeds pooled_text() {
+  auto needs = model_needs({3, 4, 8}, 6, 10, 12);
+  needs.inputs.push_back({"text_pooled", at::kFloat, {9}, "a whole text"});
+  return needs;
+}
+
 std::vector<ModelCase> mmdit_cases() {
-  const auto plain = model_needs({4, 8, 4}, 4, 0, 12);
-  auto pooled = model_needs({3, 4, 8}, 6, 10, 12);
-  pooled.inputs.push_back({"text_pooled", at::kFloat, {9}, "a whole text"});
+  return {{tiny(), model_needs({4, 8, 4}, 4, 0, 12)},
+          {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}, {"qk_norm", true}}), pooled_text()}};
+}
+
+std::vector<ModelCase> flux_cases() {
   const OptionValue rotary = std::vector<int64_t>{2, 2, 4};
-  return {
-      {tiny(), plain},
-      {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}}), pooled},
-      {tiny({{"single_depth", number(2)}, {"qk_norm", true}, {"rotary", rotary}, {"guidance_embed", true}}), pooled},
-      {tiny({{"single_depth", number(1)}, {"text_mask", false}, {"text_tokens", number(9)}}), pooled}};
+  return {{tiny({{"single_depth", number(2)}, {"rotary", rotary}, {"guidance_embed", true}}), pooled_text()},
+          {tiny({{"single_depth", number(1)}, {"text_mask", false}, {"text_tokens", number(9)}}), pooled_text()}};
 }
 
 std::vector<ModelCase> wan_cases() {
@@ -172,6 +177,7 @@ std::map<std::string, std::vector<ModelCase>> model_cases() {
           {"nemo_dit", nemo_cases({}, "positions", "factorised")},
           {"moviegen", nemo_cases({{"hidden", number(24)}}, "cross", "nemo")},
           {"mmdit", mmdit_cases()},
+          {"flux", flux_cases()},
           {"wan", wan_cases()},
           {"dit_moe", dit_moe_cases()}};
 }

@@ -22,7 +22,7 @@ using torch::Tensor;
 constexpr int64_t kSamples = 3, kTokens = 5, kTextWidth = 12, kPooled = 10;
 
 std::string recipe_of(const json& options) {
-  std::string text = "[run]\nprecision = \"fp64\"\n[model]\nplugin = \"mmdit\"\n";
+  std::string text = "[run]\nprecision = \"fp64\"\n[model]\nplugin = \"flux\"\n";
   for (const auto& [name, value] : options.items()) text += name + " = " + value.dump() + "\n";
   return text;
 }

@@ -176,7 +176,8 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("dit_text, st_dit, dit_moe: what does not go together is refused, with both sides and a remedy") {
+TEST_CASE(
+    "dit_text, st_dit, dit_moe, mmdit, flux: what does not go together is refused, with both sides and a remedy") {
   const auto picture = model_needs({3, 8, 8}, 3, 10), text = model_needs({3, 8, 8}, 3, 0, 12),
              video = model_needs({3, 4, 8, 8}, 3, 0, 12), silent_video = model_needs({3, 4, 8, 8}, 3, 10);
   const auto refused = [](const char* model, const std::map<std::string, OptionValue>& options,
@@ -210,4 +211,18 @@ TEST_CASE("dit_text, st_dit, dit_moe: what does not go together is refused, with
   refused("dit_moe", {{"top_k", number(1)}, {"normalise", true}}, picture, "leaves no weight to learn");
   refused("dit_moe", {{"router", word("expert_choice")}, {"balance", OptionValue(0.1)}}, picture,
           "is for router = \"token_choice\"");
+  const auto numbers = [](std::vector<int64_t> values) { return OptionValue(std::move(values)); };
+  for (const char* model : {"mmdit", "flux"}) {
+    refused(model, {}, picture, "takes text, the data has none");
+    refused(model, {}, video, "the data has 4 dims");
+    refused(model, {{"text_mask", false}}, text, "what a sample is would depend on its neighbours");
+    refused(model, {{"patch", number(3)}}, text, "3 does not divide pictures of 8 x 8");
+  }
+  refused("mmdit", {{"depth", number(2)}, {"dual_attention", number(3)}}, text, "is above model.depth");
+  refused("mmdit", {{"width", number(6)}, {"heads", number(2)}}, text, "is not a multiple of 4");
+  const char* turn = "is not three even numbers, the last two above 0, that add up to a head's width";
+  for (const auto& rotary : {numbers({64}), numbers({16, 24, 22}), numbers({22, 21, 21}), numbers({64, 0, 0})})
+    refused("flux", {{"rotary", rotary}}, text, turn);
+  refused("flux", {{"width", number(24)}}, text, turn);  // heads of 4
+  refused("flux", {{"single_depth", number(0)}}, text, "single_depth");
 }

@@ -12,18 +12,18 @@ _trained = {}
 
 def flux():
     """Blocks as Flux has them, on texts; sheets are no use here."""
-    return of_texts("flux", depth=2, single_depth=1, rotary=[4, 6, 6])
+    return of_texts("flux", plugin="flux", depth=2, single_depth=1)
 
 
 def joint():
     """As Stable Diffusion 3 has them, which go with every axis inside of a sample."""
-    return of_texts("joint", depth=3)
+    return of_texts("joint", plugin="mmdit", depth=3)
 
 
 def of_texts(name, **model):
     if name not in _trained:
         data = t.synthetic(classes=4, text_tokens=TOKENS, text_width=12, text_pooled=10)
-        train(name, data=data, model=dict(plugin="mmdit", width=32, heads=2, patch=2) | model, sampler=dict(plugin="euler", steps=8))
+        train(name, data=data, model=dict(width=32, heads=2, patch=2) | model, sampler=dict(plugin="euler", steps=8))
         draw = random.Random(3)
         numbers = lambda *shape: [draw.gauss(0, 1) for _ in range(math.prod(shape))]
         t.write_tensors(t.work / "texts.safetensors", {

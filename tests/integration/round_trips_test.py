@@ -114,7 +114,7 @@ FAMILIES = [
            lambda c: dict(x=torch.randn(3, 4, c.sample_size, c.sample_size), t=TIMES, **texts(3, pooled=10)),
            lambda model, batch: model(batch["x"], batch["text"], batch["text_pooled"], batch["t"]).sample,
            options={"model.text_tokens": 6}),
-    Family("Flux", "mmdit", FluxTransformer2DModel,
+    Family("Flux", "flux", FluxTransformer2DModel,
            [FLUX | dict(in_channels=8, num_layers=1, num_single_layers=1, num_attention_heads=2, attention_head_dim=16,
                         axes_dims_rope=(4, 6, 6)),
             FLUX | dict(in_channels=16, num_layers=2, num_single_layers=3, num_attention_heads=3, attention_head_dim=24,

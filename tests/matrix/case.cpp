@@ -26,7 +26,6 @@ struct Tiny {
   std::vector<int64_t> x;
   bool text = false;
   std::vector<std::string> key_biases;
-  const char* plugin = nullptr;  // where the model is named after its shape
   int64_t text_tokens = kTextTokens;
   bool pooled = false;  // a whole text's embedding too
 };
@@ -67,16 +66,13 @@ const Tiny& tiny(const std::string& model) {
        {3, 16, 16},
        true,
        {},
-       nullptr,
        kJointTokens,
        true},
       {"flux",  // two blocks of either kind
-       "depth = 2\nsingle_depth = 2\nwidth = 48\nheads = 4\nqk_norm = true\nrotary = [4, 4, 4]\n"
-       "guidance_embed = true\n",
+       "depth = 2\nsingle_depth = 2\nwidth = 48\nheads = 4\nguidance_embed = true\n",
        {3, 16, 16},
        true,
        {},
-       "mmdit",
        kJointTokens,
        true},
       {"jit",
@@ -174,8 +170,8 @@ Recipe recipe_of(const Case& one) {
       "[validate]\nsamples = 5\nbatch = 2\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
-      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device,
-      tiny(one.model).plugin ? tiny(one.model).plugin : one.model, tiny(one.model).options, one.optimizer);
+      one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,
+      tiny(one.model).options, one.optimizer);
   auto sets = one.sets;
   if (one.one_number) sets.insert(sets.end(), std::begin(kOneNumber), std::end(kOneNumber));
   if (is_steady(one)) sets.push_back("optimizer.eps=1e-3");

@@ -18,7 +18,7 @@ LAYOUTS = (
     (2, "st_dit_tiny", {"parallel.context": 2, "parallel.context_plugin": "ring"}),
     (2, "dit_text_tiny", {"parallel.pipeline": 2, "run.micro_batch": 2, "parallel.recompute": "blocks"}),
     (2, "dit_moe_tiny", {"parallel.expert": 2}),
-    (2, "mmdit_tiny", {"parallel.context": 2, "parallel.context_plugin": "ulysses"}),
+    (2, "flux_tiny", {"parallel.context": 2, "parallel.context_plugin": "ulysses"}),
     (2, "wan_tiny", {"parallel.shard": 2, "parallel.shard_plugin": "zero2", "parallel.offload": "optimizer"}),
     (2, "digits", {"run.batch": 7, "run.micro_batch": 3, "model.depth": 2, "model.width": 32, "validate.samples": 16,
                    "run.numerics": "one", "run.token_leaf": 8, "record.receipts": True, "parallel.tensor": 2, "parallel.sequence": True}),

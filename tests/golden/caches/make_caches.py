@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE.parent / "models"))
 import reference  # noqa: E402
 
 SAMPLES, TOKENS, POOLED, X = 3, 5, 10, [4, 6, 8]
-OPTIONS = dict(depth=2, single_depth=2, width=48, heads=3, qk_norm=True, rotary=[4, 6, 6])
+OPTIONS = dict(depth=2, single_depth=2, width=48, heads=3, rotary=[4, 6, 6])
 GUIDANCE = 1.5
 
 

@@ -1,10 +1,10 @@
-"""mmdit against diffusers' SD3Transformer2DModel and FluxTransformer2DModel, both unmodified: reference.py says how.
+"""mmdit against diffusers' SD3Transformer2DModel, unmodified: reference.py says how.
 
     .deps/peers/bin/python tests/golden/models/make_mmdit.py
 """
 
 import torch
-from diffusers import FluxPipeline, FluxTransformer2DModel, SD3Transformer2DModel
+from diffusers import SD3Transformer2DModel
 
 import reference
 
@@ -49,37 +49,6 @@ reference.case("mmdit_sd35", model="mmdit", options=dict(depth=3, width=24, head
                module=sd3(3, 3, 8, 6, 4, dual_attention_layers=(0, 1), qk_norm="rms_norm"), forward=sd3_forward(4),
                prepare=reference.with_exact_positions)
 
-
-def flux(depth, single, heads, axes, channels, guidance):
-    return FluxTransformer2DModel(
-        patch_size=1, in_channels=4 * channels, num_layers=depth, num_single_layers=single,
-        attention_head_dim=sum(axes), num_attention_heads=heads, joint_attention_dim=12, pooled_projection_dim=POOLED,
-        guidance_embeds=guidance, axes_dims_rope=axes)
-
-
-def flux_forward(guidance=None):
-    """Its pictures come in packed patches, its times from 0 to 1."""
-
-    def forward(module, batch):
-        samples, channels, rows, columns = batch["x"].shape
-        packed = FluxPipeline._pack_latents(batch["x"], samples, channels, rows, columns)
-        ids = FluxPipeline._prepare_latent_image_ids(samples, rows // 2, columns // 2, "cpu", torch.float64)
-        scale = None if guidance is None else torch.full([samples], guidance, dtype=torch.float64)
-        made = module(packed, batch["text"], batch["text_pooled"], batch["t"].double() / 1000, ids,
-                      torch.zeros(batch["text"].shape[1], 3).double(), guidance=scale).sample
-        return FluxPipeline._unpack_latents(made, 8 * rows, 8 * columns, 8)
-
-    return forward
-
-
-for name, options, module, forward in (
-        ("mmdit_flux", dict(single_depth=2, guidance_embed=True, guidance=2.5), flux(2, 2, 3, (4, 6, 6), 4, True),
-         flux_forward(2.5)),
-        ("mmdit_flux_plain", dict(single_depth=1), flux(2, 1, 3, (4, 6, 6), 4, False), flux_forward())):
-    reference.case(name, model="mmdit", options=dict(depth=2, width=48, heads=3, qk_norm=True, rotary=[4, 6, 6],
-                                                     **options), needs=needs([4, 6, 8]),
-                   inputs=inputs([4, 6, 8], 2, 5, text_mask=reference.mask([5, 5])), module=module, forward=forward)
-
 for name, preset, arguments in (
         ("mmdit_sd3_medium", "SD3-medium", dict(num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
                                                 pos_embed_max_size=192)),
@@ -91,6 +60,3 @@ for name, preset, arguments in (
     reference.count(name, model="mmdit", options=dict(preset=preset, text_tokens=333), needs=needs([16, 128, 128], 4096, 2048),
                     module=lambda: SD3Transformer2DModel(sample_size=128, joint_attention_dim=4096, pooled_projection_dim=2048,
                                                          **arguments))
-for name, preset in (("mmdit_flux1_dev", "Flux.1-dev"), ("mmdit_flux1_schnell", "Flux.1-schnell")):
-    reference.count(name, model="mmdit", options=dict(preset=preset, text_tokens=512), needs=needs([16, 128, 128], 4096, 768),
-                    module=lambda: FluxTransformer2DModel(guidance_embeds=preset.endswith("dev")))
