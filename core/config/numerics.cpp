@@ -86,9 +86,6 @@ void check_numerics(const Recipe& recipe) {
   if (!is_one_number(recipe)) return;
   check_run(recipe.run);
   check_layout(recipe.parallel);
-  if (recipe.batch.plan != "contiguous")
-    refuse("batch.plan", quoted(recipe.batch.plan),
-           "a micro-batch is a run of a step's samples, as they come, and has one size", "batch.plan = \"contiguous\"");
   for (const auto* sections : {&recipe.encoders, &recipe.networks})
     for (const auto& one : *sections)
       if (!one.precision.empty() && !has_one_number(one.precision))
@@ -96,14 +93,13 @@ void check_numerics(const Recipe& recipe) {
                one.section() + ".precision = \"fp32\" or \"bf16\"");
 }
 
-// A micro-batch of several sizes is run size by size, and is no run of samples any more.
-void check_numerics(const Recipe& recipe, const Source& data) {
-  if (!is_one_number(recipe) || recipe.batch.taken().size() == 1) return;
-  for (const auto& spec : data.makes())
-    if (std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end())
-      refuse_numerics("\"one\" needs samples of one size, and data \"" + recipe.data.plugin + "\" makes " +
-                          to_text(spec) + " of each sample's own",
-                      "give the data one size, or name one in batch.sizes; or set run.numerics = \"fast\"");
+Alone each_alone(const Recipe& recipe, const Source& data) {
+  const auto specs = data.makes();
+  const bool differ = recipe.batch.taken().size() != 1 && std::any_of(specs.begin(), specs.end(), [](const auto& spec) {
+                        return std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end();
+                      });
+  if (differ || recipe.batch.plan != BatchOptions().plan) return Alone::sizes_differ;
+  return shares_tokens(recipe.parallel) ? Alone::tokens_are_shared : Alone::no;
 }
 
 }  // namespace ditto

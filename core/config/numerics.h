@@ -23,6 +23,11 @@ std::vector<std::string> kernel_sets(const Recipe& recipe);
 // Whether ranks share a sample's tokens: under "one" their gradients of weights are then added sample by sample.
 bool shares_tokens(const ParallelOptions& parallel);
 
+// Why "one" computes every sample by itself: micro-batches are nodes of the tree over a step's samples, of which a plan
+// by sizes takes others than those that come next, and kernels make trees over tokens of samples that all have as many.
+enum class Alone { no, sizes_differ, tokens_are_shared };
+Alone each_alone(const Recipe& recipe, const Source& data);
+
 // Error(config) about run.numerics.
 [[noreturn]] void refuse_numerics(const std::string& found, const std::string& remedy);
 
@@ -31,7 +36,5 @@ void check_audit(const Recipe& recipe);
 
 // What the recipe itself says. Throws Error(config) where "one" cannot be had with it; nothing with "fast".
 void check_numerics(const Recipe& recipe);
-// And what the data are.
-void check_numerics(const Recipe& recipe, const Source& data);
 
 }  // namespace ditto

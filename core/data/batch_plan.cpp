@@ -83,6 +83,7 @@ int64_t BatchPlanner::tokens_of(int64_t place) const {
 std::vector<Places> BatchPlanner::contiguous(const std::vector<int64_t>& places) const {
   std::vector<Places> all;
   for (const int64_t place : places) {
+    if (options_.tokens > 0) tokens_of(place);
     if (all.empty() || all.back().count() == micro_batch_) all.emplace_back();
     all.back().list.push_back(place);
   }

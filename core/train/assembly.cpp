@@ -58,7 +58,6 @@ void Assembly::open_data(const AssemblyParts& parts) {
     return open_source(components, {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
   };
   train_data = open(SplitOf::train);
-  check_numerics(recipe, *train_data);
   if (recipe.validate.every > 0) validation_data = open(SplitOf::validation);
   if (parts.opened) parts.opened(*train_data, validation_data.get());
 }

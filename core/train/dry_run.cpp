@@ -45,7 +45,7 @@ class PaperRank {
     const int64_t tokens = find_largest();
     const BatchPlanner::Sizes sizes{[&](int64_t) { return sides_; }, [&](const SampleSize&) { return tokens; }};
     const StepShares shares(recipe_.run, sides_.empty() ? BatchOptions() : recipe_.batch, mesh_, sizes,
-                            shares_tokens(recipe_.parallel));
+                            each_alone(recipe_, *assembly_->train_data));
     const auto step = shares.step(0, 0, Phase::train);
     plan_ = step.plan;
     micro_batch_ = step.micro_batches.front().count();

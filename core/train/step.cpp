@@ -38,7 +38,7 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
       counter_(assembly.components, *assembly.main),
       shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader),
-              shares_tokens(assembly.recipe.parallel)) {
+              each_alone(assembly.recipe, *assembly.train_data)) {
   keep_freed_memory();
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())

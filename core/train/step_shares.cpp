@@ -13,33 +13,41 @@ int64_t asked_micro_batch(const RunOptions& run, int64_t ranks) {
   return std::min(run.micro_batch > 0 ? run.micro_batch : (run.batch + ranks - 1) / ranks, run.batch);
 }
 
-// Of one number a micro-batch is a node of the tree over the step's samples: 2^k of them, but for the last. Of a sample
-// whose tokens ranks share each has nodes of the tree below it.
-int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks, bool shares_tokens) {
+// Of one number a micro-batch is a node of the tree over the step's samples: 2^k of them, but for the last.
+int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks, Alone alone) {
   const int64_t asked = asked_micro_batch(run, ranks);
   if (run.numerics != "one") return asked;
-  if (shares_tokens) return 1;
+  if (alone != Alone::no) return 1;
   return static_cast<int64_t>(std::bit_floor(static_cast<std::uint64_t>(asked)));
+}
+
+// Of one number micro-batches are runs of samples, whatever the plan; batch.tokens still says how large one may be.
+BatchOptions plan_of(const RunOptions& run, BatchOptions batch) {
+  if (run.numerics == "one") batch.plan = BatchOptions().plan;
+  return batch;
 }
 
 }  // namespace
 
-std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, bool shares_tokens) {
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, Alone alone, const std::string& plan) {
   const int64_t asked = asked_micro_batch(run, mesh.data_ranks());
-  const int64_t made = most_of_micro_batch(run, mesh.data_ranks(), shares_tokens);
-  if (asked == made) return {};
+  const int64_t made = most_of_micro_batch(run, mesh.data_ranks(), alone);
+  const bool planned = plan != BatchOptions().plan;
+  if (run.numerics != "one" || (asked == made && !planned)) return {};
   return ", micro-batches of " + std::to_string(made) + (made == 1 ? " sample where " : " samples where ") +
-         std::to_string(asked) + " were asked for (run.numerics = \"one\": " +
-         (shares_tokens ? "ranks share a sample's tokens)" : "powers of two)");
+         (planned ? plan : std::to_string(asked)) + " were asked for (run.numerics = \"one\": " +
+         (alone == Alone::sizes_differ        ? "samples of several sizes are computed one by one)"
+          : alone == Alone::tokens_are_shared ? "ranks share a sample's tokens)"
+                                              : "powers of two)");
 }
 
 StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes,
-                       bool shares_tokens)
+                       Alone alone)
     : batch_(run.batch),
-      micro_batch_(most_of_micro_batch(run, mesh.data_ranks(), shares_tokens)),
+      micro_batch_(most_of_micro_batch(run, mesh.data_ranks(), alone)),
       ranks_(mesh.data_ranks()),
       rank_(mesh.data_rank()),
-      planner_(batch, micro_batch_, std::move(sizes)) {}
+      planner_(plan_of(run, batch), micro_batch_, std::move(sizes)) {}
 
 StepShares::Step StepShares::step(int64_t number, int64_t first, Phase phase) const {
   Step step;

@@ -7,20 +7,22 @@
 #include <ditto/batch.h>
 #include <ditto/parallel/strategy.h>
 
+#include "core/config/numerics.h"
 #include "core/config/run_options.h"
 #include "core/data/batch_plan.h"
 
 namespace ditto {
 
-// ", micro-batches of 4 samples where 5 were asked for": with run.numerics = "one" they are rounded down to powers of
-// two, or to one sample where ranks share its tokens (core/config/numerics.h). Empty where that changes nothing.
-std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, bool shares_tokens = false);
+// ", micro-batches of 4 samples where 5 were asked for": with run.numerics = "one" they are runs of samples as they
+// come, rounded down to powers of two, or single samples (core/config/numerics.h). Empty where that changes nothing.
+std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, Alone alone = Alone::no,
+                               const std::string& plan = BatchOptions().plan);
 
 class StepShares {
  public:
   // `sizes` is asked for by plans that look at them; the mesh may go.
   StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes,
-             bool shares_tokens = false);
+             Alone alone = Alone::no);
 
   struct Step {
     StepPlan plan;

@@ -124,7 +124,7 @@ void Trainer::describe() {
                   mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
                   run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken()),
-                  micro_batch_report(run, mesh_, shares_tokens(recipe_.parallel))));
+                  micro_batch_report(run, mesh_, each_alone(recipe_, *assembly_->train_data), recipe_.batch.plan)));
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
   say("into " + shown(output_folder(recipe_)));
 }

@@ -45,7 +45,10 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
   const int64_t training_micro = recipe.run.micro_batch > 0 ? recipe.run.micro_batch : recipe.run.batch;
   run.micro_batch = recipe.validate.batch > 0 ? recipe.validate.batch : training_micro;
-  const StepShares shares(run, recipe.batch, assembly.mesh, assembly.sizes(loader));
+  // Nothing is added up over samples here: those whose tokens are shared may stand side by side.
+  const auto alone = each_alone(recipe, *assembly.validation_data);
+  const StepShares shares(run, recipe.batch, assembly.mesh, assembly.sizes(loader),
+                          alone == Alone::sizes_differ ? alone : Alone::no);
   const auto step = shares.step(0, 0, Phase::evaluate);
   const auto& plan = step.plan;
   LossLedger ledger(0, run.batch, plan.micro_batches);

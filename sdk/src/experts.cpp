@@ -48,8 +48,8 @@ Routing routing_of(const Routing& all, int64_t begin, int64_t end) {
 }
 
 // Rows of one rank's samples come after those of the rank before it: so many samples apart, a power of two, that ranks'
-// samples are whole nodes of the tree over samples.
-constexpr int64_t kMostSamples = int64_t{1} << 24;
+// samples are whole nodes of the tree over samples. A sample's tokens are so many numbers, since those of ranks differ.
+constexpr int64_t kMostSamples = int64_t{1} << 24, kMostTokens = int64_t{1} << 24;
 
 // So many copies that their gradients are added as a tree over them.
 void add_copies(const Tensor& x, size_t count, Tensors& list) {
@@ -108,11 +108,15 @@ Tensor ExpertsModule::of_tokens(const Tensor& x, const Routing& routing, const s
   const auto counts = rows_of_experts(routing.expert_R, experts);
   const auto rows_RD = ctx.ops.run("token_rows", {{tokens_ND, token_R}}).at(0);
   Tensor places_R = token_R;
+  int64_t stride = tokens;  // of places, from sample to sample
   if (dispatch && ctx.token_leaf == 0) places_R.reset();
-  if (dispatch && ctx.token_leaf > 0 && !x.is_meta())
-    places_R = dispatch_numbers(token_R, counts, kMostSamples * tokens);
+  if (dispatch && ctx.token_leaf > 0 && !x.is_meta()) {
+    stride = kMostTokens;
+    const auto sample_R = token_R.div(tokens, "floor");
+    places_R = dispatch_numbers(sample_R * stride + (token_R - sample_R * tokens), counts, kMostSamples * stride);
+  }
   const Rows run = [&](const Tensor& rows, const std::vector<int64_t>& of) {
-    return by_rank({rows, of, places_R, tokens}, weights, ctx);
+    return by_rank({rows, of, places_R, stride}, weights, ctx);
   };
   const auto done_RD = dispatch ? dispatch(rows_RD, counts, run) : run(rows_RD, counts);
   const auto sums_ND =

@@ -188,7 +188,6 @@ def test_what_has_no_such_bits_is_refused_by_name():
         ({"parallel.expert": 3}, "parallel.expert = 3"),
         ({"run.precision": "fp16"}, 'run.precision = "fp16"'),
         ({"run.deterministic": False}, "run.deterministic = false"),
-        ({"batch.plan": "packs", "batch.tokens": 512}, 'batch.plan = "packs"'),
     ]
     for options, what in cases:
         t.refused(2, ["run.numerics", what], "config", "check", path, *t.sets(options))

@@ -15,6 +15,8 @@ LAYOUTS = {
     "fsdp": (2, {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}),
     "tensor": (2, {"parallel.tensor": 2, "parallel.sequence": True}),
     "ring": (2, {"parallel.context": 2, "parallel.context_plugin": "ring"}),
+    "ulysses": (2, {"parallel.context": 2, "parallel.context_plugin": "ulysses"}),
+    "expert": (2, {"parallel.expert": 2}),
     "pipeline": (2, {"parallel.pipeline": 2}),
     "recompute": (1, {"parallel.recompute": "blocks"}),
 }
@@ -66,7 +68,7 @@ def check_plans(model, layouts):
 
 
 def test_packs_of_pictures_learn_what_every_picture_by_itself_does():
-    check_plans("dit_text", list(LAYOUTS))
+    check_plans("dit_text", [name for name in LAYOUTS if name not in ("ulysses", "expert")])
 
 
 def test_ddp_sums_the_steps_in_which_each_rank_has_a_pack_and_the_host_the_others():
@@ -79,6 +81,29 @@ def test_ddp_sums_the_steps_in_which_each_rank_has_a_pack_and_the_host_the_other
 def test_packs_of_pictures_and_videos_learn_what_every_one_by_itself_does():
     check_plans("st_dit", ["one rank", "two", "three", "ring", "pipeline"])
     check_plans("nemo_dit", ["one rank", "two", "three"])
+
+
+def check_one_number(model, layouts, more=None):
+    path, sets = mixed(model)
+    sets = sets | {"run.precision": "fp32", "run.numerics": "one", "run.token_leaf": 8, "run.steps": 2, "validate.every": 2} | (more or {})
+    t.train(path, f"{model}-one", *t.sets(sets | {"run.micro_batch": 4}))
+    for name in layouts:
+        ranks, layout = LAYOUTS[name]
+        plan = BUCKETS if name == "fsdp" else PACKS
+        folder = f"{model}-one-{name}".replace(" ", "-")
+        said = t.train(path, folder, *(("--local-ranks", ranks) if ranks > 1 else ()), *t.sets(sets | plan | layout)).all
+        t.check(f"micro-batches of 1 sample where {plan['batch.plan']} were asked for" in said, said)
+        t.same_metrics(f"{model}-one", folder)
+        t.same_state(f"{model}-one", folder)
+
+
+def test_one_number_of_pictures_and_videos_whatever_the_plan():
+    check_one_number("st_dit", ["two", "three", "ulysses"] + (["one rank", "fsdp", "tensor", "pipeline"] if t.slow else []))
+    check_one_number("nemo_dit", ["one rank", "three"] + (["two", "fsdp", "tensor", "ulysses", "pipeline"] if t.slow else []))
+
+
+def test_one_number_of_experts_whose_rows_are_of_pictures_of_several_sizes():
+    check_one_number("dit_moe", ["expert"], {"batch.weigh_by": "tokens"})
 
 
 def test_a_time_for_each_frame_learns_alike_everywhere():

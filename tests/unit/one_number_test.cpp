@@ -37,8 +37,6 @@ TEST_CASE("one number refuses by name what cannot have it, fast takes it") {
   check_refused("deterministic = false\n", "run.deterministic = false");
   check_refused("[parallel]\nexpert = 3\n", "parallel.expert = 3");
   check_refused("[parallel]\npipeline = 2\npipeline_conditioning = \"replicated\"\n", "pipeline_conditioning");
-  check_refused("[batch]\nplan = \"packs\"\ntokens = 512\n", "batch.plan = \"packs\"");
-  check_refused("[batch]\nplan = \"buckets\"\n", "batch.plan = \"buckets\"");
   check_refused("[encoder.text]\nplugin = \"t5\"\nprecision = \"fp16\"\n", "encoder.text.precision = \"fp16\"");
   CHECK(is_one_number(recipe_of("precision = \"bf16\"\n[encoder.text]\nplugin = \"t5\"\nprecision = \"fp32\"\n")));
   CHECK(Recipe::parse("[run]\nprecision = \"bf16\"\n[parallel]\ntensor = 2\n", "the test").run.numerics == "fast");
@@ -82,6 +80,31 @@ TEST_CASE("micro-batches of one number are the next lower power of two, which is
   CHECK(made(100, 0, 3, "fast") == 34);
   CHECK(made(5, 1, 2, "one") == 1);
   CHECK(made(5, 100, 2, "one") == 4);
+}
+
+TEST_CASE("samples of several sizes are micro-batches of one, in their order, whatever the plan") {
+  RunOptions run;
+  run.batch = 6;
+  run.numerics = "one";
+  BatchOptions packs;
+  packs.plan = "packs";
+  packs.tokens = 100;
+  const BatchPlanner::Sizes sizes{[](int64_t place) { return SampleSize{place == 4 ? 10 : 2, 4}; },
+                                  [](const SampleSize& size) { return size[0] * size[1]; }};
+  const PaperMesh mesh(complete_degrees({}, 2), {}, PaperMesh::Peers::alike);
+  const auto plan = [&] { return StepShares(run, packs, mesh, sizes, Alone::sizes_differ).step(0, 6, Phase::train); };
+  const auto step = plan();
+  REQUIRE(step.micro_batches.size() == 6);
+  for (int64_t i = 0; i < 6; ++i) CHECK(step.micro_batches[static_cast<size_t>(i)] == Places(6 + i, 1));
+  const auto said = micro_batch_report(run, mesh, Alone::sizes_differ, packs.plan);
+  CHECK(said.find("1 sample where packs were asked for") != std::string::npos);
+  CHECK(!micro_batch_report(run, mesh, Alone::sizes_differ).empty());
+  run.micro_batch = 1;
+  CHECK(micro_batch_report(run, mesh, Alone::sizes_differ).empty());
+  packs.tokens = 30;  // the one at place 4 has 40
+  CHECK_NOTHROW(plan());
+  const StepShares shares(run, packs, mesh, sizes, Alone::sizes_differ);
+  CHECK_THROWS_AS(shares.step(0, 0, Phase::train), Error);
 }
 
 TEST_CASE("a resume without the key was fast; with one number on both sides nothing changes bits") {

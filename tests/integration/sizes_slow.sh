@@ -1,0 +1,3 @@
+#!/usr/bin/env bash
+# All of sizes.py.
+exec python3 "$(dirname "$0")/sizes.py" --slow
