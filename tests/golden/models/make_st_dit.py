@@ -163,7 +163,7 @@ def main():
                 [17.5, 250.25, 999.0], [6, 0, 3])
     stdit3_case("stdit3_frames", module, dict(depth=4), small | dict(qk_norm=False), 3, [8, 8], [17.5, 999.0], [6, 2],
                 mask=[[0, 1, 1], [1, 1, 0]], side_of_one=4)
-    stdit3_case("stdit3_patches", module, dict(depth=2, patch_frames=2, mlp_ratio=2), small | dict(
+    stdit3_case("stdit3_patches", module, dict(depth=2, patch=2, patch_frames=2, mlp_ratio=2), small | dict(
         depth=1, patch_size=(2, 2, 2), qk_norm=False, mlp_ratio=2.0), 4, [8, 8], [17.5, 999.0], [6, 2])
     for name, width, heads in (("STDiT3-XL/2", 1152, 16), ("STDiT3-3B/2", 1872, 26)):
         reference.count(
