@@ -143,7 +143,7 @@ ModelNeeds pooled_text() {
 
 std::vector<ModelCase> mmdit_cases() {
   return {{tiny(), model_needs({4, 8, 4}, 4, 0, 12)},
-          {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}, {"qk_norm", true}}), pooled_text()}};
+          {tiny({{"dual_attention", number(1)}, {"position_side", number(4)}}), pooled_text()}};
 }
 
 std::vector<ModelCase> flux_cases() {
