@@ -1,5 +1,6 @@
 // Step caches along whole trajectories of a small Flux, in fp64, made by caches/make_caches.py: the same evaluations
-// are computed, and every state is within 1e-6. What are trajectories of their own there are one batch here.
+// are computed, and every state is within 1e-6. What are trajectories of their own there are one batch here. And ranks
+// that share samples decide alike.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
@@ -10,6 +11,7 @@
 #include "core/dist/gloo_mesh.h"
 #include "core/network/cached_blocks.h"
 #include "core/network/components.h"
+#include "tests/unit/ranks.h"
 
 namespace {
 
@@ -27,10 +29,11 @@ std::string recipe_of(const json& options) {
   return text;
 }
 
-// The model of the golden file, on one rank.
+// The model of the golden file.
 struct World {
-  explicit World(const json& golden)
-      : recipe(ditto::Recipe::parse(recipe_of(golden.at("options")), "test.toml")),
+  World(const json& golden, const ditto::Mesh& mesh, const std::string& parallel = "",
+        std::vector<ditto::KernelRow> rows = {})
+      : recipe(ditto::Recipe::parse(recipe_of(golden.at("options")) + parallel, "test.toml")),
         registry({{ditto::test::plugin_folder(), "test"}}),
         components(recipe, registry) {
     RunningModel::Setting setting{{"model", recipe.model}, {}};
@@ -41,13 +44,13 @@ struct World {
                       {"text_pooled", torch::kFloat, {kPooled}}},
                      4};
     setting.compute = torch::kDouble;
-    running = std::make_unique<RunningModel>(components, mesh, components.op_table(), setting);
+    auto table = components.op_table();
+    if (!rows.empty()) table = std::make_shared<ditto::OpTable>(std::move(rows));
+    running = std::make_unique<RunningModel>(components, mesh, std::move(table), setting);
     running->cut(components);
     running->fill(RunningModel::Weights::room);
     running->ctx->phase = ditto::Phase::sample;
-    ditto::test::fill_as_reference(*running->model, running->model->foreign("diffusers"));
   }
-  ditto::GlooMesh mesh{ditto::RankInfo{}, {}, std::chrono::seconds(60)};  // one rank
   ditto::Recipe recipe;
   ditto::Registry registry;
   ditto::Components components;
@@ -84,10 +87,12 @@ struct Recorded final : Cache {
   Signal signal() const override { return cache->signal(); }
   Against against() const override { return cache->against(); }
   bool computes(const Evaluation& evaluation) const override {
+    changes.push_back(evaluation.change);
     decided.push_back(cache->computes(evaluation));
     return decided.back();
   }
   std::shared_ptr<Cache> cache;
+  mutable std::vector<double> changes;
   mutable std::vector<bool> decided;  // by step, branch and sample, without the first step's
 };
 
@@ -95,7 +100,9 @@ struct Recorded final : Cache {
 void follow(const std::string& name) {
   const torch::NoGradGuard no_grad;
   const auto golden = ditto::test::read_json("tests/golden/caches/" + name + ".json");
-  World world(golden);
+  const ditto::GlooMesh mesh{ditto::RankInfo{}, {}, std::chrono::seconds(60)};  // one rank
+  World world(golden, mesh);
+  ditto::test::fill_as_reference(*world.running->model, world.running->model->foreign("diffusers"));
   const auto cache = std::make_shared<Recorded>(
       ditto::test::make_plugin<Cache>("caches", name, {{"threshold", golden.at("threshold").get<double>()}}));
   ditto::CachedBlocks cached(*world.running, cache, {name, "test.toml:1:1", {}});
@@ -143,3 +150,32 @@ void follow(const std::string& name) {
 TEST_CASE("first-block caching is diffusers' own, step by step") { follow("first_block"); }
 
 TEST_CASE("TeaCache is its authors' program for Flux, step by step") { follow("teacache"); }
+
+TEST_CASE("rank of: a cache whose ranks find other numbers" * doctest::skip()) {
+  const torch::NoGradGuard no_grad;
+  const auto golden = ditto::test::read_json("tests/golden/caches/first_block.json");
+  const auto mesh = ditto::testing::mesh_of({{ditto::Axis::tensor, 3}, {ditto::Axis::context, 2}});
+  // As processors that round in other ways would, and further apart.
+  const ditto::KernelRow mean{"sample_mean",
+                              "of_this_rank",
+                              [](const ditto::OpCall&) { return 9; },
+                              [&](const ditto::OpInputs& in) -> ditto::Tensors {
+                                return {in.tensor(0).flatten(1).mean(1) + 0.1 * mesh.rank()};
+                              },
+                              {}};
+  World world(golden, mesh, "[parallel]\ntensor = 3\ncontext = 2\ncontext_plugin = \"ring\"\n", {mean});
+  for (auto& parameter : world.running->model->parameters()) parameter.normal_(0, 0.3);
+  const auto cache = std::make_shared<Recorded>(
+      ditto::test::make_plugin<Cache>("caches", "first_block", {{"threshold", golden.at("threshold").get<double>()}}));
+  ditto::CachedBlocks cached(*world.running, cache, {"first_block", "test.toml:1:1", {}});
+  const auto x = drawn("x", {4, 6, 8});
+  cached.begin();
+  for (const double time : {1.0, 0.8}) cached.predict(batch_of(time * x, time, {""}), {1}, false);
+  const auto found = torch::tensor(cache->changes, torch::kDouble);
+  REQUIRE(found.numel() == kSamples);
+  CHECK(torch::equal(found, mesh.world().broadcast(found.clone(), 0)));
+}
+
+TEST_CASE("ranks that share samples decide by what the first of them finds") {
+  CHECK(ditto::testing::as_ranks(6, "rank of: a cache whose ranks find other numbers") == 0);
+}

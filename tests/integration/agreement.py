@@ -1,8 +1,10 @@
 """Ranks that disagree, on what they run or on which samples they can read: the run is right, or ends at once and says why."""
 
+import ctypes
 import os
 import pathlib
 import shutil
+import struct
 import subprocess
 import time
 
@@ -239,6 +241,30 @@ def test_a_checkpoint_that_one_rank_cannot_read_is_left_by_all():
     t.same_metrics("from-half-read", "from-step-4")
 
 
+class Hash(ctypes.Structure):
+    _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+
+
+def checksum(data):
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_128bits.restype, library.XXH3_128bits.argtypes = Hash, [ctypes.c_char_p, ctypes.c_size_t]
+    found = library.XXH3_128bits(bytes(data), len(data))
+    return f"{found.high:016x}{found.low:016x}"
+
+
+def spoil(checkpoint, name):
+    """Makes a weight's first number infinite, and the checkpoint a whole one that says so."""
+    file, manifest = checkpoint / "model-00000.safetensors", checkpoint / "manifest.json"
+    before = file.read_bytes()
+    header = struct.unpack("<Q", before[:8])[0]
+    at = 8 + header + t.json.loads(before[8:8 + header])[name]["data_offsets"][0]
+    after = before[:at] + struct.pack("<f", float("inf")) + before[at + 4:]
+    file.write_bytes(after)
+    text, last, _ = manifest.read_text().partition(',\n"xxh3_128_of_the_text_above": "')
+    text = text.replace(checksum(before), checksum(after))
+    manifest.write_text(text + last + checksum(text.encode()) + '"\n}\n')
+
+
 def test_a_state_that_is_not_finite_on_one_rank_is_refused_by_all():
     # The last layer, which the last stage of a pipeline has, learns by far too much.
     path = t.write_recipe("far.toml", t.recipe(
@@ -247,6 +273,13 @@ def test_a_state_that_is_not_finite_on_one_rank_is_refused_by_all():
     done = Ranks(path, layouts["pipeline"] | {"run.output": str(t.work / "far")})
     done.end([5, 5], "'out.", "holds numbers that are not finite")
     t.check(not any((t.work / "far").glob("checkpoints/*")), "something of a state that is not finite was saved")
+    # Nor does anyone go on from one.
+    path = t.write_recipe("near.toml", t.recipe(run=dict(batch=8, steps=1)))
+    t.train(path, "near")
+    spoil(t.latest("near"), "out.weight")
+    t.run("checkpoint", "verify", t.latest("near"))
+    done = Ranks(path, layouts["pipeline"] | {"run.output": str(t.work / "near"), "run.steps": 2})
+    done.end([7, 7], "step_00000001: ", "'out.", "holds numbers that are not finite", "--resume CHECKPOINT")
 
 
 # --- one recipe for any number of ranks --------------------------------------------------------------------------------

@@ -125,6 +125,18 @@ def test_bytes_of_a_pipelines_chunks():
     compare("expert 2 x fsdp 2 x tensor 2", with_experts(moe_every=4), 8, dict(expert=2, tensor=2) | fsdp_2, run__micro_batch=4)
 
 
+def test_a_pipelines_ranks_that_have_more_tokens_leave_more():
+    # Of three tokens the second tensor rank has two, of both blocks of one micro-batch or of one block of both.
+    tree = t.recipe(run=dict(name="uneven", steps=2, batch=16, micro_batch=8), data=t.synthetic(height=6, width=2),
+                    model=dict(depth=2, width=96, heads=4, patch=2), parallel=dict(tensor=2, sequence=True))
+    path, more = t.write_recipe("uneven.toml", tree), []
+    for ranks, pipeline in (("2", 1), ("4", 2)):
+        said, _, _ = dry(path, "--ranks", ranks, parallel__pipeline=pipeline)
+        t.equal(said["largest"]["rank"], 1, f"the rank that holds most, of {ranks}")
+        more.append(said["largest"]["bytes"]["activations"] - said["first"]["bytes"]["activations"])
+    t.check(0 < more[0] == more[1], f"bytes of a token in both blocks: {more}")
+
+
 def test_bytes_of_a_network_that_does_not_learn():
     path = small()
     t.train(path, "teacher", run__steps=0)

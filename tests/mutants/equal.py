@@ -1,5 +1,6 @@
 """Does a mutant change a training? Losses, norms, validations, weights, average and optimizer states on ten layouts, with it and
-without, bit for bit. A training stops after two steps and goes on from its checkpoint for two more."""
+without, bit for bit, and on more where few of the ten reach it. A training stops after two steps and goes on from its checkpoint
+for two more."""
 
 import hashlib
 import json
@@ -24,12 +25,25 @@ LAYOUTS = (
                    "run.numerics": "one", "run.token_leaf": 8, "record.receipts": True, "parallel.tensor": 2, "parallel.sequence": True}),
     (2, "st_dit_tiny", {"run.numerics": "one", "parallel.context": 2, "parallel.context_plugin": "fastseq"}),
 )
+# For what fewer than ENOUGH of them reach: around rings.
+ENOUGH = 6
+RINGS = (
+    (2, "dit_text_tiny", {"parallel.context": 2, "parallel.context_plugin": "ring", "parallel.recompute": "attention"}),
+    (3, "digits", {"run.batch": 8, "model.depth": 2, "model.width": 48, "model.heads": 3, "validate.samples": 16, "parallel.context": 3,
+                   "parallel.context_plugin": "ring"}),  # 16 tokens: not shared evenly
+    (2, "mmdit_tiny", {"parallel.context": 2, "parallel.context_plugin": "ring"}),
+    (2, "wan_tiny", {"parallel.context": 2, "parallel.context_plugin": "ring", "run.precision": "bf16"}),
+    (2, "dit_moe_tiny", {"parallel.context": 2, "parallel.context_plugin": "ring"}),
+    (4, "digits", {"run.batch": 8, "model.depth": 2, "model.width": 32, "validate.samples": 16, "parallel.context": 2,
+                   "parallel.context_plugin": "ring", "parallel.tensor": 2, "parallel.sequence": True}),
+)
+ALL = LAYOUTS + RINGS
 STEADY = {"run.threads": 1, "checkpoint.every": 2, "checkpoint.keep": 9, "validate.every": 2, "lr_schedule.lr": 1e-2, "lr_schedule.warmup": 0}
 LOCK = threading.Lock()
 
 
 def train(out, layout, folder, steps, environment):
-    ranks, recipe, options = LAYOUTS[layout]
+    ranks, recipe, options = ALL[layout]
     words = [out / "bin/ditto", "train", CONFIGS / f"{recipe}.toml", "--local-ranks", str(ranks), "--set", f'run.output="{folder}"']
     for key, value in (STEADY | options | {"run.steps": steps}).items():
         words += ["--set", f"{key}={json.dumps(value)}"]
@@ -73,7 +87,7 @@ def original(out, layout):
             trace.unlink(missing_ok=True)
             found = result(out, layout, {"DITTO_MUTANT_TRACE": str(trace)})
             if isinstance(found, str):
-                raise SystemExit(f"layout {LAYOUTS[layout]} cannot be trained without a mutant: {found}")
+                raise SystemExit(f"layout {ALL[layout]} cannot be trained without a mutant: {found}")
             kept = {"of": of, "numbers": found, "reached": sorted({int(line) for line in trace.read_text().split()})}
             file.write_text(json.dumps(kept))
     return kept
@@ -82,14 +96,16 @@ def original(out, layout):
 def changes(out, number):
     """(what differs, in words, empty where all bits are the same; on how many of the layouts its line is reached)"""
     reached = 0
-    for layout in range(len(LAYOUTS)):
+    for layout in range(len(ALL)):
+        if layout >= len(LAYOUTS) and reached >= ENOUGH:
+            break
         expected = original(out, layout)
         if number not in expected["reached"]:
             continue  # the same program
         reached += 1
         found = result(out, layout, {"DITTO_MUTANT": str(number)})
         if json.loads(json.dumps(found)) != expected["numbers"]:
-            ranks, recipe, options = LAYOUTS[layout]
+            ranks, recipe, options = ALL[layout]
             what = found if isinstance(found, str) else "other numbers"
             return f"changes {recipe} on {ranks} ranks {options}: {what}", reached
     return "", reached

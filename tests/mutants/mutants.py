@@ -9,9 +9,10 @@
 Needs an ordinary build (./dev build). Tests are the quick ones of ./dev test (of scripts each function), in the order in which
 they are likely to see a mutant soonest; one that does not reach the mutant's line without it is not run. The first that fails
 ends it; each has three times as long as without a mutant, and 20 seconds. A mutant that outlives --budget seconds of tests is run
-on ten layouts (equal.py): where losses, validations, norms, weights and states have the bits of the original, it changes no
-training; where they have not, or none of these layouts reaches it, all other tests that reach it are tried. That bits are the same there is no proof for other layouts:
-each such row of tests/mutants/seen.json gets its reason by hand ("why"), and one for which there is none asks for a test.
+on ten layouts (equal.py), and on rings where few of them reach it: where losses, validations, norms, weights and states have the
+bits of the original, it changes no training; where they have not, or none of these layouts reaches it, all other tests that reach
+it are tried. That bits are the same there is no proof for other layouts: each such row of tests/mutants/seen.json gets its reason
+by hand ("why"), and one for which there is none asks for a test.
 """
 
 import argparse
@@ -264,7 +265,7 @@ def table():
             if "test" in row:
                 how = f"{row['test']}, {row['seconds']:.0f} s" + (" (stood still)" if row["how"] == "too long" else "")
             elif "same" in row:
-                how = f"nobody: the same bits on {len(equal.LAYOUTS)} layouts, {row['same']} of which reach it. " + row.get("why", "")
+                how = f"nobody: the same bits on the {row['same']} layouts that reach it. " + row.get("why", "")
             else:
                 how = "**nobody**: " + row["changes"].split(": ")[0]
             lines.append(f"| {file} | {kind}: `{text}` | {how.strip()} |")

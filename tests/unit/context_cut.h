@@ -52,6 +52,11 @@ struct Runner {
   explicit Runner(std::shared_ptr<ParallelStrategy> strategy_, at::ScalarType dtype = torch::kDouble)
       : strategy(std::move(strategy_)), ctx(small_context(dtype)) {
     if (!strategy) return;
+    ctx->attention_op.run = [plain = ctx->attention_op.run](const AttentionCall& call) {
+      for (const auto& part : call.parts)  // its grid or packing is that of the tokens it gets
+        if (call.pattern != Pattern::cross) CHECK(part.tokens.tokens() == part.q.size(1));
+      return plain(call);
+    };
     ctx->attention_op = strategy->wrap_attention(ctx->attention_op);
     ctx->unit_runner = strategy->wrap_attention_unit(
         [](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) { return run({parts.at(0).x}); });
@@ -95,9 +100,10 @@ struct SubLayers : Layer {
   std::shared_ptr<CrossAttention> cross;
 };
 
-inline std::shared_ptr<SubLayers> sub_layers(at::ScalarType dtype) {
+template <class Layers>
+std::shared_ptr<Layers> filled(at::ScalarType dtype) {
   torch::NoGradGuard no_grad;
-  auto layers = std::make_shared<SubLayers>();
+  auto layers = std::make_shared<Layers>();
   layers->to(dtype);
   int64_t seed = 100;
   for (auto& parameter : layers->parameters()) parameter.copy_(normal(parameter.sizes(), ++seed) * 0.3);

@@ -66,7 +66,7 @@ void late_fastseq(bool products) {
   const auto mesh = testing::mesh_of({{Axis::context, rank_info().world_size}});
   const auto work = products ? testing::products_of(15, mesh.world()) : testing::sleep_of(15);
   Runner runner(make("fastseq", needs_of(mesh)));
-  const auto layers = sub_layers(torch::kDouble);
+  const auto layers = filled<SubLayers>(torch::kDouble);
   auto& qkv = dynamic_cast<LinearModule&>(*layers->self->named_children()["qkv"]);
   const auto unit = runner.ctx->unit_runner;
   runner.ctx->unit_runner = [&](std::vector<AttentionUnitPart>& parts, const Context::RunUnit& run) {

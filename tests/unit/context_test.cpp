@@ -134,10 +134,34 @@ TEST_CASE("attention of cut tokens is attention of the whole: outputs and gradie
   for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: attention under a context cut") == 0);
 }
 
-// Two sub-layers of a block, with rotary positions and norms of queries and keys.
+// Attends to its own tokens and to text in one unit.
+struct SelfAndText : Layer {
+  SelfAndText() {
+    qkv = linear("qkv", 48, 3 * 48, Split::heads({12, 12, 12}, 4));
+    kv = linear("kv", 48, 2 * 48, Split::heads({12, 12}, 4).of_condition());
+    out = linear("out", 48, 48, Split::rows());
+  }
+  Tensor forward(const Tensor& x_BTD, Pattern pattern, const Stream& s, Context& ctx) {
+    const auto text = kv(s.condition.text_BSE, ctx).unflatten(-1, {2, 12, 4}).unbind(-3);
+    return ctx.attention_unit(qkv, out, x_BTD, [&](const Tensor& x) {
+      const auto own = qkv(x, ctx).unflatten(-1, {3, -1, 4}).unbind(-3);
+      const auto to_own = ctx.attention(own[0], own[1], own[2], pattern, s);
+      return out((to_own + ctx.attention(own[0], text[0], text[1], Pattern::cross, s)).flatten(-2), ctx);
+    });
+  }
+  Linear qkv, kv, out;
+};
+
+struct MoreSubLayers : SubLayers {
+  MoreSubLayers() { both = make<SelfAndText>("both"); }
+  std::shared_ptr<SelfAndText> both;
+};
+
+// Sub-layers of a block, with rotary positions and norms of queries and keys.
+template <class Layers = SubLayers>
 Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const Setting& setting, const Mesh& mesh) {
   const auto& group = mesh.group(Axis::context);
-  const auto layers = sub_layers(torch::kDouble);
+  const auto layers = filled<Layers>(torch::kDouble);
   Runner runner(strategy);
   auto stream = stream_of(setting);
   const int64_t samples = setting.packed ? 1 : 2;
@@ -153,6 +177,8 @@ Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const 
     runner.run(stream, [&](Stream& s) {
       s.x_BTD = s.x_BTD + layers->self->forward(s.x_BTD, setting.pattern, s.rotary_TK, s, *runner.ctx);
       s.x_BTD = s.x_BTD + layers->cross->forward(s.x_BTD, s, *runner.ctx);
+      if constexpr (requires { layers->both; })
+        s.x_BTD = s.x_BTD + layers->both->forward(s.x_BTD, setting.pattern, s, *runner.ctx);
     });
   }
   {
@@ -176,7 +202,8 @@ TEST_CASE("rank of: sub-layers under a context cut" * doctest::skip()) {
       if (setting.masked) continue;  // the layers have none
       CAPTURE(id);
       CAPTURE(setting.text);
-      compare(run_sub_layers(make(id, needs_of(mesh)), setting, mesh), run_sub_layers(nullptr, setting, mesh), 1e-12);
+      const auto expected = run_sub_layers<MoreSubLayers>(nullptr, setting, mesh);
+      compare(run_sub_layers<MoreSubLayers>(make(id, needs_of(mesh)), setting, mesh), expected, 1e-12);
     }
 }
 

@@ -194,8 +194,7 @@ TEST_CASE("a declaration that its parameter's shape does not allow is refused wh
 struct Wrong : Layer {
   Wrong() { linear("qkv", 4, 12, Split::columns({4, 4})); }
 };
-struct WrongModel : Model {
-  WrongModel() { add_block<Wrong>(0); }
+struct IdleModel : Model {
   Conditioning condition(const Batch&, Context&) override { return {}; }
   Stream tokens(const Batch&, Context&) override { return {}; }
   int64_t depth() const override { return 1; }
@@ -203,6 +202,41 @@ struct WrongModel : Model {
   Tensor head(const Stream&, Context&) override { return {}; }
   TensorSpecs takes() const override { return {}; }
 };
+
+struct WrongModel : IdleModel {
+  WrongModel() { add_block<Wrong>(0); }
+};
+
+struct TableModel : IdleModel {
+  TableModel() { table = add<Embedding>(Unit::condition, "table", 5, 8, Split::columns({8}).gathered()); }
+  std::shared_ptr<Embedding> table;
+};
+
+TEST_CASE("rank of: a table under one number" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
+  TableModel model;
+  testing::fill(model, torch::kFloat);
+  auto layout = Layout::of(model);
+  const auto& leaf = layout.entries.at(0).tensor;
+  const auto table = leaf.detach().clone();
+  Registry registry(std::vector<SearchFolder>{{test::plugin_folder(), "the test"}});
+  OptionReader none(OptionMap{"parallel", "the test", {}});
+  const auto strategy =
+      registry.factory<ParallelStrategy>("tensor", "the test").make(none, {.mesh = &mesh, .token_leaf = 4});
+  strategy->shard(layout);
+  const auto ctx = testing::small_context(torch::kFloat);
+  ctx->token_leaf = 4;
+  const auto index = torch::tensor({3, 0, 3}), grad = torch::rand({3, 8});
+  const auto rows = model.table->forward(index, *ctx);
+  CHECK(torch::equal(rows, table.index_select(0, index)));
+  rows.backward(grad);
+  const auto expected = torch::zeros({5, 8}).index_add_(0, index, grad);
+  CHECK(torch::equal(leaf.grad(), expected.narrow(1, 4 * mesh.rank(), 4)));
+}
+
+TEST_CASE("a table that is cut by its width goes through no sum, of leaves or others") {
+  CHECK(testing::as_ranks(2, "rank of: a table under one number") == 0);
+}
 
 TEST_CASE("a Split that does not fit names block, layer and parameter") {
   try {

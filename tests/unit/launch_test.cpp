@@ -1,5 +1,8 @@
 #include "core/dist/launch.h"
 
+#include <unistd.h>
+
+#include <csignal>
 #include <cstdlib>
 #include <map>
 #include <thread>
@@ -11,6 +14,7 @@
 
 #include "core/dist/node_list.h"
 #include "core/train/launch.h"
+#include "core/train/processor.h"
 #include "tests/support/golden_json.h"
 
 namespace ditto {
@@ -205,6 +209,14 @@ TEST_CASE("bf16 products are expected where any part of the recipe asks for them
   CHECK_FALSE(asks({"run.precision=fp16"}));
   CHECK(asks({"run.precision=bf16"}));
   CHECK(asks({"optimizer.precision=bf16"}));
+}
+
+TEST_CASE("what kills a child is found out, and the parent alone goes on") {
+  const pid_t parent = ::getpid();
+  CHECK(dies_in_child([] { ::raise(SIGKILL); }));
+  CHECK_FALSE(dies_in_child([] {}));
+  CHECK_FALSE(dies_in_child([&] { ::raise(::getpid() == parent ? SIGKILL : 0); }));
+  CHECK(::getpid() == parent);
 }
 
 }  // namespace

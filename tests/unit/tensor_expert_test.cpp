@@ -49,14 +49,14 @@ TEST_CASE("rank of: expert beside replicas" * doctest::skip()) {
   check_full(testing::mesh_of({{Axis::expert, 2}, {Axis::replicate, 2}}), {}, {kExpert}, 5);
 }
 TEST_CASE("rank of: expert beside shards" * doctest::skip()) {
-  check_full(testing::mesh_of({{Axis::expert, 2}, {Axis::shard, 2}}), {}, {kExpert, {"fsdp"}}, 5);
+  check_full(testing::mesh_of({{Axis::expert, 2}, {Axis::shard, 3}}), {}, {kExpert, {"fsdp"}}, 8);
 }
 
 TEST_CASE("experts dealt out among ranks learn what they learn on one, though a rank has no micro-batch left") {
   CHECK(testing::as_ranks(2, "rank of: expert") == 0);
   CHECK(testing::as_ranks(4, "rank of: expert beside tensor and replicas") == 0);
   CHECK(testing::as_ranks(4, "rank of: expert beside replicas") == 0);
-  CHECK(testing::as_ranks(4, "rank of: expert beside shards") == 0);
+  CHECK(testing::as_ranks(6, "rank of: expert beside shards") == 0);
 }
 
 using Calls = std::map<std::string, int64_t>;
