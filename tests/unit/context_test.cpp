@@ -159,10 +159,13 @@ struct MoreSubLayers : SubLayers {
 
 // Sub-layers of a block, with rotary positions and norms of queries and keys.
 template <class Layers = SubLayers>
-Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const Setting& setting, const Mesh& mesh) {
+Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const Setting& setting, const Mesh& mesh,
+                       int64_t token_leaf = 0) {
   const auto& group = mesh.group(Axis::context);
   const auto layers = filled<Layers>(torch::kDouble);
   Runner runner(strategy);
+  runner.ctx->token_leaf = token_leaf;
+  const bool sums = strategy && token_leaf == 0;  // under one number what is whole has a whole gradient
   auto stream = stream_of(setting);
   const int64_t samples = setting.packed ? 1 : 2;
   const auto x = normal({samples, tokens_of(stream), 48}, 1).requires_grad_();
@@ -183,11 +186,11 @@ Results run_sub_layers(const std::shared_ptr<ParallelStrategy>& strategy, const 
   }
   {
     const Traffic::Scope pass(mesh.traffic(), Traffic::Pass::backward);
-    (stream.x_BTD * normal(stream.x_BTD.sizes(), 4)).sum().div(strategy ? group.size() : 1).backward();
+    (stream.x_BTD * normal(stream.x_BTD.sizes(), 4)).sum().div(sums ? group.size() : 1).backward();
   }
   Results results{{"out", stream.x_BTD.detach()}};
   const auto gradient = [&](const Tensor& leaf) {
-    return strategy ? group.all_reduce(leaf.grad().contiguous()) : leaf.grad();
+    return sums ? group.all_reduce(leaf.grad().contiguous()) : leaf.grad();
   };
   results["x"] = gradient(x);
   results["text"] = gradient(text);
@@ -205,6 +208,10 @@ TEST_CASE("rank of: sub-layers under a context cut" * doctest::skip()) {
       const auto expected = run_sub_layers<MoreSubLayers>(nullptr, setting, mesh);
       compare(run_sub_layers<MoreSubLayers>(make(id, needs_of(mesh)), setting, mesh), expected, 1e-12);
     }
+  auto needs = needs_of(mesh);
+  needs.token_leaf = 2;
+  const auto expected = run_sub_layers<MoreSubLayers>(nullptr, kSettings[0], mesh);
+  compare(run_sub_layers<MoreSubLayers>(make("fastseq", needs), kSettings[0], mesh, needs.token_leaf), expected, 1e-12);
 }
 
 TEST_CASE("attention sub-layers of cut tokens train as the whole: every gradient, norms, rotary positions and text") {
