@@ -181,7 +181,8 @@ Record train(const TrainRequest& request) {
   auto& entries = assembly.main->layout.entries;
   if (one.packed) assembly.main->replace(pack(assembly.main->model));
   if (!one.real_init) fill(assembly);
-  Loader loader(source_of(one), recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});
+  assembly.train_data = source_of(one);
+  Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed), {});
 
   Record record;
   describe(assembly, record);
