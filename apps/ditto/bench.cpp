@@ -1,5 +1,6 @@
-// ditto bench step RECIPE
+// ditto bench step | loader RECIPE
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>
 
@@ -10,8 +11,10 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "core/dist/launch.h"
 #include "core/dist/local_ranks.h"
 #include "core/formats/json.h"
+#include "core/train/bench_loader.h"
 #include "core/train/bench_step.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
@@ -91,12 +94,86 @@ int bench_step(const Arguments& a, const CommandLine& line) {
   });
 }
 
-}  // namespace
+struct LoaderArguments {
+  std::string recipe;
+  std::vector<std::string> sets;
+  LoaderBenchOptions options;
+  bool json = false;
+};
 
-void add_bench_command(CLI::App& app, CommandLine& line) {
-  auto* bench = app.add_subcommand("bench", "Measure how fast this machine does a recipe's work");
-  bench->require_subcommand(1);
-  auto* command = bench->add_subcommand("step", "Time whole training steps: data, forward, backward, optimizer, EMA");
+// The part of their time in which the threads that read and decode compute; else they wait: for files, stores, or a
+// processor.
+double share_computing(const LoaderBench& bench, const Recipe& recipe) {
+  return bench.computed_s / bench.seconds / static_cast<double>(std::max<int64_t>(recipe.loader.threads, 1));
+}
+
+nlohmann::ordered_json to_json(const LoaderBench& bench, const Recipe& recipe) {
+  return {{"recipe", recipe.name},
+          {"threads", recipe.loader.threads},
+          {"micro_batch", bench.micro_batch},
+          {"samples", bench.samples},
+          {"left_out", bench.left_out},
+          {"seconds", bench.seconds},
+          {"samples_per_s", static_cast<double>(bench.samples) / bench.seconds},
+          {"bytes_per_s", static_cast<double>(bench.bytes) / bench.seconds},
+          {"share_computing", share_computing(bench, recipe)},
+          {"machine", machine_record(torch::Device(torch::kCPU))}};
+}
+
+std::string to_text(const LoaderBench& bench, const Recipe& recipe) {
+  const auto threads = recipe.loader.threads;
+  auto text = fmt::format("{}: {} samples to learn from, micro-batches of {}, {}, {}\n", shown(recipe.name),
+                          bench.source_samples, bench.micro_batch,
+                          threads == 0   ? std::string("read when they are asked for")
+                          : threads == 1 ? std::string("1 thread reads ahead")
+                                         : fmt::format("{} threads read ahead", threads),
+                          machine_record(torch::Device(torch::kCPU)).at("processor"));
+  text += fmt::format("throughput {:.1f} samples/s, {:.1f} MB/s of their tensors; {} samples in {:.1f} s\n",
+                      static_cast<double>(bench.samples) / bench.seconds,
+                      1e-6 * static_cast<double>(bench.bytes) / bench.seconds, bench.samples, bench.seconds);
+  const double computing = share_computing(bench, recipe);
+  text += fmt::format("time       {:.0f} % reading and decoding; {:.0f} % waiting for files or a processor\n",
+                      100 * computing, 100 * std::max(0.0, 1 - computing));
+  if (bench.left_out > 0) text += fmt::format("left out   {} samples that do not decode\n", bench.left_out);
+  return text;
+}
+
+int bench_loader(const LoaderArguments& a, const CommandLine& line) {
+  expect_one_rank("ditto bench loader");
+  Rank rank({});
+  return rank.run([&] {
+    Recipe recipe = Recipe::read(a.recipe, a.sets);
+    rank.open(recipe, line.plugin_path);
+    rank.meet(recipe);
+    const auto bench = ditto::bench_loader(recipe, rank.registry(), a.options);
+    std::cout << (a.json ? formats::ascii_json(to_json(bench, recipe)) + "\n" : to_text(bench, recipe)) << std::flush;
+    return 0;
+  });
+}
+
+void add_bench_loader(CLI::App& bench, CommandLine& line) {
+  auto* command = bench.add_subcommand("loader", "Time the data alone: read, decoded and put into micro-batches");
+  auto a = std::make_shared<LoaderArguments>();
+  command->add_option("recipe", a->recipe, "the recipe, a TOML file; [data] is enough")->required();
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option, as in --set loader.threads=4")
+      ->allow_extra_args(false);
+  command->add_option("--seconds", a->options.seconds, "how long, after the warm-up")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--warmup", a->options.warmup, "micro-batches before that are not timed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_plugin_path(*command, line);
+  command->add_flag("--json", a->json, "for programs");
+  command->footer(
+      "Example: ditto bench loader configs/digits.toml --seconds 2 --set loader.threads=1\n"
+      "No model is made, and no run's folder written. Files that were read before are in memory: time a set that is\n"
+      "larger than it to see the disk.");
+  command->callback([a, &line] { line.exit_code = bench_loader(*a, line); });
+}
+
+void add_bench_step(CLI::App& bench, CommandLine& line) {
+  auto* command = bench.add_subcommand("step", "Time whole training steps: data, forward, backward, optimizer, EMA");
   auto a = std::make_shared<Arguments>();
   command->add_option("recipe", a->recipe, "the recipe, a TOML file")->required();
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option, as in --set run.batch=16")
@@ -113,6 +190,15 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
       "Example: ditto bench step configs/digits.toml --steps 20 --set run.precision=bf16\n"
       "Writes no run's folder. Close what else runs on the machine.");
   command->callback([a, &line] { line.exit_code = bench_step(*a, line); });
+}
+
+}  // namespace
+
+void add_bench_command(CLI::App& app, CommandLine& line) {
+  auto* bench = app.add_subcommand("bench", "Measure how fast this machine does a recipe's work");
+  bench->require_subcommand(1);
+  add_bench_step(*bench, line);
+  add_bench_loader(*bench, line);
 }
 
 }  // namespace ditto

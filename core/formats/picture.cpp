@@ -128,15 +128,29 @@ void check_memory(const Encoded& file, const Picture& picture, std::uint64_t byt
                 "make the picture smaller");
 }
 
-void over_white(std::vector<std::uint8_t>& pixels, int channels) {
-  const auto stride = static_cast<std::size_t>(channels) + 1;
+namespace {
+
+template <int kChannels>
+void lay_over_white(std::vector<std::uint8_t>& pixels) {
   std::uint8_t* out = pixels.data();
-  for (const std::uint8_t* in = pixels.data(); in != pixels.data() + pixels.size(); in += stride) {
-    const unsigned opacity = in[channels];
-    for (int c = 0; c < channels; ++c)
-      *out++ = static_cast<std::uint8_t>((in[c] * opacity + 255 * (255 - opacity) + 127) / 255);
+  const std::uint8_t* end = pixels.data() + pixels.size();
+  for (const std::uint8_t* in = pixels.data(); in != end; in += kChannels + 1, out += kChannels) {
+    const unsigned opacity = in[kChannels];
+    if (opacity == 255)  // as most are, or 0
+      for (int c = 0; c < kChannels; ++c) out[c] = in[c];
+    else if (opacity == 0)
+      for (int c = 0; c < kChannels; ++c) out[c] = 255;
+    else
+      for (int c = 0; c < kChannels; ++c)
+        out[c] = static_cast<std::uint8_t>((in[c] * opacity + 255 * (255 - opacity) + 127) / 255);
   }
-  pixels.resize(pixels.size() / stride * static_cast<std::size_t>(channels));
+  pixels.resize(pixels.size() / (kChannels + 1) * kChannels);
+}
+
+}  // namespace
+
+void over_white(std::vector<std::uint8_t>& pixels, int channels) {
+  channels == 1 ? lay_over_white<1>(pixels) : lay_over_white<3>(pixels);
 }
 
 }  // namespace ditto::formats

@@ -1,7 +1,5 @@
 #include "core/train/step.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -20,14 +18,6 @@ namespace {
 
 constexpr int64_t kStepsAhead = 16;
 
-// What a step frees the next one asks for again: given back to the system it would come back page by page, cleared.
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as far as it goes
-  mallopt(M_TRIM_THRESHOLD, -1);
-#endif
-}
-
 }  // namespace
 
 TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimizer, Ema& ema)
@@ -39,7 +29,6 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       counter_(assembly.components, *assembly.main),
       shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader),
               each_alone(assembly.recipe, *assembly.train_data)) {
-  keep_freed_memory();
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())
     gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,

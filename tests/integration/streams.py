@@ -51,6 +51,7 @@ def commands():
         "plugins show --json": ["plugins", "show", "model/dit", "--json"],
         "doctor": ["doctor", "--output", t.work / "doctor"],
         "bench step": ["bench", "step", t.work / "run.toml", "--steps", "1", "--warmup", "0"],
+        "bench loader": ["bench", "loader", t.work / "run.toml", "--seconds", "0.01"],
     }
 
 

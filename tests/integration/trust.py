@@ -44,7 +44,7 @@ def test_a_recipe_that_says_where_plugins_are_is_refused_and_nothing_there_is_op
     parts = ["plugins.path", "--plugin-path", "DITTO_PLUGIN_PATH"]
     path = naming("marks", path=[str(folder("marks"))])
     for command in (["config", "check", path], ["config", "show", path], ["train", path, "--local-ranks", 2],
-                    ["train", path], ["bench", "step", path], ["forward", path, "--in", "x", "--out", "y"],
+                    ["train", path], ["bench", "step", path], ["bench", "loader", path], ["forward", path, "--in", "x", "--out", "y"],
                     ["checkpoint", "import", "x", "--format", "diffusers", "--recipe", path, "--out", "y"]):
         t.refused(2, parts + ["marks.toml:"], *command, env=env)
     t.refused(2, parts, "config", "check", naming("marks"), *t.sets({"plugins.path": [str(folder("marks"))]}), env=env)
