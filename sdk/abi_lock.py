@@ -17,7 +17,7 @@ import sys
 # What plugins of any kind may use beside their interface's header, and those of one kind.
 TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h", "threads.h"]
 TOOLS_OF = {"model": ["transformer.h", "maps.h", "conditions.h", "foreign_names.h", "norm_over_heads.h",
-                      "padded_text.h", "patches.h", "positions.h", "transformer_size.h", "video.h"],
+                      "padded_text.h", "patches.h", "positions.h", "space_time.h", "transformer_size.h", "video.h"],
             "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"], "data": ["pictures.h"],
             "scheduler": ["kernels.h", "predictions.h", "interpolant.h"], "optimizer": ["kernels.h"],  # kernels.h: ops they are given
             "parallel": ["parallel/*.h"]}

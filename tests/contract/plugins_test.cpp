@@ -104,9 +104,18 @@ std::vector<ModelCase> st_dit_cases() {
       {tiny({{"full", true}, {"rotary", text("all")}, {"kv_heads", number(2)}}), captioned},
       {tiny({{"arrangement", alternating}, {"adaln", text("single")}, {"qk_norm", true}, {"rotary", text("temporal")}}),
        captioned},
-      {tiny({{"arrangement", alternating}, {"cross", text("spatial")}, {"patch_frames", number(2)}}), captioned},
+      {tiny({{"arrangement", alternating},
+             {"cross", text("spatial")},
+             {"patch_frames", number(2)},
+             {"rotary", text("all")}}),
+       captioned},
       {tiny({{"fps", OptionValue(24.0)}, {"base_side", number(4)}, {"null_tokens", number(7)}}), captioned},
       {tiny({{"cross", text("none")}, {"full", true}, {"rotary", text("temporal")}}), captioned}};
+}
+
+std::vector<ModelCase> latte_cases() {
+  const auto video = model_needs({3, 4, 8, 4}, 6, 10), captioned = model_needs({3, 4, 8, 4}, 3, 10, 12);
+  return {{tiny(), video}, {tiny({{"adaln", text("single")}, {"base_side", number(4)}}), captioned}};
 }
 
 std::vector<ModelCase> dit_moe_cases() {
@@ -159,6 +168,7 @@ std::map<std::string, std::vector<ModelCase>> model_cases() {
           {"jit",
            pictures({tiny({{"context_tokens", number(3)}, {"context_start", number(1)}, {"bottleneck", number(8)}})})},
           {"st_dit", st_dit_cases()},
+          {"latte", latte_cases()},
           {"nemo_dit", nemo_cases({}, "positions", "factorised")},
           {"moviegen", nemo_cases({{"hidden", number(24)}}, "cross", "nemo")},
           {"mmdit", mmdit_cases()},

@@ -135,8 +135,8 @@ TEST_CASE("pixart: PixArt-XL/2 has the parameters of diffusers' default PixArt f
   CHECK(parameters("pixart", "PixArt-XL/2", model_needs({4, 32, 32}, 8, 0, 4096)) == 610'856'096 + 4096);
 }
 
-TEST_CASE("st_dit: Latte-XL/2 without classes has the published 673.68 million parameters") {
-  CHECK(parameters("st_dit", "Latte-XL/2", model_needs({4, 16, 32, 32}, 8)) == 673'681'568);
+TEST_CASE("latte: Latte-XL/2 without classes has the published 673.68 million parameters") {
+  CHECK(parameters("latte", "Latte-XL/2", model_needs({4, 16, 32, 32}, 8)) == 673'681'568);
 }
 
 TEST_CASE("dit_moe: a preset has DiT's sizes, and experts in the place of each MLP") {
@@ -202,6 +202,9 @@ TEST_CASE("dit_text, st_dit, dit_moe: what does not go together is refused, with
   refused("st_dit", {{"patch_frames", number(3)}}, video, "3 does not divide the frames, 4");
   refused("st_dit", {{"full", true}, {"arrangement", word("alternating")}}, video, "goes with arrangement = \"joint\"");
   refused("st_dit", {{"depth", number(3)}, {"arrangement", word("alternating")}}, video, "use an even number");
+  refused("st_dit", {{"depth", number(2)}, {"arrangement", word("alternating")}}, video, "plugin = \"latte\"");
+  refused("latte", {{"depth", number(3)}}, video, "use an even number");
+  refused("latte", {}, picture, "takes video");
   refused("dit_moe", {{"top_k", number(9)}}, picture, "top_k");
   refused("dit_moe", {{"moe_every", number(13)}}, picture, "= 13 leaves 12 blocks without experts");
   refused("dit_moe", {{"top_k", number(1)}, {"normalise", true}}, picture, "leaves no weight to learn");

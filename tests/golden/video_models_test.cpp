@@ -1,4 +1,5 @@
-// Transformers of video (st_dit, nemo_dit, moviegen): what they refuse, and parts that their references do not show.
+// Transformers of video (st_dit, latte, nemo_dit, moviegen): what they refuse, and parts that their references do not
+// show.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
@@ -51,32 +52,45 @@ TEST_CASE("video models: what does not go together is refused, with a remedy") {
   refused("moviegen", {{"kv_heads", number(4)}}, kVideo, "does not divide model.heads");
 }
 
-TEST_CASE("st_dit: a format is that of Latte's or STDiT3's function, and of no other") {
-  const auto formats = [](const std::map<std::string, OptionValue>& options) {
-    return ditto::test::make_plugin<Model>("models", "st_dit", options, kVideo)->foreign_formats();
+TEST_CASE("st_dit, latte: a format is that of STDiT3's or Latte's function, and of no other") {
+  using Options = std::map<std::string, OptionValue>;
+  const auto check = [](const char* id, const Options& theirs, const Options& others, const char* format,
+                        const char* name) {
+    const auto made = [&](const Options& options) {
+      return ditto::test::make_plugin<Model>("models", id, options, kVideo);
+    };
+    CHECK(made(theirs)->foreign_formats() == std::vector<std::string>{format});
+    for (const auto& [option, value] : others) {
+      CAPTURE(option);
+      auto other = theirs;
+      other[option] = value;
+      const auto model = made(other);
+      CHECK(model->foreign_formats().empty());
+      const auto said = refusal([&] { (void)model->foreign(format); });
+      CHECK_MESSAGE(said.find(name) != std::string::npos, said);
+    }
   };
-  const std::map<std::string, OptionValue> latte{{"depth", number(2)},       {"width", number(48)},
-                                                 {"heads", number(4)},       {"arrangement", word("alternating")},
-                                                 {"adaln", word("single")},  {"cross", word("spatial")},
-                                                 {"null_text", word("zero")}};
-  CHECK(formats(latte) == std::vector<std::string>{"diffusers"});
-  for (const auto& [option, value] : std::map<std::string, OptionValue>{{"qk_norm", true},
-                                                                        {"kv_heads", number(2)},
-                                                                        {"rotary", word("temporal")},
-                                                                        {"null_text", word("learned")},
-                                                                        {"fps", OptionValue(24.0)},
-                                                                        {"mlp_ratio", number(2)},
-                                                                        {"patch_frames", number(2)},
-                                                                        {"cross", word("all")},
-                                                                        {"adaln", word("zero")}}) {
-    CAPTURE(option);
-    auto other = latte;
-    other[option] = value;
-    CHECK(formats(other).empty());
-    const auto model = ditto::test::make_plugin<Model>("models", "st_dit", other, kVideo);
-    const auto said = refusal([&] { (void)model->foreign("diffusers"); });
-    CHECK_MESSAGE(said.find("LatteTransformer3DModel") != std::string::npos, said);
-  }
+  const Options size{{"depth", number(2)}, {"width", number(48)}, {"heads", number(4)}, {"adaln", word("single")}};
+  Options latte{{"null_text", word("zero")}};
+  latte.insert(size.begin(), size.end());
+  check("latte", latte,
+        {{"null_text", word("learned")}, {"mlp_ratio", number(2)}, {"adaln", word("zero")}, {"base_side", number(4)}},
+        "diffusers", "LatteTransformer3DModel");
+  Options stdit3{{"arrangement", word("alternating")},
+                 {"rotary", word("temporal")},
+                 {"fps", OptionValue(24.0)},
+                 {"null_tokens", number(4)},
+                 {"base_side", number(4)}};
+  stdit3.insert(size.begin(), size.end());
+  check("st_dit", stdit3,
+        {{"kv_heads", number(2)},
+         {"arrangement", word("joint")},
+         {"fps", OptionValue(0.0)},
+         {"null_tokens", number(0)},
+         {"base_side", number(0)},
+         {"cross", word("spatial")},
+         {"adaln", word("zero")}},
+        "open-sora", "STDiT3");
 }
 
 TEST_CASE("learned positions refuse a video that is larger than their tables") {

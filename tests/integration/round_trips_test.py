@@ -101,7 +101,7 @@ FAMILIES = [
                                       added_cond_kwargs=dict(resolution=torch.full([3, 2], 1024.0),
                                                              aspect_ratio=torch.ones(3))).sample,
            options={"model.null_text": "zero"}),
-    Family("Latte", "st_dit", LatteTransformer3DModel,
+    Family("Latte", "latte", LatteTransformer3DModel,
            [LATTE | dict(num_attention_heads=2, num_layers=1, cross_attention_dim=32, sample_size=8, video_length=3),
             LATTE | dict(num_attention_heads=4, num_layers=3, cross_attention_dim=64, sample_size=16, video_length=2)],
            lambda c: pictures_with_texts(c) | dict(x=torch.randn(3, 4, c.video_length, c.sample_size, c.sample_size)),

@@ -44,6 +44,7 @@ std::vector<Case> few_model_cases() {
            {"mmdit", "context=2 context_plugin=ulysses tensor=2"},
            {"flux", pipeline + " tensor=2"},
            {"wan", ring + " " + regions},
+           {"latte", pipeline + " context=2 context_plugin=ulysses"},
            {"nemo_dit", regions + " " + fsdp},
            {"moviegen", pipeline + " " + ring}}) {
     one.model = model;

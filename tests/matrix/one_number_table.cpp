@@ -15,7 +15,7 @@ std::string refusal_of_one(const std::string& model, const std::string& layout) 
   const auto has = [&](const char* word) { return layout.find(word) != std::string::npos; };
   if (has("pipeline_conditioning=replicated")) return "parallel.pipeline_conditioning";
   if (has("run.deterministic=false")) return "run.deterministic";
-  if (model == "st_dit" && has("context_plugin=ring")) return "frames that lie on several ranks";
+  if ((model == "st_dit" || model == "latte") && has("context_plugin=ring")) return "frames that lie on several ranks";
   if (model == "uvit" && !has("model.convolution=false")) return "no exact form of a convolution";
   if (model == "wan" && has("tensor=2")) return "parallel.tensor";  // norms over all heads
   const bool attends_to_several = model == "mmdit" || model == "flux";

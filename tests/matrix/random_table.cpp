@@ -57,6 +57,7 @@ void draw_video(Draw& d, Words& w, Limits& limits, int64_t patch) {
   if (!alternating && d.one_in(3)) w.add("model.full=false");
   auto rotary = d.word({"temporal", "all", "none"});
   if (limits.heads > 4 && rotary == "all") rotary = "temporal";  // it needs wider heads
+  if (alternating && rotary == "none") rotary = "temporal";      // it has no table of frames
   w.add("model.rotary", rotary);
   if (rotary == "none") w.add("model.qk_norm=true");  // or the gradient of a key's bias is rounding alone
   w.add("model.cross", alternating ? d.word({"auto", "none", "spatial", "all"}) : d.word({"auto", "none", "all"}));

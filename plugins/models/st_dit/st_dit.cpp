@@ -1,129 +1,120 @@
 // A diffusion transformer for video with attention in space and in time: NeMo's ST-DiT layer (spatial, full, cross,
-// temporal attention, MLP), and blocks that alternate, as Open-Sora's STDiT3 and Latte (X. Ma et al., 2024,
-// arXiv:2401.03048), whose weights it reads and writes.
+// temporal attention, MLP), and blocks that alternate, as Open-Sora's STDiT3, whose weights it reads and writes.
 //
-// Legend: B samples, C channels, F frames, T tokens here, D width, K head width, P patch side, Q frames of a patch.
+// Legend: C channels, T tokens, D width, K head width, P patch side, Q frames of a patch.
+#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/positions.h>
-#include <ditto/video.h>
+#include <ditto/foreign_names.h>
+#include <ditto/sizes.h>
+#include <ditto/space_time.h>
 
-#include <cmath>
-#include <numeric>
-
-#include "options.h"
-#include "weights.h"
+#include <algorithm>
 
 namespace {
 
-using ditto::AdaLn;
 using ditto::Batch;
 using ditto::Context;
-using ditto::Pattern;
+using ditto::Part;
 using ditto::Stream;
-using ditto::Unit;
-using st_dit::Part;
-using st_dit::StDitOptions;
-using torch::Tensor;
+namespace most = ditto::most;
 
-struct Block : ditto::Layer {
-  Block(const StDitOptions& o, std::vector<Part> parts_, bool is_silent) : parts(std::move(parts_)), rotary(o.rotary) {
-    const auto kind = ditto::adaln(o.adaln);
-    const int64_t D = o.width, hidden = o.mlp_ratio * D;
-    const auto zeros = ditto::Init::zeros();
-    const auto proj = is_silent ? zeros : ditto::Init::xavier(D, D);
-    modulation = make<ditto::Modulation>("modulation", kind, D, o.sublayers());
-    for (const Part part : parts) switch (part) {
-        case Part::spatial: spatial = self("spatial", o, proj); break;
-        case Part::full: full = self("full", o, proj); break;
-        case Part::temporal: temporal = self("temporal", o, proj); break;
-        // It has no gate: zero weights make it nothing at first.
-        case Part::cross: cross = make<ditto::CrossAttention>("cross", o.cross_attention(), zeros); break;
-        case Part::mlp: mlp = make<ditto::Mlp>("mlp", D, hidden, is_silent ? zeros : ditto::Init::xavier(hidden, D));
-      }
-  }
+struct StDitOptions : ditto::SpaceTimeOptions {
+  std::string arrangement = "joint", cross = "auto", rotary = "none";
+  bool full = false;
 
-  std::shared_ptr<ditto::SelfAttention> self(const char* name, const StDitOptions& o, ditto::Init proj) {
-    return make<ditto::SelfAttention>(name, o.attention(), proj);
-  }
-
-  // x <- x + gate * f(norm(x) * (1 + scale) + shift) for every part but cross: x <- x + cross(x).
-  Tensor forward(const Stream& s, Context& ctx) {
-    const auto rows = modulation->forward(s, ctx);
-    auto row = rows.begin();
-    auto x_BTD = s.x_BTD;
-    for (const Part part : parts)
-      x_BTD = part == Part::cross
-                  ? x_BTD + cross->forward(x_BTD, s, ctx)
-                  : ditto::modulated(x_BTD, *row++, s, ctx, [&](const Tensor& h) { return run(part, h, s, ctx); });
-    return x_BTD;
-  }
-
-  Tensor run(Part part, const Tensor& h, const Stream& s, Context& ctx) {
-    switch (part) {
-      case Part::spatial:
-        return spatial->forward(h, Pattern::spatial, rotary == "all" ? s.rotary_TK : Tensor(), s, ctx);
-      case Part::full: return full->forward(h, Pattern::full, s.rotary_TK, s, ctx);
-      case Part::temporal: return temporal->forward(h, Pattern::temporal, s.rotary_TK, s, ctx);
-      default: return mlp->forward(h, ctx);
+  void read(ditto::OptionReader& option) {
+    TransformerSize::read(option,
+                          {{"STDiT3-XL/2", 56, 1152, 16},  // 28 pairs of blocks
+                           {"STDiT3-3B/2", 56, 1872, 26}},
+                          "a published size; the options below override its parts");
+    read_frames(option);
+    if (!preset.empty()) {
+      arrangement = "alternating", adaln = "single", cross = "all", rotary = "temporal";
+      qk_norm = true, null_tokens = 300, base_side = 64, fps = 24;
     }
+    read_keys(option);
+    option("arrangement", arrangement,
+           "of attention in a block: \"joint\" spatial, full, cross and temporal, as NeMo; \"alternating\" spatial in "
+           "even blocks and temporal in odd ones, each followed by cross")
+        .one_of({"joint", "alternating"});
+    option("full", full, "joint: attention of all tokens of a sample, too");
+    option("null_tokens", null_tokens, "tokens of a learned null text, an embedding each; 0: one for all places")
+        .between(0, most::kSide);
+    option("cross", cross, "blocks with attention to text: \"auto\" is all where the data has text, and none else")
+        .one_of({"auto", "none", "spatial", "all"});
+    option(
+        "rotary", rotary,
+        "\"none\": sine-cosine tables of places and frames; \"temporal\": the frames' by rotation instead, in temporal "
+        "and full attention; \"all\": no table, rotation in all self-attention")
+        .one_of({"none", "temporal", "all"});
+    read_parts(option);
+    option("fps", fps,
+           "frames a second, where the data does not say \"fps\": embedded, and added to the time; 0: it is not")
+        .between(0.0, 1e6);
+    check(option);
   }
 
-  std::vector<Part> parts;
-  std::string rotary;
-  std::shared_ptr<ditto::Modulation> modulation;
-  std::shared_ptr<ditto::SelfAttention> spatial, full, temporal;
-  std::shared_ptr<ditto::CrossAttention> cross;
-  std::shared_ptr<ditto::Mlp> mlp;
+  bool is_joint() const { return arrangement == "joint"; }
+
+  // Of each block.
+  std::vector<ditto::Parts> parts(bool data_has_text) const {
+    if (!data_has_text && (cross == "spatial" || cross == "all"))
+      throw ditto::Error(ditto::ErrorKind::config, "model.cross",
+                         "= \"" + cross + "\" attends to text, the data has none",
+                         "choose data with text, or cross = \"none\"");
+    const bool has_text = data_has_text && cross != "none";
+    std::vector<ditto::Parts> blocks;
+    for (int64_t i = 0; i < depth; ++i) {
+      const bool odd = i % 2 == 1;
+      auto& list = blocks.emplace_back();
+      if (is_joint() || !odd) list.push_back(Part::spatial);
+      if (full) list.push_back(Part::full);
+      if (!is_joint() && odd) list.push_back(Part::temporal);
+      if (has_text && (is_joint() || !odd || cross != "spatial")) list.push_back(Part::cross);
+      if (is_joint()) list.push_back(Part::temporal);
+      list.push_back(Part::mlp);
+    }
+    return blocks;
+  }
+  // STDiT3 has no norms of queries and keys where it attends to text.
+  ditto::AttentionOptions cross_attention() const {
+    auto o = attention();
+    o.qk_norm = qk_norm && is_joint();
+    return o;
+  }
+
+ private:
+  void check(const ditto::OptionReader& option) const {
+    if (null_tokens > 0 && null_text != "learned")
+      option.reject("null_tokens", "are learned, and null_text is \"" + null_text + "\"", "change one of the two");
+    if (base_side > 0 && rotary == "all")
+      option.reject("base_side", "is of a table of places, which rotary = \"all\" has not", "change one of the two");
+    if (full && !is_joint())
+      option.reject("full", "goes with arrangement = \"joint\", this is \"" + arrangement + "\"",
+                    "change one of the two");
+    if (cross == "spatial" && is_joint())
+      option.reject("cross", "= \"spatial\" goes with arrangement = \"alternating\"", "use \"all\" or \"none\"");
+    if (!is_joint()) require_pairs(option);
+    if (!is_joint() && rotary == "none")
+      option.reject("rotary", "= \"none\" goes with arrangement = \"joint\", this is \"" + arrangement + "\"",
+                    "use \"temporal\" or \"all\"; plugin = \"latte\" has a table of frames");
+    if (const int64_t least = rotary == "all" ? 6 : 2;
+        rotary != "none" && (head_width() % 2 != 0 || head_width() < least))
+      option.reject("heads", "give heads of width " + std::to_string(head_width()),
+                    "rotary = \"" + rotary + "\" needs an even width of at least " + std::to_string(least));
+  }
 };
 
-// Its conditions are time and text, or, where it attends to no text and the data has classes, time and label.
-struct StDit final : ditto::VideoTransformer {
+struct StDit final : ditto::SpaceTimeTransformer {
   using Options = StDitOptions;
-
   StDit(const Options& o, const Needs& given)
-      : VideoTransformer({"st_dit", o.depth, o.width, o.patch, o.patch_frames}, given), options(o), needs(given) {
-    const int64_t D = o.width, text_width = o.cross == "none" ? 0 : needs.width("text");
-    if (text_width == 0 && (o.cross == "spatial" || o.cross == "all"))
-      throw ditto::Error(ditto::ErrorKind::config, "model.cross",
-                         "= \"" + o.cross + "\" attends to text, the data has none",
-                         "choose data with text, or cross = \"none\"");
-    const AdaLn kind = ditto::adaln(o.adaln);
-    time = add<ditto::TimeEmbed>(Unit::condition, "time", D, 128.0);
-    if (text_width > 0)
-      text =
-          add<ditto::TextEmbed>(Unit::condition, "text", text_width, D, ditto::null_text(o.null_text), o.null_tokens);
-    else if (const auto n = needs.values("label"))
-      label = add<ditto::LabelEmbed>(Unit::condition, "label", n, D);
-    if (o.fps > 0)
-      rate = add<ditto::FrameRateEmbed>(Unit::condition, "rate", D, ditto::TimeFeatures{}, o.fps, needs.inputs);
-    if (kind == AdaLn::single)
-      modulation = add<ditto::SharedModulation>(Unit::condition, "modulation", D, o.sublayers());
-    for (int64_t i = 0; i < o.depth; ++i) {
-      // STDiT3 begins as a model of pictures: its temporal blocks add nothing at first.
-      const bool is_silent = kind == AdaLn::single && o.arrangement == "alternating" && i % 2 == 1;
-      blocks.push_back(add_block<Block>(i, o, o.parts(i, text_width > 0), is_silent));
-    }
-    final_layer = add<ditto::FinalLayer>(Unit::head, "final", kind, D, outputs());
-  }
-
-  ditto::Conditioning condition(const Batch& in, Context& ctx) override {
-    ditto::Conditioning c;
-    const auto& t = in.at("t");  // of each sample, or of each of its frames
-    const auto of_sample = [&](const Tensor& x_BD) { return t.dim() == 2 ? x_BD.unsqueeze(1) : x_BD; };
-    c.cond_BD = time->forward(t.flatten(), ctx).unflatten(0, t.sizes());
-    if (label) c.cond_BD = c.cond_BD + of_sample(label->forward(in.at("label"), ctx));
-    if (rate) c.cond_BD = c.cond_BD + of_sample(rate->forward(in, ctx));
-    if (modulation) c.cond_BD = modulation->forward(c.cond_BD, ctx);
-    if (text) text->forward(in, c, ctx);
-    return c;
-  }
+      : SpaceTimeTransformer("st_dit", o, {o.parts(given.width("text") > 0), o.cross_attention(), o.rotary == "all"},
+                             given),
+        options(o) {}
 
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s = patched(in, ctx);
-    if (options.rotary == "all") return s;
-    auto positions = places(s.grid).unsqueeze(0);
-    if (adds_frames_first()) positions = positions + frames(s.grid).unsqueeze(1);
-    s.x_BTD = s.x_BTD + positions.expand({s.grid.frames, -1, -1}).flatten(0, 1).to(ctx.options());
+    if (options.rotary != "all") add_positions(s, options.rotary == "none", ctx);
     return s;
   }
 
@@ -133,83 +124,83 @@ struct StDit final : ditto::VideoTransformer {
     if (options.rotary == "temporal") s.rotary_TK = ditto::rotary_table(s.grid, {K / 2, 0, 0}).to(ctx.device);
   }
 
-  Stream run_block(int64_t i, Stream s, Context& ctx) override {
-    if (i == 1 && options.rotary == "none" && !adds_frames_first()) s.x_BTD = s.x_BTD + frames_of(s, ctx);
-    s.x_BTD = blocks[static_cast<size_t>(i)]->forward(s, ctx);
-    return s;
+  std::vector<std::string> foreign_formats() const override {
+    return ditto::formats_of(kFormats, [&](const auto&) { return not_theirs(); });
   }
-
-  Tensor head(const Stream& s, Context& ctx) override {
-    return patches_->unpatchify(final_layer->forward(s, ctx), s.grid);
-  }
-
-  ditto::TensorSpecs takes() const override {
-    auto inputs = VideoTransformer::takes();
-    const auto more = [&](const ditto::TensorSpecs& list) { inputs.insert(inputs.end(), list.begin(), list.end()); };
-    if (text) more(text->takes());
-    if (rate) more(rate->takes());
-    if (label) more(ditto::takes_offered(needs, {"label"}));
-    return inputs;
-  }
-
-  Batch without_condition(Batch in, const Tensor& which_B) const override {
-    if (text) return ditto::TextEmbed::without_text(std::move(in), which_B);
-    if (label)
-      in["label"] = torch::where(which_B, torch::full_like(in.at("label"), label->null_label()), in.at("label"));
-    return in;
-  }
-
-  std::vector<std::string> foreign_formats() const override { return st_dit::formats(options, needs); }
   ditto::ForeignFormat foreign(const std::string& format) const override {
-    return st_dit::names(*this, options, needs, format);
+    ditto::require_format(format, kFormats, [&](const auto&) { return not_theirs(); });
+    const int64_t C = x_[0], K = options.head_width(), P = options.patch;
+    ditto::ForeignNames n(*this, ditto::kFacebookParts);
+    n.layers("", "",
+             "patches.map=x_embedder.proj time=t_embedder rate=fps_embedder modulation.map=t_block.1 "
+             "text.in=y_embedder.y_proj.fc1 text.out=y_embedder.y_proj.fc2 text.null=y_embedder.y_embedding "
+             "final.table=final_layer.scale_shift_table final.out=final_layer.linear");
+    for (const int64_t odd : {0, 1})  // even blocks are spatial
+      n.blocks(options.depth / 2, "blocks.#.", odd ? "temporal_blocks.#." : "spatial_blocks.#.",
+               "modulation.table=scale_shift_table spatial=attn temporal=attn cross=cross_attn mlp=mlp", odd, 2);
+    n.shape("patches.map", {options.width, C, options.patch_frames, P, P});
+    n.turn_pairs("blocks.#.temporal", K);
+    // In fp32, as theirs: an export is the file that was imported.
+    n.format.constants["rope.freqs"] =
+        torch::pow(10000.0, torch::arange(0, K, 2, torch::kFloat) / static_cast<double>(K)).reciprocal();
+    n.format.config = config(options, needs_);
+    return n.format;
   }
+
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    return st_dit::needs_of(reader, file);
+    ditto::require_format(file.format, kFormats);
+    const ditto::ForeignSizes s(
+        file, {"x_embedder.proj.weight", "spatial_blocks.", ".mlp.fc1.weight", "final_layer.linear.weight"});
+    Options o{{s.size}};
+    o.depth *= 2, o.heads = ditto::heads_of(file, "num_heads", o.width);
+    o.arrangement = "alternating", o.adaln = "single", o.cross = "all", o.rotary = "temporal", o.fps = 24;
+    o.qk_norm = file.has("spatial_blocks.0.attn.q_norm.weight");
+    o.null_tokens = file.size("y_embedder.y_embedding", 0, most::kSide);
+    o.base_side = std::max<int64_t>(file.number("input_sq_size", most::kSide) / kCompression, o.patch);
+    ditto::read_sizes_over(
+        o, reader, file, {},
+        {"arrangement", "adaln", "cross", "rotary", "qk_norm", "patch_frames", "null_tokens", "base_side"});
+    auto made =
+        ditto::foreign_needs_of({s.channels, ditto::kOwnSide, ditto::kOwnSide, ditto::kOwnSide}, s.out_channels);
+    ditto::offer_text(made, file.size("y_embedder.y_proj.fc1.weight", 1, most::kWidth), /*and_empty=*/false);
+    ditto::expect_config(file, config(o, made));
+    return made;
   }
 
  private:
-  // Latte adds its frames' table before its first temporal block.
-  bool adds_frames_first() const { return options.rotary == "none" && options.arrangement == "joint"; }
-  // For the tokens here; a picture has none.
-  Tensor frames_of(const Stream& s, const Context& ctx) const {
-    const auto table = [&](const ditto::Grid& g) { return g.frames > 1 ? frames(g) : torch::zeros_like(frames(g)); };
-    std::vector<Tensor> tables;
-    if (s.packing)
-      for (const auto& grid : s.packing->grids) tables.push_back(table(grid));
-    else
-      tables.assign(static_cast<size_t>(s.x_BTD.size(0)), table(s.grid));
-    const auto row_T = s.frame_of_token(s.x_BTD.size(0), s.x_BTD.size(1), s.x_BTD.device());
-    return torch::cat(tables).to(ctx.options()).index_select(0, row_T).view(s.x_BTD.sizes());
+  inline static const std::vector<std::string> kFormats{"open-sora"};
+  static constexpr int64_t kCompression = 8;  // pixels a latent's side stands for: their configuration counts pixels
+
+  // Why no STDiT3 is this model; empty: one is. Its sizes are any.
+  std::string not_theirs() const {
+    const auto& o = options;
+    if (!o.is_joint() && o.adaln == "single" && (o.cross == "all" || o.cross == "auto") && needs_.width("text") > 0 &&
+        o.kv_heads == 0 && o.rotary == "temporal" && o.fps > 0 && o.null_tokens > 0 && o.base_side > 0)
+      return {};
+    return "STDiT3 has arrangement = \"alternating\", adaln = \"single\", cross = \"all\", rotary = \"temporal\", fps, "
+           "base_side and null_tokens, and no kv_heads, and this model has not";
   }
-  Tensor frames(const ditto::Grid& g) const { return ditto::sincos_positions(g.frames, options.width); }
-  Tensor places(const ditto::Grid& g) const {
-    const auto root = [](int64_t a, int64_t b) { return std::sqrt(static_cast<double>(a * b)); };
-    const double scale = options.base_side == 0 ? 1
-                                                : root(g.rows, g.columns) * static_cast<double>(options.patch) /
-                                                      static_cast<double>(options.base_side);
-    const auto along = [&](int64_t n) {
-      std::vector<double> list(static_cast<size_t>(n));
-      std::iota(list.begin(), list.end(), 0.0);
-      if (options.base_side > 0)
-        for (auto& place : list)
-          place = place / scale * (std::nearbyint(root(g.rows, g.columns)) / static_cast<double>(n));
-      return list;
-    };
-    return ditto::sincos_positions(along(g.rows), along(g.columns), options.width);
+
+  static ditto::ForeignConfig config(const Options& o, const Needs& needs) {
+    const auto& x = needs.shape("x");
+    return {{"model_type", "STDiT3"},
+            {"depth", o.depth / 2},
+            {"hidden_size", o.width},
+            {"num_heads", o.heads},
+            {"in_channels", x[0]},
+            {"pred_sigma", needs.out_channels == 2 * x[0]},
+            {"patch_size", std::vector<int64_t>{o.patch_frames, o.patch, o.patch}},
+            {"mlp_ratio", static_cast<double>(o.mlp_ratio)},
+            {"caption_channels", needs.width("text")},
+            {"model_max_length", o.null_tokens},
+            {"input_sq_size", kCompression * o.base_side},
+            {"qk_norm", o.qk_norm}};
   }
 
   Options options;
-  Needs needs;
-  std::shared_ptr<ditto::TimeEmbed> time;
-  std::shared_ptr<ditto::FrameRateEmbed> rate;
-  std::shared_ptr<ditto::LabelEmbed> label;
-  std::shared_ptr<ditto::TextEmbed> text;
-  std::shared_ptr<ditto::SharedModulation> modulation;  // adaLN-single's
-  std::vector<std::shared_ptr<Block>> blocks;
-  std::shared_ptr<ditto::FinalLayer> final_layer;
 };
 
 }  // namespace
 
-DITTO_MODEL_PLUGIN(StDit, "st_dit", "1.0.0", "Apache-2.0",
-                   "video with spatial, temporal, full and cross attention (STDiT3, Latte, NeMo ST-DiT)")
+DITTO_MODEL_PLUGIN(StDit, "st_dit", "2.0.0", "Apache-2.0",
+                   "video with spatial, temporal, full and cross attention (STDiT3, NeMo ST-DiT)")

@@ -1,10 +1,9 @@
-"""Cases of st_dit: diffusers' LatteTransformer3DModel and Open-Sora's STDiT3.
+"""Cases of st_dit: Open-Sora's STDiT3.
 
     make_st_dit.py --open-sora DIR     DIR: a checkout of hpcaitech/Open-Sora at v1.2.0
 
-Both classes are unmodified, but where a case says so. What Open-Sora's packages import around the second, and nothing calls
-(colossalai, its encoders and VAEs), is empty; xformers' attention of texts one after another, which only a GPU has, is
-PyTorch's of each.
+The class is unmodified, but where a case says so. What Open-Sora's packages import around it, and nothing calls (colossalai,
+its encoders and VAEs), is empty; xformers' attention of texts one after another, which only a GPU has, is PyTorch's of each.
 """
 
 import argparse
@@ -19,67 +18,10 @@ from torch import nn
 
 import reference
 
-TEXT = dict(text_width=12, lengths=[6, 3])
-
-
 def padded(batch, null):
     """The null text in the place of one whose mask is false everywhere, and the mask then."""
     is_null = ~batch["text_mask"].any(1, keepdim=True)
     return torch.where(is_null.unsqueeze(-1), null, batch["text"]), batch["text_mask"] | is_null
-
-
-# --- Latte ----------------------------------------------------------------------------------------------------
-
-
-def latte(layers, heads, head_width, side, frames, channels=4, out_channels=8, caption=12, patch=2):
-    from diffusers import LatteTransformer3DModel
-
-    return LatteTransformer3DModel(
-        num_attention_heads=heads, attention_head_dim=head_width, in_channels=channels, out_channels=out_channels,
-        num_layers=layers, cross_attention_dim=heads * head_width, attention_bias=True, sample_size=side,
-        patch_size=patch, activation_fn="gelu-approximate", norm_type="ada_norm_single", norm_elementwise_affine=False,
-        norm_eps=1e-6, caption_channels=caption, video_length=frames)
-
-
-def exact_tables(module):
-    """Places and frames before they were rounded to float32."""
-    from diffusers.models.embeddings import get_1d_sincos_pos_embed_from_grid
-
-    reference.with_exact_positions(module)
-    frames, width = module.temp_pos_embed.shape[-2:]
-    table = get_1d_sincos_pos_embed_from_grid(width, torch.arange(frames, dtype=torch.float64).unsqueeze(1),
-                                              output_type="pt").double()
-    assert (module.temp_pos_embed[0] - table).abs().max() < 1e-6
-    module.temp_pos_embed = table.unsqueeze(0)
-
-
-def latte_case(name, frames, side, options, empty):
-    def forward(module, batch):
-        is_null = ~batch["text_mask"].any(1, keepdim=True)
-        text, mask = batch["text"], batch["text_mask"]
-        if empty:
-            text = torch.where(is_null.unsqueeze(-1), batch["text_empty"], text)
-            mask = mask | (is_null & batch["text_empty_mask"])
-        else:
-            text, mask = torch.where(is_null.unsqueeze(-1), 0.0, text), mask | is_null
-        bias = ((1 - mask.double()) * -10000.0).unsqueeze(1).repeat_interleave(batch["x"].shape[2], 0)
-        return module(batch["x"], batch["t"], text, bias).sample
-
-    more = [reference.tensor("text_empty", [-1, 12]), reference.tensor("text_empty_mask", [-1], "Bool")]
-    inputs = dict(x=reference.drawn(3, 4, frames, side, side), t=reference.floats([0.0, 250.25, 999.0]),
-                  text=reference.drawn(3, 6, 12), text_mask=reference.mask([6, 0, 3]))
-    if empty:
-        inputs |= dict(text_empty=reference.drawn(3, 6, 12), text_empty_mask=reference.mask([2, 6, 6]))
-        inputs["text_empty_mask"] = reference.flags([[place < 2 for place in range(6)]] * 3)
-    reference.case(
-        name, model="st_dit", inputs=inputs, forward=forward, prepare=exact_tables,
-        options=dict(depth=4, width=48, heads=4, arrangement="alternating", adaln="single", cross="spatial",
-                     null_text="empty" if empty else "zero") | options,
-        needs=reference.needs([4, frames, side, side], 8, text_width=12, more=more if empty else ()),
-        module=latte(2, 4, 12, side, frames, patch=options.get("patch", 2)))
-
-
-# --- STDiT3 ---------------------------------------------------------------------------------------------------
 
 
 def attention_of_texts(q, k, v, p=0.0, attn_bias=None):
@@ -215,21 +157,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--open-sora", required=True, metavar="DIR", help="a checkout of hpcaitech/Open-Sora, v1.2.0")
     folder = parser.parse_args().open_sora
-    latte_case("latte_small", frames=3, side=8, options={}, empty=True)
-    latte_case("latte_picture", frames=1, side=8, options={}, empty=False)
-    latte_case("latte_large", frames=2, side=128, options=dict(patch=16, base_side=64), empty=False)
-    reference.count(
-        "latte_1", model="st_dit", options=dict(preset="Latte-1"),
-        needs=reference.needs([4, 16, 64, 64], 8, text_width=4096, more=[
-            reference.tensor("text_empty", [-1, 4096]), reference.tensor("text_empty_mask", [-1], "Bool")]),
-        module=lambda: latte(28, 16, 72, 64, 16, caption=4096))
     module = open_sora(folder)
     small = dict(depth=2, patch_size=(1, 2, 2), model_max_length=6)
-    stdit3_case("stdit3_small", module, dict(depth=4, qk_norm=True), small | dict(qk_norm=True), 3, [8, 12],
+    stdit3_case("stdit3_small", module, dict(depth=4, qk_norm=True, null_text="learned"), small | dict(qk_norm=True), 3, [8, 12],
                 [17.5, 250.25, 999.0], [6, 0, 3])
     stdit3_case("stdit3_frames", module, dict(depth=4), small | dict(qk_norm=False), 3, [8, 8], [17.5, 999.0], [6, 2],
                 mask=[[0, 1, 1], [1, 1, 0]], side_of_one=4)
-    stdit3_case("stdit3_patches", module, dict(depth=2, patch_frames=2, mlp_ratio=2), small | dict(
+    stdit3_case("stdit3_patches", module, dict(depth=2, patch=2, patch_frames=2, mlp_ratio=2), small | dict(
         depth=1, patch_size=(2, 2, 2), qk_norm=False, mlp_ratio=2.0), 4, [8, 8], [17.5, 999.0], [6, 2])
     for name, width, heads in (("STDiT3-XL/2", 1152, 16), ("STDiT3-3B/2", 1872, 26)):
         reference.count(
