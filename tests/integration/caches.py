@@ -12,16 +12,24 @@ _trained = {}
 
 def flux():
     """Blocks as Flux has them, on texts; sheets are no use here."""
-    if "flux" not in _trained:
+    return of_texts("flux", depth=2, single_depth=1, rotary=[4, 6, 6])
+
+
+def joint():
+    """As Stable Diffusion 3 has them, which go with every axis inside of a sample."""
+    return of_texts("joint", depth=3)
+
+
+def of_texts(name, **model):
+    if name not in _trained:
         data = t.synthetic(classes=4, text_tokens=TOKENS, text_width=12, text_pooled=10)
-        model = dict(plugin="mmdit", depth=2, single_depth=1, width=32, heads=2, patch=2, rotary=[4, 6, 6])
-        train("flux", data=data, model=model, sampler=dict(plugin="euler", steps=8))
+        train(name, data=data, model=dict(plugin="mmdit", width=32, heads=2, patch=2) | model, sampler=dict(plugin="euler", steps=8))
         draw = random.Random(3)
         numbers = lambda *shape: [draw.gauss(0, 1) for _ in range(math.prod(shape))]
         t.write_tensors(t.work / "texts.safetensors", {
             "text": ("F32", [SAMPLES, TOKENS, 12], numbers(SAMPLES, TOKENS, 12)),
             "text_pooled": ("F32", [SAMPLES, 10], numbers(SAMPLES, 10))})
-    return [_trained["flux"], "--condition", t.work / "texts.safetensors"]
+    return [_trained[name], "--condition", t.work / "texts.safetensors"]
 
 
 def dit():
@@ -85,8 +93,15 @@ def test_first_block_has_the_same_bits_in_any_company_and_on_any_layout():
     check_company(dit(), "first_block", 1, 4, 9, layouts, cache__threshold=0.1)
 
 
-def test_teacache_has_the_same_bits_in_any_company():
-    check_company(flux(), "teacache", 0, 3, 8, {}, cache__threshold=0.1, cache__coefficients=[1, 0])
+def test_teacache_has_the_same_bits_in_any_company_and_on_any_layout():
+    sets = dict(cache__plugin="teacache", cache__threshold=0.1, cache__coefficients=[1, 0])
+    check_company(flux(), "teacache", 0, 3, 8, {"tensor": on(2, tensor=2)}, **sets)
+    one, said = sample(joint(), "joint", **sets)
+    skips_some(said, 0, 3, 8)
+    for name, layout in (("sequence", on(2, tensor=2, sequence=True)), ("ulysses", on(2, context=2, context_plugin="ulysses"))):
+        found, told = sample(joint(), f"joint-{name}", *layout, **sets)
+        t.check(found == one, f"teacache, {name}: other samples than on one rank")
+        t.equal(told["decisions"], said["decisions"], f"decisions of teacache, {name}")
 
 
 def test_the_error_is_the_distance_to_the_samples_without_a_cache():

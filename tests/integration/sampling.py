@@ -86,10 +86,16 @@ def test_another_batch_changes_at_most_one_level_in_one_pixel_of_a_thousand():
     sample("batch-8", "0-49")
     for batch in (1, 3, 50):
         sample(f"batch-{batch}", "0-49", batch=batch)
-        apart = [abs(a - b) for seed in range(50) for a, b in zip(picture("batch-8", seed), picture(f"batch-{batch}", seed))]
-        t.check(max(apart) <= 1, f"batch {batch}: {max(apart)} levels apart")
-        different = sum(level > 0 for level in apart)
-        t.check(different <= len(apart) / 1000, f"batch {batch}: {different} of {len(apart)} pixels differ")
+        at_most_a_level(50, "batch-8", f"batch-{batch}")
+
+
+def at_most_a_level(count, one, other):
+    """In one pixel of a thousand; how many it is."""
+    apart = [abs(a - b) for seed in range(count) for a, b in zip(picture(one, seed), picture(other, seed))]
+    t.check(max(apart) <= 1, f"{other}: {max(apart)} levels from {one}")
+    different = sum(level > 0 for level in apart)
+    t.check(different <= len(apart) / 1000, f"{other}: {different} of {len(apart)} pixels are others than in {one}")
+    return f"{different} of {len(apart)} pixels"
 
 
 _one_number = []
@@ -139,8 +145,8 @@ MORE_SAMPLERS = [("euler", {}), ("heun", {}), ("ddim", dict(eta=1.0)), ("dpmpp_2
 
 
 def bits_at(run, name, *arguments):
-    """The latents of seeds at --batch 1 and 7 (and 16), which must be the same; and what the command said of one."""
-    batches, seeds = ((1, 7, 16), "0-16") if t.slow else ((1, 7), "0-7")
+    """The latents of seeds at --batch 1, 7 and 16, which must be the same; and what the command said of one."""
+    batches, seeds = (1, 7, 16), "0-16" if t.slow else "0-15"
     said = [t.run("sample", run, "--seeds", seeds, "--batch", batch, "--json", *arguments, *save(f"{name}-{batch}"))
             for batch in batches]
     for batch in batches[1:]:
@@ -165,6 +171,25 @@ def test_one_number_gives_every_sampler_its_bits_at_any_batch():
                                                  scheduler=dict(plugin="iddpm", variance="fixed_small", prediction="v")))
     t.train(path, "chain")
     bits_at(t.work / "chain", "ancestral", "--sampler", "ancestral", "--steps", 4)
+
+
+def test_every_sampler_keeps_to_a_level_at_any_batch_with_a_cache_too():
+    if not t.slow:
+        return
+    many = 100
+    for name, options in [*SAMPLERS, *MORE_SAMPLERS, ("dopri5", {})]:
+        for cache in ("", "first_block") if name != "dopri5" else ("",):
+            words, said = "-".join(map(str, ("fast", name, *options.values(), cache))), []
+            sets = {f"sampler.{key}": value for key, value in options.items()} | ({"cache.threshold": 0.1} if cache else {})
+            for batch in (1, 7, 16):
+                done = t.run("sample", trained(), "--out", t.work / f"{words}-{batch}", "--seeds", f"0-{many - 1}", "--classes", "0-9",
+                             "--batch", batch, "--guidance", 2, "--sampler", name, "--steps", 200 if name == "dopri5" else 10, "--json",
+                             *(["--cache", cache] if cache else []), *t.sets(sets))
+                said.append(json.loads(done.stdout).get("decisions", {}))
+            apart = [at_most_a_level(many, f"{words}-1", f"{words}-{batch}") for batch in (7, 16)]
+            flipped = [sum(abs(one.get(key, 0) - said[0].get(key, 0)) for key in one | said[0]) for one in said[1:]]
+            t.check(not cache or said[0]["blocks skipped"] > 0, f"{cache} skips nothing: {said[0]}")
+            print(f"{words}: at batch 7 and 16 {' and '.join(apart)} are others, and {flipped} counts of decisions", flush=True)
 
 
 def test_an_adaptive_sampler_says_its_steps_and_takes_the_same_on_several_ranks():
