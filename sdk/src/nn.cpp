@@ -171,7 +171,12 @@ Tensor Parameter::operator()(Context& ctx) const {
   const Tensor numbers = values(ctx);
   const Tensor& leaf = state_->leaf;
   if (numbers.is_same(leaf) || !leaf.requires_grad()) return numbers;
-  if (torch::GradMode::is_enabled()) return UseCopy::apply(leaf, numbers);
+  if (torch::GradMode::is_enabled()) {
+    const Tensor used = UseCopy::apply(leaf, numbers);
+    // A kernel that has summed its gradient in a wider dtype hands it over unrounded.
+    used.grad_fn()->mutable_input_metadata(0).set_grad_dtype(std::nullopt);
+    return used;
+  }
   // ATen's matmul asks whether a weight learns before it chooses how to multiply, without autograd too: one that was
   // provided says what the leaf would.
   return numbers.scalar_type() == leaf.scalar_type() ? numbers.detach().requires_grad_() : numbers;
