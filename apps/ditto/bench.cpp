@@ -32,6 +32,46 @@ struct Arguments {
   bool json = false;
 };
 
+// Of a mean step, by phase and call, the longest first; calls that take less than a hundredth of it are summed.
+std::string breakdown_text(const StepBench& bench) {
+  const auto steps = static_cast<double>(bench.seconds.size());
+  double whole = 0;
+  for (const auto& [phase, seconds] : bench.phases) whole += seconds;
+  const auto line = [&](const std::string& name, double seconds, const std::string& more) {
+    return fmt::format("{:44} {:8.2f} ms {:5.1f} %{}\n", name, 1e3 * seconds / steps, 100 * seconds / whole, more);
+  };
+  std::string text = "mean of the timed steps, on the thread that runs them:\n";
+  for (const auto& [phase, seconds] : bench.phases) {
+    text += line(phase, seconds, "");
+    std::vector<std::pair<std::string, StepBreakdown::Calls>> calls;
+    StepBreakdown::Calls small;
+    double between = seconds;
+    for (const auto& [of, call] : bench.ops) {
+      if (of.first != phase) continue;
+      between -= call.seconds;
+      if (call.seconds >= whole / 100)
+        calls.emplace_back(of.second, call);
+      else
+        small.calls += call.calls, small.seconds += call.seconds;
+    }
+    std::sort(calls.begin(), calls.end(),
+              [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+    if (small.calls > 0) calls.emplace_back("smaller ones", small);
+    for (const auto& [name, call] : calls)
+      text += line("  " + name, call.seconds, fmt::format(" {:8.1f} calls", static_cast<double>(call.calls) / steps));
+    text += line("  between calls", between, "");
+  }
+  return text;
+}
+
+nlohmann::ordered_json breakdown_json(const StepBench& bench) {
+  nlohmann::ordered_json phases, calls = nlohmann::ordered_json::array();
+  for (const auto& [phase, seconds] : bench.phases) phases[phase] = seconds;
+  for (const auto& [of, call] : bench.ops)
+    calls.push_back({{"phase", of.first}, {"call", of.second}, {"calls", call.calls}, {"seconds", call.seconds}});
+  return {{"phases_s", phases}, {"calls", calls}};
+}
+
 nlohmann::ordered_json to_json(const StepBench& bench, const Recipe& recipe) {
   const auto known = [&](double number) { return bench.flops ? nlohmann::ordered_json(number) : nullptr; };
   return {{"recipe", recipe.name},
@@ -68,6 +108,7 @@ std::string to_text(const StepBench& bench, const Recipe& recipe, int ranks) {
   text += bench.flops ? fmt::format("; share reached: {:.1f} %\n", 100 * bench.share()) : "\n";
   text += fmt::format("memory          {:.1f} MB of a rank's tensors at the peak\n",
                       static_cast<double>(bench.peak_bytes) / 1e6);
+  if (!bench.phases.empty()) text += breakdown_text(bench);
   return text;
 }
 
@@ -86,9 +127,10 @@ int bench_step(const Arguments& a, const CommandLine& line) {
     options.watch = &rank.watch();
     const auto& mesh = rank.mesh();
     const auto bench = ditto::bench_step(recipe, rank.registry(), mesh, options);
+    auto json = to_json(bench, recipe);
+    if (!bench.phases.empty()) json["breakdown"] = breakdown_json(bench);
     if (mesh.rank() == 0)
-      std::cout << (a.json ? formats::ascii_json(to_json(bench, recipe)) + "\n"
-                           : to_text(bench, recipe, mesh.world_size()))
+      std::cout << (a.json ? formats::ascii_json(json) + "\n" : to_text(bench, recipe, mesh.world_size()))
                 << std::flush;
     return 0;
   });
@@ -185,6 +227,8 @@ void add_bench_step(CLI::App& bench, CommandLine& line) {
   command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
       ->check(CLI::PositiveNumber);
   add_plugin_path(*command, line);
+  command->add_flag("--breakdown", a->options.breakdown,
+                    "where the time goes: phases of a step, and the calls of each");
   command->add_flag("--json", a->json, "for programs: seconds, and 10^12 operations a second");
   command->footer(
       "Example: ditto bench step configs/digits.toml --steps 20 --set run.precision=bf16\n"

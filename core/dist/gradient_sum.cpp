@@ -235,18 +235,43 @@ sum_of_squares(const float* x, int64_t count) {
   return sum;
 }
 
-Tensor sum_of_squares(const Tensor& gradient) {
-  const auto x = gradient.contiguous();
-  if (!x.is_cpu() || x.scalar_type() != torch::kFloat) return x.to(torch::kDouble).square().sum();
+// Of each gradient. Pieces of all of them are shared among threads at once: most are small.
+std::vector<double> sums_of_squares(const std::vector<Tensor>& gradients) {
   constexpr int64_t kPiece = 1 << 16;
-  const int64_t count = x.numel();
-  std::vector<double> pieces(static_cast<size_t>((count + kPiece - 1) / kPiece));
-  const auto* numbers = x.const_data_ptr<float>();
-  in_threads(count, kPiece, [&](int64_t begin, int64_t end) {
-    for (; begin < end; begin += kPiece)
-      pieces[static_cast<size_t>(begin / kPiece)] = sum_of_squares(numbers + begin, std::min(kPiece, end - begin));
+  struct Piece {
+    size_t of;
+    const float* x;
+    int64_t count;
+    double sum = 0;
+  };
+  std::vector<Piece> pieces;
+  std::vector<Tensor> kept,
+      others;                  // what pieces are of; sums of other dtypes and devices: a host waits for all at once
+  std::vector<size_t> places;  // of the others
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    const auto x = gradients[i].contiguous();
+    if (!x.is_cpu() || x.scalar_type() != torch::kFloat) {
+      const auto sum = x.to(torch::kDouble).square().sum();
+      others.push_back(others.empty() ? sum : sum.to(others.front().device()));
+      places.push_back(i);
+      continue;
+    }
+    kept.push_back(x);
+    for (int64_t begin = 0; begin < x.numel(); begin += kPiece)
+      pieces.push_back({i, x.const_data_ptr<float>() + begin, std::min(kPiece, x.numel() - begin)});
+  }
+  in_threads(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      auto& piece = pieces[static_cast<size_t>(i)];
+      piece.sum = sum_of_squares(piece.x, piece.count);
+    }
   });
-  return torch::scalar_tensor(std::accumulate(pieces.begin(), pieces.end(), 0.0), torch::kDouble);
+  std::vector<double> sums(gradients.size());
+  for (const auto& piece : pieces) sums[piece.of] += piece.sum;
+  if (others.empty()) return sums;
+  const auto numbers = torch::stack(others).cpu();
+  for (size_t i = 0; i < others.size(); ++i) sums[places[i]] = numbers.data_ptr<double>()[i];
+  return sums;
 }
 
 }  // namespace
@@ -262,21 +287,18 @@ double grad_norm(const Layout& layout, const Mesh& mesh, bool exact) {
     is_double = is_double || entry.tensor.scalar_type() == torch::kDouble;
   }
   if (exact) return exact_norm(layout, mesh, axes);
-  std::vector<Tensor> squares;  // of one device: its host waits for all of them at once
+  std::vector<Tensor> gradients;
   std::vector<double> copies;
   for (const auto& entry : layout.entries) {
     if (!entry.tensor.grad().defined()) continue;
+    gradients.push_back(entry.tensor.grad());
     copies.push_back(1);
     for (const Axis axis : axes)
       if (entry.is_copy(axis)) copies.back() *= mesh.size(axis);
-    const auto square = sum_of_squares(entry.tensor.grad());
-    squares.push_back(squares.empty() ? square : square.to(squares.front().device()));
   }
+  const auto squares = sums_of_squares(gradients);
   double sum = 0;
-  if (!squares.empty()) {
-    const auto numbers = torch::stack(squares).cpu();
-    for (size_t i = 0; i < copies.size(); ++i) sum += numbers.data_ptr<double>()[i] / copies[i];
-  }
+  for (size_t i = 0; i < copies.size(); ++i) sum += squares[i] / copies[i];
   const auto total = mesh.group(axes).all_reduce(torch::tensor({sum}, torch::kDouble)).item<double>();
   const double norm = std::sqrt(total);
   return is_double ? norm : static_cast<double>(static_cast<float>(norm));

@@ -35,16 +35,20 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   Ema ema(assembly.networks->learned(), recipe.ema);
   TrainingStep training(assembly, loader, *optimizer, ema);
   training.expect(0);
+  std::optional<StepBreakdown> breakdown;
+  if (options.breakdown) training.observers.push_back(&breakdown.emplace());
 
   StepBench bench;
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     if (options.watch) options.watch->begin_step();
     if (step == options.warmup) memory.reset_peak();
+    if (step == options.warmup && breakdown) breakdown->begin();
     const auto began = std::chrono::steady_clock::now();
     bench.loss = training.run(step).loss;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     if (step >= options.warmup) bench.seconds.push_back(took.count());
   }
+  if (breakdown) std::tie(bench.phases, bench.ops) = breakdown->take();
   bench.peak_bytes = memory.peak();
   if (options.watch) options.watch->begin("multiplying matrices");
   if (training.flops) bench.flops = *training.flops * mesh.data_ranks();

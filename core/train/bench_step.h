@@ -10,6 +10,7 @@
 #include "core/config/recipe.h"
 #include "core/dist/watch.h"
 #include "core/plugin/registry.h"
+#include "core/train/step_breakdown.h"
 
 namespace ditto {
 
@@ -17,6 +18,7 @@ struct StepBenchOptions {
   int64_t warmup = 3;  // steps that are not timed: the first ones fill caches and choose kernels
   int64_t steps = 10;
   RankWatch* watch = nullptr;  // is told of every step
+  bool breakdown = false;      // of where their time goes, at the price of looking
 };
 
 struct StepBench {
@@ -26,6 +28,8 @@ struct StepBench {
   int64_t batch = 0, parameters = 0;
   int64_t peak_bytes = 0;  // of this rank's tensors, over the timed steps
   double loss = 0;         // of the last step: that it learns, and not on nans
+  StepBreakdown::Phases phases;  // of all timed steps of this rank; empty: not asked for
+  StepBreakdown::Ops ops;
   double median() const;
   double fastest() const;
   // Of what the matrix multiplication reaches, at the median step.

@@ -139,9 +139,9 @@ void TrainingStep::update(const StepResult& result) {
     asked.copies.push_back(entry.parameter.leaf().is_same(entry.tensor) ? entry.parameter.copy() : Tensor());
   for (auto* observer : observers) observer->updates(asked);
   optimizer_.step(asked);
+  assembly_.networks->parameters_changed();  // which all copies follow but those that are written already
   for (size_t i = 0; i < entries.size(); ++i)
     if (asked.copies[i].defined()) entries[i].parameter.copied();
-  assembly_.networks->parameters_changed();
 }
 
 Batch TrainingStep::take(const Batch& read) {

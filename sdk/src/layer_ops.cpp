@@ -155,14 +155,15 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
       linear,
       {of("small", {{2, 5, 16}, {24, 16}, {24}}), of("odd", {{3, 7, 37}, {41, 37}, {41}}),
        of("conditions", {{5, 16}, {24, 16}, {24}}), of("no bias", {{2, 9, 16}, {24, 16}, {}}),
-       of("runs of inputs", {{3, 9, 32}, {24, 32}, {24}}, runs),
+       of("tiles and rests", {{3, 67, 70}, {102, 70}, {102}}), of("runs of inputs", {{3, 9, 32}, {24, 32}, {24}}, runs),
        of("heads of outputs", {{3, 9, 16}, {32, 16}, {32}}, heads),
        of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both), of("bf16", {{3, 9, 37}, {41, 37}, {41}}, bf16)},
       leaves);
   add("linear_gelu_tanh", "x [B,T,D], weight [F,D], bias [F]; token_leaf, in_leaves, out_leaves, bf16 -> [B,T,F]",
       linear_gelu_tanh,
       {of("small", {{2, 5, 16}, {24, 16}, {24}}), of("odd", {{2, 7, 37}, {41, 37}, {41}}),
-       of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both), of("bf16", {{2, 3, 16}, {24, 16}, {24}}, bf16)},
+       of("tiles and rests", {{3, 67, 70}, {102, 70}, {102}}), of("runs of both", {{3, 9, 36}, {40, 36}, {40}}, both),
+       of("bf16", {{2, 3, 16}, {24, 16}, {24}}, bf16)},
       leaves);
   list.back().contains = {"linear", "gelu_tanh"};
   const auto large = [&](Attributes attributes) -> Op::Case {

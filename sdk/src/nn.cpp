@@ -201,10 +201,14 @@ Tensor Parameter::operator()(Context& ctx) const {
   const Tensor numbers = values(ctx);
   const Tensor& leaf = state_->leaf;
   if (!leaf.requires_grad()) return numbers;
-  if (torch::GradMode::is_enabled() && ctx.token_leaf > 0)
-    return State::once(state_, numbers.is_same(leaf) ? leaf.view_as(leaf) : UseCopy::apply(leaf, numbers));
-  if (numbers.is_same(leaf)) return numbers;
-  if (torch::GradMode::is_enabled()) return UseCopy::apply(leaf, numbers);
+  const bool is_leaf = numbers.is_same(leaf);
+  if (torch::GradMode::is_enabled() && !(is_leaf && ctx.token_leaf == 0)) {
+    const Tensor used = is_leaf ? leaf.view_as(leaf) : UseCopy::apply(leaf, numbers);
+    // A kernel that has summed its gradient in a wider dtype hands it over unrounded.
+    if (!is_leaf) used.grad_fn()->mutable_input_metadata(0).set_grad_dtype(std::nullopt);
+    return ctx.token_leaf > 0 ? State::once(state_, used) : used;
+  }
+  if (is_leaf) return numbers;
   // ATen's matmul asks whether a weight learns before it chooses how to multiply, without autograd too: one that was
   // provided says what the leaf would.
   return numbers.scalar_type() == leaf.scalar_type() ? numbers.detach().requires_grad_() : numbers;

@@ -1,6 +1,7 @@
 // The ops and rows of a run, the choice among them, and autograd around the chosen one.
 #include <algorithm>
 
+#include <ATen/record_function.h>
 #include <torch/autograd.h>
 #include <torch/types.h>
 
@@ -15,6 +16,17 @@ namespace {
 
 constexpr const char* kReference = "reference";
 constexpr size_t kMostChoices = 4096;  // that are remembered; then they are made again
+
+// For who looks on: an op is a call like LibTorch's own.
+class Recorded {
+ public:
+  Recorded(const std::string& op, const char* pass) {
+    if (scope_.isActive()) scope_.before("ditto::" + op + pass);
+  }
+
+ private:
+  at::RecordFunction scope_{at::RecordScope::FUNCTION};
+};
 
 Tensors results_of(const KernelRow& row, const OpInputs& inputs) {
   return inputs.tensors.at(0).is_meta() ? row.shapes(inputs) : row.forward(inputs);
@@ -43,6 +55,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     const auto saved = ctx->get_saved_variables();
     const auto end = saved.begin() + static_cast<int64_t>(call->inputs);
     const OpInputs inputs{{saved.begin(), end}, call->attributes};
+    const Recorded recorded(call->row->op, " backward");
     for (auto& grad : grads_of_outputs)
       if (grad.defined()) grad = grad.contiguous();
     const auto all = call->row->backward(grads_of_outputs, inputs, {end, saved.end()});
@@ -262,6 +275,7 @@ Tensors OpTable::run(const std::string& name, const OpInputs& inputs) const {
   if (!of.leader.empty())
     throw Error(ErrorKind::plugin, "op \"" + name + "\"", "gives opaque results, and is called by OpTable::run_as",
                 "take the variant of \"" + of.leader + "\"");
+  const Recorded recorded(name, "");
   const auto call = call_of(name, inputs);
   const KernelRow* row = choose(of, call);
   if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
@@ -281,6 +295,7 @@ std::string OpTable::variant(const std::string& leader, const OpInputs& inputs) 
 Tensors OpTable::run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const {
   const torch::NoGradGuard no_grad;
   const Op& of = op(name);
+  const Recorded recorded(name, "");
   const KernelRow* row = row_of(name, variant);
   const auto call = call_of(name, inputs);
   if (exact_ && call.device != at::kMeta && !(row && row->exact)) refuse(of, call);

@@ -9,7 +9,7 @@ fail() { echo "bench step: $1" >&2; exit 1; }
 small=(--set run.threads=1 --set run.batch=8 --set model.depth=2 --set model.width=32 --set lr_schedule.warmup=1)
 cd "$work"
 
-"$ditto" bench step "$recipe" "${small[@]}" --warmup 2 --steps 3 --json > bench.json
+"$ditto" bench step "$recipe" "${small[@]}" --warmup 2 --steps 3 --breakdown --json > bench.json
 [ ! -e runs ] || fail "it wrote a run's folder"
 "$ditto" train "$recipe" "${small[@]}" --set run.steps=5 --set validate.every=0 --set validate.grid_every=0 \
   --set 'run.output="run"' 2> /dev/null
@@ -22,6 +22,13 @@ assert len(bench["steps_s"]) == 3 and bench["median_s"] == statistics.median(ben
 assert bench["min_s"] == min(bench["steps_s"]) > 0, bench
 assert abs(bench["tflops"] - bench["flops"] / bench["median_s"] / 1e12) < 1e-9 * bench["tflops"], bench
 assert abs(bench["share"] - bench["tflops"] / bench["matmul_tflops"]) < 1e-9 and 0 < bench["share"] < 1, bench
+phases, calls = bench["breakdown"]["phases_s"], bench["breakdown"]["calls"]
+assert abs(sum(phases.values()) - sum(bench["steps_s"])) < 0.1 * sum(bench["steps_s"]), (phases, bench["steps_s"])
+assert min(phases["forward"], phases["backward"], phases["update"]) > 0, phases
+for phase, call in ("forward", "linear_gelu_tanh"), ("backward", "linear_gelu_tanh backward"):  # of two blocks
+    assert [c["calls"] for c in calls if (c["phase"], c["call"]) == (phase, call)] == [3 * 2], calls
+for phase, seconds in phases.items():
+    assert sum(c["seconds"] for c in calls if c["phase"] == phase) <= seconds, (phase, calls)
 assert bench["batch"] == 8 and bench["threads"] == 1 and bench["precision"] == "fp32", bench
 P
 "$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 | grep -q "matrix multiply .* share reached" ||

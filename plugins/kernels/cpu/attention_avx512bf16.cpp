@@ -202,7 +202,10 @@ void scores_of(Rows16 x, Index first, Index rows, Index count, Index K, const Wo
     Index row;
     const Word* const a = eight_rows(x, first + i, count, K, copy, row);
     for (Index j = 0; j < lanes; j += kLanes)
-      tile<2, false>(a, row, 1, turned + j, step, K / 2, c + i * lanes + j, lanes);
+      if (j + W < lanes)
+        tile<2, false>(a, row, 1, turned + j, step, K / 2, c + i * lanes + j, lanes);
+      else
+        tile<1, false>(a, row, 1, turned + j, step, K / 2, c + i * lanes + j, lanes);
   }
 }
 
@@ -298,9 +301,13 @@ void attention(const AttentionHead& h, RowsOut16 out, float* lse) {
 
 std::int64_t attention_sums(std::int64_t S, std::int64_t K) { return 2 * up(S, kBlock) * up(K, W); }
 
-void attention_back(const AttentionBack& b) {
+namespace {
+
+// By blocks of so many queries.
+template <Index lanes>
+void back_in_blocks(const AttentionBack& b) {
   const AttentionHead& h = b.head;
-  const Index wide = up(h.K, W), vectors = wide / W, words = h.K / 2, T = up(h.T, kBlock), S = up(h.S, kBlock);
+  const Index wide = up(h.K, W), vectors = wide / W, words = h.K / 2, T = up(h.T, lanes), S = up(h.S, kBlock);
   enum {
     q_turned,
     grad_turned,
@@ -318,7 +325,7 @@ void attention_back(const AttentionBack& b) {
     back_beside,
     count
   };
-  const Index block = kBlock * kBlock;
+  const Index block = kBlock * lanes;
   const Index sizes[count] = {words * T, words * T, T / 2 * wide, T / 2 * wide,     S / 2 * wide,
                               T,         T,         T * wide,     8 * up(words, W), block,
                               block,     block / 2, block / 2,    block / 2};
@@ -328,9 +335,9 @@ void attention_back(const AttentionBack& b) {
   float* place[count];
   for (int i = 0; i < count; ++i) place[i] = p, p += sizes[i] + kApart;
   const auto words_at = [&](int i) { return reinterpret_cast<Word*>(place[i]); };
-  for (Index t = 0; t < T; t += kBlock) {
-    pack_turned(h.q, t, least(kBlock, h.T - t), h.K, kBlock, words_at(q_turned) + t * words);
-    pack_turned(b.grad, t, least(kBlock, h.T - t), h.K, kBlock, words_at(grad_turned) + t * words);
+  for (Index t = 0; t < T; t += lanes) {
+    pack_turned(h.q, t, least(lanes, h.T - t), h.K, lanes, words_at(q_turned) + t * words);
+    pack_turned(b.grad, t, least(lanes, h.T - t), h.K, lanes, words_at(grad_turned) + t * words);
   }
   pack_beside(h.q, h.T, h.K, T, wide, words_at(q_beside));
   pack_beside(b.grad, h.T, h.K, T, wide, words_at(grad_beside));
@@ -356,22 +363,21 @@ void attention_back(const AttentionBack& b) {
   for (Index i = 0; i < T * wide; i += W) _mm512_store_ps(place[dq] + i, _mm512_setzero_ps());
   const V c = _mm512_set1_ps(h.scale * kLog2E);
   for (Index s = 0; s < S; s += kBlock)
-    for (Index t = 0; t < T; t += kBlock) {
-      if (h.causal && s > t + kBlock - 1) continue;
+    for (Index t = 0; t < T; t += lanes) {
+      if (h.causal && s > t + lanes - 1) continue;
       const Index keys = least(kBlock, up(h.S - s, 8));
-      scores_of(h.k, s, keys, h.S, h.K, words_at(q_turned) + t * words, kBlock, words_at(copy), place[scores], kBlock);
-      scores_of(h.v, s, keys, h.S, h.K, words_at(grad_turned) + t * words, kBlock, words_at(copy), place[grads],
-                kBlock);
+      scores_of(h.k, s, keys, h.S, h.K, words_at(q_turned) + t * words, lanes, words_at(copy), place[scores], lanes);
+      scores_of(h.v, s, keys, h.S, h.K, words_at(grad_turned) + t * words, lanes, words_at(copy), place[grads], lanes);
       auto* const p16 = reinterpret_cast<std::uint16_t*>(place[shares]);
       auto* const d16 = reinterpret_cast<std::uint16_t*>(place[back]);
       const bool all_seen = !h.seen && !h.causal && s + keys <= h.S;
       for (Index i = 0; i < keys; i += 2)
-        for (Index j = 0; j < kBlock; j += W) {
+        for (Index j = 0; j < lanes; j += W) {
           const V of_lse = _mm512_load_ps(place[lse] + t + j), of_delta = _mm512_load_ps(place[delta] + t + j);
           __m256i d[2];
 #pragma GCC unroll 2
           for (int r = 0; r < 2; ++r) {
-            const Index at = (i + r) * kBlock + j;
+            const Index at = (i + r) * lanes + j;
             V x = exp2(_mm512_fmsub_ps(_mm512_load_ps(place[scores] + at), c, of_lse));
             V back_of = _mm512_mul_ps(x, _mm512_sub_ps(_mm512_load_ps(place[grads] + at), of_delta));
             if (!all_seen) {
@@ -383,15 +389,15 @@ void attention_back(const AttentionBack& b) {
             _mm256_store_si256(reinterpret_cast<__m256i*>(d16 + at), d[r]);
           }
           _mm512_store_si512(
-              words_at(back_beside) + i / 2 * kBlock + j,
+              words_at(back_beside) + i / 2 * lanes + j,
               _mm512_or_si512(_mm512_cvtepu16_epi32(d[0]), _mm512_slli_epi32(_mm512_cvtepu16_epi32(d[1]), 16)));
         }
-      product<true>(words_at(shares), kBlock / 2, 1, words_at(grad_beside) + t / 2 * wide, wide, kBlock / 2,
+      product<true>(words_at(shares), lanes / 2, 1, words_at(grad_beside) + t / 2 * wide, wide, lanes / 2,
                     dv + s * wide, wide, keys, vectors);
-      product<true>(words_at(back), kBlock / 2, 1, words_at(q_beside) + t / 2 * wide, wide, kBlock / 2, dk + s * wide,
+      product<true>(words_at(back), lanes / 2, 1, words_at(q_beside) + t / 2 * wide, wide, lanes / 2, dk + s * wide,
                     wide, keys, vectors);
-      product<true>(words_at(back_beside), 1, kBlock, words_at(k_beside) + s / 2 * wide, wide, keys / 2,
-                    place[dq] + t * wide, wide, kBlock, vectors);
+      product<true>(words_at(back_beside), 1, lanes, words_at(k_beside) + s / 2 * wide, wide, keys / 2,
+                    place[dq] + t * wide, wide, lanes, vectors);
     }
   const V scale = _mm512_set1_ps(h.scale);
   const auto give = [&](RowsOut16 to, const float* from, Index rows, V by) {
@@ -405,6 +411,13 @@ void attention_back(const AttentionBack& b) {
   if (!b.last) return;
   give(b.dk, dk, h.S, scale);
   give(b.dv, dv, h.S, _mm512_set1_ps(1.0f));
+}
+
+}  // namespace
+
+void attention_back(const AttentionBack& b) {
+  if (b.head.T <= W) return back_in_blocks<W>(b);
+  b.head.T <= 2 * W ? back_in_blocks<2 * W>(b) : back_in_blocks<kBlock>(b);
 }
 
 bool has_bf16_pairs() {

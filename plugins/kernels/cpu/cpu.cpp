@@ -29,7 +29,8 @@ struct CpuKernels final : ditto::KernelSet {
     std::vector<ditto::KernelRow> rows{ditto_cpu::norm_modulate(), ditto_cpu::gated_residual(), ditto_cpu::gelu(),
                                        ditto_cpu::silu(), ditto_cpu::linear_gelu_tanh()};
 #if defined(__x86_64__)
-    if (ditto_cpu::has_bf16_pairs()) rows.push_back(ditto_cpu::attention());
+    if (ditto_cpu::has_bf16_pairs())
+      rows.insert(rows.end(), {ditto_cpu::attention(), ditto_cpu::linear_bf16(), ditto_cpu::linear_gelu_tanh_bf16()});
 #endif
     return rows;
   }
@@ -37,5 +38,5 @@ struct CpuKernels final : ditto::KernelSet {
 
 }  // namespace
 
-DITTO_PLUGIN(KernelSet, CpuKernels, "cpu", "1.1.0", "Apache-2.0",
-             "fused passes over rows, and attention in bf16, by the processor's vector instructions")
+DITTO_PLUGIN(KernelSet, CpuKernels, "cpu", "1.2.0", "Apache-2.0",
+             "fused passes over rows; attention and linear layers in bf16; vector instructions")

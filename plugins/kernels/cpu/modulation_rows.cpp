@@ -38,10 +38,13 @@ struct Rows {
   void in_samples(F of_row) const {
     std::vector<int64_t> first{0};  // rows where another sample begins
     bool in_order = true;           // else a sample may have rows in two places, and one thread takes all
-    for (int64_t r = 1; r < count; ++r) {
-      if (modulation(r) != modulation(r - 1)) first.push_back(r);
-      in_order = in_order && modulation(r) >= modulation(r - 1);
-    }
+    if (!sample.defined())
+      for (int64_t r = tokens; r < count; r += tokens) first.push_back(r);
+    else
+      for (int64_t r = 1; r < count; ++r) {
+        if (modulation(r) != modulation(r - 1)) first.push_back(r);
+        in_order = in_order && modulation(r) >= modulation(r - 1);
+      }
     if (!in_order) first.resize(1);
     first.push_back(count);
     ditto::in_threads(static_cast<int64_t>(first.size()) - 1, 1, [&](int64_t begin, int64_t end) {

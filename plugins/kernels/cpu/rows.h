@@ -12,7 +12,10 @@ ditto::KernelRow gated_residual();
 ditto::KernelRow gelu();
 ditto::KernelRow silu();
 ditto::KernelRow linear_gelu_tanh();
-ditto::KernelRow attention();  // of bf16, where the processor multiplies pairs of it
+// Of bf16, where the processor multiplies pairs of it:
+ditto::KernelRow attention();
+ditto::KernelRow linear_bf16();
+ditto::KernelRow linear_gelu_tanh_bf16();
 
 // 10 for tensors that lie in this processor's memory in fp32 or bf16, all in the first one's dtype.
 int score(const ditto::OpCall& call);

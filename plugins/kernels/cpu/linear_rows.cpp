@@ -1,0 +1,178 @@
+// Legend: M rows, K numbers that come in, N that come out.
+#if defined(__x86_64__)
+#include <algorithm>
+
+#include <ditto/threads.h>
+
+#include "attention.h"
+#include "linear.h"
+#include "rows.h"
+
+namespace ditto_cpu {
+
+namespace {
+
+using ditto::OpCall;
+using ditto::OpInputs;
+using ditto::Tensors;
+using torch::Tensor;
+
+constexpr int64_t kFewest = 8;         // rows: of less the packing of the weight is the work
+constexpr int64_t kWords = 16 * 1024;  // of a piece of packing
+
+int64_t pieces(int64_t count, int64_t each) { return (count + each - 1) / each; }
+const uint16_t* numbers(const Tensor& x) {
+  return x.defined() ? static_cast<const uint16_t*>(x.const_data_ptr()) : nullptr;
+}
+uint16_t* place(const Tensor& x) { return static_cast<uint16_t*>(x.data_ptr()); }
+
+struct Factor {
+  Factor(int64_t pairs, int64_t columns, int64_t width)
+      : memory(torch::empty({packed(pairs, columns, width)}, torch::kInt)) {}
+  uint32_t* words() const { return static_cast<uint32_t*>(memory.data_ptr()); }
+  Tensor memory;
+};
+
+struct Map {
+  explicit Map(const OpInputs& in)
+      : x(in.tensor(0).contiguous()),
+        weight(in.tensor(1).contiguous()),
+        bias(in.tensor(2).defined() ? in.tensor(2).contiguous() : Tensor()),
+        K(weight.size(1)),
+        N(weight.size(0)),
+        M(x.numel() / K) {}
+  Tensor x, weight, bias;
+  int64_t K, N, M;
+};
+
+// Pieces of a product of rows, by number.
+struct Pieces {
+  explicit Pieces(const RowProduct& of) : of(of), across(pieces(panels(of.N, kPanel), kPanels)) {}
+  int64_t count() const { return pieces(of.M, kRows) * across; }
+  void operator()(int64_t i) const { multiply(of, i / across * kRows, i % across * kPanels); }
+  RowProduct of;
+  int64_t across;
+};
+
+int score_of(const OpCall& call) {
+  const auto& in = call.inputs;
+  const Tensor &x = in.tensor(0), &weight = in.tensor(1);
+  if (call.dtype != torch::kBFloat16 || score(call) == 0 || weight.dim() != 2 || x.dim() < 2) return 0;
+  const int64_t K = weight.size(1), N = weight.size(0);
+  const bool even = K > 0 && N > 0 && K % 2 == 0 && N % 2 == 0;
+  return even && x.size(-1) == K && x.numel() / K >= kFewest ? 20 : 0;
+}
+
+Tensor outputs(const OpInputs& in) {
+  auto shape = in.tensor(0).sizes().vec();
+  shape.back() = in.tensor(1).size(0);
+  return torch::empty(shape, in.tensor(0).options().requires_grad(false));
+}
+
+// Into c, and its GELU where there is room for it.
+void map(const OpInputs& in, const Tensor& c, const Tensor& gelu) {
+  const Map map(in);
+  const Factor factor(map.K / 2, map.N, kPanel);
+  ditto::in_threads(panels(map.N, kPanel), std::max<int64_t>(1, kWords / (map.K * kPanel / 2)),
+                    [&](int64_t begin, int64_t end) {
+                      for (int64_t i = begin; i < end; ++i)
+                        pack_for_outputs(numbers(map.weight), map.N, map.K, i, factor.words());
+                    });
+  const Pieces product({numbers(map.x), factor.words(), numbers(map.bias), place(c),
+                        gelu.defined() ? place(gelu) : nullptr, map.M, map.N, map.K / 2});
+  ditto::in_threads(product.count(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) product(i);
+  });
+}
+
+Tensors linear_of(const OpInputs& in) {
+  const Tensor y = outputs(in);
+  map(in, y, {});
+  return {y};
+}
+
+// y, and what the activation was given.
+Tensors gelu_of(const OpInputs& in) {
+  const Tensor h = outputs(in), y = outputs(in);
+  map(in, h, y);
+  return {y, h};
+}
+
+// The gradients of weight and bias are fp32, as they are summed: whoever takes them rounds them or does not. `h`: what
+// GELU was given; undefined: there is none.
+Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
+  const Map map(in);
+  const auto [M, K, N] = std::tuple(map.M, map.K, map.N);
+  const bool of_x = in.tensor(0).requires_grad(), of_weight = in.tensor(1).requires_grad(),
+             of_bias = map.bias.defined() && in.tensor(2).requires_grad();
+  const Tensor dy = h.defined() ? torch::empty_like(grad) : grad;
+  const int64_t P = (M + 1) / 2, blocks = pieces(P, kPairs), weight_blocks = of_x ? pieces(N / 2, kPairs) : 0;
+  const Factor weight(of_x ? N / 2 : 0, K, kPanel), x(of_weight ? P : 0, K, kPanel),
+      dy_turned(of_weight ? P : 0, N, kTile);
+  const Tensor sums = torch::empty({blocks, N}, torch::kFloat);
+  ditto::in_threads(blocks + weight_blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (i >= blocks) {
+        pack_rows(numbers(map.weight), N, K, kPanel, i - blocks, weight.words());
+        continue;
+      }
+      if (h.defined() || of_bias)
+        gradient_rows(numbers(grad), numbers(h), h.defined() ? place(dy) : nullptr, M, N, i,
+                      sums.data_ptr<float>() + i * N);
+      if (!of_weight) continue;
+      pack_rows(numbers(dy), M, N, kTile, i, dy_turned.words());
+      pack_rows(numbers(map.x), M, K, kPanel, i, x.words());
+    }
+  });
+  Tensors back(3);
+  const auto fp32 = sums.options();
+  if (of_x) back[0] = torch::empty(in.tensor(0).sizes(), grad.options());
+  if (of_weight) back[1] = torch::empty({N, K}, fp32);
+  const Pieces dx({numbers(dy), weight.words(), nullptr, of_x ? place(back[0]) : nullptr, nullptr, M, K, N / 2});
+  const PairProduct dw{dy_turned.words(), x.words(), of_weight ? back[1].data_ptr<float>() : nullptr, N, K, P};
+  const int64_t of_dx = of_x ? dx.count() : 0, down = pieces(N, kRows),
+                of_dw = of_weight ? down * panels(K, kPanel) : 0;
+  ditto::in_threads(of_dx + of_dw, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      if (i < of_dx)
+        dx(i);
+      else
+        multiply(dw, (i - of_dx) % down * kRows, (i - of_dx) / down);
+    }
+  });
+  if (of_bias) {
+    back[2] = torch::zeros({N}, fp32);
+    auto* const to = back[2].data_ptr<float>();
+    const auto* of_block = sums.const_data_ptr<float>();
+    for (int64_t i = 0; i < blocks; ++i, of_block += N)
+      for (int64_t n = 0; n < N; ++n) to[n] += of_block[n];
+  }
+  return back;
+}
+
+}  // namespace
+
+ditto::KernelRow linear_bf16() {
+  return {"linear",
+          "cpu_bf16_pairs",
+          score_of,
+          linear_of,
+          [](const Tensors& grads, const OpInputs& in, const Tensors&) { return gradients(grads[0], in, {}); },
+          [](const OpInputs& in) -> Tensors { return {outputs(in)}; }};
+}
+
+ditto::KernelRow linear_gelu_tanh_bf16() {
+  return {"linear_gelu_tanh",
+          "cpu_bf16_pairs",
+          score_of,
+          gelu_of,
+          [](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+            return gradients(grads[0], in, results[1]);
+          },
+          [](const OpInputs& in) -> Tensors {
+            return {outputs(in), outputs(in)};
+          }};
+}
+
+}  // namespace ditto_cpu
+#endif
