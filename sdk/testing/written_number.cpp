@@ -31,11 +31,11 @@ class Half {
       const auto mine = torch::tensor(ranks_of(cut->parameters[0], 2)).eq(0).nonzero().squeeze(1);
       const auto total = std::accumulate(cut->parameters[0].parts.begin(), cut->parameters[0].parts.end(), int64_t{0});
       if (cut->input == Values::cut)
-        layer->before = [=, dim = cut->channels](const Tensor& x) {
+        layer->before = [=, name = named.name, dim = cut->channels](const Tensor& x) {
           auto shape = x.sizes().vec();
           const auto at = static_cast<size_t>(dim < 0 ? dim + x.dim() : dim);
           if (shape[at] != mine.size(0))
-            throw std::runtime_error(named.name + " is given " + std::to_string(shape[at]) + " numbers, of which " +
+            throw std::runtime_error(name + " is given " + std::to_string(shape[at]) + " numbers, of which " +
                                      std::to_string(mine.size(0)) + " are this rank's");
           shape[at] = total;
           return torch::zeros(shape, x.options()).index_copy(dim, mine, x);
