@@ -49,19 +49,6 @@ bool is_along(const ParameterCut& cut, const Tensor& x, int64_t dim) {
   return std::accumulate(cut.parts.begin(), cut.parts.end(), int64_t{0}) == x.size(dim);
 }
 
-// The numbers along `dim` of `output` that some numbers are made of.
-Columns made_of(const Tensor& numbers, const Tensor& output, int64_t dim) {
-  const auto seed = normal("columns", numbers.sizes().vec());
-  const auto grad = torch::autograd::grad({(numbers * seed).sum()}, {output}, {}, /*retain_graph=*/true,
-                                          /*create_graph=*/false, /*allow_unused=*/true)[0];
-  Columns columns;
-  if (!grad.defined()) return columns;
-  const auto used = grad.abs().transpose(dim, 0).flatten(1).sum(1).gt(0);
-  for (int64_t i = 0; i < used.size(0); ++i)
-    if (used[i].item<bool>()) columns.insert(i);
-  return columns;
-}
-
 // What attention's heads are made of: which of q, k and v, its head, and a layer's outputs.
 struct Head {
   size_t tensor;
@@ -78,7 +65,9 @@ class SplitTest {
       if (const auto* cut = cut_of(node); cut && cut->output == Values::partial)
         for (const Tensor& sum : node.outputs)
           if (sum.requires_grad())
-            hooks_.emplace_back(sum, sum.register_hook([](const Tensor& grad) { return torch::zeros_like(grad); }));
+            hooks_.emplace_back(sum, sum.register_hook([this, of = sum.unsafeGetTensorImpl()](const Tensor& grad) {
+              return of == probed_ ? grad : torch::zeros_like(grad);
+            }));
     }
   }
   ~SplitTest() {
@@ -96,6 +85,20 @@ class SplitTest {
   }
 
  private:
+  // The numbers along `dim` of `output` that some numbers are made of.
+  Columns made_of(const Tensor& numbers, const Tensor& output, int64_t dim) const {
+    probed_ = output.unsafeGetTensorImpl();
+    const auto seed = normal("columns", numbers.sizes().vec());
+    const auto grad = torch::autograd::grad({(numbers * seed).sum()}, {output}, {}, /*retain_graph=*/true,
+                                            /*create_graph=*/false, /*allow_unused=*/true)[0];
+    Columns columns;
+    if (!grad.defined()) return columns;
+    const auto used = grad.abs().transpose(dim, 0).flatten(1).sum(1).gt(0);
+    for (int64_t i = 0; i < used.size(0); ++i)
+      if (used[i].item<bool>()) columns.insert(i);
+    return columns;
+  }
+
   bool any_cut(const std::vector<size_t>& nodes) const {
     return std::any_of(nodes.begin(), nodes.end(), [&](size_t i) { return cut_[i]; });
   }
@@ -335,6 +338,7 @@ class SplitTest {
   const std::vector<FlowNode>& flow_;
   std::vector<bool> cut_;  // along the flow: a rank has its share of what the call makes
   std::vector<std::pair<Tensor, unsigned>> hooks_;
+  mutable const at::TensorImpl* probed_ = nullptr;  // the output that made_of asks about
 };
 
 }  // namespace
