@@ -26,8 +26,8 @@ struct StepBench {
   std::optional<double> flops;  // of one step of the global batch, forward and backward; none: not counted
   double matmul_flops = 0;      // a second, of all ranks together, right after the steps; in the run's precision
   int64_t batch = 0, parameters = 0;
-  int64_t peak_bytes = 0;  // of this rank's tensors, over the timed steps
-  double loss = 0;         // of the last step: that it learns, and not on nans
+  int64_t peak_bytes = 0;        // of this rank's tensors, over the timed steps
+  double loss = 0;               // of the last step: that it learns, and not on nans
   StepBreakdown::Phases phases;  // of all timed steps of this rank; empty: not asked for
   StepBreakdown::Ops ops;
   double median() const;

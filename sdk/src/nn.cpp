@@ -121,8 +121,8 @@ struct Parameter::State {
   // Under run.numerics = "one": the uses that a backward pass has met, -1 before the first.
   int uses = -1;
 
-  // `use`: what forward hands out. A gradient is a tree over samples; of two uses autograd would add two trees, each of a
-  // micro-batch's samples, and other micro-batches would give other bits.
+  // `use`: what forward hands out. A gradient is a tree over samples; of two uses autograd would add two trees, each of
+  // a micro-batch's samples, and other micro-batches would give other bits.
   static Tensor once(const std::shared_ptr<State>& state, Tensor use);
 };
 
@@ -184,8 +184,9 @@ Tensor Parameter::State::once(const std::shared_ptr<State>& state, Tensor use) {
       const int uses = mine ? std::exchange(mine->uses, 0) : 1;
       if (uses > 1)
         throw Error(ErrorKind::plugin, "a parameter of shape " + c10::str(mine->leaf.sizes()),
-                    "is used " + std::to_string(uses) + " times in one forward, and run.numerics = \"one\" has no order for a sum "
-                    "over uses",
+                    "is used " + std::to_string(uses) +
+                        " times in one forward, and run.numerics = \"one\" has no order for a sum "
+                        "over uses",
                     "use it once, for all rows together, or set run.numerics = \"fast\"");
       return sum;
     });

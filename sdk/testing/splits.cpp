@@ -61,7 +61,8 @@ class SplitTest {
   explicit SplitTest(const std::vector<FlowNode>& flow) : flow_(flow) {
     for (const auto& node : flow_) {
       cut_.push_back(leaves_cut(node));
-      // What the ranks sum is whole on each of them: what is made of it by a norm over heads is not made of other ranks' heads.
+      // What the ranks sum is whole on each of them: what is made of it by a norm over heads is not made of other
+      // ranks' heads.
       if (const auto* cut = cut_of(node); cut && cut->output == Values::partial)
         for (const Tensor& sum : node.outputs)
           if (sum.requires_grad())

@@ -152,7 +152,8 @@ inline Layouts routed(const Layouts& layouts) {
 
 // Trained on every layout, in every precision; and the others (models_table.h).
 inline const char* const kModels[] = {"dit", "dit_text", "st_dit", "dit_moe"};
-inline const char* const kMoreModels[] = {"pixart", "uvit", "jit", "mmdit", "flux", "wan", "latte", "nemo_dit", "moviegen"};
+inline const char* const kMoreModels[] = {"pixart", "uvit",  "jit",      "mmdit",   "flux",
+                                          "wan",    "latte", "nemo_dit", "moviegen"};
 
 // What each model of the matrix is trained on, in every precision.
 inline Layouts layouts_for(const std::string& model) {

@@ -89,7 +89,9 @@ TEST_CASE("samples of several sizes are micro-batches of one, in their order, wh
   BatchOptions packs;
   packs.plan = "packs";
   packs.tokens = 100;
-  const BatchPlanner::Sizes sizes{[](int64_t place) { return SampleSize{place == 4 ? 10 : 2, 4}; },
+  const BatchPlanner::Sizes sizes{[](int64_t place) {
+                                    return SampleSize{place == 4 ? 10 : 2, 4};
+                                  },
                                   [](const SampleSize& size) { return size[0] * size[1]; }};
   const PaperMesh mesh(complete_degrees({}, 2), {}, PaperMesh::Peers::alike);
   const auto plan = [&] { return StepShares(run, packs, mesh, sizes, Alone::sizes_differ).step(0, 6, Phase::train); };
