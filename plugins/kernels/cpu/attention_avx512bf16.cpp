@@ -8,19 +8,14 @@
 #include "attention.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
-
 #include <new>
+
+#include "pairs_avx512bf16.h"
 
 namespace ditto_cpu {
 
 namespace {
 
-using Index = std::int64_t;
-using Word = std::uint32_t;
-using V = __m512;
-
-constexpr int W = 16;
 constexpr Index kLanes = 32;     // queries of a tile, two vectors
 constexpr Index kKeys = 256;     // of a block of the forward: its scores stay in the first cache
 constexpr Index kApart = 5 * W;  // between what is read together, lest the same places of a cache be asked for
@@ -28,7 +23,6 @@ constexpr Index kBlock = 64;     // queries and keys of a block of the backward
 constexpr float kInfinity = __builtin_inff(), kLog2E = 1.44269504f;
 
 inline Index up(Index n, Index to) { return (n + to - 1) / to * to; }
-inline Index least(Index a, Index b) { return a < b ? a : b; }
 
 // Room that a thread keeps. Throws std::bad_alloc.
 constexpr std::align_val_t kLine{64};
@@ -50,10 +44,6 @@ struct Room {
   }
 };
 thread_local Room scratch;
-
-inline V pairs(V sum, Word a, __m512i b) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(a)), (__m512bh)b);
-}
 
 // C[8, NV vectors] of words A(i, p) = a[i * a_row + p * a_step] and vectors B(p) = b + p * b_step; added to what C
 // holds, or not.
@@ -96,12 +86,7 @@ inline void product(const Word* a, Index a_row, Index a_step, const Word* b, Ind
 // 2^x, for x at most 0 or so: exact to fp32's last bits or two; of -inf 0.
 inline V exp2(V x) {
   const V n = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(x, n);
-  V p = _mm512_set1_ps(1.33335581e-3f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.61812911e-3f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.55041087e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40226507e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93147181e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  const V p = exp2_of_fraction(f);
   // Of -inf the polynomial is no number; what is none itself stays none.
   return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, _mm512_set1_ps(-150.0f), _CMP_NLE_UQ), p, n);
 }
@@ -112,51 +97,16 @@ inline __m512i beside(V first, V second) {
   return _mm512_or_si512(low_half(first), _mm512_slli_epi32(low_half(second), 16));
 }
 inline void store16(std::uint16_t* to, V x, Index count) {
-  _mm256_mask_storeu_epi16(to, static_cast<__mmask16>(count >= W ? 0xFFFF : (1u << count) - 1),
-                           (__m256i)_mm512_cvtneps_pbh(x));
+  _mm256_mask_storeu_epi16(to, mask_of(count), (__m256i)_mm512_cvtneps_pbh(x));
 }
-inline V load16(const std::uint16_t* from, Index count) {
-  const auto some = static_cast<__mmask16>(count >= W ? 0xFFFF : (1u << count) - 1);
-  return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from)), 16);
-}
-
-// 16 x 16 words turned about their diagonal.
-inline void turn(__m512i* r) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-    t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-    t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xDD);
-    t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xDD);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88);
-    r[8 + i] = _mm512_shuffle_i32x4(t[i], t[4 + i], 0xDD);
-    r[4 + i] = _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88);
-    r[12 + i] = _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xDD);
-  }
-}
+inline V load16(const std::uint16_t* from, Index count) { return load16(from, mask_of(count)); }
 
 // Pairs along K: words [K / 2][count rounded up to lanes], 0 for rows that are not there.
 void pack_turned(Rows16 x, Index first, Index count, Index K, Index lanes, Word* out) {
   const Index words = K / 2;
   for (Index t = 0; t < lanes; t += W)
     for (Index k = 0; k < words; k += W) {
-      const auto some = static_cast<__mmask16>(words - k >= W ? 0xFFFF : (1u << (words - k)) - 1);
+      const auto some = mask_of(words - k);
       __m512i r[W];
 #pragma GCC unroll 16
       for (int i = 0; i < W; ++i)

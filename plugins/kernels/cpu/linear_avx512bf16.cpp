@@ -3,31 +3,14 @@
 #include "linear.h"
 
 #if defined(__x86_64__)
-#include <immintrin.h>
+#include "pairs_avx512bf16.h"
 
 namespace ditto_cpu {
 
 namespace {
 
-using Index = std::int64_t;
-using Word = std::uint32_t;
-using V = __m512;
-
-constexpr int W = 16;
-
-inline Index least(Index a, Index b) { return a < b ? a : b; }
-inline __mmask16 first(Index count) {
-  return static_cast<__mmask16>(count >= W ? 0xFFFF : count > 0 ? (1u << count) - 1 : 0);
-}
-inline V load16(const std::uint16_t* from, __mmask16 some) {
-  return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, from)), 16);
-}
 inline void store16(std::uint16_t* to, __mmask16 some, __m256i numbers) { _mm256_mask_storeu_epi16(to, some, numbers); }
 inline V wide(__m256i numbers) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16); }
-
-inline V pairs(V sum, const Word* a, __m512i b) {
-  return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(static_cast<int>(*a)), (__m512bh)b);
-}
 
 // tile [R, kPanel] = sum over P pairs of words a[i * a_row + p * a_step] and vectors of b's panel.
 template <int R>
@@ -39,8 +22,8 @@ inline void tile(const Word* a, Index a_row, Index a_step, const Word* b, Index 
     const __m512i left = _mm512_loadu_si512(b), right = _mm512_loadu_si512(b + W);
 #pragma GCC unroll 12
     for (int i = 0; i < R; ++i) {
-      sum[i][0] = pairs(sum[i][0], a + i * a_row, left);
-      sum[i][1] = pairs(sum[i][1], a + i * a_row, right);
+      sum[i][0] = pairs(sum[i][0], a[i * a_row], left);
+      sum[i][1] = pairs(sum[i][1], a[i * a_row], right);
     }
   }
 #pragma GCC unroll 12
@@ -64,12 +47,7 @@ inline V sigmoid2(V x) {
   const V y = _mm512_max_ps(_mm512_min_ps(_mm512_sub_ps(_mm512_setzero_ps(), x), _mm512_set1_ps(126.0f)),
                             _mm512_set1_ps(-126.0f));
   const V n = _mm512_roundscale_ps(y, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), f = _mm512_sub_ps(y, n);
-  V p = _mm512_set1_ps(1.33335581e-3f);
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.61812911e-3f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(5.55041087e-2f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.40226507e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.93147181e-1f));
-  p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
+  const V p = exp2_of_fraction(f);
   const V d = _mm512_add_ps(_mm512_set1_ps(1.0f), _mm512_scalef_ps(p, n)), r = _mm512_rcp14_ps(d);
   return _mm512_mul_ps(r, _mm512_fnmadd_ps(d, r, _mm512_set1_ps(2.0f)));
 }
@@ -90,37 +68,6 @@ inline V gelu_slope(V x) {
   return _mm512_fmadd_ps(_mm512_mul_ps(_mm512_mul_ps(x, s), _mm512_sub_ps(_mm512_set1_ps(1.0f), s)), rise, s);
 }
 
-// 16 x 16 words turned about their diagonal.
-inline void turn(__m512i* r) {
-  __m512i t[16];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) {
-    t[2 * i] = _mm512_unpacklo_epi32(r[2 * i], r[2 * i + 1]);
-    t[2 * i + 1] = _mm512_unpackhi_epi32(r[2 * i], r[2 * i + 1]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[4 * i] = _mm512_unpacklo_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 1] = _mm512_unpackhi_epi64(t[4 * i], t[4 * i + 2]);
-    r[4 * i + 2] = _mm512_unpacklo_epi64(t[4 * i + 1], t[4 * i + 3]);
-    r[4 * i + 3] = _mm512_unpackhi_epi64(t[4 * i + 1], t[4 * i + 3]);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    t[i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0x88);
-    t[4 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0x88);
-    t[8 + i] = _mm512_shuffle_i32x4(r[i], r[4 + i], 0xDD);
-    t[12 + i] = _mm512_shuffle_i32x4(r[8 + i], r[12 + i], 0xDD);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    r[i] = _mm512_shuffle_i32x4(t[i], t[4 + i], 0x88);
-    r[8 + i] = _mm512_shuffle_i32x4(t[i], t[4 + i], 0xDD);
-    r[4 + i] = _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0x88);
-    r[12 + i] = _mm512_shuffle_i32x4(t[8 + i], t[12 + i], 0xDD);
-  }
-}
-
 }  // namespace
 
 void pack_for_outputs(const std::uint16_t* w_NK, Index N, Index K, Index panel, Word* words) {
@@ -128,7 +75,7 @@ void pack_for_outputs(const std::uint16_t* w_NK, Index N, Index K, Index panel, 
   Word* const to = words + panel * P * kPanel;
   for (Index half = 0; half < kPanel; half += W)
     for (Index p = 0; p < P; p += W) {
-      const __mmask16 some = first(P - p);
+      const __mmask16 some = mask_of(P - p);
       __m512i r[W];
 #pragma GCC unroll 16
       for (int i = 0; i < W; ++i) {
@@ -151,7 +98,7 @@ void pack_rows(const std::uint16_t* x, Index rows, Index columns, Index width, I
     for (Index column = 0; column < columns; column += width) {
       Word* const to = words + column * P;  // whole panels before it
       for (Index k = 0; k < width; k += W) {
-        const __mmask16 some = first(least(width, columns - column) - k), whole = first(width - k);
+        const __mmask16 some = mask_of(least(width, columns - column) - k), whole = mask_of(width - k);
         for (Index p = begin; p < least(last, begin + kPairs / 4); ++p) {
           const std::uint16_t* const row = x + 2 * p * columns + column + k;
           const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, row));
@@ -175,7 +122,7 @@ void multiply(const RowProduct& product, Index row, Index panel) {
             c);
       for (Index half = 0; half < kPanel; half += W) {
         const Index n = j * kPanel + half;
-        const __mmask16 some = first(product.N - n);
+        const __mmask16 some = mask_of(product.N - n);
         if (!some) break;
         const V bias = product.bias ? load16(product.bias + n, some) : _mm512_setzero_ps();
         for (Index r = 0; r < rows; ++r) {
@@ -199,7 +146,7 @@ void multiply(const PairProduct& product, Index row, Index panel) {
     tiles(rows, product.a + i * product.pairs, 1, kTile, b, product.pairs, c);
     for (Index half = 0; half < kPanel; half += W) {
       const Index k = panel * kPanel + half;
-      const __mmask16 some = first(product.K - k);
+      const __mmask16 some = mask_of(product.K - k);
       for (Index r = 0; r < rows; ++r)
         _mm512_mask_storeu_ps(product.c + (i + r) * product.K + k, some, _mm512_load_ps(c + r * kPanel + half));
     }
@@ -210,11 +157,11 @@ void multiply(const PairProduct& product, Index row, Index panel) {
 void gradient_rows(const std::uint16_t* grad, const std::uint16_t* h, std::uint16_t* dh, Index M, Index N, Index block,
                    float* sums_N) {
   const Index begin = 2 * kPairs * block, end = least(M, begin + 2 * kPairs);
-  for (Index n = 0; n < N; n += W) _mm512_mask_storeu_ps(sums_N + n, first(N - n), _mm512_setzero_ps());
+  for (Index n = 0; n < N; n += W) _mm512_mask_storeu_ps(sums_N + n, mask_of(N - n), _mm512_setzero_ps());
   for (Index m = begin; m < end; ++m)
     for (Index n = 0; n < N; n += W) {
       const Index at = m * N + n;
-      const __mmask16 some = first(N - n);
+      const __mmask16 some = mask_of(N - n);
       V g = load16(grad + at, some);
       if (h) {
         const auto rounded = (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(g, gelu_slope(load16(h + at, some))));
