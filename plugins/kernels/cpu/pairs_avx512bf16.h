@@ -1,5 +1,5 @@
-// What the two files that are compiled for AVX-512 with its instruction for pairs of bf16 numbers have in common, for them
-// alone. In an anonymous namespace: a linker keeps one copy of any other inline function, for all processors.
+// What the two files that are compiled for AVX-512 with its instruction for pairs of bf16 numbers have in common, for
+// them alone. In an anonymous namespace: a linker keeps one copy of any other inline function, for all processors.
 #pragma once
 
 #include <immintrin.h>
