@@ -2,7 +2,7 @@
 # Used for every folder of plugins/ and, after find_package(Ditto), by plugins outside the tree.
 # KIND is the folder's name in plugins/. The library is lib/ditto/plugins/KIND/libNAME.so in the build folder.
 
-set(DITTO_PLUGIN_KINDS models schedulers samplers objectives parallel optimizers kernels encoders data guidance caches transports)
+set(DITTO_PLUGIN_KINDS models schedulers samplers objectives parallel optimizers kernels encoders data guidance caches transports decoders)
 
 # What everything built with the SDK shares. -ffp-contract=off: fused multiply-adds would make results depend on the
 # machine that compiled. -fPIC for programs too, so that one precompiled header serves all. The three -Wno- are warnings that

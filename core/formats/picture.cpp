@@ -51,16 +51,6 @@ std::vector<std::uint8_t> rgb_of(const std::vector<std::uint8_t>& grey) {
   return rgb;
 }
 
-void convert(Picture& picture, Channels channels) {
-  if (channels == Channels::grey && picture.channels == 3) {
-    picture.pixels = grey_of(picture.pixels);
-    picture.channels = 1;
-  } else if (channels == Channels::rgb && picture.channels == 1) {
-    picture.pixels = rgb_of(picture.pixels);
-    picture.channels = 3;
-  }
-}
-
 bool is_bmp(std::string_view text) {
   constexpr std::string_view kHeaderSizes("\x0C\x28\x34\x38\x40\x6C\x7C", 7);  // each in four bytes
   return text.starts_with("BM") && text.size() >= 18 && kHeaderSizes.find(text[14]) != std::string_view::npos &&
@@ -77,6 +67,16 @@ bool is_avif(std::string_view text) {
 }
 
 }  // namespace
+
+void convert(Picture& picture, Channels channels) {
+  if (channels == Channels::grey && picture.channels == 3) {
+    picture.pixels = grey_of(picture.pixels);
+    picture.channels = 1;
+  } else if (channels == Channels::rgb && picture.channels == 1) {
+    picture.pixels = rgb_of(picture.pixels);
+    picture.channels = 3;
+  }
+}
 
 PictureFormat sniff_picture(std::span<const std::byte> bytes) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());

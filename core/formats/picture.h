@@ -46,6 +46,8 @@ PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first 
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
 Picture read_picture(const std::string& path, const DecodeOptions& options = {});
 
+void convert(Picture& picture, Channels channels);  // as decode_picture does
+
 // Width and height (upright) and channels (as_stored) from the header alone; pixels stay empty. Same errors and limit.
 Picture picture_size(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options = {});
 

@@ -17,6 +17,7 @@
 #include <ditto/parallel/transport.h>
 #include <ditto/sampler.h>
 #include <ditto/scheduler.h>
+#include <ditto/video_decoder.h>
 
 namespace ditto {
 
@@ -30,7 +31,7 @@ template <class Visit>
 void for_each_kind(Visit&& visit) {
   const auto all = [&]<class... I>(std::type_identity<std::tuple<I...>>) { (visit(KindTag<I>{}), ...); };
   all(std::type_identity<std::tuple<Model, Scheduler, Sampler, Guidance, Cache, Objective, ParallelStrategy, Optimizer,
-                                    KernelSet, Encoder, Source, Transport>>{});
+                                    KernelSet, Encoder, Source, VideoDecoder, Transport>>{});
 }
 
 inline bool is_kind(std::string_view kind) {

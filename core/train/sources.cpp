@@ -1,5 +1,7 @@
 #include "core/train/sources.h"
 
+#include <ditto/video_decoder.h>
+
 #include "core/data/blend.h"
 
 namespace ditto {
@@ -22,9 +24,14 @@ std::shared_ptr<Source> open_part(Components& components, const DataPart& part, 
 
 }  // namespace
 
-std::shared_ptr<Source> open_source(Components& components, const Source::Needs& needs) {
+std::shared_ptr<Source> open_source(Components& components, const Source::Needs& given) {
   const auto& recipe = components.recipe;
   require(recipe, recipe.data, "data");
+  auto needs = given;
+  needs.decoder = [&components](const std::string& name) {
+    const std::string where = "data.decoder";
+    return components.make_with<VideoDecoder>(name, where, {"decoder", where, {}}, {}, [](const auto&) {});
+  };
   return open_part(components, {"data", recipe.data, 0, 1, recipe.data_parts}, needs);
 }
 

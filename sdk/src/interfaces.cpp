@@ -3,6 +3,7 @@
 #include <ditto/ditto.h>
 #include <ditto/guidance.h>
 #include <ditto/parallel/transport.h>
+#include <ditto/video_decoder.h>
 
 namespace ditto {
 
@@ -15,5 +16,7 @@ Guidance::~Guidance() = default;
 Cache::~Cache() = default;
 KernelSet::~KernelSet() = default;
 Transport::~Transport() = default;
+Video::~Video() = default;
+VideoDecoder::~VideoDecoder() = default;
 
 }  // namespace ditto

@@ -4,11 +4,13 @@
 
 #include <ditto/data.h>
 #include <ditto/error.h>
+#include <ditto/pictures.h>
 
 #include "core/data/loader.h"
 #include "core/formats/picture.h"
 #include "tests/support/files.h"
 #include "tests/support/open_plugin.h"
+#include "tests/support/videos.h"
 
 namespace {
 
@@ -145,7 +147,67 @@ TEST_CASE("videos are folders of frames, taken at the row's interval; a picture 
   }
   CHECK(contains(error_of(ErrorKind::data, [&] { source->read(3); }),
                  "t.csv:5:film: has 12 frames; 5 of them, each 3 further, need 13"));
-  CHECK(contains(error_of(ErrorKind::data, [&] { source->read(4); }), "is no folder, and 2 frames"));
+  CHECK(contains(error_of(ErrorKind::data, [&] { source->read(4); }), "is no folder and no video file, and 2 frames"));
+}
+
+TEST_CASE(
+    "video files give frames from the row's first on at its interval, by the host's decoder; bad ones are named") {
+  if (!ditto::test::video_decoder()) return;
+  const TemporaryFolder folder;
+  for (const char* name : {"h264.mp4", "h264_turned.mp4", "vp9.webm"})
+    std::filesystem::copy(ditto::test::golden_video(name), folder.path() / name);
+  std::filesystem::copy(folder.path() / "h264.mp4", folder.path() / "CUT.MP4");
+  std::filesystem::resize_file(folder.path() / "CUT.MP4", 900);
+  write_picture(folder / "film/1.png", 24, 32, 90);
+  write_picture(folder / "film/2.png", 24, 32, 120);
+  write_text(folder / "t.csv",
+             "path,frames,interval,first\nh264.mp4,3,2,4\nvp9.webm,2,9,\nfilm,1,1,1\nCUT.MP4,1,1,0\nh264.mp4,3,2,20\n"
+             "h264_turned.mp4,1,1,0\n");
+  Options options{{"frames", "frames"},     {"interval", "interval"}, {"first", "first"},
+                  {"channels", int64_t{3}}, {"size", Sides{24, 32}},  {"table", "t.csv"}};
+  int asked = 0;
+  ditto::Source::Needs needs{.split = SplitOf::train, .folder = folder.path().string()};
+  needs.decoder = [&](const std::string& name) {
+    ++asked;
+    CHECK(name == "ffmpeg");
+    return ditto::test::video_decoder();
+  };
+  const auto source = ditto::test::make_plugin<ditto::Source>("data", "table", options, needs);
+  CHECK(asked == 1);
+  const auto golden = [&](const char* name, int64_t frame) {
+    const auto bytes = ditto::test::read_text(ditto::test::golden_video(name));
+    const auto pixels =
+        ditto::test::pixels_of(*ditto::test::open_video(*ditto::test::video_decoder(), bytes, name), {frame, 1, 1});
+    return ditto::image_of_pixels(pixels, 24, 32, 3);
+  };
+  const auto first = source->read(0).tensors.at("image");
+  REQUIRE(first.sizes() == at::IntArrayRef{3, 3, 24, 32});
+  CHECK(source->info(0).at("image") == first.sizes().vec());
+  for (int64_t i = 0; i < 3; ++i) CHECK(first.select(1, i).equal(golden("h264.mp4", 4 + 2 * i)));
+  const auto second = source->read(1).tensors.at("image");
+  for (int64_t i = 0; i < 2; ++i) CHECK(second.select(1, i).equal(golden("vp9.webm", 9 * i)));
+  CHECK(value_of(source->read(2).tensors.at("image")) == 120);
+  CHECK(contains(error_of(ErrorKind::data, [&] { source->read(3); }), "t.csv:5:CUT.MP4: cannot be read as MP4"));
+  CHECK(contains(error_of(ErrorKind::data, [&] { source->read(4); }), "t.csv:6:h264.mp4: has 24 frames; 3 of them"));
+  ditto::LoaderOptions loading;
+  loading.shuffle = false;
+  std::vector<std::string> log;
+  options["sizes"] = Strings{"24x32", "32x24"};
+  options.erase("size");
+  const auto of_sizes = ditto::test::make_plugin<ditto::Source>("data", "table", options, needs);
+  CHECK(of_sizes->size() == 5);  // the cut one has no header
+  CHECK(of_sizes->info(4).at("image") == Sides{3, 1, 32, 24});
+  write_text(folder / "t.csv", "path,frames\nh264.mp4,1\nCUT.MP4,1\nvp9.webm,1\n");
+  ditto::Loader loader(ditto::test::make_plugin<ditto::Source>(
+                           "data", "table", {{"table", "t.csv"}, {"frames", "frames"}, {"size", Sides{8, 8}}}, needs),
+                       loading, 1, [&](const std::string& line) { log.push_back(line); });
+  CHECK(loader.next({0, 3}).weights == std::vector<double>{1, 0, 1});
+  CHECK(contains(log.back(), "t.csv:3:CUT.MP4"));
+  needs.decoder = {};
+  const Options without{{"table", "t.csv"}, {"frames", "frames"}, {"size", Sides{8, 8}}};
+  CHECK(contains(
+      error_of(ErrorKind::plugin, [&] { ditto::test::make_plugin<ditto::Source>("data", "table", without, needs); }),
+      "data.decoder: the program that reads this table has no decoders"));
 }
 
 TEST_CASE("rows are taken by the least and the most of their columns") {

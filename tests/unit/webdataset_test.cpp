@@ -10,12 +10,14 @@
 #include <ditto/data.h>
 #include <ditto/encoder.h>
 #include <ditto/error.h>
+#include <ditto/pictures.h>
 
 #include "core/data/loader.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/tar.h"
 #include "tests/support/files.h"
+#include "tests/support/videos.h"
 
 namespace {
 
@@ -112,6 +114,58 @@ TEST_CASE("samples of several shards come by index, pictures in -1 to 1") {
     CHECK(sample.tensors.at("image")[0][1][2].item<float>() == doctest::Approx((10.0 * i + 5) / 127.5 - 1));
     CHECK(sample.place == "a-" + std::to_string(i / 4) + ".tar:" + number(static_cast<int>(i)) + ".png");
   }
+}
+
+TEST_CASE("members that are video files give their frames, by the host's decoder") {
+  if (!ditto::test::video_decoder()) return;
+  const Folder folder;
+  {
+    formats::TarWriter tar(folder.path + "/a.tar");
+    const auto add = [&](int i, const std::string& bytes) {
+      tar.add(number(i) + ".mp4", ditto::test::as_bytes(bytes));
+      tar.add(number(i) + ".cls", ditto::test::as_bytes(std::to_string(i)));
+    };
+    const auto whole = ditto::test::read_text(ditto::test::golden_video("h264.mp4"));
+    add(0, whole);
+    add(1, whole.substr(0, 700));
+    add(2, whole);
+    tar.finish();
+  }
+  const std::map<std::string, OptionValue> options{{"shards", Strings{"*.tar"}}, {"image", Strings{"mp4"}},
+                                                   {"frames", int64_t{3}},       {"interval", int64_t{7}},
+                                                   {"first", int64_t{2}},        {"classes", int64_t{10}}};
+  ditto::Source::Needs needs{.split = SplitOf::train, .folder = folder.path};
+  needs.decoder = [](const std::string&) { return ditto::test::video_decoder(); };
+  const auto source = open<ditto::Source>("data/libwebdataset.so", options, needs);
+  CHECK(source->makes()[0].shape == std::vector<int64_t>{3, 3, 24, 32});  // as the first is
+  for (const int64_t index : {0, 2}) {
+    const auto sample = source->read(index);
+    CHECK(sample.tensors.at("label").item<int64_t>() == index);
+    const auto image = sample.tensors.at("image");
+    CHECK(source->info(index).at("image") == image.sizes().vec());
+    const auto bytes = ditto::test::read_text(ditto::test::golden_video("h264.mp4"));
+    const auto video = ditto::test::open_video(*ditto::test::video_decoder(), bytes, "h264.mp4");
+    for (int64_t i = 0; i < 3; ++i)
+      CHECK(image.select(1, i).equal(
+          ditto::image_of_pixels(ditto::test::pixels_of(*video, {2 + 7 * i, 1, 1}), 24, 32, 3)));
+  }
+  CHECK(holds(error_of([&] { source->read(1); }, ErrorKind::data), "a.tar:00001.mp4: "));
+  auto sized = options;
+  sized["size"] = std::vector<int64_t>{8, 8};
+  sized["resize"] = "bicubic";
+  sized["channels"] = int64_t{1};
+  CHECK(open<ditto::Source>("data/libwebdataset.so", sized, needs)->read(0).tensors.at("image").sizes() ==
+        at::IntArrayRef{1, 3, 8, 8});
+  auto uncounted = options;
+  uncounted.erase("frames");
+  CHECK(holds(error_of([&] { open<ditto::Source>("data/libwebdataset.so", uncounted, needs); }, ErrorKind::config),
+              "data.frames: is 0, and data.image names video files"));
+  uncounted["image"] = Strings{"png", "mp4"};
+  CHECK(holds(error_of([&] { open<ditto::Source>("data/libwebdataset.so", uncounted, needs); }, ErrorKind::config),
+              "names videos beside others"));
+  needs.decoder = {};
+  CHECK(holds(error_of([&] { open<ditto::Source>("data/libwebdataset.so", options, needs); }, ErrorKind::plugin),
+              "has no decoders to give"));
 }
 
 TEST_CASE("the fingerprint follows the content") {

@@ -31,11 +31,13 @@ void Options::read(ditto::OptionReader& option) {
   option("table", table, "rows to train on: .csv, .tsv or .jsonl, with .gz behind it where it is gzip").place();
   option("validation_table", validation_table, "rows held out").place();
   option("folder", folder, "where the rows' paths begin; empty: beside the table").place();
-  option("path", path, "the column of a row's picture; of a video, a folder with a picture a frame");
+  option("path", path, "the column of a row's picture; of a video, a video file or a folder with a picture a frame");
   option("label", label, "the column of its class, a number or one of data.names, or \"none\"");
   option("caption", caption, "the column of its caption, or \"none\"");
   option("frames", frames, "the column that says how many frames are taken, or \"none\": all rows are pictures");
   option("interval", interval, "the column that says how many frames further the next one taken is, or \"none\": 1");
+  option("first", first, "the column that says which frame is the first taken, counted from 0, or \"none\": 0");
+  option("decoder", decoder, "the plugin that decodes video files");
   option("height", height, "the column of pictures' rows; \"none\": with data.sizes, each picture's header is read");
   option("width", width, "and of their columns");
   option("at_least", at_least, "rows taken: [\"COLUMN=NUMBER\"], each the least that this column holds");
@@ -69,8 +71,10 @@ void Options::read(ditto::OptionReader& option) {
     option.reject("classes", "is 0, but data.label is \"" + label + "\"",
                   "set it to the number of classes, or name them in data.names");
   if (path == kNone) option.reject("path", "is \"none\"", "name the column of the pictures' paths");
-  if (interval != kNone && frames == kNone)
-    option.reject("interval", "goes with data.frames", "name the column that says how many frames are taken");
+  for (const bool is_first : {true, false})
+    if ((is_first ? first : interval) != kNone && frames == kNone)
+      option.reject(is_first ? "first" : "interval", "goes with data.frames",
+                    "name the column that says how many frames are taken");
   if ((height == kNone) != (width == kNone))
     option.reject(height == kNone ? "height" : "width", "is \"none\" and the other side is not", "name both, or none");
 }
@@ -99,7 +103,7 @@ std::vector<std::string> Options::columns() const {
   const auto add = [&](const std::string& name) {
     if (name != kNone && std::find(all.begin(), all.end(), name) == all.end()) all.push_back(name);
   };
-  for (const auto* name : {&label, &caption, &frames, &interval, &height, &width}) add(*name);
+  for (const auto* name : {&label, &caption, &frames, &interval, &first, &height, &width}) add(*name);
   for (const bool least : {true, false})
     for (const auto& limit : limits(least)) add(limit.column);
   return all;

@@ -24,7 +24,8 @@ struct Limit {
 
 struct Options {
   std::string table, validation_table, folder;
-  std::string path = "path", label = kNone, caption = kNone, frames = kNone, interval = kNone;
+  std::string path = "path", label = kNone, caption = kNone, frames = kNone, interval = kNone, first = kNone;
+  std::string decoder = "ffmpeg";
   std::string height = kNone, width = kNone;
   std::vector<std::string> at_least, at_most;
   int64_t classes = 0;

@@ -13,6 +13,7 @@
 
 #include <ditto/formats/file.h>
 #include <ditto/formats/picture.h>
+#include <ditto/formats/video_name.h>
 
 namespace table {
 
@@ -44,7 +45,8 @@ std::size_t nearest_size(const std::vector<Size>& sizes, const Size& stored) {
 
 }  // namespace
 
-Rows::Rows(const Options& options, const std::string& table, const std::string& folder)
+Rows::Rows(const Options& options, const std::string& table, const std::string& folder,
+           const ditto::Source::Needs& needs)
     : options_(options),
       table_(table),
       folder_(folder),
@@ -54,6 +56,9 @@ Rows::Rows(const Options& options, const std::string& table, const std::string& 
       cells_(formats::read_text_table(table, columns_)) {
   read_rows();
   check_labels();
+  if (options_.has_videos() &&
+      std::any_of(rows_.begin(), rows_.end(), [&](const Row& row) { return formats::is_video_name(path(row)); }))
+    video_files_ = VideoFiles(options_.decoder, needs);
   if (!options_.sizes.empty()) choose_sizes();
   if (rows_.empty())
     throw Error(ErrorKind::data, table_,
@@ -74,6 +79,7 @@ void Rows::read_rows() {
       if (options_.label != kNone) row.label = label_in(number);
       row.frames = std::max<int64_t>(count_in(number, options_.frames, 1), 1);
       row.interval = std::max<int64_t>(count_in(number, options_.interval, 1), 1);
+      row.first = count_in(number, options_.first, 0);
       rows_.push_back(row);
     } catch (const Error& error) {
       if (bad++ < kNamed) warnings_.emplace_back(error.what());
@@ -151,6 +157,10 @@ Size Rows::stored_size(const Row& row) const {
     return size;
   }
   auto file = path(row);
+  if (options_.has_videos() && formats::is_video_name(file) && !fs::is_directory(file)) {
+    const auto video = video_files_.open(file, place(row));
+    return {video->height(), video->width()};
+  }
   if (fs::is_directory(file)) file = frame_files(file, place(row)).front();
   const auto bytes = formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes);
   const auto picture = formats::picture_size(std::as_bytes(std::span(bytes)), place(row));
@@ -201,6 +211,7 @@ std::string Rows::text() const {
     text += '\n' + std::string(cell(row.number, options_.path)) + '\t' + std::string(caption(row));
     for (const int64_t number : {row.label, row.frames, row.interval, static_cast<int64_t>(row.size)})
       text += '\t' + std::to_string(number);
+    if (options_.first != kNone) text += '\t' + std::to_string(row.first);
   }
   return text;
 }

@@ -9,13 +9,14 @@
 #include <ditto/formats/text_table.h>
 
 #include "options.h"
+#include "video_files.h"
 
 namespace table {
 
 struct Row {
   std::size_t number = 0;  // in the table
   int64_t label = 0;
-  int64_t frames = 1, interval = 1;
+  int64_t frames = 1, interval = 1, first = 0;
   std::size_t size = 0;  // in Options::all_sizes
 };
 
@@ -25,9 +26,10 @@ std::vector<std::string> frame_files(const std::string& folder, const std::strin
 class Rows {
  public:
   // Throws Error(data) for a table that cannot be read, and where no row is left; Error(config) for labels that
-  // data.classes does not reach.
-  Rows(const Options& options, const std::string& table, const std::string& folder);
+  // data.classes does not reach; Error(plugin) for video files without a decoder.
+  Rows(const Options& options, const std::string& table, const std::string& folder, const ditto::Source::Needs& needs);
 
+  const VideoFiles& video_files() const { return video_files_; }
   std::size_t count() const { return rows_.size(); }
   const Row& row(std::size_t index) const { return rows_.at(index); }
   std::string path(const Row& row) const;
@@ -54,6 +56,7 @@ class Rows {
   std::vector<Limit> least_, most_;
   ditto::formats::TextTable cells_;
   std::vector<Row> rows_;
+  VideoFiles video_files_;
   std::vector<std::string> warnings_;
 };
 

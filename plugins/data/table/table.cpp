@@ -1,4 +1,5 @@
-// Pictures, and videos as folders of frames, that a table names: rows with path, class, caption, frames, interval.
+// Pictures and videos, as files or folders of frames, that a table names: rows with path, class, caption, frames,
+// interval.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -15,6 +16,7 @@
 
 #include <ditto/formats/file.h>
 #include <ditto/formats/picture.h>
+#include <ditto/formats/video_name.h>
 #include "rows.h"
 
 namespace {
@@ -40,7 +42,7 @@ class Table final : public ditto::Source {
                   "name a .csv, .tsv or .jsonl file");
     const auto path = (fs::path(needs.folder) / given).lexically_normal();
     const auto folder = options.folder.empty() ? path.parent_path() : fs::path(needs.folder) / options.folder;
-    rows_.emplace(options, path.string(), folder.lexically_normal().string());
+    rows_.emplace(options, path.string(), folder.lexically_normal().string(), needs);
   }
 
   int64_t size() const override { return static_cast<int64_t>(rows_->count()); }
@@ -113,7 +115,10 @@ class Table final : public ditto::Source {
       try {
         auto file = rows_->path(row);
         if (fs::is_directory(file)) file = table::frame_files(file, file).front();
-        hashes += hash_of(formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes));
+        if (options_.has_videos() && formats::is_video_name(file))
+          hashes += ends_of(file);
+        else
+          hashes += hash_of(formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes));
       } catch (const Error&) {
         hashes += " not there";
       }
@@ -121,37 +126,70 @@ class Table final : public ditto::Source {
     return hash_of(hashes);
   }
 
+  // Of a video, which may be large: its size, and its first and last bytes.
+  static std::string ends_of(const std::string& path) {
+    const auto file = formats::RandomFile::open(path);
+    const auto bytes = std::min<std::uint64_t>(file->size(), 64 << 10);
+    std::string hashes = std::to_string(file->size());
+    for (const auto offset : {std::uint64_t{0}, file->size() - bytes}) {
+      const auto part = file->read(offset, bytes);
+      hashes += hash_of({reinterpret_cast<const char*>(part.data()), part.size()});
+    }
+    return hashes;
+  }
+
   torch::Tensor picture(const Row& row, const std::string& path, const std::string& place) const {
-    for (const char* film : {".mp4", ".avi", ".mkv", ".webm", ".mov", ".m4v", ".mpg", ".mpeg"})
-      if (path.ends_with(film))
-        throw Error(ErrorKind::data, place, "is a video file, which no plugin here decodes",
-                    "name a folder with a picture a frame, as `ffmpeg -i FILE FOLDER/%06d.png` makes it");
+    if (formats::is_video_name(path))
+      throw Error(ErrorKind::data, place, "is a video file, and all rows are pictures",
+                  "name in data.frames the column that says how many frames are taken");
     const auto bytes = formats::read_file(path, ErrorKind::data, formats::limits::kMemberBytes);
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
     const auto decoded = formats::decode_picture(std::as_bytes(std::span(bytes)), place, {.channels = channels});
-    return ditto::crop_and_resize(
-        ditto::image_of_pixels(decoded.pixels, decoded.height, decoded.width, decoded.channels),
-        sizes_[row.size].height, sizes_[row.size].width);
+    return resized(row, decoded.pixels, decoded.height, decoded.width);
   }
 
-  // [C, T, H, W]: from the folder's first frame on, every `interval`-th; of a picture, that.
+  torch::Tensor resized(const Row& row, std::span<const std::uint8_t> pixels, int64_t height, int64_t width) const {
+    return ditto::crop_and_resize(ditto::image_of_pixels(pixels, height, width, options_.channels),
+                                  sizes_[row.size].height, sizes_[row.size].width);
+  }
+
+  torch::Tensor video_file(const Row& row, const std::string& path, const std::string& place) const {
+    std::vector<torch::Tensor> frames;
+    rows_->video_files()
+        .open(path, place)
+        ->decode({row.first, row.frames, row.interval}, [&](const ditto::VideoFrame& frame) {
+          if (options_.channels == 3) return frames.push_back(resized(row, frame.pixels, frame.height, frame.width));
+          formats::Picture picture{static_cast<int>(frame.width),
+                                   static_cast<int>(frame.height),
+                                   3,
+                                   {frame.pixels.begin(), frame.pixels.end()}};
+          formats::convert(picture, formats::Channels::grey);
+          frames.push_back(resized(row, picture.pixels, frame.height, frame.width));
+        });
+    return at::stack(frames, 1);
+  }
+
+  // [C, T, H, W]: from frame `first` on, every `interval`-th; of a picture, that.
   torch::Tensor video(const Row& row, const std::string& place) const {
     const auto path = rows_->path(row);
     if (!fs::is_directory(path)) {
-      if (row.frames == 1) return picture(row, path, place).unsqueeze(1);
+      if (formats::is_video_name(path)) return video_file(row, path, place);
+      if (row.frames == 1 && row.first == 0) return picture(row, path, place).unsqueeze(1);
       throw Error(ErrorKind::data, place,
-                  "is no folder, and " + std::to_string(row.frames) + " frames are to be taken of it",
-                  "name a folder with a picture a frame, as `ffmpeg -i FILE FOLDER/%06d.png` makes it");
+                  "is no folder and no video file, and " + std::to_string(row.frames) + " frames are to be taken of it",
+                  "name a video file (.mp4, .mov, .mkv, .webm, .avi, .mpg, .ts), or a folder with a picture a frame");
     }
     const auto files = table::frame_files(path, place);
-    const auto last = (row.frames - 1) * row.interval;
+    const auto last = row.first + (row.frames - 1) * row.interval;
     if (last >= static_cast<int64_t>(files.size()))
       throw Error(ErrorKind::data, place,
                   "has " + std::to_string(files.size()) + " frames; " + std::to_string(row.frames) + " of them, each " +
-                      std::to_string(row.interval) + " further, need " + std::to_string(last + 1));
+                      std::to_string(row.interval) + " further" +
+                      (row.first > 0 ? " from frame " + std::to_string(row.first) + " on" : "") + ", need " +
+                      std::to_string(last + 1));
     std::vector<torch::Tensor> frames;
     for (int64_t i = 0; i < row.frames; ++i) {
-      const auto& file = files[static_cast<size_t>(i * row.interval)];
+      const auto& file = files[static_cast<size_t>(row.first + i * row.interval)];
       frames.push_back(picture(row, file, place + "/" + fs::path(file).filename().string()));
     }
     return at::stack(frames, 1);
@@ -167,4 +205,4 @@ class Table final : public ditto::Source {
 }  // namespace
 
 DITTO_PLUGIN(Source, Table, "table", "1.0.0", "Apache-2.0",
-             "pictures, and videos as folders of frames, that a CSV or JSON Lines table names")
+             "pictures and videos, as files or folders of frames, that a CSV or JSON Lines table names")

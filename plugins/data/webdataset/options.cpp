@@ -8,6 +8,7 @@
 #include <ditto/formats/file.h>
 #include <ditto/formats/json.h>
 #include <ditto/formats/limits.h>
+#include <ditto/formats/video_name.h>
 #include <ditto/sizes.h>
 #include <ditto/text.h>
 
@@ -38,6 +39,8 @@ bool is_tensor(const std::string& extension) {
 
 bool Options::has_latents() const { return is_tensor(image.front()); }
 
+bool Options::has_videos() const { return formats::is_video_name(image.front()); }
+
 void Options::read(ditto::OptionReader& option) {
   option("shards", shards,
          "tar files to train on: paths, globs or braces, relative to the recipe's folder; or URLs, with braces")
@@ -47,7 +50,7 @@ void Options::read(ditto::OptionReader& option) {
       .place();
   option("split", split, "with data.path: the part of the set to train on");
   option("validation_split", validation_split, "with data.path: the part held out");
-  option("image", image, "extensions of a sample's picture; the first that is there is taken");
+  option("image", image, "extensions of a sample's picture or video file; the first that is there is taken");
   image_given_ = option.declared().back().given;
   option(
       "label", label,
@@ -76,6 +79,11 @@ void Options::read(ditto::OptionReader& option) {
       .between(0, ditto::most::kSide);
   option("text_width", text_width, "numbers of a text's embedded token; 0: as in the first sample")
       .between(0, ditto::most::kWidth);
+  option("frames", frames, "of video files (data.image = [\"mp4\"]): how many frames are taken of each")
+      .between(0, ditto::most::kSide);
+  option("interval", interval, "how many frames further the next one taken is").between(1, 1'000'000);
+  option("first", first, "which frame is the first taken, counted from 0").between(0, 1'000'000'000);
+  option("decoder", decoder, "the plugin that decodes video files");
   option("store_timeout_s", store.timeout_s,
          "of shards at http:// or https:// addresses: seconds to connect, and without a byte, until a request is made "
          "again")
@@ -110,6 +118,14 @@ void Options::read(ditto::OptionReader& option) {
                                        [](int64_t n) { return n == -1 || (n >= 1 && n <= ditto::most::kSide); })))
     option.reject("latent", "is " + ditto::to_text(ditto::OptionValue(latent)),
                   "expected [channels, frames, rows, columns], or without frames, -1 for sides that differ");
+  const auto videos = std::count_if(image.begin(), image.end(), formats::is_video_name);
+  if (videos != 0 && videos != static_cast<std::ptrdiff_t>(image.size()))
+    option.reject("image", "names videos beside others", "name one kind; a blend of two sources may have both");
+  for (const auto& [name, is_given] :
+       {std::pair("frames", frames > 0), std::pair("interval", interval > 1), std::pair("first", first > 0)})
+    if (videos == 0 && is_given)
+      option.reject(name, "is of video files, and data.image names none",
+                    "set data.image = [\"mp4\"], or leave it out");
   if (text == kNone && text_tokens + text_width > 0)
     option.reject(text_tokens > 0 ? "text_tokens" : "text_width", "is of texts, and data.text is \"none\"",
                   "set data.text = \"pickle\"");
@@ -179,6 +195,9 @@ void Options::take(const EnergonSet& set) {
 
 Wanted Options::wanted() const {
   const auto place = TextPlace::parse(label);
+  if (has_videos() && frames == 0)
+    throw Error(ErrorKind::config, "data.frames", "is 0, and data.image names video files",
+                "say how many frames are taken of each");
   if (place.wanted() && classes < 1)
     throw Error(ErrorKind::config, "data.classes", "is 0, but data.label is \"" + label + "\"",
                 "set it to the number of classes, or data.label = \"none\"; of shards that `ditto data prepare` made "

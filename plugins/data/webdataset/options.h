@@ -28,6 +28,8 @@ struct Options {
   std::vector<int64_t> latent;
   std::string text = kNone;
   int64_t text_tokens = 0, text_width = 0;
+  int64_t frames = 0, interval = 1, first = 0;
+  std::string decoder = "ffmpeg";
   Store store;
 
   void read(ditto::OptionReader& option);
@@ -40,6 +42,8 @@ struct Options {
   bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
   // Whether data.image names tensors (.pth, .pickle) and no pictures.
   bool has_latents() const;
+  // Whether it names video files.
+  bool has_videos() const;
   // Throws Error(config) for a label without data.classes.
   Wanted wanted() const;
 

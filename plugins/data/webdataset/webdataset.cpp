@@ -1,5 +1,5 @@
-// Tar shards of pictures with a class or a caption, read by index: shards that the recipe lists, or a set that was
-// prepared for Megatron-Energon.
+// Tar shards of pictures or videos with a class or a caption, read by index: shards that the recipe lists, or a set
+// that was prepared for Megatron-Energon.
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
@@ -8,9 +8,12 @@
 #include <filesystem>
 #include <mutex>
 
+#include <ATen/Functions.h>
+
 #include <ditto/data.h>
 #include <ditto/error.h>
 #include <ditto/pictures.h>
+#include <ditto/video_decoder.h>
 
 #include <ditto/formats/picture.h>
 #include <ditto/formats/picture_resize.h>
@@ -34,6 +37,11 @@ class WebDataset final : public ditto::Source {
 
   WebDataset(const Options& options, const Needs& needs) : options_(options) {
     open(needs);
+    if (options_.has_videos() && !needs.shapes_only) {
+      if (!needs.decoder)
+        throw Error(ErrorKind::plugin, "data.decoder", "the program that reads these shards has no decoders to give");
+      decoder_ = needs.decoder(options_.decoder);
+    }
     if (options_.has_latents() || options_.text != webdataset::kNone) complete_tensors(needs);
     if (options_.has_latents() || !options_.size.empty()) return;
     if (needs.shapes_only)
@@ -71,8 +79,9 @@ class WebDataset final : public ditto::Source {
     const auto raw = samples_->read(index);
     Sample sample;
     sample.place = raw.place(raw.extension);
-    sample.tensors["image"] = options_.has_latents() ? webdataset::latent_in(raw.image, options_.latent, sample.place)
-                                                     : image(raw, sample.place);
+    sample.tensors["image"] = options_.has_latents()  ? webdataset::latent_in(raw.image, options_.latent, sample.place)
+                              : options_.has_videos() ? video(raw, sample.place)
+                                                      : image(raw, sample.place);
     if (!wanted_.text.empty()) {
       sample.tensors["text"] =
           webdataset::text_in(raw.text, options_.text_width, options_.text_tokens, raw.place(wanted_.text));
@@ -98,7 +107,11 @@ class WebDataset final : public ditto::Source {
     if (options_.has_latents())
       for (const int64_t side : options_.latent) text += std::to_string(side) + ' ';
     else
-      text += std::to_string(options_.size[0]) + 'x' + std::to_string(options_.size[1]) + (options_.resize == "bilinear" ? "" : " " + options_.resize);
+      text += std::to_string(options_.size[0]) + 'x' + std::to_string(options_.size[1]) +
+              (options_.resize == "bilinear" ? "" : " " + options_.resize);
+    if (options_.has_videos())
+      text += " frames " + std::to_string(options_.frames) + ' ' + std::to_string(options_.interval) + ' ' +
+              std::to_string(options_.first);
     if (!wanted_.text.empty())
       text +=
           ' ' + wanted_.text + ' ' + std::to_string(options_.text_tokens) + ' ' + std::to_string(options_.text_width);
@@ -141,15 +154,19 @@ class WebDataset final : public ditto::Source {
   }
 
   ditto::TensorSpec image_spec() const {
-    if (!options_.has_latents())
-      return {"image", at::kFloat, {options_.channels, options_.size[0], options_.size[1]}, "-1 … 1"};
+    if (!options_.has_latents()) return {"image", at::kFloat, shape_of_pixels(), "-1 … 1"};
     auto shape = options_.latent;
     std::replace(shape.begin(), shape.end(), int64_t{-1}, ditto::kOwnSide);
     return {"image", at::kFloat, shape, "any"};
   }
 
+  std::vector<int64_t> shape_of_pixels() const {
+    if (options_.has_videos()) return {options_.channels, options_.frames, options_.size[0], options_.size[1]};
+    return {options_.channels, options_.size[0], options_.size[1]};
+  }
+
   std::vector<int64_t> shape_of(int64_t index) const {
-    if (!options_.has_latents()) return {options_.channels, options_.size[0], options_.size[1]};
+    if (!options_.has_latents()) return shape_of_pixels();
     if (std::find(options_.latent.begin(), options_.latent.end(), -1) == options_.latent.end()) return options_.latent;
     return latent_shapes_.of(index, [&] {
       try {
@@ -206,6 +223,10 @@ class WebDataset final : public ditto::Source {
     for (int64_t i = 0; i < size(); ++i) {
       try {
         const auto raw = samples_->read(i);
+        if (options_.has_videos()) {
+          const auto video = open_video(raw, raw.place(raw.extension));
+          return {video->height(), video->width()};
+        }
         const auto picture = formats::picture_size(raw.image, raw.place(raw.extension));
         return {picture.height, picture.width};
       } catch (const Error& error) {
@@ -215,13 +236,43 @@ class WebDataset final : public ditto::Source {
     return {};
   }
 
+  bool covers() const { return resizes_ && options_.resize == "bicubic"; }
+
   torch::Tensor image(const RawSample& raw, const std::string& place) const {
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
-    const bool covers = resizes_ && options_.resize == "bicubic";
     const auto height = static_cast<int>(options_.size[0]), width = static_cast<int>(options_.size[1]);
-    auto picture = formats::decode_picture(
-        raw.image, place, {.channels = channels, .least_side = covers ? formats::least_side_for(height, width) : 0});
-    if (covers) picture = formats::cover(std::move(picture), height, width);
+    return sized(formats::decode_picture(
+                     raw.image, place,
+                     {.channels = channels, .least_side = covers() ? formats::least_side_for(height, width) : 0}),
+                 place);
+  }
+
+  std::unique_ptr<ditto::Video> open_video(const RawSample& raw, const std::string& place) const {
+    return decoder_->open(
+        {place, raw.image.size(), [bytes = raw.image](std::uint64_t offset, std::span<std::byte> into) {
+           std::memcpy(into.data(), bytes.data() + offset, into.size());
+         }});
+  }
+
+  // [C, T, H, W]
+  torch::Tensor video(const RawSample& raw, const std::string& place) const {
+    std::vector<torch::Tensor> frames;
+    open_video(raw, place)
+        ->decode({options_.first, options_.frames, options_.interval}, [&](const ditto::VideoFrame& frame) {
+          formats::Picture picture{static_cast<int>(frame.width),
+                                   static_cast<int>(frame.height),
+                                   3,
+                                   {frame.pixels.begin(), frame.pixels.end()}};
+          if (options_.channels == 1) formats::convert(picture, formats::Channels::grey);
+          frames.push_back(sized(std::move(picture), place));
+        });
+    return at::stack(frames, 1);
+  }
+
+  torch::Tensor sized(formats::Picture picture, const std::string& place) const {
+    if (covers())
+      picture =
+          formats::cover(std::move(picture), static_cast<int>(options_.size[0]), static_cast<int>(options_.size[1]));
     const auto image = ditto::image_of_pixels(picture.pixels, picture.height, picture.width, picture.channels);
     if (resizes_) return ditto::crop_and_resize(image, options_.size[0], options_.size[1]);
     if (picture.height != options_.size[0] || picture.width != options_.size[1])
@@ -243,6 +294,7 @@ class WebDataset final : public ditto::Source {
   Options options_;
   bool resizes_ = !options_.size.empty();  // before the constructor fills in the size
   Wanted wanted_;
+  std::shared_ptr<const ditto::VideoDecoder> decoder_;  // null where there are pictures or latents
   webdataset::Shapes latent_shapes_;
   mutable std::once_flag first_read_;
   mutable webdataset::Shape first_shape_;
@@ -254,4 +306,4 @@ class WebDataset final : public ditto::Source {
 }  // namespace
 
 DITTO_PLUGIN(Source, WebDataset, "webdataset", "1.0.0", "Apache-2.0",
-             "pictures in tar shards, with a class or a caption")
+             "pictures and videos in tar shards, with a class or a caption")

@@ -1,7 +1,9 @@
 // A source of samples, read by index from many threads.
 #pragma once
 
+#include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -11,6 +13,8 @@
 #include <ditto/plugin.h>
 
 namespace ditto {
+
+class VideoDecoder;  // video_decoder.h
 
 // One sample: its tensors without the batch dim, and where it came from.
 struct Sample {
@@ -29,12 +33,15 @@ enum class SplitOf { train, validation };  // which part of the data
 class DITTO_API Source {
  public:
   static constexpr const char* kKind = "data";
-  static constexpr std::uint32_t kAbi = 6;
+  static constexpr std::uint32_t kAbi = 7;
   struct Needs {
     SplitOf split;
     std::string folder;  // relative paths in the options are relative to this (the recipe's folder)
     // Only makes() will be asked, and nothing is there to be read: what the options do not say is Error(config).
     bool shapes_only = false;
+    // The decoder of that name, for sources that read video files; to be called while the source is made. Throws
+    // Error(plugin) where there is none. Empty: the host has none to give.
+    std::function<std::shared_ptr<VideoDecoder>(const std::string& name)> decoder = {};
   };
   virtual ~Source();
   virtual int64_t size() const = 0;  // samples in one pass; > 0
