@@ -3,7 +3,8 @@
 
 Every round times each once, one after another, by its processor time, so that other processes matter less. A ratio is Ditto's rate over PyAV's in the same round, above 1 where Ditto is faster; the
 table has the rounds' median. Clips are made first, by PyAV: windows that move over scikit-learn's two photographs, 480 x 320, H.264 with a
-key frame every 24 frames and B-frames. A sample is 8 frames, each 3 further, from a frame drawn at random.
+key frame every 24 frames and B-frames. A sample is 8 frames, each 3 further, from a frame drawn at random; both make
+batches of 8 samples, as floats.
 
 Usage: ./dev bench video [--rounds 5] [--seconds 1] [--out FOLDER]
 """

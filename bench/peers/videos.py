@@ -4,7 +4,7 @@
     videos.py read FOLDER SIDE SECONDS
                                  reads the rows one after another, and prints {"rate": …, "coded": …}: samples a second of processor time
 
-SIDE 0: frames as they are; else brought to SIDE x SIDE by swscale, which converts their colours in the same pass. One thread.
+SIDE 0: frames as they are; else brought to SIDE x SIDE by swscale, which converts their colours in the same pass. In batches of 8, by one thread.
 """
 import csv
 import json
@@ -17,7 +17,7 @@ import av
 import numpy as np
 import torch
 
-HEIGHT, WIDTH, FRAMES, CLIPS, ROWS, TAKEN, INTERVAL = 320, 480, 120, 8, 64, 8, 3
+HEIGHT, WIDTH, FRAMES, CLIPS, ROWS, TAKEN, INTERVAL, BATCH = 320, 480, 120, 8, 64, 8, 3, 8
 
 
 def make(folder):
@@ -90,8 +90,8 @@ def read(folder, side, seconds):
         shape = sample(folder, *row, side).shape
     began, count = time.process_time(), 0
     while time.process_time() - began < seconds:
-        sample(folder, *rows[count % len(rows)], side)
-        count += 1
+        torch.stack([sample(folder, *rows[(count + i) % len(rows)], side) for i in range(BATCH)])
+        count += BATCH
     took = time.process_time() - began
     print(json.dumps({"rate": count / took, "shape": list(shape), "version": av.__version__,
                       "ffmpeg": ".".join(map(str, av.library_versions["libavcodec"])),

@@ -2,7 +2,7 @@
 """Tiny videos coded by PyAV (its own FFmpeg, of another version than Debian's), and what PyAV reads out of them again: for each file its
 frames as RGB, and how many coded frames have to be decoded for some choices of frames.
 
-    python3 -m venv av && av/bin/pip install av==18.1.0 numpy==2.3.5 safetensors==0.7.0
+    python3 -m venv av && av/bin/pip install av==18.1.0 numpy==2.4.6 safetensors==0.8.0
     av/bin/python tests/golden/make_videos.py      writes tests/golden/videos/*
 
 A frame's brightness says its number (neighbours differ much), its colours are smooth. RGB is computed here from the decoded planes by

@@ -66,6 +66,32 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("frames that are taken alone or few have the bits that they have among all") {
+  const auto decoder = ditto::test::video_decoder();
+  if (!decoder) return;
+  const auto notes = json::parse(std::ifstream(ditto::test::golden_video("videos.json")));
+  for (const auto& [name, note] : notes.items()) {
+    CAPTURE(name);
+    const auto bytes = ditto::test::read_text(ditto::test::golden_video(name));
+    const auto video = ditto::test::open_video(*decoder, bytes, name);
+    const auto all = ditto::test::pixels_of(*video, {0, 24, 1});
+    const auto frame = all.size() / 24;
+    for (const int64_t interval : {2, 3, 5, 24}) {
+      for (int64_t first = 0; first < interval; ++first) {
+        CAPTURE(interval);
+        CAPTURE(first);
+        const auto few = ditto::test::pixels_of(*video, {first, (23 - first) / interval + 1, interval});
+        for (std::size_t i = 0; i < few.size() / frame; ++i)
+          CHECK(std::equal(
+              few.begin() + static_cast<std::ptrdiff_t>(i * frame),
+              few.begin() + static_cast<std::ptrdiff_t>((i + 1) * frame),
+              all.begin() + static_cast<std::ptrdiff_t>(
+                                (static_cast<std::size_t>(first) + i * static_cast<std::size_t>(interval)) * frame)));
+      }
+    }
+  }
+}
+
 TEST_CASE("one opened video gives any frames in any order, the same bits as opened anew") {
   const auto decoder = ditto::test::video_decoder();
   if (!decoder) return;

@@ -1,5 +1,6 @@
 // Video files by FFmpeg's libraries. Of the coded frames those are decoded that the wanted ones depend on: from the key
-// frame before on, in the order of decoding, up to the last wanted one; by one thread.
+// frame before on, in the order of decoding, up to the last wanted one, but for those that no other refers to; by one
+// thread.
 //
 // A run of coded frames from a key frame to the next holds as many shown frames, which follow those of the runs before:
 // so a frame's number says its run, and its place among the run's times which coded frame it is.
@@ -206,6 +207,9 @@ class File final : public ditto::Video {
         if (packet->size == 0) continue;  // it would end the stream
         if (times.empty() && taken == numbers.size() && taken > 0) return;
         ++file.decoded_;
+        // What no other frame refers to, and nobody wants, the decoder looks at no further than its header.
+        const bool is_wanted = times.empty() || std::binary_search(times.begin(), times.end(), packet->pts);
+        file.codec_->skip_frame = is_wanted ? AVDISCARD_DEFAULT : AVDISCARD_NONREF;
         if (const int code = avcodec_send_packet(file.codec_.get(), packet.get()); code < 0)
           file.damaged(number(), code);
         receive();
