@@ -102,7 +102,7 @@ Tensors gelu_of(const OpInputs& in) {
 // GELU was given; undefined: there is none.
 Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
   const Map map(in);
-  const auto [M, K, N] = std::tuple(map.M, map.K, map.N);
+  const int64_t M = map.M, K = map.K, N = map.N;
   const bool of_x = in.tensor(0).requires_grad(), of_weight = in.tensor(1).requires_grad(),
              of_bias = map.bias.defined() && in.tensor(2).requires_grad();
   const Tensor dy = h.defined() ? torch::empty_like(grad) : grad;
