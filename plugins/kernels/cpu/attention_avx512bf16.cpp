@@ -101,8 +101,8 @@ inline void store16(std::uint16_t* to, V x, Index count) {
 }
 inline V load16(const std::uint16_t* from, Index count) { return load16(from, mask_of(count)); }
 
-// Asks for row i, long before it is needed: a head's rows are far apart, and the processor by itself reads ahead along a
-// row only. There need not be one.
+// Asks for row i, long before it is needed: a head's rows are far apart, and the processor by itself reads ahead along
+// a row only. There need not be one.
 constexpr Index kAhead = 2 * W;
 inline void ahead(const std::uint16_t* p, Index token, Index i, Index K) {
   for (Index k = 0; k < K; k += 2 * W) _mm_prefetch(reinterpret_cast<const char*>(p + i * token + k), _MM_HINT_T0);

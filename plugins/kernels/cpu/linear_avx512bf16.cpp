@@ -19,8 +19,8 @@ inline void ahead(const std::uint16_t* p) { _mm_prefetch(reinterpret_cast<const 
 inline void store16(std::uint16_t* to, __mmask16 some, __m256i numbers) { _mm256_mask_storeu_epi16(to, some, numbers); }
 inline V wide(__m256i numbers) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16); }
 
-// tile [R, kPanel] = sum over P pairs of words a[i * a_row + p * a_step] and vectors of b's panel. `panels`: a is one too,
-// and both are asked for long before they are needed, as they come from far.
+// tile [R, kPanel] = sum over P pairs of words a[i * a_row + p * a_step] and vectors of b's panel. `panels`: a is one
+// too, and both are asked for long before they are needed, as they come from far.
 template <int R, bool panels>
 inline void tile(const Word* a, Index a_row, Index a_step, const Word* b, Index P, float* c) {
   V sum[R][2];
@@ -121,7 +121,8 @@ void pack_rows(const std::uint16_t* x, Index rows, Index columns, Index block, W
           const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, row));
           const __m512i high = 2 * p + 1 < rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, row + columns))
                                                 : _mm512_setzero_si512();
-          _mm512_storeu_si512(words + column * apart(P) + p * kPanel + k, _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
+          _mm512_storeu_si512(words + column * apart(P) + p * kPanel + k,
+                              _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
         }
       }
 }

@@ -110,7 +110,12 @@ Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
   const Factor weight(of_x ? N / 2 : 0, K, kPanel), x(of_weight ? P : 0, K, kPanel),
       dy_turned(of_weight ? P : 0, N, kRows);
   const Tensor sums = torch::empty({blocks, N}, torch::kFloat);
-  const GradientRows rows{numbers(grad), numbers(h), h.defined() ? place(dy) : nullptr, M, N, sums.data_ptr<float>(),
+  const GradientRows rows{numbers(grad),
+                          numbers(h),
+                          h.defined() ? place(dy) : nullptr,
+                          M,
+                          N,
+                          sums.data_ptr<float>(),
                           of_weight ? dy_turned.words() : nullptr};
   ditto::in_threads(blocks + weight_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
