@@ -175,9 +175,13 @@ namespace {
 
 template <bool gelu>
 void gradient_rows_of(const GradientRows& rows, Index block) {
-  const auto [grad, h, dh, M, N, sums, words] = rows;
+  const std::uint16_t *const grad = rows.grad, *const h =
+                                                   rows.h;  // by name: clang 14 lets no lambda have parts of a binding
+  std::uint16_t* const dh = rows.dh;
+  Word* const words = rows.words;
+  const Index M = rows.M, N = rows.N;
   const Index P = (M + 1) / 2, last = least(P, (block + 1) * kPairs);
-  float* const sums_N = sums + block * N;
+  float* const sums_N = rows.sums + block * N;
   for (Index begin = block * kPairs; begin < last; begin += kStep)
     for (Index n = 0; n < N; n += W) {
       const __mmask16 some = mask_of(N - n);
