@@ -12,14 +12,14 @@ import argparse
 import array
 import os
 import pathlib
-import platform
-import re
 import subprocess
 import sys
 import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import processor, write  # noqa: E402
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 TITLE, RECIPE = "DiT-S/2, 32x32x4, batch 8", ROOT / "bench/dit_s_2.toml"
@@ -82,11 +82,6 @@ def commands(precision, threads):
             "**Ditto**, blocks computed again": ditto + ["--set", 'parallel.recompute="blocks"']}
 
 
-def processor():
-    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return names[0].strip() if names else platform.machine()
-
-
 def main():
     args = arguments()
     if args.peer:
@@ -108,11 +103,7 @@ def main():
             least = min(peak for label, (peak, _) in found.items() if label.startswith("PyTorch"))
             lines += [f"| {precision} | {label} | {stays / 1e6:.0f} | {peak / 1e6:.0f} | {100 * peak / least:.0f} % |"
                       for label, (peak, stays) in found.items()]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    args.out.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", processor().lower())).strip("-")
-    (args.out / f"memory-{slug}.md").write_text(text)
+    write(lines, args.out, "memory")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,9 @@ passes and more, Ditto's 38 in one. Bound: 85 % of the stream, and faster than P
 Usage: ./dev bench optimizer [--rounds 5] [--threads N] [--out FOLDER]
 """
 import argparse
-import dataclasses
 import json
 import os
 import pathlib
-import platform
-import re
 import statistics
 import subprocess
 import sys
@@ -24,11 +21,12 @@ import time
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import processor, spread, write  # noqa: E402
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 import dit  # noqa: E402
 
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
-DIT_B_2 = dataclasses.replace(dit.DIT_S_2, width=768, heads=12, batch=4)
 
 
 def arguments():
@@ -52,7 +50,7 @@ def median_seconds(repeats, work):
 
 @torch.no_grad()
 def time_peer(args):
-    trainer = dit.Trainer(DIT_B_2)
+    trainer = dit.Trainer(dit.DIT_B_2)
     for p in trainer.parameters:
         p.grad = torch.randn_like(p)
     stream = torch.ones(1 << 26)
@@ -87,15 +85,6 @@ def ditto(numerics, args):
     return timed(command)
 
 
-def processor():
-    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return names[0].strip() if names else platform.machine()
-
-
-def of(values, form):
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
 def main():
     args = arguments()
     torch.set_num_threads(args.threads)
@@ -118,21 +107,17 @@ def main():
              f"before the run: {load:.2f}",
              f"- {number} parameters; {args.rounds} rounds of {args.repeats} updates; PyTorch {torch.__version__}; "
              f"{time.strftime('%Y-%m-%d', time.gmtime())}",
-             f"- stream: {of(stream, '.1f')} GB/s", "",
+             f"- stream: {spread(stream, '.1f')} GB/s", "",
              "| | | bytes a parameter | ms | share of its stream | PyTorch's time over it |",
              "|---|---|---:|---:|---:|---:|"]
     seconds = lambda one, name: statistics.median(one[name]["seconds"])
     for name in ("update", "norm"):
         for side, found in sides.items():
             lines.append(f"| {name} | {side} | {found[0][name]['bytes'] / number:.1f} | "
-                         f"{of([1e3 * seconds(one, name) for one in found], '.1f')} | "
-                         f"{of([100 * one[name]['share'] for one in found], '.0f')} % | "
-                         f"{of([seconds(a, name) / seconds(b, name) for a, b in zip(sides['PyTorch'], found)], '.2f')} |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    args.out.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", processor().lower())).strip("-")
-    (args.out / f"optimizer-{slug}.md").write_text(text)
+                         f"{spread([1e3 * seconds(one, name) for one in found], '.1f')} | "
+                         f"{spread([100 * one[name]['share'] for one in found], '.0f')} % | "
+                         f"{spread([seconds(a, name) / seconds(b, name) for a, b in zip(sides['PyTorch'], found)], '.2f')} |")
+    write(lines, args.out, "optimizer")
 
 
 if __name__ == "__main__":

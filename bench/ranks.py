@@ -11,14 +11,14 @@ import argparse
 import json
 import os
 import pathlib
-import platform
-import re
 import statistics
 import subprocess
 import sys
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import processor, spread, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 CORES = len(os.sched_getaffinity(0))
 MODELS = {"dit_s_2": ("DiT-S/2, 32x32x4, batch 8", "bench/dit_s_2.toml", 1, ["run.batch=8"]),
@@ -49,15 +49,6 @@ def step_seconds(name, precision, ranks, args):
     return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)["median_s"]
 
 
-def ratio_text(ratios):
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
-
-
-def processor():
-    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return names[0].strip() if names else platform.machine()
-
-
 def main():
     args = arguments()
     load = os.getloadavg()[0]
@@ -79,12 +70,8 @@ def main():
             ratios = [[a / b for a, b in zip(times[few], times[many])] for few, many in ((1, CORES), (CORES, 2 * CORES))]
             lines.append(f"| {MODELS[name][0]} | {precision} | " +
                          " | ".join(f"{1e3 * statistics.median(times[r]):.1f}" for r in SETTINGS) + " | " +
-                         " | ".join(map(ratio_text, ratios)) + " |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    args.out.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", processor().lower())).strip("-")
-    (args.out / f"ranks-{slug}.md").write_text(text)
+                         " | ".join(spread(one, ".2f") for one in ratios) + " |")
+    write(lines, args.out, "ranks")
 
 
 if __name__ == "__main__":

@@ -14,10 +14,8 @@ Usage: ./dev bench sample [--rounds 5] [--steps 10] [--preset S/2] [--eager] [--
 import argparse
 import os
 import pathlib
-import platform
-import re
-import statistics
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -25,6 +23,8 @@ import diffusers
 import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import processor, spread, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 PRESETS = {"S/2": (12, 6, 64), "B/2": (12, 12, 64), "XL/2": (28, 16, 72)}  # depth, heads, width of a head
 FEW = 2
@@ -88,15 +88,6 @@ def ditto_seconds_a_step(args, run, pictures):
     return (whole(FEW + timed) - few) / timed
 
 
-def processor():
-    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return names[0].strip() if names else platform.machine()
-
-
-def of(values, form):
-    return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
-
-
 def main():
     args = arguments()
     torch.set_num_threads(args.threads)
@@ -119,16 +110,12 @@ def main():
              f"- {args.rounds} rounds of {args.steps} steps, of one picture four times as many; PyTorch {torch.__version__}, diffusers "
              f"{diffusers.__version__}; {time.strftime('%Y-%m-%d', time.gmtime())}", "",
              "| | ms a step |", "|---|---:|",
-             f"| diffusers, {kind}, four pictures | {of([1e3 * s for s in theirs], '.0f')} |",
-             f"| **Ditto**, four pictures | {of([1e3 * s for s in four], '.0f')} |",
-             f"| **Ditto**, one picture | {of([1e3 * s for s in one], '.0f')} |", "",
-             f"- diffusers' time over Ditto's (bound 1.25): {of([a / b for a, b in zip(theirs, four)], '.2f')}",
-             f"- one picture over a quarter of four (bound 1.1): {of([4 * a / b for a, b in zip(one, four)], '.2f')}"]
-    text = "\n".join(lines) + "\n"
-    print(text)
-    args.out.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", f"{args.preset} {processor()}".lower())).strip("-")
-    (args.out / f"sample-{slug}.md").write_text(text)
+             f"| diffusers, {kind}, four pictures | {spread([1e3 * s for s in theirs], '.0f')} |",
+             f"| **Ditto**, four pictures | {spread([1e3 * s for s in four], '.0f')} |",
+             f"| **Ditto**, one picture | {spread([1e3 * s for s in one], '.0f')} |", "",
+             f"- diffusers' time over Ditto's (bound 1.25): {spread([a / b for a, b in zip(theirs, four)], '.2f')}",
+             f"- one picture over a quarter of four (bound 1.1): {spread([4 * a / b for a, b in zip(one, four)], '.2f')}"]
+    write(lines, args.out, f"sample {args.preset}")
 
 
 if __name__ == "__main__":
