@@ -44,20 +44,23 @@ import dit  # noqa: E402
 
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 RECIPES = {"dit_s_2": ("bench/dit_s_2.toml", []),
+           "dit_s_2_1024": ("bench/dit_s_2.toml", ["data.height=64", "data.width=64", "run.batch=2"]),
+           "dit_b_2": ("bench/dit_s_2.toml", ['model.preset="B/2"', "run.batch=4"]),
            "dit_s_2_128": ("bench/dit_s_2.toml", ["run.batch=128"]),
            "dit_xl_2_32": ("bench/dit_s_2.toml", ['model.preset="XL/2"', "run.batch=32"]),
            "digits_16": ("configs/digits.toml", ["run.batch=16"]),
            "digits_128": ("configs/digits.toml", ["run.batch=128"])}
-TITLES = {"dit_s_2": "DiT-S/2, 32x32x4, batch 8", "dit_s_2_128": "DiT-S/2, 32x32x4, batch 128",
+TITLES = {"dit_s_2": "DiT-S/2, 32x32x4, batch 8", "dit_s_2_1024": "DiT-S/2, 64x64x4, batch 2",
+          "dit_b_2": "DiT-B/2, 32x32x4, batch 4", "dit_s_2_128": "DiT-S/2, 32x32x4, batch 128",
           "dit_xl_2_32": "DiT-XL/2, 32x32x4, batch 32", "digits_16": "digits, batch 16",
           "digits_128": "digits, batch 128"}
-ON = {"cpu": ["dit_s_2", "digits_16", "digits_128"], "cuda": ["dit_s_2_128", "dit_xl_2_32"]}
+ON = {"cpu": ["dit_s_2", "dit_s_2_1024", "dit_b_2", "digits_16", "digits_128"], "cuda": ["dit_s_2_128", "dit_xl_2_32"]}
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=int, default=3, help="rounds; each times PyTorch and Ditto (default 3)")
-    parser.add_argument("--steps", type=int, default=5, help="timed steps a round for DiT-S/2; the digits take four "
+    parser.add_argument("--steps", type=int, default=5, help="timed steps a round for DiT; the digits take four "
                         "times as many (default 5)")
     parser.add_argument("--warmup", type=int, default=2, help="steps before them in every round (default 2)")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
@@ -233,7 +236,7 @@ def hardware_lines(args, load):
     return gpu + [f"- processor: {name} ({details}); {memory:.0f} GiB of memory",
             f"- {args.threads} threads each{limits}; load average before the run: {load:.2f}",
             f"- PyTorch {torch.__version__}; {time.strftime('%Y-%m-%d', time.gmtime())}; {args.pairs} rounds, "
-            f"{args.steps} timed steps a round for DiT-S/2 and {4 * args.steps} for the digits"]
+            f"{args.steps} timed steps a round for DiT and {4 * args.steps} for the digits"]
 
 
 def peak_lines(cases, device):

@@ -1,4 +1,4 @@
-// ditto bench step | loader RECIPE
+// ditto bench step | loader | optimizer RECIPE
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -15,6 +15,7 @@
 #include "core/dist/local_ranks.h"
 #include "core/formats/json.h"
 #include "core/train/bench_loader.h"
+#include "core/train/bench_optimizer.h"
 #include "core/train/bench_step.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
@@ -214,6 +215,86 @@ void add_bench_loader(CLI::App& bench, CommandLine& line) {
   command->callback([a, &line] { line.exit_code = bench_loader(*a, line); });
 }
 
+struct OptimizerArguments {
+  std::string recipe;
+  std::vector<std::string> sets;
+  OptimizerBenchOptions options;
+  bool json = false;
+};
+
+nlohmann::ordered_json to_json(const OptimizerBench& bench, const Recipe& recipe) {
+  const auto pass = [&](const OptimizerBench::Pass& of) {
+    return nlohmann::ordered_json{{"bytes", of.bytes},
+                                  {"seconds", of.seconds},
+                                  {"bytes_per_s", of.rate()},
+                                  {"share", of.rate() / bench.stream.rate()}};
+  };
+  return {{"recipe", recipe.name},           {"precision", recipe.run.precision},
+          {"numerics", recipe.run.numerics}, {"optimizer", recipe.optimizer.plugin},
+          {"parameters", bench.parameters},  {"threads", torch::get_num_threads()},
+          {"update", pass(bench.update)},    {"norm", pass(bench.norm)},
+          {"stream", pass(bench.stream)},    {"machine", machine_record(torch::Device(torch::kCPU))}};
+}
+
+std::string to_text(const OptimizerBench& bench, const Recipe& recipe) {
+  auto text = fmt::format("{}: {} parameters, {}, {}, numerics \"{}\", {} threads, {}\n", shown(recipe.name),
+                          bench.parameters, recipe.optimizer.plugin, recipe.run.precision, recipe.run.numerics,
+                          torch::get_num_threads(), machine_record(torch::Device(torch::kCPU)).at("processor"));
+  const auto line = [&](const char* name, const OptimizerBench::Pass& pass, const std::string& more) {
+    text +=
+        fmt::format("{:7} {:8.2f} ms median of {}, {:5.1f} GB/s{}\n", name,
+                    1e3 * static_cast<double>(pass.bytes) / pass.rate(), pass.seconds.size(), 1e-9 * pass.rate(), more);
+  };
+  const auto share = [&](const OptimizerBench::Pass& pass) {
+    return fmt::format(", {:.1f} bytes a parameter; {:.0f} % of the stream's",
+                       static_cast<double>(pass.bytes) / static_cast<double>(bench.parameters),
+                       100 * pass.rate() / bench.stream.rate());
+  };
+  line("update", bench.update, share(bench.update));
+  line("norm", bench.norm, share(bench.norm));
+  line("stream", bench.stream, ", numbers multiplied where they are");
+  return text;
+}
+
+int bench_optimizer(const OptimizerArguments& a, const CommandLine& line) {
+  expect_one_rank("ditto bench optimizer");
+  Rank rank({});
+  return rank.run([&] {
+    Recipe recipe = Recipe::read(a.recipe, a.sets);
+    if (recipe.run.device != "cpu")
+      throw Error(ErrorKind::config, "run.device", "is \"" + recipe.run.device + "\"",
+                  "ditto bench optimizer measures a processor's memory: --set 'run.device=\"cpu\"'");
+    rank.open(recipe, line.plugin_path);
+    declare_components(recipe, rank.registry());
+    rank.meet(recipe);
+    const auto bench = ditto::bench_optimizer(recipe, rank.registry(), rank.mesh(), a.options);
+    std::cout << (a.json ? formats::ascii_json(to_json(bench, recipe)) + "\n" : to_text(bench, recipe)) << std::flush;
+    return 0;
+  });
+}
+
+void add_bench_optimizer(CLI::App& bench, CommandLine& line) {
+  auto* command = bench.add_subcommand("optimizer", "Time the update of the weights alone, beside the memory's speed");
+  auto a = std::make_shared<OptimizerArguments>();
+  command->add_option("recipe", a->recipe, "the recipe, a TOML file")->required();
+  command->add_option("--set", a->sets, "KEY=VALUE: overrides an option, as in --set run.precision=bf16")
+      ->allow_extra_args(false);
+  command->add_option("--rounds", a->options.rounds, "each times the stream, the norm and the update")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->add_option("--warmup", a->options.warmup, "rounds before them that are not timed")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  add_plugin_path(*command, line);
+  command->add_flag("--json", a->json, "for programs: bytes, seconds, and bytes a second");
+  command->footer(
+      "Example: ditto bench optimizer configs/digits.toml --set run.precision=bf16\n"
+      "Bytes are those that have to be read and written at the least: weights, states, average and gradients once "
+      "each,\n"
+      "compute copies. Writes no run's folder. Weights that fit into a processor's caches come out above the stream.");
+  command->callback([a, &line] { line.exit_code = bench_optimizer(*a, line); });
+}
+
 void add_bench_step(CLI::App& bench, CommandLine& line) {
   auto* command = bench.add_subcommand("step", "Time whole training steps: data, forward, backward, optimizer, EMA");
   auto a = std::make_shared<Arguments>();
@@ -243,6 +324,7 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
   bench->require_subcommand(1);
   add_bench_step(*bench, line);
   add_bench_loader(*bench, line);
+  add_bench_optimizer(*bench, line);
 }
 
 }  // namespace ditto

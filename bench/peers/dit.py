@@ -38,8 +38,10 @@ class Workload:
 
 DIT_S_2 = Workload(4, 32, 1000, 12, 384, 6, 2, 8, "hybrid", 1e-4, 0.9999)
 DIGITS = Workload(1, 8, 10, 6, 128, 4, 2, 128, "flow", 1e-3, 0.995)
+DIT_B_2 = dataclasses.replace(DIT_S_2, width=768, heads=12, batch=4)
 DIT_XL_2 = dataclasses.replace(DIT_S_2, depth=28, width=1152, heads=16, batch=32)
-WORKLOADS = {"dit_s_2": DIT_S_2, "dit_s_2_128": dataclasses.replace(DIT_S_2, batch=128), "dit_xl_2_32": DIT_XL_2,
+WORKLOADS = {"dit_s_2": DIT_S_2, "dit_s_2_1024": dataclasses.replace(DIT_S_2, size=64, batch=2), "dit_b_2": DIT_B_2,
+             "dit_s_2_128": dataclasses.replace(DIT_S_2, batch=128), "dit_xl_2_32": DIT_XL_2,
              "digits_16": dataclasses.replace(DIGITS, batch=16), "digits_128": DIGITS}
 
 

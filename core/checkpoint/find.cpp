@@ -86,7 +86,7 @@ std::vector<std::string> verify_share(const std::string& path, const Group& rank
     }
     for (const auto& [section, tensors] : reader.index().sections)
       for (const auto& [name, tensor] : tensors)
-        note([&] {
+        note([&, &name = name, &tensor = tensor] {
           if (turn++ % size == 0) reader.cover(name, tensor, {Dims(tensor.shape.size(), 0), tensor.shape});
           for (const Piece& piece : tensor.pieces)
             if (problems.empty() && !left_to_others.count(piece.file)) reader.entry(tensor, piece);

@@ -81,7 +81,7 @@ void BatchJob::make_parts() {
       if (is_text) continue;
       auto shape = sized(i, part).shape;
       shape.insert(shape.begin(), part.batch.size());
-      part.batch[spec_[i].name] = torch::zeros(shape, spec_[i].dtype);
+      part.batch[spec_[i].name] = torch::empty(shape, spec_[i].dtype);  // read() writes every row
     }
 }
 
@@ -103,6 +103,18 @@ void BatchJob::read(int64_t row) {
     fill(row, source_.read(order_.index(places_.list[static_cast<size_t>(row)])));
   } catch (...) {
     errors_[static_cast<size_t>(row)] = std::current_exception();
+    clear(row);
+  }
+}
+
+void BatchJob::clear(int64_t row) {
+  const auto [of, own_row] = rows_[static_cast<size_t>(row)];
+  auto& part = parts_[of];
+  for (size_t i = 0; i < spec_.size(); ++i) {
+    if (has(spec_[i], -1))
+      part.texts[i][static_cast<size_t>(own_row)] = torch::Tensor();
+    else
+      part.batch.at(spec_[i].name)[own_row].zero_();
   }
 }
 
@@ -192,14 +204,7 @@ void BatchJob::leave_out(const std::vector<int64_t>& places) {
     if (at == places_.list.end()) continue;
     const auto index = static_cast<size_t>(at - places_.list.begin());
     is_left_out_[index] = true;
-    const auto [of, row] = rows_[index];
-    auto& part = parts_[of];
-    for (size_t i = 0; i < spec_.size(); ++i) {
-      if (has(spec_[i], -1))
-        part.texts[i][static_cast<size_t>(row)] = torch::Tensor();
-      else
-        part.batch.at(spec_[i].name)[row].zero_();
-    }
+    clear(static_cast<int64_t>(index));
   }
 }
 

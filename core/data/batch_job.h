@@ -50,6 +50,7 @@ class BatchJob {
   void make_parts();
   TensorSpec sized(size_t i, const Part& part) const;
   void fill(int64_t row, const Sample& sample);
+  void clear(int64_t row);  // as a sample that was not decoded
   void pad_texts(Part& part) const;
   std::vector<int64_t> lengths_of(const Part& part, size_t i) const;  // of the tensors of spec `i`, a text
 

@@ -1,7 +1,5 @@
 #include "core/data/loader.h"
 
-#include <malloc.h>
-
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
@@ -20,6 +18,7 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/blend.h"
+#include "core/report/freed_memory.h"
 
 namespace ditto {
 
@@ -28,15 +27,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMessagesKept = 10;
-
-// What a micro-batch, and the step that takes it, free the next one asks for again: given back to the system it would
-// come back page by page, cleared.
-void keep_freed_memory() {
-#if defined(__GLIBC__)
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as far as it goes
-  mallopt(M_TRIM_THRESHOLD, -1);
-#endif
-}
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -238,7 +228,7 @@ void Loader::State::tell_bad(const BatchJob& job) {
 Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& options, uint64_t seed, Log log)
     : state_(std::make_unique<State>(std::move(source), options, seed, std::move(log))) {
   State& state = *state_;
-  keep_freed_memory();
+  report::keep_freed_memory();
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");

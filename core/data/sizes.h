@@ -17,8 +17,9 @@ std::string to_text(const SampleSize& size);  // "32x48"
 // not tell them.
 SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
 
-// What an epoch is made of, as the end of a sentence: how many samples there are of each size, and of which none is learned from
-// (`taken`; empty: all are). Empty where samples have one size.
+// What an epoch is made of, as the end of a sentence: how many samples there are of each size, and of which none is
+// learned from (`taken`; empty: all are). Of more than 16,384 samples as many, evenly spread, are looked at. Empty
+// where samples have one size.
 std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken);
 
 }  // namespace ditto

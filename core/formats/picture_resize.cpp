@@ -4,6 +4,13 @@
 #include <cmath>
 #include <cstring>
 
+// The same sums in wider words, where the processor has them.
+#if defined(__x86_64__)
+#define DITTO_WIDE __attribute__((target_clones("avx2", "default")))
+#else
+#define DITTO_WIDE
+#endif
+
 namespace ditto::formats {
 
 namespace {
@@ -18,139 +25,133 @@ double value_of(Filter filter, double x) {
   return x < 2 ? (((x - 5) * x + 8) * x - 4) * a : 0;
 }
 
-// The stored pixels that one target pixel is made of.
+// Of a line of `whole` target pixels those that are wanted.
+struct Part {
+  int whole, first, count;
+};
+Part whole(int side) { return {side, 0, side}; }
+
+// The stored pixels that each of them is made of: `most` from first[i] on, whose weights' sum is 1.
 struct Taps {
-  std::size_t first;
-  std::vector<float> weights;  // their sum is 1
+  int most = 1;
+  std::vector<int> first;
+  std::vector<float> weights;  // count x most
+
+  Taps(int from, Part to, Filter filter) : first(static_cast<std::size_t>(to.count)) {
+    const double scale = static_cast<double>(from) / to.whole, widened = std::max(scale, 1.0);
+    const double support = (filter == Filter::box ? 0.5 : 2.0) * widened;
+    if (from != to.whole) most = std::min(from, static_cast<int>(std::ceil(2 * support)) + 1);
+    std::vector<double> line(static_cast<std::size_t>(most));
+    for (int i = 0; i < to.count; ++i) {
+      const double centre = (to.first + i + 0.5) * scale;
+      const int begin =
+          from == to.whole ? to.first + i : std::clamp(static_cast<int>(centre - support + 0.5), 0, from - most);
+      double sum = 0;
+      for (int j = 0; j < most; ++j)
+        sum += line[static_cast<std::size_t>(j)] = value_of(filter, (begin + j + 0.5 - centre) / widened);
+      first[static_cast<std::size_t>(i)] = begin;
+      for (const double weight : line) weights.push_back(static_cast<float>(weight / sum));
+    }
+  }
 };
 
-std::vector<Taps> taps_of(int from, int to, Filter filter) {
-  const double scale = static_cast<double>(from) / to, widened = std::max(scale, 1.0);
-  const double support = (filter == Filter::box ? 0.5 : 2.0) * widened;
-  std::vector<Taps> all(static_cast<std::size_t>(to));
-  for (int i = 0; i < to; ++i) {
-    const double centre = (i + 0.5) * scale;
-    const int first = std::max(0, static_cast<int>(centre - support + 0.5));
-    const int end = std::min(from, static_cast<int>(centre + support + 0.5));
-    std::vector<double> weights;
-    double sum = 0;
-    for (int j = first; j < end; ++j) sum += weights.emplace_back(value_of(filter, (j + 0.5 - centre) / widened));
-    auto& taps = all[static_cast<std::size_t>(i)];
-    taps.first = static_cast<std::size_t>(first);
-    for (const double weight : weights) taps.weights.push_back(static_cast<float>(weight / sum));
-  }
-  return all;
-}
+// A pixel is read and written as four numbers, of which those behind its own are the next one's: lines are that longer.
+using Four = float __attribute__((vector_size(16)));
+constexpr std::size_t kBehind = 3;
 
-std::uint8_t rounded(float value) { return static_cast<std::uint8_t>(std::clamp(value + 0.5F, 0.0F, 255.0F)); }
+int rounded(float value) { return std::clamp(static_cast<int>(value + 0.5F), 0, 255); }
 
-// A pixel is a vector of kLanes numbers, of which the first kChannels are its own.
-template <std::size_t kChannels, std::size_t kLanes>
-void resize_row(const std::uint8_t* row, std::size_t width, const std::vector<Taps>& taps, std::vector<float>& numbers,
-                std::uint8_t* to) {
-  numbers.resize(width * kLanes);
-  for (std::size_t x = 0; x < width; ++x)
-    for (std::size_t c = 0; c < kChannels; ++c) numbers[x * kLanes + c] = row[x * kChannels + c];
-  for (const auto& [first, weights] : taps) {
-    const float* from = numbers.data() + first * kLanes;
-    float sums[kLanes] = {};
-    for (const float weight : weights) {
-      for (std::size_t c = 0; c < kLanes; ++c) sums[c] += weight * from[c];
-      from += kLanes;
+// A stored row's target pixels; `numbers` is room for the row.
+DITTO_WIDE void make_row(const std::uint8_t* row, std::size_t channels, const Taps& taps, std::vector<float>& numbers,
+                         std::vector<float>& to) {
+  const auto begin = static_cast<std::size_t>(taps.first.front()) * channels;
+  const auto end = static_cast<std::size_t>(taps.first.back() + taps.most) * channels;
+  for (std::size_t i = begin; i < end; ++i) numbers[i] = row[i];
+  const float* weight = taps.weights.data();
+  float* pixel = to.data();
+  for (const int first : taps.first) {
+    const float* from = numbers.data() + static_cast<std::size_t>(first) * channels;
+    Four sum{};
+    for (int j = 0; j < taps.most; ++j, from += channels) {
+      Four stored;
+      std::memcpy(&stored, from, sizeof stored);
+      sum += *weight++ * stored;
     }
-    for (std::size_t c = 0; c < kChannels; ++c) *to++ = rounded(sums[c]);
+    std::memcpy(pixel, &sum, sizeof sum);
+    pixel += channels;
   }
+  for (float& number : to) number = static_cast<float>(rounded(number));
 }
 
-// What the box makes of pairs: their mean, a half rounded up.
-void halve_row(const std::uint8_t* from, std::size_t width, std::size_t channels, std::uint8_t* to) {
-  std::size_t x = 0;
-  for (; channels == 3 && x + 1 < width;
-       ++x, from += 6, to += 3) {  // three means in a word, whose fourth is written over
-    std::uint32_t a = 0, b = 0;
-    std::memcpy(&a, from, 4);
-    std::memcpy(&b, from + 3, 4);
-    const std::uint32_t means = (a | b) - (((a ^ b) >> 1) & 0x7F7F7F7F);
-    std::memcpy(to, &means, 4);
-  }
-  for (; x < width; ++x, from += 2 * channels)
-    for (std::size_t c = 0; c < channels; ++c)
-      *to++ = static_cast<std::uint8_t>((from[c] + from[channels + c] + 1) / 2);
+DITTO_WIDE void add(float weight, const float* row, std::size_t length, float* sums) {
+  for (std::size_t i = 0; i < length; ++i) sums[i] += weight * row[i];
 }
 
-Picture resize_rows(const Picture& in, int width, Filter filter) {
-  Picture out{width, in.height, in.channels, {}};
+// Target rows from above to below, each as soon as the stored rows that it needs are brought to its width: no picture
+// lies between.
+Picture resize(const Picture& in, Part height, Part width, Filter filter) {
+  const Taps down(in.height, height, filter), across(in.width, width, filter);
   const auto channels = static_cast<std::size_t>(in.channels), stride = static_cast<std::size_t>(in.width) * channels;
-  const auto columns = static_cast<std::size_t>(width), rows = static_cast<std::size_t>(in.height);
-  out.pixels.resize(columns * rows * channels);
-  const bool halves = filter == Filter::box && in.width == 2 * width;
-  const auto taps = halves ? std::vector<Taps>() : taps_of(in.width, width, filter);
-  std::vector<float> numbers;
-  for (std::size_t y = 0; y < rows; ++y) {
-    const std::uint8_t* from = in.pixels.data() + y * stride;
-    std::uint8_t* to = out.pixels.data() + y * columns * channels;
-    if (halves)
-      halve_row(from, columns, channels, to);
-    else if (channels == 1)
-      resize_row<1, 1>(from, stride, taps, numbers, to);
-    else
-      resize_row<3, 4>(from, stride / 3, taps, numbers, to);
-  }
-  return out;
-}
-
-Picture resize_columns(const Picture& in, int height, Filter filter) {
-  Picture out{in.width, height, in.channels, {}};
-  const auto stride = static_cast<std::size_t>(in.width) * static_cast<std::size_t>(in.channels);
-  out.pixels.resize(stride * static_cast<std::size_t>(height));
+  const auto length = static_cast<std::size_t>(width.count) * channels, most = static_cast<std::size_t>(down.most);
+  Picture out{width.count, height.count, in.channels, {}};
+  out.pixels.resize(length * static_cast<std::size_t>(height.count));
+  std::vector<float> numbers(stride + kBehind), sums(length);
+  std::vector<std::vector<float>> rows(most, std::vector<float>(length + kBehind));  // stored row i at i % most
+  std::size_t made = 0;
   std::uint8_t* to = out.pixels.data();
-  if (filter == Filter::box && in.height == 2 * height) {
-    for (const std::uint8_t* from = in.pixels.data(); to != out.pixels.data() + out.pixels.size(); from += 2 * stride)
-      for (std::size_t i = 0; i < stride; ++i) *to++ = static_cast<std::uint8_t>((from[i] + from[stride + i] + 1) / 2);
-    return out;
-  }
-  std::vector<float> sums(stride);
-  for (const auto& [first, weights] : taps_of(in.height, height, filter)) {
+  const float* weight = down.weights.data();
+  for (const int above : down.first) {
+    const auto first = static_cast<std::size_t>(above);
+    for (made = std::max(made, first); made < first + most; ++made)
+      make_row(in.pixels.data() + made * stride, channels, across, numbers, rows[made % most]);
     std::fill(sums.begin(), sums.end(), 0.0F);
-    const std::uint8_t* from = in.pixels.data() + first * stride;
-    for (const float weight : weights) {
-      for (std::size_t i = 0; i < stride; ++i) sums[i] += weight * from[i];
-      from += stride;
-    }
-    for (std::size_t i = 0; i < stride; ++i) to[i] = rounded(sums[i]);
-    to += stride;
+    for (std::size_t j = 0; j < most; ++j) add(*weight++, rows[(first + j) % most].data(), length, sums.data());
+    for (std::size_t i = 0; i < length; ++i) *to++ = static_cast<std::uint8_t>(rounded(sums[i]));
   }
   return out;
 }
 
-Picture resize(Picture picture, int height, int width, Filter filter) {
-  if (picture.width != width) picture = resize_rows(picture, width, filter);
-  if (picture.height != height) picture = resize_columns(picture, height, filter);
-  return picture;
-}
+std::uint8_t mean(std::uint8_t a, std::uint8_t b) { return static_cast<std::uint8_t>((a + b + 1) / 2); }
 
-Picture cut(const Picture& in, int height, int width) {
-  Picture out{width, height, in.channels, {}};
-  const auto channels = static_cast<std::ptrdiff_t>(in.channels);
-  const std::ptrdiff_t left = (in.width - width) / 2, top = (in.height - height) / 2;
-  for (std::ptrdiff_t y = 0; y < height; ++y) {
-    const auto row = in.pixels.begin() + ((top + y) * in.width + left) * channels;
-    out.pixels.insert(out.pixels.end(), row, row + width * channels);
+// What the box makes of even sides, first across and then down, a half rounded up each time; in its place.
+DITTO_WIDE void halve(Picture& picture) {
+  const auto channels = static_cast<std::size_t>(picture.channels);
+  const auto stride = static_cast<std::size_t>(picture.width) * channels;
+  std::vector<std::uint8_t> line(stride);  // the mean of each pixel and the next one: many of them at a time
+  std::uint8_t* means = line.data();
+  std::uint8_t* to = picture.pixels.data();
+  picture.width /= 2;
+  picture.height /= 2;
+  for (int y = 0; y < picture.height; ++y) {
+    const std::uint8_t *row = picture.pixels.data() + 2 * static_cast<std::size_t>(y) * stride, *below = row + stride;
+    for (std::size_t i = 0; i + channels < stride; ++i)
+      means[i] = mean(mean(row[i], row[i + channels]), mean(below[i], below[i + channels]));
+    const std::uint8_t* from = means;
+    for (int x = 0; x < picture.width; ++x, from += 2 * channels, to += channels)
+      if (channels == 3)
+        std::memcpy(to, from, 4);  // the fourth byte is written over
+      else
+        *to = *from;
   }
-  return out;
+  picture.pixels.resize(static_cast<std::size_t>(to - picture.pixels.data()));
 }
 
 }  // namespace
 
 Picture cover(Picture picture, int height, int width) {
   while (picture.height >= 2 * height && picture.width >= 2 * width)
-    picture = resize(std::move(picture), picture.height / 2, picture.width / 2, Filter::box);
+    if (picture.height % 2 == 0 && picture.width % 2 == 0)
+      halve(picture);
+    else
+      picture = resize(picture, whole(picture.height / 2), whole(picture.width / 2), Filter::box);
+  if (picture.height == height && picture.width == width) return picture;
   const double scale =
       std::max(static_cast<double>(height) / picture.height, static_cast<double>(width) / picture.width);
-  const auto scaled = [&](int side) { return static_cast<int>(std::nearbyint(side * scale)); };  // halves to even
-  const int tall = std::max(height, scaled(picture.height)), wide = std::max(width, scaled(picture.width));
-  picture = resize(std::move(picture), tall, wide, Filter::bicubic);
-  return tall == height && wide == width ? picture : cut(picture, height, width);
+  const auto middle = [&](int stored, int wanted) {
+    const int side = std::max(wanted, static_cast<int>(std::nearbyint(stored * scale)));  // halves to even
+    return Part{side, (side - wanted) / 2, wanted};
+  };
+  return resize(picture, middle(picture.height, height), middle(picture.width, width), Filter::bicubic);
 }
 
 }  // namespace ditto::formats

@@ -101,7 +101,8 @@ bool RunningUnits::in_step() const {
 
 AxisSet copied_axes(const NetworkSection& section, AxisSet copied) {
   for (const auto& [text, degree] : section.parallel) {
-    const auto at = std::find_if(kAxes.begin(), kAxes.end(), [&](Axis axis) { return text == name(axis); });
+    const auto at =
+        std::find_if(kAxes.begin(), kAxes.end(), [&, &text = text](Axis axis) { return text == name(axis); });
     if (at == kAxes.end())
       throw Error(ErrorKind::config, section.component.where,
                   section.section() + ".parallel has no axis \"" + text + "\"",

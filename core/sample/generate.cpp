@@ -8,6 +8,8 @@
 
 #include <ditto/error.h>
 
+#include "core/report/freed_memory.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -234,6 +236,7 @@ void require_negative(const Guidance& guidance) {
 Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
                 const GenerateOptions& options) {
   torch::NoGradGuard no_grad;
+  report::keep_freed_memory();
   networks.set_phase(Phase::sample);
   return Generator(networks, sampler, guidance, requests, options).all();
 }

@@ -38,7 +38,9 @@ struct StepBreakdown::State {
 
   static thread_local State* current;
 
+  // The transport's threads inherit the callback, and not what it counts for: they are not the step's.
   static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+    if (!current) return nullptr;
     auto& s = *current;
     const auto name = without_engine(call.name());
     constexpr std::string_view kOp = "ditto::";
@@ -47,8 +49,9 @@ struct StepBreakdown::State {
     return std::make_unique<Call>();
   }
   static void end(const at::RecordFunction&, at::ObserverContext* context) {
+    if (!context) return;
     auto& s = *current;
-    if (!context || --s.open > 0) return;
+    if (--s.open > 0) return;
     auto& of = s.ops[{s.phase, s.name}];
     ++of.calls, of.seconds += seconds_between(s.began, Clock::now());
   }

@@ -164,15 +164,10 @@ std::function<void()> Group::count(const char* op, const Tensor& x, int64_t byte
   using Clock = std::chrono::steady_clock;
   const auto key = traffic_ ? traffic_->add(label_, op, bytes) : Traffic::Key{};
   const auto late = traffic_ ? traffic_->delay : std::chrono::microseconds(0);
-  return [self = *this, doing = std::string(op) + " of " + text(x), work, on_host = x.is_cpu(), key, late,
-          due = Clock::now() + late] {
+  return [self = *this, doing = std::string(op) + " of " + text(x), work, key, late, due = Clock::now() + late] {
     const PeerCall call(self.traffic_ != nullptr);
     const auto began = Clock::now();
     guarded(self, doing, [&] { return work->wait(); });
-    // The transport's thread lets go of the tensors a moment later. Let this one free them: it counts memory. Where
-    // cores are few, a yield may take as long as others compute.
-    const auto until = Clock::now() + std::chrono::milliseconds(1);
-    for (int i = 0; on_host && i < 1000 && work.use_count() > 1 && Clock::now() < until; ++i) std::this_thread::yield();
     if (late.count() > 0) std::this_thread::sleep_until(due);
     if (self.traffic_) self.traffic_->add_wait(key, Clock::now() - began);
   };

@@ -47,7 +47,10 @@ void OrderedSum::receive() {
     return tree_.own();
   }
   int first = 0;
-  if (!sum_.defined()) sum_ = pieces[first++].clone();  // copied: 0 + (-0) would be 0
+  if (!sum_.defined()) {  // begun with the first one or two: 0 + (-0) would be 0
+    sum_ = active_ > 1 ? pieces[0] + pieces[1] : pieces[0].clone();
+    first = std::min(active_, 2);
+  }
   for (int i = first; i < active_; ++i) sum_.add_(pieces[i]);
 }
 

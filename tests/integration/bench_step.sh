@@ -33,6 +33,8 @@ assert bench["batch"] == 8 and bench["threads"] == 1 and bench["precision"] == "
 P
 "$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 | grep -q "matrix multiply .* share reached" ||
   fail "its text has no share of the matrix multiply"
+"$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 --local-ranks 2 --breakdown | grep -q "^backward " ||
+  fail "two ranks have no breakdown"
 
 status=0
 "$ditto" bench step "$recipe" --steps 0 2> /dev/null || status=$?

@@ -52,6 +52,7 @@ def commands():
         "doctor": ["doctor", "--output", t.work / "doctor"],
         "bench step": ["bench", "step", t.work / "run.toml", "--steps", "1", "--warmup", "0"],
         "bench loader": ["bench", "loader", t.work / "run.toml", "--seconds", "0.01"],
+        "bench optimizer": ["bench", "optimizer", t.work / "run.toml", "--rounds", "1", "--warmup", "0"],
     }
 
 

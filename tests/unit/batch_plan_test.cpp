@@ -126,3 +126,28 @@ TEST_CASE("samples weigh alike, or as many tokens as they have") {
   for (const int64_t place : {0, 1, 2, 3, 4})
     CHECK(BatchPlanner(options, 4, five_sizes()).weight(place) == static_cast<double>(tokens(Places({place}))));
 }
+
+TEST_CASE("what an epoch is made of is counted, and of a million samples an even part is looked at") {
+  struct Sizes final : ditto::Source {
+    explicit Sizes(int64_t count) : n(count) {}
+    int64_t n;
+    mutable int64_t asked = 0, last = 0;
+    int64_t size() const override { return n; }
+    ditto::TensorSpecs makes() const override { return {{"image", at::kFloat, {1, ditto::kOwnSide, 8}, ""}}; }
+    ditto::SampleInfo info(int64_t index) const override {
+      ++asked;
+      last = index;
+      return {{"image", {1, 4 * index < n ? 8 : 16, 8}}};
+    }
+    ditto::Sample read(int64_t) const override { return {}; }
+    std::string fingerprint() const override { return "sizes"; }
+  };
+  const Sizes few(400), many(1'000'003);
+  CHECK(ditto::sizes_report(few, {{16}}) ==
+        "; sizes: 300 of 16, each once an epoch; left out, as batch.sizes does not have them: 100 of 8");
+  CHECK(few.asked == 400);
+  CHECK(ditto::sizes_report(many, {}) ==
+        "; sizes, of 16384 samples looked at: 4097 of 8, 12287 of 16, each once an epoch");
+  CHECK(many.asked == 16384);
+  CHECK(many.last > 999'000);
+}

@@ -247,6 +247,11 @@ TEST_CASE("a picture covers a smaller or larger square as ADM's crop does") {
     for (std::size_t i = 0; i < data.size(); ++i)
       CHECK(std::abs(int{covered.pixels[i]} - std::to_integer<int>(data[i])) <= 1);
   }
+  for (const int channels : {1, 3}) {  // what is cut away is not made; what is left is the same
+    const Picture tall = cover(pattern(7, 30, channels), 4, 4), tower = cover(pattern(7, 30, channels), 17, 4);
+    REQUIRE(tower.pixels.size() == std::size_t{17} * 4 * static_cast<std::size_t>(channels));
+    CHECK(std::equal(tall.pixels.begin(), tall.pixels.end(), tower.pixels.begin() + (17 - 4) / 2 * 4 * channels));
+  }
   const Picture wide = cover(pattern(40, 20, 1), 10, 16);
   CHECK(wide.height == 10);
   CHECK(wide.width == 16);

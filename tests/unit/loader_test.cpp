@@ -1,5 +1,6 @@
 #include "core/data/loader.h"
 
+#include <ATen/Context.h>
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
@@ -186,6 +187,52 @@ TEST_CASE("more bad samples than max_bad end the run, naming the first") {
   const auto message = error_of([&] { loader.next({5, 5}); }, ErrorKind::data);
   CHECK(message.find("loader.max_bad is 2") != std::string::npos);
   CHECK(message.find("shard:1") != std::string::npos);
+}
+
+TEST_CASE("nothing of a batch is left unwritten: what does not decode is zeros in every tensor") {
+  struct EmptyIsNan {  // LibTorch fills what it only reserves, for this one's life
+    EmptyIsNan() { set(true); }
+    ~EmptyIsNan() { set(false); }
+    static void set(bool on) {
+      at::globalContext().setDeterministicAlgorithms(on, false);
+      at::globalContext().setDeterministicFillUninitializedMemory(on);
+    }
+  } const empty_is_nan;
+  REQUIRE(torch::empty({4}).isnan().all().item<bool>());
+  struct Sides final : ditto::Source {  // of two heights
+    int64_t size() const override { return 6; }
+    ditto::TensorSpecs makes() const override {
+      return {{"image", at::kFloat, {1, ditto::kOwnSide, 2}, ""},
+              {"time", at::kDouble, {}, ""},
+              {"text", at::kFloat, {-1}, ""}};
+    }
+    ditto::SampleInfo info(int64_t index) const override { return {{"image", {1, 1 + index % 2, 2}}}; }
+    std::string fingerprint() const override { return "sides"; }
+    ditto::Sample read(int64_t index) const override {
+      if (index == 1 || index == 4) throw Error(ErrorKind::data, "sample " + std::to_string(index), "is damaged");
+      const auto value = static_cast<double>(index + 1);
+      return {{{"image", torch::full({1, 1 + index % 2, 2}, value)},
+               {"time", torch::scalar_tensor(value, torch::kDouble)},
+               {"text", torch::full({index}, value)}},
+              "sample " + std::to_string(index)};
+    }
+  };
+  for (const int64_t threads : {0, 2}) {
+    auto options = with_threads(threads);
+    options.shuffle = false;
+    Loader loader(std::make_shared<Sides>(), options, 3, {});
+    const auto batch = loader.next({0, 6});
+    REQUIRE(batch.parts.size() == 2);
+    for (const auto& part : batch)
+      for (size_t row = 0; row < part.ids.size(); ++row)
+        for (const auto& [name, numbers] : std::map<std::string, int64_t>{
+                 {"image", 2 * (1 + part.ids[row] % 2)}, {"time", 1}, {"text", part.ids[row]}}) {
+          CAPTURE(name);
+          const auto id = part.ids[row];
+          const auto sum = static_cast<double>(id == 1 || id == 4 ? 0 : (id + 1) * numbers);
+          CHECK(part.at(name)[static_cast<int64_t>(row)].sum().item<double>() == sum);  // nan where nothing was written
+        }
+  }
 }
 
 TEST_CASE("a label beyond the classes is a mistake of the recipe, never a bad sample") {

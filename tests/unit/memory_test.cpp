@@ -45,6 +45,39 @@ TEST_CASE("a thread that watches is counted, one that does not is not") {
   CHECK(meter.current() == 0);
 }
 
+TEST_CASE("a tensor is counted for who made it, whichever thread frees it") {
+  MemoryMeter meter, other;
+  const MemoryMeter::Watch watch(meter);
+  auto ours = torch::empty({1000}), theirs = torch::empty({0}), others = theirs;
+  std::thread([&] { theirs = torch::empty({3000}); }).join();
+  std::thread([&] {
+    const MemoryMeter::Watch watches_other(other);
+    others = torch::empty({5000});
+  }).join();
+  CHECK(meter.current() == 4000);
+  theirs.reset();  // nobody's
+  others.reset();
+  CHECK(meter.current() == 4000);
+  CHECK(other.current() == 0);
+  CHECK(other.peak() == 20000);
+  std::thread([&] { ours.reset(); }).join();
+  CHECK(meter.current() == 0);
+  CHECK(meter.peak() == 4000);
+}
+
+TEST_CASE("a tensor may outlive the meter that counts it, and grow") {
+  torch::Tensor x;
+  {
+    MemoryMeter meter;
+    const MemoryMeter::Watch watch(meter);
+    x = torch::arange(10);
+    CHECK(reinterpret_cast<uintptr_t>(x.data_ptr()) % 64 == 0);
+    x.resize_({1000});
+    CHECK(meter.current() == 8000);
+  }
+  CHECK(x.narrow(0, 0, 10).equal(torch::arange(10)));
+}
+
 TEST_CASE("measuring the matrix rate is not counted as the run's memory") {
   MemoryMeter meter;
   const MemoryMeter::Watch watch(meter);

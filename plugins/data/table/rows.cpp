@@ -26,21 +26,29 @@ using ditto::ErrorKind;
 
 constexpr std::size_t kNamed = 10;   // bad rows whose names are said
 constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
+constexpr std::size_t kAtOnce = 64;  // rows that a thread takes
 constexpr int64_t kMostFrames = 1'000'000;
 
-// The wanted size nearest in proportions; of several alike the largest that needs no enlarging, else the smallest.
-std::size_t nearest_size(const std::vector<Size>& sizes, const Size& stored) {
-  const auto off = [&](const Size& size) {
-    return std::abs(std::log(static_cast<double>(size.width) / static_cast<double>(size.height)) -
-                    std::log(static_cast<double>(stored.width) / static_cast<double>(stored.height)));
-  };
+double proportions(const Size& size) {
+  return std::log(static_cast<double>(size.width) / static_cast<double>(size.height));
+}
+
+// The wanted size nearest in proportions, which `wanted` has of each; of several alike the largest that needs no
+// enlarging, else the smallest.
+std::size_t nearest_size(const std::vector<Size>& sizes, const std::vector<double>& wanted, const Size& stored) {
+  const double own = proportions(stored);
   const auto area = [](const Size& size) { return size.height * size.width; };
-  const auto better = [&](const Size& a, const Size& b) {
-    if (off(a) != off(b)) return off(a) < off(b);
-    const bool a_fits = area(a) <= area(stored), b_fits = area(b) <= area(stored);
-    return a_fits != b_fits ? a_fits : a_fits ? area(a) > area(b) : area(a) < area(b);
+  const auto better = [&](std::size_t a, std::size_t b) {
+    const double a_off = std::abs(wanted[a] - own), b_off = std::abs(wanted[b] - own);
+    if (a_off != b_off) return a_off < b_off;
+    const auto a_area = area(sizes[a]), b_area = area(sizes[b]);
+    const bool a_fits = a_area <= area(stored), b_fits = b_area <= area(stored);
+    return a_fits != b_fits ? a_fits : a_fits ? a_area > b_area : a_area < b_area;
   };
-  return static_cast<std::size_t>(std::min_element(sizes.begin(), sizes.end(), better) - sizes.begin());
+  std::size_t best = 0;
+  for (std::size_t i = 1; i < sizes.size(); ++i)
+    if (better(i, best)) best = i;
+  return best;
 }
 
 }  // namespace
@@ -170,15 +178,18 @@ Size Rows::stored_size(const Row& row) const {
 void Rows::choose_sizes() {
   const auto sizes = options_.all_sizes();
   std::vector<std::string> bad(rows_.size());
+  std::vector<double> wanted;
+  for (const auto& size : sizes) wanted.push_back(proportions(size));
   std::atomic<std::size_t> next{0};
   const auto work = [&] {
-    for (std::size_t i; (i = next++) < rows_.size();) {
-      try {
-        rows_[i].size = nearest_size(sizes, stored_size(rows_[i]));
-      } catch (const std::exception& error) {
-        bad[i] = error.what();
+    for (std::size_t begin; (begin = next.fetch_add(kAtOnce)) < rows_.size();)
+      for (std::size_t i = begin; i < std::min(begin + kAtOnce, rows_.size()); ++i) {
+        try {
+          rows_[i].size = nearest_size(sizes, wanted, stored_size(rows_[i]));
+        } catch (const std::exception& error) {
+          bad[i] = error.what();
+        }
       }
-    }
   };
   {
     std::vector<std::jthread> threads;

@@ -101,10 +101,18 @@ inline void store16(std::uint16_t* to, V x, Index count) {
 }
 inline V load16(const std::uint16_t* from, Index count) { return load16(from, mask_of(count)); }
 
+// Asks for row i, long before it is needed: a head's rows are far apart, and the processor by itself reads ahead along
+// a row only. There need not be one.
+constexpr Index kAhead = 2 * W;
+inline void ahead(const std::uint16_t* p, Index token, Index i, Index K) {
+  for (Index k = 0; k < K; k += 2 * W) _mm_prefetch(reinterpret_cast<const char*>(p + i * token + k), _MM_HINT_T0);
+}
+
 // Pairs along K: words [K / 2][count rounded up to lanes], 0 for rows that are not there.
 void pack_turned(Rows16 x, Index first, Index count, Index K, Index lanes, Word* out) {
   const Index words = K / 2;
-  for (Index t = 0; t < lanes; t += W)
+  for (Index t = 0; t < lanes; t += W) {
+    for (Index i = 0; i < W; ++i) ahead(x.p, x.token, first + t + kAhead + i, K);
     for (Index k = 0; k < words; k += W) {
       const auto some = mask_of(words - k);
       __m512i r[W];
@@ -119,11 +127,13 @@ void pack_turned(Rows16 x, Index first, Index count, Index K, Index lanes, Word*
       for (int i = 0; i < W; ++i)
         if (i < here) _mm512_storeu_si512(out + (k + i) * lanes + t, r[i]);
     }
+  }
 }
 
 // Pairs along tokens: words [rows / 2][wide], 0 for rows and columns that are not there; `rows` is even.
 void pack_beside(Rows16 x, Index count, Index K, Index rows, Index wide, Word* out) {
-  for (Index t = 0; t < rows; t += 2)
+  for (Index t = 0; t < rows; t += 2) {
+    for (Index i = 0; i < 2; ++i) ahead(x.p, x.token, t + kAhead + i, K);
     for (Index k = 0; k < wide; k += W) {
       const Index left = K - k;
       const auto some = static_cast<__mmask16>(left >= W ? 0xFFFF : left > 0 ? (1u << left) - 1 : 0);
@@ -133,6 +143,7 @@ void pack_beside(Rows16 x, Index count, Index K, Index rows, Index wide, Word* o
       };
       _mm512_storeu_si512(out + t / 2 * wide + k, _mm512_or_si512(row(t), _mm512_slli_epi32(row(t + 1), 16)));
     }
+  }
 }
 
 // Where eight rows from `first` may not all be read, they are copied, with zeros.
@@ -149,6 +160,7 @@ const Word* eight_rows(Rows16 x, Index first, Index count, Index K, Word* copy, 
 void scores_of(Rows16 x, Index first, Index rows, Index count, Index K, const Word* turned, Index step, Word* copy,
                float* c, Index lanes) {
   for (Index i = 0; i < rows; i += 8) {
+    for (Index r = 0; r < 8; ++r) ahead(x.p, x.token, first + kAhead + i + r, K);
     Index row;
     const Word* const a = eight_rows(x, first + i, count, K, copy, row);
     for (Index j = 0; j < lanes; j += kLanes)
@@ -295,6 +307,7 @@ void back_in_blocks(const AttentionBack& b) {
   bool blind = false;
   for (Index t = 0; t < T; ++t) {
     V sum = _mm512_setzero_ps();
+    ahead(b.out.p, b.out.token, t + kAhead, h.K);
     if (t < h.T)
       for (Index k = 0; k < h.K; k += W)
         sum = _mm512_fmadd_ps(load16(b.out.p + t * b.out.token + k, h.K - k),

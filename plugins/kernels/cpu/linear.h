@@ -17,15 +17,17 @@ constexpr std::int64_t kPairs = 32;                     // of rows, in a block t
 constexpr std::int64_t kRows = 4 * kTile, kPanels = 8;  // of a piece of a product
 
 constexpr std::int64_t panels(std::int64_t columns, std::int64_t width) { return (columns + width - 1) / width; }
+// An odd number of pairs is from one panel to the next: caches have few places for lines at a power of two's distance.
+constexpr std::int64_t apart(std::int64_t pairs) { return pairs | 1; }
 constexpr std::int64_t packed(std::int64_t pairs, std::int64_t columns, std::int64_t width) {
-  return panels(columns, width) * pairs * width;
+  return panels(columns, width) * apart(pairs) * width;
 }
 
 // W as a factor of x W^T: panel `panel` of its rows, pairs along K.
 void pack_for_outputs(const std::uint16_t* w_NK, std::int64_t N, std::int64_t K, std::int64_t panel,
                       std::uint32_t* words);
-// Pairs of rows [2 * kPairs * block, …) of x [rows, columns], which may be an odd number, in panels of `width`.
-void pack_rows(const std::uint16_t* x, std::int64_t rows, std::int64_t columns, std::int64_t width, std::int64_t block,
+// Pairs of rows [2 * kPairs * block, …) of x [rows, columns], which may be an odd number, in panels of kPanel.
+void pack_rows(const std::uint16_t* x, std::int64_t rows, std::int64_t columns, std::int64_t block,
                std::uint32_t* words);
 
 // c [M, N] = a [M, 2 * pairs] times a packed factor [pairs, N]: rows [row, row + kRows), panels [panel, panel +
@@ -40,8 +42,8 @@ struct RowProduct {
 };
 void multiply(const RowProduct& product, std::int64_t row, std::int64_t panel);
 
-// c [N, K] in fp32 = sum over pairs of rows of a packed [N] by tiles and b packed [K] by panels: rows [tile * kTile,
-// and so on of kRows), panel `panel`.
+// c [N, K] in fp32 = sum over pairs of rows of a packed [N] in panels of kRows and b packed [K] in panels of kPanel:
+// pieces as above.
 struct PairProduct {
   const std::uint32_t *a, *b;
   float* c;
@@ -49,9 +51,15 @@ struct PairProduct {
 };
 void multiply(const PairProduct& product, std::int64_t row, std::int64_t panel);
 
-// Of rows [2 * kPairs * block, …) of y's gradient [M, N]: their sums [N], and where `h` is given, what GELU was given,
-// first the gradient of that, into `dh` (else `dh` is not written).
-void gradient_rows(const std::uint16_t* grad, const std::uint16_t* h, std::uint16_t* dh, std::int64_t M, std::int64_t N,
-                   std::int64_t block, float* sums_N);
+// Of y's gradient [M, N], rows [2 * kPairs * block, …) in one pass: where `h` is given, what GELU was given, the
+// gradient of that, into `dh`, instead of it in what follows; sums over the rows; and its pairs of rows.
+struct GradientRows {
+  const std::uint16_t *grad, *h;
+  std::uint16_t* dh;
+  std::int64_t M, N;
+  float* sums;           // [blocks, N]
+  std::uint32_t* words;  // packed in panels of kRows; null: not asked for
+};
+void gradient_rows(const GradientRows& rows, std::int64_t block);
 
 }  // namespace ditto_cpu

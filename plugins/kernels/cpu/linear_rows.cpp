@@ -102,26 +102,29 @@ Tensors gelu_of(const OpInputs& in) {
 // GELU was given; undefined: there is none.
 Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
   const Map map(in);
-  const auto [M, K, N] = std::tuple(map.M, map.K, map.N);
+  const int64_t M = map.M, K = map.K, N = map.N;
   const bool of_x = in.tensor(0).requires_grad(), of_weight = in.tensor(1).requires_grad(),
              of_bias = map.bias.defined() && in.tensor(2).requires_grad();
   const Tensor dy = h.defined() ? torch::empty_like(grad) : grad;
   const int64_t P = (M + 1) / 2, blocks = pieces(P, kPairs), weight_blocks = of_x ? pieces(N / 2, kPairs) : 0;
   const Factor weight(of_x ? N / 2 : 0, K, kPanel), x(of_weight ? P : 0, K, kPanel),
-      dy_turned(of_weight ? P : 0, N, kTile);
+      dy_turned(of_weight ? P : 0, N, kRows);
   const Tensor sums = torch::empty({blocks, N}, torch::kFloat);
+  const GradientRows rows{numbers(grad),
+                          numbers(h),
+                          h.defined() ? place(dy) : nullptr,
+                          M,
+                          N,
+                          sums.data_ptr<float>(),
+                          of_weight ? dy_turned.words() : nullptr};
   ditto::in_threads(blocks + weight_blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       if (i >= blocks) {
-        pack_rows(numbers(map.weight), N, K, kPanel, i - blocks, weight.words());
+        pack_rows(numbers(map.weight), N, K, i - blocks, weight.words());
         continue;
       }
-      if (h.defined() || of_bias)
-        gradient_rows(numbers(grad), numbers(h), h.defined() ? place(dy) : nullptr, M, N, i,
-                      sums.data_ptr<float>() + i * N);
-      if (!of_weight) continue;
-      pack_rows(numbers(dy), M, N, kTile, i, dy_turned.words());
-      pack_rows(numbers(map.x), M, K, kPanel, i, x.words());
+      if (h.defined() || of_bias || of_weight) gradient_rows(rows, i);
+      if (of_weight) pack_rows(numbers(map.x), M, K, i, x.words());
     }
   });
   Tensors back(3);
@@ -131,13 +134,13 @@ Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
   const Pieces dx({numbers(dy), weight.words(), nullptr, of_x ? place(back[0]) : nullptr, nullptr, M, K, N / 2});
   const PairProduct dw{dy_turned.words(), x.words(), of_weight ? back[1].data_ptr<float>() : nullptr, N, K, P};
   const int64_t of_dx = of_x ? dx.count() : 0, down = pieces(N, kRows),
-                of_dw = of_weight ? down * panels(K, kPanel) : 0;
-  ditto::in_threads(of_dx + of_dw, 1, [&](int64_t begin, int64_t end) {
+                of_dw = of_weight ? down * pieces(panels(K, kPanel), kPanels) : 0;
+  ditto::in_threads(of_dw + of_dx, 1, [&](int64_t begin, int64_t end) {  // the larger pieces first
     for (int64_t i = begin; i < end; ++i) {
-      if (i < of_dx)
-        dx(i);
+      if (i < of_dw)
+        multiply(dw, i % down * kRows, i / down * kPanels);
       else
-        multiply(dw, (i - of_dx) % down * kRows, (i - of_dx) / down);
+        dx(i - of_dw);
     }
   });
   if (of_bias) {

@@ -55,9 +55,10 @@ struct Bf16 {
   }
 };
 
-// Walks over a row: `vector(i)` for whole vectors, `scalar(i)` for what is left.
+// Walks over a row: `vector(i)` for whole vectors, `scalar(i)` for what is left. Inlined, so that sums stay in
+// registers.
 template <class Vector, class Scalar>
-void walk(size_t width, Vector vector, Scalar scalar) {
+HWY_INLINE void walk(size_t width, Vector vector, Scalar scalar) {
   const size_t lanes = hn::Lanes(D32());
   size_t i = 0;
   for (; i + lanes <= width; i += lanes) vector(i);

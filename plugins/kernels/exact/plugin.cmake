@@ -1,6 +1,7 @@
 # The kernels once for each instruction set, which are chosen at run time. They include no LibTorch, so its precompiled
 # header, made for any processor, is not for them.
-set(exact_flags "-O3;-fno-math-errno;-fno-trapping-math;-fno-tree-loop-distribute-patterns;-Wno-psabi;-Wno-maybe-uninitialized")
+set(exact_flags -O3 -fno-math-errno -fno-trapping-math $<$<CXX_COMPILER_ID:GNU>:-fno-tree-loop-distribute-patterns> -Wno-psabi
+    -Wno-maybe-uninitialized)
 set_source_files_properties(${folder}/avx512.cpp ${folder}/avx512bf16.cpp ${folder}/avx2.cpp ${folder}/neon.cpp
                             ${folder}/plain.cpp ${folder}/room.cpp PROPERTIES SKIP_PRECOMPILE_HEADERS ON COMPILE_OPTIONS "${exact_flags}")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "x86_64|AMD64")

@@ -37,30 +37,43 @@ class SumHook final : public c10d::CommHookInterface {
 };
 
 // The same sum in the order of ranks, which is that of micro-batches, or as a tree over them. Pieces travel while
-// backward runs; results are put together after it, bucket by bucket, as the reducer asks for them.
+// backward runs: a bucket's to their owners as it fills, and their sums to all as the next one does.
 class OrderedHook final : public c10d::CommHookInterface {
  public:
   OrderedHook(const Group& group, SumOrder order) : group_(group), order_(order) {}
   Future runHook(c10d::GradBucket& bucket) override {
+    if (!pending_.empty()) spread(pending_.back());
     const Tensor& gradients = bucket.getBufferRef();
-    auto& sum = pending_.emplace_back(group_, gradients.numel(), order_);
+    auto& sum = pending_.emplace_back(OrderedSum(group_, gradients.numel(), order_), gradients.numel()).sum;
     sum.send(gradients, group_.size());
     auto nothing_to_wait_for = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
     nothing_to_wait_for->markCompleted(gradients);
     return nothing_to_wait_for;
   }
   Tensor parseHookResult(const c10::IValue&) override {
-    auto& sum = pending_.front();
-    sum.receive();
-    const Tensor result = sum.gather();
+    auto& next = pending_.front();
+    if (!next.whole) spread(next);
+    const Tensor result = next.whole().narrow(0, 0, next.numel);
     pending_.pop_front();
     return result;
   }
 
  private:
+  struct Pending {
+    OrderedSum sum;
+    int64_t numel;
+    std::function<Tensor()> whole = {};  // waits for it, and for what fills up the last owner's piece
+  };
+  void spread(Pending& one) {
+    one.sum.receive();
+    const Tensor own = one.sum.take();
+    const int64_t piece = (one.numel + group_.size() - 1) / group_.size();
+    one.whole =
+        group_.begin_all_gather(own.numel() == piece ? own : torch::constant_pad_nd(own, {0, piece - own.numel()}));
+  }
   const Group& group_;
   const SumOrder order_;
-  std::deque<OrderedSum> pending_;
+  std::deque<Pending> pending_;
 };
 
 // Regrouping after the first step would change the order of a library's sums, and with it the bits after a resume.

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Peak of activations and temporaries of a training step, Ditto beside eager PyTorch, both counted by one tool.
+
+bench/allocations.cpp, an LD_PRELOAD library built here with g++, writes down the bytes that a process has from malloc.
+Between two steps both sides hold what stays (weights, moments, average, compute copies; gradients are let go before the
+forward on both): the trough. What a figure says is the peak of the steps above that trough: activations, temporaries,
+and the gradients that are there by then.
+
+Usage: ./dev bench memory [--precision bf16] [--out FOLDER]
+"""
+import argparse
+import array
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import processor, write  # noqa: E402
+sys.path.insert(0, str(ROOT / "bench" / "peers"))
+DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
+TITLE, RECIPE = "DiT-S/2, 32x32x4, batch 8", ROOT / "bench/dit_s_2.toml"
+STEPS = 3
+
+
+def arguments():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="this one only (default bf16)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
+    parser.add_argument("--peer", nargs=2, metavar=("ATTENTION", "PRECISION"), help="only take PyTorch's steps")
+    return parser.parse_args()
+
+
+def take_peer_steps(attention, precision, threads):
+    import torch
+    import dit
+    torch.set_num_threads(threads)
+    trainer = dit.Trainer(dit.DIT_S_2)
+    for _ in range(STEPS):
+        trainer.optimizer.zero_grad(set_to_none=True)
+        trainer.step(attention, precision)
+
+
+def series(command, library, folder):
+    """Bytes in use as they rose and fell, of the process that came to have most."""
+    environment = dict(os.environ, LD_PRELOAD=str(library), ALLOCATIONS=str(folder / "series"))
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
+    found = []
+    for path in folder.glob("series.*"):
+        with path.open("rb") as file:
+            count = array.array("q")
+            count.frombytes(file.read(8))
+            numbers = array.array("q")
+            numbers.frombytes(file.read(8 * count[0]))
+            found.append(numbers)
+        path.unlink()
+    return max(found, key=lambda numbers: max(numbers, default=0))
+
+
+def peak_above_trough(used):
+    """Of the last steps, which all come as high: between the first and the last of them lies the trough."""
+    near = 0.95 * max(used)
+    first = next(i for i, now in enumerate(used) if now > near)
+    last = next(i for i in reversed(range(len(used))) if used[i] > near)
+    stays = min(used[first:last + 1])
+    if stays > near:
+        sys.exit("memory.py: no two steps can be told apart in what was counted")
+    return max(used) - stays, stays
+
+
+def commands(precision, threads):
+    peer = [sys.executable, __file__, "--threads", str(threads), "--peer"]
+    ditto = [DITTO, "bench", "step", str(RECIPE), "--warmup", "1", "--steps", str(STEPS - 1), "--set",
+             f"run.precision={precision}", "--set", f"run.threads={threads}"]
+    return {"PyTorch, sdpa": peer + ["sdpa", precision], "PyTorch, products": peer + ["products", precision],
+            "**Ditto**": ditto,
+            "**Ditto**, attention computed again": ditto + ["--set", 'parallel.recompute="attention"'],
+            "**Ditto**, blocks computed again": ditto + ["--set", 'parallel.recompute="blocks"']}
+
+
+def main():
+    args = arguments()
+    if args.peer:
+        return take_peer_steps(*args.peer, args.threads)
+    lines = [f"# Memory of a training step of {TITLE}, {processor()}", "",
+             "Written by bench/memory.py (`./dev bench memory`), which says what is counted.", "",
+             f"- processor: {processor()}, {len(os.sched_getaffinity(0))} cores; {args.threads} threads; "
+             f"{time.strftime('%Y-%m-%d', time.gmtime())}", "",
+             "| precision | | stays, MB | peak above it, MB | share of eager PyTorch's least |",
+             "|---|---|---:|---:|---:|"]
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        library = folder / "allocations.so"
+        subprocess.run(["g++", "-O2", "-std=c++20", "-shared", "-fPIC", "-o", library, ROOT / "bench/allocations.cpp"],
+                       check=True)
+        for precision in args.precision or ["bf16"]:
+            found = {label: peak_above_trough(series(command, library, folder))
+                     for label, command in commands(precision, args.threads).items()}
+            least = min(peak for label, (peak, _) in found.items() if label.startswith("PyTorch"))
+            lines += [f"| {precision} | {label} | {stays / 1e6:.0f} | {peak / 1e6:.0f} | {100 * peak / least:.0f} % |"
+                      for label, (peak, stays) in found.items()]
+    write(lines, args.out, "memory")
+
+
+if __name__ == "__main__":
+    main()
