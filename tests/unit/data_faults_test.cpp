@@ -2,12 +2,14 @@
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
+#include <cstring>
 #include <filesystem>
 
 #include <ditto/data.h>
 #include <ditto/error.h>
 
 #include "core/data/loader.h"
+#include "core/data/shard_writer.h"
 #include "core/formats/picture.h"
 #include "core/formats/tar.h"
 #include "tests/support/files.h"
@@ -48,6 +50,29 @@ void write_shard(const std::string& path, int samples) {
     tar.add(std::to_string(100 + i) + ".cls", std::to_string(i));
   }
   tar.finish();
+}
+
+// A set with an index, of one shard; where each sample begins, and where the last one ends.
+std::vector<std::uint64_t> prepare_set(const std::string& folder, int samples) {
+  ditto::PrepareOptions options;
+  options.out = folder;
+  ditto::ShardWriter writer(options);
+  for (int i = 0; i < samples; ++i) {
+    const auto png = picture(i);
+    const auto label = std::to_string(i);
+    writer.add({{"png", png}, {"cls", std::as_bytes(std::span(label))}}, i);
+  }
+  writer.finish();
+  const auto index = read_text(folder + "/train-000000.tar.idx");
+  std::vector<std::uint64_t> starts(index.size() / sizeof(std::uint64_t));
+  std::memcpy(starts.data(), index.data(), index.size());
+  return starts;
+}
+
+std::shared_ptr<ditto::Source> open_set(const std::string& folder) {
+  return ditto::test::make_plugin<ditto::Source>(
+      "data", "webdataset", {{"path", folder}, {"classes", int64_t{100}}, {"size", std::vector<int64_t>{4, 4}}},
+      {.split = ditto::SplitOf::train, .folder = "/"});
 }
 
 ditto::LoaderOptions in_order() {
@@ -98,11 +123,12 @@ TEST_CASE("a shard that is cut off at 200 places keeps its whole samples, and sa
 TEST_CASE("of malformed pictures each is named, and the good ones between them are kept") {
   const TemporaryFolder folder;
   const auto png = read_text(golden_format("rgb.png")), jpeg = read_text(golden_format("rgb.jpg")),
-             webp = read_text(golden_format("rgb.webp"));
+             webp = read_text(golden_format("rgb.webp")), avif = read_text(golden_format("rgb.avif"));
   std::vector<std::pair<std::string, std::string>> bad;
   for (const auto& one : malformed(png, jpeg)) bad.emplace_back("png", one);
   for (const auto& one : malformed(jpeg, webp)) bad.emplace_back("jpg", one);
   for (const auto& one : malformed(webp, png)) bad.emplace_back("webp", one);
+  for (const auto& one : malformed(avif, jpeg)) bad.emplace_back("avif", one);
   auto huge = png;
   huge.replace(16, 8, std::string("\0\0\xEA\x60\0\0\xEA\x60", 8));  // 60,000 x 60,000
   bad.emplace_back("png", huge);
@@ -143,4 +169,41 @@ TEST_CASE("a shard that goes away or is cut while it is read costs its own sampl
   CHECK(loader.next({2, 10}).weights == std::vector<double>{1, 1, 0, 0, 0, 0, 1, 1, 0, 0});
   CHECK(contains(error_of(ErrorKind::data, [&] { source->read(5); }), folder / "b.tar"));
   CHECK(contains(error_of(ErrorKind::data, [&] { source->read(11); }), "c.tar:103.png"));
+}
+
+TEST_CASE(
+    "an indexed shard that is cut off at 200 places keeps every whole sample in its place, and the others are named") {
+  const TemporaryFolder folder;
+  const auto path = folder / "set/train-000000.tar";
+  const auto starts = prepare_set(folder / "set", 12);
+  REQUIRE(starts.size() == 13);
+  const auto whole = read_text(path);
+  for (size_t k = 0; k < 200; ++k) {
+    const size_t size = k * whole.size() / 200;
+    write_text(path, whole.substr(0, size));
+    const auto source = open_set(folder / "set");
+    REQUIRE(source->size() == 12);
+    ditto::Loader loader(source, in_order(), 1, {});
+    const auto batch = loader.next({0, 12});
+    CAPTURE(size);
+    for (int64_t i = 0; i < 12; ++i) {
+      const bool kept = starts[static_cast<size_t>(i) + 1] <= size;
+      REQUIRE(batch.weights[static_cast<size_t>(i)] == (kept ? 1.0 : 0.0));
+      if (kept) REQUIRE(batch.at("label")[i].item<int64_t>() == i);
+    }
+    const auto message = error_of(ErrorKind::data, [&] { source->read(11); });
+    REQUIRE(contains(message, "train-000000.tar: sample 11"));
+  }
+}
+
+TEST_CASE("an indexed shard that goes away while it is read costs what was not read of it") {
+  const TemporaryFolder folder;
+  prepare_set(folder / "set", 12);
+  const auto before = open_set(folder / "set"), after = open_set(folder / "set");
+  ditto::Loader opened(before, in_order(), 1, {}), unopened(after, in_order(), 1, {});
+  CHECK(opened.next({0, 2}).weights == std::vector<double>{1, 1});
+  fs::remove(folder / "set/train-000000.tar");
+  CHECK(opened.next({2, 10}).weights == std::vector<double>(10, 1.0));  // open: its bytes stay
+  CHECK(unopened.next({0, 12}).weights == std::vector<double>(12, 0.0));
+  CHECK(contains(error_of(ErrorKind::data, [&] { after->read(5); }), folder / "set/train-000000.tar"));
 }
