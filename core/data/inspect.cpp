@@ -157,8 +157,8 @@ formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t p
         const auto where = shards[shard] + ":" + sample.key + "." + member.extension;
         const auto bytes =
             formats::read_member(*formats::RandomFile::open(shards[shard]), member.offset, member.size, where);
-        auto picture = formats::decode_picture(bytes, where, {.least_side = formats::least_side_for(kCell, kCell)});
-        cells.push_back(std::min(picture.width, picture.height) > kCell
+        auto picture = formats::decode_picture(bytes, where, {.covers = kCell});
+        cells.push_back(std::min(picture.width, picture.height) >= kCell
                             ? formats::cover(std::move(picture), kCell, kCell)
                             : std::move(picture));
         break;

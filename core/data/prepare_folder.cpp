@@ -199,7 +199,7 @@ class FolderPreparer {
                    kBytesAPixel * static_cast<std::uint64_t>(size.width) * static_cast<std::uint64_t>(size.height));
     const int side = pictures_.size;
     formats::DecodeOptions options;
-    if (side > 0) options.least_side = formats::least_side_for(side, side);
+    options.covers = side;
     // A shard never holds what a run could not read.
     auto picture = formats::decode_picture(bytes_of(made.bytes), path.string(), options);
     made.extension = extension_of(formats::sniff_picture(bytes_of(made.bytes)));

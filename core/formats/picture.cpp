@@ -92,7 +92,7 @@ PictureFormat sniff_picture(std::span<const std::byte> bytes) {
 }
 
 Picture decode_picture(std::span<const std::byte> bytes, std::string_view where, const DecodeOptions& options) {
-  Picture picture = decode_upright({bytes, where, options.max_pixels, options.least_side}, Want::pixels);
+  Picture picture = decode_upright({bytes, where, options.max_pixels, options.covers}, Want::pixels);
   convert(picture, options.channels);
   return picture;
 }

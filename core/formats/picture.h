@@ -30,9 +30,9 @@ enum class Channels { as_stored, grey, rgb };  // as_stored: grey files stay 1 c
 struct DecodeOptions {
   Channels channels = Channels::as_stored;
   std::uint64_t max_pixels = limits::kPixels;  // width x height above this is refused before anything is decoded
-  // Above 0: what comes next makes the picture smaller, to no side below this. A JPEG is then decoded at a half, a
-  // quarter or an eighth of its size where no side falls below it, which is quicker and takes less memory.
-  int least_side = 0;
+  // Above 0: cover() comes next (picture_resize.h), to sides of at most this. A JPEG is then decoded at a half, a quarter
+  // or an eighth of its size where no side falls below twice that, and halved as cover() would where it can be.
+  int covers = 0;
 };
 
 PictureFormat sniff_picture(std::span<const std::byte> bytes);  // by the first bytes, not by a file's name

@@ -12,7 +12,7 @@ struct Encoded {
   std::span<const std::byte> bytes;
   std::string_view where;
   std::uint64_t max_pixels;
-  int least_side = 0;  // DecodeOptions'
+  int covers = 0;  // DecodeOptions'
 };
 
 Picture decode_png(const Encoded& file, Want want);

@@ -12,8 +12,10 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/exif.h"
 #include "core/formats/picture_codecs.h"
 #include "core/formats/picture_colour.h"
+#include "core/formats/picture_resize.h"
 
 namespace ditto::formats {
 
@@ -95,10 +97,14 @@ class JpegReader {
     const std::size_t bytes = count_pixels(picture) * static_cast<std::size_t>(picture.channels);
     check_memory(file_, picture, bytes + coefficient_bytes());
     jpeg_.out_color_space = grey ? JCS_GRAYSCALE : inks ? JCS_CMYK : JCS_RGB;
-    picture.pixels.resize(bytes);
     check(try_profile());
     const std::span<const std::byte> profile(reinterpret_cast<const std::byte*>(profile_), profile_bytes_);
     const ToSrgb colours(profile, grey ? Colours::grey : inks ? inks_stored() : Colours::rgb, count_pixels(picture));
+    if (!inks && !colours && is_halved(picture)) {
+      read_halved(picture, bytes / 4);
+      return picture;
+    }
+    picture.pixels.resize(bytes);
     std::vector<std::uint8_t> ink_row(inks ? 4 * static_cast<std::size_t>(picture.width) : 0);
     check(try_pixels(picture.pixels.data(), inks ? ink_row.data() : nullptr, colours));
     if (!inks) colours.convert(picture.pixels);
@@ -123,13 +129,30 @@ class JpegReader {
   void scale_down(Picture& picture) {
     unsigned part = 1;
     const auto shorter = static_cast<unsigned>(std::min(picture.width, picture.height));
-    while (part < DCTSIZE && file_.least_side > 0 && shorter >= 2 * part * static_cast<unsigned>(file_.least_side))
-      part *= 2;
+    while (part < DCTSIZE && file_.covers > 0 && shorter >= 4 * part * static_cast<unsigned>(file_.covers)) part *= 2;
     jpeg_.scale_num = 1;
     jpeg_.scale_denom = part;
     check(try_scale());
     picture.width = static_cast<int>(jpeg_.output_width);
     picture.height = static_cast<int>(jpeg_.output_height);
+  }
+
+  // Of one that will be turned on its side, cover() takes the means of its rows first.
+  bool is_halved(const Picture& picture) const {
+    return file_.covers > 0 && picture.width % 2 == 0 && picture.height % 2 == 0 &&
+           std::min(picture.width, picture.height) / 2 >= file_.covers &&
+           !swaps_sides(orientation_of(file_.bytes, PictureFormat::jpeg));
+  }
+
+  // Two rows at a time, so that the whole picture is never there.
+  void read_halved(Picture& picture, std::size_t bytes) {
+    const std::size_t row_bytes = static_cast<std::size_t>(picture.width) * static_cast<std::size_t>(picture.channels);
+    std::vector<std::uint8_t> room(3 * row_bytes);
+    picture.pixels.resize(bytes + 1);  // halve_rows()
+    check(try_halved(room.data(), row_bytes, picture.pixels.data()));
+    picture.pixels.resize(bytes);
+    picture.width /= 2;
+    picture.height /= 2;
   }
 
   bool try_scale() {
@@ -173,6 +196,21 @@ class JpegReader {
         colours.convert(ink_row, row, jpeg_.output_width);
       else
         cmyk_to_rgb(ink_row, row, jpeg_.output_width, jpeg_.saw_Adobe_marker != 0);
+    }
+    jpeg_finish_decompress(&jpeg_);
+    return true;
+  }
+
+  bool try_halved(std::uint8_t* room, std::size_t row_bytes, std::uint8_t* pixels) {
+    if (setjmp(errors_.jump)) return false;
+    jpeg_start_decompress(&jpeg_);
+    JSAMPROW rows[2] = {room, room + row_bytes};
+    while (jpeg_.output_scanline < jpeg_.output_height) {
+      const std::size_t y = jpeg_.output_scanline;
+      jpeg_read_scanlines(&jpeg_, &rows[y % 2], 1);
+      if (y % 2 == 1)
+        halve_rows(rows[0], rows[1], row_bytes, static_cast<std::size_t>(jpeg_.output_components), room + 2 * row_bytes,
+                   pixels + y / 2 * (row_bytes / 2));
     }
     jpeg_finish_decompress(&jpeg_);
     return true;

@@ -114,29 +114,33 @@ Picture resize(const Picture& in, Part height, Part width, Filter filter) {
 std::uint8_t mean(std::uint8_t a, std::uint8_t b) { return static_cast<std::uint8_t>((a + b + 1) / 2); }
 
 // What the box makes of even sides, first across and then down, a half rounded up each time; in its place.
-DITTO_WIDE void halve(Picture& picture) {
+void halve(Picture& picture) {
   const auto channels = static_cast<std::size_t>(picture.channels);
   const auto stride = static_cast<std::size_t>(picture.width) * channels;
-  std::vector<std::uint8_t> line(stride);  // the mean of each pixel and the next one: many of them at a time
-  std::uint8_t* means = line.data();
+  std::vector<std::uint8_t> line(stride);
   std::uint8_t* to = picture.pixels.data();
   picture.width /= 2;
   picture.height /= 2;
-  for (int y = 0; y < picture.height; ++y) {
-    const std::uint8_t *row = picture.pixels.data() + 2 * static_cast<std::size_t>(y) * stride, *below = row + stride;
-    for (std::size_t i = 0; i + channels < stride; ++i)
-      means[i] = mean(mean(row[i], row[i + channels]), mean(below[i], below[i + channels]));
-    const std::uint8_t* from = means;
-    for (int x = 0; x < picture.width; ++x, from += 2 * channels, to += channels)
-      if (channels == 3)
-        std::memcpy(to, from, 4);  // the fourth byte is written over
-      else
-        *to = *from;
+  for (int y = 0; y < picture.height; ++y, to += stride / 2) {
+    const std::uint8_t* row = picture.pixels.data() + 2 * static_cast<std::size_t>(y) * stride;
+    halve_rows(row, row + stride, stride, channels, line.data(), to);
   }
   picture.pixels.resize(static_cast<std::size_t>(to - picture.pixels.data()));
 }
 
 }  // namespace
+
+// The mean of each pixel and the next one is made for all of them, many at a time, and of every other one kept.
+DITTO_WIDE void halve_rows(const std::uint8_t* row, const std::uint8_t* below, std::size_t bytes, std::size_t channels,
+                           std::uint8_t* line, std::uint8_t* to) {
+  for (std::size_t i = 0; i + channels < bytes; ++i)
+    line[i] = mean(mean(row[i], row[i + channels]), mean(below[i], below[i + channels]));
+  for (const std::uint8_t* from = line; from < line + bytes; from += 2 * channels, to += channels)
+    if (channels == 3)
+      std::memcpy(to, from, 4);  // the fourth byte is written over
+    else
+      *to = *from;
+}
 
 Picture cover(Picture picture, int height, int width) {
   while (picture.height >= 2 * height && picture.width >= 2 * width)

@@ -11,7 +11,9 @@ namespace ditto::formats {
 // Pillow's; values are within 1 of 255 of its own. A picture of that size stays as it is.
 Picture cover(Picture picture, int height, int width);
 
-// DecodeOptions::least_side for a picture that cover() gets next: a halving is left to its own filters.
-inline int least_side_for(int height, int width) { return 2 * (height > width ? height : width); }
+// What cover()'s box makes of two rows of an even number of pixels: `line` is room for one of them; `to`, which may be
+// the first of them, is written a byte beyond the halved row.
+void halve_rows(const std::uint8_t* row, const std::uint8_t* below, std::size_t bytes, std::size_t channels,
+                std::uint8_t* line, std::uint8_t* to);
 
 }  // namespace ditto::formats

@@ -259,10 +259,24 @@ TEST_CASE("a picture covers a smaller or larger square as ADM's crop does") {
 
 TEST_CASE("a JPEG is decoded at a part of its size where no side becomes too small") {
   const std::string jpeg = read_text(golden_format("rgb.jpg"));  // 16 x 12
-  const auto width_at = [&](int least) { return decode_picture(as_bytes(jpeg), "x", {.least_side = least}).width; };
+  const auto width_at = [&](int covers) { return decode_picture(as_bytes(jpeg), "x", {.covers = covers}).width; };
   CHECK(width_at(0) == 16);
   CHECK(width_at(7) == 16);
   CHECK(width_at(6) == 8);
   CHECK(width_at(3) == 4);
-  CHECK(width_at(1) == 2);
+  CHECK(width_at(1) == 4);  // of 4 x 3, whose rows cannot be halved
+}
+
+TEST_CASE("a JPEG that is halved while it is decoded is covered as the whole one is") {
+  for (const char* name : {"rgb.jpg", "grey.jpg", "progressive.jpg", "cmyk.jpg", "p3.jpg", "oriented_1.jpg",
+                           "oriented_2.jpg", "oriented_3.jpg", "oriented_6.jpg", "oriented_8.jpg"}) {
+    CAPTURE(name);
+    const std::string jpeg = read_text(golden_format(name));
+    const Picture whole = decode_picture(as_bytes(jpeg), "x");
+    const int half = std::min(whole.width, whole.height) / 2;  // and too large for less than all of the DCT
+    for (const int side : {half, half - 1}) {
+      const Picture covered = cover(decode_picture(as_bytes(jpeg), "x", {.covers = side}), side, side);
+      CHECK(covered.pixels == cover(whole, side, side).pixels);
+    }
+  }
 }

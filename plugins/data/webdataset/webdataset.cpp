@@ -241,9 +241,8 @@ class WebDataset final : public ditto::Source {
   torch::Tensor image(const RawSample& raw, const std::string& place) const {
     const auto channels = options_.channels == 1 ? formats::Channels::grey : formats::Channels::rgb;
     const auto height = static_cast<int>(options_.size[0]), width = static_cast<int>(options_.size[1]);
-    return sized(formats::decode_picture(
-                     raw.image, place,
-                     {.channels = channels, .least_side = covers() ? formats::least_side_for(height, width) : 0}),
+    return sized(formats::decode_picture(raw.image, place,
+                                         {.channels = channels, .covers = covers() ? std::max(height, width) : 0}),
                  place);
   }
 
