@@ -54,7 +54,9 @@ def batches_of_webdataset(folder, kind):
         data = data.decode("pil").to_tuple("png", "cls").map_tuple(picture, int)
     else:
         data = data.decode().to_tuple("pth", "cls").map_tuple(torch.Tensor.float, int)
-    return (batch[0] for batch in data.batched(BATCH, collation_fn=lambda samples: (torch.stack([s[0] for s in samples]), [s[1] for s in samples])))
+    batches = data.batched(BATCH, partial=False,
+                           collation_fn=lambda samples: (torch.stack([s[0] for s in samples]), [s[1] for s in samples]))
+    return (batch[0] for batch in batches)
 
 
 def members(folder, extension):

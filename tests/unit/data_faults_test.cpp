@@ -191,6 +191,7 @@ TEST_CASE(
       REQUIRE(batch.weights[static_cast<size_t>(i)] == (kept ? 1.0 : 0.0));
       if (kept) REQUIRE(batch.at("label")[i].item<int64_t>() == i);
     }
+    if (starts[12] <= size) continue;  // only the end mark is cut
     const auto message = error_of(ErrorKind::data, [&] { source->read(11); });
     REQUIRE(contains(message, "train-000000.tar: sample 11"));
   }
