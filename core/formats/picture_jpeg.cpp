@@ -148,7 +148,7 @@ class JpegReader {
   void read_halved(Picture& picture, std::size_t bytes) {
     const std::size_t row_bytes = static_cast<std::size_t>(picture.width) * static_cast<std::size_t>(picture.channels);
     std::vector<std::uint8_t> room(3 * row_bytes);
-    picture.pixels.resize(bytes + 1);  // halve_rows()
+    picture.pixels.resize(bytes + kBeyondHalved);
     check(try_halved(room.data(), row_bytes, picture.pixels.data()));
     picture.pixels.resize(bytes);
     picture.width /= 2;

@@ -1,14 +1,17 @@
 #include "core/formats/picture_resize.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
-// The same sums in wider words, where the processor has them.
+// The same sums in wider words, where the processor has them; so many rows are brought to the target's width at a time.
 #if defined(__x86_64__)
 #define DITTO_WIDE __attribute__((target_clones("avx2", "default")))
+#define DITTO_ROWS 2
 #else
 #define DITTO_WIDE
+#define DITTO_ROWS 1
 #endif
 
 namespace ditto::formats {
@@ -55,36 +58,54 @@ struct Taps {
   }
 };
 
-// A pixel is read and written as four numbers, of which those behind its own are the next one's: lines are that longer.
-using Four = float __attribute__((vector_size(16)));
-constexpr std::size_t kBehind = 3;
+// Of each row a pixel is read and written as four numbers, of which those behind its own are the next one's: lines are
+// that longer.
+constexpr std::size_t kRows = DITTO_ROWS, kLanes = 4 * kRows, kBehind = kLanes - 1;
+using Numbers = float __attribute__((vector_size(4 * kLanes)));
 
 int rounded(float value) { return std::clamp(static_cast<int>(value + 0.5F), 0, 255); }
 
-// A stored row's target pixels; `numbers` is room for the row.
-DITTO_WIDE void make_row(const std::uint8_t* row, std::size_t channels, const Taps& taps, std::vector<float>& numbers,
-                         std::vector<float>& to) {
-  const auto begin = static_cast<std::size_t>(taps.first.front()) * channels;
-  const auto end = static_cast<std::size_t>(taps.first.back() + taps.most) * channels;
-  for (std::size_t i = begin; i < end; ++i) numbers[i] = row[i];
-  const float* weight = taps.weights.data();
-  float* pixel = to.data();
-  for (const int first : taps.first) {
-    const float* from = numbers.data() + static_cast<std::size_t>(first) * channels;
-    Four sum{};
-    for (int j = 0; j < taps.most; ++j, from += channels) {
-      Four stored;
-      std::memcpy(&stored, from, sizeof stored);
-      sum += *weight++ * stored;
-    }
-    std::memcpy(pixel, &sum, sizeof sum);
-    pixel += channels;
+// `line` is room for a row, `numbers` for kLanes of each of its pixels.
+DITTO_WIDE void make_rows(const std::array<const std::uint8_t*, kRows>& rows, std::size_t channels, const Taps& taps,
+                          float* line, float* numbers, const std::array<float*, kRows>& to) {
+  const auto begin = static_cast<std::size_t>(taps.first.front()),
+             end = static_cast<std::size_t>(taps.first.back() + taps.most);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    for (std::size_t i = begin * channels; i < end * channels + 3; ++i) line[i] = rows[row][i];
+    for (std::size_t x = begin; x < end; ++x)
+      std::memcpy(numbers + x * kLanes + 4 * row, line + x * channels, 4 * sizeof(float));
   }
-  for (float& number : to) number = static_cast<float>(rounded(number));
+  const float* weight = taps.weights.data();
+  std::size_t at = 0;
+  for (const int first : taps.first) {
+    const float* from = numbers + static_cast<std::size_t>(first) * kLanes;
+    Numbers sum{};
+    for (int j = 0; j < taps.most; ++j, from += kLanes) {
+      Numbers pixel;
+      std::memcpy(&pixel, from, sizeof pixel);
+      sum += *weight++ * pixel;
+    }
+    for (std::size_t row = 0; row < kRows; ++row)
+      std::memcpy(to[row] + at, reinterpret_cast<const float*>(&sum) + 4 * row, 4 * sizeof(float));
+    at += channels;
+  }
+  for (float* row : to)
+    for (std::size_t i = 0; i < at; ++i) row[i] = static_cast<float>(rounded(row[i]));
 }
 
-DITTO_WIDE void add(float weight, const float* row, std::size_t length, float* sums) {
-  for (std::size_t i = 0; i < length; ++i) sums[i] += weight * row[i];
+// A target row, of rows of its width; `sums` is room for one.
+DITTO_WIDE void add_rows(const std::vector<const float*>& rows, const float* weights, std::size_t length, float* sums,
+                         std::uint8_t* to) {
+  for (std::size_t i = 0; i < length; i += kLanes) {
+    Numbers sum{};
+    for (std::size_t j = 0; j < rows.size(); ++j) {
+      Numbers row;
+      std::memcpy(&row, rows[j] + i, sizeof row);
+      sum += weights[j] * row;
+    }
+    std::memcpy(sums + i, &sum, sizeof sum);
+  }
+  for (std::size_t i = 0; i < length; ++i) to[i] = static_cast<std::uint8_t>(rounded(sums[i]));
 }
 
 // Target rows from above to below, each as soon as the stored rows that it needs are brought to its width: no picture
@@ -93,20 +114,34 @@ Picture resize(const Picture& in, Part height, Part width, Filter filter) {
   const Taps down(in.height, height, filter), across(in.width, width, filter);
   const auto channels = static_cast<std::size_t>(in.channels), stride = static_cast<std::size_t>(in.width) * channels;
   const auto length = static_cast<std::size_t>(width.count) * channels, most = static_cast<std::size_t>(down.most);
+  const auto stored = static_cast<std::size_t>(in.height);
   Picture out{width.count, height.count, in.channels, {}};
   out.pixels.resize(length * static_cast<std::size_t>(height.count));
-  std::vector<float> numbers(stride + kBehind), sums(length);
-  std::vector<std::vector<float>> rows(most, std::vector<float>(length + kBehind));  // stored row i at i % most
+  std::vector<float> line(stride + kBehind), numbers(static_cast<std::size_t>(in.width) * kLanes),
+      sums(length + kBehind);
+  std::vector<std::uint8_t> last(stride + kBehind);  // row, with something behind it
+  std::memcpy(last.data(), in.pixels.data() + (stored - 1) * stride, stride);
+  const std::size_t held = most + kRows - 1;
+  std::vector<std::vector<float>> rows(held, std::vector<float>(length + kBehind));  // stored row i at i % held
+  std::vector<const float*> added(most);
   std::size_t made = 0;
   std::uint8_t* to = out.pixels.data();
-  const float* weight = down.weights.data();
+  const float* weights = down.weights.data();
   for (const int above : down.first) {
     const auto first = static_cast<std::size_t>(above);
-    for (made = std::max(made, first); made < first + most; ++made)
-      make_row(in.pixels.data() + made * stride, channels, across, numbers, rows[made % most]);
-    std::fill(sums.begin(), sums.end(), 0.0F);
-    for (std::size_t j = 0; j < most; ++j) add(*weight++, rows[(first + j) % most].data(), length, sums.data());
-    for (std::size_t i = 0; i < length; ++i) *to++ = static_cast<std::uint8_t>(rounded(sums[i]));
+    for (made = std::max(made, first); made < first + most; made += kRows) {
+      std::array<const std::uint8_t*, kRows> from;
+      std::array<float*, kRows> into;
+      for (std::size_t i = 0; i < kRows; ++i) {
+        from[i] = made + i < stored - 1 ? in.pixels.data() + (made + i) * stride : last.data();
+        into[i] = rows[(made + i) % held].data();
+      }
+      make_rows(from, channels, across, line.data(), numbers.data(), into);
+    }
+    for (std::size_t j = 0; j < most; ++j) added[j] = rows[(first + j) % held].data();
+    add_rows(added, weights, length, sums.data(), to);
+    weights += most;
+    to += length;
   }
   return out;
 }
@@ -135,11 +170,15 @@ DITTO_WIDE void halve_rows(const std::uint8_t* row, const std::uint8_t* below, s
                            std::uint8_t* line, std::uint8_t* to) {
   for (std::size_t i = 0; i + channels < bytes; ++i)
     line[i] = mean(mean(row[i], row[i + channels]), mean(below[i], below[i + channels]));
-  for (const std::uint8_t* from = line; from < line + bytes; from += 2 * channels, to += channels)
-    if (channels == 3)
-      std::memcpy(to, from, 4);  // the fourth byte is written over
-    else
-      *to = *from;
+  const std::uint8_t* from = line;
+  for (; channels == 3 && from + 18 <= line + bytes; from += 18, to += 9) {
+    std::uint8_t __attribute__((vector_size(16))) three;
+    std::memcpy(&three, from, sizeof three);
+    three = __builtin_shufflevector(three, three, 0, 1, 2, 6, 7, 8, 12, 13, 14, 15, 15, 15, 15, 15, 15, 15);
+    std::memcpy(to, &three, sizeof three);  // what is beyond them is written over
+  }
+  for (; from < line + bytes; from += 2 * channels, to += channels)
+    for (std::size_t c = 0; c < channels; ++c) to[c] = from[c];
 }
 
 Picture cover(Picture picture, int height, int width) {

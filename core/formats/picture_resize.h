@@ -12,7 +12,8 @@ namespace ditto::formats {
 Picture cover(Picture picture, int height, int width);
 
 // What cover()'s box makes of two rows of an even number of pixels: `line` is room for one of them; `to`, which may be
-// the first of them, is written a byte beyond the halved row.
+// the first of them, is written up to kBeyondHalved bytes beyond the halved row.
+inline constexpr std::size_t kBeyondHalved = 7;
 void halve_rows(const std::uint8_t* row, const std::uint8_t* below, std::size_t bytes, std::size_t channels,
                 std::uint8_t* line, std::uint8_t* to);
 
