@@ -1,4 +1,4 @@
-// ditto bench step | loader | optimizer: what they share
+// ditto bench step | kernels | loader | optimizer: what they share
 #include "apps/ditto/bench.h"
 
 #include <iostream>
@@ -14,7 +14,11 @@ namespace ditto {
 CLI::App* add_bench(CLI::App& bench, CommandLine& line, BenchArguments& arguments, const char* name, const char* text,
                     const char* set) {
   auto* command = bench.add_subcommand(name, text);
-  command->add_option("recipe", arguments.recipe, "the recipe, a TOML file")->required();
+  command
+      ->add_option("recipe", arguments.recipe,
+                   arguments.otherwise ? "the recipe, a TOML file; DiT-S/2 with a batch of 8 where none is named"
+                                       : "the recipe, a TOML file")
+      ->required(!arguments.otherwise);
   command->add_option("--set", arguments.sets, std::string("KEY=VALUE: overrides an option, as in --set ") + set)
       ->allow_extra_args(false);
   add_plugin_path(*command, line);
@@ -31,7 +35,9 @@ int bench_alone(const std::string& command, const BenchArguments& arguments, con
   expect_one_rank(command);
   Rank rank({});
   return rank.run([&] {
-    Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
+    Recipe recipe = arguments.recipe.empty() && arguments.otherwise
+                        ? Recipe::parse(arguments.otherwise, "DiT-S/2", arguments.sets)
+                        : Recipe::read(arguments.recipe, arguments.sets);
     if (needs == BenchNeeds::training && recipe.run.device != "cpu")
       throw Error(ErrorKind::config, "run.device", "is \"" + recipe.run.device + "\"",
                   command + " measures a processor: --set 'run.device=\"cpu\"'");
@@ -47,6 +53,7 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
   auto* bench = app.add_subcommand("bench", "Measure how fast this machine does a recipe's work");
   bench->require_subcommand(1);
   add_bench_step(*bench, line);
+  add_bench_kernels(*bench, line);
   add_bench_loader(*bench, line);
   add_bench_optimizer(*bench, line);
 }

@@ -16,6 +16,7 @@ struct BenchArguments {
   std::string recipe;
   std::vector<std::string> sets;
   bool json = false;
+  const char* otherwise = nullptr;  // TOML of the recipe where none is named; null: one has to be
 };
 
 struct BenchReport {
@@ -35,6 +36,7 @@ int bench_alone(const std::string& command, const BenchArguments& arguments, con
                 const std::function<BenchReport(Recipe&, Rank&)>& measure);
 
 void add_bench_step(CLI::App& bench, CommandLine& line);
+void add_bench_kernels(CLI::App& bench, CommandLine& line);
 void add_bench_loader(CLI::App& bench, CommandLine& line);
 void add_bench_optimizer(CLI::App& bench, CommandLine& line);
 
