@@ -1,4 +1,4 @@
-// ditto bench step | kernels | loader | optimizer: what they share
+// ditto bench step | kernels | loader | optimizer | checkpoint | sample: what they share
 #include "apps/ditto/bench.h"
 
 #include <iostream>
@@ -56,6 +56,8 @@ void add_bench_command(CLI::App& app, CommandLine& line) {
   add_bench_kernels(*bench, line);
   add_bench_loader(*bench, line);
   add_bench_optimizer(*bench, line);
+  add_bench_checkpoint(*bench, line);
+  add_bench_sample(*bench, line);
 }
 
 }  // namespace ditto

@@ -39,5 +39,7 @@ void add_bench_step(CLI::App& bench, CommandLine& line);
 void add_bench_kernels(CLI::App& bench, CommandLine& line);
 void add_bench_loader(CLI::App& bench, CommandLine& line);
 void add_bench_optimizer(CLI::App& bench, CommandLine& line);
+void add_bench_checkpoint(CLI::App& bench, CommandLine& line);
+void add_bench_sample(CLI::App& bench, CommandLine& line);
 
 }  // namespace ditto
