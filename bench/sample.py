@@ -2,8 +2,8 @@
 """A step of sampling with guidance in bf16, beside diffusers' DiTTransformer2DModel under torch.compile.
 
 Both take DDIM's steps on latents of four pictures, each step one forward of eight rows (with the class and without).
-Ditto's time of a step is the difference of two runs of `ditto sample` with few steps and with more, so that its start and
-reading the weights do not count; diffusers' is of a loop of its model and its scheduler in this process. Every round
+Ditto's are timed by `ditto bench sample`, diffusers' are of a loop of its model and its scheduler in this process; of both
+the first two do not count. Every round
 times both, so that what disturbs the machine disturbs both: the ratio is diffusers' time over Ditto's. A single
 picture's step is compared with a quarter of four's.
 
@@ -12,8 +12,10 @@ Bounds: at least 1.25 times compiled diffusers; a single picture at most 1.1 tim
 Usage: ./dev bench sample [--rounds 5] [--steps 10] [--preset S/2] [--eager] [--out FOLDER]
 """
 import argparse
+import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -76,16 +78,11 @@ def ditto_run(args, run):
 
 def ditto_seconds_a_step(args, run, pictures):
     timed = args.steps * 4 // pictures
-    def whole(steps):
-        command = [DITTO, "sample", str(run), "--weights", "weights", "--sampler", "ddim", "--guidance", "4", "--classes",
-                   "0-3", "--seeds", f"0-{pictures - 1}", "--batch", str(pictures), "--steps", str(steps),
-                   "--save-latents", str(run / "latents.safetensors"), "--set", f"run.threads={args.threads}"]
-        began = time.perf_counter()
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return time.perf_counter() - began
-
-    few = whole(FEW)
-    return (whole(FEW + timed) - few) / timed
+    command = [DITTO, "bench", "sample", str(run), "--weights", "weights", "--sampler", "ddim", "--guidance", "4", "--classes",
+               "0-3", "--seeds", f"0-{pictures - 1}", "--batch", str(pictures), "--steps", str(FEW + timed), "--warmup",
+               str(FEW), "--set", f"run.threads={args.threads}", "--json"]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    return statistics.fmean(json.loads(done.stdout)["steps_s"])
 
 
 def main():

@@ -30,7 +30,8 @@ void add_data_commands(CLI::App& app);                           // data prepare
 void add_init_command(CLI::App& app, CommandLine& line);         // init
 void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list | show | verify | try | new
 void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
-void add_bench_command(CLI::App& app, CommandLine& line);        // bench step | loader | optimizer
-void add_diff_command(CLI::App& app, CommandLine& line);         // diff
+// bench step | kernels | loader | optimizer | checkpoint | sample
+void add_bench_command(CLI::App& app, CommandLine& line);
+void add_diff_command(CLI::App& app, CommandLine& line);  // diff
 
 }  // namespace ditto

@@ -39,6 +39,8 @@ void set_guidance(Recipe& recipe, const std::string& option, const OptionValue& 
   guidance.options.given[option] = {value, where};
 }
 
+}  // namespace
+
 SavedModel open_for_sampling(const SampleArguments& a) {
   auto saved = open_saved(a.from, sets_of(a), a.network);
   if (a.guidance) set_guidance(saved.recipe, "scale", *a.guidance, fmt::format("--guidance {}", *a.guidance));
@@ -47,7 +49,6 @@ SavedModel open_for_sampling(const SampleArguments& a) {
   return saved;
 }
 
-// Another encoder's texts mean nothing to the model.
 void refuse_other_encoders(const SavedModel& saved, const Networks& networks) {
   for (const auto& encoder : networks.encoders) {
     const auto noted = saved.notes.find(encoder->section);
@@ -57,6 +58,8 @@ void refuse_other_encoders(const SavedModel& saved, const Networks& networks) {
                 "name the same ones: --set " + encoder->section + ".weights=FILE");
   }
 }
+
+namespace {
 
 report::ProgressOptions progress_look(const SampleArguments& a) {
   report::ProgressOptions look;
@@ -139,7 +142,8 @@ int sample(const SampleArguments& a, const CommandLine& line) {
   });
 }
 
-// What to sample.
+}  // namespace
+
 void add_request_options(CLI::App& command, SampleArguments& a) {
   command.add_option(
       "--seeds", a.seeds,
@@ -161,13 +165,10 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
                      "safetensors file with a tensor \"noise\" [n, C, …] to start from, one a sample");
 }
 
-// How it is computed.
 void add_sampler_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--sampler", a.sampler, "another sampler than the recipe's");
   command.add_option("--cache", a.cache,
                      "skip blocks that would add what they added before: first_block, teacache, or none");
-  command.add_flag("--cache-error", a.cache_error,
-                   "sample once more without the cache, and say how far its samples are from those");
   command.add_option("--steps", a.steps, "steps from noise to data")->check(CLI::Range(1, 1'000'000));
   command
       .add_option("--guidance", a.guidance,
@@ -189,9 +190,9 @@ void add_sampler_options(CLI::App& command, SampleArguments& a) {
                      "an adapter for the run's model: its run or checkpoint, or a folder of peft's");
   command.add_option("--network", a.network, "another network that trained in the run, [network.NAME]");
   command.add_option("--set", a.sets, "KEY=VALUE: overrides an option of the run's recipe")->allow_extra_args(false);
-  command.add_option("--local-ranks", a.local_ranks, "start this many ranks on this machine")
-      ->check(CLI::Range(1, 1'000'000));
 }
+
+namespace {
 
 // What is written.
 void add_output_options(CLI::App& command, SampleArguments& a) {
@@ -220,6 +221,10 @@ void add_sample_command(CLI::App& app, CommandLine& line) {
   command->add_option("from", a->from, "a run's folder, or a checkpoint")->required();
   add_request_options(*command, *a);
   add_sampler_options(*command, *a);
+  command->add_flag("--cache-error", a->cache_error,
+                    "sample once more without the cache, and say how far its samples are from those");
+  command->add_option("--local-ranks", a->local_ranks, "start this many ranks on this machine")
+      ->check(CLI::Range(1, 1'000'000));
   add_output_options(*command, *a);
   add_plugin_path(*command, line);
   command->footer("Example: ditto sample runs/digits --out samples --classes 0-9 --seeds 0-99 --guidance 2");

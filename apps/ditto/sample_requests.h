@@ -5,8 +5,13 @@
 #include <string>
 #include <vector>
 
+#include "core/network/saved_model.h"
 #include "core/sample/generate.h"
 #include "core/train/assembly.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ditto {
 
@@ -30,6 +35,14 @@ struct Asked {
   std::vector<std::string> prompts;      // of each sample, or one for all, or none
   int64_t condition_rows = 0;            // of --condition; 0: there is none
 };
+
+// What to sample, and how it is computed; but for --cache-error and --local-ranks.
+void add_request_options(CLI::App& command, SampleArguments& arguments);
+void add_sampler_options(CLI::App& command, SampleArguments& arguments);
+// The run or checkpoint, with what the words say of its recipe.
+SavedModel open_for_sampling(const SampleArguments& arguments);
+// Another encoder's texts mean nothing to the model: Error(checkpoint).
+void refuse_other_encoders(const SavedModel& saved, const Networks& networks);
 
 // Throws Error(config) or Error(data), before anything is computed, for what the model does not take or cannot run.
 Asked read_requests(const SampleArguments& arguments, Assembly& assembly);

@@ -1,6 +1,7 @@
 // ditto train RECIPE
 #include <iostream>
 
+#include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
@@ -23,7 +24,7 @@ struct Arguments {
   std::vector<std::string> sets;
   TrainOptions options;
   int local_ranks = 0;
-  std::string trace;
+  std::vector<std::string> trace;
   bool dry_run = false, json = false;
   int ranks = 0;  // of a dry run; 0: as many as it was started with
   int64_t text_length = 256;
@@ -65,12 +66,12 @@ int train(const Arguments& arguments, const CommandLine& line) {
       return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
     }
     auto options = arguments.options;
-    rank.meet(recipe, {{"--resume", options.resume}, {"--trace", arguments.trace}});
+    options.trace = trace_options(arguments.trace);
+    rank.meet(recipe, {{"--resume", options.resume}, {"--trace", fmt::format("{}", fmt::join(arguments.trace, ", "))}});
     options.expect_same = [&](const auto& topic, const auto& facts, auto kind) {
       rank.expect_same(topic, facts, kind);
     };
     options.watch = &rank.watch();
-    options.trace_comm = arguments.trace == "comm";
     const auto& mesh = rank.mesh();
     trainer =
         std::make_unique<Trainer>(std::move(recipe), rank.registry(), mesh, mesh.own_world("checkpoint"), options);
@@ -98,8 +99,9 @@ void add_train_command(CLI::App& app, CommandLine& line) {
       ->check(CLI::Range(1, 1'000'000));
   command
       ->add_option("--trace", arguments->trace,
-                   "comm: every step's calls on other ranks and memory in metrics.jsonl, and a table at the end")
-      ->check(CLI::IsMember({"comm"}));
+                   "comm: every step's calls on other ranks and memory, kernels: which variant computed which op, both "
+                   "in metrics.jsonl and in a table at the end; FILE.json: a Chrome trace of the last step")
+      ->allow_extra_args(false);
   add_plugin_path(*command, line);
   auto* dry = command->add_flag("--dry-run", arguments->dry_run,
                                 "say what a run takes, memory and operations, without data, memory or other ranks");

@@ -24,7 +24,7 @@ void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& 
 Components::Components(Recipe& recipe_, Registry& registry_, Log log)
     : recipe(recipe_), registry(registry_), log_(std::move(log)) {}
 
-std::shared_ptr<OpTable> Components::op_table() {
+std::vector<KernelRow> Components::kernel_rows() {
   std::vector<KernelRow> rows;
   added_ops_.clear();
   for (const auto& id : kernel_sets(recipe)) {
@@ -40,6 +40,11 @@ std::shared_ptr<OpTable> Components::op_table() {
       added_ops_.push_back(std::move(op));
     }
   }
+  return rows;
+}
+
+std::shared_ptr<OpTable> Components::op_table() {
+  auto rows = kernel_rows();
   return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_, is_one_number(recipe));
 }
 

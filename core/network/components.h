@@ -47,10 +47,12 @@ class Components {
     done(reader.declared());
     return made;
   }
-  // Every kernel plugin's ops and rows, with the recipe's pins. Throws Error(config) for a pin that names no op or no
+  // Every kernel plugin's rows, and the ops that they add.
+  std::vector<KernelRow> kernel_rows();
+  // The same, with the recipe's pins. Throws Error(config) for a pin that names no op or no
   // variant, and Error(plugin) for an op that is added twice.
   std::shared_ptr<OpTable> op_table();
-  // The same ops by their references alone, for what is computed on shapes; empty before op_table() was called.
+  // The same ops by their references alone, for what is computed on shapes; empty before they were asked for.
   const std::vector<Op>& added_ops() const { return added_ops_; }
 
   Recipe& recipe;

@@ -62,6 +62,13 @@ Json json_of(const std::vector<CommCount>& counts) {
   return object;
 }
 
+// {"forward": {"attention": {"cpu_simd": 8}}}
+Json json_of(const std::vector<KernelCount>& counts) {
+  Json object = Json::object();
+  for (const auto& count : counts) object[count.phase][count.op][count.variant] = count.calls;
+  return object;
+}
+
 }  // namespace
 
 std::string to_json(const StepRecord& record) {
@@ -75,6 +82,7 @@ std::string to_json(const StepRecord& record) {
   if (record.loss_scale) line.set("loss_scale", record.loss_scale);
   if (record.skipped) line.set("skipped", true);
   if (!record.mem.empty()) line.set("comm", json_of(record.comm)).set("mem", Json(record.mem));
+  if (!record.kernels.empty()) line.set("kernels", json_of(record.kernels));
   return line.text();
 }
 

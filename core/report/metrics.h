@@ -18,6 +18,12 @@ struct CommCount {
   double waited_s = 0;  // this rank stood still for the results
 };
 
+// Of an op's calls in a step, those that one variant computed.
+struct KernelCount {
+  std::string phase, op, variant;  // "backward", "attention backward", "cpu_simd"
+  int64_t calls = 0;
+};
+
 // One training step. Loss and norm are those of the global batch, whatever the layout.
 struct StepRecord {
   int64_t step = 0;              // steps done, this one included: the first line says 1
@@ -38,6 +44,7 @@ struct StepRecord {
   // Of rank 0, with `--trace comm`; empty: not traced.
   std::vector<CommCount> comm;
   std::map<std::string, int64_t> mem;  // bytes of tensors by what they are for: core/train/trace.h, and "activations"
+  std::vector<KernelCount> kernels;    // of rank 0, with `--trace kernels`; empty: not traced
 };
 
 struct ValidationRecord {

@@ -58,6 +58,20 @@ double matmul_gflops(at::ScalarType dtype, torch::Device device, double seconds)
   return 2e-9 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / best;
 }
 
+double stream_gbytes(double seconds) {
+  const at::NoGradGuard no_grad;
+  std::vector<float> memory(1 << 26, 1.f);  // outside of the tensors' allocator, as the matrices
+  const auto numbers = at::from_blob(memory.data(), {1 << 26}, at::kFloat);
+  double best = 0;
+  const auto start = Clock::now();
+  do {
+    const auto began = Clock::now();
+    numbers.mul_(-1);
+    best = std::max(best, 2e-9 * static_cast<double>(numbers.nbytes()) / seconds_since(began));
+  } while (seconds_since(start) < seconds);
+  return best;
+}
+
 std::optional<double> model_flops_use(std::optional<double> tflops, std::optional<double> peak_tflops) {
   if (!tflops || !peak_tflops || *peak_tflops <= 0) return {};
   return *tflops / *peak_tflops;

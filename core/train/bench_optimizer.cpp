@@ -1,6 +1,5 @@
 #include "core/train/bench_optimizer.h"
 
-#include <algorithm>
 #include <chrono>
 #include <functional>
 
@@ -8,6 +7,7 @@
 
 #include "core/config/numerics.h"
 #include "core/dist/gradient_sum.h"
+#include "core/report/median.h"
 #include "core/train/assembly.h"
 #include "core/train/ema.h"
 
@@ -32,12 +32,7 @@ int64_t bytes_of(const std::vector<Tensor>& tensors) {
 
 }  // namespace
 
-double OptimizerBench::Pass::rate() const {
-  auto sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t half = sorted.size() / 2;
-  return static_cast<double>(bytes) / (sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2);
-}
+double OptimizerBench::Pass::rate() const { return static_cast<double>(bytes) / report::median(seconds); }
 
 OptimizerBench bench_optimizer(Recipe recipe, Registry& registry, const Mesh& mesh,
                                const OptimizerBenchOptions& options) {

@@ -3,20 +3,17 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/report/median.h"
 #include "core/report/memory.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
+#include "core/train/chrome_trace.h"
 #include "core/train/record.h"
 #include "core/train/step.h"
 
 namespace ditto {
 
-double StepBench::median() const {
-  auto sorted = seconds;
-  std::sort(sorted.begin(), sorted.end());
-  const size_t half = sorted.size() / 2;
-  return sorted.size() % 2 == 1 ? sorted[half] : (sorted[half - 1] + sorted[half]) / 2;
-}
+double StepBench::median() const { return report::median(seconds); }
 
 double StepBench::fastest() const { return *std::min_element(seconds.begin(), seconds.end()); }
 
@@ -25,7 +22,8 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   const report::MemoryMeter::Watch counts_memory(memory);
   recipe.validate.every = recipe.validate.grid_every = 0;
   // Data is read ahead up to the recipe's last step only.
-  recipe.run.steps = std::max(recipe.run.steps, options.warmup + options.steps);
+  recipe.run.steps = std::max(recipe.run.steps, options.warmup + options.steps + (options.trace.empty() ? 0 : 1));
+  if (!options.trace.empty() && mesh.rank() == 0) ChromeTrace::require_writable(options.trace);
   AssemblyParts parts;
   parts.data = parts.objective = true;
   Assembly assembly(recipe, registry, mesh, parts, {});
@@ -48,8 +46,18 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
     if (step >= options.warmup) bench.seconds.push_back(took.count());
   }
-  if (breakdown) std::tie(bench.phases, bench.ops) = breakdown->take();
+  if (breakdown) bench.breakdown = breakdown->take();
   bench.peak_bytes = memory.peak();
+  if (!options.trace.empty()) {
+    if (options.watch) options.watch->begin_step();
+    if (!breakdown) training.observers.push_back(&breakdown.emplace());
+    ChromeTrace trace;
+    breakdown->begin();
+    training.run(options.warmup + options.steps);
+    breakdown->take();
+    if (options.watch) options.watch->begin("writing a trace");
+    trace.write(options.trace, mesh);
+  }
   if (options.watch) options.watch->begin("multiplying matrices");
   if (training.flops) bench.flops = *training.flops * mesh.data_ranks();
   bench.matmul_flops =

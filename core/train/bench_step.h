@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include <ditto/parallel/mesh.h>
@@ -19,6 +20,7 @@ struct StepBenchOptions {
   int64_t steps = 10;
   RankWatch* watch = nullptr;  // is told of every step
   bool breakdown = false;      // of where their time goes, at the price of looking
+  std::string trace;           // file for a Chrome trace of one more step, by rank 0; "": none
 };
 
 struct StepBench {
@@ -26,10 +28,9 @@ struct StepBench {
   std::optional<double> flops;  // of one step of the global batch, forward and backward; none: not counted
   double matmul_flops = 0;      // a second, of all ranks together, right after the steps; in the run's precision
   int64_t batch = 0, parameters = 0;
-  int64_t peak_bytes = 0;        // of this rank's tensors, over the timed steps
-  double loss = 0;               // of the last step: that it learns, and not on nans
-  StepBreakdown::Phases phases;  // of all timed steps of this rank; empty: not asked for
-  StepBreakdown::Ops ops;
+  int64_t peak_bytes = 0;                         // of this rank's tensors, over the timed steps
+  double loss = 0;                                // of the last step that is timed: that it learns, and not on nans
+  std::optional<StepBreakdown::Found> breakdown;  // of all timed steps of this rank; none: not asked for
   double median() const;
   double fastest() const;
   // Of what the matrix multiplication reaches, at the median step.

@@ -1,5 +1,6 @@
 #include "core/train/step_breakdown.h"
 
+#include <optional>
 #include <string_view>
 
 #include <ATen/record_function.h>
@@ -14,46 +15,67 @@ double seconds_between(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
+constexpr std::string_view kOfTable = "ditto::";
+
 // "autograd::engine::evaluate_function: MmBackward0" is a function with the sums of its gradients.
 std::string_view without_engine(std::string_view name) {
   constexpr std::string_view kEngine = "autograd::engine::evaluate_function: ";
   return name.starts_with(kEngine) ? name.substr(kEngine.size()) : name;
 }
 
-struct Call : at::ObserverContext {};
+struct OpenCall : at::ObserverContext {};
+
+// "ditto::attention backward/cpu_simd", as the table says it; anything else is LibTorch's, without a variant.
+std::pair<std::string, std::string> op_and_variant(std::string_view name) {
+  const auto slash = name.rfind('/');
+  return {std::string(name.substr(kOfTable.size(), slash - kOfTable.size())), std::string(name.substr(slash + 1))};
+}
 
 }  // namespace
 
 struct StepBreakdown::State {
   std::string phase;
   Clock::time_point since;
-  Phases phases;
-  Ops ops;
+  std::optional<at::RecordFunction> scope;  // the phase, for who profiles
+  Found found;
   // The call that no other is around, what it counts as, and how many are open.
   Clock::time_point began;
-  std::string name;
-  bool is_of_table = false;
+  Call call;
   int open = 0;
   at::CallbackHandle handle{};
 
   static thread_local State* current;
 
   // The transport's threads inherit the callback, and not what it counts for: they are not the step's.
-  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& call) {
+  static std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& of) {
     if (!current) return nullptr;
     auto& s = *current;
-    const auto name = without_engine(call.name());
-    constexpr std::string_view kOp = "ditto::";
-    if (s.open++ == 0) s.began = Clock::now(), s.name = name, s.is_of_table = false;
-    if (name.starts_with(kOp) && !s.is_of_table) s.name = name.substr(kOp.size()), s.is_of_table = true;
-    return std::make_unique<Call>();
+    const auto name = without_engine(of.name());
+    if (s.open++ == 0) s.began = Clock::now(), s.call = {s.phase, std::string(name), ""};
+    if (name.starts_with(kOfTable)) {
+      const auto [op, variant] = op_and_variant(name);
+      const Call call{s.phase, op, variant};
+      ++s.found.kernels[call];
+      if (s.call.variant.empty()) s.call = call;
+    }
+    return std::make_unique<OpenCall>();
   }
   static void end(const at::RecordFunction&, at::ObserverContext* context) {
     if (!context) return;
     auto& s = *current;
     if (--s.open > 0) return;
-    auto& of = s.ops[{s.phase, s.name}];
+    auto& of = s.found.calls[s.call];
     ++of.calls, of.seconds += seconds_between(s.began, Clock::now());
+  }
+
+  // From now on, until the next; "": of none.
+  void enter(const std::string& next) {
+    const auto now = Clock::now();
+    if (!phase.empty()) found.phases[phase] += seconds_between(since, now);
+    phase = next, since = now;
+    scope.reset();
+    if (phase.empty() || !scope.emplace(at::RecordScope::USER_SCOPE).isActive()) return;
+    scope->before(phase);
   }
 };
 
@@ -72,20 +94,17 @@ StepBreakdown::~StepBreakdown() {
 }
 
 void StepBreakdown::begin() {
-  state_->phases.clear(), state_->ops.clear();
-  state_->phase = "load", state_->since = Clock::now();
+  state_->enter("");
+  state_->found = {};
+  state_->enter("load");
 }
 
-std::pair<StepBreakdown::Phases, StepBreakdown::Ops> StepBreakdown::take() {
-  enter("load");
-  return {state_->phases, state_->ops};
+StepBreakdown::Found StepBreakdown::take() {
+  state_->enter("");
+  return std::move(state_->found);
 }
 
-void StepBreakdown::enter(const std::string& phase) {
-  const auto now = Clock::now();
-  state_->phases[state_->phase] += seconds_between(state_->since, now);
-  state_->phase = phase, state_->since = now;
-}
+void StepBreakdown::enter(const std::string& phase) { state_->enter(phase); }
 
 void StepBreakdown::begins(int64_t, Program& program) {
   enter("other");

@@ -12,7 +12,8 @@
 namespace ditto {
 
 // Looks on at a process's steps, from one made to its `take`. Times are of the thread that runs the step, which waits
-// for the others; looking costs about a microsecond a call.
+// for the others; looking costs about a microsecond a call. To whoever profiles, each phase is a call of LibTorch's
+// (at::RecordScope::USER_SCOPE).
 class StepBreakdown : public StepObserver {
  public:
   StepBreakdown();
@@ -21,16 +22,24 @@ class StepBreakdown : public StepObserver {
   // "load" (waiting for data), "encode", "forward" (draws and losses too), "backward", "norm" (gradients' sums among
   // ranks, their norm), "update" (weights, averages and compute copies, which AdamW makes in one pass), "other".
   using Phases = std::map<std::string, double>;  // seconds
+  // An op of the table, "linear backward", and the variant that computed it; or LibTorch's, "aten::mul", or an autograd
+  // function by its name, where none of the table's is around it.
+  struct Call {
+    std::string phase, name, variant;  // none: LibTorch's
+    friend auto operator<=>(const Call&, const Call&) = default;
+  };
   struct Calls {
     int64_t calls = 0;
     double seconds = 0;
   };
-  // By phase and what was called there: an op of the table, "linear backward", or LibTorch's, "aten::mul", where none
-  // of the table's is around it; autograd's functions by their names.
-  using Ops = std::map<std::pair<std::string, std::string>, Calls>;
+  struct Found {
+    Phases phases;
+    std::map<Call, Calls> calls;      // that no other is around
+    std::map<Call, int64_t> kernels;  // the table's, wherever they were called
+  };
 
-  void begin();                   // of the steps that are timed
-  std::pair<Phases, Ops> take();  // since then
+  void begin();  // of the steps that are looked at
+  Found take();  // since then
 
   void has_read(const Batch&) override { enter("encode"); }
   void begins(int64_t step, Program& program) override;

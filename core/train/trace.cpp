@@ -1,10 +1,15 @@
 #include "core/train/trace.h"
 
 #include <algorithm>
+#include <array>
 #include <set>
 
 #include <fmt/format.h>
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
+
+#include <ditto/error.h>
+#include <ditto/text.h>
 
 namespace ditto {
 
@@ -104,7 +109,7 @@ std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimiz
           {"ema", average.bytes()},         {"frozen", own_frozen.bytes() + frozen.bytes()}};
 }
 
-std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {
+std::string comm_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {
   std::string text = "the last step's calls on other ranks, of rank 0:\n";
   text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14} {:>10}\n", "axes", "call", "pass", "calls", "bytes sent",
                       "waited ms");
@@ -118,6 +123,48 @@ std::string trace_table(const Mesh& mesh, const std::map<std::string, int64_t>& 
   for (const auto& line : mesh.world().all_gather_text(memory_line(memory)))
     text += fmt::format("\n  {:4}{}", rank++, line);
   return text;
+}
+
+std::vector<report::KernelCount> kernel_counts(const StepBreakdown::Found& found) {
+  std::vector<report::KernelCount> counts;
+  for (const auto& [call, calls] : found.kernels) counts.push_back({call.phase, call.name, call.variant, calls});
+  return counts;
+}
+
+std::string kernel_table(const Mesh& mesh, const std::vector<report::KernelCount>& counts) {
+  using Calls = std::map<std::array<std::string, 3>, int64_t>;
+  Calls here, all;
+  for (const auto& count : counts) here[{count.phase, count.op, count.variant}] = count.calls;
+  for (const auto& rank : mesh.world().all_gather_text(nlohmann::json(here).dump()))
+    for (const auto& [call, calls] : nlohmann::json::parse(rank).get<Calls>()) all[call] += calls;
+  std::string text = "the last step's ops, of all ranks together:\n";
+  text += fmt::format("  {:10} {:30} {:20} {:>7}", "phase", "op", "computed by", "calls");
+  for (const auto& [call, calls] : all)
+    text += fmt::format("\n  {:10} {:30} {:20} {:>7}", call[0], call[1], call[2], calls);
+  return text;
+}
+
+TraceOptions trace_options(const std::vector<std::string>& asked) {
+  TraceOptions options;
+  for (const auto& one : asked) {
+    if (one == "comm")
+      options.comm = true;
+    else if (one == "kernels")
+      options.kernels = true;
+    else if (one.ends_with(".json") && options.file.empty())
+      options.file = one;
+    else
+      throw Error(ErrorKind::config, "--trace", "is \"" + shown(one) + "\"",
+                  "expected comm, kernels, or a file whose name ends in .json, for a Chrome trace");
+  }
+  return options;
+}
+
+std::string trace_file(const std::string& asked) {
+  if (asked.empty() || asked.ends_with(".json")) return asked;
+  throw Error(
+      ErrorKind::config, "--trace", "is \"" + shown(asked) + "\"",
+      "expected a file whose name ends in .json, for a Chrome trace; `ditto train --trace` counts comm and kernels");
 }
 
 }  // namespace ditto

@@ -69,6 +69,7 @@ int Trainer::run() {
 
 void Trainer::open_outputs() {
   if (!writes()) return;
+  if (!options_.trace.file.empty()) ChromeTrace::require_writable(options_.trace.file);
   folder_ = std::make_unique<report::RunFolder>(output_folder(recipe_));
   metrics_ = std::make_unique<report::MetricsLog>(folder_->path());
   if (recipe_.record.receipts) receipt_file_ = std::make_unique<ReceiptFile>(folder_->path());
@@ -108,7 +109,8 @@ void Trainer::assemble() {
        [this](const std::string& line) { say(line); }});
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
-  if (options_.trace_comm) training_->meter = &memory_;
+  if (options_.trace.comm) training_->meter = &memory_;
+  if (options_.trace.kernels || !options_.trace.file.empty()) training_->observers.push_back(&breakdown_.emplace());
   training_->say = [this](const std::string& line) { say(line); };
   if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
   if (receipts_) training_->observers.push_back(receipts_.get());
@@ -265,7 +267,7 @@ void Trainer::loop() {
     if (receipts_ && !take_receipt(result)) break;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);
     if (result.skipped) require_finite_state();  // else what is kept is of no use
-    if (options_.trace_comm && (step_ == recipe_.run.steps || stopped_)) show_trace();
+    if (step_ == recipe_.run.steps || stopped_) show_trace();
     if (due(recipe_.validate.every)) show_validation();
     if (due(recipe_.validate.grid_every) || (step_ == recipe_.run.steps && recipe_.validate.grid_every > 0))
       show_grid();
@@ -276,8 +278,12 @@ void Trainer::loop() {
 }
 
 StepResult Trainer::train_step() {
+  if (!options_.trace.file.empty() && step_ + 1 == last_step()) chrome_trace_.emplace();
+  if (breakdown_) breakdown_->begin();
   try {
-    return training_->run(step_, [] { return stop_signal() != 0; });
+    auto result = training_->run(step_, [] { return stop_signal() != 0; });
+    if (breakdown_) kernels_ = kernel_counts(breakdown_->take());
+    return result;
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::numeric) throw;
     throw Error(ErrorKind::numeric, {}, error.what(), way_back());
@@ -305,7 +311,8 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   if (ema_->enabled() && !optimizer_->averages()) record.ema_decay = ema_->decay(training_->updates);
   const bool scaled = assembly_->main->ctx->compute == torch::kHalf;
   if (scaled) record.loss_scale = result.loss_scale;
-  if (options_.trace_comm) {
+  if (options_.trace.kernels) record.kernels = kernels_;
+  if (options_.trace.comm) {
     record.comm = comm_counts(mesh_.traffic());
     record.mem = memory_shares();
   }

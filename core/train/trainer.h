@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "core/report/progress.h"
 #include "core/report/run_folder.h"
 #include "core/report/tensorboard.h"
+#include "core/train/chrome_trace.h"
 #include "core/train/same_start.h"
 #include "core/train/step.h"
 #include "core/train/step_receipts.h"
@@ -34,7 +36,7 @@ struct TrainOptions {
   RankWatch* watch = nullptr;             // is told what is being done; outlives the trainer
   // Throws Error(kind) unless all ranks have the same; empty: nobody asks.
   std::function<void(const std::string& topic, const Facts&, ErrorKind kind)> expect_same;
-  bool trace_comm = false;       // count calls on other ranks, and memory, of every step
+  TraceOptions trace;            // of every step what is counted, of the last one the Chrome trace
   std::optional<Replay> replay;  // of a recipe with [record] receipts
 };
 
@@ -95,6 +97,9 @@ class Trainer {
   std::unique_ptr<Ema> ema_;
   std::unique_ptr<TrainingStep> training_;
   std::unique_ptr<StepReceipts> receipts_;  // null: the run makes none
+  std::optional<StepBreakdown> breakdown_;  // these: where they are traced
+  std::optional<ChromeTrace> chrome_trace_;
+  std::vector<report::KernelCount> kernels_;  // of the last step
   std::unique_ptr<checkpoint::Saver> saver_;
   std::string data_;                                 // its fingerprint
   std::map<std::string, std::string> started_from_;  // what checkpoints note of it

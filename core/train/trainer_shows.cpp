@@ -16,8 +16,15 @@ std::map<std::string, int64_t> Trainer::memory_shares() {
 }
 
 void Trainer::show_trace() {
+  const auto& asked = options_.trace;
+  if (!asked.comm && !asked.kernels && !chrome_trace_) return;
   begin("telling what was traced");
-  std::istringstream table(trace_table(mesh_, memory_shares()));
+  if (chrome_trace_) chrome_trace_->write(asked.file, mesh_);
+  chrome_trace_.reset();
+  std::string tables;
+  if (asked.comm) tables += comm_table(mesh_, memory_shares()) + "\n";
+  if (asked.kernels) tables += kernel_table(mesh_, kernels_) + "\n";
+  std::istringstream table(tables);
   for (std::string line; std::getline(table, line);) say(line);
 }
 

@@ -17,11 +17,13 @@ namespace {
 constexpr const char* kReference = "reference";
 constexpr size_t kMostChoices = 4096;  // that are remembered; then they are made again
 
-// For who looks on: an op is a call like LibTorch's own.
+// For who looks on: an op is a call like LibTorch's own, "ditto::attention/cpu_simd" or "ditto::attention
+// backward/cpu_simd", with the variant that computes it; no row: the reference. Of shapes alone nothing is computed.
 class Recorded {
  public:
-  Recorded(const std::string& op, const char* pass) {
-    if (scope_.isActive()) scope_.before("ditto::" + op + pass);
+  Recorded(const std::string& op, const char* pass, const KernelRow* row, const OpInputs& inputs) {
+    if (scope_.isActive() && !inputs.tensors.at(0).is_meta())
+      scope_.before("ditto::" + op + pass + "/" + (row ? row->variant : kReference));
   }
 
  private:
@@ -55,7 +57,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     const auto saved = ctx->get_saved_variables();
     const auto end = saved.begin() + static_cast<int64_t>(call->inputs);
     const OpInputs inputs{{saved.begin(), end}, call->attributes};
-    const Recorded recorded(call->row->op, " backward");
+    const Recorded recorded(call->row->op, " backward", call->row, inputs);
     for (auto& grad : grads_of_outputs)
       if (grad.defined()) grad = grad.contiguous();
     const auto all = call->row->backward(grads_of_outputs, inputs, {end, saved.end()});
@@ -275,10 +277,10 @@ Tensors OpTable::run(const std::string& name, const OpInputs& inputs) const {
   if (!of.leader.empty())
     throw Error(ErrorKind::plugin, "op \"" + name + "\"", "gives opaque results, and is called by OpTable::run_as",
                 "take the variant of \"" + of.leader + "\"");
-  const Recorded recorded(name, "");
   const auto call = call_of(name, inputs);
   const KernelRow* row = choose(of, call);
   if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
+  const Recorded recorded(name, "", row, inputs);
   auto results = row ? run_row(*row, of, call) : of.reference(inputs);
   refuse_without_gradient(of, call, results);
   if (watch_) watch_(name, inputs, results);
@@ -295,11 +297,11 @@ std::string OpTable::variant(const std::string& leader, const OpInputs& inputs) 
 Tensors OpTable::run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const {
   const torch::NoGradGuard no_grad;
   const Op& of = op(name);
-  const Recorded recorded(name, "");
   const KernelRow* row = row_of(name, variant);
   const auto call = call_of(name, inputs);
   if (exact_ && call.device != at::kMeta && !(row && row->exact)) refuse(of, call);
   if (row && inputs.tensors.at(0).is_meta() && !row->shapes) row = nullptr;
+  const Recorded recorded(name, "", row, inputs);
   return row ? run_row(*row, of, call) : of.reference(inputs);
 }
 

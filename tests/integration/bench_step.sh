@@ -26,15 +26,24 @@ phases, calls = bench["breakdown"]["phases_s"], bench["breakdown"]["calls"]
 assert abs(sum(phases.values()) - sum(bench["steps_s"])) < 0.1 * sum(bench["steps_s"]), (phases, bench["steps_s"])
 assert min(phases["forward"], phases["backward"], phases["update"]) > 0, phases
 for phase, call in ("forward", "linear_gelu_tanh"), ("backward", "linear_gelu_tanh backward"):  # of two blocks
-    assert [c["calls"] for c in calls if (c["phase"], c["call"]) == (phase, call)] == [3 * 2], calls
+    assert [(c["calls"], "variant" in c) for c in calls if (c["phase"], c["call"]) == (phase, call)] == [(3 * 2, True)], calls
 for phase, seconds in phases.items():
     assert sum(c["seconds"] for c in calls if c["phase"] == phase) <= seconds, (phase, calls)
 assert bench["batch"] == 8 and bench["threads"] == 1 and bench["precision"] == "fp32", bench
 P
 "$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 | grep -q "matrix multiply .* share reached" ||
   fail "its text has no share of the matrix multiply"
-"$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 --local-ranks 2 --breakdown | grep -q "^backward " ||
-  fail "two ranks have no breakdown"
+"$ditto" bench step "$recipe" "${small[@]}" --warmup 0 --steps 1 --local-ranks 2 --breakdown --trace step.json > breakdown
+grep -q "^backward " breakdown || fail "two ranks have no breakdown"
+python3 - <<'P'
+import json
+events = json.load(open("step.json"))["traceEvents"]
+for rank in 0, 1:  # one step of each, whole
+    names = [event["name"] for event in events if event["pid"] == rank and event["ph"] == "X"]
+    assert (names.count("update"), names.count("encode")) == (1, 1) and "forward" in names and "backward" in names, names
+    for call in "linear_gelu_tanh/", "linear_gelu_tanh backward/":  # of two blocks
+        assert sum(name.startswith("ditto::" + call) for name in names) == 2, names
+P
 
 status=0
 "$ditto" bench step "$recipe" --steps 0 2> /dev/null || status=$?

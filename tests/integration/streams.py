@@ -53,6 +53,9 @@ def commands():
         "bench step": ["bench", "step", t.work / "run.toml", "--steps", "1", "--warmup", "0"],
         "bench loader": ["bench", "loader", t.work / "run.toml", "--seconds", "0.01"],
         "bench optimizer": ["bench", "optimizer", t.work / "run.toml", "--rounds", "1", "--warmup", "0"],
+        "bench kernels": ["bench", "kernels", t.work / "run.toml", "--op", "silu", "--seconds", "0.001"],
+        "bench checkpoint": ["bench", "checkpoint", t.work / "run.toml", "--rounds", "1", "--folder", t.work],
+        "bench sample": ["bench", "sample", run, "--seeds", "0", "--steps", "1", "--warmup", "0"],
     }
 
 
