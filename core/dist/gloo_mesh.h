@@ -1,5 +1,5 @@
-// The mesh over the host's own transports of CPU tensors: shared memory in groups whose ranks are all on one machine, and
-// Gloo, TCP, in all others.
+// The mesh over the host's own transports of CPU tensors: shared memory in groups whose ranks are all on one machine,
+// and Gloo, TCP, in all others.
 #pragma once
 
 #include <array>

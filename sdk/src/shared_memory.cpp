@@ -38,8 +38,9 @@ static_assert(Word::is_always_lock_free);
 constexpr uint32_t kCalls = 64;   // of which a member may be ahead of the others
 constexpr uint32_t kMails = 256;  // from one member to another, that have not been received
 constexpr uint64_t kLine = 64;
-constexpr uint64_t kEvenlySummed = 1 << 18;  // bytes: less is summed by every member, more by each a part
-constexpr int64_t kBlock = 1 << 16;          // numbers of a sum that stay in a core's cache
+constexpr uint64_t kEvenlySummed = 1 << 18;             // bytes: less is summed by every member, more by each a part
+constexpr int64_t kBlock = 1 << 16;                     // numbers of a sum that stay in a core's cache
+constexpr auto kSpin = std::chrono::microseconds(300);  // before it sleeps: most peers are as far
 constexpr auto kLook = std::chrono::milliseconds(100);  // whether who is waited for lives
 
 uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
@@ -97,8 +98,7 @@ class Segment {
 
   void ring() const {
     head().bell.fetch_add(1);
-    if (head().sleepers.load() > 0)
-      ::syscall(SYS_futex, &head().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+    if (head().sleepers.load() > 0) ::syscall(SYS_futex, &head().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
   }
   void sleep(uint32_t bell) const {
     const timespec time{0, std::chrono::nanoseconds(kLook).count()};
@@ -224,13 +224,14 @@ class SharedMemory::Impl {
   void wait_for(int member, Condition holds) const {
     if (holds()) return;
     const Segment& there = of(member);
-    for (int i = 0; spin_ && i < 2000; ++i) {
-      if (holds()) return;
-#if defined(__x86_64__)
-      __builtin_ia32_pause();
-#endif
-    }
     const auto began = Clock::now();
+    while (spin_ && Clock::now() - began < kSpin)
+      for (int i = 0; i < 64; ++i) {
+        if (holds()) return;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
     auto looked = began;
     while (true) {
       const uint32_t bell = there.head().bell;
@@ -292,7 +293,8 @@ class SharedMemory::Impl {
   }
   // Room for the next call's data, until the others have read it.
   uint64_t room(uint64_t bytes) {
-    return take(bytes, [this, number = next()] { return all_have_read(number); }, -1);
+    return take(
+        bytes, [this, number = next()] { return all_have_read(number); }, -1);
   }
   // The next call's data, the same for all others.
   uint64_t copy_in(const void* from, uint64_t bytes) {
@@ -305,7 +307,7 @@ class SharedMemory::Impl {
     for (const auto& call : pending_) {
       if (!reached(number, call->number)) return;
       if (!call->first) continue;
-      std::exchange(call->first, nullptr)();
+      run(std::exchange(call->first, nullptr));
       mine().head().summed = call->number;
       mine().ring();
     }
@@ -314,17 +316,24 @@ class SharedMemory::Impl {
     halve(number);
     while (!pending_.empty() && reached(number, pending_.front()->number)) {
       const auto call = pending_.front();
-      if (call->second) call->second();
+      run(call->second);
       pending_.pop_front();
       mine().head().read = call->number;
       mine().ring();
     }
   }
+  // What follows a half that failed has no data to go by.
+  void run(const std::function<void()>& half) {
+    if (failed_) fail("an earlier call of this group has failed");
+    failed_ = true;
+    half();
+    failed_ = false;
+  }
 
   const char* data(int member, const Place& place, uint64_t bytes) const {
     if (place.bytes != bytes || place.at > of(member).bytes() || bytes > of(member).bytes() - place.at)
-      fail("rank " + std::to_string(member) + " of the group sends " + std::to_string(place.bytes) +
-           " bytes where " + std::to_string(bytes) + " bytes are expected");
+      fail("rank " + std::to_string(member) + " of the group sends " + std::to_string(place.bytes) + " bytes where " +
+           std::to_string(bytes) + " bytes are expected");
     return of(member).at(place.at);
   }
   // What that call of a member has for this one.
@@ -383,7 +392,7 @@ class SharedMemory::Impl {
     }
   }
 
-  std::mutex mails;  // that are sent
+  std::mutex mails;                           // that are sent
   std::vector<uint32_t> sent, next_received;  // by member: the last number; the first that has not come
 
  private:
@@ -391,6 +400,7 @@ class SharedMemory::Impl {
   const bool spin_;
   std::deque<std::shared_ptr<Call>> pending_;
   uint32_t posted_ = 0;
+  bool failed_ = false;
 };
 
 namespace {
@@ -480,13 +490,12 @@ c10::intrusive_ptr<SharedMemory> SharedMemory::connect(const c10::intrusive_ptr<
     is_one = is_one && there >> process >> file >> its_bytes >> its_nonce >> boot >> processes &&
              boot + " " + processes == here;
     if (!is_one) continue;
-    const File opened(::open(("/proc/" + std::to_string(process) + "/fd/" + std::to_string(file)).c_str(),
-                             O_RDWR | O_CLOEXEC));
+    const File opened(
+        ::open(("/proc/" + std::to_string(process) + "/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC));
     impl->processes.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
     is_one = opened.number >= 0 && impl->processes.back().number >= 0;
     if (is_one) try {
-        impl->segments.push_back(member == rank ? mine
-                                                : std::make_shared<Segment>(opened.number, its_bytes, size));
+        impl->segments.push_back(member == rank ? mine : std::make_shared<Segment>(opened.number, its_bytes, size));
         is_one = impl->segments.back()->head().nonce == its_nonce;
       } catch (const c10::DistError&) {
         is_one = false;
@@ -636,7 +645,8 @@ SharedMemory::Work SharedMemory::send(std::vector<Tensor>& tensors, int to, int 
   Word& received = me.of(to).received(me.rank, number);
   me.wait_for(to, [&] { return reached(received, number - kMails); });
   const uint64_t bytes = bytes_of(x);
-  const uint64_t at = me.take(bytes, [&received, number] { return reached(received, number); }, to);
+  const uint64_t at = me.take(
+      bytes, [&received, number] { return reached(received, number); }, to);
   std::memcpy(me.mine().at(at), x.data_ptr(), bytes);
   Mail& mail = me.mine().mail(to, number);
   mail.tag = tag;
@@ -657,7 +667,8 @@ SharedMemory::Work SharedMemory::recv(std::vector<Tensor>& tensors, int from, in
         const Mail* mail = nullptr;
         me.wait_for(from, [&] {
           for (uint32_t number = next; !mail && me.of(from).mail(me.rank, number).number == number; ++number)
-            if (const Mail& one = me.of(from).mail(me.rank, number); one.tag == tag && !is_received(number)) mail = &one;
+            if (const Mail& one = me.of(from).mail(me.rank, number); one.tag == tag && !is_received(number))
+              mail = &one;
           return mail != nullptr;
         });
         std::memcpy(x.data_ptr(), me.data(from, mail->place, bytes_of(x)), bytes_of(x));
@@ -672,11 +683,13 @@ Tensor SharedMemory::allocateTensor(long numel, at::TensorOptions options) {
   const auto dtype = c10::typeMetaToScalarType(options.dtype());
   const auto is_freed = std::make_shared<std::atomic<bool>>(false);
   const uint64_t bytes = static_cast<uint64_t>(numel) * c10::elementSize(dtype);
-  const uint64_t at = impl_->take(bytes, [is_freed] { return is_freed->load(); }, -1);
+  const uint64_t at = impl_->take(
+      bytes, [is_freed] { return is_freed->load(); }, -1);
   c10::reportMemoryUsageToProfiler(impl_->mine().at(at), static_cast<int64_t>(bytes), 0, 0, at::kCPU);
   // The memory is there as long as the tensor, whatever becomes of the group.
   const auto segment = impl_->segments[static_cast<size_t>(impl_->rank)];
-  return torch::from_blob(segment->at(at), {numel}, [segment, is_freed](void*) { *is_freed = true; }, options);
+  return torch::from_blob(
+      segment->at(at), {numel}, [segment, is_freed](void*) { *is_freed = true; }, options);
 }
 
 namespace {
@@ -707,8 +720,12 @@ class Summed final : public SharedMemory::InPlaceSum {
           }
         });
   }
-  void sum() override { locked([this] { impl_->halve(number_); }); }
-  void gather() override { locked([this] { impl_->finish(number_); }); }
+  void sum() override {
+    locked([this] { impl_->halve(number_); });
+  }
+  void gather() override {
+    locked([this] { impl_->finish(number_); });
+  }
   void settle() override {
     for (int i = 0; i < impl_->size; ++i)
       if (i != impl_->rank) impl_->wait_for(i, [&] { return reached(impl_->of(i).head().read, number_); });

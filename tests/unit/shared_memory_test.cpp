@@ -102,7 +102,8 @@ void check_against_gloo(const GlooMesh& mesh) {
   REQUIRE(memory);
   // Of up to 1000 numbers every rank sums all, of 70,001 each of three a part.
   for (const int64_t numel : {1, 3, 1000, 70001})
-    for (const auto dtype : {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf, torch::kLong, torch::kByte}) {
+    for (const auto dtype :
+         {torch::kFloat, torch::kDouble, torch::kBFloat16, torch::kHalf, torch::kLong, torch::kByte}) {
       if (numel > 1000 && dtype != torch::kFloat) continue;
       const auto expected = results(*other, numel, dtype), found = results(*memory, numel, dtype);
       for (size_t i = 0; i < expected.size(); ++i) {

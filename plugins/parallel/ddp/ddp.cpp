@@ -92,8 +92,9 @@ class OrderedHook final : public c10d::CommHookInterface {
   std::deque<Pending> pending_;
 };
 
-// The same sum, to the bit, where the buckets are in memory that all ranks see: a rank adds the others' numbers onto its
-// own piece of the bucket itself, and copies the sums of the other pieces from theirs. Counted as what OrderedHook does.
+// The same sum, to the bit, where the buckets are in memory that all ranks see: a rank adds the others' numbers onto
+// its own piece of the bucket itself, and copies the sums of the other pieces from theirs. Counted as what OrderedHook
+// does.
 class InPlaceHook final : public c10d::CommHookInterface {
  public:
   InPlaceHook(const Group& group, Traffic& traffic, SharedMemory& memory)
@@ -153,11 +154,11 @@ class InPlaceHook final : public c10d::CommHookInterface {
       step();
     } catch (const c10::Error& error) {
       const std::string all = error.what_without_backtrace();
-      throw Error(ErrorKind::distributed,
-                  "rank " + std::to_string(group_.rank()) + " of " + std::to_string(group_.size()) + " along " +
-                      group_.label(),
-                  key.op + " of gradients failed: " + all.substr(0, all.find('\n')),
-                  "a peer stopped or hangs: its own last message says why");
+      throw Error(
+          ErrorKind::distributed,
+          "rank " + std::to_string(group_.rank()) + " of " + std::to_string(group_.size()) + " along " + group_.label(),
+          key.op + " of gradients failed: " + all.substr(0, all.find('\n')),
+          "a peer stopped or hangs: its own last message says why");
     }
     if (traffic_.delay.count() > 0) std::this_thread::sleep_until(due);
     traffic_.add_wait(key, Clock::now() - began);

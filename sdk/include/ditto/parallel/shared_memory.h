@@ -47,8 +47,8 @@ class DITTO_API SharedMemory final : public c10d::Backend {
   at::Tensor allocateTensor(long numel, at::TensorOptions options = {}) override;
 
   // The sum of the members' x in the order of members, ((x0 + x1) + x2) + …, in place and without a copy of anybody's
-  // x: member i sums numbers [i * p, (i + 1) * p), p = numel / members rounded up, and the others copy what it has made.
-  // x: the whole of what allocateTensor gave, as long on all members, left alone until the last step.
+  // x: member i sums numbers [i * p, (i + 1) * p), p = numel / members rounded up, and the others copy what it has
+  // made. x: the whole of what allocateTensor gave, as long on all members, left alone until the last step.
   class InPlaceSum {
    public:
     virtual ~InPlaceSum() = default;
