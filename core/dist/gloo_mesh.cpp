@@ -1,6 +1,7 @@
 #include "core/dist/gloo_mesh.h"
 
 #include <cstdlib>
+#include <thread>
 
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
@@ -8,6 +9,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ditto/error.h>
+#include <ditto/parallel/shared_memory.h>
 #include <ditto/parallel/transport.h>
 
 #include "core/dist/rank_status.h"
@@ -15,6 +17,8 @@
 namespace ditto {
 
 namespace {
+
+constexpr const char* kInterface = "GLOO_SOCKET_IFNAME";
 
 std::string as_text(const Degrees& degrees) {
   std::string text;
@@ -29,7 +33,7 @@ std::string line_of(const std::exception& error) {
 }
 
 std::shared_ptr<gloo::transport::Device> device(const std::string& master_address) {
-  if (const char* interface = std::getenv("GLOO_SOCKET_IFNAME"))
+  if (const char* interface = std::getenv(kInterface))
     return c10d::ProcessGroupGloo::createDeviceForInterface(interface);
   // Ranks that meet at the loopback address are on one machine, whatever its name resolves to.
   if (master_address == "localhost" || master_address.rfind("127.", 0) == 0)
@@ -135,13 +139,24 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
   }
   try {
     const auto store = c10::make_intrusive<c10d::PrefixStore>(purpose + "/" + key, store_);
-    const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
-    options->devices.push_back(device(info_.master_address));
-    options->threads = 1;  // collectives run in the order of their calls
-    const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    c10::intrusive_ptr<c10d::Backend> backend;
+    auto type = c10d::ProcessGroup::BackendType::CUSTOM;
+    // Where an interface is chosen, it is for all that ranks say.
+    if (size > 1 && !std::getenv(kInterface)) {
+      const auto ranks = static_cast<unsigned>(std::max(size, info_.local_world_size));
+      backend = SharedMemory::connect(c10::make_intrusive<c10d::PrefixStore>("shared memory", store), rank, size,
+                                      timeout_, ranks <= std::thread::hardware_concurrency());
+    }
+    if (!backend) {
+      const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);
+      options->devices.push_back(device(info_.master_address));
+      options->threads = 1;  // collectives run in the order of their calls
+      backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+      type = c10d::ProcessGroup::BackendType::GLOO;
+    }
     auto transport = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
-    transport->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-    transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    transport->setDefaultBackend(type);
+    transport->setBackend(c10::DeviceType::CPU, type, backend);
     for (const auto& other : others_) {
       const std::string backend_name = other->backend();
       const auto own = c10::make_intrusive<c10d::PrefixStore>(backend_name, store);

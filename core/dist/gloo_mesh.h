@@ -1,4 +1,5 @@
-// The mesh over Gloo: CPU tensors, TCP between ranks.
+// The mesh over the host's own transports of CPU tensors: shared memory in groups whose ranks are all on one machine,
+// and Gloo, TCP, in all others.
 #pragma once
 
 #include <array>

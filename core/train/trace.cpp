@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <torch/types.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <nlohmann/json.hpp>
 
 #include <ditto/error.h>
@@ -110,7 +111,9 @@ std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimiz
 }
 
 std::string comm_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {
-  std::string text = "the last step's calls on other ranks, of rank 0:\n";
+  const auto& all = mesh.world().transport();
+  std::string text = fmt::format("the last step's calls on other ranks, of rank 0{}:\n",
+                                 all ? " (" + all->getBackend(torch::kCPU)->getBackendName() + ")" : "");
   text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14} {:>10}\n", "axes", "call", "pass", "calls", "bytes sent",
                       "waited ms");
   for (const auto& count : comm_counts(mesh.traffic()))

@@ -2,9 +2,11 @@
 // arXiv:2006.15704). It serves steps in which each rank runs one micro-batch; all others are left to the host's sum
 // over copies.
 #include <algorithm>
+#include <cstdlib>
 #include <deque>
 #include <map>
 #include <memory>
+#include <thread>
 
 #include <torch/autograd.h>
 #include <torch/types.h>
@@ -12,7 +14,9 @@
 
 #include <ditto/error.h>
 #include <ditto/parallel/ordered_sum.h>
+#include <ditto/parallel/shared_memory.h>
 #include <ditto/parallel/strategy.h>
+#include <ditto/parallel/waiting.h>
 
 namespace ditto {
 namespace {
@@ -22,18 +26,32 @@ using Future = c10::intrusive_ptr<c10::ivalue::Future>;
 
 constexpr int64_t kBucketBytes = 16 << 20;
 
+// For the reducer, which waits for it: the hooks wait themselves, when they are asked for the result.
+Future completed(const Tensor& gradients) {
+  auto future = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
+  future->markCompleted(gradients);
+  return future;
+}
+
 // The reducer's own hook divides by the number of ranks; the run's loss is the sum of the ranks' losses.
 class SumHook final : public c10d::CommHookInterface {
  public:
   explicit SumHook(const Group& group) : transport_(group.transport()) {}
   Future runHook(c10d::GradBucket& bucket) override {
     std::vector<Tensor> list{bucket.getBufferRef()};
-    return transport_->allreduce(list)->getFuture();
+    pending_.push_back({transport_->allreduce(list), list[0]});
+    return completed(list[0]);
   }
-  Tensor parseHookResult(const c10::IValue& result) override { return c10d::detail::parseCppCommHookResult(result); }
+  Tensor parseHookResult(const c10::IValue&) override {
+    const auto [work, sum] = std::move(pending_.front());
+    pending_.pop_front();
+    work->wait();
+    return sum;
+  }
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> transport_;
+  std::deque<std::pair<c10::intrusive_ptr<c10d::Work>, Tensor>> pending_;
 };
 
 // The same sum in the order of ranks, which is that of micro-batches, or as a tree over them. Pieces travel while
@@ -46,9 +64,7 @@ class OrderedHook final : public c10d::CommHookInterface {
     const Tensor& gradients = bucket.getBufferRef();
     auto& sum = pending_.emplace_back(OrderedSum(group_, gradients.numel(), order_), gradients.numel()).sum;
     sum.send(gradients, group_.size());
-    auto nothing_to_wait_for = c10::make_intrusive<c10::ivalue::Future>(c10::TensorType::get());
-    nothing_to_wait_for->markCompleted(gradients);
-    return nothing_to_wait_for;
+    return completed(gradients);
   }
   Tensor parseHookResult(const c10::IValue&) override {
     auto& next = pending_.front();
@@ -73,6 +89,83 @@ class OrderedHook final : public c10d::CommHookInterface {
   }
   const Group& group_;
   const SumOrder order_;
+  std::deque<Pending> pending_;
+};
+
+// The same sum, to the bit, where the buckets are in memory that all ranks see: a rank adds the others' numbers onto
+// its own piece of the bucket itself, and copies the sums of the other pieces from theirs. Counted as what OrderedHook
+// does.
+class InPlaceHook final : public c10d::CommHookInterface {
+ public:
+  InPlaceHook(const Group& group, Traffic& traffic, SharedMemory& memory)
+      : group_(group), traffic_(traffic), memory_(memory) {}
+  Future runHook(c10d::GradBucket& bucket) override {
+    if (!pending_.empty()) sum(pending_.back());
+    const Tensor& gradients = bucket.getBufferRef();
+    auto& one = pending_.emplace_back();
+    one.numel = gradients.numel();
+    one.width = static_cast<int64_t>(gradients.element_size());
+    one.due = begin(one, "exchange", one.numel - length_of(one, group_.rank()), one.exchange);
+    one.sum = memory_.begin_sum(gradients);
+    return completed(gradients);
+  }
+  Tensor parseHookResult(const c10::IValue& gradients) override {
+    auto& one = pending_.front();
+    sum(one);
+    wait(one.gather, one.due, [&] {
+      one.sum->gather();
+      if (pending_.size() == 1) one.sum->settle();
+    });
+    pending_.pop_front();
+    return gradients.toTensor();
+  }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  struct Pending {
+    int64_t numel = 0, width = 0;
+    Traffic::Key exchange, gather;
+    Clock::time_point due;
+    std::unique_ptr<SharedMemory::InPlaceSum> sum;
+    bool is_summed = false;
+  };
+  int64_t length_of(const Pending& one, int member) const {
+    const int64_t piece = (one.numel + group_.size() - 1) / group_.size();
+    return std::min((member + 1) * piece, one.numel) - std::min(member * piece, one.numel);
+  }
+  Clock::time_point begin(const Pending& one, const char* op, int64_t leaving, Traffic::Key& key) {
+    key = traffic_.add(group_.label(), op, leaving * one.width);
+    return Clock::now() + traffic_.delay;
+  }
+  void sum(Pending& one) {
+    if (std::exchange(one.is_summed, true)) return;
+    wait(one.exchange, one.due, [&] { one.sum->sum(); });
+    const int64_t piece = (one.numel + group_.size() - 1) / group_.size();
+    one.due = begin(one, "all_gather", (group_.size() - 1) * piece, one.gather);
+  }
+  template <class Step>
+  void wait(const Traffic::Key& key, Clock::time_point due, Step step) {
+    struct Waiting {
+      Waiting() { ++peer_calls().begun; }
+      ~Waiting() { ++peer_calls().done; }
+    } const waiting;
+    const auto began = Clock::now();
+    try {
+      step();
+    } catch (const c10::Error& error) {
+      const std::string all = error.what_without_backtrace();
+      throw Error(
+          ErrorKind::distributed,
+          "rank " + std::to_string(group_.rank()) + " of " + std::to_string(group_.size()) + " along " + group_.label(),
+          key.op + " of gradients failed: " + all.substr(0, all.find('\n')),
+          "a peer stopped or hangs: its own last message says why");
+    }
+    if (traffic_.delay.count() > 0) std::this_thread::sleep_until(due);
+    traffic_.add_wait(key, Clock::now() - began);
+  }
+  const Group& group_;
+  Traffic& traffic_;
+  SharedMemory& memory_;
   std::deque<Pending> pending_;
 };
 
@@ -122,6 +215,13 @@ std::vector<std::vector<size_t>> fill_buckets(const std::vector<const LayoutEntr
   return buckets;
 }
 
+// Null where the transport of these leaves is another.
+SharedMemory* memory_that_all_see(const std::vector<Tensor>& leaves, c10d::ProcessGroup& transport) {
+  if (!std::all_of(leaves.begin(), leaves.end(), [](const Tensor& leaf) { return leaf.is_cpu(); })) return nullptr;
+  if (transport.getBackendType() != c10d::ProcessGroup::BackendType::CUSTOM) return nullptr;
+  return dynamic_cast<SharedMemory*>(transport.getBackend(c10::DeviceType::CPU).get());
+}
+
 class Ddp final : public ParallelStrategy {
  public:
   using Options = NoOptions;
@@ -144,8 +244,14 @@ class Ddp final : public ParallelStrategy {
     // and the stages of a pipeline run several backwards a step.
     if (!group_.transport() || mesh_.data_ranks() > group_.size() || mesh_.size(Axis::pipeline) > 1 || leaves_.empty())
       return;
+    auto* const memory = deterministic_ && sum_order_ == SumOrder::chain && group_.size() > 1
+                             ? memory_that_all_see(leaves_, *group_.transport())
+                             : nullptr;
+    if (memory) ::setenv("DDP_DISABLE_COMM_MEM", "0", 1);  // the reducer asks the transport for its buckets' memory
     reducer_ = std::make_unique<FixedReducer>(leaves_, fill_buckets(entries), group_);
-    if (deterministic_)
+    if (memory)
+      reducer_->register_comm_hook(std::make_unique<InPlaceHook>(group_, mesh_.traffic(), *memory));
+    else if (deterministic_)
       reducer_->register_comm_hook(std::make_unique<OrderedHook>(group_, sum_order_));
     else
       reducer_->register_comm_hook(std::make_unique<SumHook>(group_));

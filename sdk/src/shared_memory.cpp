@@ -1,0 +1,752 @@
+#include <ditto/parallel/shared_memory.h>
+
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <climits>
+#include <cstring>
+#include <deque>
+#include <fstream>
+#include <functional>
+#include <mutex>
+#include <numeric>
+#include <optional>
+#include <random>
+#include <sstream>
+
+#include <c10/core/Allocator.h>
+#include <torch/types.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+// Not without a name: SharedMemory::Impl consists of these.
+namespace shared_memory {
+
+using Clock = std::chrono::steady_clock;
+using Word = std::atomic<uint32_t>;
+static_assert(Word::is_always_lock_free);
+
+constexpr uint32_t kCalls = 64;   // of which a member may be ahead of the others
+constexpr uint32_t kMails = 256;  // from one member to another, that have not been received
+constexpr uint64_t kLine = 64;
+constexpr uint64_t kEvenlySummed = 1 << 18;             // bytes: less is summed by every member, more by each a part
+constexpr int64_t kBlock = 1 << 16;                     // numbers of a sum that stay in a core's cache
+constexpr auto kSpin = std::chrono::microseconds(300);  // before it sleeps: most peers are as far
+constexpr auto kLook = std::chrono::milliseconds(100);  // whether who is waited for lives
+
+uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
+
+// Numbers of calls are compared as what is newer; they may run over.
+bool reached(uint32_t now, uint32_t what) { return static_cast<int32_t>(now - what) >= 0; }
+
+[[noreturn]] void fail(const std::string& what) { C10_THROW_ERROR(DistBackendError, what); }
+
+struct Place {
+  uint64_t at = 0, bytes = 0;
+};
+
+// What a member tells the others. Only the bell's sleepers, and what has been received, are written by others.
+struct Head {
+  std::atomic<uint64_t> nonce;
+  Word bell, sleepers;  // counts what has changed here; who waits for a change
+  Word posted;          // the last call whose data are there
+  Word summed;          // the last call whose sum, of this member's part, is there
+  Word read;            // the last call whose data from others this member has read
+  Word left;            // this member makes no more calls
+};
+struct Mail {
+  Word number;
+  int32_t tag;
+  Place place;
+};
+
+// A member's memory as this process sees it. Places are offsets into it.
+class Segment {
+ public:
+  Segment(int file, uint64_t bytes, int members) : bytes_(bytes), members_(static_cast<uint64_t>(members)) {
+    void* const address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    if (address == MAP_FAILED) fail("the memory that ranks share cannot be mapped");
+    begin_ = static_cast<char*>(address);
+    ::madvise(begin_, bytes, MADV_DONTDUMP);
+  }
+  ~Segment() { ::munmap(begin_, bytes_); }
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  Head& head() const { return *reinterpret_cast<Head*>(begin_); }
+  Place& place(uint32_t call, int reader) const {  // what a call has for a reader
+    return reinterpret_cast<Place*>(begin_ + places())[call % kCalls * members_ + static_cast<uint64_t>(reader)];
+  }
+  Mail& mail(int to, uint32_t number) const {
+    return reinterpret_cast<Mail*>(begin_ + mails())[static_cast<uint64_t>(to) * kMails + number % kMails];
+  }
+  Word& received(int from, uint32_t number) const {  // the last one that came to this slot
+    return reinterpret_cast<Word*>(begin_ + receipts())[static_cast<uint64_t>(from) * kMails + number % kMails];
+  }
+  char* at(uint64_t place) const { return begin_ + place; }
+  uint64_t bytes() const { return bytes_; }
+  uint64_t data() const { return round_up(receipts() + members_ * kMails * sizeof(Word), 1 << 12); }
+
+  void ring() const {
+    head().bell.fetch_add(1);
+    if (head().sleepers.load() > 0) ::syscall(SYS_futex, &head().bell, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
+  }
+  void sleep(uint32_t bell) const {
+    const timespec time{0, std::chrono::nanoseconds(kLook).count()};
+    ++head().sleepers;
+    ::syscall(SYS_futex, &head().bell, FUTEX_WAIT, bell, &time, nullptr, 0);
+    --head().sleepers;
+  }
+
+ private:
+  static uint64_t places() { return round_up(sizeof(Head), kLine); }
+  uint64_t mails() const { return places() + kCalls * members_ * sizeof(Place); }
+  uint64_t receipts() const { return mails() + members_ * kMails * sizeof(Mail); }
+
+  uint64_t bytes_, members_;
+  char* begin_;
+};
+
+// Parts of this member's segment, the first that is free: so pages are used again while they are warm.
+class Blocks {
+ public:
+  Blocks(uint64_t begin, uint64_t end) : begin_(begin), end_(end) {}
+  // `is_read`: whether a block is needed no more. Nothing where no part is as long.
+  std::optional<uint64_t> take(uint64_t bytes, std::function<bool()> is_read) {
+    const std::lock_guard lock(mutex_);
+    std::erase_if(used_, [](const Block& block) { return block.is_read(); });
+    bytes = round_up(std::max<uint64_t>(bytes, 1), kLine);
+    uint64_t at = begin_;
+    auto next = used_.begin();
+    while (next != used_.end() && next->at - at < bytes) at = (next++)->end;
+    if (end_ - at < bytes) return {};
+    used_.insert(next, {at, at + bytes, std::move(is_read)});
+    return at;
+  }
+
+ private:
+  struct Block {
+    uint64_t at, end;
+    std::function<bool()> is_read;
+  };
+  const uint64_t begin_, end_;
+  std::mutex mutex_;
+  std::vector<Block> used_;  // by place
+};
+
+struct File {
+  int number = -1;
+  explicit File(int n = -1) : number(n) {}
+  File(File&& other) noexcept : number(std::exchange(other.number, -1)) {}
+  ~File() {
+    if (number >= 0) ::close(number);
+  }
+};
+
+// Processes that have this in common can open one another's files, if they may.
+std::string kernel_and_processes() {
+  std::string boot;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot;
+  char names[64] = {};
+  return boot.empty() || ::readlink("/proc/self/ns/pid", names, sizeof names - 1) < 0 ? "" : boot + " " + names;
+}
+
+// More than a run can need; no page of it is taken before it is used.
+uint64_t largest_segment(int members) {
+  constexpr uint64_t kAddresses = uint64_t{1} << 40;  // for the members' segments side by side
+  uint64_t bytes = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_FSIZE, &limit) == 0) bytes = std::min<uint64_t>(bytes, limit.rlim_cur);
+  return std::min(bytes, kAddresses / static_cast<uint64_t>(members)) / 4096 * 4096;
+}
+
+Tensor numbers(const char* at, int64_t count, at::ScalarType dtype) {
+  return torch::from_blob(const_cast<char*>(at), {count}, torch::dtype(dtype));
+}
+
+uint64_t bytes_of(const Tensor& x) { return x.nbytes(); }
+
+const Tensor& checked(const Tensor& x) {
+  TORCH_CHECK(x.is_cpu() && x.is_contiguous() && x.layout() == torch::kStrided,
+              "shared memory carries contiguous CPU tensors");
+  return x;
+}
+const Tensor& only(const std::vector<Tensor>& tensors) {
+  TORCH_CHECK(tensors.size() == 1, "one tensor a call");
+  return checked(tensors[0]);
+}
+template <class Options>
+void check_sum(const Options& options) {
+  TORCH_CHECK(options.reduceOp == c10d::ReduceOp::SUM, "shared memory sums, and reduces by no other operation");
+}
+
+// A call: its first half, if it has one, makes what others wait for; its second ends it.
+struct Call {
+  uint32_t number = 0;
+  std::function<void()> first, second;
+};
+
+}  // namespace shared_memory
+
+using namespace shared_memory;
+
+class SharedMemory::Impl {
+ public:
+  Impl(int rank, int size, std::chrono::milliseconds timeout, bool spin)
+      : rank(rank), size(size), timeout_(timeout), spin_(spin) {}
+
+  ~Impl() {
+    if (!blocks) return;
+    mine().head().left = 1;
+    mine().ring();
+  }
+
+  const int rank, size;
+  std::vector<std::shared_ptr<Segment>> segments;  // by member
+  std::vector<File> processes;                     // pidfds, by member
+  std::shared_ptr<Blocks> blocks;                  // of the own segment
+  std::mutex mutex;                                // of collectives; sends and receives go beside them
+
+  Segment& mine() const { return *segments[static_cast<size_t>(rank)]; }
+  Segment& of(int member) const { return *segments[static_cast<size_t>(member)]; }
+
+  // Until `holds`, which a change of that member makes true.
+  template <class Condition>
+  void wait_for(int member, Condition holds) const {
+    if (holds()) return;
+    const Segment& there = of(member);
+    const auto began = Clock::now();
+    while (spin_ && Clock::now() - began < kSpin)
+      for (int i = 0; i < 64; ++i) {
+        if (holds()) return;
+#if defined(__x86_64__)
+        __builtin_ia32_pause();
+#endif
+      }
+    auto looked = began;
+    while (true) {
+      const uint32_t bell = there.head().bell;
+      const bool left = there.head().left;
+      if (holds()) return;
+      if (left) fail("rank " + std::to_string(member) + " of the group has left");
+      const auto now = Clock::now();
+      if (now - began > timeout_)
+        fail("timed out after " + std::to_string(timeout_.count()) + " ms waiting for rank " + std::to_string(member) +
+             " of the group");
+      if (now - looked > kLook / 2) {
+        looked = now;
+        pollfd process{processes[static_cast<size_t>(member)].number, POLLIN, 0};
+        if (::poll(&process, 1, 0) > 0 && !holds())
+          fail("the process of rank " + std::to_string(member) + " of the group has ended");
+      }
+      there.sleep(bell);
+    }
+  }
+
+  uint64_t take(uint64_t bytes, const std::function<bool()>& is_read, int reader) {
+    std::optional<uint64_t> at;
+    if (bytes > mine().bytes() - mine().data()) fail("a tensor is larger than this machine's memory");
+    const auto is_there = [&] { return (at = blocks->take(bytes, is_read)).has_value(); };
+    for (int member = 0; !is_there() && member < size; ++member)  // memory is full: they have to read
+      if (member != rank && (reader < 0 || member == reader)) wait_for(member, is_there);
+    if (!at) fail("the memory that ranks share is full");
+    return *at;
+  }
+
+  // This one, too: of sums it reads its own data when the others may be further.
+  bool all_have_read(uint32_t call) const {
+    for (int member = 0; member < size; ++member)
+      if (!reached(of(member).head().read, call)) return false;
+    return true;
+  }
+
+  // Under `mutex`, as all that follows. The call's data at `places`, one a reader; the last one's is all readers'.
+  std::shared_ptr<Call> post(const std::vector<Place>& places, std::function<void()> first,
+                             std::function<void()> second) {
+    const uint32_t number = next();
+    for (int member = 0; member < size; ++member) {  // the place of the call that had this slot
+      if (member == rank) continue;
+      wait_for(member, [&] { return reached(of(member).head().read, number - kCalls); });
+      mine().place(number, member) =
+          places.empty() ? Place{} : places[std::min(places.size() - 1, static_cast<size_t>(member))];
+    }
+    auto call = std::make_shared<Call>(Call{number, std::move(first), std::move(second)});
+    pending_.push_back(call);
+    ++posted_;
+    mine().head().posted = number;
+    mine().ring();
+    return call;
+  }
+  uint32_t next() {
+    // Who is far ahead reads first, so that the others can go on.
+    while (pending_.size() > kCalls / 2) finish(pending_.front()->number);
+    return posted_ + 1;
+  }
+  // Room for the next call's data, until the others have read it.
+  uint64_t room(uint64_t bytes) {
+    return take(
+        bytes, [this, number = next()] { return all_have_read(number); }, -1);
+  }
+  // The next call's data, the same for all others.
+  uint64_t copy_in(const void* from, uint64_t bytes) {
+    const uint64_t at = room(bytes);
+    std::memcpy(mine().at(at), from, bytes);
+    return at;
+  }
+
+  void halve(uint32_t number) {
+    for (const auto& call : pending_) {
+      if (!reached(number, call->number)) return;
+      if (!call->first) continue;
+      run(std::exchange(call->first, nullptr));
+      mine().head().summed = call->number;
+      mine().ring();
+    }
+  }
+  void finish(uint32_t number) {
+    halve(number);
+    while (!pending_.empty() && reached(number, pending_.front()->number)) {
+      const auto call = pending_.front();
+      run(call->second);
+      pending_.pop_front();
+      mine().head().read = call->number;
+      mine().ring();
+    }
+  }
+  // What follows a half that failed has no data to go by.
+  void run(const std::function<void()>& half) {
+    if (failed_) fail("an earlier call of this group has failed");
+    failed_ = true;
+    half();
+    failed_ = false;
+  }
+
+  const char* data(int member, const Place& place, uint64_t bytes) const {
+    if (place.bytes != bytes || place.at > of(member).bytes() || bytes > of(member).bytes() - place.at)
+      fail("rank " + std::to_string(member) + " of the group sends " + std::to_string(place.bytes) + " bytes where " +
+           std::to_string(bytes) + " bytes are expected");
+    return of(member).at(place.at);
+  }
+  // What that call of a member has for this one.
+  const char* wait_for_data(int member, uint32_t number, uint64_t bytes) const {
+    wait_for(member, [&] { return reached(of(member).head().posted, number); });
+    return data(member, of(member).place(number, rank), bytes);
+  }
+  void wait_for_sum(int member, uint32_t number) const {
+    wait_for(member, [&] { return reached(of(member).head().summed, number); });
+  }
+
+  // What that call of each member has for this one, which has `own` itself.
+  std::vector<const char*> all_data(uint32_t number, uint64_t bytes, const char* own) const {
+    std::vector<const char*> all;
+    for (int member = 0; member < size; ++member)
+      all.push_back(member == rank ? own : wait_for_data(member, number, bytes));
+    return all;
+  }
+
+  // Bytes [begin, end) of the sum, as chunk `index` goes round a ring: from member index - 1 by falling rank to member
+  // `index`. `out` is none of the parts.
+  void sum_chunk(char* out, const std::vector<const char*>& parts, int index, uint64_t begin, uint64_t end,
+                 at::ScalarType dtype) const {
+    const auto width = static_cast<uint64_t>(c10::elementSize(dtype));
+    const auto part = [&](int step) { return parts[static_cast<size_t>((index - 1 - step + 2 * size) % size)]; };
+    for (uint64_t at = begin; at < end; at += kBlock * width) {
+      const auto count = static_cast<int64_t>((std::min(end, at + kBlock * width) - at) / width);
+      auto sum = numbers(out + at, count, dtype);
+      torch::add_out(sum, numbers(part(0) + at, count, dtype), numbers(part(1) + at, count, dtype));
+      for (int step = 2; step < size; ++step) sum.add_(numbers(part(step) + at, count, dtype));
+    }
+  }
+  // How Gloo (gloo/allreduce.cc, ring) cuts numbers into a chunk a member: segments of at most 1 MiB, at least two of a
+  // member.
+  uint64_t chunk_bytes(uint64_t bytes, uint64_t width) const {
+    constexpr uint64_t kSegment = 1 << 20;
+    const auto members = static_cast<uint64_t>(size);
+    const uint64_t longest = width * std::max<uint64_t>(1, kSegment / width);
+    const uint64_t segments = round_up(std::max((bytes + longest - 1) / longest, 2 * members), members);
+    return segments / members * round_up((bytes + segments - 1) / segments, width);
+  }
+
+  // Bytes [begin, end) in the order of members, into the own part.
+  void sum_in_order(const std::vector<const char*>& parts, uint64_t begin, uint64_t end, at::ScalarType dtype) const {
+    const auto width = static_cast<uint64_t>(c10::elementSize(dtype));
+    const auto before = rank < 2 ? Tensor() : torch::empty({kBlock}, dtype);
+    for (uint64_t at = begin; at < end; at += kBlock * width) {
+      const auto count = static_cast<int64_t>((std::min(end, at + kBlock * width) - at) / width);
+      const auto part = [&](int member) { return numbers(parts[static_cast<size_t>(member)] + at, count, dtype); };
+      auto own = part(rank);
+      auto sum = rank < 2 ? own : before.narrow(0, 0, count);
+      torch::add_out(sum, part(0), part(1));
+      for (int member = 2; member < rank; ++member) sum.add_(part(member));
+      if (rank >= 2) torch::add_out(own, sum, own);
+      for (int member = std::max(rank + 1, 2); member < size; ++member) own.add_(part(member));
+    }
+  }
+
+  std::mutex mails;                           // that are sent
+  std::vector<uint32_t> sent, next_received;  // by member: the last number; the first that has not come
+
+ private:
+  const std::chrono::milliseconds timeout_;
+  const bool spin_;
+  std::deque<std::shared_ptr<Call>> pending_;
+  uint32_t posted_ = 0;
+  bool failed_ = false;
+};
+
+namespace {
+
+using Impl = SharedMemory::Impl;
+
+// What is left of a call is done by who waits for it.
+class Waited final : public c10d::Work {
+ public:
+  Waited(c10d::OpType op, std::function<void()> rest, std::vector<Tensor> results)
+      : Work(-1, op), rest_(std::move(rest)), results_(std::move(results)) {}
+  bool isCompleted() override { return !rest_; }
+  bool isSuccess() const override { return !rest_; }
+  std::vector<Tensor> result() override { return results_; }
+  bool wait(std::chrono::milliseconds) override {
+    if (const auto rest = std::exchange(rest_, nullptr)) rest();
+    return true;
+  }
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
+    wait(kNoTimeout);
+    auto future = c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()));
+    future->markCompleted(c10::IValue(results_));
+    return future;
+  }
+
+ private:
+  std::function<void()> rest_;
+  std::vector<Tensor> results_;
+};
+
+SharedMemory::Work waited(c10d::OpType op, const std::shared_ptr<Impl>& impl, const std::shared_ptr<Call>& call,
+                          std::vector<Tensor> results) {
+  return c10::make_intrusive<Waited>(
+      op,
+      [impl, number = call->number] {
+        torch::NoGradGuard no_grad;
+        const std::lock_guard lock(impl->mutex);
+        impl->finish(number);
+      },
+      std::move(results));
+}
+
+// Bytes of each member's rows.
+std::vector<uint64_t> bytes_of_parts(const Tensor& x, const std::vector<int64_t>& counts, int size) {
+  const auto members = static_cast<size_t>(size);
+  TORCH_CHECK(counts.empty() ? x.dim() > 0 && x.size(0) % size == 0 : counts.size() == members,
+              "rows are cut into a part a member");
+  if (counts.empty()) return std::vector<uint64_t>(members, bytes_of(x) / members);
+  TORCH_CHECK(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == x.size(0), "rows of parts, and of all");
+  const uint64_t row = x.size(0) == 0 ? 0 : bytes_of(x) / static_cast<uint64_t>(x.size(0));
+  std::vector<uint64_t> bytes;
+  for (const int64_t count : counts) bytes.push_back(row * static_cast<uint64_t>(count));
+  return bytes;
+}
+
+char* data_of(const Tensor& x) { return static_cast<char*>(x.data_ptr()); }
+
+}  // namespace
+
+SharedMemory::SharedMemory(std::shared_ptr<Impl> impl) : Backend(impl->rank, impl->size), impl_(std::move(impl)) {}
+SharedMemory::~SharedMemory() = default;
+
+c10::intrusive_ptr<SharedMemory> SharedMemory::connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                                       std::chrono::milliseconds timeout, bool spin) {
+  auto impl = std::make_shared<Impl>(rank, size, timeout, spin);
+  const auto key = [](const char* what, int member) { return std::string(what) + std::to_string(member); };
+  const std::string here = kernel_and_processes();
+  const uint64_t nonce = 1 + std::random_device()();  // not 0, as memory begins
+  const uint64_t bytes = largest_segment(size);
+  const File own(::memfd_create("ditto ranks", MFD_CLOEXEC));
+  std::string said = "none";
+  std::shared_ptr<Segment> mine;
+  if (!here.empty() && own.number >= 0 && ::ftruncate(own.number, static_cast<off_t>(bytes)) == 0) try {
+      mine = std::make_shared<Segment>(own.number, bytes, size);
+      mine->head().nonce = nonce;
+      said = std::to_string(::getpid()) + " " + std::to_string(own.number) + " " + std::to_string(bytes) + " " +
+             std::to_string(nonce) + " " + here;
+    } catch (const c10::DistError&) {
+    }
+  store->set(key("memory of ", rank), said);
+  bool is_one = true;
+  for (int member = 0; member < size; ++member) {
+    std::istringstream there(store->get_to_str(key("memory of ", member)));
+    int process = 0, file = 0;
+    uint64_t its_bytes = 0, its_nonce = 0;
+    std::string boot, processes;
+    is_one = is_one && there >> process >> file >> its_bytes >> its_nonce >> boot >> processes &&
+             boot + " " + processes == here;
+    if (!is_one) continue;
+    const File opened(
+        ::open(("/proc/" + std::to_string(process) + "/fd/" + std::to_string(file)).c_str(), O_RDWR | O_CLOEXEC));
+    impl->processes.emplace_back(static_cast<int>(::syscall(SYS_pidfd_open, process, 0)));
+    is_one = opened.number >= 0 && impl->processes.back().number >= 0;
+    if (is_one) try {
+        impl->segments.push_back(member == rank ? mine : std::make_shared<Segment>(opened.number, its_bytes, size));
+        is_one = impl->segments.back()->head().nonce == its_nonce;
+      } catch (const c10::DistError&) {
+        is_one = false;
+      }
+  }
+  // Files are open until all have said what they found.
+  store->set(key("found by ", rank), is_one ? "all" : "not all");
+  for (int member = 0; member < size; ++member) is_one = store->get_to_str(key("found by ", member)) == "all" && is_one;
+  if (!is_one) return {};
+  impl->blocks = std::make_shared<Blocks>(mine->data(), mine->bytes());
+  impl->sent.assign(static_cast<size_t>(size), 0);
+  impl->next_received.assign(static_cast<size_t>(size), 1);
+  return c10::intrusive_ptr<SharedMemory>::unsafe_steal_from_new(new SharedMemory(std::move(impl)));
+}
+
+SharedMemory::Work SharedMemory::allreduce(std::vector<Tensor>& tensors, const c10d::AllreduceOptions& options) {
+  check_sum(options);
+  const Tensor x = only(tensors);
+  auto& me = *impl_;
+  const std::lock_guard lock(me.mutex);
+  const uint64_t bytes = bytes_of(x), chunk = me.chunk_bytes(bytes, x.element_size());
+  const auto begin = [=](int index) { return std::min(bytes, chunk * static_cast<uint64_t>(index)); };
+  const uint64_t at = me.copy_in(x.data_ptr(), bytes);
+  const uint32_t number = me.next();
+  const bool each_all = me.size == 2 || bytes < kEvenlySummed;
+  std::function<void()> first, second;
+  if (each_all)
+    second = [=, &me] {
+      const auto parts = me.all_data(number, bytes, me.mine().at(at));
+      for (int i = 0; i < me.size; ++i) me.sum_chunk(data_of(x), parts, i, begin(i), begin(i + 1), x.scalar_type());
+    };
+  else {
+    // Members read of one another's data the chunk that is theirs; their own, which they alone read, becomes the sum.
+    first = [=, &me] {
+      me.sum_chunk(me.mine().at(at), me.all_data(number, bytes, data_of(x)), me.rank, begin(me.rank),
+                   begin(me.rank + 1), x.scalar_type());
+    };
+    second = [=, &me] {
+      for (int i = 0; i < me.size; ++i) {
+        if (i != me.rank) me.wait_for_sum(i, number);
+        const char* const sum = i == me.rank ? me.mine().at(at) : me.wait_for_data(i, number, bytes);
+        std::memcpy(data_of(x) + begin(i), sum + begin(i), begin(i + 1) - begin(i));
+      }
+    };
+  }
+  const auto call = me.post({Place{at, bytes}}, std::move(first), std::move(second));
+  return waited(c10d::OpType::ALLREDUCE, impl_, call, {x});
+}
+
+SharedMemory::Work SharedMemory::_reduce_scatter_base(Tensor& out, Tensor& in,
+                                                      const c10d::ReduceScatterOptions& options) {
+  check_sum(options);
+  const Tensor to = checked(out), from = checked(in);
+  auto& me = *impl_;
+  TORCH_CHECK(to.scalar_type() == from.scalar_type() && to.numel() * me.size == from.numel(), "a part a member");
+  const std::lock_guard lock(me.mutex);
+  const uint64_t bytes = bytes_of(from), part = bytes_of(to), chunk = me.chunk_bytes(bytes, from.element_size());
+  const uint64_t at = me.copy_in(from.data_ptr(), bytes);
+  const uint32_t number = me.next();
+  const auto call = me.post({Place{at, bytes}}, nullptr, [=, &me] {
+    // As an all-reduce of which a part is taken.
+    const auto parts = me.all_data(number, bytes, me.mine().at(at));
+    const uint64_t begin = part * static_cast<uint64_t>(me.rank), end = begin + part;
+    for (uint64_t i = begin / std::max<uint64_t>(chunk, 1); i * chunk < end; ++i)
+      me.sum_chunk(data_of(to) - begin, parts, static_cast<int>(i), std::max(begin, i * chunk),
+                   std::min(end, (i + 1) * chunk), to.scalar_type());
+  });
+  return waited(c10d::OpType::_REDUCE_SCATTER_BASE, impl_, call, {to});
+}
+
+SharedMemory::Work SharedMemory::_allgather_base(Tensor& out, Tensor& in, const c10d::AllgatherOptions&) {
+  const Tensor to = checked(out), from = checked(in);
+  auto& me = *impl_;
+  TORCH_CHECK(to.scalar_type() == from.scalar_type() && from.numel() * me.size == to.numel(), "a part a member");
+  const std::lock_guard lock(me.mutex);
+  const uint64_t bytes = bytes_of(from), at = me.copy_in(from.data_ptr(), bytes);
+  const uint32_t number = me.next();
+  std::memmove(data_of(to) + bytes * static_cast<uint64_t>(me.rank), from.data_ptr(), bytes);
+  const auto call = me.post({Place{at, bytes}}, nullptr, [=, &me] {
+    for (int i = 0; i < me.size; ++i)
+      if (i != me.rank)
+        std::memcpy(data_of(to) + bytes * static_cast<uint64_t>(i), me.wait_for_data(i, number, bytes), bytes);
+  });
+  return waited(c10d::OpType::_ALLGATHER_BASE, impl_, call, {to});
+}
+
+SharedMemory::Work SharedMemory::alltoall_base(Tensor& out, Tensor& in, std::vector<int64_t>& out_counts,
+                                               std::vector<int64_t>& in_counts, const c10d::AllToAllOptions&) {
+  const Tensor to = checked(out), from = checked(in);
+  auto& me = *impl_;
+  const auto send = bytes_of_parts(from, in_counts, me.size), receive = bytes_of_parts(to, out_counts, me.size);
+  const auto self = static_cast<size_t>(me.rank);
+  TORCH_CHECK(to.scalar_type() == from.scalar_type() && send[self] == receive[self], "a part a member");
+  const std::lock_guard lock(me.mutex);
+  uint64_t at = me.room(bytes_of(from) - send[self]);
+  const uint32_t number = me.next();
+  std::vector<Place> places;
+  const char* part = data_of(from);
+  for (int i = 0; i < me.size; part += send[static_cast<size_t>(i++)]) {
+    const uint64_t bytes = send[static_cast<size_t>(i)];
+    places.push_back({at, bytes});
+    if (i == me.rank) {
+      std::memcpy(data_of(to) + std::accumulate(receive.begin(), receive.begin() + me.rank, uint64_t{0}), part, bytes);
+      continue;
+    }
+    std::memcpy(me.mine().at(at), part, bytes);
+    at += bytes;
+  }
+  const auto call = me.post(places, nullptr, [=, &me] {
+    char* place = data_of(to);
+    for (int i = 0; i < me.size; place += receive[static_cast<size_t>(i++)])
+      if (i != me.rank)
+        std::memcpy(place, me.wait_for_data(i, number, receive[static_cast<size_t>(i)]),
+                    receive[static_cast<size_t>(i)]);
+  });
+  return waited(c10d::OpType::ALLTOALL_BASE, impl_, call, {to});
+}
+
+SharedMemory::Work SharedMemory::broadcast(std::vector<Tensor>& tensors, const c10d::BroadcastOptions& options) {
+  const Tensor x = only(tensors);
+  const int root = static_cast<int>(options.rootRank);
+  auto& me = *impl_;
+  const std::lock_guard lock(me.mutex);
+  const uint64_t bytes = bytes_of(x);
+  const auto places =
+      me.rank == root ? std::vector<Place>{{me.copy_in(x.data_ptr(), bytes), bytes}} : std::vector<Place>();
+  const uint32_t number = me.next();
+  const auto call = me.post(places, nullptr, [=, &me] {
+    if (me.rank != root) std::memcpy(data_of(x), me.wait_for_data(root, number, bytes), bytes);
+  });
+  return waited(c10d::OpType::BROADCAST, impl_, call, {x});
+}
+
+SharedMemory::Work SharedMemory::barrier(const c10d::BarrierOptions&) {
+  auto& me = *impl_;
+  const std::lock_guard lock(me.mutex);
+  const uint32_t number = me.next();
+  const auto call = me.post({}, nullptr, [=, &me] { me.all_data(number, 0, nullptr); });
+  return waited(c10d::OpType::BARRIER, impl_, call, {});
+}
+
+SharedMemory::Work SharedMemory::send(std::vector<Tensor>& tensors, int to, int tag) {
+  const Tensor x = only(tensors);
+  auto& me = *impl_;
+  const std::lock_guard lock(me.mails);
+  const uint32_t number = ++me.sent[static_cast<size_t>(to)];
+  Word& received = me.of(to).received(me.rank, number);
+  me.wait_for(to, [&] { return reached(received, number - kMails); });
+  const uint64_t bytes = bytes_of(x);
+  const uint64_t at = me.take(
+      bytes, [&received, number] { return reached(received, number); }, to);
+  std::memcpy(me.mine().at(at), x.data_ptr(), bytes);
+  Mail& mail = me.mine().mail(to, number);
+  mail.tag = tag;
+  mail.place = {at, bytes};
+  mail.number = number;
+  me.mine().ring();
+  return c10::make_intrusive<Waited>(c10d::OpType::SEND, nullptr, std::vector<Tensor>{x});
+}
+
+SharedMemory::Work SharedMemory::recv(std::vector<Tensor>& tensors, int from, int tag) {
+  const Tensor x = only(tensors);
+  return c10::make_intrusive<Waited>(
+      c10d::OpType::RECV,
+      [impl = impl_, x, from, tag] {
+        auto& me = *impl;
+        uint32_t& next = me.next_received[static_cast<size_t>(from)];
+        const auto is_received = [&](uint32_t number) { return me.mine().received(from, number) == number; };
+        const Mail* mail = nullptr;
+        me.wait_for(from, [&] {
+          for (uint32_t number = next; !mail && me.of(from).mail(me.rank, number).number == number; ++number)
+            if (const Mail& one = me.of(from).mail(me.rank, number); one.tag == tag && !is_received(number))
+              mail = &one;
+          return mail != nullptr;
+        });
+        std::memcpy(x.data_ptr(), me.data(from, mail->place, bytes_of(x)), bytes_of(x));
+        me.mine().received(from, mail->number) = mail->number.load();
+        me.mine().ring();
+        while (is_received(next)) ++next;
+      },
+      std::vector<Tensor>{x});
+}
+
+Tensor SharedMemory::allocateTensor(long numel, at::TensorOptions options) {
+  const auto dtype = c10::typeMetaToScalarType(options.dtype());
+  const auto is_freed = std::make_shared<std::atomic<bool>>(false);
+  const uint64_t bytes = static_cast<uint64_t>(numel) * c10::elementSize(dtype);
+  const uint64_t at = impl_->take(
+      bytes, [is_freed] { return is_freed->load(); }, -1);
+  c10::reportMemoryUsageToProfiler(impl_->mine().at(at), static_cast<int64_t>(bytes), 0, 0, at::kCPU);
+  // The memory is there as long as the tensor, whatever becomes of the group.
+  const auto segment = impl_->segments[static_cast<size_t>(impl_->rank)];
+  return torch::from_blob(
+      segment->at(at), {numel}, [segment, is_freed](void*) { *is_freed = true; }, options);
+}
+
+namespace {
+
+class Summed final : public SharedMemory::InPlaceSum {
+ public:
+  Summed(std::shared_ptr<Impl> impl, const Tensor& x) : impl_(std::move(impl)), x_(x) {
+    auto& me = *impl_;
+    const std::lock_guard lock(me.mutex);
+    const uint64_t bytes = bytes_of(x_), width = x_.element_size(), members = static_cast<uint64_t>(me.size);
+    const uint64_t piece = width * ((bytes / width + members - 1) / members);
+    const auto begin = [=](int member) { return std::min(bytes, piece * static_cast<uint64_t>(member)); };
+    const auto offset = data_of(x_) - me.mine().at(0);
+    TORCH_CHECK(offset > 0 && static_cast<uint64_t>(offset) < me.mine().bytes(), "memory of allocateTensor");
+    number_ = me.next();
+    const auto parts = std::make_shared<std::vector<const char*>>();
+    me.post(
+        {Place{static_cast<uint64_t>(offset), bytes}},
+        [=, &me, number = number_, x = x_] {
+          *parts = me.all_data(number, bytes, data_of(x));
+          me.sum_in_order(*parts, begin(me.rank), begin(me.rank + 1), x.scalar_type());
+        },
+        [=, &me, number = number_, x = x_] {
+          for (int i = 0; i < me.size; ++i) {
+            if (i == me.rank) continue;
+            me.wait_for_sum(i, number);
+            std::memcpy(data_of(x) + begin(i), (*parts)[static_cast<size_t>(i)] + begin(i), begin(i + 1) - begin(i));
+          }
+        });
+  }
+  void sum() override {
+    locked([this] { impl_->halve(number_); });
+  }
+  void gather() override {
+    locked([this] { impl_->finish(number_); });
+  }
+  void settle() override {
+    for (int i = 0; i < impl_->size; ++i)
+      if (i != impl_->rank) impl_->wait_for(i, [&] { return reached(impl_->of(i).head().read, number_); });
+  }
+
+ private:
+  template <class Step>
+  void locked(Step step) {
+    torch::NoGradGuard no_grad;
+    const std::lock_guard lock(impl_->mutex);
+    step();
+  }
+  const std::shared_ptr<Impl> impl_;
+  const Tensor x_;
+  uint32_t number_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<SharedMemory::InPlaceSum> SharedMemory::begin_sum(const Tensor& x) {
+  return std::make_unique<Summed>(impl_, checked(x));
+}
+
+}  // namespace ditto
