@@ -128,13 +128,20 @@ Tensors gated_back(const Tensors& grads, const OpInputs& in, const Tensors&) {
 
 }  // namespace
 
-ditto::KernelRow norm_modulate() { return {"norm_modulate", "cpu_simd", score, norm, norm_back, norm_shapes}; }
+ditto::KernelRow norm_modulate() {
+  ditto::KernelRow row{"norm_modulate", "cpu_simd", score, norm, norm_back, norm_shapes};
+  row.again = [](const OpInputs& in, const Tensors&) { return norm(in)[0]; };
+  row.again_of = {0, 1, 2, 3};
+  return row;
+}
 
 ditto::KernelRow gated_residual() {
   const auto shapes = [](const OpInputs& in) -> Tensors {
     return {torch::empty_like(in.tensors[0], torch::MemoryFormat::Contiguous)};
   };
-  return {"gated_residual", "cpu_simd", score, gated, gated_back, shapes};
+  ditto::KernelRow row{"gated_residual", "cpu_simd", score, gated, gated_back, shapes};
+  row.reads_output = false;
+  return row;
 }
 
 }  // namespace ditto_cpu
