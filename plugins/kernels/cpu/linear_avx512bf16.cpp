@@ -16,7 +16,13 @@ constexpr Index kAhead = 64;  // pairs
 inline void near(const Word* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 inline void ahead(const std::uint16_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
-inline void store16(std::uint16_t* to, __mmask16 some, __m256i numbers) { _mm256_mask_storeu_epi16(to, some, numbers); }
+// Under a mask a store takes long, even of all numbers.
+inline void store16(std::uint16_t* to, __mmask16 some, __m256i numbers) {
+  if (some == 0xFFFF)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), numbers);
+  else
+    _mm256_mask_storeu_epi16(to, some, numbers);
+}
 inline V wide(__m256i numbers) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16); }
 
 // tile [R, kPanel] = sum over P pairs of words a[i * a_row + p * a_step] and vectors of b's panel. `panels`: a is one

@@ -21,7 +21,7 @@ using torch::Tensor;
 constexpr int64_t kFewest = 8;         // rows: of less the packing of the weight is the work
 constexpr int64_t kWords = 16 * 1024;  // of a piece of packing
 // Of GELU's gradient, and of x, at once: whole pieces of packing and of the products.
-constexpr int64_t kRowsOfThread = 192, kColumnsOfThread = kPanels * kPanel;
+constexpr int64_t kRowsOfThread = 384, kColumnsOfThread = 384;
 static_assert(kRowsOfThread % (2 * kPairs) == 0 && kRowsOfThread % kRows == 0 && kColumnsOfThread % kPanel == 0);
 
 int64_t pieces(int64_t count, int64_t each) { return (count + each - 1) / each; }
