@@ -41,31 +41,69 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     const KernelRow* row;
     std::map<std::string, Attribute> attributes;
     size_t inputs, outputs;
+    // Of each input that is made again: where the call that made it keeps what it is made of. The graph has it for as
+    // long as it has this call, and lets go of what it keeps after this call's backward.
+    std::vector<const torch::autograd::AutogradContext*> makers;
   };
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* ctx, at::TensorList,
                                                 const c10::intrusive_ptr<Call>& call, const OpInputs* inputs) {
     Tensors results = results_of(*call->row, *inputs);
     ctx->saved_data["call"] = c10::IValue::make_capsule(call);
     Tensors saved = inputs->tensors;
+    for (Tensor& tensor : saved) {
+      call->makers.push_back(maker_of(tensor));
+      if (call->makers.back()) tensor = Tensor();
+    }
     saved.insert(saved.end(), results.begin(), results.end());
+    if (call->row->again || !call->row->reads_output) saved[call->inputs] = Tensor();
     ctx->save_for_backward(saved);
     return {results.begin(), results.begin() + static_cast<int64_t>(call->outputs)};
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
                                                  torch::autograd::variable_list grads_of_outputs) {
-    const auto call = c10::static_intrusive_pointer_cast<Call>(ctx->saved_data["call"].toCapsule());
-    const auto saved = ctx->get_saved_variables();
-    const auto end = saved.begin() + static_cast<int64_t>(call->inputs);
-    const OpInputs inputs{{saved.begin(), end}, call->attributes};
+    auto kept = kept_by(*ctx);
+    const auto& [call, inputs, results] = kept;
+    for (size_t i = 0; i < inputs.tensors.size(); ++i) kept.make_input_again(i);
     const Recorded recorded(call->row->op, " backward", call->row, inputs);
     for (auto& grad : grads_of_outputs)
       if (grad.defined()) grad = grad.contiguous();
-    const auto all = call->row->backward(grads_of_outputs, inputs, {end, saved.end()});
+    const auto all = call->row->backward(grads_of_outputs, inputs, results);
     torch::autograd::variable_list grads;
     for (size_t i = 0; i < inputs.tensors.size(); ++i)
       if (inputs.tensors[i].defined()) grads.push_back(i < all.size() ? all[i] : Tensor());
     grads.resize(grads.size() + 2);  // none for the call and its inputs
     return grads;
+  }
+
+ private:
+  struct Kept {
+    c10::intrusive_ptr<Call> call;
+    OpInputs inputs;
+    Tensors results;
+    void make_input_again(size_t i) {
+      if (const auto* maker = call->makers[i]) inputs.tensors[i] = made_again(*maker);
+    }
+  };
+  static c10::intrusive_ptr<Call> call_of(const torch::autograd::AutogradContext& ctx) {
+    return c10::static_intrusive_pointer_cast<Call>(ctx.saved_data.at("call").toCapsule());
+  }
+  static Kept kept_by(const torch::autograd::AutogradContext& ctx) {
+    const auto call = call_of(ctx);
+    const auto saved = ctx.get_saved_variables();
+    const auto end = saved.begin() + static_cast<int64_t>(call->inputs);
+    return {call, {{saved.begin(), end}, call->attributes}, {end, saved.end()}};
+  }
+  static Tensor made_again(const torch::autograd::AutogradContext& maker) {
+    auto kept = kept_by(maker);
+    for (const size_t i : kept.call->row->again_of) kept.make_input_again(i);
+    const Recorded recorded(kept.call->row->op, " again", kept.call->row, kept.inputs);
+    return kept.call->row->again(kept.inputs, kept.results).set_requires_grad(true);
+  }
+  // Null: the tensor is kept. That of a view, or of what a strategy has put between, is no row's.
+  static const torch::autograd::AutogradContext* maker_of(const Tensor& tensor) {
+    if (!tensor.defined() || tensor.output_nr() != 0) return nullptr;
+    const auto* node = dynamic_cast<torch::autograd::CppNode<RowFunction>*>(tensor.grad_fn().get());
+    return node && call_of(node->ctx_)->row->again ? &node->ctx_ : nullptr;
   }
 };
 

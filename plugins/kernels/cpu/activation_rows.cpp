@@ -40,16 +40,19 @@ Tensor activated_back(Activation kind, const Tensor& whole, const Tensor& grad) 
 }
 
 ditto::KernelRow activation(const char* op, Activation kind, std::function<int(const ditto::OpCall&)> score) {
-  return {op,
-          "cpu_simd",
-          std::move(score),
-          [kind](const OpInputs& in) -> Tensors { return {activated(kind, in.tensors[0])}; },
-          [kind](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
-            return {activated_back(kind, in.tensors[0], grads[0])};
-          },
-          [](const OpInputs& in) -> Tensors {
-            return {torch::empty_like(in.tensors[0], torch::MemoryFormat::Contiguous)};
-          }};
+  ditto::KernelRow row{op,
+                       "cpu_simd",
+                       std::move(score),
+                       [kind](const OpInputs& in) -> Tensors { return {activated(kind, in.tensors[0])}; },
+                       [kind](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
+                         return {activated_back(kind, in.tensors[0], grads[0])};
+                       },
+                       [](const OpInputs& in) -> Tensors {
+                         return {torch::empty_like(in.tensors[0], torch::MemoryFormat::Contiguous)};
+                       }};
+  row.again = [kind](const OpInputs& in, const Tensors&) { return activated(kind, in.tensors[0]); };
+  row.again_of = {0};
+  return row;
 }
 
 // y, and what the activation was given.
@@ -76,12 +79,15 @@ ditto::KernelRow gelu() {
                     [](const ditto::OpCall& call) { return call.inputs.flag("tanh") ? score(call) : 0; });
 }
 ditto::KernelRow linear_gelu_tanh() {
-  return {"linear_gelu_tanh", "cpu_simd", score, map_and_gelu, map_and_gelu_back, [](const OpInputs& in) -> Tensors {
-            auto shape = in.tensors[0].sizes().vec();
-            shape.back() = in.tensors[1].size(0);
-            const auto one = [&] { return torch::empty(shape, in.tensors[0].options().requires_grad(false)); };
-            return {one(), one()};
-          }};
+  ditto::KernelRow row{
+      "linear_gelu_tanh", "cpu_simd", score, map_and_gelu, map_and_gelu_back, [](const OpInputs& in) -> Tensors {
+        auto shape = in.tensors[0].sizes().vec();
+        shape.back() = in.tensors[1].size(0);
+        const auto one = [&] { return torch::empty(shape, in.tensors[0].options().requires_grad(false)); };
+        return {one(), one()};
+      }};
+  row.again = [](const OpInputs&, const Tensors& results) { return activated(Activation::gelu_tanh, results[1]); };
+  return row;
 }
 
 }  // namespace ditto_cpu

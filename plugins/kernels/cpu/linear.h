@@ -26,9 +26,13 @@ constexpr std::int64_t packed(std::int64_t pairs, std::int64_t columns, std::int
 // W as a factor of x W^T: panel `panel` of its rows, pairs along K.
 void pack_for_outputs(const std::uint16_t* w_NK, std::int64_t N, std::int64_t K, std::int64_t panel,
                       std::uint32_t* words);
-// Pairs of rows [2 * kPairs * block, …) of x [rows, columns], which may be an odd number, in panels of kPanel.
-void pack_rows(const std::uint16_t* x, std::int64_t rows, std::int64_t columns, std::int64_t block,
-               std::uint32_t* words);
+// Pairs of rows [2 * kPairs * block, …) of x [rows, columns], which may be an odd number, in panels of kPanel. `apart`:
+// numbers from one row to the next.
+struct ColumnsOfRows {
+  const std::uint16_t* x;
+  std::int64_t rows, columns, apart;
+};
+void pack_rows(const ColumnsOfRows& of, std::int64_t block, std::uint32_t* words);
 
 // c [M, N] = a [M, 2 * pairs] times a packed factor [pairs, N]: rows [row, row + kRows), panels [panel, panel +
 // kPanels).
@@ -43,20 +47,24 @@ struct RowProduct {
 void multiply(const RowProduct& product, std::int64_t row, std::int64_t panel);
 
 // c [N, K] in fp32 = sum over pairs of rows of a packed [N] in panels of kRows and b packed [K] in panels of kPanel:
-// pieces as above.
+// pieces as above. `apart`: numbers from one row of c to the next.
 struct PairProduct {
   const std::uint32_t *a, *b;
   float* c;
-  std::int64_t N, K, pairs;
+  std::int64_t N, K, pairs, apart;
 };
 void multiply(const PairProduct& product, std::int64_t row, std::int64_t panel);
 
+// GELU in its tanh form, as above: the same bits of the same numbers.
+void gelu(const std::uint16_t* x, std::uint16_t* y, std::int64_t count);
+
 // Of y's gradient [M, N], rows [2 * kPairs * block, …) in one pass: where `h` is given, what GELU was given, the
-// gradient of that, into `dh`, instead of it in what follows; sums over the rows; and its pairs of rows.
+// gradient of that, instead of it in what follows, and into `dh`, which begins with row `first`; sums over the rows;
+// and its pairs of rows.
 struct GradientRows {
   const std::uint16_t *grad, *h;
   std::uint16_t* dh;
-  std::int64_t M, N;
+  std::int64_t first, M, N;
   float* sums;           // [blocks, N]
   std::uint32_t* words;  // packed in panels of kRows; null: not asked for
 };

@@ -16,7 +16,13 @@ constexpr Index kAhead = 64;  // pairs
 inline void near(const Word* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T0); }
 inline void ahead(const std::uint16_t* p) { _mm_prefetch(reinterpret_cast<const char*>(p), _MM_HINT_T1); }
 
-inline void store16(std::uint16_t* to, __mmask16 some, __m256i numbers) { _mm256_mask_storeu_epi16(to, some, numbers); }
+// Under a mask a store takes long, even of all numbers.
+inline void store16(std::uint16_t* to, __mmask16 some, __m256i numbers) {
+  if (some == 0xFFFF)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), numbers);
+  else
+    _mm256_mask_storeu_epi16(to, some, numbers);
+}
 inline V wide(__m256i numbers) { return (V)_mm512_slli_epi32(_mm512_cvtepu16_epi32(numbers), 16); }
 
 // tile [R, kPanel] = sum over P pairs of words a[i * a_row + p * a_step] and vectors of b's panel. `panels`: a is one
@@ -108,19 +114,19 @@ void pack_for_outputs(const std::uint16_t* w_NK, Index N, Index K, Index panel, 
 
 // Few rows at a time: those of a wide tensor are asked for at the same places of the first cache. The processor by
 // itself reads ahead along a row only, hence `ahead`.
-void pack_rows(const std::uint16_t* x, Index rows, Index columns, Index block, Word* words) {
-  const Index P = (rows + 1) / 2, last = least(P, (block + 1) * kPairs);
+void pack_rows(const ColumnsOfRows& of, Index block, Word* words) {
+  const Index P = (of.rows + 1) / 2, last = least(P, (block + 1) * kPairs), next = of.apart;
   for (Index begin = block * kPairs; begin < last; begin += kStep)
-    for (Index column = 0; column < columns; column += kPanel)
+    for (Index column = 0; column < of.columns; column += kPanel)
       for (Index k = 0; k < kPanel; k += W) {
-        const __mmask16 some = mask_of(columns - column - k);
+        const __mmask16 some = mask_of(of.columns - column - k);
         for (Index p = begin; p < least(last, begin + kStep); ++p) {
-          const std::uint16_t* const row = x + 2 * p * columns + column + k;
-          ahead(row + 2 * kStep * columns);
-          ahead(row + (2 * kStep + 1) * columns);
+          const std::uint16_t* const row = of.x + 2 * p * next + column + k;
+          ahead(row + 2 * kStep * next);
+          ahead(row + (2 * kStep + 1) * next);
           const __m512i low = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, row));
-          const __m512i high = 2 * p + 1 < rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, row + columns))
-                                                : _mm512_setzero_si512();
+          const __m512i high = 2 * p + 1 < of.rows ? _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(some, row + next))
+                                                   : _mm512_setzero_si512();
           _mm512_storeu_si512(words + column * apart(P) + p * kPanel + k,
                               _mm512_or_si512(low, _mm512_slli_epi32(high, 16)));
         }
@@ -166,9 +172,16 @@ void multiply(const PairProduct& product, Index row, Index panel) {
         const Index k = j * kPanel + half;
         const __mmask16 some = mask_of(product.K - k);
         for (Index r = 0; r < rows; ++r)
-          _mm512_mask_storeu_ps(product.c + (i + r) * product.K + k, some, _mm512_load_ps(c + r * kPanel + half));
+          _mm512_mask_storeu_ps(product.c + (i + r) * product.apart + k, some, _mm512_load_ps(c + r * kPanel + half));
       }
     }
+}
+
+void gelu(const std::uint16_t* x, std::uint16_t* y, Index count) {
+  for (Index i = 0; i < count; i += W) {
+    const __mmask16 some = mask_of(count - i);
+    store16(y + i, some, (__m256i)_mm512_cvtneps_pbh(gelu(load16(x + i, some))));
+  }
 }
 
 namespace {
@@ -179,7 +192,7 @@ void gradient_rows_of(const GradientRows& rows, Index block) {
                                                    rows.h;  // by name: clang 14 lets no lambda have parts of a binding
   std::uint16_t* const dh = rows.dh;
   Word* const words = rows.words;
-  const Index M = rows.M, N = rows.N;
+  const Index M = rows.M, N = rows.N, skipped = rows.first * rows.N;
   const Index P = (M + 1) / 2, last = least(P, (block + 1) * kPairs);
   float* const sums_N = rows.sums + block * N;
   for (Index begin = block * kPairs; begin < last; begin += kStep)
@@ -193,7 +206,7 @@ void gradient_rows_of(const GradientRows& rows, Index block) {
         __m256i g = _mm256_maskz_loadu_epi16(some, grad + at);
         if (gelu) {
           g = (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(wide(g), gelu_slope(load16(h + at, some))));
-          store16(dh + at, some, g);
+          store16(dh + at - skipped, some, g);
         }
         sum = _mm512_add_ps(sum, wide(g));
         return _mm512_cvtepu16_epi32(g);

@@ -2,6 +2,7 @@
 #if defined(__x86_64__)
 #include <algorithm>
 
+#include <ATen/Parallel.h>
 #include <ditto/threads.h>
 
 #include "attention.h"
@@ -19,6 +20,9 @@ using torch::Tensor;
 
 constexpr int64_t kFewest = 8;         // rows: of less the packing of the weight is the work
 constexpr int64_t kWords = 16 * 1024;  // of a piece of packing
+// Of GELU's gradient, and of x, at once: whole pieces of packing and of the products.
+constexpr int64_t kRowsOfThread = 384, kColumnsOfThread = 384;
+static_assert(kRowsOfThread % (2 * kPairs) == 0 && kRowsOfThread % kRows == 0 && kColumnsOfThread % kPanel == 0);
 
 int64_t pieces(int64_t count, int64_t each) { return (count + each - 1) / each; }
 const uint16_t* numbers(const Tensor& x) {
@@ -105,44 +109,58 @@ Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
   const int64_t M = map.M, K = map.K, N = map.N;
   const bool of_x = in.tensor(0).requires_grad(), of_weight = in.tensor(1).requires_grad(),
              of_bias = map.bias.defined() && in.tensor(2).requires_grad();
-  const Tensor dy = h.defined() ? torch::empty_like(grad) : grad;
-  const int64_t P = (M + 1) / 2, blocks = pieces(P, kPairs), weight_blocks = of_x ? pieces(N / 2, kPairs) : 0;
-  const Factor weight(of_x ? N / 2 : 0, K, kPanel), x(of_weight ? P : 0, K, kPanel),
-      dy_turned(of_weight ? P : 0, N, kRows);
+  const int64_t P = pieces(M, 2), blocks = pieces(P, kPairs), threads = std::max(1, at::get_num_threads());
+  const Factor dy_turned(of_weight ? P : 0, N, kRows);
   const Tensor sums = torch::empty({blocks, N}, torch::kFloat);
-  const GradientRows rows{numbers(grad),
-                          numbers(h),
-                          h.defined() ? place(dy) : nullptr,
-                          M,
-                          N,
-                          sums.data_ptr<float>(),
-                          of_weight ? dy_turned.words() : nullptr};
-  ditto::in_threads(blocks + weight_blocks, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      if (i >= blocks) {
-        pack_rows(numbers(map.weight), N, K, i - blocks, weight.words());
-        continue;
-      }
-      if (h.defined() || of_bias || of_weight) gradient_rows(rows, i);
-      if (of_weight) pack_rows(numbers(map.x), M, K, i, x.words());
-    }
-  });
   Tensors back(3);
   const auto fp32 = sums.options();
-  if (of_x) back[0] = torch::empty(in.tensor(0).sizes(), grad.options());
-  if (of_weight) back[1] = torch::empty({N, K}, fp32);
-  const Pieces dx({numbers(dy), weight.words(), nullptr, of_x ? place(back[0]) : nullptr, nullptr, M, K, N / 2});
-  const PairProduct dw{dy_turned.words(), x.words(), of_weight ? back[1].data_ptr<float>() : nullptr, N, K, P};
-  const int64_t of_dx = of_x ? dx.count() : 0, down = pieces(N, kRows),
-                of_dw = of_weight ? down * pieces(panels(K, kPanel), kPanels) : 0;
-  ditto::in_threads(of_dw + of_dx, 1, [&](int64_t begin, int64_t end) {  // the larger pieces first
-    for (int64_t i = begin; i < end; ++i) {
-      if (i < of_dw)
-        multiply(dw, i % down * kRows, i / down * kPanels);
-      else
-        dx(i - of_dw);
+  {  // GELU's gradient is there of some rows at a time
+    const int64_t few = h.defined() ? std::min(M, kRowsOfThread * threads) : M,
+                  packs = of_x ? pieces(N / 2, kPairs) : 0;
+    const Tensor dh = h.defined() ? torch::empty({few, N}, grad.options()) : Tensor();
+    const Factor weight(of_x ? N / 2 : 0, K, kPanel);
+    if (of_x) back[0] = torch::empty(in.tensor(0).sizes(), grad.options());
+    for (int64_t first = 0; first < M; first += few) {
+      const int64_t here = std::min(few, M - first), first_block = first / (2 * kPairs),
+                    blocks_here = pieces(pieces(here, 2), kPairs);
+      const GradientRows rows{numbers(grad),
+                              numbers(h),
+                              h.defined() ? place(dh) : nullptr,
+                              first,
+                              M,
+                              N,
+                              sums.data_ptr<float>(),
+                              of_weight ? dy_turned.words() : nullptr};
+      ditto::in_threads(blocks_here + (first == 0 ? packs : 0), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i)
+          if (i >= blocks_here)
+            pack_rows({numbers(map.weight), N, K, K}, i - blocks_here, weight.words());
+          else if (h.defined() || of_bias || of_weight)
+            gradient_rows(rows, first_block + i);
+      });
+      if (!of_x) continue;
+      const Pieces dx({h.defined() ? numbers(dh) : numbers(grad), weight.words(), nullptr, place(back[0]) + first * K,
+                       nullptr, here, K, N / 2});
+      ditto::in_threads(dx.count(), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) dx(i);
+      });
     }
-  });
+  }
+  if (of_weight) {  // by some columns of x at a time
+    const int64_t few = std::min(K, kColumnsOfThread * threads), down = pieces(N, kRows);
+    back[1] = torch::empty({N, K}, fp32);
+    const Factor x(P, few, kPanel);
+    for (int64_t first = 0; first < K; first += few) {
+      const int64_t here = std::min(few, K - first);
+      ditto::in_threads(blocks, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) pack_rows({numbers(map.x) + first, M, here, K}, i, x.words());
+      });
+      const PairProduct dw{dy_turned.words(), x.words(), back[1].data_ptr<float>() + first, N, here, P, K};
+      ditto::in_threads(down * pieces(panels(here, kPanel), kPanels), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) multiply(dw, i % down * kRows, i / down * kPanels);
+      });
+    }
+  }
   if (of_bias) {
     back[2] = torch::zeros({N}, fp32);
     auto* const to = back[2].data_ptr<float>();
@@ -156,25 +174,36 @@ Tensors gradients(const Tensor& grad, const OpInputs& in, const Tensor& h) {
 }  // namespace
 
 ditto::KernelRow linear_bf16() {
-  return {"linear",
-          "cpu_bf16_pairs",
-          score_of,
-          linear_of,
-          [](const Tensors& grads, const OpInputs& in, const Tensors&) { return gradients(grads[0], in, {}); },
-          [](const OpInputs& in) -> Tensors { return {outputs(in)}; }};
+  ditto::KernelRow row{
+      "linear",
+      "cpu_bf16_pairs",
+      score_of,
+      linear_of,
+      [](const Tensors& grads, const OpInputs& in, const Tensors&) { return gradients(grads[0], in, {}); },
+      [](const OpInputs& in) -> Tensors { return {outputs(in)}; }};
+  row.reads_output = false;
+  return row;
 }
 
 ditto::KernelRow linear_gelu_tanh_bf16() {
-  return {"linear_gelu_tanh",
-          "cpu_bf16_pairs",
-          score_of,
-          gelu_of,
-          [](const Tensors& grads, const OpInputs& in, const Tensors& results) {
-            return gradients(grads[0], in, results[1]);
-          },
-          [](const OpInputs& in) -> Tensors {
-            return {outputs(in), outputs(in)};
-          }};
+  ditto::KernelRow row{"linear_gelu_tanh",
+                       "cpu_bf16_pairs",
+                       score_of,
+                       gelu_of,
+                       [](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+                         return gradients(grads[0], in, results[1]);
+                       },
+                       [](const OpInputs& in) -> Tensors {
+                         return {outputs(in), outputs(in)};
+                       }};
+  row.again = [](const OpInputs&, const Tensors& results) {
+    const Tensor& h = results[1];
+    const Tensor y = torch::empty_like(h);
+    ditto::in_threads(h.numel(), 2 * kWords,
+                      [&](int64_t begin, int64_t end) { gelu(numbers(h) + begin, place(y) + begin, end - begin); });
+    return y;
+  };
+  return row;
 }
 
 }  // namespace ditto_cpu

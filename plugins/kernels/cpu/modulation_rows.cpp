@@ -63,20 +63,34 @@ struct Rows {
   Storage storage;
 };
 
+// Calls of_row for each row of the norm.
+template <class F>
+void each_row(const OpInputs& in, const Rows& rows, const Tensors& results, F of_row) {
+  const Tensor shift = in.tensors[1].contiguous(), scale = in.tensors[2].contiguous();
+  rows.in_any_order([&](int64_t r) {
+    const int64_t m = rows.modulation(r);
+    of_row(ForwardRow{rows.at(rows.x, r), rows.at(shift, m), rows.at(scale, m), rows.at_mutable(results[0], r),
+                      results[1].data_ptr<float>() + r, results[2].data_ptr<float>() + r});
+  });
+}
+
 // y, and the rows' means and reciprocal deviations for the backward.
 Tensors norm(const OpInputs& in) {
   const Rows rows(in.tensors[0], in.tensors[3]);
-  const Tensor shift = in.tensors[1].contiguous(), scale = in.tensors[2].contiguous();
-  auto y = torch::empty_like(rows.x);
-  auto mean = torch::empty({rows.count}, torch::kFloat), rstd = torch::empty({rows.count}, torch::kFloat);
+  const auto of_rows = [&] { return torch::empty({rows.count}, torch::kFloat); };
+  const Tensors results{torch::empty_like(rows.x), of_rows(), of_rows()};
   const auto eps = static_cast<float>(in.number("eps"));
-  rows.in_any_order([&](int64_t r) {
-    const int64_t m = rows.modulation(r);
-    forward_row({rows.at(rows.x, r), rows.at(shift, m), rows.at(scale, m), rows.at_mutable(y, r),
-                 mean.data_ptr<float>() + r, rstd.data_ptr<float>() + r},
-                static_cast<size_t>(rows.width), eps, rows.storage);
-  });
-  return {y, mean, rstd};
+  each_row(in, rows, results,
+           [&](const ForwardRow& row) { forward_row(row, static_cast<size_t>(rows.width), eps, rows.storage); });
+  return results;
+}
+
+Tensor norm_again(const OpInputs& in, const Tensors& results) {
+  const Rows rows(in.tensors[0], in.tensors[3]);
+  const auto y = torch::empty_like(rows.x);
+  each_row(in, rows, {y, results[1], results[2]},
+           [&](const ForwardRow& row) { modulate_row(row, static_cast<size_t>(rows.width), rows.storage); });
+  return y;
 }
 
 Tensors norm_back(const Tensors& grads, const OpInputs& in, const Tensors& results) {
@@ -128,13 +142,20 @@ Tensors gated_back(const Tensors& grads, const OpInputs& in, const Tensors&) {
 
 }  // namespace
 
-ditto::KernelRow norm_modulate() { return {"norm_modulate", "cpu_simd", score, norm, norm_back, norm_shapes}; }
+ditto::KernelRow norm_modulate() {
+  ditto::KernelRow row{"norm_modulate", "cpu_simd", score, norm, norm_back, norm_shapes};
+  row.again = norm_again;
+  row.again_of = {0, 1, 2, 3};
+  return row;
+}
 
 ditto::KernelRow gated_residual() {
   const auto shapes = [](const OpInputs& in) -> Tensors {
     return {torch::empty_like(in.tensors[0], torch::MemoryFormat::Contiguous)};
   };
-  return {"gated_residual", "cpu_simd", score, gated, gated_back, shapes};
+  ditto::KernelRow row{"gated_residual", "cpu_simd", score, gated, gated_back, shapes};
+  row.reads_output = false;
+  return row;
 }
 
 }  // namespace ditto_cpu

@@ -11,12 +11,29 @@
 HWY_BEFORE_NAMESPACE();
 namespace ditto_cpu::HWY_NAMESPACE {
 
+// By the row's mean and deviation.
 template <class S>
-void forward(const ForwardRow& row, size_t width, float eps) {
+void modulate(const ForwardRow& row, size_t width) {
   using T = typename S::T;
   const auto *x = static_cast<const T*>(row.x), *shift = static_cast<const T*>(row.shift),
              *scale = static_cast<const T*>(row.scale);
   auto* y = static_cast<T*>(row.y);
+  const float mean = *row.mean, rstd = *row.rstd;
+  const D32 d;
+  const V means = hn::Set(d, mean), rstds = hn::Set(d, rstd), one = hn::Set(d, 1.0f);
+  walk(
+      width,
+      [&](size_t i) {
+        const V normed = hn::Mul(hn::Sub(S::load(x + i), means), rstds);
+        S::store(hn::MulAdd(normed, hn::Add(one, S::load(scale + i)), S::load(shift + i)), y + i);
+      },
+      [&](size_t i) { y[i] = S::from((S::one(x[i]) - mean) * rstd * (1 + S::one(scale[i])) + S::one(shift[i])); });
+}
+
+template <class S>
+void forward(const ForwardRow& row, size_t width, float eps) {
+  using T = typename S::T;
+  const auto* x = static_cast<const T*>(row.x);
   const D32 d;
   V sums = hn::Zero(d);
   float rest = 0;
@@ -34,16 +51,9 @@ void forward(const ForwardRow& row, size_t width, float eps) {
       },
       [&](size_t i) { rest += (S::one(x[i]) - mean) * (S::one(x[i]) - mean); });
   const float rstd = 1 / std::sqrt((total(squares) + rest) / static_cast<float>(width) + eps);
-  const V rstds = hn::Set(d, rstd), one = hn::Set(d, 1.0f);
-  walk(
-      width,
-      [&](size_t i) {
-        const V normed = hn::Mul(hn::Sub(S::load(x + i), means), rstds);
-        S::store(hn::MulAdd(normed, hn::Add(one, S::load(scale + i)), S::load(shift + i)), y + i);
-      },
-      [&](size_t i) { y[i] = S::from((S::one(x[i]) - mean) * rstd * (1 + S::one(scale[i])) + S::one(shift[i])); });
   *row.mean = mean;
   *row.rstd = rstd;
+  modulate<S>(row, width);
 }
 
 // With n = (x - mean) rstd and h = grad (1 + scale): dx = rstd (h - mean(h) - n mean(h n)).
@@ -91,6 +101,9 @@ void backward(const BackwardRow& row, size_t width) {
 void ForwardRowOf(const ForwardRow& row, size_t width, float eps, Storage storage) {
   storage == Storage::fp32 ? forward<Fp32>(row, width, eps) : forward<Bf16>(row, width, eps);
 }
+void ModulateRowOf(const ForwardRow& row, size_t width, Storage storage) {
+  storage == Storage::fp32 ? modulate<Fp32>(row, width) : modulate<Bf16>(row, width);
+}
 void BackwardRowOf(const BackwardRow& row, size_t width, Storage storage) {
   storage == Storage::fp32 ? backward<Fp32>(row, width) : backward<Bf16>(row, width);
 }
@@ -103,11 +116,15 @@ HWY_AFTER_NAMESPACE();
 namespace ditto_cpu {
 
 HWY_EXPORT(ForwardRowOf);
+HWY_EXPORT(ModulateRowOf);
 HWY_EXPORT(BackwardRowOf);
 HWY_EXPORT(TargetName);
 
 void forward_row(const ForwardRow& row, size_t width, float eps, Storage storage) {
   HWY_DYNAMIC_DISPATCH(ForwardRowOf)(row, width, eps, storage);
+}
+void modulate_row(const ForwardRow& row, size_t width, Storage storage) {
+  HWY_DYNAMIC_DISPATCH(ModulateRowOf)(row, width, storage);
 }
 void backward_row(const BackwardRow& row, size_t width, Storage storage) {
   HWY_DYNAMIC_DISPATCH(BackwardRowOf)(row, width, storage);

@@ -21,6 +21,7 @@ struct BackwardRow {
 };
 
 void forward_row(const ForwardRow& row, size_t width, float eps, Storage storage);
+void modulate_row(const ForwardRow& row, size_t width, Storage storage);  // by mean and rstd as forward left them
 void backward_row(const BackwardRow& row, size_t width, Storage storage);
 const char* instructions();  // what was chosen for this processor: "AVX3"
 

@@ -108,38 +108,40 @@ Tensor shape_of(const OpInputs& in) {
 }  // namespace
 
 KernelRow linear(const Kernels& k) {
-  return {"linear",
-          k.variant,
-          [&k](const OpCall& call) { return can(call) ? product_score(k, call) : 0; },
-          [&k](const OpInputs& in) -> Tensors { return {map(k, in)}; },
-          [&k](const Tensors& grads, const OpInputs& in, const Tensors&) { return map_back(k, grads[0], in); },
-          [](const OpInputs& in) -> Tensors { return {shape_of(in)}; },
-          {"token_leaf", "in_leaves", "out_leaves", "bf16"}};
+  KernelRow row{"linear", k.variant};
+  row.score = [&k](const OpCall& call) { return can(call) ? product_score(k, call) : 0; };
+  row.forward = [&k](const OpInputs& in) -> Tensors { return {map(k, in)}; };
+  row.backward = [&k](const Tensors& grads, const OpInputs& in, const Tensors&) { return map_back(k, grads[0], in); };
+  row.shapes = [](const OpInputs& in) -> Tensors { return {shape_of(in)}; };
+  row.knows = {"token_leaf", "in_leaves", "out_leaves", "bf16"};
+  row.reads_output = false;
+  return row;
 }
 
 KernelRow linear_gelu_tanh(const Kernels& k) {
-  return {"linear_gelu_tanh",
-          k.variant,
-          [&k](const OpCall& call) { return can(call) ? product_score(k, call) : 0; },
-          [&k](const OpInputs& in) -> Tensors {
-            auto h = map(k, in);
-            auto y = torch::empty_like(h);
-            in_parts(h.numel(), 1,
-                     [&](Index begin, Index end) { k.gelu(numbers(h) + begin, place(y) + begin, end - begin); });
-            return {y, h};
-          },
-          [&k](const Tensors& grads, const OpInputs& in, const Tensors& results) {
-            const auto g = grads[0].contiguous();
-            auto dh = torch::empty_like(g);
-            in_parts(g.numel(), 1, [&](Index begin, Index end) {
-              k.gelu_back(numbers(results[1]) + begin, numbers(g) + begin, place(dh) + begin, end - begin);
-            });
-            return map_back(k, dh, in);
-          },
-          [](const OpInputs& in) -> Tensors {
-            return {shape_of(in), shape_of(in)};
-          },
-          {"token_leaf", "in_leaves", "out_leaves", "bf16"}};
+  const auto gelu = [&k](const Tensor& h) {
+    auto y = torch::empty_like(h);
+    in_parts(h.numel(), 1, [&](Index begin, Index end) { k.gelu(numbers(h) + begin, place(y) + begin, end - begin); });
+    return y;
+  };
+  KernelRow row{"linear_gelu_tanh", k.variant};
+  row.score = [&k](const OpCall& call) { return can(call) ? product_score(k, call) : 0; };
+  row.forward = [&k, gelu](const OpInputs& in) -> Tensors {
+    const auto h = map(k, in);
+    return {gelu(h), h};
+  };
+  row.backward = [&k](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+    const auto g = grads[0].contiguous();
+    auto dh = torch::empty_like(g);
+    in_parts(g.numel(), 1, [&](Index begin, Index end) {
+      k.gelu_back(numbers(results[1]) + begin, numbers(g) + begin, place(dh) + begin, end - begin);
+    });
+    return map_back(k, dh, in);
+  };
+  row.shapes = [](const OpInputs& in) -> Tensors { return {shape_of(in), shape_of(in)}; };
+  row.knows = {"token_leaf", "in_leaves", "out_leaves", "bf16"};
+  row.again = [gelu](const OpInputs&, const Tensors& results) { return gelu(results[1]); };
+  return row;
 }
 
 }  // namespace ditto_exact

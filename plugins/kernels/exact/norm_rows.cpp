@@ -72,6 +72,7 @@ KernelRow row(const Kernels& k, const char* op) {
     return fits_with_leaf(call) && call.inputs.tensor(0).dim() >= 2 ? k.score : 0;
   };
   row.knows = {"token_leaf"};
+  row.reads_output = false;
   return row;
 }
 
@@ -89,8 +90,8 @@ KernelRow modulating(const Kernels& k, const char* op) {
 
 }  // namespace
 
-// Dims between the tokens' and the last (heads) belong to a token: their rows follow one another in its leaf. A weight is
-// the layer's, or a row for each sample.
+// Dims between the tokens' and the last (heads) belong to a token: their rows follow one another in its leaf. A weight
+// is the layer's, or a row for each sample.
 KernelRow rms_norm(const Kernels& k) {
   auto made = row(k, "rms_norm");
   const auto sharing = [](const ByRows& norm) { return norm.weight.dim() == 2 ? norm.rows.tokens : kAll; };
@@ -154,6 +155,8 @@ KernelRow norm_modulate(const Kernels& k) {
     return back;
   };
   made.shapes = [](const OpInputs& in) { return shapes(in, true); };
+  made.again = [forward = made.forward](const OpInputs& in, const Tensors&) { return forward(in)[0]; };
+  made.again_of = {0, 1, 2};
   return made;
 }
 

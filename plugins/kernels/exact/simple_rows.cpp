@@ -14,6 +14,11 @@ Tensors one_like(const OpInputs& in) {
   return {torch::empty(in.tensor(0).sizes(), in.tensor(0).options().requires_grad(false))};
 }
 
+void make_again_by_forward(KernelRow& row) {
+  row.again = [forward = row.forward](const OpInputs& in, const Tensors&) { return forward(in)[0]; };
+  row.again_of = {0};
+}
+
 // A function of each number.
 KernelRow of_numbers(const Kernels& k, const char* op, Map map, MapBack map_back) {
   KernelRow row{op, k.variant};
@@ -33,6 +38,7 @@ KernelRow of_numbers(const Kernels& k, const char* op, Map map, MapBack map_back
     return {dx};
   };
   row.shapes = one_like;
+  make_again_by_forward(row);
   return row;
 }
 
@@ -78,6 +84,7 @@ KernelRow gelu(const Kernels& k) {
                                                             const Tensors& results) {
     return in.flag("tanh") ? tanh(grads, in, results) : erf(grads, in, results);
   };
+  make_again_by_forward(row);
   row.knows = {"tanh"};
   return row;
 }
@@ -129,6 +136,7 @@ KernelRow add_row(const Kernels& k) {
   };
   row.shapes = one_like;
   row.knows = {"token_leaf"};
+  row.reads_output = false;
   return row;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include <torch/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
@@ -91,13 +92,15 @@ struct RunTwice : torch::autograd::Function<RunTwice> {
       const Traffic::Scope pass(*work->traffic, Traffic::Pass::recompute);
       outputs = differentiable(work->run(inputs));
     }
-    Tensors roots, of_roots;
+    torch::autograd::edge_list roots;  // the outputs themselves nobody needs
+    Tensors of_roots;
     for (size_t i = 0; i < outputs.size(); ++i) {
       if (!gradients[i].defined()) continue;
-      roots.push_back(outputs[i]);
+      roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
       of_roots.push_back(gradients[i]);
     }
-    torch::autograd::backward(roots, of_roots);
+    outputs.clear();
+    torch::autograd::Engine::get_default_engine().execute(roots, of_roots, false, false, true);
     result.emplace_back();  // none for the work
     return result;
   }

@@ -71,6 +71,13 @@ struct KernelRow {
   // Its results' bits follow from the inputs' numbers alone: not from threads, tiles, instruction set, or how many
   // samples a call has. Only such rows compute under run.numerics = "one".
   bool exact = false;
+  // Whether backward reads the first output, results[0]. Else it is undefined there, and is not kept for it.
+  bool reads_output = true;
+  // Where that output takes more room than work: makes it again, by the same bits, from some of the inputs (the others
+  // are undefined there) and forward's other results. Then a row that takes it does not keep it either, and has it made
+  // again in its own backward. None: it is kept. Such a row's backward does not read it.
+  std::function<torch::Tensor(const OpInputs& inputs, const Tensors& results)> again = {};
+  std::set<size_t> again_of = {};  // those inputs
 };
 
 // One op: its meaning.
@@ -102,7 +109,7 @@ struct Op {
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
-  static constexpr std::uint32_t kAbi = 6;
+  static constexpr std::uint32_t kAbi = 7;
   static constexpr Effect kEffect = Effect::bits;
   struct Needs {};
   virtual ~KernelSet();
