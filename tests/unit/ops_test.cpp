@@ -61,6 +61,50 @@ TEST_CASE("an op that a plugin adds gives all its outputs, by its reference and 
   }
 }
 
+TEST_CASE(
+    "an output that its row makes again is kept by nobody for backward, and what takes it has the same gradient") {
+  int made = 0;
+  const auto twice = [](const OpInputs& in) -> Tensors { return {in.tensor(0) * 2}; };
+  const Op op{"twice", "x -> 2 x", {}, twice, {}, [](at::ScalarType) { return 1e-12; }};
+  KernelRow first{"twice", "fast", [](const OpCall&) { return 5; }, twice,
+                  [](const Tensors& grads, const OpInputs&, const Tensors& results) -> Tensors {
+                    CHECK(!results.at(0).defined());
+                    return {grads[0] * 2};
+                  }};
+  first.again = [&](const OpInputs& in, const Tensors& results) {
+    CHECK(!results.at(0).defined());
+    return ++made, twice(in)[0];
+  };
+  first.again_of = {0};
+  const KernelRow second{"both", "fast", [](const OpCall&) { return 5; }, both().reference,
+                         [](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
+                           CHECK(in.tensor(0).requires_grad());
+                           return {grads[0] * 2 + grads[1] * 2 * in.tensor(0)};
+                         }};
+  const OpTable table({first, second}, {}, {}, {both(), op});
+  const auto x = torch::tensor({1.0, 3.0}, torch::kDouble).requires_grad_();
+  const auto take = [&](const auto& between) {
+    x.mutable_grad().reset(), made = 0;
+    auto y = between(table.run("twice", {{x}})[0]);
+    const auto numbers = y.storage().getWeakStorageImpl();
+    const auto z = table.run("both", {{y}});
+    y = Tensor();
+    const bool kept = !numbers.expired();
+    (z[0] + z[1]).sum().backward();
+    return kept;
+  };
+  CHECK(!take([](const Tensor& y) { return y; }));
+  CHECK(made == 1);
+  CHECK(x.grad().equal(torch::tensor({12.0, 28.0}, torch::kDouble)));
+  CHECK(!take([&](const Tensor& y) { return table.run("twice", {{y}})[0]; }));  // that needs its input made again
+  CHECK(made == 3);  // once for itself, too
+  CHECK(x.grad().equal(torch::tensor({40.0, 104.0}, torch::kDouble)));
+  // Something stands between the two.
+  CHECK(take([](const Tensor& y) { return y.view({2}); }));
+  CHECK(made == 0);
+  CHECK(x.grad().equal(torch::tensor({12.0, 28.0}, torch::kDouble)));
+}
+
 TEST_CASE("an op that is added twice, or as one of the SDK's, is refused with both makers") {
   auto other = both();
   other.added_by = "yours";
