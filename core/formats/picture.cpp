@@ -133,17 +133,28 @@ namespace {
 template <int kChannels>
 void lay_over_white(std::vector<std::uint8_t>& pixels) {
   std::uint8_t* out = pixels.data();
-  const std::uint8_t* end = pixels.data() + pixels.size();
-  for (const std::uint8_t* in = pixels.data(); in != end; in += kChannels + 1, out += kChannels) {
-    const unsigned opacity = in[kChannels];
-    if (opacity == 255)  // as most are, or 0
-      for (int c = 0; c < kChannels; ++c) out[c] = in[c];
-    else if (opacity == 0)
-      for (int c = 0; c < kChannels; ++c) out[c] = 255;
-    else
-      for (int c = 0; c < kChannels; ++c)
-        out[c] = static_cast<std::uint8_t>((in[c] * opacity + 255 * (255 - opacity) + 127) / 255);
-  }
+  const std::uint8_t *in = pixels.data(), *end = in + pixels.size();
+  const auto lay = [&](const std::uint8_t* pixel) {
+    const unsigned opacity = pixel[kChannels];
+    for (int c = 0; c < kChannels; ++c)
+      out[c] = static_cast<std::uint8_t>((pixel[c] * opacity + 255 * (255 - opacity) + 127) / 255);
+    out += kChannels;
+  };
+  if constexpr (kChannels == 3)  // four pixels at a time, of which most are all opaque, or all not there
+    for (; end - in >= 16; in += 16) {
+      std::uint8_t four[16];
+      std::memcpy(four, in, sizeof four);
+      if ((four[3] & four[7] & four[11] & four[15]) == 255) {
+        for (int i = 0; i < 16; i += 4, out += 3)
+          std::memcpy(out, four + i, 4);  // the next one is written over the last
+      } else if ((four[3] | four[7] | four[11] | four[15]) == 0) {
+        std::memset(out, 255, 12);
+        out += 12;
+      } else {
+        for (int i = 0; i < 16; i += 4) lay(four + i);
+      }
+    }
+  for (; in != end; in += kChannels + 1) lay(in);
   pixels.resize(pixels.size() / (kChannels + 1) * kChannels);
 }
 
