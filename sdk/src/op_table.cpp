@@ -22,7 +22,8 @@ constexpr size_t kMostChoices = 4096;  // that are remembered; then they are mad
 class Recorded {
  public:
   Recorded(const std::string& op, const char* pass, const KernelRow* row, const OpInputs& inputs) {
-    if (scope_.isActive() && !inputs.tensors.at(0).is_meta())
+    const Tensor& first = inputs.tensors.at(0);  // undefined: it will be made again
+    if (scope_.isActive() && (!first.defined() || !first.is_meta()))
       scope_.before("ditto::" + op + pass + "/" + (row ? row->variant : kReference));
   }
 
@@ -63,8 +64,8 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
                                                  torch::autograd::variable_list grads_of_outputs) {
     auto kept = kept_by(*ctx);
     const auto& [call, inputs, results] = kept;
-    for (size_t i = 0; i < inputs.tensors.size(); ++i) kept.make_input_again(i);
     const Recorded recorded(call->row->op, " backward", call->row, inputs);
+    for (size_t i = 0; i < inputs.tensors.size(); ++i) kept.make_input_again(i);
     for (auto& grad : grads_of_outputs)
       if (grad.defined()) grad = grad.contiguous();
     const auto all = call->row->backward(grads_of_outputs, inputs, results);

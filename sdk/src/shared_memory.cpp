@@ -21,6 +21,7 @@
 #include <random>
 #include <sstream>
 
+#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <torch/types.h>
 
@@ -416,7 +417,10 @@ class Waited final : public c10d::Work {
   bool isSuccess() const override { return !rest_; }
   std::vector<Tensor> result() override { return results_; }
   bool wait(std::chrono::milliseconds) override {
-    if (const auto rest = std::exchange(rest_, nullptr)) rest();
+    if (const auto rest = std::exchange(rest_, nullptr)) {
+      RECORD_FUNCTION("shared memory: " + c10d::opTypeToString(retrieveOpType()), std::vector<c10::IValue>());
+      rest();
+    }
     return true;
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
@@ -734,6 +738,7 @@ class Summed final : public SharedMemory::InPlaceSum {
  private:
   template <class Step>
   void locked(Step step) {
+    RECORD_FUNCTION("shared memory: in-place sum", std::vector<c10::IValue>());
     torch::NoGradGuard no_grad;
     const std::lock_guard lock(impl_->mutex);
     step();

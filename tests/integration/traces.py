@@ -83,6 +83,14 @@ def test_a_chrome_trace_is_of_the_last_step_and_of_all_ranks():
             inside = [f for f in forwards if f["ts"] <= op["ts"] and op["ts"] + op["dur"] <= f["ts"] + f["dur"] and f["tid"] == op["tid"]]
             t.equal(len(inside), 1, "phases around an op")
             t.check(op["ts"] < update["ts"], "attention after the update")
+        t.check(any(e["name"].startswith("shared memory: ") for e in mine), "no calls on the other rank")
+
+
+def test_calls_of_gloo_are_seen_from_beginning_to_end():
+    path = t.write_recipe("tiny.toml", t.recipe(run=dict(steps=1)))
+    t.train(path, "gloo", "--trace", "gloo.json", "--local-ranks", 2, env=t.environment | {"GLOO_SOCKET_IFNAME": "lo"})
+    events = json.loads((t.work / "gloo.json").read_text())["traceEvents"]
+    for rank in 0, 1:
         sums = [e["ph"] for e in events if e["pid"] == rank and e["name"] == "gloo:all_reduce"]
         t.check(sums and sums.count("b") == sums.count("e"), f"collectives: {sums}")
 
