@@ -50,6 +50,10 @@ class RankWatch::Impl {
   void start() {
     // A lost peer has closed sockets that this rank writes to: an error to be told, not the end of the process.
     std::signal(SIGPIPE, SIG_IGN);
+    try {  // before the others can come to wait for this rank: one that has not been heard of is not missed
+      status_.post(own_heartbeat());
+    } catch (const std::exception&) {  // the talker finds that, too, and ends the process
+    }
     talker_ = std::jthread([this](std::stop_token stop) { talk(stop); });
     if (options_.hang.count() > 0) clock_ = std::jthread([this](std::stop_token stop) { watch_the_store(stop); });
   }

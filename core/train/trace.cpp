@@ -6,8 +6,8 @@
 
 #include <fmt/format.h>
 #include <torch/types.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <nlohmann/json.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
