@@ -25,6 +25,7 @@ import sys
 import tarfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 RECIPE = ROOT / "configs/digits.toml"
 COMMON = {"run.threads": 1, "run.batch": 32, "model.width": 64, "lr_schedule.lr": 2e-3, "validate.samples": 176, "validate.grid_every": 0, "log.tensorboard": False, "log.progress": "none",
@@ -131,50 +132,26 @@ def operations(data, kind, features):
 # --- plot and table ------------------------------------------------------------------------------------------------------
 
 
-def text(x, y, said, anchor="middle"):
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" fill="#333">{said}</text>'
-
-
-def panel(left, top, width, height, title, curves, low, high, label):
+def panel(axes, title, curves, label):
     """curves: kind -> list of {step: value}, one a seed: each thin, their mean thick."""
-    steps = sorted({step for runs in curves.values() for run in runs for step in run})
-    x = lambda step: left + width * (step - steps[0]) / max(1, steps[-1] - steps[0])
-    y = lambda value: top + height * (high - min(max(value, low), high)) / (high - low)
-    parts = [text(left + width / 2, top - 8, title)]
-    for step in steps:
-        parts += [f'<line x1="{x(step):.1f}" y1="{top}" x2="{x(step):.1f}" y2="{top + height}" stroke="#ddd"/>',
-                  text(x(step), top + height + 15, step)]
-    for i in range(5):
-        value = low + (high - low) * i / 4
-        parts += [f'<line x1="{left}" y1="{y(value):.1f}" x2="{left + width}" y2="{y(value):.1f}" stroke="#ddd"/>',
-                  text(left - 5, y(value) + 4, label(value), "end")]
     for kind, runs in curves.items():
-        lines = [(run, 0.6, 0.35) for run in runs]
-        lines.append(({step: statistics.mean(run[step] for run in runs) for step in steps}, 2.2, 1))
-        for run, thick, dark in lines:
-            path = " ".join(f"{x(step):.1f},{y(run[step]):.1f}" for step in steps)
-            parts.append(f'<polyline points="{path}" fill="none" stroke="{COLOURS[kind]}" stroke-width="{thick}" opacity="{dark}"/>')
-    return parts
+        steps = sorted(runs[0])
+        for run in runs:
+            axes.plot(steps, [run[step] for step in steps], color=COLOURS[kind], linewidth=0.6, alpha=0.35)
+        axes.plot(steps, [statistics.mean(run[step] for run in runs) for step in steps], color=COLOURS[kind], linewidth=2.2, label=kind)
+        axes.set_xticks(steps)
+    axes.yaxis.set_major_formatter(lambda value, _: label(value))
+    axes.set(title=title, xlabel="steps; thin: a seed, thick: their mean")
 
 
-def plot(results, target):
-    width, height, gap = 300, 190, 80
-    rows = len(results)
-    size = (2 * (width + gap) + 10, rows * (height + 60) + 40)
-    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {size[0]} {size[1]}" font-family="sans-serif" font-size="11">',
-             f'<rect width="{size[0]}" height="{size[1]}" fill="white"/>']
-    for i, (name, kinds) in enumerate(results.items()):
-        top = 30 + i * (height + 60)
+def draw(results, target):
+    import plot
+    figure, axes = plot.panels(len(results), 2)
+    for row, (name, kinds) in zip(axes, results.items()):
         for j, (title, label) in enumerate((("held-out loss", lambda v: f"{v:.3f}"), ("named as asked", lambda v: f"{100 * v:.0f} %"))):
             curves = {kind: [{step: both[j] for step, both in run.items()} for run in runs] for kind, runs in kinds.items()}
-            values = [value for runs in curves.values() for run in runs for value in run.values()]
-            low, high = (min(values), max(values)) if j == 0 else (min(values), 1.0)
-            parts += panel(60 + j * (width + gap), top, width, height, f"{name}: {title}", curves, low, high, label)
-    for i, kind in enumerate(KINDS):
-        x, y = 60 + 110 * i, size[1] - 18
-        parts += [f'<line x1="{x}" y1="{y - 4}" x2="{x + 24}" y2="{y - 4}" stroke="{COLOURS[kind]}" stroke-width="2.2"/>', text(x + 30, y, kind, "start")]
-    parts.append(text(size[0] - 20, size[1] - 18, "steps; thin: a seed, thick: their mean", "end"))
-    pathlib.Path(target).write_text("\n".join(parts + ["</svg>"]) + "\n")
+            panel(row[j], f"{name}: {title}", curves, label)
+    plot.save(figure, target)
 
 
 def spread(values, form):
@@ -231,7 +208,7 @@ def main():
     (a.out / "results.json").write_text(json.dumps(results, indent=1))
     print(table(results, costs, classifiers))
     if a.write:
-        plot(results, f"{a.write}.svg")
+        draw(results, pathlib.Path(f"{a.write}.svg"))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ import io
 import json
 import os
 import pathlib
-import re
 import statistics
 import struct
 import subprocess
@@ -25,6 +24,8 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import details, processor, spread, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 PEER = os.environ.get("DITTO_PEERS_ENERGON", str(ROOT / ".deps/peers_energon/bin/python"))
 SERVER = str(ROOT / "bench/peers/loaders.py")
@@ -171,15 +172,8 @@ def measure(sets, kinds, args):
 # --- report ------------------------------------------------------------------------------------------------------------
 
 
-def processor():
-    text = pathlib.Path("/proc/cpuinfo").read_text()
-    value = lambda key: (re.search(rf"^{key}\s*: (.*)$", text, re.M) or [None, "unknown"])[1]
-    return value("model name"), f"family {value('cpu family')}, model {value('model')}, stepping {value('stepping')}; {os.cpu_count()} cores"
-
-
 def ratio_text(ours, theirs):
-    ratios = [a / b for a, b in zip(ours, theirs)]
-    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return spread([a / b for a, b in zip(ours, theirs)], ".2f")
 
 
 def table(rates):
@@ -205,20 +199,14 @@ def main():
         for kind in kinds:
             make_set(sets / kind, kind)
         rates, versions = measure(sets, kinds, args)
-    name, details = processor()
-    lines = [f"# The loader alone, {name}", "", "Written by bench/loader.py (`./dev bench loader`), which says what the sets are.", "",
-             f"- processor: {name} ({details}); load average before the run: {load:.2f}",
+    lines = [f"# The loader alone, {processor()}", "", "Written by bench/loader.py (`./dev bench loader`), which says what the sets are.", "",
+             f"- processor: {processor()} ({details()}); load average before the run: {load:.2f}",
              "- " + ", ".join(f"{peer} {version}" for peer, version in versions.items() if peer != "libjpeg-turbo") +
              f"; libjpeg-turbo as simplejpeg {versions['libjpeg-turbo']} binds it, of files in memory, into one buffer, without anything after it",
              f"- {time.strftime('%Y-%m-%d', time.gmtime())}; {args.rounds} rounds, {args.seconds:g} s a timing; medians; batches of 64, shuffled; "
              "the peers without workers (SPDL: a thread)", ""]
     lines += table(rates)
-    print("\n".join(lines))
-    args.out.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", name.lower())).strip("-")
-    path = args.out / f"loader-{slug}.md"
-    path.write_text("\n".join(lines) + "\n")
-    print(f"written: {path}", file=sys.stderr)
+    write(lines, args.out, "loader")
 
 
 if __name__ == "__main__":

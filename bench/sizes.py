@@ -11,12 +11,13 @@ import json
 import math
 import os
 import pathlib
-import platform
-import re
 import statistics
 import subprocess
+import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "bench" / "lib"))
+from report import processor, spread, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 SIZES = ["16x16", "16x32", "32x16", "32x32", "48x48"]  # of latents; 64 to 576 tokens with patches of 2
 PATCH, BATCH, BUDGET = 2, 20, 1200
@@ -44,11 +45,6 @@ plugin = "synthetic"
 channels = 4
 samples = 1000
 """
-
-
-def processor():
-    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return names[0].strip() if names else platform.machine()
 
 
 def tokens(size):
@@ -101,12 +97,8 @@ def main():
     for name in SETTINGS:
         ratios = [b / a for a, b in zip(times[name], times[base])]
         step = statistics.median(times[name])
-        lines.append(f"| {name} | {1e3 * step:.0f} | {useful / step:.0f} | {statistics.median(ratios):.2f} "
-                     f"({min(ratios):.2f} to {max(ratios):.2f}) |")
-    text = "\n".join(lines) + "\n"
-    print(text)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(r\)|\(tm\)", "", processor().lower())).strip("-")
-    (args.out / f"sizes-{slug}.md").write_text(text)
+        lines.append(f"| {name} | {1e3 * step:.0f} | {useful / step:.0f} | {spread(ratios, '.2f')} |")
+    write(lines, args.out, "sizes")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,35 @@
 """What the benchmarks' tables have in common."""
+import os
 import pathlib
 import platform
 import re
 import statistics
+import sys
+
+
+def cpuinfo(key):
+    found = re.search(rf"^{key}\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    return found[1].strip() if found else ""
 
 
 def processor():
-    names = re.findall(r"^model name\s*:\s*(.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    return names[0].strip() if names else platform.machine()
+    return cpuinfo("model name") or platform.machine()
+
+
+def details():
+    """What a processor's name may leave open."""
+    known = [f"{key.removeprefix('cpu ')} {cpuinfo(key) or 'unknown'}" for key in ("cpu family", "model", "stepping")]
+    sets = [s for s in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if s in cpuinfo("flags").split()]
+    return f"{', '.join(known)}; {os.cpu_count()} cores; {', '.join(sets)}"
+
+
+def file_name(name, machine=""):
+    """NAME-MACHINE, without a suffix. The machine is the processor if it is not given: with family and model where its name
+    has no number of a model, so that generations which are called alike have files of their own."""
+    if not machine:
+        numbered = re.search(r"\d{3}", processor())
+        machine = processor() if numbered else f"{processor()} {cpuinfo('cpu family')} {cpuinfo('model')}"
+    return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", f"{name} {machine}".lower())).strip("-")
 
 
 def spread(values, form):
@@ -15,10 +37,11 @@ def spread(values, form):
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
-def write(lines, folder, name):
-    """Prints them, and writes them to NAME-PROCESSOR.md in the folder."""
+def write(lines, folder, name, machine=""):
+    """Prints them, and writes them to NAME-MACHINE.md in the folder."""
     text = "\n".join(lines) + "\n"
     print(text)
     folder.mkdir(parents=True, exist_ok=True)
-    slug = re.sub(r"[^a-z0-9]+", "-", re.sub(r"\((r|tm)\)", "", f"{name} {processor()}".lower())).strip("-")
-    (folder / f"{slug}.md").write_text(text)
+    path = folder / f"{file_name(name, machine)}.md"
+    path.write_text(text)
+    print(f"written: {path}", file=sys.stderr)

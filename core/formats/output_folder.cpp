@@ -27,9 +27,11 @@ bool is_full(const std::error_code& error) {
 void make_output_folder(const std::string& path, const std::string& option) {
   std::error_code error, ignored;
   std::filesystem::create_directories(path, error);
-  if (!std::filesystem::is_directory(path, ignored))
-    fail(path, option, "cannot be made: " + (error ? error.message() : "a file is there"),
-         is_full(error) ? ErrorKind::data : ErrorKind::config);
+  const auto there = std::filesystem::status(path, ignored);
+  if (std::filesystem::exists(there) && !std::filesystem::is_directory(there))
+    fail(path, option, "cannot be made: a file is there");
+  if (error)
+    fail(path, option, "cannot be made: " + error.message(), is_full(error) ? ErrorKind::data : ErrorKind::config);
   require_writable(path, option);
 }
 

@@ -104,7 +104,7 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--micro-batches", a.base.micro_batches, "a step's; 0: 4, or as many as data ranks");
   app.add_option("--batch", a.base.batch, "samples a step")->capture_default_str();
   app.add_option("--optimizer", a.base.optimizer, "")->capture_default_str();
-  app.add_option("--set", a.base.sets, "a further option of the recipe, model.depth=2")->allow_extra_args(false);
+  app.add_option("--set", a.base.sets, "a further option of the recipe, model.depth=2; of every case of a table too")->allow_extra_args(false);
   app.add_option("--init", a.init, "nonzero: no tensor is zero; real: as training starts")
       ->check(CLI::IsMember({"nonzero", "real"}));
   auto names = table_names();
@@ -136,7 +136,10 @@ void plan_cases(Arguments& a) {
     a.plan.cases = random_cases(a.seed, a.cases);
   else if (!a.table.empty())
     a.plan.cases = table(a.table);
-  for (auto& one : a.plan.cases) one.device = a.base.device;
+  for (auto& one : a.plan.cases) {
+    one.device = a.base.device;
+    one.sets.insert(one.sets.end(), a.base.sets.begin(), a.base.sets.end());
+  }
   std::erase_if(a.plan.cases, [&](const Case& one) {
     const auto line = title(one);
     return std::any_of(a.only.begin(), a.only.end(), [&](const auto& part) { return line.find(part) == line.npos; });

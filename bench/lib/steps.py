@@ -1,0 +1,230 @@
+"""A training step of Ditto beside PyTorch in Python, on the same LibTorch version, machine and threads: times, rates and tables.
+
+Every round times each setting of PyTorch and then Ditto, so that what disturbs the machine disturbs all: A B A B. A
+ratio is PyTorch's time over Ditto's in the same round, above 1 where Ditto is faster; tables have the rounds' median.
+"""
+import dataclasses
+import json
+import os
+import pathlib
+import signal
+import statistics
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bench" / "peers"))
+
+
+def without_refused_instructions():
+    """Where bf16 products end the process (virtual machines that announce AMX and refuse it), both sides go without."""
+    product = "import torch; a = torch.ones(64, 64).bfloat16(); a @ a"
+    died = subprocess.run([sys.executable, "-c", product], stderr=subprocess.DEVNULL).returncode == -signal.SIGILL
+    if died and "ONEDNN_MAX_CPU_ISA" not in os.environ:
+        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
+
+
+without_refused_instructions()  # LibTorch reads it once
+import torch  # noqa: E402
+
+import dit  # noqa: E402
+from report import details, processor, spread  # noqa: E402
+
+DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
+SCRIPT = pathlib.Path(sys.argv[0]).name
+RATIOS = "PyTorch's time over Ditto's, above 1 where Ditto is faster; the median of the rounds, and their range:"
+STEP = ("A step is forward, backward, gradients' norm, AdamW (fused) and EMA. GFLOP/s counts the model's own products (a backward as two "
+        "forwards); the share is of the matrix multiply above.")
+
+
+def add_arguments(parser):
+    parser.add_argument("--warmup", type=int, default=2, help="steps before them in every round (default 2)")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--compile", action="store_true", help="torch.compile of PyTorch's faster setting too")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
+
+
+def begin(args):
+    """The load average before the run."""
+    if not os.access(DITTO, os.X_OK):
+        sys.exit(f"{SCRIPT}: there is no program at {DITTO}; run ./dev build, or set DITTO")
+    if args.device == "cuda" and not torch.cuda.is_available():
+        print(f"{SCRIPT}: not run: no GPU", file=sys.stderr)
+        sys.exit(77)
+    torch.set_num_threads(args.threads)
+    load = os.getloadavg()[0]
+    if load > 0.5:
+        print(f"{SCRIPT}: something else runs here (load average {load:.2f}): these times say little", file=sys.stderr)
+    return load
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """What both sides compute: the peer a workload, Ditto a recipe and its changes."""
+    title: str
+    workload: dit.Workload
+    recipe: str
+    sets: tuple
+
+
+def ditto_step(model, precision, steps, args, numerics="fast"):
+    sets = [*model.sets, f"run.precision={precision}", f'run.numerics="{numerics}"', f"run.threads={args.threads}",
+            f"run.device={args.device}"]
+    command = [DITTO, "bench", "step", str(ROOT / model.recipe), "--json", "--steps", str(steps),
+               "--warmup", str(max(1, args.warmup))]
+    for one in sets:
+        command += ["--set", one]
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def peer_step(trainer, attention, precision, compiled, steps, warmup):
+    seconds = []
+    for i in range(warmup + steps):
+        began = time.perf_counter()
+        trainer.step(attention, precision, compiled)
+        if i >= warmup:
+            seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds)
+
+
+def matmul_size(device):
+    return 1024 if device == "cpu" else 8192
+
+
+def matmul_tflops(precision, device, seconds=0.2):
+    """As `ditto bench step` measures it: the best of a product of two square matrices, on a GPU of eight in a row."""
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    size, repeats = matmul_size(device), 1 if device == "cpu" else 8
+    if device == "cpu":
+        a, b = (torch.full((size, size), 0.5, dtype=dtype) for _ in range(2))
+    else:
+        a = torch.arange(size * size, dtype=torch.float32, device=device).sin().to(dtype).view(size, size)
+        b = a.t().contiguous()
+    out, best = torch.empty_like(a), float("inf")
+
+    def once():
+        began = time.perf_counter()
+        for _ in range(repeats):
+            torch.mm(a, b, out=out)
+        if device != "cpu":
+            out[0, 0].item()  # waits for it
+        return (time.perf_counter() - began) / repeats
+
+    once()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until:
+        best = min(best, once())
+    return 2 * size**3 / best / 1e12
+
+
+class Case:
+    """A model in a precision: the rounds' times of every setting, and Ditto's reports."""
+
+    def __init__(self, title, precision):
+        self.title, self.precision = title, precision
+        self.peers, self.ours, self.one_number, self.peaks = {}, [], [], []
+
+    def flops(self):
+        return self.ours[0]["flops"]
+
+    def peak(self):
+        return max(self.peaks)
+
+    def best_peer(self, settings):
+        return min(settings, key=lambda s: statistics.median(self.peers[s]))
+
+    def ratios(self, setting, ours=None):
+        return [theirs / one["median_s"] for theirs, one in zip(self.peers[setting], ours or self.ours)]
+
+
+def measure(model, precision, steps, args):
+    print(f"{model.title}, {precision} …", file=sys.stderr, flush=True)
+    torch.compiler.reset()  # or what a second model compiles would serve any shape, and after some nothing would be compiled
+    case = Case(model.title, precision)
+    trainer = dit.Trainer(model.workload, args.device)
+    for _ in range(args.rounds):
+        for attention in dit.ATTENTION:
+            case.peers.setdefault(attention, []).append(
+                peer_step(trainer, attention, precision, False, steps, args.warmup))
+        if args.compile:
+            best = case.best_peer(dit.ATTENTION) if not trainer.compiled else next(iter(trainer.compiled))
+            case.peers.setdefault(f"{best}, compiled", []).append(
+                peer_step(trainer, best, precision, True, steps, max(2, args.warmup)))
+        case.peaks.append(matmul_tflops(precision, args.device))
+        if args.device == "cuda":
+            torch.cuda.empty_cache()  # Ditto is a process of its own beside this one
+        case.ours.append(ditto_step(model, precision, steps, args))
+        if precision == "fp32" and args.device == "cpu":
+            case.one_number.append(ditto_step(model, precision, steps, args, "one"))
+        case.peaks.append(case.ours[-1]["matmul_tflops"])
+    if trainer.count() != case.ours[0]["parameters"]:
+        sys.exit(f"{SCRIPT}: {model.title}: the peer has {trainer.count()} parameters, Ditto {case.ours[0]['parameters']}: "
+                 "not the same model")
+    if trainer.w.batch != case.ours[0]["batch"]:
+        sys.exit(f"{SCRIPT}: {model.title}: the peer's batch is {trainer.w.batch}, Ditto's {case.ours[0]['batch']}")
+    return case
+
+
+def machine_name(args):
+    return processor() if args.device == "cpu" else torch.cuda.get_device_name()
+
+
+def hardware_lines(args, load, rounds):
+    gpu = [] if args.device == "cpu" else [
+        f"- GPU: {machine_name(args)}, {torch.cuda.get_device_properties(0).total_memory / 2**30:.0f} GiB; deterministic "
+        "kernels in Ditto, PyTorch as it comes; fp32 without TF32"]
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+    limits = f", both kept to ONEDNN_MAX_CPU_ISA={limit}" if limit else ""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return gpu + [f"- processor: {processor()} ({details()}); {memory:.0f} GiB of memory",
+            f"- {args.threads} threads each{limits}; load average before the run: {load:.2f}",
+            f"- PyTorch {torch.__version__}; {time.strftime('%Y-%m-%d', time.gmtime())}; {rounds}"]
+
+
+def peaks_of(cases):
+    """Precision -> the rate of a matrix multiply."""
+    peaks = {}
+    for case in cases:
+        peaks[case.precision] = max(peaks.get(case.precision, 0), case.peak())
+    return peaks
+
+
+def peak_line(peaks, device):
+    size = matmul_size(device)
+    return (f"- matrix multiply ({size} x {size}, best of this run): " +
+            ", ".join(f"{p} {1000 * peak:.0f} GFLOP/s" for p, peak in peaks.items()))
+
+
+def row(case, label, seconds, peak, ratio):
+    median = statistics.median(seconds)
+    rate = case.flops() / median / 1e12
+    batch = case.ours[0]["batch"]
+    return (f"| {case.title} | {case.precision} | {label} | {1000 * median:.1f} | {batch / median:.1f} | "
+            f"{1000 * rate:.0f} | {100 * rate / peak:.0f} % | {ratio} |")
+
+
+def step_table(cases, peaks):
+    lines = ["| model | precision | | step, ms | img/s | GFLOP/s | share | Ditto is faster by (range) |",
+             "|---|---|---|---:|---:|---:|---:|---:|"]
+    for case in cases:
+        peak = peaks[case.precision]
+        for setting, seconds in case.peers.items():
+            lines.append(row(case, f"PyTorch, {setting}", seconds, peak, spread(case.ratios(setting), ".2f")))
+        lines.append(row(case, "**Ditto**", [o["median_s"] for o in case.ours], peak, ""))
+        if case.one_number:
+            lines.append(row(case, "**Ditto**, one number", [o["median_s"] for o in case.one_number], peak, ""))
+    return lines
+
+
+def summary_table(cases):
+    lines = ["| model | precision | PyTorch as it comes (sdpa) | PyTorch's best eager |" +
+             (" PyTorch's best of all |" if any(len(c.peers) > 2 for c in cases) else ""), ""]
+    lines[1] = "|" + "---|" * (lines[0].count("|") - 1)
+    for case in cases:
+        settings = ["sdpa", case.best_peer(dit.ATTENTION)] + ([case.best_peer(case.peers)] if len(case.peers) > 2 else [])
+        for label, ours in ((case.precision, case.ours), (f"{case.precision}, one number", case.one_number)):
+            if ours:
+                cells = [spread(case.ratios(setting, ours), ".2f") for setting in settings]
+                lines.append(f"| {case.title} | {label} | " + " | ".join(cells) + " |")
+    return lines
