@@ -19,7 +19,8 @@ TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h", "threads.h
 TOOLS_OF = {"model": ["transformer.h", "maps.h", "conditions.h", "foreign_names.h", "joint_transformer.h",
                       "norm_over_heads.h", "padded_text.h", "patches.h", "positions.h", "space_time.h", "transformer_size.h",
                       "video.h"],
-            "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"], "data": ["pictures.h", "video_decoder.h"],
+            "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],
+            "data": ["pictures.h", "video_decoder.h"], "kernels": ["prepared.h"],
             "scheduler": ["kernels.h", "predictions.h", "interpolant.h"], "optimizer": ["kernels.h"],  # kernels.h: ops they are given
             "parallel": ["parallel/*.h"]}
 ALL_OF_THEM = "ditto.h"  # includes the others, and holds nothing of its own

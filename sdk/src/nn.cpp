@@ -10,6 +10,7 @@
 
 #include <ditto/context.h>
 #include <ditto/error.h>
+#include <ditto/prepared.h>
 
 #include "picture_grid.h"
 
@@ -153,6 +154,7 @@ Tensor Parameter::values(Context& ctx) const {
   const void* numbers = from.is_meta() ? from.unsafeGetTensorImpl() : from.data_ptr();
   if (s.of != numbers || s.version != from._version() || s.copy.scalar_type() != ctx.compute) {
     s.copy = from.detach().to(ctx.compute);
+    keep_prepared(s.copy);
     s.of = numbers;
     s.version = static_cast<uint32_t>(from._version());
   }
@@ -165,7 +167,10 @@ Tensor Parameter::copy() const {
                                                                                                       : Tensor();
 }
 
-void Parameter::copied() const { state_->version = static_cast<uint32_t>(state_->leaf._version()); }
+void Parameter::copied() const {
+  state_->version = static_cast<uint32_t>(state_->leaf._version());
+  if (state_->copy.defined()) keep_prepared(state_->copy);
+}
 
 std::vector<Tensor> Parameter::held() const {
   std::vector<Tensor> all;
@@ -204,6 +209,7 @@ Tensor Parameter::operator()(Context& ctx) const {
   if (!leaf.requires_grad()) return numbers;
   const bool is_leaf = numbers.is_same(leaf);
   if (torch::GradMode::is_enabled() && !(is_leaf && ctx.token_leaf == 0)) {
+    if (numbers.is_same(state_->copy)) keep_prepared(numbers);  // what learns changes soon, and its memory is wanted
     const Tensor used = is_leaf ? leaf.view_as(leaf) : UseCopy::apply(leaf, numbers);
     // A kernel that has summed its gradient in a wider dtype hands it over unrounded.
     if (!is_leaf) used.grad_fn()->mutable_input_metadata(0).set_grad_dtype(std::nullopt);

@@ -1,8 +1,11 @@
 // What layers compute, against torch's functions, in double precision with every gradient; and on shapes alone.
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include <ditto/error.h>
 #include <ditto/maps.h>
+#include <ditto/prepared.h>
 #include <ditto/transformer.h>
 
 #include "tests/unit/small_model.h"
@@ -55,6 +58,38 @@ void check(T& layer, const Tensor& in, const std::function<Tensor(const Tensor& 
 }
 
 Tensor input(at::IntArrayRef shape) { return testing::numbers(shape, 3, torch::kDouble).tanh(); }
+
+TEST_CASE("what is made of a parameter's numbers is kept until they change or learn, without autograd alone") {
+  const Parameter parameter(testing::numbers({4, 6}, 1).requires_grad_(), Init::zeros());
+  const auto ctx = testing::small_context(torch::kBFloat16);
+  int made = 0;
+  const auto doubled = [&](const std::string& what = "doubled") {
+    const Tensor copy = parameter(*ctx);
+    return prepared(copy, what, [&] { return ++made, 2 * copy.detach(); });
+  };
+  const auto holds = [&] { return torch::equal(doubled(), 2 * parameter.leaf().detach().to(torch::kBFloat16)); };
+  {
+    const torch::NoGradGuard no_grad;
+    CHECK((holds() && holds() && made == 1));
+    doubled("another");
+    CHECK((holds() && made == 2));
+    parameter.leaf().mul_(3);
+    CHECK((holds() && holds() && made == 3));
+    parameter.leaf().add_(1);  // as a fused update does: it writes the copy by itself, unseen by its version, and says so
+    const Tensor rounded = parameter.leaf().to(torch::kBFloat16), copy = parameter.copy();
+    std::memcpy(copy.data_ptr(), rounded.data_ptr(), rounded.nbytes());
+    parameter.copied();
+    CHECK((copy.is_same(parameter(*ctx)) && holds() && holds() && made == 4));
+    copy.mul_(1);  // seen by its version
+    CHECK((holds() && made == 5));
+    const Tensor turned = copy.detach().t_();  // the same numbers in another order
+    prepared(turned, "doubled", [&] { return ++made, turned; });
+    CHECK(made == 6);
+  }
+  CHECK((holds() && holds() && made == 8));
+  const torch::NoGradGuard no_grad;
+  CHECK((holds() && holds() && made == 9));  // what was kept before it learned is gone
+}
 
 TEST_CASE("convolutions are torch's, with stride, padding and sides of their own") {
   Conv2d plain({3, 5});

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <ATen/Parallel.h>
+#include <ditto/prepared.h>
 #include <ditto/threads.h>
 
 #include "attention.h"
@@ -33,6 +34,7 @@ uint16_t* place(const Tensor& x) { return static_cast<uint16_t*>(x.data_ptr()); 
 struct Factor {
   Factor(int64_t pairs, int64_t columns, int64_t width)
       : memory(torch::empty({packed(pairs, columns, width)}, torch::kInt)) {}
+  explicit Factor(Tensor made) : memory(std::move(made)) {}
   uint32_t* words() const { return static_cast<uint32_t*>(memory.data_ptr()); }
   Tensor memory;
 };
@@ -76,12 +78,15 @@ Tensor outputs(const OpInputs& in) {
 // Into c, and its GELU where there is room for it.
 void map(const OpInputs& in, const Tensor& c, const Tensor& gelu) {
   const Map map(in);
-  const Factor factor(map.K / 2, map.N, kPanel);
-  ditto::in_threads(panels(map.N, kPanel), std::max<int64_t>(1, kWords / (map.K * kPanel / 2)),
-                    [&](int64_t begin, int64_t end) {
-                      for (int64_t i = begin; i < end; ++i)
-                        pack_for_outputs(numbers(map.weight), map.N, map.K, i, factor.words());
-                    });
+  const Factor factor(ditto::prepared(map.weight, "cpu_bf16_pairs", [&] {
+    const Factor made(map.K / 2, map.N, kPanel);
+    ditto::in_threads(panels(map.N, kPanel), std::max<int64_t>(1, kWords / (map.K * kPanel / 2)),
+                      [&](int64_t begin, int64_t end) {
+                        for (int64_t i = begin; i < end; ++i)
+                          pack_for_outputs(numbers(map.weight), map.N, map.K, i, made.words());
+                      });
+    return made.memory;
+  }));
   const Pieces product({numbers(map.x), factor.words(), numbers(map.bias), place(c),
                         gelu.defined() ? place(gelu) : nullptr, map.M, map.N, map.K / 2});
   ditto::in_threads(product.count(), 1, [&](int64_t begin, int64_t end) {
