@@ -17,7 +17,7 @@ def has(variant):
 
 def losses(path, name, **options):
     t.train(path, name, timeout=3600, **options)
-    return [line["loss"] for line in t.metrics(name)]
+    return [float(line["loss"]) for line in t.metrics(name)]
 
 
 def test_losses_of_each_set():
