@@ -18,9 +18,7 @@ namespace {
 }
 
 // A disk without room is no mistake of who named the folder; it is said as for every file that finds none.
-bool is_full(const std::error_code& error) {
-  return error == std::errc::no_space_on_device || error.value() == EDQUOT;
-}
+bool is_full(const std::error_code& error) { return error == std::errc::no_space_on_device || error.value() == EDQUOT; }
 
 }  // namespace
 

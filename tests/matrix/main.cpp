@@ -104,7 +104,8 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--micro-batches", a.base.micro_batches, "a step's; 0: 4, or as many as data ranks");
   app.add_option("--batch", a.base.batch, "samples a step")->capture_default_str();
   app.add_option("--optimizer", a.base.optimizer, "")->capture_default_str();
-  app.add_option("--set", a.base.sets, "a further option of the recipe, model.depth=2; of every case of a table too")->allow_extra_args(false);
+  app.add_option("--set", a.base.sets, "a further option of the recipe, model.depth=2; of every case of a table too")
+      ->allow_extra_args(false);
   app.add_option("--init", a.init, "nonzero: no tensor is zero; real: as training starts")
       ->check(CLI::IsMember({"nonzero", "real"}));
   auto names = table_names();
