@@ -11,6 +11,7 @@ are in the page cache. One thread means one core (the process is kept to it), tw
 Usage: ./dev bench loader [--rounds 5] [--seconds 1] [--sets FOLDER] [--out FOLDER]
 """
 import argparse
+import ctypes.util
 import io
 import json
 import os
@@ -192,6 +193,8 @@ def main():
     for needed, why in ((DITTO, "./dev build"), (PEER, "./dev peers"), (FONT, "apt-get install fonts-noto-color-emoji")):
         if not pathlib.Path(needed).exists():
             sys.exit(f"loader.py: there is no {needed}; {why}")
+    if not ctypes.util.find_library("avdevice"):  # without it SPDL waits for a sample that never comes
+        sys.exit("loader.py: there is no libavdevice; apt-get install libavdevice59 libavfilter8")
     kinds = args.only or list(DATA)
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as temporary:

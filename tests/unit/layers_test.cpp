@@ -75,8 +75,8 @@ TEST_CASE("what is made of a parameter's numbers is kept until they change or le
     CHECK((holds() && made == 2));
     parameter.leaf().mul_(3);
     CHECK((holds() && holds() && made == 3));
-    parameter.leaf().add_(
-        1);  // as a fused update does: it writes the copy by itself, unseen by its version, and says so
+    // As a fused update does: it writes the copy by itself, unseen by its version, and says so.
+    parameter.leaf().add_(1);
     const Tensor rounded = parameter.leaf().to(torch::kBFloat16), copy = parameter.copy();
     std::memcpy(copy.data_ptr(), rounded.data_ptr(), rounded.nbytes());
     parameter.copied();
