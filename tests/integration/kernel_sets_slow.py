@@ -2,17 +2,12 @@
 (sdk/src/ops.cpp: 1e-5 in fp32, 4e-2 in bf16), and another set really computes."""
 
 import support as t
+from one_number import has
 from one_number_models import pinned
 
 STEPS = 200
 TOLERANCE = {"fp32": 1e-5, "bf16": 4e-2}
 SETS = {"fp32": ["", "exact_avx512", "exact_avx2", "exact_plain"], "bf16": [""]}  # "": what is chosen here
-
-
-def has(variant):
-    flags = next((line.split() for line in open("/proc/cpuinfo") if line.startswith("flags")), [])
-    needs = {"exact_avx512": ["avx512f"], "exact_avx2": ["avx2", "fma"]}
-    return all(flag in flags for flag in needs.get(variant, []))
 
 
 def losses(path, name, **options):

@@ -39,8 +39,13 @@ def pinned(variant):
     return {f"kernels__{op}": variant for op in OPS}
 
 
-def has_avx2():
-    return any("avx2" in line and "fma" in line for line in open("/proc/cpuinfo") if line.startswith("flags"))
+NEEDS = {"exact_avx512": {"avx512f", "avx512dq", "avx512vl", "avx512bw"}, "exact_avx2": {"avx2", "fma"}}
+
+
+def has(variant):
+    """Whether this processor has what a kernel set needs; what is not in NEEDS needs nothing."""
+    flags = next((line.split() for line in open("/proc/cpuinfo") if line.startswith(("flags", "Features"))), [])
+    return NEEDS.get(variant, set()) <= set(flags)
 
 
 LAYOUTS = {
@@ -93,7 +98,7 @@ def test_one_hash_on_every_layout():
     expected = hash_of("one")
     print(f"one number: {expected}", flush=True)
     layouts = dict(LAYOUTS)
-    if has_avx2():
+    if has("exact_avx2"):
         layouts["AVX2 kernels"] = (1, pinned("exact_avx2"))
     for name, (ranks, options) in layouts.items():
         done = train(path, name, ranks, **options)
@@ -106,7 +111,7 @@ def test_one_hash_on_every_layout():
     # Half on one layout, half on another, with other micro-batches, threads and kernels.
     train(path, "halves", 2, run__steps=STEPS // 2, parallel__pipeline=2, run__micro_batch=2)
     done = train(path, "halves", 2, parallel__shard=2, parallel__shard_plugin="fsdp", run__threads=2, run__micro_batch=8,
-                 **pinned("exact_avx2" if has_avx2() else "exact_plain"))
+                 **pinned("exact_avx2" if has("exact_avx2") else "exact_plain"))
     t.check("changed since: run.threads: 1 -> 2 (bit for bit)" in done.all, done.all)
     t.check("not bit for bit" not in done.all, done.all)
     t.equal(hash_of("halves"), expected, "hash of a run that went on elsewhere")

@@ -2,7 +2,7 @@
 multiplied by an instruction of their own or by fp32's, among them denormals; another hash than in fp32, and nearly its losses."""
 
 import support as t
-from one_number import hash_of, train
+from one_number import has, hash_of, train
 from one_number_models import LAYOUTS, SMALL, pinned
 
 STEPS = 3
@@ -16,9 +16,7 @@ def recipe(name, precision="bf16", **sections):
 
 def kernels():
     """The best, which multiplies pairs where the processor can, is what every other layout takes."""
-    flags = next(line for line in open("/proc/cpuinfo") if line.startswith(("flags", "Features"))).split()
-    return {variant: (1, pinned(variant)) for variant, flag in (("exact_avx512", "avx512bw"), ("exact_avx2", "avx2"))
-            if flag in flags}
+    return {variant: (1, pinned(variant)) for variant in ("exact_avx512", "exact_avx2") if has(variant)}
 
 
 def different(path, name, layouts):

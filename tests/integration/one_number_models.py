@@ -2,7 +2,7 @@
 exact optimizer, alone and in groups. Each recipe has one hash on a handful of layouts, and another than its neighbours."""
 
 import support as t
-from one_number import has_avx2, hash_of, train
+from one_number import has, hash_of, train
 
 STEPS = 4
 OPS = ("linear", "linear_gelu_tanh", "silu", "gelu", "rms_norm", "layer_norm", "norm_modulate", "gated_residual", "attention",
@@ -46,7 +46,7 @@ def check_one_hash(name, without=(), layouts=LAYOUTS, **sections):
     train(path, name)
     expected = _hashes[name] = hash_of(name)
     layouts = {layout: given for layout, given in layouts.items() if layout not in without}
-    if has_avx2():
+    if has("exact_avx2"):
         layouts["AVX2 kernels"] = (1, pinned("exact_avx2"))
     different = []
     for layout, (ranks, options) in layouts.items():

@@ -1,6 +1,6 @@
 """run.numerics = "one" at length: digits of width 192 on 52 layouts, each with every number of threads, micro-batch and kernel
-set for ten steps (plain kernels are slow, and run two of them), and with one of each for a hundred; and models of text, of video
-and of experts on twelve layouts each.
+set that the processor has for ten steps (plain kernels are slow, and run two of them), and with one of each for a hundred; and
+models of text, of video and of experts on twelve layouts each.
 
     one_number_slow.py digits 0/4      the first of four parts of the layouts, each a quarter of an hour at most;
     one_number_slow.py hundred 3/4     every layout is in one part, and printed with its hash: one of all parts
@@ -10,7 +10,7 @@ import re
 import sys
 
 import support as t
-from one_number import has_avx2, hash_of, train
+from one_number import has, hash_of, train
 from one_number_models import pinned
 
 STEPS, FEW, HUNDRED = 10, 2, 100
@@ -96,7 +96,7 @@ def different_layouts(path, layouts, settings, name):
         for threads, micro_batch, variant, steps in settings(number):
             one_rank = hash_of_one_rank(steps)
             folder = f"{name}{number}-{threads}-{micro_batch}-{variant}"
-            given = pinned(variant) if variant and (variant != "exact_avx2" or has_avx2()) else {}
+            given = pinned(variant) if variant and has(variant) else {}
             train(path, folder, ranks, timeout=3600, run__steps=steps, run__threads=threads, run__micro_batch=micro_batch, **options, **given)
             found.add(hash_of(folder))
             if hash_of(folder) != one_rank:

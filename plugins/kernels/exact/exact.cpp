@@ -66,11 +66,13 @@ struct ExactKernels final : ditto::KernelSet {
           return call.inputs.flag("bf16") ? score(call) : 0;
         };
       }
+    const auto in_bf16 = ditto_exact::bf16_rows(*available().front());
+    rows.insert(rows.end(), in_bf16.begin(), in_bf16.end());
     return rows;
   }
 };
 
 }  // namespace
 
-DITTO_PLUGIN(KernelSet, ExactKernels, "exact", "1.0.0", "Apache-2.0",
+DITTO_PLUGIN(KernelSet, ExactKernels, "exact", "1.1.0", "Apache-2.0",
              "one number: fp32 with the same bits on every processor, number of threads and micro-batch")

@@ -38,8 +38,9 @@ Tensor map(const Kernels& k, const OpInputs& in) {
 constexpr Index kTokens = 4096;  // of one product: beyond, panels do not stay in a processor's second cache
 
 // [N, K]. Many samples: in runs of a power of two, which are nodes of the tree over samples.
-Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index leaf, bool bf16) {
-  const Tokens tokens(x);
+Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, const OpInputs& in) {
+  Tokens tokens(x);
+  if (!in.has("token_leaf")) tokens.samples = tokens.rows(), tokens.tokens = 1;  // in any order
   const Index K = x.size(-1), N = grad.size(-1), T = tokens.tokens;
   Index run = 1;
   while (run < tokens.samples && 2 * run * T <= kTokens) run *= 2;
@@ -49,7 +50,7 @@ Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index 
   for (Index i = 0; i < runs; ++i) {
     const Index first = i * run, here = least(run, tokens.samples - first);
     open.push_back(torch::empty({N, K}, torch::kFloat));
-    const Terms terms(nested(here, T, leaf));
+    const Terms terms(row_leaves(in, here, T));
     k.product({N,
                K,
                here * T,
@@ -59,7 +60,7 @@ Tensor weight_grad(const Kernels& k, const Tensor& x, const Tensor& grad, Index 
                K,
                numbers(zeros),
                terms.order(),
-               bf16},
+               in.flag("bf16")},
               workers());
     for (int merges = merges_after(i, runs); merges > 0; --merges) {
       const Tensor right = open.back();
@@ -95,9 +96,8 @@ Tensors map_back(const Kernels& k, const Tensor& grad, const OpInputs& in) {
                in.flag("bf16")},
               workers());
   }
-  const Index leaf = token_leaf(in);
-  if (wanted(in, 1)) back[1] = weight_grad(k, x, g, leaf, in.flag("bf16"));
-  if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, Tokens(g), leaf);
+  if (wanted(in, 1)) back[1] = weight_grad(k, x, g, in);
+  if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, Tokens(g), row_leaves(in, tokens.samples, tokens.tokens));
   return back;
 }
 

@@ -105,11 +105,12 @@ KernelRow rms_norm(const Kernels& k) {
     Tensors back(2);
     if (wanted(in, 0)) back[0] = norm.dx(k, g, results, sharing(norm));
     const Index rows_of_token = norm.x.dim() > 2 && norm.x.size(1) > 0 ? norm.rows.tokens / norm.x.size(1) : 1;
-    const Index leaf = token_leaf(in) * most(1, rows_of_token);
+    const Index rows = most(1, rows_of_token);
     if (wanted(in, 1) && norm.weight.dim() == 2)
-      back[1] = sums_of_samples(k, norm.products(g, results), norm.rows, leaf);
+      back[1] = sums_of_samples(k, norm.products(g, results), norm.rows, token_leaf(in) * rows);
     else if (wanted(in, 1))
-      back[1] = sum_of_rows(k, norm.products(g, results), norm.rows, leaf);
+      back[1] = sum_of_rows(k, norm.products(g, results), norm.rows,
+                            row_leaves(in, norm.rows.samples, norm.rows.tokens / rows, rows));
     return back;
   };
   made.shapes = [](const OpInputs& in) { return shapes(in, false); };
@@ -131,8 +132,9 @@ KernelRow layer_norm(const Kernels& k) {
     const auto g = grads[0].contiguous();
     Tensors back(3);
     if (wanted(in, 0)) back[0] = norm.dx(k, g, results, kAll);
-    if (wanted(in, 1)) back[1] = sum_of_rows(k, norm.products(g, results), norm.rows, token_leaf(in));
-    if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, norm.rows, token_leaf(in));
+    const auto cut = row_leaves(in, norm.rows.samples, norm.rows.tokens);
+    if (wanted(in, 1)) back[1] = sum_of_rows(k, norm.products(g, results), norm.rows, cut);
+    if (wanted(in, 2)) back[2] = sum_of_rows(k, {numbers(g)}, norm.rows, cut);
     return back;
   };
   made.shapes = [](const OpInputs& in) { return shapes(in, true); };

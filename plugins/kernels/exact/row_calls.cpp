@@ -9,6 +9,7 @@ namespace ditto_exact {
 namespace {
 constexpr Index kColumns = 128;   // that a thread sums at once
 constexpr Index kUsualLeaf = 32;  // where none is given
+constexpr Index kChain = 256;     // rows of a sum that may go in any order
 }  // namespace
 
 bool fits(const OpCall& call) {
@@ -63,6 +64,11 @@ std::vector<Leaf> nested(Index samples, Index size, Index length) {
   return list;
 }
 
+std::vector<Leaf> row_leaves(const OpInputs& in, Index samples, Index tokens, Index rows) {
+  return in.has("token_leaf") ? nested(samples, tokens * rows, token_leaf(in) * rows)
+                              : leaves(samples * tokens * rows, kChain);
+}
+
 Terms::Terms(Index size) : runs{{0, size}}, cut{{size, 0}} {}
 Terms::Terms(std::vector<Leaf> of) : runs{{0, of.empty() ? 0 : of.back().end}}, cut(std::move(of)) {}
 Terms::Terms(const OpInputs& in, const char* attribute, Index size) : Terms(size) {
@@ -105,8 +111,7 @@ Workers workers() {
           [](Index count, void* what, void (*task)(void*, Index, Index)) { share(count, what, task); }};
 }
 
-Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf) {
-  const auto cut = nested(x.samples, x.tokens, leaf);
+Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, const std::vector<Leaf>& cut) {
   auto out = torch::empty({x.width}, torch::kFloat);
   RowSum all = sum;
   all.sum = place(out), all.width = x.width, all.leaves = cut.data(), all.leaf_count = static_cast<Index>(cut.size());

@@ -39,6 +39,7 @@ KernelRow token_rows(const Kernels& k);
 KernelRow combine_rows(const Kernels& k);
 KernelRow experts(const Kernels& k);
 KernelRow add_expert_rows(const Kernels& k);
+std::vector<KernelRow> bf16_rows(const Kernels& k);
 
 // fp32 on processors; a leaf of tokens, where one is given, that is one.
 bool fits(const OpCall& call);
@@ -47,6 +48,9 @@ bool fits_with_leaf(const OpCall& call);
 // instructions: MKL's, on Intel's.
 int product_score(const Kernels& k, const OpCall& call);
 Index token_leaf(const OpInputs& in);
+// Of a sum over the rows of samples of so many tokens each, of `rows` rows: by leaves of tokens where the call gives
+// their length, else in long chains through all rows, which are faster.
+std::vector<Leaf> row_leaves(const OpInputs& in, Index samples, Index tokens, Index rows = 1);
 // Of a backward: whether a gradient of this tensor is wanted.
 bool wanted(const OpInputs& in, size_t tensor);
 
@@ -91,7 +95,7 @@ inline const float* numbers(const Tensor& x) { return x.const_data_ptr<float>();
 inline float* place(const Tensor& x) { return x.data_ptr<float>(); }
 
 // Sums over all rows, [D], and over each sample's, [S, D].
-Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf);
+Tensor sum_of_rows(const Kernels& k, const RowSum& sum, const Tokens& x, const std::vector<Leaf>& row_leaves);
 Tensor sums_of_samples(const Kernels& k, const RowSum& sum, const Tokens& x, Index leaf);
 
 }  // namespace ditto_exact

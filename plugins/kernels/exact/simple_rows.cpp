@@ -130,8 +130,11 @@ KernelRow add_row(const Kernels& k) {
     const auto g = grads[0].contiguous();
     Tensors back(2);
     if (wanted(in, 0)) back[0] = g;
-    if (wanted(in, 1))
-      back[1] = sum_of_rows(k, {numbers(g)}, Tokens(g, in.tensor(1).dim()), token_leaf(in)).view(in.tensor(1).sizes());
+    if (wanted(in, 1)) {
+      const Tokens rows(g, in.tensor(1).dim());
+      back[1] =
+          sum_of_rows(k, {numbers(g)}, rows, row_leaves(in, rows.samples, rows.tokens)).view(in.tensor(1).sizes());
+    }
     return back;
   };
   row.shapes = one_like;
