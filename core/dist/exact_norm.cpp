@@ -5,6 +5,8 @@
 #include <cstring>
 #include <limits>
 #include <mutex>
+#include <utility>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -96,8 +98,7 @@ void SquareSum::set(const int64_t* numbers) {
 }
 
 double exact_norm(const Layout& layout, const Mesh& mesh, const AxisSet& axes) {
-  SquareSum sum;
-  std::mutex mutex;
+  std::vector<std::pair<torch::Tensor, int64_t>> pieces;  // of all gradients alike: most may be small
   for (const auto& entry : layout.entries) {
     const auto& grad = entry.tensor.grad();
     const bool counts =
@@ -105,13 +106,19 @@ double exact_norm(const Layout& layout, const Mesh& mesh, const AxisSet& axes) {
     if (!grad.defined() || !counts) continue;
     TORCH_CHECK(grad.scalar_type() == torch::kFloat && grad.is_cpu(), "the exact norm is of fp32 numbers on the CPU");
     const auto numbers = grad.contiguous();
-    in_threads(numbers.numel(), kBlock, [&](int64_t begin, int64_t end) {
-      SquareSum own;
-      own.add(numbers.const_data_ptr<float>() + begin, end - begin);
-      const std::lock_guard lock(mutex);
-      sum.add(own);
-    });
+    for (int64_t first = 0; first < numbers.numel(); first += kBlock) pieces.emplace_back(numbers, first);
   }
+  SquareSum sum;
+  std::mutex mutex;
+  in_threads(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end) {
+    SquareSum own;
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i) {
+      const auto& [numbers, first] = pieces[i];
+      own.add(numbers.const_data_ptr<float>() + first, std::min(kBlock, numbers.numel() - first));
+    }
+    const std::lock_guard lock(mutex);
+    sum.add(own);
+  });
   const auto mine = sum.numbers();
   auto all = torch::empty({static_cast<int64_t>(mine.size())}, torch::kLong);
   std::copy(mine.begin(), mine.end(), all.data_ptr<int64_t>());
