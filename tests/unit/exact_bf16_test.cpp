@@ -1,5 +1,6 @@
 // Products of run.precision = "bf16" under one number: those of fp32 of numbers that are rounded to bf16, in every
-// variant; and pairs, of which an instruction that takes denormals for zero gets those alone that show nothing of it.
+// variant; pairs, of which an instruction that takes denormals for zero gets those alone that show nothing of it; and
+// rows of bf16 tensors, which are not exact.
 #include <algorithm>
 #include <cmath>
 #include <cstring>

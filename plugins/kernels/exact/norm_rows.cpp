@@ -104,8 +104,8 @@ KernelRow rms_norm(const Kernels& k) {
     const auto g = grads[0].contiguous();
     Tensors back(2);
     if (wanted(in, 0)) back[0] = norm.dx(k, g, results, sharing(norm));
-    const Index rows_of_token = norm.x.dim() > 2 && norm.x.size(1) > 0 ? norm.rows.tokens / norm.x.size(1) : 1;
-    const Index rows = most(1, rows_of_token);
+    // Of a token.
+    const Index rows = norm.x.dim() > 2 && norm.x.size(1) > 0 ? most(1, norm.rows.tokens / norm.x.size(1)) : 1;
     if (wanted(in, 1) && norm.weight.dim() == 2)
       back[1] = sums_of_samples(k, norm.products(g, results), norm.rows, token_leaf(in) * rows);
     else if (wanted(in, 1))
