@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs the quick tests of several ranks again and again while other processes keep the processors busy: a test, or the code
-under it, that hopes to be fast enough fails here now and then.
+under it, that hopes to be fast enough fails here now and then. Of a test's cases those run that start ranks.
 
     tests/under_load.py [--runs 50] [--busy 8] [--jobs 1] [--for MINUTES] [--write FILE] [WORD…]
 
@@ -18,20 +18,56 @@ import json
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import time
 
 source = pathlib.Path(__file__).resolve().parents[1]
 build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
-SEVERAL_RANKS = ("as_ranks(", "local-ranks", "local_ranks", "Launch(", "ditto_matrix")
+STARTS_RANKS = re.compile(r'as_ranks\(|local[-_]ranks|Launch\(|"torchrun"|"srun"|ditto_matrix')
+NAME = re.compile(r"(?:.*[ *&])?(\w+)(?:\(| =|\{)")
 
 
-def starts_ranks(name):
+def pieces(file):
+    """[(name, text)] of what stands at the left edge of a source: functions, tests and constants."""
+    text = re.sub(r"\n(?=[\w@\[])", "\0", file.read_text())
+    for piece in text.split("\0"):
+        case, name = re.match(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)', piece), NAME.match(piece.partition("\n")[0])
+        yield re.sub(r'"\s*"', "", case[1]).strip().strip('"') if case else name and name[1], piece
+
+
+def cases_with_ranks(file):
+    """Names of the cases in a source that start ranks, themselves or by what they call in it and in its neighbours."""
+    modules = re.findall(r"^(?:from|import) (\w+)", file.read_text(), re.M) if file.suffix == ".py" else []
+    beside = [file.parent / f"{module}.py" for module in modules if module != "support"]
+    own = list(pieces(file))
+    known = own + [piece for neighbour in beside if neighbour.exists() for piece in pieces(neighbour)]
+    starting = {number for number, (_, text) in enumerate(known) if STARTS_RANKS.search(text)}
+    while True:
+        names = {known[number][0] for number in starting} - {None}
+        calls = re.compile(rf"\b(?:{'|'.join(map(re.escape, names))})\b") if names else re.compile("(?!)")
+        more = {number for number, (_, text) in enumerate(known) if calls.search(text)} | starting
+        if more == starting:
+            break
+        starting = more
+    return [name for number, (name, text) in enumerate(own)
+            if number in starting and (text.startswith("TEST_CASE(") or text.startswith("def test_"))]
+
+
+def command_of_ranks(name, command):
+    """The command for those cases of a test that start ranks; none where no case does."""
     label, stem = name.split("/")
-    stem = stem.removesuffix(".sh").removesuffix(".py")
-    files = [source / "tests" / label / (stem + suffix) for suffix in (".cpp", ".sh", ".py")]
-    return any(word in file.read_text() for file in files if file.exists() for word in SEVERAL_RANKS)
+    file = source / "tests" / label / f"{stem}.cpp"
+    if file.exists():
+        cases = cases_with_ranks(file)
+        return cases and [*command, "--test-case=" + ",".join(case.replace(",", "\\,") for case in cases)]
+    script = source / "tests" / label / stem
+    python = script.with_suffix(".py")
+    if not python.exists():
+        return script.is_file() and STARTS_RANKS.search(script.read_text()) and command
+    cases = cases_with_ranks(python)
+    return cases and [*command, *cases]
 
 
 def tests(words):
@@ -39,20 +75,27 @@ def tests(words):
                                        text=True).stdout)["tests"]
     for test in listed:
         properties = {entry["name"]: entry["value"] for entry in test["properties"]}
-        if "slow" in properties["LABELS"] or not starts_ranks(test["name"]):
-            continue
-        if not words or any(word in test["name"] for word in words):
-            yield test["name"], test["command"], properties
+        command = "slow" not in properties["LABELS"] and command_of_ranks(test["name"], test["command"])
+        if command and (not words or any(word in test["name"] for word in words)):
+            yield test["name"], command, properties
+
+
+running = set()  # process groups of tests
 
 
 def run(command, properties):
     environment = os.environ | dict(entry.split("=", 1) for entry in properties["ENVIRONMENT"])
-    try:
-        done = subprocess.run(command, cwd=properties["WORKING_DIRECTORY"], env=environment, stdout=subprocess.PIPE,
-                              stderr=subprocess.STDOUT, text=True, timeout=10 * properties["TIMEOUT"])
-        return done.returncode in (0, 77), done.stdout
-    except subprocess.TimeoutExpired as late:
-        return False, f"{(late.stdout or b'').decode()}\nnot done after {late.timeout} s\n"
+    with subprocess.Popen(command, cwd=properties["WORKING_DIRECTORY"], env=environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as test:
+        running.add(test.pid)
+        try:
+            said, _ = test.communicate(timeout=10 * properties["TIMEOUT"])
+            return test.returncode in (0, 77), said
+        except subprocess.TimeoutExpired as late:
+            os.killpg(test.pid, signal.SIGKILL)
+            return False, f"{test.communicate()[0]}\nnot done after {late.timeout} s\n"
+        finally:
+            running.discard(test.pid)
 
 
 ROW = re.compile(r"\| (\S+) \| (\d+) \| (\d+) \| (\S+) \|")
@@ -102,25 +145,30 @@ def main():
     todo = sorted((number, name) for name in chosen for number in range(table.rows[name][2], asked.runs))
 
     def one(number, name):
-        if asked.minutes and time.monotonic() - began > 60 * asked.minutes:
-            return number, name, None, "", 0
         start = time.monotonic()
+        if asked.minutes and start - began > 60 * asked.minutes:
+            return None
         return number, name, *run(*chosen[name]), time.monotonic() - start
 
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.busy)]
+    pool = concurrent.futures.ThreadPoolExecutor(asked.jobs)
     try:
-        with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
-            for number, name, passed, said, seconds in pool.map(lambda pair: one(*pair), todo):
-                if passed is None:
-                    continue
-                table.add(name, passed)
-                print(f"{name}, run {number + 1}: {'passed' if passed else 'FAILED'} ({seconds:.0f} s)", flush=True)
-                if not passed:
-                    failed += 1
-                    (kept / f"{name.replace('/', '-')}-{number}.log").write_text(said)
+        for done in concurrent.futures.as_completed([pool.submit(one, *pair) for pair in todo]):
+            if not done.result():
+                continue
+            number, name, passed, said, seconds = done.result()
+            table.add(name, passed)
+            print(f"{name}, run {number + 1}: {'passed' if passed else 'FAILED'} ({seconds:.0f} s)", flush=True)
+            if not passed:
+                failed += 1
+                (kept / f"{name.replace('/', '-')}-{number}.log").write_text(said)
     finally:
+        pool.shutdown(wait=False, cancel_futures=True)
         for process in busy:
             process.kill()
+        for group in list(running):
+            os.killpg(group, signal.SIGKILL)
     print(f"{failed} runs failed; in {time.monotonic() - began:.0f} s")
     sys.exit(1 if failed else 0)
 

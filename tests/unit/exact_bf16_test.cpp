@@ -4,7 +4,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <iterator>
 
 #include <doctest/doctest.h>
 
@@ -151,6 +153,20 @@ TEST_CASE(
     CHECK(found.at(0).equal(to_bf16(expected.at(0))));
     for (const size_t i : {1, 2}) CHECK(same_bits(found.at(i), expected.at(i)));
   }
+}
+
+TEST_CASE("they compute where a processor has no instructions for products of bf16, and nowhere else") {
+  std::ifstream file("/proc/cpuinfo");
+  const std::string processor{std::istreambuf_iterator<char>(file), {}};
+  if (processor.find(" avx2 ") == std::string::npos) return;  // its name there is of x86
+  const bool has_instructions = processor.find(" avx512bw ") != std::string::npos;
+  const OpTable table(rows_of_set());
+  const torch::NoGradGuard no_grad;
+  table.run("linear",
+            {{numbers({4, 16}, 1).to(torch::kBFloat16), numbers({8, 16}, 2).to(torch::kBFloat16), Tensor()}, {}});
+  const auto chosen = table.chosen();
+  REQUIRE(chosen.size() == 1);
+  CHECK((chosen.begin()->second == "in_fp32_avx2") == !has_instructions);
 }
 
 TEST_CASE("experts in bf16 have the same bits in every variant, and are two products with a GELU between") {
