@@ -76,6 +76,7 @@ int run(int count, char** arguments) {
 
 int main(int count, char** arguments) {
   ditto::report::prepare_streams();
+  ditto::report::end_without_libraries();
   ditto::name_crashes();
   // The same zone of time, by name: without one glibc looks at that file each time somebody asks, and libzip does for
   // each member of a latent's archive, which is a third of its reading.

@@ -5,12 +5,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <iostream>
 #include <streambuf>
 #include <string>
 
 #include <ditto/error.h>
+#include <ditto/plugin.h>
 #include <ditto/text.h>
 
 namespace ditto::report {
@@ -67,6 +70,16 @@ void prepare_streams() {
     if (opened > 2) ::close(opened);
   }
   std::cout.rdbuf(&output());
+}
+
+void end_without_libraries() {
+  if (build_mode() & (kBuildAddressSanitizer | kBuildThreadSanitizer)) return;
+  const auto end = [](int code, void*) {
+    std::cout.flush();
+    std::fflush(nullptr);
+    ::_exit(code);
+  };
+  ::on_exit(end, nullptr);
 }
 
 void require_printed() {

@@ -10,6 +10,12 @@ namespace ditto::report {
 // std::cout is remembered as lost where it could not be written.
 void prepare_streams();
 
+// Called in main before anything else asks to be called at the end. The process ends, when main returns or exit() is
+// called, once its streams are flushed and what was made since then is gone: what was there before, LibTorch's
+// registries of operators above all, is left to the kernel, as taking it apart is a fifth of a short command's time.
+// Not under a sanitizer, which has its last word then.
+void end_without_libraries();
+
 // Throws Error(data) where something that was printed on standard output could not be written. Called last in main.
 void require_printed();
 

@@ -1,2 +1,2 @@
 # agreement.py, with Python alone.
-exec python3 "$(dirname "$0")/agreement.py"
+exec python3 "$(dirname "$0")/agreement.py" "$@"

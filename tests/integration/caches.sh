@@ -1,2 +1,2 @@
 # caches.py, with Python alone.
-exec python3 "$(dirname "$0")/caches.py"
+exec python3 "$(dirname "$0")/caches.py" "$@"

@@ -1,2 +1,2 @@
 # conditions.py, with Python alone.
-exec python3 "$(dirname "$0")/conditions.py"
+exec python3 "$(dirname "$0")/conditions.py" "$@"

@@ -1,2 +1,2 @@
 # cuda.py, with Python alone.
-exec python3 "$(dirname "$0")/cuda.py"
+exec python3 "$(dirname "$0")/cuda.py" "$@"

@@ -1,2 +1,2 @@
 # diff.py, with Python alone.
-exec python3 "$(dirname "$0")/diff.py"
+exec python3 "$(dirname "$0")/diff.py" "$@"

@@ -1,2 +1,2 @@
 # exchange.py, with Python alone.
-exec python3 "$(dirname "$0")/exchange.py"
+exec python3 "$(dirname "$0")/exchange.py" "$@"

@@ -1,2 +1,2 @@
 # kill.py, with Python alone.
-exec python3 "$(dirname "$0")/kill.py" local
+exec python3 "$(dirname "$0")/kill.py" local "$@"

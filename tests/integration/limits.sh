@@ -1,2 +1,2 @@
 # limits.py, with Python alone.
-exec python3 "$(dirname "$0")/limits.py"
+exec python3 "$(dirname "$0")/limits.py" "$@"

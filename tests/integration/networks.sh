@@ -1,3 +1,3 @@
 #!/usr/bin/env bash
 # networks.py, with Python alone.
-exec python3 "$(dirname "$0")/networks.py"
+exec python3 "$(dirname "$0")/networks.py" "$@"

@@ -1,2 +1,2 @@
 # numeric.py, with Python alone.
-exec python3 "$(dirname "$0")/numeric.py"
+exec python3 "$(dirname "$0")/numeric.py" "$@"

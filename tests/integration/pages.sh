@@ -1,2 +1,2 @@
 # pages.py, with Python alone.
-exec python3 "$(dirname "$0")/pages.py"
+exec python3 "$(dirname "$0")/pages.py" "$@"

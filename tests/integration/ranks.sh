@@ -1,2 +1,2 @@
 # ranks.py, with Python alone.
-exec python3 "$(dirname "$0")/ranks.py"
+exec python3 "$(dirname "$0")/ranks.py" "$@"

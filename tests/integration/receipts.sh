@@ -1,2 +1,2 @@
 # receipts.py, with Python alone.
-exec python3 "$(dirname "$0")/receipts.py"
+exec python3 "$(dirname "$0")/receipts.py" "$@"

@@ -1,2 +1,2 @@
 # sampling.py, with Python alone.
-exec python3 "$(dirname "$0")/sampling.py"
+exec python3 "$(dirname "$0")/sampling.py" "$@"

@@ -1,2 +1,2 @@
 # signals.py, with Python alone.
-exec python3 "$(dirname "$0")/signals.py"
+exec python3 "$(dirname "$0")/signals.py" "$@"

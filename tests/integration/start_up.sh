@@ -1,2 +1,2 @@
 # start_up.py, with Python alone.
-exec python3 "$(dirname "$0")/start_up.py"
+exec python3 "$(dirname "$0")/start_up.py" "$@"

@@ -1,2 +1,2 @@
 # third_party.py, with Python alone.
-exec python3 "$(dirname "$0")/third_party.py"
+exec python3 "$(dirname "$0")/third_party.py" "$@"

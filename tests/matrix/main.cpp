@@ -16,6 +16,7 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/dist/local_ranks.h"
+#include "core/report/streams.h"
 #include "tests/matrix/faults.h"
 #include "tests/matrix/page.h"
 #include "tests/matrix/random_table.h"
@@ -243,4 +244,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace ditto::matrix
 
-int main(int argc, char** argv) { return ditto::matrix::run(argc, argv); }
+int main(int count, char** arguments) {
+  ditto::report::end_without_libraries();
+  return ditto::matrix::run(count, arguments);
+}
