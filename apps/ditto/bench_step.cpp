@@ -10,7 +10,6 @@
 
 #include "apps/ditto/bench.h"
 #include "core/dist/launch.h"
-#include "core/dist/local_ranks.h"
 #include "core/train/bench_step.h"
 #include "core/train/launch.h"
 #include "core/train/record.h"
@@ -109,18 +108,29 @@ std::string bench_text(const StepBench& bench, const Recipe& recipe, int ranks) 
   return text;
 }
 
+Recipe open_recipe(Rank& rank, const StepArguments& a, const CommandLine& line) {
+  Recipe recipe = Recipe::read(a.recipe, a.sets);
+  rank.open(recipe, line.plugin_path);
+  declare_components(recipe, rank.registry());
+  return recipe;
+}
+
+int rehearse(const StepArguments& a, const CommandLine& line) {
+  Rank rank{RankInfo{}};
+  return rank.run([&] {
+    trace_file(a.trace);
+    complete_degrees(degrees(open_recipe(rank, a, line)), a.local_ranks);
+    return 0;
+  });
+}
+
 int bench_step(const StepArguments& a, const CommandLine& line) {
-  Rank rank(a.local_ranks > 0 ? RankInfo{} : rank_info());
+  if (a.local_ranks > 0) return start_ranks(line, a.local_ranks, [&] { return rehearse(a, line); });
+  Rank rank(rank_info());
   return rank.run([&] {
     auto options = a.options;
     options.trace = trace_file(a.trace);
-    Recipe recipe = Recipe::read(a.recipe, a.sets);
-    rank.open(recipe, line.plugin_path);
-    declare_components(recipe, rank.registry());
-    if (a.local_ranks > 0) {
-      complete_degrees(degrees(recipe), a.local_ranks);  // refused before any rank starts
-      return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
-    }
+    const Recipe recipe = open_recipe(rank, a, line);
     rank.meet(recipe);
     options.watch = &rank.watch();
     const auto& mesh = rank.mesh();

@@ -1,6 +1,7 @@
 // The subcommands of `ditto`: each file adds its own to the program, and sets its callback.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,12 @@ struct CommandLine {
   std::vector<std::string> plugin_path;  // --plugin-path
   int exit_code = 0;                     // set by callbacks that end with something else than success
 };
+
+// This command's line without --local-ranks, or `arguments` where there are any, as so many ranks on this machine: its
+// exit code. `rehearsal`: as of core/dist/local_ranks.h. Nothing may have been computed or opened before, so that ranks
+// find what a program finds.
+int start_ranks(const CommandLine& line, int count, std::function<int()> rehearsal = {},
+                std::vector<std::string> arguments = {});
 
 // Of every command that may open a plugin.
 void add_plugin_path(CLI::App& command, CommandLine& line);

@@ -14,7 +14,6 @@
 #include "apps/ditto/commands.h"
 #include "core/diff/compare.h"
 #include "core/diff/record.h"
-#include "core/dist/local_ranks.h"
 #include "core/formats/json.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
@@ -89,7 +88,7 @@ int record(const Side& side, const std::string& folder, const Arguments& a, cons
   std::vector<std::string> arguments{"diff", side.recipe, "--record", folder, "--steps", std::to_string(a.steps)};
   for (const auto& set : side.sets) arguments.insert(arguments.end(), {"--set", set});
   for (const auto& path : line.plugin_path) arguments.insert(arguments.end(), {"--plugin-path", path});
-  return run_local_ranks({side.ranks, arguments});
+  return start_ranks(line, side.ranks, {}, arguments);
 }
 
 int be_rank(const Arguments& a, const CommandLine& line) {

@@ -9,7 +9,6 @@
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/gradient_sum.h"
-#include "core/dist/local_ranks.h"
 #include "core/dist/whole.h"
 #include "core/network/saved_model.h"
 #include "core/train/assembly.h"
@@ -128,7 +127,7 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
 }
 
 int forward(const Arguments& a, const CommandLine& line) {
-  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  if (a.local_ranks > 0) return start_ranks(line, a.local_ranks);
   Rank rank(rank_info());
   return rank.run([&] {
     forward(rank, a, line);

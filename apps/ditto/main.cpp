@@ -1,6 +1,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <functional>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/version.h>
@@ -13,6 +15,7 @@
 #include "apps/ditto/help.h"
 #include "core/dist/error_file.h"
 #include "core/dist/launch.h"
+#include "core/dist/local_ranks.h"
 #include "core/plugin/guard.h"
 #include "core/report/streams.h"
 
@@ -72,19 +75,10 @@ int run(int count, char** arguments) {
   return line.exit_code;
 }
 
-}  // namespace
-
-int main(int count, char** arguments) {
-  ditto::report::prepare_streams();
-  ditto::report::end_without_libraries();
-  ditto::name_crashes();
-  // The same zone of time, by name: without one glibc looks at that file each time somebody asks, and libzip does for
-  // each member of a latent's archive, which is a third of its reading.
-  ::setenv("TZ", ":/etc/localtime", 0);
-  Warnings warnings;
-  c10::WarningUtils::set_warning_handler(&warnings);
+// The exit code of a command, whose error is said.
+int said(const std::function<int()>& command) {
   try {
-    const int code = ditto::guarded("", [&] { return run(count, arguments); });
+    const int code = ditto::guarded("", command);
     if (code == 0) ditto::report::require_printed();
     return code;
   } catch (const ditto::Error& error) {
@@ -92,4 +86,29 @@ int main(int count, char** arguments) {
     ditto::write_error_file(error.what());
     return error.exit_code();
   }
+}
+
+int program(int count, char** arguments) {
+  ditto::name_crashes();
+  return said([&] { return run(count, arguments); });
+}
+
+}  // namespace
+
+int ditto::start_ranks(const CommandLine& line, int count, std::function<int()> rehearsal,
+                       std::vector<std::string> arguments) {
+  LocalRanks ranks{count, arguments.empty() ? without_local_ranks(line.arguments) : std::move(arguments), program};
+  if (rehearsal) ranks.rehearsal = [&] { return said(rehearsal); };
+  return run_local_ranks(ranks);
+}
+
+int main(int count, char** arguments) {
+  ditto::report::prepare_streams();
+  ditto::report::end_without_libraries();
+  // The same zone of time, by name: without one glibc looks at that file each time somebody asks, and libzip does for
+  // each member of a latent's archive, which is a third of its reading.
+  ::setenv("TZ", ":/etc/localtime", 0);
+  Warnings warnings;
+  c10::WarningUtils::set_warning_handler(&warnings);
+  return program(count, arguments);
 }

@@ -8,7 +8,6 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
-#include "core/dist/local_ranks.h"
 #include "core/dist/stop.h"
 #include "core/formats/toml.h"
 #include "core/train/launch.h"
@@ -77,26 +76,47 @@ int tell(const RankInfo& info, const ReceiptCheck& check, const Suspects& steps)
   return check.same() && !steps.checkpoint ? 0 : kNotWhatItSays;
 }
 
+struct Opened {
+  Receipts receipts;
+  Recipe recipe;
+};
+
+// Nothing where the chain of receipts is broken, which is said.
+std::optional<Opened> open(Rank& rank, const RankInfo& info, const Arguments& a, const CommandLine& line) {
+  auto receipts = read_receipts(a.run + "/" + kReceipts);
+  if (!receipts.broken.empty()) {
+    say(info, fmt::format("{}/{}: the chain is broken at {}", a.run, kReceipts, receipts.broken));
+    return {};
+  }
+  if (!a.bisect) asked_for(a, receipts);
+  Recipe recipe = recipe_of(a);
+  rank.open(recipe, line.plugin_path);
+  declare_components(recipe, rank.registry());
+  check_recipe(recipe, rank.registry());
+  return Opened{std::move(receipts), std::move(recipe)};
+}
+
+int rehearse(const Arguments& a, const CommandLine& line) {
+  Rank rank{RankInfo{}};
+  return rank.run([&] {
+    const auto opened = open(rank, {}, a, line);
+    return opened ? rehearse_layout(opened->recipe, rank.registry(), a.local_ranks) : kNotWhatItSays;
+  });
+}
+
 int replay(const Arguments& a, const CommandLine& line) {
-  const auto info = a.local_ranks > 0 ? RankInfo{} : rank_info();
+  if (a.local_ranks > 0) {
+    answer_stop_signals({});
+    return start_ranks(line, a.local_ranks, [&] { return rehearse(a, line); });
+  }
+  const auto info = rank_info();
   answer_stop_signals(info);
   Rank rank(info);
   std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
   return rank.run([&] {
-    const auto receipts = read_receipts(a.run + "/" + kReceipts);
-    if (!receipts.broken.empty()) {
-      say(info, fmt::format("{}/{}: the chain is broken at {}", a.run, kReceipts, receipts.broken));
-      return kNotWhatItSays;
-    }
-    if (!a.bisect) asked_for(a, receipts);
-    Recipe recipe = recipe_of(a);
-    rank.open(recipe, line.plugin_path);
-    declare_components(recipe, rank.registry());
-    check_recipe(recipe, rank.registry());
-    if (a.local_ranks > 0) {
-      if (const int code = rehearse_layout(recipe, rank.registry(), a.local_ranks)) return code;
-      return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
-    }
+    auto opened = open(rank, info, a, line);
+    if (!opened) return kNotWhatItSays;
+    auto& [receipts, recipe] = *opened;
     rank.meet(recipe, {{"receipts", receipts.sha256}});
     const auto& mesh = rank.mesh();
     const auto steps = a.bisect ? suspects_of_all(a, receipts, mesh) : asked_for(a, receipts);

@@ -10,7 +10,6 @@
 #include "apps/ditto/sample_outputs.h"
 #include "apps/ditto/sample_requests.h"
 #include "core/config/numerics.h"
-#include "core/dist/local_ranks.h"
 #include "core/formats/toml.h"
 #include "core/report/progress.h"
 #include "core/sample/clip.h"
@@ -134,7 +133,7 @@ int sample(const SampleArguments& a, const CommandLine& line) {
   const auto info = a.local_ranks > 0 ? RankInfo{} : rank_info();
   if (info.rank == 0 && info.launcher != "local ranks")
     say_when_interrupted("SIGINT: ends at once; pictures that are not written yet are lost\n");
-  if (a.local_ranks > 0) return run_local_ranks({a.local_ranks, without_local_ranks(line.arguments)});
+  if (a.local_ranks > 0) return start_ranks(line, a.local_ranks);
   Rank rank(info);
   return rank.run([&] {
     sample(rank, a, line);

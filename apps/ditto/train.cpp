@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/ditto/commands.h"
-#include "core/dist/local_ranks.h"
 #include "core/dist/stop.h"
 #include "core/formats/json.h"
 #include "core/train/dry_run.h"
@@ -30,6 +29,14 @@ struct Arguments {
   int64_t text_length = 256;
 };
 
+Recipe open_recipe(Rank& rank, const Arguments& arguments, const CommandLine& line) {
+  Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
+  rank.open(recipe, line.plugin_path);
+  declare_components(recipe, rank.registry());
+  check_recipe(recipe, rank.registry());
+  return recipe;
+}
+
 // One process stands for all ranks; of those that a launcher has started, the first.
 int show_dry_run(const Arguments& arguments, const CommandLine& line) {
   const auto info = rank_info();
@@ -50,21 +57,27 @@ int show_dry_run(const Arguments& arguments, const CommandLine& line) {
   });
 }
 
+// Whether a recipe's parts go together on so many ranks, before any of them starts and a folder is made.
+int rehearse(const Arguments& arguments, const CommandLine& line) {
+  Rank rank{RankInfo{}};
+  return rank.run([&] {
+    const auto recipe = open_recipe(rank, arguments, line);
+    return rehearse_layout(recipe, rank.registry(), arguments.local_ranks);
+  });
+}
+
 int train(const Arguments& arguments, const CommandLine& line) {
   if (arguments.dry_run) return show_dry_run(arguments, line);
-  const auto info = arguments.local_ranks > 0 ? RankInfo{} : rank_info();
+  if (arguments.local_ranks > 0) {
+    answer_stop_signals({});
+    return start_ranks(line, arguments.local_ranks, [&] { return rehearse(arguments, line); });
+  }
+  const auto info = rank_info();
   answer_stop_signals(info);
   Rank rank(info);
   std::unique_ptr<Trainer> trainer;  // its end may wait for lost peers: a failure is told before
   return rank.run([&] {
-    Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
-    rank.open(recipe, line.plugin_path);
-    declare_components(recipe, rank.registry());  // refused before any rank starts, and before a folder is made
-    check_recipe(recipe, rank.registry());
-    if (arguments.local_ranks > 0) {
-      if (const int code = rehearse_layout(recipe, rank.registry(), arguments.local_ranks)) return code;
-      return run_local_ranks({arguments.local_ranks, without_local_ranks(line.arguments)});
-    }
+    Recipe recipe = open_recipe(rank, arguments, line);
     auto options = arguments.options;
     options.trace = trace_options(arguments.trace);
     rank.meet(recipe, {{"--resume", options.resume}, {"--trace", fmt::format("{}", fmt::join(arguments.trace, ", "))}});

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <thread>
 #include <utility>
@@ -16,6 +17,9 @@
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
+
+#include <ATen/Parallel.h>
+#include <torch/types.h>
 
 #include <ditto/error.h>
 
@@ -128,6 +132,24 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return list;
 }
 
+std::vector<int> numbers_in(const char* folder) {
+  std::vector<int> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder))
+    found.push_back(std::stoi(entry.path().filename().string()));
+  return found;
+}
+
+// What exec does to a process.
+void forget_parent() {
+  for (int signal = 1; signal < NSIG; ++signal) {
+    struct sigaction action {};
+    if (::sigaction(signal, nullptr, &action) == 0 && action.sa_handler != SIG_IGN && action.sa_handler != SIG_DFL)
+      ::signal(signal, SIG_DFL);
+  }
+  for (const int file : numbers_in("/proc/self/fd"))
+    if (const int flags = ::fcntl(file, F_GETFD); flags >= 0 && (flags & FD_CLOEXEC)) ::close(file);
+}
+
 class Ranks {
  public:
   explicit Ranks(const LocalRanks& options) : options_(options) {}
@@ -142,6 +164,26 @@ class Ranks {
     const StoreSocket store;
     const HeldSignals held;
     for (int rank = 0; rank < options_.count; ++rank) start(rank, store);
+  }
+
+  int rehearse() const {
+    if (!options_.rehearsal) return 0;
+    std::fflush(nullptr);
+    const pid_t parent = ::getpid(), pid = ::fork();
+    if (pid < 0) fail("a process cannot be started");
+    if (pid == 0) {
+      become_child(parent);
+      leave_stop_signals_to_parent();
+      std::exit(options_.rehearsal());
+    }
+    int status = 0;
+    ::waitpid(pid, &status, 0);
+    if (WIFEXITED(status)) return WEXITSTATUS(status);
+    if (stop_signal() == 0) {  // it ends this process as it would have without one of its own
+      ::signal(WTERMSIG(status), SIG_DFL);
+      ::raise(WTERMSIG(status));
+    }
+    return 0;
   }
 
   int wait() {
@@ -160,24 +202,36 @@ class Ranks {
     arguments.insert(arguments.end(), options_.arguments.begin(), options_.arguments.end());
     auto variables = environment(rank, options_.count, store);
     auto argv = pointers(arguments), envp = pointers(variables);
+    const bool anew = !options_.main || numbers_in("/proc/self/task").size() > 1;
     const pid_t parent = ::getpid(), pid = ::fork();
     if (pid < 0) fail("rank " + std::to_string(rank) + " cannot be started");
-    if (pid == 0) become_rank(rank, store.fd(), parent, argv.data(), envp.data());
+    if (pid == 0) {
+      become_child(parent);
+      if (rank == 0) ::fcntl(store.fd(), F_SETFD, 0);
+      if (rank != 0) say_nothing();
+      if (!anew) run_main(argv, envp);
+      ::execve("/proc/self/exe", argv.data(), envp.data());
+      ::_exit(127);
+    }
     alive_[pid] = rank;
   }
 
-  // In the child: only calls that are safe between fork and exec.
-  [[noreturn]] void become_rank(int rank, int store, pid_t parent, char** argv, char** envp) const {
+  // In a child: but for run_main, only calls that are safe between fork and exec.
+  void become_child(pid_t parent) const {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (::getppid() != parent) ::_exit(Error::exit_code(ErrorKind::distributed));  // it died before prctl
-    if (rank == 0) ::fcntl(store, F_SETFD, 0);
-    if (rank != 0) {
-      const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
-      if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
-    }
     children_.restore();
-    ::execve("/proc/self/exe", argv, envp);
-    ::_exit(127);
+  }
+  static void say_nothing() {
+    const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
+    if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
+  }
+  [[noreturn]] void run_main(std::vector<char*>& argv, std::vector<char*>& envp) const {
+    forget_parent();
+    environ = envp.data();
+    // Which OpenMP has read when this program began.
+    at::set_num_threads(std::max(1, std::atoi(std::getenv("OMP_NUM_THREADS"))));
+    std::exit(options_.main(static_cast<int>(argv.size()) - 1, argv.data()));
   }
 
   void send(int signal) const {
@@ -251,12 +305,13 @@ int run_local_ranks(const LocalRanks& options) {
                 "leave --local-ranks out, or unset them");
   if (options.count < 1)
     throw Error(ErrorKind::config, "--local-ranks", "is " + std::to_string(options.count), "expected at least 1");
+  Ranks ranks(options);
+  if (const int code = ranks.rehearse()) return code;
   if (stop_signal() != 0) {
     std::fprintf(stderr, "stopped before the ranks were started\n");
     return kStoppedBySignal;
   }
   std::fflush(nullptr);
-  Ranks ranks(options);
   ranks.start();
   return ranks.wait();
 }

@@ -155,9 +155,11 @@ void plan_cases(Arguments& a) {
     if (a.plan.diff && one.optimizer == "adamw") one.sets.push_back("optimizer.eps=1e-3");
 }
 
+int run(int argc, char** argv);
+
 int start(int ranks, std::vector<std::string> arguments, const std::vector<std::string>& more) {
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return run_local_ranks({ranks, arguments});
+  return run_local_ranks({ranks, arguments, run});
 }
 
 std::string joined(const std::vector<size_t>& numbers) {
