@@ -209,7 +209,7 @@ class Ranks {
       become_child(parent);
       if (rank == 0) ::fcntl(store.fd(), F_SETFD, 0);
       if (rank != 0) say_nothing();
-      if (!anew) run_main(argv, envp);
+      if (!anew) run_main(rank, argv, envp);
       ::execve("/proc/self/exe", argv.data(), envp.data());
       ::_exit(127);
     }
@@ -226,7 +226,8 @@ class Ranks {
     const int nowhere = ::open("/dev/null", O_WRONLY | O_CLOEXEC);
     if (nowhere >= 0) ::dup2(nowhere, STDOUT_FILENO);
   }
-  [[noreturn]] void run_main(std::vector<char*>& argv, std::vector<char*>& envp) const {
+  [[noreturn]] void run_main(int rank, std::vector<char*>& argv, std::vector<char*>& envp) const {
+    ::prctl(PR_SET_NAME, ("ditto rank " + std::to_string(rank)).c_str());  // its command line is the parent's
     forget_parent();
     environ = envp.data();
     // Which OpenMP has read when this program began.

@@ -1,6 +1,7 @@
 """One of four ranks is killed at random moments: the others end with exit code 6, name it, and the run goes on undisturbed."""
 
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -22,20 +23,27 @@ def command(folder, steps):
     return [t.ditto, "train", str(path), *t.sets({"run.output": str(t.work / folder), "run.steps": steps})]
 
 
-def ranks_of(variable, folder):
-    """{rank: pid} of this run's processes, by a variable of their environment."""
+def by_name(process):
+    """The rank that --local-ranks started as this process, if it did."""
+    name = re.fullmatch(r"ditto rank (\d+)\n", (process / "comm").read_text())
+    return name and name[1]
+
+
+def by_slurm(process):
+    variables = dict(entry.partition("=")[::2] for entry in (process / "environ").read_text(errors="replace").split("\0"))
+    return variables.get("SLURM_PROCID")
+
+
+def ranks_of(place, folder):
+    """{rank: pid} of this run's processes."""
     found = {}
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+    for process in pathlib.Path("/proc").glob("[0-9]*"):
         try:
-            words = open(f"/proc/{pid}/cmdline", "rb").read().decode(errors="replace")
-            if str(t.work / folder) not in words or not words.startswith(t.ditto) and not words.startswith("ditto\0"):
-                continue
-            env = open(f"/proc/{pid}/environ", "rb").read().decode(errors="replace").split("\0")
+            words = (process / "cmdline").read_text(errors="replace")
+            if str(t.work / folder) in words and words.startswith((t.ditto, "ditto\0")) and (rank := place(process)):
+                found[int(rank)] = int(process.name)
         except OSError:
             continue
-        place = [entry.split("=", 1)[1] for entry in env if entry.startswith(variable + "=")]
-        if place:
-            found[int(place[0])] = pid
     return found
 
 
@@ -51,14 +59,14 @@ def gone(pid):
         return True
 
 
-def kill_one(random, start, variable, folder, moment, after_the_end):
+def kill_one(random, start, place, folder, moment, after_the_end):
     """Starts the run, kills a rank once `moment` steps are done, and looks at how the others end."""
     log = t.work / f"{folder}.log"
     with open(log, "w") as out:
         process = start(out, 10**9)  # it never ends by itself, however late this process looks
     t.wait_for(lambda: steps_said(log) >= moment or process.poll() is not None, f"step {moment}", 120)
     time.sleep(random.uniform(0, 0.1))
-    alive = ranks_of(variable, folder)
+    alive = ranks_of(place, folder)
     t.equal(sorted(alive), list(range(ranks)), f"ranks that are there after {steps_said(log)} steps, waiting for {moment}, "
             f"with exit code {process.poll()}: {log.read_text()}")
     victim = random.randrange(ranks)
@@ -78,12 +86,12 @@ def kill_one(random, start, variable, folder, moment, after_the_end):
     return took
 
 
-def kill_and_resume(folder, start, variable, after_the_end):
+def kill_and_resume(folder, start, place, after_the_end):
     random = t.seed_of(folder)
     longest = 0
     moments = sorted(random.sample(range(1, 5 * kills), kills - 1)) + [5 * kills]  # the last start has something to resume
     for moment in moments:
-        longest = max(longest, kill_one(random, start, variable, folder, moment, after_the_end))
+        longest = max(longest, kill_one(random, start, place, folder, moment, after_the_end))
     print(f"{kills} kills; the last of the others ended at most {longest:.1f} s later", flush=True)
     steps = t.lines_in(folder) + 8
     t.run(*command(f"{folder}-whole", steps)[1:])
@@ -103,7 +111,7 @@ def test_a_killed_rank_of_local_ranks_ends_the_others_and_the_run_goes_on():
         t.equal(code, 6, f"exit code: {said}")
         t.check(f"error: rank {victim} was killed by signal 9" in said, said)
 
-    kill_and_resume("local", start, "RANK", after_the_end)
+    kill_and_resume("local", start, by_name, after_the_end)
 
 
 def cluster():
@@ -137,7 +145,7 @@ def test_a_killed_rank_of_srun_ends_the_others_and_the_run_goes_on():
             found = int((t.work / f"srun.code.{rank}").read_text())
             t.equal(found, 137 if rank == victim else 6, f"exit code of rank {rank}: {said}")
 
-    kill_and_resume("srun", start, "SLURM_PROCID", after_the_end)
+    kill_and_resume("srun", start, by_slurm, after_the_end)
 
 
 def stop_cluster():
