@@ -19,7 +19,6 @@
 #include <unistd.h>
 
 #include <ATen/Parallel.h>
-#include <torch/types.h>
 
 #include <ditto/error.h>
 
@@ -230,8 +229,8 @@ class Ranks {
     ::prctl(PR_SET_NAME, ("ditto rank " + std::to_string(rank)).c_str());  // its command line is the parent's
     forget_parent();
     environ = envp.data();
-    // Which OpenMP has read when this program began.
-    at::set_num_threads(std::max(1, std::atoi(std::getenv("OMP_NUM_THREADS"))));
+    const int threads = std::atoi(std::getenv("OMP_NUM_THREADS"));  // which OpenMP has read when this program began
+    if (threads > 0) at::set_num_threads(threads);
     std::exit(options_.main(static_cast<int>(argv.size()) - 1, argv.data()));
   }
 

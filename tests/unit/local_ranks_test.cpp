@@ -9,7 +9,9 @@
 #include <set>
 #include <thread>
 
+#include <ATen/Parallel.h>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -97,6 +99,63 @@ TEST_CASE("every rank finds its place in its environment") {
   const StartFolder folder;
   CHECK(testing::as_ranks(3, "rank of: a look at its environment") == 0);
   CHECK(folder.files() == 3);
+}
+
+// In a process that has no other threads, and so forks its ranks.
+int started(const std::string& test_case) {
+  const std::string command = "'" + fs::read_symlink("/proc/self/exe").string() +
+                              "' --no-skip --minimal --test-case='starts: " + test_case + "'";
+  return std::system(command.c_str());
+}
+
+int parents_file = -1;
+pid_t parent = 0;
+
+// 0: this rank is as a program that has just begun.
+int look_as_fork(int count, char** arguments) {
+  struct sigaction action {};
+  ::sigaction(SIGUSR2, nullptr, &action);
+  const bool forgot_handler = action.sa_handler == SIG_DFL;
+  ::sigaction(SIGHUP, nullptr, &action);
+  const bool still_ignores = action.sa_handler == SIG_IGN;
+  const auto info = rank_info();
+  const bool has_place = info.world_size == 3 && info.rank == info.local_rank && info.launcher == "local ranks";
+  const bool has_socket = (info.store_socket >= 0 && ::fcntl(info.store_socket, F_GETFD) >= 0) == (info.rank == 0);
+  const bool has_arguments = count == 2 && std::string(arguments[0]) == "ditto" && std::string(arguments[1]) == "one";
+  leave_mark();
+  return forgot_handler && still_ignores && has_place && has_socket && has_arguments &&
+                 ::fcntl(parents_file, F_GETFD) < 0 &&
+                 at::get_num_threads() == std::stoi(std::getenv("OMP_NUM_THREADS")) && ::getppid() == parent
+             ? 0
+             : 9;
+}
+
+TEST_CASE("starts: forks" * doctest::skip()) {
+  ::signal(SIGUSR2, [](int) {});
+  ::signal(SIGHUP, SIG_IGN);
+  parents_file = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+  parent = ::getpid();
+  ::setenv("OMP_NUM_THREADS", "3", 1);  // too late for OpenMP of this process
+  CHECK(run_local_ranks({3, {"one"}, look_as_fork}) == 0);
+}
+TEST_CASE("a rank that is forked is as a program that has just begun") {
+  const StartFolder folder;
+  CHECK(started("forks") == 0);
+  CHECK(folder.files() == 3);
+}
+
+TEST_CASE("starts: a rehearsal that refuses" * doctest::skip()) {
+  CHECK(run_local_ranks({2, {}, look_as_fork, [] { return 2; }}) == 2);
+}
+TEST_CASE("starts: a rehearsal that crashes" * doctest::skip()) {
+  run_local_ranks({2, {}, look_as_fork, []() -> int { return ::raise(SIGKILL); }});
+}
+TEST_CASE("no rank starts after a rehearsal that refuses, or crashes, which ends the process likewise") {
+  const StartFolder folder;
+  CHECK(started("a rehearsal that refuses") == 0);
+  const int status = started("a rehearsal that crashes");
+  CHECK((WIFEXITED(status) && WEXITSTATUS(status) == 128 + SIGKILL));  // as the shell says it
+  CHECK(folder.files() == 0);
 }
 
 TEST_CASE("rank of: printing" * doctest::skip()) {
