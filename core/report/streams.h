@@ -13,7 +13,8 @@ void prepare_streams();
 // Called in main before anything else asks to be called at the end. The process ends, when main returns or exit() is
 // called, once its streams are flushed and what was made since then is gone: what was there before, LibTorch's
 // registries of operators above all, is left to the kernel, as taking it apart is a fifth of a short command's time.
-// Not under a sanitizer, which has its last word then.
+// Not under a sanitizer, nor where somebody has put a library into the process (profilers: LD_PRELOAD, LD_AUDIT,
+// CUDA_INJECTION64_PATH), which have their last words then.
 void end_without_libraries();
 
 // Throws Error(data) where something that was printed on standard output could not be written. Called last in main.
