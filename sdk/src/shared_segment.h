@@ -2,7 +2,6 @@
 // lie.
 #pragma once
 
-#include <fcntl.h>
 #include <linux/futex.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
