@@ -8,7 +8,7 @@ WORD: only tests with one of the words in their names. --jobs: so many tests at 
 no run begins later. --write: adds the runs to those of the table in FILE, of which those that FILE says least of come first; so
 fifty runs of each can be made bit by bit.
 
-A test's time limit is ten times its usual one. What a failed run said is kept in build/release/under_load.
+A test's time limits are ten times its usual ones. What a failed run said is kept in build/release/under_load.
 """
 
 import argparse
@@ -26,6 +26,7 @@ import time
 source = pathlib.Path(__file__).resolve().parents[1]
 build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
 STARTS_RANKS = re.compile(r'as_ranks\(|local[-_]ranks|Launch\(|"torchrun"|"srun"|ditto_matrix')
+PATIENCE = 10
 NAME = re.compile(r"(?:.*[ *&])?(\w+)(?:\(| =|\{)")
 
 
@@ -86,11 +87,12 @@ running = set()  # process groups of tests
 def run(command, properties):
     """Whether it passed, and what it said; None: it cannot run here."""
     environment = os.environ | dict(entry.split("=", 1) for entry in properties["ENVIRONMENT"])
+    environment["DITTO_TEST_PATIENCE"] = str(PATIENCE)
     with subprocess.Popen(command, cwd=properties["WORKING_DIRECTORY"], env=environment, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True) as test:
         running.add(test.pid)
         try:
-            said, _ = test.communicate(timeout=10 * properties["TIMEOUT"])
+            said, _ = test.communicate(timeout=PATIENCE * properties["TIMEOUT"])
             return None if test.returncode == 77 else test.returncode == 0, said
         except subprocess.TimeoutExpired as late:
             os.killpg(test.pid, signal.SIGKILL)

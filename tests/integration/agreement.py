@@ -38,7 +38,7 @@ class Ranks:
             text=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             env=t.environment | {"MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": "2"} | env[rank])
             for rank in (0, 1)]
-        self.said = [process.communicate(timeout=120)[1] for process in started]
+        self.said = [process.communicate(timeout=t.patient(120))[1] for process in started]
         self.codes = [process.returncode for process in started]
         self.errors = [line for text in self.said for line in text.splitlines() if line.startswith("error: ")]
         self.seconds = time.monotonic() - began

@@ -16,7 +16,7 @@ def resume(path, read=0, **options):
     env = dict(LD_PRELOAD=str(library), BAD_DISK_UNDER=f"{folder}/checkpoints/", BAD_DISK_AT=str(read),
                BAD_DISK_COUNT=str(t.work / "count"))
     words = [t.ditto, "train", str(path), *t.sets({"run.output": str(t.work / folder), "run.steps": 5} | options)]
-    done = t.subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=t.work, env=t.environment | env)
+    done = t.subprocess.run(words, capture_output=True, text=True, timeout=t.patient(240), cwd=t.work, env=t.environment | env)
     done.all, done.reads = done.stdout + done.stderr, int((t.work / "count").read_text())
     shutil.rmtree(t.work / folder)
     return done

@@ -24,7 +24,7 @@ def dry(path, *arguments, **options):
                "used = resource.getrusage(resource.RUSAGE_CHILDREN); "
                "print(used.ru_utime + used.ru_stime, used.ru_maxrss, file=sys.stderr); sys.exit(done.returncode)")
     words = [t.sys.executable, "-c", program, t.ditto, "train", str(path), *t.sets(given), "--dry-run", "--json", *arguments]
-    done = t.subprocess.run(words, capture_output=True, text=True, cwd=t.work, env=t.environment, timeout=240)
+    done = t.subprocess.run(words, capture_output=True, text=True, cwd=t.work, env=t.environment, timeout=t.patient(240))
     t.equal(done.returncode, 0, f"exit code of {' '.join(words)}\n{done.stdout}{done.stderr}")
     seconds, kilobytes = done.stderr.split()[-2:]
     return json.loads(done.stdout), float(seconds), 1024 * int(kilobytes)

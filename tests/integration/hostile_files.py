@@ -29,7 +29,7 @@ def refused(kind, code, suffix, cases):
         paths.append(folder / f"{kind}-{number:02}{suffix}")
         paths[-1].write_bytes(data if isinstance(data, bytes) else data.encode())
     done = subprocess.run([program], input="".join(f"{kind} {path}\n" for path in paths), capture_output=True, text=True,
-                          timeout=120, env=t.environment)
+                          timeout=t.patient(120), env=t.environment)
     outcomes = [json.loads(line) for line in done.stdout.splitlines()]
     t.check(done.returncode == 0 and len(outcomes) == len(paths),
             f"the reader ended with {done.returncode} at {paths[min(len(outcomes), len(paths) - 1)]}: {done.stderr[-2000:]}")
@@ -192,7 +192,7 @@ def test_an_honest_index_of_40000_tensors_is_read_within_a_second():
                                                            "start": [0, 0], "size": [1152, 4608]}]} for i in range(40_000)}
     path = t.work / "large-index.json"
     path.write_text(json.dumps({"format": 1, "tensors": {"model": tensors}}))
-    done = subprocess.run([program], input=f"index {path}\n", capture_output=True, text=True, timeout=120, env=t.environment)
+    done = subprocess.run([program], input=f"index {path}\n", capture_output=True, text=True, timeout=t.patient(120), env=t.environment)
     found = json.loads(done.stdout)
     t.check(found["code"] == 0 and found["seconds"] < MOST_SECONDS and found["peak_mib"] < MOST_MIB, found)
 

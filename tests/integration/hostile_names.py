@@ -34,7 +34,7 @@ def check_words(text, what):
 def said(*words, code=None, env=None):
     """Runs ditto, and checks all that it says."""
     done = subprocess.run([t.ditto, *(w if isinstance(w, bytes) else str(w) for w in words)], capture_output=True,
-                          timeout=240, cwd=t.work, env=t.environment | (env or {}))
+                          timeout=t.patient(240), cwd=t.work, env=t.environment | (env or {}))
     text = (done.stdout + done.stderr).decode("utf-8", "replace")
     what = " ".join(repr(word)[:60] for word in words)
     check_words(text, what)

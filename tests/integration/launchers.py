@@ -33,7 +33,7 @@ def alone():
 def launch(words, folder, code=0, env=None):
     """Runs `words`, which end in `ditto train …` into `folder`; its losses, norms and weights are one rank's."""
     one = alone()
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=240, cwd=t.work,
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=t.patient(240), cwd=t.work,
                           env=t.environment | (env or {}))
     done.all = done.stdout + done.stderr
     t.equal(done.returncode, code, f"exit code of {words[0]}: {done.all}")
@@ -80,7 +80,7 @@ def test_torchrun_shows_what_a_rank_failed_of():
     words = [torchrun(), "--no-python", "--nproc-per-node", 2, "--master-port", t.free_port(), t.ditto, "train"]
     # Loss and gradient overflow on all ranks alike: an error that is found after they have started.
     broken = options("torchrun-fails", **{"lr_schedule.lr": 1e30, "lr_schedule.warmup": 0, "run.steps": 20})
-    done = subprocess.run([str(word) for word in words + broken], capture_output=True, text=True, timeout=240, cwd=t.work,
+    done = subprocess.run([str(word) for word in words + broken], capture_output=True, text=True, timeout=t.patient(240), cwd=t.work,
                           env=t.environment)
     t.equal(done.returncode, 1, "exit code of torchrun")
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
@@ -222,7 +222,7 @@ def batch_script():
 def submit(folder, **more):
     env = t.environment | cluster() | {"DITTO": t.ditto}
     done = subprocess.run(["sbatch", "--parsable", f"--output={t.work}/{folder}.log", str(batch_script()), *options(folder, **more)],
-                          capture_output=True, text=True, cwd=t.work, env=env, timeout=60)
+                          capture_output=True, text=True, cwd=t.work, env=env, timeout=t.patient(60))
     t.equal(done.returncode, 0, f"exit code of sbatch: {done.stderr}")
     return done.stdout.strip()
 

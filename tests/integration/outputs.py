@@ -54,7 +54,7 @@ def run_on_disk(options, command):
     root = [] if os.geteuid() == 0 else ["--map-root-user"]
     words = [str(word) for word in command]
     done = subprocess.run(["unshare", "--mount", *root, "bash", "-c", script, "bash", options, str(disk), str(left), t.ditto, *words],
-                          capture_output=True, text=True, timeout=240, env=t.environment)
+                          capture_output=True, text=True, timeout=t.patient(240), env=t.environment)
     if done.returncode in (1, 99) and ("unshare" in done.stderr or "mount" in done.stderr):
         raise t.NotRun(f"no file system of one's own here: {done.stderr.strip()}")
     return done, left.read_text().split() if left.exists() else []
@@ -100,7 +100,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_said_like_any_other_mistake():
     first = process.stderr.readline()  # of two: the folder has been made and looked at
     t.check("1/2" in first, f"no sign of the first sample: {first}{process.stderr.read() if not first else ''}")
     out.rmdir()
-    stdout, stderr = process.communicate(timeout=240)
+    stdout, stderr = process.communicate(timeout=t.patient(240))
     says_once("sample", subprocess.CompletedProcess(words, process.returncode, stdout, stderr), 4, "deleted/000000.png",
               "No such file or directory")
     there = commands(t.work / "nowhere")

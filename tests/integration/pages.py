@@ -123,11 +123,11 @@ def write_plugins():
 
 def shell(commands, page):
     """Runs a block as one script; every command of it must end with 0."""
-    environment = t.environment | {
+    environment = t.compiled_once() | t.environment | {
         "PATH": f"{t.work}/bin:{build}/tests:{os.environ['PATH']}", "HOME": str(t.work / "home"),
         "DITTO_PLUGIN_PATH": str(t.work / "plugins_of_pages/build/lib/ditto/plugins")}
     script = "set -e\n" + "".join(f"echo '+ {page}:{number}' >&2\n{command}\n" for number, command in commands)
-    done = subprocess.run(["bash", "-c", script], cwd=t.work, env=environment, capture_output=True, text=True, timeout=280)
+    done = subprocess.run(["bash", "-c", script], cwd=t.work, env=environment, capture_output=True, text=True, timeout=t.patient(280))
     t.check(done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
 
 

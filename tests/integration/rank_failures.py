@@ -42,7 +42,7 @@ class Launch:
             env=t.environment | {"MASTER_PORT": str(port), "TORCHELASTIC_ERROR_FILE": str(files[rank])}
             | {key: str(value) for key, value in launchers[launcher](rank, count).items()},
             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for rank in ranks]
-        self.said = [process.communicate(timeout=120)[1] for process in started]
+        self.said = [process.communicate(timeout=t.patient(120))[1] for process in started]
         self.codes = [process.returncode for process in started]
         self.files = [json.loads(file.read_text())["message"]["message"] if file.exists() else "" for file in files]
         self.errors = [line for text in self.said for line in text.splitlines() if line.startswith("error: ")]

@@ -86,7 +86,7 @@ def test_torchrun_gives_the_bits_of_one_rank():
     path, name = alone(16, 4)
     words = [str(torchrun), "--no-python", "--nproc_per_node", "2", "--master_port", str(20000 + os.getpid() % 10000), t.ditto,
              "train", str(path), *t.sets({"run.output": str(t.work / "torchrun")})]
-    done = t.subprocess.run(words, capture_output=True, text=True, timeout=240, cwd=t.work, env=t.environment)
+    done = t.subprocess.run(words, capture_output=True, text=True, timeout=t.patient(240), cwd=t.work, env=t.environment)
     t.equal(done.returncode, 0, f"exit code of torchrun: {done.stderr}")
     same_run(name, "torchrun")
 

@@ -329,7 +329,7 @@ def test_ctrl_c_is_answered_at_once_and_ends_the_command_as_usual():
             signal.signal(signal.SIGINT, before)
         t.wait_for(out.is_dir, "the folder to be made")
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=120)[1]
+        said = process.communicate(timeout=t.patient(120))[1]
         t.equal(process.returncode, 0 if ignored else -signal.SIGINT, f"what ended it: {said}")
         t.equal("SIGINT: ends at once; pictures that are not written yet are lost" in said, not ignored, said)
         t.equal((out / "grid.png").exists(), ignored, "grid.png is there")

@@ -216,7 +216,7 @@ def test_a_signal_to_one_rank_that_starts_stops_all():
         t.wait_for(lambda: answers(waits.pid, signal.SIGTERM), "its handlers")
         waits.send_signal(signal.SIGTERM)
         ranks = [start(0, options, port), waits]
-        said = [rank.communicate(timeout=120)[1] for rank in ranks]
+        said = [rank.communicate(timeout=t.patient(120))[1] for rank in ranks]
         t.equal([rank.returncode for rank in ranks], [75, 75], f"{name}: exit codes: {said}")
         t.check("stopped by a signal while starting" in said[0], said)
 

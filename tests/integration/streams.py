@@ -22,7 +22,7 @@ def ditto(*arguments, out=subprocess.PIPE, err=subprocess.PIPE, closed=(), limit
             os.close(descriptor)
         if limit is not None:
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    return subprocess.run([t.ditto, *(str(word) for word in arguments)], stdout=out, stderr=err, text=True, timeout=240,
+    return subprocess.run([t.ditto, *(str(word) for word in arguments)], stdout=out, stderr=err, text=True, timeout=t.patient(240),
                           cwd=t.work, env=t.environment, preexec_fn=prepare)
 
 

@@ -33,6 +33,11 @@ for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT
     environment.pop(variable, None)
 
 
+def patient(seconds):
+    """What a test waits at most for what should take much less; under_load.py asks for more of it."""
+    return seconds * float(os.environ.get("DITTO_TEST_PATIENCE", 1))
+
+
 class Failed(Exception):
     pass
 
@@ -116,7 +121,7 @@ def sets(options):
 def run(*arguments, code=0, timeout=240, cwd=None, env=None):
     """Runs ditto; the finished process, with `all` = what it printed. Fails on another exit code than `code`."""
     words = [ditto, *(str(word) for word in arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=timeout, cwd=cwd or work,
+    done = subprocess.run(words, capture_output=True, text=True, timeout=patient(timeout), cwd=cwd or work,
                           env=environment | (env or {}))
     done.all = done.stdout + done.stderr
     check(done.returncode == code, f"exit code {done.returncode}, expected {code}: {' '.join(words)}\n{done.all}")
@@ -146,10 +151,17 @@ def start(*arguments):
                             stderr=log, start_new_session=True)
 
 
+def compiled_once():
+    """An environment in which CMake's builds in `work` take from ccache, where there is one, what was compiled before."""
+    cached = {"CMAKE_CXX_COMPILER_LAUNCHER": "ccache", "CXXFLAGS": "-fpch-preprocess", "CCACHE_BASEDIR": str(work),
+              "CCACHE_NOHASHDIR": "1", "CCACHE_SLOPPINESS": "pch_defines,time_macros,include_file_mtime,include_file_ctime"}
+    return os.environ | (cached if shutil.which("ccache") else {})
+
+
 def wait_for(condition, what, limit=60):
     began = time.monotonic()
     while not condition():
-        check(time.monotonic() - began < limit, f"waited {limit} s for {what}")
+        check(time.monotonic() - began < patient(limit), f"waited {patient(limit):.0f} s for {what}")
         time.sleep(0.005)
 
 
@@ -193,7 +205,7 @@ def one_node_slurm(verb, *words):
         _slurm_lock = open(pathlib.Path(tempfile.gettempdir()) / "ditto-slurm.lock", "w")
         fcntl.flock(_slurm_lock, fcntl.LOCK_EX)
     command = [str(source / "tests/support/slurm_one_node"), verb, str(work / "slurm"), *(str(word) for word in words)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=patient(120))
     if verb == "stop":
         _slurm_lock.close()
     return done

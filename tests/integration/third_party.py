@@ -51,7 +51,8 @@ QUICK = {"mm_dit": ["ring 2"], "unet": ["tensor 2"], "primer": ["tensor 2, seque
 
 
 def said_by(*words):
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=500)
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=t.patient(500),
+                          env=t.compiled_once())
     t.check(done.returncode == 0, f"{words[0]} {words[1]}:", (done.stdout + done.stderr)[-4000:])
     return done.stdout + done.stderr
 

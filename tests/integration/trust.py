@@ -140,7 +140,7 @@ def test_processes_that_start_at_once_share_the_cache():
     words = [t.ditto, "config", "check", naming("marks"), "--plugin-path", folder("marks")]
     processes = [subprocess.Popen(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) for _ in range(4)]
     for process in processes:
-        said = process.communicate(timeout=120)[1]
+        said = process.communicate(timeout=t.patient(120))[1]
         t.equal(process.returncode, 0, f"exit code: {said}")
     t.check(4 <= opened("race") <= 8, f"opened {opened('race')} times")
     t.run("config", "check", words[3], *words[4:], env=cache("race"))
