@@ -54,7 +54,6 @@ LAYOUTS = {
     "micro-batch 5": (1, dict(run__micro_batch=5)),
     "micro-batch 16, threads 2": (1, dict(run__micro_batch=16, run__threads=2)),
     "micro-batch 0": (1, dict(run__micro_batch=0)),
-    "plain kernels": (1, pinned("exact_plain")),
     "replicate 2": (2, {}),
     "replicate 2, a micro-batch each": (2, dict(run__micro_batch=0)),
     "replicate 3, no whole accumulation": (3, dict(run__micro_batch=2)),
@@ -73,12 +72,16 @@ LAYOUTS = {
     "tensor 2, two nodes a rank": (2, dict(parallel__tensor=2)),
     "tensor 3, one node a rank": (3, dict(parallel__tensor=3, run__micro_batch=16)),
     "tensor 4": (4, dict(parallel__tensor=4, run__micro_batch=5)),
-    "tensor 2, plain kernels, recompute": (2, dict(parallel__tensor=2, parallel__recompute="blocks", **pinned("exact_plain"))),
     "tensor 2, fsdp": (4, dict(parallel__tensor=2, parallel__shard=2, parallel__shard_plugin="fsdp")),
     "tensor 2, pipeline": (4, dict(parallel__tensor=2, parallel__pipeline=2)),
 }
-# Ranks that share a sample's tokens run one sample at a time: fewer steps of them. More are in one_number_slow.py.
+# What takes long makes fewer steps: plain kernels, and ranks that share a sample's tokens, which run one sample at a time. More
+# are in one_number_slow.py.
 FEW = 2
+PLAIN = {
+    "plain kernels": (1, pinned("exact_plain")),
+    "tensor 2, plain kernels, recompute": (2, dict(parallel__tensor=2, parallel__recompute="blocks", **pinned("exact_plain"))),
+}
 TOKENS = {
     "fastseq 2, tensor 2, sequence": (4, dict(parallel__context=2, parallel__context_plugin="fastseq", parallel__tensor=2,
                                               parallel__sequence=True)),
@@ -115,6 +118,14 @@ def test_one_hash_on_every_layout():
     t.check("changed since: run.threads: 1 -> 2 (bit for bit)" in done.all, done.all)
     t.check("not bit for bit" not in done.all, done.all)
     t.equal(hash_of("halves"), expected, "hash of a run that went on elsewhere")
+
+
+def test_plain_kernels_have_the_same_hash():
+    path = recipe()
+    train(path, "two-steps", run__steps=FEW)
+    for name, (ranks, options) in PLAIN.items():
+        train(path, name, ranks, run__steps=FEW, **options)
+        t.equal(hash_of(name), hash_of("two-steps"), f"hash of {name}")
 
 
 def test_one_hash_where_ranks_share_a_samples_tokens():

@@ -4,7 +4,7 @@ exact optimizer, alone and in groups. Each recipe has one hash on a handful of l
 import support as t
 from one_number import has, hash_of, train
 
-STEPS = 4
+STEPS = 2
 OPS = ("linear", "linear_gelu_tanh", "silu", "gelu", "rms_norm", "layer_norm", "norm_modulate", "gated_residual", "attention",
        "embedding_rows", "add_row", "sample_mean", "adamw", "softmax", "row_total", "expert_balance", "token_rows",
        "combine_rows", "experts", "add_expert_rows", "exp", "log", "tanh")
