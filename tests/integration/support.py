@@ -27,8 +27,7 @@ digits = source / "data/digits"
 slow = "--slow" in sys.argv
 work = pathlib.Path()  # of this script, made by main()
 
-# One thread computes, and threads that have nothing to do sleep at once: tests share their machine.
-environment = os.environ | {"OMP_NUM_THREADS": "1", "GOMP_SPINCOUNT": "0", "OMP_WAIT_POLICY": "passive"}
+environment = os.environ | {"OMP_NUM_THREADS": "1"}  # tests share their machine
 for variable in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "DITTO_PLUGIN_PATH"):
     environment.pop(variable, None)
 
