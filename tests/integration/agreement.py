@@ -94,15 +94,30 @@ def test_another_build_of_a_plugin_on_a_rank_is_named():
     refused(path, "tensor", ([], []), "plugin kernels 'good' = 1.2.3 ", ", but rank 0 has 1.2.3 ", env=env)
 
 
-def test_another_program_on_a_rank_is_named():
-    path = t.write_recipe("program.toml", t.recipe(parallel=dict(timeout_s=120.0)))
-    root = t.work / "another program"
+def program_of_its_own(name, more=b""):
+    """A copy of ditto that finds what the built one finds."""
+    root = t.work / name
     (root / "bin").mkdir(parents=True)
     (root / "lib").symlink_to(pathlib.Path(t.ditto).resolve().parent.parent / "lib")
     program = root / "bin/ditto"
-    program.write_bytes(pathlib.Path(t.ditto).read_bytes() + b"\n")
+    program.write_bytes(pathlib.Path(t.ditto).read_bytes() + more)
     program.chmod(0o755)
-    refused(path, "ddp", ([], []), "ditto = ", ", but rank 0 has ", program=(None, program))
+    return program
+
+
+def test_another_program_on_a_rank_is_named():
+    path = t.write_recipe("program.toml", t.recipe(parallel=dict(timeout_s=120.0)))
+    refused(path, "ddp", ([], []), "ditto = ", ", but rank 0 has ", program=(None, program_of_its_own("another program", b"\n")))
+
+
+def test_a_program_may_be_replaced_while_it_runs():
+    path, program = t.write_recipe("replaced.toml", t.recipe(run=dict(steps=2))), program_of_its_own("replaced")
+    process = subprocess.Popen([str(program), "train", str(path), "--local-ranks", "2", *t.sets({"run.output": str(t.work / "replaced-run")})],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=t.environment, cwd=t.work)
+    t.wait_for(lambda: os.readlink(f"/proc/{process.pid}/exe") == str(program), "the program to start")
+    program_of_its_own("newer", b"\n").rename(program)
+    said = process.communicate(timeout=t.patient(120))[1]
+    t.equal(process.returncode, 0, f"exit code: {said}")
 
 
 def hosts(path_of_data="digits"):
