@@ -112,8 +112,9 @@ def test_another_program_on_a_rank_is_named():
 
 def test_a_program_may_be_replaced_while_it_runs():
     path, program = t.write_recipe("replaced.toml", t.recipe(run=dict(steps=2))), program_of_its_own("replaced")
-    process = subprocess.Popen([str(program), "train", str(path), "--local-ranks", "2", *t.sets({"run.output": str(t.work / "replaced-run")})],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=t.environment, cwd=t.work)
+    process = subprocess.Popen(
+        [str(program), "train", str(path), "--local-ranks", "2", *t.sets({"run.output": str(t.work / "replaced-run")})],
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=t.environment, cwd=t.work)
     t.wait_for(lambda: os.readlink(f"/proc/{process.pid}/exe") == str(program), "the program to start")
     program_of_its_own("newer", b"\n").rename(program)
     said = process.communicate(timeout=t.patient(120))[1]

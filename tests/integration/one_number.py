@@ -124,8 +124,9 @@ def test_plain_kernels_have_the_same_hash():
     path = recipe()
     train(path, "two-steps", run__steps=FEW)
     for name, (ranks, options) in PLAIN.items():
-        train(path, name, ranks, run__steps=FEW, **options)
+        done = train(path, name, ranks, run__steps=FEW, **options)
         t.equal(hash_of(name), hash_of("two-steps"), f"hash of {name}")
+        t.check("were asked for" not in done.all, done.all)
 
 
 def test_one_hash_where_ranks_share_a_samples_tokens():
