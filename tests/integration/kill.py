@@ -129,6 +129,7 @@ def cluster():
 
 
 def test_a_killed_rank_of_srun_ends_the_others_and_the_run_goes_on():
+    t.only_slow()
     env = t.environment | cluster()
     # Each task leaves its exit code behind: srun tells only the largest.
     task = '"$@"; code=$?; echo $code > "$0.$SLURM_PROCID"; exit $code'

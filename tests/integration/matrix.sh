@@ -4,7 +4,7 @@ matrix=$DITTO_BUILD_DIR/tests/ditto_matrix
 $matrix --table core
 $matrix --table faults
 $matrix --table faults --diff --only fp64  # each is named by unit, op and tensor
-$matrix --table core --diff --only "one number"  # and layouts without one are the same (of all the core: diff_slow.sh)
+$matrix --table core --diff --only "one number"  # and layouts without one are the same (of all the core: matrix_slow.sh)
 
 # Results that are kept are of one build.
 kept=$(mktemp -d)

@@ -1,5 +1,5 @@
 # Every layout against one rank, and some drawn at random; what one has saved, loaded by others; communication against
-# closed forms.
+# closed forms; layouts without a fault are the same to --diff.
 # Writes docs/parallelism_matrix.md.
 set -eu
 matrix=$DITTO_BUILD_DIR/tests/ditto_matrix
@@ -8,5 +8,6 @@ $matrix --table counts || failed=1
 $matrix --table checkpoints || failed=1
 $matrix --table random || failed=1
 $matrix --table device || failed=1
+$matrix --table core --diff || failed=1
 $matrix --table all --write "$DITTO_SOURCE_DIR/docs/parallelism_matrix.md" || failed=1
 exit $failed

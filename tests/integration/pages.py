@@ -18,9 +18,9 @@ PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(t.source))
 COMMANDS = ("ditto", "./dev", "build/release/bin/ditto", "torchrun", "mpirun", "cmake", "cp", "ctest", "export", "ditto_matrix")
 # Commands that need machines which are not here, and the test that runs the like of them.
 PORT = "the port of docs/add_a_model.md needs the Python peers; integration/new_model_slow_test.py goes all of its way"
-ELSEWHERE = {"host1": "two machines; integration/launchers_slow.sh joins two network namespaces", "checkpoint import theirs": PORT,
+ELSEWHERE = {"host1": "two machines; integration/launchers_slow.py joins two network namespaces", "checkpoint import theirs": PORT,
              "forward imported": PORT, "libport.so": PORT,
-             "moviegen_toy": "integration/moviegen_stages.sh goes all of its way"}
+             "moviegen_toy": "integration/moviegen_stages.py goes all of its way"}
 build = os.environ.get("DITTO_BUILD_DIR", str(t.source / "build/release"))
 
 TRAIN = """#!/bin/sh

@@ -45,6 +45,11 @@ class NotRun(Exception):
     pass
 
 
+def only_slow():
+    if not slow:
+        raise NotRun("with --slow alone")
+
+
 def check(condition, *what):
     if not condition:
         raise Failed(" ".join(str(part) for part in what))

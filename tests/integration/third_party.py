@@ -185,11 +185,6 @@ def refused(path, layout, *parts, code=2, **options):
     t.refused(code, parts, "train", path, *words(layout), *t.sets({"run.output": str(t.work / "refused")} | given))
 
 
-def only_slow():
-    if not t.slow:
-        raise t.NotRun("with --slow alone")
-
-
 # --- tests -------------------------------------------------------------------------------------------------------------
 
 
@@ -244,14 +239,14 @@ def test_a_texts_gradient_that_is_counted_once_a_rank_is_seen():
 
 
 def test_a_norm_over_a_ranks_channels_alone_is_seen():
-    only_slow()
+    t.only_slow()
     path = recipe("unet", "norm", own_norm=True)
     off = distances(learned(path), learned(path, dict(tensor=2)))
     check_seen(off, "a norm over a rank's channels", "loss", "grad_norm", "optimizer momentum", "model")
 
 
 def test_a_halo_that_is_forgotten_is_seen():
-    only_slow()
+    t.only_slow()
     path = recipe("primer", "halo", neighbours="unsaid")
     one = learned(path)
     check_same(one, learned(path, dict(tensor=2)), "neighbours that are whole on every rank")
@@ -260,7 +255,7 @@ def test_a_halo_that_is_forgotten_is_seen():
 
 
 def test_text_and_pictures_of_several_sizes_in_packs_learn_what_every_sample_by_itself_does():
-    only_slow()
+    t.only_slow()
     path, _ = alone("mm_dit")
     sizes = dict(model__text_tokens=0, data__sizes=["8x8", "4x8", "12x8", "8x4", "12x12"], run__batch=12)
     packs = sizes | dict(run__micro_batch=12, batch__plan="packs", batch__tokens=60)
@@ -272,7 +267,7 @@ def test_text_and_pictures_of_several_sizes_in_packs_learn_what_every_sample_by_
 
 
 def test_maps_of_several_sizes_in_buckets_learn_what_every_sample_by_itself_does():
-    only_slow()
+    t.only_slow()
     path, _ = alone("unet")
     sizes = dict(data__sizes=["8x8", "4x8", "12x8"], run__batch=12)
     one = learned(path, folder="each-map", **sizes, run__micro_batch=1)

@@ -55,14 +55,14 @@ def quick_tests(build, out):
         if command[0].endswith("_tests"):
             tests[name] = Test(name, [*command, "--abort-after=1"], environment, text, words, 4)
             continue
-        script = pathlib.Path(command[-1]) if command[-1].endswith(".sh") else None
-        called = script and re.search(r'^exec python3 "\$\(dirname "\$0"\)/(\w+\.py)"$', script.read_text(), re.MULTILINE)
-        if not called:
+        script = pathlib.Path(command[-1]) if len(command) == 2 and command[-1].endswith(".py") else None  # with Python alone
+        functions = script and re.findall(r"^def (test_\w+)\((.*?)(?=^\S)", script.read_text(), re.MULTILINE | re.DOTALL)
+        if not functions:
             tests[name] = Test(name, command, environment, text, words, 40)
             continue
-        for function, body in re.findall(r"^def (test_\w+)\((.*?)(?=^\S)", (folder / called[1]).read_text(), re.MULTILINE | re.DOTALL):
+        for function, body in functions:
             own = f"{name} {function[5:]}"
-            tests[own] = Test(own, ["python3", str(folder / called[1]), function], environment, text, words_of(own + body), 12)
+            tests[own] = Test(own, [*command, function], environment, text, words_of(own + body), 12)
     return tests
 
 

@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# adapter.py, with Python alone.
-exec python3 "$(dirname "$0")/adapter.py" "$@"

@@ -1,2 +1,0 @@
-# agreement.py, with Python alone.
-exec python3 "$(dirname "$0")/agreement.py" "$@"

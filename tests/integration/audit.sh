@@ -1,2 +1,0 @@
-# audit.py, with Python alone.
-exec python3 "$(dirname "$0")/audit.py" "$@"

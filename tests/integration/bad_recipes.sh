@@ -1,2 +1,0 @@
-# bad_recipes.py, with Python alone.
-exec python3 "$(dirname "$0")/bad_recipes.py" "$@"

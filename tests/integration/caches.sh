@@ -1,2 +1,0 @@
-# caches.py, with Python alone.
-exec python3 "$(dirname "$0")/caches.py" "$@"

@@ -1,2 +1,0 @@
-# conditions.py, with Python alone.
-exec python3 "$(dirname "$0")/conditions.py" "$@"

@@ -1,2 +1,0 @@
-# cuda.py, with Python alone.
-exec python3 "$(dirname "$0")/cuda.py" "$@"

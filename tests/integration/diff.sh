@@ -1,2 +1,0 @@
-# diff.py, with Python alone.
-exec python3 "$(dirname "$0")/diff.py" "$@"

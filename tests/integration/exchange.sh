@@ -1,2 +1,0 @@
-# exchange.py, with Python alone.
-exec python3 "$(dirname "$0")/exchange.py" "$@"

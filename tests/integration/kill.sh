@@ -1,2 +1,0 @@
-# kill.py, with Python alone.
-exec python3 "$(dirname "$0")/kill.py" local "$@"

@@ -1,2 +1,0 @@
-# launchers.py, with Python alone.
-exec python3 "$(dirname "$0")/launchers.py" "$@"

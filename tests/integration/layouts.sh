@@ -1,2 +1,0 @@
-# layouts.py, with Python alone.
-exec python3 "$(dirname "$0")/layouts.py" "$@"

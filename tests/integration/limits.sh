@@ -1,2 +1,0 @@
-# limits.py, with Python alone.
-exec python3 "$(dirname "$0")/limits.py" "$@"

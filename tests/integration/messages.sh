@@ -1,2 +1,0 @@
-# messages.py, with Python alone.
-exec python3 "$(dirname "$0")/messages.py" "$@"

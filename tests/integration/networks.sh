@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# networks.py, with Python alone.
-exec python3 "$(dirname "$0")/networks.py" "$@"

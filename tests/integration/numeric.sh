@@ -1,2 +1,0 @@
-# numeric.py, with Python alone.
-exec python3 "$(dirname "$0")/numeric.py" "$@"

@@ -1,2 +1,0 @@
-# outputs.py, with Python alone.
-exec python3 "$(dirname "$0")/outputs.py" "$@"

@@ -1,2 +1,0 @@
-# pages.py, with Python alone.
-exec python3 "$(dirname "$0")/pages.py" "$@"

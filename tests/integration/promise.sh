@@ -1,2 +1,0 @@
-# promise.py, with Python alone.
-exec python3 "$(dirname "$0")/promise.py" "$@"

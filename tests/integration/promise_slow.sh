@@ -1,2 +1,0 @@
-# All of promise.py.
-exec python3 "$(dirname "$0")/promise.py" --slow

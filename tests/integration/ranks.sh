@@ -1,2 +1,0 @@
-# ranks.py, with Python alone.
-exec python3 "$(dirname "$0")/ranks.py" "$@"

@@ -1,2 +1,0 @@
-# All of ranks.py.
-exec python3 "$(dirname "$0")/ranks.py" --slow

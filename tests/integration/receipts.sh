@@ -1,2 +1,0 @@
-# receipts.py, with Python alone.
-exec python3 "$(dirname "$0")/receipts.py" "$@"

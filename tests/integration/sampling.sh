@@ -1,2 +1,0 @@
-# sampling.py, with Python alone.
-exec python3 "$(dirname "$0")/sampling.py" "$@"

@@ -1,2 +1,0 @@
-# All of signals.py.
-exec python3 "$(dirname "$0")/signals.py" --slow

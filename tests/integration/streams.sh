@@ -1,2 +1,0 @@
-# streams.py, with Python alone.
-exec python3 "$(dirname "$0")/streams.py" "$@"

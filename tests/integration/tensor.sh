@@ -1,2 +1,0 @@
-# tensor.py, with Python alone.
-exec python3 "$(dirname "$0")/tensor.py" "$@"

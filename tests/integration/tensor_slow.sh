@@ -1,2 +1,0 @@
-# All of tensor.py.
-exec python3 "$(dirname "$0")/tensor.py" --slow

@@ -1,3 +1,0 @@
-#!/usr/bin/env bash
-# tread.py, with Python alone.
-exec python3 "$(dirname "$0")/tread.py" "$@"

@@ -1,2 +1,0 @@
-# trust.py, with Python alone.
-exec python3 "$(dirname "$0")/trust.py" "$@"
