@@ -11,8 +11,10 @@
 #include "core/formats/json.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
+#include "core/formats/saved_tensor.h"
 #include "core/formats/shard.h"
 #include "core/formats/utf8.h"
+#include "core/formats/video_name.h"
 #include "core/report/grid.h"
 
 namespace ditto {
@@ -26,6 +28,12 @@ constexpr std::array<const char*, 9> kPictures{"png", "jpg", "jpeg", "webp", "av
 
 bool is_picture(const std::string& extension) {
   return std::find(kPictures.begin(), kPictures.end(), extension) != kPictures.end();
+}
+
+// Latents and embedded texts, in NeMo's names (with two dots), too.
+bool is_tensor(std::string_view extension) {
+  extension.remove_prefix(std::min(extension.find_first_not_of('.'), extension.size()));
+  return extension == "pth" || extension == "pt" || extension == "pickle" || extension == "pkl";
 }
 
 std::string nearest_aspect(const formats::Picture& picture) {
@@ -65,6 +73,14 @@ void look_at_picture(const std::vector<std::byte>& bytes, const std::string& whe
   ++report.aspects[nearest_aspect(picture)];
 }
 
+void look_at_tensor(const std::vector<std::byte>& bytes, const std::string& where, Depth depth, ShardReport& report) {
+  const auto shape = depth == Depth::whole ? formats::read_saved_tensor(bytes, where).shape
+                                           : formats::saved_tensor_shape(bytes, where).shape;
+  std::string text;
+  for (const auto side : shape) text += (text.empty() ? "" : " x ") + std::to_string(side);
+  ++report.tensors[text];
+}
+
 // The class's name by its number, where both stand there.
 void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
                    ShardReport& report) {
@@ -83,6 +99,8 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
     try {
       if (is_picture(member.extension)) {
         look_at_picture(bytes(), where, depth, report);
+      } else if (is_tensor(member.extension)) {
+        look_at_tensor(bytes(), where, depth, report);
       } else if (member.extension == "cls") {
         label = formats::parse_label(text_of(bytes()), where);
         ++report.labels[label];
@@ -106,12 +124,13 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
 // Where most samples have a member of a kind, one without it is a problem: a run would refuse it.
 void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport& report) {
   const auto has_picture = [](const auto& sample) {
-    return std::any_of(sample.members.begin(), sample.members.end(),
-                       [](const auto& m) { return is_picture(m.extension); });
+    return std::any_of(sample.members.begin(), sample.members.end(), [](const auto& m) {
+      return is_picture(m.extension) || is_tensor(m.extension) || formats::is_video_name(m.extension);
+    });
   };
   for (const auto& sample : samples) {
     const std::string where = report.path + ":" + sample.key;
-    if (!has_picture(sample)) report.problems.push_back(where + ": has no picture");
+    if (!has_picture(sample)) report.problems.push_back(where + ": has no picture, latent or video");
     for (const char* wanted : {"cls", "txt", "json"})
       if (2 * report.members[wanted] > report.samples && !sample.find(wanted))
         report.problems.push_back(where + ": has no member \"" + sample.key + "." + wanted +

@@ -19,6 +19,7 @@ struct ShardReport {
   std::map<std::string, std::int64_t> members;  // by extension
   std::map<std::int64_t, std::int64_t> labels;  // samples by class, from ".cls" members
   std::map<std::string, std::int64_t> sizes;    // "8 x 8 x 1" (height x width x channels) -> pictures
+  std::map<std::string, std::int64_t> tensors;  // "4 x 32 x 32" -> latents and embedded texts of this shape
   std::map<std::string, std::int64_t> aspects;  // pictures by the nearest of "1:1", "4:3", … (width:height)
   std::int64_t captions = 0;  // samples with one: a "txt" that is not empty, or "text" or "caption" in "json"
   std::map<std::int64_t, std::string> classes;             // names by label, from what prepare wrote into "json"
@@ -30,7 +31,7 @@ inline constexpr const char* kSumsName = "SHA256SUMS";  // of all that prepare w
 
 enum class Depth {
   headers,  // members, labels and the pictures' own headers
-  whole,    // decodes every picture
+  whole,    // decodes every picture and tensor; no videos
 };
 
 // Never throws for what is wrong inside a shard: that is a problem in the report. Error(data) for a file that cannot be

@@ -84,11 +84,7 @@ struct NvMeta::Database {
 
 std::vector<std::uint64_t> sample_starts(const formats::TarIndex& tar, const std::string& where) {
   std::vector<std::uint64_t> starts;
-  std::size_t member = 0;
-  for (const auto& sample : formats::shard_samples(tar, where)) {
-    starts.push_back(tar.members[member].header);
-    member += sample.members.size();
-  }
+  for (const auto& sample : formats::shard_samples(tar, where)) starts.push_back(sample.header);
   starts.push_back(tar.end);
   return starts;
 }

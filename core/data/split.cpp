@@ -34,9 +34,27 @@ int64_t label_of(const formats::ShardSample& sample, const formats::RandomFile& 
   return formats::parse_label({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, where);
 }
 
+// What classes.json says in the shards' folders; empty: there is none.
+std::string classes_beside(const std::vector<std::string>& shards) {
+  std::string first, all;
+  for (const auto& shard : shards) {
+    const auto file = fs::path(shard).parent_path() / "classes.json";
+    if (file == first || !fs::exists(file)) continue;
+    auto theirs = formats::read_file(file.string(), ErrorKind::data);
+    if (first.empty())
+      all = std::move(theirs);
+    else if (theirs != all)
+      throw Error(ErrorKind::data, file.string(), "names other classes than " + first + ", and labels are numbers",
+                  "split the shards of each list by themselves");
+    first = file.string();
+  }
+  return all;
+}
+
 }  // namespace
 
 Prepared split_shards(const std::vector<std::string>& shards, const PrepareOptions& options, uint64_t seed) {
+  const auto classes = classes_beside(shards);
   ShardWriter writer(options);
   std::vector<std::vector<formats::ShardSample>> samples;
   std::map<int64_t, std::vector<Numbered>> of_class;
@@ -70,8 +88,7 @@ Prepared split_shards(const std::vector<std::string>& shards, const PrepareOptio
       if (options.progress) options.progress(number, all);
     }
   }
-  if (const auto classes = fs::path(shards.front()).parent_path() / "classes.json"; fs::exists(classes))
-    writer.add_file("classes.json", formats::read_file(classes.string(), ErrorKind::data));
+  if (!classes.empty()) writer.add_file("classes.json", classes);
   return writer.finish();
 }
 

@@ -59,6 +59,15 @@ MemberName split_member_name(std::string_view name) {
   return out;
 }
 
+bool is_sample_part(std::string_view name) {
+  const auto slash = name.rfind('/');
+  const auto base = slash == std::string_view::npos ? 0 : slash + 1;
+  const auto dot = name.find('.', base);
+  const auto first = name.substr(0, name.find('/'));
+  const bool is_note = first.size() >= 4 && first.starts_with("__") && first.ends_with("__");
+  return dot != std::string_view::npos && dot > base && !is_note;
+}
+
 const ShardMember* ShardSample::find(std::string_view extension) const {
   for (const auto& member : members)
     if (member.extension == extension) return &member;
@@ -69,13 +78,14 @@ std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view w
   std::vector<ShardSample> samples;
   std::unordered_set<std::string> seen;
   for (const auto& member : index.members) {
+    if (!is_sample_part(member.name)) continue;
     auto name = split_member_name(member.name);
     if (samples.empty() || samples.back().key != name.key) {
       if (!seen.insert(name.key).second)
         throw Error(ErrorKind::data, std::string(where) + ":" + shown(member.name),
                     "its sample \"" + shown(name.key) + "\" stands in two places of the shard",
                     "keep the files of one sample next to each other, and give each sample its own name");
-      samples.push_back({std::move(name.key), {}});
+      samples.push_back({std::move(name.key), {}, member.header});
     } else if (samples.back().find(name.extension)) {
       throw Error(ErrorKind::data, std::string(where) + ":" + shown(member.name), "this member is there twice",
                   "give each sample its own name");

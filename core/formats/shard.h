@@ -20,6 +20,10 @@ struct MemberName {
 };
 MemberName split_member_name(std::string_view name);
 
+// Whether WebDataset and Energon take a file for a part of a sample: it has an extension, is not hidden (macOS puts
+// "._x.jpg" beside x.jpg), and lies in no folder of notes ("__notes__/…").
+bool is_sample_part(std::string_view name);
+
 struct ShardMember {
   std::string extension;
   std::uint64_t offset;  // of its first byte in the file
@@ -29,11 +33,12 @@ struct ShardMember {
 struct ShardSample {
   std::string key;
   std::vector<ShardMember> members;                           // in the archive's order
+  std::uint64_t header = 0;                                   // where the first one's begins
   const ShardMember* find(std::string_view extension) const;  // null: it has none
 };
 
-// The samples of one shard, in the archive's order. Throws Error(data) where two members of one sample have the same
-// extension, or the same key comes back after other samples.
+// The samples of one shard, in the archive's order, of the files that are parts of one. Throws Error(data) where two
+// members of one sample have the same extension, or the same key comes back after other samples.
 std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where);
 
 // A member's bytes. Throws Error(data) at `where` for one of over 256 MiB: a file with holes is as large as it says.

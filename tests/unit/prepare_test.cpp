@@ -340,7 +340,7 @@ TEST_CASE("verify names every problem of a shard and reads on") {
   CHECK(holds(report.problems[0], "a.tar:1.png"));
   CHECK(holds(report.problems[1], "a.tar:3.cls"));
   CHECK(holds(report.problems[2], "a.tar:2: has no member \"2.cls\""));
-  CHECK(holds(report.problems[3], "a.tar:4: has no picture"));
+  CHECK(holds(report.problems[3], "a.tar:4: has no picture, latent or video"));
 }
 
 TEST_CASE("samples whose names collide are refused") {

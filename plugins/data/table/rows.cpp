@@ -85,9 +85,9 @@ void Rows::read_rows() {
       if (!is_taken(number)) continue;
       Row row{number};
       if (options_.label != kNone) row.label = label_in(number);
-      row.frames = std::max<int64_t>(count_in(number, options_.frames, 1), 1);
-      row.interval = std::max<int64_t>(count_in(number, options_.interval, 1), 1);
-      row.first = count_in(number, options_.first, 0);
+      row.frames = count_in(number, options_.frames, 1, 1);
+      row.interval = count_in(number, options_.interval, 1, 1);
+      row.first = count_in(number, options_.first, 0, 0);
       rows_.push_back(row);
     } catch (const Error& error) {
       if (bad++ < kNamed) warnings_.emplace_back(error.what());
@@ -127,13 +127,13 @@ double Rows::number_in(std::size_t number, const std::string& column) const {
   return value;
 }
 
-int64_t Rows::count_in(std::size_t number, const std::string& column, int64_t fallback) const {
+int64_t Rows::count_in(std::size_t number, const std::string& column, int64_t least, int64_t fallback) const {
   if (column == kNone || cell(number, column).empty()) return fallback;
   const double value = number_in(number, column);
-  if (value < 0 || value > static_cast<double>(kMostFrames) || value != std::floor(value))
+  if (value < static_cast<double>(least) || value > static_cast<double>(kMostFrames) || value != std::floor(value))
     throw Error(ErrorKind::data, line(number),
                 ditto::shown(column, 60) + " is " + ditto::shown(cell(number, column), 40) +
-                    "; expected a whole number, 0 to " + std::to_string(kMostFrames));
+                    "; expected a whole number, " + std::to_string(least) + " to " + std::to_string(kMostFrames));
   return static_cast<int64_t>(value);
 }
 
@@ -160,7 +160,7 @@ bool Rows::is_taken(std::size_t number) const {
 // Of the picture as it is stored, of a video as its first frame is.
 Size Rows::stored_size(const Row& row) const {
   if (options_.height != kNone) {
-    const Size size{count_in(row.number, options_.height, 0), count_in(row.number, options_.width, 0)};
+    const Size size{count_in(row.number, options_.height, 0, 0), count_in(row.number, options_.width, 0, 0)};
     if (size.height < 1 || size.width < 1) throw Error(ErrorKind::data, line(row.number), "has no height and width");
     return size;
   }
@@ -236,12 +236,17 @@ std::vector<std::string> frame_files(const std::string& folder, const std::strin
     for (char& c : extension)
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
     if (name.starts_with('.')) continue;
-    for (const char* known : {".png", ".jpg", ".jpeg", ".webp"})
+    for (const char* known : {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif"})
       if (extension == known) files.push_back(at->path().string());
+    for (const char* other : {".bmp", ".gif", ".tif", ".tiff", ".jxl", ".heic", ".heif"})
+      if (extension == other)
+        throw Error(ErrorKind::data, place,
+                    "holds " + ditto::shown(name, 60) + ", a picture that is not read as a frame",
+                    "make it a PNG, JPEG, WebP or AVIF, as the others are, or take it away");
   }
   if (failed) throw Error(ErrorKind::data, place, "cannot be listed: " + failed.message());
   if (files.empty())
-    throw Error(ErrorKind::data, place, "is a folder without pictures", "put a PNG, JPEG or WebP a frame there");
+    throw Error(ErrorKind::data, place, "is a folder without pictures", "put a PNG, JPEG, WebP or AVIF a frame there");
   std::sort(files.begin(), files.end(),
             [](const auto& a, const auto& b) { return ::strverscmp(a.c_str(), b.c_str()) < 0; });
   return files;

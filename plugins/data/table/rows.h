@@ -42,7 +42,7 @@ class Rows {
   std::string line(std::size_t number) const;  // "photos.csv:17"
   std::string_view cell(std::size_t number, const std::string& column) const;
   double number_in(std::size_t number, const std::string& column) const;
-  int64_t count_in(std::size_t number, const std::string& column, int64_t fallback) const;
+  int64_t count_in(std::size_t number, const std::string& column, int64_t least, int64_t fallback) const;
   int64_t label_in(std::size_t number) const;
   bool is_taken(std::size_t number) const;
   void read_rows();

@@ -106,7 +106,8 @@ class Table final : public ditto::Source {
     return hex;
   }
 
-  // Of up to 64 files, evenly spread from the first to the last.
+  // Of up to 64 files, evenly spread from the first to the last; of a folder of frames all names and sizes, and what
+  // its first and last frame hold.
   std::string contents() const {
     const int64_t parts = std::min<int64_t>(size(), 64);
     std::string hashes;
@@ -114,7 +115,13 @@ class Table final : public ditto::Source {
       const auto& row = row_at(parts == 1 ? 0 : (size() - 1) * part / (parts - 1));
       try {
         auto file = rows_->path(row);
-        if (fs::is_directory(file)) file = table::frame_files(file, file).front();
+        if (fs::is_directory(file)) {
+          const auto frames = table::frame_files(file, file);
+          for (const auto& frame : frames)
+            hashes += fs::path(frame).filename().string() + ' ' + std::to_string(fs::file_size(frame)) + ' ';
+          hashes += hash_of(formats::read_file(frames.back(), ErrorKind::data, formats::limits::kMemberBytes));
+          file = frames.front();
+        }
         if (options_.has_videos() && formats::is_video_name(file))
           hashes += ends_of(file);
         else

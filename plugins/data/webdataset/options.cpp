@@ -50,16 +50,20 @@ void Options::read(ditto::OptionReader& option) {
       .place();
   option("split", split, "with data.path: the part of the set to train on");
   option("validation_split", validation_split, "with data.path: the part held out");
-  option("image", image, "extensions of a sample's picture or video file; the first that is there is taken");
-  image_given_ = option.declared().back().given;
+  option("image", said_image_,
+         "extensions of a sample's picture or video file, of which the first that is there is taken; empty: as the set "
+         "of data.path says, else png, jpg, jpeg, webp, avif");
+  if (!said_image_.empty()) image = said_image_;
+  for (auto& extension : image) extension = lower(extension);
   option(
-      "label", label,
-      "where the class stands: \"cls\" (a member), \"json:label\" (a field of one), or \"none\"; with data.path what "
-      "the set says, unless it is given");
-  label_given_ = option.declared().back().given;
-  option("caption", caption,
-         "where the caption stands: \"txt\", \"json:caption\", or \"none\"; with data.path likewise");
-  caption_given_ = option.declared().back().given;
+      "label", said_label_,
+      "where the class stands: \"cls\" (a member), \"json:label\" (a field of one), or \"none\"; empty: as the set of "
+      "data.path says, else \"cls\"");
+  if (!said_label_.empty()) label = said_label_;
+  option("caption", said_caption_,
+         "where the caption stands: \"txt\", \"json:caption\", or \"none\"; empty: as the set of data.path says, else "
+         "\"none\"");
+  if (!said_caption_.empty()) caption = said_caption_;
   option("classes", classes,
          "number of classes; labels are 0 to classes - 1; 0: as many as classes.json beside the shards names")
       .between(0, ditto::most::kClasses);
@@ -105,7 +109,6 @@ void Options::read(ditto::OptionReader& option) {
     option.reject("names",
                   "names " + std::to_string(names.size()) + " classes, and data.classes is " + std::to_string(classes),
                   "name each of them once, or none");
-  if (image.empty()) option.reject("image", "is empty", "name at least one extension, such as \"png\"");
   const auto latents = std::count_if(image.begin(), image.end(), is_tensor);
   if (latents != 0 && latents != static_cast<std::ptrdiff_t>(image.size()))
     option.reject("image", "names tensors beside pictures", "name one kind");
@@ -138,21 +141,34 @@ void Options::read(ditto::OptionReader& option) {
   refuse(option, "caption", caption);
 }
 
-void Options::take_classes(const std::string& folder) {
-  if (label != "cls" || !names.empty()) return;
-  const auto file = joined(folder, "classes.json");
-  // A store may answer 403 to who asks for what is not there, so it is asked only where the recipe leaves it open.
-  if ((is_url(file) && classes > 0) || !store.has(file)) return;
-  const auto list = formats::parse_json(store.read(file, formats::limits::kRecipeBytes), file, ErrorKind::data);
-  if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
-    throw Error(ErrorKind::data, file, "is no list of names", "correct it, or set data.classes and data.names");
-  if (classes == 0) classes = static_cast<int64_t>(list.size());
-  if (classes == static_cast<int64_t>(list.size())) names = list.get<std::vector<std::string>>();
+void Options::take_classes(const std::vector<std::string>& folders) {
+  if (label != "cls") return;
+  std::string first;
+  std::vector<std::string> all;
+  for (const auto& folder : folders) {
+    const auto file = joined(folder, "classes.json");
+    // A store may answer 403 to who asks for what is not there, so it is asked only where the recipe leaves it open.
+    if ((is_url(file) && (classes > 0 || !first.empty())) || !store.has(file)) continue;
+    const auto list = formats::parse_json(store.read(file, formats::limits::kRecipeBytes), file, ErrorKind::data);
+    if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
+      throw Error(ErrorKind::data, file, "is no list of names", "correct it, or set data.classes and data.names");
+    auto theirs = list.get<std::vector<std::string>>();
+    if (first.empty()) {
+      first = file;
+      all = std::move(theirs);
+    } else if (theirs != all) {
+      throw Error(ErrorKind::data, file, "names other classes than " + first + ", and labels are numbers",
+                  "make the shards of all folders together (`ditto data prepare`), or train on those of one list");
+    }
+  }
+  if (first.empty() || !names.empty()) return;
+  if (classes == 0) classes = static_cast<int64_t>(all.size());
+  if (classes == static_cast<int64_t>(all.size())) names = std::move(all);
 }
 
 void Options::take(const EnergonSet& set) {
   if (!set.made_by.empty()) {
-    if (image_given_) return;
+    if (!said_image_.empty()) return;
     throw Error(ErrorKind::config, set.folder,
                 "its samples are made by " + ditto::shown(set.made_by, 120) + ", which is not run here",
                 "say in the recipe where they stand: data.image, data.label and data.caption");
@@ -169,7 +185,7 @@ void Options::take(const EnergonSet& set) {
                   "say in the recipe where it stands: data." + name);
     }
   };
-  if (!image_given_) {
+  if (said_image_.empty()) {
     const auto places = check("image");
     if (!places.wanted())
       throw Error(ErrorKind::config, set.folder,
@@ -183,11 +199,11 @@ void Options::take(const EnergonSet& set) {
       image.push_back(place.extension);
     }
   }
-  if (!label_given_) {
+  if (said_label_.empty()) {
     check("label");
     label = field("label");
   }
-  if (!caption_given_) {
+  if (said_caption_.empty()) {
     check("caption");
     caption = field("caption");
   }
@@ -203,6 +219,11 @@ Wanted Options::wanted() const {
                 "set it to the number of classes, or data.label = \"none\"; of shards that `ditto data prepare` made "
                 "of a folder, "
                 "classes.json beside them says it");
+  if (!place.wanted() && classes > 0)
+    throw Error(ErrorKind::config, "data.classes",
+                "is " + std::to_string(classes) + ", and no labels are read: " +
+                    (said_label_.empty() ? "the set of data.path names none" : "data.label is \"none\""),
+                "set data.label to where they stand, as \"cls\", or leave data.classes and data.names out");
   return {image, place, TextPlace::parse(caption), text == kNone ? "" : text, classes};
 }
 

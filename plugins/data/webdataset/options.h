@@ -36,19 +36,21 @@ struct Options {
   // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
   // whose samples are made in Python, unless the recipe says it.
   void take(const EnergonSet& set);
-  // What classes.json beside the shards says, if it is there, where the recipe does not: how many classes, and their
-  // names.
-  void take_classes(const std::string& folder);
-  bool says_all_places() const { return image_given_ && label_given_ && caption_given_; }
+  // What classes.json in the shards' folders says, if it is there, where the recipe does not: how many classes, and
+  // their names. Throws Error(data) where two of them differ.
+  void take_classes(const std::vector<std::string>& folders);
+  bool says_all_places() const { return !said_image_.empty() && !said_label_.empty() && !said_caption_.empty(); }
   // Whether data.image names tensors (.pth, .pickle) and no pictures.
   bool has_latents() const;
   // Whether it names video files.
   bool has_videos() const;
-  // Throws Error(config) for a label without data.classes.
+  // Throws Error(config) for a label without data.classes, and for these without a label.
   Wanted wanted() const;
 
  private:
-  bool image_given_ = false, label_given_ = false, caption_given_ = false;
+  // In the recipe, and so in run.toml: empty where it leaves them open.
+  std::vector<std::string> said_image_;
+  std::string said_label_, said_caption_;
 };
 
 }  // namespace webdataset

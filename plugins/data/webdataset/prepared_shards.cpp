@@ -22,18 +22,8 @@ using ditto::ErrorKind;
 constexpr std::uint64_t kEndMark = 1024, kMostBytes = 256 << 20;
 constexpr const char* kRemedy = "index the set again: `energon prepare --tar-index-only`";
 
-// Of an archive's files those that Energon takes for parts of samples.
-bool is_part(const std::string& name) {
-  const auto slash = name.rfind('/');
-  const auto base = slash == std::string::npos ? 0 : slash + 1;
-  const auto dot = name.find('.', base);
-  const auto first = name.substr(0, name.find('/'));
-  const bool is_note = first.size() >= 4 && first.starts_with("__") && first.ends_with("__");
-  return dot != std::string::npos && dot > base && !is_note;
-}
-
 void keep_parts(formats::TarIndex& tar) {
-  std::erase_if(tar.members, [](const formats::TarMember& member) { return !is_part(member.name); });
+  std::erase_if(tar.members, [](const formats::TarMember& member) { return !formats::is_sample_part(member.name); });
 }
 
 std::vector<std::string> paths_of(const EnergonSet& set, const std::vector<PreparedShard>& shards,
@@ -138,8 +128,7 @@ RawSample PreparedShards::read(std::int64_t index) const {
   const auto where = raw.shard + ": sample " + std::to_string(number);
   auto& bytes = raw.bytes.emplace_back(range.size + kEndMark);  // an archive of its own
   tars_.get(shard)->read(range.offset, std::span(bytes).first(range.size), where);
-  auto archive = formats::index_tar(bytes, where);
-  keep_parts(archive);
+  const auto archive = formats::index_tar(bytes, where);
   const auto samples = formats::shard_samples(archive, where);
   if (samples.size() != 1)
     throw Error(ErrorKind::data, where, "the index points at " + std::to_string(samples.size()) + " samples", kRemedy);

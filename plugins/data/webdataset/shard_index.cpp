@@ -25,10 +25,17 @@ constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
 
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
-std::vector<std::string> matches_of(const std::string& pattern) {
+// The folder is as it is, whatever characters it has.
+std::vector<std::string> matches_of(const std::string& folder, const std::string& pattern) {
+  std::string as_it_is;
+  for (const char c : folder) {
+    if (std::string_view("*?[]\\").find(c) != std::string_view::npos) as_it_is += '\\';
+    as_it_is += c;
+  }
   glob_t found{};
   std::vector<std::string> out;
-  if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  if (::glob(joined(as_it_is, pattern).c_str(), 0, nullptr, &found) == 0)
+    out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
   return out;
 }
@@ -47,8 +54,19 @@ struct OneShard {
 
 Range range_of(const ditto::formats::ShardMember& member) { return {member.offset, member.size}; }
 
+// A text that is no JSON has it, too: that is said when the sample is read.
+bool has_value(const ditto::formats::RandomFile& file, const ditto::formats::ShardMember& member, const Place& place) {
+  try {
+    const auto bytes = ditto::formats::read_member(file, member.offset, member.size, file.path());
+    return ditto::formats::json_has({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, place.path,
+                                    file.path());
+  } catch (const Error&) {
+    return true;
+  }
+}
+
 // What the sample lacks: "" for nothing, otherwise the extension.
-std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
+std::string fill(Item& item, const ditto::formats::RandomFile& file, const ShardSample& sample, const Wanted& wanted) {
   for (const auto& extension : wanted.image) {
     if (const auto* member = sample.find(extension)) {
       item.extension = extension;
@@ -57,13 +75,19 @@ std::string fill(Item& item, const ShardSample& sample, const Wanted& wanted) {
     }
   }
   if (item.extension.empty()) return wanted.image.front();
+  // Of a place inside of a JSON text the next one is tried where it lacks it, as Energon does.
   const auto find = [&](const TextPlace& wanted_text, Range& range, std::uint32_t& from) {
-    for (from = 0; from < wanted_text.any_of.size(); ++from)
-      if (const auto* member = sample.find(wanted_text.any_of[from].extension)) {
-        range = range_of(*member);
-        return true;
-      }
-    return !wanted_text.wanted();
+    const ditto::formats::ShardMember* found = nullptr;
+    for (std::uint32_t i = 0; i < wanted_text.any_of.size(); ++i) {
+      const auto& place = wanted_text.any_of[i];
+      const auto* member = sample.find(place.extension);
+      if (!member) continue;
+      found = member;
+      from = i;
+      if (place.path.empty() || i + 1 == wanted_text.any_of.size() || has_value(file, *member, place)) break;
+    }
+    if (found) range = range_of(*found);
+    return found || !wanted_text.wanted();
   };
   if (!find(wanted.label, item.label, item.label_from)) return wanted.label.extension();
   if (!find(wanted.caption, item.caption, item.caption_from)) return wanted.caption.extension();
@@ -119,7 +143,7 @@ OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number,
   std::string first_without;
   for (const auto& sample : samples) {
     Item item{number, sample.key, {}, {}, {}, {}, {}};
-    const std::string missing = fill(item, sample, wanted);
+    const std::string missing = fill(item, file, sample, wanted);
     if (missing.empty()) {
       out.items.push_back(std::move(item));
     } else if (!tar.damage.empty() && &sample == &samples.back()) {
@@ -184,13 +208,12 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
   std::vector<std::string> paths;
   std::set<std::string> seen;
   for (const auto& pattern : patterns) {
-    const std::string full = joined(folder, pattern);
     std::vector<std::string> found;
-    for (const auto& one : with_braces_expanded(full, option))
-      for (auto& match : is_url(one) ? std::vector{one} : matches_of(one)) found.push_back(std::move(match));
+    for (const auto& one : with_braces_expanded(pattern, option))
+      for (auto& match : is_url(one) ? std::vector{one} : matches_of(folder, one)) found.push_back(std::move(match));
     if (found.empty())
       throw Error(
-          ErrorKind::config, option, "no file matches \"" + full + "\"",
+          ErrorKind::config, option, "no file matches \"" + joined(folder, pattern) + "\"",
           "check the path (relative ones start at the recipe's folder; *, ?, [0-9] and {000..127} are understood)");
     for (const auto& path : found) {
       if (!seen.insert(path).second)
@@ -199,6 +222,21 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
     }
   }
   return paths;
+}
+
+std::vector<std::string> folders_of_shards(const std::vector<std::string>& patterns, const std::string& folder,
+                                           const std::string& option) {
+  std::vector<std::string> folders;
+  for (const auto& pattern : patterns)
+    for (const auto& one : with_braces_expanded(pattern, option)) {
+      const auto above = std::filesystem::path(one).parent_path().string();
+      const auto found = is_url(one)     ? std::vector{above}
+                         : above.empty() ? std::vector{folder}
+                                         : matches_of(folder, above);
+      for (const auto& path : found)
+        if (std::find(folders.begin(), folders.end(), path) == folders.end()) folders.push_back(path);
+    }
+  return folders;
 }
 
 ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted, const Store& store) {

@@ -46,6 +46,9 @@ struct Wanted {
 // Throws Error(config), through `where` and `option`, for a pattern that matches nothing and for a shard named twice.
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option);
+// The folders that hold such shards, as far as they are there.
+std::vector<std::string> folders_of_shards(const std::vector<std::string>& patterns, const std::string& folder,
+                                           const std::string& option);
 
 // Calls work(i) for each of `count` shards, several at a time. Throws what the first that failed threw.
 void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& work);

@@ -12,12 +12,6 @@ std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-std::string lower(std::string text) {  // as shards' extensions are known
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
-
 Place parsed(const std::string& text) {
   const auto colon = text.find(':');
   if (colon != std::string::npos) return {lower(text.substr(0, colon)), {text.substr(colon + 1)}};
@@ -35,6 +29,12 @@ Place parsed(const std::string& text) {
 }
 
 }  // namespace
+
+std::string lower(std::string text) {
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  return text;
+}
 
 TextPlace TextPlace::parse(const std::string& text) {
   TextPlace all;

@@ -13,6 +13,9 @@
 
 namespace webdataset {
 
+// A to Z as a to z: as shards' extensions are known.
+std::string lower(std::string text);
+
 // A member, "cls", or a value inside of a JSON one.
 struct Place {
   std::string extension;

@@ -135,10 +135,7 @@ class WebDataset final : public ditto::Source {
       set = webdataset::read_energon_set(set_path, options_.store);
       options_.take(set);
     }
-    const auto& named = options_.shards.empty() ? options_.validation_shards : options_.shards;
-    options_.take_classes(
-        set_path.empty() ? std::filesystem::path(webdataset::joined(needs.folder, named.front())).parent_path().string()
-                         : set_path);
+    options_.take_classes(set_path.empty() ? folders_of_all_shards(needs.folder) : std::vector{set_path});
     wanted_ = options_.wanted();
     if (needs.shapes_only) return;
     if (set_path.empty())
@@ -151,6 +148,14 @@ class WebDataset final : public ditto::Source {
               ? webdataset::shards_of_split(set, options_.split, "data.split", options_.store)
               : webdataset::shards_of_split(set, options_.validation_split, "data.validation_split", options_.store),
           wanted_, options_.store);
+  }
+
+  // Those held out have the same classes.
+  std::vector<std::string> folders_of_all_shards(const std::string& folder) const {
+    auto all = webdataset::folders_of_shards(options_.shards, folder, "data.shards");
+    for (auto& held : webdataset::folders_of_shards(options_.validation_shards, folder, "data.validation_shards"))
+      if (std::find(all.begin(), all.end(), held) == all.end()) all.push_back(std::move(held));
+    return all;
   }
 
   ditto::TensorSpec image_spec() const {
