@@ -99,7 +99,7 @@ nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
   for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
   nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
-                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects},
+                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects}, {"tensors", report.tensors},
                       {"labels", labels},           {"classes", classes},       {"captions", report.captions},
                       {"problems", report.problems}};
   if (arguments.names) {
@@ -150,6 +150,7 @@ void print(const ShardReport& report, const LookArguments& arguments) {
   std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("pictures, height x width x channels", report.sizes);
+  print_counts("latents and embedded texts", report.tensors);
   print_aspects(report.aspects, report.samples);
   std::map<std::string, std::int64_t> labels;
   for (const auto& [label, name] : report.classes)

@@ -115,6 +115,9 @@ std::string to_text(const diff::Comparison& result, const Side& a, const Side& b
   const std::string within = arguments.tolerance > 0 ? fmt::format(" within {:g}", arguments.tolerance) : "";
   if (result.is_same())
     text += fmt::format("the same{}: {} tensors\n", within, result.compared);
+  else if (result.first.empty())
+    text += fmt::format("they part{}: {} tensors are the same, and {} parameters or averages are of one alone\n",
+                        within, result.compared, result.parameters_alone);
   else
     text += fmt::format("they part{}: {} of {} tensors differ, and first\n", within, result.different, result.compared);
   for (const auto& difference : result.first) text += diff::to_text(difference);

@@ -11,7 +11,9 @@
 #include "core/dist/gradient_sum.h"
 #include "core/dist/whole.h"
 #include "core/network/saved_model.h"
+#include "core/report/streams.h"
 #include "core/train/assembly.h"
+#include "core/train/first_weights.h"
 #include "core/train/rank.h"
 
 namespace ditto {
@@ -112,7 +114,15 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
     throw Error(ErrorKind::config, "forward --grad", "a pipeline has no rank that runs the whole model",
                 "leave parallel.pipeline = 1");
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
-  if (!is_recipe) assembly.networks->load(saved, a.weights);
+  if (is_recipe)
+    read_first_weights(
+        assembly,
+        {mesh, [&](const auto& topic, const auto& facts) { rank.expect_same(topic, facts, ErrorKind::checkpoint); },
+         [&](const std::string& line_said) {
+           if (mesh.rank() == 0) report::tell(line_said);
+         }});
+  else
+    assembly.networks->load(saved, a.weights);
   assembly.main->ctx->phase = Phase::evaluate;
   const auto batch = read_batch(a.in, *assembly.main->model,
                                 assembly.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat);

@@ -58,7 +58,8 @@ void new_plugin(const NewArguments& a) {
   const std::string command = "ditto plugins new";
   if (a.kind != Model::kKind)
     throw Error(ErrorKind::config, command, "'" + a.kind + "' is a kind that it does not write",
-                "write \"model\"; of another kind, begin with a copy of a plugin in Ditto's plugins folder");
+                "write \"model\"; of another kind, begin with a copy of one in plugins/ of Ditto's sources "
+                "(docs/add_a_model.md says what kinds there are)");
   if (!std::regex_match(a.name, std::regex("[a-z][a-z0-9_]{0,63}")))
     throw Error(ErrorKind::config, command, "'" + a.name + "' is not the name of a plugin",
                 "use the letters a to z, digits and \"_\", a letter first, at most 64 of them");

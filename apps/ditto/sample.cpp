@@ -68,6 +68,16 @@ report::ProgressOptions progress_look(const SampleArguments& a) {
   return look;
 }
 
+// On all ranks alike: they have the same samples.
+void require_finite(const torch::Tensor& samples, const std::vector<int64_t>& seeds) {
+  const auto is_finite = samples.flatten(1).isfinite().all(1).cpu();
+  for (int64_t i = 0; i < is_finite.numel(); ++i)
+    if (!is_finite[i].item<bool>())
+      throw Error(ErrorKind::numeric, fmt::format("the sample of seed {}", seeds[static_cast<size_t>(i)]),
+                  "holds numbers that are not finite, and nothing is written",
+                  "sample with --set run.precision=bf16 or fp32, with less guidance, or from an earlier checkpoint");
+}
+
 void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   auto saved = open_for_sampling(a);
   if (a.cache_error && !saved.recipe.cache)
@@ -122,6 +132,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
     before = count;
     outputs.compare(latents, make());
   }
+  require_finite(latents, asked.requests.seeds);
   if (mesh.rank() != 0) return outputs.help_to_decode(latents);
   progress->finish();
   rank.watch().begin("writing samples");

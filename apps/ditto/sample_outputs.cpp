@@ -93,6 +93,9 @@ SampleOutputs::SampleOutputs(const SampleArguments& arguments, const Asked& aske
              {"size", std::vector<int64_t>(asked.requests.shape.begin() + 1, asked.requests.shape.end())}};
   if (recipe.cache) common_["cache"] = json_of(*recipe.resolved().find("cache"));
   if (video_) common_["fps"] = a_.fps.value_or(kFramesASecond);
+  if (!a_.network.empty()) common_["network"] = a_.network;
+  if (!a_.adapter.empty()) common_["adapter"] = a_.adapter;
+  if (!a_.sets.empty()) common_["set"] = a_.sets;
   if (!a_.noise.empty()) common_["noise"] = file_of(a_.noise);
   if (!a_.condition.empty()) common_["condition"] = file_of(a_.condition);
   if (!a_.negative.empty()) common_["negative"] = file_of(a_.negative);

@@ -161,6 +161,8 @@ torch::Tensor read_noise(const SampleArguments& a, const SampleRequests& request
   if (it->second.sizes() != at::IntArrayRef(expected))
     throw Error(ErrorKind::data, a.noise, fmt::format("noise is {}", to_text(OptionValue(it->second.sizes().vec()))),
                 fmt::format("expected {}: one start for each seed", to_text(OptionValue(expected))));
+  if (!it->second.isfinite().all().item<bool>())
+    throw Error(ErrorKind::data, a.noise, "holds numbers that are not finite", "use other noise");
   return it->second;
 }
 

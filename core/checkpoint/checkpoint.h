@@ -107,8 +107,8 @@ Found find(const std::string& folder, const Group& ranks = {});
 // Throws Error(checkpoint) if there is none that can be used.
 Found resolve(const std::string& path, const Group& ranks = {});
 
-// Puts every step after `step` out of find()'s sight, as `abandoned-step_…`, so that a run that goes on from an older
-// step does not meet its other future. By one rank, before it trains. Returns a line each.
+// Puts every step after `step` out of find()'s sight, as `abandoned-step_…` (`…-2` where one is there), so that a run
+// that goes on from an older step does not meet its other future. By one rank, before it trains. Returns a line each.
 std::vector<std::string> set_aside_later(const std::string& folder, int64_t step);
 
 // Fills the state from a checkpoint that any layout of ranks wrote, bit for bit: layout's tensors, EMA and optimizer

@@ -195,13 +195,9 @@ void replace_folder(const std::string& from, const std::string& to, const Warn& 
   or_warn(warn, [&] { remove_folder(from); });
 }
 
-void set_aside(const std::string& from, const std::string& to, const Warn& warn) {
-  const std::string old = beside(to);
-  const bool is_there = fs::exists(fs::symlink_status(to));
-  if (is_there) rename_to(to, old);
+void set_aside(const std::string& from, const std::string& to) {
   rename_to(from, to);
   sync_folder(parent_of(to));
-  if (is_there) or_warn(warn, [&] { remove_folder(old); });
 }
 
 void remove_folder(const std::string& path) {

@@ -62,8 +62,8 @@ void make_folder(const std::string& path);
 void sync_folder(const std::string& path);  // makes renames and new names in it durable
 // `from` becomes `to`, at once and durably; what was at `to` is removed after.
 void replace_folder(const std::string& from, const std::string& to, const Warn& warn);
-// The same, where `from` is gone at once whatever becomes of what was at `to`.
-void set_aside(const std::string& from, const std::string& to, const Warn& warn);
+// `from` becomes `to`, which is not there.
+void set_aside(const std::string& from, const std::string& to);
 // A checkpoint's folder and nothing else: one that holds anything that no save writes is left, by an error that names
 // it. Goes out of sight first, so that nobody meets half of it.
 void remove_folder(const std::string& path);

@@ -143,9 +143,10 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
   std::vector<std::string> lines;
   for (const StepFolder& later : list(folder).steps) {
     if (later.step <= step) continue;
-    const std::string aside = std::string(kAbandoned) + later.name;
-    set_aside((fs::path(folder) / later.name).string(), (fs::path(folder) / aside).string(),
-              [&](const std::string& line) { lines.push_back("warning: " + line); });
+    std::string aside = std::string(kAbandoned) + later.name;
+    for (int again = 2; fs::exists(fs::symlink_status(fs::path(folder) / aside)); ++again)
+      aside = std::string(kAbandoned) + later.name + "-" + std::to_string(again);
+    set_aside((fs::path(folder) / later.name).string(), (fs::path(folder) / aside).string());
     lines.push_back(later.name + " is after step " + std::to_string(step) + " and is now " + aside);
   }
   return lines;

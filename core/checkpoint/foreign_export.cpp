@@ -1,3 +1,5 @@
+#include <fmt/format.h>
+
 #include "core/checkpoint/foreign.h"
 #include "core/checkpoint/foreign_folder.h"
 #include "core/checkpoint/foreign_map.h"
@@ -16,7 +18,14 @@ std::string export_weights(Model& model, const std::string& format_name, const s
   auto theirs = to_theirs(format, ours);
   if (form.dtype)
     for (auto& [name, tensor] : theirs)
-      if (tensor.is_floating_point()) tensor = tensor.to(*form.dtype);
+      if (tensor.is_floating_point()) {
+        const bool was_finite = tensor.isfinite().all().item<bool>();
+        tensor = tensor.to(*form.dtype);
+        if (was_finite && !tensor.isfinite().all().item<bool>())
+          throw Error(ErrorKind::checkpoint, name,
+                      fmt::format("has numbers too large for {}", c10::toString(*form.dtype)),
+                      "export it as bf16, or as it is");
+      }
   formats::Metadata metadata(notes.begin(), notes.end());
   metadata["format"] = "pt";  // Python readers of weights ask for it
   const ExportPlace place(out, {format.config, scheduler, form.kept_config});

@@ -154,6 +154,9 @@ void save_state(const std::string& folder, const TrainState& state,
   if (fs::is_symlink(place)) throw Error(ErrorKind::checkpoint, place, "is a link", "give the name of a new folder");
   if (fs::exists(place) && !fs::is_empty(place) && !fs::exists(fs::path(place) / kManifestFile))
     throw Error(ErrorKind::checkpoint, place, "is there already and is no checkpoint", "give the name of a new folder");
+  if (fs::exists(fs::path(place) / kManifestFile) && !describe(place).optimizer.empty())
+    throw Error(ErrorKind::checkpoint, place, "is the checkpoint of a training, with its optimizer's states",
+                "give the name of a new folder, or remove it before");
   HostBuffers buffers;
   const checkpoint::Snapshot snapshot = take_snapshot(state, nullptr, buffers);
   const std::string beside = place + ".tmp-" + std::to_string(::getpid());

@@ -10,11 +10,13 @@ constexpr int64_t kMostSamples = int64_t{1} << 24;  // of a step, or a validatio
 constexpr int64_t kMostTokens = int64_t{1} << 24;   // of a leaf
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostPictures = 4096;  // of a sheet
+constexpr double kMostSeconds = 1e8;     // in nanoseconds, too, a number of 64 bits
 
 }  // namespace
 
 void RunOptions::read(OptionReader& option) {
   option("name", name, "name of the run").changes(Effect::nothing);
+  if (name.empty()) option.reject("name", "is empty", "name the run, or leave it out");
   option("output", output, "folder of the run; default runs/NAME").changes(Effect::nothing).place();
   option("folder", folder, "relative paths in the recipe are relative to this folder; default: the recipe's own")
       .changes(Effect::nothing)
@@ -97,6 +99,9 @@ void LrScheduleOptions::read(OptionReader& option) {
   option("lr", lr, "learning rate after the warm-up").at_least(0);
   option("warmup", warmup, "steps of linear rise from 0").at_least(0);
   option("final_share", final_share, "linear and cosine: share of lr that is left at the last step").between(0, 1);
+  if (kind == "constant" && final_share != LrScheduleOptions().final_share)
+    option.reject("final_share", "is of a falling rate, and lr_schedule.kind is \"constant\"",
+                  "set kind = \"cosine\" or \"linear\", or leave it out");
 }
 
 void EmaOptions::read(OptionReader& option) {
@@ -154,9 +159,12 @@ void ParallelOptions::read(OptionReader& option) {
   option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
       .one_of({"none", "optimizer"})
       .changes(Effect::speed);
-  option("timeout_s", timeout_s, "seconds to wait for another rank").above(0).changes(Effect::nothing);
+  option("timeout_s", timeout_s, "seconds to wait for another rank")
+      .above(0)
+      .between(0, kMostSeconds)
+      .changes(Effect::nothing);
   option("hang_s", hang_s, "seconds that a rank may stand still in a step, after its first; 0: for ever")
-      .at_least(0)
+      .between(0, kMostSeconds)
       .changes(Effect::nothing);
 }
 

@@ -173,6 +173,8 @@ Comparison compare(const Events& a, const Events& b, double tolerance) {
     if (in_a && in_b) one.check_numbers(of_a->second, of_b->second);
     result.only_a += in_a && !in_b;
     result.only_b += in_b && !in_a;
+    // Whatever the layout, each parameter has its new weights.
+    result.parameters_alone += in_a != in_b && (key.op == kUpdates || key.op == kAverages);
     auto& first = result.first;
     if (one.found() && (first.empty() || (first.front().key.step == step && first.back().key.pass != pass)))
       first.push_back(*one.found());

@@ -39,7 +39,8 @@ struct Comparison {
   int64_t rounded = 0;                  // of those: compared within rounding, since no rank has them whole
   int64_t only_a = 0, only_b = 0;       // events that the other has not
   int64_t in_parts = 0;                 // events that both have, in parts that cannot be put together
-  bool is_same() const { return first.empty(); }
+  int64_t parameters_alone = 0;         // of those of one alone: parameters' new weights, and averages
+  bool is_same() const { return first.empty() && parameters_alone == 0; }
 };
 
 // With a tolerance, numbers are the same whose relative_difference is at most that; without one, whose bits are. Sums

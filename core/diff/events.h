@@ -14,6 +14,9 @@ namespace ditto::diff {
 enum class Pass { forward, backward, update };
 const char* name(Pass pass);
 
+// Ops of Pass::update: a parameter's new weights, and its average.
+inline constexpr const char *kUpdates = "updates", *kAverages = "averages";
+
 // Names a tensor of a run, on any layout.
 struct Key {
   int64_t step = 0;  // from 1

@@ -365,10 +365,16 @@ void Probe::has_gradients(const LossLedger& losses, const StepResult& result) {
         {}, {});
 }
 
+void Probe::updates(Update& update) { averages_ = update.average; }
+
 void Probe::has_updated() {
   int64_t at = 0;
-  for (const auto& entry : assembly_.networks->learned().entries)
-    note_parameter(of_update(2, at++, to_text(entry.unit), "updates", entry.name), entry, entry.tensor);
+  const auto& entries = assembly_.networks->learned().entries;
+  for (const auto& entry : entries)
+    note_parameter(of_update(2, at++, to_text(entry.unit), kUpdates, entry.name), entry, entry.tensor);
+  for (size_t i = 0; i < averages_.size(); ++i)
+    note_parameter(of_update(3, static_cast<int64_t>(i), to_text(entries[i].unit), kAverages, entries[i].name),
+                   entries[i], averages_[i]);
 }
 
 }  // namespace ditto::diff

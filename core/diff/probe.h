@@ -1,6 +1,6 @@
 // Looks on while a run trains, and enters what it makes as events: batches, what units read and make, what ops make and
-// the weights they use, gradients of all of these, losses, and each parameter's summed gradient and new weights. It
-// stands around units and beside the op table, so that no plugin knows of it, and it changes no number.
+// the weights they use, gradients of all of these, losses, and each parameter's summed gradient, new weights and
+// average. It stands around units and beside the op table, so that no plugin knows of it, and it changes no number.
 //
 // Where ranks have a part of a tensor and it is known which (tokens of a sequence, heads of attention, a parameter's
 // cuts), the parts go together. What ops make of cut parameters is left out: no other layout has it.
@@ -29,6 +29,7 @@ class Probe final : public StepObserver {
 
   void begins(int64_t step, Program& program) override;
   void has_gradients(const LossLedger& losses, const StepResult& result) override;
+  void updates(Update& update) override;
   void has_updated() override;
 
  private:
@@ -62,7 +63,8 @@ class Probe final : public StepObserver {
   std::mutex mutex_;                             // of events_: a device's backward has a thread of its own
   Events events_;
   int64_t step_ = 0;
-  std::vector<Open*> open_;                                                       // units that run, innermost last
+  Tensors averages_;         // along the entries of what learns; empty: there are none
+  std::vector<Open*> open_;  // units that run, innermost last
   std::map<std::tuple<const void*, Unit, int64_t, size_t>, int64_t> unit_calls_;  // in this step
   // Of this step: samples of a micro-batch that is another rank's, run here to keep in step, and counting nothing.
   std::set<std::vector<int64_t>> idle_;

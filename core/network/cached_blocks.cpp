@@ -7,6 +7,8 @@
 
 #include <ditto/error.h>
 
+#include "core/network/names.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -43,7 +45,7 @@ CachedBlocks::CachedBlocks(RunningModel& model, std::shared_ptr<const Cache> cac
     refuse("decides for each sample by itself, and here data ranks run the same blocks together",
            "sample with whole weights on each data rank (--set parallel.shard=1, or parallel.shard_plugin = \"zero1\"; "
            "parallel.expert = 1), or without a cache");
-  if (first_ == 0 && !find(model_.model->makes(), "modulated_input"))
+  if (first_ == 0 && !find(model_.model->makes(), names::kModulatedInput))
     refuse("watches the modulated input, which model \"" + model_.setting.component.plugin + "\" does not hand out",
            "choose cache.plugin = \"first_block\"; in a model of your own, override modulated_input() and name it in "
            "makes()");

@@ -86,7 +86,7 @@ void Networks::add(Objective& objective) {
   const auto features = objective.features();
   const int64_t depth = main->model->depth();
   for (const int64_t block : features)
-    if (block < 0 || block >= depth || !find(main->model->makes(), "features"))
+    if (block < 0 || block >= depth || !find(main->model->makes(), names::kFeatures))
       throw Error(ErrorKind::config, recipe.objective.where,
                   who + " asks for the features of block " + std::to_string(block) + ", which model \"" +
                       recipe.model.plugin + "\" does not hand out",

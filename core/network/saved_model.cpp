@@ -2,8 +2,10 @@
 
 #include "core/checkpoint/manifest.h"
 #include "core/config/include.h"
+#include "core/dist/launch.h"
 #include "core/formats/file.h"
 #include "core/network/finite.h"
+#include "core/report/streams.h"
 
 namespace ditto {
 
@@ -54,6 +56,14 @@ void take_network(Table& tree, const std::string& name, const std::string& where
   tree.erase("adapter");
 }
 
+// The checkpoint that `path` means. Newer ones that cannot be used are said, by the first rank.
+std::string taken(const std::string& path) {
+  const auto found = checkpoint::resolve(path);
+  if (rank_info().rank == 0)
+    for (const auto& line : found.skipped) report::tell("warning: " + line);
+  return *found.path;
+}
+
 // Where the base lies now.
 std::optional<AdapterBase> found_base(const SavedModel& saved) {
   if (!saved.prefix.empty() && saved.recipe.adapter)
@@ -66,7 +76,7 @@ std::optional<AdapterBase> found_base(const SavedModel& saved) {
   if (is_given)
     throw Error(ErrorKind::config, saved.path, "is an adapter itself, and another one is named for it",
                 "name a run of a whole model, or leave the other adapter out");
-  if (const auto& place = saved.recipe.run.init_from; !place.empty()) base->path = *checkpoint::resolve(place).path;
+  if (const auto& place = saved.recipe.run.init_from; !place.empty()) base->path = taken(place);
   require(*base, saved.path);
   return base;
 }
@@ -84,7 +94,7 @@ std::string ready(const std::string& recipe_toml, const std::string& name, const
 SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network) {
   SavedModel saved;
   if (!network.empty()) saved.prefix = checkpoint::kNetworkPrefix + network + ".";
-  saved.path = *checkpoint::resolve(path).path;
+  saved.path = taken(path);
   const auto info = checkpoint::describe(saved.path);
   const auto recipe = saved.path + "/recipe.toml";
   saved.recipe = Recipe::parse(ready(info.recipe_toml, recipe, network), recipe, sets);

@@ -6,7 +6,7 @@
 namespace ditto::report {
 
 // Keeps it in the process from now on: what a step frees the next one asks for again, and given back to the system it
-// would come back page by page, cleared. Called once weights are in their places, whose reading needs more than steps.
+// would come back page by page, cleared. Called by what reads batches and by what samples.
 inline void keep_freed_memory() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_THRESHOLD, 32 << 20);  // as far as it goes

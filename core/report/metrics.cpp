@@ -31,10 +31,10 @@ class Line {
     json_[name] = std::move(object);
     return *this;
   }
-  Line& set(const char* name, const std::vector<double>& values) {
+  Line& set(const char* name, const std::vector<std::optional<double>>& values) {
     Json list = Json::array();
-    for (const double value : values)
-      list.push_back(real(std::string(name) + "." + std::to_string(list.size()), value));
+    for (const auto& value : values)
+      list.push_back(value ? real(std::string(name) + "." + std::to_string(list.size()), *value) : Json(nullptr));
     json_[name] = std::move(list);
     return *this;
   }

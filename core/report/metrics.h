@@ -49,10 +49,11 @@ struct StepRecord {
 
 struct ValidationRecord {
   int64_t step = 0;
-  double loss = 0;                       // mean over strata and samples
-  std::vector<double> strata;            // mean loss at each of the fixed times, in ascending time
+  double loss = 0;  // mean over strata and samples
+  // Mean loss at each of the fixed times, in ascending time; none where no sample of one counted.
+  std::vector<std::optional<double>> strata;
   std::map<std::string, double> losses;  // by name
-  int64_t samples = 0;                   // held-out samples looked at
+  int64_t samples = 0;                   // held-out samples that counted
   double seconds = 0;
   std::string weights;  // "ema" or "trained"
 };

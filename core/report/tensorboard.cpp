@@ -42,9 +42,8 @@ void TensorBoardLog::add(const StepRecord& record) {
 
 void TensorBoardLog::add(const ValidationRecord& record) {
   writer_.scalar("validation/loss", record.step, record.loss);
-  for (size_t i = 0; i < record.strata.size(); ++i) {
-    writer_.scalar("validation/stratum_" + std::to_string(i), record.step, record.strata[i]);
-  }
+  for (size_t i = 0; i < record.strata.size(); ++i)
+    if (record.strata[i]) writer_.scalar("validation/stratum_" + std::to_string(i), record.step, *record.strata[i]);
   for (const auto& [name, value] : record.losses) writer_.scalar("validation/" + name, record.step, value);
   flush();
 }

@@ -39,7 +39,6 @@ class Assembly {
 
   // Over all that the run learns, and of all its groups; the recipe must name one.
   std::shared_ptr<Optimizer> make_optimizer();
-  const WholeTensors& whole_tensors() const { return *whole_; }
   // How the samples of this source are grouped into micro-batches: their sizes, and the model's tokens of each. Asked
   // for while the assembly and the loader live.
   BatchPlanner::Sizes sizes(const Loader& loader);

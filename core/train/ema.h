@@ -1,6 +1,7 @@
 // An exponential moving average of the weights, in the same slices as the weights, at least fp32.
 #pragma once
 
+#include <exception>
 #include <functional>
 #include <vector>
 
@@ -21,12 +22,15 @@ class Ema {
   double decay(int64_t updates) const;
   std::vector<torch::Tensor>& tensors() { return average_; }  // along the layout's entries; empty if not enabled
 
-  // While it lives, the parameters hold the average; nothing if not enabled.
+  // While it lives, the parameters hold the average; nothing if not enabled. Where an error ends it they keep it, for
+  // ranks may not meet in `publish` any more: the run ends.
   class Scope {
    public:
     // `publish` is called whenever the parameters' values have changed.
     Scope(Ema& ema, std::function<void()> publish) : ema_(ema), publish_(std::move(publish)) { swap(); }
-    ~Scope() { swap(); }
+    ~Scope() noexcept(false) {
+      if (std::uncaught_exceptions() == errors_) swap();
+    }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
 
@@ -37,6 +41,7 @@ class Ema {
     }
     Ema& ema_;
     std::function<void()> publish_;
+    const int errors_ = std::uncaught_exceptions();
   };
 
  private:

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 
+#include "core/config/differences.h"
 #include "core/network/adapter.h"
 #include "core/network/finite.h"
 #include "core/train/fit.h"
@@ -24,6 +25,19 @@ void refuse_adapter_without_base(const Recipe& recipe, const checkpoint::Fit& fi
                 "leave run.init_missing, init_extra and init_other_shape out");
 }
 
+// What the weights were learned as, where that is not what they are taken for: "model.heads = 2 (here 4)".
+std::string other_options(const std::string& theirs_toml, const Recipe& recipe) {
+  const auto theirs = flat(formats::parse_toml(theirs_toml, "the checkpoint's recipe"));
+  std::string text;
+  for (const auto& [key, value] : flat(recipe.resolved())) {
+    const auto was = theirs.find(key);
+    if (!(key.starts_with("model.") || key.starts_with("scheduler.")) || was == theirs.end() || was->second == value)
+      continue;
+    text += (text.empty() ? "" : ", ") + key + " = " + was->second + " (here " + value + ")";
+  }
+  return text;
+}
+
 void start_adapter(Assembly& assembly, const FirstWeightsCall& call) {
   const auto& adapter = *assembly.main->adapter;
   if (adapter.weights.empty()) return;
@@ -41,9 +55,12 @@ std::map<std::string, std::string> read_first_weights(Assembly& assembly, const 
   if (main.adapter) refuse_adapter_without_base(recipe, fit);
   if (recipe.run.init_from.empty()) return {};
   const auto place = (fs::path(recipe.run.folder) / recipe.run.init_from).string();
-  const auto found = *checkpoint::resolve(place, call.mesh.world()).path;
+  const auto start = checkpoint::resolve(place, call.mesh.world());
+  for (const auto& line : start.skipped) call.say("warning: " + line);
+  const auto& found = *start.path;
   call.expect_same("weights to start from", facts_of_checkpoint(found));
-  if (adapter_base(checkpoint::describe(found).extra))
+  const auto info = checkpoint::describe(found);
+  if (adapter_base(info.extra))
     throw Error(ErrorKind::checkpoint, found, "is an adapter alone, and a run starts from a whole model",
                 "name its base in run.init_from and this in adapter.weights, or merge it: `ditto checkpoint export "
                 "--merge`, and `ditto checkpoint import`");
@@ -56,6 +73,8 @@ std::map<std::string, std::string> read_first_weights(Assembly& assembly, const 
   require_finite(main.layout, found);
   main.parameters_changed();
   call.say("weights from " + found);
+  if (const auto other = other_options(info.recipe_toml, recipe); !other.empty())
+    call.say("they were learned with " + other);
   if (!(fit == checkpoint::Fit{}))
     for (const auto& line : fit_report(fitted, fit, found, call.mesh.world())) call.say(line);
   if (!main.adapter) return {};

@@ -31,8 +31,9 @@ class LossLedger {
   // stop after this step.
   Totals sum(const Mesh& mesh, bool stop = false);
 
-  // After `sum`: per-sample losses of one name as entered here, zero elsewhere.
+  // After `sum`: per-sample losses of one name, times the samples' weights, and these, as entered here; zero elsewhere.
   const std::map<std::string, std::vector<double>>& entered() const { return losses_; }
+  const std::vector<double>& weights() const { return weights_; }
   int64_t first_id() const { return first_id_; }  // of the first sample
 
  private:

@@ -111,14 +111,8 @@ Suspects suspects(const std::string& run, const Receipts& receipts) {
     const auto holds = receipt_of_checkpoint(run + "/checkpoints/" + one.name);
     return different_parts(*receipts.state(one.step), holds).empty();
   };
-  size_t good = 0, bad = saved.size();  // those before `good` are, those from `bad` on are not
-  while (good < bad) {
-    const size_t middle = (good + bad) / 2;
-    if (is_as_said(saved[middle]))
-      good = middle + 1;
-    else
-      bad = middle;
-  }
+  // Each by itself: one that was changed after it was saved says nothing of later ones.
+  const auto bad = static_cast<size_t>(std::find_if_not(saved.begin(), saved.end(), is_as_said) - saved.begin());
   const auto first = receipts.lines.empty() ? 0 : receipts.lines.front().step;
   if (bad == saved.size()) return {first, receipts.lines.empty() ? 0 : receipts.lines.back().step};
   return {bad > 0 ? saved[bad - 1].step : first, saved[bad].step, saved[bad].step};

@@ -23,7 +23,6 @@ class ReceiptCheck {
   bool made(const Receipt& receipt);  // whether to go on: it is what the run's says
 
   bool same() const { return !found_; }
-  int64_t first_different() const { return found_->step; }
   std::string verdict() const;  // for people, a sentence
 
  private:

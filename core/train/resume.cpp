@@ -4,6 +4,8 @@
 
 #include <ditto/error.h>
 
+#include "core/checkpoint/checkpoint.h"
+#include "core/checkpoint/disk.h"
 #include "core/config/differences.h"
 #include "core/network/strategies.h"
 
@@ -30,6 +32,18 @@ bool is_one_number(const formats::Table& recipe) {
 }
 
 }  // namespace
+
+std::optional<std::string> find_start(const std::string& resume, const std::string& checkpoints, const Group& ranks,
+                                      const std::function<void(const std::string&)>& say) {
+  if (resume == "never") return {};
+  const bool is_auto = resume == "auto";
+  auto found = is_auto ? checkpoint::find(checkpoints, ranks) : checkpoint::resolve(resume, ranks);
+  for (const auto& line : found.skipped) say("not resumed from " + line);
+  if (is_auto && !found.path && !checkpoint::list(checkpoints).steps.empty())
+    throw Error(ErrorKind::checkpoint, checkpoints, "holds checkpoints, and none that can be used",
+                "bring one back, or start over with --resume never, which sets them aside");
+  return found.path;
+}
 
 OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Registry& registry) {
   OptionEffects effects = now.effects();

@@ -1,13 +1,23 @@
-// Whether a run may go on from a checkpoint with the recipe it is given now.
+// What a run goes on from, and whether it may with the recipe it is given now.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include <ditto/parallel/mesh.h>
 
 #include "core/config/recipe.h"
 #include "core/plugin/registry.h"
 
 namespace ditto {
+
+// By `resume`: auto (the newest whole one of `checkpoints`, a run's folder of them), never, or a checkpoint or run.
+// Called by every member of `ranks`; `say` hears of those that are passed over. Throws Error(checkpoint) where there
+// are some, and none that can be used.
+std::optional<std::string> find_start(const std::string& resume, const std::string& checkpoints, const Group& ranks,
+                                      const std::function<void(const std::string&)>& say);
 
 // What the options of both recipes change: those that only the saved one has are its strategies', where these are still
 // there.

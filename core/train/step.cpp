@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include <torch/types.h>
 
@@ -64,6 +65,10 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
   StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh, is_one_number(assembly_.recipe))),
                     lr_schedule_.at(step), totals.parts, totals.samples};
+  if (totals.samples == 0) {  // there is none
+    result.loss = std::numeric_limits<double>::quiet_NaN();
+    for (auto& [name, loss] : result.losses) loss = result.loss;
+  }
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
   for (auto* observer : observers) observer->has_gradients(*ledger, result);
@@ -168,7 +173,7 @@ TrainingStep::Loaded TrainingStep::load(const StepShares::Step& step) {
     std::fill(weights.begin(), weights.end(), 0.0);
   }
   const double weight = shares_.weight(step, left_out);
-  // A batch without a single sample has a loss of zero.
+  // Of a batch without a single sample all gradients are zero, and it is skipped.
   return {std::move(batches), weight > 0 ? weight : 1.0, left_out};
 }
 
@@ -254,15 +259,23 @@ bool TrainingStep::overflowed(const StepResult& result) {
 }
 
 bool TrainingStep::skip(int64_t step, const StepResult& result) {
+  const auto& run = assembly_.recipe.run;
+  const auto where = "step " + std::to_string(step + 1);
+  if (result.samples == 0) {  // an update would move the weights by moments and decay alone
+    if (++skipped_in_a_row > run.max_skipped)
+      throw Error(
+          ErrorKind::data, where,
+          "none of its samples can be learned from, for the " + std::to_string(skipped_in_a_row) + "th time in a row",
+          "the first ones that were left out are named above; `ditto data verify` names all");
+    return true;
+  }
   if (overflowed(result)) return true;
   if (std::isfinite(result.loss) && std::isfinite(result.grad_norm)) {
     skipped_in_a_row = 0;
     return false;
   }
-  const auto& run = assembly_.recipe.run;
   const auto what =
       "the loss is " + std::to_string(result.loss) + ", the gradient's norm " + std::to_string(result.grad_norm);
-  const auto where = "step " + std::to_string(step + 1);
   if (run.non_finite == "stop")
     throw Error(ErrorKind::numeric, where, what,
                 "lower lr_schedule.lr, set run.clip_norm, or run.non_finite = \"skip\"");

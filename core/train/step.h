@@ -27,7 +27,7 @@ struct StepResult {
   double loss = 0, grad_norm = 0, lr = 0;  // of the global batch, whatever the layout
   std::map<std::string, double> losses;    // the loss by name
   double samples = 0;                      // that counted
-  bool skipped = false;                    // not finite: the weights stayed
+  bool skipped = false;                    // not finite, or of no sample: the weights stayed
   double loss_scale = 1;                   // that backward ran with
   bool stop = false;                       // some rank asked to stop
 };

@@ -7,11 +7,11 @@
 
 namespace ditto {
 
-namespace {
-
-int64_t asked_micro_batch(const RunOptions& run, int64_t ranks) {
-  return std::min(run.micro_batch > 0 ? run.micro_batch : (run.batch + ranks - 1) / ranks, run.batch);
+int64_t asked_micro_batch(const RunOptions& run, int64_t data_ranks) {
+  return std::min(run.micro_batch > 0 ? run.micro_batch : (run.batch + data_ranks - 1) / data_ranks, run.batch);
 }
+
+namespace {
 
 // Of one number a micro-batch is a node of the tree over the step's samples: 2^k of them, but for the last.
 int64_t most_of_micro_batch(const RunOptions& run, int64_t ranks, Alone alone) {

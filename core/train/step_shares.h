@@ -13,6 +13,9 @@
 
 namespace ditto {
 
+// Samples of a micro-batch: run.micro_batch, or what the batch gives a data rank.
+int64_t asked_micro_batch(const RunOptions& run, int64_t data_ranks);
+
 // ", micro-batches of 4 samples where 5 were asked for": with run.numerics = "one" they are runs of samples as they
 // come, rounded down to powers of two, or single samples (core/config/numerics.h). Empty where that changes nothing.
 std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, Alone alone = Alone::no,

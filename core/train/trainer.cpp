@@ -103,10 +103,13 @@ void Trainer::assemble() {
     validation_loader_ =
         std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
   optimizer_ = assembly_->make_optimizer();
-  started_from_ = read_first_weights(
-      *assembly_,
-      {mesh_, [this](const auto& topic, const auto& facts) { expect_same(topic, facts, ErrorKind::checkpoint); },
-       [this](const std::string& line) { say(line); }});
+  start_ = find_start(options_.resume, checkpoints(), mesh_.world(), [this](const std::string& line) { say(line); });
+  // A checkpoint holds all that a run goes on with, but for the model that an adapter is learned on.
+  if (!start_ || assembly_->main->adapter)
+    started_from_ = read_first_weights(
+        *assembly_,
+        {mesh_, [this](const auto& topic, const auto& facts) { expect_same(topic, facts, ErrorKind::checkpoint); },
+         [this](const std::string& line) { say(line); }});
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace.comm) training_->meter = &memory_;
@@ -146,24 +149,14 @@ void Trainer::say_end(bool finished_before) {
 }
 
 void Trainer::resume() {
-  checkpoint::Found found;
-  if (options_.resume == "auto") {
-    found = checkpoint::find(checkpoints(), mesh_.world());
-  } else if (options_.resume != "never") {
-    found = checkpoint::resolve(options_.resume, mesh_.world());
-  }
-  for (const auto& line : found.skipped) say("not resumed from " + line);
-  if (options_.resume == "auto" && !found.path && !checkpoint::list(checkpoints()).steps.empty())
-    throw Error(ErrorKind::checkpoint, checkpoints(), "holds checkpoints, and none that can be used",
-                "bring one back, or start over with --resume never, which sets them aside");
-  if (found.path) {
-    take_up(*found.path);
-  } else if (writes() && options_.resume == "never" && folder_->has_recipe()) {
+  if (start_) {
+    take_up(*start_);
+  } else if (writes() && options_.resume == "never" && !options_.replay && folder_->has_recipe()) {
     say("starting over, as --resume never says: earlier checkpoints are set aside");
   }
   if (!writes()) return;
-  for (const auto& line : checkpoint::set_aside_later(checkpoints(), found.path ? step_ : -1)) say(line);
-  metrics_->cut_back(found.path ? step_ : -1);
+  for (const auto& line : checkpoint::set_aside_later(checkpoints(), start_ ? step_ : -1)) say(line);
+  metrics_->cut_back(start_ ? step_ : -1);
 }
 
 void Trainer::take_up(const std::string& path) {
@@ -197,7 +190,10 @@ void Trainer::take_up(const std::string& path) {
   training_->samples = now.samples;
   training_->updates = notes.whole("updates");
   training_->skipped_in_a_row = notes.whole("skipped_in_a_row");
-  if (now.extra.contains("loss_scale")) {
+  const auto* scale_then = saved.find_path("run.loss_scale");
+  const bool scale_is_new =
+      scale_then && scale_then->as<double>() && *scale_then->as<double>() != recipe_.run.loss_scale;
+  if (now.extra.contains("loss_scale") && !scale_is_new) {
     training_->loss_scale = notes.positive("loss_scale");
     training_->steps_since_overflow = notes.whole("steps_since_overflow");
   }
@@ -319,7 +315,9 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   metrics_->append(record);
   if (const auto line = data_wait_.add(waited, seconds); !line.empty()) say(line);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
-  if (result.skipped)
+  if (result.samples == 0)
+    say(fmt::format("step {}: none of its samples can be learned from: skipped", step_));
+  else if (result.skipped)
     say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", step_, result.loss, result.grad_norm,
                     scaled ? fmt::format(" at a loss scale of {}", result.loss_scale) : ""));
   progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});

@@ -101,6 +101,7 @@ class Trainer {
   std::optional<ChromeTrace> chrome_trace_;
   std::vector<report::KernelCount> kernels_;  // of the last step
   std::unique_ptr<checkpoint::Saver> saver_;
+  std::optional<std::string> start_;                 // the checkpoint that it goes on from
   std::string data_;                                 // its fingerprint
   std::map<std::string, std::string> started_from_;  // what checkpoints note of it
   int64_t step_ = 0;                                 // complete steps

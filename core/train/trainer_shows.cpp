@@ -41,8 +41,11 @@ void Trainer::show_validation() {
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
   begin("a grid of samples");
-  const Ema::Scope averaged(*ema_, [this] { assembly_->networks->parameters_changed(); });
-  const auto sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
+  std::vector<formats::Picture> sheets;
+  {
+    const Ema::Scope averaged(*ema_, [this] { assembly_->networks->parameters_changed(); });
+    sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
+  }
   if (!writes()) return;
   if (sheets.size() == 1)
     formats::write_png(folder_->sample_file(step_, ".png"), sheets.front());

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include <torch/types.h>
 
+#include "core/network/names.h"
 #include "core/train/agreed_samples.h"
 #include "core/train/program.h"
 #include "core/train/step.h"
@@ -13,18 +15,21 @@ namespace ditto {
 
 namespace {
 
-// The mean of each stratum, of what all ranks entered.
-std::vector<double> strata_means(const Mesh& mesh, const LossLedger& ledger, int64_t samples) {
-  std::vector<double> sums(kStrata, 0.0);
-  for (const auto& [name, row] : ledger.entered())
-    for (int64_t i = 0; i < samples; ++i) sums[static_cast<size_t>(i % kStrata)] += row[static_cast<size_t>(i)];
-  auto flat = torch::tensor(sums, torch::kDouble);
-  flat = loss_group(mesh).all_reduce(flat);
+// The mean of each stratum by the samples' weights, of what all ranks entered.
+std::vector<std::optional<double>> strata_means(const Mesh& mesh, const LossLedger& ledger) {
+  auto sums = torch::zeros({2, kStrata}, torch::kDouble);
+  const auto add = [](torch::Tensor to, const std::vector<double>& row) {
+    for (size_t i = 0; i < row.size(); ++i) to.data_ptr<double>()[i % kStrata] += row[i];
+  };
+  for (const auto& [name, row] : ledger.entered()) add(sums[0], row);
+  add(sums[1], ledger.weights());
+  sums = loss_group(mesh).all_reduce(sums);
+  std::vector<std::optional<double>> means;
   for (int64_t k = 0; k < kStrata; ++k) {
-    const int64_t count = (samples - k + kStrata - 1) / kStrata;
-    sums[static_cast<size_t>(k)] = count > 0 ? flat[k].item<double>() / static_cast<double>(count) : 0;
+    const double weight = sums[1][k].item<double>();
+    means.push_back(weight > 0 ? std::optional(sums[0][k].item<double>() / weight) : std::nullopt);
   }
-  return sums;
+  return means;
 }
 
 torch::Tensor strata_middles(const Batch& batch) {
@@ -43,8 +48,8 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   assembly.networks->set_phase(Phase::evaluate);
   RunOptions run = recipe.run;
   run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
-  const int64_t training_micro = recipe.run.micro_batch > 0 ? recipe.run.micro_batch : recipe.run.batch;
-  run.micro_batch = recipe.validate.batch > 0 ? recipe.validate.batch : training_micro;
+  run.micro_batch =
+      recipe.validate.batch > 0 ? recipe.validate.batch : asked_micro_batch(recipe.run, assembly.mesh.data_ranks());
   // Nothing is added up over samples here: those whose tokens are shared may stand side by side.
   const auto alone = each_alone(recipe, *assembly.validation_data);
   const StepShares shares(run, recipe.batch, assembly.mesh, assembly.sizes(loader),
@@ -73,7 +78,7 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
         assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
     if (!plan.runs(accumulation)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     batch = std::move(batch).changed([](Batch part) {
-      part["time_u"] = strata_middles(part);
+      part[names::kStratum] = strata_middles(part);
       return part;
     });
     batch = program.prepare(std::move(batch));
@@ -83,9 +88,9 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   report::ValidationRecord record;
   record.loss = totals.loss;
   record.losses = totals.parts;
-  record.samples = run.batch;
+  record.samples = static_cast<int64_t>(totals.samples);
   record.weights = ema.enabled() ? "ema" : "trained";
-  record.strata = strata_means(assembly.mesh, ledger, run.batch);
+  record.strata = strata_means(assembly.mesh, ledger);
   record.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
   return record;
 }

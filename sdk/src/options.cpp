@@ -131,6 +131,10 @@ const OptionValue* OptionReader::declare(const char* name, OptionValue fallback,
       throw Error(ErrorKind::config, it->second.where,
                   given_.section + "." + name + " is " + to_text(it->second.value) + ", " + type_name(it->second.value),
                   std::string("expected ") + type_name(fallback) + ", such as " + to_text(fallback));
+    const auto* number = std::get_if<double>(&info.value);
+    if (number && std::isinf(*number) && std::isfinite(std::get<double>(fallback)))
+      throw Error(ErrorKind::config, it->second.where, given_.section + "." + name + " is " + to_text(it->second.value),
+                  "expected a finite number");
     info.given = true;
   }
   declared_.push_back(std::move(info));

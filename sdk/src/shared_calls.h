@@ -91,7 +91,10 @@ class Calls {
 
   uint64_t take(uint64_t bytes, const std::function<bool()>& is_read, int reader) {
     std::optional<uint64_t> at;
-    if (bytes > mine().bytes() - mine().data()) fail("a tensor is larger than this machine's memory");
+    if (bytes > mine().bytes() - mine().data())
+      fail(
+          "a tensor is larger than the memory that ranks may share (this machine's, or the limit of a file: ulimit "
+          "-f)");
     const auto is_there = [&] { return (at = blocks->take(bytes, is_read)).has_value(); };
     for (int member = 0; !is_there() && member < size; ++member)  // memory is full: they have to read
       if (member != rank && (reader < 0 || member == reader)) wait_for(member, is_there);

@@ -35,6 +35,7 @@ namespace {
 
 using Impl = SharedMemory::Impl;
 
+constexpr uint64_t kLeast = 1 << 20;         // bytes for data; with less, where a limit says so, it is not tried
 constexpr uint64_t kEvenlySummed = 1 << 18;  // bytes: less is summed by every member, more by each a part
 
 uint64_t bytes_of(const Tensor& x) { return x.nbytes(); }
@@ -124,6 +125,7 @@ c10::intrusive_ptr<SharedMemory> SharedMemory::connect(const c10::intrusive_ptr<
   std::shared_ptr<Segment> mine;
   if (!here.empty() && own.number >= 0 && ::ftruncate(own.number, static_cast<off_t>(bytes)) == 0) try {
       mine = std::make_shared<Segment>(own.number, bytes, size);
+      if (mine->bytes() < mine->data() + kLeast) fail("the memory that ranks may share is too little");
       mine->head().nonce = nonce;
       said = std::to_string(::getpid()) + " " + std::to_string(own.number) + " " + std::to_string(bytes) + " " +
              std::to_string(nonce) + " " + here;

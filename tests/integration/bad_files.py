@@ -103,6 +103,49 @@ def test_validation_reads_the_first_samples_that_it_is_to_and_no_others():
     t.equal([f"seen.tar:000{number}.png" in done.all for number in (0, 3, 4)], [True, True, False], f"samples named in {done.all}")
 
 
+def test_of_samples_that_are_left_out_a_validation_says_nothing():
+    samples, damaged = good(16), good(16)
+    damaged[11] = ("0011", b"not a png", 1)
+    path = data_recipe("strata.toml", [shard("strata.tar", good(24))])
+    found = {}
+    for name, held_out in (("whole", samples), ("without", damaged)):
+        t.train(path, f"strata-{name}", run__steps=1, data__validation_shards=[str(shard(f"{name}.tar", held_out))], validate__every=1)
+        found[name] = t.lines_of(t.work / f"strata-{name}/validation.jsonl")[-1]
+    whole, without = found["whole"], found["without"]
+    t.equal((whole["samples"], without["samples"]), (16, 15), "samples that counted")
+    t.equal([a == b for a, b in zip(whole["strata"], without["strata"])], [k != 3 for k in range(8)], "strata that are the same")
+    for line, counts in ((whole, [2] * 8), (without, [1 if k == 3 else 2 for k in range(8)])):
+        mean = sum(n * float(stratum) for n, stratum in zip(counts, line["strata"])) / sum(counts)
+        t.check(abs(mean - float(line["validation_loss"])) < 1e-6, f"the strata's mean is {mean} in {line}")
+    t.train(path, "strata-few", run__steps=1, data__validation_shards=[str(t.work / "whole.tar")], validate__every=1, validate__samples=3)
+    few = t.lines_of(t.work / "strata-few/validation.jsonl")[-1]
+    t.equal([stratum is None for stratum in few["strata"]], [k > 2 for k in range(8)], f"strata without samples in {few}")
+    t.check("not_finite" not in few, few)
+
+
+def test_a_strict_run_names_a_sample_of_its_validation_on_every_layout():
+    samples = good(16)
+    samples[5] = ("0005", b"not a png", 5)
+    path = data_recipe("strict-validation.toml", [shard("learned.tar", good(24))], strict=True)
+    for plugin in ("zero1", "zero2", "fsdp"):
+        t.refused(4, ["held-out.tar:0005.png"], "train", path, "--local-ranks", 2, *t.sets({
+            "run.output": str(t.work / f"strict-{plugin}"), "data.validation_shards": [str(shard("held-out.tar", samples))],
+            "validate.every": 1, "parallel.shard": 2, "parallel.shard_plugin": plugin}))
+
+
+def test_data_ranks_share_a_validation_by_the_micro_batches_of_the_training():
+    """Who reads what is seen by what is left out: of 16 samples by four, ranks 0 and 1 read every other four."""
+    samples = good(16)
+    for number in (2, 6):
+        samples[number] = (samples[number][0], b"not a png", 0)
+    path = data_recipe("shared.toml", [shard("shared.tar", good(24))])
+    done = t.train(path, "shared", "--local-ranks", 2, run__steps=1, validate__every=1,
+                   data__validation_shards=[str(shard("read.tar", samples))])
+    lines = [line for line in done.all.splitlines() if "sample left out: " in line]
+    t.equal([("rank 1: " in line, name in line) for line in sorted(lines, key=lambda line: "0006" in line)
+             for name in ("read.tar:0002.png", "read.tar:0006.png") if name in line], [(False, True), (True, True)], f"who read what: {lines}")
+
+
 def test_a_picture_without_a_label_ends_the_run_before_it_begins():
     samples = good(12)
     samples[5] = ("0005", png(5), None)
@@ -151,6 +194,10 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it():
         flip(victim, share) if share is not None else victim.unlink()
         done = t.run("checkpoint", "verify", victim.parent, code=7)
         t.check(name in done.all, f"`ditto checkpoint verify` does not name {name}: {done.all}")
+        for words in (["sample", t.work / folder, "--seeds", "0", "--steps", "1", "--out", t.work / "sampled"],
+                      ["checkpoint", "export", t.work / folder, "--format", "diffusers", "--out", t.work / f"out-{number}"]):
+            told = t.run(*words).stderr
+            t.equal(told.count("warning: skipped step_00000009"), 1, f"warnings of {words[0]}: {told}")
         done = t.train(path, folder, *(["--local-ranks", 2] if number % 3 == 1 else []))
         t.check("not resumed from skipped step_00000009" in done.all and name in done.all, f"no word of {name}:", done.all)
         t.check("step_00000006 (step 6)" in done.all, "not resumed from the step before:", done.all)

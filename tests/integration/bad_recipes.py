@@ -34,6 +34,7 @@ def test_includes_that_are_missing_or_go_in_circles_are_refused():
 def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectation():
     base = t.write_recipe("base.toml", t.recipe())
     wrong = [
+        ("[run]\nname = \"\"", 2, ":3:8", "run.name is empty", "leave it out"),
         ("[run]\nstepss = 3", 2, ":3:10", 'no option "stepss"', 'did you mean "steps"?'),
         ("[run]\nsteps = \"x\"", 2, ":3:9", 'run.steps is "x", a string', "expected an integer"),
         ("[run]\nsteps = 1.5", 2, ":3:9", "run.steps is 1.5", "expected an integer"),
@@ -41,6 +42,13 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
         ("[run]\nprecision = \"fp8\"", 2, ":3:13", 'run.precision is "fp8"', "expected one of", '"bf16"'),
         ("[ema]\ndecay = 1.5", 2, ":3:9", "ema.decay is 1.5", "expected 0.0 to 1.0"),
         ("[lr_schedule]\nlr = nan", 2, ":3:6", "lr_schedule.lr is nan", "expected at least"),
+        ("[run]\nprecision = \"fp16\"\nloss_scale = inf", 2, ":4:14", "run.loss_scale is inf", "expected a finite number"),
+        ("[lr_schedule]\nfinal_share = 0.5", 2, ":3:15", "is of a falling rate", 'kind = \"cosine\"'),
+        ("[sampler]\nplugin = \"heun_edm\"\ns_churn = 1.0\ns_tmin = 5.0\ns_tmax = 1.0", 2, ":5:10", "lies above s_tmax", "smaller first"),
+        ("[sampler]\nplugin = \"heun_edm\"\ns_noise = 1.1", 2, ":3:1", "s_churn is 0", "leave these out"),
+        ("[scheduler]\nplugin = \"rectified_flow\"\nmean = 0.5", 2, ":4:8", 'is of times = \"logit_normal\"', "set times"),
+        ("[parallel]\ntimeout_s = 1e10", 2, ":3:13", "parallel.timeout_s is 1e+10", "expected 0.0 to 1e+08"),
+        ("[parallel]\nhang_s = 1e17", 2, ":3:10", "parallel.hang_s is 1e+17", "expected 0.0 to 1e+08"),
         ("[model]\ndepht = 3", 2, ":3:9", 'no option "depht"', 'did you mean "depth"?'),
         ("[model]\ndepth = \"two\"", 2, ":3:9", 'model.depth is "two", a string', "expected an integer"),
         ("[model]\ndepth = 0", 2, ":3:9", "model.depth is 0", "expected 1 to 4096"),

@@ -118,6 +118,11 @@ def test_what_differs_is_named_where_it_begins():
     t.equal((first(result)[0], first(result)[3]), (1, "updates"), "where weight decay shows")
     result = diff(path, code=1, run__clip_norm=0.01)
     t.equal((first(result)[0], first(result)[3]), (1, "updates"), "where clipping shows")
+    result = diff(path, code=1, ema__decay=0.5)
+    t.equal((first(result)[0], first(result)[3]), (1, "averages"), "where another average shows")
+    result = diff(path, code=1, ema__enabled=False)
+    t.check(not result["same"] and not result["first"] and result["only_in_a"] > 0, result)
+    t.check(not diff(path, code=1, model__depth=5)["same"], "another depth is the same")
     result = diff(path, code=1, model__mlp_ratio=2)
     t.check(first(result)[:2] == (1, "forward") and "Float [" in result["first"][0]["a"], result)
 

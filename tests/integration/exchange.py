@@ -139,7 +139,7 @@ def test_a_file_of_another_program_says_its_shapes_with_its_config():
 
 
 def test_a_training_needs_its_recipe_and_its_moments():
-    words = ["checkpoint", "import", exported(), "--format", "diffusers", "--optimizer", "--out", t.work / "never"]
+    words = ["checkpoint", "import", folder, "--format", "diffusers", "--optimizer", "--out", t.work / "never"]
     t.refused(2, ["--optimizer", "--recipe FILE"], *words)
     t.refused(7, ["no state of torch's Adam"], *words, "--recipe", t.write_recipe("training.toml", t.recipe(
         model=dict(convention="diffusers"))))
@@ -215,6 +215,47 @@ def test_a_training_starts_from_another_number_of_classes_and_blocks_and_another
         taken = name != "label.table" and not name.startswith("blocks.2.")
         t.equal(tensor == taught.get(name), taken, f"{name} is the taught model's")
     t.check("into " in first.all, first.all)
+
+
+def test_weights_of_another_function_are_told():
+    path = t.write_recipe("heads.toml", t.recipe(run=dict(name="heads", steps=1), model=dict(heads=2, convention="diffusers")))
+    exported()
+    done = t.run("train", path, *t.sets({"run.init_from": str(t.work / "taught"), "run.output": str(t.work / "heads"),
+                                         "scheduler.shift": 3.0}))
+    t.check("they were learned with model.heads = 4 (here 2), scheduler.shift = 1.0 (here 3.0)" in done.all, done.all)
+
+
+def test_a_forward_of_a_recipe_begins_with_what_the_run_would():
+    exported()
+    t.write_tensors(t.work / "in.safetensors", {"x": ("F32", [1, 1, 8, 8], [i / 64 for i in range(64)]),
+                                                "t": ("F32", [1], [300.0]), "label": ("I64", [1], [3])})
+    path = t.write_recipe("begun.toml", t.recipe(model=dict(convention="diffusers")))
+    given = t.sets({"run.init_from": str(t.work / "taught")})
+    for name, words in (("run", [t.work / "taught"]), ("recipe", [path, *given]), ("anew", [path])):
+        t.run("forward", *words, "--in", t.work / "in.safetensors", "--out", t.work / f"{name}.safetensors")
+    made = {name: t.read_tensors(t.work / f"{name}.safetensors")["prediction"] for name in ("run", "recipe", "anew")}
+    t.equal(made["recipe"], made["run"], "a forward of the recipe")
+    t.check(made["anew"] != made["run"], "weights that were taught make no difference")
+
+
+def test_an_import_replaces_no_training():
+    folder = exported()
+    shutil.copytree(t.work / "taught", t.work / "kept-training", symlinks=True)
+    place = t.latest("kept-training")
+    before = t.tensors_of(place)
+    t.refused(7, ["is the checkpoint of a training"], "checkpoint", "import", folder, "--format", "diffusers", "--out", place)
+    t.equal(t.tensors_of(place) == before, True, "the checkpoint that was there")
+
+
+def test_a_resume_needs_no_model_to_start_from():
+    exported()
+    base = copy_of(t.work / "taught", "base")
+    begun = start("goes-on", **FIT, **{"run.init_from": str(base), "run.steps": 1})
+    t.run("train", *begun)
+    shutil.rmtree(base)
+    done = t.run("train", *begun, "--set", "run.steps=2")
+    t.check("resumed from" in done.all and "weights from" not in done.all, done.all)
+    t.refused(7, ["base"], "train", *begun, "--resume", "never")
 
 
 def test_it_starts_alike_on_every_layout():

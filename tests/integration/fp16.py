@@ -89,6 +89,14 @@ def test_a_resume_goes_on_with_the_scale_bit_for_bit():
         t.equal(state("resume-parts")["extra"][name], state("resume-whole")["extra"][name], name)
 
 
+def test_a_resume_takes_another_scale_where_the_recipe_has_one():
+    path = t.write_recipe("other-scale.toml", half(loss_scale=256.0, steps=4))
+    t.train(path, "other-scale", run__steps=2)
+    done = t.train(path, "other-scale", run__loss_scale=16.0)
+    t.check("changed since: run.loss_scale: 256.0 -> 16.0" in done.all, done.all)
+    t.equal(scales("other-scale"), [256.0, 256.0, 16.0, 16.0], "loss scales")
+
+
 def test_ranks_that_share_weights_or_blocks_train_in_fp16_too():
     path = t.write_recipe("shares.toml", half(loss_scale=HUGE, steps=16))
     t.train(path, "shares-one")

@@ -5,8 +5,8 @@ cd "${DITTO_SOURCE_DIR:-.}"
 
 fail() { echo "$*"; exit 1; }
 
-found=$(grep -rnE '"(clean|label|text|image)"' core --include='*.cpp' --include='*.h' | grep -v '^core/network/names.h:' |
-  grep -vE '^core/formats/|^core/data/(inspect|picture_notes)|:[0-9]+: *//' || true)  # fields of people's own notes
+found=$(grep -rnE '"(clean|label|text|image|caption|x_t|prediction|time_u|features|modulated_input)"' core --include='*.cpp' --include='*.h' | grep -v '^core/network/names.h:' |
+  grep -vE '^core/formats/|^core/data/(inspect|picture_notes|prepare_folder)|:[0-9]+: *//' || true)  # fields of people's own notes
 [ -z "$found" ] || fail "the host names a tensor outside of core/network/names.h:
 $found"
 lines=$(wc -l < core/train/assembly.cpp)

@@ -202,8 +202,9 @@ def test_every_command_and_option_that_a_sentence_names_is_there():
     t.check(checked > 15, f"found {checked} commands in the pages' sentences")
 
 
-def test_every_subcommand_has_an_example_of_its_own_that_parses():
+def test_every_subcommand_has_an_example_of_its_own_that_parses_and_a_row_of_what_it_touches():
     """Each help's example names a command with options that its help lists."""
+    rows = "".join(re.findall(r"^\| (`.*?) \|", text_of("SECURITY.md"), re.M))
     todo = [()]
     while todo:
         words = todo.pop()
@@ -215,6 +216,7 @@ def test_every_subcommand_has_an_example_of_its_own_that_parses():
         example = re.search(r"^Examples?:\s+(ditto .*)$", text, re.M)
         t.check(example, f"ditto {' '.join(words)} --help ends without an example")
         t.check(example[1].startswith("ditto " + " ".join(words)), f"the example of ditto {' '.join(words)} is {example[1]}")
+        t.check(re.search(rf"`{' '.join(words)}\b", rows), f"SECURITY.md does not say what ditto {' '.join(words)} may touch")
         for option in re.findall(r"--[a-z][a-z-]*", example[1]):
             t.check(option in text, f"{example[1]}: there is no {option}")
 

@@ -142,6 +142,14 @@ def test_a_checkpoint_of_another_run_is_found():
         t.equal(said, f"what step {step + 1} begins with is not what the receipts say: other weights, average", "a replay")
 
 
+def test_a_checkpoint_that_was_changed_before_whole_ones_is_found():
+    shutil.copytree(t.work / "honest", t.work / "middle")
+    shutil.rmtree(t.work / "middle/checkpoints/step_00000004")
+    shutil.copytree(t.work / "other/checkpoints/step_00000004", t.work / "middle/checkpoints/step_00000004")
+    said = replayed("bisect", "middle", (1, {}), DIFFERS)
+    t.check(said.startswith("the checkpoint of step 4 does not hold what the receipt"), said)
+
+
 def test_runs_that_were_tampered_with_are_found_at_their_step():
     path = recipe()
     draw = t.seed_of("tampered")

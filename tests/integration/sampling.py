@@ -255,6 +255,19 @@ def test_given_noise_is_what_the_pictures_start_from():
     t.write_tensors(t.work / "nameless.safetensors", {"noize": ("F32", [1, 1, 8, 8], noise[:64])})
     done = sample("wrong", "0", "--noise", t.work / "nameless.safetensors", code=4)
     t.check('no tensor "noise"' in done.all, done.all)
+    noise[7] = float("nan")
+    t.write_tensors(t.work / "nan.safetensors", {"noise": ("F32", [1, 1, 8, 8], noise[:64])})
+    done = sample("wrong", "0", "--noise", t.work / "nan.safetensors", code=4)
+    t.check("nan.safetensors: holds numbers that are not finite" in done.all, done.all)
+
+
+def test_samples_that_are_not_finite_are_none():
+    """Noise that no weights bring down again: above what fp16 holds."""
+    noise = array.array("f", [3e38] * 64)
+    t.write_tensors(t.work / "huge.safetensors", {"noise": ("F32", [1, 1, 8, 8], noise)})
+    done = sample("not-finite", "7", "--noise", t.work / "huge.safetensors", code=5)
+    t.check("the sample of seed 7: holds numbers that are not finite" in done.all, done.all)
+    t.check(not list((t.work / "not-finite").glob("*.png")), "a picture of it")
 
 
 def test_every_picture_says_how_it_was_made():
@@ -271,6 +284,12 @@ def test_every_picture_says_how_it_was_made():
         settings = json.loads(texts["ditto"])
         t.equal(settings, {key: value for key, value in line.items() if key != "file"}, f"the text in {line['file']}")
     t.equal(sorted(os.listdir(t.work / "said")), ["000002.png", "000005.png", "000009.png", "grid.png", "samples.jsonl"], "files")
+
+
+def test_what_was_set_for_the_pictures_alone_is_said_with_them():
+    sample("set", "1", "--set", "scheduler.shift=3.0", classes="1")
+    line, = t.lines_of(t.work / "set/samples.jsonl")
+    t.equal(line["set"], ["scheduler.shift=3.0"], "what samples.jsonl says was set")
 
 
 def test_a_seed_that_is_asked_for_again_has_a_file_of_its_own():

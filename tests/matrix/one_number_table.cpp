@@ -20,8 +20,7 @@ std::string refusal_of_one(const std::string& model, const std::string& layout) 
   if (model == "wan" && has("tensor=2")) return "parallel.tensor";  // norms over all heads
   const bool attends_to_several = model == "mmdit" || model == "flux";
   if (attends_to_several && has("context_plugin=ring")) return "attention of several sequences";
-  if (model == "flux" && has("context=2")) return "side by side";
-  if (model == "jit" && (has("context_plugin=ring") || has("context_plugin=ulysses"))) return "rms_norm";  // of both
+  if ((model == "flux" || model == "jit") && has("context=2")) return "side by side";
   return refusal(model, layout);
 }
 

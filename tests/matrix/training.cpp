@@ -108,7 +108,7 @@ std::vector<double> validated(const Case& one, Assembly& assembly, Ema& ema) {
   Loader loader(assembly.validation_data, assembly.recipe.loader, static_cast<uint64_t>(assembly.recipe.run.seed), {});
   const auto record = validate(assembly, ema, loader);
   std::vector<double> numbers{record.loss, static_cast<double>(record.samples)};
-  numbers.insert(numbers.end(), record.strata.begin(), record.strata.end());
+  for (const auto& mean : record.strata) numbers.push_back(mean.value_or(0));
   for (const auto& [name, loss] : record.losses) numbers.push_back(loss);
   return numbers;
 }

@@ -1,6 +1,7 @@
 // The transport of ranks on one machine, beside Gloo's: the same results, to the bit.
 #include <ditto/parallel/shared_memory.h>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -181,6 +182,26 @@ TEST_CASE("rank of: shared memory" * doctest::skip()) {
 
 TEST_CASE("shared memory gives Gloo's bits, sums in place in the order of ranks, and lets ranks be ahead") {
   for (const int ranks : {2, 3, 4}) CHECK(testing::as_ranks(ranks, "rank of: shared memory") == 0);
+}
+
+// A file that may not grow so far would end who writes to it: all ranks go another way.
+TEST_CASE("rank of: a limit of files" * doctest::skip()) {
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
+  const auto mesh = testing::mesh_of({});
+  for (const rlim_t limit : {rlim_t{4} << 10, rlim_t{16} << 10, rlim_t{128} << 10}) {
+    if (mesh.rank() == 1) {
+      const rlimit little{limit, before.rlim_max};
+      REQUIRE(::setrlimit(RLIMIT_FSIZE, &little) == 0);
+    }
+    CHECK_FALSE(shared(mesh, "little" + std::to_string(limit)));
+  }
+  REQUIRE(::setrlimit(RLIMIT_FSIZE, &before) == 0);
+  CHECK(shared(mesh, "enough"));
+}
+
+TEST_CASE("ranks of which one may write only small files share no memory") {
+  CHECK(testing::as_ranks(2, "rank of: a limit of files") == 0);
 }
 
 std::string failure_of(const std::function<void()>& call) {

@@ -19,6 +19,10 @@ struct HeunEdmOptions {
     option("s_tmin", s_tmin, "it is added at noise levels sigma / alpha from this on …").at_least(0.0);
     option("s_tmax", s_tmax, "… up to this");
     option("s_noise", s_noise, "its standard deviation").above(0.0);
+    if (s_tmin > s_tmax)
+      option.reject("s_tmin", "lies above s_tmax, so that no noise is added", "give the smaller first");
+    if (s_churn == 0 && (s_tmin != 0 || s_noise != 1 || std::isfinite(s_tmax)))
+      option.reject("s_churn", "is 0, so that s_tmin, s_tmax and s_noise change nothing", "set it, or leave these out");
   }
 };
 
