@@ -16,7 +16,9 @@ namespace ditto {
 //   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B]
 //   clean   x_0, before any noise          noise  eps, as clean             time  the schedule's own time, double [B]
 //   x_t     alpha clean + sigma noise: x is c_in x_t
-//   label   class, int64 [B]               text, text_mask   [B, S, E] and bool [B, S]
+//   image   pixels, before an encoder      caption           UTF-8, uint8 [B, S]
+//   label   class, int64 [B]               text, text_mask   [B, S, E] and bool [B, S]; text_pooled [B, E]
+//   time_u  of a validation: where in the training distribution of times, double [B]
 //   drop_condition   bool [B]: this sample's condition is replaced by the null condition
 // A cascade's low-resolution picture, or a precached embedding, is just another name.
 class DITTO_API Batch {

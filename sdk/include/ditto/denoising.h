@@ -10,8 +10,8 @@ namespace ditto {
 
 struct DITTO_API DenoisingOptions {
   double condition_dropout = 0.1;
-  std::string time_per = "sample";  // or "frame": an objective's own option, where its losses allow it
-  void read(OptionReader& option);
+  std::string time_per = "sample";  // or "frame"; an objective whose losses allow it declares this option itself
+  void read(OptionReader& option);  // condition_dropout alone
 };
 
 class DITTO_API Denoising : public Objective {

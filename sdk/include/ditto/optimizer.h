@@ -12,8 +12,8 @@
 
 namespace ditto {
 
-// One leaf to be optimised. `tensor` and its gradient are fp32 (fp64 in proofs) and may be a slice of the global
-// parameter.
+// One leaf to be optimised. `tensor` and its gradient, tensor.grad(), are fp32 (fp64 in proofs) and may be a slice of
+// the global parameter.
 struct OptimizedParameter {
   std::string name;
   torch::Tensor tensor;
@@ -87,10 +87,10 @@ class DITTO_API Optimizer {
   // With Needs::exact its updates have the same bits on every machine, at any cut of the parameters. An optimizer that
   // does not say so is refused under run.numerics = "one".
   virtual bool exact() const { return false; }
-  virtual void step(const Update& update) = 0;
+  virtual void step(const Update& update) = 0;  // autograd may be on (in_parts has it off); what throws ends the run
   // State tensors by kind, where they are not whole with the parameter's shape (in blocks, with its last dim divided by
   // the block and rounded up); and counters by name, whole numbers or not. The tensors are the live ones: loading
-  // copies into them.
+  // copies into them. The same kinds always, from before the first step on.
   using Counters = std::map<std::string, double>;
   virtual std::map<std::string, OptimizerState> state() = 0;
   virtual Counters counters() const = 0;

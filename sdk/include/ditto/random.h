@@ -16,7 +16,10 @@
 
 namespace ditto {
 
-// What a draw is for. The values are part of what a run means: never renumber.
+// What a draw is for. The values are part of what a run means: never renumber. Series 0 of each is the host's, the
+// SDK's and its plugins' (Denoising draws time, noise and condition_dropout; a validation's noise is `validation`); a
+// plugin's further draws take the purpose that they are nearest to, and a series of their own, as a random constant:
+// with equal purpose, series and id two draws are the same numbers.
 enum class Purpose : std::uint32_t {
   initial_weights = 1,
   order = 2,

@@ -12,12 +12,14 @@
 namespace ditto {
 
 // The guided model as a sampler sees it: x_t [B, C, …] and one time -> the schedule's prediction [B, out_channels, …].
+// x_t is of start's dtype (integrate() and predict() see to that), the prediction of any floating one. Autograd is off,
+// and `sample` is called by one thread at a time.
 using Denoiser = std::function<torch::Tensor(const torch::Tensor& x_t, double t)>;
 
 struct SamplingRequest {
   const Scheduler& scheduler;
   Denoiser denoise;
-  torch::Tensor start;  // x at the grid's first time, [B, C, …]; fp32
+  torch::Tensor start;  // x at the grid's first time, [B, C, …]; fp32, or double where the run computes in it
   int64_t steps = 50;
   // Fresh standard normal numbers like `start`, for stochastic samplers; drawn by seed and step, never by a generator.
   std::function<torch::Tensor(int64_t step)> noise;

@@ -28,10 +28,11 @@ class DITTO_API Scheduler {
   virtual ~Scheduler();
 
   // --- training ---
-  virtual torch::Tensor times(
-      const torch::Tensor& u_B) const = 0;  // uniform numbers in (0, 1) -> the training distribution
+  // Uniform numbers in (0, 1), double -> the training distribution.
+  virtual torch::Tensor times(const torch::Tensor& u_B) const = 0;
   virtual torch::Tensor alpha(const torch::Tensor& t_B) const = 0;
   virtual torch::Tensor sigma(const torch::Tensor& t_B) const = 0;
+  // Of clean's shape and dtype. (A learned variance has no target: `losses` has its bound.)
   virtual torch::Tensor target(const torch::Tensor& clean, const torch::Tensor& noise,
                                const torch::Tensor& t_B) const = 0;
   virtual torch::Tensor weight(const torch::Tensor& t_B) const;  // of the squared error; default 1

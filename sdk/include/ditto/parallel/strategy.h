@@ -1,7 +1,7 @@
 // A parallel strategy: knows no model. All hooks have an identity default.
 //
-// Core calls them in three fixed orders. shard: pipeline, tensor, expert, then fsdp or ddp. wrap: in_order_of_wrapping.
-// split, outermost first: context, then sequence; join in reverse.
+// Core calls them in fixed orders. Once: claim, in the reverse of kCutOrder (layout.h), then shard, in kCutOrder, then
+// the wraps, in_order_of_wrapping. Of every stream: split, outermost first: context, then sequence; join in reverse.
 #pragma once
 
 #include <functional>
@@ -75,8 +75,8 @@ class DITTO_API ParallelStrategy {
     // Which order gradients of micro-batches are summed in, where `deterministic`. Of a tree a gradient that a
     // micro-batch does not have is +0, of a chain it is left out (-0).
     SumOrder sum_order = SumOrder::chain;
-    // Tokens of a leaf under run.numerics = "one": sums of ranks are then made of nodes (replicated.h), a tensor that is
-    // whole has a gradient that is whole, and slices of tokens consist of leaves. 0: numerics are "fast".
+    // Tokens of a leaf under run.numerics = "one": sums of ranks are then made of nodes (replicated.h), a tensor that
+    // is whole has a gradient that is whole, and slices of tokens consist of leaves. 0: numerics are "fast".
     int64_t token_leaf = 0;
   };
   virtual ~ParallelStrategy();
