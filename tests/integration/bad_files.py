@@ -195,7 +195,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it():
         done = t.run("checkpoint", "verify", victim.parent, code=7)
         t.check(name in done.all, f"`ditto checkpoint verify` does not name {name}: {done.all}")
         for words in (["sample", t.work / folder, "--seeds", "0", "--steps", "1", "--out", t.work / "sampled"],
-                      ["checkpoint", "export", t.work / folder, "--format", "diffusers", "--out", t.work / f"out-{number}"]):
+                      ["checkpoint", "export", t.work / folder, "--format", "facebook-dit", "--out", t.work / f"out-{number}.safetensors"]):
             told = t.run(*words).stderr
             t.equal(told.count("warning: skipped step_00000009"), 1, f"warnings of {words[0]}: {told}")
         done = t.train(path, folder, *(["--local-ranks", 2] if number % 3 == 1 else []))
@@ -272,7 +272,7 @@ def test_a_resume_that_would_learn_something_else_is_refused_unless_allowed():
     recipe = (t.work / "changed/run.toml").read_text()
     for key, value, before in (("model.mlp_ratio", 3, "4"), ("run.seed", 1, "0"), ("run.batch", 8, "16"),
                                ("objective.condition_dropout", 0.2, "0.1"), ("scheduler.shift", 2.0, "1.0"),
-                               ("loader.shuffle", False, "true"), ("data.label", "none", '"cls"')):
+                               ("loader.shuffle", False, "true"), ("data.resize", "bicubic", '"bilinear"')):
         t.refused(2, [f"{key}: was {before} in the run to be resumed, and is {t.json.dumps(value)} now", f"--allow-change {key}",
                       "--resume never"], "train", path, *t.sets({key: value, "run.steps": 12}))
     few = f"{t.digits}/train-000003.tar"

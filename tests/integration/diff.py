@@ -118,7 +118,7 @@ def test_what_differs_is_named_where_it_begins():
     t.equal((first(result)[0], first(result)[3]), (1, "updates"), "where weight decay shows")
     result = diff(path, code=1, run__clip_norm=0.01)
     t.equal((first(result)[0], first(result)[3]), (1, "updates"), "where clipping shows")
-    result = diff(path, code=1, ema__decay=0.5)
+    result = diff(path, code=1, ema__decay=0.05)
     t.equal((first(result)[0], first(result)[3]), (1, "averages"), "where another average shows")
     result = diff(path, code=1, ema__enabled=False)
     t.check(not result["same"] and not result["first"] and result["only_in_a"] > 0, result)

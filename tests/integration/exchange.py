@@ -139,7 +139,7 @@ def test_a_file_of_another_program_says_its_shapes_with_its_config():
 
 
 def test_a_training_needs_its_recipe_and_its_moments():
-    words = ["checkpoint", "import", folder, "--format", "diffusers", "--optimizer", "--out", t.work / "never"]
+    words = ["checkpoint", "import", exported(), "--format", "diffusers", "--optimizer", "--out", t.work / "never"]
     t.refused(2, ["--optimizer", "--recipe FILE"], *words)
     t.refused(7, ["no state of torch's Adam"], *words, "--recipe", t.write_recipe("training.toml", t.recipe(
         model=dict(convention="diffusers"))))

@@ -58,9 +58,9 @@ def captioned_set():
 
 def test_classes_without_labels_are_refused():
     folder = str(captioned_set())
-    t.refused(2, ["data.classes is 2", "no labels are read", "the set of data.path names none", "data.label"], "train",
+    t.refused(2, ["data.classes: is 2", "no labels are read", "the set of data.path names none", "data.label"], "train",
               recipe("unread", dict(path=folder, classes=2)))
-    t.refused(2, ["data.classes is 2", 'data.label is "none"'], "train", recipe("none", dict(path=folder, classes=2, label="none")))
+    t.refused(2, ["data.classes: is 2", 'data.label is "none"'], "train", recipe("none", dict(path=folder, classes=2, label="none")))
     train(recipe("read", dict(path=folder, label="cls")), "read")
     train(recipe("without", dict(path=folder)), "without")
     t.check(parameters("read") > parameters("without"), "data.label = \"cls\" brings no classes")

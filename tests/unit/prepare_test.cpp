@@ -358,8 +358,11 @@ TEST_CASE("samples whose names collide are refused") {
                   ErrorKind::data),
               "a.tar:0.png: this member is there twice"));
   CHECK(holds(error_of([&] { samples_of({"0.png", "1.png", "0.cls"}); }, ErrorKind::data), "stands in two places"));
-  const auto samples = samples_of({"a/0.png", "b/0.png", "b/0.SEG.PNG", "noext"});
+  // As WebDataset does, without files that are no part of a sample.
+  const auto samples =
+      samples_of({"noext", "a/._0.png", "a/0.png", "__notes__/0.png", "b/0.png", "b/0.SEG.PNG", ".b/x.png"});
   REQUIRE(samples.size() == 3);
+  CHECK(samples[0].key == "a/0");
   CHECK(samples[1].members[1].extension == "seg.png");
-  CHECK(samples[2].key == "noext");
+  CHECK(samples[2].key == ".b/x");
 }

@@ -22,7 +22,10 @@ struct HeunEdmOptions {
     if (s_tmin > s_tmax)
       option.reject("s_tmin", "lies above s_tmax, so that no noise is added", "give the smaller first");
     if (s_churn == 0 && (s_tmin != 0 || s_noise != 1 || std::isfinite(s_tmax)))
-      option.reject("s_churn", "is 0, so that s_tmin, s_tmax and s_noise change nothing", "set it, or leave these out");
+      option.reject(s_tmin != 0    ? "s_tmin"
+                    : s_noise != 1 ? "s_noise"
+                                   : "s_tmax",
+                    "changes nothing where s_churn is 0", "set s_churn, or leave it out");
   }
 };
 
