@@ -98,10 +98,10 @@ nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments
   nlohmann::json labels = nlohmann::json::object(), classes = nlohmann::json::object();
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
   for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
-  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
-                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects}, {"tensors", report.tensors},
-                      {"labels", labels},           {"classes", classes},       {"captions", report.captions},
-                      {"problems", report.problems}};
+  nlohmann::json json{{"path", report.path},       {"bytes", report.bytes},       {"samples", report.samples},
+                      {"members", report.members}, {"pictures", report.sizes},    {"aspects", report.aspects},
+                      {"tensors", report.tensors}, {"others", report.others},     {"labels", labels},
+                      {"classes", classes},        {"captions", report.captions}, {"problems", report.problems}};
   if (arguments.names) {
     json["files"] = nlohmann::json::object();
     for (const auto& [key, file] : report.files) json["files"][key] = file;
@@ -149,6 +149,7 @@ void print_aspects(const std::map<std::string, std::int64_t>& aspects, std::int6
 void print(const ShardReport& report, const LookArguments& arguments) {
   std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
+  print_counts("files that are no part of a sample", report.others);
   print_counts("pictures, height x width x channels", report.sizes);
   print_counts("latents and embedded texts", report.tensors);
   print_aspects(report.aspects, report.samples);

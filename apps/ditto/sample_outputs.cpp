@@ -95,7 +95,10 @@ SampleOutputs::SampleOutputs(const SampleArguments& arguments, const Asked& aske
   if (video_) common_["fps"] = a_.fps.value_or(kFramesASecond);
   if (!a_.network.empty()) common_["network"] = a_.network;
   if (!a_.adapter.empty()) common_["adapter"] = a_.adapter;
-  if (!a_.sets.empty()) common_["set"] = a_.sets;
+  std::vector<std::string> sets;  // but for layouts, which change nothing
+  for (const auto& set : a_.sets)
+    if (!set.starts_with("parallel.")) sets.push_back(set);
+  if (!sets.empty()) common_["set"] = sets;
   if (!a_.noise.empty()) common_["noise"] = file_of(a_.noise);
   if (!a_.condition.empty()) common_["condition"] = file_of(a_.condition);
   if (!a_.negative.empty()) common_["negative"] = file_of(a_.negative);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
 #include "core/formats/json.h"
 #include "core/formats/picture.h"
@@ -148,6 +149,8 @@ ShardReport inspect_shard(const std::string& path, Depth depth) {
   report.bytes = file->size();
   const auto tar = formats::index_tar(path, formats::OnDamage::report);
   if (!tar.damage.empty()) report.problems.push_back(path + ": " + tar.damage);
+  for (const auto& member : tar.members)
+    if (!formats::is_sample_part(member.name)) ++report.others[shown(member.name, 200)];
   std::vector<formats::ShardSample> samples;
   try {
     samples = formats::shard_samples(tar, path);

@@ -17,6 +17,7 @@ struct ShardReport {
   std::uint64_t bytes = 0;
   std::int64_t samples = 0;
   std::map<std::string, std::int64_t> members;  // by extension
+  std::map<std::string, std::int64_t> others;   // files that are no part of a sample, by name
   std::map<std::int64_t, std::int64_t> labels;  // samples by class, from ".cls" members
   std::map<std::string, std::int64_t> sizes;    // "8 x 8 x 1" (height x width x channels) -> pictures
   std::map<std::string, std::int64_t> tensors;  // "4 x 32 x 32" -> latents and embedded texts of this shape
