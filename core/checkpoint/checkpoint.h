@@ -87,7 +87,7 @@ class Saver {
 };
 
 // The model's weights as a checkpoint of its own: step 0, no optimizer, no EMA. One process; `layout` uncut. Replaces
-// `folder` if that is a checkpoint, and throws Error(checkpoint) if it is anything else.
+// `folder` if that is a checkpoint without an optimizer, and throws Error(checkpoint) if it is anything else.
 void save_weights(const std::string& folder, Layout& layout, const std::string& recipe_toml,
                   const std::map<std::string, std::string>& extra = {},
                   const std::function<void(const std::string&)>& warn = {});

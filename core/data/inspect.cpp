@@ -31,12 +31,6 @@ bool is_picture(const std::string& extension) {
   return std::find(kPictures.begin(), kPictures.end(), extension) != kPictures.end();
 }
 
-// Latents and embedded texts, in NeMo's names (with two dots), too.
-bool is_tensor(std::string_view extension) {
-  extension.remove_prefix(std::min(extension.find_first_not_of('.'), extension.size()));
-  return extension == "pth" || extension == "pt" || extension == "pickle" || extension == "pkl";
-}
-
 std::string nearest_aspect(const formats::Picture& picture) {
   static constexpr std::array<std::pair<int, int>, 11> kAspects{
       {{1, 3}, {1, 2}, {9, 16}, {2, 3}, {3, 4}, {1, 1}, {4, 3}, {3, 2}, {16, 9}, {2, 1}, {3, 1}}};
@@ -100,7 +94,7 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
     try {
       if (is_picture(member.extension)) {
         look_at_picture(bytes(), where, depth, report);
-      } else if (is_tensor(member.extension)) {
+      } else if (formats::is_tensor_name(member.extension)) {
         look_at_tensor(bytes(), where, depth, report);
       } else if (member.extension == "cls") {
         label = formats::parse_label(text_of(bytes()), where);
@@ -126,7 +120,7 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
 void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport& report) {
   const auto has_picture = [](const auto& sample) {
     return std::any_of(sample.members.begin(), sample.members.end(), [](const auto& m) {
-      return is_picture(m.extension) || is_tensor(m.extension) || formats::is_video_name(m.extension);
+      return is_picture(m.extension) || formats::is_tensor_name(m.extension) || formats::is_video_name(m.extension);
     });
   };
   for (const auto& sample : samples) {

@@ -184,6 +184,11 @@ SavedTensor read(std::span<const std::byte> bytes, std::string_view where, Want 
 
 }  // namespace
 
+bool is_tensor_name(std::string_view extension) {
+  extension.remove_prefix(std::min(extension.find_first_not_of('.'), extension.size()));
+  return extension == "pth" || extension == "pt" || extension == "pickle" || extension == "pkl";
+}
+
 SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where) {
   return read(bytes, where, Want::all);
 }

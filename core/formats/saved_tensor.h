@@ -12,6 +12,10 @@
 
 namespace ditto::formats {
 
+// Whether a member with this extension is taken for one: .pth, .pt, .pickle or .pkl, and with two dots, as NeMo's
+// script names them (000001..pth).
+bool is_tensor_name(std::string_view extension);
+
 struct SavedTensor {
   Dtype dtype;
   std::vector<std::int64_t> shape;

@@ -8,6 +8,7 @@
 #include <ditto/formats/file.h>
 #include <ditto/formats/json.h>
 #include <ditto/formats/limits.h>
+#include <ditto/formats/saved_tensor.h>
 #include <ditto/formats/video_name.h>
 #include <ditto/sizes.h>
 #include <ditto/text.h>
@@ -29,15 +30,9 @@ void refuse(const ditto::OptionReader& option, const std::string& name, const st
   }
 }
 
-// As NeMo's script names members, with two dots (000001..pth), too.
-bool is_tensor(const std::string& extension) {
-  const auto name = extension.substr(std::min(extension.find_first_not_of('.'), extension.size()));
-  return name == "pth" || name == "pt" || name == "pickle" || name == "pkl";
-}
-
 }  // namespace
 
-bool Options::has_latents() const { return is_tensor(image.front()); }
+bool Options::has_latents() const { return formats::is_tensor_name(image.front()); }
 
 bool Options::has_videos() const { return formats::is_video_name(image.front()); }
 
@@ -109,7 +104,7 @@ void Options::read(ditto::OptionReader& option) {
     option.reject("names",
                   "names " + std::to_string(names.size()) + " classes, and data.classes is " + std::to_string(classes),
                   "name each of them once, or none");
-  const auto latents = std::count_if(image.begin(), image.end(), is_tensor);
+  const auto latents = std::count_if(image.begin(), image.end(), formats::is_tensor_name);
   if (latents != 0 && latents != static_cast<std::ptrdiff_t>(image.size()))
     option.reject("image", "names tensors beside pictures", "name one kind");
   if (latents == 0 && !latent.empty())
