@@ -1,6 +1,6 @@
-// Under run.numerics = "one" a parameter that is a copy on ranks which share a sample, or its layers, has a whole gradient
-// on each of them (replicated.h). A model that uses one on what these ranks have cut, and does not say so, would train
-// wrong in silence: so one step's gradients are compared.
+// Under run.numerics = "one" a parameter that is a copy on ranks which share a sample, or its layers, has a whole
+// gradient on each of them (replicated.h). A model that uses one on what these ranks have cut, and does not say so,
+// would train wrong in silence: so one step's gradients are compared.
 #pragma once
 
 #include <ditto/parallel/layout.h>

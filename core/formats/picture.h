@@ -30,8 +30,8 @@ enum class Channels { as_stored, grey, rgb };  // as_stored: grey files stay 1 c
 struct DecodeOptions {
   Channels channels = Channels::as_stored;
   std::uint64_t max_pixels = limits::kPixels;  // width x height above this is refused before anything is decoded
-  // Above 0: cover() comes next (picture_resize.h), to sides of at most this. A JPEG is then decoded at a half, a quarter
-  // or an eighth of its size where no side falls below twice that, and halved as cover() would where it can be.
+  // Above 0: cover() comes next (picture_resize.h), to sides of at most this. A JPEG is then decoded at a half, a
+  // quarter or an eighth of its size where no side falls below twice that, and halved as cover() would where it can be.
   int covers = 0;
 };
 

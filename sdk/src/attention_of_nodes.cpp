@@ -13,12 +13,12 @@ namespace {
 
 void check(const AttentionCall& call, Keys keys) {
   check_call(call);
-  const char* what = call.parts.size() > 1     ? "several sequences"
-                     : call.bias.defined()     ? "a bias"
-                     : call.causal             ? "an order of tokens"
-                     : call.parts[0].tokens.packing ? "packs"
+  const char* what = call.parts.size() > 1                                   ? "several sequences"
+                     : call.bias.defined()                                   ? "a bias"
+                     : call.causal                                           ? "an order of tokens"
+                     : call.parts[0].tokens.packing                          ? "packs"
                      : keys == Keys::slices && call.pattern != Pattern::full ? "frames that lie on several ranks"
-                                                                            : nullptr;
+                                                                             : nullptr;
   if (what)
     throw Error(ErrorKind::config, "run.numerics",
                 std::string("\"one\" does not go with parallel.context for attention of ") + what,
@@ -47,7 +47,8 @@ Tensors attention_of_nodes(const AttentionCall& call, const std::shared_ptr<cons
   std::vector<Tensors> kv;  // of each node
   if (keys == Keys::slices) {
     const auto both = torch::stack({given.k, given.v});
-    if (!learns) kv.push_back(replicated::gather(both, group, 2, lengths).unbind(0));
+    if (!learns)
+      kv.push_back(replicated::gather(both, group, 2, lengths).unbind(0));
     else
       for (const auto& copy : replicated::copies(both, share, 2, lengths)) kv.push_back(copy.unbind(0));
   } else if (!learns) {

@@ -93,8 +93,7 @@ Tensor ExpertsModule::forward(const Tensor& x_BTD, const std::function<Routing(c
   Tensors results;
   int64_t begin = 0;
   for (size_t node = 0; node < lengths.size(); begin += lengths[node++])
-    results.push_back(
-        of_tokens(parts[node], routing_of(routing, begin, begin + lengths[node]), of_nodes[node], ctx));
+    results.push_back(of_tokens(parts[node], routing_of(routing, begin, begin + lengths[node]), of_nodes[node], ctx));
   return leave(torch::cat(results, 1));
 }
 
@@ -170,9 +169,8 @@ Tensor ExpertsModule::run_rows(const SortedRows& rows, const Weights& weights, C
                            {nodes->leaves[i], lengths[i]}, ctx));
   const auto sum_RD = nodes->sum_of_rows(terms);
   return ctx.ops
-      .run("add_expert_rows",
-           {{sum_RD, weights.down_bias, torch::tensor(rows.count, torch::kLong), rows.token_R},
-            {{"tokens", rows.tokens}, {"token_leaf", ctx.token_leaf}}})
+      .run("add_expert_rows", {{sum_RD, weights.down_bias, torch::tensor(rows.count, torch::kLong), rows.token_R},
+                               {{"tokens", rows.tokens}, {"token_leaf", ctx.token_leaf}}})
       .at(0);
 }
 

@@ -20,9 +20,10 @@ std::map<std::string, Attribute> Ops::of_tokens(std::map<std::string, Attribute>
 
 SlicesHere& LeavesHere::of(const std::string& sequence) {
   if (sequence == Split::kSideBySide && (inside || between))
-    throw Error(ErrorKind::config, "run.numerics",
-                "\"one\" does not go with a cut of tokens for a layer that maps those of several sequences side by side",
-                "cut along other axes than context, or set run.numerics = \"fast\"");
+    throw Error(
+        ErrorKind::config, "run.numerics",
+        "\"one\" does not go with a cut of tokens for a layer that maps those of several sequences side by side",
+        "cut along other axes than context, or set run.numerics = \"fast\"");
   return sequence.empty() || sequence == Split::kSideBySide ? *this : others[sequence];
 }
 
@@ -37,8 +38,7 @@ Tensor Ops::by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t>
                      const SlicesHere& slices) const {
   const auto here = place_ == Place::between ? slices.between : place_ == Place::inside ? slices.inside : nullptr;
   const auto learns = [](const Tensor& x) { return x.defined() && x.requires_grad(); };
-  if (!here || !torch::GradMode::is_enabled() ||
-      std::none_of(inputs.tensors.begin(), inputs.tensors.end(), learns))
+  if (!here || !torch::GradMode::is_enabled() || std::none_of(inputs.tensors.begin(), inputs.tensors.end(), learns))
     return table_->run(op, inputs).at(0);
   const auto lengths = here->node_lengths();
   const auto tokens = std::accumulate(lengths.begin(), lengths.end(), int64_t{0});

@@ -109,18 +109,14 @@ struct About : torch::CustomClassHolder {
   const std::vector<int64_t> lengths;
 
   bool parts() const { return !lengths.empty(); }
-  int64_t start(int member) const {
-    return std::accumulate(lengths.begin(), lengths.begin() + member, int64_t{0});
-  }
+  int64_t start(int member) const { return std::accumulate(lengths.begin(), lengths.begin() + member, int64_t{0}); }
   int64_t here() const { return lengths[static_cast<size_t>(group->rank())]; }
   Tensor own_part(const Tensor& whole) const { return whole.narrow(dim, start(group->rank()), here()).contiguous(); }
   Tensor gathered(const Tensor& part) const { return group->all_gather(part.contiguous(), dim, lengths); }
 };
 using AboutPtr = c10::intrusive_ptr<About>;
 
-void keep(AutogradContext* ctx, const AboutPtr& about) {
-  ctx->saved_data["about"] = c10::IValue::make_capsule(about);
-}
+void keep(AutogradContext* ctx, const AboutPtr& about) { ctx->saved_data["about"] = c10::IValue::make_capsule(about); }
 AboutPtr about_of(AutogradContext* ctx) {
   return c10::static_intrusive_pointer_cast<About>(ctx->saved_data["about"].toCapsule());
 }

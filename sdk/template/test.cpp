@@ -7,6 +7,7 @@ int main(int count, char** arguments) {
   return ditto::testing::finish({
       ditto::testing::check_model(arguments[1], ditto::testing::model_needs({3, 8, 8}, 3, 10), small),
       ditto::testing::check_model(arguments[1], ditto::testing::model_needs({1, 8, 4}, 2), small),  // without classes
-      ditto::testing::try_model(arguments[1], ditto::testing::model_needs({3, 8, 8}, 3, 10), small),  // by every strategy
+      ditto::testing::try_model(arguments[1], ditto::testing::model_needs({3, 8, 8}, 3, 10),
+                                small),  // by every strategy
   });
 }

@@ -146,9 +146,8 @@ std::unique_ptr<at::ObserverContext> hear(const at::RecordFunction& function) {
 class Listening {
  public:
   explicit Listening(std::set<std::string>& names)
-      : handle_(at::addThreadLocalCallback(
-            at::RecordFunctionCallback(hear).needsInputs(true).scopes(
-                {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}))) {
+      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(hear).needsInputs(true).scopes(
+            {at::RecordScope::FUNCTION, at::RecordScope::USER_SCOPE}))) {
     heard = &names;
   }
   ~Listening() {

@@ -62,9 +62,9 @@ std::vector<Case> cases(int64_t S) {
   add_linear({9}, 60, 42, {{"in_leaves", List{5, 20, 30, 10}}, {"out_leaves", List{3, 12, 30}}}, true);
   list.push_back({"silu", {{numbers({S, 13, 11}, 4) * 3}}, [](const Tensors& t) { return torch::silu(t[0]); }});
   for (const bool tanh : {true, false})
-    list.push_back({"gelu",
-                    {{numbers({S, 13, 11}, 4) * 3}, {{"tanh", tanh}}},
-                    [=](const Tensors& t) { return torch::gelu(t[0], tanh ? "tanh" : "none"); }});
+    list.push_back({"gelu", {{numbers({S, 13, 11}, 4) * 3}, {{"tanh", tanh}}}, [=](const Tensors& t) {
+                      return torch::gelu(t[0], tanh ? "tanh" : "none");
+                    }});
   const std::map<std::string, Attribute> of_norm{{"eps", 1e-6}, {"token_leaf", int64_t{8}}};
   for (const int64_t width : {16, 37, 130}) {
     list.push_back({"layer_norm",

@@ -135,7 +135,7 @@ TEST_CASE("leaves of a layer's sums follow from its Split") {
   CHECK(out(Split::columns({1536}), 1536) == List{48, 1536});
   CHECK(in(Split::rows(), 100) == List{2, 100});                   // 32 does not divide it: runs of 50
   CHECK(out(Split::columns({96, 160}), 256) == List{2, 96, 160});  // divides both, in runs of 32 at least
-  CHECK(in(Split::rows(), 48) == List{12, 48});  // 12 runs, or more so that none is longer than 32
+  CHECK(in(Split::rows(), 48) == List{12, 48});                    // 12 runs, or more so that none is longer than 32
   CHECK(in(Split::rows(), 192) == List{12, 192});
   CHECK(out(Split::columns({1152, 1152}), 2304) == List{36, 1152, 1152});
   CHECK(in(Split::rows(), 31).empty());

@@ -229,6 +229,6 @@ TEST_CASE("a NeMo file says its model's sizes: grouped heads by their norms, tex
   CHECK(needs.inputs[3].name == "text_mask");
 
   file.tensors[first + "self_attention.linear_qkv.weight"] = {56, 32};  // 4 heads and 3 more
-  CHECK_THROWS_WITH_AS(ditto::NemoSizes(file, "self_attention"), doctest::Contains("is not of whole heads of 8 numbers"),
-                       ditto::Error);
+  CHECK_THROWS_WITH_AS(ditto::NemoSizes(file, "self_attention"),
+                       doctest::Contains("is not of whole heads of 8 numbers"), ditto::Error);
 }

@@ -97,7 +97,7 @@ TEST_CASE(
   CHECK(made == 1);
   CHECK(x.grad().equal(torch::tensor({12.0, 28.0}, torch::kDouble)));
   CHECK(!take([&](const Tensor& y) { return table.run("twice", {{y}})[0]; }));  // that needs its input made again
-  CHECK(made == 3);  // once for itself, too
+  CHECK(made == 3);                                                             // once for itself, too
   CHECK(x.grad().equal(torch::tensor({40.0, 104.0}, torch::kDouble)));
   // Something stands between the two.
   CHECK(take([](const Tensor& y) { return y.view({2}); }));

@@ -140,7 +140,9 @@ TEST_CASE("ranks sum nodes as one rank sums leaves" * doctest::skip()) {
   }
 }
 
-TEST_CASE("sums of nodes over three ranks") { CHECK(testing::as_ranks(3, "ranks sum nodes as one rank sums leaves") == 0); }
+TEST_CASE("sums of nodes over three ranks") {
+  CHECK(testing::as_ranks(3, "ranks sum nodes as one rank sums leaves") == 0);
+}
 
 TEST_CASE("rank of: gradients of copies" * doctest::skip()) {
   const auto mesh = testing::mesh_of({{Axis::context, 2}});

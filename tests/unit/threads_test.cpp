@@ -59,7 +59,10 @@ TEST_CASE("two threads work at the same time, and calls within calls run on thei
 
 TEST_CASE("what a task throws comes to the caller") {
   const Threads two(2);
-  CHECK_THROWS_AS(in_threads(8, 1, [](int64_t begin, int64_t) { if (begin == 5) throw std::runtime_error("five"); }),
+  CHECK_THROWS_AS(in_threads(8, 1,
+                             [](int64_t begin, int64_t) {
+                               if (begin == 5) throw std::runtime_error("five");
+                             }),
                   std::runtime_error);
 }
 

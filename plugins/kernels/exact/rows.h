@@ -26,10 +26,11 @@ void gelu_back(const float* x, const float* grad, float* dx, Index n) {
   });
 }
 
-// The normal distribution's P(X < x), by which GELU of the error function weighs: e^(-a^2/2) g(a) for x = -a, and 1 less
-// that for x = a. g, the Mills ratio over sqrt(2 pi), is t = 1 / (1 + 0.35 a) times a polynomial in t, fitted on 0 <= a
+// The normal distribution's P(X < x), by which GELU of the error function weighs: e^(-a^2/2) g(a) for x = -a, and 1
+// less that for x = a. g, the Mills ratio over sqrt(2 pi), is t = 1 / (1 + 0.35 a) times a polynomial in t, fitted on 0
+// <= a
 // <= 16 to a relative error of 4e-8; with rounding, below 4e-7 in the tail too. e^(-a^2/2) stays 0 beyond.
-constexpr float kMills[] = {0.14406748f, -0.255916f,   0.15940946f, -0.02327554f,
+constexpr float kMills[] = {0.14406748f, -0.255916f,  0.15940946f, -0.02327554f,
                             0.10557991f, 0.11981417f, 0.13986452f, 0.13962124f};
 struct Normal {
   V below, e;  // P(X < x); e^(-x^2/2)
@@ -197,9 +198,8 @@ void row_sum(const RowSum& p, Index begin, Index end) {
       }
       top += 1 - merges, row = p.leaves[leaf].end;
     }
-    each(stretch, [&](Index i, Index left) {
-      some(p.sum + first + i, (top > 0 ? load(open[0] + i) : V{}) + V{}, left);
-    });
+    each(stretch,
+         [&](Index i, Index left) { some(p.sum + first + i, (top > 0 ? load(open[0] + i) : V{}) + V{}, left); });
   }
 }
 

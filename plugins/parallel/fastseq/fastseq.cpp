@@ -1,8 +1,8 @@
 // Context parallelism by FastSeq (OpenDiT): an attention sub-layer gathers its input tokens, maps them with the rows of
 // its weight that belong to this rank's heads, attends over all tokens, and trades tokens for heads before its last
 // map: one all-gather and one all-to-all a layer. While tokens arrive, those that are here are mapped; backward, while
-// their gradients leave, the weight's is computed. Under run.numerics = "one" (unit_of_nodes.h) the sums over heads are of
-// nodes, and tokens are gathered at once.
+// their gradients leave, the weight's is computed. Under run.numerics = "one" (unit_of_nodes.h) the sums over heads are
+// of nodes, and tokens are gathered at once.
 //
 // Legend: B samples, T tokens, D width, H outputs for this rank's heads.
 #include <algorithm>

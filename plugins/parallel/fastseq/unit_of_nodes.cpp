@@ -92,7 +92,8 @@ void UnitOfNodes::share_heads(const Mesh& mesh, Context& parameters) {
   const bool regions = between_ != slices_;
   const auto own_lengths = shares(slices_->lengths()[static_cast<size_t>(group.rank())], tensor.size());
   std::vector<int64_t> lengths;  // of all members' tokens
-  if (regions) lengths = between_->lengths();
+  if (regions)
+    lengths = between_->lengths();
   else
     for (const int64_t length : slices_->lengths())
       for (const int64_t piece : shares(length, tensor.size())) lengths.push_back(piece);

@@ -1,5 +1,5 @@
-// An attention unit under run.numerics = "one", whose heads the context ranks share: tokens are gathered for each node of
-// heads, and the nodes' gradients are summed (replicated.h). Weights are whole on every rank, and so are their
+// An attention unit under run.numerics = "one", whose heads the context ranks share: tokens are gathered for each node
+// of heads, and the nodes' gradients are summed (replicated.h). Weights are whole on every rank, and so are their
 // gradients.
 #pragma once
 
@@ -11,12 +11,12 @@
 
 namespace ditto {
 
-// This rank's part of a tensor's dim whose parts are shared by a group one by one: of each of them what every member has
-// as much of. Backward gathers.
+// This rank's part of a tensor's dim whose parts are shared by a group one by one: of each of them what every member
+// has as much of. Backward gathers.
 torch::Tensor own_share(const torch::Tensor& x, const std::vector<int64_t>& parts, int64_t dim, const Group& group);
 
-// The unit's two maps while it runs: `heads` makes this rank's heads of all tokens, `rows` takes all heads of this rank's
-// tokens. In between a sample's tokens are all here, and ops are told so.
+// The unit's two maps while it runs: `heads` makes this rank's heads of all tokens, `rows` takes all heads of this
+// rank's tokens. In between a sample's tokens are all here, and ops are told so.
 class UnitOfNodes {
  public:
   // Of `here` it is read how tokens lie between layers, and there it is said that they are whole inside.

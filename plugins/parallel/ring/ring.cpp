@@ -22,8 +22,7 @@ class RingParallel final : public ParallelStrategy {
   AttentionOp wrap_attention(AttentionOp op) override {
     op.run = [this, inner = op](const AttentionCall& call) {
       if (call.pattern == Pattern::cross) return inner.run(call);
-      if (cut_.in_leaves())
-        return attention_of_nodes(call, cut_.leaves(call.parts.at(0).tokens), Keys::slices, inner);
+      if (cut_.in_leaves()) return attention_of_nodes(call, cut_.leaves(call.parts.at(0).tokens), Keys::slices, inner);
       std::vector<std::vector<int64_t>> lengths;
       for (const auto& part : call.parts) lengths.push_back(cut_.lengths(part.tokens));
       return ring_attention(call, lengths, cut_.group(), inner);

@@ -240,9 +240,7 @@ class TensorParallel final : public ParallelStrategy {
       layer.before = [this, tokens](const Tensor& x) {
         return replicated::gather(x, group_, 1, tokens(x, false).lengths);
       };
-      layer.after = [this, tokens](const Tensor& y) {
-        return replicated::part(y, group_, 1, tokens(y, true).lengths);
-      };
+      layer.after = [this, tokens](const Tensor& y) { return replicated::part(y, group_, 1, tokens(y, true).lengths); };
     }
     if (cut.gathered)
       layer.after = [this, regions, tokens, dim = cut.channels, parts = cut.parameters[0].parts](const Tensor& y) {

@@ -106,8 +106,8 @@ class DITTO_API Ops {
     return copy;
   }
   std::map<std::string, Attribute> of_tokens(std::map<std::string, Attribute> attributes = {}) const;
-  // Runs the op for each node of a sample's tokens that is here: `in_tokens` are the tensors along them, and the others'
-  // gradients are sums over all tokens.
+  // Runs the op for each node of a sample's tokens that is here: `in_tokens` are the tensors along them, and the
+  // others' gradients are sums over all tokens.
   torch::Tensor by_nodes(const char* op, const OpInputs& inputs, std::vector<size_t> in_tokens) const {
     return by_nodes(op, inputs, std::move(in_tokens), leaves_->of(sequence_));
   }

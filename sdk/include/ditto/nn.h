@@ -64,8 +64,8 @@ struct DITTO_API Split {
   Split of_condition() const;
   // Of tokens of a second sequence, Stream::extra[name].
   Split of(const std::string& name) const;
-  // Of several sequences' tokens, one after another in one tensor, which have the same weights. Strategies that cut each
-  // sequence's tokens between layers refuse it.
+  // Of several sequences' tokens, one after another in one tensor, which have the same weights. Strategies that cut
+  // each sequence's tokens between layers refuse it.
   Split side_by_side() const { return of(kSideBySide); }
   static constexpr const char* kSideBySide = "*";
   // The same with several parts: `rows` after maps that were put side by side.
@@ -201,16 +201,16 @@ class DITTO_API CutLayer : public Module {
   // Of ranks whose terms are summed, one adds what is to be added once.
   bool adds_bias = true;
 
-  // Under run.numerics = "one" sums that a cut goes through are made of leaves. How many such leaves there are, of which
-  // every rank gets as many; 0: a cut goes through no sum; none: it cannot compute by nodes, and is not cut.
+  // Under run.numerics = "one" sums that a cut goes through are made of leaves. How many such leaves there are, of
+  // which every rank gets as many; 0: a cut goes through no sum; none: it cannot compute by nodes, and is not cut.
   virtual std::optional<int64_t> leaves_to_cut() const { return std::nullopt; }
   // Set by strategies then, in the place of `before`, and of an `after` that sums: the layer computes with one node of
   // the leaves that are here at a time. One that has whole inputs and makes terms has `before` and `after` besides,
   // where ranks share the tokens between layers: they make tokens whole, and take the own ones.
   struct Nodes {
-    std::vector<int64_t> leaves;  // of each node
-    std::function<std::vector<torch::Tensor>(const torch::Tensor& x)> copies;       // of whole inputs: for each node
-    std::function<torch::Tensor(const std::vector<torch::Tensor>& terms)> sum;      // of terms: one of each node
+    std::vector<int64_t> leaves;                                                // of each node
+    std::function<std::vector<torch::Tensor>(const torch::Tensor& x)> copies;   // of whole inputs: for each node
+    std::function<torch::Tensor(const std::vector<torch::Tensor>& terms)> sum;  // of terms: one of each node
     // Of what has no tokens, one for each node of outputs.
     std::function<std::vector<torch::Tensor>(const torch::Tensor& rows)> copies_of_rows;
     // Of terms without tokens, one of each node: their sum, on every rank.
@@ -247,9 +247,9 @@ class DITTO_API CutLayer : public Module {
 struct DITTO_API SumLeaves {
   std::vector<int64_t> in;   // over inputs, in forward; empty: one leaf
   std::vector<int64_t> out;  // over outputs, in the gradient of the inputs; empty: one leaf
-  // By what a Split lets be cut: of units the most runs that all parts have whole; of single numbers 12 runs, or so many
-  // times 12 that none has more than 32 numbers, so that 2, 3, 4, 6 and 12 ranks can share them; where the parts do not
-  // divide so, runs of 32, or of the next length that divides every part.
+  // By what a Split lets be cut: of units the most runs that all parts have whole; of single numbers 12 runs, or so
+  // many times 12 that none has more than 32 numbers, so that 2, 3, 4, 6 and 12 ranks can share them; where the parts
+  // do not divide so, runs of 32, or of the next length that divides every part.
   static SumLeaves of(const Split& split, int64_t in, int64_t out);
 };
 
@@ -402,7 +402,8 @@ class DITTO_API RmsNorm : public Layer {
   explicit RmsNorm(int64_t width, double eps = 1e-6);
   ~RmsNorm() override;
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
-  // Of heads [B, T, N, K] of queries or keys that `map` has made, as many as are here; `of_tokens`: ctx.ops as the map sees them.
+  // Of heads [B, T, N, K] of queries or keys that `map` has made, as many as are here; `of_tokens`: ctx.ops as the map
+  // sees them.
   torch::Tensor of_heads(const torch::Tensor& x_BTNK, const LinearModule& map, Context& ctx, const Ops& of_tokens);
 
  private:
