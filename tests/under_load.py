@@ -4,9 +4,10 @@ under it, that hopes to be fast enough fails here now and then. Of a test's case
 
     tests/under_load.py [--runs 50] [--busy 8] [--jobs 1] [--for MINUTES] [--write FILE] [WORD…]
 
-WORD: only tests with one of the words in their names. --jobs: so many tests at once, each a load for the others too. --for:
-no run begins later. --write: adds the runs to those of the table in FILE, of which those that FILE says least of come first; so
-fifty runs of each can be made bit by bit.
+WORD: only tests with one of the words in their names. --busy: so many processes beside a test want a processor at all times:
+those of other tests, and loops where those are fewer. --jobs: so many tests at once. --for: no run begins later. --write: adds
+the runs to those of the table in FILE, of which those that FILE says least of come first; so fifty runs of each can be made bit
+by bit.
 
 A test's time limits are ten times its usual ones. What a failed run said is kept in build/release/under_load.
 """
@@ -21,12 +22,14 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 source = pathlib.Path(__file__).resolve().parents[1]
 build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
 STARTS_RANKS = re.compile(r'as_ranks\(|local[-_]ranks|Launch\(|"torchrun"|"srun"|ditto_matrix')
 PATIENCE = 10
+MOST_RANKS = 8  # of a test
 NAME = re.compile(r"(?:.*[ *&])?(\w+)(?:\(| =|\{)")
 
 
@@ -101,11 +104,38 @@ def run(command, properties):
             running.discard(test.pid)
 
 
+class Load:
+    """Loops that run while fewer than `busy` processes beside a test want a processor."""
+
+    def __init__(self, busy):
+        self.wanted = busy + MOST_RANKS
+        self.loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(self.wanted)]
+        self.awake = self.wanted
+        self.ended = threading.Event()
+        self.keeper = threading.Thread(target=self.keep)
+        self.keeper.start()
+
+    def keep(self):
+        while not self.ended.wait(0.05):
+            running = int(re.search(r"procs_running (\d+)", pathlib.Path("/proc/stat").read_text())[1])
+            others = running - self.awake - 1  # but for this one
+            awake = min(max(self.wanted - others, 0), self.wanted)
+            for number in range(min(awake, self.awake), max(awake, self.awake)):
+                self.loops[number].send_signal(signal.SIGCONT if awake > self.awake else signal.SIGSTOP)
+            self.awake = awake
+
+    def end(self):
+        self.ended.set()
+        self.keeper.join()
+        for loop in self.loops:
+            loop.kill()
+
+
 ROW = re.compile(r"\| (\S+) \| (\d+) \| (\d+) \| (\S+) \|")
 HEAD = """# Tests of several ranks under load
 
-Written by tests/under_load.py: of each quick test the cases that start ranks, while {busy} other processes, and tests beside
-it, keep the processors busy. A failure that was mended is counted; the test's runs since then are in the last column.
+Written by tests/under_load.py: of each quick test the cases that start ranks, while {busy} other processes or more, of tests
+beside it or loops, want a processor. A failure that was mended is counted; the test's runs since then are in the last column.
 
 | test | runs | failed | since |
 |---|---:|---:|---:|
@@ -156,7 +186,7 @@ def main():
         return number, name, *run(*chosen[name]), time.monotonic() - start
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(asked.busy)]
+    load = Load(asked.busy)
     pool = concurrent.futures.ThreadPoolExecutor(asked.jobs)
     try:
         for done in concurrent.futures.as_completed([pool.submit(one, *pair) for pair in todo]):
@@ -174,8 +204,7 @@ def main():
                 (kept / f"{name.replace('/', '-')}-{number}.log").write_text(said)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        for process in busy:
-            process.kill()
+        load.end()
         for group in list(running):
             os.killpg(group, signal.SIGKILL)
     print(f"{failed} runs failed; in {time.monotonic() - began:.0f} s")

@@ -52,8 +52,9 @@ void RunOptions::read(OptionReader& option) {
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
       .between(0, kMostSamples)
       .changes(Effect::bits);
+  // Each halving from a larger one is a step left out.
   option("loss_scale", loss_scale, "fp16: the first loss scale; halved at an overflow")
-      .above(0)
+      .between(1, 4294967296.0)
       .changes(Effect::course);
   option("loss_scale_every", loss_scale_every, "fp16: steps without overflow after which the loss scale is doubled")
       .at_least(1)

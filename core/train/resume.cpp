@@ -2,7 +2,10 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include <ditto/error.h>
+#include <ditto/text.h>
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
@@ -89,6 +92,12 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     lines.push_back(line);
   }
   return lines;
+}
+
+void require_not_past(int64_t steps, int64_t step, const std::string& path) {
+  if (step > steps)
+    throw Error(ErrorKind::config, "run.steps", fmt::format("is {}, and {} is of step {}", steps, shown(path), step),
+                "raise it, or choose another run.name");
 }
 
 }  // namespace ditto

@@ -1,6 +1,7 @@
 // What a run goes on from, and whether it may with the recipe it is given now.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -27,5 +28,8 @@ OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Regis
 // changes what is learned and its key (or its section) is not among `allowed`.
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,
                                          const OptionEffects& effects, const std::vector<std::string>& allowed);
+
+// Throws Error(config) where a checkpoint is of a later step than the run's last one.
+void require_not_past(int64_t steps, int64_t step, const std::string& path);
 
 }  // namespace ditto

@@ -163,6 +163,7 @@ void Trainer::take_up(const std::string& path) {
   expect_same("checkpoint", facts_of_checkpoint(path), ErrorKind::checkpoint);
   auto now = state();
   const auto info = checkpoint::describe(path);
+  require_not_past(recipe_.run.steps, info.step, path);
   const RunNotes notes(info.extra, path);
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
   const auto effects = effects_of(recipe_, info.recipe_toml, assembly_->components.registry);

@@ -42,6 +42,7 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
         ("[run]\nprecision = \"fp8\"", 2, ":3:13", 'run.precision is "fp8"', "expected one of", '"bf16"'),
         ("[ema]\ndecay = 1.5", 2, ":3:9", "ema.decay is 1.5", "expected 0.0 to 1.0"),
         ("[lr_schedule]\nlr = nan", 2, ":3:6", "lr_schedule.lr is nan", "expected at least"),
+        ("[run]\nprecision = \"fp16\"\nloss_scale = 1e300", 2, ":4:14", "run.loss_scale is 1e+300", "expected 1"),
         ("[run]\nprecision = \"fp16\"\nloss_scale = inf", 2, ":4:14", "run.loss_scale is inf", "expected a finite number"),
         ("[lr_schedule]\nfinal_share = 0.5", 2, ":3:15", "is of a falling rate", 'kind = \"cosine\"'),
         ("[sampler]\nplugin = \"heun_edm\"\ns_churn = 1.0\ns_tmin = 5.0\ns_tmax = 1.0", 2, ":5:10", "lies above s_tmax", "smaller first"),

@@ -65,6 +65,10 @@ def test_a_run_says_where_it_is_and_a_finished_one_that_it_is():
     again = t.train(path, "done")
     t.check("has made all of its 2 steps before" in again.stderr, again.stderr)
     t.equal((t.work / "done/metrics.jsonl").read_text(), before, "metrics after a second start")
+    recipe = (t.work / "done/run.toml").read_text()
+    t.refused(2, ["run.steps: is 1, and", "is of step 2", "raise it"], "train", path,
+              *t.sets({"run.output": str(t.work / "done"), "run.steps": 1}))
+    t.equal((t.work / "done/run.toml").read_text(), recipe, "run.toml after a refused start")
 
 
 t.main(globals())
