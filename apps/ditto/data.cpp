@@ -5,9 +5,11 @@
 #include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
+#include <ditto/video_decoder.h>
 
 #include "apps/ditto/commands.h"
 #include "core/data/inspect.h"
@@ -15,7 +17,10 @@
 #include "core/data/split.h"
 #include "core/dist/launch.h"
 #include "core/formats/json.h"
+#include "core/plugin/guard.h"
+#include "core/plugin/registry.h"
 #include "core/report/progress.h"
+#include "core/train/check_data.h"
 
 namespace ditto {
 
@@ -89,7 +94,7 @@ void prepare(PrepareArguments& arguments) {
 }
 
 struct LookArguments {
-  std::vector<std::string> paths;
+  std::vector<std::string> paths, sets;
   std::string sheet;
   bool json = false, names = false;
 };
@@ -98,10 +103,11 @@ nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments
   nlohmann::json labels = nlohmann::json::object(), classes = nlohmann::json::object();
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
   for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
-  nlohmann::json json{{"path", report.path},       {"bytes", report.bytes},       {"samples", report.samples},
-                      {"members", report.members}, {"pictures", report.sizes},    {"aspects", report.aspects},
-                      {"tensors", report.tensors}, {"others", report.others},     {"labels", labels},
-                      {"classes", classes},        {"captions", report.captions}, {"problems", report.problems}};
+  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
+                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects},
+                      {"tensors", report.tensors},  {"videos", report.videos},  {"others", report.others},
+                      {"labels", labels},           {"classes", classes},       {"captions", report.captions},
+                      {"problems", report.problems}};
   if (arguments.names) {
     json["files"] = nlohmann::json::object();
     for (const auto& [key, file] : report.files) json["files"][key] = file;
@@ -146,12 +152,17 @@ void print_aspects(const std::map<std::string, std::int64_t>& aspects, std::int6
   }
 }
 
+void print_problems(const std::vector<std::string>& problems, std::ostream& out) {
+  for (const auto& problem : problems) out << "  problem: " << shown(problem, kSentenceShown) << '\n';
+}
+
 void print(const ShardReport& report, const LookArguments& arguments) {
   std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("files that are no part of a sample", report.others);
   print_counts("pictures, height x width x channels", report.sizes);
   print_counts("latents and embedded texts", report.tensors);
+  print_counts("videos, frames x height x width", report.videos);
   print_aspects(report.aspects, report.samples);
   std::map<std::string, std::int64_t> labels;
   for (const auto& [label, name] : report.classes)
@@ -161,15 +172,53 @@ void print(const ShardReport& report, const LookArguments& arguments) {
   if (report.captions > 0) std::cout << "  captions: " << report.captions << '\n';
   if (arguments.names)
     for (const auto& [key, file] : report.files) std::cout << "  " << shown(key) << ": " << shown(file) << '\n';
-  for (const auto& problem : report.problems) std::cout << "  problem: " << shown(problem, kSentenceShown) << '\n';
+  print_problems(report.problems, std::cout);
 }
 
-void inspect(const LookArguments& arguments, Depth depth) {
+bool is_recipe(const std::string& path) { return std::filesystem::path(path).extension() == ".toml"; }
+
+// The decoder of the recipes that name none.
+std::shared_ptr<VideoDecoder> open_decoder(Registry& registry) {
+  const std::string id = "ffmpeg";
+  OptionReader reader({"decoder", id, {}});
+  return guarded("decoder '" + id + "', being made",
+                 [&] { return registry.factory<VideoDecoder>(id, "videos in shards").make(reader, {}); });
+}
+
+// Of a recipe's data; how many problems there are.
+size_t verify_recipe(const std::string& path, const LookArguments& arguments, Registry& registry, nlohmann::json& all) {
+  auto recipe = Recipe::read(path, arguments.sets);
+  size_t problems = 0;
+  for (const auto& check : check_data(recipe, registry)) {
+    problems += check.problems.size();
+    if (arguments.json) {
+      all.push_back({{"path", path}, {"part", check.part}, {"samples", check.samples}, {"problems", check.problems}});
+      continue;
+    }
+    std::cout << shown(path) << ": " << check.samples << " samples " << check.part << '\n';
+    print_problems(check.problems, std::cout);
+  }
+  return problems;
+}
+
+void inspect(const LookArguments& arguments, Depth depth, const CommandLine& line) {
   auto all = nlohmann::json::array();
   size_t problems = 0;
-  const auto shards = shards_named(arguments.paths);
+  std::optional<Registry> registry;  // of who verifies a recipe, or videos
+  const auto plugins = [&]() -> Registry& {
+    return registry ? *registry : registry.emplace(plugin_folders(line.plugin_path), try_new_plugins);
+  };
+  std::shared_ptr<VideoDecoder> decoder;
+  const auto decode = [&] { return decoder = decoder ? decoder : open_decoder(plugins()); };
+  auto paths = arguments.paths;
+  if (depth == Depth::whole) {
+    for (const auto& path : paths)
+      if (is_recipe(path)) problems += verify_recipe(path, arguments, plugins(), all);
+    std::erase_if(paths, is_recipe);
+  }
+  const auto shards = paths.empty() ? paths : shards_named(paths);
   for (const auto& path : shards) {
-    const auto report = inspect_shard(path, depth);
+    const auto report = inspect_shard(path, depth, decode);
     problems += report.problems.size();
     if (arguments.json) {
       all.push_back(to_json(report, arguments));
@@ -180,12 +229,12 @@ void inspect(const LookArguments& arguments, Depth depth) {
   if (arguments.json) std::cout << formats::ascii_json(all) << '\n';
   if (!arguments.sheet.empty()) formats::write_png(arguments.sheet, contact_sheet(shards, kSheetPictures));
   if (depth == Depth::headers) return;
-  for (const auto& path : arguments.paths)
-    if (std::filesystem::is_directory(path))
-      for (const auto& problem : check_set(path)) {
-        ++problems;
-        (arguments.json ? std::cerr : std::cout) << "  problem: " << shown(problem, kSentenceShown) << '\n';
-      }
+  for (const auto& path : paths)
+    if (std::filesystem::is_directory(path)) {
+      const auto said = check_set(path);
+      problems += said.size();
+      print_problems(said, arguments.json ? std::cerr : std::cout);
+    }
   if (problems > 0)
     throw Error(ErrorKind::data, arguments.paths.front(), std::to_string(problems) + " problems were found",
                 "repair or leave out what is named above");
@@ -240,17 +289,26 @@ void add_prepare(CLI::App& data) {
   command->callback([arguments] { prepare(*arguments); });
 }
 
-void add_look(CLI::App& data, const char* name, const char* help, const char* example, Depth depth) {
+void add_look(CLI::App& data, CommandLine& line, const char* name, const char* help, const char* example, Depth depth) {
   auto* command = data.add_subcommand(name, help);
   auto arguments = std::make_shared<LookArguments>();
-  command->add_option("SHARDS", arguments->paths, "Tar files, or folders of them")->required();
+  command
+      ->add_option("SHARDS", arguments->paths,
+                   depth == Depth::headers
+                       ? "Tar files, or folders of them"
+                       : "Tar files, folders of them, or recipes (.toml), whose samples are read as a run reads them")
+      ->required();
   command->add_flag("--json", arguments->json, "Print JSON");
   if (depth == Depth::headers) {
     command->add_flag("--names", arguments->names, "Say of which file each sample was made");
     command->add_option("--sheet", arguments->sheet, "Write a contact sheet of 64 pictures to this PNG file");
+  } else {
+    command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option of a recipe")
+        ->allow_extra_args(false);
+    add_plugin_path(*command, line);
   }
   command->footer(std::string("Example:\n  ") + example);
-  command->callback([arguments, depth] { inspect(*arguments, depth); });
+  command->callback([arguments, depth, &line] { inspect(*arguments, depth, line); });
 }
 
 void add_split(CLI::App& data) {
@@ -270,14 +328,16 @@ void add_split(CLI::App& data) {
 
 }  // namespace
 
-void add_data_commands(CLI::App& app) {
+void add_data_commands(CLI::App& app, CommandLine& line) {
   auto* data = app.add_subcommand("data", "Make tar shards, and look into them");
   data->require_subcommand(1);
   add_prepare(*data);
-  add_look(*data, "inspect", "Say what shards hold, from their headers", "ditto data inspect data/digits",
+  add_look(*data, line, "inspect", "Say what shards hold, from their headers", "ditto data inspect data/digits",
            Depth::headers);
-  add_look(*data, "verify", "Decode everything in shards, hold sums and indices against them, and name what is damaged",
-           "ditto data verify data/digits", Depth::whole);
+  add_look(
+      *data, line, "verify",
+      "Decode everything in shards, or a recipe's data, hold sums and indices against it, and name what is damaged",
+      "ditto data verify data/digits", Depth::whole);
   add_split(*data);
 }
 

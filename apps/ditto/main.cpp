@@ -56,7 +56,7 @@ int run(int count, char** arguments) {
   ditto::add_replay_commands(app, line);
   ditto::add_diff_command(app, line);
   ditto::add_config_commands(app, line);
-  ditto::add_data_commands(app);
+  ditto::add_data_commands(app, line);
   ditto::add_init_command(app, line);
   ditto::add_plugins_commands(app, line);
   ditto::add_doctor_command(app, line);

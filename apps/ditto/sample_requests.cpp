@@ -30,6 +30,10 @@ std::vector<int64_t> class_list(const std::string& text, const TensorSpec& label
   for (std::string part; std::getline(parts, part, ',');) {
     const auto named = std::find(label.names.begin(), label.names.end(), part);
     if (named != label.names.end()) {
+      const auto other = std::find(named + 1, label.names.end(), part);  // as ImageNet has two cranes
+      if (other != label.names.end())
+        throw Error(ErrorKind::config, "--classes " + shown(text), "\"" + shown(part) + "\" is more than one class",
+                    fmt::format("give a number: {} or {}", named - label.names.begin(), other - label.names.begin()));
       classes.push_back(named - label.names.begin());
       continue;
     }

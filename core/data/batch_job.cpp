@@ -58,6 +58,12 @@ void check_index(const Sample& sample, const torch::Tensor& index, const TensorS
 
 }  // namespace
 
+void check_indices(const Sample& sample, const TensorSpecs& specs) {
+  for (const auto& spec : specs)
+    if (const auto it = sample.tensors.find(spec.name); it != sample.tensors.end() && it->second.defined())
+      check_index(sample, it->second, spec);
+}
+
 BatchJob::BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips)
     : source_(source), order_(order), places_(std::move(places)), flips_(std::move(flips)), spec_(source.makes()) {
   make_parts();

@@ -17,6 +17,9 @@ struct BadSample {
   Error error;
 };
 
+// Throws Error(config) for an index, such as a label, that is none of as many values as the specs say.
+void check_indices(const Sample& sample, const TensorSpecs& specs);
+
 class BatchJob {
  public:
   // `flips`: per sample whether its picture is mirrored; empty: none is. Samples of one size are a part of the batch,

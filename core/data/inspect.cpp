@@ -5,11 +5,15 @@
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
+#include <ditto/video_decoder.h>
 
+#include "core/formats/file.h"
 #include "core/formats/json.h"
+#include "core/formats/limits.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/saved_tensor.h"
@@ -76,6 +80,19 @@ void look_at_tensor(const std::vector<std::byte>& bytes, const std::string& wher
   ++report.tensors[text];
 }
 
+// All of its frames, one after another.
+void look_at_video(const std::vector<std::byte>& bytes, const VideoDecoder& decoder, const std::string& where,
+                   ShardReport& report) {
+  const auto video =
+      decoder.open({where, bytes.size(), [&](std::uint64_t offset, std::span<std::byte> into) {
+                      std::copy_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
+                    }});
+  const auto frames = video->frames();
+  video->decode({0, frames, 1}, [](const VideoFrame&) {});
+  ++report.videos[std::to_string(frames) + " x " + std::to_string(video->height()) + " x " +
+                  std::to_string(video->width())];
+}
+
 // The class's name by its number, where both stand there.
 void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
                    ShardReport& report) {
@@ -84,7 +101,23 @@ void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, cons
     report.classes.emplace(label, it->get<std::string>());
 }
 
-void look_at(const formats::ShardSample& sample, const formats::RandomFile& file, Depth depth, ShardReport& report) {
+// What samples are held against, besides themselves.
+struct Against {
+  Depth depth;
+  std::shared_ptr<VideoDecoder> decoder;  // null: videos are not decoded
+  std::int64_t classes = 0;               // that classes.json beside the shard names; 0: there is none
+};
+
+void check_label(std::int64_t label, std::int64_t classes, const std::string& where) {
+  if (classes > 0 && label >= classes)
+    throw Error(ErrorKind::data, where,
+                "is " + std::to_string(label) + ", and classes.json beside the shard names " + std::to_string(classes) +
+                    " classes: 0 to " + std::to_string(classes - 1));
+}
+
+void look_at(const formats::ShardSample& sample, const formats::RandomFile& file, const Against& against,
+             ShardReport& report) {
+  const auto depth = against.depth;
   bool has_caption = false;
   std::int64_t label = -1;
   for (const ShardMember& member : sample.members) {
@@ -96,9 +129,12 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
         look_at_picture(bytes(), where, depth, report);
       } else if (formats::is_tensor_name(member.extension)) {
         look_at_tensor(bytes(), where, depth, report);
+      } else if (against.decoder && formats::is_video_name(member.extension)) {
+        look_at_video(bytes(), *against.decoder, where, report);
       } else if (member.extension == "cls") {
         label = formats::parse_label(text_of(bytes()), where);
         ++report.labels[label];
+        check_label(label, against.classes, where);
       } else if (member.extension == "txt") {
         has_caption = has_caption || member.size > 0;
         if (depth == Depth::whole)
@@ -134,9 +170,31 @@ void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport&
   std::erase_if(report.members, [](const auto& entry) { return entry.second == 0; });
 }
 
+std::int64_t count_classes(const std::string& path, ShardReport& report) {
+  const auto file = (fs::path(path).parent_path() / "classes.json").string();
+  if (!fs::exists(file)) return 0;
+  try {
+    const auto list = formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes),
+                                          file, ErrorKind::data);
+    if (list.is_array()) return static_cast<std::int64_t>(list.size());
+    report.problems.push_back(file + ": is no list of names");
+  } catch (const Error& error) {
+    report.problems.emplace_back(error.what());
+  }
+  return 0;
+}
+
+bool has_videos(const std::vector<formats::ShardSample>& samples) {
+  return std::any_of(samples.begin(), samples.end(), [](const auto& sample) {
+    return std::any_of(sample.members.begin(), sample.members.end(),
+                       [](const auto& member) { return formats::is_video_name(member.extension); });
+  });
+}
+
 }  // namespace
 
-ShardReport inspect_shard(const std::string& path, Depth depth) {
+ShardReport inspect_shard(const std::string& path, Depth depth,
+                          const std::function<std::shared_ptr<VideoDecoder>()>& decoder) {
   ShardReport report;
   report.path = path;
   const auto file = formats::RandomFile::open(path);
@@ -153,7 +211,10 @@ ShardReport inspect_shard(const std::string& path, Depth depth) {
     return report;
   }
   report.samples = static_cast<std::int64_t>(samples.size());
-  for (const auto& sample : samples) look_at(sample, *file, depth, report);
+  Against against{depth, {}};
+  if (depth == Depth::whole) against.classes = count_classes(path, report);
+  if (depth == Depth::whole && decoder && has_videos(samples)) against.decoder = decoder();
+  for (const auto& sample : samples) look_at(sample, *file, against, report);
   find_missing(samples, report);
   return report;
 }

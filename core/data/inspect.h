@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +12,8 @@
 #include "core/formats/picture.h"
 
 namespace ditto {
+
+class VideoDecoder;  // ditto/video_decoder.h
 
 struct ShardReport {
   std::string path;
@@ -21,6 +24,7 @@ struct ShardReport {
   std::map<std::int64_t, std::int64_t> labels;  // samples by class, from ".cls" members
   std::map<std::string, std::int64_t> sizes;    // "8 x 8 x 1" (height x width x channels) -> pictures
   std::map<std::string, std::int64_t> tensors;  // "4 x 32 x 32" -> latents and embedded texts of this shape
+  std::map<std::string, std::int64_t> videos;   // "16 x 64 x 48" (frames x height x width) -> videos, where decoded
   std::map<std::string, std::int64_t> aspects;  // pictures by the nearest of "1:1", "4:3", … (width:height)
   std::int64_t captions = 0;  // samples with one: a "txt" that is not empty, or "text" or "caption" in "json"
   std::map<std::int64_t, std::string> classes;             // names by label, from what prepare wrote into "json"
@@ -32,12 +36,13 @@ inline constexpr const char* kSumsName = "SHA256SUMS";  // of all that prepare w
 
 enum class Depth {
   headers,  // members, labels and the pictures' own headers
-  whole,    // decodes every picture and tensor; no videos
+  whole,    // decodes every picture, tensor and video, and holds labels against classes.json beside the shard
 };
 
 // Never throws for what is wrong inside a shard: that is a problem in the report. Error(data) for a file that cannot be
-// read, or is no tar.
-ShardReport inspect_shard(const std::string& path, Depth depth);
+// read, or is no tar. `decoder` is called where videos are to be decoded, and may throw; empty: they are not.
+ShardReport inspect_shard(const std::string& path, Depth depth,
+                          const std::function<std::shared_ptr<VideoDecoder>()>& decoder = {});
 
 // Files as they are named; a folder stands for the *.tar in it, in alphabetical order. Throws Error(config) for
 // neither.

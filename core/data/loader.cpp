@@ -101,7 +101,7 @@ struct Loader::State {
   std::optional<Clock::time_point> waits_since;  // the training thread, for data
 
   double waited = 0;
-  std::set<int64_t> bad, left_out;  // indices in the source: not decoded here; anywhere
+  std::set<int64_t> bad, left_out;  // indices in the source: not decoded here; anywhere, and before
   std::vector<std::string> messages;
 
   std::vector<std::jthread> threads;  // last: stopped and joined before the rest goes
@@ -285,12 +285,17 @@ void Loader::leave_out(const std::vector<int64_t>& places,
   for (const int64_t place : places) state_->left_out.insert(state_->order.index(place));
   const auto count = static_cast<int64_t>(state_->left_out.size());
   if (count <= state_->options.max_bad) return;
+  const auto first = first_of(state_->messages.empty() ? "" : state_->messages.front());
   throw Error(ErrorKind::data, "loader",
               std::to_string(count) + " samples could not be decoded, loader.max_bad is " +
                   std::to_string(state_->options.max_bad) +
-                  "; the first: " + first_of(state_->messages.empty() ? "" : state_->messages.front()),
-              "repair the data (`ditto data verify` lists every bad sample) or raise loader.max_bad");
+                  (first.empty() ? ", and all of them came before the run went on" : "; the first: " + first),
+              "repair the data (`ditto data verify RECIPE` lists every bad sample) or raise loader.max_bad");
 }
+
+const std::set<int64_t>& Loader::left_out() const { return state_->left_out; }
+
+void Loader::had_left_out(const std::set<int64_t>& numbers) { state_->left_out.insert(numbers.begin(), numbers.end()); }
 
 Batch Loader::next(Places places) {
   const auto job = read(places);

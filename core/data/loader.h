@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -30,12 +31,13 @@ struct LoaderOptions {
 
 class BatchJob;
 
-// A loader's position is the number of the next place, which its caller keeps: there is nothing to save. What next()
-// returns depends on the places, the source and the seed alone, never on threads, read-ahead or what was asked before.
+// A loader's position is the number of the next place, which its caller keeps: to be saved are only the samples that
+// were left out. What next() returns depends on the places, the source and the seed alone, never on threads, read-ahead
+// or what was asked before.
 //
 // A sample that cannot be decoded (Error(data) of the source) keeps its place: zeros, weight 0. The first ten different
 // ones are logged by name; with `strict` the first ends the run, and otherwise more than `max_bad` that the run leaves
-// out. The count starts anew with a process.
+// out, in this process or before it went on.
 class Loader {
  public:
   using Log = std::function<void(const std::string&)>;
@@ -62,6 +64,9 @@ class Loader {
   // there are more than `max_bad` different ones; `first_of` then gives, for what this rank's first one said (empty: it
   // decoded all), what the run's first one said.
   void leave_out(const std::vector<int64_t>& places, const std::function<std::string(const std::string&)>& first_of);
+  // By their numbers in the source.
+  const std::set<int64_t>& left_out() const;
+  void had_left_out(const std::set<int64_t>& numbers);  // before: they count too
   // read, leave_out and result, for one rank by itself. The tensors of the source's spec, samples along dim 0, in parts
   // where their sizes differ. Texts ([-1]) are padded with zeros to the longest of the part.
   Batch next(Places places);

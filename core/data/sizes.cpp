@@ -44,7 +44,11 @@ SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t ind
 
 std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken) {
   const auto specs = source.makes();
-  if (std::none_of(specs.begin(), specs.end(), has_own_side)) return {};
+  if (std::none_of(specs.begin(), specs.end(), has_own_side)) {
+    if (taken.empty()) return {};
+    throw Error(ErrorKind::config, "batch.sizes", "chooses among sizes, and all of the data's samples have one",
+                "leave it out");
+  }
   // A source may have to open a file, or ask a server, for each: of many samples an even part.
   const int64_t all = source.size(), looked_at = std::min(all, kLookedAt);
   std::map<SampleSize, int64_t> counts;
@@ -56,6 +60,9 @@ std::string sizes_report(const Source& source, const std::vector<SampleSize>& ta
     auto& list = is_taken ? learned : left_out;
     list += (list.empty() ? "" : ", ") + std::to_string(count) + " of " + to_text(size);
   }
+  if (learned.empty() && looked_at == all)
+    throw Error(ErrorKind::config, "batch.sizes", "has none of the sizes of the data's samples: " + left_out,
+                "name those that are to be learned from");
   return (looked_at == all ? "; sizes: " : "; sizes, of " + std::to_string(looked_at) + " samples looked at: ") +
          (learned.empty() ? "none" : learned) + ", each once an epoch" +
          (left_out.empty() ? "" : "; left out, as batch.sizes does not have them: " + left_out);

@@ -19,7 +19,7 @@ SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t ind
 
 // What an epoch is made of, as the end of a sentence: how many samples there are of each size, and of which none is
 // learned from (`taken`; empty: all are). Of more than 16,384 samples as many, evenly spread, are looked at. Empty
-// where samples have one size.
+// where samples have one size. Throws Error(config) where `taken` has no sample's size.
 std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken);
 
 }  // namespace ditto

@@ -90,6 +90,29 @@ double RunNotes::positive(const std::string& name) const {
   return value;
 }
 
+// "3,9,17", ascending.
+std::set<int64_t> RunNotes::numbers(const std::string& name, int64_t end) const {
+  std::set<int64_t> all;
+  const auto found = notes_.find(name);
+  if (found == notes_.end()) return all;
+  const char *at = found->second.data(), *const last = at + found->second.size();
+  while (true) {
+    int64_t number = -1;
+    const auto [next, code] = std::from_chars(at, last, number);
+    if (code != std::errc() || number < 0 || number >= end || (!all.empty() && number <= *all.rbegin()) ||
+        (next != last && *next != ','))
+      refuse(name, "numbers of the data's samples, ascending and with commas between them, are expected");
+    all.insert(all.end(), number);
+    if (next == last) return all;
+    at = next + 1;
+  }
+}
+
+bool RunNotes::knows(const std::string& fingerprint) const {
+  const auto noted = notes_.find("source");
+  return noted == notes_.end() || noted->second == fingerprint || fingerprint.starts_with(noted->second + ", ");
+}
+
 void RunNotes::require_network(const std::string& name, const std::string& fingerprint) const {
   require_weights("network." + name, fingerprint);
 }
@@ -117,8 +140,7 @@ void RunNotes::require_adapter_base(const std::map<std::string, std::string>& no
 void RunNotes::require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const {
   const auto noted = notes_.find("source");
   if (noted == notes_.end() || noted->second == fingerprint) return;
-  if (fingerprint.starts_with(noted->second + ", "))
-    return say("the data is as far the same as this checkpoint noted: " + noted->second);
+  if (knows(fingerprint)) return say("the data is as far the same as this checkpoint noted: " + noted->second);
   throw Error(ErrorKind::config, path_,
               "the run learned from other data than is there now: " + noted->second + "; and now " + fingerprint,
               "give --allow-change data if that is meant");

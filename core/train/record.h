@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 
 #include "core/train/assembly.h"
@@ -24,6 +25,10 @@ class RunNotes {
   RunNotes(const std::map<std::string, std::string>& notes, std::string path);
   int64_t whole(const std::string& name) const;    // 0 or more
   double positive(const std::string& name) const;  // finite
+  // Whole ones from 0 to below `end`, each once; none where the note is missing.
+  std::set<int64_t> numbers(const std::string& name, int64_t end) const;
+  // Whether the run learned from the data of this fingerprint, or from as much of it as was known then.
+  bool knows(const std::string& fingerprint) const;
   // Throws Error(config) where the run learned from other data than that of this fingerprint. One that begins with what
   // was noted knows more of the same data: `say` hears of it.
   void require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const;

@@ -1,5 +1,6 @@
 #include "core/train/sources.h"
 
+#include <ditto/error.h>
 #include <ditto/video_decoder.h>
 
 #include "core/data/blend.h"
@@ -12,7 +13,13 @@ std::shared_ptr<Source> open_part(Components& components, const DataPart& part, 
   if (part.parts.empty()) return components.make<Source>(part.section, part.component, needs);
   std::vector<Blend::Part> parts;
   for (const auto& inner : part.parts) {
-    Blend::Part one{inner.section, open_part(components, inner, needs)};
+    Blend::Part one{inner.section, {}};
+    try {
+      one.source = open_part(components, inner, needs);
+    } catch (const Error& error) {  // a source knows its options as data's, whichever part it is
+      if (!inner.parts.empty()) throw;
+      throw error.within(inner.section);
+    }
     if (needs.split == SplitOf::train) {
       one.weight = inner.weight;
       one.epochs = inner.epochs;

@@ -9,7 +9,8 @@
 
 namespace ditto {
 
-// The held-out samples of a blend's parts come once each, whatever their weights. Throws Error(config).
+// The held-out samples of a blend's parts come once each, whatever their weights. What is wrong with a part is said
+// with its section in front. Throws Error(config).
 std::shared_ptr<Source> open_source(Components& components, const Source::Needs& needs);
 
 }  // namespace ditto

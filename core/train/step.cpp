@@ -50,17 +50,10 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   const auto share = shares_.step(step, samples, Phase::train);
   auto& networks = *assembly_.networks;
   networks.set_phase(Phase::train);
-  const auto loaded = load(share);  // Source -> Loader -> Batch -> Encoder
-  std::optional<LossLedger> ledger;
-  const auto compute_step = [&] { ledger.emplace(compute(share, loaded)); };
-  if (audit_)
-    audit_->run(shares_, share, compute_step,
-                [&](int64_t accumulation, int owner) { repeat(share, loaded, accumulation, owner); });
-  else
-    compute_step();
+  auto ledger = share.micro_batches.empty() ? compute_nothing(share.plan) : compute_audited(share);
   samples += shares_.batch();
 
-  const auto totals = ledger->sum(assembly_.mesh, wants_to_stop());
+  const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
   StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh, is_one_number(assembly_.recipe))),
@@ -71,7 +64,7 @@ StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to
   }
   result.stop = totals.stop > 0;
   result.loss_scale = loss_scale;
-  for (auto* observer : observers) observer->has_gradients(*ledger, result);
+  for (auto* observer : observers) observer->has_gradients(ledger, result);
   result.skipped = skip(step, result);
   if (result.skipped) return result;
 
@@ -84,6 +77,27 @@ void TrainingStep::begin(const StepPlan& plan) {
   clear_gradients();
   begin_gradients(plan);
   for (auto* strategy : assembly_.networks->strategies()) strategy->begin_step(plan);
+}
+
+LossLedger TrainingStep::compute_audited(const StepShares::Step& step) {
+  const auto loaded = load(step);  // Source -> Loader -> Batch -> Encoder
+  if (!audit_) return compute(step, loaded);
+  std::optional<LossLedger> ledger;
+  audit_->run(
+      shares_, step, [&] { ledger.emplace(compute(step, loaded)); },
+      [&](int64_t accumulation, int owner) { repeat(step, loaded, accumulation, owner); });
+  return std::move(*ledger);
+}
+
+// All ranks know alike that batch.sizes has none of the step's samples: nothing is read, run or summed.
+LossLedger TrainingStep::compute_nothing(const StepPlan& plan) {
+  LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
+  auto program = make_program(assembly_, ledger, 1, loss_scale);
+  for (auto* observer : observers) observer->begins(plan.step, program);
+  clear_gradients();
+  flops.reset();
+  activations.reset();
+  return ledger;
 }
 
 // Objective { corrupt -> condition, tokens, blocks, head -> losses } -> backward
@@ -266,7 +280,10 @@ bool TrainingStep::skip(int64_t step, const StepResult& result) {
       throw Error(
           ErrorKind::data, where,
           "none of its samples can be learned from, for the " + std::to_string(skipped_in_a_row) + "th time in a row",
-          "the first ones that were left out are named above; `ditto data verify` names all");
+          assembly_.recipe.batch.sizes.empty()
+              ? "the first ones that do not decode are named above; `ditto data verify RECIPE` names all"
+              : "name in batch.sizes more of the sizes that the start counts, or raise run.batch; `ditto data verify "
+                "RECIPE` names samples that do not decode");
     return true;
   }
   if (overflowed(result)) return true;

@@ -80,6 +80,8 @@ class TrainingStep {
   };
   Loaded load(const StepShares::Step& step);
   Batch take(const Batch& read);
+  LossLedger compute_audited(const StepShares::Step& step);
+  LossLedger compute_nothing(const StepPlan& plan);  // of a step without a micro-batch
   // Forward and backward of all micro-batches, and the sum of their gradients; may be done again.
   LossLedger compute(const StepShares::Step& step, const Loaded& loaded);
   // The micro-batch of another data rank, whose gradients are left out of all sums (core/audit).

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <bit>
 
-#include <ditto/error.h>
-
 namespace ditto {
 
 int64_t asked_micro_batch(const RunOptions& run, int64_t data_ranks) {
@@ -54,10 +52,6 @@ StepShares::Step StepShares::step(int64_t number, int64_t first, Phase phase) co
   auto made = planner_.plan({first, batch_});
   step.micro_batches = std::move(made.micro_batches);
   for (const auto& [place, size] : made.no_bucket) step.left_out.push_back(place);
-  if (step.micro_batches.empty())
-    throw Error(ErrorKind::config, "batch.sizes",
-                "has none of the sizes of a step's " + std::to_string(batch_) + " samples",
-                "name more sizes, or raise run.batch");
   step.plan.step = number;
   step.plan.phase = phase;
   step.plan.micro_batches = static_cast<int64_t>(step.micro_batches.size());

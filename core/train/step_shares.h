@@ -29,7 +29,7 @@ class StepShares {
 
   struct Step {
     StepPlan plan;
-    std::vector<Places> micro_batches;  // of the global batch
+    std::vector<Places> micro_batches;  // of the global batch; none: no sample has a size that is learned from
     std::vector<int64_t> left_out;      // places of samples whose size is not learned from, ascending
   };
   // The step whose samples begin at place `first`. Throws Error(config) where its plan cannot be made.

@@ -5,6 +5,7 @@
 
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <torch/types.h>
 
 #include <ditto/text.h>
@@ -115,6 +116,7 @@ void Trainer::assemble() {
   if (options_.trace.comm) training_->meter = &memory_;
   if (options_.trace.kernels || !options_.trace.file.empty()) training_->observers.push_back(&breakdown_.emplace());
   training_->say = [this](const std::string& line) { say(line); };
+  if (validation_loader_) check_validation(*assembly_, *validation_loader_);
   if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
   if (receipts_) training_->observers.push_back(receipts_.get());
 }
@@ -132,20 +134,6 @@ void Trainer::describe() {
                   micro_batch_report(run, mesh_, each_alone(recipe_, *assembly_->train_data), recipe_.batch.plan)));
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
   say("into " + shown(output_folder(recipe_)));
-}
-
-void Trainer::say_end(bool finished_before) {
-  const auto folder = shown(output_folder(recipe_));
-  if (const auto* audit = training_->audit())
-    say(fmt::format("audit: {} micro-batches computed again, {} with other numbers", audit->repeated(),
-                    audit->differed()));
-  if (stopped_)
-    say(fmt::format("stopped after step {} by a signal; the same command goes on from there, in {}", step_, folder));
-  else if (finished_before)
-    say(fmt::format("{} has made all of its {} steps before; raise run.steps to go on, or choose another run.name",
-                    folder, step_));
-  else
-    say(fmt::format("{} steps made; the run is in {}", step_, folder));
 }
 
 void Trainer::resume() {
@@ -191,6 +179,7 @@ void Trainer::take_up(const std::string& path) {
   training_->samples = now.samples;
   training_->updates = notes.whole("updates");
   training_->skipped_in_a_row = notes.whole("skipped_in_a_row");
+  if (notes.knows(data_)) loader_->had_left_out(notes.numbers("left_out", assembly_->train_data->size()));
   const auto* scale_then = saved.find_path("run.loss_scale");
   const bool scale_is_new =
       scale_then && scale_then->as<double>() && *scale_then->as<double>() != recipe_.run.loss_scale;
@@ -217,6 +206,7 @@ checkpoint::TrainState Trainer::state() {
     state.extra["loss_scale"] = fmt::format("{}", training_->loss_scale);
     state.extra["steps_since_overflow"] = std::to_string(training_->steps_since_overflow);
   }
+  if (!loader_->left_out().empty()) state.extra["left_out"] = fmt::format("{}", fmt::join(loader_->left_out(), ","));
   state.extra["source"] = data_;
   for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())
     state.extra["network." + name] = fingerprint;
@@ -259,7 +249,7 @@ void Trainer::loop() {
     ++step_;
     if (!kernels_recorded_ && writes()) folder_->write_recipe(run_toml(*assembly_, registry_));
     if (!kernels_recorded_ && !training_->no_flops.empty()) say("no tflops and no mfu: " + training_->no_flops);
-    kernels_recorded_ = true;
+    if (training_->flops || !training_->no_flops.empty()) kernels_recorded_ = true;  // not by a step that ran nothing
     stopped_ = result.stop && step_ < recipe_.run.steps;
     if (receipts_ && !take_receipt(result)) break;
     after_step(result, seconds_since(began), loader_->waited_s() - waited);

@@ -1,7 +1,9 @@
-// What a trainer shows of its run between steps: validation, sheets of samples, what was traced.
+// What a trainer shows of its run between steps and at its end: validation, sheets of samples, what was traced.
 #include <sstream>
 
 #include <fmt/format.h>
+
+#include <ditto/text.h>
 
 #include "core/train/sheets.h"
 #include "core/train/trainer.h"
@@ -35,7 +37,9 @@ void Trainer::show_validation() {
   if (!writes()) return;
   metrics_->append(record);
   if (board_) board_->add(record);
-  say(fmt::format("step {}: validation loss {:.6f}", step_, record.loss));
+  say(record.samples > 0
+          ? fmt::format("step {}: validation loss {:.6f}", step_, record.loss)
+          : fmt::format("step {}: no validation loss, as none of the held-out samples can be decoded", step_));
 }
 
 void Trainer::show_grid() {
@@ -52,6 +56,20 @@ void Trainer::show_grid() {
   else
     formats::write_webp(folder_->sample_file(step_, ".webp"), sheets);
   if (board_) board_->samples(step_, sheets.front());
+}
+
+void Trainer::say_end(bool finished_before) {
+  const auto folder = shown(output_folder(recipe_));
+  if (const auto* audit = training_->audit())
+    say(fmt::format("audit: {} micro-batches computed again, {} with other numbers", audit->repeated(),
+                    audit->differed()));
+  if (stopped_)
+    say(fmt::format("stopped after step {} by a signal; the same command goes on from there, in {}", step_, folder));
+  else if (finished_before)
+    say(fmt::format("{} has made all of its {} steps before; raise run.steps to go on, or choose another run.name",
+                    folder, step_));
+  else
+    say(fmt::format("{} steps made; the run is in {}", step_, folder));
 }
 
 }  // namespace ditto

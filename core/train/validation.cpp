@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <optional>
 
 #include <torch/types.h>
@@ -38,25 +39,37 @@ torch::Tensor strata_middles(const Batch& batch) {
   return torch::tensor(u, torch::kDouble);
 }
 
-}  // namespace
-
-report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) {
-  const auto began = std::chrono::steady_clock::now();
-  torch::NoGradGuard no_grad;
-  const Ema::Scope averaged(ema, [&assembly] { assembly.networks->parameters_changed(); });
-  auto& recipe = assembly.recipe;
-  assembly.networks->set_phase(Phase::evaluate);
+// All held-out samples that a validation reads are one step.
+StepShares shares_of(Assembly& assembly, const Loader& loader) {
+  const auto& recipe = assembly.recipe;
   RunOptions run = recipe.run;
   run.batch = std::min<int64_t>(recipe.validate.samples, assembly.validation_data->size());
   run.micro_batch =
       recipe.validate.batch > 0 ? recipe.validate.batch : asked_micro_batch(recipe.run, assembly.mesh.data_ranks());
   // Nothing is added up over samples here: those whose tokens are shared may stand side by side.
   const auto alone = each_alone(recipe, *assembly.validation_data);
-  const StepShares shares(run, recipe.batch, assembly.mesh, assembly.sizes(loader),
-                          alone == Alone::sizes_differ ? alone : Alone::no);
+  return {run, recipe.batch, assembly.mesh, assembly.sizes(loader), alone == Alone::sizes_differ ? alone : Alone::no};
+}
+
+}  // namespace
+
+void check_validation(Assembly& assembly, const Loader& loader) {
+  const auto shares = shares_of(assembly, loader);
+  if (!shares.step(0, 0, Phase::evaluate).micro_batches.empty()) return;
+  throw Error(ErrorKind::config, "batch.sizes",
+              "has none of the sizes of the held-out samples, of which " + std::to_string(shares.batch()) + " are read",
+              "name sizes that they have, or set validate.every = 0");
+}
+
+report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) {
+  const auto began = std::chrono::steady_clock::now();
+  torch::NoGradGuard no_grad;
+  const Ema::Scope averaged(ema, [&assembly] { assembly.networks->parameters_changed(); });
+  assembly.networks->set_phase(Phase::evaluate);
+  const auto shares = shares_of(assembly, loader);
   const auto step = shares.step(0, 0, Phase::evaluate);
   const auto& plan = step.plan;
-  LossLedger ledger(0, run.batch, plan.micro_batches);
+  LossLedger ledger(0, shares.batch(), plan.micro_batches);
   auto program = make_program(assembly, ledger, 1);
   for (auto* strategy : assembly.networks->strategies()) strategy->begin_step(plan);
   // Losses are computed where a pipeline ends, and enter the ledger there.
@@ -88,6 +101,10 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   report::ValidationRecord record;
   record.loss = totals.loss;
   record.losses = totals.parts;
+  if (totals.samples == 0) {  // there is none
+    record.loss = std::numeric_limits<double>::quiet_NaN();
+    for (auto& [name, loss] : record.losses) loss = record.loss;
+  }
   record.samples = static_cast<int64_t>(totals.samples);
   record.weights = ema.enabled() ? "ema" : "trained";
   record.strata = strata_means(assembly.mesh, ledger);

@@ -93,6 +93,35 @@ def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_
         t.check(name in done.all, f"`ditto data verify` does not name {name}: {done.all}")
 
 
+def test_max_bad_counts_the_samples_of_the_run_over_its_resumes():
+    samples = good(24)
+    for number in (3, 9, 17):  # one in each of an epoch's steps
+        samples[number] = (samples[number][0], b"not a png", 0)
+    path = data_recipe("resumed.toml", [shard("resumed.tar", samples)], shuffle=False, max_bad=2)
+    t.train(path, "resumed", run__steps=2)
+    t.equal(json.loads((t.latest("resumed") / "state.json").read_text())["extra"].get("left_out"), "3,9", "what the checkpoint notes")
+    for folder in ("again", "other"):
+        shutil.copytree(t.work / "resumed", t.work / folder, symlinks=True)
+    more = ["3 samples could not be decoded, loader.max_bad is 2", "resumed.tar:0017.png"]
+    for ranks in ([], ["--local-ranks", 2]):
+        t.refused(4, more, "train", path, *ranks, *t.sets({"run.output": str(t.work / "resumed"), "run.steps": 3}))
+    # The same samples, epochs later, are no others.
+    t.train(path, "again", run__steps=12, loader__max_bad=3)
+    # Samples of other data are others.
+    samples[3], samples[9] = good(24)[3], good(24)[9]
+    shard("resumed.tar", samples)
+    t.train(path, "other", "--allow-change", "data", run__steps=12, loader__max_bad=1)
+
+
+def test_a_validation_none_of_whose_samples_decode_has_no_loss():
+    held_out = [(key, b"not a png", label) for key, _, label in good(4)]
+    done = t.train(data_recipe("no-loss.toml", [shard("no-loss.tar", good(24))]), "no-loss", run__steps=1, validate__every=1,
+                   data__validation_shards=[str(shard("none.tar", held_out))], data__size=[8, 8])
+    t.check("no validation loss" in done.all, done.all)
+    line = t.lines_of(t.work / "no-loss/validation.jsonl")[-1]
+    t.equal((line["validation_loss"], line["samples"]), (None, 0), "loss and samples")
+
+
 def test_validation_reads_the_first_samples_that_it_is_to_and_no_others():
     samples = good(12)
     for number in (0, 3, 4):

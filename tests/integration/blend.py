@@ -78,6 +78,8 @@ def test_parts_that_do_not_fit_are_refused_before_anything_trains():
     path = recipe()
     t.refused(2, ["data.part.1", "cannot be blended with data.part.0", "[2, 8, 8]"], "config", "check", path,
               *t.sets({"data.part.1.part.0.channels": 2, "data.part.1.part.1.channels": 2}))
+    t.refused(2, ["data.part.0: ", "data.validation_shards: names no shard"], "train", path,
+              *t.sets({"data.part.0.validation_shards": [], "run.output": str(t.work / "no-part")}))
     t.refused(2, ['no option "sampels"', 'did you mean "samples"?'], "config", "check", path,
               *t.sets({"data.part.1.part.0.sampels": 2}))
 

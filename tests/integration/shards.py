@@ -162,6 +162,21 @@ def test_frames_that_are_not_read_and_counts_that_are_none_are_named():
     t.check("holds 0.tiff, a picture that is not read as a frame" in done.all, done.all)
 
 
+def test_frames_may_be_avif():
+    """A picture is a video of one frame: what a frame's file holds is what the same file by itself is."""
+    golden = t.source / "tests/golden/formats"
+    for i, (name, extension) in enumerate((("rgb", ".avif"), ("grey", ".avif"), ("rgb", ".AVIF"), ("rgba", ".avif"))):
+        folder = t.work / f"frames/avif{i}"
+        folder.mkdir(parents=True)
+        (folder / f"0{extension}").write_bytes((golden / f"{name}.avif").read_bytes())
+        (t.work / f"frames/alone{i}.avif").write_bytes((golden / f"{name}.avif").read_bytes())
+    for name, of in (("avif-frames", "frames/avif{}"), ("avif-alone", "frames/alone{}.avif")):
+        done = train(table(name, [(of.format(i % 4), 1, 1) for i in range(8)]), name)
+        t.check("left out" not in done.all and "8 samples to learn from" in done.all, done.all)
+    t.same_metrics("avif-frames", "avif-alone")
+    t.same_state("avif-frames", "avif-alone")
+
+
 def test_a_resume_sees_other_frames():
     path = table("changed", [(f"frames/v{i}", 4, 1) for i in range(8)])
     train(path, "changed")
@@ -177,6 +192,74 @@ def test_verify_reads_tensors_too():
     t.check(re.search(r"latents and embedded texts: [0-9 x]+ \(3\)", done.all) and "problem" not in done.all, done.all)
     cut = tar(t.work / "cut-latents.tar", [("0000.png", bad_files.png(0)), ("0000.pth", latent[:-200])])
     t.check("cut-latents.tar:0000.pth" in t.run("data", "verify", cut, code=4).all, "a cut latent")
+
+
+def test_verify_holds_labels_against_the_names_of_classes():
+    folder = t.work / "labels"
+    members = list(samples(6))
+    members[7] = ("0003.cls", b"7")
+    shard = tar(folder / "x.tar", members)
+    t.run("data", "verify", shard)  # nobody says how many there are
+    (folder / "classes.json").write_text(json.dumps(ROWS))
+    done = t.run("data", "verify", folder, code=4)
+    t.check("x.tar:0003.cls: is 7, and classes.json beside the shard names 2 classes: 0 to 1" in done.all, done.all)
+    t.equal(done.all.count("problem: "), 1, f"problems in {done.all}")
+    (folder / "classes.json").write_text('{"cat": 0}')
+    t.check("classes.json: is no list of names" in t.run("data", "verify", folder, code=4).all, "no word of classes.json")
+
+
+def test_verify_decodes_all_frames_of_videos():
+    if not (t.build / "lib/ditto/plugins/decoders/libffmpeg.so").exists():
+        raise t.NotRun("the plugin ffmpeg was not built, for lack of FFmpeg's libraries")
+    golden = t.source / "tests/golden/videos"
+    whole, none = ((golden / name).read_bytes() for name in ("h264.mp4", "no_frames.mp4"))
+    shard = tar(t.work / "videos.tar", [(f"{i:04}.mp4", whole) for i in range(3)])
+    done = t.run("data", "verify", shard)
+    t.check("videos, frames x height x width: 24 x 24 x 32 (3)" in done.all and "problem" not in done.all, done.all)
+    t.equal(json.loads(t.run("data", "verify", shard, "--json").stdout)[0]["videos"], {"24 x 24 x 32": 3}, "videos")
+    damaged = whole[:1200] + bytes(400) + whole[1600:]
+    shard = tar(t.work / "bad-videos.tar", [("0000.mp4", whole), ("0001.mp4", damaged), ("0002.mp4", whole[:2000]), ("0003.mp4", none)])
+    done = t.run("data", "verify", shard, code=4)
+    for part in ("0001.mp4: frame 5 is damaged", "0002.mp4: cannot be read as MP4", "0003.mp4: has no video", "3 problems were found"):
+        t.check(part in done.all, f"no \"{part}\" in {done.all}")
+
+
+def test_verify_reads_a_recipes_samples_as_a_run_does():
+    for i in range(4):
+        frames(f"w{i}")
+    (frames("cut") / "2.png").write_bytes(bad_files.png(2)[:40])
+    rows = [(f"frames/w{i}", 4, 1) for i in range(4)]
+    done = t.run("data", "verify", table("verified", rows))
+    t.check("verified.toml: 4 samples to learn from" in done.all and "problem" not in done.all, done.all)
+    path = table("unverified", [*rows, ("frames/cut", 4, 1), ("frames/w0", 4, 2), ("frames/w0", 0, 1)])
+    for threads in (0, 3):
+        done = t.run("data", "verify", path, *t.sets({"loader.threads": threads}), code=4)
+        for part in ("6 samples to learn from", "frames/cut/2.png", "has 4 frames; 4 of them, each 2 further", "frames is 0; expected"):
+            t.check(part in done.all, f"no \"{part}\" in {done.all}")
+    problems = json.loads(t.run("data", "verify", path, "--json", code=4).stdout)[0]["problems"]
+    t.equal([any(part in problem for problem in problems) for part in ("unverified.csv:6:", "unverified.csv:7:", "unverified.csv:8:")],
+            [True] * 3, f"rows that are named in {problems}")
+    # Held out where a run reads them, and labels by the recipe's own places.
+    samples_of = [(name, data) for i in range(4) for name, data in ((f"{i:04}.png", bad_files.png(i)), (f"{i:04}.json", b'{"kind": %d}' % i))]
+    tar(t.work / "kinds.tar", samples_of)
+    tar(t.work / "held.tar", [*samples_of[:-2], ("0003.png", b"not a png"), ("0003.json", b'{"kind": 0}')])
+    data = dict(shards=["kinds.tar"], validation_shards=["held.tar"], label="json:kind", size=[8, 8])
+    done = t.run("data", "verify", recipe("kinds", data | dict(classes=4), validate=dict(every=1)), code=4)
+    t.check("4 samples held out" in done.all and "held.tar:0003.png" in done.all and "1 problems" in done.all, done.all)
+    t.run("data", "verify", recipe("kinds-alone", data | dict(classes=4), validate=dict(every=0)))
+
+
+def test_a_name_of_two_classes_is_asked_for_by_number():
+    """ImageNet has two cranes."""
+    shard = tar(t.work / "twice/x.tar", samples(12))
+    (shard.parent / "classes.json").write_text(json.dumps(["crane", "crane"]))
+    train(recipe("twice", dict(shards=[str(shard)])), "twice-run")
+    t.refused(2, ["--classes crane", "more than one class", "0 or 1"], "sample", t.work / "twice-run", "--classes", "crane",
+              "--out", t.work / "twice-sample")
+    (t.work / "twice.csv").write_text("path,kind\n" + "".join(f"frames/alone{i % 4}.avif,crane\n" for i in range(8)))
+    t.refused(2, ["twice.csv:2", "crane", "data.names has more than once"], "train", recipe("twice-table", dict(
+        plugin="table", table=str(t.work / "twice.csv"), label="kind", names=["crane", "dog", "crane"], size=[8, 8])))
+
 
 
 if __name__ == "__main__":

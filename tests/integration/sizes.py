@@ -149,6 +149,29 @@ def test_sizes_that_are_not_learned_from_are_counted_and_named():
     t.check("12x8" in said and "left out" in said and "8x4" in said, said)
 
 
+def test_steps_of_other_sizes_alone_are_skipped():
+    """As they are stored, one in five samples is of 8x8: of the first twelve steps of two samples these have none."""
+    without = [1, 3, 4, 6, 8, 9, 10, 12]
+    path, sets = mixed("dit_text")
+    sets |= {"batch.sizes": ["8x8"], "run.precision": "fp32", "run.batch": 2, "run.micro_batch": 1, "run.steps": 12, "run.max_skipped": 3,
+             "loader.shuffle": False, "validate.every": 0, "record.receipts": True}
+    done = t.train(path, "some", *t.sets(sets))
+    t.equal([line["step"] for line in t.metrics("some") if line["skipped"]], without, "steps that were skipped")
+    for line in t.metrics("some"):
+        t.equal(line["loss"] is None, line["step"] in without, f"no loss in {line}")
+    t.equal(done.all.count("none of its samples can be learned from: skipped"), len(without), "lines that say so")
+    t.check("[record.kernels]" in (t.work / "some/run.toml").read_text(), "run.toml has no kernels")
+    t.train(path, "some-ranks", "--local-ranks", 2, *t.sets(sets))
+    t.same_metrics("some", "some-ranks")
+    t.train(path, "some-on", *t.sets(sets | {"run.steps": 9}))
+    t.train(path, "some-on", *t.sets(sets))
+    t.same_metrics("some", "some-on")
+    t.same_state("some", "some-on")
+    for ranks in ([], ["--local-ranks", 2]):
+        t.refused(4, ["step 10", "none of its samples can be learned from", "batch.sizes"], "train", path, *ranks,
+                  *t.sets(sets | {"run.max_skipped": 2, "run.output": str(t.work / f"three{len(ranks)}")}))
+
+
 def test_a_sheet_and_samples_of_a_model_of_many_sizes():
     path, sets = mixed("dit_text")
     t.train(path, "sheets", *t.sets(sets | BUCKETS | {"validate.grid_every": 4, "sampler.plugin": "euler", "sampler.steps": 2}))
@@ -165,7 +188,10 @@ def test_what_cannot_be_is_refused():
     for more, parts in (({"batch.plan": "packs", "batch.tokens": 8}, ["batch.tokens", "has", "tokens"]),
                         ({"batch.plan": "packs"}, ["batch.tokens"]),
                         ({"batch.tokens": 100}, ["batch.tokens", "contiguous"]),
-                        ({"batch.sizes": ["99x99"]}, ["batch.sizes"]),
+                        ({"batch.sizes": ["99x99"]}, ["batch.sizes", "held-out samples, of which 10 are read"]),
+                        ({"batch.sizes": ["99x99"], "validate.every": 0}, ["batch.sizes", "none of the sizes", "of 8x8"]),
+                        ({"batch.sizes": ["8x8"], "validate.samples": 1}, ["batch.sizes", "held-out samples, of which 1 are read"]),
+                        ({"batch.sizes": ["8x8"], "data.sizes": [], "validate.every": 0}, ["batch.sizes", "have one"]),
                         ({"batch.sizes": ["8 by 8"]}, ["batch.sizes", "no size"]),
                         ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
                         ({"data.sizes": ["8x7"]}, ["patch"])):

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import hmac
 import http.server
+import json
 import re
 import shutil
 import struct
@@ -131,6 +132,28 @@ def test_classes_are_asked_for_where_the_recipe_leaves_them_open():
         t.check("/set/classes.json" in [path for path, _ in server.requests], "nobody asked for classes.json")
     with serving(t.work, lambda number, path, first: 403 if path.endswith("classes.json") else None) as server:
         t.refused(4, ["/set/classes.json", "the server answers 403"], "train", recipe("hidden", path=f"{server.url}/set", classes=0))
+
+
+def test_folders_of_other_classes_are_not_mixed():
+    """Labels are numbers: that one folder's 3 is another's 4 only the names tell."""
+    names = json.loads((pictures() / "classes.json").read_text())
+    for folder, theirs in (("same", names), ("other", names[::-1])):
+        shutil.copytree(pictures(), t.work / folder)
+        (t.work / folder / "classes.json").write_text(json.dumps(theirs))
+    with serving(t.work) as server:
+        def both(folder, held_out=False, **data):
+            shards = [f"{server.url}/{one}/train-000000.tar" for one in ("set", folder)]
+            return recipe("both", shards=shards[:1] if held_out else shards, validation_shards=shards[1:] if held_out else [], **data)
+
+        for data in (dict(classes=0), dict(classes=len(names)), dict(classes=len(names), held_out=True)):
+            t.refused(4, [f"{server.url}/other/classes.json", "names other classes than", f"{server.url}/set/classes.json"], "train",
+                      both("other", **data), *t.sets({"run.output": str(t.work / "mixed")}))
+        for data in (dict(classes=0), dict(classes=len(names))):
+            t.train(both("same", **data), f"same-{data['classes']}", run__steps=1)
+    # Who may not list a store hears 403 of what is not there.
+    with serving(t.work, lambda number, path, first: 403 if path == "/other/classes.json" else None) as server:
+        t.train(both("other", classes=0), "hidden-open", run__steps=1)
+        t.train(both("other", classes=len(names)), "hidden-said", run__steps=1)
 
 
 def test_failures_that_pass_change_nothing():

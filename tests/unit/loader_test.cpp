@@ -189,6 +189,29 @@ TEST_CASE("more bad samples than max_bad end the run, naming the first") {
   CHECK(message.find("shard:1") != std::string::npos);
 }
 
+TEST_CASE("samples that were left out before a run went on count too, each once") {
+  auto source = std::make_shared<Counting>(10);
+  source->damaged = {1, 3};
+  auto options = with_threads(0);
+  options.shuffle = false;
+  options.max_bad = 2;
+  Loader goes_on(source, options, 3, {});
+  goes_on.had_left_out({1, 7});
+  CHECK_NOTHROW(goes_on.next({0, 3}));
+  CHECK(goes_on.left_out() == std::set<int64_t>{1, 7});
+  const auto message = error_of([&] { goes_on.next({3, 3}); }, ErrorKind::data);
+  CHECK(message.find("3 samples could not be decoded, loader.max_bad is 2; the first: shard:1") != std::string::npos);
+  options.max_bad = 1;
+  Loader lowered(source, options, 3, {});
+  lowered.had_left_out({1, 7});
+  CHECK(error_of(
+            [&] {
+              lowered.next({4, 3});
+            },
+            ErrorKind::data)
+            .find("all of them came before the run went on") != std::string::npos);
+}
+
 TEST_CASE("nothing of a batch is left unwritten: what does not decode is zeros in every tensor") {
   struct EmptyIsNan {  // LibTorch fills what it only reserves, for this one's life
     EmptyIsNan() { set(true); }

@@ -28,6 +28,24 @@ TEST_CASE("notes that are missing, or no such numbers, are refused by name") {
     CHECK_MESSAGE(contains(refusal({{"loss_scale", value}}, "loss_scale"), "a number above 0 is expected"), value);
 }
 
+TEST_CASE("samples that were left out are read back by number; older checkpoints note none") {
+  const auto read = [](std::map<std::string, std::string> notes) {
+    notes.emplace("updates", "3");
+    return RunNotes(notes, "step_1").numbers("left_out", 100);
+  };
+  CHECK(read({}).empty());
+  CHECK(read({{"left_out", "7"}}) == std::set<int64_t>{7});
+  CHECK(read({{"left_out", "0,3,99"}}) == std::set<int64_t>{0, 3, 99});
+  for (const char* value :
+       {"", ",", "3,", ",3", "3,,4", "3, 4", "4,3", "3,3", "-1", "100", "3;4", "x", "9223372036854775808"})
+    CHECK_MESSAGE(contains(error_of(ErrorKind::checkpoint,
+                                    [&] {
+                                      read({{"left_out", value}});
+                                    }),
+                           "step_1/state.json: its note 'left_out': numbers of the data's samples"),
+                  value);
+}
+
 TEST_CASE("a checkpoint that no run has saved is none to go on from") {
   const std::map<std::string, std::string> notes{{"shapes", "x"}};
   const auto error = error_of(ErrorKind::checkpoint, [&] { RunNotes(notes, "imported"); });
@@ -49,6 +67,9 @@ TEST_CASE("data is compared as far as the checkpoint knew it") {
   CHECK(compare("7 samples, abc, contents def").empty());
   REQUIRE(said.size() == 1);
   CHECK(contains(said[0], "7 samples, abc"));
+  CHECK(read.knows("7 samples, abc"));
+  CHECK(read.knows("7 samples, abc, contents def"));
+  CHECK(!read.knows("7 samples, abd"));
   for (const char* other : {"", "7 samples, abd", "7 samples, abcd", "7 samples", "8 samples, abc, contents def"})
     CHECK_MESSAGE(contains(compare(other), "learned from other data"), other);
 }

@@ -140,7 +140,13 @@ int64_t Rows::count_in(std::size_t number, const std::string& column, int64_t le
 int64_t Rows::label_in(std::size_t number) const {
   const auto text = cell(number, options_.label);
   const auto& names = options_.names;
-  if (const auto at = std::find(names.begin(), names.end(), text); at != names.end()) return at - names.begin();
+  if (const auto at = std::find(names.begin(), names.end(), text); at != names.end()) {
+    if (std::find(at + 1, names.end(), text) == names.end()) return at - names.begin();
+    throw Error(ErrorKind::config, line(number),
+                ditto::shown(options_.label, 60) + " is \"" + ditto::shown(text, 40) +
+                    "\", which data.names has more than once",
+                "give each class a name of its own, or labels as numbers");
+  }
   int64_t value = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc{} || end != text.data() + text.size() || value < 0)

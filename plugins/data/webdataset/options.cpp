@@ -142,8 +142,10 @@ void Options::take_classes(const std::vector<std::string>& folders) {
   std::vector<std::string> all;
   for (const auto& folder : folders) {
     const auto file = joined(folder, "classes.json");
-    // A store may answer 403 to who asks for what is not there, so it is asked only where the recipe leaves it open.
-    if ((is_url(file) && (classes > 0 || !first.empty())) || !store.has(file)) continue;
+    // Where the recipe says the classes, or another folder does, a store is asked only to see whether they differ; it
+    // may answer 403 to who asks for what is not there.
+    const bool is_known = is_url(file) && (classes > 0 || !first.empty());
+    if (is_known ? folders.size() == 1 || !store.shows(file) : !store.has(file)) continue;
     const auto list = formats::parse_json(store.read(file, formats::limits::kRecipeBytes), file, ErrorKind::data);
     if (!list.is_array() || !std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
       throw Error(ErrorKind::data, file, "is no list of names", "correct it, or set data.classes and data.names");

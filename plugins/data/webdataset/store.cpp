@@ -27,18 +27,24 @@ using ditto::ErrorKind;
 using ditto::formats::RandomFile;
 using ditto::formats::RemoteBytes;
 
-enum class IfMissing { fail, allow };
+// Which answers say that a file is not there: none, 404, or 403 too.
+enum class IfMissing { fail, allow, allow_hidden };
 
 // S3 asks for a request's body's SHA-256: of no bytes.
 constexpr const char* kEmptyBody =
     "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-constexpr long kNotFound = 404;
+constexpr long kNotFound = 404, kForbidden = 403;
 constexpr double kFirstPause = 0.1, kLongestPause = 10, kLongestAsked = 30;
 constexpr std::uint64_t kBlock = 256 << 10;  // read ahead
 
 struct FreeList {
   void operator()(curl_slist* list) const { curl_slist_free_all(list); }
 };
+
+bool says_missing(long status, IfMissing if_missing) {
+  return (status == kNotFound && if_missing != IfMissing::fail) ||
+         (status == kForbidden && if_missing == IfMissing::allow_hidden);
+}
 
 // One of a thread: its connections stay open between requests.
 class Connection {
@@ -132,7 +138,7 @@ class HttpFile final : public RemoteBytes {
     std::byte first{};
     Request request{0, std::span(&first, 1)};
     file->fetch(request, url, if_missing);
-    if (request.status == kNotFound) return nullptr;
+    if (says_missing(request.status, if_missing)) return nullptr;
     file->size_ = request.size.value_or(0);
     file->etag_ = request.etag;
     return file;
@@ -165,7 +171,7 @@ class HttpFile final : public RemoteBytes {
       whole.size = request.size ? request.size : whole.size;
       if (!request.etag.empty()) whole.etag = request.etag;
       whole.status = request.status;
-      if (request.why.empty() || (request.status == kNotFound && if_missing == IfMissing::allow)) return;
+      if (request.why.empty() || says_missing(request.status, if_missing)) return;
       if (request.received > 0) {
         failed = 0;
         pause = kFirstPause;
@@ -316,6 +322,10 @@ std::shared_ptr<const RandomFile> Store::open_to_scan(const std::string& path) c
 bool Store::has(const std::string& path) const {
   return is_url(path) ? HttpFile::open(path, *this, IfMissing::allow) != nullptr
                       : std::filesystem::is_regular_file(path);
+}
+
+bool Store::shows(const std::string& path) const {
+  return is_url(path) ? HttpFile::open(path, *this, IfMissing::allow_hidden) != nullptr : has(path);
 }
 
 std::string Store::read(const std::string& path, std::uint64_t most) const {

@@ -31,6 +31,8 @@ struct Store {
   // With read-ahead: for who reads it once, from its begin to its end.
   std::shared_ptr<const ditto::formats::RandomFile> open_to_scan(const std::string& path) const;
   bool has(const std::string& path) const;  // a regular file; on a server, what it does not answer with 404
+  // The same, but 403 too is no file: so S3 answers who may not list what is there, of a file that is not.
+  bool shows(const std::string& path) const;
   std::string read(const std::string& path, std::uint64_t most) const;  // all of a small file
 };
 
