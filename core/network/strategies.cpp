@@ -70,14 +70,25 @@ void refuse_unread_options(const Recipe& recipe, Registry& registry) {
 
 namespace {
 
+std::string key_of(Axis axis) { return std::string("parallel.") + name(axis); }
+
+// In the order in which strategies take part.
+std::vector<std::pair<Axis, std::string>> served(const ParallelOptions& p) {
+  return {{Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
+          {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
+}
+
+void require_served(const Recipe& recipe, Axis axis, const std::string& id, int64_t degree) {
+  if (id.empty())
+    throw Error(ErrorKind::config, recipe.name,
+                key_of(axis) + " = " + std::to_string(degree) + ", but no plugin serves this axis",
+                "set " + key_of(axis) + "_plugin; see `ditto plugins list`");
+}
+
 std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const ParallelStrategy::Needs& needs,
                                                 const std::string& id, const std::string& key,
                                                 std::optional<Axis> axis) {
   const auto& recipe = components.recipe;
-  if (id.empty())
-    throw Error(ErrorKind::config, recipe.name,
-                key + " = " + std::to_string(needs.mesh->size(*axis)) + ", but no plugin serves this axis",
-                "set " + key + "_plugin; see `ditto plugins list`");
   const auto options = strategy_options(recipe, components.registry.factory<ParallelStrategy>(id, recipe.name));
   auto made = components.make_with<ParallelStrategy>(id, recipe.name, options, needs, [&](const auto& declared) {
     components.recipe.resolve("parallel", {}, declared);
@@ -90,20 +101,24 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
 
 }  // namespace
 
+void refuse_unserved(const Recipe& recipe, const Degrees& degrees) {
+  for (const auto& [axis, id] : served(recipe.parallel))
+    if (recipe.parallel.serves(name(axis), degrees.at(axis))) require_served(recipe, axis, id, degrees.at(axis));
+}
+
 std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& components,
                                                                const ParallelStrategy::Needs& needs,
                                                                const AxisSet& axes, bool trains) {
   const auto& p = components.recipe.parallel;
-  const std::vector<std::pair<Axis, std::string>> served{
-      {Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
-      {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
   std::vector<std::shared_ptr<ParallelStrategy>> strategies;
   const auto add = [&](const std::string& id, const std::string& key, std::optional<Axis> axis) {
     strategies.push_back(make_strategy(components, needs, id, key, axis));
   };
-  for (const auto& [axis, id] : served)
-    if (axes.count(axis) && p.serves(name(axis), needs.mesh->size(axis)))
-      add(id, std::string("parallel.") + name(axis), axis);
+  for (const auto& [axis, id] : served(p)) {
+    if (!axes.count(axis) || !p.serves(name(axis), needs.mesh->size(axis))) continue;
+    require_served(components.recipe, axis, id, needs.mesh->size(axis));
+    add(id, key_of(axis), axis);
+  }
   if (trains && p.recompute != "none") add("recompute", "parallel.recompute", std::nullopt);
   if (trains && p.offload != "none") add("offload", "parallel.offload", std::nullopt);
   return strategies;

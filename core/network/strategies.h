@@ -22,6 +22,9 @@ std::vector<std::string> strategy_ids(const Recipe& recipe);
 // Throws Error(config) for an option of [parallel] that no strategy of this recipe reads.
 void refuse_unread_options(const Recipe& recipe, Registry& registry);
 
+// Throws Error(config) where an axis has several ranks and no plugin. `degrees`: of all axes.
+void refuse_unserved(const Recipe& recipe, const Degrees& degrees);
+
 // Those that serve these axes of the mesh, in the order of sharding; and of a network that trains those that serve
 // none. Throws Error(config) or Error(plugin).
 std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& components,

@@ -97,8 +97,10 @@ std::vector<std::string> Assembly::learned_names() const {
 std::shared_ptr<Optimizer> Assembly::make_optimizer() {
   require(recipe, recipe.optimizer, "optimizer");
   Optimizer::Needs needs{{}, whole_.get(), networks->table.get(), is_one_number(recipe)};
-  for (const auto& entry : networks->learned().entries)
-    needs.parameters.push_back({entry.name, entry.tensor, entry.full_shape});
+  for (const auto& entry : networks->learned().entries) {
+    const auto tensor = is_freed(entry.tensor) ? torch::empty_like(entry.tensor, torch::kMeta) : entry.tensor;
+    needs.parameters.push_back({entry.name, tensor, entry.full_shape});
+  }
   auto made = ditto::make_optimizer(components, needs);
   std::string plugins = recipe.optimizer.plugin;
   for (const auto& group : recipe.optimizer_groups) plugins += ", " + group.component.plugin;

@@ -48,11 +48,16 @@ void start_adapter(Assembly& assembly, const FirstWeightsCall& call) {
 
 }  // namespace
 
+checkpoint::Fit check_first_weights(const Assembly& assembly) {
+  const auto fit = fit_of(assembly.recipe, *assembly.main->model);
+  if (assembly.main->adapter) refuse_adapter_without_base(assembly.recipe, fit);
+  return fit;
+}
+
 std::map<std::string, std::string> read_first_weights(Assembly& assembly, const FirstWeightsCall& call) {
   const auto& recipe = assembly.recipe;
   auto& main = *assembly.main;
-  const auto fit = fit_of(recipe, *main.model);
-  if (main.adapter) refuse_adapter_without_base(recipe, fit);
+  const auto fit = check_first_weights(assembly);
   if (recipe.run.init_from.empty()) return {};
   const auto place = (fs::path(recipe.run.folder) / recipe.run.init_from).string();
   const auto start = checkpoint::resolve(place, call.mesh.world());

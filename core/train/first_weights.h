@@ -16,6 +16,8 @@ struct FirstWeightsCall {
   std::function<void(const std::string& topic, const Facts& facts)> expect_same;
   std::function<void(const std::string&)> say;
 };
+// What can be known of them before any is read: how they are to fit. Throws Error(config).
+checkpoint::Fit check_first_weights(const Assembly& assembly);
 // Reads them into the run's model. Returns what checkpoints are to note of them: of an adapter's run its base. Throws
 // Error(checkpoint) or Error(config).
 std::map<std::string, std::string> read_first_weights(Assembly& assembly, const FirstWeightsCall& call);

@@ -12,8 +12,9 @@ namespace ditto {
 // threads.
 int rehearse_layout(const Recipe& recipe, Registry& registry, int ranks);
 
-// Puts rank 0 of `ranks` together in the same way whatever the recipe cuts, data opened and no weight made, and prints
-// every refusal. Returns 0 or its exit code.
-int rehearse(const Recipe& recipe, Registry& registry, int ranks);
+// Puts rank 0 of `ranks` together in the same way whatever the recipe cuts, on the processor, data opened and no weight
+// made, plans the first step, and prints every refusal. Returns 0 or its exit code. Throws Error(config) where an axis
+// has several ranks and no plugin.
+int rehearse(Recipe recipe, Registry& registry, int ranks);
 
 }  // namespace ditto

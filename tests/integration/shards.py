@@ -257,7 +257,7 @@ def test_a_name_of_two_classes_is_asked_for_by_number():
     t.refused(2, ["--classes crane", "more than one class", "0 or 1"], "sample", t.work / "twice-run", "--classes", "crane",
               "--out", t.work / "twice-sample")
     (t.work / "twice.csv").write_text("path,kind\n" + "".join(f"frames/alone{i % 4}.avif,crane\n" for i in range(8)))
-    t.refused(2, ["twice.csv:2", "crane", "data.names has more than once"], "train", recipe("twice-table", dict(
+    t.refused(4, ["twice.csv:2", "crane", "data.names has more than once"], "train", recipe("twice-table", dict(
         plugin="table", table=str(t.work / "twice.csv"), label="kind", names=["crane", "dog", "crane"], size=[8, 8])))
 
 

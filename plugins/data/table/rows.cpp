@@ -142,7 +142,7 @@ int64_t Rows::label_in(std::size_t number) const {
   const auto& names = options_.names;
   if (const auto at = std::find(names.begin(), names.end(), text); at != names.end()) {
     if (std::find(at + 1, names.end(), text) == names.end()) return at - names.begin();
-    throw Error(ErrorKind::config, line(number),
+    throw Error(ErrorKind::data, line(number),
                 ditto::shown(options_.label, 60) + " is \"" + ditto::shown(text, 40) +
                     "\", which data.names has more than once",
                 "give each class a name of its own, or labels as numbers");

@@ -21,6 +21,8 @@ struct AdamWOptions {
     option("eps", eps, "added to the square root of the second moment").above(0);
     option("weight_decay", weight_decay, "decoupled: weights lose lr * weight_decay of themselves a step").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    for (const auto& [name, beta] : {std::pair("beta1", beta1), std::pair("beta2", beta2)})
+      if (beta == 1) option.reject(name, "is 1, and its moment would stay 0", "set it below 1");
   }
 };
 

@@ -22,6 +22,7 @@ struct ScheduleFreeOptions {
     option("power", power, "a point after t steps counts t^power in the average").at_least(0);
     option("lr_power", lr_power, "and the largest learning rate so far, to this power").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    if (beta2 == 1) option.reject("beta2", "is 1, and its moment would stay 0", "set it below 1");
   }
 };
 
