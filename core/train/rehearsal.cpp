@@ -22,9 +22,8 @@ constexpr Axis kCutting[] = {Axis::pipeline, Axis::context, Axis::expert, Axis::
 // What a run refuses at its start besides.
 void begin(Assembly& assembly) {
   const auto& recipe = assembly.recipe;
-  check_first_weights(assembly);
   assembly.make_optimizer();
-  sizes_report(*assembly.train_data, recipe.batch.taken());
+  check_first_weights(assembly);
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
   auto options = recipe.loader;
   options.threads = 0;
@@ -33,6 +32,7 @@ void begin(Assembly& assembly) {
   StepShares(recipe.run, recipe.batch, assembly.mesh, assembly.sizes(loader), alone).step(0, 0, Phase::train);
   if (assembly.validation_data)
     check_validation(assembly, Loader(assembly.validation_data, validation_options(options), seed, {}));
+  sizes_report(*assembly.train_data, recipe.batch.taken());
 }
 
 // Without connections some things fail that a run would not: `is_said` tells what counts.

@@ -178,6 +178,8 @@ def test_samples_are_the_same_from_its_run_from_peft_files_and_from_the_merged_m
     t.equal(sorted(file.name for file in peft().iterdir()), ["README.md", "adapter_config.json", "adapter_model.safetensors"], "files")
     t.equal(json.loads((peft() / "adapter_config.json").read_text())["r"], 4, "rank")
     t.equal(latents("by-files", of, "--adapter", peft()), found, "latents by peft's files")
+    said = [[line.get("adapter") for line in t.lines_of(t.work / f"{name}-pictures" / "samples.jsonl")] for name in ("by-files", "base-alone")]
+    t.equal([sorted(set(map(str, names))) for names in said], [[str(peft())], ["None"]], "adapters that samples.jsonl names")
     t.equal(latents("by-run", of, "--adapter", run), found, "latents by the run")
     t.equal(latents("two", run, "--local-ranks", 2, *t.sets(LAYOUTS["fsdp"][1])), found, "latents on two ranks")
     t.run("checkpoint", "export", run, "--merge", "--format", "facebook-dit", "--out", t.work / "merged.safetensors")

@@ -143,9 +143,23 @@ def test_degrees_that_do_not_fit_the_ranks_or_the_model_are_refused_by_name():
             ({"parallel.tensor": 2, "parallel.tensor_plugin": "tensr"}, 3, ["no parallel 'tensr'", "did you mean 'tensor'?"]),
             ({"parallel.tensor": 2, "parallel.tensor_plugin": "ddp"}, 2, ["serves another axis"])):
         output = {"run.output": str(t.work / "never")}
-        done = t.run("train", path, "--local-ranks", 2, *t.sets(output | options), code=code)
-        for part in parts:
-            t.check(part in done.all, f"no \"{part}\" in {done.all}")
+        for command in (["train", path, "--local-ranks", 2], ["config", "check", path, "--ranks", 2]):
+            done = t.run(*command, *t.sets(output | options), code=code)
+            for part in parts:
+                t.check(part in done.all, f"no \"{part}\" in {done.all}")
+
+
+def test_config_check_sees_what_a_run_refuses_at_its_start():
+    path = t.write_recipe("start.toml", t.recipe())
+    for options, parts in (
+            ({"parallel.shard": 2}, ["parallel.shard = 2, but no plugin serves this axis", "parallel.shard_plugin"]),
+            ({"optimizer.plugin": "schedule_free", "ema.enabled": False}, ["ema.enabled = false leaves it no place"]),
+            ({"adapter.rank": 2, "adapter.layers": ["blocks.*"]}, ["run.init_from", "is not given"])):
+        for command in (["train", path, "--local-ranks", 2], ["config", "check", path, "--ranks", 2]):
+            t.refused(2, parts, *command, *t.sets({"run.output": str(t.work / "never")} | options))
+    # On a machine without a GPU too: what there is of it only a run sees.
+    done = t.run("config", "check", path, "--set", "run.device=cuda")
+    t.check("fine on 1 rank" in done.all, done.all)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@ starts from a model which is not quite its own."""
 
 import json
 import shutil
+import struct
 
 import support as t
 
@@ -93,6 +94,10 @@ def test_an_export_may_be_of_several_files_and_of_half_the_bits():
     t.run("checkpoint", "export", made, "--format", "diffusers", "--out", t.work / "half-again", "--dtype", "bf16")
     name = "diffusion_pytorch_model.safetensors"
     t.equal(t.read_tensors(t.work / "half" / name) == t.read_tensors(t.work / "half-again" / name), True, "bits in bf16")
+    large = copy_of(folder, "large") / name
+    large.write_bytes(large.read_bytes()[:-4] + struct.pack("<f", 7e4))  # above what fp16 holds
+    made = import_from(large.parent, "from-large")
+    t.refused(7, ["too large for Half"], "checkpoint", "export", made, "--format", "diffusers", "--out", t.work / "never", "--dtype", "fp16")
     for size in ("0", "5XB", "GB", "-1GB"):
         t.refused(2, ["--shard-size", "no number of bytes"], *export, t.work / "never", f"--shard-size={size}")
 

@@ -239,6 +239,8 @@ def test_a_checkpoint_of_two_networks_gives_samples_and_files_of_each():
     guided = {"guidance.plugin": "autoguidance", "guidance.network": "peer", "guidance.scale": 0.0}
     main, peer = latents("of-main"), latents("of-peer", "--network", "peer")
     t.check(main != peer, "both networks make the same samples")
+    said = [[line.get("network") for line in t.lines_of(t.work / name / "samples.jsonl")] for name in ("of-main", "of-peer")]
+    t.equal(said, [[None] * 2, ["peer"] * 2], "networks that samples.jsonl names")
     t.equal(latents("by-peer", *t.sets(guided)), peer, "guided by the other network alone")
     t.equal(latents("by-main", *t.sets(guided | {"guidance.scale": 1.0})), main, "guided by none")
     for name, arguments in (("main", ()), ("peer", ("--network", "peer"))):

@@ -167,6 +167,13 @@ def test_steps_of_other_sizes_alone_are_skipped():
     t.train(path, "some-on", *t.sets(sets))
     t.same_metrics("some", "some-on")
     t.same_state("some", "some-on")
+    one = sets | {"run.numerics": "one"}
+    t.train(path, "some-one", *t.sets(one))
+    for name, more in (("fsdp", {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}), ("pipeline", {"parallel.pipeline": 2}),
+                       ("audit", {"parallel.replicate": 2, "run.audit": 1.0})):
+        t.train(path, f"some-{name}", "--local-ranks", 2, *t.sets(one | more))
+        t.same_metrics("some-one", f"some-{name}")
+        t.same_state("some-one", f"some-{name}")
     for ranks in ([], ["--local-ranks", 2]):
         t.refused(4, ["step 10", "none of its samples can be learned from", "batch.sizes"], "train", path, *ranks,
                   *t.sets(sets | {"run.max_skipped": 2, "run.output": str(t.work / f"three{len(ranks)}")}))
@@ -195,7 +202,8 @@ def test_what_cannot_be_is_refused():
                         ({"batch.sizes": ["8 by 8"]}, ["batch.sizes", "no size"]),
                         ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
                         ({"data.sizes": ["8x7"]}, ["patch"])):
-        t.refused(2, parts, "train", path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
+        for command in (["train"], ["config", "check"])[:1 if parts == ["patch"] else 2]:  # of a sample that is read
+            t.refused(2, parts, *command, path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
 
 
 def test_pictures_that_no_patch_divides_are_scaled_by_the_first_recipe():
