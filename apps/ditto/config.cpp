@@ -27,7 +27,8 @@ int fewest_ranks(const Recipe& recipe) {
   return static_cast<int>(std::clamp<int64_t>(ranks, 1, 1'000'000));
 }
 
-// Everything that a run would be made of: data is opened, and no sample read, no weight made and no step.
+// Everything that a run would be made of: data is opened and its samples' sizes looked at, no weight is filled and no
+// step made.
 int check(const Arguments& arguments, const CommandLine& line, bool print) {
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
   Registry registry(plugin_folders(line.plugin_path), try_new_plugins);

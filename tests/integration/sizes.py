@@ -202,7 +202,10 @@ def test_what_cannot_be_is_refused():
                         ({"batch.sizes": ["8 by 8"]}, ["batch.sizes", "no size"]),
                         ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
                         ({"data.sizes": ["8x7"]}, ["patch"])):
-        for command in (["train"], ["config", "check"])[:1 if parts == ["patch"] else 2]:  # of a sample that is read
+        commands = [["train"], ["config", "check"]]
+        if parts == ["patch"]:
+            commands.pop()  # only a run reads the sample whose sides no patch divides
+        for command in commands:
             t.refused(2, parts, *command, path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
 
 
