@@ -33,38 +33,6 @@ std::vector<std::string> sets_of(const SampleArguments& a) {
   return sets;
 }
 
-// A training's own: samples are made of what its checkpoint holds.
-constexpr const char* kOfTrainings[] = {"batch.",
-                                        "checkpoint.",
-                                        "data.",
-                                        "ema.",
-                                        "loader.",
-                                        "log.",
-                                        "lr_schedule.",
-                                        "optimizer.",
-                                        "record.",
-                                        "tread.",
-                                        "validate.",
-                                        "run.audit",
-                                        "run.batch",
-                                        "run.clip_norm",
-                                        "run.init_extra",
-                                        "run.loss_scale",
-                                        "run.init_missing",
-                                        "run.init_other_shape",
-                                        "run.max_skipped",
-                                        "run.micro_batch",
-                                        "run.non_finite",
-                                        "run.output",
-                                        "run.steps"};
-
-void refuse_idle(const std::vector<std::string>& sets) {
-  for (const auto& set : sets)
-    for (const char* beginning : kOfTrainings)
-      if (set.starts_with(beginning))
-        throw Error(ErrorKind::config, "--set " + shown(set), "samples do not depend on it", "leave it out");
-}
-
 // Of a recipe without guidance: classifier-free.
 void set_guidance(Recipe& recipe, const std::string& option, const OptionValue& value, const std::string& where) {
   auto& guidance = recipe.guidance;
@@ -75,7 +43,6 @@ void set_guidance(Recipe& recipe, const std::string& option, const OptionValue& 
 }  // namespace
 
 SavedModel open_for_sampling(const SampleArguments& a) {
-  refuse_idle(a.sets);
   auto saved = open_saved(a.from, sets_of(a), a.network);
   if (a.guidance) set_guidance(saved.recipe, "scale", *a.guidance, fmt::format("--guidance {}", *a.guidance));
   if (!a.guidance_channels.empty())

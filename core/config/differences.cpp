@@ -44,4 +44,16 @@ std::vector<Difference> differences(const Table& before, const Table& after) {
   return list;
 }
 
+std::string other_meaning(const Table& theirs, const Table& here) {
+  const auto learned = flat(theirs);
+  std::string text;
+  for (const auto& [key, value] : flat(here)) {
+    const auto was = learned.find(key);
+    if (!(key.starts_with("model.") || key.starts_with("scheduler.")) || was == learned.end() || was->second == value)
+      continue;
+    text += (text.empty() ? "" : ", ") + key + " = " + was->second + " (here " + value + ")";
+  }
+  return text;
+}
+
 }  // namespace ditto

@@ -18,4 +18,8 @@ struct Difference {
 };
 std::vector<Difference> differences(const formats::Table& before, const formats::Table& after);
 
+// What weights of a resolved recipe learned as, where another takes them for something else: "model.heads = 2 (here
+// 4), scheduler.shift = 1.0 (here 3.0)". Empty: nowhere.
+std::string other_meaning(const formats::Table& theirs, const formats::Table& here);
+
 }  // namespace ditto

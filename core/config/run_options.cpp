@@ -109,6 +109,9 @@ void EmaOptions::read(OptionReader& option) {
   option("enabled", enabled, "keep an exponential moving average of the weights");
   option("decay", decay, "share of the average kept each step").between(0, 1);
   option("warmup", warmup, "use min(decay, (1 + n) / (10 + n)) after n steps");
+  if (enabled && !warmup && decay == 1)
+    option.reject("decay", "is 1 without warmup, and the average would stay the weights of the start",
+                  "set it below 1");
 }
 
 void AdapterOptions::read(OptionReader& option) {

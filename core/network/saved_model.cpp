@@ -1,6 +1,9 @@
 #include "core/network/saved_model.h"
 
+#include <ditto/text.h>
+
 #include "core/checkpoint/manifest.h"
+#include "core/config/differences.h"
 #include "core/config/include.h"
 #include "core/dist/launch.h"
 #include "core/formats/file.h"
@@ -56,12 +59,53 @@ void take_network(Table& tree, const std::string& name, const std::string& where
   tree.erase("adapter");
 }
 
+// What a training does with its model: a model that has learned does not depend on it.
+constexpr const char* kOfTrainings[] = {"batch.",
+                                        "checkpoint.",
+                                        "data.",
+                                        "ema.",
+                                        "loader.",
+                                        "log.",
+                                        "lr_schedule.",
+                                        "objective.",
+                                        "optimizer.",
+                                        "record.",
+                                        "tread.",
+                                        "validate.",
+                                        "run.audit",
+                                        "run.batch",
+                                        "run.clip_norm",
+                                        "run.init_extra",
+                                        "run.init_missing",
+                                        "run.init_other_shape",
+                                        "run.init_weights",
+                                        "run.loss_scale",
+                                        "run.max_skipped",
+                                        "run.micro_batch",
+                                        "run.non_finite",
+                                        "run.output",
+                                        "run.steps"};
+
+void refuse_idle(const std::vector<std::string>& sets) {
+  for (const auto& set : sets)
+    for (const char* beginning : kOfTrainings)
+      if (set.starts_with(beginning))
+        throw Error(ErrorKind::config, "--set " + shown(set), "is of the training, and this model has learned",
+                    "leave it out");
+}
+
 // The checkpoint that `path` means. Newer ones that cannot be used are said, by the first rank.
 std::string taken(const std::string& path) {
   const auto found = checkpoint::resolve(path);
   if (rank_info().rank == 0)
     for (const auto& line : found.skipped) report::tell("warning: " + line);
   return *found.path;
+}
+
+// Weights that are taken for something else than they learned to be: nothing else of a picture would show it.
+void tell_other_meaning(const Recipe& theirs, const Recipe& recipe) {
+  const auto other = other_meaning(theirs.resolved(), recipe.resolved());
+  if (!other.empty()) report::tell("the weights were learned with " + other);
 }
 
 // Where the base lies now.
@@ -72,11 +116,15 @@ std::optional<AdapterBase> found_base(const SavedModel& saved) {
   if (!saved.prefix.empty()) return std::nullopt;
   auto base = adapter_base(saved.notes);
   const bool is_given = saved.recipe.adapter && !saved.recipe.adapter->weights.empty();
+  const auto& place = saved.recipe.run.init_from;
+  if (!base && !place.empty())
+    throw Error(ErrorKind::config, "run.init_from", "is given, and " + saved.path + " holds a whole model",
+                "leave it out: it says where an adapter's base lies");
   if (!base) return std::nullopt;
   if (is_given)
     throw Error(ErrorKind::config, saved.path, "is an adapter itself, and another one is named for it",
                 "name a run of a whole model, or leave the other adapter out");
-  if (const auto& place = saved.recipe.run.init_from; !place.empty()) base->path = taken(place);
+  if (!place.empty()) base->path = taken(place);
   require(*base, saved.path);
   return base;
 }
@@ -92,12 +140,15 @@ std::string ready(const std::string& recipe_toml, const std::string& name, const
 }  // namespace
 
 SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network) {
+  refuse_idle(sets);
   SavedModel saved;
   if (!network.empty()) saved.prefix = checkpoint::kNetworkPrefix + network + ".";
   saved.path = taken(path);
   const auto info = checkpoint::describe(saved.path);
   const auto recipe = saved.path + "/recipe.toml";
-  saved.recipe = Recipe::parse(ready(info.recipe_toml, recipe, network), recipe, sets);
+  const auto own = ready(info.recipe_toml, recipe, network);
+  saved.recipe = Recipe::parse(own, recipe, sets);
+  if (rank_info().rank == 0 && !sets.empty()) tell_other_meaning(Recipe::parse(own, recipe, {}), saved.recipe);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())
     throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",

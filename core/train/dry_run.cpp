@@ -13,6 +13,7 @@
 #include "core/network/paper_mesh.h"
 #include "core/network/strategies.h"
 #include "core/report/memory.h"
+#include "core/train/first_weights.h"
 #include "core/train/step.h"
 #include "core/train/trace.h"
 
@@ -256,6 +257,7 @@ class DryRunner {
  private:
   RankCost describe(DryRun& result) {
     PaperRank rank(recipe_, registry_, degrees_, {});
+    check_first_weights(rank.assembly());
     result.model = recipe_.model.plugin;
     result.precision = recipe_.run.precision;
     result.parameters = rank.networks().parameters();

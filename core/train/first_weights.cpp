@@ -25,17 +25,10 @@ void refuse_adapter_without_base(const Recipe& recipe, const checkpoint::Fit& fi
                 "leave run.init_missing, init_extra and init_other_shape out");
 }
 
-// What the weights were learned as, where that is not what they are taken for: "model.heads = 2 (here 4)".
-std::string other_options(const std::string& theirs_toml, const Recipe& recipe) {
-  const auto theirs = flat(formats::parse_toml(theirs_toml, "the checkpoint's recipe"));
-  std::string text;
-  for (const auto& [key, value] : flat(recipe.resolved())) {
-    const auto was = theirs.find(key);
-    if (!(key.starts_with("model.") || key.starts_with("scheduler.")) || was == theirs.end() || was->second == value)
-      continue;
-    text += (text.empty() ? "" : ", ") + key + " = " + was->second + " (here " + value + ")";
-  }
-  return text;
+// Where run.init_from lies; empty: none is given.
+std::string place_of(const Recipe& recipe) {
+  const auto& from = recipe.run.init_from;
+  return from.empty() ? from : (fs::path(recipe.run.folder) / from).string();
 }
 
 void start_adapter(Assembly& assembly, const FirstWeightsCall& call) {
@@ -54,12 +47,19 @@ checkpoint::Fit check_first_weights(const Assembly& assembly) {
   return fit;
 }
 
+void require_first_weights(const Recipe& recipe) {
+  const auto place = place_of(recipe);
+  if (place.empty() || fs::exists(fs::symlink_status(place))) return;
+  throw Error(ErrorKind::checkpoint, place, "there is no such folder",
+              "give run.init_from the path of a run, or of one of its checkpoints");
+}
+
 std::map<std::string, std::string> read_first_weights(Assembly& assembly, const FirstWeightsCall& call) {
   const auto& recipe = assembly.recipe;
   auto& main = *assembly.main;
   const auto fit = check_first_weights(assembly);
-  if (recipe.run.init_from.empty()) return {};
-  const auto place = (fs::path(recipe.run.folder) / recipe.run.init_from).string();
+  const auto place = place_of(recipe);
+  if (place.empty()) return {};
   const auto start = checkpoint::resolve(place, call.mesh.world());
   for (const auto& line : start.skipped) call.say("warning: " + line);
   const auto& found = *start.path;
@@ -78,7 +78,8 @@ std::map<std::string, std::string> read_first_weights(Assembly& assembly, const 
   require_finite(main.layout, found);
   main.parameters_changed();
   call.say("weights from " + found);
-  if (const auto other = other_options(info.recipe_toml, recipe); !other.empty())
+  const auto theirs = formats::parse_toml(info.recipe_toml, "the checkpoint's recipe");
+  if (const auto other = other_meaning(theirs, recipe.resolved()); !other.empty())
     call.say("they were learned with " + other);
   if (!(fit == checkpoint::Fit{}))
     for (const auto& line : fit_report(fitted, fit, found, call.mesh.world())) call.say(line);

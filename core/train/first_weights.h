@@ -18,6 +18,8 @@ struct FirstWeightsCall {
 };
 // What can be known of them before any is read: how they are to fit. Throws Error(config).
 checkpoint::Fit check_first_weights(const Assembly& assembly);
+// That something is there to read them from. Throws Error(checkpoint).
+void require_first_weights(const Recipe& recipe);
 // Reads them into the run's model. Returns what checkpoints are to note of them: of an adapter's run its base. Throws
 // Error(checkpoint) or Error(config).
 std::map<std::string, std::string> read_first_weights(Assembly& assembly, const FirstWeightsCall& call);

@@ -24,6 +24,7 @@ void begin(Assembly& assembly) {
   const auto& recipe = assembly.recipe;
   assembly.make_optimizer();
   check_first_weights(assembly);
+  require_first_weights(recipe);
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
   auto options = recipe.loader;
   options.threads = 0;

@@ -44,6 +44,11 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
         ("[optimizer]\nbeta1 = 1.0", 2, ":3:9", "optimizer.beta1 is 1", "below 1"),
         ("[optimizer]\nplugin = \"muon\"\nmomentum = 1.0", 2, ":4:12", "optimizer.momentum is 1", "below 1"),
         ("[optimizer]\nplugin = \"schedule_free\"\nbeta2 = 1.0", 2, ":4:9", "optimizer.beta2 is 1", "below 1"),
+        ("[optimizer]\nplugin = \"lion\"\nbeta2 = 1.0", 2, ":4:9", "optimizer.beta2 is 1", "below 1"),
+        ("[optimizer]\neps = 1e-50", 2, ":3:7", "optimizer.eps is 1e-50", "expected at least 1e-37"),
+        ("[optimizer]\nplugin = \"adafactor\"\neps = 1e-20", 2, ":4:7", "optimizer.eps is so small", "1e-18"),
+        ("[optimizer]\nplugin = \"schedule_free\"\npower = 1e3", 2, ":4:9", "optimizer.power is 1000", "expected 0.0 to 10.0"),
+        ("[ema]\ndecay = 1\nwarmup = false", 2, ":3:9", "ema.decay is 1 without warmup", "below 1"),
         ("[lr_schedule]\nlr = nan", 2, ":3:6", "lr_schedule.lr is nan", "expected at least"),
         ("[run]\nprecision = \"fp16\"\nloss_scale = 1e300", 2, ":4:14", "run.loss_scale is 1e+300", "expected 1"),
         ("[run]\nprecision = \"fp16\"\nloss_scale = inf", 2, ":4:14", "run.loss_scale is inf", "expected a finite number"),
@@ -151,12 +156,13 @@ def test_degrees_that_do_not_fit_the_ranks_or_the_model_are_refused_by_name():
 
 def test_config_check_sees_what_a_run_refuses_at_its_start():
     path = t.write_recipe("start.toml", t.recipe())
-    for options, parts in (
-            ({"parallel.shard": 2}, ["parallel.shard = 2, but no plugin serves this axis", "parallel.shard_plugin"]),
-            ({"optimizer.plugin": "schedule_free", "ema.enabled": False}, ["ema.enabled = false leaves it no place"]),
-            ({"adapter.rank": 2, "adapter.layers": ["blocks.*"]}, ["run.init_from", "is not given"])):
+    for options, code, parts in (
+            ({"run.init_from": "nowhere"}, 7, ["nowhere", "no such folder"]),
+            ({"parallel.shard": 2}, 2, ["parallel.shard = 2, but no plugin serves this axis", "parallel.shard_plugin"]),
+            ({"optimizer.plugin": "schedule_free", "ema.enabled": False}, 2, ["ema.enabled = false leaves it no place"]),
+            ({"adapter.rank": 2, "adapter.layers": ["blocks.*"]}, 2, ["run.init_from", "is not given"])):
         for command in (["train", path, "--local-ranks", 2], ["config", "check", path, "--ranks", 2]):
-            t.refused(2, parts, *command, *t.sets({"run.output": str(t.work / "never")} | options))
+            t.refused(code, parts, *command, *t.sets({"run.output": str(t.work / "never")} | options))
     # On a machine without a GPU too: what there is of it only a run sees.
     done = t.run("config", "check", path, "--set", "run.device=cuda")
     t.check("fine on 1 rank" in done.all, done.all)

@@ -287,12 +287,15 @@ def test_every_picture_says_how_it_was_made():
 
 
 def test_what_was_set_for_the_pictures_alone_is_said_with_them():
-    sample("set", "1", "--set", "scheduler.shift=3.0", classes="1")
+    done = sample("set", "1", "--set", "scheduler.shift=3.0", classes="1")
+    t.check("the weights were learned with scheduler.shift = 1.0 (here 3.0)" in done.stderr, done.all)
     line, = t.lines_of(t.work / "set/samples.jsonl")
     t.equal(line["set"], ["scheduler.shift=3.0"], "what samples.jsonl says was set")
-    for set in ("run.steps=3", "data.classes=3", "optimizer.beta1=0.5", "ema.enabled=false"):
+    for set in ("run.steps=3", "data.classes=3", "optimizer.beta1=0.5", "ema.enabled=false", "objective.plugin=edm"):
         done = sample("unset", "1", "--set", set, classes="1", code=2)
-        t.check(f"--set {set}: samples do not depend on it" in done.all, done.all)
+        t.check(f"--set {set}: is of the training, and this model has learned" in done.all, done.all)
+    done = sample("unset", "1", "--set", f"run.init_from={trained()}", classes="1", code=2)
+    t.check("run.init_from: is given, and" in done.all and "holds a whole model" in done.all, done.all)
 
 
 def test_a_seed_that_is_asked_for_again_has_a_file_of_its_own():

@@ -19,7 +19,7 @@ struct AdamW8bitOptions {
   void read(ditto::OptionReader& option) {
     option("beta1", beta1, "decay of the first moment").between(0, 1);
     option("beta2", beta2, "decay of the second moment").between(0, 1);
-    option("eps", eps, "added to the square root of the second moment").above(0);
+    option("eps", eps, "added to the square root of the second moment").at_least(1e-37);
     option("weight_decay", weight_decay, "decoupled: weights lose lr * weight_decay of themselves a step").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
     for (const auto& [name, beta] : {std::pair("beta1", beta1), std::pair("beta2", beta2)})

@@ -33,7 +33,7 @@ struct MuonOptions {
     option("adamw_lr", adamw_lr, "AdamW's learning rate as a share of lr").above(0);
     option("beta1", beta1, "AdamW: decay of the first moment").between(0, 1);
     option("beta2", beta2, "AdamW: decay of the second moment").between(0, 1);
-    option("eps", eps, "AdamW: added to the square root of the second moment").above(0);
+    option("eps", eps, "AdamW: added to the square root of the second moment").at_least(1e-37);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
     for (const auto& [name, beta] :
          {std::pair("beta1", beta1), std::pair("beta2", beta2), std::pair("momentum", momentum)})

@@ -17,10 +17,10 @@ struct ScheduleFreeOptions {
   void read(ditto::OptionReader& option) {
     option("beta1", beta1, "how near to the average gradients are taken").between(0, 1);
     option("beta2", beta2, "decay of the second moment").between(0, 1);
-    option("eps", eps, "added to the square root of the second moment").above(0);
+    option("eps", eps, "added to the square root of the second moment").at_least(1e-37);
     option("weight_decay", weight_decay, "decoupled, of the point where the gradient is taken").at_least(0);
-    option("power", power, "a point after t steps counts t^power in the average").at_least(0);
-    option("lr_power", lr_power, "and the largest learning rate so far, to this power").at_least(0);
+    option("power", power, "a point after t steps counts t^power in the average").between(0, 10);
+    option("lr_power", lr_power, "and the largest learning rate so far, to this power").between(0, 10);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
     if (beta2 == 1) option.reject("beta2", "is 1, and its moment would stay 0", "set it below 1");
   }
