@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <ditto/text.h>
-
 #include "apps/ditto/commands.h"
 #include "apps/ditto/interrupt.h"
 #include "apps/ditto/sample_outputs.h"

@@ -42,7 +42,7 @@ SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t ind
   return sides;
 }
 
-std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken) {
+SizesFound find_sizes(const Source& source, const std::vector<SampleSize>& taken) {
   const auto specs = source.makes();
   if (std::none_of(specs.begin(), specs.end(), has_own_side)) {
     if (taken.empty()) return {};
@@ -54,18 +54,22 @@ std::string sizes_report(const Source& source, const std::vector<SampleSize>& ta
   std::map<SampleSize, int64_t> counts;
   for (int64_t i = 0; i < looked_at; ++i)
     ++counts[own_sides(source, specs, all / looked_at * i + all % looked_at * i / looked_at)];
+  SizesFound found;
   std::string learned, left_out;
   for (const auto& [size, count] : counts) {
     const bool is_taken = taken.empty() || std::find(taken.begin(), taken.end(), size) != taken.end();
     auto& list = is_taken ? learned : left_out;
+    if (is_taken) found.learned.push_back(size);
     list += (list.empty() ? "" : ", ") + std::to_string(count) + " of " + to_text(size);
   }
   if (learned.empty() && looked_at == all)
     throw Error(ErrorKind::config, "batch.sizes", "has none of the sizes of the data's samples: " + left_out,
                 "name those that are to be learned from");
-  return (looked_at == all ? "; sizes: " : "; sizes, of " + std::to_string(looked_at) + " samples looked at: ") +
-         (learned.empty() ? "none" : learned) + ", each once an epoch" +
-         (left_out.empty() ? "" : "; left out, as batch.sizes does not have them: " + left_out);
+  found.report =
+      (looked_at == all ? "; sizes: " : "; sizes, of " + std::to_string(looked_at) + " samples looked at: ") +
+      (learned.empty() ? "none" : learned) + ", each once an epoch" +
+      (left_out.empty() ? "" : "; left out, as batch.sizes does not have them: " + left_out);
+  return found;
 }
 
 }  // namespace ditto

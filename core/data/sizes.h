@@ -17,9 +17,12 @@ std::string to_text(const SampleSize& size);  // "32x48"
 // not tell them.
 SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
 
-// What an epoch is made of, as the end of a sentence: how many samples there are of each size, and of which none is
-// learned from (`taken`; empty: all are). Of more than 16,384 samples as many, evenly spread, are looked at. Empty
-// where samples have one size. Throws Error(config) where `taken` has no sample's size.
-std::string sizes_report(const Source& source, const std::vector<SampleSize>& taken);
+// What an epoch is made of. Of more than 16,384 samples as many, evenly spread, are looked at.
+struct SizesFound {
+  std::vector<SampleSize> learned;  // each once, ascending; none: all samples have one size
+  std::string report;  // as the end of a sentence: how many there are of each, and of which none is learned from
+};
+// `taken`: the sizes that are learned from; empty: all are. Throws Error(config) where it has no sample's size.
+SizesFound find_sizes(const Source& source, const std::vector<SampleSize>& taken);
 
 }  // namespace ditto

@@ -116,6 +116,8 @@ void Trainer::assemble() {
   if (options_.trace.comm) training_->meter = &memory_;
   if (options_.trace.kernels || !options_.trace.file.empty()) training_->observers.push_back(&breakdown_.emplace());
   training_->say = [this](const std::string& line) { say(line); };
+  sizes_ = find_sizes(*assembly_->train_data, recipe_.batch.taken());
+  check_sizes(assembly_->sizes(*loader_), sizes_.learned);
   if (validation_loader_) check_validation(*assembly_, *validation_loader_);
   if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
   if (receipts_) training_->observers.push_back(receipts_.get());
@@ -130,7 +132,7 @@ void Trainer::describe() {
                   torch::get_num_threads(), torch::get_num_threads() == 1 ? "" : "s", mesh_.world_size(),
                   mesh_.world_size() == 1 ? "" : "s"));
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
-                  run.steps, sizes_report(*assembly_->train_data, recipe_.batch.taken()),
+                  run.steps, sizes_.report,
                   micro_batch_report(run, mesh_, each_alone(recipe_, *assembly_->train_data), recipe_.batch.plan)));
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
   say("into " + shown(output_folder(recipe_)));

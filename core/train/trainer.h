@@ -103,6 +103,7 @@ class Trainer {
   std::unique_ptr<checkpoint::Saver> saver_;
   std::optional<std::string> start_;                 // the checkpoint that it goes on from
   std::string data_;                                 // its fingerprint
+  SizesFound sizes_;                                 // of the data
   std::map<std::string, std::string> started_from_;  // what checkpoints note of it
   int64_t step_ = 0;                                 // complete steps
   int64_t saved_step_ = -1;

@@ -201,11 +201,10 @@ def test_what_cannot_be_is_refused():
                         ({"batch.sizes": ["8x8"], "data.sizes": [], "validate.every": 0}, ["batch.sizes", "have one"]),
                         ({"batch.sizes": ["8 by 8"]}, ["batch.sizes", "no size"]),
                         ({"data.sizes": ["8"]}, ["data.sizes", "no size"]),
-                        ({"data.sizes": ["8x7"]}, ["patch"])):
-        commands = [["train"], ["config", "check"]]
-        if parts == ["patch"]:
-            commands.pop()  # only a run reads the sample whose sides no patch divides
-        for command in commands:
+                        ({"data.sizes": ["8x7"]}, ["patch"]),
+                        # Before it comes to the first such sample, which may be late.
+                        ({"data.sizes": [*["8x8"] * 9, "8x7"], "run.batch": 1, "run.steps": 1, "validate.every": 0}, ["8 x 7", "patch"])):
+        for command in (["train"], ["config", "check"]):
             t.refused(2, parts, *command, path, *t.sets(sets | {"run.output": str(t.work / "none")} | more))
 
 

@@ -143,12 +143,13 @@ TEST_CASE("what an epoch is made of is counted, and of a million samples an even
     std::string fingerprint() const override { return "sizes"; }
   };
   const Sizes few(400), many(1'000'003);
-  CHECK(ditto::sizes_report(few, {{16}}) ==
+  CHECK(ditto::find_sizes(few, {{16}}).report ==
         "; sizes: 300 of 16, each once an epoch; left out, as batch.sizes does not have them: 100 of 8");
   CHECK(few.asked == 400);
-  CHECK_THROWS_WITH_AS(ditto::sizes_report(few, {{24}}),
+  CHECK(ditto::find_sizes(few, {{16}}).learned == std::vector<ditto::SampleSize>{{16}});
+  CHECK_THROWS_WITH_AS(ditto::find_sizes(few, {{24}}),
                        doctest::Contains("none of the sizes of the data's samples: 100 of 8, 300 of 16"), Error);
-  CHECK(ditto::sizes_report(many, {}) ==
+  CHECK(ditto::find_sizes(many, {}).report ==
         "; sizes, of 16384 samples looked at: 4097 of 8, 12287 of 16, each once an epoch");
   CHECK(many.asked == 16384);
   CHECK(many.last > 999'000);
