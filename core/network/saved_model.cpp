@@ -103,9 +103,9 @@ std::string taken(const std::string& path) {
 }
 
 // Weights that are taken for something else than they learned to be: nothing else of a picture would show it.
-void tell_other_meaning(const Recipe& theirs, const Recipe& recipe) {
-  const auto other = other_meaning(theirs.resolved(), recipe.resolved());
-  if (!other.empty()) report::tell("the weights were learned with " + other);
+void tell_other_meaning(const Table& theirs, const Recipe& recipe) {
+  const auto other = other_meaning(theirs, recipe.resolved());
+  if (!other.empty() && rank_info().rank == 0) report::tell("the weights were learned with " + other);
 }
 
 // Where the base lies now.
@@ -148,7 +148,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   const auto recipe = saved.path + "/recipe.toml";
   const auto own = ready(info.recipe_toml, recipe, network);
   saved.recipe = Recipe::parse(own, recipe, sets);
-  if (rank_info().rank == 0 && !sets.empty()) tell_other_meaning(Recipe::parse(own, recipe, {}), saved.recipe);
+  tell_other_meaning(formats::parse_toml(own, recipe), saved.recipe);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())
     throw Error(ErrorKind::checkpoint, saved.path, "does not say what shapes its model has",

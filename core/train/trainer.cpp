@@ -116,9 +116,9 @@ void Trainer::assemble() {
   if (options_.trace.comm) training_->meter = &memory_;
   if (options_.trace.kernels || !options_.trace.file.empty()) training_->observers.push_back(&breakdown_.emplace());
   training_->say = [this](const std::string& line) { say(line); };
+  if (validation_loader_) check_validation(*assembly_, *validation_loader_);
   sizes_ = find_sizes(*assembly_->train_data, recipe_.batch.taken());
   check_sizes(assembly_->sizes(*loader_), sizes_.learned);
-  if (validation_loader_) check_validation(*assembly_, *validation_loader_);
   if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
   if (receipts_) training_->observers.push_back(receipts_.get());
 }

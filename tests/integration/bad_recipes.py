@@ -146,7 +146,9 @@ def test_degrees_that_do_not_fit_the_ranks_or_the_model_are_refused_by_name():
             ({"parallel.context": 2}, 2, ["parallel.context = 2, but no plugin serves this axis", "parallel.context_plugin"]),
             ({"parallel.tensor": 2, "model.heads": 1}, 2, ["heads"]),
             ({"parallel.tensor": 2, "parallel.tensor_plugin": "tensr"}, 3, ["no parallel 'tensr'", "did you mean 'tensor'?"]),
-            ({"parallel.tensor": 2, "parallel.tensor_plugin": "ddp"}, 2, ["serves another axis"])):
+            ({"parallel.tensor": 2, "parallel.tensor_plugin": "ddp"}, 2, ["serves another axis"]),
+            ({"parallel.replicate_plugin": "fsdp"}, 2, ["parallel.replicate_plugin", "serves another axis"]),
+            ({"parallel.shard": 2, "parallel.shard_plugin": "ddp"}, 2, ["parallel.shard_plugin", "serves another axis"])):
         output = {"run.output": str(t.work / "never")}
         for command in (["train", path, "--local-ranks", 2], ["config", "check", path, "--ranks", 2]):
             done = t.run(*command, *t.sets(output | options), code=code)
