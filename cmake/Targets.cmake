@@ -28,7 +28,7 @@ add_library(Ditto::sdk ALIAS ditto_sdk)
 target_link_libraries(ditto_sdk PUBLIC ditto_headers ditto::torch)
 ditto_compile_settings(ditto_sdk)
 ditto_use_pch(ditto_sdk)
-ditto_compile_together(ditto_sdk ALONE meta_ops pack)
+ditto_compile_together(ditto_sdk APART "meta_ops pack")
 target_link_options(ditto_sdk PRIVATE -Wl,--no-undefined)
 set_target_properties(ditto_sdk PROPERTIES EXPORT_NAME sdk INSTALL_RPATH "$ORIGIN:$ORIGIN/torch/lib")
 
@@ -44,8 +44,8 @@ if(testing_sources)
     "$<BUILD_INTERFACE:$<TARGET_PROPERTY:ditto::gloo,INTERFACE_INCLUDE_DIRECTORIES>>")
   ditto_compile_settings(ditto_testing)
   ditto_use_pch(ditto_testing)
-  ditto_compile_together(ditto_testing ALONE guidance model objective parallel parallel_model token_probes try_model
-                         unit_checks written_number)
+  ditto_compile_together(ditto_testing APART "guidance parallel written_number" "objective token_probes"
+                         "parallel_model unit_checks" model try_model)
   set_target_properties(ditto_testing PROPERTIES EXPORT_NAME testing)
 endif()
 
