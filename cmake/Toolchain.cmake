@@ -23,18 +23,27 @@ if(DITTO_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
 endif()
 
-# Each file pays 3 s for what LibTorch's headers instantiate at its end; eight that are compiled as one pay it once. They
-# share one anonymous namespace: files with names of others in theirs are compiled ALONE.
+# Each file pays 3 s and more for what LibTorch's headers instantiate at its end; eight that are compiled as one pay it once.
+# They share one anonymous namespace: files with names of others in theirs are APART, as lists that go together.
 option(DITTO_UNITY "Compile eight sources of a target as one; OFF: each by itself" ON)
-function(ditto_compile_together target)  # TARGET [ALONE name…]
-  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "ALONE")
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${DITTO_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+function(ditto_compile_together target)  # TARGET [APART "name…"…]
+  cmake_parse_arguments(PARSE_ARGV 1 arg "" "" "APART")
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${DITTO_UNITY} UNITY_BUILD_MODE GROUP)
   get_target_property(sources ${target} SOURCES)
+  set(count 0)
   foreach(source IN LISTS sources)
     cmake_path(GET source STEM name)
-    if(name IN_LIST arg_ALONE)
-      set_source_files_properties("${source}" PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    math(EXPR group "${count} / 8")
+    foreach(list IN LISTS arg_APART)
+      string(REPLACE " " ";" names "${list}")
+      if(name IN_LIST names)
+        list(GET names 0 group)
+      endif()
+    endforeach()
+    if(group MATCHES "^[0-9]+$")
+      math(EXPR count "${count} + 1")
     endif()
+    set_source_files_properties("${source}" PROPERTIES UNITY_GROUP "${group}")
   endforeach()
 endfunction()
 

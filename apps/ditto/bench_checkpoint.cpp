@@ -14,7 +14,7 @@ namespace ditto {
 
 namespace {
 
-struct CheckpointArguments : BenchArguments {
+struct CheckpointBenchArguments : BenchArguments {
   CheckpointBenchOptions options;
 };
 
@@ -44,7 +44,7 @@ BenchReport report_of(const CheckpointBench& bench, const Recipe& recipe) {
 }  // namespace
 
 void add_bench_checkpoint(CLI::App& bench, CommandLine& line) {
-  auto a = std::make_shared<CheckpointArguments>();
+  auto a = std::make_shared<CheckpointBenchArguments>();
   auto* command =
       add_bench(bench, line, *a, "checkpoint",
                 "Time saving, verifying and loading, beside plain files on the same disk", "optimizer.plugin=sgd");

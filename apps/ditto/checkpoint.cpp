@@ -28,7 +28,7 @@ namespace ditto {
 
 namespace {
 
-struct Arguments {
+struct CheckpointArguments {
   std::string path, out, format, recipe, weights, network, dtype, shard_size, license;
   std::vector<std::string> sets;
   bool json = false, merge = false, optimizer = false;
@@ -64,12 +64,12 @@ struct Made {
 
 Registry registry_of(const CommandLine& line) { return Registry(plugin_folders(line.plugin_path), try_new_plugins); }
 
-void inspect(const Arguments& a) {
+void inspect(const CheckpointArguments& a) {
   const auto info = checkpoint::describe(*checkpoint::resolve(a.path).path);
   std::cout << (a.json ? checkpoint::to_json(info) : checkpoint::to_text(info)) << '\n';
 }
 
-void verify(const Arguments& a, int& exit_code) {
+void verify(const CheckpointArguments& a, int& exit_code) {
   const auto wrong = checkpoint::verify(a.path);
   for (const auto& line : wrong) std::cout << shown(line, kSentenceShown) << '\n';
   if (wrong.empty()) std::cout << shown(a.path) << ": every byte is as it was saved\n";
@@ -83,7 +83,7 @@ Recipe in_full_precision(Recipe recipe) {
 }
 
 // Whether what is written is an adapter alone.
-bool writes_adapter(const Arguments& a, const RunningModel& model) {
+bool writes_adapter(const CheckpointArguments& a, const RunningModel& model) {
   if (a.merge && !model.adapter)
     throw Error(ErrorKind::config, "--merge", a.path + " has no adapter",
                 "leave it out, or name one: --set adapter.weights=FOLDER");
@@ -114,7 +114,7 @@ uint64_t bytes_of(const std::string& text) {
   throw Error(ErrorKind::config, "--shard-size " + text, "is no number of bytes", "write 500MB, 5GB or 2GiB");
 }
 
-checkpoint::ExportForm form_of(const Arguments& a, const SavedModel& saved) {
+checkpoint::ExportForm form_of(const CheckpointArguments& a, const SavedModel& saved) {
   checkpoint::ExportForm form;
   if (a.dtype == "fp32") form.dtype = torch::kFloat;
   if (a.dtype == "bf16") form.dtype = torch::kBFloat16;
@@ -126,8 +126,8 @@ checkpoint::ExportForm form_of(const Arguments& a, const SavedModel& saved) {
 }
 
 // `written`: what of the layout is exported.
-report::ModelCard card_of(const Arguments& a, const SavedModel& saved, const Made& made, const std::string& weights,
-                          const Layout& written) {
+report::ModelCard card_of(const CheckpointArguments& a, const SavedModel& saved, const Made& made,
+                          const std::string& weights, const Layout& written) {
   report::ModelCard card;
   card.run = saved.recipe.run.name;
   card.plugin = made.recipe.model.plugin;
@@ -148,7 +148,7 @@ void put_card(const report::ModelCard& card, const std::string& path) {
   if (!report::write_card(card, path)) std::cout << shown(path) << " is there and stays: no card of this model\n";
 }
 
-void export_to(const Arguments& a, const CommandLine& line) {
+void export_to(const CheckpointArguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint export");
   auto saved = open_saved(a.path, a.sets, a.network);
   saved.recipe = in_full_precision(std::move(saved.recipe));
@@ -199,7 +199,7 @@ void refuse_other_channels(const Assembly& assembly, const std::string& file) {
 }
 
 // What a training of this recipe would have saved after the steps that theirs made: `train --resume` goes on from it.
-void import_training(const Arguments& a, Recipe recipe, Registry& registry) {
+void import_training(const CheckpointArguments& a, Recipe recipe, Registry& registry) {
   if (recipe.adapter)
     throw Error(ErrorKind::config, "--optimizer", "is of a whole model's training, and the recipe has an [adapter]",
                 "leave one of them out");
@@ -235,7 +235,7 @@ void import_training(const Arguments& a, Recipe recipe, Registry& registry) {
             << "` goes on from it; samples come in this recipe's order\n";
 }
 
-void import_from(const Arguments& a, const CommandLine& line) {
+void import_from(const CheckpointArguments& a, const CommandLine& line) {
   expect_one_rank("ditto checkpoint import");
   if (checkpoint::is_peft(a.path))
     throw Error(ErrorKind::config, a.path, "is an adapter of peft's, and a checkpoint would be of a whole model",
@@ -283,7 +283,7 @@ CLI::App* add(CLI::App& parent, const char* name, const char* help, const char* 
 void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   auto* group = app.add_subcommand("checkpoint", "Look at checkpoints, check them, exchange them with other projects");
   group->require_subcommand(1);
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<CheckpointArguments>();
 
   auto* command = add(*group, "inspect", "Say what a checkpoint holds", "runs/digits");
   command->add_option("path", a->path, "a run's folder, or a checkpoint")->required();

@@ -14,7 +14,7 @@ namespace ditto {
 
 namespace {
 
-struct Arguments {
+struct ConfigArguments {
   std::string recipe;
   std::vector<std::string> sets;
   int ranks = 0;
@@ -29,7 +29,7 @@ int fewest_ranks(const Recipe& recipe) {
 
 // Everything that a run would be made of: data is opened and its samples' sizes looked at, no weight is filled and no
 // step made.
-int check(const Arguments& arguments, const CommandLine& line, bool print) {
+int check(const ConfigArguments& arguments, const CommandLine& line, bool print) {
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
   Registry registry(plugin_folders(line.plugin_path), try_new_plugins);
   registry.try_out(plugins_of(recipe));
@@ -47,7 +47,7 @@ int check(const Arguments& arguments, const CommandLine& line, bool print) {
 
 void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help, bool print) {
   auto* command = parent.add_subcommand(name, help);
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<ConfigArguments>();
   command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
   command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option")->allow_extra_args(false);
   if (!print)

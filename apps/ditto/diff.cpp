@@ -26,7 +26,7 @@ namespace fs = std::filesystem;
 
 constexpr int kTheyPart = 1;  // exit code, as diff(1) has it
 
-struct Arguments {
+struct DiffArguments {
   std::string a, b;
   std::vector<std::string> sets, with;
   int64_t steps = 2;
@@ -84,14 +84,14 @@ Side side_of(const std::string& given, const std::vector<std::string>& sets, con
 }
 
 // In processes of their own, which end when this one does. They write nothing into a run's folder.
-int record(const Side& side, const std::string& folder, const Arguments& a, const CommandLine& line) {
+int record(const Side& side, const std::string& folder, const DiffArguments& a, const CommandLine& line) {
   std::vector<std::string> arguments{"diff", side.recipe, "--record", folder, "--steps", std::to_string(a.steps)};
   for (const auto& set : side.sets) arguments.insert(arguments.end(), {"--set", set});
   for (const auto& path : line.plugin_path) arguments.insert(arguments.end(), {"--plugin-path", path});
   return start_ranks(line, side.ranks, {}, arguments);
 }
 
-int be_rank(const Arguments& a, const CommandLine& line) {
+int be_rank(const DiffArguments& a, const CommandLine& line) {
   Rank rank(rank_info());
   return rank.run([&] {
     Recipe recipe = Recipe::read(a.a, a.sets);
@@ -106,12 +106,12 @@ int be_rank(const Arguments& a, const CommandLine& line) {
   });
 }
 
-std::string to_text(const Side& side) {
+std::string text_of(const Side& side) {
   return fmt::format("{}, {} rank{}", shown(side.called), side.ranks, side.ranks == 1 ? "" : "s");
 }
 
-std::string to_text(const diff::Comparison& result, const Side& a, const Side& b, const Arguments& arguments) {
-  auto text = fmt::format("A: {}\nB: {}\n", to_text(a), to_text(b));
+std::string text_of(const diff::Comparison& result, const Side& a, const Side& b, const DiffArguments& arguments) {
+  auto text = fmt::format("A: {}\nB: {}\n", text_of(a), text_of(b));
   const std::string within = arguments.tolerance > 0 ? fmt::format(" within {:g}", arguments.tolerance) : "";
   if (result.is_same())
     text += fmt::format("the same{}: {} tensors\n", within, result.compared);
@@ -131,7 +131,7 @@ std::string to_text(const diff::Comparison& result, const Side& a, const Side& b
   return text;
 }
 
-int compare(const Arguments& arguments, const CommandLine& line) {
+int compare(const DiffArguments& arguments, const CommandLine& line) {
   if (!arguments.record.empty()) return be_rank(arguments, line);
   if (std::getenv("RANK") || std::getenv("WORLD_SIZE"))
     throw Error(ErrorKind::config, "ditto diff", "starts its ranks itself, and this process is one already",
@@ -149,7 +149,7 @@ int compare(const Arguments& arguments, const CommandLine& line) {
   if (result.is_same() && result.compared == 0)
     throw Error(ErrorKind::config, "ditto diff", "the two have no tensor of one name that could be compared",
                 "compare runs of one model");
-  std::cout << (arguments.json ? formats::ascii_json(to_json(result)) + "\n" : to_text(result, a, b, arguments))
+  std::cout << (arguments.json ? formats::ascii_json(to_json(result)) + "\n" : text_of(result, a, b, arguments))
             << std::flush;
   return result.is_same() ? 0 : kTheyPart;
 }
@@ -158,7 +158,7 @@ int compare(const Arguments& arguments, const CommandLine& line) {
 
 void add_diff_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand("diff", "Train two runs for a few steps, and say where they part");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<DiffArguments>();
   command->add_option("a", a->a, "a recipe, or the folder of a run, whose recipe is taken")->required();
   command->add_option("b", a->b, "another; left out: the same again");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of both")->allow_extra_args(false);

@@ -20,7 +20,7 @@ namespace ditto {
 
 namespace {
 
-struct Arguments {
+struct ForwardArguments {
   std::string from, in, out, network, weights = "ema";
   std::vector<std::string> sets;
   bool grad = false;
@@ -86,7 +86,7 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
   return result;
 }
 
-void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
+void forward(Rank& rank, const ForwardArguments& a, const CommandLine& line) {
   const bool is_recipe = std::filesystem::is_regular_file(a.from);
   AssemblyParts parts;
   parts.frozen = FrozenWeights::none;
@@ -136,7 +136,7 @@ void forward(Rank& rank, const Arguments& a, const CommandLine& line) {
   if (mesh.rank() == 0) write_tensors(a.out, result);
 }
 
-int forward(const Arguments& a, const CommandLine& line) {
+int forward(const ForwardArguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) return start_ranks(line, a.local_ranks);
   Rank rank(rank_info());
   return rank.run([&] {
@@ -149,7 +149,7 @@ int forward(const Arguments& a, const CommandLine& line) {
 
 void add_forward_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand("forward", "Run a model once on given inputs: to compare it with a reference");
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ForwardArguments>();
   command->add_option("from", a->from, "a recipe (weights as at its start), a run's folder, or a checkpoint")
       ->required();
   command->add_option("--in", a->in, "safetensors file with the model's inputs by name: x, t, label, …")->required();

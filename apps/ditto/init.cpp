@@ -44,7 +44,7 @@ namespace fs = std::filesystem;
 constexpr int kTrialSteps = 6, kUntimed = 2;              // the first ones fill caches
 constexpr double kSecondsAStep = 2, kShareReached = 0.3;  // of the rate of a matrix product, by a small model's step
 
-struct Arguments {
+struct InitArguments {
   std::string from, out;
   int size = 0;
   bool json = false;
@@ -92,7 +92,7 @@ int side_for(const std::string& folder) {
   return alike && side <= kFirstSide ? 0 : side >= kFirstSide ? kFirstSide : std::max(4, side / 4 * 4);
 }
 
-std::string prepared(const Arguments& arguments, const std::string& recipe) {
+std::string prepared(const InitArguments& arguments, const std::string& recipe) {
   PrepareOptions options;
   options.out = (fs::path(recipe).parent_path() / (fs::path(recipe).stem().string() + "_shards")).string();
   options.validation = 0.05;
@@ -215,7 +215,7 @@ void write_text(const std::string& path, const std::string& text) {
   formats::write_file(path, std::as_bytes(std::span(text)), ErrorKind::config);
 }
 
-int init(const Arguments& arguments, const CommandLine& line) {
+int init(const InitArguments& arguments, const CommandLine& line) {
   expect_one_rank("ditto init");
   const auto name = plain_name(arguments.from);
   const std::string out = arguments.out.empty() ? name + ".toml" : arguments.out;
@@ -280,7 +280,7 @@ int init(const Arguments& arguments, const CommandLine& line) {
 void add_init_command(CLI::App& app, CommandLine& line) {
   auto* command =
       app.add_subcommand("init", "Write a recipe that fits pictures and this machine, and say what a step takes");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<InitArguments>();
   command
       ->add_option(
           "FROM", arguments->from,

@@ -24,7 +24,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
-struct Arguments {
+struct PluginsArguments {
   std::string subject;            // KIND/ID or PATH
   std::vector<std::string> path;  // --plugin-path
   bool json = false;
@@ -55,7 +55,7 @@ Json as_json(const PluginFile& file) {
           {"refusal", file.refusal}};
 }
 
-void list(const Arguments& arguments) {
+void list(const PluginsArguments& arguments) {
   const Registry registry(plugin_folders(arguments.path));
   if (arguments.json) {
     Json all = Json::array();
@@ -97,7 +97,7 @@ Json json_value(const OptionValue& value) {
   return std::visit([](const auto& v) { return Json(v); }, value);
 }
 
-void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options, const Arguments& arguments) {
+void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options, const PluginsArguments& arguments) {
   if (arguments.json) {
     Json all = as_json(file);
     all["options"] = Json::array();
@@ -125,7 +125,7 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
   print_table(rows);
 }
 
-void show(const Arguments& arguments) {
+void show(const PluginsArguments& arguments) {
   const auto slash = arguments.subject.find('/');
   const std::string kind = arguments.subject.substr(0, slash);
   if (slash == std::string::npos || !is_kind(kind))
@@ -136,7 +136,7 @@ void show(const Arguments& arguments) {
   print_plugin(file, options_of(registry, file), arguments);
 }
 
-void verify(const Arguments& arguments) {
+void verify(const PluginsArguments& arguments) {
   Registry registry({{arguments.subject, "ditto plugins verify"}}, try_plugins);
   for (const PluginFile& file : registry.files()) {
     if (!file.refusal.empty()) throw Error(ErrorKind::plugin, file.path, file.refusal);
@@ -151,9 +151,9 @@ void verify(const Arguments& arguments) {
 }
 
 void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help,
-         const std::string& subject, const std::string& example, void (*run)(const Arguments&)) {
+         const std::string& subject, const std::string& example, void (*run)(const PluginsArguments&)) {
   auto* command = parent.add_subcommand(name, help);
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<PluginsArguments>();
   if (!subject.empty()) command->add_option(subject, arguments->subject, "what to look at")->required();
   if (name != "verify") add_plugin_path(*command, line);
   command->add_flag("--json", arguments->json, "print JSON, for programs");

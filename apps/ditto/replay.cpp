@@ -20,7 +20,7 @@ namespace ditto {
 
 namespace {
 
-struct Arguments {
+struct ReplayArguments {
   std::string run, out;
   std::vector<std::string> sets;
   bool bisect = false;
@@ -29,7 +29,7 @@ struct Arguments {
 };
 
 // The run's, with what is given now; its outputs in a folder of their own, and of them receipts and metrics alone.
-Recipe recipe_of(const Arguments& a) {
+Recipe recipe_of(const ReplayArguments& a) {
   auto sets = a.sets;
   const auto out = a.out.empty() ? a.run + "/replay" : a.out;
   sets.push_back("run.output=" + formats::render_toml_value({out, {}}));
@@ -44,7 +44,7 @@ void say(const RankInfo& rank, const std::string& text) {
   if (rank.rank == 0) std::cout << shown(text, kSentenceShown) << std::endl;
 }
 
-Suspects asked_for(const Arguments& a, const Receipts& receipts) {
+Suspects asked_for(const ReplayArguments& a, const Receipts& receipts) {
   const auto last = receipts.lines.empty() ? 0 : receipts.lines.back().step;
   const Suspects steps{a.from, a.to < 0 ? last : a.to};
   if (steps.to > last)
@@ -57,7 +57,7 @@ Suspects asked_for(const Arguments& a, const Receipts& receipts) {
 }
 
 // The first rank looks at the checkpoints; the others hear where.
-Suspects suspects_of_all(const Arguments& a, const Receipts& receipts, const Mesh& mesh) {
+Suspects suspects_of_all(const ReplayArguments& a, const Receipts& receipts, const Mesh& mesh) {
   Suspects found;
   if (mesh.rank() == 0) found = suspects(a.run, receipts);
   auto numbers = torch::tensor({found.from, found.to, found.checkpoint.value_or(-1)}, torch::kLong);
@@ -82,7 +82,7 @@ struct Opened {
 };
 
 // Nothing where the chain of receipts is broken, which is said.
-std::optional<Opened> open(Rank& rank, const RankInfo& info, const Arguments& a, const CommandLine& line) {
+std::optional<Opened> open(Rank& rank, const RankInfo& info, const ReplayArguments& a, const CommandLine& line) {
   auto receipts = read_receipts(a.run + "/" + kReceipts);
   if (!receipts.broken.empty()) {
     say(info, fmt::format("{}/{}: the chain is broken at {}", a.run, kReceipts, receipts.broken));
@@ -96,7 +96,7 @@ std::optional<Opened> open(Rank& rank, const RankInfo& info, const Arguments& a,
   return Opened{std::move(receipts), std::move(recipe)};
 }
 
-int rehearse(const Arguments& a, const CommandLine& line) {
+int rehearse(const ReplayArguments& a, const CommandLine& line) {
   Rank rank{RankInfo{}};
   return rank.run([&] {
     const auto opened = open(rank, {}, a, line);
@@ -104,7 +104,7 @@ int rehearse(const Arguments& a, const CommandLine& line) {
   });
 }
 
-int replay(const Arguments& a, const CommandLine& line) {
+int replay(const ReplayArguments& a, const CommandLine& line) {
   if (a.local_ranks > 0) {
     answer_stop_signals({});
     return start_ranks(line, a.local_ranks, [&] { return rehearse(a, line); });
@@ -141,7 +141,7 @@ int replay(const Arguments& a, const CommandLine& line) {
   });
 }
 
-CLI::App* add(CLI::App& app, CommandLine& line, const std::shared_ptr<Arguments>& a, const char* name,
+CLI::App* add(CLI::App& app, CommandLine& line, const std::shared_ptr<ReplayArguments>& a, const char* name,
               const char* help) {
   auto* command = app.add_subcommand(name, help);
   command->add_option("run", a->run, "the run's folder")->required();
@@ -160,7 +160,7 @@ constexpr const char* kCodes = "\nExit code: 0 where all is as the receipts say,
 }  // namespace
 
 void add_replay_commands(CLI::App& app, CommandLine& line) {
-  auto a = std::make_shared<Arguments>();
+  auto a = std::make_shared<ReplayArguments>();
   auto* command = add(app, line, a, "replay", "Make steps of a run again, and compare them with its receipts");
   command->add_option("--from", a->from, "the step after which to begin, or at the checkpoint before it")
       ->check(CLI::NonNegativeNumber)
@@ -171,7 +171,7 @@ void add_replay_commands(CLI::App& app, CommandLine& line) {
                               "--set parallel.shard=2") +
                   kCodes);
 
-  auto b = std::make_shared<Arguments>();
+  auto b = std::make_shared<ReplayArguments>();
   b->bisect = true;
   command = add(app, line, b, "bisect", "Find the first step of a run that is not what its receipt says");
   command->footer(std::string("Example: ditto bisect runs/digits") + kCodes);

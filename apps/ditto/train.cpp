@@ -18,7 +18,7 @@ namespace ditto {
 
 namespace {
 
-struct Arguments {
+struct TrainArguments {
   std::string recipe;
   std::vector<std::string> sets;
   TrainOptions options;
@@ -29,7 +29,7 @@ struct Arguments {
   int64_t text_length = 256;
 };
 
-Recipe open_recipe(Rank& rank, const Arguments& arguments, const CommandLine& line) {
+Recipe open_recipe(Rank& rank, const TrainArguments& arguments, const CommandLine& line) {
   Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
   rank.open(recipe, line.plugin_path);
   declare_components(recipe, rank.registry());
@@ -38,7 +38,7 @@ Recipe open_recipe(Rank& rank, const Arguments& arguments, const CommandLine& li
 }
 
 // One process stands for all ranks; of those that a launcher has started, the first.
-int show_dry_run(const Arguments& arguments, const CommandLine& line) {
+int show_dry_run(const TrainArguments& arguments, const CommandLine& line) {
   const auto info = rank_info();
   if (info.rank > 0) return 0;
   Rank rank{RankInfo{}};
@@ -58,7 +58,7 @@ int show_dry_run(const Arguments& arguments, const CommandLine& line) {
 }
 
 // Whether a recipe's parts go together on so many ranks, before any of them starts and a folder is made.
-int rehearse(const Arguments& arguments, const CommandLine& line) {
+int rehearse(const TrainArguments& arguments, const CommandLine& line) {
   Rank rank{RankInfo{}};
   return rank.run([&] {
     const auto recipe = open_recipe(rank, arguments, line);
@@ -66,7 +66,7 @@ int rehearse(const Arguments& arguments, const CommandLine& line) {
   });
 }
 
-int train(const Arguments& arguments, const CommandLine& line) {
+int train(const TrainArguments& arguments, const CommandLine& line) {
   if (arguments.dry_run) return show_dry_run(arguments, line);
   if (arguments.local_ranks > 0) {
     answer_stop_signals({});
@@ -96,7 +96,7 @@ int train(const Arguments& arguments, const CommandLine& line) {
 
 void add_train_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand("train", "Train what a recipe describes, or go on training it");
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<TrainArguments>();
   command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
   command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option, as in --set run.steps=100")
       ->allow_extra_args(false);
