@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "core/data/sizes.h"
 #include "core/network/paper_mesh.h"

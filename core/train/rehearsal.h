@@ -13,8 +13,8 @@ namespace ditto {
 int rehearse_layout(const Recipe& recipe, Registry& registry, int ranks);
 
 // Puts rank 0 of `ranks` together in the same way whatever the recipe cuts, on the processor, data opened and no weight
-// made, plans the first step, and prints every refusal. Returns 0 or its exit code. Throws Error(config) where an axis
-// has several ranks and no plugin.
+// made, plans the first step, and prints every refusal; then, where there are replicas or shards, once more with them,
+// on shapes alone. Returns 0 or its exit code. Throws Error(config) where an axis has several ranks and no plugin.
 int rehearse(Recipe recipe, Registry& registry, int ranks);
 
 }  // namespace ditto

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/data/sizes.h"
 #include "core/dist/watch.h"
 #include "core/record/receipt_file.h"
 #include "core/report/memory.h"

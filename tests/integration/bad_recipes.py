@@ -48,6 +48,9 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
         ("[optimizer]\neps = 1e-50", 2, ":3:7", "optimizer.eps is 1e-50", "expected at least 1e-37"),
         ("[optimizer]\nplugin = \"adafactor\"\neps = 1e-20", 2, ":4:7", "optimizer.eps is so small", "1e-18"),
         ("[optimizer]\nplugin = \"schedule_free\"\npower = 1e3", 2, ":4:9", "optimizer.power is 1000", "expected 0.0 to 10.0"),
+        ("[optimizer]\nplugin = \"schedule_free\"\nlr_power = 11.0", 2, ":4:12", "optimizer.lr_power is 11", "expected 0.0 to 10.0"),
+        *((f"[optimizer]\nplugin = \"{plugin}\"\neps = 1e-50", 2, ":4:7", "optimizer.eps is 1e-50", "expected at least 1e-37")
+          for plugin in ("adamw8bit", "muon", "schedule_free")),
         ("[ema]\ndecay = 1\nwarmup = false", 2, ":3:9", "ema.decay is 1 without warmup", "below 1"),
         ("[lr_schedule]\nlr = nan", 2, ":3:6", "lr_schedule.lr is nan", "expected at least"),
         ("[run]\nprecision = \"fp16\"\nloss_scale = 1e300", 2, ":4:14", "run.loss_scale is 1e+300", "expected 1"),
@@ -165,6 +168,7 @@ def test_config_check_sees_what_a_run_refuses_at_its_start():
             ({"adapter.rank": 2, "adapter.layers": ["blocks.*"]}, 2, ["run.init_from", "is not given"])):
         for command in (["train", path, "--local-ranks", 2], ["config", "check", path, "--ranks", 2]):
             t.refused(code, parts, *command, *t.sets({"run.output": str(t.work / "never")} | options))
+    t.refused(2, ["run.init_from", "is not given"], "train", path, "--dry-run", *t.sets({"adapter.rank": 2, "adapter.layers": ["blocks.*"]}))
     # On a machine without a GPU too: what there is of it only a run sees.
     done = t.run("config", "check", path, "--set", "run.device=cuda")
     t.check("fine on 1 rank" in done.all, done.all)

@@ -294,6 +294,9 @@ def test_what_was_set_for_the_pictures_alone_is_said_with_them():
     for set in ("run.steps=3", "data.classes=3", "optimizer.beta1=0.5", "ema.enabled=false", "objective.plugin=edm"):
         done = sample("unset", "1", "--set", set, classes="1", code=2)
         t.check(f"--set {set}: is of the training, and this model has learned" in done.all, done.all)
+    for command in (["checkpoint", "export", trained(), "--format", "facebook-dit", "--out", t.work / "unset.safetensors"],
+                    ["forward", trained(), "--in", t.work / "nothing", "--out", t.work / "nothing"]):
+        t.refused(2, ["--set run.steps=3", "is of the training"], *command, "--set", "run.steps=3")
     done = sample("unset", "1", "--set", f"run.init_from={trained()}", classes="1", code=2)
     t.check("run.init_from: is given, and" in done.all and "holds a whole model" in done.all, done.all)
 
