@@ -136,6 +136,7 @@ HEAD = """# Tests of several ranks under load
 
 Written by tests/under_load.py: of each quick test the cases that start ranks, while {busy} other processes or more, of tests
 beside it or loops, want a processor. A failure that was mended is counted; the test's runs since then are in the last column.
+Runs are added up over commits: each is of the program as it was then.
 
 | test | runs | failed | since |
 |---|---:|---:|---:|
