@@ -262,6 +262,7 @@ class ModelTrial {
     return trial;
   }
 
+  // What a rank throws, it throws on: the others need not wait for it.
   void rank(const LayoutTried& layout, const Mesh& mesh, Findings& findings) const {
     std::optional<ParallelRun> run;
     const auto threw = [&](const std::exception& error) {
@@ -287,8 +288,10 @@ class ModelTrial {
         findings.add(findings.lost, mesh, error.what());
       else
         threw(error);
+      throw;
     } catch (const std::exception& error) {
       threw(error);
+      throw;
     }
   }
 

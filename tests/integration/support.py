@@ -125,11 +125,35 @@ def sets(options):
 def run(*arguments, code=0, timeout=240, cwd=None, env=None):
     """Runs ditto; the finished process, with `all` = what it printed. Fails on another exit code than `code`."""
     words = [ditto, *(str(word) for word in arguments)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=patient(timeout), cwd=cwd or work,
-                          env=environment | (env or {}))
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=cwd or work,
+                               env=environment | (env or {}))
+    try:
+        out, err = process.communicate(timeout=patient(timeout))
+    except subprocess.TimeoutExpired:
+        where = stacks_of(process.pid)
+        process.kill()
+        out, err = process.communicate()
+        raise Failed(f"not over after {patient(timeout):.0f} s: {' '.join(words)}\n{out}{err}\nits threads:\n{where}") from None
+    finally:
+        process.kill()
+    done = subprocess.CompletedProcess(words, process.returncode, out, err)
     done.all = done.stdout + done.stderr
     check(done.returncode == code, f"exit code {done.returncode}, expected {code}: {' '.join(words)}\n{done.all}")
     return done
+
+
+def stacks_of(pid):
+    """Where the threads of a process are: their stacks, where there is a debugger, else in which calls of the system."""
+    try:
+        if shutil.which("gdb"):
+            asked = subprocess.run(["gdb", "-p", str(pid), "-batch", "-ex", "thread apply all backtrace 40"],
+                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+            if "#1 " in asked.stdout:
+                return asked.stdout
+        return "\n".join(" ".join((thread / file).read_text().strip() for file in ("comm", "wchan", "syscall"))
+                         for thread in sorted(pathlib.Path(f"/proc/{pid}/task").iterdir()))
+    except (OSError, subprocess.TimeoutExpired) as why:
+        return f"nobody could see: {why}"
 
 
 def train(path, folder, *arguments, code=0, env=None, timeout=240, **options):
