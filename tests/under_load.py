@@ -27,7 +27,8 @@ import time
 
 source = pathlib.Path(__file__).resolve().parents[1]
 build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))
-STARTS_RANKS = re.compile(r'as_ranks\(|local[-_]ranks|Launch\(|"torchrun"|"srun"|ditto_matrix')
+STARTS_RANKS = re.compile(r'as_ranks\(|local[-_]ranks|Launch\(|"torchrun"|"srun"|ditto_matrix'
+                          r'|on_ranks\(|check_parallel\(|try_model\(|"plugins", "try"')  # threads
 PATIENCE = 10
 MOST_RANKS = 8  # of a test
 NAME = re.compile(r"(?:.*[ *&])?(\w+)(?:\(| =|\{)")

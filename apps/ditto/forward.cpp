@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
+#include <ditto/text.h>
+
 #include "apps/ditto/commands.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/gradient_sum.h"
@@ -86,7 +88,17 @@ NamedTensors gradients(Assembly& assembly, const torch::Tensor& prediction, cons
   return result;
 }
 
+// Nothing is sampled: the model is run once.
+void refuse_idle(const std::vector<std::string>& sets) {
+  for (const auto& set : sets)
+    for (const char* beginning : {"cache.", "guidance.", "sampler."})
+      if (set.starts_with(beginning))
+        throw Error(ErrorKind::config, "--set " + shown(set), "is of sampling, and forward runs the model once",
+                    "leave it out");
+}
+
 void forward(Rank& rank, const ForwardArguments& a, const CommandLine& line) {
+  refuse_idle(a.sets);
   const bool is_recipe = std::filesystem::is_regular_file(a.from);
   AssemblyParts parts;
   parts.frozen = FrozenWeights::none;

@@ -54,7 +54,10 @@ def test_forward_names_the_input_that_does_not_fit():
         t.write_tensors(t.work / "in.safetensors", good | {name: tensor})
         t.refused(4, ["in.safetensors", *parts], "forward", path, "--in", t.work / "in.safetensors", "--out", t.work / "out.safetensors")
     t.write_tensors(t.work / "in.safetensors", good)
-    t.run("forward", path, "--in", t.work / "in.safetensors", "--out", t.work / "out.safetensors")
+    files = ["--in", t.work / "in.safetensors", "--out", t.work / "out.safetensors"]
+    t.run("forward", path, *files)
+    for of_sampling in ("sampler.steps=9", "guidance.scale=2.0", "cache.every=2"):
+        t.refused(2, [f"--set {of_sampling}", "is of sampling"], "forward", path, *files, "--set", of_sampling)
 
 
 def test_a_run_says_where_it_is_and_a_finished_one_that_it_is():
