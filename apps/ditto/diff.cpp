@@ -15,6 +15,7 @@
 #include "core/diff/compare.h"
 #include "core/diff/record.h"
 #include "core/formats/json.h"
+#include "core/report/processors.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
 
@@ -138,9 +139,8 @@ int compare(const DiffArguments& arguments, const CommandLine& line) {
                 "run it without a launcher, or unset RANK and WORLD_SIZE");
   const auto a = side_of(arguments.a, arguments.sets, {});
   const auto b = side_of(arguments.b.empty() ? arguments.a : arguments.b, arguments.sets, arguments.with);
-  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
-  const auto ranks = static_cast<unsigned>(std::max(a.ranks, b.ranks));
-  setenv("OMP_NUM_THREADS", std::to_string(std::max(1u, processors / ranks)).c_str(), 0);  // the same of both
+  const int ranks = std::max(a.ranks, b.ranks);
+  setenv("OMP_NUM_THREADS", std::to_string(std::max(1, report::usable_processors() / ranks)).c_str(), 0);  // the same of both
   const Scratch scratch;
   const auto folder_a = scratch.folder("a"), folder_b = scratch.folder("b");
   if (const int code = record(a, folder_a, arguments, line)) return code;

@@ -17,6 +17,7 @@
 #include "core/dist/launch.h"
 #include "core/dist/local_ranks.h"
 #include "core/plugin/guard.h"
+#include "core/report/libtorch.h"
 #include "core/report/streams.h"
 
 namespace {
@@ -90,7 +91,10 @@ int said(const std::function<int()>& command) {
 
 int program(int count, char** arguments) {
   ditto::name_crashes();
-  return said([&] { return run(count, arguments); });
+  return said([&] {
+    ditto::report::require_libtorch();
+    return run(count, arguments);
+  });
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -23,9 +24,50 @@ namespace {
 
 constexpr const char* kSeeds = "0-15";
 
+bool is_number(const std::string& text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+}
+
+// Of classes whose names are numbers ("1", "02"): a word is a name everywhere, also at the ends of a range, and no
+// number of a class.
+class NumberNames {
+ public:
+  NumberNames(const std::vector<std::string>& names, std::string text) : text_(std::move(text)) {
+    for (size_t i = 0; i < names.size(); ++i)
+      if (is_number(names[i])) by_value_[value_of(names[i])].push_back(static_cast<int64_t>(i));
+  }
+  bool are_there() const { return !by_value_.empty(); }
+
+  void add(const std::string& part, std::vector<int64_t>& classes) const {
+    const auto dash = part.find('-');
+    const auto first = part.substr(0, dash), last = dash == std::string::npos ? first : part.substr(dash + 1);
+    if (!is_number(first) || !is_number(last) || value_of(last) < value_of(first)) refuse(part);
+    for (int64_t value = value_of(first);; ++value) {
+      const auto found = by_value_.find(value);
+      if (found == by_value_.end() || found->second.size() > 1) refuse(std::to_string(value));
+      classes.push_back(found->second.front());
+      if (value == value_of(last)) return;
+    }
+  }
+
+ private:
+  int64_t value_of(const std::string& text) const { return number_list(text, "--classes").front(); }
+  [[noreturn]] void refuse(const std::string& word) const {
+    const auto& [least, of_least] = *by_value_.begin();
+    throw Error(ErrorKind::config, "--classes " + shown(text_),
+                "\"" + shown(word) + "\" is not the name of one class, and this model's classes are named by numbers",
+                fmt::format("name them as they are called, {} to {}; the class called {} is number {}", least,
+                            by_value_.rbegin()->first, least, of_least.front()));
+  }
+
+  std::string text_;
+  std::map<int64_t, std::vector<int64_t>> by_value_;
+};
+
 // Each part is a class's name, or a number or range of them.
 std::vector<int64_t> class_list(const std::string& text, const TensorSpec& label) {
   std::vector<int64_t> classes;
+  const NumberNames numbers(label.names, text);
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
     const auto named = std::find(label.names.begin(), label.names.end(), part);
@@ -45,7 +87,10 @@ std::vector<int64_t> class_list(const std::string& text, const TensorSpec& label
                       fmt::format("its classes are 0 to {}, \"{}\" to \"{}\"", label.values - 1, label.names.front(),
                                   label.names.back()));
     }
-    for (const int64_t number : number_list(part, "--classes")) classes.push_back(number);
+    if (numbers.are_there())
+      numbers.add(part, classes);
+    else
+      for (const int64_t number : number_list(part, "--classes")) classes.push_back(number);
   }
   if (classes.empty()) number_list(text, "--classes");
   for (const int64_t number : classes)

@@ -220,6 +220,7 @@ void Recipe::read_sampler(const Table& tree) {
       .one_of({"none", "static", "dynamic"});
   option("percentile", sampler_percentile, "clip = \"dynamic\": share of a sample's numbers that its range holds")
       .between(0.0, 1.0);
+  option.only_if(sampler_clip == "dynamic", {"percentile"}, "is of clip = \"dynamic\"");
   if (sampler) resolve("sampler", sampler.plugin, option.declared());
 }
 

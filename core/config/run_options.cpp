@@ -59,6 +59,7 @@ void RunOptions::read(OptionReader& option) {
   option("loss_scale_every", loss_scale_every, "fp16: steps without overflow after which the loss scale is doubled")
       .at_least(1)
       .changes(Effect::course);
+  option.only_if(precision == "fp16", {"loss_scale", "loss_scale_every"}, "is of precision = \"fp16\"");
   option("deterministic", deterministic, "sum gradients in the order of the micro-batches, whatever the ranks")
       .changes(Effect::bits);
   option("clip_norm", clip_norm, "largest norm of the gradient; 0: not clipped").at_least(0).changes(Effect::course);
@@ -109,6 +110,7 @@ void EmaOptions::read(OptionReader& option) {
   option("enabled", enabled, "keep an exponential moving average of the weights");
   option("decay", decay, "share of the average kept each step").between(0, 1);
   option("warmup", warmup, "use min(decay, (1 + n) / (10 + n)) after n steps");
+  option.only_if(enabled, {"decay", "warmup"}, "is of an average, and ema.enabled is false");
   if (enabled && !warmup && decay == 1)
     option.reject("decay", "is 1 without warmup, and the average would stay the weights of the start",
                   "set it below 1");

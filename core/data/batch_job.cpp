@@ -133,7 +133,8 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
     if (it == sample.tensors.end() || !fits(it->second, spec)) broken_promise(sample, spec);
     auto tensor = it->second;
     check_index(sample, tensor, spec);
-    if (spec.name == names::kImage && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
+    const bool turns = spec.name == names::kImage || spec.turns_with_image;
+    if (turns && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
     tensor = tensor.contiguous();
     if (has(spec, -1)) {
       part.texts[i][static_cast<size_t>(own_row)] = tensor;

@@ -18,6 +18,7 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/blend.h"
+#include "core/network/names.h"
 #include "core/report/freed_memory.h"
 
 namespace ditto {
@@ -225,9 +226,31 @@ void Loader::State::tell_bad(const BatchJob& job) {
   }
 }
 
+namespace {
+
+// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one of
+// both would be wrong.
+void require_known_turns(const Source& source) {
+  const auto specs = source.makes();
+  const auto* image = find(specs, names::kImage);
+  if (!image || image->shape.size() < 2) return;
+  const auto has_its_sides = [&](const TensorSpec& spec) {
+    return spec.shape.size() >= 2 && std::equal(spec.shape.end() - 2, spec.shape.end(), image->shape.end() - 2);
+  };
+  for (const auto& spec : specs)
+    if (&spec != image && !spec.turns_with_image && has_its_sides(spec))
+      throw Error(ErrorKind::config, "loader.flip",
+                  "mirrors \"image\", and \"" + spec.name +
+                      "\", which has its sides, does not say whether it turns with it",
+                  "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
+}
+
+}  // namespace
+
 Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& options, uint64_t seed, Log log)
     : state_(std::make_unique<State>(std::move(source), options, seed, std::move(log))) {
   State& state = *state_;
+  if (options.flip) require_known_turns(*state.source);
   report::keep_freed_memory();
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)

@@ -15,12 +15,14 @@
 #include "core/data/picture_notes.h"
 #include "core/data/prepare.h"
 #include "core/data/shard_writer.h"
+#include "core/data/split_folders.h"
 #include "core/formats/file.h"
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/utf8.h"
+#include "core/report/processors.h"
 
 namespace ditto {
 
@@ -105,7 +107,7 @@ class FolderPreparer {
       : folder_(folder),
         options_(options),
         pictures_(pictures),
-        threads_(pictures.threads > 0 ? pictures.threads : std::max(1U, std::thread::hardware_concurrency())),
+        threads_(pictures.threads > 0 ? pictures.threads : static_cast<unsigned>(report::usable_processors())),
         memory_(formats::limits::kPictureBytes + static_cast<std::uint64_t>(threads_) * kFileBesideOthers / 2),
         found_(pictures_under(folder)) {
     if (pictures.size < 0 || pictures.size > kMostSide)
@@ -150,6 +152,7 @@ class FolderPreparer {
   static constexpr int kMostSide = 16384;
 
   void name_classes() {
+    refuse_split_folders(folder_, found_.pictures);
     for (const auto& picture : found_.pictures) ++classes_[class_of(picture, folder_)];
     if (const auto loose = classes_.find(""); loose != classes_.end() && classes_.size() > 1) {
       if (!pictures_.skip_bad) {

@@ -13,6 +13,7 @@
 #include <ditto/parallel/transport.h>
 
 #include "core/dist/rank_status.h"
+#include "core/report/processors.h"
 
 namespace ditto {
 
@@ -143,9 +144,9 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     auto type = c10d::ProcessGroup::BackendType::CUSTOM;
     // Where an interface is chosen, it is for all that ranks say.
     if (size > 1 && !std::getenv(kInterface)) {
-      const auto ranks = static_cast<unsigned>(std::max(size, info_.local_world_size));
+      const int ranks = std::max(size, info_.local_world_size);
       backend = SharedMemory::connect(c10::make_intrusive<c10d::PrefixStore>("shared memory", store), rank, size,
-                                      timeout_, ranks <= std::thread::hardware_concurrency());
+                                      timeout_, ranks <= report::usable_processors());
     }
     if (!backend) {
       const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);

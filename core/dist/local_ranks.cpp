@@ -23,6 +23,7 @@
 #include <ditto/error.h>
 
 #include "core/dist/stop.h"
+#include "core/report/processors.h"
 
 extern char** environ;
 
@@ -117,8 +118,7 @@ std::vector<std::string> environment(int rank, int count, const StoreSocket& sto
   values["MASTER_PORT"] = std::to_string(store.port());
   values["DITTO_LOCAL_RANKS"] = std::to_string(count);
   if (rank == 0) values["DITTO_STORE_SOCKET"] = std::to_string(store.fd());
-  const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
-  values.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1u, processors / static_cast<unsigned>(count))));
+  values.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, report::usable_processors() / count)));
   std::vector<std::string> list;
   for (const auto& [name, value] : values) list.push_back(name + "=" + value);
   return list;

@@ -136,6 +136,18 @@ int64_t FlopCounter::tokens(const std::vector<int64_t>& sides) {
   return tokens_[sides] = tokens;
 }
 
+void FlopCounter::check(const std::vector<int64_t>& sides) {
+  constexpr int64_t kAnyLength = 8;  // of a text
+  Parts none;
+  try {
+    run(
+        shapes_of_batch(*model_, of_.setting.needs, 1, kAnyLength, sides), [&](const Unit&) -> Parts& { return none; },
+        nullptr, of_.ctx->token_leaf);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::shape) throw;
+  }
+}
+
 std::vector<double> FlopCounter::of_blocks(int64_t samples, int64_t any_length) {
   std::vector<Parts> blocks(static_cast<size_t>(model_->depth()));
   Parts others;
@@ -153,10 +165,12 @@ Flops FlopCounter::count(const Batch& batch) const {
   return flops;
 }
 
-void FlopCounter::run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens) const {
+void FlopCounter::run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens,
+                      int64_t token_leaf) const {
   torch::NoGradGuard no_grad;
   Context ctx(table_, Random(0));
   ctx.device = torch::kMeta;
+  ctx.token_leaf = token_leaf;
   ctx.phase = of_.route() ? Phase::train : Phase::evaluate;
   ModelProgram program(*model_, ctx, [&](const Unit& unit, UnitCall& call) {
     ctx.flops = &parts_of(unit);

@@ -31,13 +31,16 @@ class FlopCounter {
   Flops forward(int64_t samples, int64_t any_length, const std::vector<int64_t>& sides = {});
   // Of a sample with these sides. Throws as `forward` does.
   int64_t tokens(const std::vector<int64_t>& sides);
-  // The same of each block.
-  std::vector<double> of_blocks(int64_t samples, int64_t any_length);
+  // One sample with these sides: throws what the model refuses of it in a forward, under the run's numerics,
+  // Error(config) or Error(shape). What cannot be computed on shapes alone is left to the run.
+  void check(const std::vector<int64_t>& sides);
+  std::vector<double> of_blocks(int64_t samples, int64_t any_length);  // of each block
 
  private:
   using Parts = std::map<std::string, double>;
   // With `tokens`: those alone, before the blocks.
-  void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens = nullptr) const;
+  void run(const Batch& batch, const std::function<Parts&(const Unit&)>& parts_of, int64_t* tokens = nullptr,
+           int64_t token_leaf = 0) const;
   Flops count(const Batch& batch) const;
   using Shapes = std::vector<std::vector<int64_t>>;  // of what the model takes
   Shapes shapes_of(const Batch& batch) const;

@@ -4,6 +4,8 @@
 
 #include <ditto/error.h>
 
+#include "core/config/numerics.h"
+
 namespace ditto {
 
 Degrees degrees(const Recipe& recipe) {
@@ -96,6 +98,9 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
   if (made->axis() != axis)
     throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
                 "see `ditto plugins list`");
+  if (needs.token_leaf > 0 && !made->exact())
+    refuse_numerics("\"one\" does not go with the strategy \"" + id + "\", which does not say that it is exact",
+                    "choose another one for " + key + ", or set run.numerics = \"fast\"");
   return made;
 }
 

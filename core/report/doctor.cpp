@@ -18,6 +18,7 @@
 
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
+#include "core/report/libtorch.h"
 #include "core/report/progress.h"
 
 extern char** environ;
@@ -54,7 +55,7 @@ std::string diagnose_versions(Diagnosis& out) {
                         {"build", build_mode_text()},
                         {"compiler", __VERSION__},
                         {"program", std::filesystem::read_symlink("/proc/self/exe").string()}};
-  out.facts["libtorch"] = {{"version", TORCH_VERSION}, {"library", torch}, {"processor", at::get_cpu_capability()}};
+  out.facts["libtorch"] = {{"version", TORCH_VERSION}, {"loaded", loaded_libtorch()}, {"build", libtorch_build()}, {"library", torch}, {"processor", at::get_cpu_capability()}};
   utsname system{};
   ::uname(&system);
   out.facts["system"] = {{"kernel", std::string(system.sysname) + " " + system.release},

@@ -1,7 +1,6 @@
 // The parts of `ditto doctor` that look at the machine: all by reading files, none by asking a device.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sched.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -17,6 +16,7 @@
 #include <thread>
 
 #include "core/report/doctor.h"
+#include "core/report/processors.h"
 #include "core/report/progress.h"
 
 namespace ditto::report {
@@ -58,20 +58,6 @@ Json instruction_sets() {
     if (have.count(one)) found.push_back(one);
   }
   return found;
-}
-
-int usable_cores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  return ::sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 0;
-}
-
-// A container's share, "200000 100000": two cores' time.
-std::optional<double> core_quota() {
-  std::istringstream line(first_line("/sys/fs/cgroup/cpu.max"));
-  double quota = 0, period = 0;
-  if (line >> quota >> period && period > 0) return quota / period;
-  return {};
 }
 
 int64_t memory_limit() { return std::atoll(first_line("/sys/fs/cgroup/memory.max").c_str()); }  // "max": 0
@@ -143,15 +129,15 @@ int device_files() {
 }  // namespace
 
 void diagnose_processor(Diagnosis& out) {
-  const int cores = usable_cores();
+  const int cores = processors_in_mask();
   Json& facts = out.facts["processor"] = {{"model", value_of("/proc/cpuinfo", "model name")},
                                           {"cores", std::thread::hardware_concurrency()},
                                           {"cores_usable", cores}};
-  if (const auto quota = core_quota()) {
+  if (const auto quota = processor_quota()) {
     facts["cores_quota"] = *quota;
     if (*quota < cores)
       out.add(Level::warning, fmt::format("this container may use the time of {:.1f} of {} cores", *quota, cores),
-              fmt::format("set run.threads = {}", std::max(1, static_cast<int>(*quota))));
+              fmt::format("{} threads compute, where run.threads and OMP_NUM_THREADS say nothing", usable_processors()));
   }
   facts["instructions"] = instruction_sets();
   if (std::find(facts["instructions"].begin(), facts["instructions"].end(), "avx2") == facts["instructions"].end())

@@ -1,5 +1,7 @@
 #include "core/train/assembly.h"
 
+#include <algorithm>
+
 #include "core/config/numerics.h"
 #include "core/dist/whole.h"
 #include "core/train/optimizers.h"
@@ -111,9 +113,23 @@ std::shared_ptr<Optimizer> Assembly::make_optimizer() {
 BatchPlanner::Sizes Assembly::sizes(const Loader& loader) {
   return {[&loader](int64_t place) { return loader.size_of(place); },
           [this](const SampleSize& size) {
-            if (!counter_) counter_ = std::make_unique<FlopCounter>(components, *main);
-            return counter_->tokens(size);
+            return counter().tokens(size);
           }};
+}
+
+FlopCounter& Assembly::counter() {
+  if (!counter_) counter_ = std::make_unique<FlopCounter>(components, *main);
+  return *counter_;
+}
+
+void Assembly::check(const std::vector<SampleSize>& learned) {
+  if (learned.empty()) counter().check({});
+  for (const auto& size : learned) counter().check(size);
+  if (!sampler || recipe.validate.grid_every == 0) return;
+  const auto& one = networks->shape_of_one();
+  const bool own_sides = std::find(one.begin(), one.end(), kOwnSide) != one.end();
+  const auto sized = own_sides ? nullptr : networks->scheduler->for_size(one);
+  (sized ? *sized : *networks->scheduler).time_grid(recipe.sampler_steps);
 }
 
 }  // namespace ditto

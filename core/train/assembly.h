@@ -43,6 +43,10 @@ class Assembly {
   // for while the assembly and the loader live.
   BatchPlanner::Sizes sizes(const Loader& loader);
 
+  // What a step, or the run's first grid of samples, would refuse: of each size that is learned from (none: all have one)
+  // the model's forward on shapes alone, and the sampler's times. Throws Error(config) or Error(shape).
+  void check(const std::vector<SampleSize>& learned);
+
   Recipe& recipe;
   const Mesh& mesh;
   Components components;
@@ -58,6 +62,7 @@ class Assembly {
   void open_data(const AssemblyParts& parts);
   void make_objective();
   void make_sampler(const AssemblyParts& parts);
+  FlopCounter& counter();
   std::vector<std::string> learned_names() const;
 
   std::unique_ptr<WholeTensors> whole_;

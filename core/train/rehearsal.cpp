@@ -34,7 +34,7 @@ void begin(Assembly& assembly) {
   StepShares(recipe.run, recipe.batch, assembly.mesh, assembly.sizes(loader), alone).step(0, 0, Phase::train);
   if (assembly.validation_data)
     check_validation(assembly, Loader(assembly.validation_data, validation_options(options), seed, {}));
-  check_sizes(assembly.sizes(loader), find_sizes(*assembly.train_data, recipe.batch.taken()).learned);
+  assembly.check(find_sizes(*assembly.train_data, recipe.batch.taken()).learned);
 }
 
 struct Rehearsal {

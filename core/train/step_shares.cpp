@@ -39,16 +39,6 @@ std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, Alone al
                                               : "powers of two)");
 }
 
-void check_sizes(const BatchPlanner::Sizes& sizes, const std::vector<SampleSize>& learned) {
-  for (const auto& size : learned) {
-    try {
-      sizes.tokens(size);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::shape) throw;
-    }
-  }
-}
-
 StepShares::StepShares(const RunOptions& run, const BatchOptions& batch, const Mesh& mesh, BatchPlanner::Sizes sizes,
                        Alone alone)
     : batch_(run.batch),

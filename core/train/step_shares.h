@@ -21,10 +21,6 @@ int64_t asked_micro_batch(const RunOptions& run, int64_t data_ranks);
 std::string micro_batch_report(const RunOptions& run, const Mesh& mesh, Alone alone = Alone::no,
                                const std::string& plan = BatchOptions().plan);
 
-// That the model takes samples of each size, as far as their shapes show it: before a run has come to the first such
-// one. Throws its Error(config) or Error(shape).
-void check_sizes(const BatchPlanner::Sizes& sizes, const std::vector<SampleSize>& learned);
-
 class StepShares {
  public:
   // `sizes` is asked for by plans that look at them; the mesh may go.

@@ -11,6 +11,7 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/dist/stop.h"
 #include "core/network/finite.h"
@@ -118,7 +119,7 @@ void Trainer::assemble() {
   training_->say = [this](const std::string& line) { say(line); };
   if (validation_loader_) check_validation(*assembly_, *validation_loader_);
   sizes_ = find_sizes(*assembly_->train_data, recipe_.batch.taken());
-  check_sizes(assembly_->sizes(*loader_), sizes_.learned);
+  assembly_->check(sizes_.learned);
   if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
   if (receipts_) training_->observers.push_back(receipts_.get());
 }
@@ -134,6 +135,7 @@ void Trainer::describe() {
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
                   run.steps, sizes_.report,
                   micro_batch_report(run, mesh_, each_alone(recipe_, *assembly_->train_data), recipe_.batch.plan)));
+  for (const auto& line : late_options(recipe_)) say("warning: " + line);
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
   say("into " + shown(output_folder(recipe_)));
 }
@@ -170,6 +172,9 @@ void Trainer::take_up(const std::string& path) {
     if (!encoder->fingerprint().empty() &&
         std::find(allowed.begin(), allowed.end(), encoder->section + ".weights") == allowed.end())
       notes.require_weights(encoder->section, encoder->fingerprint());
+  for (const auto* strategy : assembly_->networks->strategies())
+    if (strategy->remembers())
+      say("equal bits end here: a strategy of [parallel] keeps numbers that no checkpoint has");
   notes.require_adapter_base(started_from_);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
@@ -236,7 +241,7 @@ void Trainer::loop() {
     options.record = [this](std::string_view line) { folder_->log(line); };
     report::ProgressState start;
     start.done = step_;
-    start.items = training_->samples;
+    start.items = learned_;
     progress_ = std::make_unique<report::Progress>(recipe_.run.steps, options, start);
   }
   peak_tflops_ = recipe_.log.peak_tflops;
@@ -258,9 +263,9 @@ void Trainer::loop() {
     if (result.skipped) require_finite_state();  // else what is kept is of no use
     if (step_ == recipe_.run.steps || stopped_) show_trace();
     if (due(recipe_.validate.every)) show_validation();
+    if (!options_.replay && (due(recipe_.checkpoint.every) || step_ == recipe_.run.steps || stopped_)) save();
     if (due(recipe_.validate.grid_every) || (step_ == recipe_.run.steps && recipe_.validate.grid_every > 0))
       show_grid();
-    if (!options_.replay && (due(recipe_.checkpoint.every) || step_ == recipe_.run.steps || stopped_)) save();
   }
   if (saved_step_ < 0 && !options_.replay) save();  // a run of no steps: its initial weights
   if (progress_) progress_->finish();
@@ -283,6 +288,8 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   if (recipe_.log.roofline && peak_tflops_ == 0)
     peak_tflops_ = report::matmul_gflops(assembly_->main->ctx->compute, assembly_->main->ctx->device) / 1e3;
   if (!writes()) return;
+  const double learned = result.skipped ? 0 : result.samples;
+  learned_ += static_cast<int64_t>(learned);
   report::StepRecord record;
   record.step = step_;
   record.samples = training_->samples;
@@ -290,7 +297,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   record.grad_norm = result.grad_norm;
   record.lr = result.lr;
   record.step_s = seconds;
-  record.samples_per_s = static_cast<double>(recipe_.run.batch) / seconds;
+  record.samples_per_s = learned / seconds;
   if (training_->flops) record.tflops = *training_->flops * mesh_.data_ranks() / seconds / 1e12;
   if (peak_tflops_ > 0) record.mfu = report::model_flops_use(record.tflops, peak_tflops_ * mesh_.world_size());
   record.mem_bytes = memory_.peak();
@@ -313,7 +320,7 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   else if (result.skipped)
     say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", step_, result.loss, result.grad_norm,
                     scaled ? fmt::format(" at a loss scale of {}", result.loss_scale) : ""));
-  progress_->update({step_, record.samples, result.loss, record.data_wait, record.mem_bytes});
+  progress_->update({step_, learned_, result.loss, record.data_wait, record.mem_bytes});
 }
 
 // All ranks refuse alike: a tensor's piece on any of them counts.

@@ -13,6 +13,7 @@
 #include "core/record/receipt_file.h"
 #include "core/report/memory.h"
 #include "core/report/metrics.h"
+#include "core/report/processors.h"
 #include "core/report/progress.h"
 #include "core/report/run_folder.h"
 #include "core/report/tensorboard.h"
@@ -67,6 +68,7 @@ class Trainer {
   void show_trace();
   void show_validation();
   void show_grid();
+  void write_grid(const std::vector<formats::Picture>& sheets);
   void save();
   void require_finite_state();
   std::string way_back();
@@ -91,7 +93,7 @@ class Trainer {
   std::unique_ptr<report::TensorBoardLog> board_;
   std::unique_ptr<ReceiptFile> receipt_file_;
   std::unique_ptr<report::Progress> progress_;
-  DataWait data_wait_{recipe_.loader.threads, std::thread::hardware_concurrency()};
+  DataWait data_wait_{recipe_.loader.threads, report::usable_processors()};
   std::unique_ptr<Assembly> assembly_;
   std::unique_ptr<Loader> loader_, validation_loader_;
   std::shared_ptr<Optimizer> optimizer_;
@@ -108,6 +110,7 @@ class Trainer {
   std::map<std::string, std::string> started_from_;  // what checkpoints note of it
   int64_t step_ = 0;                                 // complete steps
   int64_t saved_step_ = -1;
+  int64_t learned_ = 0;  // samples that were learned from, which the rate counts
   bool stopped_ = false;
   bool kernels_recorded_ = false;  // in run.toml: known once a step has chosen them
   double peak_tflops_ = 0;

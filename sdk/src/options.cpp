@@ -174,6 +174,13 @@ void OptionReader::reject(std::string_view name, std::string_view what, std::str
   throw Error(ErrorKind::config, where, full + " " + std::string(what), remedy);
 }
 
+void OptionReader::only_if(bool applies, const std::vector<std::string>& names, std::string_view why) const {
+  if (applies) return;
+  for (const auto& info : declared_)
+    if (info.value != info.fallback && std::find(names.begin(), names.end(), info.name) != names.end())
+      reject(info.name, why, "leave it out");
+}
+
 void OptionReader::finish() const {
   std::vector<std::string> names;
   for (const auto& info : declared_) names.push_back(info.name);

@@ -16,6 +16,7 @@ void Prediction::Options::read(OptionReader& option) {
          "by 1 / sqrt(SNR)")
       .one_of({"none", "min_snr", "debiased"});
   option("gamma", gamma, "the most that weight = \"min_snr\" takes of the signal-to-noise ratio").above(0.0);
+  option.only_if(weight == "min_snr", {"gamma"}, "is of weight = \"min_snr\"");
 }
 
 Tensor Prediction::target(const Tensor& clean, const Tensor& noise, const Tensor& alpha, const Tensor& sigma) const {

@@ -90,6 +90,7 @@ void Rows::read_rows() {
       row.first = count_in(number, options_.first, 0, 0);
       rows_.push_back(row);
     } catch (const Error& error) {
+      if (error.kind() == ErrorKind::config) throw;
       if (bad++ < kNamed) warnings_.emplace_back(error.what());
     }
   }
@@ -153,6 +154,15 @@ int64_t Rows::label_in(std::size_t number) const {
     throw Error(ErrorKind::data, line(number),
                 ditto::shown(options_.label, 60) + " is \"" + ditto::shown(text, 40) + "\"; expected " +
                     (names.empty() ? "" : "one of data.names, or ") + "an integer, 0 or more");
+  // Else "1" would be the class of that name, and "0", which is none's, the first of them all.
+  const auto is_number = [](const std::string& name) {
+    return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
+  };
+  if (const auto at = std::find_if(names.begin(), names.end(), is_number); at != names.end())
+    throw Error(ErrorKind::config, line(number),
+                ditto::shown(options_.label, 60) + " is " + std::to_string(value) +
+                    ", which is none of data.names, and these name classes by numbers (\"" + ditto::shown(*at, 40) + "\")",
+                "give every label as a name, or leave data.names out where labels are numbers of classes");
   return value;
 }
 

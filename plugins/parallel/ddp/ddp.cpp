@@ -232,6 +232,7 @@ class Ddp final : public ParallelStrategy {
         sum_order_(needs.sum_order) {}
 
   std::optional<Axis> axis() const override { return Axis::replicate; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override {
     std::vector<const LayoutEntry*> entries;

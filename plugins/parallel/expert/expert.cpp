@@ -74,6 +74,7 @@ class ExpertParallel final : public ParallelStrategy {
       : mesh_(*needs.mesh), group_(mesh_.group(Axis::expert)), is_exact_(needs.token_leaf > 0) {}
 
   std::optional<Axis> axis() const override { return Axis::expert; }
+  bool exact() const override { return true; }
 
   // Of all the model: a stage of a pipeline may have no experts, where another has.
   void claim(Layout& layout) override {

@@ -135,6 +135,7 @@ class FastSeq final : public ParallelStrategy {
   }
 
   std::optional<Axis> axis() const override { return Axis::context; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override {
     check_places(layout, cut_.group(), "parallel.context");

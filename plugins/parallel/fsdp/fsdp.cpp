@@ -27,6 +27,7 @@ class Fsdp final : public ParallelStrategy {
         watch_([this](const Unit& unit) { reach(unit); }, [this](const Unit& unit) { leave(unit); }) {}
 
   std::optional<Axis> axis() const override { return Axis::shard; }
+  bool exact() const override { return true; }
   bool in_step() const override { return true; }
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::shard); }

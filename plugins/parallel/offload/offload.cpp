@@ -42,6 +42,7 @@ class Offload final : public ParallelStrategy {
         compute_(needs.compute) {}
 
   std::optional<Axis> axis() const override { return std::nullopt; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override {
     layout_ = &layout;

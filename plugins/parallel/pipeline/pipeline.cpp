@@ -70,6 +70,7 @@ class Pipeline final : public ParallelStrategy {
   }
 
   std::optional<Axis> axis() const override { return Axis::pipeline; }
+  bool exact() const override { return true; }
 
   void claim(Layout& layout) override {
     layout_ = &layout;

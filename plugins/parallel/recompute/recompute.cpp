@@ -173,6 +173,7 @@ class Recompute final : public ParallelStrategy {
   }
 
   std::optional<Axis> axis() const override { return std::nullopt; }
+  bool exact() const override { return true; }
 
   UnitRun wrap_unit(UnitRun run) override {
     const auto inner = std::make_shared<const UnitRun>(std::move(run));

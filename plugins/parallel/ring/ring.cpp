@@ -15,6 +15,7 @@ class RingParallel final : public ParallelStrategy {
   RingParallel(const Options&, const Needs& needs) : cut_(needs) {}
 
   std::optional<Axis> axis() const override { return Axis::context; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override { check_places(layout, cut_.group(), "parallel.context"); }
 

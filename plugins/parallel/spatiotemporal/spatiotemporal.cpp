@@ -23,6 +23,7 @@ class SpatioTemporal final : public ParallelStrategy {
   SpatioTemporal(const Options&, const Needs& needs) : cut_(needs, TokenCut::Unit::frame) {}
 
   std::optional<Axis> axis() const override { return Axis::context; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override { check_places(layout, cut_.group(), "parallel.context"); }
 

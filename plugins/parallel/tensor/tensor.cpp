@@ -69,6 +69,7 @@ class TensorParallel final : public ParallelStrategy {
   }
 
   std::optional<Axis> axis() const override { return Axis::tensor; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override {
     if (sequence_) {

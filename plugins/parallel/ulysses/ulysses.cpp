@@ -21,6 +21,7 @@ class Ulysses final : public ParallelStrategy {
   Ulysses(const Options&, const Needs& needs) : mesh_(*needs.mesh), cut_(needs) {}
 
   std::optional<Axis> axis() const override { return Axis::context; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override {
     check_places(layout, cut_.group(), "parallel.context");

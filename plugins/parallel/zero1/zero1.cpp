@@ -14,6 +14,7 @@ class Zero1 final : public ParallelStrategy {
   Zero1(const Options&, const Needs& needs) : needs_(needs) {}
 
   std::optional<Axis> axis() const override { return Axis::shard; }
+  bool exact() const override { return true; }
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }
   void parameters_changed() override { units_->parameters_changed(); }

@@ -16,6 +16,7 @@ class Zero2 final : public ParallelStrategy {
       : needs_(needs), watch_([](const Unit&) {}, [this](const Unit& unit) { leave(unit); }) {}
 
   std::optional<Axis> axis() const override { return Axis::shard; }
+  bool exact() const override { return true; }
   bool in_step() const override { return true; }
 
   void shard(Layout& layout) override { units_.emplace(layout, needs_, ShardedUnit::Keep::whole); }

@@ -14,6 +14,7 @@ struct Dpmpp2mSdeOptions {
   void read(ditto::OptionReader& option) {
     option("eta", eta, "share of fresh noise: 0 none (deterministic), 1 the reverse SDE's").between(0.0, 1.0);
     option("s_noise", s_noise, "standard deviation of the fresh noise").above(0.0);
+    option.only_if(eta != 0, {"s_noise"}, "changes nothing where eta is 0");
     option("solver", solver, "form of the second-order term: midpoint, or heun").one_of({"midpoint", "heun"});
   }
 };

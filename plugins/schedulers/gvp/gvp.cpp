@@ -10,6 +10,8 @@ constexpr double kQuarter = 1.57079632679489661923;
 struct GvpOptions : ditto::Interpolant::Options {
   void read(ditto::OptionReader& option) {
     ditto::Interpolant::Options::read(option);
+    option.only_if(prediction != "velocity", {"train_eps", "sample_eps"},
+                   "keeps away from ends that the prediction \"velocity\" does not have");
     if (prediction != "velocity" && (train_eps == 0 || sample_eps == 0))
       option.reject("prediction", "tells nothing of the data at t = 0, and train_eps or sample_eps is 0",
                     "set both to 1e-3, as SiT");

@@ -92,6 +92,7 @@ struct IddpmOptions : ditto::Prediction::Options {
         .one_of({"learned_range", "fixed_small", "fixed_large"});
     option("spacing", spacing, "sampling times: even, as DiT's '250'; ddim: an integer stride, as DiT's 'ddim50'")
         .one_of({"even", "ddim"});
+    option.only_if(betas != "cosine", {"beta_start", "beta_end"}, "is of other betas than \"cosine\"");
     const double largest = std::max(beta_start, beta_end) * scale();
     if (betas != "cosine" && largest >= 1)
       option.reject("timesteps", "makes a beta of " + std::to_string(largest) + ", and betas are below 1",

@@ -54,6 +54,10 @@ class RectifiedFlow : public ditto::Scheduler {
       option("max_tokens", max_tokens, "mu: tokens that have max_shift").at_least(1);
       option("base_shift", base_shift, "mu at base_tokens");
       option("max_shift", max_shift, "mu at max_tokens");
+      option.only_if(shift_by == "area", {"shift_base"}, "is of shift_by = \"area\"");
+      option.only_if(shift_by == "exponential" || shift_by == "linear",
+                     {"shift_patch", "base_tokens", "max_tokens", "base_shift", "max_shift"},
+                     "is of shift_by = \"exponential\" or \"linear\"");
       if (max_tokens <= base_tokens)
         option.reject("max_tokens", "is not above scheduler.base_tokens", "mu needs two different counts");
       option("grid", grid, "sampling levels before the shift: uniform 1 ... 0; diffusers: 1 ... 1/1000 evenly, then 0")

@@ -71,6 +71,9 @@ struct TensorSpec {
   std::string range;                    // "-1 … 1", "0 … 999": for people
   int64_t values = 0;                   // of an index (a class, a token): it is 0 … values - 1; 0: no index, or any
   std::vector<std::string> names = {};  // of the values, where its maker knows them; as many, or none
+  // A picture of what "image" shows, pixel by pixel (an outline, a depth): its last dim is left to right, and it is
+  // mirrored where "image" is.
+  bool turns_with_image = false;
 };
 using TensorSpecs = std::vector<TensorSpec>;
 inline const std::vector<int64_t> kAnyShape{-2};  // of what takes a tensor of any number of dims

@@ -33,7 +33,7 @@ enum class SplitOf { train, validation };  // which part of the data
 class DITTO_API Source {
  public:
   static constexpr const char* kKind = "data";
-  static constexpr std::uint32_t kAbi = 7;
+  static constexpr std::uint32_t kAbi = 8;
   struct Needs {
     SplitOf split;
     std::string folder;  // relative paths in the options are relative to this (the recipe's folder)
@@ -55,6 +55,13 @@ class DITTO_API Source {
   // What was found damaged when the data was opened, and left out ("a.tar: cut off at byte 8192; 7 samples kept"). The
   // host prints it, or stops with `loader.strict`. Default: none.
   virtual std::vector<std::string> warnings() const { return {}; }
+  // What a reader of its options may not expect of it, for the host to print ("captions are not read"). No fault, so that
+  // loader.strict lets it pass. Default: none.
+  virtual std::vector<std::string> notes() const { return {}; }
+  // What it reads, a word for each thing that another source could read too (a shard, a row's picture), the same word
+  // from both: the host refuses to learn from what validation holds out. Only asked where there is validation. Default:
+  // nothing is known.
+  virtual std::vector<std::string> holds() const { return {}; }
   // Names the content (sizes, names): a resume refuses other data than the run began with.
   virtual std::string fingerprint() const = 0;
 };

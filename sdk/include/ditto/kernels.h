@@ -71,6 +71,8 @@ struct KernelRow {
   // Its results' bits follow from the inputs' numbers alone: not from threads, tiles, instruction set, or how many
   // samples a call has. Only such rows compute under run.numerics = "one".
   bool exact = false;
+  // Copies tensors whose strides are others than a contiguous one's before it computes: lists of rows say so.
+  bool copies = false;
   // Whether backward reads the first output, results[0]. Else it is undefined there, and is not kept for it.
   bool reads_output = true;
   // Where that output takes more room than work: makes it again, by the same bits, from some of the inputs (the others
@@ -109,7 +111,7 @@ struct Op {
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
-  static constexpr std::uint32_t kAbi = 7;
+  static constexpr std::uint32_t kAbi = 8;
   static constexpr Effect kEffect = Effect::bits;
   struct Needs {};
   virtual ~KernelSet();

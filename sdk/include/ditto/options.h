@@ -103,6 +103,10 @@ class DITTO_API OptionReader {
   // Throws Error(config) at the place of option `name`: for conditions that involve several options.
   [[noreturn]] void reject(std::string_view name, std::string_view what, std::string_view remedy) const;
 
+  // Options that act only where `applies`: elsewhere another value than the default, which would change nothing, is
+  // Error(config) at its place. `why`: "is of weight = \"min_snr\"". Called once they are declared.
+  void only_if(bool applies, const std::vector<std::string>& names, std::string_view why) const;
+
   // Throws Error(config) for the first key that was given but never declared, naming the nearest declared one. The host
   // calls it after Options::read.
   void finish() const;

@@ -61,7 +61,7 @@ struct Program {
 class DITTO_API ParallelStrategy {
  public:
   static constexpr const char* kKind = "parallel";
-  static constexpr std::uint32_t kAbi = 7;
+  static constexpr std::uint32_t kAbi = 8;
   struct Needs {
     const Mesh* mesh;                     // outlives the strategy
     bool deterministic = true;            // sum in the order of micro-batches
@@ -114,6 +114,12 @@ class DITTO_API ParallelStrategy {
   // The layout's tensors have new values (made, loaded, updated, or exchanged with the average): bring them to where
   // the model reads them.
   virtual void parameters_changed() {}
+  // With Needs::token_leaf what it sums and exchanges has the bits of one rank. One that does not say so is refused
+  // under run.numerics = "one".
+  virtual bool exact() const { return false; }
+  // Later steps depend on numbers that it keeps from earlier ones and that no checkpoint has (a compressed gradient's
+  // rest): a run that goes on says that equal bits end there.
+  virtual bool remembers() const { return false; }
   // Numbers that it keeps between steps, besides the layout's tensors and what it has provided. For counts of memory.
   virtual Tensors held() const { return {}; }
 };

@@ -1,0 +1,14 @@
+// Options that cannot take effect in the steps that a run makes.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/config/recipe.h"
+
+namespace ditto {
+
+// A sentence for each. They are said and not refused: a short trial of a long recipe is legal.
+std::vector<std::string> late_options(const Recipe& recipe);
+
+}  // namespace ditto
