@@ -103,11 +103,13 @@ nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments
   nlohmann::json labels = nlohmann::json::object(), classes = nlohmann::json::object();
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
   for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
-  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
-                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects},
-                      {"tensors", report.tensors},  {"videos", report.videos},  {"others", report.others},
-                      {"labels", labels},           {"classes", classes},       {"captions", report.captions},
-                      {"problems", report.problems}};
+  nlohmann::json json{{"path", report.path},         {"bytes", report.bytes},
+                      {"samples", report.samples},   {"members", report.members},
+                      {"pictures", report.sizes},    {"aspects", report.aspects},
+                      {"tensors", report.tensors},   {"videos", report.videos},
+                      {"others", report.others},     {"labels", labels},
+                      {"classes", classes},          {"captions", report.captions},
+                      {"problems", report.problems}, {"unread", report.unread}};
   if (arguments.names) {
     json["files"] = nlohmann::json::object();
     for (const auto& [key, file] : report.files) json["files"][key] = file;
@@ -160,6 +162,7 @@ void print(const ShardReport& report, const LookArguments& arguments) {
   std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("files that are no part of a sample", report.others);
+  print_counts("members that are not read", report.unread);
   print_counts("pictures, height x width x channels", report.sizes);
   print_counts("latents and embedded texts", report.tensors);
   print_counts("videos, frames x height x width", report.videos);
@@ -192,10 +195,15 @@ size_t verify_recipe(const std::string& path, const LookArguments& arguments, Re
   for (const auto& check : check_data(recipe, registry)) {
     problems += check.problems.size();
     if (arguments.json) {
-      all.push_back({{"path", path}, {"part", check.part}, {"samples", check.samples}, {"problems", check.problems}});
+      all.push_back({{"path", path},
+                     {"part", check.part},
+                     {"samples", check.samples},
+                     {"contents", check.contents},
+                     {"problems", check.problems}});
       continue;
     }
-    std::cout << shown(path) << ": " << check.samples << " samples " << check.part << '\n';
+    std::cout << shown(path) << ": " << check.samples << " samples " << check.part << ", contents " << check.contents
+              << '\n';
     print_problems(check.problems, std::cout);
   }
   return problems;
@@ -252,6 +260,7 @@ void split(SplitArguments& arguments) {
   arguments.options.progress = progress_line(arguments.progress);
   const auto made = split_shards(shards_named(arguments.paths), arguments.options, arguments.seed);
   for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
+  for (const auto& reason : made.left_out) std::cout << "left out: " << shown(reason, kSentenceShown) << '\n';
   std::cout << made.train << " samples to train on, " << made.validation << " held out\n";
 }
 

@@ -55,12 +55,7 @@ struct Trial {
   int64_t peak_bytes = 0;
 };
 
-bool is_shards(const std::string& path) {
-  if (!fs::is_directory(path)) return true;
-  const auto entries = fs::directory_iterator(path);
-  return std::any_of(begin(entries), end(entries),
-                     [](const auto& entry) { return entry.path().extension() == ".tar"; });
-}
+bool is_shards(const std::string& path) { return !fs::is_directory(path) || !shards_in(path).empty(); }
 
 // A name that a folder of runs, a file and a shell take as it is.
 std::string plain_name(const fs::path& path) {

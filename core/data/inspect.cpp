@@ -13,6 +13,7 @@
 
 #include "core/formats/file.h"
 #include "core/formats/json.h"
+#include "core/formats/junk_name.h"
 #include "core/formats/limits.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
@@ -153,7 +154,8 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
 }
 
 // Where most samples have a member of a kind, one without it is a problem: a run would refuse it.
-void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport& report) {
+void find_missing(const std::vector<formats::ShardSample>& samples, const std::map<std::string, std::string>& left_out,
+                  ShardReport& report) {
   const auto has_picture = [](const auto& sample) {
     return std::any_of(sample.members.begin(), sample.members.end(), [](const auto& m) {
       return is_picture(m.extension) || formats::is_tensor_name(m.extension) || formats::is_video_name(m.extension);
@@ -163,9 +165,12 @@ void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport&
     const std::string where = report.path + ":" + sample.key;
     if (!has_picture(sample)) report.problems.push_back(where + ": has no picture, latent or video");
     for (const char* wanted : {"cls", "txt", "json"})
-      if (2 * report.members[wanted] > report.samples && !sample.find(wanted))
-        report.problems.push_back(where + ": has no member \"" + sample.key + "." + wanted +
-                                  "\", most samples have one");
+      if (2 * report.members[wanted] > report.samples && !sample.find(wanted)) {
+        const auto name = sample.key + "." + wanted;
+        const auto why = left_out.find(name);
+        report.problems.push_back(where + ": has no member \"" + name + "\", most samples have one" +
+                                  (why == left_out.end() ? "" : " (it " + why->second + ")"));
+      }
   }
   std::erase_if(report.members, [](const auto& entry) { return entry.second == 0; });
 }
@@ -202,10 +207,11 @@ ShardReport inspect_shard(const std::string& path, Depth depth,
   const auto tar = formats::index_tar(path, formats::OnDamage::report);
   if (!tar.damage.empty()) report.problems.push_back(path + ": " + tar.damage);
   for (const auto& member : tar.members)
-    if (!formats::is_sample_part(member.name)) ++report.others[shown(member.name, 200)];
+    if (!formats::is_meant_part(member.name)) ++report.others[shown(member.name, 200)];
+  for (const auto& one : tar.left_out) ++report.unread[shown(one.name, 200) + " " + one.why];
   std::vector<formats::ShardSample> samples;
   try {
-    samples = formats::shard_samples(tar, path);
+    samples = formats::shard_samples(tar, path, {formats::is_meant_part});
   } catch (const Error& error) {
     report.problems.emplace_back(error.what());
     return report;
@@ -215,7 +221,7 @@ ShardReport inspect_shard(const std::string& path, Depth depth,
   if (depth == Depth::whole) against.classes = count_classes(path, report);
   if (depth == Depth::whole && decoder && has_videos(samples)) against.decoder = decoder();
   for (const auto& sample : samples) look_at(sample, *file, against, report);
-  find_missing(samples, report);
+  find_missing(samples, formats::parts_left_out(tar), report);
   return report;
 }
 
@@ -223,7 +229,8 @@ formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t p
   constexpr int kCell = 96;
   std::vector<std::pair<size_t, formats::ShardSample>> samples;
   for (size_t i = 0; i < shards.size(); ++i)
-    for (auto& sample : formats::shard_samples(formats::index_tar(shards[i], formats::OnDamage::report), shards[i]))
+    for (auto& sample : formats::shard_samples(formats::index_tar(shards[i], formats::OnDamage::report), shards[i],
+                                               {formats::is_meant_part}))
       samples.emplace_back(i, std::move(sample));
   const auto all = static_cast<int64_t>(samples.size());
   std::vector<formats::Picture> cells;
@@ -247,17 +254,23 @@ formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t p
   return report::make_sheet(cells, {.min_cell = kCell});
 }
 
+std::vector<std::string> shards_in(const std::string& folder) {
+  std::vector<std::string> shards;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (std::error_code gone; it->is_regular_file(gone) && it->path().extension() == ".tar" &&
+                              !formats::is_junk_name(it->path().filename().string()))
+      shards.push_back(it->path().string());
+  if (error) throw Error(ErrorKind::config, folder, "cannot be read: " + error.message(), "check the path");
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
 std::vector<std::string> shards_named(const std::vector<std::string>& paths) {
   std::vector<std::string> shards;
   for (const auto& path : paths) {
-    if (!fs::is_directory(path)) {
-      shards.push_back(path);
-      continue;
-    }
-    const auto before = static_cast<std::ptrdiff_t>(shards.size());
-    for (const auto& entry : fs::directory_iterator(path))
-      if (entry.is_regular_file() && entry.path().extension() == ".tar") shards.push_back(entry.path().string());
-    std::sort(shards.begin() + before, shards.end());
+    const auto named = fs::is_directory(path) ? shards_in(path) : std::vector{path};
+    shards.insert(shards.end(), named.begin(), named.end());
   }
   if (shards.empty())
     throw Error(ErrorKind::config, paths.empty() ? "SHARDS" : paths.front(), "holds no .tar file",

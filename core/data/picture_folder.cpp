@@ -9,6 +9,7 @@
 
 #include "core/data/picture_notes.h"
 #include "core/formats/file.h"
+#include "core/formats/junk_name.h"
 #include "core/formats/picture.h"
 
 namespace ditto {
@@ -20,17 +21,8 @@ namespace fs = std::filesystem;
 constexpr size_t kNamed = 5;        // of each kind, in messages
 constexpr size_t kFirstBytes = 64;  // tell a format
 
-// What macOS, Windows, Synology, Linux and Python put into people's folders, beside what begins with a dot.
-constexpr std::array<std::string_view, 11> kJunk{
-    "__MACOSX", "Icon\r",   "Thumbs.db",  "ehthumbs.db", "desktop.ini", "$RECYCLE.BIN", "System Volume Information",
-    "@eaDir",   "#recycle", "lost+found", "__pycache__"};
 constexpr std::array<std::string_view, 11> kSuffixes{".png",  ".jpg", ".jpeg", ".jfif", ".jpe", ".webp",
                                                      ".avif", ".tif", ".tiff", ".gif",  ".bmp"};
-
-bool is_junk(const fs::path& path) {
-  const auto name = path.filename().string();
-  return name.starts_with('.') || std::find(kJunk.begin(), kJunk.end(), name) != kJunk.end();
-}
 
 std::string suffix_of(const fs::path& path) {
   std::string suffix = path.extension().string();
@@ -92,7 +84,7 @@ class Scan {
     std::error_code error;
     const fs::path& path = it->path();
     const bool is_link = it->is_symlink(error), is_folder = it->is_directory(error);
-    if (is_junk(path)) {
+    if (formats::is_junk_name(path.filename().string())) {
       it.disable_recursion_pending();
       leave(path, "hidden, or left behind by a system or tool", is_folder && !is_link ? files_in(path) : 1);
     } else if (is_folder) {

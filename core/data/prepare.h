@@ -34,7 +34,7 @@ struct Prepared {
   std::vector<std::string> shards;  // paths, in order
   std::int64_t train = 0, validation = 0;
   std::vector<std::string> classes;   // by number; empty: numbers only, or none
-  std::vector<std::string> left_out;  // of a folder: ".svg, not PNG, … (3): cat/a.svg, …", a line a reason
+  std::vector<std::string> left_out;  // of a folder or shards: ".svg, not PNG, … (3): cat/a.svg, …", a line a reason
   std::vector<std::string> bad;       // "cat/b.png: the picture is empty", with FolderOptions::skip_bad
   std::vector<std::string> notes;     // what else is worth knowing
 };

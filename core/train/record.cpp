@@ -108,9 +108,25 @@ std::set<int64_t> RunNotes::numbers(const std::string& name, int64_t end) const 
   }
 }
 
+namespace {
+
+// Whether a fingerprint is what was noted, with more behind it (", contents 0123"); of a blend, whose parts' stand in
+// brackets, with more behind any of them.
+bool goes_on(std::string_view noted, std::string_view now) {
+  std::size_t at = 0;
+  for (const char c : noted) {
+    if (c == ')' && now.substr(at).starts_with(", ")) at = std::min(now.find_first_of("()", at), now.size());
+    if (at == now.size() || now[at++] != c) return false;
+  }
+  const auto rest = now.substr(at);
+  return rest.empty() || (rest.starts_with(", ") && !noted.starts_with("blend of "));
+}
+
+}  // namespace
+
 bool RunNotes::knows(const std::string& fingerprint) const {
   const auto noted = notes_.find("source");
-  return noted == notes_.end() || noted->second == fingerprint || fingerprint.starts_with(noted->second + ", ");
+  return noted == notes_.end() || goes_on(noted->second, fingerprint);
 }
 
 void RunNotes::require_network(const std::string& name, const std::string& fingerprint) const {

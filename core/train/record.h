@@ -30,7 +30,7 @@ class RunNotes {
   // Whether the run learned from the data of this fingerprint, or from as much of it as was known then.
   bool knows(const std::string& fingerprint) const;
   // Throws Error(config) where the run learned from other data than that of this fingerprint. One that begins with what
-  // was noted knows more of the same data: `say` hears of it.
+  // was noted (of a blend: each part's does) knows more of the same data: `say` hears of it.
   void require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const;
   // Throws Error(checkpoint) where [network.NAME] had other weights than those of this fingerprint.
   void require_network(const std::string& name, const std::string& fingerprint) const;

@@ -265,6 +265,11 @@ def metrics(folder):
     return [{name: line.get(name) for name in names} for line in lines]
 
 
+def learned_of(folder):
+    """How many samples each step learned from, by the rate that it says."""
+    return [round(line["samples_per_s"] * line["step_s"], 6) for line in lines_of(work / folder / "metrics.jsonl")]
+
+
 def same_metrics(a, b):
     mine, others = metrics(a), metrics(b)
     for one, other in zip(mine, others):

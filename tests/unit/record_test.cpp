@@ -73,3 +73,18 @@ TEST_CASE("data is compared as far as the checkpoint knew it") {
   for (const char* other : {"", "7 samples, abd", "7 samples, abcd", "7 samples", "8 samples, abc, contents def"})
     CHECK_MESSAGE(contains(compare(other), "learned from other data"), other);
 }
+
+TEST_CASE("a blend is the data that was noted where each of its parts goes on as it was") {
+  const std::map<std::string, std::string> notes{{"source", "blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))"}};
+  const RunNotes read(notes, "step_1");
+  for (const char* same : {"blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))",
+                           "blend of 2 (7, a, ends x), 1 (blend of 1 (8, b), 1 (9, c))",
+                           "blend of 2 (7, a, contents y, ends x), 1 (blend of 1 (8, b, ends y), 1 (9, c, ends z))"})
+    CHECK_MESSAGE(read.knows(same), same);
+  for (const char* other :
+       {"blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c)), 1 (10, d)",
+        "blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c), 1 (10, d))",
+        "blend of 2 (7, ax), 1 (blend of 1 (8, b), 1 (9, c))", "blend of 1 (7, a), 1 (blend of 1 (8, b), 1 (9, c))",
+        "blend of 2 (7, a, ends x), 1 (blend of 1 (8, b), 1 (9, d))", "blend of 2 (7, a)"})
+    CHECK_MESSAGE(!read.knows(other), other);
+}

@@ -12,6 +12,7 @@
 #include <ditto/text.h>
 
 #include <ditto/formats/file.h>
+#include <ditto/formats/junk_name.h>
 #include <ditto/formats/picture.h>
 #include <ditto/formats/video_name.h>
 
@@ -161,7 +162,8 @@ int64_t Rows::label_in(std::size_t number) const {
   if (const auto at = std::find_if(names.begin(), names.end(), is_number); at != names.end())
     throw Error(ErrorKind::config, line(number),
                 ditto::shown(options_.label, 60) + " is " + std::to_string(value) +
-                    ", which is none of data.names, and these name classes by numbers (\"" + ditto::shown(*at, 40) + "\")",
+                    ", which is none of data.names, and these name classes by numbers (\"" + ditto::shown(*at, 40) +
+                    "\")",
                 "give every label as a name, or leave data.names out where labels are numbers of classes");
   return value;
 }
@@ -181,11 +183,11 @@ Size Rows::stored_size(const Row& row) const {
     return size;
   }
   auto file = path(row);
-  if (options_.has_videos() && formats::is_video_name(file) && !fs::is_directory(file)) {
+  if (options_.has_videos() && formats::is_video_name(file) && !is_folder(file)) {
     const auto video = video_files_.open(file, place(row));
     return {video->height(), video->width()};
   }
-  if (fs::is_directory(file)) file = frame_files(file, place(row)).front();
+  if (is_folder(file)) file = frame_files(file, place(row)).front();
   const auto bytes = formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes);
   const auto picture = formats::picture_size(std::as_bytes(std::span(bytes)), place(row));
   return {picture.height, picture.width};
@@ -243,6 +245,11 @@ std::string Rows::text() const {
   return text;
 }
 
+bool is_folder(const std::string& path) {
+  std::error_code failed;
+  return fs::is_directory(path, failed);
+}
+
 std::vector<std::string> frame_files(const std::string& folder, const std::string& place) {
   std::vector<std::string> files;
   std::error_code failed;
@@ -251,7 +258,7 @@ std::vector<std::string> frame_files(const std::string& folder, const std::strin
     auto extension = at->path().extension().string();
     for (char& c : extension)
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    if (name.starts_with('.')) continue;
+    if (formats::is_junk_name(name)) continue;
     for (const char* known : {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif"})
       if (extension == known) files.push_back(at->path().string());
     for (const char* other : {".bmp", ".gif", ".tif", ".tiff", ".jxl", ".heic", ".heif"})

@@ -23,6 +23,8 @@ struct Row {
 // The pictures in a folder, a frame each: 2.png before 10.png. Throws Error(data) at `place` where there is none.
 std::vector<std::string> frame_files(const std::string& folder, const std::string& place);
 
+bool is_folder(const std::string& path);  // not: a file, or nothing that can be looked at
+
 class Rows {
  public:
   // Throws Error(data) for a table that cannot be read, and where no row is left; Error(config) for labels that

@@ -29,8 +29,11 @@ class PreparedShards final : public Samples {
     // Of each sample, and the last one's end: where "x.tar.idx" is not there, or on a server.
     std::vector<std::uint64_t> starts;
     bool was_indexed_here = false;
+    std::string warning;  // of what lies behind the last sample of its index
   };
   void open(std::size_t shard);
+  void look_behind_index(std::size_t shard);
+  std::uint64_t place_in_index(std::size_t shard, std::int64_t number) const;
   Range range_of(std::size_t shard, std::int64_t number) const;
 
   Wanted wanted_;

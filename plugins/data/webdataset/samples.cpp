@@ -68,6 +68,11 @@ std::string ListedShards::names() const {
   return text;
 }
 
-std::string ListedShards::contents() const { return hash_of_contents(index_, files_); }
+std::string ListedShards::contents() const {
+  return hash_of_contents(index_, files_) + hash_of_ends(files_, [this](std::size_t shard, const TakeRange& take) {
+           for (const Item& item : index_.items_of(shard))
+             for (const Range& range : {item.image, item.label, item.caption, item.text}) take(range);
+         });
+}
 
 }  // namespace webdataset

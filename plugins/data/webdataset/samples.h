@@ -31,7 +31,7 @@ class Samples {
   // Bytes of the caption where they are known without reading; -1: they are not.
   virtual std::int64_t caption_bytes(std::int64_t index) const = 0;
   virtual std::vector<std::string> warnings() const = 0;
-  // Of the names and sizes of shards and samples, and of contents.
+  // Of the names and sizes of shards and samples, and of contents (contents.h).
   virtual std::string names() const = 0;
   virtual std::string contents() const = 0;
 };

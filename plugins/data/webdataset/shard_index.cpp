@@ -10,7 +10,9 @@
 #include <thread>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
+#include <ditto/formats/junk_name.h>
 #include "braces.h"
 
 namespace webdataset {
@@ -25,6 +27,18 @@ constexpr std::size_t kThreads = 8;  // mostly waiting for the disk
 
 std::string file_name(const std::string& path) { return std::filesystem::path(path).filename().string(); }
 
+// Whether junk stands where the pattern leaves open what does: what it names itself is meant.
+bool stands_for_junk(const std::filesystem::path& pattern, const std::filesystem::path& match) {
+  const auto is_named = [](std::string asked, const std::string& found) {
+    std::erase(asked, '\\');
+    return asked == found;
+  };
+  for (auto asked = pattern.begin(), found = match.begin(); asked != pattern.end() && found != match.end();
+       ++asked, ++found)
+    if (ditto::formats::is_junk_name(found->string()) && !is_named(asked->string(), found->string())) return true;
+  return false;
+}
+
 // The folder is as it is, whatever characters it has.
 std::vector<std::string> matches_of(const std::string& folder, const std::string& pattern) {
   std::string as_it_is;
@@ -32,11 +46,12 @@ std::vector<std::string> matches_of(const std::string& folder, const std::string
     if (std::string_view("*?[]\\").find(c) != std::string_view::npos) as_it_is += '\\';
     as_it_is += c;
   }
+  const auto whole = joined(as_it_is, pattern);
   glob_t found{};
   std::vector<std::string> out;
-  if (::glob(joined(as_it_is, pattern).c_str(), 0, nullptr, &found) == 0)
-    out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
+  if (::glob(whole.c_str(), 0, nullptr, &found) == 0) out.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   ::globfree(&found);
+  std::erase_if(out, [&](const std::string& match) { return stands_for_junk(whole, match); });
   return out;
 }
 
@@ -137,7 +152,12 @@ void refuse_labels(const std::vector<OneShard>& shards, std::int64_t classes) {
 OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number, const Wanted& wanted) {
   const auto& path = file.path();
   const auto tar = ditto::formats::index_tar(file, ditto::formats::OnDamage::report);
-  const auto samples = ditto::formats::shard_samples(tar, path);
+  const auto samples = ditto::formats::shard_samples(
+      tar, path, {ditto::formats::is_meant_part, [&](std::string_view extension) { return wanted.reads(extension); }});
+  auto left_out = ditto::formats::parts_left_out(tar);
+  std::erase_if(left_out, [&](const auto& part) {
+    return !wanted.reads(ditto::formats::split_member_name(part.first).extension);
+  });
   OneShard out;
   std::size_t without_picture = 0;
   std::string first_without;
@@ -151,9 +171,11 @@ OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number,
     } else if (item.extension.empty()) {
       if (without_picture++ == 0) first_without = sample.key;
     } else {
+      const auto why = left_out.find(sample.key + "." + missing);
       throw Error(
           ErrorKind::data, path + ":" + sample.key + "." + item.extension,
-          "this picture has no member \"" + sample.key + "." + missing + "\" beside it",
+          "this picture has no member \"" + sample.key + "." + missing + "\" beside it" +
+              (why == left_out.end() ? "" : ": that one " + why->second),
           "add it to the shard, or set data.label, data.caption or data.text to what is there (\"none\": not used)");
     }
   }
@@ -161,6 +183,9 @@ OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number,
   if (!tar.damage.empty())
     out.warnings.push_back(path + ": " + tar.damage + "; " + std::to_string(out.items.size()) +
                            " samples before it kept");
+  if (!left_out.empty())
+    out.warnings.push_back(path + ":" + ditto::shown(left_out.begin()->first) + " " + left_out.begin()->second + "; " +
+                           std::to_string(left_out.size()) + " such members left out");
   if (without_picture > 0)
     out.warnings.push_back(path + ":" + first_without + " has no picture; " + std::to_string(without_picture) +
                            " such samples left out");
@@ -179,6 +204,13 @@ std::vector<OneShard> index_all(ShardIndex& index, const Wanted& wanted, const S
 }
 
 }  // namespace
+
+bool Wanted::reads(std::string_view extension) const {
+  const auto is_it = [&](const auto& place) { return place.extension == extension; };
+  return std::find(image.begin(), image.end(), extension) != image.end() || extension == text ||
+         std::any_of(label.any_of.begin(), label.any_of.end(), is_it) ||
+         std::any_of(caption.any_of.begin(), caption.any_of.end(), is_it);
+}
 
 void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& work) {
   std::vector<std::exception_ptr> errors(count);
@@ -202,6 +234,13 @@ void for_each_shard(std::size_t count, const std::function<void(std::size_t)>& w
 }
 
 std::string ShardIndex::file_name(std::size_t shard) const { return webdataset::file_name(paths[shard]); }
+
+std::span<const Item> ShardIndex::items_of(std::size_t shard) const {
+  const auto [first, last] =
+      std::equal_range(items.begin(), items.end(), Item{static_cast<std::uint32_t>(shard), {}, {}, {}, {}, {}, {}},
+                       [](const Item& a, const Item& b) { return a.shard < b.shard; });
+  return {first, last};
+}
 
 std::vector<std::string> expand_shards(const std::vector<std::string>& patterns, const std::string& folder,
                                        const std::string& option) {

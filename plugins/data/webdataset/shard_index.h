@@ -3,7 +3,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ditto/formats/shard.h>
@@ -33,6 +35,7 @@ struct ShardIndex {
   std::vector<std::string> warnings;  // damage and what was left out for it
 
   std::string file_name(std::size_t shard) const;  // "train-000000.tar"
+  std::span<const Item> items_of(std::size_t shard) const;
 };
 
 struct Wanted {
@@ -40,6 +43,8 @@ struct Wanted {
   TextPlace label, caption;
   std::string text;          // extension of an embedded text; empty: not wanted
   std::int64_t classes = 0;  // labels are below this
+
+  bool reads(std::string_view extension) const;  // whether a member of this extension is read
 };
 
 // Expands braces, paths and globs, of URLs braces alone (relative ones start at `folder`), each in alphabetical order.
