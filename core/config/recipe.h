@@ -75,6 +75,9 @@ class Recipe {
   const formats::Table& resolved() const { return resolved_; }
   void resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared);
   void resolve(const AdapterOptions& complete);
+  // run.bf16_in_fp32, where it was left to be measured.
+  void resolve_bf16_in_fp32(std::vector<std::string> ops);
+  bool bf16_was_measured = false;
   // Of all options that were declared so far.
   const OptionEffects& effects() const { return effects_; }
 

@@ -27,7 +27,8 @@ std::vector<std::string> strategies_of(const std::string& saved_toml) {
 
 // As TOML, and of a key that is not there.
 constexpr const char *kNumerics = "run.numerics", *kFast = "\"fast\"", *kOne = "\"one\"", *kNone = "(none)",
-                     *kTokenLeaf = "run.token_leaf", *kPrecision = "run.precision";
+                     *kTokenLeaf = "run.token_leaf", *kPrecision = "run.precision", *kWays = "run.bf16_in_fp32",
+                     *kAuto = "[\"auto\"]";
 
 bool is_one_number(const formats::Table& recipe) {
   const auto* numerics = recipe.find_path(kNumerics);
@@ -71,6 +72,8 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     if (change.key.starts_with("record.")) continue;
     if (change.key == kNumerics && change.before == kNone) change.before = kFast;  // of before there was the option
     if (change.key == kTokenLeaf && change.before == kNone) change.before = std::to_string(RunOptions().token_leaf);
+    // What was left to be measured, and before there was the option, is no choice that could have changed.
+    if (change.key == kWays && (change.before == kNone || change.before == kAuto || change.after == kAuto)) continue;
     if (change.before == change.after) continue;
     const auto effect = effects.of(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;

@@ -14,6 +14,7 @@
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/dist/stop.h"
+#include "core/network/bf16_ways.h"
 #include "core/network/finite.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
@@ -81,6 +82,8 @@ void Trainer::assemble() {
   const auto log = [this](const std::string& line) {
     if (folder_) folder_->log(line);
   };
+  start_ = find_start(options_.resume, checkpoints(), mesh_.world(), [this](const std::string& line) { say(line); });
+  if (start_) keep_ways(recipe_, registry_, checkpoint::describe(*start_).recipe_toml);
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.sampler = recipe_.validate.grid_every > 0;
@@ -105,7 +108,6 @@ void Trainer::assemble() {
     validation_loader_ =
         std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
   optimizer_ = assembly_->make_optimizer();
-  start_ = find_start(options_.resume, checkpoints(), mesh_.world(), [this](const std::string& line) { say(line); });
   // A checkpoint holds all that a run goes on with, but for the model that an adapter is learned on.
   if (!start_ || assembly_->main->adapter)
     started_from_ = read_first_weights(
