@@ -5,6 +5,7 @@ import platform
 import re
 import statistics
 import sys
+import time
 
 
 def cpuinfo(key):
@@ -37,11 +38,39 @@ def spread(values, form):
     return f"{statistics.median(values):{form}} ({min(values):{form}} to {max(values):{form}})"
 
 
+QUIET = 0.5  # of the load average: above it something else runs, or has just ended
+LOAD = re.compile(r"load average(?: before the run)?:? (\d+\.\d\d)")
+NOTES = "<!-- notes: written by hand; ./dev bench keeps what follows -->"
+
+
+def load_now():
+    return os.getloadavg()[0]
+
+
+def today():
+    return time.strftime("%Y-%m-%d", time.gmtime())
+
+
+def of_load(lines):
+    """What stands at the top of a page that says of a run that the machine was not quiet before it."""
+    loads = [load for line in lines for load in LOAD.findall(line) if float(load) > QUIET]
+    if not loads:
+        return []
+    return [f"**Not a quiet machine: the load average before the run was {' and '.join(loads)}, above {QUIET}; these times say little.**", ""]
+
+
+def page(lines, before=""):
+    """A page of these lines, the first of which is its title, with the notes of the page that was there before."""
+    notes = before[before.index(NOTES):] if NOTES in before else ""
+    text = "\n".join(lines[:2] + of_load(lines) + lines[2:]).rstrip("\n") + "\n"
+    return text + (f"\n{notes}" if notes else "")
+
+
 def write(lines, folder, name, machine=""):
-    """Prints them, and writes them to NAME-MACHINE.md in the folder."""
-    text = "\n".join(lines) + "\n"
-    print(text)
+    """Prints them, and writes them to NAME-MACHINE.md in the folder. What people have written there below NOTES stays."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{file_name(name, machine)}.md"
+    text = page(lines, path.read_text() if path.exists() else "")
+    print(text)
     path.write_text(text)
     print(f"written: {path}", file=sys.stderr)
