@@ -37,7 +37,7 @@ constexpr int64_t kTrialFewRows = 32, kTrialRows = 512, kTrialWidth = 384, kTria
 constexpr double kPlain = 4;      // times faster: few rows have shown it
 constexpr double kSlow = 0.02;    // seconds of few rows: more of them would take too long, and say the same
 constexpr double kEnough = 0.08;  // seconds of rounds
-constexpr int kLeastRounds = 3, kMostRounds = 15;
+constexpr int kLeastRounds = 3;
 
 class ByOneThread {
  public:
@@ -166,21 +166,20 @@ void measure(Rates& rates, const Ways& ways, const std::vector<KernelRow>& rows,
   struct Best {
     double bf16 = std::numeric_limits<double>::infinity(), fp32 = bf16;
   } best;
-  const auto time = [&](const OpInputs& inputs) {
-    best.bf16 = std::min(best.bf16, seconds_of_call(*bf16, op.name, inputs));
-    best.fp32 = std::min(best.fp32, seconds_of_call(*fp32, op.name, inputs));
-  };
-  const auto few = trial_call(op, kTrialFewRows);
-  time(few);  // what is made once is made now
-  if (std::max(best.bf16, best.fp32) < kSlow) best = {}, time(few);
-  if (std::max(best.bf16, best.fp32) < kSlow && std::max(best.bf16 / best.fp32, best.fp32 / best.bf16) < kPlain) {
-    const auto many = trial_call(op, kTrialRows);
-    time(many);
-    best = {};
+  // In turn, so that what disturbs the machine disturbs both; what is made once is made in the first round.
+  const auto time = [&](const OpInputs& inputs, int most) {
     const auto began = std::chrono::steady_clock::now();
     const auto spent = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-    for (int round = 0; round < kMostRounds && (round < kLeastRounds || spent() < kEnough); ++round) time(many);
-  }
+    for (int round = 0; round < most && (round < kLeastRounds || spent() < kEnough); ++round) {
+      best.bf16 = std::min(best.bf16, seconds_of_call(*bf16, op.name, inputs));
+      best.fp32 = std::min(best.fp32, seconds_of_call(*fp32, op.name, inputs));
+    }
+  };
+  const auto few = trial_call(op, kTrialFewRows), many = trial_call(op, kTrialRows);
+  time(few, 6);
+  const bool is_slow = std::max(best.bf16, best.fp32) > kSlow;
+  const bool is_plain = std::max(best.bf16 / best.fp32, best.fp32 / best.bf16) > kPlain;
+  if (!is_slow && !is_plain) best = {}, time(many, 15);
   rates[op.name][ways.in_bf16] = 1 / best.bf16;
   rates[op.name][ways.in_fp32] = 1 / best.fp32;
 }
