@@ -132,7 +132,8 @@ void diagnose_processor(Diagnosis& out) {
   const int cores = processors_in_mask();
   Json& facts = out.facts["processor"] = {{"model", value_of("/proc/cpuinfo", "model name")},
                                           {"cores", std::thread::hardware_concurrency()},
-                                          {"cores_usable", cores}};
+                                          {"cores_usable", cores},
+                                          {"threads", usable_processors()}};
   if (const auto quota = processor_quota()) {
     facts["cores_quota"] = *quota;
     if (*quota < cores)
