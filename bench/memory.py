@@ -19,7 +19,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
-from report import processor, write  # noqa: E402
+from report import processor, usable_processors, write  # noqa: E402
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 TITLE, RECIPE = "DiT-S/2, 32x32x4, batch 8", ROOT / "bench/dit_s_2.toml"
@@ -29,7 +29,7 @@ STEPS = 3
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="this one only (default bf16)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
     parser.add_argument("--peer", nargs=2, metavar=("ATTENTION", "PRECISION"), help="only take PyTorch's steps")
     return parser.parse_args()
@@ -88,7 +88,7 @@ def main():
         return take_peer_steps(*args.peer, args.threads)
     lines = [f"# Memory of a training step of {TITLE}, {processor()}", "",
              "Written by bench/memory.py (`./dev bench memory`), which says what is counted.", "",
-             f"- processor: {processor()}, {len(os.sched_getaffinity(0))} cores; {args.threads} threads; "
+             f"- processor: {processor()}, {usable_processors()} cores; {args.threads} threads; "
              f"{time.strftime('%Y-%m-%d', time.gmtime())}", "",
              "| precision | | stays, MB | peak above it, MB | share of eager PyTorch's least |",
              "|---|---|---:|---:|---:|"]

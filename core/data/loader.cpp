@@ -230,8 +230,8 @@ void Loader::State::tell_bad(const BatchJob& job) {
 
 namespace {
 
-// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one of
-// both would be wrong.
+// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one
+// of both would be wrong.
 void require_known_turns(const Source& source) {
   const auto specs = source.makes();
   const auto* image = find(specs, names::kImage);
@@ -241,10 +241,10 @@ void require_known_turns(const Source& source) {
   };
   for (const auto& spec : specs)
     if (&spec != image && !spec.turns_with_image && has_its_sides(spec))
-      throw Error(ErrorKind::config, "loader.flip",
-                  "mirrors \"image\", and \"" + spec.name +
-                      "\", which has its sides, does not say whether it turns with it",
-                  "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
+      throw Error(
+          ErrorKind::config, "loader.flip",
+          "mirrors \"image\", and \"" + spec.name + "\", which has its sides, does not say whether it turns with it",
+          "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
 }
 
 }  // namespace

@@ -117,7 +117,8 @@ std::string other_libtorch() {
   for (std::string folder; std::getline(all, folder, ':');)
     for (const char* name : {"libtorch_cpu.so", "libc10.so"}) {
       const auto path = std::filesystem::path(folder.empty() ? "." : folder) / name;
-      const bool is_own = std::filesystem::equivalent(path, library_of(reinterpret_cast<const void*>(&at::get_num_threads)), ignored);
+      const bool is_own =
+          std::filesystem::equivalent(path, library_of(reinterpret_cast<const void*>(&at::get_num_threads)), ignored);
       if (std::filesystem::exists(path, ignored) && !is_own) return path.string();
     }
   return {};
@@ -181,7 +182,9 @@ void diagnose_environment(Diagnosis& out) {
               "start ranks by torchrun or srun, or unset MASTER_ADDR");
   }
   if (const auto variables = arithmetic_variables(); variables != "none")
-    out.add(Level::note, variables + ": chooses how libraries compute; a run is noted with it, and without it its bits may be others");
+    out.add(
+        Level::note,
+        variables + ": chooses how libraries compute; a run is noted with it, and without it its bits may be others");
   if (const auto other = other_libtorch(); !other.empty())
     out.add(Level::note, "LD_LIBRARY_PATH leads to another LibTorch, " + other + ", which is not used");
   if (facts.contains("OMP_NUM_THREADS"))

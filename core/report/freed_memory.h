@@ -5,8 +5,8 @@
 
 namespace ditto::report {
 
-// Gives it back to the system from now on: every larger piece of memory lies apart. While a run starts, pieces of all sizes
-// come and go, among which the heap would grow by a tenth of holes.
+// Gives it back to the system from now on: every larger piece of memory lies apart. While a run starts, pieces of all
+// sizes come and go, among which the heap would grow by a tenth of holes.
 inline void give_back_freed_memory() {
 #if defined(__GLIBC__)
   mallopt(M_MMAP_THRESHOLD, 16 << 10);

@@ -58,7 +58,8 @@ std::vector<Mount> mounts(const fs::path& root) {
     const auto dash = std::find(words.begin(), words.end(), "-");
     if (words.size() < 5 || words.end() - dash < 4) continue;
     const bool is_v2 = dash[1] == "cgroup2";
-    if (is_v2 || (dash[1] == "cgroup" && has_word(dash[3], "cpu"))) found.push_back({is_v2, unescaped(words[3]), unescaped(words[4])});
+    if (is_v2 || (dash[1] == "cgroup" && has_word(dash[3], "cpu")))
+      found.push_back({is_v2, unescaped(words[3]), unescaped(words[4])});
   }
   return found;
 }

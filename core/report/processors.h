@@ -17,8 +17,8 @@ int processors_of_rank(int ranks);
 
 // What both follow from. `root` is the folder in which proc and sys are looked for, `mask` what processors_in_mask is.
 int processors_in_mask(int process = 0);  // of this process, or another one; 0: unknown
-// The processors' worth of time that this process's control groups allow, all that lie above them included; none: as much
-// as there is. Versions 1 and 2.
+// The processors' worth of time that this process's control groups allow, all that lie above them included; none: as
+// much as there is. Versions 1 and 2.
 std::optional<double> processor_quota(const std::string& root = "/");
 // Of the nearest process above this one that is none of the same rank, as wrappers are (a shell, numactl); 0: unknown.
 // Where Slurm says how many processors a job has here, it is that: its own daemon may use more.

@@ -97,8 +97,8 @@ void RunFolder::log(std::string_view text) {
     left.remove_prefix(static_cast<size_t>(done));
   }
   if (!left.empty() && !std::exchange(log_fails_, true))
-    tell(fmt::format("warning: {} cannot be written ({}): what is said from here on may be missing there", file("log.txt"),
-                     std::strerror(errno)));
+    tell(fmt::format("warning: {} cannot be written ({}): what is said from here on may be missing there",
+                     file("log.txt"), std::strerror(errno)));
 }
 
 }  // namespace ditto::report

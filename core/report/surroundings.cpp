@@ -22,16 +22,16 @@ namespace ditto::report {
 namespace {
 
 // A name's beginning is enough. Threads have a note of their own.
-constexpr std::array kChoosing{"ATEN_",          "BLIS_",           "CUBLAS",    "CUDNN_",     "DNNL_",
-                               "GLIBC_TUNABLES", "KMP_",            "LD_AUDIT",  "LD_PRELOAD", "MKL_",
-                               "NCCL_ALGO",      "NCCL_PROTO",      "NVIDIA_TF", "OMP_DYNAMIC", "OMP_THREAD_LIMIT",
-                               "ONEDNN_",        "OPENBLAS_",       "TORCH_ALLOW_TF32", "TORCH_BLAS_", "TORCH_CUDNN_",
+constexpr std::array kChoosing{"ATEN_",          "BLIS_",      "CUBLAS",           "CUDNN_",      "DNNL_",
+                               "GLIBC_TUNABLES", "KMP_",       "LD_AUDIT",         "LD_PRELOAD",  "MKL_",
+                               "NCCL_ALGO",      "NCCL_PROTO", "NVIDIA_TF",        "OMP_DYNAMIC", "OMP_THREAD_LIMIT",
+                               "ONEDNN_",        "OPENBLAS_",  "TORCH_ALLOW_TF32", "TORCH_BLAS_", "TORCH_CUDNN_",
                                "TORCH_LINALG_"};
 constexpr std::array kSaying{"VERBOSE", "JIT_DUMP", "JIT_PROFILE", "LOG"};  // what they say changes no number
 
-constexpr std::array kComputing{"libm",      "libmvec",     "libgomp",   "libiomp5",  "libomp",    "libmkl",
-                                "libdnnl",   "libopenblas", "libblas",   "liblapack", "libtorch_cuda",
-                                "libcublas", "libcublasLt", "libcudnn",  "libnccl",   "libc10"};
+constexpr std::array kComputing{"libm",        "libmvec",     "libgomp", "libiomp5",  "libomp",        "libmkl",
+                                "libdnnl",     "libopenblas", "libblas", "liblapack", "libtorch_cuda", "libcublas",
+                                "libcublasLt", "libcudnn",    "libnccl", "libc10"};
 constexpr std::array kDecoding{"libjpeg", "libturbojpeg", "libwebp",    "libavif",   "libdav1d",
                                "libaom",  "liblcms2",     "libavcodec", "libswscale"};
 

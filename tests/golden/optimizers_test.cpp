@@ -156,10 +156,10 @@ TEST_CASE("Lion, and AdamW with 8 bits, are bitsandbytes'") {
   // Then moments are coded, and theirs not always as the nearest value: numbers whose moments never parted stay equal.
   const auto ours = run("adamw8bit", options, at::kFloat, kCoded);
   CHECK(distance({{"small", ours.at("small")}}, theirs.at("adamw8bit")) < 8 * kUlp);
-  const auto apart =
-      (ours.at("large").to(at::kDouble) - tensor(theirs.at("adamw8bit").at("large"))).abs();
+  const auto apart = (ours.at("large").to(at::kDouble) - tensor(theirs.at("adamw8bit").at("large"))).abs();
   const double equal = (apart < 1e-6).to(at::kDouble).mean().item<double>();
-  MESSAGE("of what is coded " << equal << " are equal after ten steps; the largest difference " << apart.max().item<double>());
+  MESSAGE("of what is coded " << equal << " are equal after ten steps; the largest difference "
+                              << apart.max().item<double>());
   CHECK(equal > 0.97);
   CHECK(apart.max().item<double>() < kLr / 2);
 }

@@ -127,8 +127,8 @@ TEST_CASE("a quota of control groups of version 1 is that of the controller cpu"
 
 TEST_CASE("without proc, or with what is no proc, there is no quota") {
   CHECK(quota({}) == Quota());
-  CHECK(quota({{"proc/self/cgroup", "nonsense\n::\n"}, {"proc/self/mountinfo", "a b c\n- cgroup2\n30 - cgroup2 x\n"}}) ==
-        Quota());
+  CHECK(quota({{"proc/self/cgroup", "nonsense\n::\n"},
+               {"proc/self/mountinfo", "a b c\n- cgroup2\n30 - cgroup2 x\n"}}) == Quota());
 }
 
 TEST_CASE("a mask of one processor is one processor") {
@@ -165,14 +165,14 @@ TEST_CASE("ranks share what their launcher may use, and one that is bound to its
 TEST_CASE("a launcher is the nearest process above that is not of the same rank") {
   const int parent = ::getppid();
   const auto at = [](int process, const char* file) { return "proc/" + std::to_string(process) + "/" + file; };
-  const auto environ = [](const std::string& text) { return std::string("HOME=/\0", 7) + text + std::string("\0X=1\0", 5); };
+  const auto environ = [](const std::string& text) {
+    return std::string("HOME=/\0", 7) + text + std::string("\0X=1\0", 5);
+  };
   const auto known = masks({{parent, 4}, {1000001, 4}, {1000002, 16}, {1000003, 64}});
-  const Files wrapped{{at(parent, "environ"), environ("RANK=3")},
-                      {at(parent, "status"), "Name:\tbash\nPPid:\t1000001\n"},
-                      {at(1000001, "environ"), environ("RANK=3")},
-                      {at(1000001, "status"), "Name:\tnumactl\nPPid:\t1000002\n"},
-                      {at(1000002, "environ"), environ("RANK=33")},
-                      {at(1000002, "status"), "Name:\ttorchrun\nPPid:\t1000003\n"}};
+  const Files wrapped{
+      {at(parent, "environ"), environ("RANK=3")},   {at(parent, "status"), "Name:\tbash\nPPid:\t1000001\n"},
+      {at(1000001, "environ"), environ("RANK=3")},  {at(1000001, "status"), "Name:\tnumactl\nPPid:\t1000002\n"},
+      {at(1000002, "environ"), environ("RANK=33")}, {at(1000002, "status"), "Name:\ttorchrun\nPPid:\t1000003\n"}};
   const Machine machine(wrapped);
   {
     const Variables rank({{"RANK", "3"}});

@@ -16,7 +16,8 @@
 
 namespace ditto::testing {
 
-// The exit code of the ranks: 0 if the test case passed on all of them. Of none of that name it is 1 (doctest_main.cpp).
+// The exit code of the ranks: 0 if the test case passed on all of them. Of none of that name it is 1
+// (doctest_main.cpp).
 inline int as_ranks(int count, const std::string& test_case) {
   std::string name;  // doctest takes a list with commas
   for (const char c : test_case) {

@@ -104,7 +104,8 @@ TEST_CASE("a machine's record has the build of LibTorch, the libraries that comp
 }
 
 TEST_CASE("a resume says what of the machine is another one, as far as bits depend on it") {
-  const auto said = [](std::map<std::string, std::string> saved, std::map<std::string, std::string> now, bool one_number) {
+  const auto said = [](std::map<std::string, std::string> saved, std::map<std::string, std::string> now,
+                       bool one_number) {
     std::string lines;
     compare_machines(saved, now, one_number, [&](const std::string& line) { lines += line + "\n"; });
     return lines;
