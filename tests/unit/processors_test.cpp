@@ -70,7 +70,7 @@ auto masks(std::map<int, int> known) {
 }
 
 struct Variables {
-  explicit Variables(std::map<std::string, std::string> given) : names(std::move(given)) {
+  explicit Variables(Files given) : names(std::move(given)) {
     for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_CPUS_ON_NODE"}) {
       if (const char* value = std::getenv(name)) before[name] = value;
       ::unsetenv(name);
@@ -83,7 +83,7 @@ struct Variables {
   }
   Variables(const Variables&) = delete;
   Variables& operator=(const Variables&) = delete;
-  std::map<std::string, std::string> names, before;
+  Files names, before;
 };
 
 }  // namespace
@@ -175,23 +175,24 @@ TEST_CASE("a launcher is the nearest process above that is not of the same rank"
       {at(1000002, "environ"), environ("RANK=33")}, {at(1000002, "status"), "Name:\ttorchrun\nPPid:\t1000003\n"}};
   const Machine machine(wrapped);
   {
-    const Variables rank({{"RANK", "3"}});
+    const Variables rank(Files{{"RANK", "3"}});
     CHECK(processors_of_launcher(machine.root(), known) == 16);
   }
   {
-    const Variables rank({{"OMPI_COMM_WORLD_RANK", "3"}});
+    const Variables rank(Files{{"OMPI_COMM_WORLD_RANK", "3"}});
     CHECK(processors_of_launcher(machine.root(), known) == 4);  // the parent
   }
   {
-    const Variables none({});
+    const Variables none(Files{});
     CHECK(processors_of_launcher(machine.root(), known) == 4);
   }
   {
-    const Variables rank({{"SLURM_PROCID", "3"}, {"SLURM_CPUS_ON_NODE", "24"}});
+    const Variables rank(Files{{"SLURM_PROCID", "3"}, {"SLURM_CPUS_ON_NODE", "24"}});
     CHECK(processors_of_launcher(machine.root(), known) == 24);
   }
   {
-    const Variables rank({{"RANK", "3"}, {"SLURM_PROCID", "0"}, {"SLURM_CPUS_ON_NODE", "24"}});  // torchrun, by srun
+    const Variables rank(
+        Files{{"RANK", "3"}, {"SLURM_PROCID", "0"}, {"SLURM_CPUS_ON_NODE", "24"}});  // torchrun, by srun
     CHECK(processors_of_launcher(machine.root(), known) == 16);
   }
 }
