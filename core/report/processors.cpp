@@ -188,6 +188,11 @@ const Known& known() {
 
 int usable_processors() { return std::max(1, share_of_processors(known().in_mask, known().quota, 0, 1)); }
 
+int said_threads() {
+  const char* said = std::getenv("OMP_NUM_THREADS");
+  return said ? std::max(0, std::atoi(said)) : 0;
+}
+
 int processors_of_rank(int ranks) {
   const int of_launcher = ranks > 1 ? processors_of_launcher() : 0;
   return share_of_processors(known().in_mask, known().quota, of_launcher, ranks);

@@ -15,7 +15,9 @@ int usable_processors();
 // bound each rank to fewer (Slurm, mpirun, numactl). 0: they take turns.
 int processors_of_rank(int ranks);
 
-// What both follow from. `root` is the folder in which proc and sys are looked for, `mask` what processors_in_mask is.
+int said_threads();  // by OMP_NUM_THREADS ("4", or "4,2"); 0: it says nothing, or no number
+
+// What they follow from. `root` is the folder in which proc and sys are looked for, `mask` what processors_in_mask is.
 int processors_in_mask(int process = 0);  // of this process, or another one; 0: unknown
 // The processors' worth of time that this process's control groups allow, all that lie above them included; none: as
 // much as there is. Versions 1 and 2.

@@ -171,7 +171,7 @@ TEST_CASE("a process has the recipe's threads, or its environment's, or its shar
         std::getenv("OMP_NUM_THREADS") ? std::optional<std::string>(std::getenv("OMP_NUM_THREADS")) : std::nullopt;
   } kept;
   const auto threads = [](int64_t asked, bool said_by_environment, int ranks_here) {
-    said_by_environment ? setenv("OMP_NUM_THREADS", "3", 1) : unsetenv("OMP_NUM_THREADS");
+    setenv("OMP_NUM_THREADS", said_by_environment ? "3" : "no number", 1);
     at::set_num_threads(3);  // as it is where the environment said so at the start
     RankInfo info;
     info.world_size = info.local_world_size = ranks_here;
