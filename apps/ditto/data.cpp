@@ -275,7 +275,9 @@ void add_prepare(CLI::App& data) {
   command->add_option(
       "--captions", arguments->pictures.captions,
       "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
-  command->add_option("--threads", arguments->pictures.threads, "Folder: threads that decode; 0: one a core")
+  command
+      ->add_option("--threads", arguments->pictures.threads,
+                   "Folder: threads that decode; 0: one for each processor that may be used")
       ->check(CLI::Range(0, 1024));
   command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();
   command->add_option("--shape", arguments->shape, "Table: HEIGHTxWIDTH or HEIGHTxWIDTHx3 of a row's picture");

@@ -71,6 +71,7 @@ struct Loader::State {
   };
 
   std::shared_ptr<BatchJob> make_job(Places places) const;
+  void begin_to_read();
   // What a thread does: it reads sample `index` of the source since then.
   struct Doing {
     int64_t index = -1;  // nothing
@@ -93,6 +94,7 @@ struct Loader::State {
 
   Upcoming upcoming;
   int64_t asked = 0;  // requests of `upcoming` that were queued
+  bool reads = false;
 
   std::mutex mutex;
   std::condition_variable_any work_there, job_done;
@@ -228,8 +230,8 @@ void Loader::State::tell_bad(const BatchJob& job) {
 
 namespace {
 
-// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one of
-// both would be wrong.
+// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one
+// of both would be wrong.
 void require_known_turns(const Source& source) {
   const auto specs = source.makes();
   const auto* image = find(specs, names::kImage);
@@ -239,10 +241,10 @@ void require_known_turns(const Source& source) {
   };
   for (const auto& spec : specs)
     if (&spec != image && !spec.turns_with_image && has_its_sides(spec))
-      throw Error(ErrorKind::config, "loader.flip",
-                  "mirrors \"image\", and \"" + spec.name +
-                      "\", which has its sides, does not say whether it turns with it",
-                  "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
+      throw Error(
+          ErrorKind::config, "loader.flip",
+          "mirrors \"image\", and \"" + spec.name + "\", which has its sides, does not say whether it turns with it",
+          "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
 }
 
 }  // namespace
@@ -251,7 +253,6 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
     : state_(std::make_unique<State>(std::move(source), options, seed, std::move(log))) {
   State& state = *state_;
   if (options.flip) require_known_turns(*state.source);
-  report::keep_freed_memory();
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");
@@ -266,7 +267,12 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
 
 Loader::~Loader() = default;
 
+void Loader::State::begin_to_read() {
+  if (!std::exchange(reads, true)) report::keep_freed_memory();
+}
+
 void Loader::expect(Upcoming upcoming) {
+  state_->begin_to_read();
   {
     const std::lock_guard lock(state_->mutex);
     state_->queue.clear();
@@ -289,6 +295,7 @@ void Loader::State::read_here(BatchJob& job, int64_t row) {
 }
 
 std::shared_ptr<BatchJob> Loader::read(Places places) {
+  state_->begin_to_read();
   const auto start = Clock::now();
   std::shared_ptr<BatchJob> job;
   if (state_->options.threads > 0) {

@@ -20,7 +20,7 @@ struct FolderOptions {
   int size = 0;           // above 0: every picture becomes a square of this side (formats::cover), as PNG
   bool skip_bad = false;  // what does not decode is left out and reported, instead of ending it
   std::string captions;   // a table as picture_notes.h says, whose names are relative to the folder; "": none
-  int64_t threads = 0;    // 0: one a core. The result does not depend on it
+  int64_t threads = 0;    // 0: one for each processor that may be used. The result does not depend on it
 };
 
 // How a table's rows are pictures.

@@ -16,6 +16,7 @@
 #include "core/dist/stop.h"
 #include "core/network/bf16_ways.h"
 #include "core/network/finite.h"
+#include "core/report/freed_memory.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
 #include "core/train/first_weights.h"
@@ -46,6 +47,7 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
 Trainer::~Trainer() = default;
 
 int Trainer::run() {
+  report::give_back_freed_memory();
   const report::MemoryMeter::Watch watch(memory_);
   open_outputs();
   assemble();
