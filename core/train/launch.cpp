@@ -49,7 +49,8 @@ bool holds(const formats::Table& table, const std::string& text) {
                      [&](const formats::Entry& entry) { return holds(entry.value, text); });
 }
 
-// A launcher that binds each rank to processors of its own (Slurm, mpirun) may use more itself, and has shared them out.
+// A launcher that binds each rank to processors of its own (Slurm, mpirun) may use more itself, and has shared them
+// out.
 int threads_of_a_rank(const RankInfo& rank) {
   const int usable = report::usable_processors(), ranks = std::max(1, rank.local_world_size);
   const bool is_bound = ranks > 1 && report::processors_in_mask(::getppid()) > report::processors_in_mask();
@@ -72,13 +73,16 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank) {
 namespace {
 
 template <class Interface>
-void declare(Recipe& recipe, Registry& registry, const std::string& section, const Component& component) {
+void declare(Recipe& recipe, Registry& registry, const std::string& section, Component& component) {
   if (!component) return;
   const auto& factory = registry.factory<Interface>(component.plugin, component.where);
-  OptionReader reader(component.options, effect_of_options<Interface>());
-  guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options", [&] { factory.declare(reader); });
-  reader.finish();
-  recipe.resolve(section, component.plugin, reader.declared());
+  recipe.read_options(component.options, [&] {
+    OptionReader reader(component.options, effect_of_options<Interface>());
+    guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options",
+            [&] { factory.declare(reader); });
+    reader.finish();
+    recipe.resolve(section, component.plugin, reader.declared());
+  });
 }
 
 }  // namespace
@@ -102,12 +106,11 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Cache>(recipe, registry, "cache", recipe.cache);
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
-  for (const auto& group : recipe.optimizer_groups)
-    declare<Optimizer>(recipe, registry, group.section, group.component);
+  for (auto& group : recipe.optimizer_groups) declare<Optimizer>(recipe, registry, group.section, group.component);
   for (const auto& [section, component] : recipe.components())
     if (section == "data" || section.starts_with("data.")) declare<Source>(recipe, registry, section, *component);
-  for (const auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
-  for (const auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
+  for (auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
+  for (auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
     const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);
