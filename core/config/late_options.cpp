@@ -31,10 +31,6 @@ std::vector<std::string> late_options(const Recipe& recipe) {
       fmt::format("the warm-up of {} steps ends it at {:.3g} of {:.3g}", rate.warmup, rate.lr * share, rate.lr));
   add(rate.kind != LrScheduleOptions().kind && rate.warmup >= steps, "lr_schedule.kind",
       fmt::format("the warm-up of {} steps leaves none in which the rate falls", rate.warmup));
-  const auto& ema = recipe.ema;
-  const double reached = (1 + static_cast<double>(steps)) / (10 + static_cast<double>(steps));
-  add(ema.enabled && ema.warmup && ema.decay != EmaOptions().decay && ema.decay > reached, "ema.decay",
-      fmt::format("ema.warmup brings it to {:.3g}", reached));
   const auto every = [&](int64_t number, const char* option, const char* what) { add(number > steps, option, what); };
   every(recipe.validate.every, "validate.every", "there will be no validation");
   every(recipe.validate.grid_every, "validate.grid_every", "there will be one sheet, of the last step");
