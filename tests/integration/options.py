@@ -189,5 +189,27 @@ def test_config_check_says_of_recipes_what_training_them_does():
     t.check(not t.slow or (fine >= 8 and wrong >= 5), f"{fine} are fine and {wrong} are not: draw others")
 
 
+# --- what options of a run's folder do ---------------------------------------------------------------------------------------
+
+
+def test_options_of_what_is_kept_and_shown_do_what_they_say():
+    path = t.write_recipe("kept.toml", tiny(
+        run=dict(steps=7, batch=4), checkpoint=dict(every=1, keep=1, keep_every=3), validate=dict(grid_every=7, grid=3),
+        sampler=dict(plugin="euler", steps=1), log=dict(tensorboard=False, peak_tflops=0.5, grid_columns=3, grid_cell=16)))
+    t.train(path, "kept")
+    t.equal(t.checkpoints("kept"), ["step_00000003", "step_00000006", "step_00000007"], "checkpoints")
+    for line in t.lines_of(t.work / "kept/metrics.jsonl"):
+        t.check(abs(float(line["mfu"]) - float(line["tflops"]) / 0.5) < 1e-9, f"mfu in {line}")
+    sizes = {}
+    for columns, cell in ((3, 16), (1, 16), (3, 40)):
+        name = f"sheet-{columns}-{cell}"
+        t.train(path, name, **{"log__grid_columns": columns, "log__grid_cell": cell})
+        (sheet,) = (t.work / name / "samples").glob("*.png")
+        sizes[columns, cell] = t.struct.unpack(">II", sheet.read_bytes()[16:24])
+    wide, tall, large = sizes[3, 16], sizes[1, 16], sizes[3, 40]
+    t.check(wide[0] > 2 * wide[1] and tall[1] > 2 * tall[0], f"sheets of 3 columns and of 1: {wide}, {tall}")
+    t.check(wide[0] >= 3 * 16 and large[0] >= 3 * 40, f"cells of 16 and of 40 pixels at least: {wide}, {large}")
+
+
 if __name__ == "__main__":
     t.main(globals())
