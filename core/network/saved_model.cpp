@@ -147,7 +147,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   const auto info = checkpoint::describe(saved.path);
   const auto recipe = saved.path + "/recipe.toml";
   const auto own = ready(info.recipe_toml, recipe, network);
-  saved.recipe = Recipe::parse(own, recipe, sets);
+  saved.recipe = Recipe::saved(own, recipe, sets);
   tell_other_meaning(formats::parse_toml(own, recipe), saved.recipe);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())

@@ -112,9 +112,7 @@ std::shared_ptr<Optimizer> Assembly::make_optimizer() {
 
 BatchPlanner::Sizes Assembly::sizes(const Loader& loader) {
   return {[&loader](int64_t place) { return loader.size_of(place); },
-          [this](const SampleSize& size) {
-            return counter().tokens(size);
-          }};
+          [this](const SampleSize& size) { return counter().tokens(size); }};
 }
 
 FlopCounter& Assembly::counter() {
@@ -123,8 +121,7 @@ FlopCounter& Assembly::counter() {
 }
 
 void Assembly::check(const std::vector<SampleSize>& learned) {
-  if (learned.empty()) counter().check({});
-  for (const auto& size : learned) counter().check(size);
+  counter().check(learned.empty() ? std::vector<SampleSize>{{}} : learned);
   if (!sampler || recipe.validate.grid_every == 0) return;
   const auto& one = networks->shape_of_one();
   const bool own_sides = std::find(one.begin(), one.end(), kOwnSide) != one.end();

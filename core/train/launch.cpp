@@ -62,13 +62,16 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank) {
 namespace {
 
 template <class Interface>
-void declare(Recipe& recipe, Registry& registry, const std::string& section, const Component& component) {
+void declare(Recipe& recipe, Registry& registry, const std::string& section, Component& component) {
   if (!component) return;
   const auto& factory = registry.factory<Interface>(component.plugin, component.where);
-  OptionReader reader(component.options, effect_of_options<Interface>());
-  guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options", [&] { factory.declare(reader); });
-  reader.finish();
-  recipe.resolve(section, component.plugin, reader.declared());
+  recipe.read_options(component.options, [&] {
+    OptionReader reader(component.options, effect_of_options<Interface>());
+    guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options",
+            [&] { factory.declare(reader); });
+    reader.finish();
+    recipe.resolve(section, component.plugin, reader.declared());
+  });
 }
 
 }  // namespace
@@ -92,12 +95,11 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Cache>(recipe, registry, "cache", recipe.cache);
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
-  for (const auto& group : recipe.optimizer_groups)
-    declare<Optimizer>(recipe, registry, group.section, group.component);
+  for (auto& group : recipe.optimizer_groups) declare<Optimizer>(recipe, registry, group.section, group.component);
   for (const auto& [section, component] : recipe.components())
     if (section == "data" || section.starts_with("data.")) declare<Source>(recipe, registry, section, *component);
-  for (const auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
-  for (const auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
+  for (auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
+  for (auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
     const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);

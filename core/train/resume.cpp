@@ -19,7 +19,7 @@ namespace {
 // Of the strategies of a checkpoint's recipe. One of another Ditto may be none here.
 std::vector<std::string> strategies_of(const std::string& saved_toml) {
   try {
-    return strategy_ids(Recipe::parse(saved_toml, "the checkpoint's recipe"));
+    return strategy_ids(Recipe::saved(saved_toml, "the checkpoint's recipe"));
   } catch (const Error&) {
     return {};
   }

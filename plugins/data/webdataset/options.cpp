@@ -124,6 +124,8 @@ void Options::read(ditto::OptionReader& option) {
     if (videos == 0 && is_given)
       option.reject(name, "is of video files, and data.image names none",
                     "set data.image = [\"mp4\"], or leave it out");
+  option.only_if(!size.empty(), {"resize"}, "says how pictures come to data.size, and there is none");
+  option.only_if(videos != 0, {"decoder"}, "is of video files, and data.image names none");
   if (text == kNone && text_tokens + text_width > 0)
     option.reject(text_tokens > 0 ? "text_tokens" : "text_width", "is of texts, and data.text is \"none\"",
                   "set data.text = \"pickle\"");
