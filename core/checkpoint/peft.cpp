@@ -42,7 +42,7 @@ constexpr std::array<std::string_view, 18> kOfNoEffect{"peft_type",       "r",
                                                        "megatron_core",   "qalora_group_size",
                                                        "runtime_config",  "eva_config"};
 // First values that leave the model's own weights as they are.
-constexpr std::array<std::string_view, 3> kPlainStarts{"gaussian", "eva", "orthogonal"};
+constexpr std::array<std::string_view, 4> kPlainStarts{"gaussian", "eva", "orthogonal", "mica"};
 // Of a file's metadata, what other programs say of how its terms are meant: kohya's, and diffusers'.
 constexpr const char *kKohyaNote = "ss_", *kDiffusersNote = "lora_adapter_metadata";
 
