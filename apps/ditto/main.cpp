@@ -93,7 +93,7 @@ int said(const std::function<int()>& command) {
 // Relative names have no meaning without it, and LibTorch's libraries fail there with words about other things.
 void require_working_folder() {
   std::error_code gone;
-  std::filesystem::current_path(gone);
+  (void)std::filesystem::current_path(gone);
   if (gone)
     throw ditto::Error(ditto::ErrorKind::config, "the working folder",
                        "cannot be found (" + gone.message() + "): it was moved or removed since it was entered",
