@@ -87,7 +87,7 @@ SavedShapes saved_shapes(const std::string& text, const std::string& where) {
     shapes.data = specs_of(json.at("data"), where);
     return shapes;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::checkpoint, where, std::string("the model's shapes cannot be read: ") + error.what());
+    throw Error(ErrorKind::checkpoint, where, "the model's shapes cannot be read: " + formats::plain_reason(error));
   }
 }
 

@@ -11,6 +11,7 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/checkpoint/manifest.h"
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/dist/stop.h"
@@ -19,6 +20,7 @@
 #include "core/report/freed_memory.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
+#include "core/sample/generate.h"
 #include "core/train/first_weights.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
@@ -145,10 +147,19 @@ void Trainer::describe() {
   if (optimizer_->averages() && (ema.decay != EmaOptions().decay || ema.warmup != EmaOptions().warmup))
     say("warning: ema.decay and ema.warmup take no effect: the optimizer makes the average itself");
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
+  if (assembly_->guidance) {
+    const auto& guidance = *assembly_->guidance;
+    const auto null = unlearned_null(recipe_, guidance);
+    if (guidance.uses_negative() && assembly_->networks->conditions().empty())
+      say("warning: guidance will have no effect: the model takes no condition");
+    else if (!null.empty())
+      say("warning: " + null);
+  }
   say("into " + shown(output_folder(recipe_)));
 }
 
 void Trainer::resume() {
+  if (!options_.replay) say_other_run();
   if (start_) {
     take_up(*start_);
   } else if (writes() && options_.resume == "never" && !options_.replay && folder_->has_recipe()) {
@@ -157,6 +168,26 @@ void Trainer::resume() {
   if (!writes()) return;
   for (const auto& line : checkpoint::set_aside_later(checkpoints(), start_ ? step_ : -1)) say(line);
   metrics_->cut_back(start_ ? step_ : -1);
+}
+
+// A recipe that lies in a run's folder is taken for that run, and what it says of folders may lead elsewhere.
+void Trainer::say_other_run() {
+  std::error_code ignored;
+  const auto whole = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+  };
+  const auto recipe = whole(recipe_.name), own = whole(output_folder(recipe_));
+  auto run = recipe.parent_path();
+  if (recipe.filename() == "recipe.toml" && fs::exists(run / checkpoint::kManifestFile, ignored))
+    run = run.parent_path().parent_path();
+  else if (recipe.filename() != "run.toml")
+    return;
+  if (run == own || !fs::is_directory(run / "checkpoints", ignored)) return;
+  say(
+      fmt::format("warning: {} is of the run in {}, and this is another run: it {} in {}; to go on with that one: "
+                  "--set run.output={}",
+                  shown(recipe_.name), shown(run.string()), start_ ? "goes on" : "begins anew", shown(own.string()),
+                  shown(run.string())));
 }
 
 void Trainer::take_up(const std::string& path) {
