@@ -120,6 +120,21 @@ void Networks::check_flow(Objective& objective) {
   flow_->take("model \"" + recipe.model.plugin + "\"", recipe.model.where, scheduler ? conditions_of(inputs) : inputs);
   for (const auto& [name, network] : others_)
     if (network->trains()) flow_->take("network \"" + name + "\"", network->where(), conditions_of(network->takes()));
+  find_unused(objective);
+}
+
+void Networks::find_unused(Objective& objective) {
+  TensorSpecs taken = main->model->takes();
+  const auto take = [&](const TensorSpecs& specs) { taken.insert(taken.end(), specs.begin(), specs.end()); };
+  for (const auto& encoder : encoders) take(encoder->encoder->takes());
+  take(objective.takes());
+  for (const auto& [name, network] : others_) take(network->takes());
+  for (const auto& spec : data_) {
+    const auto whole = spec.name.ends_with(names::kMask)
+                           ? spec.name.substr(0, spec.name.size() - std::string(names::kMask).size())
+                           : "";
+    if (!find(taken, spec.name) && (whole.empty() || !find(data_, whole))) unused_.push_back(spec.name);
+  }
 }
 
 void Networks::cut(RunningModel::Weights weights) {
