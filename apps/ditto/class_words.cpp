@@ -91,8 +91,8 @@ class ClassWords {
     const auto other = std::find(first + 1, label_.names.end(), word);  // as ImageNet has two cranes
     if (other != label_.names.end())
       refuse('"' + shown(word) + "\" is more than one class",
-             fmt::format("give a number: {0}{1} or {0}{2}", kNumber, first - label_.names.begin(),
-                         other - label_.names.begin()));
+             fmt::format("give a number: {0}{1} or {0}{2}", by_number_.empty() ? "" : kNumber,
+                         first - label_.names.begin(), other - label_.names.begin()));
     return {first - label_.names.begin()};
   }
 

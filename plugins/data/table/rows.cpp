@@ -251,13 +251,14 @@ std::vector<std::string> Rows::holds() const {
   std::vector<std::string> all;
   for (const auto& row : rows_) {
     const auto file = path(row);
-    if (!options_.has_videos()) {
+    std::error_code none;
+    const bool is_folder = fs::is_directory(file, none);
+    if (!options_.has_videos() || !(is_folder || formats::is_video_name(file))) {
       all.push_back(file);
       continue;
     }
     std::vector<std::string> frames;
-    std::error_code none;
-    if (fs::is_directory(file, none)) try {
+    if (is_folder) try {
         frames = frame_files(file, file);
       } catch (const Error&) {  // a bad sample once it is read
       }
