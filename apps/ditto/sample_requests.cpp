@@ -27,7 +27,8 @@ namespace {
 constexpr const char* kSeeds = "0-15";
 
 // The i-th sample takes the i-th class, modulo their count.
-void give_classes(const std::string& text, const TensorSpecs& takes, int64_t count, Asked& asked) {
+void give_classes(const SampleArguments& a, const TensorSpecs& takes, int64_t count, Asked& asked) {
+  const auto& text = a.classes;
   const auto* label = find(takes, names::kLabel);
   if (!label || label->values == 0) {
     if (text.empty()) return;
@@ -39,6 +40,8 @@ void give_classes(const std::string& text, const TensorSpecs& takes, int64_t cou
   if (!text.empty()) classes = classes_named(text, *label);
   for (int64_t i = 0; i < count; ++i) asked.classes.push_back(classes[static_cast<size_t>(i) % classes.size()]);
   asked.class_names = label->names;
+  if (a.name.find("{class}") != std::string::npos && rank_info().rank == 0)
+    if (const auto said = told_apart(asked.classes, *label); !said.empty()) report::tell("--name: its " + said);
   give_rows("--classes", {{label->name, torch::tensor(asked.classes, torch::kLong).to(label->dtype)}}, count,
             asked.requests.conditions);
 }
@@ -123,7 +126,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
     tell_labels(a.condition, given->tensors(), takes);
   }
   give_rows("--prompts", encoded.tensors, count, requests.conditions);
-  give_classes(a.classes, takes, count, asked);
+  give_classes(a, takes, count, asked);
   require_all(assembly.recipe.model.plugin, takes, requests.conditions);
   if (!a.negative.empty()) {
     negative.emplace(a.negative, takes);

@@ -7,6 +7,7 @@
 #include <ditto/text.h>
 
 #include "core/formats/names.h"
+#include "core/network/shapes.h"
 
 namespace ditto {
 
@@ -43,16 +44,10 @@ void require_held_out(const Source& learned, const Source& held_out) {
                     " learned from too: " + shown(both.first) +
                     (both.as == both.first ? "" : ", as " + shown(both.as)) + (both.count == 1 ? "" : " first"),
                 "name each in one of both parts, or set validate.every = 0");
-  for (const auto& spec : learned.makes()) {
-    const auto others = held_out.makes();
-    const auto* other = find(others, spec.name);
-    const auto apart = other ? formats::names_apart(spec.names, other->names) : std::nullopt;
-    if (apart && apart->is_elsewhere)
-      throw Error(ErrorKind::config, "data",
-                  "\"" + spec.name + "\" " + std::to_string(apart->number) + " is called \"" + shown(apart->name) +
-                      "\" where it is learned from, and \"" + shown(apart->other) + "\" where it is held out",
-                  "number the classes of both alike");
-  }
+  const auto others = other_names(learned.makes(), held_out.makes());
+  if (others && others->apart.is_elsewhere)
+    throw Error(ErrorKind::config, "data", others->text("where it is learned from", "where it is held out"),
+                "number the classes of both alike");
 }
 
 }  // namespace ditto

@@ -300,6 +300,22 @@ class FolderPreparer {
            "): each is a sample of its own, masks too";
   }
 
+  // By links within the folder, hard ones too.
+  std::string of_one_file() const {
+    std::map<std::string, const fs::path*> seen;
+    std::int64_t many = 0;
+    std::string first;
+    for (const auto& picture : found_.pictures) {
+      const auto [before, is_new] = seen.emplace(formats::identity_of(picture.string()), &picture);
+      if (!is_new && many++ == 0)
+        first = before->second->lexically_relative(folder_).string() + " and " +
+                picture.lexically_relative(folder_).string();
+    }
+    if (many == 0) return {};
+    return std::to_string(many) + " pictures are the same file as another (" + first +
+           "): each is a sample of its own, and may be held out while the other is learned from";
+  }
+
   // Classes that are called by numbers, other ones than their own.
   std::string of_numbers() const {
     for (size_t i = 0; i < names_.size(); ++i)
@@ -311,7 +327,7 @@ class FolderPreparer {
 
   std::vector<std::string> what_else() const {
     auto said = notes_.not_there(found_.pictures);
-    for (auto& line : {of_one_name(), of_numbers(), cut_.sentence("--size")})
+    for (auto& line : {of_one_name(), of_one_file(), of_numbers(), cut_.sentence("--size")})
       if (!line.empty()) said.push_back(line);
     if (captioned_ > 0 && captioned_ < taken_)
       said.push_back(std::to_string(taken_ - captioned_) + " of " + std::to_string(taken_) +

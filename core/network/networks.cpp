@@ -174,7 +174,7 @@ OtherNetwork& Networks::network(const std::string& name) {
 // Where an objective is there that has asked for all it needs, no other could train a network.
 std::unique_ptr<OtherNetwork> Networks::make_other(const NetworkSection& section) {
   const OtherNetwork::Surroundings around{
-      mesh_, table, scheduler.get(), main->setting.compute, main->setting.device, frozen_weights_};
+      mesh_, table, scheduler.get(), main->setting.compute, main->setting.device, frozen_weights_, data_};
   if (!section.trains) return std::make_unique<FrozenNetwork>(components_, section, around);
   const auto& objective = components_.recipe.objective.plugin;
   if (has_objective_)

@@ -10,7 +10,6 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/config/differences.h"
-#include "core/formats/names.h"
 #include "core/network/shapes.h"
 #include "core/network/strategies.h"
 
@@ -98,25 +97,17 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
 
 std::vector<std::string> compare_class_names(const std::map<std::string, std::string>& notes, const std::string& path,
                                              const TensorSpecs& now, const std::vector<std::string>& allowed) {
-  std::vector<std::string> lines;
   const auto noted = notes.find("shapes");
-  if (noted == notes.end()) return lines;
-  const auto then = saved_shapes(noted->second, path).data;
+  if (noted == notes.end()) return {};
+  const auto others = other_names(saved_shapes(noted->second, path).data, now);
+  if (!others) return {};
+  const auto what = others->text("in " + shown(path), "in today's data");
   const bool is_allowed =
       std::any_of(allowed.begin(), allowed.end(), [](const auto& key) { return key == "data" || key == "data.names"; });
-  for (const auto& spec : now) {
-    const auto* before = find(then, spec.name);
-    const auto apart =
-        before && before->values == spec.values ? formats::names_apart(before->names, spec.names) : std::nullopt;
-    if (!apart) continue;
-    const auto what = fmt::format("\"{}\" {} was called \"{}\" when {} was learned, and is \"{}\" now", spec.name,
-                                  apart->number, shown(apart->name), shown(path), shown(apart->other));
-    if (apart->is_elsewhere && !is_allowed)
-      throw Error(ErrorKind::config, "data", what + ", and names stand at other numbers",
-                  "number the classes as they were, or give --allow-change data.names");
-    lines.push_back(what);
-  }
-  return lines;
+  if (others->apart.is_elsewhere && !is_allowed)
+    throw Error(ErrorKind::config, "data", what + ": what was learned of one would be called by the name of another",
+                "number the classes as they were, or give --allow-change data.names");
+  return {what};
 }
 
 void require_not_past(int64_t steps, int64_t step, const std::string& path) {
