@@ -256,7 +256,7 @@ def test_parts_of_blends_and_sets_that_are_learned_from_and_held_out_are_refused
     text = split.read_text()
     split.write_text(text.replace("validation-000000.tar", "train-000000.tar"))
     t.refused(2, ["held out", "train-000000.tar"], "config", "check", path)
-    split.write_text(text.replace("train-000001.tar", "./train-000000.tar"))
+    split.write_text(text.replace("train-000001.tar", "train-000000.tar"))
     t.refused(4, ["twice"], "config", "check", path)
 
 

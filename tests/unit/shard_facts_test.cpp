@@ -10,7 +10,7 @@
 
 namespace {
 
-using Names = std::vector<std::string>;
+using NameList = std::vector<std::string>;
 
 void write_shard_of(const std::string& path, int height, int width) {
   ditto::formats::TarWriter tar(path);
@@ -20,15 +20,15 @@ void write_shard_of(const std::string& path, int height, int width) {
   tar.finish();
 }
 
-struct Case {
-  Names shards, train, validation;
+struct ShardNames {
+  NameList shards, train, validation;
   int64_t samples, held_out;
 };
 
 }  // namespace
 
 TEST_CASE("shards that are held out by their names are held out, and never learned from") {
-  const std::vector<Case> cases{
+  const std::vector<ShardNames> cases{
       {{"train-000000.tar", "train-000001.tar", "validation-000000.tar"}, {"train-*.tar"}, {"validation-*.tar"}, 8, 4},
       {{"imagenet-train-0.tar", "imagenet-val-0.tar"}, {"imagenet-train-*.tar"}, {"imagenet-val-*.tar"}, 4, 4},
       {{"0001.tar", "0002.tar", "val.tar"}, {"0001.tar", "0002.tar"}, {"val.tar"}, 8, 4},
@@ -46,7 +46,7 @@ TEST_CASE("shards that are held out by their names are held out, and never learn
     for (const auto& name : one.shards) write_shard_of((in / name).string(), 8, 8);
     const auto facts = ditto::shard_facts(in.string(), folder.path().string());
     CAPTURE(one.shards);
-    const auto below = [](Names names) {
+    const auto below = [](NameList names) {
       for (auto& name : names) name.insert(0, "set/");
       return names;
     };
