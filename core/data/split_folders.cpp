@@ -88,7 +88,7 @@ void refuse_split_folders(const std::string& folder, const std::vector<fs::path>
   const LaidOut set(folder, pictures);
   const auto quoted = [](const std::string& name) { return '"' + shown(name) + '"'; };
   for (const auto& [where, names] : set.folders) {
-    const auto place = fs::path(folder) / where;
+    const auto place = where.empty() ? fs::path(folder) : fs::path(folder) / where;
     const auto part = (place / names.any_part()).lexically_normal().string();
     const auto remedy = set.is_all(where)
                             ? "name the part to learn from, " + shown(part) +

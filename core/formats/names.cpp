@@ -8,6 +8,8 @@
 #include <filesystem>
 #include <set>
 
+#include <ditto/text.h>
+
 namespace ditto::formats {
 
 namespace {
@@ -83,6 +85,22 @@ SetPart part_of_set(std::string_view name) {
     });
   };
   return has(kLearned) ? SetPart::learned : has(kHeldOut) ? SetPart::held_out : SetPart::none;
+}
+
+void PartsSeen::add(std::string_view path) {
+  const auto folder = path.substr(0, std::min(path.rfind('/') + 1, path.size()));  // none: nothing
+  if (folder == last_) return;
+  last_ = folder;
+  auto part = SetPart::none;
+  for (const auto& name : std::filesystem::path(folder))
+    if (const auto own = part_of_set(name.string()); own != SetPart::none) part = own;  // the innermost
+  if (part == SetPart::learned && learned_.empty()) learned_ = path;
+  if (part == SetPart::held_out && held_out_.empty()) held_out_ = path;
+}
+
+std::string PartsSeen::sentence() const {
+  if (learned_.empty() || held_out_.empty()) return {};
+  return '"' + shown(held_out_) + "\" is held out by its folder, and learned from as \"" + shown(learned_) + "\" is";
 }
 
 std::string identity_of(const std::string& path) {

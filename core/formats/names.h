@@ -28,6 +28,17 @@ bool is_same_name(std::string_view name, std::string_view other);  // in this se
 enum class SetPart { none, learned, held_out };
 SetPart part_of_set(std::string_view name);
 
+// Paths of a list by the folders that they are in, "train/cat/1.png": whether some are of each part.
+class PartsSeen {
+ public:
+  void add(std::string_view path);
+  // "\"val/1.png\" is held out by its folder, and learned from as \"train/1.png\" is"; empty: not of both.
+  std::string sentence() const;
+
+ private:
+  std::string last_, learned_, held_out_;
+};
+
 // A file is the same under all of its names: relative ones, and those of links, hard ones too. Of what is no file, an
 // address say, it is the name in its shortest form.
 std::string identity_of(const std::string& path);

@@ -232,6 +232,8 @@ def test_shards_that_are_learned_from_and_held_out_are_refused():
     for name in ("train-0.tar", "val-0.tar"):
         shutil.copy(folder / "b.tar", place("meet-parts") / name)
     fine(recipe("meet-parts", dict(shards=[f"{t.work}/meet-parts/*.tar"], label="none")), "held out by its name")
+    one = s.tar(place("meet-keys") / "all.tar", [(f"{part}/{i}.png", bad_files.png(i)) for part in ("train", "val") for i in range(3)])
+    fine(recipe("meet-keys", dict(shards=[str(one)], label="none")), '"val/0" is held out by its folder')
 
 
 def test_parts_of_blends_and_sets_that_are_learned_from_and_held_out_are_refused():
@@ -282,6 +284,12 @@ def test_pictures_of_tables_that_are_learned_from_and_held_out_are_refused():
         t.refused(2, ["held out", "00.png" if number < 3 else "png"], "config", "check",
                   held_out(f"table-{number}", ["06.png", "07.png", name]))
     fine(held_out("table-apart", ["06.png", "07.png", "copy.png"]))
+    for part in ("train", "val"):
+        lay_out(folder / part, ["0.png", "1.png"])
+    rows(folder / "learned.csv", ["train/0.png", "val/1.png"])
+    fine(held_out("table-parts", ["06.png", "07.png"]), '"val/1.png" is held out by its folder')
+    (folder / "learned.csv").write_text("path,Split\n00.png,train\n01.png,test\n02.png,train\n")
+    fine(held_out("table-column", ["06.png", "07.png"]), "the column Split says which rows are held out")
     rows(folder / "learned.csv", ["00.png", "01.png", "./00.png"])
     fine(held_out("table-twice", ["06.png", "07.png"]), "rows are the same")
 

@@ -39,6 +39,25 @@ TEST_CASE("a folder or file is a part of a set by a word of its name, and no par
     CHECK_MESSAGE((part_of_set(name) == SetPart::none), name);
 }
 
+TEST_CASE("paths are of parts by the folders that they are in, the innermost first") {
+  const auto said = [](const std::vector<std::string>& paths) {
+    ditto::formats::PartsSeen parts;
+    for (const auto& path : paths) parts.add(path);
+    return parts.sentence();
+  };
+  CHECK(said({"train/cat/1", "train/dog/1", "val/cat/1"}) ==
+        "\"val/cat/1\" is held out by its folder, and learned from as \"train/cat/1\" is");
+  CHECK_FALSE(said({"data/train/1.png", "data/val/1.png"}).empty());
+  CHECK_FALSE(said({"train/", "test/"}).empty());
+  for (const auto& paths : std::vector<std::vector<std::string>>{{},
+                                                                 {"train/1", "train/2"},
+                                                                 {"val/1", "cat/2"},
+                                                                 {"train", "val"},
+                                                                 {"val/train/1", "val/train/2"},
+                                                                 {"a/1", "b/1"}})
+    CHECK(said(paths).empty());
+}
+
 TEST_CASE("names that stand at other numbers are told from names that are only others") {
   CHECK_FALSE(names_apart({"cat", "dog"}, {"cat", "dog"}).has_value());
   CHECK_FALSE(names_apart({"Cat", "hot_dog"}, {"cat", "hot dog"}).has_value());

@@ -270,8 +270,37 @@ std::vector<std::string> Rows::holds() const {
   return all;
 }
 
-// Several captions of a picture are usual; the same row twice is not.
+// A column that says of each row what part of the set it is, where the recipe does not choose by it.
+std::string Rows::part_in_a_column() const {
+  for (const auto& column : cells_.columns) {
+    auto name = column;
+    for (char& c : name)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
+    if (!(has("split") || has("subset") || has("partition")) ||
+        std::count(columns_.begin(), columns_.end(), column) > 0)
+      continue;
+    const auto values = formats::read_text_table(table_, {column});
+    formats::PartsSeen parts;
+    for (std::size_t i = 0; i < values.rows(); ++i) parts.add(std::string(values.at(i, 0)) + '/');
+    if (!parts.sentence().empty())
+      return "the column " + ditto::shown(column, 60) +
+             " says which rows are held out, and all of them are learned from: put those into data.validation_table";
+  }
+  return {};
+}
+
 std::vector<std::string> Rows::notes() const {
+  std::vector<std::string> all;
+  formats::PartsSeen parts;
+  for (const auto& row : rows_) parts.add(cell(row.number, options_.path));
+  for (auto& note : {parts.sentence(), part_in_a_column(), rows_twice()})
+    if (!note.empty()) all.push_back(note);
+  return all;
+}
+
+// Several captions of a picture are usual; the same row twice is not.
+std::string Rows::rows_twice() const {
   std::unordered_map<std::string, std::size_t> seen;
   std::size_t many = 0;
   std::string first;
@@ -281,7 +310,7 @@ std::vector<std::string> Rows::notes() const {
     if (!is_new && many++ == 0) first = line(before->second) + " and " + line(row.number);
   }
   if (many == 0) return {};
-  return {std::to_string(many) + " rows are the same as others, and come as often (" + first + ")"};
+  return std::to_string(many) + " rows are the same as others, and come as often (" + first + ")";
 }
 
 std::vector<std::string> frame_files(const std::string& folder, const std::string& place) {

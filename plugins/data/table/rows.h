@@ -42,6 +42,8 @@ class Rows {
 
  private:
   std::string text_of(const Row& row) const;
+  std::string part_in_a_column() const;
+  std::string rows_twice() const;
   std::string line(std::size_t number) const;  // "photos.csv:17"
   std::string_view cell(std::size_t number, const std::string& column) const;
   double number_in(std::size_t number, const std::string& column) const;

@@ -328,6 +328,9 @@ ShardIndex index_shards(std::vector<std::string> paths, const Wanted& wanted, co
     std::move(shard.items.begin(), shard.items.end(), std::back_inserter(index.items));
     std::move(shard.warnings.begin(), shard.warnings.end(), std::back_inserter(index.warnings));
   }
+  ditto::formats::PartsSeen parts;
+  for (const auto& item : index.items) parts.add(item.key);
+  if (auto said = parts.sentence(); !said.empty()) index.notes.push_back("of the samples " + said);
   if (index.items.empty())
     throw Error(ErrorKind::data, index.paths.front(),
                 "none of the " + std::to_string(index.paths.size()) + " shards holds a whole sample" +
