@@ -8,8 +8,10 @@
 #include <thread>
 
 #include <ditto/error.h>
+#include <ditto/options.h>
 #include <ditto/text.h>
 
+#include "core/data/cut_off.h"
 #include "core/data/in_order.h"
 #include "core/data/picture_folder.h"
 #include "core/data/picture_notes.h"
@@ -19,6 +21,7 @@
 #include "core/formats/file.h"
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
+#include "core/formats/names.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/utf8.h"
@@ -95,6 +98,7 @@ struct Ready {
   std::string extension, caption;
   std::string bytes;
   bool enlarged = false;
+  double cut = 0;  // share of its pixels that a square leaves out
   std::optional<Error> bad;
 };
 
@@ -145,6 +149,9 @@ class FolderPreparer {
     made.left_out = sentences(found_.left_out);
     made.bad = std::move(prepared_.bad);
     made.notes = what_else();
+    if (options_.validation > 0 && made.validation == 0)
+      made.notes.push_back("no sample is held out: a share of " + to_text(OptionValue(options_.validation)) +
+                           " of every class's samples, rounded down, is none");
     return made;
   }
 
@@ -152,7 +159,7 @@ class FolderPreparer {
   static constexpr int kMostSide = 16384;
 
   void name_classes() {
-    refuse_split_folders(folder_, found_.pictures);
+    if (!pictures_.splits_as_classes) refuse_split_folders(folder_, found_.pictures);
     for (const auto& picture : found_.pictures) ++classes_[class_of(picture, folder_)];
     if (const auto loose = classes_.find(""); loose != classes_.end() && classes_.size() > 1) {
       if (!pictures_.skip_bad) {
@@ -168,6 +175,17 @@ class FolderPreparer {
       names_.push_back(name);
     }
     counts_.resize(names_.size());
+    choose_whose_share();
+  }
+
+  // Of classes with few pictures a share rounds down to none.
+  void choose_whose_share() {
+    std::map<std::string, std::int64_t> many;
+    for (const auto& picture : found_.pictures) ++many[class_of(picture, folder_)];
+    std::int64_t held_out = 0;
+    for (const auto& [name, count] : many)
+      held_out += static_cast<std::int64_t>(static_cast<double>(count) * options_.validation + 1e-9);
+    shares_by_class_ = held_out >= options_.least_held_out;
   }
 
   static Error loose_picture(const fs::path& path) {
@@ -209,6 +227,8 @@ class FolderPreparer {
     const bool resizes = side > 0 && (size.width != side || size.height != side);
     if (!resizes && !made.extension.empty()) return made;
     made.enlarged = resizes && std::min(size.width, size.height) < side;
+    if (resizes)
+      made.cut = 1 - static_cast<double>(std::min(size.width, size.height)) / std::max(size.width, size.height);
     if (resizes) picture = formats::cover(std::move(picture), side, side);
     const auto png = formats::encode_png(picture);
     made.bytes.assign(reinterpret_cast<const char*>(png.data()), png.size());
@@ -252,10 +272,11 @@ class FolderPreparer {
     if (label >= 0) members.push_back({"cls", bytes_of(label_text)});
     if (!made.caption.empty()) members.push_back({"txt", bytes_of(made.caption)});
     members.push_back({"json", bytes_of(notes_text)});
-    report(path, {{"outcome", "taken"}, {"sample", writer.add(members, label)}});
+    report(path, {{"outcome", "taken"}, {"sample", writer.add(members, shares_by_class_ ? label : -1)}});
     ++taken_;
     captioned_ += made.caption.empty() ? 0 : 1;
     enlarged_ += made.enlarged ? 1 : 0;
+    cut_.add(made.cut);
   }
 
   void report(const fs::path& path, nlohmann::ordered_json line) {
@@ -264,8 +285,50 @@ class FolderPreparer {
     report_ += formats::ascii_json(whole, -1) + "\n";
   }
 
+  // "a.jpg" and "a.png": a photo and its mask, as sets for segmentation have them, or one picture in two formats.
+  std::string of_one_name() const {
+    std::int64_t many = 0;
+    std::string first;
+    for (size_t i = 1; i < found_.pictures.size(); ++i) {
+      const auto &one = found_.pictures[i - 1], &next = found_.pictures[i];
+      if (fs::path(one).replace_extension() != fs::path(next).replace_extension()) continue;
+      if (many++ == 0)
+        first = one.lexically_relative(folder_).string() + " and " + next.lexically_relative(folder_).string();
+    }
+    if (many == 0) return {};
+    return "names of " + std::to_string(many) + " pictures differ from another's by the suffix alone (" + first +
+           "): each is a sample of its own, masks too";
+  }
+
+  // By links within the folder, hard ones too.
+  std::string of_one_file() const {
+    std::map<std::string, const fs::path*> seen;
+    std::int64_t many = 0;
+    std::string first;
+    for (const auto& picture : found_.pictures) {
+      const auto [before, is_new] = seen.emplace(formats::identity_of(picture.string()), &picture);
+      if (!is_new && many++ == 0)
+        first = before->second->lexically_relative(folder_).string() + " and " +
+                picture.lexically_relative(folder_).string();
+    }
+    if (many == 0) return {};
+    return std::to_string(many) + " pictures are the same file as another (" + first +
+           "): each is a sample of its own, and may be held out while the other is learned from";
+  }
+
+  // Classes that are called by numbers, other ones than their own.
+  std::string of_numbers() const {
+    for (size_t i = 0; i < names_.size(); ++i)
+      if (const auto number = formats::number_of_name(names_[i]); number && *number != static_cast<double>(i))
+        return "classes are called by numbers, and numbered in alphabetical order: " + names_[i] + " is number " +
+               std::to_string(i) + "; `ditto sample --classes` takes the names";
+    return {};
+  }
+
   std::vector<std::string> what_else() const {
     auto said = notes_.not_there(found_.pictures);
+    for (auto& line : {of_one_name(), of_one_file(), of_numbers(), cut_.sentence("--size")})
+      if (!line.empty()) said.push_back(line);
     if (captioned_ > 0 && captioned_ < taken_)
       said.push_back(std::to_string(taken_ - captioned_) + " of " + std::to_string(taken_) +
                      " pictures have no caption: a run with data.caption = \"txt\" refuses them");
@@ -290,6 +353,8 @@ class FolderPreparer {
   Prepared prepared_;
   std::string report_;
   int64_t taken_ = 0, captioned_ = 0, enlarged_ = 0;
+  bool shares_by_class_ = true;
+  CutOff cut_;
 };
 
 }  // namespace

@@ -117,7 +117,7 @@ void Trainer::assemble() {
     started_from_ = read_first_weights(
         *assembly_,
         {mesh_, [this](const auto& topic, const auto& facts) { expect_same(topic, facts, ErrorKind::checkpoint); },
-         [this](const std::string& line) { say(line); }});
+         [this](const std::string& line) { say(line); }, options_.allow_change});
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace.comm) training_->meter = &memory_;
@@ -146,6 +146,7 @@ void Trainer::describe() {
   const auto& ema = recipe_.ema;
   if (optimizer_->averages() && (ema.decay != EmaOptions().decay || ema.warmup != EmaOptions().warmup))
     say("warning: ema.decay and ema.warmup take no effect: the optimizer makes the average itself");
+  for (const auto& line : assembly_->notes()) say("note: " + line);
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
   if (assembly_->guidance) {
     const auto& guidance = *assembly_->guidance;
@@ -199,6 +200,8 @@ void Trainer::take_up(const std::string& path) {
   const auto saved = formats::parse_toml(info.recipe_toml, path + "/recipe.toml");
   const auto effects = effects_of(recipe_, info.recipe_toml, assembly_->components.registry);
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), effects, options_.allow_change))
+    say("changed since: " + line);
+  for (const auto& line : compare_class_names(info.extra, path, assembly_->train_data->makes(), options_.allow_change))
     say("changed since: " + line);
   const auto said = [this](const std::string& line) { say(line); };
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), is_one_number(recipe_), said);

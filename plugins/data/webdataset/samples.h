@@ -17,6 +17,7 @@ namespace webdataset {
 struct RawSample {
   std::string shard, key, extension;  // extension: of the picture
   std::span<const std::byte> image, label, caption, text;
+  std::span<const std::byte> notes;                            // member "json", where the sample was read in one piece
   const Place *label_from = nullptr, *caption_from = nullptr;  // in Wanted; null: not wanted
   std::vector<std::vector<std::byte>> bytes;                   // what the spans point into
 
@@ -31,6 +32,8 @@ class Samples {
   // Bytes of the caption where they are known without reading; -1: they are not.
   virtual std::int64_t caption_bytes(std::int64_t index) const = 0;
   virtual std::vector<std::string> warnings() const = 0;
+  virtual std::vector<std::string> notes() const = 0;
+  virtual const std::vector<std::string>& shards() const = 0;  // paths
   // Of the names and sizes of shards and samples, and of contents.
   virtual std::string names() const = 0;
   virtual std::string contents() const = 0;
@@ -63,6 +66,8 @@ class ListedShards final : public Samples {
   RawSample read(std::int64_t index) const override;
   std::int64_t caption_bytes(std::int64_t index) const override;
   std::vector<std::string> warnings() const override { return index_.warnings; }
+  std::vector<std::string> notes() const override { return index_.notes; }
+  const std::vector<std::string>& shards() const override { return index_.paths; }
   std::string names() const override;
   std::string contents() const override;
 
