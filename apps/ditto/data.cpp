@@ -274,7 +274,8 @@ void add_prepare(CLI::App& data) {
                     "Folder: go on without what does not decode, and name it in report.jsonl");
   command->add_option(
       "--captions", arguments->pictures.captions,
-      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
+      "Folder: a table, {\"file_name\": …, \"text\": …} a line or such columns of a CSV (metadata.jsonl and "
+      "metadata.csv are found by themselves)");
   command->add_option("--threads", arguments->pictures.threads, "Folder: threads that decode; 0: one a core")
       ->check(CLI::Range(0, 1024));
   command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();

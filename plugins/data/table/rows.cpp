@@ -13,6 +13,7 @@
 
 #include <ditto/formats/file.h>
 #include <ditto/formats/picture.h>
+#include <ditto/formats/utf8.h>
 #include <ditto/formats/video_name.h>
 
 namespace table {
@@ -161,7 +162,8 @@ int64_t Rows::label_in(std::size_t number) const {
   if (const auto at = std::find_if(names.begin(), names.end(), is_number); at != names.end())
     throw Error(ErrorKind::config, line(number),
                 ditto::shown(options_.label, 60) + " is " + std::to_string(value) +
-                    ", which is none of data.names, and these name classes by numbers (\"" + ditto::shown(*at, 40) + "\")",
+                    ", which is none of data.names, and these name classes by numbers (\"" + ditto::shown(*at, 40) +
+                    "\")",
                 "give every label as a name, or leave data.names out where labels are numbers of classes");
   return value;
 }
@@ -225,7 +227,9 @@ std::string Rows::path(const Row& row) const {
   return (fs::path(folder_) / cell(row.number, options_.path)).lexically_normal().string();
 }
 
-std::string_view Rows::caption(const Row& row) const { return cell(row.number, options_.caption); }
+std::string Rows::caption(const Row& row) const {
+  return formats::plain_text(cell(row.number, options_.caption), line(row.number));
+}
 
 std::string Rows::place(const Row& row) const {
   return fs::path(table_).filename().string() + ":" + std::to_string(cells_.lines[row.number]) + ":" +
@@ -235,7 +239,8 @@ std::string Rows::place(const Row& row) const {
 std::string Rows::text() const {
   std::string text;
   for (const auto& row : rows_) {
-    text += '\n' + std::string(cell(row.number, options_.path)) + '\t' + std::string(caption(row));
+    text +=
+        '\n' + std::string(cell(row.number, options_.path)) + '\t' + std::string(cell(row.number, options_.caption));
     for (const int64_t number : {row.label, row.frames, row.interval, static_cast<int64_t>(row.size)})
       text += '\t' + std::to_string(number);
     if (options_.first != kNone) text += '\t' + std::to_string(row.first);

@@ -28,8 +28,6 @@ class Samples {
   virtual ~Samples() = default;
   virtual std::int64_t size() const = 0;
   virtual RawSample read(std::int64_t index) const = 0;  // thread-safe; Error(data) naming the place
-  // Bytes of the caption where they are known without reading; -1: they are not.
-  virtual std::int64_t caption_bytes(std::int64_t index) const = 0;
   virtual std::vector<std::string> warnings() const = 0;
   // Of the names and sizes of shards and samples, and of contents.
   virtual std::string names() const = 0;
@@ -61,7 +59,6 @@ class ListedShards final : public Samples {
   ListedShards(std::vector<std::string> paths, Wanted wanted, const Store& store);
   std::int64_t size() const override { return static_cast<std::int64_t>(index_.items.size()); }
   RawSample read(std::int64_t index) const override;
-  std::int64_t caption_bytes(std::int64_t index) const override;
   std::vector<std::string> warnings() const override { return index_.warnings; }
   std::string names() const override;
   std::string contents() const override;
