@@ -73,7 +73,6 @@ class TiffReader {
   }
 
   Picture read(Want want) {
-    refuse_what_is_no_picture();
     const auto photometric = number<std::uint16_t>(TIFFTAG_PHOTOMETRIC, PHOTOMETRIC_MINISBLACK);
     const bool grey = photometric == PHOTOMETRIC_MINISBLACK || photometric == PHOTOMETRIC_MINISWHITE;
     Picture picture = make_picture(file_, number<std::uint32_t>(TIFFTAG_IMAGEWIDTH, 0),
@@ -81,7 +80,7 @@ class TiffReader {
     one_page();
     const Bands bands = bands_of(photometric);
     if (want == Want::header) return picture;
-    bands.extra() ? read_bands(picture, bands) : read_pixels(picture);
+    bands.extra() || is_plain_tiles(bands) ? read_bands(picture, bands) : read_pixels(picture);
     std::uint32_t bytes = 0;
     const void* profile = nullptr;
     if (TIFFGetField(tiff_.get(), TIFFTAG_ICCPROFILE, &bytes, &profile) == 1)
@@ -118,13 +117,6 @@ class TiffReader {
         throw Error(ErrorKind::data, file_.where, "it has several pages; a single picture is expected");
     if (TIFFSetDirectory(tiff_.get(), 0) != 1) fail(input_.error);
     input_.error.clear();  // of what stands behind the picture
-  }
-
-  void refuse_what_is_no_picture() const {
-    const char* why = why_no_picture(tiff_kind(*RandomFile::over(file_.bytes, file_.where)));
-    if (why != nullptr)
-      throw Error(ErrorKind::data, file_.where, std::string("it is one of the ") + why,
-                  "save the picture as PNG, JPEG or TIFF with the camera's program");
   }
 
   // As Pillow has it: a fourth sample beside red, green and blue of which the file says nothing is opacity; one that it
@@ -164,6 +156,13 @@ class TiffReader {
            " bits a pixel, which are not read; save it as PNG");
     if (bands.colours == 4) bands.colours = bands.all;  // of inks libtiff passes over what is no ink
     return bands;
+  }
+
+  // libtiff 4.5's reader of whole pictures takes unpacked tiles of a multiple of 1024 bytes alone.
+  bool is_plain_tiles(const Bands& bands) const {
+    const auto photometric = number<std::uint16_t>(TIFFTAG_PHOTOMETRIC, PHOTOMETRIC_MINISBLACK);
+    return TIFFIsTiled(tiff_.get()) != 0 && photometric <= PHOTOMETRIC_PALETTE && bands.bits == 8 &&
+           number<std::uint16_t>(TIFFTAG_COMPRESSION, COMPRESSION_NONE) == COMPRESSION_NONE;
   }
 
   // libtiff gives four bytes a pixel, the last one opaque where there are no extra samples; turned as it is stored.
@@ -284,6 +283,12 @@ class TiffReader {
 
 }  // namespace
 
-Picture decode_tiff(const Encoded& file, Want want) { return TiffReader(file).read(want); }
+Picture decode_tiff(const Encoded& file, Want want) {
+  const char* why = why_no_picture(tiff_kind(*RandomFile::over(file.bytes, file.where)));
+  if (why != nullptr)
+    throw Error(ErrorKind::data, file.where, std::string("it is one of the ") + why,
+                "save the picture as PNG, JPEG or TIFF with the camera's program");
+  return TiffReader(file).read(want);
+}
 
 }  // namespace ditto::formats

@@ -235,8 +235,8 @@ def packbits(data):
     return b"".join(bytes([len(data[i:i + 128]) - 1]) + data[i:i + 128] for i in range(0, len(data), 128))
 
 
-def tiff(size, bands, photometric, bits=8, extra=None, order="<", planar=False, compression=1, tile=None, rows=None, big=False, more=()):
-    """bands: values of each, pixel by pixel. rows: of a strip. more: (tag, type, values); values may be bytes."""
+def tiff(size, bands, photometric, bits=8, extra=None, order="<", planar=False, compression=1, tile=None, rows=None, big=False, lead=b"", more=()):
+    """bands: values of each, pixel by pixel. rows: of a strip. lead: bytes behind the header. more: (tag, type, values)."""
     width, height = size
     planes = [[band] for band in bands] if planar else [bands]
     wide, high = (tile, tile) if tile else (width, rows or height)
@@ -259,7 +259,8 @@ def tiff(size, bands, photometric, bits=8, extra=None, order="<", planar=False, 
         entries.append((338, 3, list(extra)))
     letters = {1: "B", 2: "B", 3: "H", 4: "I", 7: "B", 13: "I"}
     mark = b"II" if order == "<" else b"MM"
-    head = mark + struct.pack(order + "HHHQ", 43, 8, 0, 16) if big else mark + struct.pack(order + "HI", 42, 8)
+    head = mark + struct.pack(order + "HHHQ", 43, 8, 0, 16) if big else \
+        mark + struct.pack(order + "HI", 42, 8 + len(lead)) + lead
     entry_bytes, place = (20, 8) if big else (12, 4)
     at = len(head) + (8 if big else 2) + entry_bytes * len(entries) + place
     behind, table = b"", b""
@@ -303,7 +304,7 @@ def tiffs(make):
             make.add(f"four bands {name} {'IM'[order == '>']}.tif", made(4, 2, extra=extra, order=order))
         make.add(f"four bands {name} packed.tif", made(4, 2, extra=extra, compression=8, rows=2))
     for name, extra in [("unspecified", [0]), ("straight", [2]), ("unsaid", None)]:
-        make.add(f"four planes {name}.tif", made(4, 2, extra=extra, planar=True, rows=2, compression=8))
+        make.add(f"four planes {name}.tif", made(4, 2, extra=extra, planar=True, rows=2, compression=1 if extra is None else 8))
         make.add(f"four bands {name} in tiles.tif", made(4, 2, extra=extra, tile=16))
     for name, extra in [("unspecified", [0, 0]), ("straight", [2, 0]), ("multiplied", [1, 0]), ("unspecified", [0, 0, 0]), ("straight", [2, 0, 0])]:
         make.add(f"{3 + len(extra)} bands {name}.tif", made(3 + len(extra), 2, extra=extra, order=draw.choice("<>")))
@@ -341,16 +342,10 @@ def tiffs(make):
     nef = tiff(size, bands(size, 3), 2, more=[(254, 4, [1]), (330, 4, [0])])
     at = nef.index(struct.pack("<HHI", 330, 4, 1)) + 8
     make.refuse("raw", "nef.tif", nef[:at] + struct.pack("<I", len(nef)) + nef[at + 4:] + inner)
-    canon = tiff(size, bands(size, 3), 2)
-    make.refuse("raw", "cr2.tif", canon[:4] + struct.pack("<I", 16) + b"CR\2\0" + bytes(4) + b"".join([moved(canon)]))
+    make.refuse("raw", "cr2.tif", tiff(size, bands(size, 3), 2, lead=b"CR\2\0" + bytes(4)))
     make.refuse("reduced", "new.tif", tiff(size, bands(size, 3), 2, more=[(254, 4, [1])]))
     make.refuse("reduced", "old.tif", tiff(size, bands(size, 3), 2, more=[(255, 3, [2])]))
     make.refuse("reduced", "big.tif", tiff(size, bands(size, 3), 2, big=True, order=">", more=[(254, 4, [1])]))
-
-
-def moved(file):
-    """A little-endian TIFF's directory eight bytes further on; its places are not needed any more."""
-    return file[8:]
 
 
 # --- WebP ---
