@@ -282,7 +282,8 @@ void add_prepare(CLI::App& data) {
                     "Folder: take folders called train, val, test … as classes, and learn from all of them");
   command->add_option(
       "--captions", arguments->pictures.captions,
-      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
+      "Folder: a table, {\"file_name\": …, \"text\": …} a line or such columns of a CSV (metadata.jsonl and "
+      "metadata.csv are found by themselves)");
   command
       ->add_option("--threads", arguments->pictures.threads,
                    "Folder: threads that decode; 0: one for each processor that may be used")

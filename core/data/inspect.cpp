@@ -144,10 +144,9 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
         ++report.labels[label];
         check_label(label, against.classes, where);
       } else if (member.extension == "txt") {
-        has_caption = has_caption || member.size > 0;
-        if (depth == Depth::whole)
-          if (const auto at = formats::utf8_damage(text_of(bytes())))
-            throw Error(ErrorKind::data, where, "is no UTF-8 at byte " + std::to_string(*at));
+        const bool has_text =
+            depth == Depth::whole ? !formats::plain_text(text_of(bytes()), where).empty() : member.size > 0;
+        has_caption = has_caption || has_text;
       } else if (member.extension == "json") {
         const auto notes = bytes();
         has_caption = look_at_notes(sample, notes, where, report) || has_caption;

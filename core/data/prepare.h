@@ -44,8 +44,9 @@ struct Prepared {
 
 // Every picture under `folder` (picture_folder.h says what is one): PNG, JPEG, WebP and AVIF byte for byte, TIFF, GIF
 // and BMP as PNGs of the same pixels. Subfolders are the classes, numbered in alphabetical order and written to
-// OUT/classes.json; a folder without subfolders gives pictures without labels. A caption, "NAME.txt" beside a picture
-// or in a table (picture_notes.h), comes along as member "txt"; member "json" has the file's name ("file"), that of its
+// OUT/classes.json; a folder without subfolders gives pictures without labels. A caption, beside a picture
+// (picture_folder.h) or in a table (picture_notes.h), comes along as member "txt", as formats::plain_text has it;
+// member "json" has the file's name ("file"), that of its
 // class
 // ("class"), and all that a table says of it. OUT/report.jsonl says of every file what became of it. Samples are in
 // order of their paths. Nothing has its name in OUT before all is written. Throws Error(data) naming the first picture

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include <ditto/error.h>
@@ -117,8 +118,7 @@ class FolderPreparer {
     if (pictures.size < 0 || pictures.size > kMostSide)
       throw Error(ErrorKind::config, "--size", "is " + std::to_string(pictures.size),
                   "expected 1 to " + std::to_string(kMostSide) + ", or 0 for pictures as they are");
-    for (const auto& file : found_.captions)
-      if (file.filename() == kNotesName) notes_.read(file.string(), file.parent_path());
+    for (const auto& table : found_.tables) notes_.read(table.string(), table.parent_path());
     if (!pictures.captions.empty()) notes_.read(pictures.captions, folder);
     name_classes();
   }
@@ -132,7 +132,9 @@ class FolderPreparer {
           take(writer, found_.pictures[static_cast<size_t>(i)], std::move(made));
           if (options_.progress) options_.progress(i + 1, all);
         });
-    for (const auto& file : found_.captions) report(file, {{"outcome", "caption"}});
+    std::set<fs::path> captions(found_.tables.begin(), found_.tables.end());
+    for (const auto& [picture, text] : found_.captions) captions.insert(text);
+    for (const auto& file : captions) report(file, {{"outcome", "caption"}});
     for (const auto& one : found_.left_out) {
       nlohmann::ordered_json line{{"outcome", "left out"}, {"reason", one.reason}};
       if (one.files != 1) line["files"] = one.files;
@@ -238,17 +240,11 @@ class FolderPreparer {
 
   // The text beside the picture, else the table's.
   std::string caption_of(const fs::path& path) const {
-    const auto beside = fs::path(path).replace_extension(".txt");
-    std::string text;
-    std::error_code none;
-    if (fs::is_regular_file(beside, none))
-      text = formats::read_file(beside.string(), ErrorKind::data, formats::limits::kMemberBytes);
-    else if (const auto* notes = notes_.find(path))
-      text = PictureNotes::caption(*notes);
-    if (const auto at = formats::utf8_damage(text))
-      throw Error(ErrorKind::data, beside.string(), "is no UTF-8 at byte " + std::to_string(*at),
-                  "save the caption as UTF-8");
-    return text;
+    if (const auto it = found_.captions.find(path); it != found_.captions.end())
+      return formats::plain_text(
+          formats::read_file(it->second.string(), ErrorKind::data, formats::limits::kMemberBytes), it->second.string());
+    const auto* notes = notes_.find(path);
+    return notes ? formats::plain_text(PictureNotes::caption(*notes), path.string() + ": its caption") : "";
   }
 
   void take(ShardWriter& writer, const fs::path& path, Ready made) {

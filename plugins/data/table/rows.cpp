@@ -15,6 +15,7 @@
 #include <ditto/formats/file.h>
 #include <ditto/formats/names.h>
 #include <ditto/formats/picture.h>
+#include <ditto/formats/utf8.h>
 #include <ditto/formats/video_name.h>
 
 namespace table {
@@ -226,7 +227,9 @@ std::string Rows::path(const Row& row) const {
   return (fs::path(folder_) / cell(row.number, options_.path)).lexically_normal().string();
 }
 
-std::string_view Rows::caption(const Row& row) const { return cell(row.number, options_.caption); }
+std::string Rows::caption(const Row& row) const {
+  return formats::plain_text(cell(row.number, options_.caption), line(row.number));
+}
 
 std::string Rows::place(const Row& row) const {
   return fs::path(table_).filename().string() + ":" + std::to_string(cells_.lines[row.number]) + ":" +
@@ -234,7 +237,7 @@ std::string Rows::place(const Row& row) const {
 }
 
 std::string Rows::text_of(const Row& row) const {
-  auto text = std::string(cell(row.number, options_.path)) + '\t' + std::string(caption(row));
+  auto text = std::string(cell(row.number, options_.path)) + '\t' + std::string(cell(row.number, options_.caption));
   for (const int64_t number : {row.label, row.frames, row.interval, static_cast<int64_t>(row.size)})
     text += '\t' + std::to_string(number);
   return options_.first == kNone ? text : text + '\t' + std::to_string(row.first);

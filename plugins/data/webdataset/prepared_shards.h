@@ -17,7 +17,6 @@ class PreparedShards final : public Samples {
   PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted, const Store& store);
   std::int64_t size() const override { return first_.back(); }
   RawSample read(std::int64_t index) const override;
-  std::int64_t caption_bytes(std::int64_t) const override { return -1; }
   std::vector<std::string> warnings() const override { return warnings_; }
   std::vector<std::string> notes() const override { return notes_; }
   const std::vector<std::string>& shards() const override { return tars_.paths(); }

@@ -29,8 +29,6 @@ class Samples {
   virtual ~Samples() = default;
   virtual std::int64_t size() const = 0;
   virtual RawSample read(std::int64_t index) const = 0;  // thread-safe; Error(data) naming the place
-  // Bytes of the caption where they are known without reading; -1: they are not.
-  virtual std::int64_t caption_bytes(std::int64_t index) const = 0;
   virtual std::vector<std::string> warnings() const = 0;
   virtual std::vector<std::string> notes() const = 0;
   virtual const std::vector<std::string>& shards() const = 0;  // paths
@@ -64,7 +62,6 @@ class ListedShards final : public Samples {
   ListedShards(std::vector<std::string> paths, Wanted wanted, const Store& store);
   std::int64_t size() const override { return static_cast<std::int64_t>(index_.items.size()); }
   RawSample read(std::int64_t index) const override;
-  std::int64_t caption_bytes(std::int64_t index) const override;
   std::vector<std::string> warnings() const override { return index_.warnings; }
   std::vector<std::string> notes() const override { return index_.notes; }
   const std::vector<std::string>& shards() const override { return index_.paths; }

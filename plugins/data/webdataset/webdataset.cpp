@@ -72,12 +72,11 @@ class WebDataset final : public ditto::Source {
     return out;
   }
 
-  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption in a
-  // JSON text is reading it tells.
+  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption is
+  // reading it tells.
   ditto::SampleInfo info(int64_t index) const override {
     ditto::SampleInfo shapes{{"image", shape_of(index)}};
     if (wanted_.label.wanted()) shapes["label"] = {};
-    if (const auto bytes = samples_->caption_bytes(index); bytes >= 0) shapes["caption"] = {bytes};
     return shapes;
   }
 
