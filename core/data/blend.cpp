@@ -26,6 +26,7 @@ std::string why_apart(const TensorSpec& a, const TensorSpec& b) {
     return to_text(a) + " and " + to_text(b);
   for (size_t d = 0; d < a.shape.size(); ++d)
     if (a.shape[d] != b.shape[d] && !(may_be_own(a, d) && may_be_own(b, d))) return to_text(a) + " and " + to_text(b);
+  if (a.turns_with_image != b.turns_with_image) return "\"" + a.name + "\" that does not turn with \"image\" alike";
   if (a.names != b.names && !a.names.empty() && !b.names.empty()) return "\"" + a.name + "\" with other names";
   return {};
 }

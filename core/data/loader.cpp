@@ -230,21 +230,26 @@ void Loader::State::tell_bad(const BatchJob& job) {
 
 namespace {
 
-// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one
-// of both would be wrong.
+// Whether a tensor may be another picture of what `image` shows: it has its sides, or its proportions.
+bool may_show_the_same(const TensorSpec& spec, const TensorSpec& image) {
+  if (spec.shape.size() < 2) return false;
+  const int64_t height = spec.shape.end()[-2], width = spec.shape.end()[-1];
+  const int64_t of_image = image.shape.end()[-2], wide = image.shape.end()[-1];
+  if (height == of_image && width == wide) return true;
+  return std::min({height, width, of_image, wide}) > 0 && height * wide == width * of_image;
+}
+
+// Mirrored or not, one that does not say whether it turns with the picture would be wrong.
 void require_known_turns(const Source& source) {
   const auto specs = source.makes();
   const auto* image = find(specs, names::kImage);
   if (!image || image->shape.size() < 2) return;
-  const auto has_its_sides = [&](const TensorSpec& spec) {
-    return spec.shape.size() >= 2 && std::equal(spec.shape.end() - 2, spec.shape.end(), image->shape.end() - 2);
-  };
   for (const auto& spec : specs)
-    if (&spec != image && !spec.turns_with_image && has_its_sides(spec))
-      throw Error(
-          ErrorKind::config, "loader.flip",
-          "mirrors \"image\", and \"" + spec.name + "\", which has its sides, does not say whether it turns with it",
-          "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
+    if (&spec != image && !spec.turns_with_image && may_show_the_same(spec, *image))
+      throw Error(ErrorKind::config, "loader.flip",
+                  "mirrors \"image\", and " + to_text(spec) +
+                      ", which may show the same, does not say whether it turns with it",
+                  "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
 }
 
 }  // namespace

@@ -214,9 +214,9 @@ void Trainer::take_up(const std::string& path) {
     if (!encoder->fingerprint().empty() &&
         std::find(allowed.begin(), allowed.end(), encoder->section + ".weights") == allowed.end())
       notes.require_weights(encoder->section, encoder->fingerprint());
-  for (const auto* strategy : assembly_->networks->strategies())
-    if (strategy->remembers())
-      say("equal bits end here: a strategy of [parallel] keeps numbers that no checkpoint has");
+  const auto strategies = assembly_->networks->strategies();
+  if (std::any_of(strategies.begin(), strategies.end(), [](const auto* one) { return one->remembers(); }))
+    say("equal bits end here: a strategy of [parallel] keeps numbers that no checkpoint has");
   notes.require_adapter_base(started_from_);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
@@ -357,6 +357,13 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   metrics_->append(record);
   if (const auto line = data_wait_.add(waited, seconds); !line.empty()) say(line);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
+  const bool is_zero = result.samples > 0 && !result.skipped && result.grad_norm == 0;
+  if (is_zero && !gradient_was_zero_)
+    say(fmt::format(
+        "warning: step {}: the gradient's norm is exactly 0, and nothing is learned: no loss depends on what "
+        "learns, or all of it is multiplied by 0",
+        step_));
+  gradient_was_zero_ = is_zero;
   if (result.samples == 0)
     say(fmt::format("step {}: none of its samples can be learned from: skipped", step_));
   else if (result.skipped)
