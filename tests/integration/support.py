@@ -87,11 +87,14 @@ def recipe(**sections):
             tree[section] = dict(options)
         else:
             tree[section] = tree.get(section, {}) | options
+    if not tree.get("ema", {}).get("enabled", True):  # what is of an average is refused where there is none
+        tree["ema"] = {"enabled": False} | sections["ema"]
     return tree
 
 
 def synthetic(**options):
-    return dict(plugin="synthetic", channels=1, height=8, width=8, classes=10) | options
+    of_one_size = {} if "sizes" in options else dict(height=8, width=8)
+    return dict(plugin="synthetic", channels=1, classes=10) | of_one_size | options
 
 
 def is_tables(value):
