@@ -48,7 +48,7 @@ void rethrow_within(std::string_view place) {
   try {
     throw;
   } catch (const IdleOption& error) {
-    throw IdleOption(error.within(place), error.option());
+    throw IdleOption(error.within(place), error.option(), error.sentence());
   } catch (const Error& error) {
     throw error.within(place);
   } catch (const c10::DistError& error) {

@@ -10,13 +10,14 @@ namespace ditto {
 
 class DITTO_API IdleOption : public Error {
  public:
-  IdleOption(const Error& error, std::string option);
+  IdleOption(const Error& error, std::string option, std::string sentence);
   ~IdleOption() override;
 
-  const std::string& option() const { return option_; }  // its name, without the section's
+  const std::string& option() const { return option_; }      // its name, without the section's
+  const std::string& sentence() const { return sentence_; }  // its place and why, without a remedy
 
  private:
-  std::string option_;
+  std::string option_, sentence_;
 };
 
 }  // namespace ditto

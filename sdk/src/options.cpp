@@ -176,7 +176,8 @@ void OptionReader::out_of_range(size_t index, std::string_view expected) const {
   reject(info.name, "is " + to_text(info.value) + (info.given ? "" : " by default"), remedy);
 }
 
-IdleOption::IdleOption(const Error& error, std::string option) : Error(error), option_(std::move(option)) {}
+IdleOption::IdleOption(const Error& error, std::string option, std::string sentence)
+    : Error(error), option_(std::move(option)), sentence_(std::move(sentence)) {}
 IdleOption::~IdleOption() = default;
 
 void OptionReader::reject(std::string_view name, std::string_view what, std::string_view remedy) const {
@@ -187,7 +188,8 @@ void OptionReader::only_if(bool applies, const std::vector<std::string>& names, 
   if (applies) return;
   for (const auto& info : declared_)
     if (info.given && info.value != info.fallback && std::find(names.begin(), names.end(), info.name) != names.end())
-      throw IdleOption(rejection(given_, info.name, why, "leave it out"), info.name);
+      throw IdleOption(rejection(given_, info.name, why, "leave it out"), info.name,
+                       rejection(given_, info.name, why, {}).what());
 }
 
 void OptionReader::finish() const {
