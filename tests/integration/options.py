@@ -95,6 +95,10 @@ def test_options_that_others_leave_idle_go_along_where_those_are_overridden_and_
             for command in (["config", "check"], ["train"]):
                 done = t.refused(2, [f"said-{number}.toml:", "leave it out"], *command, path)
                 t.check(any(f"{option} " in done.stderr for option in options), done.stderr)
+    groups = [dict(match="*.bias", weight_decay=0.0)]  # inherits what decay is of, and has none
+    done = t.run("config", "check", t.write_recipe("group.toml", t.recipe(**base, optimizer=dict(
+        weight_decay=0.1, decay_vectors=False, group=groups))))
+    t.check("left out" not in done.all, done.all)
     including = t.work / "including.toml"
     t.write_recipe("included.toml", t.recipe(**base))
     including.write_text('include = "included.toml"\n[ema]\nenabled = false\n')
