@@ -17,6 +17,7 @@
 #include "core/data/split.h"
 #include "core/dist/launch.h"
 #include "core/formats/json.h"
+#include "core/formats/names.h"
 #include "core/plugin/guard.h"
 #include "core/plugin/registry.h"
 #include "core/report/progress.h"
@@ -71,8 +72,9 @@ void prepare(PrepareArguments& arguments) {
       throw Error(ErrorKind::config, "--shape", "is for tables, but " + arguments.in + " is a folder");
     made = prepare_folder(arguments.in, arguments.options, arguments.pictures);
   } else {
-    if (arguments.pictures.size > 0 || arguments.pictures.skip_bad || !arguments.pictures.captions.empty())
-      throw Error(ErrorKind::config, "--size, --skip-bad, --captions",
+    const auto& pictures = arguments.pictures;
+    if (pictures.size > 0 || pictures.skip_bad || pictures.splits_as_classes || !pictures.captions.empty())
+      throw Error(ErrorKind::config, "--size, --skip-bad, --splits-as-classes, --captions",
                   "are for folders, but " + arguments.in + " is none");
     if (arguments.shape.empty())
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
@@ -250,8 +252,12 @@ struct SplitArguments {
 void split(SplitArguments& arguments) {
   expect_one_rank("ditto data split");
   arguments.options.progress = progress_line(arguments.progress);
-  const auto made = split_shards(shards_named(arguments.paths), arguments.options, arguments.seed);
+  const auto shards = shards_named(arguments.paths);
+  const auto made = split_shards(shards, arguments.options, arguments.seed);
   for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
+  for (const auto& shard : shards)
+    if (formats::part_of_set(std::filesystem::path(shard).filename().string()) == formats::SetPart::held_out)
+      std::cout << "note: " << shown(shard) << " was held out by its name: its samples are dealt out with the others\n";
   std::cout << made.train << " samples to train on, " << made.validation << " held out\n";
 }
 
@@ -272,10 +278,15 @@ void add_prepare(CLI::App& data) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--skip-bad", arguments->pictures.skip_bad,
                     "Folder: go on without what does not decode, and name it in report.jsonl");
+  command->add_flag("--splits-as-classes", arguments->pictures.splits_as_classes,
+                    "Folder: take folders called train, val, test … as classes, and learn from all of them");
   command->add_option(
       "--captions", arguments->pictures.captions,
-      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
-  command->add_option("--threads", arguments->pictures.threads, "Folder: threads that decode; 0: one a core")
+      "Folder: a table, {\"file_name\": …, \"text\": …} a line or such columns of a CSV (metadata.jsonl and "
+      "metadata.csv are found by themselves)");
+  command
+      ->add_option("--threads", arguments->pictures.threads,
+                   "Folder: threads that decode; 0: one for each processor that may be used")
       ->check(CLI::Range(0, 1024));
   command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();
   command->add_option("--shape", arguments->shape, "Table: HEIGHTxWIDTH or HEIGHTxWIDTHx3 of a row's picture");

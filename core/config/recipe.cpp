@@ -321,6 +321,7 @@ void Recipe::interpret(Table tree) {
   read_kernels(tree);
   check_numerics(*this);
   check_audit(*this);
+  check_bf16(*this);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
     if (!*component) continue;
     std::vector<OptionInfo> given;
@@ -389,6 +390,12 @@ void Recipe::resolve(const AdapterOptions& complete) {
   OptionReader reader(OptionMap{}, effect_of_section("adapter"));
   adapter->read(reader);
   resolve("adapter", {}, reader.declared());
+}
+
+void Recipe::resolve_bf16_in_fp32(std::vector<std::string> ops) {
+  run.bf16_in_fp32 = std::move(ops);
+  bf16_was_measured = true;
+  resolved_.set_path("run.bf16_in_fp32", node_of(run.bf16_in_fp32));
 }
 
 std::string output_folder(const Recipe& recipe) {

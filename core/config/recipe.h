@@ -81,6 +81,9 @@ class Recipe {
   const formats::Table& resolved() const { return resolved_; }
   void resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared);
   void resolve(const AdapterOptions& complete);
+  // run.bf16_in_fp32, where it was left to be measured.
+  void resolve_bf16_in_fp32(std::vector<std::string> ops);
+  bool bf16_was_measured = false;
   // read(), which reads `given`, without the options in there that were left idle by others that were overridden.
   template <class Read>
   auto read_options(OptionMap& given, const Read& read) {

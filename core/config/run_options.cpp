@@ -1,5 +1,7 @@
 #include "core/config/run_options.h"
 
+#include <algorithm>
+
 namespace ditto {
 
 namespace {
@@ -46,6 +48,14 @@ void RunOptions::read(OptionReader& option) {
       .between(1, kMostTokens)
       .changes(Effect::course);
   option.only_if(numerics == "one", {"token_leaf"}, "says in what leaves to sum under run.numerics = \"one\"");
+  option(
+      "bf16_in_fp32", bf16_in_fp32,
+      "ops whose calls in bf16 are computed in fp32, and rounded; auto: those that this processor is faster at so, by "
+      "rates that are measured once, and on a resume those of the run")
+      .changes(Effect::bits);
+  const bool is_one_word = bf16_in_fp32 == std::vector<std::string>{kMeasured};
+  if (!is_one_word && std::find(bf16_in_fp32.begin(), bf16_in_fp32.end(), kMeasured) != bf16_in_fp32.end())
+    option.reject("bf16_in_fp32", "has \"auto\" beside ops", "give it alone, or ops alone");
   option("batch", batch, "samples a step, over all ranks").between(1, kMostSamples);
   option("micro_batch", micro_batch, "samples a forward; 0: the batch, divided by the data ranks")
       .between(0, kMostSamples)

@@ -14,6 +14,7 @@
 #include "core/formats/file.h"
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
+#include "core/formats/names.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/saved_tensor.h"
@@ -93,26 +94,33 @@ void look_at_video(const std::vector<std::byte>& bytes, const VideoDecoder& deco
                   std::to_string(video->width())];
 }
 
-// The class's name by its number, where both stand there.
-void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
-                   ShardReport& report) {
-  const auto json = formats::parse_json(text_of(notes), where, ErrorKind::data);
-  if (const auto it = json.is_object() ? json.find("class") : json.end(); it != json.end() && it->is_string())
-    report.classes.emplace(label, it->get<std::string>());
-}
-
 // What samples are held against, besides themselves.
 struct Against {
   Depth depth;
   std::shared_ptr<VideoDecoder> decoder;  // null: videos are not decoded
-  std::int64_t classes = 0;               // that classes.json beside the shard names; 0: there is none
+  std::vector<std::string> classes;       // that classes.json beside the shard names; none: there is no such file
 };
 
-void check_label(std::int64_t label, std::int64_t classes, const std::string& where) {
-  if (classes > 0 && label >= classes)
+// The class's name by its number, where both stand there.
+void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
+                   const Against& against, ShardReport& report) {
+  const auto json = formats::parse_json(text_of(notes), where, ErrorKind::data);
+  const auto it = json.is_object() ? json.find("class") : json.end();
+  if (!json.is_object() || it == json.end() || !it->is_string()) return;
+  const auto name = it->get<std::string>();
+  report.classes.emplace(label, name);
+  const auto number = static_cast<size_t>(label);
+  if (number < against.classes.size() && !formats::is_same_name(against.classes[number], name))
     throw Error(ErrorKind::data, where,
-                "is " + std::to_string(label) + ", and classes.json beside the shard names " + std::to_string(classes) +
-                    " classes: 0 to " + std::to_string(classes - 1));
+                "calls label " + std::to_string(label) + " \"" + shown(name) +
+                    "\", and classes.json beside the shard \"" + shown(against.classes[number]) + "\"");
+}
+
+void check_label(std::int64_t label, const std::vector<std::string>& classes, const std::string& where) {
+  if (!classes.empty() && label >= static_cast<std::int64_t>(classes.size()))
+    throw Error(ErrorKind::data, where,
+                "is " + std::to_string(label) + ", and classes.json beside the shard names " +
+                    std::to_string(classes.size()) + " classes: 0 to " + std::to_string(classes.size() - 1));
 }
 
 void look_at(const formats::ShardSample& sample, const formats::RandomFile& file, const Against& against,
@@ -136,14 +144,13 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
         ++report.labels[label];
         check_label(label, against.classes, where);
       } else if (member.extension == "txt") {
-        has_caption = has_caption || member.size > 0;
-        if (depth == Depth::whole)
-          if (const auto at = formats::utf8_damage(text_of(bytes())))
-            throw Error(ErrorKind::data, where, "is no UTF-8 at byte " + std::to_string(*at));
+        const bool has_text =
+            depth == Depth::whole ? !formats::plain_text(text_of(bytes()), where).empty() : member.size > 0;
+        has_caption = has_caption || has_text;
       } else if (member.extension == "json") {
         const auto notes = bytes();
         has_caption = look_at_notes(sample, notes, where, report) || has_caption;
-        if (label >= 0) look_at_class(label, notes, where, report);
+        if (label >= 0) look_at_class(label, notes, where, against, report);
       }
     } catch (const Error& error) {
       report.problems.emplace_back(error.what());
@@ -170,18 +177,19 @@ void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport&
   std::erase_if(report.members, [](const auto& entry) { return entry.second == 0; });
 }
 
-std::int64_t count_classes(const std::string& path, ShardReport& report) {
+std::vector<std::string> classes_of_shard(const std::string& path, ShardReport& report) {
   const auto file = (fs::path(path).parent_path() / "classes.json").string();
-  if (!fs::exists(file)) return 0;
+  if (!fs::exists(file)) return {};
   try {
     const auto list = formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes),
                                           file, ErrorKind::data);
-    if (list.is_array()) return static_cast<std::int64_t>(list.size());
+    if (list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
+      return list.get<std::vector<std::string>>();
     report.problems.push_back(file + ": is no list of names");
   } catch (const Error& error) {
     report.problems.emplace_back(error.what());
   }
-  return 0;
+  return {};
 }
 
 bool has_videos(const std::vector<formats::ShardSample>& samples) {
@@ -211,8 +219,8 @@ ShardReport inspect_shard(const std::string& path, Depth depth,
     return report;
   }
   report.samples = static_cast<std::int64_t>(samples.size());
-  Against against{depth, {}};
-  if (depth == Depth::whole) against.classes = count_classes(path, report);
+  Against against{depth, {}, {}};
+  if (depth == Depth::whole) against.classes = classes_of_shard(path, report);
   if (depth == Depth::whole && decoder && has_videos(samples)) against.decoder = decoder();
   for (const auto& sample : samples) look_at(sample, *file, against, report);
   find_missing(samples, report);

@@ -12,6 +12,7 @@
 
 #include "core/data/shard_writer.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
 #include "core/formats/shard.h"
 #include "core/formats/tar.h"
 
@@ -54,6 +55,11 @@ std::string classes_beside(const std::vector<std::string>& shards) {
 }  // namespace
 
 Prepared split_shards(const std::vector<std::string>& shards, const PrepareOptions& options, uint64_t seed) {
+  std::map<std::string, std::string> seen;  // else a sample would be learned from and held out
+  for (const auto& shard : shards)
+    if (const auto [first, is_new] = seen.emplace(formats::identity_of(shard), shard); !is_new)
+      throw Error(ErrorKind::config, shard,
+                  "is named twice" + (first->second == shard ? "" : ", also as " + first->second), "name it once");
   const auto classes = classes_beside(shards);
   ShardWriter writer(options);
   std::vector<std::vector<formats::ShardSample>> samples;

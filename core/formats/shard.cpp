@@ -9,6 +9,7 @@
 
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
+#include "core/formats/utf8.h"
 
 namespace ditto::formats {
 
@@ -106,6 +107,7 @@ std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset,
 
 std::int64_t parse_label(std::string_view text, std::string_view where) {
   constexpr std::string_view kSpace = " \t\r\n";
+  text = without_mark(text);
   const auto first = text.find_first_not_of(kSpace);
   const auto last = text.find_last_not_of(kSpace);
   const auto digits = first == std::string_view::npos ? std::string_view{} : text.substr(first, last - first + 1);

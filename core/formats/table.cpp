@@ -13,6 +13,7 @@
 #include <ditto/error.h>
 
 #include "core/formats/limits.h"
+#include "core/formats/utf8.h"
 
 namespace ditto::formats {
 
@@ -100,6 +101,7 @@ std::string read_maybe_gzip(const std::string& path) {
 }
 
 NumberTable parse_number_table(std::string_view text, std::string_view where) {
+  text = without_mark(text);
   NumberTable table;
   std::vector<std::string_view> fields;
   char separator = ',';

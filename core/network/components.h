@@ -53,10 +53,10 @@ class Components {
     done(reader.declared());
     return made;
   }
-  // Every kernel plugin's rows, and the ops that they add.
+  // Every kernel plugin's rows, with scores as run.bf16_in_fp32 wants them, and the ops that they add.
   std::vector<KernelRow> kernel_rows();
-  // The same, with the recipe's pins. Throws Error(config) for a pin that names no op or no
-  // variant, and Error(plugin) for an op that is added twice.
+  // The same, with the recipe's pins. Throws Error(config) for a pin that names no op or no variant and for an op of
+  // run.bf16_in_fp32 that no row computes so, and Error(plugin) for an op that is added twice.
   std::shared_ptr<OpTable> op_table();
   // The same ops by their references alone, for what is computed on shapes; empty before they were asked for.
   const std::vector<Op>& added_ops() const { return added_ops_; }

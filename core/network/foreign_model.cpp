@@ -10,6 +10,7 @@
 #include "core/checkpoint/foreign.h"
 #include "core/checkpoint/index.h"
 #include "core/network/finite.h"
+#include "core/report/streams.h"
 
 namespace ditto {
 
@@ -137,6 +138,7 @@ ForeignModel open_foreign(const std::string& path, const std::string& format, st
   const auto weights = checkpoint::look_at_weights(path, format, which);
   made.config_text = weights.config_text;
   made.others = weights.others;
+  made.reading = weights.reading;
   refuse_other_format(weights, section);
   const bool ours = is_ours(weights);
   made.recipe = given ? std::move(*given) : ours ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
@@ -163,6 +165,8 @@ void require_weights(const NetworkSection& section) {
 }
 
 std::string load_foreign_weights(const Units& of, const NetworkSection& section, RunningUnits& into, const Mesh& mesh) {
+  if (const auto reading = checkpoint::reading_of(section.weights); !reading.empty() && mesh.rank() == 0)
+    report::tell("[" + section.section() + "] " + reading);
   checkpoint::import_weights(of, section.format, section.weights, into.layout, which_of(section), section.section());
   require_finite(into.layout, section.weights);
   into.parameters_changed();

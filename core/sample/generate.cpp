@@ -252,6 +252,31 @@ void require_negative(const Guidance& guidance) {
               "choose guidance.plugin = \"cfg\" with a scale (--guidance 4), or leave it out");
 }
 
+std::string idle_guidance(const Networks& networks, const Guidance& guidance, const SampleRequests& requests) {
+  if (!guidance.uses_negative() || requests.negative) return {};
+  if (networks.conditions().empty()) return "the model takes no condition";
+  torch::NoGradGuard no_grad;
+  const auto all = torch::ones({1}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
+  for (int64_t i = 0; i < static_cast<int64_t>(requests.seeds.size()); ++i) {
+    const auto given = rows_of(requests.conditions, i, 1, requests.seeds, networks);
+    const auto without = networks.main->model->without_condition(given, all);
+    for (const auto& [name, tensor] : given.tensors) {
+      const auto& other = without.at(name);
+      if (tensor.sizes() != other.sizes() || !torch::equal(tensor, other)) return {};
+    }
+  }
+  return "the model predicts the same without these conditions as with them";
+}
+
+std::string unlearned_null(const Recipe& recipe, const Guidance& guidance) {
+  const auto* dropout = recipe.resolved().find_path("objective.condition_dropout");
+  const auto* share = dropout ? dropout->as<double>() : nullptr;
+  const auto* whole = dropout ? dropout->as<int64_t>() : nullptr;
+  if (!guidance.uses_negative() || !((share && *share == 0) || (whole && *whole == 0))) return {};
+  return "guidance leads away from the null condition, which is never learned with objective.condition_dropout = 0" +
+         std::string(recipe.run.init_from.empty() ? "" : ", unless run.init_from has learned it");
+}
+
 Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
                 const GenerateOptions& options) {
   torch::NoGradGuard no_grad;

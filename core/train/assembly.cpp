@@ -2,10 +2,14 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 #include "core/config/numerics.h"
+#include "core/data/held_out.h"
 #include "core/dist/whole.h"
 #include "core/train/optimizers.h"
 #include "core/train/sources.h"
+#include "core/train/validation.h"
 
 namespace ditto {
 
@@ -61,6 +65,7 @@ void Assembly::open_data(const AssemblyParts& parts) {
   };
   train_data = open(SplitOf::train);
   if (recipe.validate.every > 0) validation_data = open(SplitOf::validation);
+  if (validation_data && !parts.shapes_only) require_held_out(*train_data, *validation_data);
   if (parts.opened) parts.opened(*train_data, validation_data.get());
 }
 
@@ -94,6 +99,23 @@ std::vector<std::string> Assembly::learned_names() const {
     for (const auto& entry : model->layout.entries)
       if (entry.trains) names.push_back(entry.name);
   return names;
+}
+
+std::vector<std::string> Assembly::notes() const {
+  std::vector<std::string> all;
+  for (const auto* source : {train_data.get(), validation_data.get()})
+    if (source)
+      for (const auto& note : source->notes())
+        if (std::find(all.begin(), all.end(), "data: " + note) == all.end()) all.push_back("data: " + note);
+  for (const auto& name : networks->unused())
+    all.push_back("data: \"" + name + "\" is not used: no encoder, objective or model of this recipe takes it");
+  const auto held_out = validation_data ? std::min(recipe.validate.samples, validation_data->size()) : kStrata;
+  if (held_out < kStrata)
+    all.push_back(
+        fmt::format("validation: of {} held-out sample{} each stands at one of {} levels of noise, and the others "
+                    "are not seen",
+                    held_out, held_out == 1 ? "" : "s", kStrata));
+  return all;
 }
 
 std::shared_ptr<Optimizer> Assembly::make_optimizer() {

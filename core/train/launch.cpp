@@ -1,10 +1,7 @@
 #include "core/train/launch.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include <ATen/Parallel.h>
 #include <torch/types.h>
@@ -49,14 +46,6 @@ bool holds(const formats::Table& table, const std::string& text) {
                      [&](const formats::Entry& entry) { return holds(entry.value, text); });
 }
 
-// A launcher that binds each rank to processors of its own (Slurm, mpirun) may use more itself, and has shared them
-// out.
-int threads_of_a_rank(const RankInfo& rank) {
-  const int usable = report::usable_processors(), ranks = std::max(1, rank.local_world_size);
-  const bool is_bound = ranks > 1 && report::processors_in_mask(::getppid()) > report::processors_in_mask();
-  return std::max(1, is_bound ? usable : usable / ranks);
-}
-
 }  // namespace
 
 bool asks_for_bf16(const Recipe& recipe) { return holds(recipe.resolved(), "bf16"); }
@@ -66,8 +55,8 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank) {
   const auto done = multiplies && asks_for_bf16(recipe) ? avoid_refused_instructions() : std::string();
   if (!done.empty() && rank.rank == 0) report::tell(done);
   if (recipe.run.threads > 0) torch::set_num_threads(static_cast<int>(recipe.run.threads));
-  if (recipe.run.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
-  torch::set_num_threads(threads_of_a_rank(rank));
+  if (recipe.run.threads > 0 || report::said_threads() > 0) return;
+  torch::set_num_threads(std::max(1, report::processors_of_rank(rank.local_world_size)));
 }
 
 namespace {

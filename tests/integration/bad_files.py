@@ -223,7 +223,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it():
         flip(victim, share) if share is not None else victim.unlink()
         done = t.run("checkpoint", "verify", victim.parent, code=7)
         t.check(name in done.all, f"`ditto checkpoint verify` does not name {name}: {done.all}")
-        for words in (["sample", t.work / folder, "--seeds", "0", "--steps", "1", "--out", t.work / "sampled"],
+        for words in (["sample", t.work / folder, "--seeds", "0", "--steps", "1", "--out", t.work / f"sampled-{number}"],
                       ["checkpoint", "export", t.work / folder, "--format", "facebook-dit", "--out", t.work / f"out-{number}.safetensors"]):
             told = t.run(*words).stderr
             t.equal(told.count("warning: skipped step_00000009"), 1, f"warnings of {words[0]}: {told}")

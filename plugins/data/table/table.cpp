@@ -50,6 +50,8 @@ class Table final : public ditto::Source {
 
   int64_t size() const override { return static_cast<int64_t>(rows_->count()); }
   std::vector<std::string> warnings() const override { return rows_->warnings(); }
+  std::vector<std::string> notes() const override { return rows_->notes(); }
+  std::vector<std::string> holds() const override { return rows_->holds(); }
 
   ditto::TensorSpecs makes() const override {
     const bool one_size = options_.sizes.empty();

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include <ditto/formats/names.h>
 #include <ditto/formats/tar.h>
+#include "class_notes.h"
 #include "contents.h"
 
 namespace webdataset {
@@ -42,6 +45,7 @@ PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard>
       tars_(paths_of(set, shards, ""), store),
       indices_(paths_of(set, shards, ".idx"), store) {
   for (auto& shard : shards) shards_.push_back({std::move(shard), {}, {}, false});
+  refuse_twice(set.folder);
   for_each_shard(shards_.size(), [this](std::size_t i) { open(i); });
   first_.push_back(0);
   for (const auto& shard : shards_)
@@ -54,6 +58,33 @@ PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard>
   if (first_.back() == 0)
     throw Error(ErrorKind::data, set.folder, "the part of the split that is asked for has no samples",
                 "choose another part, or split the set anew");
+  compare_classes();
+}
+
+void PreparedShards::refuse_twice(const std::string& folder) const {
+  std::map<std::string, std::string> seen;
+  for (const auto& path : tars_.paths())
+    if (const auto [first, is_new] = seen.emplace(formats::identity_of(path), path); !is_new)
+      throw Error(ErrorKind::data, folder,
+                  "its split names the shard \"" + path + "\" twice" +
+                      (first->second == path ? "" : ", also as \"" + first->second + "\""),
+                  "name it once");
+}
+
+// Of a few samples, evenly spread, the notes: a set opens without reading more.
+void PreparedShards::compare_classes() {
+  constexpr std::int64_t kLooked = 32;
+  if (!wanted_.label.wanted() || is_url(tars_.paths().front())) return;
+  std::vector<ClassNote> classes;
+  const auto looked = std::min(kLooked, size());
+  for (std::int64_t i = 0; i < looked; ++i) try {
+      const auto raw = read(i * size() / looked);
+      if (!raw.label_from || raw.notes.empty()) continue;
+      const auto label = label_in(raw.label, *raw.label_from, raw.place(raw.label_from->extension));
+      if (auto note = class_note(label, raw.notes, raw.place("json"))) classes.push_back(std::move(*note));
+    } catch (const Error&) {  // it is a bad sample once it is read
+    }
+  notes_ = compare_class_notes(classes, wanted_.names);
 }
 
 void PreparedShards::open(std::size_t i) {
@@ -137,6 +168,7 @@ RawSample PreparedShards::read(std::int64_t index) const {
   const auto part = [&](const formats::ShardMember& member) {
     return std::span<const std::byte>(bytes).subspan(member.offset, member.size);
   };
+  if (const auto* member = sample.find("json")) raw.notes = part(*member);
   for (const auto& extension : wanted_.image)
     if (const auto* member = sample.find(extension); member && raw.extension.empty()) {
       raw.extension = extension;

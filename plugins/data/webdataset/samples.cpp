@@ -54,12 +54,6 @@ RawSample ListedShards::read(std::int64_t index) const {
   return raw;
 }
 
-std::int64_t ListedShards::caption_bytes(std::int64_t index) const {
-  const Item& item = index_.items.at(static_cast<std::size_t>(index));
-  const bool is_whole = wanted_.caption.wanted() && wanted_.caption.any_of[item.caption_from].path.empty();
-  return is_whole ? static_cast<std::int64_t>(item.caption.size) : -1;
-}
-
 std::string ListedShards::names() const {
   std::string text;
   for (std::size_t i = 0; i < index_.paths.size(); ++i)
