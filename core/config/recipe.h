@@ -89,7 +89,7 @@ class Recipe {
   auto read_options(OptionMap& given, const Read& read) {
     const auto leave_out = [&](const IdleOption& idle) {
       if (!goes_along(given, idle.option())) return false;
-      if (!given.section.starts_with("optimizer.group.")) left_out.push_back(idle.sentence());  // there it is inherited
+      if (!given.section.starts_with("optimizer.group.")) left_out.emplace_back(idle.what());  // there it is inherited
       return true;
     };
     return read_without_idle(given, leave_out, read);

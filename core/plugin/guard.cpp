@@ -50,7 +50,7 @@ void rethrow_within(std::string_view place) {
   try {
     throw;
   } catch (const IdleOption& error) {
-    throw IdleOption(error.within(place), error.option(), error.sentence());
+    throw IdleOption(error.within(place), error.option());
   } catch (const Error& error) {
     throw error.within(place);
   } catch (const c10::DistError& error) {

@@ -10,14 +10,13 @@ namespace ditto {
 
 class DITTO_API IdleOption : public Error {
  public:
-  IdleOption(const Error& error, std::string option, std::string sentence);
+  IdleOption(const Error& error, std::string option);
   ~IdleOption() override;
 
-  const std::string& option() const { return option_; }      // its name, without the section's
-  const std::string& sentence() const { return sentence_; }  // its place and why, without a remedy
+  const std::string& option() const { return option_; }  // its name, without the section's
 
  private:
-  std::string option_, sentence_;
+  std::string option_;
 };
 
 }  // namespace ditto

@@ -176,8 +176,7 @@ void OptionReader::out_of_range(size_t index, std::string_view expected) const {
   reject(info.name, "is " + to_text(info.value) + (info.given ? "" : " by default"), remedy);
 }
 
-IdleOption::IdleOption(const Error& error, std::string option, std::string sentence)
-    : Error(error), option_(std::move(option)), sentence_(std::move(sentence)) {}
+IdleOption::IdleOption(const Error& error, std::string option) : Error(error), option_(std::move(option)) {}
 IdleOption::~IdleOption() = default;
 
 void OptionReader::reject(std::string_view name, std::string_view what, std::string_view remedy) const {
@@ -188,8 +187,7 @@ void OptionReader::only_if(bool applies, const std::vector<std::string>& names, 
   if (applies) return;
   for (const auto& info : declared_)
     if (info.given && info.value != info.fallback && std::find(names.begin(), names.end(), info.name) != names.end())
-      throw IdleOption(rejection(given_, info.name, why, "leave it out"), info.name,
-                       rejection(given_, info.name, why, {}).what());
+      throw IdleOption(rejection(given_, info.name, why, "leave it out"), info.name);
 }
 
 void OptionReader::finish() const {
