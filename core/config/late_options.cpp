@@ -49,4 +49,11 @@ std::vector<std::string> late_options(const Recipe& recipe) {
   return lines;
 }
 
+std::vector<std::string> notes_on_options(const Recipe& recipe) {
+  std::vector<std::string> lines;
+  for (const auto& line : recipe.left_out) lines.push_back("left out: " + line.substr(0, line.rfind(';')));
+  for (const auto& line : late_options(recipe)) lines.push_back("warning: " + line);
+  return lines;
+}
+
 }  // namespace ditto
