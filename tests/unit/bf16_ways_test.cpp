@@ -7,10 +7,12 @@
 #include <filesystem>
 #include <fstream>
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
 
+#include "core/config/numerics.h"
 #include "core/network/bf16_rates.h"
 #include "core/plugin/registry.h"
 #include "core/report/user_cache.h"
@@ -25,7 +27,7 @@ using ditto::Rates;
 using ditto::Recipe;
 using ditto::Tensors;
 using ditto::Ways;
-using ditto::testing::TemporaryFolder;
+using ditto::test::TemporaryFolder;
 
 namespace {
 
@@ -178,7 +180,7 @@ TEST_CASE("rates are read as they were written, and a file that is damaged holds
 
 TEST_CASE("a run keeps the ways that it began with, and one of before there was the option what scores said") {
   const OwnCache cache;
-  ditto::Registry registry({{ditto::testing::plugin_folder(), "the test"}});
+  ditto::Registry registry({{ditto::test::plugin_folder(), "the test"}});
   auto measured = of("");
   ditto::measure_ways(measured, registry, ditto::Group());
   const auto found = measured.run.bf16_in_fp32;
@@ -220,7 +222,7 @@ TEST_CASE("another way on a resume is said, one that was left to be measured is 
 
 TEST_CASE("ops of run.bf16_in_fp32 that nothing computes so are refused") {
   const auto refusal = [](const std::string& run, const std::vector<KernelRow>& rows) {
-    return ditto::testing::error_of(ErrorKind::config, [&] { ditto::require_ways(rows, of(run)); });
+    return ditto::test::error_of(ErrorKind::config, [&] { ditto::require_ways(rows, of(run)); });
   };
   const std::vector<KernelRow> has{way("pairs", 20), way("in_fp32_x", 1)};
   CHECK(refusal("bf16_in_fp32 = [\"linear\"]", has).empty());
@@ -228,7 +230,7 @@ TEST_CASE("ops of run.bf16_in_fp32 that nothing computes so are refused") {
   CHECK(refusal("bf16_in_fp32 = [\"attention\"]", has).find("expected some of linear") != std::string::npos);
   CHECK(refusal("bf16_in_fp32 = [\"linear\"]", {way("pairs", 20)}).find("plugins.kernels") != std::string::npos);
   const auto recipe = [](const std::string& run) {
-    return ditto::testing::error_of(ErrorKind::config, [&] { Recipe::parse("[run]\n" + run, "bf16.toml"); });
+    return ditto::test::error_of(ErrorKind::config, [&] { Recipe::parse("[run]\n" + run, "bf16.toml"); });
   };
   CHECK(recipe("bf16_in_fp32 = [\"linear\"]").find("nothing is computed in bf16") != std::string::npos);
   CHECK(recipe("precision = \"bf16\"\nnumerics = \"one\"\nbf16_in_fp32 = [\"linear\"]").find("\"one\"") !=
