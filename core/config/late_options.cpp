@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "core/config/numerics.h"
+
 namespace ditto {
 
 std::vector<std::string> late_options(const Recipe& recipe) {
@@ -18,6 +20,7 @@ std::vector<std::string> late_options(const Recipe& recipe) {
   add(recipe.validate.every > steps, "validate.every", recipe.validate.every, "no validation will be made");
   add(recipe.checkpoint.keep_every > steps, "checkpoint.keep_every", recipe.checkpoint.keep_every,
       "no checkpoint will be kept for it");
+  if (const auto idle = idle_bf16(recipe); !idle.empty()) lines.push_back(idle);
   return lines;
 }
 
