@@ -1,4 +1,4 @@
-// Options that cannot take effect in the steps that a run makes.
+// Options that cannot take effect in the steps that a run makes, or in what it computes with.
 #pragma once
 
 #include <string>
