@@ -95,7 +95,8 @@ def main():
              "Written by bench/sizes.py (`./dev bench sizes`): DiT-S/2 in fp32, latents of " + ", ".join(SIZES) +
              f", {BATCH} samples a step, at most {BUDGET} tokens a micro-batch, {args.threads} threads; the median of "
              f"{args.rounds} rounds of {args.steps} steps, and the rounds' range of ratios.", "",
-             f"- processor: {processor()} ({details()}); load average before the run: {load:.2f}; {today()}", "",
+             f"- processor: {processor()} ({details()}); load average before the run: {load:.2f}; "
+             f"{subprocess.run([DITTO, '--version'], check=True, capture_output=True, text=True).stdout.strip()}; {today()}", "",
              "| | step, ms | tokens of samples/s | times one sample a forward |", "|---|---:|---:|---:|"]
     for name in SETTINGS:
         ratios = [b / a for a, b in zip(times[name], times[base])]

@@ -4,6 +4,8 @@
 
 #include <fmt/format.h>
 
+#include "core/config/numerics.h"
+
 namespace ditto {
 
 namespace {
@@ -46,6 +48,14 @@ std::vector<std::string> late_options(const Recipe& recipe) {
         "there will be one checkpoint, of the last step");
   add(recipe.checkpoint.keep_every > 0 && !keeps_one(recipe.checkpoint, steps), "checkpoint.keep_every",
       "no step with a checkpoint is a multiple of it");
+  return lines;
+}
+
+std::vector<std::string> notes_on_options(const Recipe& recipe) {
+  std::vector<std::string> lines;
+  for (const auto& line : recipe.left_out) lines.push_back("left out: " + line.substr(0, line.rfind(';')));
+  for (const auto& line : late_options(recipe)) lines.push_back("warning: " + line);
+  if (const auto idle = idle_bf16(recipe); !idle.empty()) lines.push_back("warning: " + idle);
   return lines;
 }
 

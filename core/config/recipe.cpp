@@ -321,7 +321,6 @@ void Recipe::interpret(Table tree) {
   read_kernels(tree);
   check_numerics(*this);
   check_audit(*this);
-  check_bf16(*this);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
     if (!*component) continue;
     std::vector<OptionInfo> given;

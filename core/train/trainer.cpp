@@ -141,8 +141,7 @@ void Trainer::describe() {
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
                   run.steps, sizes_.report,
                   micro_batch_report(run, mesh_, each_alone(recipe_, *assembly_->train_data), recipe_.batch.plan)));
-  for (const auto& line : recipe_.left_out) say("left out: " + line);
-  for (const auto& line : late_options(recipe_)) say("warning: " + line);
+  for (const auto& line : notes_on_options(recipe_)) say(line);
   const auto& ema = recipe_.ema;
   if (optimizer_->averages() && (ema.decay != EmaOptions().decay || ema.warmup != EmaOptions().warmup))
     say("warning: ema.decay and ema.warmup take no effect: the optimizer makes the average itself");

@@ -83,7 +83,8 @@ def test_options_that_others_leave_idle_go_along_where_those_are_overridden_and_
         t.run("config", "check", path)
         done = t.train(path, f"over-{number}", *t.sets(sets))
         for option in options:
-            t.check(f"left out: {path}:" in done.all and f": {option} " in done.all, f"no word of {option}: {done.all}")
+            said = [line for line in done.all.splitlines() if "left out: " in line and f"{path}:" in line and f": {option} " in line]
+            t.equal(len(said), 1, f"lines about {option} in {done.all}")
         again = t.train(t.work / f"over-{number}/run.toml", f"again-{number}")
         t.check("left out" not in again.all, again.all)
         t.same_metrics(f"over-{number}", f"again-{number}")
@@ -95,6 +96,10 @@ def test_options_that_others_leave_idle_go_along_where_those_are_overridden_and_
             for command in (["config", "check"], ["train"]):
                 done = t.refused(2, [f"said-{number}.toml:", "leave it out"], *command, path)
                 t.check(any(f"{option} " in done.stderr for option in options), done.stderr)
+    groups = [dict(match="*.bias", weight_decay=0.0)]  # inherits what decay is of, and has none
+    done = t.run("config", "check", t.write_recipe("group.toml", t.recipe(**base, optimizer=dict(
+        weight_decay=0.1, decay_vectors=False, group=groups))))
+    t.check("left out" not in done.all, done.all)
     including = t.work / "including.toml"
     t.write_recipe("included.toml", t.recipe(**base))
     including.write_text('include = "included.toml"\n[ema]\nenabled = false\n')

@@ -7,10 +7,13 @@
 #include <filesystem>
 #include <fstream>
 
+#include <ATen/Parallel.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
 
+#include "core/config/late_options.h"
+#include "core/config/numerics.h"
 #include "core/network/bf16_rates.h"
 #include "core/plugin/registry.h"
 #include "core/report/user_cache.h"
@@ -25,7 +28,7 @@ using ditto::Rates;
 using ditto::Recipe;
 using ditto::Tensors;
 using ditto::Ways;
-using ditto::testing::TemporaryFolder;
+using ditto::test::TemporaryFolder;
 
 namespace {
 
@@ -178,7 +181,7 @@ TEST_CASE("rates are read as they were written, and a file that is damaged holds
 
 TEST_CASE("a run keeps the ways that it began with, and one of before there was the option what scores said") {
   const OwnCache cache;
-  ditto::Registry registry({{ditto::testing::plugin_folder(), "the test"}});
+  ditto::Registry registry({{ditto::test::plugin_folder(), "the test"}});
   auto measured = of("");
   ditto::measure_ways(measured, registry, ditto::Group());
   const auto found = measured.run.bf16_in_fp32;
@@ -220,20 +223,31 @@ TEST_CASE("another way on a resume is said, one that was left to be measured is 
 
 TEST_CASE("ops of run.bf16_in_fp32 that nothing computes so are refused") {
   const auto refusal = [](const std::string& run, const std::vector<KernelRow>& rows) {
-    return ditto::testing::error_of(ErrorKind::config, [&] { ditto::require_ways(rows, of(run)); });
+    return ditto::test::error_of(ErrorKind::config, [&] { ditto::require_ways(rows, of(run)); });
   };
   const std::vector<KernelRow> has{way("pairs", 20), way("in_fp32_x", 1)};
   CHECK(refusal("bf16_in_fp32 = [\"linear\"]", has).empty());
   CHECK(refusal("bf16_in_fp32 = [\"lineal\"]", has).find("did you mean \"linear\"?") != std::string::npos);
   CHECK(refusal("bf16_in_fp32 = [\"attention\"]", has).find("expected some of linear") != std::string::npos);
   CHECK(refusal("bf16_in_fp32 = [\"linear\"]", {way("pairs", 20)}).find("plugins.kernels") != std::string::npos);
-  const auto recipe = [](const std::string& run) {
-    return ditto::testing::error_of(ErrorKind::config, [&] { Recipe::parse("[run]\n" + run, "bf16.toml"); });
+  CHECK(ditto::test::error_of(ErrorKind::config, [] {
+          of("bf16_in_fp32 = [\"auto\", \"linear\"]");
+        }).find("beside ops") != std::string::npos);
+}
+
+TEST_CASE("ops of run.bf16_in_fp32 that nothing of a recipe computes in bf16 are said, and change nothing") {
+  const auto idle = [](const std::string& run) {
+    const auto recipe = Recipe::parse("[run]\n" + run, "bf16.toml");
+    const auto lines = ditto::late_options(recipe);
+    CHECK(lines.empty() == ditto::idle_bf16(recipe).empty());
+    return lines.empty() ? "" : lines[0];
   };
-  CHECK(recipe("bf16_in_fp32 = [\"linear\"]").find("nothing is computed in bf16") != std::string::npos);
-  CHECK(recipe("precision = \"bf16\"\nnumerics = \"one\"\nbf16_in_fp32 = [\"linear\"]").find("\"one\"") !=
-        std::string::npos);
-  CHECK(recipe("precision = \"bf16\"\nbf16_in_fp32 = [\"auto\", \"linear\"]").find("beside ops") != std::string::npos);
-  CHECK(recipe("bf16_in_fp32 = []").empty());
-  CHECK(recipe("bf16_in_fp32 = [\"auto\"]").empty());
+  const std::string ops = "bf16_in_fp32 = [\"linear\"]\n", bf16 = "precision = \"bf16\"\n";
+  CHECK(idle(ops).find("nothing is computed in bf16") != std::string::npos);
+  CHECK(idle(ops + bf16 + "numerics = \"one\"\n").find("\"one\"") != std::string::npos);
+  CHECK(idle(ops + bf16 + "device = \"cuda\"\n").find("\"cuda\"") != std::string::npos);
+  CHECK(idle(ops + bf16).empty());
+  CHECK(idle(ops + "[network.guide]\nweights = \"runs/small\"\nprecision = \"bf16\"\n").empty());
+  CHECK(idle("bf16_in_fp32 = []\n").empty());
+  CHECK(idle("bf16_in_fp32 = [\"auto\"]\n").empty());
 }

@@ -12,6 +12,7 @@
 #include <set>
 #include <sstream>
 
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include "core/checkpoint/disk.h"
@@ -227,21 +228,26 @@ const Outcome& outcome_of(const Words& sets) {
 const test::TemporaryFolder& files() {
   static const test::TemporaryFolder folder;
   static const bool is_made = [] {
-    std::string rows = "path,kind,text,h,w\n";
-    for (int i = 0; i < 12; ++i) {
-      const int height = i % 2 == 0 ? 8 : 12, width = i % 3 == 0 ? 12 : 8;
-      std::vector<std::uint8_t> pixels;
-      for (int p = 0; p < height * width * 3; ++p) pixels.push_back(static_cast<std::uint8_t>((p * (i + 3) * 7) % 251));
-      const auto name = std::to_string(i) + ".png";
-      formats::write_png(folder / name, {width, height, 3, pixels});
-      std::filesystem::create_directories(folder.path() / "others");
-      std::reverse(pixels.begin(), pixels.end());
-      formats::write_png(folder / ("others/" + name), {width, height, 3, pixels});
-      rows +=
-          name + "," + std::to_string(i % 4) + ",a word," + std::to_string(height) + "," + std::to_string(width) + "\n";
+    const std::string header = "path,kind,text,h,w\n";
+    std::string rows = header, few = header, more = header;
+    int salt = 3;
+    for (const std::string where : {"", "others/", "twin/", "twin/others/"}) {
+      std::filesystem::create_directories(folder.path() / where);
+      for (int i = 0; i < 12; ++i) {
+        const int height = i % 2 == 0 ? 8 : 12, width = i % 3 == 0 ? 12 : 8;
+        std::vector<std::uint8_t> pixels;
+        for (int p = 0; p < height * width * 3; ++p) pixels.push_back(static_cast<std::uint8_t>((p * salt) % 251));
+        const auto name = where + std::to_string(i) + ".png";
+        formats::write_png(folder / name, {width, height, 3, pixels});
+        const auto row = fmt::format("{},{},a word,{},{}\n", name, i % 4, height, width);
+        if (where.empty()) rows += row;
+        if (where == "others/") (i < 6 ? few : more) += row;
+        salt += 4;
+      }
     }
     test::write_text(folder / "rows.csv", rows);
-    test::write_text(folder / "few.csv", rows.substr(0, rows.find("\n6.png")) + "\n");
+    test::write_text(folder / "few.csv", few);  // what is held out is none of them
+    test::write_text(folder / "more.csv", more);
     auto recipe = Recipe::parse(recipe_text(), "options.toml", {"run.output=" + (folder / "run")});
     declare_components(recipe, plugins());
     const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(60));
