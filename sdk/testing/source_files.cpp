@@ -113,13 +113,13 @@ class SourceFiles {
     return seen;
   }
 
-  // Whether anything is another without it.
+  // Whether samples are other ones without it: what names them, as a table, says so in its own way.
   bool is_read(const fs::path& file) const {
     const auto bytes = bytes_of_file(file);
     fs::remove(file);
     const auto without = look(Look::at_samples);
     write_bytes(file, bytes);
-    return !bytes.empty() && (!without.opens || without.samples != before_.samples);
+    return !bytes.empty() && without.opens && without.samples != before_.samples;
   }
 
   // The first file whose change is not seen, and how many there are.

@@ -270,7 +270,7 @@ def metrics(folder):
 
 def learned_of(folder):
     """How many samples each step learned from, by the rate that it says."""
-    return [round(line["samples_per_s"] * line["step_s"], 6) for line in lines_of(work / folder / "metrics.jsonl")]
+    return [round(float(line["samples_per_s"]) * float(line["step_s"]), 6) for line in lines_of(work / folder / "metrics.jsonl")]
 
 
 def same_metrics(a, b):

@@ -58,16 +58,16 @@ TEST_CASE("lines may end with CR alone; a table in UTF-16 is refused by its enco
   CHECK(rows_of(parse_csv("a,b\n1\r2,3\n", "t", {"a", "b"})) == std::vector<Strings>{{"1\r2", "3"}});
   CHECK(rows_of(parse_csv("\"a\rb\",c\n1,3\n", "t", {"c"})) == std::vector<Strings>{{"3"}});
   CHECK(rows_of(parse_json_lines("{\"a\": 1}\r{\"a\": \"\\n\"}", "t", {"a"})) == std::vector<Strings>{{"1"}, {"\n"}});
-  for (const std::string text : {std::string("\xFF\xFE"
-                                             "a\0\n\0"
-                                             "1\0",
-                                             8),
-                                 std::string("\xFE\xFF\0a\0\n\0"
-                                             "1",
-                                             8),
-                                 std::string("a\0\n\0"
-                                             "1\0",
-                                             6)})
+  for (const std::string& text : {std::string("\xFF\xFE"
+                                              "a\0\n\0"
+                                              "1\0",
+                                              8),
+                                  std::string("\xFE\xFF\0a\0\n\0"
+                                              "1",
+                                              8),
+                                  std::string("a\0\n\0"
+                                              "1\0",
+                                              6)})
     for (const auto& parse : {parse_csv, parse_json_lines})
       CHECK(contains(refusal([&] { parse(text, "t.csv", {"a"}); }), "t.csv: is UTF-16"));
 }
