@@ -26,7 +26,7 @@ def sample(run, *arguments, out="out", code=0, keep=False):
 
 # --- guidance ------------------------------------------------------------------------------------------------------------
 
-GUIDED = [["--guidance", 4], ["--guidance", 0], ["--guidance", 0.5, "--seeds", "3,5"], ["--guidance", 2, "--local-ranks", 2],
+GUIDED = [["--guidance", 4], ["--guidance", 0], ["--guidance", 0.5, "--batch", 1], ["--guidance", 2, "--local-ranks", 2],
           ["--guidance", 2, "--guidance-channels", 3], ["--set", "guidance.plugin=cfg", "--set", "guidance.scale=3.0"],
           ["--set", "guidance.plugin=cfg", "--set", "guidance.scale=1.0", "--set", "guidance.form=weight"]]
 
