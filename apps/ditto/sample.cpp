@@ -180,9 +180,10 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
       "--seeds", a.seeds,
       "seeds, as 5,7 or 0-99: one sample each, 000005.png; a seed again: 000005-1.png; default: 0-15, or "
       "0, 1, … where --condition has a row for each sample");
-  command.add_option("--classes", a.classes,
-                     "classes by number, as 0,3,7 or 0-9, or by name where data.names has them: the i-th sample is of "
-                     "the i-th, modulo their count; default: all");
+  command.add_option(
+      "--classes", a.classes,
+      "classes by number, as 0,3,7 or 0-9, or by name where data.names has them (names that are numbers are "
+      "names; number:3 is a number): the i-th sample is of the i-th, modulo their count; default: all");
   command.add_option("--condition", a.condition,
                      "safetensors file of what the model takes, by name (text, text_mask, …): a row a sample, or one "
                      "for all");

@@ -73,7 +73,7 @@ std::string run_of(const std::string& weights) {
 // The recipe of an adapter's run has all of them.
 AdapterOptions options_of_run(const std::string& path) {
   const auto info = checkpoint::describe(path);
-  const auto recipe = Recipe::parse(info.recipe_toml, path + "/recipe.toml");
+  const auto recipe = Recipe::saved(info.recipe_toml, path + "/recipe.toml");
   if (!recipe.adapter || !adapter_base(info.extra))
     throw Error(
         ErrorKind::checkpoint, path, "is of a whole model, and adapter.weights names an adapter",

@@ -50,7 +50,7 @@ Recipe noted_recipe(const checkpoint::ForeignWeights& weights, const std::vector
   formats::Table sections;
   for (const char* section : kSections)
     if (const auto* node = noted.find(section)) sections.set(section, *node);
-  return Recipe::parse(formats::render_toml(sections), place, sets);
+  return Recipe::saved(formats::render_toml(sections), place, sets);
 }
 
 bool same(const OptionValue& a, const OptionValue& b) {
@@ -109,14 +109,16 @@ SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& regi
     throw Error(ErrorKind::config, model.where,
                 "model \"" + model.plugin + "\" does not read its shapes out of another project's file",
                 "import a file that Ditto exported, or give its class a foreign_needs (docs/add_a_model.md)");
-  OptionReader reader(model.options);
-  SavedShapes shapes{guarded("model '" + model.plugin + "', reading " + file.file,
-                             [&] { return factory.foreign_needs(reader, file); }),
-                     {}};
-  reader.finish();
-  for (const auto& info : reader.declared())
-    model.options.given.try_emplace(info.name, GivenOption{info.value, file.file});
-  return shapes;
+  return recipe.read_options(model.options, [&] {
+    OptionReader reader(model.options);
+    SavedShapes shapes{guarded("model '" + model.plugin + "', reading " + file.file,
+                               [&] { return factory.foreign_needs(reader, file); }),
+                       {}};
+    reader.finish();
+    for (const auto& info : reader.declared())
+      model.options.given.try_emplace(info.name, GivenOption{info.value, file.file});
+    return shapes;
+  });
 }
 
 }  // namespace

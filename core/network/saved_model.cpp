@@ -150,7 +150,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   const auto* init_from = theirs.find_path("run.init_from");
   saved.began_with_others = init_from && init_from->as<std::string>() && !init_from->as<std::string>()->empty();
   const auto own = ready(info.recipe_toml, recipe, network);
-  saved.recipe = Recipe::parse(own, recipe, sets);
+  saved.recipe = Recipe::saved(own, recipe, sets);
   tell_other_meaning(formats::parse_toml(own, recipe), saved.recipe);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())

@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 
 #include "core/formats/json.h"
+#include "sdk/src/idle_option.h"
 
 namespace ditto {
 
@@ -48,6 +49,8 @@ std::string asked_for(const std::string& text) {
 void rethrow_within(std::string_view place) {
   try {
     throw;
+  } catch (const IdleOption& error) {
+    throw IdleOption(error.within(place), error.option());
   } catch (const Error& error) {
     throw error.within(place);
   } catch (const c10::DistError& error) {

@@ -11,6 +11,7 @@
 
 #include <ditto/text.h>
 
+#include "core/formats/junk_name.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/stamp.h"
 #include "core/plugin/trust.h"
@@ -75,6 +76,10 @@ std::vector<std::string> libraries_in(const fs::path& folder) {
   std::error_code error;
   const auto options = fs::directory_options::skip_permission_denied;
   for (fs::recursive_directory_iterator it(folder, options, error), end; !error && it != end; it.increment(error)) {
+    if (formats::is_junk_name(it->path().filename().string())) {
+      it.disable_recursion_pending();
+      continue;
+    }
     if (it->path().extension() != ".so") continue;
     std::error_code broken;  // a dangling link is a file that cannot be read, and said to be one
     const auto canonical = fs::canonical(it->path(), broken);

@@ -31,6 +31,9 @@ struct GenerateOptions {
   // (SamplingRequest::tell, CachedBlocks::decisions).
   std::map<std::string, double>* decisions = nullptr;
   RankWatch* watch = nullptr;  // is told of every evaluation of the model, as a step
+  // Where a sampler fails on one of the data ranks, by its samples' own numbers: it throws at once, and the others
+  // wait; or all throw the same once all have ended, and may go on together.
+  enum class Failure { at_once, together } failure = Failure::at_once;
 };
 
 // Throws Error(config) where negative conditions would not be used.

@@ -67,6 +67,7 @@ def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_
         t.equal(done.all.count(f"sample left out: {name}"), 1, f"messages that name {name}")
         t.check(name in (t.work / "bad/log.txt").read_text(), f"log.txt does not name {name}")
     t.equal(len(t.metrics("bad")), 6, "steps")
+    t.equal(sum(t.learned_of("bad")), 2 * 21, "samples that the rates of two epochs count")
     for line in t.metrics("bad"):
         t.check(line["loss"] is not None and float(line["loss"]) > 0, f"loss {line['loss']}")
 
