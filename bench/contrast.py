@@ -6,7 +6,8 @@ Both train a small DiT on the digits of data/digits in fp32: width 96, 12 heads,
 deterministic mode (torch.use_deterministic_algorithms), with DDP, FSDP2 (fully_shard) and tensor parallelism
 (parallelize_module) over gloo; each of its layouts starts from the same weights and computes with the same samples, times and
 noise, and its losses are added up sample by sample in fp64, so that the sum itself is the same on all. The two columns are two
-trainings: their draws are not each other's. What this Ditto refuses under "one" says so.
+trainings: their draws are not each other's. What this Ditto refuses under "one" says so. docs/parallelism.md has the table of
+the page, which a test compares (tests/integration/bench_pages.py).
 
 Usage: ./dev bench contrast [--steps 10] [--out FOLDER]
 """
@@ -23,7 +24,8 @@ import tempfile
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT / "bench" / "peers"))
+sys.path[:0] = [str(ROOT / "bench" / "lib"), str(ROOT / "bench" / "peers")]
+from report import details, page, processor, today  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 BATCH, RATE = 48, 3e-3
 
@@ -265,7 +267,7 @@ def table(of_peer, of_ditto, steps):
         lines.append(f"| {name} | {theirs} | {'refused' if loss is None else f'{loss:.12f}'} |")
     lines.append(f"| different losses of step {steps} | {len(set(of_peer.values()))} of {len(of_peer)} | "
                  f"{len(set(made))} of {len(made)} |")
-    return "\n".join(lines) + "\n"
+    return lines
 
 
 def main():
@@ -277,9 +279,14 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         of_peer = peers(args.steps, pathlib.Path(folder))
         of_ditto = ours(args.steps, pathlib.Path(folder))
-    text = table(of_peer, of_ditto, args.steps)
+    import torch
+
+    lines = [f"# The loss of step {args.steps} by layouts", "", "Written by bench/contrast.py (`./dev bench contrast`), which says what is trained.", "",
+             f"- processor: {processor()} ({details()}); PyTorch {torch.__version__}; {today()}", ""]
+    path = args.out / "contrast.md"
     args.out.mkdir(parents=True, exist_ok=True)
-    (args.out / "contrast.md").write_text(text)
+    text = page(lines + table(of_peer, of_ditto, args.steps), path.read_text() if path.exists() else "")
+    path.write_text(text)
     print(text, f"{time.monotonic() - start:.0f} s", sep="")
 
 

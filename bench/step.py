@@ -4,8 +4,8 @@
 Every round times each setting of PyTorch and then Ditto, so that what disturbs the machine disturbs all: A B A B. A
 ratio is PyTorch's time over Ditto's in the same round, above 1 where Ditto is faster; the table has the rounds' median.
 In fp32 Ditto is timed twice: with the fastest kernels, and with run.numerics = "one". PyTorch's settings: attention by
-its fused op (sdpa) and by plain matrix products, eager; with --compile the faster of the two under torch.compile as
-well (20 to 30 s each). Start-up is measured too: from the start of the process to the
+its fused op (sdpa) and by plain matrix products, eager; with --compile both under torch.compile as well (20 to 30 s
+each). Start-up is measured too: from the start of the process to the
 end of the first step of configs/digits.toml.
 
 With --device cuda both sides compute on the first GPU, larger models, without the start-up.

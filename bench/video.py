@@ -21,7 +21,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
-from report import processor, spread, write  # noqa: E402
+from report import details, processor, spread, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 PEER = os.environ.get("DITTO_PEERS_AV", str(ROOT / ".deps/peers_av/bin/python"))
 SCRIPT = str(ROOT / "bench/peers/videos.py")
@@ -75,7 +75,7 @@ def main():
                       file=sys.stderr, flush=True)
     lines = [f"# Video files, {processor()}", "",
              "Written by bench/video.py (`./dev bench video`), which says what the clips are.", "",
-             f"- load average before the run: {load:.2f}; {os.cpu_count()} cores; PyAV {theirs['version']} "
+             f"- processor: {processor()} ({details()}); load average before the run: {load:.2f}; PyAV {theirs['version']} "
              f"(libavcodec {theirs['ffmpeg']})",
              f"- {time.strftime('%Y-%m-%d', time.gmtime())}; {args.rounds} rounds, {args.seconds:g} s a timing; medians; "
              "one thread on one core",

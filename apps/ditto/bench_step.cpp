@@ -130,7 +130,7 @@ int bench_step(const StepArguments& a, const CommandLine& line) {
   return rank.run([&] {
     auto options = a.options;
     options.trace = trace_file(a.trace);
-    const Recipe recipe = open_recipe(rank, a, line);
+    Recipe recipe = open_recipe(rank, a, line);
     rank.meet(recipe);
     options.watch = &rank.watch();
     const auto& mesh = rank.mesh();

@@ -201,9 +201,7 @@ class Trainer:
             block.attend = ATTENTION[attention]
         if not compiled:
             return self.model
-        # Compiled for one setting: a trainer takes compiled steps with one kind of attention only.
-        if attention not in self.compiled:
-            assert not self.compiled
+        if attention not in self.compiled:  # torch.compile tells the kinds of attention apart by its guards
             self.compiled[attention] = torch.compile(self.model)
         return self.compiled[attention]
 

@@ -82,6 +82,20 @@ void check_audit(const Recipe& recipe) {
            "parallel.expert = 1");
 }
 
+std::string idle_bf16(const Recipe& recipe) {
+  if (measures_bf16(recipe) || recipe.run.bf16_in_fp32.empty()) return {};
+  const auto in_bf16 = [](const auto& sections) {
+    return std::any_of(sections.begin(), sections.end(), [](const auto& one) { return one.precision == "bf16"; });
+  };
+  const auto idle = [](const std::string& why) {
+    return "run.bf16_in_fp32 names ops, and " + why + ": it changes nothing";
+  };
+  if (is_one_number(recipe)) return idle("run.numerics = \"one\" has kernels of its own");
+  if (recipe.run.device != "cpu") return idle("run.device is " + quoted(recipe.run.device));
+  if (recipe.run.precision == "bf16" || in_bf16(recipe.encoders) || in_bf16(recipe.networks)) return {};
+  return idle("nothing is computed in bf16");
+}
+
 void check_numerics(const Recipe& recipe) {
   if (!is_one_number(recipe)) return;
   check_run(recipe.run);

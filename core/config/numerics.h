@@ -34,6 +34,14 @@ Alone each_alone(const Recipe& recipe, const Source& data);
 // Throws Error(config) where run.audit asks to compute again what need not have the same bits again.
 void check_audit(const Recipe& recipe);
 
+// Whether run.bf16_in_fp32 is still to be measured.
+inline bool measures_bf16(const Recipe& recipe) {
+  return recipe.run.bf16_in_fp32 == std::vector<std::string>{kMeasured};
+}
+// Where run.bf16_in_fp32 names ops, and nothing is computed in bf16 by kernels that may be chosen: a sentence. It is no
+// error, since what a run has noted there stays where somebody goes on with it in another precision.
+std::string idle_bf16(const Recipe& recipe);
+
 // What the recipe itself says. Throws Error(config) where "one" cannot be had with it; nothing with "fast".
 void check_numerics(const Recipe& recipe);
 

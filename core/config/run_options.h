@@ -10,6 +10,9 @@
 
 namespace ditto {
 
+// Of run.bf16_in_fp32: those that are faster so on the processor that a run begins on.
+inline constexpr const char* kMeasured = "auto";
+
 // [run]
 struct RunOptions {
   std::string name = "run", output, folder, device = "cpu", precision = "fp32", numerics = "fast", init_from;
@@ -20,6 +23,7 @@ struct RunOptions {
   int64_t max_skipped = 3;
   double clip_norm = 0, loss_scale = 65536, audit = 0;
   int64_t loss_scale_every = 2000;
+  std::vector<std::string> bf16_in_fp32{kMeasured};  // ops
   void read(OptionReader& option);
 };
 

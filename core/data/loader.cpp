@@ -71,6 +71,7 @@ struct Loader::State {
   };
 
   std::shared_ptr<BatchJob> make_job(Places places) const;
+  void begin_to_read();
   // What a thread does: it reads sample `index` of the source since then.
   struct Doing {
     int64_t index = -1;  // nothing
@@ -93,6 +94,7 @@ struct Loader::State {
 
   Upcoming upcoming;
   int64_t asked = 0;  // requests of `upcoming` that were queued
+  bool reads = false;
 
   std::mutex mutex;
   std::condition_variable_any work_there, job_done;
@@ -256,7 +258,6 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
     : state_(std::make_unique<State>(std::move(source), options, seed, std::move(log))) {
   State& state = *state_;
   if (options.flip) require_known_turns(*state.source);
-  report::keep_freed_memory();
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");
@@ -271,7 +272,12 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
 
 Loader::~Loader() = default;
 
+void Loader::State::begin_to_read() {
+  if (!std::exchange(reads, true)) report::keep_freed_memory();
+}
+
 void Loader::expect(Upcoming upcoming) {
+  state_->begin_to_read();
   {
     const std::lock_guard lock(state_->mutex);
     state_->queue.clear();
@@ -294,6 +300,7 @@ void Loader::State::read_here(BatchJob& job, int64_t row) {
 }
 
 std::shared_ptr<BatchJob> Loader::read(Places places) {
+  state_->begin_to_read();
   const auto start = Clock::now();
   std::shared_ptr<BatchJob> job;
   if (state_->options.threads > 0) {

@@ -3,6 +3,7 @@
 #include <ditto/error.h>
 
 #include "core/config/numerics.h"
+#include "core/network/bf16_ways.h"
 
 namespace ditto {
 
@@ -40,11 +41,13 @@ std::vector<KernelRow> Components::kernel_rows() {
       added_ops_.push_back(std::move(op));
     }
   }
+  choose_ways(rows, recipe);
   return rows;
 }
 
 std::shared_ptr<OpTable> Components::op_table() {
   auto rows = kernel_rows();
+  require_ways(rows, recipe);
   return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_, is_one_number(recipe));
 }
 

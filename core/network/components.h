@@ -31,9 +31,15 @@ class Components {
   template <class Interface>
   std::shared_ptr<Interface> make(const std::string& section, const Component& component,
                                   const typename Interface::Needs& needs) {
-    return make_with<Interface>(component.plugin, component.where, component.options, needs, [&](const auto& declared) {
-      if (!section.empty()) recipe.resolve(section, component.plugin, declared);
-    });
+    auto given = component.options;
+    const auto made = [&] {
+      return make_with<Interface>(component.plugin, component.where, given, needs, [&](const auto& declared) {
+        if (!section.empty()) recipe.resolve(section, component.plugin, declared);
+      });
+    };
+    if (!section.empty()) return recipe.read_options(given, made);
+    return read_without_idle(
+        given, [](const IdleOption&) { return true; }, made);
   }
   // The same, where no section of that name is resolved.
   template <class Interface, class Done>
@@ -47,10 +53,10 @@ class Components {
     done(reader.declared());
     return made;
   }
-  // Every kernel plugin's rows, and the ops that they add.
+  // Every kernel plugin's rows, with scores as run.bf16_in_fp32 wants them, and the ops that they add.
   std::vector<KernelRow> kernel_rows();
-  // The same, with the recipe's pins. Throws Error(config) for a pin that names no op or no
-  // variant, and Error(plugin) for an op that is added twice.
+  // The same, with the recipe's pins. Throws Error(config) for a pin that names no op or no variant and for an op of
+  // run.bf16_in_fp32 that no row computes so, and Error(plugin) for an op that is added twice.
   std::shared_ptr<OpTable> op_table();
   // The same ops by their references alone, for what is computed on shapes; empty before they were asked for.
   const std::vector<Op>& added_ops() const { return added_ops_; }

@@ -27,6 +27,7 @@
 
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
+#include "core/report/user_cache.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -210,29 +211,14 @@ std::string hash_of(const std::string& path) {
 // A file for each library's path, which holds what came back: this host, and the library's contents.
 class CameBack {
  public:
-  CameBack() {
-    const char *cache = std::getenv("XDG_CACHE_HOME"), *home = std::getenv("HOME");
-    if (cache && *cache == '/')
-      folder_ = fs::path(cache) / "ditto/plugins";
-    else if (home && *home == '/')
-      folder_ = fs::path(home) / ".cache/ditto/plugins";
-  }
   bool has(const std::string& path) const {
     if (folder_.empty()) return false;
     std::ifstream file(name(path));
     return file && std::string(std::istreambuf_iterator<char>(file), {}) == record(path);
   }
-  // Other processes may write the same at the same moment.
   void add(const std::string& path) const {
     if (folder_.empty()) return;
-    std::error_code ignored;
-    fs::create_directories(folder_, ignored);
-    const auto final = name(path), beside = final + "." + std::to_string(::getpid());
-    std::ofstream file(beside, std::ios::binary);
-    if ((file << record(path)).flush())
-      fs::rename(beside, final, ignored);
-    else
-      fs::remove(beside, ignored);
+    report::write_cached(name(path), record(path));
   }
 
  private:
@@ -240,7 +226,7 @@ class CameBack {
     return (folder_ / hex(XXH3_128bits(path.data(), path.size()))).string();
   }
   std::string record(const std::string& path) const { return path + "\n" + hash_of(path) + "\n" + host_ + "\n"; }
-  fs::path folder_;
+  const fs::path folder_ = report::user_cache("plugins");
   const std::string host_ = identity_of_host();
 };
 

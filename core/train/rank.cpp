@@ -2,7 +2,10 @@
 
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "core/config/numerics.h"
+#include "core/network/bf16_ways.h"
 #include "core/plugin/guard.h"
+#include "core/report/streams.h"
 #include "core/train/device.h"
 #include "core/train/launch.h"
 
@@ -26,15 +29,19 @@ void Rank::open(Recipe& recipe, const std::vector<std::string>& plugin_path) {
   transports_ = open_device(recipe, *registry_, info_);
 }
 
-void Rank::meet(const Recipe& recipe, Facts more) {
+void Rank::meet(Recipe& recipe, Facts more) {
   prepare_process(recipe, info_);
   mesh_.emplace(info_, degrees(recipe), timeout(recipe), transports_);
   watch_.start(watch_options(recipe));
   recipe_ = recipe.name;
-  if (info_.world_size == 1) return;
-  more.merge(facts_of(recipe, *registry_));
-  more["ranks"] = std::to_string(info_.world_size);
-  expect_same("recipe, plugins and program", more, ErrorKind::config);
+  if (info_.world_size > 1) {
+    more.merge(facts_of(recipe, *registry_));
+    more["ranks"] = std::to_string(info_.world_size);
+    expect_same("recipe, plugins and program", more, ErrorKind::config);
+  }
+  if (!measures_bf16(recipe) || is_one_number(recipe) || recipe.run.device != "cpu" || !asks_for_bf16(recipe)) return;
+  const auto said = measure_ways(recipe, *registry_, mesh_->world());
+  if (!said.empty() && info_.rank == 0) report::tell(said);
 }
 
 void Rank::expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const {

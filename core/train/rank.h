@@ -24,9 +24,10 @@ class Rank {
   // Finds the recipe's plugins, in `plugin_path` (--plugin-path) first, and takes its device: before any tensor is
   // made.
   void open(Recipe& recipe, const std::vector<std::string>& plugin_path);
-  // Settles threads, and meets the other ranks: before any tensor is made, and after `open`. Throws Error(config) where
-  // they have started with something else: recipe, plugins, program, or `more`.
-  void meet(const Recipe& recipe, Facts more = {});
+  // Settles threads, meets the other ranks, and agrees on what the recipe leaves to be measured: before any tensor is
+  // made, and after `open`. Throws Error(config) where they have started with something else: recipe, plugins, program,
+  // or `more`.
+  void meet(Recipe& recipe, Facts more = {});
   // Whether all ranks have the same; `topic`: "data", compared once. Throws Error(kind).
   void expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const;
 

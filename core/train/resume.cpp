@@ -10,6 +10,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/config/differences.h"
+#include "core/network/shapes.h"
 #include "core/network/strategies.h"
 
 namespace ditto {
@@ -19,7 +20,7 @@ namespace {
 // Of the strategies of a checkpoint's recipe. One of another Ditto may be none here.
 std::vector<std::string> strategies_of(const std::string& saved_toml) {
   try {
-    return strategy_ids(Recipe::parse(saved_toml, "the checkpoint's recipe"));
+    return strategy_ids(Recipe::saved(saved_toml, "the checkpoint's recipe"));
   } catch (const Error&) {
     return {};
   }
@@ -27,7 +28,8 @@ std::vector<std::string> strategies_of(const std::string& saved_toml) {
 
 // As TOML, and of a key that is not there.
 constexpr const char *kNumerics = "run.numerics", *kFast = "\"fast\"", *kOne = "\"one\"", *kNone = "(none)",
-                     *kTokenLeaf = "run.token_leaf", *kPrecision = "run.precision";
+                     *kTokenLeaf = "run.token_leaf", *kPrecision = "run.precision", *kWays = "run.bf16_in_fp32",
+                     *kAuto = "[\"auto\"]";
 
 bool is_one_number(const formats::Table& recipe) {
   const auto* numerics = recipe.find_path(kNumerics);
@@ -71,6 +73,8 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     if (change.key.starts_with("record.")) continue;
     if (change.key == kNumerics && change.before == kNone) change.before = kFast;  // of before there was the option
     if (change.key == kTokenLeaf && change.before == kNone) change.before = std::to_string(RunOptions().token_leaf);
+    // What was left to be measured, and before there was the option, is no choice that could have changed.
+    if (change.key == kWays && (change.before == kNone || change.before == kAuto || change.after == kAuto)) continue;
     if (change.before == change.after) continue;
     const auto effect = effects.of(change.key);
     std::string line = change.key + ": " + change.before + " -> " + change.after;
@@ -92,6 +96,21 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     lines.push_back(line);
   }
   return lines;
+}
+
+std::vector<std::string> compare_class_names(const std::map<std::string, std::string>& notes, const std::string& path,
+                                             const TensorSpecs& now, const std::vector<std::string>& allowed) {
+  const auto noted = notes.find("shapes");
+  if (noted == notes.end()) return {};
+  const auto others = other_names(saved_shapes(noted->second, path).data, now);
+  if (!others) return {};
+  const auto what = others->text("in " + shown(path), "in today's data");
+  const bool is_allowed =
+      std::any_of(allowed.begin(), allowed.end(), [](const auto& key) { return key == "data" || key == "data.names"; });
+  if (others->apart.is_elsewhere && !is_allowed)
+    throw Error(ErrorKind::config, "data", what + ": what was learned of one would be called by the name of another",
+                "number the classes as they were, or give --allow-change data.names");
+  return {what};
 }
 
 void require_not_past(int64_t steps, int64_t step, const std::string& path) {

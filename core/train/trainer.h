@@ -55,6 +55,7 @@ class Trainer {
   void open_outputs();
   void assemble();
   void resume();
+  void say_other_run();
   void take_up(const std::string& path);
   void begin_receipts();
   bool take_receipt(const StepResult& result);

@@ -190,6 +190,29 @@ TEST_CASE("a source that tells of other shapes than it reads fails the check of 
   }
 }
 
+TEST_CASE("a source whose fingerprint does not see a file fails the check of that") {
+  const ditto::test::TemporaryFolder folder;
+  for (int i = 0; i < 70; ++i)
+    ditto::test::write_text(folder / (std::to_string(i) + ".bin"), std::string(static_cast<size_t>(200 + i), 'a'));
+  ditto::test::write_text(folder / "README", "not one of its files");
+  const auto check = [&](const std::string& name) {
+    return ditto::testing::check_source_files(library("faulty_files"), fault(name), folder.path().string());
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::map<std::string, std::string> faults{
+      {"every third", "the fingerprint sees of each file its last bytes: not of 46 of 70"},
+      {"no sizes", "the fingerprint sees of each file its size: not of 70"},
+      {"no heads", "the fingerprint sees of each file its first bytes"},
+      {"no tails", "the fingerprint sees of each file its last bytes"}};
+  for (const auto& [name, promise] : faults) {
+    CAPTURE(name);
+    breaks(check(name), promise);
+  }
+  for (int i = 20; i < 70; ++i) std::filesystem::remove(folder / (std::to_string(i) + ".bin"));
+  breaks(check("none"), "it opens a copy of its folder, where it has many files: of 21 files 20 make a difference");
+}
+
 TEST_CASE("a source that tells nothing of its samples is not said to keep that promise") {
   const auto report = ditto::testing::check_source(library("faulty_source"), fault("tells nothing"), ".");
   CHECK(report.passed());
