@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kNear = 1e-9;  // of the reference, in fp64
 constexpr int kThreads = 3;
-constexpr int64_t kMany = 11;  // times the samples, so that there is work for several threads
+constexpr int64_t kMany = 3;  // times the samples, so that there is work for several threads
 
 using Dims = std::map<size_t, int64_t>;  // which tensors are cut, each along which dim
 using Same = std::function<bool(const Tensor& a, const Tensor& b)>;
