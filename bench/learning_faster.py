@@ -104,7 +104,7 @@ def train(folder, data, kind, seed, steps, every, features):
     ditto("train", RECIPE, *words(options))
     for step in range(every, steps + 1, every):
         ditto("sample", folder / f"checkpoints/step_{step:08}", "--out", folder / f"named/{step}", "--classes", "0-9", "--seeds",
-              f"0-{SAMPLES - 1}", "--guidance", GUIDANCE, "--steps", SAMPLER_STEPS, "--progress", "none")
+              f"0-{SAMPLES - 1}", "--guidance", GUIDANCE, "--steps", SAMPLER_STEPS, "--progress", "none", "--overwrite")
     (folder / "done").touch()
 
 

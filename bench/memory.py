@@ -20,7 +20,7 @@ import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
-from report import details, processor, today, write  # noqa: E402
+from report import details, processor, today, usable_processors, write  # noqa: E402
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 TITLE, RECIPE = "DiT-S/2, 32x32x4, batch 8", ROOT / "bench/dit_s_2.toml"
@@ -32,7 +32,7 @@ HEAD = ["| precision | | stays, MB | peak above it, MB | whole step, MB | of eag
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="this one only (default bf16)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
     parser.add_argument("--peer", nargs=2, metavar=("ATTENTION", "PRECISION"), help="only take PyTorch's steps")
     return parser.parse_args()

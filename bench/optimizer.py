@@ -22,7 +22,7 @@ import torch
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
-from report import details, processor, spread, write  # noqa: E402
+from report import details, processor, spread, usable_processors, write  # noqa: E402
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
 import dit  # noqa: E402
 
@@ -33,7 +33,7 @@ def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5, help="each times both sides (default 5)")
     parser.add_argument("--repeats", type=int, default=5, help="updates a round (default 5)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
     parser.add_argument("--peer", action="store_true", help="only time PyTorch")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
     return parser.parse_args()

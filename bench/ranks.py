@@ -18,9 +18,9 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
-from report import details, processor, spread, write  # noqa: E402
+from report import details, processor, spread, usable_processors, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
-CORES = len(os.sched_getaffinity(0))
+CORES = usable_processors()
 MODELS = {"dit_s_2": ("DiT-S/2, 32x32x4, batch 8", "bench/dit_s_2.toml", 1, ["run.batch=8"]),
           "digits_16": ("digits, batch 16", "configs/digits.toml", 8, ["run.batch=16"]),
           "digits_128": ("digits, batch 128", "configs/digits.toml", 4, ["run.batch=128"])}

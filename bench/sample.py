@@ -35,7 +35,7 @@ import torch
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(ROOT / "bench" / "lib"), str(ROOT / "bench" / "peers")]
 import openvino_dit  # noqa: E402
-from report import details, processor, spread, write  # noqa: E402
+from report import details, processor, spread, usable_processors, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 PRESETS = {"S/2": (12, 6, 64), "B/2": (12, 12, 64), "XL/2": (28, 16, 72)}  # depth, heads, width of a head
 FEW = 2
@@ -48,7 +48,7 @@ def arguments():
     parser.add_argument("--steps", type=int, default=10, help="timed steps a round (default 10)")
     parser.add_argument("--preset", choices=list(PRESETS), default="S/2")
     parser.add_argument("--eager", action="store_true", help="diffusers without torch.compile")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
     return parser.parse_args()
 

@@ -18,7 +18,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
-from report import details, load_now, processor, spread, today, write  # noqa: E402
+from report import details, load_now, processor, spread, today, usable_processors, write  # noqa: E402
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 SIZES = ["16x16", "16x32", "32x16", "32x32", "48x48"]  # of latents; 64 to 576 tokens with patches of 2
 PATCH, BATCH, BUDGET = 2, 20, 1200
@@ -75,7 +75,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="each times every setting (default 3)")
     parser.add_argument("--steps", type=int, default=3, help="timed steps a round (default 3)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
     args = parser.parse_args()
     load = load_now()

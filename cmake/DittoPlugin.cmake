@@ -30,8 +30,6 @@ function(ditto_add_plugin name kind)
   add_library(${target} SHARED ${arg_SOURCES})
   ditto_compile_settings(${target})
   target_link_libraries(${target} PRIVATE Ditto::sdk ${arg_LIBRARIES} -Wl,--no-undefined)
-  # The folders beside it go before LD_LIBRARY_PATH, in which another PyTorch may lie.
-  target_link_options(${target} PRIVATE -Wl,--disable-new-dtags)
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/ditto/plugins/${kind}"
     INSTALL_RPATH "$ORIGIN/../../..:$ORIGIN/../../../torch/lib")

@@ -25,6 +25,9 @@ function(ditto_import_torch name libraries)
   add_library(ditto::${name} INTERFACE IMPORTED)
   list(TRANSFORM libraries PREPEND "${DITTO_LIBTORCH}/lib/")
   # --no-as-needed: LibTorch's parts find one another at load time, through no symbol the linker can see.
+  # --disable-new-dtags: DT_RPATH goes before LD_LIBRARY_PATH, DT_RUNPATH behind it, and another PyTorch's libraries there would
+  # compute other bits, in programs and plugins of users, too.
+  target_link_options(ditto::${name} INTERFACE -Wl,--disable-new-dtags)
   target_link_libraries(ditto::${name} INTERFACE -Wl,--no-as-needed ${libraries} -Wl,--as-needed
                                                  -Wl,--allow-shlib-undefined pthread)
 endfunction()

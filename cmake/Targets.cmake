@@ -45,7 +45,8 @@ if(testing_sources)
   ditto_compile_settings(ditto_testing)
   ditto_use_pch(ditto_testing)
   ditto_compile_together(ditto_testing APART "guidance parallel written_number" "objective token_probes"
-                         "parallel_model unit_checks" model try_model)
+                         "parallel_model unit_checks" "encoder encoder_run exact_rows try_encoder" model
+                         try_model)
   set_target_properties(ditto_testing PROPERTIES EXPORT_NAME testing)
 endif()
 

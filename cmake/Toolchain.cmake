@@ -11,8 +11,6 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 set(CMAKE_BUILD_WITH_INSTALL_RPATH ON)
 set(CMAKE_INSTALL_RPATH "$ORIGIN/../lib:$ORIGIN/../lib/torch/lib")
-# DT_RPATH goes before LD_LIBRARY_PATH, DT_RUNPATH behind it: another PyTorch's libraries there would compute other bits.
-add_link_options(-Wl,--disable-new-dtags)
 file(MAKE_DIRECTORY "${PROJECT_BINARY_DIR}/lib")
 file(CREATE_LINK "${DITTO_LIBTORCH}" "${PROJECT_BINARY_DIR}/lib/torch" SYMBOLIC)
 

@@ -62,6 +62,7 @@ nlohmann::ordered_json bench_json(const KernelBench& bench, const Recipe& recipe
     for (const auto& variant : call.timed)
       variants.push_back({{"variant", variant.name},
                           {"chosen", variant.chosen},
+                          {"copies", variant.copies},
                           {"forward", bench_json(bench, variant.forward)},
                           {"backward", variant.backward ? bench_json(bench, *variant.backward) : nullptr}});
     calls.push_back({{"op", call.op},
@@ -98,12 +99,12 @@ std::string bench_text(const KernelBench& bench, const Recipe& recipe) {
     text += call.text + (call.calls > 0 ? fmt::format(", {} a step\n", call.calls) : ", a test case\n");
     for (const auto& variant : call.timed) {
       timed.insert(call.op + "/" + variant.name);
-      text += fmt::format("  {:22}", variant.name + (variant.chosen ? " *" : "")) + columns(variant.forward) +
-              (variant.backward ? columns(*variant.backward) : "") + "\n";
+      text += fmt::format("  {:22}", variant.name + (variant.chosen ? " *" : "") + (variant.copies ? " +" : "")) +
+              columns(variant.forward) + (variant.backward ? columns(*variant.backward) : "") + "\n";
     }
     for (const auto& variant : call.cannot) not_timed.insert(call.op + "/" + variant);
   }
-  text += "* chosen by the recipe\n";
+  text += "* chosen by the recipe\n+ copies tensors whose numbers do not follow one another, before it computes\n";
   for (const auto& row : timed) not_timed.erase(row);
   if (!not_timed.empty()) text += fmt::format("take none of these calls: {}\n", fmt::join(not_timed, ", "));
   return text;

@@ -240,6 +240,9 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
   if (checkpoint::is_peft(a.path))
     throw Error(ErrorKind::config, a.path, "is an adapter of peft's, and a checkpoint would be of a whole model",
                 "name it where it is used: adapter.weights in a recipe, or `ditto sample RUN --adapter FOLDER`");
+  if (const auto adapter = checkpoint::adapter_in_file(a.path); !adapter.empty())
+    throw Error(ErrorKind::config, a.path, "is " + adapter + ", and a checkpoint would be of a whole model",
+                "merge it into its model in the program it is from, and import that");
   std::optional<checkpoint::Which> which;
   if (a.weights == "ema") which = checkpoint::Which::ema;
   if (a.weights == "weights") which = checkpoint::Which::weights;
@@ -250,6 +253,7 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
     throw Error(ErrorKind::config, "--optimizer", "needs the recipe that the training goes on with",
                 "add --recipe FILE");
   auto foreign = open_foreign(a.path, a.format, which, std::move(recipe), a.sets, registry);
+  if (!foreign.reading.empty()) std::cout << foreign.reading << '\n';
   for (const auto& [name, count] : foreign.others)
     std::cout << "left out: " << count << (count == 1 ? " tensor" : " tensors") << " of " << shown(name) << '\n';
   if (a.optimizer) return import_training(a, std::move(foreign.recipe), registry);

@@ -41,7 +41,7 @@ int check(const ConfigArguments& arguments, const CommandLine& line, bool print)
     check_recipe(recipe, registry);
     const int ranks = arguments.ranks > 0 ? arguments.ranks : fewest_ranks(recipe);
     if (const int code = rehearse(recipe, registry, ranks)) return code;
-    for (const auto& line : late_options(recipe)) std::cout << "warning: " << shown(line) << "\n";
+    for (const auto& note : notes_on_options(recipe)) std::cout << shown(note) << "\n";
     std::cout << shown(arguments.recipe) << ": fine on " << ranks << (ranks == 1 ? " rank\n" : " ranks\n");
   }
   return 0;

@@ -17,6 +17,7 @@
 #include "core/data/split.h"
 #include "core/dist/launch.h"
 #include "core/formats/json.h"
+#include "core/formats/names.h"
 #include "core/plugin/guard.h"
 #include "core/plugin/registry.h"
 #include "core/report/progress.h"
@@ -71,8 +72,9 @@ void prepare(PrepareArguments& arguments) {
       throw Error(ErrorKind::config, "--shape", "is for tables, but " + arguments.in + " is a folder");
     made = prepare_folder(arguments.in, arguments.options, arguments.pictures);
   } else {
-    if (arguments.pictures.size > 0 || arguments.pictures.skip_bad || !arguments.pictures.captions.empty())
-      throw Error(ErrorKind::config, "--size, --skip-bad, --captions",
+    const auto& pictures = arguments.pictures;
+    if (pictures.size > 0 || pictures.skip_bad || pictures.splits_as_classes || !pictures.captions.empty())
+      throw Error(ErrorKind::config, "--size, --skip-bad, --splits-as-classes, --captions",
                   "are for folders, but " + arguments.in + " is none");
     if (arguments.shape.empty())
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
@@ -103,11 +105,13 @@ nlohmann::json to_json(const ShardReport& report, const LookArguments& arguments
   nlohmann::json labels = nlohmann::json::object(), classes = nlohmann::json::object();
   for (const auto& [label, count] : report.labels) labels[std::to_string(label)] = count;
   for (const auto& [label, name] : report.classes) classes[std::to_string(label)] = name;
-  nlohmann::json json{{"path", report.path},        {"bytes", report.bytes},    {"samples", report.samples},
-                      {"members", report.members},  {"pictures", report.sizes}, {"aspects", report.aspects},
-                      {"tensors", report.tensors},  {"videos", report.videos},  {"others", report.others},
-                      {"labels", labels},           {"classes", classes},       {"captions", report.captions},
-                      {"problems", report.problems}};
+  nlohmann::json json{{"path", report.path},         {"bytes", report.bytes},
+                      {"samples", report.samples},   {"members", report.members},
+                      {"pictures", report.sizes},    {"aspects", report.aspects},
+                      {"tensors", report.tensors},   {"videos", report.videos},
+                      {"others", report.others},     {"labels", labels},
+                      {"classes", classes},          {"captions", report.captions},
+                      {"problems", report.problems}, {"unread", report.unread}};
   if (arguments.names) {
     json["files"] = nlohmann::json::object();
     for (const auto& [key, file] : report.files) json["files"][key] = file;
@@ -160,6 +164,7 @@ void print(const ShardReport& report, const LookArguments& arguments) {
   std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("files that are no part of a sample", report.others);
+  print_counts("members that are not read", report.unread);
   print_counts("pictures, height x width x channels", report.sizes);
   print_counts("latents and embedded texts", report.tensors);
   print_counts("videos, frames x height x width", report.videos);
@@ -192,10 +197,15 @@ size_t verify_recipe(const std::string& path, const LookArguments& arguments, Re
   for (const auto& check : check_data(recipe, registry)) {
     problems += check.problems.size();
     if (arguments.json) {
-      all.push_back({{"path", path}, {"part", check.part}, {"samples", check.samples}, {"problems", check.problems}});
+      all.push_back({{"path", path},
+                     {"part", check.part},
+                     {"samples", check.samples},
+                     {"contents", check.contents},
+                     {"problems", check.problems}});
       continue;
     }
-    std::cout << shown(path) << ": " << check.samples << " samples " << check.part << '\n';
+    std::cout << shown(path) << ": " << check.samples << " samples " << check.part << ", contents " << check.contents
+              << '\n';
     print_problems(check.problems, std::cout);
   }
   return problems;
@@ -250,8 +260,13 @@ struct SplitArguments {
 void split(SplitArguments& arguments) {
   expect_one_rank("ditto data split");
   arguments.options.progress = progress_line(arguments.progress);
-  const auto made = split_shards(shards_named(arguments.paths), arguments.options, arguments.seed);
+  const auto shards = shards_named(arguments.paths);
+  const auto made = split_shards(shards, arguments.options, arguments.seed);
   for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
+  for (const auto& reason : made.left_out) std::cout << "left out: " << shown(reason, kSentenceShown) << '\n';
+  for (const auto& shard : shards)
+    if (formats::part_of_set(std::filesystem::path(shard).filename().string()) == formats::SetPart::held_out)
+      std::cout << "note: " << shown(shard) << " was held out by its name: its samples are dealt out with the others\n";
   std::cout << made.train << " samples to train on, " << made.validation << " held out\n";
 }
 
@@ -272,10 +287,15 @@ void add_prepare(CLI::App& data) {
       ->check(CLI::PositiveNumber);
   command->add_flag("--skip-bad", arguments->pictures.skip_bad,
                     "Folder: go on without what does not decode, and name it in report.jsonl");
+  command->add_flag("--splits-as-classes", arguments->pictures.splits_as_classes,
+                    "Folder: take folders called train, val, test … as classes, and learn from all of them");
   command->add_option(
       "--captions", arguments->pictures.captions,
-      "Folder: a JSONL table, {\"file_name\": …, \"text\": …} a line (metadata.jsonl is found by itself)");
-  command->add_option("--threads", arguments->pictures.threads, "Folder: threads that decode; 0: one a core")
+      "Folder: a table, {\"file_name\": …, \"text\": …} a line or such columns of a CSV (metadata.jsonl and "
+      "metadata.csv are found by themselves)");
+  command
+      ->add_option("--threads", arguments->pictures.threads,
+                   "Folder: threads that decode; 0: one for each processor that may be used")
       ->check(CLI::Range(0, 1024));
   command->add_option("--progress", arguments->progress, "auto, bar, plain or none")->capture_default_str();
   command->add_option("--shape", arguments->shape, "Table: HEIGHTxWIDTH or HEIGHTxWIDTHx3 of a row's picture");

@@ -140,7 +140,8 @@ int compare(const DiffArguments& arguments, const CommandLine& line) {
   const auto a = side_of(arguments.a, arguments.sets, {});
   const auto b = side_of(arguments.b.empty() ? arguments.a : arguments.b, arguments.sets, arguments.with);
   const int ranks = std::max(a.ranks, b.ranks);
-  setenv("OMP_NUM_THREADS", std::to_string(std::max(1, report::usable_processors() / ranks)).c_str(), 0);  // the same of both
+  if (report::said_threads() == 0)  // the same of both
+    setenv("OMP_NUM_THREADS", std::to_string(std::max(1, report::usable_processors() / ranks)).c_str(), 1);
   const Scratch scratch;
   const auto folder_a = scratch.folder("a"), folder_b = scratch.folder("b");
   if (const int code = record(a, folder_a, arguments, line)) return code;

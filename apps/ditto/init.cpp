@@ -13,6 +13,7 @@
 #include <fstream>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -34,6 +35,7 @@
 #include "core/train/first_recipe.h"
 #include "core/train/launch.h"
 #include "core/train/rank.h"
+#include "core/train/validation.h"
 
 namespace ditto {
 
@@ -47,7 +49,7 @@ constexpr double kSecondsAStep = 2, kShareReached = 0.3;  // of the rate of a ma
 struct InitArguments {
   std::string from, out;
   int size = 0;
-  bool json = false;
+  bool json = false, splits_as_classes = false;
 };
 
 struct Trial {
@@ -55,12 +57,7 @@ struct Trial {
   int64_t peak_bytes = 0;
 };
 
-bool is_shards(const std::string& path) {
-  if (!fs::is_directory(path)) return true;
-  const auto entries = fs::directory_iterator(path);
-  return std::any_of(begin(entries), end(entries),
-                     [](const auto& entry) { return entry.path().extension() == ".tar"; });
-}
+bool is_shards(const std::string& path) { return !fs::is_directory(path) || !shards_in(path).empty(); }
 
 // A name that a folder of runs, a file and a shell take as it is.
 std::string plain_name(const fs::path& path) {
@@ -72,33 +69,57 @@ std::string plain_name(const fs::path& path) {
   return text.empty() ? "pictures" : text;
 }
 
-// The side that pictures of a folder are brought to: small ones that are all alike keep theirs.
-int side_for(const std::string& folder) {
+// Height and width as the file's header says them; nothing where it cannot be read, which prepare says.
+std::optional<std::pair<int, int>> sides_of_picture(const fs::path& path) {
+  try {
+    const auto bytes = formats::read_file(path.string(), ErrorKind::data, formats::limits::kMemberBytes);
+    const auto size = formats::picture_size(std::as_bytes(std::span(bytes)), path.string());
+    return std::pair(size.height, size.width);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+// The side that pictures are brought to: small ones that are all alike keep theirs.
+int side_for(const std::vector<fs::path>& pictures) {
   constexpr size_t kLooked = 200;
-  const auto pictures = pictures_under(folder).pictures;
   std::vector<int> sides;
   bool alike = true;
-  for (size_t i = 0; i < std::min(kLooked, pictures.size()); ++i) try {
-      const auto path = pictures[i * pictures.size() / std::min(kLooked, pictures.size())].string();
-      const auto bytes = formats::read_file(path, ErrorKind::data, formats::limits::kMemberBytes);
-      const auto size = formats::picture_size(std::as_bytes(std::span(bytes)), path);
-      sides.push_back(std::min(size.width, size.height));
-      alike = alike && size.width == size.height && sides.back() == sides.front();
-    } catch (const Error&) {  // prepare says it
-    }
+  const auto looked = std::min(kLooked, pictures.size());
+  for (size_t i = 0; i < looked; ++i) {
+    const auto size = sides_of_picture(pictures[i * pictures.size() / looked]);
+    if (!size) continue;
+    sides.push_back(std::min(size->first, size->second));
+    alike = alike && size->first == size->second && sides.back() == sides.front();
+  }
   if (sides.empty()) return 0;
   std::nth_element(sides.begin(), sides.begin() + static_cast<std::ptrdiff_t>(sides.size() / 2), sides.end());
   const int side = sides[sides.size() / 2];
   return alike && side <= kFirstSide ? 0 : side >= kFirstSide ? kFirstSide : std::max(4, side / 4 * 4);
 }
 
+// A twentieth, and at least a sample for each of the levels that a validation sees; of fewer than four times as many
+// none. Where it is near, those that cannot be read do not count.
+double share_held_out(const std::vector<fs::path>& pictures) {
+  constexpr double kShare = 0.05;
+  constexpr size_t kFewest = 4 * kStrata, kPlenty = 400;
+  auto many = pictures.size();
+  if (many < kPlenty)
+    many = static_cast<size_t>(std::count_if(pictures.begin(), pictures.end(),
+                                             [](const auto& path) { return sides_of_picture(path).has_value(); }));
+  return many < kFewest ? 0 : std::max(kShare, static_cast<double>(kStrata) / static_cast<double>(many));
+}
+
 std::string prepared(const InitArguments& arguments, const std::string& recipe) {
+  const auto found = pictures_under(arguments.from).pictures;
   PrepareOptions options;
   options.out = (fs::path(recipe).parent_path() / (fs::path(recipe).stem().string() + "_shards")).string();
-  options.validation = 0.05;
+  options.validation = share_held_out(found);
+  options.least_held_out = kStrata;
   FolderOptions pictures;
-  pictures.size = arguments.size > 0 ? arguments.size : side_for(arguments.from);
+  pictures.size = arguments.size > 0 ? arguments.size : side_for(found);
   pictures.skip_bad = true;
+  pictures.splits_as_classes = arguments.splits_as_classes;
   report::ProgressOptions style;
   style.unit = "picture";
   style.rate = "/s";
@@ -113,6 +134,9 @@ std::string prepared(const InitArguments& arguments, const std::string& recipe) 
   if (line) line->finish();
   std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad files, each named in report.jsonl\n",
                            shown(options.out), made.train, made.validation, made.bad.size());
+  for (const auto& note : made.notes) std::cerr << "note: " << shown(note, kSentenceShown) << '\n';
+  if (options.validation == 0)
+    std::cerr << "note: of fewer than 32 pictures none is held out, and nothing is validated\n";
   return options.out;
 }
 
@@ -224,9 +248,13 @@ int init(const InitArguments& arguments, const CommandLine& line) {
   if (has_shards && arguments.size > 0)
     throw Error(ErrorKind::config, "--size", "is for a folder of pictures, but " + arguments.from + " holds shards",
                 "change data.size in the recipe");
+  if (has_shards && arguments.splits_as_classes)
+    throw Error(ErrorKind::config, "--splits-as-classes",
+                "is for a folder of pictures, but " + arguments.from + " holds shards", "leave it out");
   const auto shards = has_shards ? arguments.from : prepared(arguments, out);
   const auto home = fs::absolute(out).parent_path().string();
   const auto facts = shard_facts(shards, home, std::max<int64_t>(arguments.size, kFirstSide));
+  for (const auto& note : facts.notes) std::cerr << "note: " << shown(note, kSentenceShown) << '\n';
 
   Rank rank{RankInfo{}};
   bool opened = false;
@@ -292,6 +320,8 @@ void add_init_command(CLI::App& app, CommandLine& line) {
       ->add_option("--size", arguments->size,
                    "Of a folder: the side that pictures are brought to; default: theirs, at most 64")
       ->check(CLI::Range(4, 1024));
+  command->add_flag("--splits-as-classes", arguments->splits_as_classes,
+                    "Of a folder: take folders called train, val, test … as classes, and learn from all of them");
   command->add_flag("--json", arguments->json, "Print JSON");
   add_plugin_path(*command, line);
   command->footer("Example:\n  ditto init photos/ --out photos.toml && ditto train photos.toml");

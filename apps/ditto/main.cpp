@@ -1,6 +1,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <functional>
 #include <utility>
 
@@ -89,9 +90,20 @@ int said(const std::function<int()>& command) {
   }
 }
 
+// Relative names have no meaning without it, and LibTorch's libraries fail there with words about other things.
+void require_working_folder() {
+  std::error_code gone;
+  (void)std::filesystem::current_path(gone);
+  if (gone)
+    throw ditto::Error(ditto::ErrorKind::config, "the working folder",
+                       "cannot be found (" + gone.message() + "): it was moved or removed since it was entered",
+                       "go to a folder that is there (cd), and start again");
+}
+
 int program(int count, char** arguments) {
   ditto::name_crashes();
   return said([&] {
+    require_working_folder();
     ditto::report::require_libtorch();
     return run(count, arguments);
   });

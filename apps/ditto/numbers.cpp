@@ -13,10 +13,18 @@ namespace {
   throw Error(ErrorKind::config, option + " " + text, "is not a list of whole numbers", "write it as 0-9 or 1,4,7");
 }
 
+// Other programs count to 2^64, and write -1 for "any".
+[[noreturn]] void refuse_range(const std::string& text, const std::string& option) {
+  throw Error(ErrorKind::config, option + " " + text,
+              "is out of range: numbers are from 0 to " + std::to_string(INT64_MAX), "give one of these");
+}
+
 int64_t number(const std::string& text, const std::string& all, const std::string& option) {
   int64_t value = 0;
   const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size() || value < 0) refuse(all, option);
+  if (text.empty() || end != text.data() + text.size()) refuse(all, option);
+  if (code == std::errc::result_out_of_range || value < 0) refuse_range(text, option);
+  if (code != std::errc()) refuse(all, option);
   return value;
 }
 
@@ -26,6 +34,7 @@ std::vector<int64_t> number_list(const std::string& text, const std::string& opt
   std::vector<int64_t> numbers;
   std::istringstream parts(text);
   for (std::string part; std::getline(parts, part, ',');) {
+    if (part.starts_with('-') && part.size() > 1) number(part, text, option);  // refuses it by its range
     const auto dash = part.find('-');
     const int64_t first = number(part.substr(0, dash), text, option);
     const int64_t last = dash == std::string::npos ? first : number(part.substr(dash + 1), text, option);

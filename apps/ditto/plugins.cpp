@@ -7,6 +7,7 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
+#include <ditto/kernels.h>
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
@@ -93,11 +94,30 @@ std::vector<OptionInfo> options_of(Registry& registry, const PluginFile& file) {
   return options;
 }
 
+// The rows of a kernel set with its defaults, on this processor; of others none. Makes it.
+std::vector<KernelRow> rows_of(Registry& registry, const PluginFile& file) {
+  if (file.kind != KernelSet::kKind) return {};
+  const auto& factory = registry.factory<KernelSet>(file.id);
+  OptionReader reader({file.kind, file.path, {}});
+  return guarded(plugin_name(file.kind, file.id) + ", its rows", [&] { return factory.make(reader, {})->rows(); });
+}
+
 Json json_value(const OptionValue& value) {
   return std::visit([](const auto& v) { return Json(v); }, value);
 }
 
-void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options, const PluginsArguments& arguments) {
+void print_rows(const std::vector<KernelRow>& rows) {
+  if (rows.empty()) return;
+  Rows table{{"OP", "VARIANT", "EXACT", "COPIES"}};
+  for (const auto& row : rows) table.push_back({row.op, row.variant, row.exact ? "yes" : "", row.copies ? "yes" : ""});
+  std::cout
+      << "\nKernels on this processor. EXACT: for run.numerics = \"one\" too. COPIES: tensors whose numbers do not "
+         "follow one another, before it computes.\n";
+  print_table(table);
+}
+
+void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options, const std::vector<KernelRow>& kernels,
+                  const PluginsArguments& arguments) {
   if (arguments.json) {
     Json all = as_json(file);
     all["options"] = Json::array();
@@ -108,6 +128,9 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
                                 {"range", option.range},
                                 {"changes", name(option.effect)},
                                 {"help", option.help}});
+    for (const auto& row : kernels)
+      all["kernels"].push_back(
+          {{"op", row.op}, {"variant", row.variant}, {"exact", row.exact}, {"copies", row.copies}});
     std::cout << formats::ascii_json(all) << '\n';
     return;
   }
@@ -115,7 +138,7 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
                            file.torch, file.cuda.empty() ? "" : ", CUDA " + file.cuda, file.summary, shown(file.path));
   if (options.empty()) {
     std::cout << "\nIt takes no options.\n";
-    return;
+    return print_rows(kernels);
   }
   Rows rows{{"OPTION", "TYPE", "DEFAULT", "RANGE", "CHANGES", "HELP"}};
   for (const OptionInfo& option : options)
@@ -123,6 +146,7 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
                     name(option.effect), option.help});
   std::cout << '\n';
   print_table(rows);
+  print_rows(kernels);
 }
 
 void show(const PluginsArguments& arguments) {
@@ -133,7 +157,7 @@ void show(const PluginsArguments& arguments) {
                 "KIND is one of " + kind_list() + "; for example model/dit");
   Registry registry(plugin_folders(arguments.path), try_new_plugins);
   const PluginFile& file = registry.find(kind, arguments.subject.substr(slash + 1), "ditto plugins show");
-  print_plugin(file, options_of(registry, file), arguments);
+  print_plugin(file, options_of(registry, file), rows_of(registry, file), arguments);
 }
 
 void verify(const PluginsArguments& arguments) {
@@ -142,7 +166,7 @@ void verify(const PluginsArguments& arguments) {
     if (!file.refusal.empty()) throw Error(ErrorKind::plugin, file.path, file.refusal);
     const auto options = options_of(registry, file);
     if (arguments.json) {
-      print_plugin(file, options, arguments);
+      print_plugin(file, options, {}, arguments);
     } else {
       std::cout << shown(file.path) << ": " << plugin_name(file.kind, file.id) << " " << file.version
                 << " fits and opens; " << options.size() << (options.size() == 1 ? " option\n" : " options\n");
@@ -166,12 +190,16 @@ void add(CLI::App& parent, CommandLine& line, const std::string& name, const std
 
 void add_try(CLI::App& parent, CommandLine& line) {
   auto* command = parent.add_subcommand(
-      "try", "Train a model on many layouts of ranks in this process, and say what is wrong with it on which");
+      "try",
+      "Run a model or an encoder on many layouts of ranks in this process, and say what is wrong with it on which");
   auto arguments = std::make_shared<TryArguments>();
-  command->add_option("FILE", arguments->file, "the model's library")->required();
+  command->add_option("FILE", arguments->file, "the model's or encoder's library")->required();
   command->add_option("RECIPE", arguments->recipe,
-                      "a recipe with the model's options and data; default: a small model, and data of any kind");
-  command->add_option("--set", arguments->sets, "KEY=VALUE: an option, model.depth=3")->allow_extra_args(false);
+                      "a recipe with its options and data; default: a small one, and data of any kind");
+  command
+      ->add_option("--set", arguments->sets,
+                   "KEY=VALUE: an option, model.depth=3; of an encoder without a recipe encoder.tried.KEY")
+      ->allow_extra_args(false);
   add_plugin_path(*command, line);
   command->footer("Example: ditto plugins try build/lib/ditto/plugins/models/libtiny.so --set model.depth=3");
   command->callback([arguments, &line] {

@@ -1,6 +1,7 @@
 // ditto plugins try FILE [RECIPE]
 #include <algorithm>
 #include <iostream>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -8,9 +9,12 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/plugins_try.h"
+#include "core/network/names.h"
 #include "core/network/paper_mesh.h"
+#include "core/network/shapes.h"
 #include "core/plugin/doing.h"
 #include "core/train/assembly.h"
+#include "core/train/sources.h"
 
 namespace ditto {
 
@@ -101,45 +105,112 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return "[" + text + "]";
 }
 
-std::string heading(const PluginFile& file, const Subject& subject) {
+std::string heading(const PluginFile& file, const OptionMap& given, const TensorSpecs& takes) {
   std::string options, inputs;
-  for (const auto& [name, option] : subject.options.given)
+  for (const auto& [name, option] : given.given)
     options += (options.empty() ? " with " : ", ") + name + " = " + to_text(option.value);
-  for (const auto& input : subject.make()->takes())
-    inputs += (inputs.empty() ? "" : ", ") + input.name + " " + shape_text(input.shape);
-  return shown(fmt::format("{}: {} {}{}; it takes {}", file.path, subject.name, file.version, options, inputs),
+  for (const auto& input : takes) inputs += (inputs.empty() ? "" : ", ") + input.name + " " + shape_text(input.shape);
+  return shown(fmt::format("{}: {} {}{}; it takes {}", file.path, plugin_name(file.kind, file.id), file.version,
+                           options, inputs),
                kSentenceShown);
 }
 
-// Of one model's library, which is opened in a process of its own first.
-PluginFile model_file(const std::string& path) {
+// Of one library, which is opened in a process of its own first.
+PluginFile file_of(const std::string& path) {
   Registry registry({{path, kCommand}}, try_plugins);
   if (registry.files().size() != 1)
     throw Error(ErrorKind::config, path, "holds " + std::to_string(registry.files().size()) + " libraries",
-                "give the file of one model");
+                "give the file of one model or encoder");
   const PluginFile& file = registry.files()[0];
   if (!file.refusal.empty()) throw Error(ErrorKind::plugin, file.path, file.refusal);
-  if (file.kind != Model::kKind)
+  if (file.kind == Model::kKind)
+    registry.factory<Model>(file.id, kCommand);
+  else if (file.kind == Encoder::kKind)
+    registry.factory<Encoder>(file.id, kCommand);
+  else
     throw Error(ErrorKind::config, file.path, "is of the kind " + file.kind,
-                "models are tried; the checks of other kinds are functions of <ditto/testing/checks.h>");
-  registry.factory<Model>(file.id, kCommand);
+                "models and encoders are tried; the checks of other kinds are functions of <ditto/testing/checks.h>");
   return file;
 }
 
-}  // namespace
+// An encoder that is made again and again.
+struct TriedEncoder {
+  const Factory<Encoder>* factory;
+  OptionMap options;
+  TensorSpecs inputs;  // what there is when it encodes
 
-void try_plugin(const TryArguments& arguments) {
-  const PluginFile file = model_file(arguments.file);
-  auto folders = plugin_folders(arguments.plugin_path);
-  folders.push_back({file.path, kCommand});
-  Registry registry(folders, try_new_plugins);
-  auto recipe = arguments.recipe.empty()
-                    ? Recipe::parse("[model]\nplugin = \"" + file.id + "\"\n", kCommand, arguments.sets)
-                    : Recipe::read(arguments.recipe, arguments.sets);
-  const auto subject = subject_of(file, arguments.recipe, recipe, registry);
-  std::cout << heading(file, subject) << "\nin fp64, against one rank, to 1e-12:\n" << std::flush;
+  std::shared_ptr<Encoder> make(const std::string& id) const {
+    return guarded(plugin_name(Encoder::kKind, id) + ", being made", [&] {
+      OptionReader reader(options);
+      return factory->make(reader, {inputs});
+    });
+  }
+};
 
-  testing::TrialParts parts{[&] { return subject.make(); }};
+// Pictures, or else videos, with captions.
+TriedEncoder encoder_of_defaults(TriedEncoder tried, const std::string& id) {
+  std::optional<Error> first;
+  for (const std::vector<int64_t>& shape : {std::vector<int64_t>{3, 16, 16}, {3, 4, 16, 16}}) {
+    tried.inputs = {{names::kImage, at::kFloat, shape, "-1 … 1"}, {"caption", at::kByte, {-1}, "UTF-8"}};
+    try {
+      tried.make(id);
+      return tried;
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::config) throw;
+      if (!first) first = error;
+    }
+  }
+  throw *first;
+}
+
+// The recipe's section of it, with what data and the encoders before it make.
+TriedEncoder encoder_of(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {
+  const auto& factory = registry.factory<Encoder>(file.id, kCommand);
+  const auto ours = [&](const NetworkSection& section) { return section.component.plugin == file.id; };
+  const auto at = std::find_if(recipe.encoders.begin(), recipe.encoders.end(), ours);
+  if (at == recipe.encoders.end())
+    throw Error(ErrorKind::config, recipe.name, "names no encoder \"" + file.id + "\", which " + file.path + " is",
+                "give a recipe with this encoder, or none");
+  TriedEncoder tried{&factory, at->component.options, {}};
+  if (recipe_file.empty()) return encoder_of_defaults(std::move(tried), file.id);
+  const ShapesAlone no_numbers;
+  Components components(recipe, registry);
+  TensorFlow flow;
+  flow.make(
+      "data \"" + recipe.data.plugin + "\"", recipe.data.where,
+      open_source(components, {.split = SplitOf::train, .folder = recipe.run.folder, .shapes_only = true})->makes());
+  for (auto before = recipe.encoders.begin(); before != at; ++before) {
+    const auto encoder = components.make<Encoder>(before->section(), before->component, {flow.specs()});
+    flow.remove(encoder->takes());
+    flow.make("encoder \"" + before->component.plugin + "\"", before->component.where, encoder->makes());
+  }
+  tried.inputs = flow.specs();
+  flow.take("encoder \"" + file.id + "\"", at->component.where, tried.make(file.id)->takes());
+  return tried;
+}
+
+// How each layout fares is printed; what is wrong is thrown.
+void tell_trials(const PluginFile& file, const std::vector<testing::Trial>& trials, const char* verb) {
+  std::cout << testing::to_text(trials);
+  const auto wrong = std::count_if(trials.begin(), trials.end(), [](const testing::Trial& trial) {
+    return trial.outcome == testing::Trial::Outcome::wrong;
+  });
+  if (wrong == 0) {
+    std::cout << "\nIt " << verb << " alike wherever it is not refused.\n";
+    return;
+  }
+  std::cout << std::flush;
+  const auto name = plugin_name(file.kind, file.id);
+  throw Error(ErrorKind::plugin, file.path,
+              wrong == 1 && trials[0].outcome == testing::Trial::Outcome::wrong
+                  ? name + " is wrong by itself"
+                  : fmt::format("{} is wrong on {} of {} layouts", name, wrong, trials.size()),
+              "the sentences on standard output say where, and what it looks like");
+}
+
+// What models and encoders are tried with: the strategies and kernels of this program.
+template <class Parts>
+void surround(Parts& parts, const PluginFile& file, Recipe& recipe, Registry& registry) {
   parts.strategy = [&](const std::string& id, const testing::OptionValues& options,
                        const ParallelStrategy::Needs& needs) {
     const auto& factory = registry.factory<ParallelStrategy>(id, kCommand);
@@ -147,26 +218,48 @@ void try_plugin(const TryArguments& arguments) {
     return factory.make(reader, needs);
   };
   parts.table = Components(recipe, registry).op_table();
-  parts.around = [&](const std::string& layout, const std::function<void()>& body) {
-    const std::string what = subject.name + ", tried: " + layout;
+  parts.around = [name = plugin_name(file.kind, file.id)](const std::string& layout,
+                                                          const std::function<void()>& body) {
+    const std::string what = name + ", tried: " + layout;
     const Doing doing(what.c_str());
     body();
   };
-  const auto trials = testing::try_layouts(parts);
-  std::cout << testing::to_text(trials);
-  const auto wrong = std::count_if(trials.begin(), trials.end(), [](const testing::Trial& trial) {
-    return trial.outcome == testing::Trial::Outcome::wrong;
-  });
-  if (wrong == 0) {
-    std::cout << "\nIt trains alike wherever it is not refused.\n";
-    return;
-  }
-  std::cout << std::flush;
-  throw Error(ErrorKind::plugin, file.path,
-              wrong == 1 && trials[0].outcome == testing::Trial::Outcome::wrong
-                  ? subject.name + " is wrong by itself"
-                  : fmt::format("{} is wrong on {} of {} layouts", subject.name, wrong, trials.size()),
-              "the sentences on standard output say where, and what it looks like");
+}
+
+void introduce(const std::string& heading) {
+  std::cout << heading << "\nin fp64, against one rank, to 1e-12:\n" << std::flush;
+}
+
+void try_model(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {
+  const auto subject = subject_of(file, recipe_file, recipe, registry);
+  introduce(heading(file, subject.options, subject.make()->takes()));
+  testing::TrialParts parts{[&] { return subject.make(); }};
+  surround(parts, file, recipe, registry);
+  tell_trials(file, testing::try_layouts(parts), "trains");
+}
+
+void try_encoder(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {
+  const auto tried = encoder_of(file, recipe_file, recipe, registry);
+  introduce(heading(file, tried.options, tried.make(file.id)->takes()));
+  testing::EncoderTrialParts parts{[&] { return tried.make(file.id); }};
+  surround(parts, file, recipe, registry);
+  tell_trials(file, testing::try_encoder_layouts(parts), "encodes");
+}
+
+}  // namespace
+
+void try_plugin(const TryArguments& arguments) {
+  const PluginFile file = file_of(arguments.file);
+  auto folders = plugin_folders(arguments.plugin_path);
+  folders.push_back({file.path, kCommand});
+  Registry registry(folders, try_new_plugins);
+  const bool is_model = file.kind == Model::kKind;
+  auto recipe =
+      arguments.recipe.empty()
+          ? Recipe::parse(std::string(is_model ? "[model]" : "[encoder.tried]") + "\nplugin = \"" + file.id + "\"\n",
+                          kCommand, arguments.sets)
+          : Recipe::read(arguments.recipe, arguments.sets);
+  (is_model ? try_model : try_encoder)(file, arguments.recipe, recipe, registry);
 }
 
 }  // namespace ditto

@@ -1,4 +1,4 @@
-// Trying an author's model on layouts of ranks.
+// Trying an author's model, or encoder, on layouts of ranks.
 #pragma once
 
 #include <string>

@@ -12,6 +12,7 @@
 #include "core/config/numerics.h"
 #include "core/formats/toml.h"
 #include "core/report/progress.h"
+#include "core/report/streams.h"
 #include "core/sample/clip.h"
 #include "core/train/one_number_guard.h"
 #include "core/train/rank.h"
@@ -78,6 +79,25 @@ void require_finite(const torch::Tensor& samples, const std::vector<int64_t>& se
                   "sample with --set run.precision=bf16 or fp32, with less guidance, or from an earlier checkpoint");
 }
 
+// Guidance that is asked for here acts, or is refused; of the run's own it is said.
+void check_guidance(const SampleArguments& a, const SavedModel& saved, const Assembly& assembly,
+                    const SampleRequests& requests) {
+  std::string asked;
+  for (const auto& set : a.sets)
+    if (set.starts_with("guidance.")) asked = "--set " + set;
+  if (!a.guidance_channels.empty()) asked = "--guidance-channels " + a.guidance_channels;
+  if (a.guidance) asked = fmt::format("--guidance {}", *a.guidance);
+  const auto tell = [&](const std::string& line) {
+    if (assembly.mesh.rank() == 0) report::tell("warning: " + line);
+  };
+  if (const auto idle = idle_guidance(*assembly.networks, *assembly.guidance, requests); !idle.empty()) {
+    if (!asked.empty()) throw Error(ErrorKind::config, asked, "guidance would have no effect: " + idle, "leave it out");
+    return tell("guidance has no effect: " + idle);
+  }
+  if (const auto null = unlearned_null(saved.recipe, *assembly.guidance); !null.empty() && !requests.negative)
+    tell(null + (saved.began_with_others ? ", unless what its training began with has learned it" : ""));
+}
+
 void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   auto saved = open_for_sampling(a);
   if (a.cache_error && !saved.recipe.cache)
@@ -93,6 +113,7 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
   refuse_other_encoders(saved, *assembly.networks);
   const auto asked = read_requests(a, assembly);
+  check_guidance(a, saved, assembly, asked.requests);
   SampleOutputs outputs(a, asked, saved, *assembly.networks);
 
   GenerateOptions options;
@@ -159,9 +180,10 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
       "--seeds", a.seeds,
       "seeds, as 5,7 or 0-99: one sample each, 000005.png; a seed again: 000005-1.png; default: 0-15, or "
       "0, 1, … where --condition has a row for each sample");
-  command.add_option("--classes", a.classes,
-                     "classes by number, as 0,3,7 or 0-9, or by name where data.names has them: the i-th sample is of "
-                     "the i-th, modulo their count; default: all");
+  command.add_option(
+      "--classes", a.classes,
+      "classes by number, as 0,3,7 or 0-9, or by name where data.names has them (names that are numbers are "
+      "names; number:3 is a number): the i-th sample is of the i-th, modulo their count; default: all");
   command.add_option("--condition", a.condition,
                      "safetensors file of what the model takes, by name (text, text_mask, …): a row a sample, or one "
                      "for all");
@@ -208,6 +230,9 @@ namespace {
 void add_output_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--out", a.out,
                      "folder for pictures (PNG) or videos (animated WebP), samples.jsonl, and a sheet of all");
+  command.add_flag("--overwrite", a.overwrite,
+                   "remove the samples that an earlier command has left in --out, once those of this one are computed; "
+                   "default: such a folder is refused");
   command.add_option("--name", a.name,
                      "names of the files, with {seed}, {index} and {class}, as {class}/{seed}; each another");
   command.add_option("--fps", a.fps, "frames a second of videos; default: 8")->check(CLI::Range(0.1, 100.0));

@@ -1,7 +1,9 @@
 #include "apps/ditto/sample_outputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <sstream>
 
 #include <fmt/format.h>
 
@@ -26,6 +28,7 @@ constexpr double kFramesASecond = 8;
 constexpr size_t kOnSheet = 1024;      // samples; all of a large set would be a picture that nothing opens
 constexpr int64_t kClassColumns = 20;  // a column for each class, up to so many
 constexpr const char* kList = "samples.jsonl";
+constexpr uint64_t kMostListBytes = uint64_t{4} << 30;
 
 nlohmann::json json_of(const formats::Node& node) {
   if (const auto* table = node.as<formats::Table>()) {
@@ -110,10 +113,51 @@ void SampleOutputs::prepare() const {
   require_file(a_.save_latents, "--save-latents");
   require_file(a_.npz, "--npz");
   if (!no_pictures_.empty() || a_.out.empty()) return;
+  refuse_earlier();
   formats::make_output_folder(a_.out, "--out");
   for (const auto& name : names_)
     if (const auto folder = fs::path(name).parent_path(); !folder.empty())
       formats::make_output_folder(in_folder(folder.string()), "--name");
+}
+
+// What the list of an earlier command names, as far as it lies in the folder, with list and sheets.
+std::vector<std::string> SampleOutputs::earlier_files() const {
+  std::vector<std::string> files;
+  std::error_code ignored;
+  const auto add = [&](const std::string& name) {
+    const auto there = fs::symlink_status(in_folder(name), ignored);
+    if (fs::is_regular_file(there)) files.push_back(name);
+  };
+  if (fs::is_regular_file(in_folder(kList), ignored)) {
+    std::istringstream lines(formats::read_file(in_folder(kList), ErrorKind::data, kMostListBytes));
+    for (std::string line; std::getline(lines, line);) {
+      const auto one = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      const auto file = one.is_object() ? one.find("file") : one.end();
+      if (file == one.end() || !file->is_string()) continue;
+      const fs::path name = file->get<std::string>();
+      const bool is_inside = name.is_relative() && std::find(name.begin(), name.end(), "..") == name.end();
+      if (is_inside && (name.extension() == ".png" || name.extension() == ".webp")) add(name.string());
+    }
+  }
+  for (const char* name : {"grid.png", "grid.webp", kList}) add(name);
+  return files;
+}
+
+void SampleOutputs::refuse_earlier() const {
+  auto earlier = earlier_files();
+  if (!earlier.empty() && !a_.overwrite)
+    throw Error(ErrorKind::config, "--out " + a_.out,
+                fmt::format("holds {} file{} of samples from before ({}), which would lie among these", earlier.size(),
+                            earlier.size() == 1 ? "" : "s", shown(earlier.front())),
+                "name another folder, or add --overwrite, which removes them");
+  std::sort(earlier.begin(), earlier.end());
+  std::error_code ignored;
+  for (const auto& name : names_)
+    if (fs::exists(fs::symlink_status(in_folder(name), ignored)) &&
+        !std::binary_search(earlier.begin(), earlier.end(), name))
+      throw Error(ErrorKind::config, "--out " + a_.out,
+                  fmt::format("holds {}, which no list of samples names, and would be replaced", shown(name)),
+                  "name another folder, or move that file away");
 }
 
 nlohmann::json SampleOutputs::settings(size_t i) const {
@@ -140,20 +184,29 @@ void SampleOutputs::help_to_decode(const torch::Tensor& latents) {
   if (decodes() && networks_.decodes_together()) decode(latents, [](int64_t, const torch::Tensor&) {});
 }
 
+// Before what it lists, so that who interrupts the writing leaves nothing that no list names.
+void SampleOutputs::write_list() {
+  std::error_code ignored;
+  for (const auto& name : earlier_files()) fs::remove(in_folder(name), ignored);
+  std::string list;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    files_.push_back(settings(i));
+    files_.back()["file"] = names_[i];
+    list += formats::ascii_json(files_.back(), -1) + '\n';
+  }
+  formats::write_file(in_folder(kList), std::as_bytes(std::span(list)), ErrorKind::data);
+}
+
 void SampleOutputs::write(const torch::Tensor& latents) {
   if (!a_.save_latents.empty()) write_tensors(a_.save_latents, {{"latents", latents.cpu()}});
   if (!decodes()) return;
+  if (!a_.out.empty()) write_list();
   decode(latents, [this](int64_t first, const torch::Tensor& decoded) {
     for (int64_t i = 0; i < decoded.size(0); ++i)  // a video's frames as pictures
       add(report::to_pictures(video_ ? decoded[i].transpose(0, 1) : decoded.slice(0, i, i + 1)),
           static_cast<size_t>(first + i));
   });
-  if (!a_.out.empty()) {
-    std::string list;
-    for (const auto& one : files_) list += formats::ascii_json(one, -1) + '\n';
-    formats::write_file(in_folder(kList), std::as_bytes(std::span(list)), ErrorKind::data);
-    write_sheet();
-  }
+  if (!a_.out.empty()) write_sheet();
   if (!a_.npz.empty()) write_npz();
 }
 
@@ -164,13 +217,10 @@ void SampleOutputs::add(const std::vector<formats::Picture>& frames, size_t i) {
   shape_of_one_ = {first.height, first.width, first.channels};
   if (video_) shape_of_one_.insert(shape_of_one_.begin(), static_cast<int64_t>(frames.size()));
   if (a_.out.empty()) return;
-  auto how = settings(i);
   if (video_)
     formats::write_webp(in_folder(names_[i]), frames, common_["fps"].get<double>());
   else
-    formats::write_png(in_folder(names_[i]), first, report::settings_text(formats::ascii_json(how, -1)));
-  how["file"] = names_[i];
-  files_.push_back(std::move(how));
+    formats::write_png(in_folder(names_[i]), first, report::settings_text(formats::ascii_json(settings(i), -1)));
   if (i >= kOnSheet) return;
   on_sheet_.resize(frames.size());
   for (size_t f = 0; f < frames.size(); ++f) on_sheet_[f].push_back(frames[f]);

@@ -19,7 +19,8 @@ class SampleOutputs {
   // All of these outlive it. Throws Error(config) for names that are alike, outputs that nothing would be written to,
   // or pictures that are asked for and cannot be made.
   SampleOutputs(const SampleArguments& arguments, const Asked& asked, const SavedModel& saved, Networks& networks);
-  // Before any sample is computed, so that no work is lost: folders, and whether they can be written.
+  // Before any sample is computed, so that no work is lost: folders, whether they can be written, and whether samples
+  // of before lie there. Throws Error(config).
   void prepare() const;
   // The samples themselves first, which took the work: pictures can be made of them again.
   void write(const torch::Tensor& latents);
@@ -41,6 +42,9 @@ class SampleOutputs {
   void write_sheet();
   void write_npz() const;
   std::string in_folder(const std::string& name) const;
+  std::vector<std::string> earlier_files() const;  // in --out, that another command has written
+  void refuse_earlier() const;
+  void write_list();
 
   const SampleArguments& a_;
   const Asked& asked_;

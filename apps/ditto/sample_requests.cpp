@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <numeric>
 #include <sstream>
 
@@ -12,10 +11,13 @@
 #include <ditto/sizes.h>
 #include <ditto/text.h>
 
+#include "apps/ditto/class_words.h"
 #include "apps/ditto/numbers.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/dist/launch.h"
 #include "core/network/flops.h"
 #include "core/network/names.h"
+#include "core/report/streams.h"
 #include "core/sample/conditions.h"
 
 namespace ditto {
@@ -24,84 +26,9 @@ namespace {
 
 constexpr const char* kSeeds = "0-15";
 
-bool is_number(const std::string& text) {
-  return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-// Of classes whose names are numbers ("1", "02"): a word is a name everywhere, also at the ends of a range, and no
-// number of a class.
-class NumberNames {
- public:
-  NumberNames(const std::vector<std::string>& names, std::string text) : text_(std::move(text)) {
-    for (size_t i = 0; i < names.size(); ++i)
-      if (is_number(names[i])) by_value_[value_of(names[i])].push_back(static_cast<int64_t>(i));
-  }
-  bool are_there() const { return !by_value_.empty(); }
-
-  void add(const std::string& part, std::vector<int64_t>& classes) const {
-    const auto dash = part.find('-');
-    const auto first = part.substr(0, dash), last = dash == std::string::npos ? first : part.substr(dash + 1);
-    if (!is_number(first) || !is_number(last) || value_of(last) < value_of(first)) refuse(part);
-    for (int64_t value = value_of(first);; ++value) {
-      const auto found = by_value_.find(value);
-      if (found == by_value_.end() || found->second.size() > 1) refuse(std::to_string(value));
-      classes.push_back(found->second.front());
-      if (value == value_of(last)) return;
-    }
-  }
-
- private:
-  int64_t value_of(const std::string& text) const { return number_list(text, "--classes").front(); }
-  [[noreturn]] void refuse(const std::string& word) const {
-    const auto& [least, of_least] = *by_value_.begin();
-    throw Error(ErrorKind::config, "--classes " + shown(text_),
-                "\"" + shown(word) + "\" is not the name of one class, and this model's classes are named by numbers",
-                fmt::format("name them as they are called, {} to {}; the class called {} is number {}", least,
-                            by_value_.rbegin()->first, least, of_least.front()));
-  }
-
-  std::string text_;
-  std::map<int64_t, std::vector<int64_t>> by_value_;
-};
-
-// Each part is a class's name, or a number or range of them.
-std::vector<int64_t> class_list(const std::string& text, const TensorSpec& label) {
-  std::vector<int64_t> classes;
-  const NumberNames numbers(label.names, text);
-  std::istringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) {
-    const auto named = std::find(label.names.begin(), label.names.end(), part);
-    if (named != label.names.end()) {
-      const auto other = std::find(named + 1, label.names.end(), part);  // as ImageNet has two cranes
-      if (other != label.names.end())
-        throw Error(ErrorKind::config, "--classes " + shown(text), "\"" + shown(part) + "\" is more than one class",
-                    fmt::format("give a number: {} or {}", named - label.names.begin(), other - label.names.begin()));
-      classes.push_back(named - label.names.begin());
-      continue;
-    }
-    const bool is_word = part.find_first_not_of("0123456789-") != std::string::npos;
-    if (is_word && !label.names.empty()) {
-      const auto near = nearest(part, label.names);
-      throw Error(ErrorKind::config, "--classes " + shown(text), "\"" + shown(part) + "\" is not a class of this model",
-                  (near.empty() ? "" : "did you mean \"" + near + "\"? ") +
-                      fmt::format("its classes are 0 to {}, \"{}\" to \"{}\"", label.values - 1, label.names.front(),
-                                  label.names.back()));
-    }
-    if (numbers.are_there())
-      numbers.add(part, classes);
-    else
-      for (const int64_t number : number_list(part, "--classes")) classes.push_back(number);
-  }
-  if (classes.empty()) number_list(text, "--classes");
-  for (const int64_t number : classes)
-    if (number >= label.values)
-      throw Error(ErrorKind::config, "--classes " + text, fmt::format("{} is not a class of this model", number),
-                  fmt::format("its classes are 0 to {}", label.values - 1));
-  return classes;
-}
-
 // The i-th sample takes the i-th class, modulo their count.
-void give_classes(const std::string& text, const TensorSpecs& takes, int64_t count, Asked& asked) {
+void give_classes(const SampleArguments& a, const TensorSpecs& takes, int64_t count, Asked& asked) {
+  const auto& text = a.classes;
   const auto* label = find(takes, names::kLabel);
   if (!label || label->values == 0) {
     if (text.empty()) return;
@@ -110,11 +37,24 @@ void give_classes(const std::string& text, const TensorSpecs& takes, int64_t cou
   if (text.empty() && asked.requests.conditions.has(label->name)) return;  // a file's
   std::vector<int64_t> classes(static_cast<size_t>(label->values));
   std::iota(classes.begin(), classes.end(), 0);
-  if (!text.empty()) classes = class_list(text, *label);
+  if (!text.empty()) classes = classes_named(text, *label);
   for (int64_t i = 0; i < count; ++i) asked.classes.push_back(classes[static_cast<size_t>(i) % classes.size()]);
   asked.class_names = label->names;
+  if (a.name.find("{class}") != std::string::npos && rank_info().rank == 0)
+    if (const auto said = told_apart(asked.classes, *label); !said.empty()) report::tell("--name: its " + said);
   give_rows("--classes", {{label->name, torch::tensor(asked.classes, torch::kLong).to(label->dtype)}}, count,
             asked.requests.conditions);
+}
+
+// A file's labels are numbers, where --classes takes names.
+void tell_labels(const std::string& file, const std::map<std::string, torch::Tensor>& tensors,
+                 const TensorSpecs& takes) {
+  const auto* label = find(takes, names::kLabel);
+  if (!label || !tensors.count(label->name) || rank_info().rank != 0) return;
+  const auto numbers = tensors.at(label->name).flatten().to(torch::kLong).contiguous();
+  const auto* first = numbers.data_ptr<int64_t>();
+  if (const auto said = told_apart({first, first + numbers.numel()}, *label); !said.empty())
+    report::tell(shown(file) + ": its " + said);
 }
 
 // "16x24", or of videos "8x16x24", in the place of the model's own.
@@ -181,9 +121,12 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   const auto count = static_cast<int64_t>(requests.seeds.size());
   requests.conditions.ids = requests.seeds;
   requests.conditions.weights.assign(requests.seeds.size(), 1);
-  if (given) give_rows(a.condition, given->tensors(), count, requests.conditions);
+  if (given) {
+    give_rows(a.condition, given->tensors(), count, requests.conditions);
+    tell_labels(a.condition, given->tensors(), takes);
+  }
   give_rows("--prompts", encoded.tensors, count, requests.conditions);
-  give_classes(a.classes, takes, count, asked);
+  give_classes(a, takes, count, asked);
   require_all(assembly.recipe.model.plugin, takes, requests.conditions);
   if (!a.negative.empty()) {
     negative.emplace(a.negative, takes);

@@ -24,7 +24,7 @@ struct SampleArguments {
   std::optional<int64_t> steps;
   int64_t batch = 16;
   int local_ranks = 0;
-  bool json = false, cache_error = false;
+  bool json = false, cache_error = false, overwrite = false;
 };
 
 // What to sample, and what people know it by.

@@ -1,9 +1,11 @@
 """What the benchmarks' tables have in common."""
+import json
 import os
 import pathlib
 import platform
 import re
 import statistics
+import subprocess
 import sys
 import time
 
@@ -11,6 +13,15 @@ import time
 def cpuinfo(key):
     found = re.search(rf"^{key}\s*: (.*)$", pathlib.Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     return found[1].strip() if found else ""
+
+
+def usable_processors():
+    """As many as ditto takes by itself: what the affinity mask and the control group leave."""
+    ditto = os.environ.get("DITTO", str(pathlib.Path(__file__).resolve().parents[2] / "build/release/bin/ditto"))
+    if not os.access(ditto, os.X_OK):
+        sys.exit(f"there is no program at {ditto}; run ./dev build, or set DITTO")
+    said = subprocess.run([ditto, "doctor", "--json"], stdout=subprocess.PIPE, text=True).stdout
+    return json.loads(said)["processor"]["threads"]
 
 
 def processor():
@@ -21,7 +32,7 @@ def details():
     """What a processor's name may leave open."""
     known = [f"{key.removeprefix('cpu ')} {cpuinfo(key) or 'unknown'}" for key in ("cpu family", "model", "stepping")]
     sets = [s for s in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if s in cpuinfo("flags").split()]
-    return f"{', '.join(known)}; {os.cpu_count()} cores; {', '.join(sets)}"
+    return f"{', '.join(known)}; {usable_processors()} cores; {', '.join(sets)}"
 
 
 def file_name(name, machine=""):

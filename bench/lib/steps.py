@@ -29,7 +29,7 @@ without_refused_instructions()  # LibTorch reads it once
 import torch  # noqa: E402
 
 import dit  # noqa: E402
-from report import details, processor, spread  # noqa: E402
+from report import details, processor, spread, usable_processors  # noqa: E402
 
 DITTO = os.environ.get("DITTO", str(ROOT / "build/release/bin/ditto"))
 SCRIPT = pathlib.Path(sys.argv[0]).name
@@ -40,7 +40,7 @@ STEP = ("A step is forward, backward, gradients' norm, AdamW (fused) and EMA. GF
 
 def add_arguments(parser):
     parser.add_argument("--warmup", type=int, default=2, help="steps before them in every round (default 2)")
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="default: all cores")
+    parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
     parser.add_argument("--compile", action="store_true", help="torch.compile of both of PyTorch's settings too")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
 

@@ -4,6 +4,8 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/json.h"
+
 namespace ditto::checkpoint {
 
 namespace {
@@ -14,7 +16,7 @@ std::string attempt(const std::function<std::string()>& work) {
   try {
     return kDone + work();
   } catch (const std::exception& error) {
-    return kFailed + std::string(error.what());
+    return kFailed + formats::plain_reason(error);
   }
 }
 

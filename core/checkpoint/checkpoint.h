@@ -108,7 +108,8 @@ Found find(const std::string& folder, const Group& ranks = {});
 Found resolve(const std::string& path, const Group& ranks = {});
 
 // Puts every step after `step` out of find()'s sight, as `abandoned-step_…` (`…-2` where one is there), so that a run
-// that goes on from an older step does not meet its other future. By one rank, before it trains. Returns a line each.
+// that goes on from an older step does not meet its other future; where it has done so, of all that were set aside the
+// last three stay, and of those of one time the latest steps. By one rank, before it trains. Returns a line each.
 std::vector<std::string> set_aside_later(const std::string& folder, int64_t step);
 
 // Fills the state from a checkpoint that any layout of ranks wrote, bit for bit: layout's tensors, EMA and optimizer

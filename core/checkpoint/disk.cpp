@@ -1,6 +1,7 @@
 #include "core/checkpoint/disk.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,8 +10,10 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <tuple>
 
 #include "core/formats/file.h"
+#include "core/formats/json.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -67,11 +70,19 @@ std::string_view before_unfinished(std::string_view name) {
   return name.substr(0, at);
 }
 
+// Of "abandoned-step_00000600" and "abandoned-step_00000600-2"; none: it is no such name.
+std::optional<int64_t> aside_step_of(std::string_view name) {
+  if (!name.starts_with(kAbandoned)) return std::nullopt;
+  name.remove_prefix(kAbandoned.size());
+  if (const size_t dash = name.rfind('-'); dash != name.npos && is_number(name.substr(dash + 1)))
+    name = name.substr(0, dash);
+  return step_of(std::string(name));
+}
+
 // Other names are somebody else's, however much they look alike.
 bool is_leftover(const std::string& name) {
-  std::string_view of = before_unfinished(name);
-  if (of.starts_with(kAbandoned)) of.remove_prefix(kAbandoned.size());
-  return of == kLatest || step_of(std::string(of));
+  const std::string_view of = before_unfinished(name);
+  return of == kLatest || step_of(std::string(of)) || aside_step_of(of);
 }
 
 // Whether a save writes a file of this name.
@@ -130,6 +141,17 @@ std::vector<std::string> ChunkHasher::finish() {
   return std::move(state_->chunks);
 }
 
+FileMark mark_of(const std::string& path) {
+  struct stat now {};
+  if (::stat(path.c_str(), &now) != 0) return {};
+  return {true,
+          static_cast<uint64_t>(now.st_dev),
+          static_cast<uint64_t>(now.st_ino),
+          static_cast<uint64_t>(now.st_size),
+          static_cast<int64_t>(now.st_mtim.tv_sec),
+          static_cast<int64_t>(now.st_mtim.tv_nsec)};
+}
+
 std::string step_name(int64_t step) {
   char text[40];
   std::snprintf(text, sizeof text, "step_%08lld", static_cast<long long>(step));
@@ -180,7 +202,7 @@ void or_warn(const Warn& warn, const std::function<void()>& work) {
   try {
     work();
   } catch (const std::exception& error) {
-    if (warn) warn(error.what());
+    if (warn) warn(formats::plain_reason(error));
   }
 }
 
@@ -197,7 +219,23 @@ void replace_folder(const std::string& from, const std::string& to, const Warn& 
 
 void set_aside(const std::string& from, const std::string& to) {
   rename_to(from, to);
+  (void)!::utimensat(AT_FDCWD, to.c_str(), nullptr, 0);  // only says which are removed first
   sync_folder(parent_of(to));
+}
+
+std::vector<std::string> older_aside(const std::string& folder, size_t kept) {
+  std::vector<std::tuple<fs::file_time_type, int64_t, std::string>> all;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    std::error_code ignored;
+    if (const auto step = aside_step_of(name)) all.emplace_back(fs::last_write_time(it->path(), ignored), *step, name);
+  }
+  std::sort(all.begin(), all.end());
+  all.resize(all.size() - std::min(all.size(), kept));
+  std::vector<std::string> names;
+  for (auto& [time, step, name] : all) names.push_back(std::move(name));
+  return names;
 }
 
 void remove_folder(const std::string& path) {

@@ -39,6 +39,15 @@ class ChunkHasher {
 // Before the name of a step that a run has gone back behind.
 inline constexpr std::string_view kAbandoned = "abandoned-";
 
+// A file as the system knows it: as long as it has the same mark nobody has written to it, or put another in its place.
+struct FileMark {
+  bool is_there = false;
+  uint64_t device = 0, inode = 0, bytes = 0;
+  int64_t seconds = 0, nanoseconds = 0;  // since it was written last
+  friend bool operator==(const FileMark&, const FileMark&) = default;
+};
+FileMark mark_of(const std::string& path);
+
 struct StepFolder {
   int64_t step;
   std::string name;  // "step_00000600"
@@ -62,8 +71,11 @@ void make_folder(const std::string& path);
 void sync_folder(const std::string& path);  // makes renames and new names in it durable
 // `from` becomes `to`, at once and durably; what was at `to` is removed after.
 void replace_folder(const std::string& from, const std::string& to, const Warn& warn);
-// `from` becomes `to`, which is not there.
+// `from` becomes `to`, which is not there, and has the time of this.
 void set_aside(const std::string& from, const std::string& to);
+// The names of steps that were set aside in a folder, but for the last `kept` of them; of one time a later step is
+// later.
+std::vector<std::string> older_aside(const std::string& folder, size_t kept);
 // A checkpoint's folder and nothing else: one that holds anything that no save writes is left, by an error that names
 // it. Goes out of sight first, so that nobody meets half of it.
 void remove_folder(const std::string& path);

@@ -16,6 +16,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr size_t kKeptAside = 3;
+
 [[noreturn]] void refuse_none(const std::string& path, const Found& found) {
   std::string what = found.skipped.empty() ? "holds no checkpoint" : "holds no checkpoint that can be used: ";
   for (const std::string& line : found.skipped) what += (&line == &found.skipped.front() ? "" : ", ") + line;
@@ -51,9 +53,10 @@ std::string text_of(const std::vector<std::string>& lines) {
 // The lines of all ranks, each line once.
 std::vector<std::string> join_lines(const Group& ranks, const std::vector<std::string>& mine) {
   std::vector<std::string> all;
+  std::set<std::string> known;
   for (const std::string& text : ranks.all_gather_text(text_of(mine)))
     for (const std::string& line : lines_of(text))
-      if (std::find(all.begin(), all.end(), line) == all.end()) all.push_back(line);
+      if (known.insert(line).second) all.push_back(line);
   return all;
 }
 
@@ -91,6 +94,7 @@ std::vector<std::string> verify_share(const std::string& path, const Group& rank
           for (const Piece& piece : tensor.pieces)
             if (problems.empty() && !left_to_others.count(piece.file)) reader.entry(tensor, piece);
         });
+    for (auto& line : reader.changed()) problems.push_back(std::move(line));
   });
   return problems;
 }
@@ -132,7 +136,8 @@ Found resolve(const std::string& given, const Group& ranks) {
     return found;
   }
   if (!fs::is_directory(path))
-    throw Error(ErrorKind::checkpoint, path, "there is no such folder",
+    throw Error(ErrorKind::checkpoint, path,
+                fs::exists(path) ? "is a file, and runs and checkpoints are folders" : "there is no such folder",
                 "give the path of a run, or of one of its checkpoints");
   Found found = find(fs::is_directory(inner) ? inner : path, ranks);
   if (!found.path) refuse_none(path, found);
@@ -149,6 +154,14 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
     set_aside((fs::path(folder) / later.name).string(), (fs::path(folder) / aside).string());
     lines.push_back(later.name + " is after step " + std::to_string(step) + " and is now " + aside);
   }
+  if (lines.empty()) return lines;
+  for (const std::string& name : older_aside(folder, kKeptAside))
+    or_warn([&](const std::string& line) { lines.push_back("warning: " + line); },
+            [&] {
+              remove_folder((fs::path(folder) / name).string());
+              lines.push_back(name + " is removed: of steps that were set aside the last " +
+                              std::to_string(kKeptAside) + " stay");
+            });
   return lines;
 }
 

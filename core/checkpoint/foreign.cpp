@@ -97,9 +97,10 @@ Choice choose(const ForeignFile& file, const std::string& known_name, std::optio
 }  // namespace
 
 ForeignWeights look_at_weights(const std::string& path, const std::string& format, std::optional<Which> which) {
-  const std::string weights = foreign_weights(path);
+  const auto place = find_foreign_weights(path);
+  const std::string& weights = place.file;
   const auto file = open_foreign(weights);
-  ForeignWeights found{{format, weights, {}, {}, {}}, file->notes(), {}, {}};
+  ForeignWeights found{{format, weights, {}, {}, {}}, file->notes(), {}, {}, reading_of(path, place)};
   const auto names = file->names();
   const std::string prefix = prefix_of_set(names, which);
   for (const auto& name : names)
@@ -135,6 +136,8 @@ std::string import_weights(Units& of, const std::string& format, const std::stri
   auto layout = Layout::of(of);
   return import_weights(of, format, path, layout, which);
 }
+
+std::string reading_of(const std::string& path) { return reading_of(path, find_foreign_weights(path)); }
 
 std::string fingerprint_of_weights(const std::string& path) {
   return fingerprint(*open_foreign(foreign_weights(path)));

@@ -37,6 +37,7 @@ struct ForeignWeights {
   std::map<std::string, std::string> notes;  // the file's metadata
   std::string config_text;                   // all of config.json
   std::map<std::string, int64_t> others;     // tensors that are no part of the model, by what they are of
+  std::string reading;                       // of a folder: which of its files is read, and which not; for people
 };
 ForeignWeights look_at_weights(const std::string& path, const std::string& format,
                                std::optional<Which> which = std::nullopt);
@@ -58,6 +59,9 @@ std::string import_weights(Units& of, const std::string& format, const std::stri
 // moments of torch's Adam or AdamW, whose parameters are numbered as the tensors of `model` stand there. Sets the step
 // and the optimizer's counters. Throws as import_weights, and for an optimizer's state that is another's.
 void import_training(const Units& of, const std::string& format, const std::string& path, TrainState& state);
+
+// "reads FILE, and not …": which of a folder's files such weights are. Empty: a file was named.
+std::string reading_of(const std::string& path);
 
 // Of every byte of such a file, or of a folder's files.
 std::string fingerprint_of_weights(const std::string& path);

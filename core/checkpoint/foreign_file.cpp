@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/checkpoint/disk.h"
+#include "core/checkpoint/foreign_folder.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/formats/file.h"
 #include "core/formats/json.h"
@@ -101,8 +102,8 @@ std::unique_ptr<ForeignFile> open_one(const std::string& path) {
 class Indexed final : public ForeignFile {
  public:
   explicit Indexed(const std::string& path) : path_(path) {
-    const auto index =
-        formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostIndex), path, ErrorKind::checkpoint);
+    const auto index = formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostIndexBytes), path,
+                                           ErrorKind::checkpoint);
     const auto map = index.is_object() ? index.find("weight_map") : index.end();
     if (map == index.end() || !map->is_object()) refuse("has no \"weight_map\" of tensors and files");
     for (const auto& [name, file] : map->items()) {
@@ -136,8 +137,6 @@ class Indexed final : public ForeignFile {
   }
 
  private:
-  static constexpr uint64_t kMostIndex = uint64_t{32} << 20;
-
   [[noreturn]] void refuse(const std::string& what) const {
     throw Error(ErrorKind::checkpoint, path_, what, "take the index and its files as they were saved together");
   }
@@ -168,7 +167,7 @@ class Indexed final : public ForeignFile {
 }  // namespace
 
 std::unique_ptr<ForeignFile> open_foreign(const std::string& path) {
-  if (path.ends_with(".index.json")) return std::make_unique<Indexed>(path);
+  if (is_weights_index(path)) return std::make_unique<Indexed>(path);
   return open_one(path);
 }
 

@@ -28,8 +28,10 @@ class ForeignFile {
   virtual std::vector<std::string> files() const = 0;                                      // paths of all that is read
 };
 
-// Decides by the file's first bytes, not by its name: a zip is a .pt (or .bin). One whose name ends in ".index.json"
-// says which files beside it hold which tensors. Throws Error(checkpoint).
+inline constexpr uint64_t kMostIndexBytes = uint64_t{32} << 20;
+
+// Decides by the file's first bytes, not by its name: a zip is a .pt (or .bin). One whose name is an index's
+// (is_weights_index) says which files beside it hold which tensors. Throws Error(checkpoint).
 std::unique_ptr<ForeignFile> open_foreign(const std::string& path);
 
 // Of every byte of its files: equal ones hold the same numbers.

@@ -1,12 +1,16 @@
 #include "core/checkpoint/foreign_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
+#include <utility>
 
+#include <ditto/text.h>
+
+#include "core/checkpoint/foreign_file.h"
 #include "core/formats/file.h"
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
@@ -21,9 +25,7 @@ namespace {
 
 constexpr const char *kWeightsFile = "diffusion_pytorch_model.safetensors", *kConfigFile = "config.json",
                      *kSchedulerConfigFile = "scheduler_config.json", *kSubfolder = "transformer", *kCard = "README.md",
-                     *kIndex = ".index.json", *kSuffix = ".safetensors";
-constexpr std::array<const char*, 4> kKnownWeights{kWeightsFile, "model.safetensors", "diffusion_pytorch_model.bin",
-                                                   "pytorch_model.bin"};
+                     *kIndex = ".index.json", *kSuffix = ".safetensors", *kIndexWord = "index";
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;  // bytes: diffusers' have one or two thousand
 
 // What was imported with the model, where it says null or what no plugin knows, is what the next export says.
@@ -89,17 +91,147 @@ std::vector<NamedTensors> in_shards(const NamedTensors& tensors, uint64_t most_b
   return shards;
 }
 
+// A name of weights as diffusers and transformers write it: STEM[.VARIANT].SUFFIX, or an index of parts,
+// STEM.SUFFIX.index[.VARIANT].json. (The parts, STEM-00001-of-00003.SUFFIX, are named by the index alone.)
+struct WeightsName {
+  bool is_of_diffusers, is_safetensors, is_index, is_variant;
+};
+
+std::optional<WeightsName> weights_name(const std::string& name) {
+  std::vector<std::string> words;
+  std::istringstream parts(name);
+  for (std::string word; std::getline(parts, word, '.');) words.push_back(word);
+  WeightsName found{};
+  if (words.size() > 1 && words.back() == "json") {
+    words.pop_back();
+    found.is_variant = words.size() > 1 && words.back() != kIndexWord;
+    if (found.is_variant) words.pop_back();
+    if (words.back() != kIndexWord) return std::nullopt;
+    found.is_index = true;
+    words.pop_back();
+  }
+  if (words.size() == 3) {
+    if (found.is_variant) return std::nullopt;
+    found.is_variant = true;
+    words.erase(words.begin() + 1);
+  }
+  if (words.size() != 2) return std::nullopt;
+  found.is_of_diffusers = words[0] == "diffusion_pytorch_model";
+  found.is_safetensors = words[1] == "safetensors";
+  const bool is_of_transformers = words[0] == (found.is_safetensors ? "model" : "pytorch_model");
+  if (!(found.is_of_diffusers || is_of_transformers) || !(found.is_safetensors || words[1] == "bin"))
+    return std::nullopt;
+  return found;
+}
+
+// Sorted. One that leads nowhere is a file: weights that were never fetched are no reason to take others.
+std::vector<std::string> names_in(const std::string& folder, std::error_code& error,
+                                  bool (*is_wanted)(bool is_folder)) {
+  std::vector<std::string> names;
+  for (fs::directory_iterator it(folder, error); !error && it != fs::directory_iterator(); it.increment(error)) {
+    std::error_code broken;
+    if (is_wanted(it->is_directory(broken))) names.push_back(it->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+std::vector<std::string> files_in(const std::string& folder, std::error_code& error) {
+  return names_in(folder, error, [](bool is_folder) { return !is_folder; });
+}
+std::vector<std::string> folders_in(const std::string& folder, std::error_code& error) {
+  return names_in(folder, error, [](bool is_folder) { return is_folder; });
+}
+
+[[noreturn]] void refuse_two(const std::string& folder, const std::string& one, const std::string& other) {
+  throw Error(ErrorKind::checkpoint, folder,
+              "has two sets of weights, " + shown(one) + " and " + shown(other) +
+                  ", of which some programs read one and some the other",
+              "name the one that is meant, or move the other away");
+}
+
+// Whether an index says that the file holds some of its tensors.
+bool lists(const std::string& index, const std::string& file) {
+  const auto json = formats::parse_json(formats::read_file(index, ErrorKind::checkpoint, kMostIndexBytes), index,
+                                        ErrorKind::checkpoint);
+  const auto map = json.is_object() ? json.find("weight_map") : json.end();
+  return map != json.end() && std::any_of(map->begin(), map->end(), [&](const auto& one) { return one == file; });
+}
+
+// No file: it has none.
+FoundWeights weights_found_in(const std::string& folder) {
+  std::error_code error;
+  FoundWeights found;
+  std::vector<std::pair<std::string, WeightsName>> whole;
+  for (const auto& name : files_in(folder, error))
+    if (const auto one = weights_name(name); one && one->is_variant)
+      found.not_read.push_back(name);
+    else if (one)
+      whole.emplace_back(name, *one);
+  if (error)
+    throw Error(ErrorKind::checkpoint, folder, "cannot be read: " + error.message(), "name the file of weights");
+  if (whole.empty()) return {};
+  for (const auto& [name, one] : whole)
+    if (one.is_of_diffusers != whole.front().second.is_of_diffusers) refuse_two(folder, whole.front().first, name);
+  const bool has_safetensors =
+      std::any_of(whole.begin(), whole.end(), [](const auto& item) { return item.second.is_safetensors; });
+  const auto path = [&](const std::string& name) { return (fs::path(folder) / name).string(); };
+  for (const auto& [name, one] : whole)
+    if (one.is_safetensors != has_safetensors)
+      found.not_read.push_back(name);
+    else if (found.file.empty() || (one.is_index && lists(path(name), found.file)))  // "x" comes before "x.index.json"
+      found.file = name;
+    else
+      refuse_two(folder, found.file, name);
+  found.file = path(found.file);
+  return found;
+}
+
+// What there is instead, so that it can be named.
+[[noreturn]] void refuse_none(const std::string& path) {
+  std::error_code ignored;
+  std::string what;
+  const auto add = [&](const std::string& name) { what += (what.empty() ? "; it has " : ", ") + shown(name); };
+  const auto has_weights = [&](const std::string& folder) {
+    const auto names = files_in(folder, ignored);
+    return std::any_of(names.begin(), names.end(), [](const auto& name) { return weights_name(name).has_value(); });
+  };
+  for (const auto& name : files_in(path, ignored))
+    if (weights_name(name)) add(name);
+  for (const auto& folder : folders_in(path, ignored))
+    if (has_weights((fs::path(path) / folder).string())) add(folder + "/");
+  throw Error(ErrorKind::checkpoint, path, std::string("is a folder without ") + kWeightsFile + what,
+              what.empty() ? "name the file of weights" : "name the one that is meant");
+}
+
 }  // namespace
 
-std::string foreign_weights(const std::string& path) {
+FoundWeights find_foreign_weights(const std::string& path) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return path;
-  for (const auto& folder : {fs::path(path), fs::path(path) / kSubfolder})
-    for (const char* name : kKnownWeights)
-      for (const char* index : {"", kIndex})
-        if (const auto file = (folder / name).string() + index; fs::exists(file, ignored)) return file;
-  throw Error(ErrorKind::checkpoint, path, std::string("is a folder without ") + kWeightsFile,
-              "name the file of weights");
+  if (!fs::is_directory(path, ignored)) return {path, {}};
+  auto found = weights_found_in(path);
+  for (const auto& folder : folders_in(path, ignored)) {
+    if (!folder.starts_with(kSubfolder)) continue;
+    auto there = weights_found_in((fs::path(path) / folder).string());
+    if (there.file.empty()) continue;
+    if (!found.file.empty()) refuse_two(path, fs::path(found.file).lexically_relative(path).string(), folder + "/");
+    found = std::move(there);
+  }
+  if (found.file.empty()) refuse_none(path);
+  return found;
+}
+
+std::string foreign_weights(const std::string& path) { return find_foreign_weights(path).file; }
+
+std::string reading_of(const std::string& path, const FoundWeights& found) {
+  if (found.file == path) return {};
+  std::string text = "reads " + shown(found.file);
+  for (const auto& name : found.not_read)
+    text += (&name == &found.not_read.front() ? ", and not " : ", ") + shown(name);
+  return text;
+}
+
+bool is_weights_index(const std::string& file) {
+  return file.ends_with(".json") && fs::path(file).filename().string().find(".index.") != std::string::npos;
 }
 
 std::string read_config_beside(const std::string& weights, ForeignShapes& into) {

@@ -10,9 +10,22 @@
 
 namespace ditto::checkpoint {
 
-// A file is itself; a folder's weights, or their index, lie in it, or in its subfolder "transformer". Throws
-// Error(checkpoint) where there are none.
+// Where weights lie, and what lies beside them that somebody could take for them.
+struct FoundWeights {
+  std::string file;                   // or its index
+  std::vector<std::string> not_read;  // names of the same weights in another form, in its folder
+};
+// A file is itself. A folder's weights lie in it or, of a pipeline of diffusers, in its subfolder "transformer": what
+// diffusers' and transformers' from_pretrained take alike, .safetensors before .bin, and none of a variant's
+// (….fp16.safetensors). Throws Error(checkpoint) where there are none; and where two sets lie side by side of which
+// those take one or the other: a file beside an index of others (diffusers takes the index, transformers the file),
+// names of both projects, weights in the folder and in its "transformer", or in several transformers.
+FoundWeights find_foreign_weights(const std::string& path);
+// The file alone.
 std::string foreign_weights(const std::string& path);
+// For people, of weights that were found in a folder: "reads FILE, and not …". Empty: a file was named.
+std::string reading_of(const std::string& path, const FoundWeights& found);
+bool is_weights_index(const std::string& file);  // by its name, a variant's too: ….index.fp16.json
 
 // What config.json beside a file of weights says, where there is one: sets config and config_file. Null, objects and
 // lists of several kinds are left out. Returns all of its text. Throws Error(checkpoint) for one that is no JSON

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace ditto::checkpoint {
@@ -21,6 +22,25 @@ struct Box {
 std::optional<Box> intersection(const Box& a, const Box& b);  // none: they share no number
 int64_t numbers(const Dims& size);
 std::string to_text(const Dims& dims);  // "[2, 3]"
+
+// Whether boxes fill another one, each of its numbers once. Told by sums over the boxes, however they lie: in time that
+// grows as their number does, where comparing each with each other takes hours for a file that is made for it.
+class Tiling {
+ public:
+  explicit Tiling(const Box& whole);
+  void add(const Box& part);  // inside of the whole
+  bool is_filled() const;
+  int64_t held() const;  // numbers of all parts: what two of them hold counts twice; at most INT64_MAX
+
+ private:
+  const int64_t numbers_;
+  const uint64_t weight_;
+  unsigned __int128 held_ = 0;
+  uint64_t sum_ = 0;
+};
+// Two of them that share a number, by their places. Of more than some thousand only those that lie side by side in
+// order are compared: none does not say that there are none.
+std::optional<std::pair<size_t, size_t>> two_that_meet(const std::vector<const Box*>& boxes);
 
 struct Piece {
   std::string file, tensor;  // the tensor's name in that file

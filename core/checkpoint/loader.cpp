@@ -63,9 +63,10 @@ class Plan {
 
   Fitted run() {
     refuse_problems();
-    // As their files have them, so that a chunk is read once.
+    // As their files have them, whatever their names, so that a chunk is read once.
+    for (Move& move : moves_) move.at = reader_.entry(*move.from, *move.part.piece).offset;
     std::stable_sort(moves_.begin(), moves_.end(), [](const Move& a, const Move& b) {
-      return std::tie(a.part.piece->file, a.part.piece->tensor) < std::tie(b.part.piece->file, b.part.piece->tensor);
+      return std::tie(a.part.piece->file, a.at) < std::tie(b.part.piece->file, b.at);
     });
     for (const Move& move : moves_) reader_.check(*move.from, move.part);  // before the first number is written
     torch::NoGradGuard no_grad;
@@ -86,6 +87,7 @@ class Plan {
     const IndexedTensor* from;
     Reader::Part part;
     torch::Tensor target;
+    uint64_t at = 0;  // of the piece, in its file
   };
 
   struct Table {  // of positions, of another size
@@ -144,7 +146,7 @@ class Plan {
       for (size_t d = 0; d < to.size.size(); ++d)
         target = target.narrow(static_cast<int64_t>(d), to.local_start[d] + part.box.start[d] - to.global_start[d],
                                part.box.size[d]);
-      moves_.push_back({&from, part, std::move(target)});
+      moves_.push_back({&from, part, std::move(target), 0});
     }
   }
 

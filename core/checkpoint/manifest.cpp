@@ -91,6 +91,8 @@ class Fields {
   const std::string& where_;
 };
 
+bool by_name(const FileRecord& a, const FileRecord& b) { return a.name < b.name; }
+
 FileRecord parse_record(const json& item, uint64_t chunk_bytes, const std::string& where) {
   FileRecord file{item.at("name"), item.at("bytes"), item.at("xxh3_128")};
   if (!plain_name(file.name))
@@ -106,8 +108,10 @@ FileRecord parse_record(const json& item, uint64_t chunk_bytes, const std::strin
 }  // namespace
 
 const FileRecord* Manifest::find(const std::string& name) const {
-  const auto it = std::find_if(files.begin(), files.end(), [&](const FileRecord& file) { return file.name == name; });
-  return it == files.end() ? nullptr : &*it;
+  const auto it =
+      std::lower_bound(files.begin(), files.end(), name,
+                       [](const FileRecord& file, const std::string& wanted) { return file.name < wanted; });
+  return it == files.end() || it->name != name ? nullptr : &*it;
 }
 
 std::string to_json(const Manifest& manifest) {
@@ -134,9 +138,13 @@ Manifest parse_manifest(std::string_view text, const std::string& where) {
                   "has chunks of " + std::to_string(manifest.chunk_bytes) + " bytes; 1 to " +
                       std::to_string(kMostChunkBytes) + " are read");
     for (const json& item : root.at("files")) manifest.files.push_back(parse_record(item, manifest.chunk_bytes, where));
+    std::sort(manifest.files.begin(), manifest.files.end(), by_name);
+    for (size_t i = 1; i < manifest.files.size(); ++i)
+      if (!by_name(manifest.files[i - 1], manifest.files[i]))
+        throw Error(ErrorKind::checkpoint, where, "lists " + manifest.files[i].name + " twice", kOtherCheckpoint);
     return manifest;
   } catch (const json::exception& error) {
-    throw Error(ErrorKind::checkpoint, where, std::string("is not a manifest: ") + error.what());
+    throw Error(ErrorKind::checkpoint, where, "is not a manifest: " + formats::plain_reason(error));
   }
 }
 

@@ -1,6 +1,7 @@
 #include "core/checkpoint/peft.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -27,6 +28,33 @@ constexpr const char *kConfig = "adapter_config.json", *kWeights = "adapter_mode
                      *kOlderWeights = "adapter_model.bin", *kPrefix = "base_model.model.", *kWeight = ".weight",
                      *kA = ".lora_A.weight", *kB = ".lora_B.weight", *kFormatNote = "ditto.format";
 constexpr uint64_t kMostConfig = uint64_t{1} << 20;
+
+// What of a configuration says nothing of what the terms in the file compute: whose they are, which layers were chosen,
+// what their training and their first values were made of. Anything else is refused by its name unless it is off: what
+// a later peft adds may change everything. (tests/golden/adapters: what peft 0.21 makes of each.)
+constexpr std::array<std::string_view, 18> kOfNoEffect{"peft_type",       "r",
+                                                       "lora_alpha",      "task_type",
+                                                       "auto_mapping",    "base_model_name_or_path",
+                                                       "revision",        "inference_mode",
+                                                       "peft_version",    "target_modules",
+                                                       "exclude_modules", "layers_to_transform",
+                                                       "layers_pattern",  "lora_dropout",
+                                                       "megatron_core",   "qalora_group_size",
+                                                       "runtime_config",  "eva_config"};
+// First values that leave the model's own weights as they are.
+constexpr std::array<std::string_view, 4> kPlainStarts{"gaussian", "eva", "orthogonal", "mica"};
+// Of a file's metadata, what other programs say of how its terms are meant: kohya's, and diffusers'.
+constexpr const char *kKohyaNote = "ss_", *kDiffusersNote = "lora_adapter_metadata";
+
+bool is_off(const nlohmann::json& value) {
+  return value.is_null() || value == false || (value.is_structured() && value.empty());
+}
+
+bool is_plain_start(const nlohmann::json& value) {
+  return value.is_null() || value.is_boolean() ||
+         (value.is_string() &&
+          std::find(kPlainStarts.begin(), kPlainStarts.end(), value.get<std::string>()) != kPlainStarts.end());
+}
 
 std::string without(const std::string& name, std::string_view end) { return name.substr(0, name.size() - end.size()); }
 
@@ -83,6 +111,54 @@ bool is_peft(const std::string& path) {
   return fs::exists(fs::path(path) / kConfig, ignored);
 }
 
+std::string adapter_in_file(const std::string& file) {
+  const auto some = [](const std::vector<std::string>& names, std::initializer_list<std::string_view> words) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+      return std::any_of(words.begin(), words.end(), [&](auto word) { return name.find(word) != name.npos; });
+    });
+  };
+  std::error_code ignored;
+  if (!fs::is_regular_file(file, ignored)) return {};
+  try {
+    const auto names = open_foreign(file)->names();
+    if (some(names, {".lora_down.", ".lora_up."})) return "an adapter in one file, as kohya's scripts write it";
+    if (some(names, {".lora_A.", ".lora_B.", ".lora.down.", ".lora.up.", "_lora.down.", "_lora.up."}))
+      return "an adapter in one file, as diffusers writes it";
+    if (some(names, {".hada_w", ".lokr_w"})) return "an adapter of LyCORIS";
+  } catch (const Error&) {  // no file of tensors
+  }
+  return {};
+}
+
+void refuse_one_file(const std::string& path) {
+  std::error_code ignored;
+  auto file = fs::path(path);
+  if (fs::is_directory(path, ignored))
+    for (const char* name : {"pytorch_lora_weights.safetensors", "pytorch_lora_weights.bin"})
+      if (fs::exists(file / name, ignored)) file /= name;
+  if (!fs::exists(file, ignored) || fs::is_directory(file, ignored)) return;
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw Error(ErrorKind::checkpoint, path, what, remedy);
+  };
+  const auto folder = file.parent_path();
+  if (const auto name = file.filename();
+      (name == kConfig || name == kWeights || name == kOlderWeights) && is_peft(folder))
+    refuse("is a file of an adapter of peft's", "name its folder, " + (folder.empty() ? "." : folder.string()));
+  const auto kind = adapter_in_file(file);
+  refuse(
+      (file == path ? "is a file" : "holds " + file.filename().string()) + (kind.empty() ? "" : ", " + kind) +
+          ": adapters are read as folders of peft's, " + kConfig + " beside " + kWeights,
+      "save it as such a folder in the program it is from (peft's save_pretrained), or merge it into its model there "
+      "and import that");
+}
+
+std::string reading_of_peft(const std::string& folder) {
+  std::error_code ignored;
+  const bool are_two =
+      fs::exists(fs::path(folder) / kWeights, ignored) && fs::exists(fs::path(folder) / kOlderWeights, ignored);
+  return are_two ? "reads " + shown(weights_in(folder)) + ", and not " + kOlderWeights : "";
+}
+
 std::string fingerprint_of_peft(const std::string& folder) { return fingerprint(*open_foreign(weights_in(folder))); }
 
 void Peft::refuse(const std::string& what, const std::string& remedy) const {
@@ -93,6 +169,10 @@ Peft::Peft(const Units& of, std::string format, const std::string& folder) : fol
   read_config((fs::path(folder) / kConfig).string());
   file_ = open_foreign(weights_in(folder));
   const auto notes = file_->notes();
+  for (const auto& [key, value] : notes)
+    if (key.starts_with(kKohyaNote) || key.ends_with(kDiffusersNote))
+      refuse("has a file of weights with the metadata " + shown(key) + ", which is of an adapter in one file",
+             "take the folder as peft's save_pretrained wrote it");
   if (const auto noted = notes.find(kFormatNote); format.empty() && noted != notes.end()) format = noted->second;
   find_layers(of, format);
   int64_t most = 1;
@@ -108,19 +188,23 @@ Peft::Peft(const Units& of, std::string format, const std::string& folder) : fol
 void Peft::read_config(const std::string& path) {
   const auto config =
       formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostConfig), path, ErrorKind::checkpoint);
-  const auto is_off = [&](const char* key) {
-    const auto it = config.find(key);
-    return it == config.end() || it->is_null() || *it == false || (it->is_structured() && it->empty()) || *it == "none";
-  };
   if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA" || !config.contains("r") ||
       !config["r"].is_number_integer() || !config.contains("lora_alpha") || !config["lora_alpha"].is_number())
     refuse("has an " + std::string(kConfig) + " that is not of LoRA, with r and lora_alpha",
            "use an adapter of peft's LoRA");
-  for (const char* key : {"use_rslora", "use_dora", "bias", "lora_bias", "modules_to_save", "rank_pattern",
-                          "alpha_pattern", "fan_in_fan_out", "trainable_token_indices", "use_qalora"})
-    if (!is_off(key))
-      refuse(std::string("says ") + key + " = " + shown(config[key].dump()) + ", which an adapter here cannot have",
-             "merge it into its model there (merge_and_unload), and import that");
+  const auto refuse_value = [&](const std::string& key, const nlohmann::json& value, const char* why) {
+    refuse("says " + shown(key) + " = " + shown(formats::ascii_json(value, -1)) + ", " + why,
+           "merge it into its model there (merge_and_unload), and import that");
+  };
+  for (const auto& [key, value] : config.items()) {
+    if (std::find(kOfNoEffect.begin(), kOfNoEffect.end(), key) != kOfNoEffect.end()) continue;
+    if (key == "init_lora_weights") {
+      if (!is_plain_start(value))
+        refuse_value(key, value, "which is not known to leave the model's own weights as they are");
+    } else if (!is_off(value) && !(key == "bias" && value == "none")) {
+      refuse_value(key, value, "which an adapter here cannot have");
+    }
+  }
   their_rank_ = config["r"].get<int64_t>();
   their_alpha_ = config["lora_alpha"].get<double>();
   if (their_rank_ < 1 || their_rank_ > (1 << 16)) refuse("has a rank of " + std::to_string(their_rank_), "use another");

@@ -14,6 +14,14 @@
 namespace ditto::checkpoint {
 
 bool is_peft(const std::string& path);
+// Of a file of tensors whose names are an adapter's: "an adapter in one file, as kohya's scripts write it"; empty:
+// none.
+std::string adapter_in_file(const std::string& file);
+// Throws Error(checkpoint) that says what is read instead where the path is that of a file, or of a folder with an
+// adapter in one file.
+void refuse_one_file(const std::string& path);
+// Which file is read of a folder that has two; empty: it has one.
+std::string reading_of_peft(const std::string& folder);
 std::string fingerprint_of_peft(const std::string& folder);
 
 // One to read. A layer that is several there (query, key and value) has their terms side by side: its rank is then the

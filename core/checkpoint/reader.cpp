@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <utility>
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
@@ -41,7 +42,8 @@ std::string shape_text(const std::string& dtype, const Dims& shape) { return dty
 
 }  // namespace
 
-Reader::Reader(std::string folder) : folder_(std::move(folder)), manifest_(read_manifest(folder_)) {
+Reader::Reader(std::string folder)
+    : folder_(std::move(folder)), manifest_mark_(mark_of(path(kManifestFile))), manifest_(read_manifest(folder_)) {
   const auto all_of = [this](const char* name) {
     File& file = this->file(name);
     return text(file, file.record->bytes);
@@ -65,6 +67,7 @@ Reader::File& Reader::file(const std::string& name) {
 const formats::RandomFile& Reader::opened(File& file) {
   if (file.opened) return *file.opened;
   const FileRecord& record = *file.record;
+  if (!file.mark) file.mark = mark_of(path(record.name));
   if (!fs::exists(path(record.name)))
     throw Error(ErrorKind::checkpoint, path(record.name),
                 "is missing; the manifest lists it with " + std::to_string(record.bytes) + " bytes", kRemedy);
@@ -139,25 +142,48 @@ const formats::SafetensorsReader& Reader::tensors(File& file) {
 
 std::vector<Reader::Part> Reader::cover(const std::string& name, const IndexedTensor& tensor, const Box& box) const {
   std::vector<Part> parts;
-  int64_t found = 0;
+  Tiling tiling(box);
   for (const Piece& piece : tensor.pieces) {
-    const auto shared = intersection(piece.box, box);
+    auto shared = intersection(piece.box, box);
     if (!shared) continue;
-    for (const Part& other : parts)
-      if (intersection(other.box, *shared))
-        throw Error(
-            ErrorKind::checkpoint, path(kIndexFile),
-            "tensor '" + name + "': " + piece.file + " and " + other.piece->file + " hold the same numbers twice",
-            kRemedy);
-    found += numbers(shared->size);
-    parts.push_back({&piece, *shared});
+    tiling.add(*shared);
+    parts.push_back({&piece, std::move(*shared)});
   }
-  if (found != numbers(box.size))
-    throw Error(ErrorKind::checkpoint, path(kIndexFile),
-                "tensor '" + name + "': of the " + std::to_string(numbers(box.size)) + " numbers at " +
-                    to_text(box.start) + " the checkpoint holds " + std::to_string(found),
-                kRemedy);
+  if (!tiling.is_filled()) refuse_cover(name, box, parts, tiling.held());
   return parts;
+}
+
+void Reader::refuse_cover(const std::string& name, const Box& box, const std::vector<Part>& parts, int64_t held) const {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(ErrorKind::checkpoint, path(kIndexFile), "tensor '" + name + "': " + what, kRemedy);
+  };
+  std::vector<const Box*> boxes;
+  for (const Part& part : parts) boxes.push_back(&part.box);
+  if (const auto two = two_that_meet(boxes))
+    refuse(parts[two->second].piece->file + " and " + parts[two->first].piece->file + " hold the same numbers twice");
+  const int64_t all = numbers(box.size);
+  if (held >= all) refuse("some of its pieces hold the same numbers twice");
+  refuse("of the " + std::to_string(all) + " numbers at " + to_text(box.start) + " the checkpoint holds " +
+         std::to_string(held));
+}
+
+std::vector<std::string> Reader::changed() const {
+  std::vector<std::string> lines;
+  const auto look = [&](const std::string& name, const FileMark& before) {
+    const auto now = mark_of(path(name));
+    if (now == before) return;
+    const std::string what = !now.is_there ? "was removed while it was read"
+                             : now.bytes == before.bytes
+                                 ? "was changed while it was read"
+                                 : "had " + std::to_string(before.bytes) + " bytes and has " +
+                                       std::to_string(now.bytes) + " now: it was changed while it was read";
+    lines.emplace_back(
+        Error(ErrorKind::checkpoint, path(name), what, "let nothing write there, and look again").what());
+  };
+  look(kManifestFile, manifest_mark_);
+  for (const auto& [name, file] : files_)
+    if (file.mark) look(name, *file.mark);
+  return lines;
 }
 
 const formats::SafetensorsEntry& Reader::entry(const IndexedTensor& tensor, const Piece& piece) {

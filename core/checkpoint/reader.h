@@ -45,6 +45,8 @@ class Reader {
   void check(const IndexedTensor& tensor, const Part& part);
   // The numbers of `part`, on the CPU, out of chunks that were checked as they were read.
   torch::Tensor read(const IndexedTensor& tensor, const Part& part);
+  // A line for each file that is not as it was when its reading began: what was right then may be so no more.
+  std::vector<std::string> changed() const;
 
  private:
   struct File {
@@ -52,6 +54,7 @@ class Reader {
     std::vector<bool> checked;                               // its chunks
     std::shared_ptr<const formats::RandomFile> opened = {};  // null: not now
     std::optional<formats::SafetensorsReader> tensors = {};
+    std::optional<FileMark> mark = {};  // from before it was opened first
   };
 
   std::string path(const std::string& name) const;
@@ -66,7 +69,10 @@ class Reader {
   void for_each_run(const IndexedTensor& tensor, const Part& part,
                     const std::function<void(File&, uint64_t, uint64_t)>& use);
   const formats::SafetensorsReader& tensors(File& file);
+  [[noreturn]] void refuse_cover(const std::string& name, const Box& box, const std::vector<Part>& parts,
+                                 int64_t held) const;
   std::string folder_;
+  FileMark manifest_mark_;
   Manifest manifest_;
   Index index_;
   SavedState state_;

@@ -86,7 +86,8 @@ std::size_t count_values(const Node& node) {
 class Includes {
  public:
   Table read(const std::string& path) {
-    const auto canonical = fs::weakly_canonical(path).string();
+    std::error_code ignored;
+    const auto canonical = fs::weakly_canonical(path, ignored).string();
     check_circle(path, canonical);
     chain_.push_back(canonical);
     Table own = own_table(path);
@@ -156,8 +157,16 @@ std::vector<std::string> plugins_first(std::vector<std::string> sets) {
 }  // namespace
 
 Table read_with_includes(const std::string& path) {
-  if (!fs::exists(path))
+  std::error_code code;
+  const auto there = fs::status(path, code);
+  if (there.type() == fs::file_type::not_found)
     throw Error(ErrorKind::config, path, "there is no such recipe", "recipes that come with Ditto are in configs/");
+  if (fs::is_directory(there))
+    throw Error(ErrorKind::config, path, "is a folder, and a recipe is a file", "name the file");
+  if (fs::is_fifo(there) || fs::is_character_file(there) || fs::is_socket(there))  // /dev/stdin, <(…)
+    throw Error(ErrorKind::config, path,
+                "is a pipe or a device, and a recipe is a file: ranks and resumes read it again",
+                "write it to a file, and name that");
   return Includes().read(path);
 }
 

@@ -9,6 +9,7 @@
 #include <ditto/options.h>
 
 #include "core/config/data_parts.h"
+#include "core/config/idle_options.h"
 #include "core/config/optimizer_group.h"
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"
@@ -39,8 +40,10 @@ class Recipe {
   // Reads `path` and what it includes (the including file wins), then applies `sets` ("a.b=c", later ones win). Throws
   // Error(config) with file, line and column.
   static Recipe read(const std::string& path, const std::vector<std::string>& sets = {});
-  // From text that was read before (a checkpoint's recipe).
   static Recipe parse(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
+  // Of a run that was begun (a checkpoint's recipe): options that do nothing where they stand, which earlier versions
+  // took, are left out. So are those of a run.toml.
+  static Recipe saved(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
 
   std::string name;  // the file, for messages
   RunOptions run;
@@ -68,6 +71,9 @@ class Recipe {
   std::string sampler_clip = "none";
   double sampler_percentile = 0.995;
 
+  // A sentence for each option that goes along with one that was overridden.
+  std::vector<std::string> left_out;
+
   // Every component of the recipe with its section's name.
   std::vector<std::pair<std::string, Component*>> components();
   // The recipe with every default written out: the host's sections, and components' options once `resolve` was called
@@ -78,11 +84,24 @@ class Recipe {
   // run.bf16_in_fp32, where it was left to be measured.
   void resolve_bf16_in_fp32(std::vector<std::string> ops);
   bool bf16_was_measured = false;
+  // read(), which reads `given`, without the options in there that were left idle by others that were overridden.
+  template <class Read>
+  auto read_options(OptionMap& given, const Read& read) {
+    const auto leave_out = [&](const IdleOption& idle) {
+      if (!goes_along(given, idle.option())) return false;
+      if (!given.section.starts_with("optimizer.group.")) left_out.emplace_back(idle.what());  // there it is inherited
+      return true;
+    };
+    return read_without_idle(given, leave_out, read);
+  }
   // Of all options that were declared so far.
   const OptionEffects& effects() const { return effects_; }
 
  private:
+  static Recipe read_text(const std::string& text, const std::string& name, const std::vector<std::string>& sets,
+                          bool of_run);
   void interpret(formats::Table tree);
+  bool goes_along(const OptionMap& given, const std::string& name) const;
   void refuse_elsewhere(const OptionMap& given, const OptionReader& own) const;
   template <class Section>
   void read_section(const formats::Table& tree, const std::string& name, Section& section,
@@ -97,6 +116,7 @@ class Recipe {
   void read_parallel(const formats::Table& tree);
   void read_kernels(const formats::Table& tree);
   void leave_no_cache();
+  bool of_run_ = false;
   formats::Table resolved_;
   OptionEffects effects_;
 };

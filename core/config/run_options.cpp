@@ -47,9 +47,7 @@ void RunOptions::read(OptionReader& option) {
          "gives other bits, and ranks that share tokens share leaves")
       .between(1, kMostTokens)
       .changes(Effect::course);
-  if (numerics != "one" && token_leaf != RunOptions().token_leaf)
-    option.reject("token_leaf", "says in what leaves to sum, and run.numerics is \"" + numerics + "\"",
-                  "set run.numerics = \"one\", or leave it out");
+  option.only_if(numerics == "one", {"token_leaf"}, "says in what leaves to sum under run.numerics = \"one\"");
   option(
       "bf16_in_fp32", bf16_in_fp32,
       "ops whose calls in bf16 are computed in fp32, and rounded; auto: those that this processor is faster at so, by "
@@ -87,23 +85,21 @@ void RunOptions::read(OptionReader& option) {
          "what another result of an audited micro-batch does: stop; or redo: what most agree on is computed again")
       .one_of({"stop", "redo"})
       .changes(Effect::nothing);
-  if (audit == 0 && audit_policy != RunOptions().audit_policy)
-    option.reject("audit_policy", "says what to do about what an audit finds, and run.audit is 0",
-                  "set run.audit, or leave it out");
+  option.only_if(audit > 0, {"audit_policy"}, "says what to do about what an audit finds, and run.audit is 0");
   option("init_from", init_from, "checkpoint or run whose weights to start from").changes(Effect::nothing).place();
   option("init_weights", init_weights, "which weights init_from takes")
       .one_of({"ema", "weights"})
       .changes(Effect::nothing);
   const auto unlike = [&](const char* name, std::string& value, const char* help, std::vector<std::string> allowed) {
     option(name, value, help).one_of(allowed).changes(Effect::nothing);
-    if (init_from.empty() && value != "refuse")
-      option.reject(name, "says what to make of other weights, and run.init_from names none", "leave it out");
   };
   unlike("init_missing", init_missing, "tensors that init_from lacks: they keep their new values", {"refuse", "new"});
   unlike("init_extra", init_extra, "tensors of init_from that this model lacks: they are left out", {"refuse", "skip"});
   unlike("init_other_shape", init_other_shape,
          "tensors of another shape there: they keep their new values, or learned tables of positions are interpolated",
          {"refuse", "skip", "positions"});
+  option.only_if(!init_from.empty(), {"init_weights", "init_missing", "init_extra", "init_other_shape"},
+                 "says what to make of other weights, and run.init_from names none");
 }
 
 void LrScheduleOptions::read(OptionReader& option) {
@@ -111,9 +107,7 @@ void LrScheduleOptions::read(OptionReader& option) {
   option("lr", lr, "learning rate after the warm-up").at_least(0);
   option("warmup", warmup, "steps of linear rise from 0").at_least(0);
   option("final_share", final_share, "linear and cosine: share of lr that is left at the last step").between(0, 1);
-  if (kind == "constant" && final_share != LrScheduleOptions().final_share)
-    option.reject("final_share", "is of a falling rate, and lr_schedule.kind is \"constant\"",
-                  "set kind = \"cosine\" or \"linear\", or leave it out");
+  option.only_if(kind != "constant", {"final_share"}, "is of a falling rate, kind = \"cosine\" or \"linear\"");
 }
 
 void EmaOptions::read(OptionReader& option) {
@@ -141,6 +135,7 @@ void AdapterOptions::read(OptionReader& option) {
   option("format", format,
          "how peft's folder names the layers: diffusers, facebook-dit, …; empty: as the file notes, else as the model")
       .changes(Effect::nothing);
+  option.only_if(!weights.empty(), {"format"}, "is of weights, and none are named");
 }
 
 void TreadOptions::read(OptionReader& option) {
@@ -196,6 +191,8 @@ void ValidateOptions::read(OptionReader& option) {
   option("batch", batch, "samples a forward; 0: as in training").between(0, kMostSamples);
   option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
   option("grid", grid, "pictures in a grid").between(1, kMostPictures);
+  option.only_if(every > 0, {"samples", "batch"}, "is of a validation, and validate.every is 0");
+  option.only_if(grid_every > 0, {"grid"}, "is of a sheet, and validate.grid_every is 0");
 }
 
 void RecordOptions::read(OptionReader& option) {
@@ -205,9 +202,7 @@ void RecordOptions::read(OptionReader& option) {
   option("average_every", average_every,
          "steps between hashes of the average; that of a step with a checkpoint has one too")
       .at_least(1);
-  if (!receipts && average_every != RecordOptions().average_every)
-    option.reject("average_every", "says when receipts have the average's hash, and record.receipts is false",
-                  "set record.receipts = true, or leave it out");
+  option.only_if(receipts, {"average_every"}, "says when receipts have the average's hash, and there are none");
 }
 
 void PluginOptions::read(OptionReader& option) {

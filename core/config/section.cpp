@@ -88,16 +88,27 @@ Component component_in(const Table& table, const std::string& name, const std::s
   return {*id, place(*plugin, where), options_of(table, name, where)};
 }
 
+namespace {
+
+bool is_note(const formats::Entry& entry) {
+  return entry.key != "receipts" && (entry.value.as<std::string>() || entry.value.as<formats::Table>());
+}
+
+}  // namespace
+
 formats::Table record_without_notes(const formats::Table& recipe) {
   formats::Table alone;
   const formats::Node* record = recipe.find("record");
   if (!record) return alone;
   auto& node = alone.set("record", *record);
-  if (auto* table = node.as<formats::Table>())
-    std::erase_if(table->entries(), [](const formats::Entry& entry) {
-      return entry.key != "receipts" && (entry.value.as<std::string>() || entry.value.as<formats::Table>());
-    });
+  if (auto* table = node.as<formats::Table>()) std::erase_if(table->entries(), is_note);
   return alone;
+}
+
+bool has_notes(const formats::Table& recipe) {
+  const formats::Node* record = recipe.find("record");
+  const auto* table = record ? record->as<formats::Table>() : nullptr;
+  return table && std::any_of(table->entries().begin(), table->entries().end(), is_note);
 }
 
 }  // namespace ditto

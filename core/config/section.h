@@ -27,5 +27,7 @@ formats::Node node_of(const OptionValue& value);
 Component component_in(const formats::Table& table, const std::string& name, const std::string& where);
 // A recipe's [record] alone, and of it what is an option: what run.toml notes there of a run is text and tables.
 formats::Table record_without_notes(const formats::Table& recipe);
+// Whether it has such notes: it is a run's run.toml.
+bool has_notes(const formats::Table& recipe);
 
 }  // namespace ditto

@@ -5,6 +5,9 @@
 #include <numeric>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
+
+#include "core/data/held_out.h"
 
 namespace ditto {
 
@@ -23,6 +26,7 @@ std::string why_apart(const TensorSpec& a, const TensorSpec& b) {
     return to_text(a) + " and " + to_text(b);
   for (size_t d = 0; d < a.shape.size(); ++d)
     if (a.shape[d] != b.shape[d] && !(may_be_own(a, d) && may_be_own(b, d))) return to_text(a) + " and " + to_text(b);
+  if (a.turns_with_image != b.turns_with_image) return "\"" + a.name + "\" that does not turn with \"image\" alike";
   if (a.names != b.names && !a.names.empty() && !b.names.empty()) return "\"" + a.name + "\" with other names";
   return {};
 }
@@ -108,6 +112,26 @@ std::vector<std::string> Blend::warnings() const {
   std::vector<std::string> all;
   for (const auto& part : parts_)
     for (auto& warning : part.source->warnings()) all.push_back(std::move(warning));
+  return all;
+}
+
+std::vector<std::string> Blend::notes() const {
+  std::vector<std::string> all;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    for (auto& note : parts_[i].source->notes()) all.push_back(parts_[i].section + ": " + note);
+    for (size_t j = 0; j < i; ++j)
+      if (const auto both = in_both(parts_[j].source->holds(), parts_[i].source->holds()); both.count > 0)
+        all.push_back(parts_[j].section + " and " + parts_[i].section + " both read " + shown(both.first) +
+                      (both.count > 1 ? " and " + std::to_string(both.count - 1) + " more" : "") +
+                      ": its samples come for each of them");
+  }
+  return all;
+}
+
+std::vector<std::string> Blend::holds() const {
+  std::vector<std::string> all;
+  for (const auto& part : parts_)
+    for (auto& word : part.source->holds()) all.push_back(std::move(word));
   return all;
 }
 

@@ -33,6 +33,8 @@ class Blend final : public Source {
   Sample read(int64_t index) const override;
   SampleInfo info(int64_t index) const override;
   std::vector<std::string> warnings() const override;
+  std::vector<std::string> notes() const override;  // also what several parts read
+  std::vector<std::string> holds() const override;
   std::string fingerprint() const override;
 
   const Ordered& ordered() const { return ordered_; }

@@ -53,10 +53,9 @@ class Check {
       } catch (const Error& error) {
         said_.emplace_back(error.what());
       }
-    for (const auto& entry : fs::directory_iterator(folder_))
-      if (const auto name = entry.path().filename().string();
-          entry.path().extension() == ".tar" && sums.count(name) == 0)
-        said_.push_back(at(name) + ": is not in " + kSumsName + ", and was not made with the others");
+    for (const auto& shard : shards_in(folder_.string()))
+      if (sums.count(fs::path(shard).filename().string()) == 0)
+        said_.push_back(shard + ": is not in " + kSumsName + ", and was not made with the others");
   }
 
   void check_indices() {

@@ -13,7 +13,9 @@
 
 #include "core/formats/file.h"
 #include "core/formats/json.h"
+#include "core/formats/junk_name.h"
 #include "core/formats/limits.h"
+#include "core/formats/names.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/saved_tensor.h"
@@ -93,26 +95,33 @@ void look_at_video(const std::vector<std::byte>& bytes, const VideoDecoder& deco
                   std::to_string(video->width())];
 }
 
-// The class's name by its number, where both stand there.
-void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
-                   ShardReport& report) {
-  const auto json = formats::parse_json(text_of(notes), where, ErrorKind::data);
-  if (const auto it = json.is_object() ? json.find("class") : json.end(); it != json.end() && it->is_string())
-    report.classes.emplace(label, it->get<std::string>());
-}
-
 // What samples are held against, besides themselves.
 struct Against {
   Depth depth;
   std::shared_ptr<VideoDecoder> decoder;  // null: videos are not decoded
-  std::int64_t classes = 0;               // that classes.json beside the shard names; 0: there is none
+  std::vector<std::string> classes;       // that classes.json beside the shard names; none: there is no such file
 };
 
-void check_label(std::int64_t label, std::int64_t classes, const std::string& where) {
-  if (classes > 0 && label >= classes)
+// The class's name by its number, where both stand there.
+void look_at_class(std::int64_t label, const std::vector<std::byte>& notes, const std::string& where,
+                   const Against& against, ShardReport& report) {
+  const auto json = formats::parse_json(text_of(notes), where, ErrorKind::data);
+  const auto it = json.is_object() ? json.find("class") : json.end();
+  if (!json.is_object() || it == json.end() || !it->is_string()) return;
+  const auto name = it->get<std::string>();
+  report.classes.emplace(label, name);
+  const auto number = static_cast<size_t>(label);
+  if (number < against.classes.size() && !formats::is_same_name(against.classes[number], name))
     throw Error(ErrorKind::data, where,
-                "is " + std::to_string(label) + ", and classes.json beside the shard names " + std::to_string(classes) +
-                    " classes: 0 to " + std::to_string(classes - 1));
+                "calls label " + std::to_string(label) + " \"" + shown(name) +
+                    "\", and classes.json beside the shard \"" + shown(against.classes[number]) + "\"");
+}
+
+void check_label(std::int64_t label, const std::vector<std::string>& classes, const std::string& where) {
+  if (!classes.empty() && label >= static_cast<std::int64_t>(classes.size()))
+    throw Error(ErrorKind::data, where,
+                "is " + std::to_string(label) + ", and classes.json beside the shard names " +
+                    std::to_string(classes.size()) + " classes: 0 to " + std::to_string(classes.size() - 1));
 }
 
 void look_at(const formats::ShardSample& sample, const formats::RandomFile& file, const Against& against,
@@ -136,14 +145,13 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
         ++report.labels[label];
         check_label(label, against.classes, where);
       } else if (member.extension == "txt") {
-        has_caption = has_caption || member.size > 0;
-        if (depth == Depth::whole)
-          if (const auto at = formats::utf8_damage(text_of(bytes())))
-            throw Error(ErrorKind::data, where, "is no UTF-8 at byte " + std::to_string(*at));
+        const bool has_text =
+            depth == Depth::whole ? !formats::plain_text(text_of(bytes()), where).empty() : member.size > 0;
+        has_caption = has_caption || has_text;
       } else if (member.extension == "json") {
         const auto notes = bytes();
         has_caption = look_at_notes(sample, notes, where, report) || has_caption;
-        if (label >= 0) look_at_class(label, notes, where, report);
+        if (label >= 0) look_at_class(label, notes, where, against, report);
       }
     } catch (const Error& error) {
       report.problems.emplace_back(error.what());
@@ -153,7 +161,8 @@ void look_at(const formats::ShardSample& sample, const formats::RandomFile& file
 }
 
 // Where most samples have a member of a kind, one without it is a problem: a run would refuse it.
-void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport& report) {
+void find_missing(const std::vector<formats::ShardSample>& samples, const std::map<std::string, std::string>& left_out,
+                  ShardReport& report) {
   const auto has_picture = [](const auto& sample) {
     return std::any_of(sample.members.begin(), sample.members.end(), [](const auto& m) {
       return is_picture(m.extension) || formats::is_tensor_name(m.extension) || formats::is_video_name(m.extension);
@@ -163,25 +172,29 @@ void find_missing(const std::vector<formats::ShardSample>& samples, ShardReport&
     const std::string where = report.path + ":" + sample.key;
     if (!has_picture(sample)) report.problems.push_back(where + ": has no picture, latent or video");
     for (const char* wanted : {"cls", "txt", "json"})
-      if (2 * report.members[wanted] > report.samples && !sample.find(wanted))
-        report.problems.push_back(where + ": has no member \"" + sample.key + "." + wanted +
-                                  "\", most samples have one");
+      if (2 * report.members[wanted] > report.samples && !sample.find(wanted)) {
+        const auto name = sample.key + "." + wanted;
+        const auto why = left_out.find(name);
+        report.problems.push_back(where + ": has no member \"" + name + "\", most samples have one" +
+                                  (why == left_out.end() ? "" : " (it " + why->second + ")"));
+      }
   }
   std::erase_if(report.members, [](const auto& entry) { return entry.second == 0; });
 }
 
-std::int64_t count_classes(const std::string& path, ShardReport& report) {
+std::vector<std::string> classes_of_shard(const std::string& path, ShardReport& report) {
   const auto file = (fs::path(path).parent_path() / "classes.json").string();
-  if (!fs::exists(file)) return 0;
+  if (!fs::exists(file)) return {};
   try {
     const auto list = formats::parse_json(formats::read_file(file, ErrorKind::data, formats::limits::kRecipeBytes),
                                           file, ErrorKind::data);
-    if (list.is_array()) return static_cast<std::int64_t>(list.size());
+    if (list.is_array() && std::all_of(list.begin(), list.end(), [](const auto& name) { return name.is_string(); }))
+      return list.get<std::vector<std::string>>();
     report.problems.push_back(file + ": is no list of names");
   } catch (const Error& error) {
     report.problems.emplace_back(error.what());
   }
-  return 0;
+  return {};
 }
 
 bool has_videos(const std::vector<formats::ShardSample>& samples) {
@@ -202,20 +215,21 @@ ShardReport inspect_shard(const std::string& path, Depth depth,
   const auto tar = formats::index_tar(path, formats::OnDamage::report);
   if (!tar.damage.empty()) report.problems.push_back(path + ": " + tar.damage);
   for (const auto& member : tar.members)
-    if (!formats::is_sample_part(member.name)) ++report.others[shown(member.name, 200)];
+    if (!formats::is_meant_part(member.name)) ++report.others[shown(member.name, 200)];
+  for (const auto& one : tar.left_out) ++report.unread[shown(one.name, 200) + " " + one.why];
   std::vector<formats::ShardSample> samples;
   try {
-    samples = formats::shard_samples(tar, path);
+    samples = formats::shard_samples(tar, path, {formats::is_meant_part});
   } catch (const Error& error) {
     report.problems.emplace_back(error.what());
     return report;
   }
   report.samples = static_cast<std::int64_t>(samples.size());
-  Against against{depth, {}};
-  if (depth == Depth::whole) against.classes = count_classes(path, report);
+  Against against{depth, {}, {}};
+  if (depth == Depth::whole) against.classes = classes_of_shard(path, report);
   if (depth == Depth::whole && decoder && has_videos(samples)) against.decoder = decoder();
   for (const auto& sample : samples) look_at(sample, *file, against, report);
-  find_missing(samples, report);
+  find_missing(samples, formats::parts_left_out(tar), report);
   return report;
 }
 
@@ -223,7 +237,8 @@ formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t p
   constexpr int kCell = 96;
   std::vector<std::pair<size_t, formats::ShardSample>> samples;
   for (size_t i = 0; i < shards.size(); ++i)
-    for (auto& sample : formats::shard_samples(formats::index_tar(shards[i], formats::OnDamage::report), shards[i]))
+    for (auto& sample : formats::shard_samples(formats::index_tar(shards[i], formats::OnDamage::report), shards[i],
+                                               {formats::is_meant_part}))
       samples.emplace_back(i, std::move(sample));
   const auto all = static_cast<int64_t>(samples.size());
   std::vector<formats::Picture> cells;
@@ -247,17 +262,23 @@ formats::Picture contact_sheet(const std::vector<std::string>& shards, int64_t p
   return report::make_sheet(cells, {.min_cell = kCell});
 }
 
+std::vector<std::string> shards_in(const std::string& folder) {
+  std::vector<std::string> shards;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    if (std::error_code gone; it->is_regular_file(gone) && it->path().extension() == ".tar" &&
+                              !formats::is_junk_name(it->path().filename().string()))
+      shards.push_back(it->path().string());
+  if (error) throw Error(ErrorKind::config, folder, "cannot be read: " + error.message(), "check the path");
+  std::sort(shards.begin(), shards.end());
+  return shards;
+}
+
 std::vector<std::string> shards_named(const std::vector<std::string>& paths) {
   std::vector<std::string> shards;
   for (const auto& path : paths) {
-    if (!fs::is_directory(path)) {
-      shards.push_back(path);
-      continue;
-    }
-    const auto before = static_cast<std::ptrdiff_t>(shards.size());
-    for (const auto& entry : fs::directory_iterator(path))
-      if (entry.is_regular_file() && entry.path().extension() == ".tar") shards.push_back(entry.path().string());
-    std::sort(shards.begin() + before, shards.end());
+    const auto named = fs::is_directory(path) ? shards_in(path) : std::vector{path};
+    shards.insert(shards.end(), named.begin(), named.end());
   }
   if (shards.empty())
     throw Error(ErrorKind::config, paths.empty() ? "SHARDS" : paths.front(), "holds no .tar file",

@@ -21,6 +21,7 @@ struct ShardReport {
   std::int64_t samples = 0;
   std::map<std::string, std::int64_t> members;  // by extension
   std::map<std::string, std::int64_t> others;   // files that are no part of a sample, by name
+  std::map<std::string, std::int64_t> unread;   // members without bytes of their own: "0003.npy is a sparse file, …"
   std::map<std::int64_t, std::int64_t> labels;  // samples by class, from ".cls" members
   std::map<std::string, std::int64_t> sizes;    // "8 x 8 x 1" (height x width x channels) -> pictures
   std::map<std::string, std::int64_t> tensors;  // "4 x 32 x 32" -> latents and embedded texts of this shape
@@ -44,8 +45,9 @@ enum class Depth {
 ShardReport inspect_shard(const std::string& path, Depth depth,
                           const std::function<std::shared_ptr<VideoDecoder>()>& decoder = {});
 
-// Files as they are named; a folder stands for the *.tar in it, in alphabetical order. Throws Error(config) for
-// neither.
+// The *.tar files in a folder but for junk (formats/junk_name.h), in alphabetical order.
+std::vector<std::string> shards_in(const std::string& folder);
+// Files as they are named; a folder stands for the shards in it. Throws Error(config) for neither.
 std::vector<std::string> shards_named(const std::vector<std::string>& paths);
 
 // So many pictures of the shards, evenly spread over all of their samples, as one sheet. Error(data) where none

@@ -71,6 +71,7 @@ struct Loader::State {
   };
 
   std::shared_ptr<BatchJob> make_job(Places places) const;
+  void begin_to_read();
   // What a thread does: it reads sample `index` of the source since then.
   struct Doing {
     int64_t index = -1;  // nothing
@@ -93,6 +94,7 @@ struct Loader::State {
 
   Upcoming upcoming;
   int64_t asked = 0;  // requests of `upcoming` that were queued
+  bool reads = false;
 
   std::mutex mutex;
   std::condition_variable_any work_there, job_done;
@@ -228,20 +230,25 @@ void Loader::State::tell_bad(const BatchJob& job) {
 
 namespace {
 
-// A tensor with the picture's sides that does not say whether it is another picture of the same: mirrored or not, one of
-// both would be wrong.
+// Whether a tensor may be another picture of what `image` shows: it has its sides, or its proportions.
+bool may_show_the_same(const TensorSpec& spec, const TensorSpec& image) {
+  if (spec.shape.size() < 2) return false;
+  const int64_t height = spec.shape.end()[-2], width = spec.shape.end()[-1];
+  const int64_t of_image = image.shape.end()[-2], wide = image.shape.end()[-1];
+  if (height == of_image && width == wide) return true;
+  return std::min({height, width, of_image, wide}) > 0 && height * wide == width * of_image;
+}
+
+// Mirrored or not, one that does not say whether it turns with the picture would be wrong.
 void require_known_turns(const Source& source) {
   const auto specs = source.makes();
   const auto* image = find(specs, names::kImage);
   if (!image || image->shape.size() < 2) return;
-  const auto has_its_sides = [&](const TensorSpec& spec) {
-    return spec.shape.size() >= 2 && std::equal(spec.shape.end() - 2, spec.shape.end(), image->shape.end() - 2);
-  };
   for (const auto& spec : specs)
-    if (&spec != image && !spec.turns_with_image && has_its_sides(spec))
+    if (&spec != image && !spec.turns_with_image && may_show_the_same(spec, *image))
       throw Error(ErrorKind::config, "loader.flip",
-                  "mirrors \"image\", and \"" + spec.name +
-                      "\", which has its sides, does not say whether it turns with it",
+                  "mirrors \"image\", and " + to_text(spec) +
+                      ", which may show the same, does not say whether it turns with it",
                   "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
 }
 
@@ -251,7 +258,6 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
     : state_(std::make_unique<State>(std::move(source), options, seed, std::move(log))) {
   State& state = *state_;
   if (options.flip) require_known_turns(*state.source);
-  report::keep_freed_memory();
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");
@@ -266,7 +272,12 @@ Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& option
 
 Loader::~Loader() = default;
 
+void Loader::State::begin_to_read() {
+  if (!std::exchange(reads, true)) report::keep_freed_memory();
+}
+
 void Loader::expect(Upcoming upcoming) {
+  state_->begin_to_read();
   {
     const std::lock_guard lock(state_->mutex);
     state_->queue.clear();
@@ -289,6 +300,7 @@ void Loader::State::read_here(BatchJob& job, int64_t row) {
 }
 
 std::shared_ptr<BatchJob> Loader::read(Places places) {
+  state_->begin_to_read();
   const auto start = Clock::now();
   std::shared_ptr<BatchJob> job;
   if (state_->options.threads > 0) {

@@ -2,14 +2,18 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <map>
 #include <set>
+#include <span>
 
 #include <ditto/error.h>
 
 #include "core/data/picture_notes.h"
 #include "core/formats/file.h"
+#include "core/formats/junk_name.h"
 #include "core/formats/picture.h"
+#include "core/formats/tiff_directory.h"
 
 namespace ditto {
 
@@ -20,33 +24,47 @@ namespace fs = std::filesystem;
 constexpr size_t kNamed = 5;        // of each kind, in messages
 constexpr size_t kFirstBytes = 64;  // tell a format
 
-// What macOS, Windows, Synology, Linux and Python put into people's folders, beside what begins with a dot.
-constexpr std::array<std::string_view, 11> kJunk{
-    "__MACOSX", "Icon\r",   "Thumbs.db",  "ehthumbs.db", "desktop.ini", "$RECYCLE.BIN", "System Volume Information",
-    "@eaDir",   "#recycle", "lost+found", "__pycache__"};
+// Of what cameras write beside their JPEGs; many have the header of a TIFF.
+constexpr std::array<std::string_view, 27> kRawSuffixes{
+    ".3fr", ".arw", ".cr2", ".cr3", ".crw", ".dcr", ".dng", ".erf", ".fff", ".gpr", ".iiq", ".k25", ".kdc", ".mef",
+    ".mos", ".mrw", ".nef", ".nrw", ".orf", ".pef", ".raf", ".raw", ".rw2", ".rwl", ".sr2", ".srw", ".x3f"};
+constexpr std::array<std::string_view, 2> kTextSuffixes{".txt", ".caption"};  // of captions
 constexpr std::array<std::string_view, 11> kSuffixes{".png",  ".jpg", ".jpeg", ".jfif", ".jpe", ".webp",
                                                      ".avif", ".tif", ".tiff", ".gif",  ".bmp"};
 
-bool is_junk(const fs::path& path) {
-  const auto name = path.filename().string();
-  return name.starts_with('.') || std::find(kJunk.begin(), kJunk.end(), name) != kJunk.end();
+std::string suffix_of(const fs::path& path) { return lower_case(path.extension().string()); }
+
+bool has_one_of(const std::string& suffix, std::span<const std::string_view> suffixes) {
+  return std::find(suffixes.begin(), suffixes.end(), suffix) != suffixes.end();
 }
 
-std::string suffix_of(const fs::path& path) {
-  std::string suffix = path.extension().string();
-  std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return std::tolower(c); });
-  return suffix;
-}
+struct Look {
+  bool is_picture;
+  const char* left_out = nullptr;  // why
+};
 
-bool is_picture(const fs::path& path) {
-  if (std::find(kSuffixes.begin(), kSuffixes.end(), suffix_of(path)) != kSuffixes.end()) return true;
+Look look_into(const fs::path& path) {
+  const auto suffix = suffix_of(path);
   try {
     const auto file = formats::RandomFile::open(path.string());
-    const auto first = file->read(0, std::min<std::uint64_t>(file->size(), kFirstBytes), path.string());
-    return formats::sniff_picture(first) != formats::PictureFormat::unknown;
+    const auto format = formats::sniff_picture(file->read(0, std::min<std::uint64_t>(file->size(), kFirstBytes)));
+    const bool is_cameras = has_one_of(suffix, kRawSuffixes);
+    if (format == formats::PictureFormat::tiff)
+      if (const auto kind = is_cameras ? formats::TiffKind::raw : formats::tiff_kind(*file);
+          kind != formats::TiffKind::picture)
+        return {false, formats::why_no_picture(kind)};
+    if (format == formats::PictureFormat::unknown && is_cameras)
+      return {false, formats::why_no_picture(formats::TiffKind::raw)};
+    return {format != formats::PictureFormat::unknown || has_one_of(suffix, kSuffixes)};
   } catch (const Error&) {
-    return true;  // reading it says why
+    return {true};  // reading it says why
   }
+}
+
+// Of a name its last suffix is told in any case: "a.PNG" and "a.png" are alike.
+fs::path folded(const fs::path& path) {
+  auto out = path;
+  return out.replace_extension(suffix_of(path));
 }
 
 std::int64_t files_in(const fs::path& folder) {
@@ -79,7 +97,7 @@ class Scan {
                   std::string("holds no ") + formats::kPictureFormats + " picture" + text, "name a folder of pictures");
     }
     std::sort(found_.pictures.begin(), found_.pictures.end());
-    std::sort(found_.captions.begin(), found_.captions.end());
+    std::sort(found_.tables.begin(), found_.tables.end());
     return std::move(found_);
   }
 
@@ -92,7 +110,7 @@ class Scan {
     std::error_code error;
     const fs::path& path = it->path();
     const bool is_link = it->is_symlink(error), is_folder = it->is_directory(error);
-    if (is_junk(path)) {
+    if (formats::is_junk_name(path.filename().string())) {
       it.disable_recursion_pending();
       leave(path, "hidden, or left behind by a system or tool", is_folder && !is_link ? files_in(path) : 1);
     } else if (is_folder) {
@@ -104,9 +122,11 @@ class Scan {
       leave(path, "neither files nor folders");
     } else if (is_link && leads_out(path)) {
       leave(path, "links out of the folder, which are not followed");
-    } else if (path.filename() == kNotesName) {
-      found_.captions.push_back(path);
-    } else if (is_picture(path)) {
+    } else if (is_notes_name(path)) {
+      found_.tables.push_back(path);
+    } else if (const auto look = look_into(path); look.left_out) {
+      leave(path, look.left_out);
+    } else if (look.is_picture) {
       found_.pictures.push_back(path);
     } else {
       others_.push_back(path);
@@ -121,11 +141,31 @@ class Scan {
   }
 
   void take_captions() {
-    std::set<fs::path> captions;
-    for (const auto& picture : found_.pictures) captions.insert(fs::path(picture).replace_extension(".txt"));
+    std::map<fs::path, std::map<size_t, fs::path>> texts;  // by what they are named for, and which suffix they have
+    std::sort(others_.begin(), others_.end(), std::greater<>());  // of a.txt and a.TXT the first one stays
+    for (const auto& path : others_)
+      for (size_t i = 0; i < kTextSuffixes.size(); ++i)
+        if (suffix_of(path) == kTextSuffixes[i]) texts[folded(fs::path(path).replace_extension())].emplace(i, path);
+    std::set<fs::path> taken;
+    for (const auto& picture : found_.pictures) {
+      const auto whole = texts.find(folded(picture));
+      const auto stem = texts.find(folded(fs::path(picture).replace_extension()));
+      for (size_t i = 0; i < kTextSuffixes.size(); ++i)
+        for (const auto& found : {whole, stem})
+          if (found != texts.end() && found->second.count(i) > 0)
+            found_.captions.emplace(picture, found->second.at(i));  // the first one stays
+      if (const auto caption = found_.captions.find(picture); caption != found_.captions.end())
+        taken.insert(caption->second);
+    }
     std::erase_if(others_, [&](const fs::path& path) {
-      if (captions.count(path) == 0) return false;
-      found_.captions.push_back(path);
+      const auto suffix = suffix_of(path);
+      if (taken.count(path) > 0) return true;
+      if (has_one_of(suffix, kTextSuffixes))
+        leave(path, "texts that are no caption: no picture has the name, or has another text beside it");
+      else if (lower_case(path.stem().string()) == kNotesStem)
+        leave(path, "tables of captions in a form that is not read: metadata.jsonl and metadata.csv are");
+      else
+        return false;
       return true;
     });
   }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,14 +17,17 @@ struct LeftOut {
 
 struct PictureFolder {
   std::vector<std::filesystem::path> pictures;  // in order of their paths, each with the folder's before it
-  std::vector<std::filesystem::path> captions;  // "NAME.txt" beside a picture NAME, and metadata.jsonl
-  std::vector<LeftOut> left_out;                // in order of their paths
+  std::map<std::filesystem::path, std::filesystem::path> captions;  // of a picture: the text beside it
+  std::vector<std::filesystem::path> tables;                        // of captions: picture_notes.h
+  std::vector<LeftOut> left_out;                                    // in order of their paths
 };
 
 // A picture is what begins like one of kPictureFormats, whatever its name; a file with such a name that begins
-// otherwise is taken too, so that decoding it says what is wrong. Left out are hidden files and folders and what
-// systems and tools leave behind; files that are nothing of this; links to folders, and to files outside of this one;
-// folders in `folder` without a picture. Throws Error(config) for a folder that cannot be read or has no picture.
+// otherwise is taken too, so that decoding it says what is wrong. The caption of NAME.png is the first of NAME.png.txt,
+// NAME.txt, NAME.png.caption and NAME.caption that is there, whatever the case of the suffixes. Left out are hidden
+// files and folders and what systems and tools leave behind; raw camera files and thumbnails (tiff_directory.h); files
+// that are nothing of this; links to folders, and to files outside of this one; folders in `folder` without a picture.
+// Throws Error(config) for a folder that cannot be read or has no picture.
 PictureFolder pictures_under(const std::string& folder);
 
 // "REASON (3): cat/a.svg, …", a sentence a reason, with the first names.

@@ -1,4 +1,4 @@
-// What tables say of pictures: metadata.jsonl, as Hugging Face's folders of pictures have it.
+// What tables say of pictures: metadata.jsonl and metadata.csv, as Hugging Face's folders of pictures have them.
 #pragma once
 
 #include <filesystem>
@@ -9,15 +9,17 @@
 
 namespace ditto {
 
-inline constexpr const char* kNotesName = "metadata.jsonl";
+inline constexpr const char* kNotesStem = "metadata";
+std::string lower_case(std::string text);
+bool is_notes_name(const std::filesystem::path& path);  // in any case of letters
 
-// A line of such a table is an object that names a picture, relative to the table's folder, in "file_name" (or "file",
-// "path", "image"); its "text" or "caption" is the caption. All of its fields are kept.
+// A row of such a table names a picture, relative to the table's folder, in "file_name" (or "file", "path", "image");
+// its "text" or "caption" is the caption. All of its fields are kept, those of a CSV (.csv, .tsv) as texts.
 class PictureNotes {
  public:
   // `base`: the folder that names are relative to. Throws Error(data) with the line of what is none of this, or names a
   // picture a second time.
-  void read(const std::string& table, const std::filesystem::path& base);
+  void read(const std::string& table, const std::filesystem::path& base);  // CSV by its name, else JSON Lines
 
   const nlohmann::json* find(const std::filesystem::path& picture) const;  // null: nothing is said of it
   static std::string caption(const nlohmann::json& notes);                 // empty: it has none
@@ -29,6 +31,9 @@ class PictureNotes {
     nlohmann::json fields;
     std::string table;
   };
+  void read_csv(const std::string& table, const std::filesystem::path& base);
+  void read_lines(const std::string& table, const std::filesystem::path& base);
+  void add(nlohmann::json row, const std::string& where, const std::string& table, const std::filesystem::path& base);
   std::map<std::filesystem::path, Row> rows_;
 };
 

@@ -5,11 +5,14 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <thread>
 
 #include <ditto/error.h>
+#include <ditto/options.h>
 #include <ditto/text.h>
 
+#include "core/data/cut_off.h"
 #include "core/data/in_order.h"
 #include "core/data/picture_folder.h"
 #include "core/data/picture_notes.h"
@@ -19,6 +22,7 @@
 #include "core/formats/file.h"
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
+#include "core/formats/names.h"
 #include "core/formats/picture.h"
 #include "core/formats/picture_resize.h"
 #include "core/formats/utf8.h"
@@ -95,6 +99,7 @@ struct Ready {
   std::string extension, caption;
   std::string bytes;
   bool enlarged = false;
+  double cut = 0;  // share of its pixels that a square leaves out
   std::optional<Error> bad;
 };
 
@@ -113,8 +118,7 @@ class FolderPreparer {
     if (pictures.size < 0 || pictures.size > kMostSide)
       throw Error(ErrorKind::config, "--size", "is " + std::to_string(pictures.size),
                   "expected 1 to " + std::to_string(kMostSide) + ", or 0 for pictures as they are");
-    for (const auto& file : found_.captions)
-      if (file.filename() == kNotesName) notes_.read(file.string(), file.parent_path());
+    for (const auto& table : found_.tables) notes_.read(table.string(), table.parent_path());
     if (!pictures.captions.empty()) notes_.read(pictures.captions, folder);
     name_classes();
   }
@@ -128,7 +132,9 @@ class FolderPreparer {
           take(writer, found_.pictures[static_cast<size_t>(i)], std::move(made));
           if (options_.progress) options_.progress(i + 1, all);
         });
-    for (const auto& file : found_.captions) report(file, {{"outcome", "caption"}});
+    std::set<fs::path> captions(found_.tables.begin(), found_.tables.end());
+    for (const auto& [picture, text] : found_.captions) captions.insert(text);
+    for (const auto& file : captions) report(file, {{"outcome", "caption"}});
     for (const auto& one : found_.left_out) {
       nlohmann::ordered_json line{{"outcome", "left out"}, {"reason", one.reason}};
       if (one.files != 1) line["files"] = one.files;
@@ -145,6 +151,9 @@ class FolderPreparer {
     made.left_out = sentences(found_.left_out);
     made.bad = std::move(prepared_.bad);
     made.notes = what_else();
+    if (options_.validation > 0 && made.validation == 0)
+      made.notes.push_back("no sample is held out: a share of " + to_text(OptionValue(options_.validation)) +
+                           " of every class's samples, rounded down, is none");
     return made;
   }
 
@@ -152,7 +161,7 @@ class FolderPreparer {
   static constexpr int kMostSide = 16384;
 
   void name_classes() {
-    refuse_split_folders(folder_, found_.pictures);
+    if (!pictures_.splits_as_classes) refuse_split_folders(folder_, found_.pictures);
     for (const auto& picture : found_.pictures) ++classes_[class_of(picture, folder_)];
     if (const auto loose = classes_.find(""); loose != classes_.end() && classes_.size() > 1) {
       if (!pictures_.skip_bad) {
@@ -168,6 +177,17 @@ class FolderPreparer {
       names_.push_back(name);
     }
     counts_.resize(names_.size());
+    choose_whose_share();
+  }
+
+  // Of classes with few pictures a share rounds down to none.
+  void choose_whose_share() {
+    std::map<std::string, std::int64_t> many;
+    for (const auto& picture : found_.pictures) ++many[class_of(picture, folder_)];
+    std::int64_t held_out = 0;
+    for (const auto& [name, count] : many)
+      held_out += static_cast<std::int64_t>(static_cast<double>(count) * options_.validation + 1e-9);
+    shares_by_class_ = held_out >= options_.least_held_out;
   }
 
   static Error loose_picture(const fs::path& path) {
@@ -209,6 +229,8 @@ class FolderPreparer {
     const bool resizes = side > 0 && (size.width != side || size.height != side);
     if (!resizes && !made.extension.empty()) return made;
     made.enlarged = resizes && std::min(size.width, size.height) < side;
+    if (resizes)
+      made.cut = 1 - static_cast<double>(std::min(size.width, size.height)) / std::max(size.width, size.height);
     if (resizes) picture = formats::cover(std::move(picture), side, side);
     const auto png = formats::encode_png(picture);
     made.bytes.assign(reinterpret_cast<const char*>(png.data()), png.size());
@@ -218,17 +240,11 @@ class FolderPreparer {
 
   // The text beside the picture, else the table's.
   std::string caption_of(const fs::path& path) const {
-    const auto beside = fs::path(path).replace_extension(".txt");
-    std::string text;
-    std::error_code none;
-    if (fs::is_regular_file(beside, none))
-      text = formats::read_file(beside.string(), ErrorKind::data, formats::limits::kMemberBytes);
-    else if (const auto* notes = notes_.find(path))
-      text = PictureNotes::caption(*notes);
-    if (const auto at = formats::utf8_damage(text))
-      throw Error(ErrorKind::data, beside.string(), "is no UTF-8 at byte " + std::to_string(*at),
-                  "save the caption as UTF-8");
-    return text;
+    if (const auto it = found_.captions.find(path); it != found_.captions.end())
+      return formats::plain_text(
+          formats::read_file(it->second.string(), ErrorKind::data, formats::limits::kMemberBytes), it->second.string());
+    const auto* notes = notes_.find(path);
+    return notes ? formats::plain_text(PictureNotes::caption(*notes), path.string() + ": its caption") : "";
   }
 
   void take(ShardWriter& writer, const fs::path& path, Ready made) {
@@ -252,10 +268,11 @@ class FolderPreparer {
     if (label >= 0) members.push_back({"cls", bytes_of(label_text)});
     if (!made.caption.empty()) members.push_back({"txt", bytes_of(made.caption)});
     members.push_back({"json", bytes_of(notes_text)});
-    report(path, {{"outcome", "taken"}, {"sample", writer.add(members, label)}});
+    report(path, {{"outcome", "taken"}, {"sample", writer.add(members, shares_by_class_ ? label : -1)}});
     ++taken_;
     captioned_ += made.caption.empty() ? 0 : 1;
     enlarged_ += made.enlarged ? 1 : 0;
+    cut_.add(made.cut);
   }
 
   void report(const fs::path& path, nlohmann::ordered_json line) {
@@ -264,8 +281,50 @@ class FolderPreparer {
     report_ += formats::ascii_json(whole, -1) + "\n";
   }
 
+  // "a.jpg" and "a.png": a photo and its mask, as sets for segmentation have them, or one picture in two formats.
+  std::string of_one_name() const {
+    std::int64_t many = 0;
+    std::string first;
+    for (size_t i = 1; i < found_.pictures.size(); ++i) {
+      const auto &one = found_.pictures[i - 1], &next = found_.pictures[i];
+      if (fs::path(one).replace_extension() != fs::path(next).replace_extension()) continue;
+      if (many++ == 0)
+        first = one.lexically_relative(folder_).string() + " and " + next.lexically_relative(folder_).string();
+    }
+    if (many == 0) return {};
+    return "names of " + std::to_string(many) + " pictures differ from another's by the suffix alone (" + first +
+           "): each is a sample of its own, masks too";
+  }
+
+  // By links within the folder, hard ones too.
+  std::string of_one_file() const {
+    std::map<std::string, const fs::path*> seen;
+    std::int64_t many = 0;
+    std::string first;
+    for (const auto& picture : found_.pictures) {
+      const auto [before, is_new] = seen.emplace(formats::identity_of(picture.string()), &picture);
+      if (!is_new && many++ == 0)
+        first = before->second->lexically_relative(folder_).string() + " and " +
+                picture.lexically_relative(folder_).string();
+    }
+    if (many == 0) return {};
+    return std::to_string(many) + " pictures are the same file as another (" + first +
+           "): each is a sample of its own, and may be held out while the other is learned from";
+  }
+
+  // Classes that are called by numbers, other ones than their own.
+  std::string of_numbers() const {
+    for (size_t i = 0; i < names_.size(); ++i)
+      if (const auto number = formats::number_of_name(names_[i]); number && *number != static_cast<double>(i))
+        return "classes are called by numbers, and numbered in alphabetical order: " + names_[i] + " is number " +
+               std::to_string(i) + "; `ditto sample --classes` takes the names";
+    return {};
+  }
+
   std::vector<std::string> what_else() const {
     auto said = notes_.not_there(found_.pictures);
+    for (auto& line : {of_one_name(), of_one_file(), of_numbers(), cut_.sentence("--size")})
+      if (!line.empty()) said.push_back(line);
     if (captioned_ > 0 && captioned_ < taken_)
       said.push_back(std::to_string(taken_ - captioned_) + " of " + std::to_string(taken_) +
                      " pictures have no caption: a run with data.caption = \"txt\" refuses them");
@@ -290,6 +349,8 @@ class FolderPreparer {
   Prepared prepared_;
   std::string report_;
   int64_t taken_ = 0, captioned_ = 0, enlarged_ = 0;
+  bool shares_by_class_ = true;
+  CutOff cut_;
 };
 
 }  // namespace

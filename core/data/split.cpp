@@ -9,9 +9,12 @@
 #include <xxhash.h>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
+#include "core/data/picture_folder.h"
 #include "core/data/shard_writer.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
 #include "core/formats/shard.h"
 #include "core/formats/tar.h"
 
@@ -51,16 +54,35 @@ std::string classes_beside(const std::vector<std::string>& shards) {
   return all;
 }
 
+// Of a shard to be copied: what is no sample's is named, and nothing of a sample may be left behind.
+std::vector<formats::ShardSample> samples_of(const std::string& shard, std::vector<LeftOut>& left_out) {
+  const auto tar = formats::index_tar(shard);
+  for (const auto& one : tar.left_out)
+    if (formats::is_meant_part(one.name))
+      throw Error(ErrorKind::data, shard + ":" + shown(one.name), one.why + ", and cannot be copied",
+                  "make the shard anew with whole files (`tar --dereference --hard-dereference`)");
+  for (const auto& member : tar.members)
+    if (!formats::is_meant_part(member.name))
+      left_out.push_back({fs::path(shard).filename() / member.name, "files that are no part of a sample"});
+  return formats::shard_samples(tar, shard, {formats::is_meant_part});
+}
+
 }  // namespace
 
 Prepared split_shards(const std::vector<std::string>& shards, const PrepareOptions& options, uint64_t seed) {
+  std::map<std::string, std::string> seen;  // else a sample would be learned from and held out
+  for (const auto& shard : shards)
+    if (const auto [first, is_new] = seen.emplace(formats::identity_of(shard), shard); !is_new)
+      throw Error(ErrorKind::config, shard,
+                  "is named twice" + (first->second == shard ? "" : ", also as " + first->second), "name it once");
   const auto classes = classes_beside(shards);
   ShardWriter writer(options);
   std::vector<std::vector<formats::ShardSample>> samples;
   std::map<int64_t, std::vector<Numbered>> of_class;
+  std::vector<LeftOut> left_out;
   int64_t all = 0;
   for (const auto& shard : shards) {
-    samples.push_back(formats::shard_samples(formats::index_tar(shard), shard));
+    samples.push_back(samples_of(shard, left_out));
     const auto file = formats::RandomFile::open(shard);
     for (const auto& sample : samples.back()) {
       const auto drawn = XXH3_64bits_withSeed(&all, sizeof all, seed);
@@ -89,7 +111,9 @@ Prepared split_shards(const std::vector<std::string>& shards, const PrepareOptio
     }
   }
   if (!classes.empty()) writer.add_file("classes.json", classes);
-  return writer.finish();
+  auto made = writer.finish();
+  made.left_out = sentences(left_out);
+  return made;
 }
 
 }  // namespace ditto

@@ -1,64 +1,117 @@
 #include "core/data/split_folders.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <map>
 #include <set>
-#include <string_view>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
+
+#include "core/formats/names.h"
 
 namespace ditto {
 
 namespace {
 
 namespace fs = std::filesystem;
+using formats::part_of_set;
+using formats::SetPart;
 
-enum class Part { none, learned, held_out };
+// Names by what part they say.
+struct PartNames {
+  std::set<std::string> all;             // of folders alone
+  std::string learned, held_out, other;  // one of each
+  void add(const std::string& name) {
+    const auto part = part_of_set(name);
+    auto& one = part == SetPart::learned ? learned : part == SetPart::held_out ? held_out : other;
+    if (one.empty()) one = name;
+  }
+  bool has_both() const { return !learned.empty() && !held_out.empty(); }
+  const std::string& any_part() const { return learned.empty() ? held_out : learned; }
+};
 
-// A part's name may go on with a number or a word of its own: "train2017", "val_split", "test-images".
-Part part_of(std::string name) {
-  std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
-  const auto is = [&](std::string_view word) {
-    if (!name.starts_with(word)) return false;
-    const std::string_view rest = std::string_view(name).substr(word.size());
-    return rest.empty() || std::isalpha(static_cast<unsigned char>(rest.front())) == 0;
-  };
-  constexpr std::array kLearned{"train", "training", "trainset", "trn"};
-  constexpr std::array kHeldOut{"val",     "valid",   "validation", "test",     "testing", "testset",
-                                "dev",     "eval",    "evaluation", "heldout",  "held-out", "held_out",
-                                "holdout", "hold-out", "hold_out",  "valset"};
-  if (std::any_of(kLearned.begin(), kLearned.end(), is)) return Part::learned;
-  return std::any_of(kHeldOut.begin(), kHeldOut.end(), is) ? Part::held_out : Part::none;
+struct LaidOut {
+  std::map<fs::path, PartNames> folders, pictures;  // by the folder that they are in, relative to the set's
+
+  LaidOut(const std::string& folder, const std::vector<fs::path>& all) {
+    fs::path last;
+    for (const auto& picture : all) {
+      const auto inside = picture.lexically_relative(folder);
+      pictures[inside.parent_path()].add(inside.stem().string());
+      if (inside.parent_path() == last) continue;
+      last = inside.parent_path();
+      for (auto at = last; !at.empty(); at = at.parent_path())
+        if (auto& beside = folders[at.parent_path()]; beside.all.insert(at.filename().string()).second)
+          beside.add(at.filename().string());
+    }
+  }
+
+  const PartNames* inside(const fs::path& folder) const {
+    const auto found = folders.find(folder);
+    return found == folders.end() ? nullptr : &found->second;
+  }
+
+  // "test", which holds "cat" and "dog" as the set does itself.
+  std::string part_with_names_beside(const fs::path& where) const {
+    const auto& beside = folders.at(where).all;
+    for (const auto& name : beside)
+      if (const auto* own = inside(where / name); own && part_of_set(name) != SetPart::none)
+        if (std::any_of(own->all.begin(), own->all.end(), [&](const auto& one) { return beside.count(one) > 0; }))
+          return name;
+    return {};
+  }
+
+  // Nothing but parts, with folders in them.
+  bool is_parts_alone(const fs::path& where) const {
+    const auto& names = folders.at(where);
+    return where.empty() && names.other.empty() &&
+           std::any_of(names.all.begin(), names.all.end(), [&](const auto& name) { return inside(where / name); });
+  }
+
+  // Whether one folder after another leads there, so that it is all of the set.
+  bool is_all(fs::path where) const {
+    for (; !where.empty(); where = where.parent_path())
+      if (folders.at(where.parent_path()).all.size() > 1) return false;
+    return true;
+  }
+};
+
+constexpr const char* kMeant = ", or give --splits-as-classes where all of it is to be learned from, as it lies there";
+
+[[noreturn]] void refuse_layout(const fs::path& where, const std::string& what, const std::string& remedy) {
+  throw Error(ErrorKind::config, where.lexically_normal().string(), what, remedy + kMeant);
 }
 
 }  // namespace
 
 void refuse_split_folders(const std::string& folder, const std::vector<fs::path>& pictures) {
-  std::map<fs::path, std::set<std::string>> inside;  // folders with pictures below them, by the folder that they are in
-  for (const auto& picture : pictures)
-    for (fs::path at = picture.lexically_relative(folder).parent_path(); !at.empty() && at != "."; at = at.parent_path())
-      inside[at.parent_path()].insert(at.filename().string());
-  for (const auto& [where, names] : inside) {
-    std::string learned, held_out, other;
-    bool has_folders = false;
-    for (const auto& name : names) {
-      const auto part = part_of(name);
-      (part == Part::learned ? learned : part == Part::held_out ? held_out : other) = name;
-      has_folders = has_folders || inside.count(where / name) > 0;
-    }
-    const bool is_one_part = where.empty() && other.empty() && has_folders;
-    if (!is_one_part && (learned.empty() || held_out.empty())) continue;
-    const auto first = (fs::path(folder) / where / (learned.empty() ? held_out : learned)).lexically_normal().string();
-    throw Error(ErrorKind::config, (fs::path(folder) / where).lexically_normal().string(),
-                learned.empty() || held_out.empty()
-                    ? "holds \"" + (learned.empty() ? held_out : learned) + "\" alone, a part of a set and no class"
-                    : "holds \"" + learned + "\" and \"" + held_out +
-                          "\", the parts of a set that are learned from and held out, and no classes",
-                "give the part to learn from, " + first +
-                    ", with --validation 0.05 for a share of it that is held out, or each part by itself");
+  const LaidOut set(folder, pictures);
+  const auto quoted = [](const std::string& name) { return '"' + shown(name) + '"'; };
+  for (const auto& [where, names] : set.folders) {
+    const auto place = where.empty() ? fs::path(folder) : fs::path(folder) / where;
+    const auto part = (place / names.any_part()).lexically_normal().string();
+    const auto remedy = set.is_all(where)
+                            ? "name the part to learn from, " + shown(part) +
+                                  ", of which --validation 0.05 holds a share out (`ditto init` does so by itself)"
+                            : std::string("put the parts to learn from into a folder of their own, and name that");
+    if (names.has_both())
+      refuse_layout(place,
+                    "holds " + quoted(names.learned) + " and " + quoted(names.held_out) +
+                        ", the parts of a set that are learned from and held out, and no classes",
+                    remedy);
+    if (set.is_parts_alone(where))
+      refuse_layout(place, "holds " + quoted(names.any_part()) + " alone, a part of a set and no class", remedy);
+    if (const auto beside = set.part_with_names_beside(where); !beside.empty())
+      refuse_layout(place,
+                    "holds " + quoted(beside) + " beside folders that are in it too: a part of the set, and no class",
+                    "put it into a folder of its own");
   }
+  for (const auto& [where, names] : set.pictures)
+    if (names.has_both() && names.other.empty())
+      refuse_layout(fs::path(folder) / where,
+                    "holds " + quoted(names.learned) + " and " + quoted(names.held_out) +
+                        ", pictures to learn from and pictures held out by their names",
+                    "put each part into a folder of its own, and name the one to learn from");
 }
 
 }  // namespace ditto

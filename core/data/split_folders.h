@@ -1,5 +1,5 @@
-// Folders of pictures that are laid out in parts, to learn from and held out, as ImageNet and Hugging Face's image folders
-// are: no classes.
+// Folders of pictures that are laid out in parts, to learn from and held out, as ImageNet and Hugging Face's image
+// folders are: no classes.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +8,10 @@
 
 namespace ditto {
 
-// Throws Error(config) where some folder holds both a part to learn from ("train", "training") and one that is held out
-// ("val", "test", "dev", …, in any case, also as "val2017" or "test_set"), or `folder` holds nothing but such parts, with
-// folders in them: pictures that are to be held out would be learned from, and classes be taken for one.
+// Throws Error(config) where pictures that are to be held out would be learned from, and classes be taken for one: some
+// folder holds folders, or nothing but pictures, of both kinds by their names ("train" and "val", "train2017" and
+// "test_set", "train_1.png" and "val_1.png"); or such a folder holds folders that are called as those beside it; or
+// `folder` holds nothing but such folders, with folders in them. `pictures`: in order of their paths, below `folder`.
 void refuse_split_folders(const std::string& folder, const std::vector<std::filesystem::path>& pictures);
 
 }  // namespace ditto

@@ -146,7 +146,7 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     if (size > 1 && !std::getenv(kInterface)) {
       const int ranks = std::max(size, info_.local_world_size);
       backend = SharedMemory::connect(c10::make_intrusive<c10d::PrefixStore>("shared memory", store), rank, size,
-                                      timeout_, ranks <= report::usable_processors());
+                                      timeout_, report::processors_of_rank(ranks) > 0);
     }
     if (!backend) {
       const auto options = c10d::ProcessGroupGloo::Options::create(timeout_);

@@ -118,7 +118,8 @@ std::vector<std::string> environment(int rank, int count, const StoreSocket& sto
   values["MASTER_PORT"] = std::to_string(store.port());
   values["DITTO_LOCAL_RANKS"] = std::to_string(count);
   if (rank == 0) values["DITTO_STORE_SOCKET"] = std::to_string(store.fd());
-  values.try_emplace("OMP_NUM_THREADS", std::to_string(std::max(1, report::usable_processors() / count)));
+  if (report::said_threads() == 0)
+    values["OMP_NUM_THREADS"] = std::to_string(std::max(1, report::usable_processors() / count));
   std::vector<std::string> list;
   for (const auto& [name, value] : values) list.push_back(name + "=" + value);
   return list;
@@ -229,8 +230,7 @@ class Ranks {
     ::prctl(PR_SET_NAME, ("ditto rank " + std::to_string(rank)).c_str());  // its command line is the parent's
     forget_parent();
     environ = envp.data();
-    const int threads = std::atoi(std::getenv("OMP_NUM_THREADS"));  // which OpenMP has read when this program began
-    if (threads > 0) at::set_num_threads(threads);
+    at::set_num_threads(report::said_threads());  // OpenMP has read it when this program began
     std::exit(options_.main(static_cast<int>(argv.size()) - 1, argv.data()));
   }
 

@@ -1,5 +1,6 @@
 #include "core/formats/json.h"
 
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -104,10 +105,20 @@ nlohmann::json parse_json(std::string_view text, std::string_view where, ErrorKi
 }
 
 std::string json_reason(std::string_view what) {
-  constexpr std::string_view kBefore = " at ";  // "[json.exception.parse_error.101] parse error at line 1, …"
-  const auto at = what.find(kBefore);
-  if (!what.starts_with("[json.exception.parse_error") || at == std::string_view::npos) return std::string(what);
-  return std::string(what.substr(at + kBefore.size()));
+  // "[json.exception.parse_error.101] parse error at line 1, …", "[json.exception.type_error.302] type must be …"
+  constexpr std::string_view kBegin = "[json.exception.", kParse = "parse error at ";
+  const auto end = what.find("] ");
+  if (!what.starts_with(kBegin) || end == std::string_view::npos) return std::string(what);
+  what.remove_prefix(end + 2);
+  if (what.starts_with(kParse)) what.remove_prefix(kParse.size());
+  return std::string(what);
+}
+
+std::string plain_reason(const std::exception& error) {
+  const auto* file = dynamic_cast<const std::filesystem::filesystem_error*>(&error);
+  if (!file) return json_reason(error.what());
+  return (file->path1().empty() ? "the working folder" : file->path1().string()) +
+         " cannot be used: " + file->code().message();
 }
 
 }  // namespace ditto::formats

@@ -13,6 +13,14 @@ namespace ditto::formats {
 
 namespace {
 
+// As phones store their pictures, and some programs under the name of JPEG.
+bool is_heic(std::span<const std::byte> bytes) {
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (text.size() < 12 || text.substr(4, 4) != "ftyp") return false;
+  const auto brand = text.substr(8, 4);
+  return brand == "mif1" || brand == "msf1" || brand.starts_with("hei") || brand.starts_with("hev");
+}
+
 Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
   switch (format) {
     case PictureFormat::png: return decode_png(file, want);
@@ -24,17 +32,18 @@ Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
     case PictureFormat::bmp: return decode_bmp(file, want);
     case PictureFormat::unknown: break;
   }
-  throw Error(
-      ErrorKind::data, file.where,
-      file.bytes.empty() ? "the picture is empty" : std::string("its first bytes are not those of ") + kPictureFormats,
-      "convert the picture to one of them");
+  throw Error(ErrorKind::data, file.where,
+              file.bytes.empty()    ? "the picture is empty"
+              : is_heic(file.bytes) ? std::string("it is HEIC, whatever its name, and not ") + kPictureFormats
+                                    : std::string("its first bytes are not those of ") + kPictureFormats,
+              "convert the picture to one of them");
 }
 
 Picture decode_upright(const Encoded& file, Want want) {
   const auto format = sniff_picture(file.bytes);
   Picture stored = decode_as_stored(file, format, want);
   const int orientation = orientation_of(file.bytes, format);
-  if (orientation != 1) check_memory(file, stored, 2 * stored.pixels.size());  // a turned copy beside it
+  if (orientation != 1) check_memory(file, stored, stored.pixels.capacity() + stored.pixels.size());  // a turned copy beside it
   return upright(std::move(stored), orientation);
 }
 

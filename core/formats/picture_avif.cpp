@@ -18,12 +18,18 @@ struct Destroy {
   void operator()(avifDecoder* decoder) const { avifDecoderDestroy(decoder); }
 };
 
-// MIAF turns (counterclockwise quarters) first and mirrors then: 0 swaps top and bottom, 1 left and right.
+std::span<const std::byte> bytes_in(const avifRWData& data) { return std::as_bytes(std::span(data.data, data.size)); }
+
+// MIAF turns (counterclockwise quarters) first and mirrors then: 0 swaps top and bottom, 1 left and right. These
+// decide, whatever EXIF says; XMP does where there is neither of them, as in Pillow.
 int orientation_of(const avifImage& image) {
   static constexpr std::array<std::array<int, 4>, 3> kExif{{{1, 8, 3, 6}, {4, 5, 2, 7}, {2, 7, 4, 5}}};
   const unsigned turns = image.transformFlags & AVIF_TRANSFORM_IROT ? image.irot.angle % 4U : 0U;
   const unsigned mirror = image.transformFlags & AVIF_TRANSFORM_IMIR ? 1U + (image.imir.mode != 0 ? 1U : 0U) : 0U;
-  return kExif[mirror][turns];
+  const int told = kExif[mirror][turns];
+  if (told != 1 || orientation_in_exif(bytes_in(image.exif))) return told;
+  const auto xmp = bytes_in(image.xmp);
+  return orientation_in_xmp({reinterpret_cast<const char*>(xmp.data()), xmp.size()});
 }
 
 bool is_wide(avifColorPrimaries primaries) {
@@ -34,7 +40,7 @@ bool is_wide(avifColorPrimaries primaries) {
 void to_srgb(const avifImage& image, std::vector<std::uint8_t>& pixels, Colours colours, bool opacity) {
   const std::size_t count = std::size_t{image.width} * image.height;
   if (image.icc.size > 0) {
-    ToSrgb(std::as_bytes(std::span(image.icc.data, image.icc.size)), colours, count, opacity).convert(pixels);
+    ToSrgb(bytes_in(image.icc), colours, count, opacity).convert(pixels);
   } else if (colours == Colours::rgb && is_wide(image.colorPrimaries)) {
     float primaries[8];
     avifColorPrimariesGetValues(image.colorPrimaries, primaries);
@@ -57,7 +63,6 @@ Picture decode_avif(const Encoded& file, Want want) {
   decoder->imageSizeLimit =
       static_cast<std::uint32_t>(std::min<std::uint64_t>(file.max_pixels, AVIF_DEFAULT_IMAGE_SIZE_LIMIT));
   decoder->strictFlags = AVIF_STRICT_DISABLED;  // of old encoders' habits, not of damage
-  decoder->ignoreExif = decoder->ignoreXMP = AVIF_TRUE;
   check(avifDecoderSetIOMemory(decoder.get(), reinterpret_cast<const std::uint8_t*>(file.bytes.data()),
                                file.bytes.size()));
   check(avifDecoderParse(decoder.get()));

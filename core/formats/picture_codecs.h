@@ -20,9 +20,8 @@ Picture decode_jpeg(const Encoded& file, Want want);
 Picture decode_webp(const Encoded& file, Want want);
 Picture decode_gif(const Encoded& file, Want want);
 Picture decode_bmp(const Encoded& file, Want want);
-// Upright already: their libraries know which way up they are.
-Picture decode_avif(const Encoded& file, Want want);
 Picture decode_tiff(const Encoded& file, Want want);
+Picture decode_avif(const Encoded& file, Want want);  // upright already: its library knows which way up it is
 
 // A picture of this size, without its pixels. Error(data) above the limit or for sizes of zero.
 Picture make_picture(const Encoded& file, std::uint64_t width, std::uint64_t height, int channels);

@@ -40,9 +40,7 @@ class GifReader {
 
   // All of it, for the header too: whether it moves is seen at its end.
   Picture read(Want want) {
-    Picture picture = size_of(gif_->SWidth, gif_->SHeight);
-    check_memory(file_, picture, 3 * count_pixels(picture));
-    if (want == Want::pixels) picture.pixels.assign(3 * count_pixels(picture), 255);
+    Picture picture{gif_->SWidth, gif_->SHeight, 3, {}};
     for (bool seen = false;;) {
       GifRecordType type = UNDEFINED_RECORD_TYPE;
       check(DGifGetRecordType(gif_, &type));
@@ -55,7 +53,11 @@ class GifReader {
       if (seen) throw Error(ErrorKind::data, file_.where, "it is an animation; a still picture is expected");
       seen = true;
       check(DGifGetImageDesc(gif_));
-      size_of(gif_->Image.Width, gif_->Image.Height);
+      const GifImageDesc& frame = gif_->Image;
+      size_of(frame.Width, frame.Height);
+      picture = size_of(std::max(picture.width, frame.Left + frame.Width),
+                        std::max(picture.height, frame.Top + frame.Height));
+      check_memory(file_, picture, 3 * count_pixels(picture));
       want == Want::pixels ? draw(picture) : skip();
     }
   }
@@ -91,11 +93,19 @@ class GifReader {
     while (block != nullptr) check(DGifGetCodeNext(gif_, &block));
   }
 
-  // Lines come in four turns where they are interlaced. What lies outside of the screen is not seen.
+  // Lines come in four turns where they are interlaced. Around a picture that is smaller than its screen all is
+  // transparent, or of the first colour where no colour is, as in Pillow; one that is larger makes the screen larger.
   void draw(Picture& picture) {
     const GifImageDesc& frame = gif_->Image;
     const ColorMapObject* map = frame.ColorMap != nullptr ? frame.ColorMap : gif_->SColorMap;
-    if (map == nullptr) fail("it has no colours");
+    if (map == nullptr || map->ColorCount < 1) fail("it has no colours");
+    const GifColorType around = transparent_ == NO_TRANSPARENT_COLOR ? map->Colors[0] : GifColorType{255, 255, 255};
+    picture.pixels.resize(3 * count_pixels(picture));
+    for (std::size_t i = 0; i < picture.pixels.size(); i += 3) {
+      picture.pixels[i] = around.Red;
+      picture.pixels[i + 1] = around.Green;
+      picture.pixels[i + 2] = around.Blue;
+    }
     struct Turn {
       int first, step;
     };

@@ -50,7 +50,7 @@ constexpr int kUnusedCount = sizeof kUnused / 5;
 class PngReader {
  public:
   PngReader(const Encoded& file, Texts texts) : file_(file), input_{file.bytes.data(), file.bytes.size()} {
-    check_lengths();
+    look_at_chunks();
     png_ = png_create_read_struct(PNG_LIBPNG_VER_STRING, &message_, on_error, on_warning);
     if (png_ != nullptr) info_ = png_create_info_struct(png_);
     if (info_ == nullptr) {
@@ -127,18 +127,31 @@ class PngReader {
     return result;
   }
 
-  // A chunk's buffer is made before its bytes are read, as long as it claims to be.
-  void check_lengths() const {
-    const auto byte = [&](std::size_t at) { return std::to_integer<std::uint32_t>(file_.bytes[at]); };
+  // A chunk's buffer is made before its bytes are read, as long as it claims to be. What follows the last one is no
+  // part of the picture: programs that crop or append leave it there.
+  void look_at_chunks() const {
+    const auto number = [&](std::size_t at) {
+      std::uint32_t value = 0;
+      for (std::size_t i = 0; i < 4; ++i) value = value << 8 | std::to_integer<std::uint32_t>(file_.bytes[at + i]);
+      return value;
+    };
     constexpr std::size_t kSignature = 8, kAround = 12;  // of a chunk: length, type, checksum
+    std::uint64_t frames = 0;
+    bool is_frame = false;  // the picture itself is the first one
     for (std::size_t at = kSignature; at + kAround <= file_.bytes.size();) {
-      const std::size_t length = byte(at) << 24 | byte(at + 1) << 16 | byte(at + 2) << 8 | byte(at + 3);
-      const std::size_t left = file_.bytes.size() - at - kAround;
+      const std::size_t length = number(at), left = file_.bytes.size() - at - kAround;
       if (length > left)
         throw Error(ErrorKind::data, file_.where,
                     "the PNG does not decode: the chunk at byte " + std::to_string(at) + " claims " +
                         std::to_string(length) + " bytes, and " + std::to_string(left) + " follow",
                     "the file was cut off or is damaged");
+      const std::string_view type(reinterpret_cast<const char*>(file_.bytes.data()) + at + 4, 4);
+      if (type == "IEND") return;
+      if (type == "acTL" && length >= 8) frames = number(at + 8);
+      if (type == "fcTL") is_frame = true;
+      if (type == "IDAT" && frames > 0 &&
+          frames + (is_frame ? 0 : 1) > 1)  // what stands behind the pixels counts for nothing
+        throw Error(ErrorKind::data, file_.where, "it is an animation; a still picture is expected");
       at += kAround + length;
     }
   }

@@ -8,7 +8,9 @@
 #include <ditto/text.h>
 
 #include "core/formats/json.h"
+#include "core/formats/junk_name.h"
 #include "core/formats/limits.h"
+#include "core/formats/utf8.h"
 
 namespace ditto::formats {
 
@@ -68,31 +70,44 @@ bool is_sample_part(std::string_view name) {
   return dot != std::string_view::npos && dot > base && !is_note;
 }
 
+bool is_meant_part(std::string_view name) { return is_sample_part(name) && !is_junk_path(name); }
+
 const ShardMember* ShardSample::find(std::string_view extension) const {
   for (const auto& member : members)
     if (member.extension == extension) return &member;
   return nullptr;
 }
 
-std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where) {
+std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where, const SampleRules& rules) {
   std::vector<ShardSample> samples;
-  std::unordered_set<std::string> seen;
+  std::unordered_set<std::string> seen, extensions;  // of all samples, and of the last one, which may have many
   for (const auto& member : index.members) {
-    if (!is_sample_part(member.name)) continue;
+    if (!rules.is_part(member.name)) continue;
     auto name = split_member_name(member.name);
-    if (samples.empty() || samples.back().key != name.key) {
-      if (!seen.insert(name.key).second)
-        throw Error(ErrorKind::data, std::string(where) + ":" + shown(member.name),
-                    "its sample \"" + shown(name.key) + "\" stands in two places of the shard",
-                    "keep the files of one sample next to each other, and give each sample its own name");
-      samples.push_back({std::move(name.key), {}, member.header});
-    } else if (samples.back().find(name.extension)) {
-      throw Error(ErrorKind::data, std::string(where) + ":" + shown(member.name), "this member is there twice",
-                  "give each sample its own name");
+    const bool begins = samples.empty() || samples.back().key != name.key;
+    const bool is_back = begins && !seen.insert(name.key).second;
+    if (begins && !is_back) extensions = {};
+    if (is_back || !extensions.insert(name.extension).second) {
+      if (rules.wants && !rules.wants(name.extension)) continue;
+      const auto place = std::string(where) + ":" + shown(member.name);
+      if (!is_back) throw Error(ErrorKind::data, place, "this member is there twice", "give each sample its own name");
+      throw Error(ErrorKind::data, place, "its sample \"" + shown(name.key) + "\" stands in two places of the shard",
+                  "keep the files of one sample next to each other, and give each sample its own name");
     }
+    if (begins) samples.push_back({std::move(name.key), {}, member.header});
     samples.back().members.push_back({std::move(name.extension), member.offset, member.size});
   }
   return samples;
+}
+
+std::map<std::string, std::string> parts_left_out(const TarIndex& index) {
+  std::map<std::string, std::string> parts;
+  for (const auto& one : index.left_out) {
+    if (!is_meant_part(one.name)) continue;
+    const auto name = split_member_name(one.name);
+    parts[name.key + "." + name.extension] = one.why;
+  }
+  return parts;
 }
 
 std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset, std::uint64_t size,
@@ -106,6 +121,7 @@ std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset,
 
 std::int64_t parse_label(std::string_view text, std::string_view where) {
   constexpr std::string_view kSpace = " \t\r\n";
+  text = without_mark(text);
   const auto first = text.find_first_not_of(kSpace);
   const auto last = text.find_last_not_of(kSpace);
   const auto digits = first == std::string_view::npos ? std::string_view{} : text.substr(first, last - first + 1);

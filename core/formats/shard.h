@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -23,6 +25,9 @@ MemberName split_member_name(std::string_view name);
 // Whether WebDataset and Energon take a file for a part of a sample: it has an extension, is not hidden (macOS puts
 // "._x.jpg" beside x.jpg), and lies in no folder of notes ("__notes__/…").
 bool is_sample_part(std::string_view name);
+// The same, and it is nothing that a system or tool left behind (junk_name.h): for shards without an index, which is
+// Energon's own list of what counts.
+bool is_meant_part(std::string_view name);
 
 struct ShardMember {
   std::string extension;
@@ -37,9 +42,19 @@ struct ShardSample {
   const ShardMember* find(std::string_view extension) const;  // null: it has none
 };
 
+struct SampleRules {
+  bool (*is_part)(std::string_view name) = is_sample_part;
+  // Who reads samples for some members alone (lower case) is not stopped by others. Empty: all are wanted.
+  std::function<bool(std::string_view extension)> wants = {};
+};
+
 // The samples of one shard, in the archive's order, of the files that are parts of one. Throws Error(data) where two
-// members of one sample have the same extension, or the same key comes back after other samples.
-std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where);
+// members of one sample have the same extension, or the same key comes back after other samples; such a member that
+// nobody wants is left out.
+std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where, const SampleRules& rules = {});
+
+// What a sample lacks though the archive names it: "0003.cls" (its extension in lower case) -> "is a symbolic link, …".
+std::map<std::string, std::string> parts_left_out(const TarIndex& index);
 
 // A member's bytes. Throws Error(data) at `where` for one of over 256 MiB: a file with holes is as large as it says.
 std::vector<std::byte> read_member(const RandomFile& file, std::uint64_t offset, std::uint64_t size,

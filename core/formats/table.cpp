@@ -13,6 +13,7 @@
 #include <ditto/error.h>
 
 #include "core/formats/limits.h"
+#include "core/formats/utf8.h"
 
 namespace ditto::formats {
 
@@ -100,11 +101,13 @@ std::string read_maybe_gzip(const std::string& path) {
 }
 
 NumberTable parse_number_table(std::string_view text, std::string_view where) {
+  text = without_mark(text);
   NumberTable table;
   std::vector<std::string_view> fields;
   char separator = ',';
+  const char line_end = text.find('\n') == std::string_view::npos ? '\r' : '\n';  // CR alone: of old Macs
   for (std::size_t line = 1, begin = 0; begin < text.size(); ++line) {
-    const auto end = std::min(text.find('\n', begin), text.size());
+    const auto end = std::min(text.find(line_end, begin), text.size());
     const auto content = text.substr(begin, end - begin);
     begin = end + 1;
     if (trimmed(content).empty()) continue;

@@ -1,5 +1,5 @@
 // Tar by libarchive, which is given the headers of a file and skips the rest: after a member's headers it stands where
-// the member's data begins.
+// the member's data begins. It is told to read on behind end marks, so that every byte of a file is accounted for.
 #include "core/formats/tar.h"
 
 #include <archive.h>
@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <exception>
+#include <unordered_map>
 
 #include <ditto/text.h>
 
@@ -17,7 +18,7 @@ namespace ditto::formats {
 
 namespace {
 
-constexpr std::uint64_t kBlock = 512;
+constexpr std::uint64_t kBlock = 512, kScan = 64 << 10;
 
 struct FreeRead {
   void operator()(archive* a) const { archive_read_free(a); }
@@ -37,10 +38,17 @@ std::string reason(archive* a) {
 }
 
 // Names that are not UTF-8 (old archives) come as their bytes.
+std::string either(const char* utf8, const char* bytes) {
+  return utf8 != nullptr ? utf8 : bytes != nullptr ? bytes : "";
+}
 std::string name_of(archive_entry* entry) {
-  const char* name = archive_entry_pathname_utf8(entry);
-  if (name == nullptr) name = archive_entry_pathname(entry);
-  return name == nullptr ? std::string() : name;
+  return either(archive_entry_pathname_utf8(entry), archive_entry_pathname(entry));
+}
+
+// Two names of one member, as `tar -x` writes it.
+std::string plain(std::string name) {
+  while (name.starts_with("./")) name.erase(0, 2);
+  return name;
 }
 
 // A file as libarchive reads it: in small parts, since most of a shard is skipped.
@@ -98,7 +106,8 @@ class Walk {
   TarIndex run() {
     check_start();
     archive_.reset(archive_read_new());
-    if (!archive_ || archive_read_support_format_tar(archive_.get()) < ARCHIVE_WARN)
+    if (!archive_ || archive_read_support_format_tar(archive_.get()) < ARCHIVE_WARN ||
+        archive_read_set_format_option(archive_.get(), "tar", "read_concatenated_archives", "1") < ARCHIVE_WARN)
       throw Error(ErrorKind::data, file_.path(), "libarchive cannot read it");
     feed_.open(archive_.get());
     while (index_.damage.empty() && next()) {
@@ -128,6 +137,10 @@ class Walk {
       throw Error(ErrorKind::data, file_.path(),
                   "the archive is compressed; members are read from their places in the file",
                   "unpack it to a plain .tar");
+    if (starts(std::string_view("\0\5\x16\7", 4)))
+      throw Error(ErrorKind::data, file_.path(),
+                  "this is not a tar archive: macOS keeps notes (AppleDouble) in such a file beside the real one",
+                  "leave it out");
     if (file_.size() < kBlock || !(zero_block(0) || good_checksum(block(0))))
       throw Error(ErrorKind::data, file_.path(), "this is not a tar archive: its first 512 bytes are no tar header");
   }
@@ -155,21 +168,35 @@ class Walk {
 
   void damaged(const std::string& what, std::uint64_t at) { index_.damage = what + " at byte " + std::to_string(at); }
 
+  // The first block from `at` on that is not all zeros; the file's end: there is none.
+  std::uint64_t behind_zeros(std::uint64_t at) const {
+    if (!zero_block(at)) return at;
+    const auto is_zero = [](std::byte byte) { return byte == std::byte{}; };
+    std::vector<std::byte> bytes;
+    for (std::uint64_t from = at; from < file_.size(); from += bytes.size()) {
+      bytes.resize(std::min(kScan, file_.size() - from));
+      file_.read(from, bytes);
+      const auto first = std::find_if_not(bytes.begin(), bytes.end(), is_zero);
+      if (first != bytes.end())
+        return at + (from - at + static_cast<std::uint64_t>(first - bytes.begin())) / kBlock * kBlock;
+    }
+    return file_.size();
+  }
+
   bool next() {
     archive_entry* entry = nullptr;
     const int result = archive_read_next_header(archive_.get(), &entry);
     feed_.rethrow();
+    const auto here = archive_read_header_position(archive_.get());  // below 0: libarchive has given up
+    // How much of the file a member takes that is none of `members` libarchive alone knows.
+    if (!end_is_known_ && here > 0) index_.end = end_ = static_cast<std::uint64_t>(here);
     if (result == ARCHIVE_EOF) {
       if (!zero_block(end_))
         damaged("the archive has no end mark: it was cut off", std::min<std::uint64_t>(end_, file_.size()));
       return false;
     }
-    if (result == ARCHIVE_RETRY || result < ARCHIVE_WARN) {  // retry would skip the damaged header
-      damaged(end_ >= file_.size() ? "a header is cut off" : "a header is damaged (" + reason(archive_.get()) + ")",
-              std::min<std::uint64_t>(end_, file_.size()));
-      return false;
-    }
-    if (static_cast<std::uint64_t>(archive_read_header_position(archive_.get())) != end_) {
+    if (result == ARCHIVE_RETRY || result < ARCHIVE_WARN) return no_header();  // retry would skip the damaged header
+    if (static_cast<std::uint64_t>(here) != end_) {
       damaged("a header is missing", end_);
       return false;
     }
@@ -177,18 +204,47 @@ class Walk {
     return true;
   }
 
+  bool no_header() {
+    const auto at = std::min(behind_zeros(std::min(end_, file_.size())), file_.size());
+    if (at == end_ || end_ >= file_.size())
+      damaged(at >= file_.size() ? "a header is cut off" : "a header is damaged (" + reason(archive_.get()) + ")", at);
+    else if (at < file_.size())  // else nothing but zeros, though no whole block of them
+      damaged("behind the end mark follow " + std::to_string(file_.size() - at) + " bytes that are no archive,", at);
+    return false;
+  }
+
   void place(archive_entry* entry) {
-    const auto header = static_cast<std::uint64_t>(archive_read_header_position(archive_.get()));
-    const std::string name = name_of(entry);
-    if (archive_entry_sparse_count(entry) > 0)
-      return damaged("member '" + shown(name) + "' is sparse, which is not read", header);
-    const bool plain = archive_entry_filetype(entry) == AE_IFREG && archive_entry_hardlink(entry) == nullptr;
-    const auto size = plain ? static_cast<std::uint64_t>(std::max<la_int64_t>(archive_entry_size(entry), 0)) : 0;
     const auto offset = static_cast<std::uint64_t>(archive_filter_bytes(archive_.get(), 0));
+    const auto header = offset - end_ > kBlock ? behind_zeros(end_) : end_;
+    const std::string name = name_of(entry);
+    const bool is_link = archive_entry_hardlink(entry) != nullptr;
+    const auto type = archive_entry_filetype(entry);
+    end_is_known_ = !is_link && type == AE_IFREG && archive_entry_sparse_count(entry) == 0;
+    const auto size =
+        end_is_known_ ? static_cast<std::uint64_t>(std::max<la_int64_t>(archive_entry_size(entry), 0)) : 0;
     if (offset > file_.size() || size > file_.size() - offset)
       return damaged("member '" + shown(name) + "' of " + std::to_string(size) + " bytes is cut off", header);
-    if (plain) index_.members.push_back({name, offset, size, header});
+    if (is_link)
+      link(name, either(archive_entry_hardlink_utf8(entry), archive_entry_hardlink(entry)), header);
+    else if (end_is_known_)
+      index_.members.push_back({name, offset, size, header});
+    else if (type == AE_IFREG)
+      index_.left_out.push_back({name, "is a sparse file, which is not read"});
+    else if (type != AE_IFDIR)
+      index_.left_out.push_back({name, type == AE_IFLNK ? "is a symbolic link, which is not followed"
+                                                        : "is a device or pipe, which is not read"});
     index_.end = end_ = offset + padded(size);
+  }
+
+  // `tar -x` gives a hard link what its target holds by then: the last member of that name before it.
+  void link(const std::string& name, const std::string& target, std::uint64_t header) {
+    for (; named_ < index_.members.size(); ++named_) by_name_[plain(index_.members[named_].name)] = named_;
+    const auto found = by_name_.find(plain(target));
+    if (found == by_name_.end())
+      index_.left_out.push_back({name, "is a hard link to '" + shown(target) + "', which is not before it"});
+    else
+      index_.members.push_back(
+          {name, index_.members[found->second].offset, index_.members[found->second].size, header});
   }
 
   const RandomFile& file_;
@@ -196,6 +252,9 @@ class Walk {
   std::unique_ptr<archive, FreeRead> archive_;
   TarIndex index_;
   std::uint64_t end_ = 0;  // where the next header should lie
+  bool end_is_known_ = true;
+  std::unordered_map<std::string, std::size_t> by_name_;  // the first `named_` members, once there is a link
+  std::size_t named_ = 0;
 };
 
 }  // namespace

@@ -21,16 +21,25 @@ struct TarMember {
   std::uint64_t header;  // where its first header begins: what else says of it (a long name) included
 };
 
+// A member that has no bytes of its own to be read, and costs none of its neighbours.
+struct TarLeftOut {
+  std::string name;
+  std::string why;  // "is a symbolic link, which is not followed"
+};
+
 struct TarIndex {
-  std::vector<TarMember> members;  // regular files only, in the archive's order
+  // Regular files, in the archive's order, and hard links to those before them, whose bytes are their target's.
+  std::vector<TarMember> members;
+  std::vector<TarLeftOut> left_out;  // neither these nor folders: symbolic links, sparse files, devices, …
   std::string damage;     // empty: the archive is whole. Otherwise what and at which byte; members lie before it
   std::uint64_t end = 0;  // where the data of all that was read ends, padding included: the end mark's place
 };
 
 enum class OnDamage { refuse, report };
 
-// Reads ustar, v7, pax and GNU archives (long names, sizes over 8 GiB), uncompressed. Damage: a header whose checksum
-// is wrong, a member that is cut off, no end mark (an archive cut off between two members), a sparse member.
+// Reads ustar, v7, pax and GNU archives (long names, sizes over 8 GiB), uncompressed, and several that `cat` put
+// together, as `tar --ignore-zeros` does. Damage: a header whose checksum is wrong, a member that is cut off, no end
+// mark (an archive cut off between two members), bytes behind the end mark that are no archive.
 // OnDamage::refuse throws Error(data) "FILE: … at byte N"; report returns the whole members before it. A file that is
 // no tar at all, or cannot be read, is an Error(data) in both.
 TarIndex index_tar(const std::string& path, OnDamage on_damage = OnDamage::refuse);

@@ -20,10 +20,34 @@ namespace {
 constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kBadKept = 100;
 
+// What ends lines: CR alone in files of old Macs and of programs that still write so, where the first line has it.
+// Inside of quotes it ends none.
+char line_end_of(std::string_view text) {
+  bool is_quoted = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '"') is_quoted = !is_quoted;
+    if (is_quoted) continue;
+    if (text[i] == '\n') break;
+    if (text[i] == '\r') return i + 1 < text.size() && text[i + 1] == '\n' ? '\n' : '\r';
+  }
+  return '\n';
+}
+
+// Without its byte order mark. UTF-16 ("Unicode text" of Excel) would be a riddle about columns.
+std::string_view as_utf8(std::string_view text, std::string_view where) {
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  const auto first = text.substr(0, 64);
+  if (first.starts_with("\xFF\xFE") || first.starts_with("\xFE\xFF") || first.find('\0') != std::string_view::npos)
+    throw Error(ErrorKind::data, where, "is UTF-16 or another encoding with NUL bytes; UTF-8 is expected",
+                "save it as UTF-8 (in Excel: \"CSV UTF-8\")");
+  return text;
+}
+
 // One record of CSV after another. Quoted fields may hold separators, line ends, and "" for a quote.
 class Records {
  public:
-  Records(std::string_view text, char separator) : text_(text), separator_(separator) {}
+  Records(std::string_view text, char separator, char line_end)
+      : text_(text), separator_(separator), line_end_(line_end) {}
 
   std::vector<std::string> fields;
   std::size_t line = 0;  // where the record begins
@@ -38,7 +62,7 @@ class Records {
     while (field()) {
     }
     if (!damage.empty()) {  // what a bad quote holds is not known: the next line begins anew
-      at_ = std::min(text_.find('\n', begin), text_.size() - 1) + 1;
+      at_ = std::min(text_.find(line_end_, begin), text_.size() - 1) + 1;
       next_line_ = line + 1;
     }
     return true;
@@ -55,12 +79,12 @@ class Records {
     if (is_quoted) {
       if (!quoted(value)) return damage = "a quote is not closed", false;
     } else {
-      while (at_ < text_.size() && text_[at_] != separator_ && text_[at_] != '\n') value += text_[at_++];
+      while (at_ < text_.size() && text_[at_] != separator_ && text_[at_] != line_end_) value += text_[at_++];
     }
     if (is_at(separator_)) return ++at_, true;
-    if (is_quoted && is_at('\r')) ++at_;
-    if (!is_quoted && value.ends_with('\r')) value.pop_back();
-    if (at_ < text_.size() && !is_at('\n')) return damage = "a field goes on behind its closing quote", false;
+    if (line_end_ == '\n' && is_quoted && is_at('\r')) ++at_;
+    if (line_end_ == '\n' && !is_quoted && value.ends_with('\r')) value.pop_back();
+    if (at_ < text_.size() && !is_at(line_end_)) return damage = "a field goes on behind its closing quote", false;
     ++at_;
     ++next_line_;
     return false;
@@ -69,19 +93,19 @@ class Records {
   bool quoted(std::string& value) {
     for (++at_; at_ < text_.size() && value.size() < limits::kCellBytes; ++at_) {
       if (is_at('"') && (++at_, !is_at('"'))) return true;
-      if (is_at('\n')) ++next_line_;
+      if (is_at(line_end_)) ++next_line_;
       value += text_[at_];
     }
     return false;
   }
 
   std::string_view text_;
-  char separator_;
+  char separator_, line_end_;
   std::size_t at_ = 0, next_line_ = 1;
 };
 
-char separator_of(std::string_view text) {
-  const auto line = text.substr(0, text.find('\n'));
+char separator_of(std::string_view text, char line_end) {
+  const auto line = text.substr(0, text.find(line_end));
   for (const char c : {'\t', ',', ';'})
     if (line.find(c) != std::string_view::npos) return c;
   return ',';
@@ -145,10 +169,11 @@ std::string_view TextTable::at(std::size_t row, std::size_t column) const {
 }
 
 TextTable parse_csv(std::string_view text, std::string_view where, const std::vector<std::string>& wanted) {
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  text = as_utf8(text, where);
   TextTable table;
   table.width = wanted.size();
-  Records records(text, separator_of(text));
+  const char line_end = line_end_of(text);
+  Records records(text, separator_of(text, line_end), line_end);
   records.next();
   read_columns(table, records, where);
   std::vector<std::size_t> places;
@@ -180,13 +205,14 @@ TextTable parse_csv(std::string_view text, std::string_view where, const std::ve
 }
 
 TextTable parse_json_lines(std::string_view text, std::string_view where, const std::vector<std::string>& wanted) {
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  text = as_utf8(text, where);
+  const char line_end = text.find('\n') == std::string_view::npos ? '\r' : '\n';  // JSON holds neither in a text
   TextTable table;
   table.width = wanted.size();
   std::vector<bool> there(wanted.size());
   std::vector<std::string> fields(wanted.size());
   for (std::size_t line = 1, begin = 0; begin < text.size(); ++line) {
-    const auto content = text.substr(begin, text.find('\n', begin) - begin);
+    const auto content = text.substr(begin, text.find(line_end, begin) - begin);
     begin += content.size() + 1;
     if (is_blank(content)) continue;
     try {

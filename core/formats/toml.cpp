@@ -20,7 +20,9 @@
 // clang-format on
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <limits>
 
 #include "core/formats/file.h"
 #include "core/formats/limits.h"
@@ -147,6 +149,17 @@ Node parse_toml_value(std::string_view text, std::string_view where) {
   }
   // The bytes are checked for the bare string too; a comment sign or a line's end makes it one.
   if (const auto damage = text_damage(value)) throw Error(ErrorKind::config, where, *damage);
+  const auto digits = value.substr(value.find_first_not_of("+-") == 1 ? 1 : 0);
+  if (digits.size() > 18 && digits.find_first_not_of("0123456789") == std::string_view::npos) {
+    std::int64_t number = 0;  // as a string it would be called no number
+    const auto from = value.substr(value.front() == '+' ? 1 : 0);
+    if (std::from_chars(from.data(), from.data() + from.size(), number).ec == std::errc::result_out_of_range)
+      throw Error(ErrorKind::config, where,
+                  "'" + std::string(value) + "' is out of range: whole numbers are from " +
+                      std::to_string(std::numeric_limits<std::int64_t>::min()) + " to " +
+                      std::to_string(std::numeric_limits<std::int64_t>::max()),
+                  "give one of these, or quotes around a text");
+  }
   if (value.find_first_of("#\n\r") == std::string_view::npos) {
     try {
       return parse_single(value, name, place);

@@ -12,7 +12,9 @@
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/peft.h"
 #include "core/config/name_patterns.h"
+#include "core/dist/launch.h"
 #include "core/formats/file.h"
+#include "core/report/streams.h"
 
 namespace ditto {
 
@@ -37,7 +39,7 @@ std::map<std::string, CutLayer*> layers_of(const Units& model) {
 std::set<std::string> adapted_layers(const Units& model) {
   std::set<std::string> layers;
   for (const auto& item : model.named_parameters())
-    if (item.key().ends_with(kA)) layers.insert(item.key().substr(0, item.key().size() - std::string_view(kA).size()));
+    if (is_of_adapter(item.key())) layers.insert(item.key().substr(0, item.key().size() - std::string_view(kA).size()));
   return layers;
 }
 
@@ -62,10 +64,16 @@ void take_over(AdapterOptions& options, int64_t rank, double alpha, const std::v
   if (options.layers.empty()) options.layers = layers;
 }
 
+// The checkpoint of an adapter's run.
+std::string run_of(const std::string& weights) {
+  checkpoint::refuse_one_file(weights);
+  return *checkpoint::resolve(weights).path;
+}
+
 // The recipe of an adapter's run has all of them.
 AdapterOptions options_of_run(const std::string& path) {
   const auto info = checkpoint::describe(path);
-  const auto recipe = Recipe::parse(info.recipe_toml, path + "/recipe.toml");
+  const auto recipe = Recipe::saved(info.recipe_toml, path + "/recipe.toml");
   if (!recipe.adapter || !adapter_base(info.extra))
     throw Error(
         ErrorKind::checkpoint, path, "is of a whole model, and adapter.weights names an adapter",
@@ -80,7 +88,7 @@ AdapterOptions complete(AdapterOptions options, const Units& model) {
       const Peft theirs(model, options.format, options.weights);
       take_over(options, theirs.rank(), theirs.alpha(), theirs.layers());
     } else {
-      const auto theirs = options_of_run(*checkpoint::resolve(options.weights).path);
+      const auto theirs = options_of_run(run_of(options.weights));
       take_over(options, theirs.rank, theirs.alpha, theirs.layers);
     }
   }
@@ -122,6 +130,10 @@ AdapterOptions adapt(Units& model, AdapterOptions given) {
 
 void merge_adapter(Units& model) {
   for (const auto& [name, layer] : layers_of(model)) layer->merge();
+  for (const auto& name : adapted_layers(model))
+    throw Error(ErrorKind::plugin, "the layer \"" + name + "\"",
+                "keeps its adapter's term where it is to be merged: without it the weights are another model's",
+                "give the layer's class a merge() that makes the term a part of its weight");
 }
 
 bool is_of_adapter(const std::string& parameter) { return parameter.ends_with(kA) || parameter.ends_with(kB); }
@@ -132,11 +144,13 @@ Layout base_of(const Layout& layout) { return part_of(layout, false); }
 void load_adapter(const AdapterOptions& options, const Units& model, const Layout& layout, checkpoint::Which which) {
   auto own = adapter_of(layout);
   if (!checkpoint::is_peft(options.weights)) {
-    const auto path = *checkpoint::resolve(options.weights).path;
+    const auto path = run_of(options.weights);
     options_of_run(path);
     checkpoint::load_weights(path, own, which);
     return;
   }
+  if (const auto reading = checkpoint::reading_of_peft(options.weights); !reading.empty() && rank_info().rank == 0)
+    report::tell("[adapter] " + reading);
   const Peft theirs(model, options.format, options.weights);
   const auto here = adapted_layers(model);
   const std::set<std::string> there(theirs.layers().begin(), theirs.layers().end());
@@ -153,7 +167,7 @@ void load_adapter(const AdapterOptions& options, const Units& model, const Layou
 
 std::string fingerprint_of_adapter(const std::string& weights) {
   return checkpoint::is_peft(weights) ? checkpoint::fingerprint_of_peft(weights)
-                                      : adapter_base(*checkpoint::resolve(weights).path, "").fingerprint;
+                                      : adapter_base(run_of(weights), "").fingerprint;
 }
 
 AdapterBase adapter_base(const std::string& path, const std::string& which) {

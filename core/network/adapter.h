@@ -13,7 +13,8 @@ namespace ditto {
 // Gives the layers that the options name their terms, and returns the options with all that they leave to the weights
 // filled in. Throws Error(config) for a pattern that matches no layer, naming the nearest; Error(checkpoint).
 AdapterOptions adapt(Units& model, AdapterOptions options);
-// Of a model that is here whole: the terms become a part of the layers' weights.
+// Of a model that is here whole: the terms become a part of the layers' weights. Throws Error(plugin) naming a layer
+// that keeps its term.
 void merge_adapter(Units& model);
 
 bool is_of_adapter(const std::string& parameter);

@@ -31,9 +31,15 @@ class Components {
   template <class Interface>
   std::shared_ptr<Interface> make(const std::string& section, const Component& component,
                                   const typename Interface::Needs& needs) {
-    return make_with<Interface>(component.plugin, component.where, component.options, needs, [&](const auto& declared) {
-      if (!section.empty()) recipe.resolve(section, component.plugin, declared);
-    });
+    auto given = component.options;
+    const auto made = [&] {
+      return make_with<Interface>(component.plugin, component.where, given, needs, [&](const auto& declared) {
+        if (!section.empty()) recipe.resolve(section, component.plugin, declared);
+      });
+    };
+    if (!section.empty()) return recipe.read_options(given, made);
+    return read_without_idle(
+        given, [](const IdleOption&) { return true; }, made);
   }
   // The same, where no section of that name is resolved.
   template <class Interface, class Done>

@@ -1,7 +1,9 @@
 #include "core/network/flops.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
+#include <set>
 
 #include <torch/types.h>
 
@@ -35,6 +37,23 @@ std::string without_meta(const std::string& said) {
   if (begin == std::string::npos) return said.substr(0, said.find('\n'));
   const auto end = said.find_first_of("' \n:", begin + std::string("aten::").size());
   return "\"" + said.substr(begin, end - begin) + "\" cannot be computed on shapes alone";
+}
+
+// The smallest and the largest, and those with the longest sides; of a few all.
+std::set<std::vector<int64_t>> outermost(const std::vector<std::vector<int64_t>>& sizes) {
+  constexpr size_t kFew = 8;
+  if (sizes.size() <= kFew) return {sizes.begin(), sizes.end()};
+  const auto numbers = [](const std::vector<int64_t>& sides) {
+    return std::accumulate(sides.begin(), sides.end(), int64_t{1}, std::multiplies<>());
+  };
+  const auto [least, most] = std::minmax_element(sizes.begin(), sizes.end(),
+                                                 [&](const auto& a, const auto& b) { return numbers(a) < numbers(b); });
+  std::set<std::vector<int64_t>> outer{*least, *most};
+  for (size_t d = 0; d < sizes.front().size(); ++d)
+    outer.insert(*std::max_element(sizes.begin(), sizes.end(), [&](const auto& a, const auto& b) {
+      return a.size() > d && b.size() > d ? a[d] < b[d] : a.size() < b.size();
+    }));
+  return outer;
 }
 
 }  // namespace
@@ -136,15 +155,19 @@ int64_t FlopCounter::tokens(const std::vector<int64_t>& sides) {
   return tokens_[sides] = tokens;
 }
 
-void FlopCounter::check(const std::vector<int64_t>& sides) {
-  constexpr int64_t kAnyLength = 8;  // of a text
-  Parts none;
-  try {
-    run(
-        shapes_of_batch(*model_, of_.setting.needs, 1, kAnyLength, sides), [&](const Unit&) -> Parts& { return none; },
-        nullptr, of_.ctx->token_leaf);
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::shape) throw;
+void FlopCounter::check(const std::vector<std::vector<int64_t>>& sizes) {
+  constexpr int64_t kAnyLength = 1;  // of a text: no model has too few places for it
+  const auto whole = outermost(sizes);
+  for (const auto& sides : sizes) {
+    try {
+      tokens(sides);
+      Parts none;
+      const auto to_none = [&](const Unit&) -> Parts& { return none; };
+      if (whole.count(sides))
+        run(shapes_of_batch(*model_, of_.setting.needs, 1, kAnyLength, sides), to_none, nullptr, of_.ctx->token_leaf);
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::shape) throw;
+    }
   }
 }
 

@@ -31,9 +31,10 @@ class FlopCounter {
   Flops forward(int64_t samples, int64_t any_length, const std::vector<int64_t>& sides = {});
   // Of a sample with these sides. Throws as `forward` does.
   int64_t tokens(const std::vector<int64_t>& sides);
-  // One sample with these sides: throws what the model refuses of it in a forward, under the run's numerics,
-  // Error(config) or Error(shape). What cannot be computed on shapes alone is left to the run.
-  void check(const std::vector<int64_t>& sides);
+  // What the model refuses of one sample of each of these sizes in a forward, under the run's numerics: throws
+  // Error(config) or Error(shape). Of many sizes the tokens alone are asked for, but for the smallest, the largest and
+  // those with the longest sides. What cannot be computed on shapes alone is left to the run.
+  void check(const std::vector<std::vector<int64_t>>& sizes);
   std::vector<double> of_blocks(int64_t samples, int64_t any_length);  // of each block
 
  private:

@@ -10,6 +10,7 @@
 #include "core/checkpoint/foreign.h"
 #include "core/checkpoint/index.h"
 #include "core/network/finite.h"
+#include "core/report/streams.h"
 
 namespace ditto {
 
@@ -49,7 +50,7 @@ Recipe noted_recipe(const checkpoint::ForeignWeights& weights, const std::vector
   formats::Table sections;
   for (const char* section : kSections)
     if (const auto* node = noted.find(section)) sections.set(section, *node);
-  return Recipe::parse(formats::render_toml(sections), place, sets);
+  return Recipe::saved(formats::render_toml(sections), place, sets);
 }
 
 bool same(const OptionValue& a, const OptionValue& b) {
@@ -108,14 +109,16 @@ SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& regi
     throw Error(ErrorKind::config, model.where,
                 "model \"" + model.plugin + "\" does not read its shapes out of another project's file",
                 "import a file that Ditto exported, or give its class a foreign_needs (docs/add_a_model.md)");
-  OptionReader reader(model.options);
-  SavedShapes shapes{guarded("model '" + model.plugin + "', reading " + file.file,
-                             [&] { return factory.foreign_needs(reader, file); }),
-                     {}};
-  reader.finish();
-  for (const auto& info : reader.declared())
-    model.options.given.try_emplace(info.name, GivenOption{info.value, file.file});
-  return shapes;
+  return recipe.read_options(model.options, [&] {
+    OptionReader reader(model.options);
+    SavedShapes shapes{guarded("model '" + model.plugin + "', reading " + file.file,
+                               [&] { return factory.foreign_needs(reader, file); }),
+                       {}};
+    reader.finish();
+    for (const auto& info : reader.declared())
+      model.options.given.try_emplace(info.name, GivenOption{info.value, file.file});
+    return shapes;
+  });
 }
 
 }  // namespace
@@ -135,6 +138,7 @@ ForeignModel open_foreign(const std::string& path, const std::string& format, st
   const auto weights = checkpoint::look_at_weights(path, format, which);
   made.config_text = weights.config_text;
   made.others = weights.others;
+  made.reading = weights.reading;
   refuse_other_format(weights, section);
   const bool ours = is_ours(weights);
   made.recipe = given ? std::move(*given) : ours ? noted_recipe(weights, sets) : Recipe::parse("", kHere, sets);
@@ -161,6 +165,8 @@ void require_weights(const NetworkSection& section) {
 }
 
 std::string load_foreign_weights(const Units& of, const NetworkSection& section, RunningUnits& into, const Mesh& mesh) {
+  if (const auto reading = checkpoint::reading_of(section.weights); !reading.empty() && mesh.rank() == 0)
+    report::tell("[" + section.section() + "] " + reading);
   checkpoint::import_weights(of, section.format, section.weights, into.layout, which_of(section), section.section());
   require_finite(into.layout, section.weights);
   into.parameters_changed();

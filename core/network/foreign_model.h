@@ -23,6 +23,7 @@ struct ForeignModel {
   SavedShapes shapes;
   std::string config_text;                // of the config.json beside it; empty: none
   std::map<std::string, int64_t> others;  // tensors of other models in the file, which are left out
+  std::string reading;                    // which file of a folder is read, for people; empty: a file was named
 };
 // `given`: of it only [model] is needed, and that as far as the weights do not say it; none: the recipe that they were
 // exported with. A file that Ditto exported says all of itself, any other what the model's plugin reads out of it.

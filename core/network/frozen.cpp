@@ -26,10 +26,24 @@ std::string other_schedule(const Recipe& run, const Recipe& theirs) {
 
 }  // namespace
 
+namespace {
+
+// Its classes would be others than the run's.
+void require_same_names(const TensorSpecs& theirs, const TensorSpecs& data, const NetworkSection& section) {
+  const auto others = other_names(theirs, data);
+  if (others && others->apart.is_elsewhere)
+    throw Error(ErrorKind::config, section.component.where,
+                "network \"" + section.name + "\": " + others->text("there", "in the run's data"),
+                "choose weights that learned the classes by the run's numbers");
+}
+
+}  // namespace
+
 FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& section, const Surroundings& around)
     : OtherNetwork(section, around) {
   const auto from = open(components, section);
   other_schedule_ = other_schedule(components.recipe, from.recipe);
+  require_same_names(from.shapes.data, around.data, section);
   const auto& component = section.component && from.saved ? section.component : from.recipe.model;
   RunningModel::Setting setting{{section.component ? section.section() : "", component}, from.shapes.model};
   setting.compute = section.precision.empty() ? around.compute : dtype_of(section.precision);

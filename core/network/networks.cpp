@@ -120,6 +120,21 @@ void Networks::check_flow(Objective& objective) {
   flow_->take("model \"" + recipe.model.plugin + "\"", recipe.model.where, scheduler ? conditions_of(inputs) : inputs);
   for (const auto& [name, network] : others_)
     if (network->trains()) flow_->take("network \"" + name + "\"", network->where(), conditions_of(network->takes()));
+  find_unused(objective);
+}
+
+void Networks::find_unused(Objective& objective) {
+  TensorSpecs taken = main->model->takes();
+  const auto take = [&](const TensorSpecs& specs) { taken.insert(taken.end(), specs.begin(), specs.end()); };
+  for (const auto& encoder : encoders) take(encoder->encoder->takes());
+  take(objective.takes());
+  for (const auto& [name, network] : others_) take(network->takes());
+  for (const auto& spec : data_) {
+    const auto whole = spec.name.ends_with(names::kMask)
+                           ? spec.name.substr(0, spec.name.size() - std::string(names::kMask).size())
+                           : "";
+    if (!find(taken, spec.name) && (whole.empty() || !find(data_, whole))) unused_.push_back(spec.name);
+  }
 }
 
 void Networks::cut(RunningModel::Weights weights) {
@@ -159,7 +174,7 @@ OtherNetwork& Networks::network(const std::string& name) {
 // Where an objective is there that has asked for all it needs, no other could train a network.
 std::unique_ptr<OtherNetwork> Networks::make_other(const NetworkSection& section) {
   const OtherNetwork::Surroundings around{
-      mesh_, table, scheduler.get(), main->setting.compute, main->setting.device, frozen_weights_};
+      mesh_, table, scheduler.get(), main->setting.compute, main->setting.device, frozen_weights_, data_};
   if (!section.trains) return std::make_unique<FrozenNetwork>(components_, section, around);
   const auto& objective = components_.recipe.objective.plugin;
   if (has_objective_)

@@ -37,6 +37,8 @@ class Networks {
   OtherNetwork& network(const std::string& name);
   // Throws Error(config) for a network of the recipe that nobody has asked for.
   void refuse_unused() const;
+  // What the data makes and nobody takes, once the objective is there.
+  const std::vector<std::string>& unused() const { return unused_; }
   const std::map<std::string, std::unique_ptr<OtherNetwork>>& others() const { return others_; }
 
   // What the run trains: the model, and after it, by name, the other networks that do.
@@ -83,12 +85,14 @@ class Networks {
   void refuse_parts() const;
   std::unique_ptr<OtherNetwork> make_other(const NetworkSection& section);
   void check_flow(Objective& objective);
+  void find_unused(Objective& objective);
   void join_layouts();
 
   Components& components_;
   const Mesh& mesh_;
   const FrozenWeights frozen_weights_;
   TensorSpecs data_;
+  std::vector<std::string> unused_;
   std::optional<TensorFlow> flow_;  // none: shapes are a checkpoint's
   std::map<std::string, std::unique_ptr<OtherNetwork>> others_;
   std::optional<Layout> joined_;  // of several networks that train, or of a part of one

@@ -25,6 +25,7 @@ class OtherNetwork : public Network {
     at::ScalarType compute;
     torch::Device device;
     FrozenWeights weights = FrozenWeights::read;
+    TensorSpecs data = {};  // what the run's data makes
   };
 
   const TensorSpecs& takes() const override { return takes_; }

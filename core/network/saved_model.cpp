@@ -146,8 +146,11 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   saved.path = taken(path);
   const auto info = checkpoint::describe(saved.path);
   const auto recipe = saved.path + "/recipe.toml";
+  const auto theirs = formats::parse_toml(info.recipe_toml, recipe);
+  const auto* init_from = theirs.find_path("run.init_from");
+  saved.began_with_others = init_from && init_from->as<std::string>() && !init_from->as<std::string>()->empty();
   const auto own = ready(info.recipe_toml, recipe, network);
-  saved.recipe = Recipe::parse(own, recipe, sets);
+  saved.recipe = Recipe::saved(own, recipe, sets);
   tell_other_meaning(formats::parse_toml(own, recipe), saved.recipe);
   const auto shapes = info.extra.find("shapes");
   if (shapes == info.extra.end())

@@ -23,6 +23,7 @@ struct SavedModel {
   std::string fingerprint;  // of its content
   int64_t step = 0, samples = 0;
   bool has_ema = false;
+  bool began_with_others = false;            // its training started from weights of another
   std::map<std::string, std::string> notes;  // the run's, beside its tensors
   std::optional<AdapterBase> base;           // of an adapter, which `path` then holds alone: where all else lies
 };

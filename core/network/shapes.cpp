@@ -5,6 +5,7 @@
 
 #include <ditto/error.h>
 #include <ditto/options.h>
+#include <ditto/text.h>
 
 #include "core/formats/json.h"
 #include "core/network/names.h"
@@ -87,8 +88,25 @@ SavedShapes saved_shapes(const std::string& text, const std::string& where) {
     shapes.data = specs_of(json.at("data"), where);
     return shapes;
   } catch (const nlohmann::json::exception& error) {
-    throw Error(ErrorKind::checkpoint, where, std::string("the model's shapes cannot be read: ") + error.what());
+    throw Error(ErrorKind::checkpoint, where, "the model's shapes cannot be read: " + formats::plain_reason(error));
   }
+}
+
+std::string OtherNames::text(const std::string& of_one, const std::string& of_other) const {
+  return "\"" + tensor + "\" " + std::to_string(apart.number) + " is called \"" + shown(apart.name) + "\" " + of_one +
+         ", and \"" + shown(apart.other) + "\" " + of_other;
+}
+
+std::optional<OtherNames> other_names(const TensorSpecs& one, const TensorSpecs& other) {
+  std::optional<OtherNames> found;
+  for (const auto& spec : one) {
+    const auto* also = find(other, spec.name);
+    const auto apart =
+        also && also->values == spec.values ? formats::names_apart(spec.names, also->names) : std::nullopt;
+    if (apart && (apart->is_elsewhere || !found)) found = OtherNames{spec.name, *apart};
+    if (apart && apart->is_elsewhere) break;
+  }
+  return found;
 }
 
 void TensorFlow::make(const std::string& who, const std::string& where, const TensorSpecs& specs) {

@@ -1,10 +1,13 @@
 // Which tensors flow through a recipe's parts: checked before anything runs, and kept by checkpoints.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include <ditto/model.h>
+
+#include "core/formats/names.h"
 
 namespace ditto {
 
@@ -15,6 +18,15 @@ struct SavedShapes {
 };
 std::string to_text(const SavedShapes& shapes);
 SavedShapes saved_shapes(const std::string& text, const std::string& where);  // throws Error(checkpoint)
+
+// An index (a class) whose values two parts of a recipe, or a run and a checkpoint, name otherwise, of as many values.
+// One of which a name stands at another number comes before those that are only called otherwise.
+struct OtherNames {
+  std::string tensor;
+  formats::NamesApart apart;
+  std::string text(const std::string& of_one, const std::string& of_other) const;  // "\"label\" 0 is \"cat\" …"
+};
+std::optional<OtherNames> other_names(const TensorSpecs& one, const TensorSpecs& other);
 
 // The tensors that there are, from the source on, and who made each.
 class TensorFlow {

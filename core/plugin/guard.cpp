@@ -1,8 +1,12 @@
 #include "core/plugin/guard.h"
 
+#include <filesystem>
 #include <new>
 
 #include <c10/util/Exception.h>
+
+#include "core/formats/json.h"
+#include "sdk/src/idle_option.h"
 
 namespace ditto {
 
@@ -45,6 +49,8 @@ std::string asked_for(const std::string& text) {
 void rethrow_within(std::string_view place) {
   try {
     throw;
+  } catch (const IdleOption& error) {
+    throw IdleOption(error.within(place), error.option());
   } catch (const Error& error) {
     throw error.within(place);
   } catch (const c10::DistError& error) {
@@ -54,8 +60,11 @@ void rethrow_within(std::string_view place) {
     throw Error(ErrorKind::plugin, place, one_line(error.what_without_backtrace()));
   } catch (const std::bad_alloc&) {
     out_of_memory(place, {});
+  } catch (const std::filesystem::filesystem_error& error) {  // of a path that somebody gave
+    throw Error(ErrorKind::config, place, one_line(formats::plain_reason(error)),
+                "check the path, and who may read it");
   } catch (const std::exception& error) {
-    throw Error(ErrorKind::plugin, place, one_line(error.what()));
+    throw Error(ErrorKind::plugin, place, one_line(formats::plain_reason(error)));
   } catch (...) {
     throw Error(ErrorKind::plugin, place, "threw something that is not a std::exception", "plugins throw ditto::Error");
   }

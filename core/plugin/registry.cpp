@@ -11,6 +11,7 @@
 
 #include <ditto/text.h>
 
+#include "core/formats/junk_name.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/stamp.h"
 #include "core/plugin/trust.h"
@@ -44,12 +45,25 @@ std::string dlerror_text(const std::string& message) {
   return message.substr(begin + kBefore.size(), end - begin - kBefore.size());
 }
 
-std::string loader_remedy(const std::string& text) {
-  if (text.find("undefined symbol") != std::string::npos)
-    return "link the plugin with what defines it, and with -Wl,--no-undefined to hear of it earlier";
-  if (text.find("cannot open shared object file") != std::string::npos)
-    return "install that library, or put its folder into the plugin's rpath";
-  return "build the plugin again";
+std::string without_place(const std::string& message, const std::string& place) {
+  return message.starts_with(place + ": ") ? message.substr(place.size() + 2) : message;
+}
+
+// "FILE: undefined symbol: NAME[, version V]" and "FILE: cannot open shared object file: WHY" in words of people.
+Error not_loaded(const std::string& place, const std::string& file, const std::string& text) {
+  constexpr std::string_view kSymbol = "undefined symbol: ", kMissing = ": cannot open shared object file: ";
+  const auto refuse = [&](const std::string& what, const char* remedy) {
+    return Error(ErrorKind::plugin, place, "it cannot be loaded: " + what, remedy);
+  };
+  if (const auto at = text.find(kSymbol); at != std::string::npos)
+    return refuse("no library has '" + text.substr(at + kSymbol.size()) + "', which " + file + " needs",
+                  "link the plugin with what defines it, and with -Wl,--no-undefined to hear of it earlier");
+  if (const auto at = text.find(kMissing); at != std::string::npos)
+    return refuse("the library " + text.substr(0, at) + ", which " + file + " needs, cannot be opened (" +
+                      text.substr(at + kMissing.size()) + ")",
+                  "install that library, or put its folder into the plugin's rpath");
+  return refuse("the system's loader does not take " + file + " (" + without_place(text, file) + ")",
+                "build the plugin again");
 }
 
 bool stem_is(const std::string& path, std::string_view id) {
@@ -57,15 +71,15 @@ bool stem_is(const std::string& path, std::string_view id) {
   return stem == id || stem == "lib" + std::string(id);
 }
 
-std::string without_place(const std::string& message, const std::string& place) {
-  return message.starts_with(place + ": ") ? message.substr(place.size() + 2) : message;
-}
-
 std::vector<std::string> libraries_in(const fs::path& folder) {
   std::vector<std::string> paths;
   std::error_code error;
   const auto options = fs::directory_options::skip_permission_denied;
   for (fs::recursive_directory_iterator it(folder, options, error), end; !error && it != end; it.increment(error)) {
+    if (formats::is_junk_name(it->path().filename().string())) {
+      it.disable_recursion_pending();
+      continue;
+    }
     if (it->path().extension() != ".so") continue;
     std::error_code broken;  // a dangling link is a file that cannot be read, and said to be one
     const auto canonical = fs::canonical(it->path(), broken);
@@ -231,7 +245,7 @@ const void* Registry::open(const PluginFile& file, std::string_view where) {
     if (text.find(kEntryName) != std::string::npos)
       throw Error(ErrorKind::plugin, place, file.path + " has no entry function " + kEntryName,
                   "a plugin's source ends with the SDK's macro that registers it");
-    throw Error(ErrorKind::plugin, place, "it cannot be loaded: " + text, loader_remedy(text));
+    throw not_loaded(place, file.path, text);
   }
   const void* factory = guarded(place + ", entry function of " + file.path, [&] { return entry(); });
   if (!factory)

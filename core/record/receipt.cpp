@@ -54,7 +54,7 @@ std::string fault_of(std::string_view line, const Receipts& before, Receipt& int
   try {
     into = receipt_of(line);
   } catch (const std::exception& error) {  // Error, and what the JSON library throws
-    return std::string("it is no receipt: ") + error.what();
+    return "it is no receipt: " + formats::plain_reason(error);
   }
   const auto said = line.substr(sha_at + kBeforeSha.size(), kShaDigits);
   const auto found = sha256(before.sha256 + std::string(line.substr(0, sha_at)));

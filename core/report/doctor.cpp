@@ -10,7 +10,9 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 
 #include <ditto/text.h>
@@ -20,6 +22,7 @@
 #include "core/plugin/registry.h"
 #include "core/report/libtorch.h"
 #include "core/report/progress.h"
+#include "core/report/surroundings.h"
 
 extern char** environ;
 
@@ -55,7 +58,11 @@ std::string diagnose_versions(Diagnosis& out) {
                         {"build", build_mode_text()},
                         {"compiler", __VERSION__},
                         {"program", std::filesystem::read_symlink("/proc/self/exe").string()}};
-  out.facts["libtorch"] = {{"version", TORCH_VERSION}, {"loaded", loaded_libtorch()}, {"build", libtorch_build()}, {"library", torch}, {"processor", at::get_cpu_capability()}};
+  out.facts["libtorch"] = {{"version", loaded_libtorch()},
+                           {"built_with", TORCH_VERSION},
+                           {"build", libtorch_build()},
+                           {"library", torch},
+                           {"processor", at::get_cpu_capability()}};
   utsname system{};
   ::uname(&system);
   out.facts["system"] = {{"kernel", std::string(system.sysname) + " " + system.release},
@@ -102,9 +109,35 @@ void diagnose_limits(Diagnosis& out) {
             "ulimit -n 4096");
 }
 
+// One that a program without a path of its own to LibTorch would load.
+std::string other_libtorch() {
+  const char* folders = std::getenv("LD_LIBRARY_PATH");
+  std::istringstream all(folders ? folders : "");
+  std::error_code ignored;
+  for (std::string folder; std::getline(all, folder, ':');)
+    for (const char* name : {"libtorch_cpu.so", "libc10.so"}) {
+      const auto path = std::filesystem::path(folder.empty() ? "." : folder) / name;
+      const bool is_own =
+          std::filesystem::equivalent(path, library_of(reinterpret_cast<const void*>(&at::get_num_threads)), ignored);
+      if (std::filesystem::exists(path, ignored) && !is_own) return path.string();
+    }
+  return {};
+}
+
+void diagnose_arithmetic(Diagnosis& out) {
+  Json& facts = out.facts["arithmetic"] = {{"variables", arithmetic_variables()}};
+  for (const auto& [library, build] : arithmetic_libraries()) facts[library] = build;
+}
+
 // The variables that change what a run does; never all of them, which may hold secrets.
 void diagnose_environment(Diagnosis& out) {
-  static constexpr std::string_view kPrefixes[] = {"OMP_",
+  static constexpr std::string_view kPrefixes[] = {"ATEN_",
+                                                   "CUBLAS_",
+                                                   "DNNL_",
+                                                   "GLIBC_TUNABLES=",
+                                                   "LD_AUDIT=",
+                                                   "NVIDIA_TF32",
+                                                   "OMP_",
                                                    "ONEDNN_",
                                                    "MKL_",
                                                    "KMP_",
@@ -148,6 +181,12 @@ void diagnose_environment(Diagnosis& out) {
       out.add(Level::warning, fmt::format("MASTER_ADDR is set, but {} is not", name),
               "start ranks by torchrun or srun, or unset MASTER_ADDR");
   }
+  if (const auto variables = arithmetic_variables(); variables != "none")
+    out.add(
+        Level::note,
+        variables + ": chooses how libraries compute; a run is noted with it, and without it its bits may be others");
+  if (const auto other = other_libtorch(); !other.empty())
+    out.add(Level::note, "LD_LIBRARY_PATH leads to another LibTorch, " + other + ", which is not used");
   if (facts.contains("OMP_NUM_THREADS"))
     out.add(Level::note, "OMP_NUM_THREADS = " + facts["OMP_NUM_THREADS"].get<std::string>() +
                              " decides the number of threads where run.threads = 0");
@@ -194,6 +233,7 @@ Diagnosis diagnose(const std::string& output) {
   diagnose_plugins(out);
   diagnose_disk(out, output);
   diagnose_limits(out);
+  diagnose_arithmetic(out);
   diagnose_environment(out);
   return out;
 }

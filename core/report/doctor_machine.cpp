@@ -132,12 +132,14 @@ void diagnose_processor(Diagnosis& out) {
   const int cores = processors_in_mask();
   Json& facts = out.facts["processor"] = {{"model", value_of("/proc/cpuinfo", "model name")},
                                           {"cores", std::thread::hardware_concurrency()},
-                                          {"cores_usable", cores}};
+                                          {"cores_usable", cores},
+                                          {"threads", usable_processors()}};
   if (const auto quota = processor_quota()) {
     facts["cores_quota"] = *quota;
     if (*quota < cores)
-      out.add(Level::warning, fmt::format("this container may use the time of {:.1f} of {} cores", *quota, cores),
-              fmt::format("{} threads compute, where run.threads and OMP_NUM_THREADS say nothing", usable_processors()));
+      out.add(
+          Level::warning, fmt::format("this container may use the time of {:.1f} of {} cores", *quota, cores),
+          fmt::format("{} threads compute, where run.threads and OMP_NUM_THREADS say nothing", usable_processors()));
   }
   facts["instructions"] = instruction_sets();
   if (std::find(facts["instructions"].begin(), facts["instructions"].end(), "avx2") == facts["instructions"].end())

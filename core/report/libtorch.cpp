@@ -1,48 +1,49 @@
 #include "core/report/libtorch.h"
 
-#include <ATen/Context.h>
 #include <ATen/Version.h>
-#include <boost/dll/runtime_symbol_info.hpp>
+#include <caffe2/core/common.h>
 #include <torch/version.h>
+#include <boost/dll/runtime_symbol_info.hpp>
 
 #include <ditto/error.h>
+
+#include "core/report/surroundings.h"
 
 namespace ditto::report {
 
 namespace {
 
 // "2.11.0" of "2.11.0+cpu"
-std::string release_of(const std::string& version) { return version.substr(0, version.find_first_not_of("0123456789.")); }
+std::string release_of(const std::string& version) {
+  return version.substr(0, version.find_first_not_of("0123456789."));
+}
+
+std::string built_with(const std::string& setting) {
+  const auto& settings = caffe2::GetBuildOptions();
+  const auto found = settings.find(setting);
+  return found == settings.end() ? "" : found->second;
+}
+
+std::string library() {
+  return boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&at::get_mkl_version)).string();
+}
 
 }  // namespace
 
-std::string loaded_libtorch() {
-  static const std::string kKey = "TORCH_VERSION=";
-  const auto config = at::show_config();
-  const auto at = config.find(kKey);
-  return at == std::string::npos ? "" : release_of(config.substr(at + kKey.size()));
-}
+std::string loaded_libtorch() { return release_of(built_with("TORCH_VERSION")); }
 
 std::string libtorch_build() {
-  std::string line;
-  const auto config = at::show_config();
-  const auto end = config.find("  - Build settings");
-  for (const char c : config.substr(0, end)) {
-    if (c == '\n') {
-      if (!line.empty()) line += ';';
-    } else if (c != ' ' || (!line.empty() && line.back() != ' ')) {
-      line += c;
-    }
-  }
-  while (!line.empty() && (line.back() == ';' || line.back() == ' ')) line.pop_back();
-  return line;
+  std::string text;
+  for (const auto& part : {"commit " + built_with("COMMIT_SHA").substr(0, 12), at::get_mkl_version(),
+                           at::get_mkldnn_version(), "build " + build_of_library(library())})
+    text += (text.empty() ? "" : "; ") + part;
+  return text;
 }
 
 void require_libtorch() {
   const auto loaded = loaded_libtorch(), built = release_of(TORCH_VERSION);
   if (loaded.empty() || loaded == built) return;
-  throw Error(ErrorKind::plugin, boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&at::show_config)).string(),
-              "is LibTorch " + loaded + ", and Ditto was built with " + built,
+  throw Error(ErrorKind::plugin, library(), "is LibTorch " + loaded + ", and Ditto was built with " + built,
               "unset LD_PRELOAD, or make lib/torch beside the program the LibTorch that it was built with");
 }
 

@@ -5,10 +5,12 @@
 
 namespace ditto::report {
 
+// Neither asks whether there is CUDA: the first question decides that for good (core/train/device.h).
 std::string loaded_libtorch();  // its release, "2.11.0"; empty: it does not say
-std::string libtorch_build();   // its compiler and libraries, in one line: what else its numbers follow from
+std::string
+libtorch_build();  // its commit, MKL, oneDNN and build ID, in one line: what its numbers follow from besides
 // Throws Error(plugin) where another release is loaded than Ditto was built with. Another build of the same release is
-// taken.
+// taken: runs note which, ranks and resumes compare it.
 void require_libtorch();
 
 }  // namespace ditto::report

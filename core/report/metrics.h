@@ -32,7 +32,7 @@ struct StepRecord {
   double grad_norm = 0;          // global, before clipping
   double lr = 0;                 // of this step, of the first parameter group
   double step_s = 0;             // seconds from the start of this step to the start of the next
-  double samples_per_s = 0;      // of all ranks together
+  double samples_per_s = 0;      // learned from, of all ranks together
   std::optional<double> tflops;  // 10^12 floating point operations a second, of all ranks; none: model does not say
   std::optional<double> mfu;     // tflops over the machine's peak, 0 … 1; none: no peak is known
   int64_t mem_bytes = 0;         // peak of this rank's tensors during the step

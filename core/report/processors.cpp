@@ -3,9 +3,11 @@
 #include "core/report/processors.h"
 
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -36,6 +38,17 @@ bool has_word(const std::string& list, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
+// "\\040" of mountinfo is a blank.
+std::string unescaped(const std::string& text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_code = text[i] == '\\' && text.find_first_not_of("01234567", i + 1) >= i + 4 && i + 3 < text.size();
+    plain += is_code ? static_cast<char>(std::stoi(text.substr(i + 1, 3), nullptr, 8)) : text[i];
+    if (is_code) i += 3;
+  }
+  return plain;
+}
+
 // "36 35 0:32 /seen /at options - cgroup2 source super-options"
 std::vector<Mount> mounts(const fs::path& root) {
   std::vector<Mount> found;
@@ -45,7 +58,8 @@ std::vector<Mount> mounts(const fs::path& root) {
     const auto dash = std::find(words.begin(), words.end(), "-");
     if (words.size() < 5 || words.end() - dash < 4) continue;
     const bool is_v2 = dash[1] == "cgroup2";
-    if (is_v2 || (dash[1] == "cgroup" && has_word(dash[3], "cpu"))) found.push_back({is_v2, words[3], words[4]});
+    if (is_v2 || (dash[1] == "cgroup" && has_word(dash[3], "cpu")))
+      found.push_back({is_v2, unescaped(words[3]), unescaped(words[4])});
   }
   return found;
 }
@@ -83,6 +97,28 @@ std::optional<double> quota_in(const fs::path& folder, bool is_v2) {
   return *quota / *period;
 }
 
+// "RANK=3": what says which rank this process is, as launchers set it (core/dist/launch.cpp). A launcher that is itself
+// started by another (torchrun by srun) has that one's.
+std::string rank_in_environment() {
+  for (const char* name : {"RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"})
+    if (const char* value = std::getenv(name)) return name + std::string("=") + value;
+  return {};
+}
+
+bool has_variable(const fs::path& root, int process, const std::string& variable) {
+  std::ifstream file(root / "proc" / std::to_string(process) / "environ");
+  for (std::string entry; std::getline(file, entry, '\0');)
+    if (entry == variable) return true;
+  return false;
+}
+
+int parent_of(const fs::path& root, int process) {
+  std::ifstream file(root / "proc" / std::to_string(process) / "status");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("PPid:")) return std::atoi(line.c_str() + 5);
+  return 0;
+}
+
 }  // namespace
 
 int processors_in_mask(int process) {
@@ -105,7 +141,7 @@ std::optional<double> processor_quota(const std::string& root) {
     if (!group) continue;
     // What is mounted may be a group below the hierarchy's own root, as in a container.
     fs::path below = *group;
-    if (mount.seen != "/" && group->starts_with(mount.seen)) below = group->substr(mount.seen.size());
+    if (mount.seen == *group || group->starts_with(mount.seen + "/")) below = group->substr(mount.seen.size());
     const fs::path top = fs::path(root) / fs::path(mount.at).relative_path();
     for (below = below.relative_path().lexically_normal();; below = below.parent_path()) {
       const bool outside = below.begin() != below.end() && *below.begin() == "..";
@@ -117,14 +153,49 @@ std::optional<double> processor_quota(const std::string& root) {
   return least;
 }
 
-int usable_processors() {
-  static const int count = [] {
-    int all = processors_in_mask();
-    if (all == 0) all = static_cast<int>(std::thread::hardware_concurrency());
-    if (const auto quota = processor_quota()) all = std::min(all, static_cast<int>(std::ceil(*quota)));
-    return std::max(all, 1);
-  }();
-  return count;
+int processors_of_launcher(const std::string& root, const std::function<int(int)>& mask) {
+  const auto own = rank_in_environment();
+  const char* of_job = own.starts_with("SLURM") ? std::getenv("SLURM_CPUS_ON_NODE") : nullptr;
+  if (of_job) return std::max(0, std::atoi(of_job));
+  int process = ::getppid();
+  while (process > 1 && !own.empty() && has_variable(root, process, own)) process = parent_of(root, process);
+  return process > 0 ? mask(process) : 0;
+}
+
+int share_of_processors(int in_mask, std::optional<double> quota, int of_launcher, int ranks) {
+  if (ranks < 1) ranks = 1;
+  int share = std::min(in_mask, std::max(of_launcher, in_mask) / ranks);
+  if (quota) share = std::min(share, static_cast<int>(std::ceil(*quota)) / ranks);
+  return share;
+}
+
+namespace {
+
+struct Known {
+  int in_mask = processors_in_mask();
+  std::optional<double> quota = processor_quota();
+  Known() {
+    if (in_mask == 0) in_mask = static_cast<int>(std::thread::hardware_concurrency());
+  }
+};
+
+const Known& known() {
+  static const Known only;
+  return only;
+}
+
+}  // namespace
+
+int usable_processors() { return std::max(1, share_of_processors(known().in_mask, known().quota, 0, 1)); }
+
+int said_threads() {
+  const char* said = std::getenv("OMP_NUM_THREADS");
+  return said ? std::max(0, std::atoi(said)) : 0;
+}
+
+int processors_of_rank(int ranks) {
+  const int of_launcher = ranks > 1 ? processors_of_launcher() : 0;
+  return share_of_processors(known().in_mask, known().quota, of_launcher, ranks);
 }
 
 }  // namespace ditto::report

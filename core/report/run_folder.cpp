@@ -9,11 +9,13 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <utility>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
 
 #include "core/formats/file.h"
+#include "core/report/streams.h"
 
 namespace ditto::report {
 
@@ -87,7 +89,16 @@ void RunFolder::log(std::string_view text) {
     text.remove_prefix(end == text.npos ? text.size() : end + 1);
   } while (!text.empty());
   const std::lock_guard lock(mutex_);
-  (void)!::write(log_.get(), lines.data(), lines.size());
+  std::string_view left = lines;
+  while (!left.empty()) {
+    const ssize_t done = ::write(log_.get(), left.data(), left.size());
+    if (done < 0 && errno == EINTR) continue;
+    if (done < 0) break;
+    left.remove_prefix(static_cast<size_t>(done));
+  }
+  if (!left.empty() && !std::exchange(log_fails_, true))
+    tell(fmt::format("warning: {} cannot be written ({}): what is said from here on may be missing there",
+                     file("log.txt"), std::strerror(errno)));
 }
 
 }  // namespace ditto::report

@@ -27,13 +27,14 @@ class RunFolder {
   void write_recipe(std::string_view toml);  // run.toml, at once and on the disk; Error(data)
 
   // Adds each line of `text` to log.txt with the time in front (UTC, milliseconds). Never throws: a full disk must not
-  // end a run for its log's sake. Safe from several threads.
+  // end a run for its log's sake; the first time, standard error hears of it. Safe from several threads.
   void log(std::string_view text);
 
  private:
   std::string path_;
   RunLock lock_;
   formats::Descriptor log_;
+  bool log_fails_ = false;
   std::mutex mutex_;
 };
 

@@ -12,6 +12,7 @@
 
 #include "core/checkpoint/tensor_file.h"
 #include "core/formats/file.h"
+#include "core/formats/utf8.h"
 #include "core/network/names.h"
 
 namespace ditto {
@@ -121,8 +122,10 @@ std::vector<std::string> read_prompts(const std::string& file_or_text) {
   std::error_code error;
   if (!std::filesystem::is_regular_file(file_or_text, error)) return {file_or_text};
   std::vector<std::string> prompts;
-  std::istringstream lines(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes));
-  for (std::string line; std::getline(lines, line);) prompts.push_back(line);
+  std::istringstream lines(
+      formats::with_plain_ends(formats::without_mark(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes))));
+  for (std::string line; std::getline(lines, line);)
+    prompts.push_back(formats::plain_text(line, file_or_text + ":" + std::to_string(prompts.size() + 1)));
   if (prompts.empty()) throw Error(ErrorKind::data, file_or_text, "is empty", "write one prompt a line");
   return prompts;
 }

@@ -1,6 +1,7 @@
 #include "core/sample/generate.h"
 
 #include <algorithm>
+#include <optional>
 #include <sstream>
 
 #include <fmt/format.h>
@@ -135,6 +136,14 @@ std::map<std::string, double> added_up(const std::map<std::string, double>& own,
   return all;
 }
 
+// Throws what one of these ranks has failed by, the same on all of them.
+void throw_together(const std::optional<Error>& failure, const Group& ranks) {
+  const auto text = failure ? fmt::format("{} {}", static_cast<int>(failure->kind()), failure->what()) : std::string();
+  for (const auto& part : ranks.all_gather_text(text))
+    if (!part.empty())
+      throw Error(static_cast<ErrorKind>(std::stoi(part)), {}, std::string_view(part).substr(part.find(' ') + 1));
+}
+
 class Generator {
  public:
   Generator(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
@@ -157,23 +166,33 @@ class Generator {
     shape.insert(shape.begin(), count);
     auto result = torch::zeros(shape, torch::TensorOptions(dtype_).device(networks_.main->ctx->device));
     int64_t done = 0;
+    std::optional<Error> failure;
     // Ranks that run in step cannot each take as many steps as its own sample asks for: they make all samples together.
     const bool together = sampler_.adaptive() && networks_.in_step();
     const int64_t ranks = together ? 1 : mesh.data_ranks(), rank = together ? 0 : mesh.data_rank();
     const int64_t batches = (count + batch_ - 1) / batch_;
+    const bool waits = options_.failure == GenerateOptions::Failure::together && (together || !networks_.in_step());
     for (int64_t round = 0; round * ranks < batches; ++round) {
       const int64_t k = std::min(round * ranks + rank, batches - 1);
       const bool is_own = k == round * ranks + rank && (!together || mesh.data_rank() == 0);
       if (!is_own && !networks_.in_step()) continue;
       const int64_t first = k * batch_, mine = std::min(batch_, count - first);
       std::map<std::string, double> decided;
-      const auto samples = some(first, mine, decided);
+      Tensor samples;
+      try {
+        samples = some(first, mine, decided);
+      } catch (const Error& error) {
+        if (!waits) throw;
+        failure = error;
+        break;
+      }
       if (!is_own) continue;  // computed again, for ranks that run in step
       for (const auto& [what, number] : decided) decided_[what] += number;
       result.slice(0, first, first + mine).copy_(samples);
       done += mine;
       if (options_.progress) options_.progress(done, count);
     }
+    if (waits) throw_together(failure, mesh.data_group());
     if (options_.decisions) *options_.decisions = added_up(decided_, mesh.data_group());
     // Every sample was made by one rank, the others' are zero: as whole numbers adding them changes no bit, of -0
     // neither.
@@ -231,6 +250,31 @@ void require_negative(const Guidance& guidance) {
   if (guidance.uses_negative()) return;
   throw Error(ErrorKind::config, "--negative", "is not used by this guidance",
               "choose guidance.plugin = \"cfg\" with a scale (--guidance 4), or leave it out");
+}
+
+std::string idle_guidance(const Networks& networks, const Guidance& guidance, const SampleRequests& requests) {
+  if (!guidance.uses_negative() || requests.negative) return {};
+  if (networks.conditions().empty()) return "the model takes no condition";
+  torch::NoGradGuard no_grad;
+  const auto all = torch::ones({1}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
+  for (int64_t i = 0; i < static_cast<int64_t>(requests.seeds.size()); ++i) {
+    const auto given = rows_of(requests.conditions, i, 1, requests.seeds, networks);
+    const auto without = networks.main->model->without_condition(given, all);
+    for (const auto& [name, tensor] : given.tensors) {
+      const auto& other = without.at(name);
+      if (tensor.sizes() != other.sizes() || !torch::equal(tensor, other)) return {};
+    }
+  }
+  return "the model predicts the same without these conditions as with them";
+}
+
+std::string unlearned_null(const Recipe& recipe, const Guidance& guidance) {
+  const auto* dropout = recipe.resolved().find_path("objective.condition_dropout");
+  const auto* share = dropout ? dropout->as<double>() : nullptr;
+  const auto* whole = dropout ? dropout->as<int64_t>() : nullptr;
+  if (!guidance.uses_negative() || !((share && *share == 0) || (whole && *whole == 0))) return {};
+  return "guidance leads away from the null condition, which is never learned with objective.condition_dropout = 0" +
+         std::string(recipe.run.init_from.empty() ? "" : ", unless run.init_from has learned it");
 }
 
 Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,

@@ -31,10 +31,20 @@ struct GenerateOptions {
   // (SamplingRequest::tell, CachedBlocks::decisions).
   std::map<std::string, double>* decisions = nullptr;
   RankWatch* watch = nullptr;  // is told of every evaluation of the model, as a step
+  // Where a sampler fails on one of the data ranks, by its samples' own numbers: it throws at once, and the others
+  // wait; or all throw the same once all have ended, and may go on together.
+  enum class Failure { at_once, together } failure = Failure::at_once;
 };
 
 // Throws Error(config) where negative conditions would not be used.
 void require_negative(const Guidance& guidance);
+
+// Why guidance changes nothing for these requests: it asks for predictions without conditions, and they are the same.
+// Empty: it does not ask, or they differ.
+std::string idle_guidance(const Networks& networks, const Guidance& guidance, const SampleRequests& requests);
+// Why guidance leads away from a null condition that means nothing: the recipe's training never shows it to the model.
+// Empty: it does, or says nothing of it, or guidance does not ask for it.
+std::string unlearned_null(const Recipe& recipe, const Guidance& guidance);
 
 // Samples x_0 [n, C, …] (latents), in the order of the requests, on every rank. Data ranks share the batches; which
 // samples are computed together does not depend on the ranks, so that the same requests give the same bits on any

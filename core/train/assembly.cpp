@@ -1,8 +1,7 @@
 #include "core/train/assembly.h"
 
-#include <algorithm>
-
 #include "core/config/numerics.h"
+#include "core/data/held_out.h"
 #include "core/dist/whole.h"
 #include "core/train/optimizers.h"
 #include "core/train/sources.h"
@@ -61,6 +60,7 @@ void Assembly::open_data(const AssemblyParts& parts) {
   };
   train_data = open(SplitOf::train);
   if (recipe.validate.every > 0) validation_data = open(SplitOf::validation);
+  if (validation_data && !parts.shapes_only) require_held_out(*train_data, *validation_data);
   if (parts.opened) parts.opened(*train_data, validation_data.get());
 }
 
@@ -108,28 +108,6 @@ std::shared_ptr<Optimizer> Assembly::make_optimizer() {
   for (const auto& group : recipe.optimizer_groups) plugins += ", " + group.component.plugin;
   refuse_odd_state(networks->learned(), *made, plugins);
   return made;
-}
-
-BatchPlanner::Sizes Assembly::sizes(const Loader& loader) {
-  return {[&loader](int64_t place) { return loader.size_of(place); },
-          [this](const SampleSize& size) {
-            return counter().tokens(size);
-          }};
-}
-
-FlopCounter& Assembly::counter() {
-  if (!counter_) counter_ = std::make_unique<FlopCounter>(components, *main);
-  return *counter_;
-}
-
-void Assembly::check(const std::vector<SampleSize>& learned) {
-  if (learned.empty()) counter().check({});
-  for (const auto& size : learned) counter().check(size);
-  if (!sampler || recipe.validate.grid_every == 0) return;
-  const auto& one = networks->shape_of_one();
-  const bool own_sides = std::find(one.begin(), one.end(), kOwnSide) != one.end();
-  const auto sized = own_sides ? nullptr : networks->scheduler->for_size(one);
-  (sized ? *sized : *networks->scheduler).time_grid(recipe.sampler_steps);
 }
 
 }  // namespace ditto

@@ -43,9 +43,12 @@ class Assembly {
   // for while the assembly and the loader live.
   BatchPlanner::Sizes sizes(const Loader& loader);
 
-  // What a step, or the run's first grid of samples, would refuse: of each size that is learned from (none: all have one)
-  // the model's forward on shapes alone, and the sampler's times. Throws Error(config) or Error(shape).
+  // What a step, or the run's first grid of samples, would refuse: of each size that is learned from (none: all have
+  // one) the model's forward on shapes alone, and the sampler's times. Throws Error(config) or Error(shape).
   void check(const std::vector<SampleSize>& learned);
+
+  // What a reader of the recipe may not expect of its data: a sentence each. With data and an objective.
+  std::vector<std::string> notes() const;
 
   Recipe& recipe;
   const Mesh& mesh;

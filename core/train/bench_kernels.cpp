@@ -247,6 +247,9 @@ KernelBench::Call time_call(const SeenCall& call, const Kernels& kernels, const 
   for (const auto& variant : variants) try {
       timed.timed.push_back(timer.time(kernels.pinned(call.op, variant), variant));
       timed.timed.back().chosen = variant == chosen;
+      timed.timed.back().copies = std::any_of(kernels.rows.begin(), kernels.rows.end(), [&](const KernelRow& row) {
+        return row.op == call.op && row.variant == variant && row.copies;
+      });
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::config) throw;
       timed.cannot.push_back(variant);

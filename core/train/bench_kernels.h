@@ -32,6 +32,7 @@ struct KernelBench {
   struct Variant {
     std::string name;     // "reference": the op's meaning on ATen
     bool chosen = false;  // by the recipe
+    bool copies = false;  // what does not lie as a contiguous tensor does (KernelRow::copies)
     Pass forward;
     std::optional<Pass> backward;  // none: the call asks for no gradient
   };

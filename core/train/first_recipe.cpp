@@ -1,15 +1,20 @@
 #include "core/train/first_recipe.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include <fmt/format.h>
 
+#include "core/data/cut_off.h"
 #include "core/data/inspect.h"
+#include "core/formats/names.h"
 
 namespace ditto {
 
@@ -39,31 +44,80 @@ std::string quoted(const std::string& text) { return nlohmann::json(text).dump()
 
 }  // namespace
 
+namespace {
+
+// Shards by what they are for by their names.
+struct ShardParts {
+  std::vector<std::string> train, validation, left_out;
+
+  explicit ShardParts(const std::vector<std::string>& shards) {
+    using formats::SetPart;
+    const auto name = [](const std::string& shard) { return fs::path(shard).filename().string(); };
+    // A set may have a part for tests beside the one for validation: only one of them is seen while a model learns.
+    const auto is_test = [&](const std::string& shard) { return name(shard).find("test") != std::string::npos; };
+    const auto is = [&](const std::string& shard, SetPart part) { return formats::part_of_set(name(shard)) == part; };
+    const auto any = [&](auto condition) { return std::any_of(shards.begin(), shards.end(), condition); };
+    const bool has_train = any([&](const auto& shard) { return is(shard, SetPart::learned); });
+    const bool has_more = any([&](const auto& shard) { return is(shard, SetPart::held_out) && !is_test(shard); });
+    for (const auto& shard : shards) {
+      const bool is_held_out = is(shard, SetPart::held_out);
+      auto& part = is_held_out ? (is_test(shard) && has_more ? left_out : validation)
+                               : (has_train && !is(shard, SetPart::learned) ? left_out : train);
+      part.push_back(name(shard));
+    }
+    if (train.empty()) train.swap(validation);  // who names these alone means them
+  }
+
+  // As "train-*.tar" where that takes no other, else by their names.
+  static std::vector<std::string> patterns(const std::vector<std::string>& names,
+                                           std::initializer_list<const std::vector<std::string>*> others) {
+    std::set<std::string> patterns;
+    for (const auto& name : names) {
+      const auto last = name.find_last_of("0123456789");
+      const auto before = last == std::string::npos ? last : name.find_last_not_of("0123456789", last);
+      const auto first = before == std::string::npos ? 0 : before + 1;
+      patterns.insert(last == std::string::npos || name.find_first_of("*?[\\{") != std::string::npos
+                          ? name
+                          : name.substr(0, first) + "*" + name.substr(last + 1));
+    }
+    for (const auto* other : others)
+      for (const auto& name : *other)
+        for (const auto& pattern : patterns)
+          if (::fnmatch(pattern.c_str(), name.c_str(), 0) == 0) return names;
+    return {patterns.begin(), patterns.end()};
+  }
+};
+
+}  // namespace
+
 ShardFacts shard_facts(const std::string& path, const std::string& folder, int64_t most_side) {
   ShardFacts facts;
   const bool is_folder = fs::is_directory(path);
   const fs::path home = is_folder ? fs::path(path) : fs::path(path).parent_path();
-  const auto pattern = [&](const std::string& name) {
-    return (fs::absolute(home).lexically_normal().lexically_proximate(fs::absolute(folder).lexically_normal()) / name)
-        .string();
+  const auto here = fs::absolute(home).lexically_normal().lexically_proximate(fs::absolute(folder).lexically_normal());
+  const auto below = [&](std::vector<std::string> names) {
+    for (auto& name : names) name = (here / name).string();
+    return names;
   };
   std::map<std::string, int64_t> sizes;
   std::map<int64_t, int64_t> labels;
   int64_t trained = 0;
-  bool has_train = false;
-  for (const auto& shard : shards_named({path})) {
-    const auto report = inspect_shard(shard, Depth::headers);
-    const auto name = fs::path(shard).filename().string();
-    const bool is_held = is_folder && (name.starts_with("validation-") || name.starts_with("val-"));
-    if (is_held) facts.validation = pattern(name.substr(0, name.find('-')) + "-*.tar");
-    has_train = has_train || name.starts_with("train-");
-    (is_held ? facts.held_out : facts.samples) += report.samples;
-    trained += report.samples;
-    facts.captions += report.captions;
-    for (const auto& [size, count] : report.sizes) sizes[size] += count;
-    for (const auto& [label, count] : report.labels) labels[label] += count;
-  }
-  facts.train = pattern(!is_folder ? fs::path(path).filename().string() : has_train ? "train-*.tar" : "*.tar");
+  const ShardParts parts(shards_named({path}));
+  for (const auto* part : {&parts.train, &parts.validation})
+    for (const auto& name : *part) {
+      const auto report = inspect_shard((home / name).string(), Depth::headers);
+      (part == &parts.validation ? facts.held_out : facts.samples) += report.samples;
+      trained += report.samples;
+      facts.captions += report.captions;
+      for (const auto& [size, count] : report.sizes) sizes[size] += count;
+      for (const auto& [label, count] : report.labels) labels[label] += count;
+    }
+  facts.train = below(ShardParts::patterns(parts.train, {&parts.validation, &parts.left_out}));
+  facts.validation = below(ShardParts::patterns(parts.validation, {&parts.train, &parts.left_out}));
+  if (!parts.left_out.empty())
+    facts.notes.push_back(
+        fmt::format("{} of the shards, {} first, are neither learned from nor held out by their names",
+                    parts.left_out.size(), parts.left_out.front()));
   if (facts.samples == 0 || sizes.empty())
     throw Error(ErrorKind::data, path, "holds no picture to train on", "look inside with `ditto data inspect`");
   int64_t labelled = 0, pictures = 0, before = 0;
@@ -94,6 +148,13 @@ ShardFacts shard_facts(const std::string& path, const std::string& folder, int64
   facts.one_size = false;
   const int64_t side = std::min(facts.height, facts.width);
   facts.height = facts.width = side >= most_side ? most_side : std::max<int64_t>(4, side / 4 * 4);
+  CutOff cut;
+  for (const auto& [size, count] : sizes) {
+    const auto sides = sides_in(size);
+    cut.add(1 - static_cast<double>(std::min(sides[0], sides[1])) / static_cast<double>(std::max(sides[0], sides[1])),
+            count);
+  }
+  if (const auto said = cut.sentence("data.size"); !said.empty()) facts.notes.push_back(said);
   return facts;
 }
 
@@ -101,8 +162,9 @@ std::string to_text(const FirstRecipe& recipe, const ShardFacts& facts) {
   const bool has_classes = facts.classes > 0;
   auto text = fmt::format("[run]\nname = {}\nsteps = {}\nbatch = {}\nclip_norm = 1.0\n\n", quoted(recipe.name),
                           recipe.steps, recipe.batch);
-  text += fmt::format("[data]\nplugin = \"webdataset\"\nshards = [{}]\n", quoted(facts.train));
-  if (!facts.validation.empty()) text += fmt::format("validation_shards = [{}]\n", quoted(facts.validation));
+  text += fmt::format("[data]\nplugin = \"webdataset\"\nshards = {}\n", nlohmann::json(facts.train).dump());
+  if (!facts.validation.empty())
+    text += fmt::format("validation_shards = {}\n", nlohmann::json(facts.validation).dump());
   if (!has_classes) text += "label = \"none\"\n";
   if (has_classes && !facts.names_classes) text += fmt::format("classes = {}\n", facts.classes);
   text += fmt::format("channels = {}\nsize = [{}, {}]\n", facts.channels, facts.height, facts.width);

@@ -14,12 +14,14 @@ namespace ditto {
 
 // What shards hold, as far as a recipe depends on it.
 struct ShardFacts {
-  std::string train, validation;  // patterns, as the recipe writes them; validation "": nothing is held out
+  std::vector<std::string> train,
+      validation;  // patterns, as the recipe writes them; no validation: nothing is held out
   int64_t samples = 0, held_out = 0, captions = 0;
   int64_t classes = 0;                          // 0: not every sample has one
   bool names_classes = false;                   // classes.json lies beside the shards
   int64_t channels = 3, height = 0, width = 0;  // of all, or of the middle one
   bool one_size = true;
+  std::vector<std::string> notes;  // what a reader may not expect: shards that are left out, pictures that are cut
 };
 // Reads the headers of all pictures. `folder`: of the recipe, from which `path` (a folder of shards, or one) is named.
 // Pictures over `most_side` are to be made as small. Throws Error(data) where no picture is found.

@@ -6,6 +6,7 @@
 #include "core/network/adapter.h"
 #include "core/network/finite.h"
 #include "core/train/fit.h"
+#include "core/train/resume.h"
 
 namespace ditto {
 
@@ -69,6 +70,9 @@ std::map<std::string, std::string> read_first_weights(Assembly& assembly, const 
     throw Error(ErrorKind::checkpoint, found, "is an adapter alone, and a run starts from a whole model",
                 "name its base in run.init_from and this in adapter.weights, or merge it: `ditto checkpoint export "
                 "--merge`, and `ditto checkpoint import`");
+  if (assembly.train_data)
+    for (const auto& line : compare_class_names(info.extra, found, assembly.train_data->makes(), call.allowed))
+      call.say(line);
   const auto which = recipe.run.init_weights == "ema" ? checkpoint::Which::ema_or_weights : checkpoint::Which::weights;
   auto base = main.layout;
   if (main.adapter)  // it is learned here, and so is what an objective owns

@@ -4,6 +4,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "core/train/assembly.h"
 #include "core/train/same_start.h"
@@ -15,6 +16,7 @@ struct FirstWeightsCall {
   const Mesh& mesh;
   std::function<void(const std::string& topic, const Facts& facts)> expect_same;
   std::function<void(const std::string&)> say;
+  std::vector<std::string> allowed = {};  // keys of the recipe that may differ from what the weights were learned with
 };
 // What can be known of them before any is read: how they are to fit. Throws Error(config).
 checkpoint::Fit check_first_weights(const Assembly& assembly);

@@ -1,10 +1,7 @@
 #include "core/train/launch.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdlib>
-#include <thread>
 
 #include <ATen/Parallel.h>
 #include <torch/types.h>
@@ -49,13 +46,6 @@ bool holds(const formats::Table& table, const std::string& text) {
                      [&](const formats::Entry& entry) { return holds(entry.value, text); });
 }
 
-// A launcher that binds each rank to processors of its own (Slurm, mpirun) may use more itself, and has shared them out.
-int threads_of_a_rank(const RankInfo& rank) {
-  const int usable = report::usable_processors(), ranks = std::max(1, rank.local_world_size);
-  const bool is_bound = ranks > 1 && report::processors_in_mask(::getppid()) > report::processors_in_mask();
-  return std::max(1, is_bound ? usable : usable / ranks);
-}
-
 }  // namespace
 
 bool asks_for_bf16(const Recipe& recipe) { return holds(recipe.resolved(), "bf16"); }
@@ -65,20 +55,23 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank) {
   const auto done = multiplies && asks_for_bf16(recipe) ? avoid_refused_instructions() : std::string();
   if (!done.empty() && rank.rank == 0) report::tell(done);
   if (recipe.run.threads > 0) torch::set_num_threads(static_cast<int>(recipe.run.threads));
-  if (recipe.run.threads > 0 || std::getenv("OMP_NUM_THREADS")) return;
-  torch::set_num_threads(threads_of_a_rank(rank));
+  if (recipe.run.threads > 0 || report::said_threads() > 0) return;
+  torch::set_num_threads(std::max(1, report::processors_of_rank(rank.local_world_size)));
 }
 
 namespace {
 
 template <class Interface>
-void declare(Recipe& recipe, Registry& registry, const std::string& section, const Component& component) {
+void declare(Recipe& recipe, Registry& registry, const std::string& section, Component& component) {
   if (!component) return;
   const auto& factory = registry.factory<Interface>(component.plugin, component.where);
-  OptionReader reader(component.options, effect_of_options<Interface>());
-  guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options", [&] { factory.declare(reader); });
-  reader.finish();
-  recipe.resolve(section, component.plugin, reader.declared());
+  recipe.read_options(component.options, [&] {
+    OptionReader reader(component.options, effect_of_options<Interface>());
+    guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options",
+            [&] { factory.declare(reader); });
+    reader.finish();
+    recipe.resolve(section, component.plugin, reader.declared());
+  });
 }
 
 }  // namespace
@@ -102,12 +95,11 @@ void declare_components(Recipe& recipe, Registry& registry) {
   declare<Cache>(recipe, registry, "cache", recipe.cache);
   declare<Objective>(recipe, registry, "objective", recipe.objective);
   declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
-  for (const auto& group : recipe.optimizer_groups)
-    declare<Optimizer>(recipe, registry, group.section, group.component);
+  for (auto& group : recipe.optimizer_groups) declare<Optimizer>(recipe, registry, group.section, group.component);
   for (const auto& [section, component] : recipe.components())
     if (section == "data" || section.starts_with("data.")) declare<Source>(recipe, registry, section, *component);
-  for (const auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
-  for (const auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
+  for (auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
+  for (auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
     const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);

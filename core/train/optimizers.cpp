@@ -189,11 +189,6 @@ std::shared_ptr<Optimizer> make_one(Components& components, const std::string& s
                 "optimizer \"" + component.plugin +
                     "\" makes the average that is evaluated and sampled, and ema.enabled = false leaves it no place",
                 "set ema.enabled = true");
-  const auto& ema = components.recipe.ema;
-  if (made->averages() && (ema.decay != EmaOptions().decay || ema.warmup != EmaOptions().warmup))
-    throw Error(ErrorKind::config, component.where,
-                "optimizer \"" + component.plugin + "\" makes the average itself, and ema.decay and ema.warmup do nothing",
-                "leave them out");
   if (needs.exact && !made->exact())
     refuse_numerics("\"one\" does not go with optimizer \"" + component.plugin + "\" of [" + section +
                         "]: with these options its update is not made of single IEEE operations",

@@ -80,11 +80,31 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
 
 namespace {
 
+std::string objective_of(const Assembly& assembly) { return "objective \"" + assembly.recipe.objective.plugin + "\""; }
+
+// What is summed, weighed and noted of a batch stands by its samples' places.
+void require_same_samples(const Assembly& assembly, const std::vector<int64_t>& ids, const Batch& prepared) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(
+        ErrorKind::plugin, objective_of(assembly),
+        "prepare() was given " + std::to_string(ids.size()) + " samples, and " + what,
+        "Objective::prepare keeps a batch's samples, their ids and weights, and gives every tensor a row for each");
+  };
+  if (prepared.size() != static_cast<int64_t>(ids.size())) refuse("gives " + std::to_string(prepared.size()));
+  if (prepared.ids != ids) refuse("gives others, or in another order");
+  if (prepared.weights.size() != ids.size()) refuse("gives " + std::to_string(prepared.weights.size()) + " weights");
+  for (const auto& [name, tensor] : prepared.tensors)
+    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != prepared.size())
+      refuse("gives \"" + name + "\" " + (tensor.defined() ? "as " + c10::str(tensor.sizes()) : "undefined"));
+}
+
 // The objective's draws, and what the model sees of them.
 Batch prepare(const Assembly& assembly, Batch batch) {
+  const auto ids = batch.ids;
   batch = assembly.objective->prepare(std::move(batch), *assembly.main->ctx);
+  require_same_samples(assembly, ids, batch);
   if (!assembly.networks->scheduler) return batch;
-  const auto place = "objective \"" + assembly.recipe.objective.plugin + "\"";
+  const auto place = objective_of(assembly);
   for (const char* name : {names::kInput, names::kInputTime})
     if (batch.has(name))
       throw Error(ErrorKind::plugin, place, "makes \"" + std::string(name) + "\" itself",
@@ -102,7 +122,7 @@ void add_auxiliary(const Assembly& assembly, const Batch& batch, std::map<std::s
   for (const auto& [name, network] : assembly.networks->others())
     for (const auto& [of, loss] : network->take_auxiliary_losses()) {
       if (loss.numel() != batch.size())
-        throw Error(ErrorKind::plugin, "objective \"" + assembly.recipe.objective.plugin + "\"",
+        throw Error(ErrorKind::plugin, objective_of(assembly),
                     "runs network \"" + name + "\" on " + std::to_string(loss.numel()) + " samples of " +
                         std::to_string(batch.size()) + ", and its blocks add \"" + of + "\" to each one's loss",
                     "run it on the batch's samples, or choose a network without such a loss");
@@ -122,6 +142,12 @@ std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, co
     losses = assembly.objective->losses(outputs, batch, *assembly.main->ctx);
     for (const auto& [name, loss] : losses) seen["loss." + name] = loss;
   });
+  for (const auto& [name, loss] : losses)
+    if (!loss.defined() || loss.sizes() != at::IntArrayRef{batch.size()})
+      throw Error(ErrorKind::plugin, objective_of(assembly),
+                  "its loss \"" + name + "\" of " + std::to_string(batch.size()) + " samples is " +
+                      (loss.defined() ? c10::str(loss.sizes()) : "undefined"),
+                  "Objective::losses gives one number a sample, [B]");
   add_auxiliary(assembly, batch, losses);
   return losses;
 }

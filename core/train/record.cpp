@@ -11,6 +11,8 @@
 
 #include "core/checkpoint/manifest.h"
 #include "core/network/adapter.h"
+#include "core/report/libtorch.h"
+#include "core/report/surroundings.h"
 #include "core/train/device.h"
 
 namespace ditto {
@@ -29,7 +31,21 @@ const std::map<std::string, const char*> kMatters{{"processor", "another process
                                                   {"cpu_capability", "other vector instructions round differently"},
                                                   {"threads", "another number of threads may sum in another order"},
                                                   {"torch", "another LibTorch may compute differently"},
+                                                  {"torch_build", "another build of LibTorch may compute differently"},
+                                                  {"variables", "they choose how libraries compute"},
                                                   {"ditto", "another version of Ditto may compute differently"}};
+constexpr std::string_view kLibrary = "library.";  // and its name
+
+// None: no bits of a run depend on it.
+std::string why_it_matters(const std::string& key, bool one_number) {
+  const bool is_library = key.starts_with(kLibrary);
+  if (is_library && report::decodes_pictures(key.substr(kLibrary.size())))
+    return "another build of it may decode pictures differently";
+  if (one_number && key != "ditto") return {};
+  if (is_library) return "another build of it may round differently";
+  const auto found = kMatters.find(key);
+  return found == kMatters.end() ? "" : found->second;
+}
 
 }  // namespace
 
@@ -38,18 +54,21 @@ std::map<std::string, std::string> machine_record(torch::Device device) {
                                             {"cpu_capability", at::get_cpu_capability()},
                                             {"threads", std::to_string(torch::get_num_threads())},
                                             {"torch", TORCH_VERSION},
+                                            {"torch_build", report::libtorch_build()},
+                                            {"variables", report::arithmetic_variables()},
                                             {"ditto", kVersion}};
+  for (const auto& [name, build] : report::arithmetic_libraries()) record[std::string(kLibrary) + name] = build;
   if (device.is_cuda()) record["gpu"] = gpu_name(device);
   return record;
 }
 
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                       bool one_number, const std::function<void(const std::string&)>& say) {
-  for (const auto& [key, why] : kMatters) {
-    if (one_number && key != "ditto") continue;
-    const auto before = saved.find(key), after = now.find(key);
-    if (before != saved.end() && after != now.end() && before->second != after->second)
-      say("changed since: " + key + ": " + before->second + " -> " + after->second + " (" + why +
+  for (const auto& [key, before] : saved) {
+    const auto after = now.find(key);
+    const auto why = why_it_matters(key, one_number);
+    if (!why.empty() && after != now.end() && before != after->second)
+      say("changed since: " + key + ": " + before + " -> " + after->second + " (" + why +
           ": equal within rounding from here on, not bit for bit)");
   }
 }
@@ -108,9 +127,25 @@ std::set<int64_t> RunNotes::numbers(const std::string& name, int64_t end) const 
   }
 }
 
+namespace {
+
+// Whether a fingerprint is what was noted, with more behind it (", contents 0123"); of a blend, whose parts' stand in
+// brackets, with more behind any of them.
+bool goes_on(std::string_view noted, std::string_view now) {
+  std::size_t at = 0;
+  for (const char c : noted) {
+    if (c == ')' && now.substr(at).starts_with(", ")) at = std::min(now.find_first_of("()", at), now.size());
+    if (at == now.size() || now[at++] != c) return false;
+  }
+  const auto rest = now.substr(at);
+  return rest.empty() || (rest.starts_with(", ") && !noted.starts_with("blend of "));
+}
+
+}  // namespace
+
 bool RunNotes::knows(const std::string& fingerprint) const {
   const auto noted = notes_.find("source");
-  return noted == notes_.end() || noted->second == fingerprint || fingerprint.starts_with(noted->second + ", ");
+  return noted == notes_.end() || goes_on(noted->second, fingerprint);
 }
 
 void RunNotes::require_network(const std::string& name, const std::string& fingerprint) const {

@@ -11,10 +11,11 @@
 
 namespace ditto {
 
-// What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions.
+// What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions, LibTorch's
+// build, variables that choose how libraries compute, and "library.NAME", the builds of those that do.
 std::map<std::string, std::string> machine_record(torch::Device device = torch::kCPU);
 // Says, a line each, what differs from the record of an earlier start, and which promise is lost with it. Of one number
-// (run.numerics) that is another version of Ditto alone.
+// (run.numerics) that is another version of Ditto, or a library that decodes pictures.
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                       bool one_number, const std::function<void(const std::string&)>& say);
 
@@ -30,7 +31,7 @@ class RunNotes {
   // Whether the run learned from the data of this fingerprint, or from as much of it as was known then.
   bool knows(const std::string& fingerprint) const;
   // Throws Error(config) where the run learned from other data than that of this fingerprint. One that begins with what
-  // was noted knows more of the same data: `say` hears of it.
+  // was noted (of a blend: each part's does) knows more of the same data: `say` hears of it.
   void require_data(const std::string& fingerprint, const std::function<void(const std::string&)>& say) const;
   // Throws Error(checkpoint) where [network.NAME] had other weights than those of this fingerprint.
   void require_network(const std::string& name, const std::string& fingerprint) const;

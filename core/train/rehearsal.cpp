@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <optional>
 
+#include <ditto/text.h>
+
 #include "core/data/sizes.h"
 #include "core/network/paper_mesh.h"
 #include "core/network/strategies.h"
@@ -35,6 +37,7 @@ void begin(Assembly& assembly) {
   if (assembly.validation_data)
     check_validation(assembly, Loader(assembly.validation_data, validation_options(options), seed, {}));
   assembly.check(find_sizes(*assembly.train_data, recipe.batch.taken()).learned);
+  for (const auto& line : assembly.notes()) std::printf("note: %s\n", shown(line, kSentenceShown).c_str());
 }
 
 struct Rehearsal {

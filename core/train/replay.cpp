@@ -19,7 +19,12 @@ std::string fact(const RunFacts& facts, const std::string& name) {
 }
 
 // What differs and is told, not refused: it may make other bits, and need not.
-bool is_note(const std::string& name) { return name.starts_with("plugins.") || name == "data" || name == "ditto"; }
+bool is_note(const std::string& name) {
+  return name.starts_with("plugins.") || name.starts_with("library.") || name == "data" || name == "ditto";
+}
+
+// What receipts up to 0.2 do not have.
+bool is_young(const std::string& name) { return name == "torch_build" || name == "variables"; }
 
 std::string joined(const std::vector<std::string>& words) {
   std::string text;
@@ -50,7 +55,7 @@ void ReceiptCheck::refuse_other(const Receipt& theirs, const Receipt& beginning)
   for (const auto& [name, value] : all) {
     if (fact(before, name) == fact(now, name)) continue;
     const auto change = fmt::format("{} was {} in the run, and is {} now", name, fact(before, name), fact(now, name));
-    if (!is_note(name))
+    if (!is_note(name) && !(is_young(name) && !before.contains(name)))
       throw Error(
           ErrorKind::config, "replay",
           change + ": with run.numerics = \"fast\" that may make other bits, which would say nothing of the run",

@@ -10,6 +10,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/config/differences.h"
+#include "core/network/shapes.h"
 #include "core/network/strategies.h"
 
 namespace ditto {
@@ -19,7 +20,7 @@ namespace {
 // Of the strategies of a checkpoint's recipe. One of another Ditto may be none here.
 std::vector<std::string> strategies_of(const std::string& saved_toml) {
   try {
-    return strategy_ids(Recipe::parse(saved_toml, "the checkpoint's recipe"));
+    return strategy_ids(Recipe::saved(saved_toml, "the checkpoint's recipe"));
   } catch (const Error&) {
     return {};
   }
@@ -95,6 +96,21 @@ std::vector<std::string> compare_recipes(const formats::Table& saved, const form
     lines.push_back(line);
   }
   return lines;
+}
+
+std::vector<std::string> compare_class_names(const std::map<std::string, std::string>& notes, const std::string& path,
+                                             const TensorSpecs& now, const std::vector<std::string>& allowed) {
+  const auto noted = notes.find("shapes");
+  if (noted == notes.end()) return {};
+  const auto others = other_names(saved_shapes(noted->second, path).data, now);
+  if (!others) return {};
+  const auto what = others->text("in " + shown(path), "in today's data");
+  const bool is_allowed =
+      std::any_of(allowed.begin(), allowed.end(), [](const auto& key) { return key == "data" || key == "data.names"; });
+  if (others->apart.is_elsewhere && !is_allowed)
+    throw Error(ErrorKind::config, "data", what + ": what was learned of one would be called by the name of another",
+                "number the classes as they were, or give --allow-change data.names");
+  return {what};
 }
 
 void require_not_past(int64_t steps, int64_t step, const std::string& path) {

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <ditto/batch.h>
 #include <ditto/parallel/mesh.h>
 
 #include "core/config/recipe.h"
@@ -28,6 +30,12 @@ OptionEffects effects_of(const Recipe& now, const std::string& saved_toml, Regis
 // changes what is learned and its key (or its section) is not among `allowed`.
 std::vector<std::string> compare_recipes(const formats::Table& saved, const formats::Table& now,
                                          const OptionEffects& effects, const std::vector<std::string>& allowed);
+
+// Holds the classes' names that a checkpoint's notes have against those of today's data, of as many classes. Returns a
+// line for what is only called otherwise. Throws Error(config) where a name stands at two numbers, so that what was
+// learned of cats would be called dogs, unless "data" or "data.names" is among `allowed`.
+std::vector<std::string> compare_class_names(const std::map<std::string, std::string>& notes, const std::string& path,
+                                             const TensorSpecs& now, const std::vector<std::string>& allowed);
 
 // Throws Error(config) where a checkpoint is of a later step than the run's last one.
 void require_not_past(int64_t steps, int64_t step, const std::string& path);

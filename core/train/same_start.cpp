@@ -13,6 +13,7 @@
 #include "core/checkpoint/disk.h"
 #include "core/config/differences.h"
 #include "core/formats/file.h"
+#include "core/report/libtorch.h"
 
 namespace ditto {
 
@@ -60,7 +61,7 @@ Facts facts_of(const Recipe& recipe, const Registry& registry) {
   facts["ditto"] = std::string(kVersion) + " " + hash_of_file("/proc/self/exe", ErrorKind::plugin);
   facts["libditto_sdk"] = hash_of_file(
       boost::dll::symbol_location_ptr(reinterpret_cast<const void*>(&nearest)).string(), ErrorKind::plugin);
-  facts["LibTorch"] = TORCH_VERSION;
+  facts["LibTorch"] = std::string(TORCH_VERSION) + ", " + report::libtorch_build();
   return facts;
 }
 

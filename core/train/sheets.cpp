@@ -45,6 +45,7 @@ std::vector<formats::Picture> draw_sheets(Assembly& assembly, const std::functio
   options.clip = clip_of(recipe);
   options.batch = recipe.validate.grid;
   options.cache = assembly.cache.get();
+  options.failure = GenerateOptions::Failure::together;
   auto& networks = *assembly.networks;
   const auto samples =
       generate(networks, *assembly.sampler, *assembly.guidance, sheet_requests(assembly, warn), options);

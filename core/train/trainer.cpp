@@ -11,13 +11,16 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/checkpoint/manifest.h"
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/dist/stop.h"
 #include "core/network/bf16_ways.h"
 #include "core/network/finite.h"
+#include "core/report/freed_memory.h"
 #include "core/report/roofline.h"
 #include "core/report/streams.h"
+#include "core/sample/generate.h"
 #include "core/train/first_weights.h"
 #include "core/train/record.h"
 #include "core/train/resume.h"
@@ -46,6 +49,7 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
 Trainer::~Trainer() = default;
 
 int Trainer::run() {
+  report::give_back_freed_memory();
   const report::MemoryMeter::Watch watch(memory_);
   open_outputs();
   assemble();
@@ -113,7 +117,7 @@ void Trainer::assemble() {
     started_from_ = read_first_weights(
         *assembly_,
         {mesh_, [this](const auto& topic, const auto& facts) { expect_same(topic, facts, ErrorKind::checkpoint); },
-         [this](const std::string& line) { say(line); }});
+         [this](const std::string& line) { say(line); }, options_.allow_change});
   ema_ = std::make_unique<Ema>(assembly_->networks->learned(), recipe_.ema);
   training_ = std::make_unique<TrainingStep>(*assembly_, *loader_, *optimizer_, *ema_);
   if (options_.trace.comm) training_->meter = &memory_;
@@ -137,12 +141,25 @@ void Trainer::describe() {
   say(fmt::format("data: {} samples to learn from, batch {}, {} steps{}{}", assembly_->train_data->size(), run.batch,
                   run.steps, sizes_.report,
                   micro_batch_report(run, mesh_, each_alone(recipe_, *assembly_->train_data), recipe_.batch.plan)));
-  for (const auto& line : late_options(recipe_)) say("warning: " + line);
+  for (const auto& line : notes_on_options(recipe_)) say(line);
+  const auto& ema = recipe_.ema;
+  if (optimizer_->averages() && (ema.decay != EmaOptions().decay || ema.warmup != EmaOptions().warmup))
+    say("warning: ema.decay and ema.warmup take no effect: the optimizer makes the average itself");
+  for (const auto& line : assembly_->notes()) say("note: " + line);
   if (const auto audit = audit_report(run, mesh_); !audit.empty()) say(audit);
+  if (assembly_->guidance) {
+    const auto& guidance = *assembly_->guidance;
+    const auto null = unlearned_null(recipe_, guidance);
+    if (guidance.uses_negative() && assembly_->networks->conditions().empty())
+      say("warning: guidance will have no effect: the model takes no condition");
+    else if (!null.empty())
+      say("warning: " + null);
+  }
   say("into " + shown(output_folder(recipe_)));
 }
 
 void Trainer::resume() {
+  if (!options_.replay) say_other_run();
   if (start_) {
     take_up(*start_);
   } else if (writes() && options_.resume == "never" && !options_.replay && folder_->has_recipe()) {
@@ -151,6 +168,26 @@ void Trainer::resume() {
   if (!writes()) return;
   for (const auto& line : checkpoint::set_aside_later(checkpoints(), start_ ? step_ : -1)) say(line);
   metrics_->cut_back(start_ ? step_ : -1);
+}
+
+// A recipe that lies in a run's folder is taken for that run, and what it says of folders may lead elsewhere.
+void Trainer::say_other_run() {
+  std::error_code ignored;
+  const auto whole = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path, ignored), ignored);
+  };
+  const auto recipe = whole(recipe_.name), own = whole(output_folder(recipe_));
+  auto run = recipe.parent_path();
+  if (recipe.filename() == "recipe.toml" && fs::exists(run / checkpoint::kManifestFile, ignored))
+    run = run.parent_path().parent_path();
+  else if (recipe.filename() != "run.toml")
+    return;
+  if (run == own || !fs::is_directory(run / "checkpoints", ignored)) return;
+  say(
+      fmt::format("warning: {} is of the run in {}, and this is another run: it {} in {}; to go on with that one: "
+                  "--set run.output={}",
+                  shown(recipe_.name), shown(run.string()), start_ ? "goes on" : "begins anew", shown(own.string()),
+                  shown(run.string())));
 }
 
 void Trainer::take_up(const std::string& path) {
@@ -163,6 +200,8 @@ void Trainer::take_up(const std::string& path) {
   const auto effects = effects_of(recipe_, info.recipe_toml, assembly_->components.registry);
   for (const auto& line : compare_recipes(saved, recipe_.resolved(), effects, options_.allow_change))
     say("changed since: " + line);
+  for (const auto& line : compare_class_names(info.extra, path, assembly_->train_data->makes(), options_.allow_change))
+    say("changed since: " + line);
   const auto said = [this](const std::string& line) { say(line); };
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), is_one_number(recipe_), said);
   const auto& allowed = options_.allow_change;
@@ -174,9 +213,9 @@ void Trainer::take_up(const std::string& path) {
     if (!encoder->fingerprint().empty() &&
         std::find(allowed.begin(), allowed.end(), encoder->section + ".weights") == allowed.end())
       notes.require_weights(encoder->section, encoder->fingerprint());
-  for (const auto* strategy : assembly_->networks->strategies())
-    if (strategy->remembers())
-      say("equal bits end here: a strategy of [parallel] keeps numbers that no checkpoint has");
+  const auto strategies = assembly_->networks->strategies();
+  if (std::any_of(strategies.begin(), strategies.end(), [](const auto* one) { return one->remembers(); }))
+    say("equal bits end here: a strategy of [parallel] keeps numbers that no checkpoint has");
   notes.require_adapter_base(started_from_);
   checkpoint::load(path, now);
   if (const auto bad = not_finite(now, mesh_.world()); !bad.empty())
@@ -317,6 +356,13 @@ void Trainer::after_step(const StepResult& result, double seconds, double waited
   metrics_->append(record);
   if (const auto line = data_wait_.add(waited, seconds); !line.empty()) say(line);
   if (board_ && due(recipe_.log.tensorboard_every)) board_->add(record);
+  const bool is_zero = result.samples > 0 && !result.skipped && result.grad_norm == 0;
+  if (is_zero && !gradient_was_zero_)
+    say(fmt::format(
+        "warning: step {}: the gradient's norm is exactly 0, and nothing is learned: no loss depends on what "
+        "learns, or all of it is multiplied by 0",
+        step_));
+  gradient_was_zero_ = is_zero;
   if (result.samples == 0)
     say(fmt::format("step {}: none of its samples can be learned from: skipped", step_));
   else if (result.skipped)

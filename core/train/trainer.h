@@ -55,6 +55,7 @@ class Trainer {
   void open_outputs();
   void assemble();
   void resume();
+  void say_other_run();
   void take_up(const std::string& path);
   void begin_receipts();
   bool take_receipt(const StepResult& result);
@@ -112,7 +113,8 @@ class Trainer {
   int64_t saved_step_ = -1;
   int64_t learned_ = 0;  // samples that were learned from, which the rate counts
   bool stopped_ = false;
-  bool kernels_recorded_ = false;  // in run.toml: known once a step has chosen them
+  bool gradient_was_zero_ = false;  // of the step before
+  bool kernels_recorded_ = false;   // in run.toml: known once a step has chosen them
   double peak_tflops_ = 0;
 };
 

@@ -45,17 +45,23 @@ void Trainer::show_validation() {
 void Trainer::show_grid() {
   if (recipe_.validate.grid_every == 0) return;
   begin("a grid of samples");
-  // No training ends for a picture. What the samples' own numbers lead to (a solver that needs more steps) all ranks meet
-  // alike; another failure of one rank alone is not for it to pass over.
-  const auto warn = [this](const Error& error) { say(fmt::format("warning: no grid of step {}: {}", step_, error.what())); };
+  // No training ends for a picture. What the samples' own numbers lead to (a solver that needs more steps) all ranks
+  // hear of alike; another failure may be of one rank alone, and ends the run where there are others.
+  const auto warn = [this](const Error& error) {
+    say(fmt::format("warning: no grid of step {}: {}", step_, error.what()));
+  };
   std::vector<formats::Picture> sheets;
-  try {
+  std::optional<Error> failure;
+  {
     const Ema::Scope averaged(*ema_, [this] { assembly_->networks->parameters_changed(); });
-    sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::config && error.kind() != ErrorKind::numeric && mesh_.world_size() > 1) throw;
-    return warn(error);
+    try {  // inside of the scope, which brings the weights back only where nothing is thrown through it
+      sheets = draw_sheets(*assembly_, [this](const std::string& line) { say(line); });
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::config && error.kind() != ErrorKind::numeric && mesh_.world_size() > 1) throw;
+      failure = error;
+    }
   }
+  if (failure) return warn(*failure);
   if (!writes()) return;
   try {
     write_grid(sheets);

@@ -4,6 +4,8 @@
 #include <charconv>
 #include <cmath>
 
+#include "idle_option.h"
+
 namespace ditto {
 
 namespace {
@@ -72,6 +74,13 @@ size_t edit_distance(std::string_view a, std::string_view b) {
     }
   }
   return row[b.size()];
+}
+
+Error rejection(const OptionMap& given, std::string_view name, std::string_view what, std::string_view remedy) {
+  const auto it = given.given.find(std::string(name));
+  const std::string& where = it != given.given.end() ? it->second.where : given.where;
+  const std::string full = given.section.empty() ? std::string(name) : given.section + "." + std::string(name);
+  return {ErrorKind::config, where, full + " " + std::string(what), remedy};
 }
 
 }  // namespace
@@ -167,18 +176,18 @@ void OptionReader::out_of_range(size_t index, std::string_view expected) const {
   reject(info.name, "is " + to_text(info.value) + (info.given ? "" : " by default"), remedy);
 }
 
+IdleOption::IdleOption(const Error& error, std::string option) : Error(error), option_(std::move(option)) {}
+IdleOption::~IdleOption() = default;
+
 void OptionReader::reject(std::string_view name, std::string_view what, std::string_view remedy) const {
-  const auto it = given_.given.find(std::string(name));
-  const std::string& where = it != given_.given.end() ? it->second.where : given_.where;
-  const std::string full = given_.section.empty() ? std::string(name) : given_.section + "." + std::string(name);
-  throw Error(ErrorKind::config, where, full + " " + std::string(what), remedy);
+  throw rejection(given_, name, what, remedy);
 }
 
 void OptionReader::only_if(bool applies, const std::vector<std::string>& names, std::string_view why) const {
   if (applies) return;
   for (const auto& info : declared_)
-    if (info.value != info.fallback && std::find(names.begin(), names.end(), info.name) != names.end())
-      reject(info.name, why, "leave it out");
+    if (info.given && info.value != info.fallback && std::find(names.begin(), names.end(), info.name) != names.end())
+      throw IdleOption(rejection(given_, info.name, why, "leave it out"), info.name);
 }
 
 void OptionReader::finish() const {

@@ -12,14 +12,12 @@ class CacheTest {
  public:
   CacheTest(const std::string& path, const OptionValues& options) : path_(path), options_(options) {}
 
-  Report run() {
-    Report report("cache " + path_);
+  void run(Report& report) {
     report.check("it can be made", [&] { return made_ = make<Cache>(path_, options_), std::string(); });
-    if (!made_) return report;
+    if (!made_) return;
     report.check("all that it remembers of a sample is its sum", [&] { return remembered(); });
     report.check("a change that is not finite is computed", [&] { return not_finite(); });
     report.check("the sum stays finite", [&] { return finite_sums(); });
-    return report;
   }
 
  private:
@@ -72,6 +70,10 @@ class CacheTest {
 
 }  // namespace
 
-Report check_cache(const std::string& path, const OptionValues& options) { return CacheTest(path, options).run(); }
+Report check_cache(const std::string& path, const OptionValues& options) {
+  Report report("cache " + path);
+  report.guard([&] { CacheTest(path, options).run(report); });
+  return report;
+}
 
 }  // namespace ditto::testing

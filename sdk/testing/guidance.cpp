@@ -18,17 +18,15 @@ class GuidanceTest {
  public:
   GuidanceTest(const std::string& path, const OptionValues& options) : path_(path), options_(options) {}
 
-  Report run() {
-    Report report("guidance " + path_);
+  void run(Report& report) {
     report.check("it can be made", [&] { return made_ = create(), std::string(); });
-    if (!made_) return report;
+    if (!made_) return;
     report.check("the result is finite, and shaped as an evaluation", [&] { return shape(); });
     report.check("a sample's numbers depend on its own row alone", [&] { return rows(); });
     report.check("two calls give the same bits", [&] { return repeat(); });
     report.check("what it is given is kept", [&] { return kept(); });
     report.check("a network that it evaluates was asked for when it was made", [&] { return networks(); });
     report.check("uses_negative says whether it evaluates without conditions", [&] { return negative(); });
-    return report;
   }
 
  private:
@@ -166,7 +164,9 @@ class GuidanceTest {
 }  // namespace
 
 Report check_guidance(const std::string& path, const OptionValues& options) {
-  return GuidanceTest(path, options).run();
+  Report report("guidance " + path);
+  report.guard([&] { GuidanceTest(path, options).run(report); });
+  return report;
 }
 
 }  // namespace ditto::testing

@@ -1,12 +1,14 @@
 // The promises of a kernel plugin: every row agrees with its op's meaning, wherever it says that it can compute it.
 #include <algorithm>
+#include <optional>
 #include <utility>
 
-#include <torch/autograd.h>
+#include <ATen/record_function.h>
 #include <torch/cuda.h>
 
 #include <ditto/testing/checks.h>
 
+#include "kernel_answers.h"
 #include "numbers.h"
 
 namespace ditto::testing {
@@ -17,47 +19,6 @@ namespace {
 
 bool is_real(const Tensor& x) { return x.defined() && x.is_floating_point(); }
 
-// Leaves in another dtype and place.
-OpInputs moved(const OpInputs& inputs, at::Device device, at::ScalarType dtype) {
-  OpInputs out{{}, inputs.attributes};
-  for (const Tensor& x : inputs.tensors) {
-    if (!x.defined()) {
-      out.tensors.emplace_back();
-      continue;
-    }
-    Tensor copy = x.detach().to(device, is_real(x) ? dtype : x.scalar_type(), false, true);
-    out.tensors.push_back(copy.requires_grad_(x.requires_grad()));
-  }
-  return out;
-}
-
-struct Answer {
-  Tensors outputs;
-  Tensors grads;  // undefined where the input has none
-};
-
-Answer answer(const std::function<Tensors(const OpInputs&)>& compute, const OpInputs& inputs, bool with_gradient) {
-  Answer found;
-  torch::AutoGradMode mode(with_gradient);
-  found.outputs = compute(inputs);
-  if (!with_gradient) return found;
-  Tensors roots, weights;
-  for (const Tensor& out : found.outputs) {
-    if (!out.requires_grad()) continue;
-    roots.push_back(out);
-    weights.push_back(normal("grad", out.sizes().vec()).to(out.options().requires_grad(false)));
-  }
-  torch::autograd::backward(roots, weights);
-  for (const Tensor& x : inputs.tensors) found.grads.push_back(x.defined() ? x.grad() : Tensor());
-  return found;
-}
-
-bool same_bits(const Tensor& a, const Tensor& b) {
-  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
-  const auto bytes = [](const Tensor& x) { return x.detach().contiguous().reshape({-1}).view(torch::kByte); };
-  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type() && bytes(a).equal(bytes(b));
-}
-
 // Of a row that can make its first output again, from what it says that it needs for it.
 std::string difference_again(const KernelRow& row, const OpInputs& inputs) {
   const torch::NoGradGuard no_grad;
@@ -67,6 +28,59 @@ std::string difference_again(const KernelRow& row, const OpInputs& inputs) {
   for (const size_t i : row.again_of)
     if (i < some.tensors.size()) some.tensors[i] = inputs.tensors[i];
   return same_bits(row.again(some, results), first) ? "" : "made again, the first output has other bits";
+}
+
+// LibTorch's copies on this thread while it lives.
+class Copies {
+ public:
+  Copies()
+      : handle_(at::addThreadLocalCallback(at::RecordFunctionCallback(&seen).scopes({at::RecordScope::FUNCTION}))) {
+    count() = 0;
+  }
+  ~Copies() { at::removeCallback(handle_); }
+  Copies(const Copies&) = delete;
+  Copies& operator=(const Copies&) = delete;
+  static int& count() {
+    static thread_local int copies;  // the callback is a plain function
+    return copies;
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> seen(const at::RecordFunction& call) {
+    if (std::string(call.name()) == "aten::copy_") ++count();
+    return nullptr;
+  }
+  at::CallbackHandle handle_;
+};
+
+// How a case's tensors lie: all of them, or one by itself.
+struct Laid {
+  Strides strides = Strides::own;
+  std::optional<size_t> alone = {};
+
+  OpInputs of(const OpInputs& numbers) const {
+    auto inputs = moved(numbers, numbers.tensors.at(0).device(), numbers.tensors[0].scalar_type());
+    for (size_t i = 0; i < inputs.tensors.size(); ++i)
+      if (!alone || *alone == i) inputs.tensors[i] = laid(inputs.tensors[i], strides);
+    return inputs;
+  }
+  std::string text() const {
+    if (strides == Strides::own) return "";
+    return (alone ? ", input " + std::to_string(*alone) : std::string(", all inputs")) + " " + to_text(strides);
+  }
+};
+
+std::vector<Laid> all_ways(const OpInputs& numbers) {
+  std::vector<Laid> ways{{}};
+  for (const Strides strides : kOtherStrides) {
+    const int64_t fewest = strides == Strides::swapped ? 3 : 1;  // dims, to lie otherwise
+    std::vector<Laid> alone;
+    for (size_t i = 0; i < numbers.tensors.size(); ++i)
+      if (numbers.tensors[i].defined() && numbers.tensors[i].dim() >= fewest) alone.push_back({strides, i});
+    if (alone.size() > 1) ways.push_back({strides, {}});
+    ways.insert(ways.end(), alone.begin(), alone.end());
+  }
+  return ways;
 }
 
 class RowTest {
@@ -82,34 +96,76 @@ class RowTest {
   int run(std::string& problem) {
     int agreed = 0;
     for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf})
-      for (const Op::Case& one : op_.cases)
-        for (const bool with_gradient : {false, true}) {
-          if (with_gradient && (!row_.backward || !op_.leader.empty())) continue;
-          std::string found;
-          if (!agrees(one, dtype, with_gradient, found)) continue;
-          if (!found.empty()) {
-            problem = "case \"" + one.name + "\", " + c10::toString(dtype) + ", " + device_.str() + ": " + found;
-            return agreed;
+      for (const Op::Case& one : op_.cases) {
+        const OpInputs numbers = moved(one.inputs(dtype), device_, dtype);
+        for (const Pass& pass : passes()) {
+          std::optional<Meant> meant;
+          for (const Laid& way : pass.in_all_ways ? all_ways(numbers) : std::vector<Laid>{{}}) {
+            std::string found;
+            if (!agrees(numbers, way, pass, meant, found)) continue;
+            if (!found.empty()) {
+              problem = "case \"" + one.name + "\", " + c10::toString(dtype) + ", " + device_.str() + way.text() +
+                        pass.text + ": " + found;
+              return agreed;
+            }
+            ++agreed;
           }
-          ++agreed;
         }
+      }
     return agreed;
   }
 
+  // That it copies what does not lie as a contiguous tensor does: more often than of tensors that do. Empty: it was not
+  // seen.
+  std::string copies() const {
+    for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf})
+      for (const Op::Case& one : op_.cases) {
+        const OpInputs numbers = moved(one.inputs(dtype), device_, dtype);
+        const auto as_it_is = count_copies(numbers, {});
+        for (const Laid& way : all_ways(numbers))
+          if (const auto count = count_copies(numbers, way); as_it_is && count && *count > *as_it_is)
+            return "case \"" + one.name + "\", " + c10::toString(dtype) + way.text();
+      }
+    return {};
+  }
+
  private:
-  // False where the row says that it cannot.
-  bool agrees(const Op::Case& one, at::ScalarType dtype, bool with_gradient, std::string& problem) const {
-    const OpInputs inputs = moved(one.inputs(dtype), device_, dtype);
-    const OpInputs wide = moved(inputs, at::kCPU, at::kDouble);  // before the row updates some in place
+  // Calls without gradients, with them, and with one number at all places of the outputs' gradients.
+  struct Pass {
+    GradOf grad;
+    bool in_all_ways;
+    std::string text;
+  };
+  std::vector<Pass> passes() const {
+    const bool back = row_.backward && op_.leader.empty();
+    std::vector<Pass> list{{{}, !back, ""}};
+    if (back) list.push_back({own_grad, true, ""}), list.push_back({expanded_grad, false, ", an expanded gradient"});
+    return list;
+  }
+
+  // What the op's meaning makes of a case in fp64, and what it leaves its inputs as.
+  struct Meant {
+    OpInputs inputs;
+    Answer answer;
+  };
+
+  // False where the row says that it cannot. `meant`: of these numbers, made where it is first asked for.
+  bool agrees(const OpInputs& numbers, const Laid& way, const Pass& pass, std::optional<Meant>& meant,
+              std::string& problem) {
+    const OpInputs inputs = way.of(numbers);
     Answer found;
     try {
-      found = answer(computed(), inputs, with_gradient);
+      found = answer(computed(), inputs, pass.grad);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::config) throw;
       return false;  // the pinned row cannot compute this
     }
-    const Answer expected = answer(meant(), wide, with_gradient);
-    const double tolerance = op_.tolerance(dtype);
+    if (!meant) {
+      meant = Meant{moved(numbers, at::kCPU, at::kDouble), {}};
+      meant->answer = answer(reference(), meant->inputs, pass.grad);
+    }
+    const auto& [wide, expected] = *meant;
+    const double tolerance = op_.tolerance(numbers.tensors.at(0).scalar_type());
     for (size_t i = 0; problem.empty() && i < inputs.tensors.size(); ++i)  // as they are now
       if (is_real(inputs.tensors[i]))
         if (auto updated = difference(inputs.tensors[i].detach(), wide.tensors[i].detach(), tolerance);
@@ -125,12 +181,25 @@ class RowTest {
     return true;
   }
 
+  // None where it cannot.
+  std::optional<int> count_copies(const OpInputs& numbers, const Laid& way) const {
+    const OpInputs inputs = way.of(numbers);
+    try {
+      const Copies copies;
+      (void)answer(computed(), inputs, {});
+      return Copies::count();
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::config) throw;
+      return {};
+    }
+  }
+
   // The row's results; of a family, what its ops are used for.
-  std::function<Tensors(const OpInputs&)> computed() const {
+  Compute computed() const {
     if (op_.leader.empty()) return [this](const OpInputs& in) { return table_.run(op_.name, in); };
     return [this](const OpInputs& in) { return use(table_.variant(op_.name, in), in); };
   }
-  std::function<Tensors(const OpInputs&)> meant() const {
+  Compute reference() const {
     if (op_.leader.empty()) return op_.reference;
     return [this](const OpInputs& in) { return use("reference", in); };
   }
@@ -156,7 +225,8 @@ std::vector<Tensors> bits_of(const KernelRow& row, const std::vector<Op>& added)
       if (with_gradient && !row.backward) continue;
       const OpInputs inputs = moved(one.inputs(at::kFloat), at::kCPU, at::kFloat);
       try {
-        const auto found = answer([&](const OpInputs& in) { return table.run(op.name, in); }, inputs, with_gradient);
+        const auto found = answer([&](const OpInputs& in) { return table.run(op.name, in); }, inputs,
+                                  with_gradient ? own_grad : GradOf());
         bits = found.outputs;
         bits.insert(bits.end(), found.grads.begin(), found.grads.end());
         bits.insert(bits.end(), inputs.tensors.begin(), inputs.tensors.end());  // what is updated in place
@@ -195,8 +265,15 @@ std::string check_op(const Op& op, const OpTable& table) {
     if (static_cast<int64_t>(results.size()) != op.outputs)
       return "case \"" + one.name + "\": the reference gives " + std::to_string(results.size()) + " outputs, not " +
              std::to_string(op.outputs);
+    const auto meant = op.reference(moved(one.inputs(at::kDouble), at::kCPU, at::kDouble));
+    for (const Strides strides : kOtherStrides) {
+      const auto others = op.reference(laid(moved(one.inputs(at::kDouble), at::kCPU, at::kDouble), strides));
+      for (size_t i = 0; i < meant.size(); ++i)
+        if (const auto found = difference(others.at(i).detach(), meant[i].detach(), 1e-9); !found.empty())
+          return "case \"" + one.name + "\", all inputs " + to_text(strides) + ": " + found;
+    }
     if (!grad) continue;
-    const auto found = answer(op.reference, moved(inputs, at::kCPU, at::kDouble), true);
+    const auto found = answer(op.reference, moved(inputs, at::kCPU, at::kDouble), own_grad);
     for (size_t i = 0; i < inputs.tensors.size(); ++i)
       if (inputs.tensors[i].defined() && inputs.tensors[i].requires_grad() && !found.grads[i].defined())
         return "case \"" + one.name + "\": input " + std::to_string(i) + " wants a gradient and gets none";
@@ -243,7 +320,17 @@ Report check_kernels(const std::string& path, const OptionValues& options) {
       }
       return std::string(agreed > 0 ? "" : "it can compute no case on the devices of this machine");
     });
+    if (!row.copies)
+      report.check(row.op + "/" + row.variant + " copies nothing that it does not tell of", [&] {
+        for (const at::Device device : devices)
+          if (const auto where = RowTest(row, family, added, device).copies(); !where.empty())
+            return where + ": it copies, and KernelRow::copies is false";
+        return std::string();
+      });
     if (!row.exact || !leader.empty()) continue;
+    report.check(
+        row.op + "/" + row.variant + " is exact: by any number of threads, of one sample and of three, of leaves",
+        [&] { return broken_exactness(row, added); });
     for (const KernelRow& other : rows)
       if (other.op == row.op && other.exact && other.variant < row.variant)
         report.check(row.op + "/" + row.variant + " has the bits of " + other.variant,

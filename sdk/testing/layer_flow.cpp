@@ -20,7 +20,7 @@ namespace {
 
 class Recorder {
  public:
-  Recorder(Model& model, Context& ctx) : layers_(cut_layers(model)), ctx_(ctx), plain_(ctx.attention_op.run) {
+  Recorder(Units& network, Context& ctx) : layers_(cut_layers(network)), ctx_(ctx), plain_(ctx.attention_op.run) {
     for (const auto& [layer, named] : layers_) {
       layer->before = [this, layer = layer](const Tensor& x) { return entered(layer, x); };
       layer->after = [this, layer = layer](const Tensor& y) { return left(node_of(layer), y); };
@@ -121,17 +121,21 @@ int64_t most_ranks(const ParameterCut& cut) {
   return common;
 }
 
-std::map<CutLayer*, NamedLayer> cut_layers(Model& model) {
+std::map<CutLayer*, NamedLayer> cut_layers(Units& network) {
   std::map<CutLayer*, NamedLayer> layers;
-  for (const auto& entry : Layout::of(model).entries)
+  for (const auto& entry : Layout::of(network).entries)
     if (entry.layer) layers.try_emplace(entry.layer, NamedLayer{entry.layer_name(), entry.unit});
   return layers;
 }
 
-std::vector<FlowNode> layer_flow(Model& model, const Batch& in, Context& ctx) {
-  Recorder recorder(model, ctx);
-  predict(model, in, ctx);
+std::vector<FlowNode> layer_flow(Units& network, Context& ctx, const std::function<void()>& forward) {
+  Recorder recorder(network, ctx);
+  forward();
   return std::move(recorder.nodes);
+}
+
+std::vector<FlowNode> layer_flow(Model& model, const Batch& in, Context& ctx) {
+  return layer_flow(model, ctx, [&] { predict(model, in, ctx); });
 }
 
 }  // namespace ditto::testing

@@ -1,6 +1,7 @@
 // Which layer's outputs become which layer's inputs, found on one rank along the graph that backward goes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -23,7 +24,8 @@ struct FlowNode {
   bool is_attention() const { return layer == nullptr; }
 };
 
-// Of one forward, in the order of calls; the graph is kept. The model's layers have no exchanges yet.
+// Of one forward, in the order of calls; the graph is kept. The network's layers have no exchanges yet.
+std::vector<FlowNode> layer_flow(Units& network, Context& ctx, const std::function<void()>& forward);
 std::vector<FlowNode> layer_flow(Model& model, const Batch& in, Context& ctx);
 
 // The layers that may be cut, each with its name and unit.
@@ -31,7 +33,7 @@ struct NamedLayer {
   std::string name;
   Unit unit;
 };
-std::map<CutLayer*, NamedLayer> cut_layers(Model& model);
+std::map<CutLayer*, NamedLayer> cut_layers(Units& network);
 
 // What a call's layer declares about the tensor axis; null: nothing, or attention.
 const LayerCut* cut_of(const FlowNode& node);

@@ -24,10 +24,9 @@ class ModelTest {
   ModelTest(const std::string& path, const ModelNeeds& needs, const OptionValues& options, const ModelChecks& extra)
       : path_(path), needs_(needs), options_(options), extra_(extra) {}
 
-  Report run() {
-    Report report("model " + path_);
+  void run(Report& report) {
     report.check("it can be made", [&] { return model_ = make<Model>(path_, options_, needs_), std::string(); });
-    if (!model_) return report;
+    if (!model_) return;
     report.check("every parameter belongs to one unit, and every block has some", [&] { return units(); });
     report.check("its initial values are finite and depend on the seed alone", [&] { return initial(); });
     report.check("a unit uses its own parameters alone", [&] { return own_parameters(); });
@@ -56,7 +55,6 @@ class ModelTest {
     report.check("its forward can be counted on shapes alone, and grows with the batch", [&] { return counted(); });
     for (const auto& format : model_->foreign_formats())
       report.check("checkpoint format \"" + format + "\" covers every parameter", [&] { return foreign(format); });
-    return report;
   }
 
  private:
@@ -425,7 +423,9 @@ Report check_model(const std::string& path, const ModelNeeds& needs, const Optio
                    const ModelChecks& extra) {
   // Some virtual machines announce AMX and end a program that uses it. Must be said before the first product in bf16.
   setenv("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16", 0);
-  return ModelTest(path, needs, options, extra).run();
+  Report report("model " + path);
+  report.guard([&] { ModelTest(path, needs, options, extra).run(report); });
+  return report;
 }
 
 }  // namespace ditto::testing

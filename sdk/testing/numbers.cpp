@@ -55,6 +55,21 @@ std::string not_finite(const Tensor& found) {
   return torch::isfinite(found).all().item<bool>() ? "" : "has numbers that are not finite";
 }
 
+std::string misfit(const Tensor& found, const TensorSpec& spec) {
+  if (!found.defined()) return "\"" + spec.name + "\" is missing";
+  if (found.scalar_type() != spec.dtype)
+    return "\"" + spec.name + "\" is " + c10::toString(found.scalar_type()) + ", makes() says " +
+           c10::toString(spec.dtype);
+  bool same = found.dim() == static_cast<int64_t>(spec.shape.size());
+  for (size_t i = 0; same && i < spec.shape.size(); ++i)
+    same = spec.shape[i] < 0 || spec.shape[i] == found.size(static_cast<int64_t>(i));
+  if (!same)
+    return "\"" + spec.name + "\" has shape " + shape_text(found.sizes()) + ", makes() says " + shape_text(spec.shape);
+  if (found.is_floating_point() && spec.range == "-1 … 1" && (found.abs() > 1).any().item<bool>())
+    return "\"" + spec.name + "\" leaves -1 … 1";
+  return found.is_floating_point() ? not_finite(found) : "";
+}
+
 std::string text(double value) { return fmt::format("{:.3g}", value); }
 
 std::string first_line(const std::exception& error) {

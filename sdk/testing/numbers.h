@@ -7,6 +7,8 @@
 
 #include <torch/types.h>
 
+#include <ditto/batch.h>
+
 namespace ditto::testing {
 
 // Standard normal (or uniform in (0, 1)) numbers that depend on the name and the shape alone.
@@ -19,6 +21,9 @@ double error_of(const torch::Tensor& found, const torch::Tensor& expected);
 std::string difference(const torch::Tensor& found, const torch::Tensor& expected, double tolerance);
 // What is wrong if a number is not finite; else empty.
 std::string not_finite(const torch::Tensor& found);
+
+// What is wrong if a tensor is not as makes() says: its shape, its dtype, its range; else empty.
+std::string misfit(const torch::Tensor& found, const TensorSpec& spec);
 
 std::string text(double value);
 std::string first_line(const std::exception& error);  // of what it says, without a backtrace

@@ -70,14 +70,13 @@ class ObjectiveTest {
   ObjectiveTest(const std::string& path, const OptionValues& options, const ObjectiveChecks& extra)
       : path_(path), options_(options), extra_(extra) {}
 
-  Report run() {
-    Report report("objective " + path_);
+  void run(Report& report) {
     schedules_.emplace_back("a straight schedule", straight_schedule());
     schedules_.emplace_back("a circular schedule", circular_schedule());
     schedules_.emplace_back("a preconditioned schedule", preconditioned_schedule());
     bool is_made = false;
     report.check("it can be made", [&] { return make_all(), is_made = true, std::string(); });
-    if (!is_made) return report;
+    if (!is_made) return;
     check(report, "its parameters are of Unit::objective, and each has a gradient that is not zero",
           &ObjectiveTest::parameters);
     check(report, "prepare adds x_t, its time, and what makes() names, and keeps what is there",
@@ -91,7 +90,6 @@ class ObjectiveTest {
       check(report, "losses are least at the schedule's target", &ObjectiveTest::least);
     else
       report.skip("losses are least at the schedule's target", "least_at_target is false");
-    return report;
   }
 
  private:
@@ -281,7 +279,9 @@ class ObjectiveTest {
 }  // namespace
 
 Report check_objective(const std::string& path, const OptionValues& options, const ObjectiveChecks& extra) {
-  return ObjectiveTest(path, options, extra).run();
+  Report report("objective " + path);
+  report.guard([&] { ObjectiveTest(path, options, extra).run(report); });
+  return report;
 }
 
 }  // namespace ditto::testing

@@ -22,10 +22,9 @@ class ParallelTest {
   ParallelTest(const std::string& path, const OptionValues& options, const ParallelChecks& extra)
       : path_(path), options_(options), extra_(extra) {}
 
-  Report run() {
-    Report report("parallel " + path_);
+  void run(Report& report) {
     report.check("it can be made, and names its axis", [&] { return axis(); });
-    if (!is_made_) return report;
+    if (!is_made_) return;
     if (!axis_) report.check("one rank trains as without it", [&] { return on({}, &ParallelTest::gradients); });
     for (const int degree : extra_.degrees) {
       const AxisDegrees degrees{{axis_.value_or(Axis::replicate), degree}};
@@ -40,7 +39,6 @@ class ParallelTest {
       check("layers compute with what an update has left", &ParallelTest::updates);
       check("two runs give the same bits", &ParallelTest::repetition);
     }
-    return report;
   }
 
  private:
@@ -177,7 +175,9 @@ class ParallelTest {
 }  // namespace
 
 Report check_parallel(const std::string& path, const OptionValues& options, const ParallelChecks& extra) {
-  return ParallelTest(path, options, extra).run();
+  Report report("parallel " + path);
+  report.guard([&] { ParallelTest(path, options, extra).run(report); });
+  return report;
 }
 
 }  // namespace ditto::testing

@@ -7,16 +7,30 @@
 
 namespace ditto::testing {
 
-void Report::check(const std::string& promise, const std::function<std::string()>& body) {
-  std::string problem;
+namespace {
+
+// What `body` returns, or that it has thrown.
+std::string problem_of(const std::function<std::string()>& body) {
   try {
-    problem = body();
+    return body();
   } catch (const c10::Error& error) {
-    problem = std::string("threw: ") + error.what_without_backtrace();
+    return std::string("threw: ") + error.what_without_backtrace();
   } catch (const std::exception& error) {
-    problem = std::string("threw: ") + error.what();
+    return std::string("threw: ") + error.what();
+  } catch (...) {
+    return "threw what is no std::exception";
   }
-  findings_.push_back({promise, problem, false});
+}
+
+}  // namespace
+
+void Report::check(const std::string& promise, const std::function<std::string()>& body) {
+  findings_.push_back({promise, problem_of(body), false});
+}
+
+void Report::guard(const std::function<void()>& body) {
+  const auto problem = problem_of([&] { return body(), std::string(); });
+  if (!problem.empty()) findings_.push_back({"it answers what it is asked between the others", problem, false});
 }
 
 void Report::skip(const std::string& promise, const std::string& why) { findings_.push_back({promise, why, true}); }

@@ -30,13 +30,11 @@ class SamplerTest {
  public:
   SamplerTest(const std::string& path, const OptionValues& options) : path_(path), options_(options) {}
 
-  Report run() {
-    Report report("sampler " + path_);
+  void run(Report& report) {
     report.check("it can be made", [&] { return made_ = make<Sampler>(path_, options_), std::string(); });
-    if (!made_) return report;
+    if (!made_) return;
     with(report, *straight_schedule(), "on a straight path");
     with(report, *circular_schedule(), "on a circular path");
-    return report;
   }
 
  private:
@@ -118,6 +116,10 @@ class SamplerTest {
 
 }  // namespace
 
-Report check_sampler(const std::string& path, const OptionValues& options) { return SamplerTest(path, options).run(); }
+Report check_sampler(const std::string& path, const OptionValues& options) {
+  Report report("sampler " + path);
+  report.guard([&] { SamplerTest(path, options).run(report); });
+  return report;
+}
 
 }  // namespace ditto::testing

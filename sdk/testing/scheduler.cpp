@@ -16,10 +16,9 @@ class SchedulerTest {
  public:
   SchedulerTest(const std::string& path, const OptionValues& options) : path_(path), options_(options) {}
 
-  Report run() {
-    Report report("scheduler " + path_);
+  void run(Report& report) {
     report.check("it can be made", [&] { return made_ = make<Scheduler>(path_, options_), std::string(); });
-    if (!made_) return report;
+    if (!made_) return;
     t_ = made_->times(torch::linspace(0.05, 0.95, kSamples, at::kDouble));
     report.check("times, alpha, sigma, weight and the c's are finite doubles [B]", [&] { return shapes(); });
     report.check("more noise never comes with more data", [&] { return monotone(); });
@@ -40,7 +39,6 @@ class SchedulerTest {
       report.check("step_back gives a finite mean and log-variance", [&] { return posterior(); });
     else
       report.skip("step_back gives a finite mean and log-variance", "has_posterior() is false");
-    return report;
   }
 
  private:
@@ -217,7 +215,9 @@ class SchedulerTest {
 }  // namespace
 
 Report check_scheduler(const std::string& path, const OptionValues& options) {
-  return SchedulerTest(path, options).run();
+  Report report("scheduler " + path);
+  report.guard([&] { SchedulerTest(path, options).run(report); });
+  return report;
 }
 
 }  // namespace ditto::testing

@@ -2,12 +2,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <mutex>
 #include <optional>
 
-#include <dlfcn.h>
-
-#include <ATen/Parallel.h>
 #include <fmt/format.h>
 
 #include <ditto/error.h>
@@ -19,6 +15,7 @@
 #include "numbers.h"
 #include "pack_probe.h"
 #include "parallel_run.h"
+#include "trial_parts.h"
 
 namespace ditto::testing {
 
@@ -69,15 +66,6 @@ std::vector<LayoutTried> layouts() {
            {layers, tokens}},
           {"pack", {}, {}, {packs}, true},
           {"pack, ring 2", {{Axis::context, 2}}, {{"ring", none}}, {packs, tokens}, true}};
-}
-
-std::shared_ptr<ParallelStrategy> beside_the_sdk(const std::string& id, const OptionValues& options,
-                                                 const ParallelStrategy::Needs& needs) {
-  Dl_info sdk{};
-  ::dladdr(reinterpret_cast<const void*>(&Error::name), &sdk);
-  const std::string file = sdk.dli_fname ? sdk.dli_fname : "";
-  return make<ParallelStrategy>(file.substr(0, file.rfind('/') + 1) + "ditto/plugins/parallel/lib" + id + ".so",
-                                options, needs);
 }
 
 // What a run is compared by.
@@ -167,21 +155,10 @@ std::string compare(const Layout& layout, const Numbers& found, const Numbers& e
   return what.empty() ? what : "after an update: " + what;
 }
 
-// What the ranks of a layout found; the first of each.
-struct Findings {
-  std::mutex mutex;
-  std::string wrong, refused, lost;
-  void add(std::string& to, const Mesh& mesh, const std::string& what) {
-    const std::lock_guard lock(mutex);
-    if (to.empty())
-      to = (mesh.world_size() > 1 && &to != &refused ? fmt::format("on rank {} ", mesh.rank()) : "") + what;
-  }
-};
-
 class ModelTrial {
  public:
   explicit ModelTrial(const TrialParts& parts) : parts_(parts) {
-    if (!parts_.strategy) parts_.strategy = beside_the_sdk;
+    if (!parts_.strategy) parts_.strategy = strategy_beside_the_sdk;
     if (!parts_.around) parts_.around = [](const std::string&, const std::function<void()>& body) { body(); };
     trainee_ = {parts_.model, [this](int64_t number) { return batch(number); }, parts_.table};
   }
@@ -245,7 +222,7 @@ class ModelTrial {
   }
 
   Trial tried(const LayoutTried& layout) {
-    Findings findings;
+    TrialFindings findings;
     on_ranks(layout.degrees, [&](const Mesh& mesh) {
       parts_.around(layout.name, [&] { rank(layout, mesh, findings); });
       return std::string();
@@ -262,37 +239,22 @@ class ModelTrial {
     return trial;
   }
 
-  // What a rank throws, it throws on: the others need not wait for it.
-  void rank(const LayoutTried& layout, const Mesh& mesh, Findings& findings) const {
+  void rank(const LayoutTried& layout, const Mesh& mesh, TrialFindings& findings) const {
+    std::vector<MakeStrategy> make;
+    for (const auto& [id, options] : layout.strategies)
+      make.push_back([this, id = id, options = options](const ParallelStrategy::Needs& needs) {
+        return parts_.strategy(id, options, needs);
+      });
+    auto trainee = trainee_;
+    if (layout.is_packed) trainee.batch = [this](int64_t number) { return packed(batch(number)); };
     std::optional<ParallelRun> run;
-    const auto threw = [&](const std::exception& error) {
-      const auto where = run && !run->running.empty() ? " in " + run->running : "";
-      // While ranks meet, one that is refused is lost to the others.
-      findings.add(run ? findings.wrong : findings.lost, mesh, "it threw" + where + " (" + first_line(error) + ")");
-    };
-    try {
-      std::vector<MakeStrategy> make;
-      for (const auto& [id, options] : layout.strategies)
-        make.push_back([this, id = id, options = options](const ParallelStrategy::Needs& needs) {
-          return parts_.strategy(id, options, needs);
-        });
-      auto trainee = trainee_;
-      if (layout.is_packed) trainee.batch = [this](int64_t number) { return packed(batch(number)); };
+    bool is_made = false;
+    const auto running = [&] { return run ? run->running : std::string(); };
+    findings.note(mesh, is_made, running, [&] {
       run.emplace(trainee, mesh, true, make);
-      const auto what = compare(run->layout, train(*run), expected_);
-      if (!what.empty()) findings.add(findings.wrong, mesh, what);
-    } catch (const Error& error) {
-      if (error.kind() == ErrorKind::config)
-        findings.add(findings.refused, mesh, error.what());
-      else if (error.kind() == ErrorKind::distributed)
-        findings.add(findings.lost, mesh, error.what());
-      else
-        threw(error);
-      throw;
-    } catch (const std::exception& error) {
-      threw(error);
-      throw;
-    }
+      is_made = true;
+      return compare(run->layout, train(*run), expected_);
+    });
   }
 
   // In full where a mistake shows first.
@@ -326,18 +288,6 @@ class ModelTrial {
   std::vector<Mistake> mistakes_;
   std::map<std::string, std::string> said_;  // mistake -> the layout where it was said in full
   std::vector<Trial> trials_;
-};
-
-// Ranks share the machine's cores.
-class OneThread {
- public:
-  OneThread() : before_(at::get_num_threads()) { at::set_num_threads(1); }
-  ~OneThread() { at::set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
 };
 
 }  // namespace

@@ -1,4 +1,6 @@
 // A model that breaks one promise of the interface, as its option says; with "none" it keeps them all.
+#include <stdexcept>
+
 #include <ditto/ditto.h>
 
 namespace {
@@ -50,7 +52,7 @@ struct Faulty final : ditto::Model {
     return s;
   }
 
-  int64_t depth() const override { return fault == "empty block" ? 2 : 1; }
+  int64_t depth() const override { return ask("depth"), fault == "empty block" ? 2 : 1; }
 
   ditto::Stream run_block(int64_t i, ditto::Stream s, ditto::Context& ctx) override {
     if (i == 1) return s;
@@ -76,14 +78,21 @@ struct Faulty final : ditto::Model {
     return fault == "wrong shape" ? torch::cat({y, y}, 1) : y;
   }
 
-  bool token_local() const override { return true; }
+  // An author's bug in what the host asks for between two calls.
+  void ask(const char* method) const {
+    if (fault == std::string("throws in ") + method) throw std::out_of_range("asked for " + std::string(method));
+    if (fault == "throws a number in foreign_formats" && std::string(method) == "foreign_formats") throw 7;
+  }
+  bool token_local() const override { return ask("token_local"), true; }
   ditto::TensorSpecs takes() const override {
+    ask("takes");
     ditto::TensorSpecs inputs{
         {"x", torch::kFloat, x_, ""}, {"t", torch::kFloat, {}, ""}, {"label", torch::kLong, {}, "", classes_}};
     if (fault == "takes what nobody makes") inputs.push_back({"depth_map", torch::kFloat, {}, ""});
     return inputs;
   }
   ditto::TensorSpecs makes() const override {
+    ask("makes");
     const int64_t tokens = x_[1] / 2 * (x_[2] / 2);
     return {{"features", torch::kFloat, {fault == "other features" ? 2 * tokens : tokens, kWidth}}};
   }
@@ -99,7 +108,9 @@ struct Faulty final : ditto::Model {
     }
     return in;
   }
-  std::vector<std::string> foreign_formats() const override { return {"other"}; }
+  std::vector<std::string> foreign_formats() const override {
+    return ask("foreign_formats"), std::vector<std::string>{"other"};
+  }
   ditto::ForeignFormat foreign(const std::string&) const override {
     ditto::ForeignFormat format;
     for (const auto& item : named_parameters()) format.tensors.push_back({item.key(), {"their." + item.key()}, {}});

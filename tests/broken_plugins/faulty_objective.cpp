@@ -1,4 +1,6 @@
 // Denoising without dropout that breaks one promise of the interface, as its option says.
+#include <optional>
+
 #include <ditto/ditto.h>
 
 namespace {
@@ -35,8 +37,27 @@ struct Faulty final : ditto::Objective {
     if (fault == "makes x") batch["x"] = batch["x_t"];
     if (fault != "forgets the time") batch["time"] = time_B;
     batch["noise"] = noise;
+    if (const auto changed = with_other_samples(batch)) return *changed;
     if (train || fault != "drops in evaluation") return batch;
     return model.without_condition(std::move(batch), torch::ones({clean.size(0)}, torch::kBool));
+  }
+
+  // Of the faults that host and contract tests name by the samples.
+  std::optional<Batch> with_other_samples(Batch batch) const {
+    const int64_t n = batch.size();
+    if (fault == "fewer samples") return batch.slice(0, n - 1);
+    if (fault == "fewer rows") batch["noise"] = batch.at("noise").slice(0, 0, n - 1);
+    if (fault == "a whole tensor") batch["noise"] = batch.at("noise").sum();
+    if (fault == "fewer weights") batch.weights.pop_back();
+    if (fault == "other order") std::swap(batch.ids.front(), batch.ids.back());
+    if (fault == "samples twice") {
+      for (auto& [name, tensor] : batch.tensors) tensor = torch::cat({tensor, tensor});
+      batch.ids.insert(batch.ids.end(), batch.ids.begin(), batch.ids.begin() + n);
+      batch.weights.insert(batch.weights.end(), batch.weights.begin(), batch.weights.begin() + n);
+    }
+    const bool is_one =
+        fault.starts_with("fewer") || fault == "a whole tensor" || fault == "other order" || fault == "samples twice";
+    return is_one ? std::optional(batch) : std::nullopt;
   }
 
   ditto::TensorSpecs makes() const override {
@@ -50,6 +71,10 @@ struct Faulty final : ditto::Objective {
     auto full = prediction;
     if (fault == "preconditions itself") full = scheduler->precondition(full, batch.at("x_t"), time_B);
     auto all = scheduler->losses(full, batch.at("clean"), batch.at("noise"), time_B);
+    if (fault == "a mean")
+      for (auto& [name, loss] : all) loss = loss.mean();
+    if (fault == "losses of half")
+      for (auto& [name, loss] : all) loss = loss.slice(0, 0, loss.size(0) / 2);
     if (fault == "one loss for all")
       for (auto& [name, loss] : all) loss = loss.mean().expand_as(loss);
     if (fault == "no gradient")

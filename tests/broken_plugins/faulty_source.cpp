@@ -61,6 +61,7 @@ class Faulty final : public ditto::Source {
     return sample;
   }
   ditto::SampleInfo info(int64_t index) const override {
+    if (options_.fault == "tells nothing") return {};
     if (options_.fault == "tells another size") return {{"image", {3, 8, 8 + index % 2}}};
     if (options_.fault == "tells of what is not there") return {{"depth", {8, 8}}};
     return {{"image", {3, 8, 8}}};

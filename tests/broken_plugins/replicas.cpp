@@ -5,14 +5,24 @@ namespace {
 
 struct Options {
   int64_t patience = 1;
-  void read(ditto::OptionReader& option) { option("patience", patience, "is of no use").at_least(1); }
+  bool says_exact = false, says_remembers = false;
+  void read(ditto::OptionReader& option) {
+    option("patience", patience, "is of no use").at_least(1);
+    option("says_exact", says_exact, "that its sums have the bits of one rank");
+    option("says_remembers", says_remembers, "that it keeps numbers which no checkpoint has");
+  }
 };
 
 class Replicas final : public ditto::ParallelStrategy {
  public:
   using Options = ::Options;
-  Replicas(const Options&, const Needs&) {}
+  Replicas(const Options& options, const Needs&) : options_(options) {}
   std::optional<ditto::Axis> axis() const override { return ditto::Axis::replicate; }
+  bool exact() const override { return options_.says_exact; }
+  bool remembers() const override { return options_.says_remembers; }
+
+ private:
+  Options options_;
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include <ditto/testing/checks.h>
 
+#include "core/formats/tar.h"
 #include "tests/support/files.h"
 
 namespace fs = std::filesystem;
@@ -347,6 +348,36 @@ TEST_CASE("every source of data keeps its promises") {
   for (const auto& [id, path] : plugins_of("data"))
     for (const OptionValues& options : variants(table, id))
       passes(ditto::testing::check_source(path, options, std::string(DITTO_SOURCE_DIR) + "/data/digits"));
+}
+
+// 70 samples, each of a file of its own: what they are made of is not looked at.
+TEST_CASE("a source's fingerprint knows every file's size, first and last bytes") {
+  using Texts = std::vector<std::string>;
+  constexpr int kFiles = 70;
+  const auto png = ditto::test::read_text(ditto::test::golden_format("rgb.png"));
+  const auto number_of = [](int i) { return std::to_string(1000 + i); };
+  const ditto::test::TemporaryFolder pictures, videos, shards;
+  std::string rows = "path\n", frames = "path,frames\n";
+  for (int i = 0; i < kFiles; ++i) {
+    ditto::test::write_text(pictures / (number_of(i) + ".png"), png);
+    rows += number_of(i) + ".png\n";
+    fs::create_directories(videos / number_of(i));
+    ditto::test::write_text(videos / (number_of(i) + "/0.png"), png);
+    frames += number_of(i) + ",1\n";
+    ditto::formats::TarWriter tar(shards / (number_of(i) + ".tar"));
+    tar.add(number_of(i) + ".png", png);
+    tar.finish();
+  }
+  ditto::test::write_text(pictures / "t.csv", rows);
+  ditto::test::write_text(videos / "t.csv", frames);
+  const std::vector<int64_t> size{8, 8};
+  const auto check = [](const std::string& id, const OptionValues& options, const fs::path& folder) {
+    const auto path = fs::path(ditto::test::plugin_folder()) / ("data/lib" + id + ".so");
+    passes(ditto::testing::check_source_files(path, options, folder));
+  };
+  check("table", {{"table", text("t.csv")}, {"size", size}}, pictures.path());
+  check("table", {{"table", text("t.csv")}, {"size", size}, {"frames", text("frames")}}, videos.path());
+  check("webdataset", {{"shards", Texts{"*.tar"}}, {"label", text("none")}, {"size", size}}, shards.path());
 }
 
 TEST_CASE("every encoder keeps its promises") {

@@ -292,7 +292,7 @@ def differences(old, new, place=""):
         for i, (a, b) in enumerate(zip(old, new)):
             yield from differences(a, b, f"{place}[{i}]")
     elif isinstance(new, (int, float)):
-        if not math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-6):
+        if not math.isclose(old, new, rel_tol=1e-6, abs_tol=1e-12):
             yield f"{place}: {old} in the file, {new} now"
     elif old != new:
         yield f"{place}: {old} in the file, {new} now"

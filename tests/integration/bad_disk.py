@@ -47,5 +47,33 @@ def test_any_read_of_a_resume_may_fail():
     t.check(before > 0, "no resume went on from the step before")
 
 
+def test_a_file_that_is_cut_while_it_is_verified_is_named():
+    if not library.exists() or "asan" in str(library) or "tsan" in str(library):
+        raise t.NotRun("a sanitizer is loaded before everything else, or the library was not built")
+    if not (t.work / "run").exists():
+        t.train(t.write_recipe("run.toml", t.recipe(run=dict(steps=4), checkpoint=dict(every=2))), "run")
+    whole = t.latest("run")
+
+    def verify(read, name):
+        folder = shutil.copytree(whole, t.work / "cut" / f"step_{read:08}")
+        env = dict(LD_PRELOAD=str(library), BAD_DISK_UNDER="/cut/", BAD_DISK_AT=str(read), BAD_DISK_COUNT=str(t.work / "count"))
+        if name:
+            env["BAD_DISK_CUT"] = str(folder / name)
+        done = t.subprocess.run([t.ditto, "checkpoint", "verify", str(folder)], capture_output=True, text=True,
+                                timeout=t.patient(60), env=t.environment | env)
+        shutil.rmtree(t.work / "cut")
+        return done, int((t.work / "count").read_text())
+
+    done, reads = verify(0, None)
+    t.check(done.returncode == 0 and "every byte is as it was saved" in done.stdout and reads >= 7, done.stdout + done.stderr, reads)
+    names = sorted(file.name for file in whole.iterdir())
+    chosen = t.seed_of("files that are cut").sample([(read, name) for read in range(1, reads + 1) for name in names], 6)
+    for read, name in [(read, name) for read in range(1, reads + 1) for name in names] if t.slow else [*chosen, (reads, names[0])]:
+        done, _ = verify(read, name)
+        text = done.stdout + done.stderr
+        t.check(done.returncode == 7 and name in text and "every byte is" not in text,
+                f"{name} cut after read {read} of {reads}: exit code {done.returncode}\n{text}")
+
+
 if __name__ == "__main__":
     t.main(globals())

@@ -67,6 +67,7 @@ def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_
         t.equal(done.all.count(f"sample left out: {name}"), 1, f"messages that name {name}")
         t.check(name in (t.work / "bad/log.txt").read_text(), f"log.txt does not name {name}")
     t.equal(len(t.metrics("bad")), 6, "steps")
+    t.equal(sum(t.learned_of("bad")), 2 * 21, "samples that the rates of two epochs count")
     for line in t.metrics("bad"):
         t.check(line["loss"] is not None and float(line["loss"]) > 0, f"loss {line['loss']}")
 
@@ -223,7 +224,7 @@ def test_a_damaged_checkpoint_is_passed_over_for_the_one_before_it():
         flip(victim, share) if share is not None else victim.unlink()
         done = t.run("checkpoint", "verify", victim.parent, code=7)
         t.check(name in done.all, f"`ditto checkpoint verify` does not name {name}: {done.all}")
-        for words in (["sample", t.work / folder, "--seeds", "0", "--steps", "1", "--out", t.work / "sampled"],
+        for words in (["sample", t.work / folder, "--seeds", "0", "--steps", "1", "--out", t.work / f"sampled-{number}"],
                       ["checkpoint", "export", t.work / folder, "--format", "facebook-dit", "--out", t.work / f"out-{number}.safetensors"]):
             told = t.run(*words).stderr
             t.equal(told.count("warning: skipped step_00000009"), 1, f"warnings of {words[0]}: {told}")

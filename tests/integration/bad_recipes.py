@@ -58,7 +58,7 @@ def test_every_kind_of_wrong_option_is_refused_with_place_finding_and_expectatio
         ("[lr_schedule]\nfinal_share = 0.5", 2, ":3:15", "is of a falling rate", 'kind = \"cosine\"'),
         ("[sampler]\nplugin = \"heun_edm\"\ns_churn = 1.0\ns_tmin = 5.0\ns_tmax = 1.0", 2, ":5:10", "lies above s_tmax", "smaller first"),
         ("[sampler]\nplugin = \"heun_edm\"\ns_noise = 1.1", 2, ":4:11", "sampler.s_noise changes nothing where s_churn is 0", "leave it out"),
-        ("[scheduler]\nplugin = \"rectified_flow\"\nmean = 0.5", 2, ":4:8", 'is of times = \"logit_normal\"', "set times"),
+        ("[scheduler]\nplugin = \"rectified_flow\"\nmean = 0.5", 2, ":4:8", 'is of times = \"logit_normal\"', "leave it out"),
         ("[parallel]\ntimeout_s = 1e10", 2, ":3:13", "parallel.timeout_s is 1e+10", "expected 0.0 to 1e+08"),
         ("[parallel]\nhang_s = 1e17", 2, ":3:10", "parallel.hang_s is 1e+17", "expected 0.0 to 1e+08"),
         ("[model]\ndepht = 3", 2, ":3:9", 'no option "depht"', 'did you mean "depth"?'),

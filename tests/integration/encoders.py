@@ -57,6 +57,12 @@ def captioned():
     return str(path)
 
 
+@once
+def held_out():
+    """The same ones: what is compared are layouts."""
+    return str(shutil.copy(captioned(), t.work / "captioned-held-out.tar"))
+
+
 def tensors(width=12, seed=1, depth=2):
     """Of bytes_text, by its own names."""
     shapes = {"bytes.table": [256, width]}
@@ -81,7 +87,7 @@ def recipe(name, precision="fp64", encoder=None, **sections):
     plugins()
     own = dict(plugin="bytes_text", noise=0.1, weights=weights()) | (encoder or {})
     tree = t.recipe(run=dict(name=name, steps=3, precision=precision, batch=8, micro_batch=4),
-                    data=dict(shards=[captioned()], validation_shards=[captioned()], caption="txt"),
+                    data=dict(shards=[captioned()], validation_shards=[held_out()], caption="txt"),
                     model=dict(plugin="dit_text", depth=2, width=32, heads=4, patch=2), encoder__text=own,
                     validate=dict(every=3, samples=12), **sections)
     return t.write_recipe(f"{name}.toml", {key: {k: v for k, v in options.items() if v is not None} for key, options in tree.items()})

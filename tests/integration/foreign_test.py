@@ -301,4 +301,4 @@ for name in golden.CASES:
             continue
         compare_all(form, name)
 if not FACEBOOK:
-    print("facebook-dit: every gradient was not compared here; DITTO_FACEBOOK_DIT names no checkout")
+    print("not run: facebook-dit, every gradient: DITTO_FACEBOOK_DIT names no checkout of facebookresearch/DiT")

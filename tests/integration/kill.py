@@ -13,7 +13,7 @@ import support as t
 kills = 20 if t.slow else 2
 ranks = 4
 timeout_s = 30  # to meet, too
-noticed_s = 15
+noticed_s = t.patient(5)
 _cluster = False
 
 

@@ -74,4 +74,74 @@ def test_a_run_says_where_it_is_and_a_finished_one_that_it_is():
     t.equal((t.work / "done/run.toml").read_text(), recipe, "run.toml after a refused start")
 
 
+RAW = ("filesystem error", "json.exception", "[json", "basic_string", "dlerror", "MKL", "terminate", "what():")
+
+
+def said(arguments, code, *parts, **how):
+    """The command ends with the code and one error that has the parts and no library's words for things."""
+    done = t.subprocess.run([t.ditto, *map(str, arguments)], capture_output=True, text=True, timeout=t.patient(120),
+                            env=t.environment, **how)
+    text = done.stdout + done.stderr
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    t.check(done.returncode == code and len(errors) == 1, arguments, f"exit code {done.returncode}, expected {code}:\n{text}")
+    for part in parts:
+        t.check(part in errors[0], f"no \"{part}\" in: {errors[0]}")
+    t.check(not any(raw in text for raw in RAW), f"a library's own words: {text}")
+
+
+def test_a_working_folder_that_is_gone_is_said():
+    path = t.write_recipe("tiny.toml", t.recipe())
+    for words in (["train", path], ["config", "check", path], ["train", path, "--local-ranks", 2]) if t.slow else (["train", path],):
+        (t.work / "gone").mkdir()
+        inside = t.subprocess.run(["bash", "-c", 'cd "$1" && rmdir "$1" && shift && exec "$@"', "bash", str(t.work / "gone"), t.ditto,
+                                   *map(str, words)], capture_output=True, text=True, env=t.environment, timeout=t.patient(120))
+        text = inside.stdout + inside.stderr
+        t.check(inside.returncode == 2 and "the working folder: cannot be found" in text and "removed" in text, words, text)
+        t.check(not any(raw in text for raw in RAW), text)
+
+
+def test_a_recipe_is_a_file():
+    path = t.write_recipe("tiny.toml", t.recipe())
+    said(["config", "check", "/dev/stdin"], 2, "/dev/stdin: is a pipe or a device", "write it to a file", input=path.read_text())
+    read, write = os.pipe()
+    os.write(write, path.read_bytes()), os.close(write)
+    said(["train", f"/dev/fd/{read}"], 2, "is a pipe", pass_fds=[read])
+    said(["config", "check", t.work], 2, "is a folder, and a recipe is a file")
+    said(["config", "check", "/dev/null"], 2, "is a pipe or a device")
+    with open(path) as file:
+        t.check(t.subprocess.run([t.ditto, "config", "check", "/dev/stdin"], stdin=file, capture_output=True, env=t.environment).returncode == 0,
+                "a file on standard input")
+
+
+def test_a_file_where_a_folder_is_expected_is_called_a_file():
+    path = t.write_recipe("tiny.toml", t.recipe(run=dict(steps=1)))
+    t.train(path, "run")
+    said(["sample", path, "--out", t.work / "x"], 7, "is a file, and runs and checkpoints are folders")
+    said(["checkpoint", "inspect", t.latest("run") / "state.json"], 7, "is a file")
+    t.run("checkpoint", "export", t.work / "run", "--format", "facebook-dit", "--out", t.work / "lora.safetensors")
+    for words in (["--adapter", t.work / "lora.safetensors"], ["--set", f"adapter.weights={t.work / 'lora.safetensors'}"]):
+        said(["sample", t.work / "run", "--out", t.work / "x", *words], 7, "lora.safetensors: is a file", "adapter_config.json")
+
+
+def test_a_number_beyond_64_bits_is_called_so():
+    path = t.write_recipe("tiny.toml", t.recipe())
+    most = "9223372036854775807"
+    for value in (2**63, 2**64 - 1, 10**40, -(2**63) - 1):
+        said(["config", "check", path, "--set", f"run.seed={value}"], 2, "out of range", most)
+    said(["config", "check", path, "--set", "run.seed=-1"], 2, "run.seed = -1")
+    t.run("config", "check", path, "--set", f"run.seed={most}")
+    t.train(t.write_recipe("seeds.toml", t.recipe(run=dict(steps=1))), "seeds")
+    for seeds in (2**63, 2**64 - 1, -1, f"0-{2**63}", "3,-1", "-1-3") if t.slow else (2**64 - 1, "3,-1"):
+        done = t.run("sample", t.work / "seeds", "--out", t.work / "x", f"--seeds={seeds}", code=2)
+        t.check("out of range" in done.all and most in done.all if seeds != "-1-3" else "write it as 0-9" in done.all, seeds, done.all)
+
+
+def test_a_path_that_cannot_be_looked_at_is_said_without_a_librarys_words():
+    path = t.write_recipe("tiny.toml", t.recipe())
+    long = "x" * 300
+    said(["sample", long, "--out", t.work / "x"], 2, long[:20], "File name too long")
+    said(["checkpoint", "verify", long], 7, long[:20])
+    said(["train", t.work / "tiny.toml", "--set", f"run.init_from={t.work / 'tiny.toml'}/inside"], 7, "tiny.toml/inside")
+
+
 t.main(globals())

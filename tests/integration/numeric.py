@@ -33,6 +33,7 @@ def test_a_skipped_step_advances_and_leaves_weights_averages_and_counters():
     t.check(3 <= len(skipped) <= 18, f"the recipe is to skip some of {len(lines)} steps, not {skipped}")
     t.equal(len(lines), 24, "steps")
     t.equal([line["samples"] for line in lines], list(range(1, 25)), "samples used up")
+    t.equal(t.learned_of("skip"), [0 if line["skipped"] else 1 for line in lines], "samples that the rate counts")
     updates = 0
     for line in lines:
         step = line["step"]

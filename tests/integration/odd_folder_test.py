@@ -146,7 +146,8 @@ def make(root):
     good("colours/broken profile.jpg", bytes_of(rgb, "JPEG", icc_profile=b"not one", quality=95), rgb)
     # Pictures that move, and documents.
     frames = [scene(48, 32, t) for t in (1, 2, 3)]
-    for name, kind in [("moves.gif", "GIF"), ("moves.webp", "WEBP"), ("moves.avif", "AVIF"), ("pages.tif", "TIFF")]:
+    for name, kind in [("moves.gif", "GIF"), ("moves.webp", "WEBP"), ("moves.avif", "AVIF"), ("moves.png", "PNG"),
+                       ("pages.tif", "TIFF")]:
         folder.put("kinds/" + name, bytes_of(frames[0], kind, save_all=True, append_images=frames[1:]), "bad")
     # Cut off, empty, and not what the name says.
     whole = {"jpg": bytes_of(rgb, "JPEG"), "png": bytes_of(rgb, "PNG"), "webp": bytes_of(rgb, "WEBP"), "tif": bytes_of(rgb, "TIFF"),

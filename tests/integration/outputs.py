@@ -38,7 +38,7 @@ def commands(out):
         "prepare": (4, "data", "prepare", table, "--shape", "2x2", "--largest", 16, "--validation", 0.5, "--out", out),
         "folder": (4, "data", "prepare", photos(), "--validation", 0.5, "--out", out),
         "sample": (4, "sample", run, "--out", out, "--steps", 1, "--seeds", "0-99"),
-        "latents": (4, "sample", run, "--out", t.work / "pictures", "--steps", 1, "--seeds", "0-299", "--save-latents",
+        "latents": (4, "sample", run, "--out", t.work / "pictures", "--steps", 1, "--seeds", "0-299", "--overwrite", "--save-latents",
                     f"{out}/latents.safetensors"),
         "export": (7, "checkpoint", "export", run, "--format", "facebook-dit", "--out", f"{out}/out.safetensors"),
         "import": (7, "checkpoint", "import", t.work / "whole.safetensors", "--format", "facebook-dit", "--recipe",
@@ -101,7 +101,7 @@ def test_a_folder_that_is_deleted_meanwhile_is_said_like_any_other_mistake():
     t.check("1/2" in first, f"no sign of the first sample: {first}{process.stderr.read() if not first else ''}")
     out.rmdir()
     stdout, stderr = process.communicate(timeout=t.patient(240))
-    says_once("sample", subprocess.CompletedProcess(words, process.returncode, stdout, stderr), 4, "deleted/000000.png",
+    says_once("sample", subprocess.CompletedProcess(words, process.returncode, stdout, stderr), 4, "deleted/samples.jsonl",
               "No such file or directory")
     there = commands(t.work / "nowhere")
     for name, code in (("export", 7), ("latents", 2)):  # the others make their folder

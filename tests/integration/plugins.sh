@@ -30,7 +30,7 @@ refused "$broken/no_stamp.so" "no section .ditto.stamp"
 refused "$broken/other_abi.so" "it was built for ABI"
 refused "$broken/other_torch.so" "it was built with LibTorch 1.13.1"
 refused "$broken/other_build.so" "build, and this ditto is a"
-refused "$broken/unresolved.so" "undefined symbol: _Z15nowhere_definedv"
+refused "$broken/unresolved.so" "no library has '_Z15nowhere_definedv'"
 refused "$broken/no_entry.so" "has no entry function"
 refused "$broken/entry_throws.so" "the licence server is asleep"
 

@@ -1,4 +1,5 @@
-"""`ditto plugins try`: models of the tree train alike on every layout; a mistake is named, with the layer or field that has it.
+"""`ditto plugins try`: models of the tree train alike on every layout, and encoders encode alike; a mistake is named, with the layer or
+field that has it.
 
 Every mistake with --slow; else those whose sentences no other has.
 """
@@ -55,22 +56,50 @@ ONLY_SLOW = {"proj without Split", "up without Split", "up by rows", "qkv as one
              "hard-coded heads", "positions after the cut", "scaled by the tokens here", "qkv by columns in parts"}
 
 
-def outcomes(done):
+ENCODER_LAYOUTS = ["by itself", "fsdp 2", "zero2 2", "expert 2", "tensor 2", "tensor 4", "tensor 2, sequence", "tensor 2 x fsdp 2"]
+ENCODER_TENSOR = {"tensor 2", "tensor 4", "tensor 2, sequence", "tensor 2 x fsdp 2"}
+ENCODER_MISTAKES = {
+    "qkv without Split": (ENCODER_TENSOR, SPLIT + "qkv has no Split", HEADS),
+    "qkv by columns": (ENCODER_TENSOR, SPLIT + "qkv has Split::columns({96})", HEADS),
+    "qkv by rows": (ENCODER_TENSOR, SPLIT + "qkv has Split::rows()"),
+    "qkv as one run of heads": (ENCODER_TENSOR, SPLIT + "qkv has Split::heads({12}, 8)", HEADS),
+    "qkv with other counts": (ENCODER_TENSOR, SPLIT + "qkv has Split::heads({4, 8}, 8)", HEADS),
+    "proj without Split": (ENCODER_TENSOR, SPLIT + "proj has no Split", "expected Split::rows()"),
+    "up without Split": (ENCODER_TENSOR, SPLIT + "gated has no Split"),
+    "up by rows": (ENCODER_TENSOR, SPLIT + "gated has Split::rows()"),
+    "gate in one part": (ENCODER_TENSOR, SPLIT + "gated has Split::columns({128})", "expected Split::columns({64, 64})"),
+    "down without Split": (ENCODER_TENSOR, SPLIT + "down has no Split"),
+    "hard-coded heads": (ENCODER_TENSOR,),
+    "outside of its unit": ({"fsdp 2"},),
+    "sees the padding": ({"by itself"}, "of sample 1 by itself \"text\" differs"),
+    "attends to the padding": ({"by itself"}, "of sample 1 by itself \"text\" differs"),
+    "shows the padding": ({"by itself"}, "\"text_mask\" shows 6 places of a text that has 3"),
+    "sees its neighbours": ({"by itself"}, "by itself \"text\" differs"),
+    "noise by generator": ({"by itself"},),
+}
+ENCODER_QUICK = {"qkv by columns", "sees the padding"}
+
+
+def outcomes(done, layouts=LAYOUTS):
     """{layout: "ok", "refused" or "WRONG"} of what was printed."""
     found = {}
     for line in done.stdout.splitlines():
         words = line.split(maxsplit=1)
         if line.startswith("  ") and words[0] in ("ok", "refused", "WRONG"):
             found[words[1].split(":")[0]] = words[0]
-    t.equal(list(found), LAYOUTS, "layouts tried")
+    t.equal(list(found), layouts, "layouts tried")
     return found
 
 
 def try_mistake(mistake):
-    shows, *words = MISTAKES[mistake]
-    done = t.refused(3, ["mistaken_model"], "plugins", "try", mistaken, "--set", f"model.mistake={mistake}")
-    found = outcomes(done)
-    wrong = {layout for layout in LAYOUTS if found[layout] == "WRONG"}
+    named(mistake, mistaken, "model", MISTAKES[mistake], LAYOUTS)
+
+
+def named(mistake, path, section, expected, layouts):
+    shows, *words = expected
+    done = t.refused(3, [path.stem], "plugins", "try", path, "--set", f"{section}.mistake={mistake}")
+    found = outcomes(done, layouts)
+    wrong = {layout for layout in layouts if found[layout] == "WRONG"}
     t.check(shows <= wrong, f"{mistake}: not wrong: {sorted(shows - wrong)}\n{done.stdout}")
     sentences = [line for line in done.stdout.splitlines() if line.endswith(".") and not line.startswith(" ")]
     t.equal(len(sentences), len(wrong), f"{mistake}: sentences\n{done.stdout}")
@@ -104,6 +133,36 @@ def test_right_models_train_alike():
     tried_right(mistaken, without_experts)
 
 
+def encodes_alike(path, refused, *arguments):
+    done = t.run("plugins", "try", path, *arguments)
+    for layout, outcome in outcomes(done, ENCODER_LAYOUTS).items():
+        t.equal(outcome, "refused" if layout in refused else "ok", f"{path.name} on {layout}\n{done.stdout}")
+    t.check("It encodes alike" in done.stdout, done.stdout)
+    return done
+
+
+def test_encoders_encode_alike_and_their_mistakes_are_named():
+    broken = t.build / "tests/broken_plugins"
+    without_experts = {"expert 2"}
+    encodes_alike(broken / "mistaken_encoder.so", without_experts)
+    done = encodes_alike(broken / "bytes_text.so", without_experts | {"tensor 4"}, "--set", "encoder.tried.noise=0.1")  # two heads
+    t.check("noise = 0.1; it takes caption [any]" in done.stdout, done.stdout)
+    encodes_alike(broken / "shifted.so", without_experts)
+    for mistake, expected in ENCODER_MISTAKES.items():
+        if t.slow or mistake in ENCODER_QUICK:
+            named(mistake, broken / "mistaken_encoder.so", "encoder.tried", expected, ENCODER_LAYOUTS)
+
+
+def test_an_encoders_recipe_says_options_and_data():
+    broken = t.build / "tests/broken_plugins"
+    tree = t.recipe(data=dict(plugin="webdataset", shards=["digits-*.tar"], caption="txt", classes=10, channels=1, size=[8, 8]),
+                    encoder__text=dict(plugin="mistaken_encoder", width=16))
+    path = t.write_recipe("encoders.toml", tree)
+    done = encodes_alike(broken / "mistaken_encoder.so", {"expert 2"}, path, "--set", "encoder.text.depth=1")
+    t.check("depth = 1, width = 16; it takes caption [any]" in done.stdout, done.stdout)
+    t.refused(2, ["names no encoder \"shifted\""], "plugins", "try", broken / "shifted.so", path)
+
+
 def test_a_recipe_says_options_and_data():
     recipe = t.write_recipe("digits.toml", t.recipe(model=dict(depth=3)))
     done = t.run("plugins", "try", models / "libdit.so", recipe, "--set", "model.width=16")
@@ -113,7 +172,7 @@ def test_a_recipe_says_options_and_data():
 
 def test_what_cannot_be_tried_is_refused():
     t.refused(3, ["cannot be read"], "plugins", "try", t.work / "missing.so")
-    t.refused(2, ["is of the kind kernels", "models are tried"], "plugins", "try", t.build / "tests/broken_plugins/good.so")
+    t.refused(2, ["is of the kind kernels", "models and encoders are tried"], "plugins", "try", t.build / "tests/broken_plugins/good.so")
     t.refused(2, ["model.heads", "does not divide"], "plugins", "try", models / "libdit.so", "--set", "model.heads=5")
     t.refused(2, ["model.hedas", "heads"], "plugins", "try", models / "libdit.so", "--set", "model.hedas=5")
     recipe = t.write_recipe("other.toml", t.recipe())

@@ -407,7 +407,7 @@ def test_wrong_classes_seeds_and_numbers_end_with_code_2():
                              (["--seeds", "0-99999999999"], ["--seeds", "more than 1000000 numbers"]),
                              (["--seeds", "0-9223372036854775807"], ["--seeds", "more than 1000000 numbers"]),
                              (["--seeds", "0-999999,7"], ["--seeds", "more than 1000000 numbers"]),
-                             (["--seeds", "9223372036854775808"], ["--seeds", "not a list of whole numbers"]),
+                             (["--seeds", "9223372036854775808"], ["--seeds", "out of range", "from 0 to 9223372036854775807"]),
                              (["--sampler", "ancestral"], ['sampler "ancestral" does not go with', "choose another sampler"])):
         t.refused(2, parts, "sample", trained(), "--out", t.work / "never", *arguments)
     t.refused(3, ["no sampler 'eula'", "did you mean 'euler'?"], "sample", trained(), "--out", t.work / "never", "--sampler", "eula")

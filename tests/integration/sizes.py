@@ -147,6 +147,9 @@ def test_sizes_that_are_not_learned_from_are_counted_and_named():
     path, sets = mixed("dit_text")
     said = t.train(path, "fewer", *t.sets(sets | BUCKETS | {"batch.sizes": ["8x8", "12x8", "4x8"]})).all
     t.check("12x8" in said and "left out" in said and "8x4" in said, said)
+    t.check(all(n < 12 for n in t.learned_of("fewer")) and sum(t.learned_of("fewer")) > 0, f"the rate counts {t.learned_of('fewer')} of 12 samples a step")
+    t.train(path, "all-in-packs", *t.sets(sets | PACKS))
+    t.equal(t.learned_of("all-in-packs"), [12] * 4, "samples in packs that the rate counts")
 
 
 def test_steps_of_other_sizes_alone_are_skipped():
@@ -157,6 +160,8 @@ def test_steps_of_other_sizes_alone_are_skipped():
              "loader.shuffle": False, "validate.every": 0, "record.receipts": True}
     done = t.train(path, "some", *t.sets(sets))
     t.equal([line["step"] for line in t.metrics("some") if line["skipped"]], without, "steps that were skipped")
+    t.equal([step for step, n in enumerate(t.learned_of("some"), 1) if n == 0], without, "steps whose rate is 0")
+    t.check(set(t.learned_of("some")) == {0, 1}, f"samples of two that the rate counts: {t.learned_of('some')}")
     for line in t.metrics("some"):
         t.equal(line["loss"] is None, line["step"] in without, f"no loss in {line}")
     t.equal(done.all.count("none of its samples can be learned from: skipped"), len(without), "lines that say so")

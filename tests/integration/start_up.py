@@ -28,9 +28,6 @@ def until_first_step(path, folder, ranks, *arguments, **options):
     held at most, and the seconds."""
     given = {key.replace("__", "."): value for key, value in options.items()}
     began = time.monotonic()
-    # Every larger piece of memory apart, so that what is freed is given back: without it the peak has up to a tenth of holes in
-    # the heap, more or fewer by chance.
-    t.environment["MALLOC_MMAP_THRESHOLD_"] = "16384"
     process = t.start("train", path, "--local-ranks", ranks, *t.sets({"run.output": str(t.work / folder)} | FSDP | given), *arguments)
     most, ready = {}, t.work / folder / "run.toml"
     try:

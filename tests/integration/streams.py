@@ -37,7 +37,7 @@ def commands():
         t.run("sample", run, "--out", pictures, "--seeds", "0", "--steps", "1")
     return {
         "help": ["--help"], "version": ["--version"], "train help": ["train", "--help"],
-        "sample": ["sample", run, "--out", t.work / "pictures", "--seeds", "0-1", "--steps", "1"],
+        "sample": ["sample", run, "--out", t.work / "pictures", "--seeds", "0-1", "--steps", "1", "--overwrite"],
         "inspect": ["checkpoint", "inspect", run], "inspect --json": ["checkpoint", "inspect", run, "--json"],
         "verify": ["checkpoint", "verify", t.latest("run")],
         "export": ["checkpoint", "export", run, "--format", "facebook-dit", "--out", t.work / "exported.safetensors"],

@@ -87,11 +87,14 @@ def recipe(**sections):
             tree[section] = dict(options)
         else:
             tree[section] = tree.get(section, {}) | options
+    if not tree.get("ema", {}).get("enabled", True):  # what is of an average is refused where there is none
+        tree["ema"] = {"enabled": False} | sections["ema"]
     return tree
 
 
 def synthetic(**options):
-    return dict(plugin="synthetic", channels=1, height=8, width=8, classes=10) | options
+    of_one_size = {} if "sizes" in options else dict(height=8, width=8)
+    return dict(plugin="synthetic", channels=1, classes=10) | of_one_size | options
 
 
 def is_tables(value):
@@ -263,6 +266,11 @@ def metrics(folder):
     lines = lines_of(work / folder / "metrics.jsonl")
     equal([line["step"] for line in lines], list(range(1, len(lines) + 1)), f"steps of {folder}/metrics.jsonl")
     return [{name: line.get(name) for name in names} for line in lines]
+
+
+def learned_of(folder):
+    """How many samples each step learned from, by the rate that it says."""
+    return [round(line["samples_per_s"] * line["step_s"], 6) for line in lines_of(work / folder / "metrics.jsonl")]
 
 
 def same_metrics(a, b):

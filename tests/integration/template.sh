@@ -84,6 +84,11 @@ cmake --build build -j2 > "$work/build.log" 2>&1 || fail "$(tail -30 "$work/buil
 ! grep -i warning "$work/build.log" || fail "the template builds with warnings"
 ctest --test-dir build --output-on-failure
 
+# LibTorch is looked for beside the installation before LD_LIBRARY_PATH is asked.
+for file in build/lib/ditto/plugins/*/*.so "$prefix"/lib/ditto/plugins/*/*.so "$prefix/bin/ditto" build/tiny_test; do
+  ! readelf -d "$file" | grep RUNPATH || fail "$file has a RUNPATH, which LD_LIBRARY_PATH goes before"
+done
+
 plugins=build/lib/ditto/plugins
 "$prefix/bin/ditto" plugins verify $plugins/models/libtiny.so
 DITTO_PLUGIN_PATH=$plugins "$prefix/bin/ditto" plugins list | grep -E "^model +tiny .* ok " || fail "the plugin is not listed"

@@ -167,7 +167,7 @@ Recipe recipe_of(const Case& one) {
   const auto text = fmt::format(
       "[run]\nname = \"matrix\"\nseed = 3\nsteps = {}\nbatch = {}\nmicro_batch = {}\nclip_norm = 0.5\nprecision = "
       "\"{}\"\ndevice = \"{}\"\n[lr_schedule]\nlr = 1e-3\n[ema]\ndecay = 0.95\nwarmup = false\n[loader]\nthreads = 0\n"
-      "[validate]\nsamples = 5\nbatch = 2\n"
+      "[validate]\nevery = 1\nsamples = 5\nbatch = 2\n"
       "[model]\nplugin = \"{}\"\n{}[scheduler]\nplugin = \"rectified_flow\"\n[objective]\nplugin = \"diffusion\"\n"
       "condition_dropout = 0.25\n[optimizer]\nplugin = \"{}\"\n[parallel]\ntimeout_s = 60\n",
       one.resumed + one.steps, one.batch, one.batch / parts, one.precision, one.device, one.model,

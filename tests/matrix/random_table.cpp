@@ -125,8 +125,9 @@ void draw_training(Draw& d, Case& one, Words& w, Limits& limits) {
   // Elsewhere a first step's tiny gradients make large steps of what is rounding.
   one.real_init = one.optimizer == "sgd" && d.one_in(2);
   if (one.optimizer == "sgd") w.add("optimizer.momentum", d.word({"0", "0.9"}));
-  if (d.one_in(2)) w.add("optimizer.weight_decay=0.1");
-  if (d.one_in(3)) w.add("optimizer.decay_vectors=false");
+  const bool decays = d.one_in(2);
+  if (decays) w.add("optimizer.weight_decay=0.1");
+  if (d.one_in(3) && decays) w.add("optimizer.decay_vectors=false");
 }
 
 // Degrees, by axis, of 1 to 8 ranks.

@@ -1,7 +1,9 @@
-// Loaded before the C library (LD_PRELOAD): makes one read of a program fail as on a disk with a bad sector.
+// Loaded before the C library (LD_PRELOAD): makes one read of a program fail as on a disk with a bad sector, or a file
+// shorter while the program reads.
 //
 // BAD_DISK_UNDER: counts reads of files whose path has this in it. BAD_DISK_AT: the number of the read that fails with
-// EIO, from 1. BAD_DISK_COUNT: a file that gets the number of such reads when the program ends.
+// EIO, from 1. BAD_DISK_CUT: after that read, which then does not fail, this file is cut to 1 byte. BAD_DISK_COUNT: a
+// file that gets the number of such reads when the program ends.
 #include <dlfcn.h>
 #include <unistd.h>
 
@@ -24,8 +26,17 @@ bool strikes(int descriptor) {
   if (size < 0) return false;
   path[size] = '\0';
   if (std::strstr(path, under) == nullptr || ++reads != std::atoi(at)) return false;
+  if (std::getenv("BAD_DISK_CUT") != nullptr) return false;
   errno = EIO;
   return true;
+}
+
+// After each read: that of the number has just been made.
+void cut() {
+  static std::atomic<bool> is_cut{false};
+  const char *file = std::getenv("BAD_DISK_CUT"), *at = std::getenv("BAD_DISK_AT");
+  if (file == nullptr || at == nullptr || reads < std::atoi(at) || is_cut.exchange(true)) return;
+  (void)!::truncate(file, 1);
 }
 
 template <class Function>
@@ -47,12 +58,16 @@ struct Tell {
 
 extern "C" __attribute__((visibility("default"))) ssize_t read(int descriptor, void* into, size_t size) {
   static auto* const call = real<ssize_t(int, void*, size_t)>("read");
-  return strikes(descriptor) ? -1 : call(descriptor, into, size);
+  const ssize_t got = strikes(descriptor) ? -1 : call(descriptor, into, size);
+  cut();
+  return got;
 }
 
 extern "C" __attribute__((visibility("default"))) ssize_t pread(int descriptor, void* into, size_t size, off_t offset) {
   static auto* const call = real<ssize_t(int, void*, size_t, off_t)>("pread");
-  return strikes(descriptor) ? -1 : call(descriptor, into, size, offset);
+  const ssize_t got = strikes(descriptor) ? -1 : call(descriptor, into, size, offset);
+  cut();
+  return got;
 }
 
 extern "C" __attribute__((visibility("default"))) ssize_t pread64(int descriptor, void* into, size_t size,

@@ -89,6 +89,7 @@ struct Relu2Gate final : ditto::KernelSet {
     row.backward = [](const Tensors& grads, const OpInputs& in, const Tensors&) {
       return is_double(in) ? backward_of<double>(grads, in) : backward_of<float>(grads, in);
     };
+    row.copies = true;
     return {row};
   }
 };

@@ -1,6 +1,8 @@
 // What is removed from a run's checkpoints, what never is, and that failing to remove ends nothing.
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "support/checkpoint_world.h"
@@ -100,4 +102,46 @@ TEST_CASE("a step that is set aside leaves those that were set aside before") {
       if (all == std::string(aside)) break;
     }
   }
+}
+
+TEST_CASE("of steps that were set aside the last three stay, and what somebody put into one stays with it") {
+  const TemporaryFolder folder;
+  const auto aside = [&] {
+    std::set<std::string> names;
+    for (const auto& item : fs::directory_iterator(folder / "c"))
+      if (item.path().filename().string().starts_with(checkpoint::kAbandoned)) names.insert(item.path().filename());
+    return names;
+  };
+  const auto save_all = [&](const std::vector<int64_t>& steps) {
+    Rank rank({}, 0, 1);
+    checkpoint::Saver saver(folder / "c", {9, 0}, rank.mesh, {});
+    for (const int64_t step : steps) {
+      saver.save(rank.state(step));
+      saver.wait();
+    }
+  };
+  save_all({100, 200, 300, 400, 500});
+  const auto lines = checkpoint::set_aside_later(folder / "c", 100);
+  CHECK(aside() ==
+        std::set<std::string>{"abandoned-step_00000300", "abandoned-step_00000400", "abandoned-step_00000500"});
+  REQUIRE(lines.size() == 5);
+  CHECK_MESSAGE(contains(lines[4], "abandoned-step_00000200 is removed: of steps that were set aside the last 3 stay"),
+                lines[4]);
+  // An earlier step that is set aside later is the last one.
+  save_all({150});
+  write_text(folder / "c/abandoned-step_00000400/notes.txt", "the good one");
+  CHECK(checkpoint::set_aside_later(folder / "c", 100).size() == 2);
+  save_all({160});
+  const auto told = checkpoint::set_aside_later(folder / "c", 100);
+  REQUIRE(told.size() == 2);
+  CHECK_MESSAGE(contains(told[1], "warning: "), told[1]);
+  CHECK_MESSAGE(contains(told[1], "abandoned-step_00000400: is left: no save has made 'notes.txt' in it"), told[1]);
+  CHECK(aside() == std::set<std::string>{"abandoned-step_00000150", "abandoned-step_00000160",
+                                         "abandoned-step_00000400", "abandoned-step_00000500"});
+  CHECK(checkpoint::set_aside_later(folder / "c", 100).empty());  // where nothing is set aside nothing is removed
+  CHECK(aside().size() == 4);
+  // What a removal that was killed leaves is removed at the next start.
+  fs::rename(folder / "c/abandoned-step_00000500", folder / "c/abandoned-step_00000500-2.tmp-77");
+  save_all({170});
+  CHECK(aside().size() == 3);
 }

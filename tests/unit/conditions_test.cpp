@@ -99,6 +99,15 @@ TEST_CASE("prompts are a file's lines or a text, and an encoder of captions make
   test::write_text(folder / "prompts.txt", "a cat\n\nein Kätzchen\n");
   const auto prompts = read_prompts(folder / "prompts.txt");
   CHECK(prompts == std::vector<std::string>{"a cat", "", "ein Kätzchen"});
+  test::write_text(folder / "windows.txt",
+                   "\xEF\xBB\xBF"
+                   "a cat \r\n\r\na dog\r\n");
+  CHECK(read_prompts(folder / "windows.txt") == std::vector<std::string>{"a cat", "", "a dog"});
+  test::write_text(folder / "mac.txt", "a cat\ra dog\r");
+  CHECK(read_prompts(folder / "mac.txt") == std::vector<std::string>{"a cat", "a dog"});
+  test::write_text(folder / "latin.txt", "a cat\na caf\xE9\n");
+  CHECK(contains(test::error_of(ErrorKind::data, [&] { read_prompts(folder / "latin.txt"); }),
+                 "latin.txt:2: is no UTF-8"));
   CHECK(read_prompts("two dogs") == std::vector<std::string>{"two dogs"});
   test::write_text(folder / "empty.txt", "");
   CHECK(contains(test::error_of(ErrorKind::data, [&] { read_prompts(folder / "empty.txt"); }), "is empty"));

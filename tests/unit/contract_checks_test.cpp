@@ -59,6 +59,19 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
   }
 }
 
+TEST_CASE("what a model throws, wherever it is asked, is a finding, and ends no program") {
+  for (const std::string fault : {"throws in token_local", "throws in takes", "throws in makes", "throws in depth",
+                                  "throws in foreign_formats", "throws a number in foreign_formats"}) {
+    CAPTURE(fault);
+    const auto report = ditto::testing::check_model(library("faulty_model"),
+                                                    ditto::testing::model_needs({3, 4, 4}, 3, 5), ::fault(fault));
+    CHECK_FALSE(report.passed());
+    CHECK(report.failures().find(fault.starts_with("throws a")
+                                     ? "threw what is no std::exception"
+                                     : "threw: asked for " + fault.substr(10)) != std::string::npos);
+  }
+}
+
 TEST_CASE("an objective that breaks a promise fails the check of that promise") {
   const auto check = [](const std::string& name) {
     return ditto::testing::check_objective(library("faulty_objective"), fault(name));
@@ -75,6 +88,14 @@ TEST_CASE("an objective that breaks a promise fails the check of that promise") 
       {"makes x", "prepare adds x_t"},
       {"forgets the time", "prepare adds x_t"},
       {"makes less than it says", "prepare adds x_t"},
+      {"fewer samples", "prepare adds x_t"},
+      {"samples twice", "prepare adds x_t"},
+      {"fewer rows", "prepare adds x_t"},
+      {"a whole tensor", "prepare adds x_t"},
+      {"fewer weights", "prepare adds x_t"},
+      {"other order", "prepare adds x_t"},
+      {"a mean", "losses are finite, [B], and have a gradient"},
+      {"losses of half", "losses are finite, [B], and have a gradient"},
       {"preconditions itself", "losses are least at the schedule's target: with a preconditioned schedule"},
       {"one loss for all", "a sample's losses are its own"},
       {"no gradient", "losses are finite, [B], and have a gradient"},
@@ -169,6 +190,80 @@ TEST_CASE("a source that tells of other shapes than it reads fails the check of 
   }
 }
 
+TEST_CASE("a source whose fingerprint does not see a file fails the check of that") {
+  const ditto::test::TemporaryFolder folder;
+  for (int i = 0; i < 70; ++i)
+    ditto::test::write_text(folder / (std::to_string(i) + ".bin"), std::string(static_cast<size_t>(200 + i), 'a'));
+  ditto::test::write_text(folder / "README", "not one of its files");
+  const auto check = [&](const std::string& name) {
+    return ditto::testing::check_source_files(library("faulty_files"), fault(name), folder.path().string());
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::map<std::string, std::string> faults{
+      {"every third", "the fingerprint sees of each file its last bytes: not of 46 of 70"},
+      {"no sizes", "the fingerprint sees of each file its size: not of 70"},
+      {"no heads", "the fingerprint sees of each file its first bytes"},
+      {"no tails", "the fingerprint sees of each file its last bytes"}};
+  for (const auto& [name, promise] : faults) {
+    CAPTURE(name);
+    breaks(check(name), promise);
+  }
+  for (int i = 20; i < 70; ++i) std::filesystem::remove(folder / (std::to_string(i) + ".bin"));
+  breaks(check("none"), "it opens a copy of its folder, where it has many files: of 21 files 20 make a difference");
+}
+
+TEST_CASE("a source that tells nothing of its samples is not said to keep that promise") {
+  const auto report = ditto::testing::check_source(library("faulty_source"), fault("tells nothing"), ".");
+  CHECK(report.passed());
+  CHECK(report.text().find("skip  training part: info() tells the shapes that samples have: it tells nothing") !=
+        std::string::npos);
+}
+
+TEST_CASE("an encoder that breaks a promise fails the check of that promise") {
+  const ditto::TensorSpecs data{{"caption", at::kByte, {-1}, "UTF-8"}};
+  const auto check = [&](const std::string& mistake) {
+    return ditto::testing::check_encoder(library("mistaken_encoder"), data, {{"mistake", mistake}});
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::string alike = "ranks that share its parameters encode alike: ",
+                    alone = "a sample alone is encoded as in a batch",
+                    split = "it looks like a missing or wrong Split: blocks.0.";
+  const std::map<std::string, std::pair<std::string, std::string>> mistakes{
+      {"qkv without Split", {alike + "tensor 2", split + "qkv has no Split"}},
+      {"qkv by columns", {alike + "tensor 2", split + "qkv has Split::columns({96})"}},
+      {"qkv by rows", {alike + "tensor 2", split + "qkv has Split::rows()"}},
+      {"qkv as one run of heads", {alike + "tensor 2", split + "qkv has Split::heads({12}, 8)"}},
+      {"qkv with other counts", {alike + "tensor 2", split + "qkv has Split::heads({4, 8}, 8)"}},
+      {"proj without Split", {alike + "tensor 2", split + "proj has no Split"}},
+      {"up without Split", {alike + "tensor 2", split + "gated has no Split"}},
+      {"up by rows", {alike + "tensor 2", split + "gated has Split::rows()"}},
+      {"gate in one part", {alike + "tensor 2", split + "gated has Split::columns({128})"}},
+      {"down without Split", {alike + "tensor 2", split + "down has no Split"}},
+      {"hard-coded heads", {alike + "tensor 2", ""}},
+      {"outside of its unit", {alike + "fsdp 2", ""}},
+      {"sees the padding", {alone, "of sample 1 by itself \"text\" differs"}},
+      {"attends to the padding", {alone, "of sample 1 by itself \"text\" differs"}},
+      {"shows the padding", {alone, "shows 6 places of a text that has 3"}},
+      {"sees its neighbours", {alone, "of sample 0 by itself \"text\" differs"}},
+      {"noise by generator", {"two runs give the same bits", ""}},
+      {"no fingerprint", {"equal encoders have equal fingerprints", ""}},
+  };
+  for (const auto& [mistake, said] : mistakes) {
+    CAPTURE(mistake);
+    const auto report = check(mistake);
+    breaks(report, said.first);
+    CHECK(report.failures().find(said.second) != std::string::npos);
+  }
+  for (const std::string name : {"bytes_text", "shifted"}) {
+    CAPTURE(name);
+    const auto of = name == "shifted" ? ditto::TensorSpecs{{"image", at::kFloat, {3, 8, 8}, "-1 … 1"}} : data;
+    const Report report = ditto::testing::check_encoder(library(name), of);
+    CHECK_MESSAGE(report.passed(), report.failures());
+  }
+}
+
 TEST_CASE("a cache that breaks a promise fails the check of that promise") {
   const auto check = [](const std::string& name) {
     return ditto::testing::check_cache(library("faulty_cache"), fault(name));
@@ -219,9 +314,57 @@ TEST_CASE("a kernel that is wrong is named") {
     CAPTURE(name);
     breaks(check(name), "gated_residual/faulty agrees with the reference");
   }
+  breaks(check("copies"), "gated_residual/faulty copies nothing that it does not tell of");
   const Report other = check("other bits");
   breaks(other, "gated_residual/exact_b has the bits of exact_a");
   CHECK(other.failures().find("agrees with the reference") == std::string::npos);
+}
+
+TEST_CASE("a kernel that takes a tensor for contiguous is named, with the input, whichever it is") {
+  const auto check = [](const std::string& name, int64_t which) {
+    return ditto::testing::check_kernels(library("faulty_kernels"), {{"fault", name}, {"which", which}});
+  };
+  // Of x, gate and y; and x, shift and scale.
+  for (const int64_t which : {0, 1, 2}) {
+    CAPTURE(which);
+    const auto report = check("takes for contiguous", which);
+    const auto input = "input " + std::to_string(which);
+    breaks(report, "gated_residual/faulty agrees with the reference");
+    breaks(report, "norm_modulate/faulty agrees with the reference");
+    CHECK(report.failures().find(input) != std::string::npos);
+  }
+  for (const int64_t which : {1, 2}) {
+    CAPTURE(which);
+    breaks(check("takes for contiguous, backward", which), "gated_residual/faulty agrees with the reference");
+  }
+  // One that asks it of x alone, and computes with the gate so.
+  const auto report = check("contiguous x", 0);
+  breaks(report, "gated_residual/faulty agrees with the reference");
+  CHECK(report.failures().find("input 1 a slice of something wider") != std::string::npos);
+}
+
+TEST_CASE("a kernel that says it is exact, and is not, is named by what its bits depend on") {
+  const auto check = [](const std::string& name) {
+    return ditto::testing::check_kernels(library("faulty_exact"), fault(name));
+  };
+  const Report right = check("none");
+  CHECK_MESSAGE(right.passed(), right.failures());
+  const std::map<std::string, std::string> faults{
+      {"threads", "by 3 threads, tensor 0"},
+      {"batch", "a batch of 1 against 3: output 0"},
+      {"samples", "a batch of 1 against 3: the gradient of input 1"},
+      {"leaves", "leaves of tokens by themselves: the gradient of input 1"},
+      {"inputs", "leaves of in_leaves: output 0"},
+      {"outputs", "leaves of out_leaves: the gradient of input 0"},
+      {"strides", "with tensors that are"},
+  };
+  for (const auto& [name, what] : faults) {
+    CAPTURE(name);
+    const auto report = check(name);
+    breaks(report, "linear/faulty is exact");
+    CHECK(report.failures().find(what) != std::string::npos);
+    CHECK(report.failures().find("agrees with the reference") == std::string::npos);
+  }
 }
 
 TEST_CASE("a model that calls more than single operations beside the op table is told which") {

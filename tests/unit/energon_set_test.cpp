@@ -100,6 +100,9 @@ TEST_CASE("a set that Energon prepared is read as it is: split, braces, exclusio
 
 TEST_CASE("the recipe chooses the parts, and may say more than the set does") {
   CHECK(open_set(kSet, {{"split", std::string("val")}})->size() == 2);
+  CHECK(open_set(kSet, {}, SplitOf::validation)->size() == 2);
+  CHECK(open_set(kSet, {{"validation_split", std::string("train")}}, SplitOf::validation)->size() ==
+        open_set(kSet)->size());
   const auto labelled = open_set(kSet, {{"label", std::string("json[label]")}, {"classes", int64_t{4}}});
   for (int64_t i = 0; i < 5; ++i) CHECK(labelled->read(i).tensors.at("label").item<int64_t>() == i % 4);
   const auto other = open_set(kSet, {{"caption", std::string("txt")}});

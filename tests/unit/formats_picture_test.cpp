@@ -105,7 +105,7 @@ TEST_CASE("an orientation is read in both byte orders; what cannot be read leave
   CHECK(width_with(big) == stored.height);
   for (const auto& whole : {little, big})
     for (std::size_t length = 0; length < 22; ++length) CHECK(width_with(whole.substr(0, length)) == stored.width);
-  for (const auto& [at, byte] : {std::pair{18, 9}, {18, 0}, {4, 0x7F}, {7, 0x7F}, {10, 0x13}, {12, 4}, {0, 'X'}}) {
+  for (const auto& [at, byte] : {std::pair{18, 9}, {18, 0}, {4, 0x7F}, {7, 0x7F}, {10, 0x13}, {12, 2}, {0, 'X'}}) {
     std::string wrong = little;
     wrong[static_cast<std::size_t>(at)] = static_cast<char>(byte);
     CHECK(width_with(wrong) == stored.width);

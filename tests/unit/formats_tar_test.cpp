@@ -171,6 +171,109 @@ TEST_CASE("a member that claims to be huge is cut off") {
   CHECK(contains(index.damage, "'1.txt' of 8589934591 bytes is cut off at byte 1024"));
 }
 
+namespace {
+
+// A header as GNU tar writes it; `type` and `link` as the format has them.
+std::string header_of(const std::string& name, std::size_t size, char type = '0', const std::string& link = "") {
+  std::string header(512, '\0');
+  char digits[13];
+  header.replace(0, name.size(), name);
+  header.replace(100, 7, "0000644");
+  std::snprintf(digits, sizeof digits, "%011zo", size);
+  header.replace(124, 11, digits, 11);
+  header.replace(136, 11, "00000000000");
+  header.replace(148, 8, 8, ' ');
+  header[156] = type;
+  header.replace(157, link.size(), link);
+  header.replace(257, 8, "ustar  ", 8);
+  unsigned sum = 0;
+  for (const char c : header) sum += static_cast<unsigned char>(c);
+  std::snprintf(digits, sizeof digits, "%06o", sum);
+  header.replace(148, 7, digits, 7);
+  return header;
+}
+
+std::string member_of(const std::string& name, const std::string& data, char type = '0') {
+  return header_of(name, data.size(), type) + data + std::string((512 - data.size() % 512) % 512, '\0');
+}
+
+const std::string kEnd(1024, '\0');
+
+std::string names_of(const TarIndex& index) {
+  std::string names;
+  for (const auto& member : index.members) names += (names.empty() ? "" : " ") + member.name;
+  return names;
+}
+
+}  // namespace
+
+TEST_CASE("archives that were put together are read to the end, and what is none behind an end mark is said") {
+  const std::string a = member_of("a", "AA") + member_of("b", std::string(600, 'B')), c = member_of("c", "CCC");
+  const std::size_t first = a.size();
+  for (const std::size_t zeros : {0u, 512u, 1024u, 10240u, 200u * 512u}) {
+    CAPTURE(zeros);
+    const std::string file = a + std::string(zeros, '\0') + c + kEnd;
+    const TarIndex index = report(file);
+    CHECK(index.damage.empty());
+    CHECK(names_of(index) == "a b c");
+    CHECK(index.members[2].header == first + zeros);
+    CHECK(data_of(file, index.members[2]) == "CCC");
+    CHECK(index.end == file.size() - 1024);
+  }
+  CHECK(names_of(report(kEnd + a + kEnd)) == "a b");
+  CHECK(report(a + kEnd + std::string(100, '\0')).damage.empty());
+  CHECK(names_of(report(a + kEnd + c + kEnd + a.substr(0, 1024) + kEnd)) == "a b c a");
+  CHECK(contains(report(a + kEnd + "hello\n").damage,
+                 "behind the end mark follow 6 bytes that are no archive, at byte " + std::to_string(first + 1024)));
+  CHECK(contains(report(a + kEnd + kEnd + std::string(5000, 'x')).damage,
+                 "follow 5000 bytes that are no archive, at byte " + std::to_string(first + 2048)));
+  CHECK(contains(tar_refusal(a + kEnd + "hello\n"), "behind the end mark"));
+  const TarIndex cut = report(a + kEnd + c);
+  CHECK(names_of(cut) == "a b c");
+  CHECK(contains(cut.damage, "no end mark"));
+  std::string bad = a + kEnd + c + kEnd;
+  bad[first + 1024 + 7] ^= 1;
+  CHECK(contains(report(bad).damage, "behind the end mark follow"));
+}
+
+TEST_CASE("hard links have their target's bytes; what has none of its own costs no neighbour") {
+  const std::string sparse = [] {  // GNU's old form: 512 bytes stored of 100000
+    std::string header = header_of("x/s.npy", 512, 'S');
+    header.replace(386, 12, "00000010000\0", 12);
+    header.replace(398, 12, "00000001000\0", 12);
+    header.replace(483, 12, "00000303240\0", 12);
+    header.replace(148, 8, 8, ' ');
+    unsigned sum = 0;
+    for (const char c : header) sum += static_cast<unsigned char>(c);
+    char digits[8];
+    std::snprintf(digits, sizeof digits, "%06o", sum);
+    header.replace(148, 7, digits, 7);
+    return header + std::string(512, 's');
+  }();
+  const std::string file =
+      member_of("x/0.cls", "one") + header_of("./x/1.cls", 0, '1', "./x/0.cls") + header_of("x", 0, '5') +
+      header_of("x/2.cls", 0, '2', "0.cls") + sparse + header_of("x/f", 0, '6') + header_of("x/d", 0, '3') +
+      header_of("x/3.cls", 0, '1', "x/9.cls") + member_of("x/0.cls", "two") + header_of("x/4.cls", 0, '1', "x/0.cls") +
+      header_of("x/5.cls", 0, '1', "x/4.cls") + member_of("x/6.cls", "six", 'Q') + kEnd;
+  const TarIndex index = report(file);
+  CHECK(index.damage.empty());
+  std::string all;
+  for (const auto& member : index.members) all += member.name + "=" + data_of(file, member) + " ";
+  CHECK(all == "x/0.cls=one ./x/1.cls=one x/0.cls=two x/4.cls=two x/5.cls=two x/6.cls=six ");
+  std::string left_out;
+  for (const auto& one : index.left_out) left_out += one.name + " " + one.why + "\n";
+  CHECK(left_out ==
+        "x/2.cls is a symbolic link, which is not followed\nx/s.npy is a sparse file, which is not read\n"
+        "x/f is a device or pipe, which is not read\nx/d is a device or pipe, which is not read\n"
+        "x/3.cls is a hard link to 'x/9.cls', which is not before it\n");
+  CHECK(contains(report(file.substr(0, file.find("x/f", 512 * 5) - 100)).damage,
+                 "at byte"));  // cut inside of the sparse one
+}
+
+TEST_CASE("what macOS keeps beside an archive is told by its name") {
+  CHECK(contains(tar_refusal(std::string("\0\5\x16\7\0\2\0\0", 8) + std::string(4088, 'x')), "AppleDouble"));
+}
+
 TEST_CASE("a shard that cannot be written says why") {
   CHECK(contains(error_of(ErrorKind::data, [] { TarWriter("/nowhere/a.tar"); }), "/nowhere/a.tar"));
   CHECK(contains(error_of(ErrorKind::data,

@@ -48,6 +48,30 @@ TEST_CASE("CSV: quotes, separators, line ends, empty cells and lines, columns in
   CHECK(rows_of(parse_csv("a\n\n1\n", "t", {"a"})) == std::vector<Strings>{{"1"}});
 }
 
+TEST_CASE("lines may end with CR alone; a table in UTF-16 is refused by its encoding") {
+  const auto table = parse_csv("path,text\ra.png,\"one\ntwo\"\r\r\"b.png\",x\r1\r", "t.csv", {"path", "text"});
+  CHECK(rows_of(table) == std::vector<Strings>{{"a.png", "one\ntwo"}, {"b.png", "x"}});
+  CHECK(table.lines == std::vector<size_t>{2, 4});
+  REQUIRE(table.bad.size() == 1);
+  CHECK(table.bad[0].line == 5);
+  // A lone CR ends no line where others do.
+  CHECK(rows_of(parse_csv("a,b\n1\r2,3\n", "t", {"a", "b"})) == std::vector<Strings>{{"1\r2", "3"}});
+  CHECK(rows_of(parse_csv("\"a\rb\",c\n1,3\n", "t", {"c"})) == std::vector<Strings>{{"3"}});
+  CHECK(rows_of(parse_json_lines("{\"a\": 1}\r{\"a\": \"\\n\"}", "t", {"a"})) == std::vector<Strings>{{"1"}, {"\n"}});
+  for (const std::string text : {std::string("\xFF\xFE"
+                                             "a\0\n\0"
+                                             "1\0",
+                                             8),
+                                 std::string("\xFE\xFF\0a\0\n\0"
+                                             "1",
+                                             8),
+                                 std::string("a\0\n\0"
+                                             "1\0",
+                                             6)})
+    for (const auto& parse : {parse_csv, parse_json_lines})
+      CHECK(contains(refusal([&] { parse(text, "t.csv", {"a"}); }), "t.csv: is UTF-16"));
+}
+
 TEST_CASE("CSV: a bad row is named by its line, and those around it are kept") {
   const auto table = parse_csv("a,b\n1,2\n1\n1,2,3\n\"1\"x,2\n1,\xff\n\"open,2\n3,4\n", "t.csv", {"a", "b"});
   CHECK(rows_of(table) == std::vector<Strings>{{"1", "2"}, {"3", "4"}});

@@ -13,6 +13,7 @@
 #include <ditto/error.h>
 
 #include "core/dist/node_list.h"
+#include "core/report/processors.h"
 #include "core/train/launch.h"
 #include "core/train/processor.h"
 #include "tests/support/golden_json.h"
@@ -170,7 +171,7 @@ TEST_CASE("a process has the recipe's threads, or its environment's, or its shar
         std::getenv("OMP_NUM_THREADS") ? std::optional<std::string>(std::getenv("OMP_NUM_THREADS")) : std::nullopt;
   } kept;
   const auto threads = [](int64_t asked, bool said_by_environment, int ranks_here) {
-    said_by_environment ? setenv("OMP_NUM_THREADS", "3", 1) : unsetenv("OMP_NUM_THREADS");
+    setenv("OMP_NUM_THREADS", said_by_environment ? "3" : "no number", 1);
     at::set_num_threads(3);  // as it is where the environment said so at the start
     RankInfo info;
     info.world_size = info.local_world_size = ranks_here;
@@ -178,7 +179,7 @@ TEST_CASE("a process has the recipe's threads, or its environment's, or its shar
     prepare_process(Recipe::parse(text, "threads.toml"), info);
     return at::get_num_threads();
   };
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const int cores = report::usable_processors();
   CHECK(threads(2, false, 1) == 2);
   CHECK(threads(2, true, 1) == 2);
   CHECK(threads(0, true, 1) == 3);

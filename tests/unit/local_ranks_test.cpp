@@ -101,6 +101,15 @@ TEST_CASE("every rank finds its place in its environment") {
   CHECK(folder.files() == 3);
 }
 
+TEST_CASE("rank of: a name, with a comma and a \\" * doctest::skip()) { leave_mark(); }
+
+TEST_CASE("ranks run the case that is named, whatever is in its name; of a name that there is not none passes") {
+  const StartFolder folder;
+  CHECK(testing::as_ranks(2, "rank of: a name, with a comma and a \\") == 0);
+  CHECK(folder.files() == 2);
+  CHECK(testing::as_ranks(2, "rank of: nobody") != 0);
+}
+
 // In a process that has no other threads, and so forks its ranks.
 int started(const std::string& test_case) {
   const std::string command = "'" + fs::read_symlink("/proc/self/exe").string() +

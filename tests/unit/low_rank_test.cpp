@@ -3,8 +3,12 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
+#include <nlohmann/json.hpp>
 
+#include "core/checkpoint/peft.h"
+#include "core/checkpoint/tensor_file.h"
 #include "core/network/adapter.h"
+#include "tests/support/files.h"
 #include "tests/unit/full_model.h"
 
 namespace ditto {
@@ -114,6 +118,112 @@ TEST_CASE("patterns choose layers, and one that matches none is answered with th
   CHECK(text.find("the nearest name is \"blocks.*.qkv\"") != std::string::npos);
   CHECK(refusal({}).find("names no layer") != std::string::npos);
   CHECK(refusal({"*"}).empty());
+}
+
+// A layer whose author has forgotten that its term is to be merged.
+struct Keeping final : LinearModule {
+  using LinearModule::LinearModule;
+  void merge() override {}
+};
+struct KeepingBlock : Layer {
+  KeepingBlock() { make<Keeping>("map", LinearModule::Shape{6, 8, Init::zeros(), Init::zeros()}, Split{}); }
+};
+struct KeepingModel : Units {
+  KeepingModel() { add_block<KeepingBlock>(0); }
+};
+
+TEST_CASE("a merge that leaves a layer's term is refused with the layer's name") {
+  testing::SmallModel model;
+  adapt(model, {kRank, 1, {"*"}, {}, {}});
+  merge_adapter(model);
+  for (const auto& item : model.named_parameters()) CHECK(!is_of_adapter(item.key()));
+  KeepingModel keeping;
+  adapt(keeping, {kRank, 1, {"*"}, {}, {}});
+  CHECK(test::contains(test::error_of(ErrorKind::plugin, [&] { merge_adapter(keeping); }),
+                       "the layer \"blocks.0.map\": keeps its adapter's term"));
+}
+
+// A folder of peft's with one layer's term.
+void write_adapter(const test::TemporaryFolder& folder, const nlohmann::json& config, const formats::Metadata& notes) {
+  write_tensors(folder / "adapter_model.safetensors",
+                {{"base_model.model.head.lora_A.weight", torch::ones({2, 16})},
+                 {"base_model.model.head.lora_B.weight", torch::ones({3, 2})}},
+                notes);
+  test::write_text(folder / "adapter_config.json", config.dump());
+}
+
+std::string adapter_refusal(const nlohmann::json& config, const formats::Metadata& notes = {{"format", "pt"}}) {
+  const test::TemporaryFolder folder;
+  write_adapter(folder, config, notes);
+  testing::SmallModel model;
+  return test::error_of(ErrorKind::checkpoint, [&] { checkpoint::Peft(model, "", folder.path()); });
+}
+
+TEST_CASE(
+    "of an adapter's configuration what peft itself takes for plain terms is taken, and all else refused by name") {
+  const auto golden = nlohmann::json::parse(test::read_text(DITTO_SOURCE_DIR "/tests/golden/adapters/configs.json"));
+  // Plain where they are merged there, and yet no words that are known to be harmless.
+  const std::set<std::string> cautious{"use_qalora",          "bias",          "lora_bias",
+                                       "fan_in_fan_out",      "loftq_config",  "corda_config",
+                                       "lora_ga_config",      "velora_config", "monteclora_config",
+                                       "ensure_weight_tying", "something_new", "init_lora_weights"};
+  int taken = 0, refused = 0;
+  for (const auto& change : golden.at("changes")) {
+    auto config = golden.at("saved");
+    const auto key = change.at("key").is_null() ? "" : change.at("key").get<std::string>();
+    if (!key.empty()) config[key] = change.at("value");
+    const auto error = adapter_refusal(config);
+    CAPTURE(change.dump());
+    CAPTURE(error);
+    (error.empty() ? taken : refused) += 1;
+    if (error.empty()) {
+      CHECK(change.at("peft") == "plain");
+    } else {
+      CHECK(test::contains(error, "says " + key + " = "));
+      if (change.at("peft") == "plain") CHECK(cautious.count(key));
+    }
+  }
+  CHECK(taken >= 25);
+  CHECK(refused >= 30);
+  for (const char* start : {"gaussian", "eva", "orthogonal", "mica"}) {
+    auto config = golden.at("saved");
+    config["init_lora_weights"] = start;
+    CHECK(adapter_refusal(config).empty());
+  }
+  for (const auto& [key, value] :
+       formats::Metadata{{"ss_network_module", "networks.lora"}, {"lora_adapter_metadata", "{}"}}) {
+    const auto error = adapter_refusal(golden.at("saved"), {{"format", "pt"}, {key, value}});
+    CHECK_MESSAGE(test::contains(error, key), error);
+  }
+}
+
+TEST_CASE("an adapter in one file, or a file of one, is refused by what it is") {
+  const test::TemporaryFolder folder;
+  const auto refusal = [&](const std::string& path) {
+    return test::error_of(ErrorKind::checkpoint, [&] { checkpoint::refuse_one_file(path); });
+  };
+  const std::map<std::string, std::string> names{{"lora_unet_blocks_0_qkv.lora_down.weight", "kohya"},
+                                                 {"transformer.blocks.0.attn.to_q.lora_A.weight", "diffusers"},
+                                                 {"unet.down.attn.processor.to_q_lora.down.weight", "diffusers"},
+                                                 {"lora_unet_blocks_0.hada_w1_a", "LyCORIS"},
+                                                 {"lora_unet_blocks_0.lokr_w1", "LyCORIS"},
+                                                 {"blocks.0.qkv.weight", "is a file"}};
+  for (const auto& [name, words] : names) {
+    write_tensors(folder / "one.safetensors", {{name, torch::zeros({2, 2})}});
+    const auto error = refusal(folder / "one.safetensors");
+    CHECK_MESSAGE(test::contains(error, words), error);
+    CHECK_MESSAGE(test::contains(error, "adapter_config.json beside adapter_model.safetensors"), error);
+  }
+  test::write_text(folder / "web.pt", "<!DOCTYPE html>");
+  CHECK(test::contains(refusal(folder / "web.pt"), "adapter_config.json"));
+  std::filesystem::create_directory(folder / "saved");
+  write_tensors(folder / "saved/pytorch_lora_weights.safetensors", {{"unet.a.lora_A.weight", torch::zeros({2, 2})}});
+  CHECK(test::contains(refusal(folder / "saved"), "holds pytorch_lora_weights.safetensors, an adapter in one file"));
+  const test::TemporaryFolder peft;
+  write_adapter(peft, {{"peft_type", "LORA"}, {"r", 2}, {"lora_alpha", 2}}, {});
+  CHECK(refusal(peft.path()).empty());
+  CHECK(test::contains(refusal(peft / "adapter_config.json"), "name its folder, " + peft.path().string()));
+  CHECK(refusal(folder / "nowhere").empty());
 }
 
 const testing::FullOptions kAdapted{.is_adapted = true};

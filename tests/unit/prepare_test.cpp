@@ -202,12 +202,12 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
             ".pdf, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): papers/a.pdf",
             ".svg, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (7): dog/0.SVG, dog/1.SVG, dog/2.SVG, dog/3.SVG, "
             "dog/4.SVG, …",
-            ".txt, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): cat/c.txt",
             "files without a suffix, not PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP (1): dog/scan",
             "folders without a picture, no classes (1): papers",
             "hidden, or left behind by a system or tool (8): .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
             "cat/.git, …",
-            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png"});
+            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png",
+            "texts that are no caption: no picture has the name, or has another text beside it (1): cat/c.txt"});
 }
 
 TEST_CASE("pictures are told by what they hold, and stand upright wherever they are read") {

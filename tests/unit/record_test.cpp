@@ -3,6 +3,10 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdlib>
+
+#include "core/report/libtorch.h"
+#include "core/report/surroundings.h"
 #include "support/files.h"
 
 using namespace ditto;
@@ -72,4 +76,63 @@ TEST_CASE("data is compared as far as the checkpoint knew it") {
   CHECK(!read.knows("7 samples, abd"));
   for (const char* other : {"", "7 samples, abd", "7 samples, abcd", "7 samples", "8 samples, abc, contents def"})
     CHECK_MESSAGE(contains(compare(other), "learned from other data"), other);
+}
+
+TEST_CASE("a blend is the data that was noted where each of its parts goes on as it was") {
+  const std::map<std::string, std::string> notes{{"source", "blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))"}};
+  const RunNotes read(notes, "step_1");
+  for (const char* same : {"blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))",
+                           "blend of 2 (7, a, ends x), 1 (blend of 1 (8, b), 1 (9, c))",
+                           "blend of 2 (7, a, contents y, ends x), 1 (blend of 1 (8, b, ends y), 1 (9, c, ends z))"})
+    CHECK_MESSAGE(read.knows(same), same);
+  for (const char* other :
+       {"blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c)), 1 (10, d)",
+        "blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c), 1 (10, d))",
+        "blend of 2 (7, ax), 1 (blend of 1 (8, b), 1 (9, c))", "blend of 1 (7, a), 1 (blend of 1 (8, b), 1 (9, c))",
+        "blend of 2 (7, a, ends x), 1 (blend of 1 (8, b), 1 (9, d))", "blend of 2 (7, a)"})
+    CHECK_MESSAGE(!read.knows(other), other);
+}
+
+TEST_CASE("a machine's record has the build of LibTorch, the libraries that compute, and variables that choose how") {
+  const auto now = machine_record();
+  CHECK(contains(now.at("torch_build"), "commit "));
+  CHECK(contains(now.at("torch_build"), "; build "));
+  CHECK(now.at("library.libm").size() == 16);  // of a build ID
+  CHECK(now.contains("library.libc10"));
+  CHECK(now.contains("library.libjpeg"));
+  for (const char* name : {"ATEN_CPU_CAPABILITY", "MKL_CBWR", "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "OMP_DYNAMIC",
+                           "GLIBC_TUNABLES", "LD_PRELOAD", "NVIDIA_TF32_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
+                           "OPENBLAS_CORETYPE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "NCCL_ALGO"}) {
+    const char* before = std::getenv(name);
+    const std::string kept = before ? before : "";
+    ::setenv(name, "some\nvalue", 1);
+    CHECK_MESSAGE(contains(report::arithmetic_variables(), std::string(name) + "=some\\nvalue"), name);
+    before ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
+  }
+  for (const char* name : {"MKL_VERBOSE", "ONEDNN_VERBOSE", "OMP_NUM_THREADS", "LD_LIBRARY_PATH", "HOME"}) {
+    const char* before = std::getenv(name);
+    const std::string kept = before ? before : "";
+    ::setenv(name, "/some", 1);
+    CHECK_MESSAGE(!contains(report::arithmetic_variables(), name), name);
+    before ? ::setenv(name, kept.c_str(), 1) : ::unsetenv(name);
+  }
+}
+
+TEST_CASE("a resume says what of the machine is another one, as far as bits depend on it") {
+  const auto said = [](std::map<std::string, std::string> saved, std::map<std::string, std::string> now,
+                       bool one_number) {
+    std::string lines;
+    compare_machines(saved, now, one_number, [&](const std::string& line) { lines += line + "\n"; });
+    return lines;
+  };
+  for (const char* key : {"processor", "threads", "torch", "torch_build", "variables", "library.libm"}) {
+    CAPTURE(std::string(key));
+    CHECK(contains(said({{key, "a"}}, {{key, "b"}}, false), "changed since: " + std::string(key) + ": a -> b"));
+    CHECK(said({{key, "a"}}, {{key, "a"}}, false).empty());
+    CHECK(said({}, {{key, "b"}}, false).empty());  // of checkpoints that do not have it
+    CHECK(said({{key, "a"}}, {{key, "b"}}, true).empty());
+  }
+  for (const char* key : {"ditto", "library.libjpeg"})  // pictures are decoded before there is one number
+    CHECK(contains(said({{key, "a"}}, {{key, "b"}}, true), "changed since"));
+  CHECK(said({{"updates", "1"}}, {{"updates", "2"}}, false).empty());
 }

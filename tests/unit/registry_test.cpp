@@ -212,7 +212,7 @@ TEST_CASE("an unresolved symbol is named, without the loader's misleading errno"
   CHECK(file_named(registry, "unresolved").refusal.empty());  // its stamp is right
   const std::string text = asked_for(registry, "unresolved");
   CHECK(contains(text, "run.toml:7:3: kernels 'unresolved': it cannot be loaded: "));
-  CHECK(contains(text, "undefined symbol: _Z15nowhere_definedv"));
+  CHECK(contains(text, "no library has '_Z15nowhere_definedv', which "));
   CHECK(contains(text, "; link the plugin with what defines it"));
   CHECK_FALSE(contains(text, "Bad file descriptor"));
   check_good_still_works(registry);

@@ -1,9 +1,11 @@
 #include "core/report/run_folder.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <memory>
 #include <regex>
@@ -122,4 +124,26 @@ TEST_CASE("a place that is no folder is an error with its path") {
   const auto message = test::error_of(ErrorKind::config, [&] { RunFolder run(folder / "file/a"); });
   CHECK(test::contains(message, folder / "file/a"));
   CHECK(test::contains(message, "run.output"));
+}
+
+TEST_CASE("a log that cannot be written is said once, and ends nothing") {
+  const test::TemporaryFolder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::freopen((folder / "said").c_str(), "w", stderr);
+    ::signal(SIGXFSZ, SIG_IGN);
+    RunFolder run(folder / "a");
+    run.log("first");
+    const rlimit small{200, 200};
+    ::setrlimit(RLIMIT_FSIZE, &small);
+    for (int i = 0; i < 20; ++i) run.log("a line of some length that fills the file sooner or later");
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  CHECK(status == 0);
+  const auto said = read_text(folder / "said");
+  CHECK(test::contains(said, folder / "a/log.txt" + " cannot be written (File too large)"));
+  CHECK(std::count(said.begin(), said.end(), '\n') == 1);
+  CHECK(read_text(folder / "a/log.txt").size() == 200);
 }

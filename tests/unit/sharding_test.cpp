@@ -359,7 +359,7 @@ TEST_CASE("rank of: bytes" * doctest::skip()) {
     if (mesh.rank() == 0)
       MESSAGE(id << ", " << n << " ranks, " << numbers << " parameters: " << each << " bytes each, expected "
                  << expected << "; at most " << peak << " in the step, expected " << bound);
-    CHECK(each == doctest::Approx(expected).epsilon(0.02));
+    CHECK(each == doctest::Approx(expected).epsilon(0.001));
     CHECK(peak < 1.02 * bound);
   }
 }

@@ -81,6 +81,49 @@ TEST_CASE("rows give pictures, classes by number or name, and captions, in the t
   CHECK(value_of(open_table(folder, held_out, SplitOf::validation)->read(0).tensors.at("image")) == 20);
 }
 
+TEST_CASE(
+    "a label that is a name is that class, whatever number it could be, and one that could be either is refused") {
+  const TemporaryFolder folder;
+  write_picture(folder / "0.png", 4, 4, 7);
+  const std::vector<Strings> lists{{"1", "2", "3"},      {"2", "0", "1"},       {"01", "02"}, {"1.0", "2.0", "0.0"},
+                                   {"cat", "1", "dog"},  {"10", "20", "30"},    {"-1", "0"},  {"2021", "2022"},
+                                   {"3", "2", "1", "0"}, {"1", "10", "11", "2"}};
+  for (const auto& names : lists) {
+    std::string rows = "path,kind\n";
+    for (const auto& name : names) rows += "0.png," + name + "\n";
+    write_text(folder / "t.csv", rows);
+    const Options options{{"label", "kind"}, {"names", names}};
+    const auto source = open_table(folder, options);
+    for (size_t i = 0; i < names.size(); ++i)
+      CHECK(source->read(static_cast<int64_t>(i)).tensors.at("label").item<int64_t>() == static_cast<int64_t>(i));
+    for (const auto* number : {"0", "1", "4"}) {
+      if (std::find(names.begin(), names.end(), number) != names.end()) continue;
+      write_text(folder / "t.csv", rows + "0.png," + number + "\n");
+      const auto said = error_of(ErrorKind::config, [&] { open_table(folder, options); });
+      CHECK(contains(said, "t.csv:" + std::to_string(names.size() + 2) + ": kind is " + number));
+    }
+  }
+  write_text(folder / "t.csv", "path,kind\n0.png,cat\n0.png,0\n");  // names that are words leave numbers what they are
+  CHECK(open_table(folder, {{"label", "kind"}, {"names", Strings{"dog", "cat"}}})
+            ->read(1)
+            .tensors.at("label")
+            .item<int64_t>() == 0);
+}
+
+TEST_CASE("what a table holds are its pictures, and of videos the frames that are taken") {
+  const TemporaryFolder folder;
+  for (const auto* name : {"clip/1.png", "clip/2.png", "clip/10.png", "alone.png"})
+    write_picture(folder / name, 4, 4, 7);
+  const auto at = [&](const std::string& name) { return (folder.path() / name).string(); };
+  write_text(folder / "t.csv", "path,n,k\nclip,2,2\nalone.png,1,1\nclip,1,1\nclip,2,2\n");
+  CHECK(open_table(folder, {})->holds() == Strings{at("clip"), at("alone.png"), at("clip"), at("clip")});
+  const auto videos = open_table(folder, {{"frames", "n"}, {"interval", "k"}});
+  CHECK(videos->holds() == Strings{at("clip/1.png"), at("clip/10.png"), at("alone.png"), at("clip/1.png"),
+                                   at("clip/1.png"), at("clip/10.png")});
+  REQUIRE(videos->notes().size() == 1);
+  CHECK(contains(videos->notes().front(), "1 rows are the same as others"));
+}
+
 TEST_CASE("bad rows are named by file and line and left out, bad pictures are counted by the loader") {
   const TemporaryFolder folder;
   write_picture(folder / "0.png", 4, 4, 7);

@@ -59,6 +59,9 @@ struct Options {
     option("text_width", text_width, "numbers of a text's embedded token").between(1, ditto::most::kWidth);
     option("text_pooled", text_pooled, "numbers of a whole text's embedding; 0: there is none")
         .between(0, ditto::most::kWidth);
+    option.only_if(content == "clusters", {"mean", "spread"}, "is of content = \"clusters\"");
+    option.only_if(sizes.empty(), {"frames", "height", "width"}, "stands beside data.sizes, which say it");
+    option.only_if(text_tokens > 0, {"text_width"}, "is of texts, and data.text_tokens = 0");
     if (text_pooled > 0 && text_tokens == 0)
       option.reject("text_pooled", "goes with texts, and data.text_tokens = 0", "set text_tokens");
     option("seed", seed, "names the data; it is not the run's seed").at_least(0);

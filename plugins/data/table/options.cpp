@@ -75,6 +75,9 @@ void Options::read(ditto::OptionReader& option) {
     if ((is_first ? first : interval) != kNone && frames == kNone)
       option.reject(is_first ? "first" : "interval", "goes with data.frames",
                     "name the column that says how many frames are taken");
+  option.only_if(frames != kNone, {"decoder"}, "is of video files, and data.frames names no column");
+  option.only_if(!sizes.empty(), {"height", "width"},
+                 "says which of data.sizes a picture is near to, and there are none");
   if ((height == kNone) != (width == kNone))
     option.reject(height == kNone ? "height" : "width", "is \"none\" and the other side is not", "name both, or none");
 }

@@ -7,12 +7,16 @@
 #include <cstring>
 #include <filesystem>
 #include <thread>
+#include <unordered_map>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
 
 #include <ditto/formats/file.h>
+#include <ditto/formats/junk_name.h>
+#include <ditto/formats/names.h>
 #include <ditto/formats/picture.h>
+#include <ditto/formats/utf8.h>
 #include <ditto/formats/video_name.h>
 
 namespace table {
@@ -155,13 +159,12 @@ int64_t Rows::label_in(std::size_t number) const {
                 ditto::shown(options_.label, 60) + " is \"" + ditto::shown(text, 40) + "\"; expected " +
                     (names.empty() ? "" : "one of data.names, or ") + "an integer, 0 or more");
   // Else "1" would be the class of that name, and "0", which is none's, the first of them all.
-  const auto is_number = [](const std::string& name) {
-    return !name.empty() && name.find_first_not_of("0123456789") == std::string::npos;
-  };
+  const auto is_number = [](const std::string& name) { return formats::number_of_name(name).has_value(); };
   if (const auto at = std::find_if(names.begin(), names.end(), is_number); at != names.end())
     throw Error(ErrorKind::config, line(number),
                 ditto::shown(options_.label, 60) + " is " + std::to_string(value) +
-                    ", which is none of data.names, and these name classes by numbers (\"" + ditto::shown(*at, 40) + "\")",
+                    ", which is none of data.names, and these call classes by numbers (\"" + ditto::shown(*at, 40) +
+                    "\")",
                 "give every label as a name, or leave data.names out where labels are numbers of classes");
   return value;
 }
@@ -181,11 +184,11 @@ Size Rows::stored_size(const Row& row) const {
     return size;
   }
   auto file = path(row);
-  if (options_.has_videos() && formats::is_video_name(file) && !fs::is_directory(file)) {
+  if (options_.has_videos() && formats::is_video_name(file) && !is_folder(file)) {
     const auto video = video_files_.open(file, place(row));
     return {video->height(), video->width()};
   }
-  if (fs::is_directory(file)) file = frame_files(file, place(row)).front();
+  if (is_folder(file)) file = frame_files(file, place(row)).front();
   const auto bytes = formats::read_file(file, ErrorKind::data, formats::limits::kMemberBytes);
   const auto picture = formats::picture_size(std::as_bytes(std::span(bytes)), place(row));
   return {picture.height, picture.width};
@@ -225,22 +228,96 @@ std::string Rows::path(const Row& row) const {
   return (fs::path(folder_) / cell(row.number, options_.path)).lexically_normal().string();
 }
 
-std::string_view Rows::caption(const Row& row) const { return cell(row.number, options_.caption); }
+std::string Rows::caption(const Row& row) const {
+  return formats::plain_text(cell(row.number, options_.caption), line(row.number));
+}
 
 std::string Rows::place(const Row& row) const {
   return fs::path(table_).filename().string() + ":" + std::to_string(cells_.lines[row.number]) + ":" +
          std::string(cell(row.number, options_.path));
 }
 
+std::string Rows::text_of(const Row& row) const {
+  auto text = std::string(cell(row.number, options_.path)) + '\t' + std::string(cell(row.number, options_.caption));
+  for (const int64_t number : {row.label, row.frames, row.interval, static_cast<int64_t>(row.size)})
+    text += '\t' + std::to_string(number);
+  return options_.first == kNone ? text : text + '\t' + std::to_string(row.first);
+}
+
 std::string Rows::text() const {
   std::string text;
-  for (const auto& row : rows_) {
-    text += '\n' + std::string(cell(row.number, options_.path)) + '\t' + std::string(caption(row));
-    for (const int64_t number : {row.label, row.frames, row.interval, static_cast<int64_t>(row.size)})
-      text += '\t' + std::to_string(number);
-    if (options_.first != kNone) text += '\t' + std::to_string(row.first);
-  }
+  for (const auto& row : rows_) text += '\n' + text_of(row);
   return text;
+}
+
+// A frame of a video is held by its number, since rows may take different ones of the same file.
+std::vector<std::string> Rows::holds() const {
+  std::vector<std::string> all;
+  for (const auto& row : rows_) {
+    const auto file = path(row);
+    if (!options_.has_videos() || !(is_folder(file) || formats::is_video_name(file))) {
+      all.push_back(file);
+      continue;
+    }
+    std::vector<std::string> frames;
+    if (is_folder(file)) try {
+        frames = frame_files(file, file);
+      } catch (const Error&) {  // a bad sample once it is read
+      }
+    for (int64_t i = 0; i < row.frames; ++i) {
+      const auto number = static_cast<std::size_t>(row.first + i * row.interval);
+      all.push_back(number < frames.size() ? frames[number] : file + '#' + std::to_string(number));
+    }
+  }
+  return all;
+}
+
+// A column that says of each row what part of the set it is, where the recipe does not choose by it.
+std::string Rows::part_in_a_column() const {
+  for (const auto& column : cells_.columns) {
+    auto name = column;
+    for (char& c : name)
+      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
+    if (!(has("split") || has("subset") || has("partition")) ||
+        std::count(columns_.begin(), columns_.end(), column) > 0)
+      continue;
+    const auto values = formats::read_text_table(table_, {column});
+    formats::PartsSeen parts;
+    for (std::size_t i = 0; i < values.rows(); ++i) parts.add(std::string(values.at(i, 0)) + '/');
+    if (!parts.sentence().empty())
+      return "the column " + ditto::shown(column, 60) +
+             " says which rows are held out, and all of them are learned from: put those into data.validation_table";
+  }
+  return {};
+}
+
+std::vector<std::string> Rows::notes() const {
+  std::vector<std::string> all;
+  formats::PartsSeen parts;
+  for (const auto& row : rows_) parts.add(cell(row.number, options_.path));
+  for (auto& note : {parts.sentence(), part_in_a_column(), rows_twice()})
+    if (!note.empty()) all.push_back(note);
+  return all;
+}
+
+// Several captions of a picture are usual; the same row twice is not.
+std::string Rows::rows_twice() const {
+  std::unordered_map<std::string, std::size_t> seen;
+  std::size_t many = 0;
+  std::string first;
+  for (const auto& row : rows_) {
+    const auto [before, is_new] =
+        seen.emplace(path(row) + '\n' + text_of(row).substr(cell(row.number, options_.path).size()), row.number);
+    if (!is_new && many++ == 0) first = line(before->second) + " and " + line(row.number);
+  }
+  if (many == 0) return {};
+  return std::to_string(many) + " rows are the same as others, and come as often (" + first + ")";
+}
+
+bool is_folder(const std::string& path) {
+  std::error_code failed;
+  return fs::is_directory(path, failed);
 }
 
 std::vector<std::string> frame_files(const std::string& folder, const std::string& place) {
@@ -251,7 +328,7 @@ std::vector<std::string> frame_files(const std::string& folder, const std::strin
     auto extension = at->path().extension().string();
     for (char& c : extension)
       if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-    if (name.starts_with('.')) continue;
+    if (formats::is_junk_name(name)) continue;
     for (const char* known : {".png", ".jpg", ".jpeg", ".jfif", ".webp", ".avif"})
       if (extension == known) files.push_back(at->path().string());
     for (const char* other : {".bmp", ".gif", ".tif", ".tiff", ".jxl", ".heic", ".heif"})

@@ -23,6 +23,8 @@ struct Row {
 // The pictures in a folder, a frame each: 2.png before 10.png. Throws Error(data) at `place` where there is none.
 std::vector<std::string> frame_files(const std::string& folder, const std::string& place);
 
+bool is_folder(const std::string& path);  // not: a file, or nothing that can be looked at
+
 class Rows {
  public:
   // Throws Error(data) for a table that cannot be read, and where no row is left; Error(config) for labels that
@@ -33,12 +35,17 @@ class Rows {
   std::size_t count() const { return rows_.size(); }
   const Row& row(std::size_t index) const { return rows_.at(index); }
   std::string path(const Row& row) const;
-  std::string_view caption(const Row& row) const;
-  std::string place(const Row& row) const;  // "photos.csv:17:cats/1.jpg"
+  std::string caption(const Row& row) const;  // as it was meant (formats::plain_text)
+  std::string place(const Row& row) const;    // "photos.csv:17:cats/1.jpg"
   const std::vector<std::string>& warnings() const { return warnings_; }
-  std::string text() const;  // what decides which samples there are
+  std::string text() const;                // what decides which samples there are
+  std::vector<std::string> holds() const;  // as Source::holds has them
+  std::vector<std::string> notes() const;
 
  private:
+  std::string text_of(const Row& row) const;
+  std::string part_in_a_column() const;
+  std::string rows_twice() const;
   std::string line(std::size_t number) const;  // "photos.csv:17"
   std::string_view cell(std::size_t number, const std::string& column) const;
   double number_in(std::size_t number, const std::string& column) const;

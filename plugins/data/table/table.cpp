@@ -50,6 +50,8 @@ class Table final : public ditto::Source {
 
   int64_t size() const override { return static_cast<int64_t>(rows_->count()); }
   std::vector<std::string> warnings() const override { return rows_->warnings(); }
+  std::vector<std::string> notes() const override { return rows_->notes(); }
+  std::vector<std::string> holds() const override { return rows_->holds(); }
 
   ditto::TensorSpecs makes() const override {
     const bool one_size = options_.sizes.empty();
@@ -120,10 +122,11 @@ class Table final : public ditto::Source {
       const auto& row = row_at(parts == 1 ? 0 : (size() - 1) * part / (parts - 1));
       try {
         auto file = rows_->path(row);
-        if (fs::is_directory(file)) {
+        if (table::is_folder(file)) {
           const auto frames = table::frame_files(file, file);
           for (const auto& frame : frames)
-            hashes += fs::path(frame).filename().string() + ' ' + std::to_string(fs::file_size(frame)) + ' ';
+            hashes += fs::path(frame).filename().string() + ' ' +
+                      std::to_string(formats::RandomFile::open(frame)->size()) + ' ';
           hashes += hash_of(formats::read_file(frames.back(), ErrorKind::data, formats::limits::kMemberBytes));
           file = frames.front();
         }
@@ -156,7 +159,7 @@ class Table final : public ditto::Source {
   std::string ends_of(const Row& row) const {
     try {
       const auto path = rows_->path(row);
-      if (!fs::is_directory(path)) return ends_of(path, kEndBytes);
+      if (!table::is_folder(path)) return ends_of(path, kEndBytes);
       std::string hashes;
       for (const auto& frame : table::frame_files(path, path))
         hashes += fs::path(frame).filename().string() + ' ' + ends_of(frame, kEndBytes) + ' ';
@@ -211,7 +214,7 @@ class Table final : public ditto::Source {
   // [C, T, H, W]: from frame `first` on, every `interval`-th; of a picture, that.
   torch::Tensor video(const Row& row, const std::string& place) const {
     const auto path = rows_->path(row);
-    if (!fs::is_directory(path)) {
+    if (!table::is_folder(path)) {
       if (formats::is_video_name(path)) return video_file(row, path, place);
       if (row.frames == 1 && row.first == 0) return picture(row, path, place).unsqueeze(1);
       throw Error(ErrorKind::data, place,

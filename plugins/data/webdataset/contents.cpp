@@ -4,14 +4,17 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <cstdio>
+#include <span>
 #include <vector>
 
 namespace webdataset {
 
 namespace {
 
-constexpr std::uint64_t kWhole = 1 << 20, kParts = 64, kPartBytes = kWhole / kParts;
+constexpr std::uint64_t kWhole = 1 << 20, kParts = 64, kPartBytes = kWhole / kParts, kEndBytes = 4 << 10;
 
 class Hasher {
  public:
@@ -28,18 +31,18 @@ class Hasher {
   XXH3_state_t state_;
 };
 
-void add_samples(Hasher& hasher, const Item* first, const Item* last) {
-  for (const Item* item = first; item != last; ++item) {
-    hasher.add(item->key);
-    hasher.add(item->extension);
-    hasher.add(static_cast<std::uint64_t>(item->label_read));
-    for (const Range& range : {item->image, item->label, item->caption}) {
+void add_samples(Hasher& hasher, std::span<const Item> items) {
+  for (const Item& item : items) {
+    hasher.add(item.key);
+    hasher.add(item.extension);
+    hasher.add(static_cast<std::uint64_t>(item.label_read));
+    for (const Range& range : {item.image, item.label, item.caption}) {
       hasher.add(range.offset);
       hasher.add(range.size);
     }
-    if (item->text.size > 0) {  // it came later: others keep their hash
-      hasher.add(item->text.offset);
-      hasher.add(item->text.size);
+    if (item.text.size > 0) {  // it came later: others keep their hash
+      hasher.add(item.text.offset);
+      hasher.add(item.text.size);
     }
   }
 }
@@ -74,15 +77,38 @@ std::string hash_of_all(const std::vector<XXH128_hash_t>& shards) {
 std::string hash_of_contents(const ShardIndex& index, const OpenFiles& files) {
   std::vector<XXH128_hash_t> shards(index.paths.size());
   for_each_shard(index.paths.size(), [&](std::size_t i) {
-    const auto [first, last] = std::equal_range(index.items.begin(), index.items.end(),
-                                                Item{static_cast<std::uint32_t>(i), {}, {}, {}, {}, {}, {}},
-                                                [](const Item& a, const Item& b) { return a.shard < b.shard; });
     Hasher hasher;
-    add_samples(hasher, std::to_address(first), std::to_address(last));
+    add_samples(hasher, index.items_of(i));
     add_bytes(hasher, files, i);
     shards[i] = hasher.finish();
   });
   return hash_of_all(shards);
+}
+
+std::string hash_of_ends(const OpenFiles& files,
+                         const std::function<void(std::size_t shard, const TakeRange& take)>& members_of) {
+  std::vector<XXH128_hash_t> shards(files.paths().size());
+  std::atomic<bool> any = false;
+  for_each_shard(shards.size(), [&](std::size_t i) {
+    if (is_url(files.paths()[i])) return;
+    const auto file = files.get(i);
+    if (file->size() <= kWhole) return;
+    any = true;
+    Hasher hasher;
+    std::array<std::byte, 2 * kEndBytes> bytes{};
+    const auto add = [&](std::uint64_t offset, std::uint64_t size) {
+      file->read(offset, std::span(bytes).first(size));
+      hasher.add(bytes.data(), size);
+    };
+    members_of(i, [&](const Range& member) {
+      hasher.add(member.size);
+      if (member.size <= bytes.size()) return add(member.offset, member.size);
+      add(member.offset, kEndBytes);
+      add(member.offset + member.size - kEndBytes, kEndBytes);
+    });
+    shards[i] = hasher.finish();
+  });
+  return any ? ", ends " + hash_of_all(shards) : std::string();
 }
 
 std::string hash_of_files(const OpenFiles& files) {

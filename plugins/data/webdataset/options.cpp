@@ -8,6 +8,7 @@
 #include <ditto/formats/file.h>
 #include <ditto/formats/json.h>
 #include <ditto/formats/limits.h>
+#include <ditto/formats/names.h>
 #include <ditto/formats/saved_tensor.h>
 #include <ditto/formats/video_name.h>
 #include <ditto/sizes.h>
@@ -47,8 +48,9 @@ void Options::read(ditto::OptionReader& option) {
   option("validation_split", validation_split, "with data.path: the part held out");
   option("image", said_image_,
          "extensions of a sample's picture or video file, of which the first that is there is taken; empty: as the set "
-         "of data.path says, else png, jpg, jpeg, webp, avif");
+         "of data.path says, else the one of png, jpg, jpeg, webp, avif that is there");
   if (!said_image_.empty()) image = said_image_;
+  knows_image_ = !said_image_.empty();
   for (auto& extension : image) extension = lower(extension);
   option(
       "label", said_label_,
@@ -124,6 +126,8 @@ void Options::read(ditto::OptionReader& option) {
     if (videos == 0 && is_given)
       option.reject(name, "is of video files, and data.image names none",
                     "set data.image = [\"mp4\"], or leave it out");
+  option.only_if(!size.empty(), {"resize"}, "says how pictures come to data.size, and there is none");
+  option.only_if(videos != 0, {"decoder"}, "is of video files, and data.image names none");
   if (text == kNone && text_tokens + text_width > 0)
     option.reject(text_tokens > 0 ? "text_tokens" : "text_width", "is of texts, and data.text is \"none\"",
                   "set data.text = \"pickle\"");
@@ -138,6 +142,12 @@ void Options::read(ditto::OptionReader& option) {
 
 void Options::take_classes(const std::vector<std::string>& folders) {
   if (label != "cls") return;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    if (const auto number = formats::number_of_name(names[i]); number && *number != static_cast<double>(i)) {
+      notes.push_back("labels are numbers of classes, also where data.names are numbers: " + std::to_string(i) +
+                      " is the class called \"" + ditto::shown(names[i], 60) + "\"");
+      break;
+    }
   std::string first;
   std::vector<std::string> all;
   for (const auto& folder : folders) {
@@ -158,9 +168,25 @@ void Options::take_classes(const std::vector<std::string>& folders) {
                   "make the shards of all folders together (`ditto data prepare`), or train on those of one list");
     }
   }
-  if (first.empty() || !names.empty()) return;
+  if (first.empty()) return;
+  if (!names.empty()) return compare_names(all, first);
   if (classes == 0) classes = static_cast<int64_t>(all.size());
-  if (classes == static_cast<int64_t>(all.size())) names = std::move(all);
+  if (classes == static_cast<int64_t>(all.size()))
+    names = std::move(all);
+  else
+    notes.push_back(first + " names " + std::to_string(all.size()) + " classes, and data.classes is " +
+                    std::to_string(classes) + ": its names are not taken");
+}
+
+void Options::compare_names(const std::vector<std::string>& theirs, const std::string& file) {
+  const auto apart = formats::names_apart(names, theirs);
+  if (!apart) return;
+  const auto what = "calls class " + std::to_string(apart->number) + " \"" + ditto::shown(apart->name, 60) +
+                    "\", and " + file + " calls it \"" + ditto::shown(apart->other, 60) + "\"";
+  if (apart->is_elsewhere)
+    throw Error(ErrorKind::config, "data.names", what + ", by which labels are numbered",
+                "name them in the order of that file, or leave data.names out");
+  notes.push_back("data.names " + what);
 }
 
 void Options::take(const EnergonSet& set) {
@@ -188,6 +214,7 @@ void Options::take(const EnergonSet& set) {
       throw Error(ErrorKind::config, set.folder,
                   "its samples (" + ditto::shown(set.sample_type, 120) + ") have no picture in their field_map",
                   "say in the recipe where it stands: data.image");
+    knows_image_ = true;
     image.clear();
     for (const auto& place : places.any_of) {
       if (!place.path.empty())
@@ -221,7 +248,7 @@ Wanted Options::wanted() const {
                 "is " + std::to_string(classes) + ", and no labels are read: " +
                     (said_label_.empty() ? "the set of data.path names none" : "data.label is \"none\""),
                 "set data.label to where they stand, as \"cls\", or leave data.classes and data.names out");
-  return {image, place, TextPlace::parse(caption), text == kNone ? "" : text, classes};
+  return {image, place, TextPlace::parse(caption), text == kNone ? "" : text, classes, names, !knows_image_};
 }
 
 }  // namespace webdataset

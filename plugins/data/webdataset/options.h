@@ -31,13 +31,15 @@ struct Options {
   int64_t frames = 0, interval = 1, first = 0;
   std::string decoder = "ffmpeg";
   Store store;
+  std::vector<std::string> notes;  // no option: what was found and may not be expected
 
   void read(ditto::OptionReader& option);
   // Where the recipe does not say where picture, label and caption stand, the set does. Throws Error(config) for one
   // whose samples are made in Python, unless the recipe says it.
   void take(const EnergonSet& set);
   // What classes.json in the shards' folders says, if it is there, where the recipe does not: how many classes, and
-  // their names. Throws Error(data) where two of them differ.
+  // their names. Throws Error(data) where two of them differ, Error(config) where the recipe's names stand at other
+  // numbers. What else differs is in `notes`.
   void take_classes(const std::vector<std::string>& folders);
   bool says_all_places() const { return !said_image_.empty() && !said_label_.empty() && !said_caption_.empty(); }
   // Whether data.image names tensors (.pth, .pickle) and no pictures.
@@ -48,8 +50,11 @@ struct Options {
   Wanted wanted() const;
 
  private:
+  void compare_names(const std::vector<std::string>& theirs, const std::string& file);
+
   // In the recipe, and so in run.toml: empty where it leaves them open.
   std::vector<std::string> said_image_;
+  bool knows_image_ = false;  // by the recipe, or by the set
   std::string said_label_, said_caption_;
 };
 

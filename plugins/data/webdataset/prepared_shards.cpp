@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <map>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include <ditto/formats/names.h>
 #include <ditto/formats/tar.h>
+#include "class_notes.h"
 #include "contents.h"
 
 namespace webdataset {
@@ -20,11 +23,27 @@ using ditto::Error;
 using ditto::ErrorKind;
 
 constexpr std::uint64_t kEndMark = 1024, kMostBytes = 256 << 20;
+constexpr std::int64_t kEndsOf =
+    16384;  // samples whose ends the fingerprint has, evenly spread: others would take long
 constexpr const char* kRemedy = "index the set again: `energon prepare --tar-index-only`";
 
 void keep_parts(formats::TarIndex& tar) {
   std::erase_if(tar.members, [](const formats::TarMember& member) { return !formats::is_sample_part(member.name); });
 }
+
+// A part of a file, as an archive of its own.
+class Part final : public formats::RemoteBytes {
+ public:
+  Part(std::shared_ptr<const formats::RandomFile> file, Range range) : file_(std::move(file)), range_(range) {}
+  std::uint64_t size() const override { return range_.size; }
+  void read(std::uint64_t offset, std::span<std::byte> into, std::string_view where) const override {
+    file_->read(range_.offset + offset, into, where);
+  }
+
+ private:
+  std::shared_ptr<const formats::RandomFile> file_;
+  Range range_;
+};
 
 std::vector<std::string> paths_of(const EnergonSet& set, const std::vector<PreparedShard>& shards,
                                   const std::string& suffix) {
@@ -41,11 +60,14 @@ PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard>
       uuid_(uuid_of(set, store)),
       tars_(paths_of(set, shards, ""), store),
       indices_(paths_of(set, shards, ".idx"), store) {
-  for (auto& shard : shards) shards_.push_back({std::move(shard), {}, {}, false});
+  for (auto& shard : shards) shards_.push_back({std::move(shard), {}, {}, false, {}});
+  refuse_twice(set.folder);
   for_each_shard(shards_.size(), [this](std::size_t i) { open(i); });
   first_.push_back(0);
   for (const auto& shard : shards_)
     first_.push_back(first_.back() + shard.told.samples - static_cast<std::int64_t>(shard.excluded.size()));
+  for (const auto& shard : shards_)
+    if (!shard.warning.empty()) warnings_.push_back(shard.warning);
   std::size_t without = 0;
   for (const auto& shard : shards_) without += shard.was_indexed_here ? 1 : 0;
   if (without > 0)
@@ -54,6 +76,33 @@ PreparedShards::PreparedShards(const EnergonSet& set, std::vector<PreparedShard>
   if (first_.back() == 0)
     throw Error(ErrorKind::data, set.folder, "the part of the split that is asked for has no samples",
                 "choose another part, or split the set anew");
+  compare_classes();
+}
+
+void PreparedShards::refuse_twice(const std::string& folder) const {
+  std::map<std::string, std::string> seen;
+  for (const auto& path : tars_.paths())
+    if (const auto [first, is_new] = seen.emplace(formats::identity_of(path), path); !is_new)
+      throw Error(ErrorKind::data, folder,
+                  "its split names the shard \"" + path + "\" twice" +
+                      (first->second == path ? "" : ", also as \"" + first->second + "\""),
+                  "name it once");
+}
+
+// Of a few samples, evenly spread, the notes: a set opens without reading more.
+void PreparedShards::compare_classes() {
+  constexpr std::int64_t kLooked = 32;
+  if (!wanted_.label.wanted() || is_url(tars_.paths().front())) return;
+  std::vector<ClassNote> classes;
+  const auto looked = std::min(kLooked, size());
+  for (std::int64_t i = 0; i < looked; ++i) try {
+      const auto raw = read(i * size() / looked);
+      if (!raw.label_from || raw.notes.empty()) continue;
+      const auto label = label_in(raw.label, *raw.label_from, raw.place(raw.label_from->extension));
+      if (auto note = class_note(label, raw.notes, raw.place("json"))) classes.push_back(std::move(*note));
+    } catch (const Error&) {  // it is a bad sample once it is read
+    }
+  notes_ = compare_class_notes(classes, wanted_.names);
 }
 
 void PreparedShards::open(std::size_t i) {
@@ -76,6 +125,7 @@ void PreparedShards::open(std::size_t i) {
       shard.starts.resize(expected + 1);
       file->read(0, std::as_writable_bytes(std::span(shard.starts)));
     }
+    look_behind_index(i);
     if (shard.told.excluded_keys.empty()) return;
   }
   shard.was_indexed_here = !has_index;
@@ -95,14 +145,42 @@ void PreparedShards::open(std::size_t i) {
   if (!has_index) shard.starts.push_back(archive.end);
 }
 
-Range PreparedShards::range_of(std::size_t i, std::int64_t number) const {
+// Samples that were put behind an index's last (by `cat`, `tar -A` or `tar -r`) are nowhere else.
+void PreparedShards::look_behind_index(std::size_t i) {
+  auto& shard = shards_[i];
+  const auto& path = tars_.paths()[i];
+  if (is_url(path)) return;  // it takes requests
+  const auto file = tars_.get(i);
+  const auto last = (place_in_index(i, shard.told.samples) + 511) / 512 * 512;
+  if (last >= file->size()) return;
+  const auto more = [&](const std::string& what) {
+    shard.warning = path + ": behind the last sample of its index " + what + "; " + kRemedy;
+  };
+  try {
+    auto rest = formats::index_tar(
+        *formats::RandomFile::over(std::make_shared<Part>(file, Range{last, file->size() - last}), path),
+        formats::OnDamage::report);
+    keep_parts(rest);
+    if (!rest.members.empty())
+      more("come " + std::to_string(rest.members.size()) + " members more, the first \"" +
+           ditto::shown(rest.members.front().name) + "\", which are not read");
+    else if (!rest.damage.empty())
+      more("lie " + std::to_string(file->size() - last) + " bytes that are not read");
+  } catch (const Error&) {  // no archive at all
+    more("lie " + std::to_string(file->size() - last) + " bytes that are not read");
+  }
+}
+
+std::uint64_t PreparedShards::place_in_index(std::size_t i, std::int64_t number) const {
   const auto& starts = shards_[i].starts;
-  const auto at = static_cast<std::size_t>(number);
-  std::array<std::uint64_t, 2> ends{};
-  if (!starts.empty())
-    ends = {starts[at], starts[at + 1]};
-  else
-    indices_.get(i)->read(8 * static_cast<std::uint64_t>(number), std::as_writable_bytes(std::span(ends)));
+  if (!starts.empty()) return starts[static_cast<std::size_t>(number)];
+  std::uint64_t place = 0;
+  indices_.get(i)->read(8 * static_cast<std::uint64_t>(number), std::as_writable_bytes(std::span(&place, 1)));
+  return place;
+}
+
+Range PreparedShards::range_of(std::size_t i, std::int64_t number) const {
+  const std::array ends{place_in_index(i, number), place_in_index(i, number + 1)};
   const auto size = tars_.get(i)->size();
   if (ends[0] >= ends[1] || ends[1] > size)
     throw Error(ErrorKind::data, shards_[i].told.name + ": sample " + std::to_string(number),
@@ -134,16 +212,23 @@ RawSample PreparedShards::read(std::int64_t index) const {
     throw Error(ErrorKind::data, where, "the index points at " + std::to_string(samples.size()) + " samples", kRemedy);
   const auto& sample = samples.front();
   raw.key = sample.key;
+  const auto left_out = formats::parts_left_out(archive);
+  const auto why = [&](const std::string& extension) {
+    const auto found = left_out.find(sample.key + "." + extension);
+    return found == left_out.end() ? std::string() : ": this member of it " + found->second;
+  };
   const auto part = [&](const formats::ShardMember& member) {
     return std::span<const std::byte>(bytes).subspan(member.offset, member.size);
   };
+  if (const auto* member = sample.find("json")) raw.notes = part(*member);
   for (const auto& extension : wanted_.image)
     if (const auto* member = sample.find(extension); member && raw.extension.empty()) {
       raw.extension = extension;
       raw.image = part(*member);
     }
   if (raw.extension.empty())
-    throw Error(ErrorKind::data, raw.place(wanted_.image.front()), "is not in the shard: the sample has no picture",
+    throw Error(ErrorKind::data, raw.place(wanted_.image.front()),
+                "is not in the shard: the sample has no picture" + why(wanted_.image.front()),
                 "set data.image to what its pictures end with");
   // Of a place inside of a JSON text the next one is tried where it lacks it, as Energon does.
   const auto find = [&](const TextPlace& wanted, std::span<const std::byte>& into) -> const Place* {
@@ -157,7 +242,8 @@ RawSample PreparedShards::read(std::int64_t index) const {
         return &place;
     }
     if (!wanted.wanted()) return nullptr;
-    throw Error(ErrorKind::data, raw.place(wanted.extension()), "is not in the shard beside the sample's picture",
+    throw Error(ErrorKind::data, raw.place(wanted.extension()),
+                "is not in the shard beside the sample's picture" + why(wanted.extension()),
                 "set data.label or data.caption to what is there (\"none\": not used)");
   };
   raw.label_from = find(wanted_.label, raw.label);
@@ -182,6 +268,18 @@ std::string PreparedShards::names() const {
   return text;
 }
 
-std::string PreparedShards::contents() const { return hash_of_files(tars_); }
+std::string PreparedShards::contents() const {
+  const auto step = std::max<std::int64_t>((size() + kEndsOf - 1) / kEndsOf, 1);
+  return hash_of_files(tars_) + hash_of_ends(tars_, [&](std::size_t shard, const TakeRange& take) {
+           for (std::int64_t number = 0; number < shards_[shard].told.samples; number += step) try {
+               const auto range = range_of(shard, number);
+               const auto sample = std::make_shared<Part>(tars_.get(shard), range);
+               for (const auto& member :
+                    formats::index_tar(*formats::RandomFile::over(sample, ""), formats::OnDamage::report).members)
+                 take({range.offset + member.offset, member.size});
+             } catch (const Error&) {  // it is a bad sample
+             }
+         });
+}
 
 }  // namespace webdataset

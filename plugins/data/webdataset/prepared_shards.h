@@ -17,8 +17,9 @@ class PreparedShards final : public Samples {
   PreparedShards(const EnergonSet& set, std::vector<PreparedShard> shards, Wanted wanted, const Store& store);
   std::int64_t size() const override { return first_.back(); }
   RawSample read(std::int64_t index) const override;
-  std::int64_t caption_bytes(std::int64_t) const override { return -1; }
   std::vector<std::string> warnings() const override { return warnings_; }
+  std::vector<std::string> notes() const override { return notes_; }
+  const std::vector<std::string>& shards() const override { return tars_.paths(); }
   std::string names() const override;
   std::string contents() const override;
 
@@ -29,8 +30,13 @@ class PreparedShards final : public Samples {
     // Of each sample, and the last one's end: where "x.tar.idx" is not there, or on a server.
     std::vector<std::uint64_t> starts;
     bool was_indexed_here = false;
+    std::string warning;  // of what lies behind the last sample of its index
   };
   void open(std::size_t shard);
+  void look_behind_index(std::size_t shard);
+  std::uint64_t place_in_index(std::size_t shard, std::int64_t number) const;
+  void refuse_twice(const std::string& folder) const;
+  void compare_classes();
   Range range_of(std::size_t shard, std::int64_t number) const;
 
   Wanted wanted_;
@@ -38,7 +44,7 @@ class PreparedShards final : public Samples {
   std::vector<Shard> shards_;
   std::vector<std::int64_t> first_;  // sample of each shard, and of all
   OpenFiles tars_, indices_;
-  std::vector<std::string> warnings_;
+  std::vector<std::string> warnings_, notes_;
 };
 
 }  // namespace webdataset

@@ -54,12 +54,6 @@ RawSample ListedShards::read(std::int64_t index) const {
   return raw;
 }
 
-std::int64_t ListedShards::caption_bytes(std::int64_t index) const {
-  const Item& item = index_.items.at(static_cast<std::size_t>(index));
-  const bool is_whole = wanted_.caption.wanted() && wanted_.caption.any_of[item.caption_from].path.empty();
-  return is_whole ? static_cast<std::int64_t>(item.caption.size) : -1;
-}
-
 std::string ListedShards::names() const {
   std::string text;
   for (std::size_t i = 0; i < index_.paths.size(); ++i)
@@ -68,6 +62,11 @@ std::string ListedShards::names() const {
   return text;
 }
 
-std::string ListedShards::contents() const { return hash_of_contents(index_, files_); }
+std::string ListedShards::contents() const {
+  return hash_of_contents(index_, files_) + hash_of_ends(files_, [this](std::size_t shard, const TakeRange& take) {
+           for (const Item& item : index_.items_of(shard))
+             for (const Range& range : {item.image, item.label, item.caption, item.text}) take(range);
+         });
+}
 
 }  // namespace webdataset

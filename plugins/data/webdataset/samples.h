@@ -17,6 +17,7 @@ namespace webdataset {
 struct RawSample {
   std::string shard, key, extension;  // extension: of the picture
   std::span<const std::byte> image, label, caption, text;
+  std::span<const std::byte> notes;                            // member "json", where the sample was read in one piece
   const Place *label_from = nullptr, *caption_from = nullptr;  // in Wanted; null: not wanted
   std::vector<std::vector<std::byte>> bytes;                   // what the spans point into
 
@@ -28,10 +29,10 @@ class Samples {
   virtual ~Samples() = default;
   virtual std::int64_t size() const = 0;
   virtual RawSample read(std::int64_t index) const = 0;  // thread-safe; Error(data) naming the place
-  // Bytes of the caption where they are known without reading; -1: they are not.
-  virtual std::int64_t caption_bytes(std::int64_t index) const = 0;
   virtual std::vector<std::string> warnings() const = 0;
-  // Of the names and sizes of shards and samples, and of contents.
+  virtual std::vector<std::string> notes() const = 0;
+  virtual const std::vector<std::string>& shards() const = 0;  // paths
+  // Of the names and sizes of shards and samples, and of contents (contents.h).
   virtual std::string names() const = 0;
   virtual std::string contents() const = 0;
 };
@@ -61,8 +62,9 @@ class ListedShards final : public Samples {
   ListedShards(std::vector<std::string> paths, Wanted wanted, const Store& store);
   std::int64_t size() const override { return static_cast<std::int64_t>(index_.items.size()); }
   RawSample read(std::int64_t index) const override;
-  std::int64_t caption_bytes(std::int64_t index) const override;
   std::vector<std::string> warnings() const override { return index_.warnings; }
+  std::vector<std::string> notes() const override { return index_.notes; }
+  const std::vector<std::string>& shards() const override { return index_.paths; }
   std::string names() const override;
   std::string contents() const override;
 

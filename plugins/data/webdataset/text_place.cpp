@@ -2,6 +2,8 @@
 
 #include <stdexcept>
 
+#include <ditto/formats/utf8.h>
+
 namespace webdataset {
 
 namespace formats = ditto::formats;
@@ -52,7 +54,8 @@ std::int64_t label_in(std::span<const std::byte> member, const Place& from, cons
 }
 
 std::string caption_in(std::span<const std::byte> member, const Place& from, const std::string& where) {
-  return from.path.empty() ? std::string(text_of(member)) : formats::json_text(text_of(member), from.path, where);
+  return formats::plain_text(
+      from.path.empty() ? std::string(text_of(member)) : formats::json_text(text_of(member), from.path, where), where);
 }
 
 }  // namespace webdataset

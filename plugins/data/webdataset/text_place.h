@@ -33,6 +33,7 @@ struct TextPlace {
   const std::string& extension() const { return any_of.front().extension; }  // for messages
 };
 
+// A caption is UTF-8, as it was meant (formats::plain_text). Both throw Error(data) at `where`.
 std::int64_t label_in(std::span<const std::byte> member, const Place& from, const std::string& where);
 std::string caption_in(std::span<const std::byte> member, const Place& from, const std::string& where);
 

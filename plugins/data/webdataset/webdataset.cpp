@@ -52,6 +52,12 @@ class WebDataset final : public ditto::Source {
 
   int64_t size() const override { return samples_ ? samples_->size() : 0; }
   std::vector<std::string> warnings() const override { return samples_->warnings(); }
+  std::vector<std::string> notes() const override {
+    auto all = options_.notes;
+    for (auto& note : samples_->notes()) all.push_back(std::move(note));
+    return all;
+  }
+  std::vector<std::string> holds() const override { return samples_->shards(); }
 
   ditto::TensorSpecs makes() const override {
     ditto::TensorSpecs out{image_spec()};
@@ -66,12 +72,11 @@ class WebDataset final : public ditto::Source {
     return out;
   }
 
-  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption in a
-  // JSON text is reading it tells.
+  // All pictures have one size; of a latent that has its own, the file's header is read, once. How long a caption is
+  // reading it tells.
   ditto::SampleInfo info(int64_t index) const override {
     ditto::SampleInfo shapes{{"image", shape_of(index)}};
     if (wanted_.label.wanted()) shapes["label"] = {};
-    if (const auto bytes = samples_->caption_bytes(index); bytes >= 0) shapes["caption"] = {bytes};
     return shapes;
   }
 
@@ -138,10 +143,14 @@ class WebDataset final : public ditto::Source {
     options_.take_classes(set_path.empty() ? folders_of_all_shards(needs.folder) : std::vector{set_path});
     wanted_ = options_.wanted();
     if (needs.shapes_only) return;
-    if (set_path.empty())
-      samples_ = std::make_unique<webdataset::ListedShards>(webdataset::expand_shards(patterns, needs.folder, option),
-                                                            wanted_, options_.store);
-    else
+    if (set_path.empty()) {
+      auto paths = webdataset::expand_shards(patterns, needs.folder, option);
+      // Also where nobody validates: what the recipe holds out is not learned from.
+      if (training) webdataset::require_apart(paths, options_.validation_shards, needs.folder);
+      if (training)
+        for (auto& note : webdataset::notes_on_shards(paths)) options_.notes.push_back(std::move(note));
+      samples_ = std::make_unique<webdataset::ListedShards>(std::move(paths), wanted_, options_.store);
+    } else
       samples_ = std::make_unique<webdataset::PreparedShards>(
           set,
           training

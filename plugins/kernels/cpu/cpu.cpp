@@ -32,6 +32,7 @@ struct CpuKernels final : ditto::KernelSet {
     if (ditto_cpu::has_bf16_pairs())
       rows.insert(rows.end(), {ditto_cpu::attention(), ditto_cpu::linear_bf16(), ditto_cpu::linear_gelu_tanh_bf16()});
 #endif
+    for (auto& row : rows) row.copies = true;  // they go through numbers that follow one another
     return rows;
   }
 };

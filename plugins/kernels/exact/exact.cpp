@@ -68,6 +68,7 @@ struct ExactKernels final : ditto::KernelSet {
       }
     const auto in_bf16 = ditto_exact::bf16_rows(*available().front());
     rows.insert(rows.end(), in_bf16.begin(), in_bf16.end());
+    for (auto& row : rows) row.copies = true;  // kernels take pointers to numbers that follow one another
     return rows;
   }
 };

@@ -45,6 +45,7 @@ struct FluxOptions : ditto::JointOptions {
            "and half of the others each");
     option("guidance_embed", guidance_embed, "the model is told a guidance scale, as one distilled from guidance is");
     option("guidance", guidance, "that scale");
+    option.only_if(guidance_embed, {"guidance"}, "is what guidance_embed tells the model, and it is false");
     text.read(option);
     if (!turns_heads())
       option.reject("rotary", "is not three even numbers, the last two above 0, that add up to a head's width",

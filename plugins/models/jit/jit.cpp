@@ -41,6 +41,7 @@ struct JitOptions : ditto::TransformerSize {
     option("context_tokens", context_tokens, "tokens of the class beside the picture's").between(0, ditto::most::kSide);
     option("context_start", context_start, "the first block that has them; a third of the depth, if it is left out")
         .between(0, ditto::most::kBlocks);
+    option.only_if(context_tokens > 0, {"context_start"}, "is of context_tokens, and there are none");
     if (context_tokens > 0 && context_start >= depth)
       option.reject("context_start",
                     "= " + std::to_string(context_start) + ", and there are " + std::to_string(depth) + " blocks",

@@ -40,6 +40,7 @@ struct PixArtOptions : ditto::TransformerSize {
            "size and aspect ratio are added to the time: the data's \"resolution\" and \"aspect_ratio\", or those of "
            "the model's own pictures");
     option("pixels", pixels, "of a decoded picture, along a side of one of the model's").between(1, ditto::most::kSide);
+    option.only_if(micro_conditions, {"pixels"}, "is of micro_conditions, and they are false");
     if (micro_conditions && width % 3 != 0)
       option.reject("width", "= " + std::to_string(width) + " is not a multiple of 3",
                     "height, width and aspect ratio share it");

@@ -26,6 +26,7 @@ struct AdafactorOptions {
     option("clip", clip, "largest root mean square of a parameter's update, before lr").above(0);
     option("weight_decay", weight_decay, "decoupled: weights lose lr * weight_decay of themselves a step").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    option.only_if(weight_decay > 0, {"decay_vectors"}, "says what weight_decay is of, and that is 0");
     if (eps > 0 && eps < 1e-18)
       option.reject("eps", "is so small that its square is 0", "set it to 1e-18 or more, or to 0");
   }

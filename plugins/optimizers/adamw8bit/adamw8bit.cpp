@@ -22,6 +22,7 @@ struct AdamW8bitOptions {
     option("eps", eps, "added to the square root of the second moment").at_least(1e-37);
     option("weight_decay", weight_decay, "decoupled: weights lose lr * weight_decay of themselves a step").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    option.only_if(weight_decay > 0, {"decay_vectors"}, "says what weight_decay is of, and that is 0");
     for (const auto& [name, beta] : {std::pair("beta1", beta1), std::pair("beta2", beta2)})
       if (beta == 1) option.reject(name, "is 1, and its moment would stay 0", "set it below 1");
   }

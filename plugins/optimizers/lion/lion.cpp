@@ -14,6 +14,7 @@ struct LionOptions {
     option("beta2", beta2, "decay of the moment").between(0, 1);
     option("weight_decay", weight_decay, "decoupled: weights lose lr * weight_decay of themselves a step").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    option.only_if(weight_decay > 0, {"decay_vectors"}, "says what weight_decay is of, and that is 0");
     if (beta2 == 1) option.reject("beta2", "is 1, and its moment would stay 0", "set it below 1");
   }
 };

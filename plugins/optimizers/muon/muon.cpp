@@ -35,6 +35,7 @@ struct MuonOptions {
     option("beta2", beta2, "AdamW: decay of the second moment").between(0, 1);
     option("eps", eps, "AdamW: added to the square root of the second moment").at_least(1e-37);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    option.only_if(weight_decay > 0, {"decay_vectors"}, "says what weight_decay is of, and that is 0");
     for (const auto& [name, beta] :
          {std::pair("beta1", beta1), std::pair("beta2", beta2), std::pair("momentum", momentum)})
       if (beta == 1) option.reject(name, "is 1, and its moment would stay 0", "set it below 1");

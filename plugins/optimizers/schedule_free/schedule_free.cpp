@@ -22,6 +22,7 @@ struct ScheduleFreeOptions {
     option("power", power, "a point after t steps counts t^power in the average").between(0, 10);
     option("lr_power", lr_power, "and the largest learning rate so far, to this power").between(0, 10);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    option.only_if(weight_decay > 0, {"decay_vectors"}, "says what weight_decay is of, and that is 0");
     if (beta2 == 1) option.reject("beta2", "is 1, and its moment would stay 0", "set it below 1");
   }
 };

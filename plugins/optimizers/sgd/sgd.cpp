@@ -16,6 +16,7 @@ struct SgdOptions {
     option("nesterov", nesterov, "look ahead along the direction");
     option("weight_decay", weight_decay, "weights times this are added to the gradient").at_least(0);
     option("decay_vectors", decay_vectors, "decay biases and other one-dimensional parameters too");
+    option.only_if(weight_decay > 0, {"decay_vectors"}, "says what weight_decay is of, and that is 0");
     if (nesterov && momentum == 0)
       option.reject("nesterov", "looks ahead along the momentum, and momentum = 0", "set momentum, or leave it out");
   }

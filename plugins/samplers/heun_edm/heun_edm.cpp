@@ -21,11 +21,7 @@ struct HeunEdmOptions {
     option("s_noise", s_noise, "its standard deviation").above(0.0);
     if (s_tmin > s_tmax)
       option.reject("s_tmin", "lies above s_tmax, so that no noise is added", "give the smaller first");
-    if (s_churn == 0 && (s_tmin != 0 || s_noise != 1 || std::isfinite(s_tmax)))
-      option.reject(s_tmin != 0    ? "s_tmin"
-                    : s_noise != 1 ? "s_noise"
-                                   : "s_tmax",
-                    "changes nothing where s_churn is 0", "set s_churn, or leave it out");
+    option.only_if(s_churn != 0, {"s_tmin", "s_tmax", "s_noise"}, "changes nothing where s_churn is 0");
   }
 };
 

@@ -37,9 +37,7 @@ class RectifiedFlow : public ditto::Scheduler {
           .one_of({"uniform", "logit_normal"});
       option("mean", mean, "logit_normal: mean of the noise level's logit; above 0 trains more on noisy pictures");
       option("std", std, "logit_normal: its standard deviation").above(0.0);
-      if (times == "uniform" && (mean != 0 || std != 1))
-        option.reject(mean != 0 ? "mean" : "std", "is of times = \"logit_normal\", and scheduler.times is \"uniform\"",
-                      "set times, or leave it out");
+      option.only_if(times == "logit_normal", {"mean", "std"}, "is of times = \"logit_normal\"");
       option("shift", shift, "moves training and sampling towards noise: s -> shift s / (1 + (shift - 1) s)")
           .above(0.0);
       option(

@@ -97,10 +97,29 @@ Report check_sampler(const std::string& path, const OptionValues& options = {});
 Report check_guidance(const std::string& path, const OptionValues& options = {});
 Report check_cache(const std::string& path, const OptionValues& options = {});
 Report check_optimizer(const std::string& path, const OptionValues& options = {});
-// Every row on every case of its op, in each dtype and on each device where it says that it can.
+// Every row on every case of its op, in each dtype and on each device where it says that it can: with its tensors, all
+// of them and each by itself, as the case has them, as a slice of something wider, transposed, and with two dims
+// swapped; and with a gradient that is one number, expanded. A row that copies such tensors says so
+// (KernelRow::copies), and one that says it is exact has the same bits by any number of threads, of a sample alone and
+// among three, and of leaves.
 Report check_kernels(const std::string& path, const OptionValues& options = {});
 // `folder`: relative paths in the options are relative to it.
 Report check_source(const std::string& path, const OptionValues& options = {}, const std::string& folder = ".");
+// That the fingerprint of what there is to learn from knows the size, the first and the last bytes of every file that the
+// source reads, of more than 64: in a copy of `folder` (the options' paths are relative to it), each is changed in turn.
+// Takes four openings a file.
+Report check_source_files(const std::string& path, const OptionValues& options, const std::string& folder);
+// Of `data`, with texts of two lengths; and on ranks that share its parameters, in fp64, against one rank.
 Report check_encoder(const std::string& path, const TensorSpecs& data, const OptionValues& options = {});
+
+struct EncoderTrialParts {
+  std::function<std::shared_ptr<Encoder>()> encoder;  // alike each time; ranks, which are threads, call it together
+  decltype(TrialParts::strategy) strategy = {};       // these as TrialParts has them
+  std::shared_ptr<const OpTable> table = {};
+  decltype(TrialParts::around) around = {};
+};
+// Encodes, and decodes where it does, on 2 and 4 ranks that share its parameters, by every strategy that may cut them,
+// in fp64, and compares what it makes with one rank to 1e-12; and on one rank a sample alone with a batch.
+std::vector<Trial> try_encoder_layouts(const EncoderTrialParts& parts);
 
 }  // namespace ditto::testing

@@ -14,6 +14,8 @@ class Report {
   // One promise of the interface. `body` returns what is wrong, or nothing where the promise holds; an exception is a
   // broken promise too.
   void check(const std::string& promise, const std::function<std::string()>& body);
+  // What looks at several promises: what it throws between them is a broken one too.
+  void guard(const std::function<void()>& body);
   // A promise that does not apply here, and why.
   void skip(const std::string& promise, const std::string& why);
 
