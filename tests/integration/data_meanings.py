@@ -223,6 +223,8 @@ def test_shards_that_are_learned_from_and_held_out_are_refused():
         if name not in ("{a,held}.tar", "?.tar", "*.tar"):
             t.refused(2, ["named twice"], "config", "check", check_of(f"twice-{number}", ["a.tar", name], ["held.tar"]))
     fine(check_of("apart", ["a.tar", "b.tar"], ["held.tar", "down/copy.tar"], **validates))
+    # Dealt out anew, a sample of both would be learned from and held out.
+    t.refused(2, ["named twice"], "data", "split", folder, "--validation", "0.5", "--out", t.work / "meet-split")
     for name in ("train-0.tar", "val-0.tar"):
         shutil.copy(folder / "b.tar", place("meet-parts") / name)
     fine(recipe("meet-parts", dict(shards=[f"{t.work}/meet-parts/*.tar"], label="none")), "held out by its name")
@@ -354,6 +356,9 @@ def test_names_that_a_checkpoint_has_at_other_numbers_are_refused():
     write(["dog", "cat"])
     for words in (again, fresh):
         t.refused(2, ["\"label\" 0 is called \"cat\" in", "and \"dog\" in today's data", "--allow-change data.names"], *words)
+    t.train(path, "renumbered-other")
+    t.refused(2, ["network \"guide\"", "\"label\" 0 is called \"cat\" there", "and \"dog\" in the run's data"], "sample", t.work / "renumbered-other",
+              "--out", t.work / "renumbered-out", *t.sets({"guidance.plugin": "autoguidance", "network.guide.weights": str(t.work / "renumbered-run")}))
     write(["cat", "wolf"])
     done = t.run(*again)
     t.check("\"label\" 1 is called \"dog\" in" in done.all and "\"wolf\" in today's data" in done.all, done.all)
@@ -387,6 +392,9 @@ def test_a_folder_with_photos_and_masks_of_one_name_is_said():
     folder = lay_out(place("masked"), [f"{i}.{end}" for i in range(3) for end in ("png", "jpg")])
     done = t.run("data", "prepare", folder, "--out", t.work / "masked-out")
     t.check("3 pictures differ from another's by the suffix alone (0.jpg and 0.png)" in done.all, done.all)
+    os.symlink("0.png", folder / "again.png")
+    done = t.run("data", "prepare", folder, "--out", t.work / "linked-out")
+    t.check("1 pictures are the same file as another (0.png and again.png)" in done.all, done.all)
 
 
 # --- a request that is met with something else --------------------------------------------------------------------------
@@ -410,8 +418,8 @@ def test_what_falls_away_of_pictures_that_are_not_square_is_said():
     done = t.run("data", "prepare", folder, "--out", t.work / "sides-out", "--size", "8")
     t.check(f"{len(shares)} of {len(from_sides)} pictures are not square" in done.all, done.all)
     t.check(f"{100 * shares[0]:.2g} % to {100 * shares[-1]:.2g} % are cut off" in done.all, done.all)
-    done = t.run("data", "prepare", folder, "--out", t.work / "sides-whole")
-    t.check("not square" not in done.all, done.all)
+    done = t.run("data", "prepare", folder, "--out", t.work / "sides-whole", "--validation", "0.1")
+    t.check("not square" not in done.all and "no sample is held out" in done.all, done.all)
 
 
 def grey_png(height, width):
