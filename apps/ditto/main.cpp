@@ -1,8 +1,13 @@
+#include <limits.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
 #include <functional>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -90,20 +95,23 @@ int said(const std::function<int()>& command) {
   }
 }
 
-// Relative names have no meaning without it, and LibTorch's libraries fail there with words about other things.
-void require_working_folder() {
-  std::error_code gone;
-  (void)std::filesystem::current_path(gone);
-  if (gone)
-    throw ditto::Error(ditto::ErrorKind::config, "the working folder",
-                       "cannot be found (" + gone.message() + "): it was moved or removed since it was entered",
-                       "go to a folder that is there (cd), and start again");
+// Relative names have no meaning without it, and MKL, which looks for itself while it is loaded, ends the process there
+// with words about another thing: so this comes before the libraries' own beginnings, and has the kernel's calls alone.
+void require_working_folder(int, char**, char**) {
+  char name[PATH_MAX];
+  const auto size = ::syscall(SYS_getcwd, name, sizeof name);
+  if (size < 0 ? errno != ENOENT : name[0] == '/') return;  // "(unreachable)…": on no disk that is seen from here
+  static constexpr std::string_view kError =
+      "error: the working folder: cannot be found, as it was removed since it was entered; go to a folder that is "
+      "there, and start again\n";
+  (void)!::write(STDERR_FILENO, kError.data(), kError.size());
+  ::_exit(2);
 }
+__attribute__((section(".preinit_array"), used)) void (*const kFirst)(int, char**, char**) = require_working_folder;
 
 int program(int count, char** arguments) {
   ditto::name_crashes();
   return said([&] {
-    require_working_folder();
     ditto::report::require_libtorch();
     return run(count, arguments);
   });

@@ -124,9 +124,10 @@ void SampleOutputs::prepare() const {
 std::vector<std::string> SampleOutputs::earlier_files() const {
   std::vector<std::string> files;
   std::error_code ignored;
+  const auto home = fs::canonical(a_.out, ignored);
   const auto add = [&](const std::string& name) {
-    const auto there = fs::symlink_status(in_folder(name), ignored);
-    if (fs::is_regular_file(there)) files.push_back(name);
+    const auto path = fs::canonical(in_folder(name), ignored);  // a folder in it may be a link to another
+    if (path == home / name && fs::is_regular_file(path, ignored)) files.push_back(name);
   };
   if (fs::is_regular_file(in_folder(kList), ignored)) {
     std::istringstream lines(formats::read_file(in_folder(kList), ErrorKind::data, kMostListBytes));
@@ -135,8 +136,7 @@ std::vector<std::string> SampleOutputs::earlier_files() const {
       const auto file = one.is_object() ? one.find("file") : one.end();
       if (file == one.end() || !file->is_string()) continue;
       const fs::path name = file->get<std::string>();
-      const bool is_inside = name.is_relative() && std::find(name.begin(), name.end(), "..") == name.end();
-      if (is_inside && (name.extension() == ".png" || name.extension() == ".webp")) add(name.string());
+      if (name.is_relative() && (name.extension() == ".png" || name.extension() == ".webp")) add(name.string());
     }
   }
   for (const char* name : {"grid.png", "grid.webp", kList}) add(name);

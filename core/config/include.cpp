@@ -86,8 +86,9 @@ std::size_t count_values(const Node& node) {
 class Includes {
  public:
   Table read(const std::string& path) {
-    std::error_code ignored;
-    const auto canonical = fs::weakly_canonical(path, ignored).string();
+    std::error_code error;
+    auto canonical = fs::weakly_canonical(path, error).string();
+    if (error) canonical = path;
     check_circle(path, canonical);
     chain_.push_back(canonical);
     Table own = own_table(path);

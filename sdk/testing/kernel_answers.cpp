@@ -88,9 +88,12 @@ Tensor own_grad(size_t, const Tensor& of) {
 }
 
 Tensor expanded_grad(size_t, const Tensor& of) {
-  const Tensor numbers = room({of.numel() + 1}, of);
-  numbers[0] = 0.75;
-  return numbers.as_strided(of.sizes(), std::vector<int64_t>(static_cast<size_t>(of.dim()), 0));
+  const int64_t row = of.dim() > 1 ? of.size(-1) : 1;
+  const Tensor numbers = room({of.numel() + row}, of);
+  numbers.slice(0, 0, row).copy_(normal("grad", {row}));
+  std::vector<int64_t> strides(static_cast<size_t>(of.dim()), 0);
+  if (of.dim() > 1) strides.back() = 1;
+  return numbers.as_strided(of.sizes(), strides);
 }
 
 Answer answer(const Compute& compute, const OpInputs& inputs, const GradOf& grad) {

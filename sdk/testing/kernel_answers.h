@@ -28,7 +28,7 @@ using Compute = std::function<Tensors(const OpInputs& inputs)>;
 // The gradient of an output, by its number.
 using GradOf = std::function<torch::Tensor(size_t output, const torch::Tensor& of)>;
 torch::Tensor own_grad(size_t output, const torch::Tensor& of);
-torch::Tensor expanded_grad(size_t output, const torch::Tensor& of);  // one number at all places
+torch::Tensor expanded_grad(size_t output, const torch::Tensor& of);  // one row, or number, at all places
 
 struct Answer {
   Tensors outputs;

@@ -130,7 +130,7 @@ class RowTest {
   }
 
  private:
-  // Calls without gradients, with them, and with one number at all places of the outputs' gradients.
+  // Calls without gradients, with them, and with one row at all places of the outputs' gradients.
   struct Pass {
     GradOf grad;
     bool in_all_ways;

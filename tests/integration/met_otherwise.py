@@ -26,7 +26,7 @@ def sample(run, *arguments, out="out", code=0, keep=False):
 
 # --- guidance ------------------------------------------------------------------------------------------------------------
 
-GUIDED = [["--guidance", 4], ["--guidance", 0], ["--guidance", 0.5, "--seeds", "3,5"], ["--guidance", 2, "--local-ranks", 2],
+GUIDED = [["--guidance", 4], ["--guidance", 0], ["--guidance", 0.5, "--batch", 1], ["--guidance", 2, "--local-ranks", 2],
           ["--guidance", 2, "--guidance-channels", 3], ["--set", "guidance.plugin=cfg", "--set", "guidance.scale=3.0"],
           ["--set", "guidance.plugin=cfg", "--set", "guidance.scale=1.0", "--set", "guidance.form=weight"]]
 
@@ -96,11 +96,14 @@ def test_pictures_of_before_are_refused_and_removed_where_that_is_asked_for():
     t.check("000003.png" in refused.all and (t.work / "out/000003.png").read_text() == "mine", refused.all)
     (t.work / "elsewhere.png").write_text("mine")
     with open(t.work / "out/samples.jsonl", "a") as list_:
-        for name in ("../elsewhere.png", str(t.work / "elsewhere.png"), "../learned/run.toml", "run.toml"):
+        for name in ("linked/x.png", "../elsewhere.png", str(t.work / "elsewhere.png"), "../learned/run.toml", "run.toml"):
             list_.write(json.dumps({"file": name}) + "\nno JSON\n[7]\n")
     (t.work / "out/run.toml").write_text("mine")
+    (t.work / "away").mkdir(exist_ok=True)
+    (t.work / "away/x.png").write_text("mine")
+    (t.work / "out/linked").symlink_to(t.work / "away")
     sample(run, "--seeds", "5", "--overwrite", keep=True)
-    t.check((t.work / "elsewhere.png").exists() and (t.work / "learned/run.toml").exists() and (t.work / "out/run.toml").exists(),
+    t.check((t.work / "elsewhere.png").exists() and (t.work / "away/x.png").exists() and (t.work / "learned/run.toml").exists() and (t.work / "out/run.toml").exists(),
             "a list that leads elsewhere was followed")
 
 

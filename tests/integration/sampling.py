@@ -330,11 +330,11 @@ def test_a_model_of_latents_without_decoder_gives_its_latents_or_is_refused_befo
 
 def test_latents_are_there_when_the_pictures_cannot_be_written():
     out = t.work / "blocked"
-    (out / "000001.png").mkdir(parents=True)  # where a picture should go
+    (out / "grid.png").mkdir(parents=True)  # where the sheet should go
     done = sample("blocked", "0-3", *save("blocked"), code=4)
-    t.check("000001.png" in done.stderr, done.stderr)
+    t.check("grid.png" in done.stderr, done.stderr)
     t.equal(latents("blocked")[:2], ("F32", [4, 1, 8, 8]), "the latents")
-    t.equal(sorted(os.listdir(out)), ["000000.png", "000001.png"], "files")
+    t.equal(sorted(os.listdir(out)), [f"00000{i}.png" for i in range(4)] + ["grid.png", "samples.jsonl"], "files")
     for where, part in ((t.work / "nowhere/x.safetensors", "nowhere"), (out, "is a folder")):
         t.refused(2, ["--save-latents", part], "sample", trained(), "--out", t.work / "never", "--save-latents", where,
                   "--steps", 1_000_000, timeout=60)

@@ -238,7 +238,7 @@ TEST_CASE("ops of run.bf16_in_fp32 that nothing computes so are refused") {
 TEST_CASE("ops of run.bf16_in_fp32 that nothing of a recipe computes in bf16 are said, and change nothing") {
   const auto idle = [](const std::string& run) {
     const auto recipe = Recipe::parse("[run]\n" + run, "bf16.toml");
-    const auto lines = ditto::late_options(recipe);
+    const auto lines = ditto::notes_on_options(recipe);
     CHECK(lines.empty() == ditto::idle_bf16(recipe).empty());
     return lines.empty() ? "" : lines[0];
   };

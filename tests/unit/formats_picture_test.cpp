@@ -162,6 +162,10 @@ TEST_CASE("formats are told by their first bytes") {
   CHECK(contains(picture_refusal(""), "a.tar:7.png: the picture is empty"));
   CHECK(contains(picture_refusal("GIF88a"), "not those of PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP"));
   CHECK(contains(picture_refusal("RIFF"), "not those of"));
+  CHECK(contains(picture_refusal(std::string("\0\0\0\x18"
+                                             "ftypheic\0\0\0\0mif1heic",
+                                             24)),
+                 "it is HEIC, whatever its name"));
 }
 
 TEST_CASE("every cut of a picture is refused") {

@@ -99,7 +99,7 @@ Report check_cache(const std::string& path, const OptionValues& options = {});
 Report check_optimizer(const std::string& path, const OptionValues& options = {});
 // Every row on every case of its op, in each dtype and on each device where it says that it can: with its tensors, all
 // of them and each by itself, as the case has them, as a slice of something wider, transposed, and with two dims
-// swapped; and with a gradient that is one number, expanded. A row that copies such tensors says so
+// swapped; and with a gradient that is one row, expanded. A row that copies such tensors says so
 // (KernelRow::copies), and one that says it is exact has the same bits by any number of threads, of a sample alone and
 // among three, and of leaves.
 Report check_kernels(const std::string& path, const OptionValues& options = {});
