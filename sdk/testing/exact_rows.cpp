@@ -89,29 +89,30 @@ std::string difference_of(const Cut& cut, const Compute& compute, bool with_grad
     };
     parts.push_back(answer(compute, cut.parts[p], with_gradient ? grad : GradOf()));
   }
-  const auto all_of = [&](const Tensor& found, std::optional<int64_t> dim, const auto& of_part) -> bool {
+  constexpr int64_t kSum = -1;  // in the place of a dim
+  const auto all_of = [&](const Tensor& found, int64_t dim, const auto& of_part) -> bool {
     std::vector<Tensor> pieces;
     int64_t at = 0;
     for (size_t p = 0; p < parts.size(); at += cut.lengths[p++]) {
       pieces.push_back(of_part(parts[p]));
-      if (!dim) continue;
+      if (dim == kSum) continue;
       if (!found.defined() || !pieces.back().defined()) {
         if (found.defined() != pieces.back().defined()) return false;
         continue;
       }
-      if (!same(found.narrow(*dim, at, cut.lengths[p]), pieces.back())) return false;
+      if (!same(found.narrow(dim, at, cut.lengths[p]), pieces.back())) return false;
     }
-    return dim || same(found, sum(pieces));
+    return dim != kSum || same(found, sum(pieces));
   };
   for (size_t k = 0; k < whole.outputs.size(); ++k) {
-    const auto dim = cut.outputs ? std::optional(dim_of(whole.outputs[k])) : std::nullopt;
+    const int64_t dim = cut.outputs ? dim_of(whole.outputs[k]) : kSum;
     if (!all_of(whole.outputs[k], dim, [&](const Answer& part) { return part.outputs.at(k); }))
       return "output " + std::to_string(k);
   }
   for (size_t i = 0; i < whole.grads.size(); ++i) {
     const auto it = cut.along.find(i);
     if (it == cut.along.end() && !(sums && adds_up(cut.whole.tensors[i]))) continue;
-    const auto dim = it == cut.along.end() ? std::nullopt : std::optional(it->second);
+    const int64_t dim = it == cut.along.end() ? kSum : it->second;
     if (!all_of(whole.grads[i], dim, [&](const Answer& part) { return part.grads.at(i); }))
       return "the gradient of input " + std::to_string(i);
   }
