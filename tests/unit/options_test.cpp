@@ -107,7 +107,7 @@ std::vector<Place> places() {
   for_each_kind([&](auto tag) {
     using Interface = typename decltype(tag)::type;
     for (const auto& file : plugins().files()) {
-      if (file.kind != Interface::kKind || !file.refusal.empty()) continue;
+      if (file.kind != Interface::kKind || !file.refusal.empty() || file.kind == "transport") continue;
       OptionReader reader({file.kind, "the test", {}}, effect_of_options<Interface>());
       plugins().factory<Interface>(file.id).declare(reader);
       if (reader.declared().empty()) continue;
