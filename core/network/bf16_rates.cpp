@@ -73,7 +73,7 @@ OpInputs trial_call(const Op& op, int64_t rows) {
     return {{bf16_numbers({rows, kTrialWidth}, 1), weight({kTrialExperts, kTrialWidth, kTrialWidth}),
              bf16_numbers({kTrialExperts, kTrialWidth}, 1), weight({kTrialExperts, kTrialWidth, kTrialWidth}),
              bf16_numbers({kTrialExperts, kTrialWidth}, 1),
-             torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong)},
+             torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong), torch::arange(rows, torch::kLong)},
             {{"tokens", rows}}};
   OpInputs largest;
   int64_t most = -1;
