@@ -206,15 +206,12 @@ Rates RatesFile::read() const {
     const auto json =
         formats::parse_json(std::string(std::istreambuf_iterator<char>(file), {}), path_, ErrorKind::data);
     if (json.at("machine").get<std::string>() != machine_) return {};
-    Rates rates;
-    for (const auto& [op, variants] : json.at("calls_per_s").items())
-      for (const auto& [variant, rate] : variants.items()) {
-        rates[op][variant] = rate.get<double>();
-        if (!std::isfinite(rates[op][variant]) || rates[op][variant] <= 0) return {};
-      }
+    const auto rates = json.at("calls_per_s").get<Rates>();
+    for (const auto& [op, variants] : rates)
+      for (const auto& [variant, rate] : variants)
+        if (!std::isfinite(rate) || rate <= 0) return {};
     return rates;
-  } catch (const Error&) {                      // it is no JSON
-  } catch (const nlohmann::json::exception&) {  // or says other things
+  } catch (const std::exception&) {  // it is no file, no JSON, or says other things
   }
   return {};
 }
