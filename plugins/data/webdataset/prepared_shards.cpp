@@ -102,6 +102,7 @@ void PreparedShards::compare_classes() {
       if (auto note = class_note(label, raw.notes, raw.place("json"))) classes.push_back(std::move(*note));
     } catch (const Error&) {  // it is a bad sample once it is read
     }
+  tars_.close();  // nobody may ever read of these shards
   notes_ = compare_class_notes(classes, wanted_.names);
 }
 

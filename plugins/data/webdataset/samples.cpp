@@ -28,6 +28,11 @@ std::shared_ptr<const formats::RandomFile> OpenFiles::get(std::size_t file) cons
   return opened;
 }
 
+void OpenFiles::close() {
+  const std::lock_guard lock(mutex_);
+  for (auto& slot : slots_) slot = {};
+}
+
 ListedShards::ListedShards(std::vector<std::string> paths, Wanted wanted, const Store& store)
     : wanted_(std::move(wanted)), index_(index_shards(std::move(paths), wanted_, store)), files_(index_.paths, store) {}
 

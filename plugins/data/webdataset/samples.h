@@ -42,6 +42,7 @@ class OpenFiles {
  public:
   OpenFiles(std::vector<std::string> paths, Store store);
   std::shared_ptr<const ditto::formats::RandomFile> get(std::size_t file) const;
+  void close();  // all; what is asked for is opened again
   const std::vector<std::string>& paths() const { return paths_; }
   const Store& store() const { return store_; }
 
