@@ -217,13 +217,11 @@ ShardReport inspect_shard(const std::string& path, Depth depth,
   for (const auto& member : tar.members)
     if (!formats::is_meant_part(member.name)) ++report.others[shown(member.name, 200)];
   for (const auto& one : tar.left_out) ++report.unread[shown(one.name, 200) + " " + one.why];
-  std::vector<formats::ShardSample> samples;
-  try {
-    samples = formats::shard_samples(tar, path, {formats::is_meant_part});
-  } catch (const Error& error) {
-    report.problems.emplace_back(error.what());
-    return report;
-  }
+  const auto samples =
+      formats::shard_samples(tar, path, {formats::is_meant_part, [&](const formats::TarMember&, const Error& error) {
+                                           report.problems.emplace_back(error.what());
+                                           return false;
+                                         }});
   report.samples = static_cast<std::int64_t>(samples.size());
   Against against{depth, {}, {}};
   if (depth == Depth::whole) against.classes = classes_of_shard(path, report);

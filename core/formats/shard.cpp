@@ -49,6 +49,13 @@ nlohmann::json json_field(std::string_view json, const JsonPath& path, std::stri
   return *value;
 }
 
+// `key`: of a sample that had ended; empty: the sample has such a member.
+Error twice(const std::string& place, const std::string& key) {
+  if (key.empty()) return {ErrorKind::data, place, "this member is there twice", "give each sample its own name"};
+  return {ErrorKind::data, place, "its sample \"" + shown(key) + "\" stands in two places of the shard",
+          "keep the files of one sample next to each other, and give each sample its own name"};
+}
+
 }  // namespace
 
 MemberName split_member_name(std::string_view name) {
@@ -88,11 +95,9 @@ std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view w
     const bool is_back = begins && !seen.insert(name.key).second;
     if (begins && !is_back) extensions = {};
     if (is_back || !extensions.insert(name.extension).second) {
-      if (rules.wants && !rules.wants(name.extension)) continue;
-      const auto place = std::string(where) + ":" + shown(member.name);
-      if (!is_back) throw Error(ErrorKind::data, place, "this member is there twice", "give each sample its own name");
-      throw Error(ErrorKind::data, place, "its sample \"" + shown(name.key) + "\" stands in two places of the shard",
-                  "keep the files of one sample next to each other, and give each sample its own name");
+      const auto error = twice(std::string(where) + ":" + shown(member.name), is_back ? name.key : "");
+      if (!rules.refuses || rules.refuses(member, error)) throw error;
+      continue;
     }
     if (begins) samples.push_back({std::move(name.key), {}, member.header});
     samples.back().members.push_back({std::move(name.extension), member.offset, member.size});

@@ -44,13 +44,14 @@ struct ShardSample {
 
 struct SampleRules {
   bool (*is_part)(std::string_view name) = is_sample_part;
-  // Who reads samples for some members alone (lower case) is not stopped by others. Empty: all are wanted.
-  std::function<bool(std::string_view extension)> wants = {};
+  // Of a member that is there twice, or whose sample has ended: whether it is refused, or left out. Empty: it is
+  // refused.
+  std::function<bool(const TarMember& member, const Error& error)> refuses = {};
 };
 
 // The samples of one shard, in the archive's order, of the files that are parts of one. Throws Error(data) where two
-// members of one sample have the same extension, or the same key comes back after other samples; such a member that
-// nobody wants is left out.
+// members of one sample have the same extension, or the same key comes back after other samples, unless the rules let
+// such a member be left out.
 std::vector<ShardSample> shard_samples(const TarIndex& index, std::string_view where, const SampleRules& rules = {});
 
 // What a sample lacks though the archive names it: "0003.cls" (its extension in lower case) -> "is a symbolic link, …".

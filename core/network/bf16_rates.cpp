@@ -1,7 +1,8 @@
 #include "core/network/bf16_rates.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -37,7 +38,7 @@ constexpr int64_t kTrialFewRows = 32, kTrialRows = 512, kTrialWidth = 384, kTria
 constexpr double kPlain = 4;      // times faster: few rows have shown it
 constexpr double kSlow = 0.02;    // seconds of few rows: more of them would take too long, and say the same
 constexpr double kEnough = 0.08;  // seconds of rounds
-constexpr int kLeastRounds = 3;
+constexpr int kLeastRounds = 4;
 
 class ByOneThread {
  public:
@@ -73,7 +74,7 @@ OpInputs trial_call(const Op& op, int64_t rows) {
     return {{bf16_numbers({rows, kTrialWidth}, 1), weight({kTrialExperts, kTrialWidth, kTrialWidth}),
              bf16_numbers({kTrialExperts, kTrialWidth}, 1), weight({kTrialExperts, kTrialWidth, kTrialWidth}),
              bf16_numbers({kTrialExperts, kTrialWidth}, 1),
-             torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong)},
+             torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong), torch::arange(rows, torch::kLong)},
             {{"tokens", rows}}};
   OpInputs largest;
   int64_t most = -1;
@@ -86,16 +87,23 @@ OpInputs trial_call(const Op& op, int64_t rows) {
   return largest;
 }
 
+// Of this thread alone, which computes: whatever else the machine does meanwhile.
+double processor_seconds() {
+  timespec now{};
+  ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 double seconds_of_call(const OpTable& table, const std::string& op, const OpInputs& inputs) {
   const torch::AutoGradMode grad(true);
   Tensors leaves, roots, grads;
   for (const auto& x : inputs.tensors)
     if (x.defined() && x.requires_grad()) leaves.push_back(x);
-  const auto began = std::chrono::steady_clock::now();
+  const double began = processor_seconds();
   for (const auto& y : table.run(op, inputs))
     if (y.requires_grad()) roots.push_back(y), grads.push_back(y.detach());
   if (!roots.empty()) torch::autograd::grad(roots, leaves, grads, false, false, true);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count();
+  return processor_seconds() - began;
 }
 
 std::vector<KernelRow> without_fp32(std::vector<KernelRow> rows) {
@@ -166,11 +174,10 @@ void measure(Rates& rates, const Ways& ways, const std::vector<KernelRow>& rows,
   struct Best {
     double bf16 = std::numeric_limits<double>::infinity(), fp32 = bf16;
   } best;
-  // In turn, so that what disturbs the machine disturbs both; what is made once is made in the first round.
+  // In turn, so that what slows the processor down slows both; what is made once is made in the first round.
   const auto time = [&](const OpInputs& inputs, int most) {
-    const auto began = std::chrono::steady_clock::now();
-    const auto spent = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - began).count(); };
-    for (int round = 0; round < most && (round < kLeastRounds || spent() < kEnough); ++round) {
+    const double began = processor_seconds();
+    for (int round = 0; round < most && (round < kLeastRounds || processor_seconds() - began < kEnough); ++round) {
       best.bf16 = std::min(best.bf16, seconds_of_call(*bf16, op.name, inputs));
       best.fp32 = std::min(best.fp32, seconds_of_call(*fp32, op.name, inputs));
     }
@@ -206,15 +213,12 @@ Rates RatesFile::read() const {
     const auto json =
         formats::parse_json(std::string(std::istreambuf_iterator<char>(file), {}), path_, ErrorKind::data);
     if (json.at("machine").get<std::string>() != machine_) return {};
-    Rates rates;
-    for (const auto& [op, variants] : json.at("calls_per_s").items())
-      for (const auto& [variant, rate] : variants.items()) {
-        rates[op][variant] = rate.get<double>();
-        if (!std::isfinite(rates[op][variant]) || rates[op][variant] <= 0) return {};
-      }
+    const auto rates = json.at("calls_per_s").get<Rates>();
+    for (const auto& [op, variants] : rates)
+      for (const auto& [variant, rate] : variants)
+        if (!std::isfinite(rate) || rate <= 0) return {};
     return rates;
-  } catch (const Error&) {                      // it is no JSON
-  } catch (const nlohmann::json::exception&) {  // or says other things
+  } catch (const std::exception&) {  // it is no file, no JSON, or says other things
   }
   return {};
 }

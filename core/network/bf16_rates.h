@@ -18,7 +18,8 @@ struct Ways {
 // Of all ops that have both, found by a call of each.
 std::vector<Ways> find_ways(const std::vector<KernelRow>& rows, const std::vector<Op>& added);
 
-// Op -> variant -> calls a second, of one and the same call: forward and backward, by one thread.
+// Op -> variant -> calls a second, of one and the same call: forward and backward, by one thread and its
+// processor time.
 using Rates = std::map<std::string, std::map<std::string, double>>;
 void measure(Rates& rates, const Ways& ways, const std::vector<KernelRow>& rows, const std::vector<Op>& added);
 

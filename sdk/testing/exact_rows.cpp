@@ -72,11 +72,16 @@ Tensor sum(const std::vector<Tensor>& parts) {
   return all;
 }
 
-// What is whole has a gradient that adds up by leaves, unless it has tokens of its own (an attention's keys).
-bool adds_up(const Tensor& x) { return x.defined() && x.dim() <= 2; }
+// Of which tensors that are whole in all parts the parts' gradients have to add up to the whole's.
+using AddsUp = bool (*)(const Tensor& x);
+bool all(const Tensor&) { return true; }
+bool none(const Tensor&) { return false; }
+// What has tokens of its own, as an attention's keys, may sum over them in another order.
+bool all_without_tokens(const Tensor& x) { return x.dim() <= 2; }
 
-// Where the parts' results are not the whole's; empty: nowhere. `sums`: also of gradients of what is whole.
-std::string difference_of(const Cut& cut, const Compute& compute, bool with_gradient, bool sums, const Same& same) {
+// Where the parts' results are not the whole's; empty: nowhere.
+std::string difference_of(const Cut& cut, const Compute& compute, bool with_gradient, AddsUp adds_up,
+                          const Same& same) {
   const auto dim_of = [&](const Tensor& out) { return *cut.outputs < 0 ? *cut.outputs + out.dim() : *cut.outputs; };
   const auto whole = answer(compute, cut.whole, with_gradient ? own_grad : GradOf());
   std::vector<Answer> parts;
@@ -89,29 +94,30 @@ std::string difference_of(const Cut& cut, const Compute& compute, bool with_grad
     };
     parts.push_back(answer(compute, cut.parts[p], with_gradient ? grad : GradOf()));
   }
-  const auto all_of = [&](const Tensor& found, std::optional<int64_t> dim, const auto& of_part) -> bool {
+  constexpr int64_t kSum = -1;  // in the place of a dim
+  const auto all_of = [&](const Tensor& found, int64_t dim, const auto& of_part) -> bool {
     std::vector<Tensor> pieces;
     int64_t at = 0;
     for (size_t p = 0; p < parts.size(); at += cut.lengths[p++]) {
       pieces.push_back(of_part(parts[p]));
-      if (!dim) continue;
+      if (dim == kSum) continue;
       if (!found.defined() || !pieces.back().defined()) {
         if (found.defined() != pieces.back().defined()) return false;
         continue;
       }
-      if (!same(found.narrow(*dim, at, cut.lengths[p]), pieces.back())) return false;
+      if (!same(found.narrow(dim, at, cut.lengths[p]), pieces.back())) return false;
     }
-    return dim || same(found, sum(pieces));
+    return dim != kSum || same(found, sum(pieces));
   };
   for (size_t k = 0; k < whole.outputs.size(); ++k) {
-    const auto dim = cut.outputs ? std::optional(dim_of(whole.outputs[k])) : std::nullopt;
+    const int64_t dim = cut.outputs ? dim_of(whole.outputs[k]) : kSum;
     if (!all_of(whole.outputs[k], dim, [&](const Answer& part) { return part.outputs.at(k); }))
       return "output " + std::to_string(k);
   }
   for (size_t i = 0; i < whole.grads.size(); ++i) {
     const auto it = cut.along.find(i);
-    if (it == cut.along.end() && !(sums && adds_up(cut.whole.tensors[i]))) continue;
-    const auto dim = it == cut.along.end() ? std::nullopt : std::optional(it->second);
+    if (!whole.grads[i].defined() || (it == cut.along.end() && !adds_up(cut.whole.tensors[i]))) continue;
+    const int64_t dim = it == cut.along.end() ? kSum : it->second;
     if (!all_of(whole.grads[i], dim, [&](const Answer& part) { return part.grads.at(i); }))
       return "the gradient of input " + std::to_string(i);
   }
@@ -192,13 +198,13 @@ class ExactTest {
       if (const auto found = differing(expected, laid(in, strides)); !found.empty())
         return "with tensors that are " + to_text(strides) + ", " + found + " has other bits";
     if (batch) {
-      const auto found =
-          broken(cut_of_call("a batch of 1 against 3", of_three(in, *batch), *batch, 0, {1, 1, 1}), has_leaves());
+      const auto found = broken(cut_of_call("a batch of 1 against 3", of_three(in, *batch), *batch, 0, {1, 1, 1}),
+                                has_leaves() ? all : none);
       if (!found.empty()) return found;
     }
     const bool is_one = batch || in.tensors.at(0).dim() == 0 || in.tensors[0].size(0) == 1;
     const auto one = batch ? first_of(in, *batch) : in;
-    if (auto found = by_tokens(one, is_one && has_leaves()); !found.empty()) return found;
+    if (auto found = by_tokens(one, is_one && has_leaves() ? all_without_tokens : none); !found.empty()) return found;
     return by_lists(one);
   }
   bool has_leaves() const { return row_.knows.count("token_leaf") > 0; }
@@ -237,7 +243,7 @@ class ExactTest {
     wide.whole = moved(cut.whole, at::kCPU, at::kDouble);
     for (auto& part : wide.parts) part = moved(part, at::kCPU, at::kDouble);
     try {
-      return difference_of(wide, op_.reference, with_gradient_, true,
+      return difference_of(wide, op_.reference, with_gradient_, all,
                            [](const Tensor& a, const Tensor& b) {
                              if (!a.defined() || !b.defined()) return a.defined() == b.defined();
                              return difference(a, b, kNear).empty();
@@ -247,11 +253,11 @@ class ExactTest {
       return false;
     }
   }
-  std::string broken(const Cut& cut, bool sums) const {
+  std::string broken(const Cut& cut, AddsUp adds_up) const {
     if (!holds(cut)) return {};
     try {
       const auto where = difference_of(
-          cut, [this](const OpInputs& in) { return computed(in); }, with_gradient_, sums, same_bits);
+          cut, [this](const OpInputs& in) { return computed(in); }, with_gradient_, adds_up, same_bits);
       return where.empty() ? "" : cut.name + ": " + where + " has other bits";
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::config) throw;
@@ -294,7 +300,7 @@ class ExactTest {
     return {};
   }
 
-  std::string by_tokens(const OpInputs& in, bool sums) const {
+  std::string by_tokens(const OpInputs& in, AddsUp adds_up) const {
     for (const auto& along : candidates(in, 1)) {
       if (along.count(0) == 0) continue;
       const int64_t tokens = in.tensors[0].size(1), leaf = (tokens + 2) / 3;
@@ -303,7 +309,7 @@ class ExactTest {
       for (int64_t left = tokens; left > 0; left -= leaf) lengths.push_back(std::min(leaf, left));
       auto whole = moved(in, at::kCPU, at::kFloat);
       if (has_leaves()) whole.attributes["token_leaf"] = leaf;
-      if (auto found = broken(cut_of_call("leaves of tokens by themselves", whole, along, 1, lengths), sums);
+      if (auto found = broken(cut_of_call("leaves of tokens by themselves", whole, along, 1, lengths), adds_up);
           !found.empty())
         return found;
     }
@@ -331,7 +337,7 @@ class ExactTest {
       auto cut = cut_of_call(std::string("leaves of ") + list, with(whole, list, std::vector<int64_t>{2, size}), along,
                              is_in ? std::nullopt : std::optional<int64_t>(-1), {size / 2, size / 2});
       for (auto& part : cut.parts) part = with(part, list, std::vector<int64_t>{1, size / 2});
-      if (auto found = broken(cut, true); !found.empty()) return found;
+      if (auto found = broken(cut, all); !found.empty()) return found;
     }
     return {};
   }

@@ -77,8 +77,8 @@ std::vector<Laid> all_ways(const OpInputs& numbers) {
     std::vector<Laid> alone;
     for (size_t i = 0; i < numbers.tensors.size(); ++i)
       if (numbers.tensors[i].defined() && numbers.tensors[i].dim() >= fewest) alone.push_back({strides, i});
-    if (alone.size() > 1) ways.push_back({strides, {}});
     ways.insert(ways.end(), alone.begin(), alone.end());
+    if (alone.size() > 1) ways.push_back({strides, {}});
   }
   return ways;
 }

@@ -70,6 +70,7 @@ class Faulty final : public ditto::KernelSet {
         gate = torch::from_blob(gate.data_ptr(), gate.sizes(), gate.options().requires_grad(false)).clone();
       return {x + spread(gate, sample) * y * (options_.fault == "forward" ? 1.5 : 1.0)};
     };
+    row.copies = options_.fault != "copies";  // rows of a pack, where they lie otherwise
     row.backward = [*this](const ditto::Tensors& grads, const OpInputs& in, const ditto::Tensors&) -> ditto::Tensors {
       const Tensor gate = input(in, 1, true), y = input(in, 2, true);
       const Tensor& grad = grads[0];
@@ -79,10 +80,13 @@ class Faulty final : public ditto::KernelSet {
     return row;
   }
 
-  // Forward alone.
+  // Forward alone, of no packs: it copies nothing.
   ditto::KernelRow normed() const {
     ditto::KernelRow row{"norm_modulate", "faulty", {}, {}, {}};
-    row.score = [](const ditto::OpCall&) { return 5; };
+    row.score = [](const ditto::OpCall& call) {
+      const bool is_pack = call.inputs.tensor(3).defined();
+      return !is_pack && (call.dtype == torch::kFloat || call.dtype == torch::kDouble) ? 5 : 0;
+    };
     row.forward = [*this](const OpInputs& in) -> ditto::Tensors {
       const Tensor x = input(in, 0, false), shift = input(in, 1, false), scale = input(in, 2, false);
       const auto centred = x - x.mean(-1, true);

@@ -222,11 +222,10 @@ TEST_CASE("min-SNR weights are those of diffusers' training, by prediction; debi
 
 TEST_CASE("dynamic thresholds and clipping are diffusers': whole trajectories of DDPM") {
   const auto& wanted = golden()["trajectory"]["limits"];
-  for (const char* kind : {"dynamic", "static"}) {
-    CAPTURE(std::string(kind));
-    const std::string share = std::string(kind) == "dynamic" ? "percentile = 0.9\n" : "";
-    const auto recipe = ditto::Recipe::parse(
-        "[sampler]\nplugin = \"ancestral\"\nclip = \"" + std::string(kind) + "\"\n" + share, "test");
+  for (const auto& [kind, limits] : std::map<std::string, std::string>{
+           {"dynamic", "clip = \"dynamic\"\npercentile = 0.9\n"}, {"static", "clip = \"static\"\n"}}) {
+    CAPTURE(kind);
+    const auto recipe = ditto::Recipe::parse("[sampler]\nplugin = \"ancestral\"\n" + limits, "test");
     const auto steps = wanted["steps"].get<int64_t>();
     CHECK(distance(run_chain("ancestral", 0, *iddpm("fixed_small"), steps, ditto::clip_of(recipe)),
                    tensor(wanted[kind])) < 1e-10);

@@ -159,7 +159,7 @@ def shapes_of_layers():
 
 def latents(name, *arguments):
     t.run("sample", *arguments, "--out", t.work / f"{name}-pictures", "--seeds", "0-3", "--classes", "3,1,4,1", "--steps", 2,
-          "--save-latents", t.work / f"{name}.safetensors", "--progress", "none")
+          "--save-latents", t.work / f"{name}.safetensors", "--progress", "none", "--overwrite")
     return t.read_tensors(t.work / f"{name}.safetensors")["latents"]
 
 

@@ -37,7 +37,7 @@ def without_the_new(folder):
 
 def samples(run, folder, classes, count):
     ditto("sample", run, "--out", folder / run.name, "--classes", ",".join(map(str, classes)), "--seeds", f"0-{count - 1}",
-          "--guidance", 2, "--batch", EACH, "--progress", "none", cwd=folder)
+          "--guidance", 2, "--batch", EACH, "--progress", "none", "--overwrite", cwd=folder)
     pictures = [Image.open(folder / run.name / f"{i:06}.png") for i in range(count)]
     return np.stack([np.asarray(picture).reshape(64) for picture in pictures]) / 255 * 16
 

@@ -293,7 +293,7 @@ def test_arrays_hold_all_samples_and_their_classes():
 def test_json_is_all_that_stands_on_the_standard_output():
     for ranks in ([], ["--local-ranks", 2]):
         done = sample(digits(), "json", "--seeds", "3,3", "--classes", "five", "--json", "--npz", t.work / "j.npz", *save("json"),
-                      *ranks)
+                      "--overwrite", *ranks)
         told = json.loads(done.stdout)
         t.equal([(one["file"], one["seed"], one["class"]) for one in told["samples"]],
                 [("000003.png", 3, 5), ("000003-1.png", 3, 5)], "samples")

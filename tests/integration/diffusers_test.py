@@ -34,7 +34,7 @@ def export(run):
 def sample(run, noise, labels, *words):
     save_file({"noise": noise}, FOLDER / "noise.safetensors")
     ditto("sample", f"runs/{run}", "--out", f"{run}-pictures", "--noise", "noise.safetensors", "--seeds", f"0-{len(noise) - 1}",
-          "--classes", ",".join(map(str, labels)), "--save-latents", "latents.safetensors", *words)
+          "--classes", ",".join(map(str, labels)), "--save-latents", "latents.safetensors", "--overwrite", *words)
     return load_file(FOLDER / "latents.safetensors")["latents"]
 
 

@@ -21,7 +21,8 @@ with tempfile.TemporaryDirectory() as folder:
     run = os.environ.get("DITTO_DIGITS_RUN")
     if not run:
         run = f"{folder}/run"
-        subprocess.run([ditto, "train", source / "configs/digits.toml", "--set", f"run.output={run}", "--progress", "none"], check=True)
+        subprocess.run([ditto, "train", source / "configs/digits.toml", "--set", f"run.output={run}",
+                        "--set", "log.progress=none"], check=True)
     subprocess.run([ditto, "sample", run, "--out", f"{folder}/samples", "--classes", "0-9",
                     "--seeds", f"0-{SAMPLES - 1}", "--guidance", "2", "--progress", "none"], check=True)
     pictures = [Image.open(pathlib.Path(folder) / f"samples/{i:06}.png") for i in range(SAMPLES)]

@@ -268,7 +268,7 @@ def test_weights_are_found_relative_to_the_recipe_that_named_them():
     t.train(path, "relative")
     elsewhere = t.work / "elsewhere"
     elsewhere.mkdir()
-    words = ["sample", t.work / "relative", "--prompts", "a one", "--seeds", "0", "--out", t.work / "found"]
+    words = ["sample", t.work / "relative", "--prompts", "a one", "--seeds", "0", "--overwrite", "--out", t.work / "found"]
     t.run(*words, cwd=elsewhere)
     (folder / "text.safetensors").rename(folder / "moved.safetensors")
     t.refused(7, ["encoder.text.weights", "there/text.safetensors is not there", "--set encoder.text.weights=FILE"], *words, cwd=elsewhere)

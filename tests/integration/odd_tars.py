@@ -139,6 +139,8 @@ def test_what_nobody_asks_for_may_be_in_several_of_the_archives():
     shard = t.work / "notes.tar"
     shard.write_bytes(b"".join(parts) + notes + END)
     t.check("2 samples to learn from" in t.train(recipe_of(shard), "notes").all, "not both")
+    told = t.run("data", "verify", shard, code=4).all  # which holds all of a shard against what a run may ask for
+    t.check("README.md" in told and "0001.json" in told and "pictures, height x width x channels: 8 x 8 x 1 (2)" in told, told)
     shard.write_bytes(b"".join(parts) + member("0001.cls", b"0") + END)  # of two labels one is wrong
     t.refused(4, ["notes.tar:0001.cls", "two places"], "config", "check", recipe_of(shard))
 

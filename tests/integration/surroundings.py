@@ -143,7 +143,7 @@ def test_variables_that_choose_the_arithmetic_are_noted_and_compared():
     drawn = [(name, value) for name, values in VARIABLES.items() for value in values]
     if t.slow:
         draw = random.Random(34)
-        drawn = [[one] for one in drawn] + [draw.sample(drawn, draw.randint(2, 4)) for _ in range(10)]
+        drawn = [[one] for one in drawn] + [draw.sample(drawn, draw.randint(2, 4)) for _ in range(6)]
     else:
         drawn = [[("MKL_CBWR", "COMPATIBLE"), ("ATEN_CPU_CAPABILITY", "default")]]
     for number, chosen in enumerate(drawn):

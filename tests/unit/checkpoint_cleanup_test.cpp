@@ -129,7 +129,10 @@ TEST_CASE("of steps that were set aside the last three stay, and what somebody p
                 lines[4]);
   // An earlier step that is set aside later is the last one.
   save_all({150});
-  write_text(folder / "c/abandoned-step_00000400/notes.txt", "the good one");
+  const fs::path noted = folder / "c/abandoned-step_00000400";
+  const auto then = fs::last_write_time(noted);
+  write_text(noted / "notes.txt", "the good one");
+  fs::last_write_time(noted, then);
   CHECK(checkpoint::set_aside_later(folder / "c", 100).size() == 2);
   save_all({160});
   const auto told = checkpoint::set_aside_later(folder / "c", 100);

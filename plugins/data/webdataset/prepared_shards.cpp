@@ -149,8 +149,8 @@ void PreparedShards::open(std::size_t i) {
 void PreparedShards::look_behind_index(std::size_t i) {
   auto& shard = shards_[i];
   const auto& path = tars_.paths()[i];
-  if (is_url(path)) return;  // it takes requests
-  const auto file = tars_.get(i);
+  if (is_url(path)) return;                    // it takes requests
+  const auto file = tars_.store().open(path);  // not kept: nobody may ever read of this shard
   const auto last = (place_in_index(i, shard.told.samples) + 511) / 512 * 512;
   if (last >= file->size()) return;
   const auto more = [&](const std::string& what) {

@@ -190,7 +190,9 @@ OneShard index_one(const ditto::formats::RandomFile& file, std::uint32_t number,
   const auto& path = file.path();
   const auto tar = ditto::formats::index_tar(file, ditto::formats::OnDamage::report);
   const auto samples = ditto::formats::shard_samples(
-      tar, path, {ditto::formats::is_meant_part, [&](std::string_view extension) { return wanted.reads(extension); }});
+      tar, path, {ditto::formats::is_meant_part, [&](const ditto::formats::TarMember& member, const Error&) {
+                    return wanted.reads(ditto::formats::split_member_name(member.name).extension);
+                  }});
   auto left_out = ditto::formats::parts_left_out(tar);
   std::erase_if(left_out, [&](const auto& part) {
     return !wanted.reads(ditto::formats::split_member_name(part.first).extension);
