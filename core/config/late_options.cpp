@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "core/config/numerics.h"
 
@@ -56,6 +57,9 @@ std::vector<std::string> notes_on_options(const Recipe& recipe) {
   for (const auto& line : recipe.left_out) lines.push_back("left out: " + line.substr(0, line.rfind(';')));
   for (const auto& line : late_options(recipe)) lines.push_back("warning: " + line);
   if (const auto idle = idle_bf16(recipe); !idle.empty()) lines.push_back("warning: " + idle);
+  if (recipe.bf16_was_measured && !recipe.run.bf16_in_fp32.empty())
+    lines.push_back(fmt::format("bf16: {} in fp32, the faster way on the processor that the run began on, as measured",
+                                fmt::join(recipe.run.bf16_in_fp32, ", ")));
   return lines;
 }
 

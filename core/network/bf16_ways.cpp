@@ -88,7 +88,7 @@ void require_ways(const std::vector<KernelRow>& rows, const Recipe& recipe) {
   }
 }
 
-std::string measure_ways(Recipe& recipe, Registry& registry, const Group& world) {
+void measure_ways(Recipe& recipe, Registry& registry, const Group& world) {
   std::string found;
   if (world.rank() == 0) found = fmt::format("{}", fmt::join(KernelsAndWays(recipe, registry).by_rates(), " "));
   found = world.all_gather_text(found).at(0);
@@ -98,9 +98,6 @@ std::string measure_ways(Recipe& recipe, Registry& registry, const Group& world)
     ops.push_back(found.substr(at, end - at));
   }
   recipe.resolve_bf16_in_fp32(ops);
-  if (ops.empty()) return {};
-  return fmt::format("bf16: {} in fp32, the faster way on this processor, as measured (run.bf16_in_fp32)",
-                     fmt::join(ops, ", "));
 }
 
 void keep_ways(Recipe& recipe, Registry& registry, const std::string& saved_toml) {

@@ -24,8 +24,8 @@ void choose_ways(std::vector<KernelRow>& rows, const Recipe& recipe);
 void require_ways(const std::vector<KernelRow>& rows, const Recipe& recipe);
 
 // For a recipe that leaves run.bf16_in_fp32 to be measured, and computes in bf16 on the CPU: takes what rank 0 has in
-// its cache, or measures. Called by all of `world`. Returns a line for people where ops are computed in fp32.
-std::string measure_ways(Recipe& recipe, Registry& registry, const Group& world);
+// its cache, or measures. Called by all of `world`.
+void measure_ways(Recipe& recipe, Registry& registry, const Group& world);
 // A recipe that left it to be measured takes those of the run that it goes on with: of one that noted none, those that
 // processors' flags chose then.
 void keep_ways(Recipe& recipe, Registry& registry, const std::string& saved_toml);

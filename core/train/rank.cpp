@@ -5,7 +5,6 @@
 #include "core/config/numerics.h"
 #include "core/network/bf16_ways.h"
 #include "core/plugin/guard.h"
-#include "core/report/streams.h"
 #include "core/train/device.h"
 #include "core/train/launch.h"
 
@@ -39,9 +38,8 @@ void Rank::meet(Recipe& recipe, Facts more) {
     more["ranks"] = std::to_string(info_.world_size);
     expect_same("recipe, plugins and program", more, ErrorKind::config);
   }
-  if (!measures_bf16(recipe) || is_one_number(recipe) || recipe.run.device != "cpu" || !asks_for_bf16(recipe)) return;
-  const auto said = measure_ways(recipe, *registry_, mesh_->world());
-  if (!said.empty() && info_.rank == 0) report::tell(said);
+  if (measures_bf16(recipe) && !is_one_number(recipe) && recipe.run.device == "cpu" && asks_for_bf16(recipe))
+    measure_ways(recipe, *registry_, mesh_->world());
 }
 
 void Rank::expect_same(const std::string& topic, const Facts& facts, ErrorKind kind) const {

@@ -86,6 +86,7 @@ def test_made_up_rates_choose_both_ways_and_resumes_keep_them():
         make_up("a", other)
         said = t.train(path, faster, env=cache("a")).all
         t.check("resumed from" in said and "run.bf16_in_fp32:" not in said, said)
+        t.equal("as measured" in said, faster == "in_fp32", "whether the resume says it")
         t.equal(option(faster), option(f"{faster}-whole"), "choice after a resume with other rates")
         t.same_metrics(faster, f"{faster}-whole")
         t.same_state(faster, f"{faster}-whole")
