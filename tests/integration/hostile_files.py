@@ -456,7 +456,7 @@ def test_pictures():
     plain = png()
     paths = refused("picture", 4, "", [
         (b"", "the picture is empty"),
-        (b"GIF89a" + b"\0" * 100, "0x0 pixels"),
+        (b"GIF89a" + b"\0" * 100, "the GIF does not decode"),
         (b"BM" + b"\0" * 100, "not those of"),
         (b"II*\0" + b"\0" * 100, "the TIFF does not decode"),
         (b"<svg/>", "not those of"),
