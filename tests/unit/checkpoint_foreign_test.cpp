@@ -6,9 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <numeric>
-#include <set>
 
-#include "core/checkpoint/foreign_folder.h"
 #include "core/checkpoint/tensor_file.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"
@@ -411,86 +409,4 @@ TEST_CASE("a format or a name map that does not fit the model is refused") {
   CHECK(contains(plugin_error(),
                  "gives 'blocks.0.emb.weight' a shape or rows that do not make 'table.weight' of [5, 4]"));
   CHECK(!std::filesystem::exists(folder / "out.safetensors"));
-}
-
-TEST_CASE("of several sets of weights in a folder that is taken which diffusers or transformers take, or none") {
-  const auto golden_choices = nlohmann::json::parse(read_text(DITTO_SOURCE_DIR "/tests/golden/weights/choices.json"));
-  int taken = 0, refused = 0;
-  for (const auto& choice : golden_choices.at("choices")) {
-    const TemporaryFolder folder;
-    const std::vector<std::string> sets = choice.at("sets");
-    std::set<std::string> references;
-    for (const char* program : {"diffusers", "transformers"})
-      if (choice.at(program).is_string()) references.insert(choice.at(program).get<std::string>());
-    for (const auto& set : sets) {
-      const std::vector<std::string> parts = golden_choices.at("parts").at(set);
-      nlohmann::json map;
-      for (const auto& part : parts) write_text(folder / part, "x"), map["in " + part] = part;
-      write_text(folder / set, parts.empty() ? "x" : nlohmann::json{{"weight_map", map}}.dump());
-    }
-    CAPTURE(choice.dump());
-    std::string found;
-    const auto error = error_of(ErrorKind::checkpoint, [&] {
-      const auto place = checkpoint::find_foreign_weights(folder.path());
-      found = std::filesystem::path(place.file).filename();
-      for (const auto& set : sets)  // what is not read is said
-        CHECK((set == found) == (std::find(place.not_read.begin(), place.not_read.end(), set) == place.not_read.end()));
-      CHECK(contains(checkpoint::reading_of(folder.path(), place), found));
-    });
-    (found.empty() ? refused : taken) += 1;
-    for (const auto& set : sets)
-      if (found.empty()) CHECK_MESSAGE(contains(error, set), error);
-    if (!found.empty() && !references.empty()) CHECK(references == std::set<std::string>{found});
-    // The two differ in which of a file and an index they take.
-    const auto has = [&](const std::string& name) { return std::find(sets.begin(), sets.end(), name) != sets.end(); };
-    const bool is_open =
-        std::any_of(sets.begin(), sets.end(), [&](const auto& set) { return has(set + ".index.json"); });
-    if (references.size() == 1 && !is_open) CHECK(!found.empty());
-  }
-  CHECK(taken >= 30);
-  CHECK(refused >= 12);
-}
-
-TEST_CASE(
-    "an index that lists the file beside it is of one set with it; a link that leads nowhere is no reason for "
-    "another") {
-  const TemporaryFolder folder;
-  const std::string index = "diffusion_pytorch_model.safetensors.index.json",
-                    file = "diffusion_pytorch_model.safetensors";
-  write_text(folder / file, "x");
-  write_text(folder / index, R"({"weight_map": {"a": "diffusion_pytorch_model.safetensors"}})");
-  CHECK(checkpoint::foreign_weights(folder.path()) == folder / index);
-  std::filesystem::remove(folder / index);
-  std::filesystem::remove(folder / file);
-  std::filesystem::create_symlink("blobs/never-fetched", folder / file);
-  write_text(folder / "diffusion_pytorch_model.bin", "x");
-  CHECK(checkpoint::foreign_weights(folder.path()) == folder / file);
-}
-
-TEST_CASE("a pipeline's weights are its transformer's, where no others lie beside it") {
-  const TemporaryFolder folder;
-  const auto put = [&](const std::string& path) {
-    std::filesystem::create_directories(std::filesystem::path(folder / path).parent_path());
-    write_text(folder / path, "x");
-  };
-  const auto refusal = [&] {
-    return error_of(ErrorKind::checkpoint, [&] { checkpoint::foreign_weights(folder.path()); });
-  };
-  put("vae/diffusion_pytorch_model.safetensors");
-  put("unet/diffusion_pytorch_model.bin");
-  put("text_encoder/model.safetensors");
-  put("scheduler/scheduler_config.json");
-  CHECK(contains(refusal(), "it has text_encoder/, unet/, vae/; name the one that is meant"));
-  put("transformer/diffusion_pytorch_model.safetensors");
-  CHECK(checkpoint::foreign_weights(folder.path()) == folder / "transformer/diffusion_pytorch_model.safetensors");
-  for (const std::string other :
-       {"transformer_2/diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors",
-        "transformer_ema/diffusion_pytorch_model.bin", "model.safetensors.index.json"}) {
-    put(other);
-    const auto error = refusal();
-    CHECK_MESSAGE(contains(error, "has two sets of weights"), error);
-    std::filesystem::remove(folder / other);
-  }
-  put("transformer/diffusion_pytorch_model.safetensors.index.json");
-  CHECK(!refusal().empty());
 }

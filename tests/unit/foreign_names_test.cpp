@@ -1,9 +1,15 @@
-// The map of names that lists of layers make.
+// The map of names that lists of layers make; and which files of a folder another project's weights are.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
+#include <set>
+
 #include <ditto/ditto.h>
 #include <ditto/foreign_names.h>
+#include <nlohmann/json.hpp>
+
+#include "core/checkpoint/foreign_folder.h"
+#include "support/files.h"
 
 namespace {
 
@@ -82,4 +88,89 @@ TEST_CASE(
     "foreign rows: pairs that lie side by side there lie half a head apart here; groups of heads lie together there") {
   CHECK(ditto::foreign_rows({{0, 8, 4}, {8, 2}}) == RowNumbers{0, 2, 1, 3, 4, 6, 5, 7, 8, 9});
   CHECK(ditto::megatron_rows({2, 1, 1}, 2, 2) == RowNumbers{0, 1, 2, 3, 8, 9, 10, 11, 4, 5, 12, 13, 6, 7, 14, 15});
+}
+
+TEST_CASE("of several sets of weights in a folder that is taken which diffusers or transformers take, or none") {
+  const auto golden_choices =
+      nlohmann::json::parse(ditto::test::read_text(DITTO_SOURCE_DIR "/tests/golden/weights/choices.json"));
+  int taken = 0, refused = 0;
+  for (const auto& choice : golden_choices.at("choices")) {
+    const ditto::test::TemporaryFolder folder;
+    const std::vector<std::string> sets = choice.at("sets");
+    std::set<std::string> references;
+    for (const char* program : {"diffusers", "transformers"})
+      if (choice.at(program).is_string()) references.insert(choice.at(program).get<std::string>());
+    for (const auto& set : sets) {
+      const std::vector<std::string> parts = golden_choices.at("parts").at(set);
+      nlohmann::json map;
+      for (const auto& part : parts) ditto::test::write_text(folder / part, "x"), map["in " + part] = part;
+      ditto::test::write_text(folder / set, parts.empty() ? "x" : nlohmann::json{{"weight_map", map}}.dump());
+    }
+    CAPTURE(choice.dump());
+    std::string found;
+    const auto error = ditto::test::error_of(ditto::ErrorKind::checkpoint, [&] {
+      const auto place = ditto::checkpoint::find_foreign_weights(folder.path());
+      found = std::filesystem::path(place.file).filename();
+      for (const auto& set : sets)  // what is not read is said
+        CHECK((set == found) == (std::find(place.not_read.begin(), place.not_read.end(), set) == place.not_read.end()));
+      CHECK(ditto::test::contains(ditto::checkpoint::reading_of(folder.path(), place), found));
+    });
+    (found.empty() ? refused : taken) += 1;
+    for (const auto& set : sets)
+      if (found.empty()) CHECK_MESSAGE(ditto::test::contains(error, set), error);
+    if (!found.empty() && !references.empty()) CHECK(references == std::set<std::string>{found});
+    // The two differ in which of a file and an index they take.
+    const auto has = [&](const std::string& name) { return std::find(sets.begin(), sets.end(), name) != sets.end(); };
+    const bool is_open =
+        std::any_of(sets.begin(), sets.end(), [&](const auto& set) { return has(set + ".index.json"); });
+    if (references.size() == 1 && !is_open) CHECK(!found.empty());
+  }
+  CHECK(taken >= 30);
+  CHECK(refused >= 12);
+}
+
+TEST_CASE(
+    "an index that lists the file beside it is of one set with it; a link that leads nowhere is no reason for "
+    "another") {
+  const ditto::test::TemporaryFolder folder;
+  const std::string index = "diffusion_pytorch_model.safetensors.index.json",
+                    file = "diffusion_pytorch_model.safetensors";
+  ditto::test::write_text(folder / file, "x");
+  ditto::test::write_text(folder / index, R"({"weight_map": {"a": "diffusion_pytorch_model.safetensors"}})");
+  CHECK(ditto::checkpoint::foreign_weights(folder.path()) == folder / index);
+  std::filesystem::remove(folder / index);
+  std::filesystem::remove(folder / file);
+  std::filesystem::create_symlink("blobs/never-fetched", folder / file);
+  ditto::test::write_text(folder / "diffusion_pytorch_model.bin", "x");
+  CHECK(ditto::checkpoint::foreign_weights(folder.path()) == folder / file);
+}
+
+TEST_CASE("a pipeline's weights are its transformer's, where no others lie beside it") {
+  const ditto::test::TemporaryFolder folder;
+  const auto put = [&](const std::string& path) {
+    std::filesystem::create_directories(std::filesystem::path(folder / path).parent_path());
+    ditto::test::write_text(folder / path, "x");
+  };
+  const auto refusal = [&] {
+    return ditto::test::error_of(ditto::ErrorKind::checkpoint,
+                                 [&] { ditto::checkpoint::foreign_weights(folder.path()); });
+  };
+  put("vae/diffusion_pytorch_model.safetensors");
+  put("unet/diffusion_pytorch_model.bin");
+  put("text_encoder/model.safetensors");
+  put("scheduler/scheduler_config.json");
+  CHECK(ditto::test::contains(refusal(), "it has text_encoder/, unet/, vae/; name the one that is meant"));
+  put("transformer/diffusion_pytorch_model.safetensors");
+  CHECK(ditto::checkpoint::foreign_weights(folder.path()) ==
+        folder / "transformer/diffusion_pytorch_model.safetensors");
+  for (const std::string other :
+       {"transformer_2/diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.safetensors",
+        "transformer_ema/diffusion_pytorch_model.bin", "model.safetensors.index.json"}) {
+    put(other);
+    const auto error = refusal();
+    CHECK_MESSAGE(ditto::test::contains(error, "has two sets of weights"), error);
+    std::filesystem::remove(folder / other);
+  }
+  put("transformer/diffusion_pytorch_model.safetensors.index.json");
+  CHECK(!refusal().empty());
 }
