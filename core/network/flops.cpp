@@ -11,6 +11,7 @@
 
 #include "core/network/adapter.h"
 #include "core/network/names.h"
+#include "core/plugin/guard.h"
 
 namespace ditto {
 
@@ -158,13 +159,17 @@ int64_t FlopCounter::tokens(const std::vector<int64_t>& sides) {
 void FlopCounter::check(const std::vector<std::vector<int64_t>>& sizes) {
   constexpr int64_t kAnyLength = 1;  // of a text: no model has too few places for it
   const auto whole = outermost(sizes);
+  const auto place = "model '" + of_.setting.component.plugin + "'";
+  const auto forward = [&](const std::vector<int64_t>& sides) {
+    tokens(sides);
+    Parts none;
+    const auto to_none = [&](const Unit&) -> Parts& { return none; };
+    if (whole.count(sides))
+      run(shapes_of_batch(*model_, of_.setting.needs, 1, kAnyLength, sides), to_none, nullptr, of_.ctx->token_leaf);
+  };
   for (const auto& sides : sizes) {
     try {
-      tokens(sides);
-      Parts none;
-      const auto to_none = [&](const Unit&) -> Parts& { return none; };
-      if (whole.count(sides))
-        run(shapes_of_batch(*model_, of_.setting.needs, 1, kAnyLength, sides), to_none, nullptr, of_.ctx->token_leaf);
+      guarded(place, [&] { forward(sides); });
     } catch (const Error& error) {
       if (error.kind() == ErrorKind::config || error.kind() == ErrorKind::shape) throw;
     }
