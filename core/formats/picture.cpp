@@ -43,7 +43,8 @@ Picture decode_upright(const Encoded& file, Want want) {
   const auto format = sniff_picture(file.bytes);
   Picture stored = decode_as_stored(file, format, want);
   const int orientation = orientation_of(file.bytes, format);
-  if (orientation != 1) check_memory(file, stored, stored.pixels.capacity() + stored.pixels.size());  // a turned copy beside it
+  if (orientation != 1)
+    check_memory(file, stored, stored.pixels.capacity() + stored.pixels.size());  // a turned copy beside it
   return upright(std::move(stored), orientation);
 }
 

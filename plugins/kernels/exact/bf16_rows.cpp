@@ -1,6 +1,7 @@
-// bf16 by the kernels of fp32. Sums are in fp32, what is written in bf16 is rounded once. For processors that are slower
-// at bf16 than at fp32, which the host measures (run.bf16_in_fp32). Scores alone know only of those without instructions
-// for bf16, where oneDNN has no products of it and LibTorch's loop over them takes a hundred times as long.
+// bf16 by the kernels of fp32. Sums are in fp32, what is written in bf16 is rounded once. For processors that are
+// slower at bf16 than at fp32, which the host measures (run.bf16_in_fp32). Scores alone know only of those without
+// instructions for bf16, where oneDNN has no products of it and LibTorch's loop over them takes a hundred times as
+// long.
 #include <algorithm>
 #include <set>
 

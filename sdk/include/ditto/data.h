@@ -55,12 +55,12 @@ class DITTO_API Source {
   // What was found damaged when the data was opened, and left out ("a.tar: cut off at byte 8192; 7 samples kept"). The
   // host prints it, or stops with `loader.strict`. Default: none.
   virtual std::vector<std::string> warnings() const { return {}; }
-  // What a reader of its options may not expect of it, for the host to print ("captions are not read"). No fault, so that
-  // loader.strict lets it pass. Default: none.
+  // What a reader of its options may not expect of it, for the host to print ("captions are not read"). No fault, so
+  // that loader.strict lets it pass. Default: none.
   virtual std::vector<std::string> notes() const { return {}; }
-  // What it reads, a word for each thing that another source could read too (a shard, a row's picture), the same word
-  // from both: the host refuses to learn from what validation holds out. Only asked where there is validation. Default:
-  // nothing is known.
+  // What it reads, a word for each thing that other sources could read too: PATH, the file that it leads to, or PATH#N,
+  // a part of one. The host refuses to learn from what validation holds out, and asks only where there is validation.
+  // Default: nothing is known.
   virtual std::vector<std::string> holds() const { return {}; }
   // Names the content (sizes, names): a resume refuses other data than the run began with.
   virtual std::string fingerprint() const = 0;

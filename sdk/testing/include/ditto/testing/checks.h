@@ -106,8 +106,8 @@ Report check_kernels(const std::string& path, const OptionValues& options = {});
 // `folder`: relative paths in the options are relative to it.
 Report check_source(const std::string& path, const OptionValues& options = {}, const std::string& folder = ".");
 // That the fingerprint of what there is to learn from knows the size, the first and the last bytes of every file that
-// samples are made of, of more than 64: in a copy of `folder` (the options' paths are relative to it), each is changed in
-// turn. Takes four openings a file. No such file is one without which the source does not open.
+// samples are made of, of more than 64: in a copy of `folder` (the options' paths are relative to it), each is changed
+// in turn. Takes four openings a file. No such file is one without which the source does not open.
 Report check_source_files(const std::string& path, const OptionValues& options, const std::string& folder);
 // Of `data`, with texts of two lengths; and on ranks that share its parameters, in fp64, against one rank.
 Report check_encoder(const std::string& path, const TensorSpecs& data, const OptionValues& options = {});
