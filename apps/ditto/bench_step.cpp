@@ -76,7 +76,7 @@ nlohmann::ordered_json bench_json(const StepBench& bench, const Recipe& recipe) 
                               {"median_s", bench.median()},
                               {"min_s", bench.fastest()},
                               {"steps_s", bench.seconds},
-                              {"samples_per_s", static_cast<double>(bench.batch) / bench.median()},
+                              {"samples_per_s", bench.learned / bench.median()},
                               {"flops", known(bench.flops.value_or(0))},
                               {"tflops", known(bench.flops.value_or(0) / bench.median() / 1e12)},
                               {"matmul_tflops", bench.matmul_flops / 1e12},
@@ -96,10 +96,9 @@ std::string bench_text(const StepBench& bench, const Recipe& recipe, int ranks) 
                           machine.at(machine.count("gpu") ? "gpu" : "processor"));
   text += fmt::format("step            {:.2f} ms median of {}, {:.2f} ms fastest\n", 1e3 * bench.median(),
                       bench.seconds.size(), 1e3 * bench.fastest());
-  text +=
-      fmt::format("throughput      {:.1f} img/s, {} TFLOP/s of the model's own operations\n",
-                  static_cast<double>(bench.batch) / bench.median(),
-                  bench.flops ? fmt::format("{:.3f}", *bench.flops / bench.median() / 1e12) : "an unknown number of");
+  text += fmt::format(
+      "throughput      {:.1f} img/s, {} TFLOP/s of the model's own operations\n", bench.learned / bench.median(),
+      bench.flops ? fmt::format("{:.3f}", *bench.flops / bench.median() / 1e12) : "an unknown number of");
   text += fmt::format("matrix multiply {:.3f} TFLOP/s in this process", bench.matmul_flops / 1e12);
   text += bench.flops ? fmt::format("; share reached: {:.1f} %\n", 100 * bench.share()) : "\n";
   text += fmt::format("memory          {:.1f} MB of a rank's tensors at the peak\n",

@@ -152,7 +152,8 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
     for (int again = 2; fs::exists(fs::symlink_status(fs::path(folder) / aside)); ++again)
       aside = std::string(kAbandoned) + later.name + "-" + std::to_string(again);
     set_aside((fs::path(folder) / later.name).string(), (fs::path(folder) / aside).string());
-    lines.push_back(later.name + " is after step " + std::to_string(step) + " and is now " + aside);
+    lines.push_back(later.name + (step < 0 ? " is" : " is after step " + std::to_string(step) + " and is") + " now " +
+                    aside);
   }
   if (lines.empty()) return lines;
   for (const std::string& name : older_aside(folder, kKeptAside))

@@ -11,6 +11,7 @@
 
 #include <ditto/text.h>
 
+#include "core/checkpoint/peft_targets.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/formats/file.h"
 #include "core/formats/json.h"
@@ -186,8 +187,9 @@ Peft::Peft(const Units& of, std::string format, const std::string& folder) : fol
 
 // What is not read here would change what the adapter computes.
 void Peft::read_config(const std::string& path) {
-  const auto config =
+  config_ =
       formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostConfig), path, ErrorKind::checkpoint);
+  const auto& config = config_;
   if (!config.is_object() || !config.contains("peft_type") || config["peft_type"] != "LORA" || !config.contains("r") ||
       !config["r"].is_number_integer() || !config.contains("lora_alpha") || !config["lora_alpha"].is_number())
     refuse("has an " + std::string(kConfig) + " that is not of LoRA, with r and lora_alpha",
@@ -243,6 +245,10 @@ void Peft::find_layers(const Units& of, const std::string& format) {
               (near.empty() ? "" : " (the nearest name is '" + near + "')"),
           format.empty() ? "say how it names layers: adapter.format" : "is adapter.format = \"" + format + "\" right?");
     }
+    if (!peft_reads(config_, theirs, folder_))
+      refuse("adapts '" + theirs + "', which its " + kConfig +
+                 " leaves out (target_modules, exclude_modules, layers_to_transform): peft would not read it",
+             "take file and configuration as peft's save_pretrained wrote them");
     const auto& [one, index] = at->second;
     parts_[one->ours].push_back({whole, index, static_cast<int64_t>(one->theirs.size())});
     rows_[one->ours] = one->rows;

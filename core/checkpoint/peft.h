@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include <ditto/parallel/layout.h>
 
 #include "core/checkpoint/foreign_file.h"
@@ -53,6 +55,7 @@ class Peft {
   std::unique_ptr<ForeignFile> file_;
   int64_t their_rank_ = 0, rank_ = 0;
   double their_alpha_ = 0, alpha_ = 0;
+  nlohmann::json config_;
   std::map<std::string, std::vector<Part>> parts_;    // by our layer
   std::map<std::string, std::vector<int64_t>> rows_;  // of theirs, by our layer; empty: as they come
   std::vector<std::string> names_;

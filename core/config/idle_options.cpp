@@ -39,7 +39,7 @@ bool Recipe::goes_along(const OptionMap& given, const std::string& name) const {
   const auto file = file_of(it->second.where);
   return std::any_of(given.given.begin(), given.given.end(), [&](const auto& other) {
     const auto& where = other.second.where;
-    return is_set(where) || (file != this->name && file_of(where) == this->name);
+    return is_set(where) || (file != this->name && file_of(where) != file);
   });
 }
 

@@ -68,6 +68,25 @@ struct LaidOut {
            std::any_of(names.all.begin(), names.all.end(), [&](const auto& name) { return inside(where / name); });
   }
 
+  // Folders of both parts in different places: "A/train" and "B/val". Empty: there are none.
+  std::pair<std::string, std::string> apart() const {
+    std::pair<std::string, std::string> found;
+    for (const auto& [where, names] : folders) {
+      if (found.first.empty() && !names.learned.empty()) found.first = (where / names.learned).string();
+      if (found.second.empty() && !names.held_out.empty()) found.second = (where / names.held_out).string();
+    }
+    return found.first.empty() || found.second.empty() ? std::pair<std::string, std::string>() : found;
+  }
+
+  // "train" with folders for its classes, beside another folder. Empty: there is none.
+  std::string part_with_classes() const {
+    const auto found = folders.find({});
+    if (found == folders.end()) return {};
+    for (const auto& name : found->second.all)
+      if (const auto* own = inside(name); own && own->all.size() > 1 && part_of_set(name) != SetPart::none) return name;
+    return {};
+  }
+
   // Whether one folder after another leads there, so that it is all of the set.
   bool is_all(fs::path where) const {
     for (; !where.empty(); where = where.parent_path())
@@ -106,6 +125,15 @@ void refuse_split_folders(const std::string& folder, const std::vector<fs::path>
                     "holds " + quoted(beside) + " beside folders that are in it too: a part of the set, and no class",
                     "put it into a folder of its own");
   }
+  if (const auto [learned, held_out] = set.apart(); !learned.empty())
+    refuse_layout(folder,
+                  "holds " + quoted(learned) + " and " + quoted(held_out) +
+                      ", the parts of a set that are learned from and held out, and no classes",
+                  "put the parts to learn from into a folder of their own, and name that");
+  if (const auto part = set.part_with_classes(); !part.empty())
+    refuse_layout(folder, "holds " + quoted(part) + ", a part of a set with folders for its classes, beside others",
+                  "name the part to learn from, " + shown((fs::path(folder) / part).lexically_normal().string()) +
+                      ", of which --validation 0.05 holds a share out");
   for (const auto& [where, names] : set.pictures)
     if (names.has_both() && names.other.empty())
       refuse_layout(fs::path(folder) / where,

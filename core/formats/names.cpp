@@ -41,6 +41,25 @@ std::vector<std::string> words_of(std::string_view name) {
   return words;
 }
 
+// Whether it is one of the list's words, if need be with words beside it that say nothing more: "train (1)", "test
+// data", and not "train station".
+template <class List>
+bool is_one_of(const std::string& text, const List& list) {
+  constexpr std::array<std::string_view, 12> kPlain{"data",  "dataset", "image",   "images",   "img", "imgs",
+                                                    "photo", "photos",  "picture", "pictures", "set", "split"};
+  const auto has = [](const auto& words, const std::string& word) {
+    return std::find(words.begin(), words.end(), word) != words.end();
+  };
+  bool found = false;
+  for (std::size_t at = 0, end; at <= text.size(); at = end + 1) {
+    end = std::min(text.find_first_of(" ()[]", at), text.size());
+    const auto word = text.substr(at, end - at);
+    found = found || has(list, word);
+    if (!word.empty() && !has(list, word) && !has(kPlain, word)) return false;
+  }
+  return found;
+}
+
 }  // namespace
 
 std::optional<double> number_of_name(std::string_view name) {
@@ -72,17 +91,15 @@ std::optional<NamesApart> names_apart(const std::vector<std::string>& names, con
 }
 
 SetPart part_of_set(std::string_view name) {
-  constexpr std::array<std::string_view, 5> kLearned{"train", "training", "trainset", "trainval", "trn"};
-  constexpr std::array<std::string_view, 13> kHeldOut{"val",     "valid",   "validation", "valset", "test",
-                                                      "testing", "testset", "dev",        "eval",   "evaluation",
-                                                      "holdout", "heldout", "validate"};
+  constexpr std::array<std::string_view, 6> kLearned{"train", "training", "trainset", "trainval", "traindir", "trn"};
+  constexpr std::array<std::string_view, 15> kHeldOut{"val",  "valid",      "validation", "valset",  "valdir",
+                                                      "test", "testing",    "testset",    "testdir", "dev",
+                                                      "eval", "evaluation", "holdout",    "heldout", "validate"};
   auto words = words_of(name);
   for (std::size_t i = 0; i + 1 < words.size(); ++i)
     if (words[i + 1] == "out") words[i] += "out";  // "held_out"
   const auto has = [&](const auto& list) {
-    return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
-      return std::find(list.begin(), list.end(), word) != list.end();
-    });
+    return std::any_of(words.begin(), words.end(), [&](const std::string& word) { return is_one_of(word, list); });
   };
   return has(kLearned) ? SetPart::learned : has(kHeldOut) ? SetPart::held_out : SetPart::none;
 }

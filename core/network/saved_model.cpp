@@ -84,6 +84,7 @@ constexpr const char* kOfTrainings[] = {"batch.",
                                         "run.micro_batch",
                                         "run.non_finite",
                                         "run.output",
+                                        "run.seed",
                                         "run.steps"};
 
 void refuse_idle(const std::vector<std::string>& sets) {

@@ -42,9 +42,12 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
     if (step == options.warmup) memory.reset_peak();
     if (step == options.warmup && breakdown) breakdown->begin();
     const auto began = std::chrono::steady_clock::now();
-    bench.loss = training.run(step).loss;
+    const auto result = training.run(step);
+    bench.loss = result.loss;
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    if (step >= options.warmup) bench.seconds.push_back(took.count());
+    if (step < options.warmup) continue;
+    bench.seconds.push_back(took.count());
+    if (!result.skipped) bench.learned += result.samples / static_cast<double>(options.steps);
   }
   if (breakdown) bench.breakdown = breakdown->take();
   bench.peak_bytes = memory.peak();

@@ -55,8 +55,9 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank) {
   const auto done = multiplies && asks_for_bf16(recipe) ? avoid_refused_instructions() : std::string();
   if (!done.empty() && rank.rank == 0) report::tell(done);
   if (recipe.run.threads > 0) torch::set_num_threads(static_cast<int>(recipe.run.threads));
-  if (recipe.run.threads > 0 || report::said_threads() > 0) return;
-  torch::set_num_threads(std::max(1, report::processors_of_rank(rank.local_world_size)));
+  if (recipe.run.threads > 0) return;
+  const int said = report::said_threads();  // MKL lets LibTorch take no more of them than there are processors
+  torch::set_num_threads(said > 0 ? said : std::max(1, report::processors_of_rank(rank.local_world_size)));
 }
 
 namespace {

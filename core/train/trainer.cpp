@@ -68,6 +68,7 @@ int Trainer::run() {
   saver_->wait();
   if (board_) board_->flush();
   if (metrics_) metrics_->sync();
+  if (!options_.replay && !finished_before && !stopped_) require_learned();
   if (!options_.replay) say_end(finished_before);
   return stopped_ ? kStoppedBySignal : 0;
 }
@@ -106,9 +107,11 @@ void Trainer::assemble() {
   };
   data_ = assembly_->train_data->fingerprint();
   loader_ = std::make_unique<Loader>(assembly_->train_data, recipe_.loader, seed, warn);
-  if (assembly_->validation_data)
+  if (assembly_->validation_data) {
+    held_out_ = assembly_->validation_data->fingerprint();
     validation_loader_ =
         std::make_unique<Loader>(assembly_->validation_data, validation_options(recipe_.loader), seed, warn);
+  }
   optimizer_ = assembly_->make_optimizer();
   // A checkpoint holds all that a run goes on with, but for the model that an adapter is learned on.
   if (!start_ || assembly_->main->adapter)
@@ -177,6 +180,7 @@ void Trainer::loop() {
   }
   peak_tflops_ = recipe_.log.peak_tflops;
   training_->expect(step_);
+  loop_began_at_ = step_;
   while (step_ < last_step() && !stopped_) {
     const auto began = std::chrono::steady_clock::now();
     const double waited = loader_->waited_s();
@@ -218,6 +222,7 @@ StepResult Trainer::train_step() {
 void Trainer::after_step(const StepResult& result, double seconds, double waited) {
   if (recipe_.log.roofline && peak_tflops_ == 0)
     peak_tflops_ = report::matmul_gflops(assembly_->main->ctx->compute, assembly_->main->ctx->device) / 1e3;
+  readable_ += result.samples;
   if (!writes()) return;
   const double learned = result.skipped ? 0 : result.samples;
   learned_ += static_cast<int64_t>(learned);
@@ -279,6 +284,14 @@ std::string Trainer::way_back() {
   const auto steps = checkpoint::list(checkpoints()).steps;
   if (steps.empty()) return "there is no checkpoint yet";
   return fmt::format("the newest checkpoint is of step {}, and all its numbers are finite", steps.back().step);
+}
+
+void Trainer::require_learned() const {
+  if (readable_ > 0 || loop_began_at_ == step_) return;
+  throw Error(ErrorKind::data, recipe_.data.where.empty() ? recipe_.name : recipe_.data.where,
+              fmt::format("none of the samples of {} steps can be learned from: the weights are those of before",
+                          step_ - loop_began_at_),
+              "`ditto data verify RECIPE` names what is wrong with each");
 }
 
 std::string Trainer::checkpoints() const { return (fs::path(output_folder(recipe_)) / "checkpoints").string(); }

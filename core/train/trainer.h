@@ -73,6 +73,7 @@ class Trainer {
   void save();
   void require_finite_state();
   std::string way_back();
+  void require_learned() const;  // throws Error(data) where no sample of this process's steps could be learned from
   std::string checkpoints() const;
   checkpoint::TrainState state();
   void say(const std::string& text);
@@ -106,12 +107,14 @@ class Trainer {
   std::vector<report::KernelCount> kernels_;  // of the last step
   std::unique_ptr<checkpoint::Saver> saver_;
   std::optional<std::string> start_;                 // the checkpoint that it goes on from
-  std::string data_;                                 // its fingerprint
+  std::string data_, held_out_;                      // their fingerprints
   SizesFound sizes_;                                 // of the data
   std::map<std::string, std::string> started_from_;  // what checkpoints note of it
   int64_t step_ = 0;                                 // complete steps
+  int64_t loop_began_at_ = 0;
   int64_t saved_step_ = -1;
   int64_t learned_ = 0;  // samples that were learned from, which the rate counts
+  double readable_ = 0;  // samples that could be learned from
   bool stopped_ = false;
   bool gradient_was_zero_ = false;  // of the step before
   bool kernels_recorded_ = false;   // in run.toml: known once a step has chosen them

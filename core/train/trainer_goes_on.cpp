@@ -64,6 +64,9 @@ void Trainer::take_up(const std::string& path) {
     say("changed since: " + line);
   for (const auto& line : compare_class_names(info.extra, path, assembly_->train_data->makes(), options_.allow_change))
     say("changed since: " + line);
+  if (const auto then = info.extra.find("held_out");
+      then != info.extra.end() && !held_out_.empty() && then->second != held_out_)
+    say("changed since: what is held out; validation losses of before were of other samples");
   const auto said = [this](const std::string& line) { say(line); };
   compare_machines(info.extra, machine_record(assembly_->main->ctx->device), is_one_number(recipe_), said);
   const auto& allowed = options_.allow_change;
@@ -118,6 +121,7 @@ checkpoint::TrainState Trainer::state() {
   }
   if (!loader_->left_out().empty()) state.extra["left_out"] = fmt::format("{}", fmt::join(loader_->left_out(), ","));
   state.extra["source"] = data_;
+  if (!held_out_.empty()) state.extra["held_out"] = held_out_;
   for (const auto& [name, fingerprint] : assembly_->networks->fingerprints())
     state.extra["network." + name] = fingerprint;
   for (const auto& encoder : assembly_->networks->encoders)

@@ -71,6 +71,10 @@ def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_
     for line in t.metrics("bad"):
         t.check(line["loss"] is not None and float(line["loss"]) > 0, f"loss {line['loss']}")
 
+    bench = t.run("bench", "step", t.work / "bad.toml", "--json", "--steps", 1, "--warmup", 0, *t.sets({"run.batch": 24}))
+    found = json.loads(bench.stdout)
+    t.equal(round(found["samples_per_s"] * found["median_s"], 6), 21, "samples that the rate of bench step counts")
+
     # An empty place moves no other sample: with weights that stay, the loss of a step without one is the same.
     still = dict(run__batch=4, run__micro_batch=2, run__steps=12, lr_schedule__lr=0.0)  # two passes over the shard
     t.train(data_recipe("bad.toml", [path]), "bad-still", **still)
@@ -92,6 +96,12 @@ def test_a_picture_that_does_not_decode_is_named_counted_and_left_out_up_to_the_
     done = t.run("data", "verify", path, code=4)
     for name in ("0003.png", "0009.png", "0017.png"):
         t.check(name in done.all, f"`ditto data verify` does not name {name}: {done.all}")
+
+
+def test_a_run_that_can_learn_from_none_of_its_samples_ends_as_one_that_failed():
+    path = data_recipe("none.toml", [shard("none.tar", [(key, b"not a png", label) for key, _, label in good(24)])])
+    how = {"run.output": str(t.work / "none"), "run.steps": 2, "run.batch": 4}
+    t.refused(4, ["none of the samples of 2 steps can be learned from", "ditto data verify"], "train", path, *t.sets(how))
 
 
 def test_max_bad_counts_the_samples_of_the_run_over_its_resumes():

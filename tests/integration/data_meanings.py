@@ -163,7 +163,11 @@ def layouts():
         (["cat/0.png", "dog/0.png"] + classes("test"), ["test"]),
         (["cat/0.png", "dog/0.png"] + classes("val2"), ["val2"]),
         ([f"train_{i}.png" for i in range(3)] + [f"val_{i}.png" for i in range(2)], ["train_0", "val_0"]),
-        ([f"cat/{part}-{i}.png" for part in ("train", "test") for i in range(2)], ["train-0", "test-0"])]
+        ([f"cat/{part}-{i}.png" for part in ("train", "test") for i in range(2)], ["train-0", "test-0"]),
+        (classes("Training Data") + classes("Validation Data"), ["Training Data", "Validation Data"]),
+        (classes("train (1)") + classes("test images"), ["train (1)", "test images"]),
+        (classes("a/train") + classes("b/val"), ["a/train", "b/val"]),
+        (classes("train") + ["unlabeled/0.png"], ["train"])]
     return all_of_them
 
 
@@ -227,7 +231,10 @@ def test_shards_that_are_learned_from_and_held_out_are_refused():
     t.refused(2, ["named twice"], "data", "split", folder, "--validation", "0.5", "--out", t.work / "meet-split")
     for name in ("train-0.tar", "val-0.tar"):
         shutil.copy(folder / "b.tar", place("meet-parts") / name)
-    fine(recipe("meet-parts", dict(shards=[f"{t.work}/meet-parts/*.tar"], label="none")), "held out by its name")
+    fine(recipe("meet-parts", dict(shards=[f"{t.work}/meet-parts/*.tar"], label="none")), "held out by its name or its folder's")
+    for part in ("train", "val"):
+        shutil.copy(folder / "b.tar", place(f"meet-folders/{part}") / "0.tar")
+    fine(recipe("meet-folders", dict(shards=[f"{t.work}/meet-folders/*/*.tar"], label="none")), "val/0.tar")
     one = s.tar(place("meet-keys") / "all.tar", [(f"{part}/{i}.png", bad_files.png(i)) for part in ("train", "val") for i in range(3)])
     fine(recipe("meet-keys", dict(shards=[str(one)], label="none")), '"val/0" is held out by its folder')
 
@@ -372,7 +379,7 @@ KINDS = ["png", "jpg", "jpeg", "webp", "avif"]
 
 
 def test_which_of_several_pictures_is_meant_has_to_be_said():
-    pairs = [(a, b) for a in KINDS for b in KINDS if a != b]
+    pairs = [(a, b) for a in KINDS for b in KINDS if a != b] + [("png", "tif"), ("jpg", "gif"), ("webp", "bmp")]
     for number, (a, b) in enumerate(some(pairs)):
         folder = place(f"several-{number}")
         # Some samples alone have two; and nothing is decoded before it is known.

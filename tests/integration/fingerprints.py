@@ -140,6 +140,17 @@ def test_a_resume_refuses_other_bytes_in_any_one_sample():
         t.run(*on(name))
 
 
+def test_a_resume_says_that_what_is_held_out_has_changed():
+    learned, held_out = Shard("learns"), Shard("holds")
+    path = recipe("held", learned.data | {"validation_shards": [str(held_out.path)]})
+    how = {"run.output": str(t.work / "held-run"), "validate.every": 1, "validate.samples": 8, "validate.grid_every": 0}
+    t.run("train", path, *t.sets(how))
+    t.check("what is held out" not in t.run("train", path, *t.sets(how | {"run.steps": 2})).all, "a change of nothing is said")
+    held_out.change(50, "tail", random.Random(0))
+    said = t.run("train", path, *t.sets(how | {"run.steps": 3})).all
+    t.check("changed since: what is held out" in said, said)
+
+
 def renote(checkpoint, change):
     """Another note of the data in a checkpoint that is whole, of no more bytes."""
     state, manifest = checkpoint / "state.json", checkpoint / "manifest.json"

@@ -44,6 +44,16 @@ def test_guidance_of_a_model_without_conditions_is_refused_where_it_is_asked_for
     t.check("warning: guidance has no effect: the model takes no condition" in sample(own, "--seeds", "0").all, "of the recipe's own")
 
 
+def test_options_of_guidance_without_guidance_are_refused():
+    run = trained("idle-options")
+    for option in ("guidance.from=0.5", "guidance.rescale=0.5", 'guidance.channels="3"')[:None if t.slow else 1]:
+        t.refused(2, [option.partition("=")[0], "guidance.scale"], "sample", run, "--seeds", 0, "--out", t.work / "idle-out",
+                  "--set", "guidance.plugin=cfg", "--set", option)
+    t.refused(2, ["guidance.to", "no noise level"], "sample", run, "--seeds", 0, "--out", t.work / "idle-out", "--guidance", 2,
+              "--set", "guidance.to=0.0")
+    t.refused(2, ["run.seed", "of the training"], "sample", run, "--seeds", 0, "--out", t.work / "idle-out", "--set", "run.seed=5")
+
+
 def test_guidance_away_from_a_null_condition_that_was_never_learned_is_said():
     words = "the null condition, which is never learned with objective.condition_dropout = 0"
     never, learned = trained("never", dropout=0.0), trained("learned")

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/checkpoint/peft.h"
+#include "core/checkpoint/peft_targets.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/network/adapter.h"
 #include "tests/support/files.h"
@@ -152,8 +153,12 @@ void write_adapter(const test::TemporaryFolder& folder, const nlohmann::json& co
   test::write_text(folder / "adapter_config.json", config.dump());
 }
 
-std::string adapter_refusal(const nlohmann::json& config, const formats::Metadata& notes = {{"format", "pt"}}) {
+std::string adapter_refusal(nlohmann::json config, const formats::Metadata& notes = {{"format", "pt"}}) {
   const test::TemporaryFolder folder;
+  if (auto& targets = config["target_modules"]; targets.is_string())
+    targets = targets.get<std::string>() + "|head";
+  else
+    targets.push_back("head");
   write_adapter(folder, config, notes);
   testing::SmallModel model;
   return test::error_of(ErrorKind::checkpoint, [&] { checkpoint::Peft(model, "", folder.path()); });
@@ -195,6 +200,26 @@ TEST_CASE(
     const auto error = adapter_refusal(golden.at("saved"), {{"format", "pt"}, {key, value}});
     CHECK_MESSAGE(test::contains(error, key), error);
   }
+}
+
+TEST_CASE("terms of layers that an adapter's configuration leaves out are refused, as peft does not read them") {
+  const auto golden = nlohmann::json::parse(test::read_text(DITTO_SOURCE_DIR "/tests/golden/adapters/targets.json"));
+  CHECK(golden.size() >= 20);
+  for (const auto& one : golden) {
+    CAPTURE(one.dump());
+    CHECK(checkpoint::peft_reads(one.at("config"), one.at("layer"), "here") == one.at("is_meant"));
+  }
+  for (const char* pattern : {"(", "(?P<name>a)", "(?<=x)y"})
+    CHECK(test::contains(test::error_of(ErrorKind::checkpoint,
+                                        [&] {
+                                          checkpoint::peft_reads({{"target_modules", pattern}}, "a", "here");
+                                        }),
+                         "a pattern that cannot be read here"));
+  CHECK(!checkpoint::peft_reads({{"target_modules", "(a+)+b"}}, std::string(400, 'a'), "here"));  // at once
+  auto config =
+      nlohmann::json::parse(test::read_text(DITTO_SOURCE_DIR "/tests/golden/adapters/configs.json")).at("saved");
+  config["exclude_modules"] = {"head"};
+  CHECK(test::contains(adapter_refusal(config), "adapts 'head', which its adapter_config.json leaves out"));
 }
 
 TEST_CASE("an adapter in one file, or a file of one, is refused by what it is") {

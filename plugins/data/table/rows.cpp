@@ -1,6 +1,7 @@
 #include "rows.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <charconv>
 #include <cmath>
@@ -274,14 +275,15 @@ std::vector<std::string> Rows::holds() const {
 
 // A column that says of each row what part of the set it is, where the recipe does not choose by it.
 std::string Rows::part_in_a_column() const {
+  constexpr std::array<std::string_view, 5> kWhole{"set", "fold", "part", "phase", "usage"};
   for (const auto& column : cells_.columns) {
-    auto name = column;
-    for (char& c : name)
-      if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+    std::string name;
+    for (const char c : column)
+      if (c != ' ') name += c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
     const auto has = [&](const char* word) { return name.find(word) != std::string::npos; };
-    if (!(has("split") || has("subset") || has("partition")) ||
-        std::count(columns_.begin(), columns_.end(), column) > 0)
-      continue;
+    const bool may_say = has("split") || has("subset") || has("partition") ||
+                         std::find(kWhole.begin(), kWhole.end(), name) != kWhole.end();
+    if (!may_say || std::count(columns_.begin(), columns_.end(), column) > 0) continue;
     const auto values = formats::read_text_table(table_, {column});
     formats::PartsSeen parts;
     for (std::size_t i = 0; i < values.rows(); ++i) parts.add(std::string(values.at(i, 0)) + '/');

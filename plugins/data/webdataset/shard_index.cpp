@@ -3,6 +3,7 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <exception>
 #include <filesystem>
@@ -124,10 +125,15 @@ std::string fill(Item& item, const ditto::formats::RandomFile& file, const Shard
 
 // Which of them a mask is the recipe has to say.
 void refuse_several_images(const ShardSample& sample, const Wanted& wanted, const std::string& path) {
+  constexpr std::array<std::string_view, 7> kOthers{"tif", "tiff", "gif", "bmp", "heic", "jp2", "jxl"};
+  if (!wanted.one_image) return;
   std::vector<std::string> there;
   for (const auto& extension : wanted.image)
     if (sample.find(extension)) there.push_back(extension);
-  if (!wanted.one_image || there.size() < 2) return;
+  if (there.empty()) return;
+  for (const auto& extension : kOthers)
+    if (sample.find(std::string(extension))) there.emplace_back(extension);
+  if (there.size() < 2) return;
   throw Error(ErrorKind::config, "data.image",
               "does not say which picture is the sample's, and " + file_name(path) + " has " + sample.key + "." +
                   there[0] + " and " + sample.key + "." + there[1],
@@ -328,12 +334,15 @@ void require_apart(const std::vector<std::string>& learned, const std::vector<st
 std::vector<std::string> notes_on_shards(const std::vector<std::string>& paths) {
   std::string held_out, other;
   for (const auto& path : paths) {
-    const bool is_held_out = ditto::formats::part_of_set(file_name(path)) == ditto::formats::SetPart::held_out;
-    (is_held_out ? held_out : other) = file_name(path);
+    using ditto::formats::SetPart;
+    auto part = ditto::formats::part_of_set(file_name(path));
+    if (part == SetPart::none && !is_url(path))
+      part = ditto::formats::part_of_set(std::filesystem::path(path).parent_path().filename().string());
+    (part == SetPart::held_out ? held_out : other) = path;
   }
   if (held_out.empty() || other.empty()) return {};
-  return {"\"" + ditto::shown(held_out) + "\", held out by its name, is learned from as \"" + ditto::shown(other) +
-          "\" is: data.shards names both"};
+  return {"\"" + ditto::shown(held_out) + "\", held out by its name or its folder's, is learned from as \"" +
+          ditto::shown(other) + "\" is: data.shards names both"};
 }
 
 std::vector<std::string> folders_of_shards(const std::vector<std::string>& patterns, const std::string& folder,

@@ -15,7 +15,7 @@ struct AutoguidanceOptions {
         .at_least(0.0);
     option("from", from, "guided at noise levels sigma / alpha from this on …").at_least(0.0);
     option("to", to, "… up to this");
-    if (!(to >= from)) option.reject("to", "is below guidance.from", "no noise level would be guided");
+    if (!(to > from)) option.reject("to", "is not above guidance.from", "no noise level would be guided");
   }
 };
 

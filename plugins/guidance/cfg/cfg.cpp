@@ -24,7 +24,9 @@ struct CfgOptions {
     option("to", to, "… up to this; elsewhere the prediction is c");
     option("rescale", rescale, "share of the result whose spread in each sample is brought back to that of c")
         .between(0, 1);
-    if (!(to >= from)) option.reject("to", "is below guidance.from", "no noise level would be guided");
+    option.only_if(scale != (form == "weight" ? 0 : 1), {"channels", "from", "to", "rescale"},
+                   "is of guidance, and guidance.scale is none");
+    if (!(to > from)) option.reject("to", "is not above guidance.from", "no noise level would be guided");
   }
 };
 
