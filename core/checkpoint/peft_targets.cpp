@@ -53,17 +53,25 @@ class LayerChoice {
     if (names != config_.end() && names->is_array())
       for (const auto& name : *names)
         if (name.is_string()) patterns.push_back(name.get<std::string>());
-    // The first number of a name: experts have one of their own behind the layer's.
-    const std::string before = patterns.empty() ? "^.*?\\." : "^(?:|.*?\\.)";
-    if (patterns.empty()) patterns.emplace_back("[^.]*");
+    const bool is_any = patterns.empty();
+    if (is_any) patterns.emplace_back("[^.]*");
     for (const auto& one : patterns) {
-      std::smatch found;
-      if (!std::regex_search(layer_, found, pattern("layers_pattern", before + one + "\\.(\\d+)\\."))) continue;
-      const auto number = json::parse(found[found.size() - 1].str(), nullptr, /*allow_exceptions=*/false);
-      return wanted->is_array() ? std::find(wanted->begin(), wanted->end(), number) != wanted->end()
-                                : *wanted == number;
+      const auto numbered = pattern("layers_pattern", one + "\\.(\\d+)\\.");
+      // From left to right: experts have a number of their own behind the layer's.
+      for (size_t at = is_any ? layer_.find('.') + 1 : 0; at < layer_.size(); at = layer_.find('.', at) + 1) {
+        std::smatch found;
+        const auto begin = layer_.begin() + static_cast<std::ptrdiff_t>(at);
+        if (std::regex_search(begin, layer_.end(), found, numbered, std::regex_constants::match_continuous))
+          return is_wanted(*wanted, found[found.size() - 1].str());
+        if (layer_.find('.', at) == std::string::npos) break;
+      }
     }
     return false;
+  }
+
+  static bool is_wanted(const json& wanted, const std::string& digits) {
+    const auto number = json::parse(digits, nullptr, /*allow_exceptions=*/false);
+    return wanted.is_array() ? std::find(wanted.begin(), wanted.end(), number) != wanted.end() : wanted == number;
   }
 
   // In polynomial time, whatever a file says.
@@ -74,9 +82,7 @@ class LayerChoice {
     } catch (const std::regex_error&) {
     }
     throw Error(ErrorKind::checkpoint, where_,
-                "says " + std::string(key) + " = \"" + shown(text) +
-                    "\", a pattern that "
-                    "cannot be read here",
+                "says " + std::string(key) + " = \"" + shown(text) + "\", a pattern that cannot be read here",
                 "give " + std::string(key) + " as a list of names");
   }
 
