@@ -139,7 +139,7 @@ TEST_CASE(
     // Where no data is left (alpha = 0) the noise level is infinite.
     CHECK(works_at(*all, std::numeric_limits<double>::infinity()));
     CHECK_FALSE(works_at(*some, std::numeric_limits<double>::infinity()));
-    CHECK_THROWS_WITH_AS(make(id, with_scale(3, {{"from", 2.0}, {"to", 1.0}})), doctest::Contains("is below"),
+    CHECK_THROWS_WITH_AS(make(id, with_scale(3, {{"from", 2.0}, {"to", 1.0}})), doctest::Contains("is not above"),
                          ditto::Error);
   }
 }
