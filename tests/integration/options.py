@@ -104,6 +104,9 @@ def test_options_that_others_leave_idle_go_along_where_those_are_overridden_and_
     t.write_recipe("included.toml", t.recipe(**base))
     including.write_text('include = "included.toml"\n[ema]\nenabled = false\n')
     t.check("left out: " in t.run("config", "check", including).all, "the including file does not override")
+    outermost = t.work / "outermost.toml"  # whatever else it says
+    outermost.write_text(f'include = "{including.name}"\n[run]\nsteps = 2\n')
+    t.check("left out: " in t.run("config", "check", outermost).all, "of an include's include")
 
 
 def test_a_run_that_was_begun_with_an_idle_option_goes_on_being_read():

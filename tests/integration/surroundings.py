@@ -181,5 +181,12 @@ def test_threads_follow_the_mask():
     t.equal(t.json.loads(done.stdout)["processor"]["threads"], 1, "threads of a mask of one")
 
 
+def test_as_many_threads_as_omp_num_threads_says_compute():
+    many = str(len(os.sched_getaffinity(0)) + 2)
+    command = [t.ditto, "train", str(plain()), *t.sets({"run.threads": 0, "run.output": str(t.work / "many")})]
+    done = subprocess.run(command, capture_output=True, text=True, env=t.environment | {"OMP_NUM_THREADS": many})
+    t.check(done.returncode == 0 and f"{many} threads a rank" in done.stderr + done.stdout, done)
+
+
 if __name__ == "__main__":
     t.main(globals())
