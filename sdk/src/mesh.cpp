@@ -364,8 +364,12 @@ std::vector<std::string> Group::all_gather_text(const std::string& mine) const {
   return texts;
 }
 
+// As a sum: LibTorch's own way to a barrier (2.11, through its dispatcher) writes to freed memory where ranks are
+// threads of one process.
 void Group::barrier() const {
-  if (transport_) guarded(*this, "barrier", [&] { return transport_->barrier()->wait(); });
+  if (!transport_) return;
+  std::vector<Tensor> nothing{torch::zeros({1})};
+  guarded(*this, "barrier", [&] { return transport_->allreduce(nothing)->wait(); });
 }
 
 Mesh::~Mesh() = default;

@@ -137,10 +137,11 @@ Group LocalMesh::connect(const AxisSet& axes) const {
   auto transport = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
   transport->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   try {
-    transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO,
-                          c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options));
-    // All members are connected before one goes on: it may throw, and be gone, while others still connect.
-    transport->barrier()->wait();
+    const auto backend = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    transport->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+    // All members are connected before one goes on: it may throw, and be gone, while others still connect. The
+    // transport's own barrier is none for threads (Group::barrier).
+    backend->barrier()->wait();
   } catch (const c10::Error& error) {
     throw did_not_form(rank_, label, error.what_without_backtrace());
   } catch (const std::exception& error) {

@@ -43,6 +43,16 @@ TEST_CASE("ranks in threads talk along every axis") {
   CHECK(problem.empty());
 }
 
+TEST_CASE("ranks in threads meet at a barrier, again and again") {  // LibTorch's own would end the process in it
+  for (int time = 0; time < 200; ++time) {
+    const auto problem = on_ranks({{Axis::tensor, 2}}, [](const Mesh& mesh) {
+      for (int again = 0; again < 3; ++again) mesh.world().barrier();
+      return std::string();
+    });
+    REQUIRE_MESSAGE(problem.empty(), problem);
+  }
+}
+
 TEST_CASE("nobody waits for a rank that failed before it joined a group") {
   CHECK(until_all_ended([](const Mesh& mesh) {
           if (mesh.rank() == 3) throw std::runtime_error("stumbled");
