@@ -13,6 +13,9 @@ namespace ditto {
 
 // Kernels that "one" computes with, besides those of plugins.kernels.
 inline constexpr const char* kExactKernels = "exact";
+// The numbers that "one" gives are promised to stay from one version to the next (tests/epochs). A change that alters
+// one begins a new epoch.
+inline constexpr int kNumericsEpoch = 1;
 inline bool is_one_number(const Recipe& recipe) { return recipe.run.numerics == "one"; }
 
 inline SumOrder sum_order(const Recipe& recipe) { return is_one_number(recipe) ? SumOrder::tree : SumOrder::chain; }

@@ -18,6 +18,7 @@
 #include <ditto/text.h>
 #include <ditto/version.h>
 
+#include "core/config/numerics.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
 #include "core/report/libtorch.h"
@@ -54,6 +55,7 @@ std::string diagnose_versions(Diagnosis& out) {
   for_each_kind([&](auto tag) { abis[decltype(tag)::type::kKind] = decltype(tag)::type::kAbi; });
   const std::string torch = library_of(reinterpret_cast<const void*>(&at::get_num_threads));
   out.facts["ditto"] = {{"version", kVersion},
+                        {"numerics_epoch", kNumericsEpoch},
                         {"abi", abis},
                         {"build", build_mode_text()},
                         {"compiler", __VERSION__},

@@ -10,6 +10,7 @@
 #include <torch/version.h>
 
 #include "core/checkpoint/manifest.h"
+#include "core/config/numerics.h"
 #include "core/network/adapter.h"
 #include "core/report/libtorch.h"
 #include "core/report/surroundings.h"
@@ -33,15 +34,17 @@ const std::map<std::string, const char*> kMatters{{"processor", "another process
                                                   {"torch", "another LibTorch may compute differently"},
                                                   {"torch_build", "another build of LibTorch may compute differently"},
                                                   {"variables", "they choose how libraries compute"},
-                                                  {"ditto", "another version of Ditto may compute differently"}};
+                                                  {"ditto", "another version of Ditto may compute differently"},
+                                                  {"numerics_epoch", "Ditto's numbers have changed"}};
 constexpr std::string_view kLibrary = "library.";  // and its name
+constexpr const char* kEpoch = "numerics_epoch";
 
 // None: no bits of a run depend on it.
 std::string why_it_matters(const std::string& key, bool one_number) {
   const bool is_library = key.starts_with(kLibrary);
   if (is_library && report::decodes_pictures(key.substr(kLibrary.size())))
     return "another build of it may decode pictures differently";
-  if (one_number && key != "ditto") return {};
+  if (one_number && key != "ditto" && key != kEpoch) return {};
   if (is_library) return "another build of it may round differently";
   const auto found = kMatters.find(key);
   return found == kMatters.end() ? "" : found->second;
@@ -56,7 +59,8 @@ std::map<std::string, std::string> machine_record(torch::Device device) {
                                             {"torch", TORCH_VERSION},
                                             {"torch_build", report::libtorch_build()},
                                             {"variables", report::arithmetic_variables()},
-                                            {"ditto", kVersion}};
+                                            {"ditto", kVersion},
+                                            {kEpoch, std::to_string(kNumericsEpoch)}};
   for (const auto& [name, build] : report::arithmetic_libraries()) record[std::string(kLibrary) + name] = build;
   if (device.is_cuda()) record["gpu"] = gpu_name(device);
   return record;
@@ -64,7 +68,9 @@ std::map<std::string, std::string> machine_record(torch::Device device) {
 
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                       bool one_number, const std::function<void(const std::string&)>& say) {
+  const bool by_epoch = one_number && saved.contains(kEpoch) && now.contains(kEpoch);  // whatever the version
   for (const auto& [key, before] : saved) {
+    if (by_epoch && key == "ditto") continue;
     const auto after = now.find(key);
     const auto why = why_it_matters(key, one_number);
     if (!why.empty() && after != now.end() && before != after->second)

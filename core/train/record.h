@@ -11,11 +11,12 @@
 
 namespace ditto {
 
-// What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions, LibTorch's
-// build, variables that choose how libraries compute, and "library.NAME", the builds of those that do.
+// What bits depend on besides the recipe: processor, GPU where `device` is one, threads, kernels, versions, epoch,
+// LibTorch's build, variables that choose how libraries compute, and "library.NAME", the builds of those that do.
 std::map<std::string, std::string> machine_record(torch::Device device = torch::kCPU);
 // Says, a line each, what differs from the record of an earlier start, and which promise is lost with it. Of one number
-// (run.numerics) that is another version of Ditto, or a library that decodes pictures.
+// (run.numerics) that is another epoch of Ditto's numbers (before there were epochs: another version), or a library
+// that decodes pictures.
 void compare_machines(const std::map<std::string, std::string>& saved, const std::map<std::string, std::string>& now,
                       bool one_number, const std::function<void(const std::string&)>& say);
 

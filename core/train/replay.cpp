@@ -20,10 +20,11 @@ std::string fact(const RunFacts& facts, const std::string& name) {
 
 // What differs and is told, not refused: it may make other bits, and need not.
 bool is_note(const std::string& name) {
-  return name.starts_with("plugins.") || name.starts_with("library.") || name == "data" || name == "ditto";
+  return name.starts_with("plugins.") || name.starts_with("library.") || name == "data" || name == "ditto" ||
+         name == "numerics_epoch";
 }
 
-// What receipts up to 0.2 do not have.
+// What earlier receipts do not have.
 bool is_young(const std::string& name) { return name == "torch_build" || name == "variables"; }
 
 std::string joined(const std::vector<std::string>& words) {

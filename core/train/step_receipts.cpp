@@ -150,7 +150,8 @@ Receipt StepReceipts::beginning(int64_t step, const Registry& registry) {
   std::map<std::string, std::string> facts{{"recipe", hash_of(recipe)},
                                            {"numerics", numerics_of(recipe)},
                                            {"data", assembly_.train_data->fingerprint()},
-                                           {"ditto", kVersion}};
+                                           {"ditto", kVersion},
+                                           {"numerics_epoch", std::to_string(kNumericsEpoch)}};
   for (const auto& [plugin, version] : plugin_record(recipe, registry)) facts["plugins." + plugin] = version;
   if (!is_one_number(recipe)) add_fast(recipe, assembly_.mesh, assembly_.main->ctx->device, facts);
   Receipt receipt;

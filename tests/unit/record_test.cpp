@@ -133,7 +133,18 @@ TEST_CASE("a resume says what of the machine is another one, as far as bits depe
     CHECK(said({}, {{key, "b"}}, false).empty());  // of checkpoints that do not have it
     CHECK(said({{key, "a"}}, {{key, "b"}}, true).empty());
   }
-  for (const char* key : {"ditto", "library.libjpeg"})  // pictures are decoded before there is one number
+  for (const char* key :
+       {"ditto", "numerics_epoch", "library.libjpeg"})  // pictures are decoded before there is one number
     CHECK(contains(said({{key, "a"}}, {{key, "b"}}, true), "changed since"));
+  // Versions of one epoch give the same numbers.
+  for (const char* epoch : {"1", "2"}) {
+    const auto line =
+        said({{"ditto", "0.2.0"}, {"numerics_epoch", "1"}}, {{"ditto", "0.3.0"}, {"numerics_epoch", epoch}}, true);
+    CHECK_MESSAGE(contains(line, "numerics_epoch: 1 -> 2 (Ditto's numbers have changed: equal within rounding") ==
+                      (epoch == std::string("2")),
+                  line);
+    CHECK_MESSAGE(!contains(line, "0.3.0"), line);
+  }
+  CHECK(contains(said({{"ditto", "0.2.0"}}, {{"ditto", "0.3.0"}, {"numerics_epoch", "1"}}, true), "0.2.0 -> 0.3.0"));
   CHECK(said({{"updates", "1"}}, {{"updates", "2"}}, false).empty());
 }
