@@ -201,6 +201,7 @@ def test_the_program_names_the_epoch_and_the_changelog_its_reason():
 
 
 def unpack():
+    shutil.rmtree(t.work / "before", ignore_errors=True)
     with tarfile.open(KEPT) as archive:
         archive.extractall(t.work / "before")
     return t.work / "before"
@@ -227,10 +228,8 @@ def test_a_run_of_an_earlier_version_goes_on_to_the_same_numbers():
 
 
 def test_receipts_of_an_earlier_version_are_replayed():
-    before = unpack()
-    (before / "kept/receipts.jsonl").write_bytes((before / "receipts_of_10.jsonl").read_bytes())
-    done = t.run("replay", before / "kept", "--from", 0, "--to", STEPS)
-    t.check(f"the same: steps 1 to {STEPS} are what their receipts say" in done.all, done.all)
+    done = t.run("replay", unpack() / "kept", "--from", 0, "--to", 6)
+    t.check("the same: steps 1 to 6 are what their receipts say" in done.all, done.all)
 
 
 def test_a_checkpoint_of_an_earlier_version_is_verified_sampled_and_exported():
