@@ -1,5 +1,8 @@
 """What is said of speed is what was measured: README's tables are made of the pages in bench/results, and these say of themselves
-where the machine was not quiet, and keep what people write on them."""
+where the machine was not quiet, and keep what people write on them.
+
+Claim (machine): The tables of speed of README.md and docs/ are those of bench/results.
+"""
 
 import re
 import shutil

@@ -1,5 +1,8 @@
 """The commands that README.md and docs/*.md show are read out of the pages and run, in a folder like the repository.
 
+Claim (options): The commands that README.md and docs/ show run (a training makes two steps; those that need machines or weights
+that are not there are named and left out).
+
 What is changed: a training makes a few steps (--set run.steps=2 is added), and ./dev is not run from within its own
 test: ./dev build builds the plugins that the pages define, other words of it must be in ./dev help.
 """
