@@ -8,7 +8,8 @@ A claim is a paragraph of the docstring of a Python file, or of the comment that
 
     Claim (SUBJECT): What holds, in a sentence. Also: `other_test.cpp`, at length in `other.py --slow`, `layout_rules.md`
 
-and ends with an empty line, with the next claim or with the comment. SUBJECT is one of those below. Behind "Also:" stand the
+and ends with an empty line, with the next claim or with the comment. SUBJECT is one of those below; without one, as in
+"Claim: What holds", it is the first of them. Behind "Also:" stand the
 other tests and pages that hold it, by name alone: their folders are looked up, so that files may move. A file may have several claims.
 """
 
@@ -42,7 +43,7 @@ Each row is a claim, and the tests that fail where it does not hold. `./dev test
 All of it is held on the CPU, in fp32, bf16 and fp16 over fp32 weights, and in fp64. What one GPU has shown stands in
 [bench/results/cuda-nvidia-h200.md](../bench/results/cuda-nvidia-h200.md). This page is made by `tests/proofs.py --write` of the claims at the heads of the tests.
 """
-CLAIM = re.compile(r"^Claim \(([^)]*)\): *")
+CLAIM = re.compile(r"^Claim(?: \(([^)]*)\))?: *")
 
 
 def head(path):
@@ -68,11 +69,11 @@ def claims_of(path):
     for line in head(path).splitlines():
         begins = CLAIM.match(line)
         if begins:
-            found.append([begins[1], line[begins.end():]])
+            found.append([begins[1] or "again", line[begins.end():]])
         elif open_one and line.strip():
             found[-1][1] += " " + line.strip()
         open_one = bool(begins) or open_one and bool(line.strip())
-    everywhere = len(re.findall(r"^(?://|#)? ?Claim \(", path.read_text(), re.M))
+    everywhere = len(re.findall(r"^(?://|#|\"{3})? ?Claim(?: \([^)]*\))?: ", path.read_text(), re.M))
     if everywhere != len(found):
         sys.exit(f"{path.relative_to(SOURCE)} has {everywhere} claims, {len(found)} of them at its head; "
                  "put them into its docstring, or into the comment that it begins with")
