@@ -238,7 +238,7 @@ def files_of(page, text):
 
 def test_links_and_files_that_pages_name_are_there():
     missing, links, files = [], 0, 0
-    for page in PAGES:
+    for page in [*PAGES, "SECURITY.md"]:
         text = text_of(page)
         missing += [*links_of(page, text), *files_of(page, text)]
         links += len(re.findall(r"\]\(", text))
