@@ -1,5 +1,9 @@
 // The contract tests of sdk/testing, run on every plugin of the tree. A plugin that is new is tested with its defaults
 // without an edit here; where those do not do, its options stand in the tables below.
+//
+// Claim (plugins): Every model, scheduler, sampler, objective, optimizer, strategy, kernel, source and encoder keeps
+// its interface's promises: gradients against finite differences, kernels against references, strategies against one
+// rank, bits on repetition.
 #include <doctest/doctest.h>
 
 #include <filesystem>

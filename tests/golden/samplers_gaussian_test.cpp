@@ -1,4 +1,7 @@
 // Samplers against the closed form of a Gaussian: for data N(mu, s^2) the best denoiser and the whole flow are known.
+//
+// Claim (numbers): Samplers reach the exact answer on a Gaussian, and on a mixture of two, at their order of
+// accuracy. Also: `samplers_order_test.cpp`
 #include <doctest/doctest.h>
 #include <torch/types.h>
 

@@ -1,5 +1,5 @@
-// The samplers against k-diffusion, diffusers, torchdiffeq and flow-matching: whole trajectories made by
-// samplers_test.py.
+// Claim (numbers): The samplers against k-diffusion, diffusers, torchdiffeq and flow-matching: whole trajectories
+// made by samplers_test.py.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 #include <nlohmann/json.hpp>

@@ -1,4 +1,6 @@
 // The schedules and samplers against diffusers and the definitions of the papers: values made by schedulers_test.py.
+//
+// Claim (numbers): Schedules, losses and whole trajectories are those of diffusers, or of the papers.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 #include <nlohmann/json.hpp>

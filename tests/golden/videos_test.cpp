@@ -1,5 +1,5 @@
-// Frames of video files against what PyAV, with an FFmpeg of another version, reads out of them: made by
-// make_videos.py.
+// Claim (data): Frames of video files against what PyAV, with an FFmpeg of another version, reads out of them: made
+// by make_videos.py.
 #include <cmath>
 #include <cstdlib>
 #include <fstream>

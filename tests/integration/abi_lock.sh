@@ -2,6 +2,9 @@
 # The SDK's headers are those that sdk/abi.lock was made of; the lock notices what it should, and no more, and for the kinds
 # of plugins that it concerns. A sampler that was built before the kit of strategies changed still loads, and one of before a
 # change of its own interface is refused.
+#
+# Claim (plugins): A private change of the kit of strategies refuses no sampler that was built before, one of the sampler's
+# interface does.
 set -euo pipefail
 root=${DITTO_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 build=${DITTO_BUILD_DIR:?the build folder}

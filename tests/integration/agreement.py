@@ -1,4 +1,8 @@
-"""Ranks that disagree, on what they run or on which samples they can read: the run is right, or ends at once and says why."""
+"""Ranks that disagree, on what they run or on which samples they can read: the run is right, or ends at once and says why.
+
+Claim (failures): Ranks that differ in recipe, plugins, program or data are refused at the start, with rank and name; a sample
+that one rank cannot read counts on none.
+"""
 
 import ctypes
 import os

@@ -1,5 +1,10 @@
 """run.audit: bits that flip in products for a moment are found, their rank is named, and what the run learns from is right
-all the same; nothing is found where nothing is wrong."""
+all the same; nothing is found where nothing is wrong.
+
+Claim (again): With `run.audit = 1` a bit that flips for once in a product, on any rank, is found in its step and its rank
+named, and the training goes on with the weights of one without it; where nothing is wrong nothing is found. Also:
+`audit_test.cpp`
+"""
 
 import functools
 import json

@@ -1,5 +1,5 @@
-"""A disk that cannot read: whichever read of a resume fails, the step before is taken or the error is named, and no signal
-ends the program."""
+"""Claim (failures): A disk that cannot read: whichever read of a resume fails, the step before is taken or the error is named,
+and no signal ends the program."""
 
 import os
 import shutil

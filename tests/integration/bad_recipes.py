@@ -1,5 +1,9 @@
 """What is wrong with a recipe is said once, with place, finding, expectation and remedy, ends with the right exit code, and
-leaves nothing behind."""
+leaves nothing behind.
+
+Claim (options): Every mistake in a recipe, a checkpoint or the data ends in one message with place, finding and remedy, and the
+right exit code. Also: `bad_files.py`
+"""
 
 import support as t
 

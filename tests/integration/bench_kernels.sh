@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `ditto bench kernels` times every variant of every op, at the shapes that a step has, says consistent figures, and leaves
-# nothing behind.
+# Claim (machine): `ditto bench kernels` times every variant of every op, at the shapes that a step has, says consistent
+# figures, and leaves nothing behind.
 set -euo pipefail
 ditto=${DITTO:?the program}
 recipe=${DITTO_SOURCE_DIR:?the source folder}/configs/digits.toml

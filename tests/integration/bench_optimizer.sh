@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `ditto bench optimizer` counts the bytes that an update has to move, says consistent figures, and leaves nothing behind.
+# Claim (machine): `ditto bench optimizer` counts the bytes that an update has to move, says consistent figures, and leaves
+# nothing behind.
 set -euo pipefail
 ditto=${DITTO:?the program}
 recipe=${DITTO_SOURCE_DIR:?the source folder}/configs/digits.toml

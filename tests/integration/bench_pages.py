@@ -1,5 +1,8 @@
 """What is said of speed is what was measured: README's tables are made of the pages in bench/results, and these say of themselves
-where the machine was not quiet, and keep what people write on them."""
+where the machine was not quiet, and keep what people write on them.
+
+Claim (machine): The tables of speed of README.md and docs/ are those of bench/results.
+"""
 
 import re
 import shutil
@@ -11,6 +14,7 @@ sys.path[:0] = [str(t.source / "bench/lib"), str(t.source / "bench")]
 sys.dont_write_bytecode = True
 import memory  # noqa: E402
 import report  # noqa: E402
+import speed_in_short  # noqa: E402
 import speed_table  # noqa: E402
 
 README, RESULTS = t.source / "README.md", t.source / "bench/results"
@@ -104,6 +108,16 @@ def test_ratios_of_sizes_are_to_one_sample_a_forward():
         one = float(rows["one sample a forward"][1])
         for label, cells in rows.items():
             t.check(abs(one / float(cells[1]) - float(cells[3].split()[0])) < 0.02, f"{path.name}, {label}: {cells}")
+
+
+def test_the_short_table_of_readme_is_the_pages_and_has_six_rows():
+    text = (t.source / "README.md").read_text()
+    t.equal(speed_in_short.differences(text, RESULTS), [], "README.md, which is not the pages'; bench/lib/speed_in_short.py --write")
+    rows = speed_in_short.written(text).count("\n| ") - 1
+    t.equal(rows, 6, "rows of README.md's table of speed")
+    t.check("| 0.88 | 0.83 |" in text, "README.md has no | 0.88 | 0.83 |")
+    found = speed_in_short.differences(text.replace("| 0.88 | 0.83 |", "| 1.88 | 0.83 |", 1), RESULTS)
+    t.check(any("1.88" in line for line in found), f"1.88 for 0.88: {found}")
 
 
 def test_the_contrast_in_docs_is_the_page():

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `ditto bench sample` times the steps that `ditto sample` takes, but for the first ones of each batch, and writes nothing.
+# Claim (machine): `ditto bench sample` times the steps that `ditto sample` takes, but for the first ones of each batch, and
+# writes nothing.
 set -euo pipefail
 ditto=${DITTO:?the program}
 recipe=${DITTO_SOURCE_DIR:?the source folder}/configs/digits.toml

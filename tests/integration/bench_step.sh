@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `ditto bench step` times the very steps that `ditto train` takes, says consistent figures, and leaves nothing behind.
+# Claim (machine): `ditto bench step` times the very steps that `ditto train` takes, says consistent figures, and leaves
+# nothing behind.
 set -euo pipefail
 ditto=${DITTO:?the program}
 recipe=${DITTO_SOURCE_DIR:?the source folder}/configs/digits.toml

@@ -1,5 +1,9 @@
 """bf16 is computed by the way that the processor is faster at, as rates in the user's cache say: made up here, in both directions.
-A run keeps the choice that it began with, ranks have one, and what is damaged there is measured anew."""
+A run keeps the choice that it began with, ranks have one, and what is damaged there is measured anew.
+
+Claim (machine): bf16 is computed by the way that is faster on this processor; a run keeps it after every resume, and all ranks
+have one. Also: `bf16_ways_test.cpp`
+"""
 
 import json
 import os

@@ -1,4 +1,5 @@
-"""A blend trains, goes on bit for bit at any step and on any number of ranks, and is refused where its parts do not fit."""
+"""Claim (data): A blend trains, goes on bit for bit at any step and on any number of ranks, and is refused where its parts do
+not fit."""
 
 import shutil
 

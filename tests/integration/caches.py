@@ -1,4 +1,5 @@
-"""Step caches: what they skip and what that changes is said, and with one number neither company nor layout shows."""
+"""Claim (sampling): Step caches: what they skip and what that changes is said, and with one number neither company nor layout
+shows."""
 
 import json
 import math

@@ -1,5 +1,5 @@
-"""Captions that people's editors saved, under the names that their programs give them: generated, and held against what Python's own
-codecs and universal newlines make of them."""
+"""Claim (data): Captions that people's editors saved, under the names that their programs give them: generated, and held
+against what Python's own codecs and universal newlines make of them."""
 
 import collections
 import io

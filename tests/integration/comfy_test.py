@@ -1,6 +1,6 @@
-"""Single files of Stable Diffusion 3, Flux and Wan as their projects gave them out and ComfyUI loads them: what diffusers' class
-saved is imported and exported as such a file, which diffusers' own converter makes the same tensors of, bit for bit; and the file,
-imported again, is exported as the first folder.
+"""Claim (weights): Single files of Stable Diffusion 3, Flux and Wan as their projects gave them out and ComfyUI loads them:
+what diffusers' class saved is imported and exported as such a file, which diffusers' own converter makes the same tensors of,
+bit for bit; and the file, imported again, is exported as the first folder.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What data means to those who made it: names that are numbers, folders that are parts of a set, lists that must not meet, names
-of classes that disagree, several pictures in a sample. Each is taken as its makers mean it, or refused, or said: never met with
-something else. Each kind in generated variants, two of them in the quick run.
+"""Claim (data): What data means to those who made it: names that are numbers, folders that are parts of a set, lists that must
+not meet, names of classes that disagree, several pictures in a sample. Each is taken as its makers mean it, or refused, or
+said: never met with something else. Each kind in generated variants, two of them in the quick run.
 """
 
 import json

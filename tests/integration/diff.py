@@ -1,5 +1,9 @@
 """ditto diff: where two runs part, and that layouts of one recipe do not. `--layouts=N --seed=N`: how many random layouts, and
-which (6; 200 with --slow)."""
+which (6; 200 with --slow).
+
+Claim (again): `ditto diff` names step, unit, op and tensor of each planted fault, and says "the same" of layouts that have one
+number. Also: `matrix.sh`
+"""
 
 import json
 import random

@@ -1,5 +1,8 @@
 """A model that was trained here, in diffusers' own programs: the folder of an export loads by from_pretrained as it is, and a
 loop or a pipeline of theirs makes what `ditto sample` makes from the same noise. A folder of theirs is imported as it is.
+
+Claim (weights): An exported folder loads by `from_pretrained` as it is, and diffusers' loop and DiTPipeline make the same
+samples from the same noise.
 """
 
 import os

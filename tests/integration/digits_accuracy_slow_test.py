@@ -1,5 +1,8 @@
 """A classifier trained on the real digits names at least 95 of 100 guided samples of configs/digits.toml as asked.
 
+Claim (sampling): On the demo's run a support-vector classifier trained on the real digits names at least 95 % of 200 samples as
+asked, measured 100 %.
+
 The run is DITTO_DIGITS_RUN, or one that is trained here: some minutes on two cores.
 """
 

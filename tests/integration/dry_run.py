@@ -1,5 +1,9 @@
 """`ditto train --dry-run` says, in one process and without data, what a run on any number of ranks takes. What it says of
-the tensors that a rank keeps is what a real run then keeps, to the byte."""
+the tensors that a rank keeps is what a real run then keeps, to the byte.
+
+Claim (machine): A dry run says what each of any number of ranks will hold, to the byte for weights, copies, gradients, states
+and average, and activations within 15 %, without data, memory or ranks. Also: and on 8 ranks `dry_run.py --slow`
+"""
 
 import json
 

@@ -1,4 +1,9 @@
-"""Sets of Megatron-Energon in Ditto, and Ditto's in Megatron-Energon."""
+"""Sets of Megatron-Energon in Ditto, and Ditto's in Megatron-Energon.
+
+Claim (data): A set that `energon prepare` made trains as it is; of ours `energon info` and `energon lint` find nothing wrong,
+Energon's loader gives the same keys and picture bytes (1,797 samples), and our index is the one that it makes of the same
+shards. Also: `data.md`
+"""
 
 import contextlib
 import hashlib

@@ -1,5 +1,12 @@
 """Weights out and in again without data: the file, its folder and its notes say what model they are of. And a training that
-starts from a model which is not quite its own."""
+starts from a model which is not quite its own.
+
+Claim (weights): An import needs no data and no recipe: file and config.json say which model it is, and a recipe that says
+otherwise is refused. Also: `foreign_needs_test.cpp`
+
+Claim (weights): A training starts from a model of other classes, blocks or size, on any layout alike, and says what was new,
+skipped, interpolated. Also: `checkpoint_fit_test.cpp`
+"""
 
 import json
 import shutil

@@ -1,5 +1,9 @@
 """What data a run learned from, and whether it is there again: each file's, and each member's, size, first and last bytes count
-whatever the source; a checkpoint that noted less resumes; what no such note sees `ditto data verify` tells apart."""
+whatever the source; a checkpoint that noted less resumes; what no such note sees `ditto data verify` tells apart.
+
+Claim (data): A fingerprint of data sees the size, the first and the last bytes of each of 100 samples, of folders, tables and
+shards. Also: `plugins_test.cpp`
+"""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""Frozen networks whose weights are another project's file: the numbers of the same weights from a run."""
+"""Claim (networks): Frozen networks whose weights are another project's file: the numbers of the same weights from a run."""
 
 import shutil
 

@@ -1,5 +1,11 @@
 """Weights to and from facebookresearch/DiT and diffusers, both as those projects' own programs read and write them.
 
+Claim (weights): Weights go to diffusers and back, bit for bit; DiT's `.pt` files come in, and nothing in them is run. Also:
+`checkpoint_foreign_test.cpp`
+
+Claim (weights): A training in the form that facebook's script saves (`{model, ema, opt}` in a `.pt`) goes on here with the bits
+of the run that it was.
+
 A trained run's export loads strictly in diffusers' DiTTransformer2DModel and predicts what `ditto forward` predicts;
 it comes back bit for bit; a .pt as DiT's training script saves it imports. And at the weights of
 tests/golden/dit/make.py, imported from a file that diffusers made, prediction and every entry of every gradient agree.

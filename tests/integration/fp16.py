@@ -1,4 +1,7 @@
-"""fp16 and its dynamic loss scale: it trains, an overflow costs one step on all ranks alike, and a resume goes on with it."""
+"""fp16 and its dynamic loss scale: it trains, an overflow costs one step on all ranks alike, and a resume goes on with it.
+
+Claim (again): In fp16 an overflow halves the loss scale on all ranks, and a resume goes on with the same bits.
+"""
 
 import json
 

@@ -1,5 +1,5 @@
-"""Names in files are not obeyed: no terminal's escapes, no forged lines, no message by the megabyte, whatever a recipe, a
-shard, a table, a folder of pictures, a checkpoint or a plugin's file is called or holds."""
+"""Claim (failures): Names in files are not obeyed: no terminal's escapes, no forged lines, no message by the megabyte, whatever
+a recipe, a shard, a table, a folder of pictures, a checkpoint or a plugin's file is called or holds."""
 
 import gzip
 import io

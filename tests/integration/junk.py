@@ -1,5 +1,5 @@
-"""What macOS, Windows, NAS systems and editors leave in people's folders and archives: every command and every source takes what
-it takes without them."""
+"""Claim (data): What macOS, Windows, NAS systems and editors leave in people's folders and archives: every command and every
+source takes what it takes without them."""
 
 import json
 import shutil

@@ -1,4 +1,8 @@
-"""One of four ranks is killed at random moments: the others end with exit code 6, name it, and the run goes on undisturbed."""
+"""One of four ranks is killed at random moments: the others end with exit code 6, name it, and the run goes on undisturbed.
+
+Claim (failures): A killed rank is named by the others within 5 s, and the resumed run has the undisturbed one's bits; so do
+torchrun, mpirun, Slurm and two network namespaces. Also: `kill.py --slow`, `launchers_slow.py`
+"""
 
 import os
 import pathlib

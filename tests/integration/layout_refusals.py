@@ -1,4 +1,7 @@
-"""Layouts that cannot be: each is refused once, before training, with both sides, their numbers and what to do."""
+"""Layouts that cannot be: each is refused once, before training, with both sides, their numbers and what to do.
+
+Claim (failures): A layout that cannot be is refused before any rank starts, with the numbers.
+"""
 
 import shutil
 

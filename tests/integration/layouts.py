@@ -1,4 +1,7 @@
-"""A run that goes on from its checkpoints on other and other layouts of ranks is the run that one rank makes without a stop."""
+"""A run that goes on from its checkpoints on other and other layouts of ranks is the run that one rank makes without a stop.
+
+Claim (layouts): A run goes from layout to layout through its checkpoints, with one rank's losses.
+"""
 
 import support as t
 

@@ -1,5 +1,9 @@
 """Small files, and slips of the finger, that would have cost gigabytes or minutes: each ends at once and within half a GiB,
-children included, with an error that names the file or the option and the limit."""
+children included, with an error that names the file or the option and the limit.
+
+Claim (options): Small files and sizes that would cost gigabytes or minutes are refused within a second and 512 MiB. Also:
+`reliability.md`
+"""
 
 import io
 import json

@@ -1,4 +1,8 @@
-"""What Ditto says to people who mistype, forget or do something twice."""
+"""What Ditto says to people who mistype, forget or do something twice.
+
+Claim (options): Mistyped commands and options, data that is not there and layouts that cannot be are answered before anything
+starts, with the remedy.
+"""
 
 import os
 

@@ -1,5 +1,6 @@
-"""Requests that would be met by something else than what was asked for: guidance that does nothing, a null condition that was never
-learned, pictures of before among those of now, a run that begins where another was meant. They are refused, or it is said."""
+"""Claim (options): Requests that would be met by something else than what was asked for: guidance that does nothing, a null
+condition that was never learned, pictures of before among those of now, a run that begins where another was meant. They are
+refused, or it is said."""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""What happens to numbers that are not finite."""
+"""What happens to numbers that are not finite.
+
+Claim (failures): A step that is not finite is skipped or ends the run, as the recipe says.
+"""
 
 import json
 import math

@@ -1,5 +1,8 @@
 """`ditto data prepare --skip-bad` on a folder of over 400 odd files: each is accounted for, pictures are upright and in sRGB
 as Pillow makes them, memory stays small, and names are found again in the shards.
+
+Claim (data): Of a folder of 400 odd files (cut, empty, CMYK, turned, in seven formats, huge by their headers, links out of it,
+junk) each is accounted for, within 512 MiB; pictures stand upright and in sRGB as Pillow makes them.
 """
 import collections
 import io

@@ -1,5 +1,9 @@
 """Archives as people put them together: every byte of a shard is read or spoken of, and a member that nobody asks for costs
-its neighbours nothing. What an archive holds Python's tarfile says, with ignore_zeros as `tar --ignore-zeros` has it."""
+its neighbours nothing. What an archive holds Python's tarfile says, with ignore_zeros as `tar --ignore-zeros` has it.
+
+Claim (data): Tars put together by `cat`, with links, sparse files and members that nobody asks for, are read as Python's
+tarfile reads them, or what is not is named.
+"""
 
 import contextlib
 import io

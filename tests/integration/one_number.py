@@ -1,5 +1,15 @@
 """run.numerics = "one": one hash of weights, averages, states, losses and norms, whatever the layout, threads, micro-batch and
-kernels; and what has no such bits yet is refused by name."""
+kernels; and what has no such bits yet is refused by name.
+
+Claim (one number): With `run.numerics = "one"` (fp32) a training has one hash of all weights, averages, states, losses and
+norms over ranks (ddp, ZeRO, FSDP, HSDP, tensor with and without sequence regions, ring, ulysses, fastseq, expert, pipeline),
+recomputation, offload, threads, micro-batch sizes and AVX-512, AVX2 or plain kernels, also through a resume that changes them
+all; samples do not depend on their batch; `dit_moe`, adapters, `sgd`, `lion`, `adamw8bit` and `muon` too, and samples of
+several sizes, asked for in packs, in buckets or as they come (they are computed one by one); what cannot have it yet (GPUs) is
+refused by name; every layout of the matrix has it or says why not. Also: `one_number_models.py`, `matrix.sh`,
+`exact_kernels_test.cpp`, every layout in `parallelism_matrix.md`; a hundred steps at width 192 on 52 layouts:
+`one_number_slow.py hundred`
+"""
 
 import hashlib
 import json

@@ -1,5 +1,6 @@
-"""run.numerics = "one" with run.precision = "bf16": one hash on every layout and from every kernel, whether pairs of bf16 numbers are
-multiplied by an instruction of their own or by fp32's, among them denormals; another hash than in fp32, and nearly its losses."""
+"""Claim (one number): run.numerics = "one" with run.precision = "bf16": one hash on every layout and from every kernel, whether
+pairs of bf16 numbers are multiplied by an instruction of their own or by fp32's, among them denormals; another hash than in
+fp32, and nearly its losses."""
 
 import support as t
 from one_number import has, hash_of, train

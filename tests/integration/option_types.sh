@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# An option of a type that recipes do not have is refused by the compiler, in one sentence and no other.
+# Claim (plugins): An option of a type that recipes do not have is refused by the compiler, in one sentence and no other.
 set -euo pipefail
 root=${DITTO_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 work=$(mktemp -d)

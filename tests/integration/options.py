@@ -1,5 +1,8 @@
 """Options that cannot take effect are said, those that are left idle by others go along, and what a run would refuse in its
-first step or its first sheet is refused before it starts."""
+first step or its first sheet is refused before it starts.
+
+Claim (options): What `ditto config check` calls fine takes its first steps and draws its first sheet.
+"""
 
 import random
 

@@ -1,6 +1,10 @@
 """Where a command cannot write what it was asked for, it says so once and ends with the right code, and nothing that is
 half-written bears its final name: on a full disk, on one without room for another name, on one that is read-only, and in a
-folder that was deleted."""
+folder that was deleted.
+
+Claim (failures): Where `data prepare`, `sample` or `checkpoint export|import` cannot write (a full disk, no names left,
+read-only, deleted) one message says so, and nothing half-written bears its final name.
+"""
 
 import os
 import subprocess

@@ -1,5 +1,8 @@
 """The commands that README.md and docs/*.md show are read out of the pages and run, in a folder like the repository.
 
+Claim (options): The commands that README.md and docs/ show run (a training makes two steps; those that need machines or weights
+that are not there are named and left out).
+
 What is changed: a training makes a few steps (--set run.steps=2 is added), and ./dev is not run from within its own
 test: ./dev build builds the plugins that the pages define, other words of it must be in ./dev help.
 """
@@ -14,13 +17,16 @@ import tarfile
 
 import support as t
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(t.source)) for path in (t.source / "docs").glob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(t.source)) for path in (t.source / "docs").rglob("*.md"))]
 COMMANDS = ("ditto", "./dev", "build/release/bin/ditto", "torchrun", "mpirun", "cmake", "cp", "ctest", "export", "ditto_matrix")
 # Commands that need machines which are not here, and the test that runs the like of them.
 PORT = "the port of docs/add_a_model.md needs the Python peers; integration/new_model_slow_test.py goes all of its way"
 ELSEWHERE = {"host1": "two machines; integration/launchers_slow.py joins two network namespaces", "checkpoint import theirs": PORT,
              "forward imported": PORT, "libport.so": PORT,
              "moviegen_toy": "integration/moviegen_stages.py goes all of its way"}
+# What a page may name that is not in the repository: what a person makes, what a run or a build leaves, and files of other projects.
+NOT_HERE = re.compile(r"(runs|build|photos|\.deps|plugins/(models/port|samplers/mine))/|models/stdit/stdit_layer_spec\.py|hooks/first_block_cache\.py")
+SUFFIXES = "h|cpp|cu|py|sh|md|toml|txt|cmake|json|svg|png|lock"
 build = os.environ.get("DITTO_BUILD_DIR", str(t.source / "build/release"))
 
 TRAIN = """#!/bin/sh
@@ -200,6 +206,51 @@ def test_every_command_and_option_that_a_sentence_names_is_there():
                 t.check(re.search(rf"{option}\b", text), f"{page} has `{command}`, and there is no {option}")
             checked += 1
     t.check(checked > 15, f"found {checked} commands in the pages' sentences")
+
+
+def anchors(text):
+    """Of a page's headings, as GitHub makes them."""
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", prose, re.M)}
+
+
+def links_of(page, text):
+    """Each relative link that leads nowhere."""
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        place, _, anchor = target.partition("#")
+        if re.match(r"[a-z]+:", target):
+            continue
+        path = (t.source / page).parent / place if place else t.source / page
+        if not path.exists():
+            yield f"{page} links to {target}, and there is no {place}"
+        elif anchor and anchor not in anchors(path.read_text()):
+            yield f"{page} links to {target}, and {place or 'it'} has no such heading"
+
+
+def files_of(page, text):
+    """Each file named in backticks, with a folder and a suffix, that is not there. Headers are named as a plugin includes them, too."""
+    for name in re.findall(rf"`<?([\w.*-]+(?:/[\w.*-]+)+\.(?:{SUFFIXES}))>?(?=[`: ])", text):
+        stands_for_others = re.search(r"(^|[/_])[A-Z]{2,}[/_.]", name)
+        folders = [t.source / folder for folder in ("", "docs", "sdk/include", "sdk/include/ditto", "sdk/testing/include")]
+        if not stands_for_others and not NOT_HERE.match(name) and not any(any(folder.glob(name)) for folder in folders):
+            yield f"{page} names {name}, and there is no such file"
+
+
+def test_links_and_files_that_pages_name_are_there():
+    missing, links, files = [], 0, 0
+    for page in [*PAGES, "SECURITY.md"]:
+        text = text_of(page)
+        missing += [*links_of(page, text), *files_of(page, text)]
+        links += len(re.findall(r"\]\(", text))
+        files += len(re.findall(r"`[\w.]+/[\w./]+`", text))
+    t.equal(missing, [], "what the pages lead to")
+    t.check(links > 80 and files > 80, f"the pages have {links} links and name {files} files: were they read?")
+
+
+def test_a_link_and_a_file_that_are_not_there_are_found():
+    text = "[a](no/such.md) [b](docs/config.md#no-such-heading) [c](docs/config.md#resuming) `core/no/such.cpp` `ditto/model.h` `tests/bounds.py readme`"
+    found = [*links_of("README.md", text), *files_of("README.md", text)]
+    t.check(len(found) == 3 and "no/such.md" in found[0] and "no-such-heading" in found[1] and "core/no/such.cpp" in found[2], f"found {found}")
 
 
 def test_every_subcommand_has_an_example_of_its_own_that_parses_and_a_row_of_what_it_touches():

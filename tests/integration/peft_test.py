@@ -1,5 +1,8 @@
 """Adapters between Ditto and peft: a merged export is what peft's merge_and_unload makes of the same files, and an adapter that
 was made by peft is merged here as it is there. Names are those of facebook's DiT, as a tree of plain modules, and diffusers'.
+
+Claim (weights): A merged export is what peft's `merge_and_unload` makes of the same adapter, to 1e-6, in facebook's and
+diffusers' names, of adapters made here and there.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""What a run does with a plugin of an author's that breaks a promise, or that says something of itself: it is refused by its
-name, or what it says is said. All of the variants with --slow."""
+"""Claim (plugins): What a run does with a plugin of an author's that breaks a promise, or that says something of itself: it is
+refused by its name, or what it says is said. All of the variants with --slow."""
 
 import json
 import shutil

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# `ditto plugins`: what it lists, shows and verifies, and that every broken library ends with exit code 3 and one line.
+# Claim (plugins): `ditto plugins`: what it lists, shows and verifies, and that every broken library ends with exit code 3 and
+# one line.
 set -euo pipefail
 build=${DITTO_BUILD_DIR:?the build folder}
 ditto=${DITTO:-$build/bin/ditto}

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `ditto plugins new` writes sdk/template's model under a name, in a folder of its own, and refuses what it cannot write.
-# That it compiles, trains and runs on every layout: new_model_slow_test.py.
+# Claim (plugins): `ditto plugins new` writes sdk/template's model under a name, in a folder of its own, and refuses what it
+# cannot write. That it compiles, trains and runs on every layout: new_model_slow_test.py.
 set -euo pipefail
 ditto=${DITTO:?the program}
 work=$(mktemp -d)

@@ -1,4 +1,7 @@
-"""What goes wrong on several ranks is said once, by whoever starts them and in whatever command, and ends all of them."""
+"""What goes wrong on several ranks is said once, by whoever starts them and in whatever command, and ends all of them.
+
+Claim (failures): A mistake that all ranks find is said once, one that a single rank finds ends the others, under any launcher.
+"""
 
 import json
 import os

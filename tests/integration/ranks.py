@@ -1,4 +1,8 @@
-"""The rule of order: with the same micro-batches, data ranks give the bits of one rank."""
+"""The rule of order: with the same micro-batches, data ranks give the bits of one rank.
+
+Claim (again): On 2, 3 and 4 ranks (by `--local-ranks`, and torchrun where it is there), batches that the ranks do not divide
+included: one rank's bits in losses, norms and all state.
+"""
 
 import os
 import pathlib

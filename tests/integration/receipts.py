@@ -1,5 +1,9 @@
 """Receipts of a run: the same on every layout and over a resume; replayed on another layout they show at which step a run
-was made otherwise than its recipe says, and which of its parts differs."""
+was made otherwise than its recipe says, and which of its parts differs.
+
+Claim (again): With receipts on, a run that learned from another batch, scaled a gradient, changed a weight or skipped a step is
+found at that step, by `ditto replay` or `ditto bisect`, on another layout than it was made on.
+"""
 
 import hashlib
 import json

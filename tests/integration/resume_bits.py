@@ -1,4 +1,8 @@
-"""What docs/config.md ("Resuming") says to give the same bits does: one run goes on through a change of each such option."""
+"""What docs/config.md ("Resuming") says to give the same bits does: one run goes on through a change of each such option.
+
+Claim (again): Options that are to keep the same bits on a resume do; what each option declares is what the docs say. Also:
+`option_effects_test.cpp`
+"""
 
 import re
 

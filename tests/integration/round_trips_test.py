@@ -2,6 +2,9 @@
 imported, `ditto forward` predicts what the class predicts (1e-5), the export has every tensor's SHA-256 and the same config.json
 as JSON, and from_pretrained loads it. A file with one tensor renamed, missing, extra or transposed is refused by its name.
 
+Claim (weights): Random weights that diffusers saved predict the same here (1e-5), and come out with every tensor's SHA-256 and
+the same `config.json`; a file with one tensor renamed, missing, extra or transposed is refused by its name.
+
 A family is one row of FAMILIES, each at two sizes.
 """
 

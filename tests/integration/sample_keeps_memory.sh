@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sampling keeps what a step of it frees for the next: more steps ask the system for no more memory.
+# Claim (machine): Sampling keeps what a step of it frees for the next: more steps ask the system for no more memory.
 set -euo pipefail
 export DITTO=${DITTO:?the program} DITTO_SOURCE_DIR=${DITTO_SOURCE_DIR:?the source folder}
 work=$(mktemp -d)

@@ -1,4 +1,5 @@
-"""Shards, prepared sets and tables as people have them: nothing in them is taken for something else without a word."""
+"""Claim (data): Shards, prepared sets and tables as people have them: nothing in them is taken for something else without a
+word."""
 
 import io
 import json

@@ -1,5 +1,9 @@
 """A run that is asked to stop by a signal, at any moment, whoever gets it: one step is finished and saved, the exit code is
-75, and the resume is the whole run. --slow: every signal to process, rank and group of 1, 2 and 4 ranks, 20 times each."""
+75, and the resume is the whole run. --slow: every signal to process, rank and group of 1, 2 and 4 ranks, 20 times each.
+
+Claim (failures): SIGTERM, SIGINT, SIGHUP or SIGUSR1 at any moment, to a process, a rank or the whole group, saves one step and
+ends with 75; the resume is the whole run. Also: 20 times each in `signals.py --slow`
+"""
 
 import os
 import signal

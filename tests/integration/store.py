@@ -1,4 +1,8 @@
-"""Shards on an HTTP server: the same training as from the disk, also where the server fails, stalls and closes."""
+"""Shards on an HTTP server: the same training as from the disk, also where the server fails, stalls and closes.
+
+Claim (data): Shards on an HTTP server that fails, stalls and closes give the losses of the disk, bit for bit; a sample that
+never comes is named, and the others are kept; what is signed for S3 follows no redirection.
+"""
 
 import contextlib
 import hashlib

@@ -1,5 +1,10 @@
 """What surrounds a run and could choose its numbers: libraries of another PyTorch on the loader's path, another LibTorch in the
-process, variables of MKL, oneDNN and ATen, and processors that it may not use. None changes a run without a word."""
+process, variables of MKL, oneDNN and ATen, and processors that it may not use. None changes a run without a word.
+
+Claim (machine): Another PyTorch in `LD_LIBRARY_PATH` changes no bit; another release is refused, another build, and variables
+and libraries that choose the arithmetic, are noted and compared on a resume and between ranks; threads follow affinity masks
+and control groups' quotas. Also: `processors_test.cpp`
+"""
 
 import os
 import pathlib

@@ -2,6 +2,9 @@
 # A copy of sdk/template, outside of the tree, builds against an installed and moved prefix, passes its contract tests
 # and trains; the tree is not touched. So does the model that docs/add_a_model.md builds; the page's other blocks compile.
 # A source of data beside it reads shards with the parsers that the prefix offers.
+#
+# Claim (plugins): A copy of `sdk/template` outside of the tree, and a source of data with Ditto's parsers, build against a
+# moved installation, keeps its promises and trains.
 set -euo pipefail
 build=${DITTO_BUILD_DIR:?the build folder}
 work=$(mktemp -d)

@@ -1,4 +1,7 @@
-"""TensorBoard itself reads what a run and its resume write."""
+"""TensorBoard itself reads what a run and its resume write.
+
+Claim (machine): What a run writes is what the real TensorBoard reads.
+"""
 
 import io
 import os

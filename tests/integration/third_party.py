@@ -1,6 +1,10 @@
 """Models, a layer and an op of others (tests/third_party): built outside of the tree against an installed prefix, they
 train on every layout as on one rank, in fp64: losses, all gradients of the first step and all weights after ten. What a
 layout cannot do is refused by name, and mistakes that are planted are seen.
+
+Claim (plugins): A joint-attention transformer, a UNet, and a transformer with a layer and an op of its own, each one file built
+outside of the tree, train as on one rank (losses, gradients, weights to 1e-12 in fp64) on the layouts that can serve them, and
+the others are refused by name.
 """
 
 import functools

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# The recipes of configs/*_tiny.toml train in seconds: every model learns, and a run's own run.toml gives the same losses.
+# Claim (again): The recipes of configs/*_tiny.toml train in seconds: every model learns, and a run's own run.toml gives the
+# same losses.
 set -euo pipefail
 ditto=${DITTO:-build/release/bin/ditto}
 source=${DITTO_SOURCE_DIR:-.}

@@ -1,5 +1,5 @@
-"""Whose code runs, and who can reach a run: plugins come from the person, those that crash are named and take nothing
-with them, and ranks listen where they were told to."""
+"""Claim (plugins): Whose code runs, and who can reach a run: plugins come from the person, those that crash are named and take
+nothing with them, and ranks listen where they were told to."""
 
 import os
 import pathlib

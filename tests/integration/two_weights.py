@@ -1,5 +1,5 @@
-"""A folder with several sets of weights, as tools leave them: what is imported is what diffusers or transformers would load
-(tests/golden/weights: what they do), or the folder is refused; and the file that is read is said."""
+"""Claim (weights): A folder with several sets of weights, as tools leave them: what is imported is what diffusers or
+transformers would load (tests/golden/weights: what they do), or the folder is refused; and the file that is read is said."""
 
 import json
 import os

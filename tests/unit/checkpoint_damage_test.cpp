@@ -1,4 +1,6 @@
 // Checkpoints that lost or changed bytes: found, named, and stepped over.
+//
+// Claim (failures): A flipped bit or a cut in any file of a checkpoint is found, and the file named.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -1,4 +1,8 @@
 // Saving and loading: bits, layouts, retention, and what is refused.
+//
+// Claim (failures): A checkpoint loads on any layout of ranks, with the same bits; of one that a single rank wrote,
+// each of n ranks reads and checks about an n-th, and damage elsewhere does not stop it. Also:
+// `checkpoint_layouts_test.cpp`
 #include "core/checkpoint/checkpoint.h"
 
 #include <doctest/doctest.h>

@@ -1,4 +1,5 @@
-// The contract tests notice what they are there for: a plugin that breaks a promise fails the check of it.
+// Claim (plugins): The contract tests notice what they are there for: a plugin that breaks a promise fails the check
+// of it.
 #include <doctest/doctest.h>
 
 #include <ditto/testing/checks.h>

@@ -1,6 +1,11 @@
 // Own exponentials, logarithms, sines and cosines, and the numbers made of them. ctest runs this file once more under
 // each of the instruction sets that LibTorch and MKL know (tests/CMakeLists.txt): the digests below are of every
 // machine.
+//
+// Claim (again): Draws, times, time features, tables of positions and schedules have the same bits under every
+// instruction set of LibTorch and MKL, and golden numbers of DiT, PixArt, schedules, samplers, optimizers, every
+// model and the caches hold under each. Also: the tests called `golden/*_avx2` and `golden/*_sse2` (those of models
+// and caches with `--all`)
 #include <cmath>
 #include <limits>
 #include <random>

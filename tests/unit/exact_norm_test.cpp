@@ -1,4 +1,4 @@
-// The sum of squares without rounding: any order, any split, any size of numbers.
+// Claim (one number): The sum of squares without rounding: any order, any split, any size of numbers.
 #include "core/dist/exact_norm.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// The kernel set `exact` follows its rule: trees over fixed leaves, which padding, slices and strides do not change.
+// Claim (one number): The kernel set `exact` follows its rule: trees over fixed leaves, which padding, slices and
+// strides do not change.
 #include <cmath>
 
 #include <doctest/doctest.h>

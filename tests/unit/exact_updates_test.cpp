@@ -1,4 +1,5 @@
-// Updates under run.numerics = "one": single operations of IEEE arithmetic a number, written out here one by one.
+// Claim (one number): Updates under run.numerics = "one": single operations of IEEE arithmetic a number, written out
+// here one by one.
 #include <cmath>
 
 #include <doctest/doctest.h>

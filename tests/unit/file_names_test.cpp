@@ -1,4 +1,4 @@
-// Every sample has a file of its own, below the folder that was asked for.
+// Claim (sampling): Every sample has a file of its own, below the folder that was asked for.
 #include "core/sample/file_names.h"
 
 #include <doctest/doctest.h>

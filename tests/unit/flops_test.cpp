@@ -1,4 +1,4 @@
-// Operations as the layers count them on shapes alone: what the models' papers count by hand.
+// Claim (numbers): Operations as the layers count them on shapes alone: what the models' papers count by hand.
 #include <doctest/doctest.h>
 
 #include <torch/types.h>

@@ -1,4 +1,4 @@
-// Files that are read by position: what cannot be read is an error, never a signal.
+// Claim (failures): Files that are read by position: what cannot be read is an error, never a signal.
 #include <doctest/doctest.h>
 
 #include <sys/stat.h>

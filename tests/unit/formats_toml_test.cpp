@@ -1,4 +1,7 @@
 // Recipes as text: what is read, from where, what is refused in which words, and that writing reads back.
+//
+// Claim (options): Recipes, pictures, archives, safetensors and pickles that are damaged or hostile end in an error.
+// Also: the tests of the other formats beside it, `hostile_files.py`, `./dev fuzz`
 #include "core/formats/toml.h"
 
 #include <doctest/doctest.h>

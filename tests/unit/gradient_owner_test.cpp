@@ -1,4 +1,4 @@
-// Who sums a gradient is said once, at the start: two who would are refused.
+// Claim (layouts): Who sums a gradient is said once, at the start: two who would are refused.
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>

@@ -1,4 +1,5 @@
-// What a rank holds after cuts is filled with the numbers of the whole model, and with no more than those.
+// Claim (layouts): What a rank holds after cuts is filled with the numbers of the whole model, and with no more than
+// those.
 #include <doctest/doctest.h>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>

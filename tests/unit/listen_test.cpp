@@ -1,4 +1,4 @@
-// Where rank 0 listens: at the address it was given, and nowhere else.
+// Claim (failures): Where rank 0 listens: at the address it was given, and nowhere else.
 #include "core/dist/listen.h"
 
 #include <arpa/inet.h>

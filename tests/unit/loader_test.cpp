@@ -1,3 +1,5 @@
+// Claim (data): Batches are the same for any number of loader threads; a sample that does not decode moves no other.
+
 #include "core/data/loader.h"
 
 #include <ATen/Context.h>

@@ -1,4 +1,4 @@
-// Ranks that are threads of one process: where one fails, the others end with it.
+// Claim (failures): Ranks that are threads of one process: where one fails, the others end with it.
 #include "sdk/testing/local_mesh.h"
 
 #include <chrono>

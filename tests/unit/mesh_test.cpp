@@ -1,4 +1,7 @@
 // The mesh, the collectives and their transposes, on real ranks.
+//
+// Claim (layouts): Every collective is differentiated as its transpose; a lost or hanging peer is an error that
+// names group and call.
 #include "core/dist/gloo_mesh.h"
 
 #include <unistd.h>

@@ -1,6 +1,9 @@
 // Every option that the host or a plugin here declares, tried in a tiny recipe of tests/options.toml: another value of
 // its range changes what is learned or sampled, or is refused, or the option stands in docs/options_idle.md. Given as
 // it is by default it changes nothing.
+//
+// Claim (options): Every declared option changes something with another value, is refused, or stands in a list of
+// those that may be idle, and its default given explicitly changes nothing. Also: `options_idle.md`
 #include <doctest/doctest.h>
 
 #include <algorithm>

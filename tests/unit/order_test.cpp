@@ -1,3 +1,5 @@
+// Claim (data): Every epoch visits every sample once, and any place of a run is found at once.
+
 #include "core/data/order.h"
 
 #include <doctest/doctest.h>

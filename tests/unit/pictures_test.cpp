@@ -1,4 +1,4 @@
-// Pictures brought to a size: what LibTorch's antialiased filter makes of them, but for rounding.
+// Claim (data): Pictures brought to a size: what LibTorch's antialiased filter makes of them, but for rounding.
 #include <ATen/Functions.h>
 #include <doctest/doctest.h>
 #include <torch/types.h>

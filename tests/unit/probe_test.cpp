@@ -1,4 +1,4 @@
-// A probe looks on: it sees what a step makes, and changes no number of it.
+// Claim (again): A probe looks on: it sees what a step makes, and changes no number of it.
 #include "core/diff/probe.h"
 
 #include <doctest/doctest.h>

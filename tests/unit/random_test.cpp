@@ -1,4 +1,4 @@
-// Draws of a block have the bits of the whole draw.
+// Claim (again): Draws of a block have the bits of the whole draw.
 #include <ditto/random.h>
 
 #include <doctest/doctest.h>

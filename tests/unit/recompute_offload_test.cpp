@@ -1,4 +1,4 @@
-// Recomputation and offloading change no bit.
+// Claim (again): Recomputation and offloading change no bit.
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>

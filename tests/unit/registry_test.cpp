@@ -1,4 +1,7 @@
 // The registry: what it lists, what it refuses and in which words, and what it opens.
+//
+// Claim (plugins): A library that does not match is refused before a line of it runs, in one sentence with both
+// sides.
 #include "core/plugin/registry.h"
 
 #include <doctest/doctest.h>

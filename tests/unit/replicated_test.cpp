@@ -1,4 +1,5 @@
-// Nodes of a tree over leaves that ranks share: which they are, and that sums of them are one rank's sums, to the bit.
+// Claim (layouts): Nodes of a tree over leaves that ranks share: which they are, and that sums of them are one
+// rank's sums, to the bit.
 #include <ditto/parallel/replicated.h>
 #include <ditto/parallel/tree_sum.h>
 

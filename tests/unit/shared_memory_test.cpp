@@ -1,4 +1,4 @@
-// The transport of ranks on one machine, beside Gloo's: the same results, to the bit.
+// Claim (layouts): The transport of ranks on one machine, beside Gloo's: the same results, to the bit.
 #include <ditto/parallel/shared_memory.h>
 
 #include <sys/resource.h>

@@ -1,4 +1,7 @@
 // The parallel plugins against one rank, on real ranks.
+//
+// Claim (layouts): `ddp`, summing while backward runs, gives those bits too; `tensor` gives one rank's outputs,
+// gradients and norm to 1e-12 in fp64.
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>

@@ -1,4 +1,4 @@
-// Video files changed at random: never a crash, a hang or an error of another kind.
+// Claim (failures): Video files changed at random: never a crash, a hang or an error of another kind.
 #include <chrono>
 #include <random>
 
