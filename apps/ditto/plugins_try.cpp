@@ -230,12 +230,28 @@ void introduce(const std::string& heading) {
   std::cout << heading << "\nin fp64, against one rank, to 1e-12:\n" << std::flush;
 }
 
+// How a model that trains alike fares under run.numerics = "one", where it does not.
+void tell_numerics(const Subject& subject) {
+  try {
+    std::string calls;
+    for (const auto& name :
+         guarded(subject.name + ", tried: run.numerics", [&] { return testing::inexact_calls(*subject.make()); }))
+      calls += (calls.empty() ? "" : ", ") + name;
+    if (!calls.empty())
+      std::cout << "With run.numerics = \"one\" it is refused: it calls " << calls
+                << ", whose results depend on threads, sizes or instructions; ops of ctx.ops do not.\n";
+  } catch (const Error& error) {
+    std::cout << "With run.numerics = \"one\" it does not run: " << error.what() << "\n";
+  }
+}
+
 void try_model(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {
   const auto subject = subject_of(file, recipe_file, recipe, registry);
   introduce(heading(file, subject.options, subject.make()->takes()));
   testing::TrialParts parts{[&] { return subject.make(); }};
   surround(parts, file, recipe, registry);
   tell_trials(file, testing::try_layouts(parts), "trains");
+  tell_numerics(subject);
 }
 
 void try_encoder(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {

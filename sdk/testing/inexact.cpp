@@ -85,7 +85,7 @@ KernelRow unheard(const Op& op) {
 
 }  // namespace
 
-std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs, const OptionValues& options) {
+std::vector<std::string> inexact_calls(Model& model) {
   std::vector<KernelRow> rows;
   for (const Op& op : ops())
     if (op.leader.empty()) rows.push_back(unheard(op));
@@ -94,18 +94,21 @@ std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds
                                 /*exact=*/true),
       Random(1));
   ctx.token_leaf = 4;
-  const auto model = make<Model>(path, options, needs);
-  fill(*model, at::kFloat);
+  fill(model, at::kFloat);
   constexpr int64_t kSamples = 3;  // the last of them has the null condition
   const auto batch =
-      model->without_condition(make_batch(*model, kSamples, at::kFloat), torch::arange(kSamples).eq(kSamples - 1));
+      model.without_condition(make_batch(model, kSamples, at::kFloat), torch::arange(kSamples).eq(kSamples - 1));
   std::set<std::string> names;
   {
     const Listening listening(names);
-    const Tensor prediction = predict(*model, batch, ctx);
+    const Tensor prediction = predict(model, batch, ctx);
     torch::autograd::backward({prediction}, {torch::ones_like(prediction)});
   }
   return {names.begin(), names.end()};
+}
+
+std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs, const OptionValues& options) {
+  return inexact_calls(*make<Model>(path, options, needs));
 }
 
 }  // namespace ditto::testing
