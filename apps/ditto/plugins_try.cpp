@@ -1,5 +1,6 @@
 // ditto plugins try FILE [RECIPE]
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <optional>
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr const char* kCommand = "ditto plugins try";
 // Where neither recipe nor --set say them: every strategy's degrees divide them.
-const std::map<std::string, int64_t> kSmall{{"depth", 2}, {"width", 32}, {"heads", 4}};
+constexpr std::array<std::pair<std::string_view, int64_t>, 3> kSmall{{{"depth", 2}, {"width", 32}, {"heads", 4}}};
 
 // A model that is made again and again.
 struct Subject {
@@ -59,7 +60,8 @@ OptionMap small(OptionMap options, const Factory<Model>& factory) {
   OptionReader declares({options.section, options.where, {}});
   factory.declare(declares);
   for (const auto& option : declares.declared()) {
-    const auto it = kSmall.find(option.name);
+    const auto it =
+        std::find_if(kSmall.begin(), kSmall.end(), [&](const auto& one) { return one.first == option.name; });
     const auto* fallback = std::get_if<int64_t>(&option.fallback);
     if (it != kSmall.end() && fallback && *fallback > it->second)
       options.given.try_emplace(option.name, GivenOption{it->second, kCommand});

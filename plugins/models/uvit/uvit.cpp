@@ -29,7 +29,7 @@ std::vector<ditto::TransformerSize> published() {
           {"L/4", 20, 1024, 16, 4},
           {"H/2", 28, 1152, 16}};
 }
-const Init kInit = Init::normal(0.02);  // of blocks
+constexpr Init kInit{Init::Kind::normal, 0.02};  // of blocks
 
 struct UVitOptions : ditto::TransformerSize {
   bool time_mlp = false, convolution = true;
