@@ -22,7 +22,7 @@ function(ditto_use_host_pch target)
 endfunction()
 
 file(GLOB sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
-list(FILTER sdk_sources EXCLUDE REGEX "/(error|text)\\.cpp$")
+list(FILTER sdk_sources EXCLUDE REGEX "/(error|nearest|text)\\.cpp$")
 add_library(ditto_sdk SHARED ${sdk_sources} $<TARGET_OBJECTS:ditto_error>)
 add_library(Ditto::sdk ALIAS ditto_sdk)
 target_link_libraries(ditto_sdk PUBLIC ditto_headers ditto::torch)

@@ -16,7 +16,7 @@ import sys
 
 # What plugins of any kind may use beside their interface's header, and those of one kind.
 TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h", "threads.h"]
-TOOLS_OF = {"model": ["transformer.h", "maps.h", "conditions.h", "foreign_names.h", "joint_transformer.h",
+TOOLS_OF = {"model": ["transformer.h", "maps.h", "conditions.h", "exact_calls.h", "foreign_names.h", "joint_transformer.h",
                       "norm_over_heads.h", "padded_text.h", "patches.h", "positions.h", "space_time.h", "transformer_size.h",
                       "video.h"],
             "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],

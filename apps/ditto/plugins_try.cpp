@@ -1,5 +1,6 @@
 // ditto plugins try FILE [RECIPE]
 #include <algorithm>
+#include <array>
 #include <iostream>
 #include <optional>
 
@@ -22,7 +23,7 @@ namespace {
 
 constexpr const char* kCommand = "ditto plugins try";
 // Where neither recipe nor --set say them: every strategy's degrees divide them.
-const std::map<std::string, int64_t> kSmall{{"depth", 2}, {"width", 32}, {"heads", 4}};
+constexpr std::array<std::pair<std::string_view, int64_t>, 3> kSmall{{{"depth", 2}, {"width", 32}, {"heads", 4}}};
 
 // A model that is made again and again.
 struct Subject {
@@ -59,7 +60,8 @@ OptionMap small(OptionMap options, const Factory<Model>& factory) {
   OptionReader declares({options.section, options.where, {}});
   factory.declare(declares);
   for (const auto& option : declares.declared()) {
-    const auto it = kSmall.find(option.name);
+    const auto it =
+        std::find_if(kSmall.begin(), kSmall.end(), [&](const auto& one) { return one.first == option.name; });
     const auto* fallback = std::get_if<int64_t>(&option.fallback);
     if (it != kSmall.end() && fallback && *fallback > it->second)
       options.given.try_emplace(option.name, GivenOption{it->second, kCommand});
@@ -230,12 +232,28 @@ void introduce(const std::string& heading) {
   std::cout << heading << "\nin fp64, against one rank, to 1e-12:\n" << std::flush;
 }
 
+// How a model that trains alike fares under run.numerics = "one", where it does not.
+void tell_numerics(const Subject& subject) {
+  try {
+    std::string calls;
+    for (const auto& name :
+         guarded(subject.name + ", tried: run.numerics", [&] { return testing::inexact_calls(*subject.make()); }))
+      calls += (calls.empty() ? "" : ", ") + name;
+    if (!calls.empty())
+      std::cout << "With run.numerics = \"one\" it is refused: it calls " << calls
+                << ", whose results depend on threads, sizes or instructions; ops of ctx.ops do not.\n";
+  } catch (const Error& error) {
+    std::cout << "With run.numerics = \"one\" it does not run: " << error.what() << "\n";
+  }
+}
+
 void try_model(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {
   const auto subject = subject_of(file, recipe_file, recipe, registry);
   introduce(heading(file, subject.options, subject.make()->takes()));
   testing::TrialParts parts{[&] { return subject.make(); }};
   surround(parts, file, recipe, registry);
   tell_trials(file, testing::try_layouts(parts), "trains");
+  tell_numerics(subject);
 }
 
 void try_encoder(const PluginFile& file, const std::string& recipe_file, Recipe& recipe, Registry& registry) {

@@ -6,7 +6,6 @@
 #include "core/checkpoint/foreign_file.h"
 #include "core/checkpoint/foreign_folder.h"
 #include "core/checkpoint/foreign_import.h"
-#include "core/formats/nearest.h"
 
 namespace ditto::checkpoint {
 
@@ -84,13 +83,13 @@ Choice choose(const ForeignFile& file, const std::string& known_name, std::optio
       if (file.has(prefix + known_name)) return {set, prefix};
     }
   const auto names = file.names();
-  const std::string nearest = formats::nearest_name(known_name, names);
+  const std::string near = nearest(known_name, names);
   throw Error(
       ErrorKind::checkpoint, path,
       std::string("has no ") + (which == Which::ema ? "EMA in it: no 'ema." : "weights of this format: no tensor '") +
           known_name + "'" +
-          (nearest.empty() ? names.empty() ? "; it holds no tensors" : ", but for example '" + names.front() + "'"
-                           : " (the nearest name is '" + nearest + "')"),
+          (near.empty() ? names.empty() ? "; it holds no tensors" : ", but for example '" + names.front() + "'"
+                           : " (the nearest name is '" + near + "')"),
       which == Which::ema ? "leave the choice open, or choose the weights" : "choose another format, or another file");
 }
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "core/formats/nearest.h"
 
 namespace ditto::checkpoint {
 
@@ -91,9 +90,9 @@ void ForeignImport::refuse_others(const std::function<bool(const std::string&)>&
 std::vector<std::string> ForeignImport::missing_ones() const {
   std::vector<std::string> list;
   for (const auto& name : missing_) {
-    const auto nearest = list.size() < kNamedOfAKind ? formats::nearest_name(name, others_) : std::string();
+    const auto near = list.size() < kNamedOfAKind ? nearest(name, others_) : std::string();
     list.push_back("tensor '" + name + "' is missing" +
-                   (nearest.empty() ? "" : " (the nearest name is '" + nearest + "')"));
+                   (near.empty() ? "" : " (the nearest name is '" + near + "')"));
   }
   return list;
 }

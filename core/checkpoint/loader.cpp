@@ -7,7 +7,6 @@
 #include "core/checkpoint/reader.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/dist/whole.h"
-#include "core/formats/nearest.h"
 
 namespace ditto::checkpoint {
 
@@ -154,8 +153,8 @@ class Plan {
     if (fit_.missing == Fit::Missing::keep) return fitted_.kept.push_back(name);
     std::vector<std::string> names;
     for (const auto& item : there) names.push_back(item.first);
-    const std::string nearest = formats::nearest_name(name, names);
-    problem(section, name, "is not there" + (nearest.empty() ? "" : " (the nearest name is '" + nearest + "')"));
+    const std::string near = nearest(name, names);
+    problem(section, name, "is not there" + (near.empty() ? "" : " (the nearest name is '" + near + "')"));
   }
 
   void refuse_problems() const {

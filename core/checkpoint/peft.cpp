@@ -15,7 +15,6 @@
 #include "core/checkpoint/tensor_file.h"
 #include "core/formats/file.h"
 #include "core/formats/json.h"
-#include "core/formats/nearest.h"
 #include "core/formats/output_folder.h"
 
 namespace ditto::checkpoint {
@@ -239,7 +238,7 @@ void Peft::find_layers(const Units& of, const std::string& format) {
     }
     const auto at = known.find(theirs);
     if (at == known.end()) {
-      const auto near = formats::nearest_name(theirs, list);
+      const auto near = nearest(theirs, list);
       refuse(
           "adapts '" + theirs + "', which the model does not have" +
               (near.empty() ? "" : " (the nearest name is '" + near + "')"),

@@ -17,8 +17,6 @@ using torch::Tensor;
 
 namespace {
 
-bool is_data(Axis axis) { return kDataAxes.count(axis) == 1; }
-
 int64_t numel(const std::vector<LayoutEntry*>& entries) {
   int64_t sum = 0;
   for (const auto* entry : entries) sum += entry->tensor.numel();
@@ -112,7 +110,7 @@ void GradientSum::check_declared() const {
 AxisSet GradientSum::open_axes(const LayoutEntry& entry, bool data) const {
   AxisSet axes;
   for (const Axis axis : kAxes)
-    if (mesh_.size(axis) > 1 && is_data(axis) == data && entry.is_copy(axis) && entry.summed.count(axis) == 0)
+    if (mesh_.size(axis) > 1 && is_data_axis(axis) == data && entry.is_copy(axis) && entry.summed.count(axis) == 0)
       axes.insert(axis);
   return axes;
 }

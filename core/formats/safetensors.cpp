@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include <ditto/options.h>
+
 #include "core/formats/limits.h"
-#include "core/formats/nearest.h"
 #include "core/formats/safetensors_header.h"
 
 namespace ditto::formats {
@@ -117,9 +118,9 @@ const SafetensorsEntry& SafetensorsReader::at(std::string_view name) const {
   if (const SafetensorsEntry* entry = find(name)) return *entry;
   std::vector<std::string> names;
   for (const SafetensorsEntry& entry : entries_) names.push_back(entry.name);
-  const std::string nearest = nearest_name(name, names);
+  const std::string near = nearest(name, names);
   throw Error(kind_, where_, "it has no tensor '" + std::string(name) + "'",
-              nearest.empty() ? std::string() : "the nearest name in it is '" + nearest + "'");
+              near.empty() ? std::string() : "the nearest name in it is '" + near + "'");
 }
 
 }  // namespace ditto::formats

@@ -12,27 +12,18 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/csv.h"
 #include "core/formats/limits.h"
-#include "core/formats/utf8.h"
 
 namespace ditto::formats {
 
 namespace {
 
-std::string_view trimmed(std::string_view text) {
+// What programs put around numbers.
+void trim(std::string& text) {
   constexpr std::string_view kSpace = " \r\"";
-  const auto first = text.find_first_not_of(kSpace);
-  return first == std::string_view::npos ? std::string_view{}
-                                         : text.substr(first, text.find_last_not_of(kSpace) - first + 1);
-}
-
-void split(std::string_view line, char separator, std::vector<std::string_view>& out) {
-  out.clear();
-  for (std::size_t begin = 0; begin <= line.size();) {
-    const auto end = std::min(line.find(separator, begin), line.size());
-    out.push_back(trimmed(line.substr(begin, end - begin)));
-    begin = end + 1;
-  }
+  text.erase(text.find_last_not_of(kSpace) + 1);
+  text.erase(0, text.find_first_not_of(kSpace));
 }
 
 bool number(std::string_view text, double& value) {
@@ -41,30 +32,24 @@ bool number(std::string_view text, double& value) {
   return error == std::errc{} && end == text.data() + text.size() && std::isfinite(value);
 }
 
-char separator_of(std::string_view line) {
-  for (const char c : {'\t', ';', ','})
-    if (line.find(c) != std::string_view::npos) return c;
-  return ',';
-}
-
 std::string place(std::string_view where, std::size_t line, std::size_t field) {
   return std::string(where) + ":" + std::to_string(line) + ":" + std::to_string(field);
 }
 
 // The first line names the columns if none of its fields is a number.
-bool is_header(const std::vector<std::string_view>& fields) {
+bool is_header(const std::vector<std::string>& fields) {
   double value = 0;
-  for (const auto field : fields)
+  for (const auto& field : fields)
     if (number(field, value)) return false;
   return true;
 }
 
-void add_row(const std::vector<std::string_view>& fields, std::string_view where, std::size_t line,
+void add_row(const std::vector<std::string>& fields, std::string_view where, std::size_t line,
              std::vector<double>& numbers) {
   for (std::size_t i = 0; i < fields.size(); ++i)
     if (!number(fields[i], numbers.emplace_back()))
       throw Error(ErrorKind::data, place(where, line, i + 1),
-                  "found \"" + std::string(fields[i].substr(0, 40)) + "\", expected a number", "correct the table");
+                  "found \"" + fields[i].substr(0, 40) + "\", expected a number", "correct the table");
 }
 
 }  // namespace
@@ -101,34 +86,27 @@ std::string read_maybe_gzip(const std::string& path) {
 }
 
 NumberTable parse_number_table(std::string_view text, std::string_view where) {
-  text = without_mark(text);
   NumberTable table;
-  std::vector<std::string_view> fields;
-  char separator = ',';
-  const char line_end = text.find('\n') == std::string_view::npos ? '\r' : '\n';  // CR alone: of old Macs
-  for (std::size_t line = 1, begin = 0; begin < text.size(); ++line) {
-    const auto end = std::min(text.find(line_end, begin), text.size());
-    const auto content = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (trimmed(content).empty()) continue;
-    if (table.width == 0) separator = separator_of(content);
-    if (static_cast<std::size_t>(std::count(content.begin(), content.end(), separator)) >= limits::kTableWidth)
-      throw Error(ErrorKind::data, std::string(where) + ":" + std::to_string(line),
-                  "the line has over " + std::to_string(limits::kTableWidth) + " fields", "check the file");
-    split(content, separator, fields);
+  CsvRecords records(as_utf8(text, where), "\t;,", limits::kTableWidth);
+  while (records.next()) {
+    const auto refuse = [&](const std::string& what, std::string_view remedy) {
+      throw Error(ErrorKind::data, std::string(where) + ":" + std::to_string(records.line), what, remedy);
+    };
+    if (!records.damage.empty()) refuse(records.damage, "check the file");
+    auto& fields = records.fields;
+    for (auto& field : fields) trim(field);
+    if (fields.size() == 1 && fields.front().empty()) continue;
     if (table.width == 0) {
       table.width = fields.size();
       if (is_header(fields)) {
-        table.columns.assign(fields.begin(), fields.end());
+        table.columns = fields;
         continue;
       }
     }
     if (fields.size() != table.width)
-      throw Error(
-          ErrorKind::data, std::string(where) + ":" + std::to_string(line),
-          "found " + std::to_string(fields.size()) + " fields, the first line has " + std::to_string(table.width),
-          "give every row the same number of fields");
-    add_row(fields, where, line, table.numbers);
+      refuse("found " + std::to_string(fields.size()) + " fields, the first line has " + std::to_string(table.width),
+             "give every row the same number of fields");
+    add_row(fields, where, records.line, table.numbers);
   }
   if (table.numbers.empty()) throw Error(ErrorKind::data, where, "the table holds no row of numbers", "check the file");
   return table;

@@ -8,6 +8,7 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include "core/formats/csv.h"
 #include "core/formats/json.h"
 #include "core/formats/limits.h"
 #include "core/formats/table.h"
@@ -17,99 +18,7 @@ namespace ditto::formats {
 
 namespace {
 
-constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
 constexpr std::size_t kBadKept = 100;
-
-// What ends lines: CR alone in files of old Macs and of programs that still write so, where the first line has it.
-// Inside of quotes it ends none.
-char line_end_of(std::string_view text) {
-  bool is_quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '"') is_quoted = !is_quoted;
-    if (is_quoted) continue;
-    if (text[i] == '\n') break;
-    if (text[i] == '\r') return i + 1 < text.size() && text[i + 1] == '\n' ? '\n' : '\r';
-  }
-  return '\n';
-}
-
-// Without its byte order mark. UTF-16 ("Unicode text" of Excel) would be a riddle about columns.
-std::string_view as_utf8(std::string_view text, std::string_view where) {
-  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
-  const auto first = text.substr(0, 64);
-  if (first.starts_with("\xFF\xFE") || first.starts_with("\xFE\xFF") || first.find('\0') != std::string_view::npos)
-    throw Error(ErrorKind::data, where, "is UTF-16 or another encoding with NUL bytes; UTF-8 is expected",
-                "save it as UTF-8 (in Excel: \"CSV UTF-8\")");
-  return text;
-}
-
-// One record of CSV after another. Quoted fields may hold separators, line ends, and "" for a quote.
-class Records {
- public:
-  Records(std::string_view text, char separator, char line_end)
-      : text_(text), separator_(separator), line_end_(line_end) {}
-
-  std::vector<std::string> fields;
-  std::size_t line = 0;  // where the record begins
-  std::string damage;    // empty: it is whole
-
-  bool next() {
-    fields.clear();
-    damage.clear();
-    line = next_line_;
-    if (at_ >= text_.size()) return false;
-    const std::size_t begin = at_;
-    while (field()) {
-    }
-    if (!damage.empty()) {  // what a bad quote holds is not known: the next line begins anew
-      at_ = std::min(text_.find(line_end_, begin), text_.size() - 1) + 1;
-      next_line_ = line + 1;
-    }
-    return true;
-  }
-
- private:
-  bool is_at(char c) const { return at_ < text_.size() && text_[at_] == c; }
-
-  // Returns whether another one follows.
-  bool field() {
-    if (fields.size() == limits::kTextColumns) return damage = "has over 10,000 fields", false;
-    auto& value = fields.emplace_back();
-    const bool is_quoted = is_at('"');
-    if (is_quoted) {
-      if (!quoted(value)) return damage = "a quote is not closed", false;
-    } else {
-      while (at_ < text_.size() && text_[at_] != separator_ && text_[at_] != line_end_) value += text_[at_++];
-    }
-    if (is_at(separator_)) return ++at_, true;
-    if (line_end_ == '\n' && is_quoted && is_at('\r')) ++at_;
-    if (line_end_ == '\n' && !is_quoted && value.ends_with('\r')) value.pop_back();
-    if (at_ < text_.size() && !is_at(line_end_)) return damage = "a field goes on behind its closing quote", false;
-    ++at_;
-    ++next_line_;
-    return false;
-  }
-
-  bool quoted(std::string& value) {
-    for (++at_; at_ < text_.size() && value.size() < limits::kCellBytes; ++at_) {
-      if (is_at('"') && (++at_, !is_at('"'))) return true;
-      if (is_at(line_end_)) ++next_line_;
-      value += text_[at_];
-    }
-    return false;
-  }
-
-  std::string_view text_;
-  char separator_, line_end_;
-  std::size_t at_ = 0, next_line_ = 1;
-};
-
-char separator_of(std::string_view text, char line_end) {
-  const auto line = text.substr(0, text.find(line_end));
-  for (const char c : {'\t', ',', ';'})
-    if (line.find(c) != std::string_view::npos) return c;
-  return ',';
-}
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == std::string_view::npos; }
 
@@ -137,7 +46,7 @@ void add_row(TextTable& table, std::size_t line, const std::vector<std::string>&
   for (const auto& field : fields) table.ends.push_back((table.cells += field).size());
 }
 
-void read_columns(TextTable& table, const Records& first, std::string_view where) {
+void read_columns(TextTable& table, const CsvRecords& first, std::string_view where) {
   const auto refuse = [&](const std::string& what) {
     throw Error(ErrorKind::data, std::string(where) + ":1", what, "write the columns' names there, each once");
   };
@@ -172,8 +81,7 @@ TextTable parse_csv(std::string_view text, std::string_view where, const std::ve
   text = as_utf8(text, where);
   TextTable table;
   table.width = wanted.size();
-  const char line_end = line_end_of(text);
-  Records records(text, separator_of(text, line_end), line_end);
+  CsvRecords records(text, "\t,;", limits::kTextColumns);
   records.next();
   read_columns(table, records, where);
   std::vector<std::size_t> places;

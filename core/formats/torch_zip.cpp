@@ -1,6 +1,7 @@
 #include "core/formats/torch_zip.h"
 
 #include <ditto/error.h>
+#include <ditto/options.h>
 #include <zip.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include <fstream>
 
 #include "core/formats/limits.h"
-#include "core/formats/nearest.h"
 #include "core/formats/torch_tree.h"
 
 namespace ditto::formats {
@@ -186,9 +186,9 @@ const TorchTensor& TorchCheckpoint::at(std::string_view name) const {
     refuse(state_->path, quoted + " is a plain value; a tensor is expected");
   std::vector<std::string> names;
   for (const TorchTensor& tensor : state_->tree.tensors) names.push_back(tensor.name);
-  const std::string nearest = nearest_name(name, names);
+  const std::string near = nearest(name, names);
   refuse(state_->path, "it has no tensor " + quoted,
-         nearest.empty() ? std::string() : "the nearest name in it is '" + nearest + "'");
+         near.empty() ? std::string() : "the nearest name in it is '" + near + "'");
 }
 
 std::vector<std::byte> TorchCheckpoint::read(const TorchTensor& tensor) const {

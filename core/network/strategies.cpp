@@ -1,6 +1,7 @@
 #include "core/network/strategies.h"
 
 #include <algorithm>
+#include <array>
 
 #include <ditto/error.h>
 
@@ -8,14 +9,31 @@
 
 namespace ditto {
 
+namespace {
+
+// What [parallel] says of an axis.
+struct AxisKeys {
+  Axis axis;
+  int64_t ParallelOptions::*degree;
+  std::string ParallelOptions::*plugin;
+};
+// In the order in which strategies take part.
+constexpr std::array<AxisKeys, kAxes.size()> kAxisKeys{
+    {{Axis::pipeline, &ParallelOptions::pipeline, &ParallelOptions::pipeline_plugin},
+     {Axis::tensor, &ParallelOptions::tensor, &ParallelOptions::tensor_plugin},
+     {Axis::expert, &ParallelOptions::expert, &ParallelOptions::expert_plugin},
+     {Axis::context, &ParallelOptions::context, &ParallelOptions::context_plugin},
+     {Axis::shard, &ParallelOptions::shard, &ParallelOptions::shard_plugin},
+     {Axis::replicate, &ParallelOptions::replicate, &ParallelOptions::replicate_plugin}}};
+constexpr int64_t kOpen = 0;  // a degree that is left to the number of ranks: replicate's may be
+
+}  // namespace
+
 Degrees degrees(const Recipe& recipe) {
   const auto& p = recipe.parallel;
-  Degrees degrees{{Axis::pipeline, p.pipeline},
-                  {Axis::shard, p.shard},
-                  {Axis::context, p.context},
-                  {Axis::expert, p.expert},
-                  {Axis::tensor, p.tensor}};
-  if (p.replicate > 0) degrees[Axis::replicate] = p.replicate;
+  Degrees degrees;
+  for (const auto& of : kAxisKeys)
+    if (const int64_t degree = p.*of.degree; degree != kOpen) degrees[of.axis] = degree;
   return degrees;
 }
 
@@ -34,13 +52,8 @@ std::vector<std::string> strategy_ids(const Recipe& recipe) {
   const auto add = [&](bool used, const std::string& id) {
     if (used && !id.empty()) ids.push_back(id);
   };
-  add(p.serves("pipeline", p.pipeline), p.pipeline_plugin);
-  add(p.serves("tensor", p.tensor), p.tensor_plugin);
-  add(p.serves("expert", p.expert), p.expert_plugin);
-  add(p.serves("context", p.context), p.context_plugin);
-  add(p.serves("shard", p.shard), p.shard_plugin);
-  // A degree that is left open is that of the ranks: a recipe is the same for one of them and for many.
-  add(p.replicate == 0 || p.serves("replicate", p.replicate), p.replicate_plugin);
+  // An open degree is that of the ranks: a recipe is the same for one of them and for many.
+  for (const auto& of : kAxisKeys) add(p.*of.degree == kOpen || p.serves(name(of.axis), p.*of.degree), p.*of.plugin);
   add(p.recompute != "none", "recompute");
   add(p.offload != "none", "offload");
   return ids;
@@ -74,12 +87,6 @@ namespace {
 
 std::string key_of(Axis axis) { return std::string("parallel.") + name(axis); }
 
-// In the order in which strategies take part.
-std::vector<std::pair<Axis, std::string>> served(const ParallelOptions& p) {
-  return {{Axis::pipeline, p.pipeline_plugin}, {Axis::tensor, p.tensor_plugin}, {Axis::expert, p.expert_plugin},
-          {Axis::context, p.context_plugin},   {Axis::shard, p.shard_plugin},   {Axis::replicate, p.replicate_plugin}};
-}
-
 void require_served(const Recipe& recipe, Axis axis, const std::string& id, int64_t degree) {
   if (id.empty())
     throw Error(ErrorKind::config, recipe.name,
@@ -107,8 +114,10 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
 }  // namespace
 
 void refuse_unserved(const Recipe& recipe, const Degrees& degrees) {
-  for (const auto& [axis, id] : served(recipe.parallel))
-    if (recipe.parallel.serves(name(axis), degrees.at(axis))) require_served(recipe, axis, id, degrees.at(axis));
+  const auto& p = recipe.parallel;
+  for (const auto& of : kAxisKeys)
+    if (const int64_t degree = degrees.at(of.axis); p.serves(name(of.axis), degree))
+      require_served(recipe, of.axis, p.*of.plugin, degree);
 }
 
 std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& components,
@@ -119,10 +128,11 @@ std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& compo
   const auto add = [&](const std::string& id, const std::string& key, std::optional<Axis> axis) {
     strategies.push_back(make_strategy(components, needs, id, key, axis));
   };
-  for (const auto& [axis, id] : served(p)) {
-    if (!axes.count(axis) || !p.serves(name(axis), needs.mesh->size(axis))) continue;
-    require_served(components.recipe, axis, id, needs.mesh->size(axis));
-    add(id, key_of(axis), axis);
+  for (const auto& of : kAxisKeys) {
+    const int degree = needs.mesh->size(of.axis);
+    if (!axes.count(of.axis) || !p.serves(name(of.axis), degree)) continue;
+    require_served(components.recipe, of.axis, p.*of.plugin, degree);
+    add(p.*of.plugin, key_of(of.axis), of.axis);
   }
   if (trains && p.recompute != "none") add("recompute", "parallel.recompute", std::nullopt);
   if (trains && p.offload != "none") add("offload", "parallel.offload", std::nullopt);

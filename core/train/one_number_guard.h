@@ -4,12 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+
+#include <c10/util/ThreadLocalDebugInfo.h>
 
 namespace ditto {
 
-// While it lives, every ATen call of this thread, and of backwards that it starts, is held against a list of those that
-// move, compare, or compute each number by one IEEE operation. Calls on floating-point tensors with numbers count, meta
-// tensors do not. One at a time in a process.
+// While it lives, every ATen call of this thread, and of backwards that it starts, is held against the SDK's list of
+// those that move, compare, or compute each number by one IEEE operation (<ditto/exact_calls.h>). One at a time in a
+// thread, which ends it, too.
 class OneNumberGuard {
  public:
   OneNumberGuard();
@@ -20,20 +23,24 @@ class OneNumberGuard {
   // Throws Error(config), naming the first call that is not on the list, and the unit or backward function it was in.
   void check() const;
 
-  // While it lives, this thread's calls are not held against the list: their numbers are not used.
+  struct State;
+
+  // While it lives, calls of the thread's guard, if it has one, are not held against the list: their numbers are not
+  // used.
   class Pause {
    public:
-    Pause() { ++depth_; }
-    ~Pause() { --depth_; }
+    Pause();
+    ~Pause();
     Pause(const Pause&) = delete;
     Pause& operator=(const Pause&) = delete;
-    static bool is_on() { return depth_ > 0; }
 
    private:
-    static thread_local int depth_;
+    std::shared_ptr<State> state_;
   };
 
  private:
+  std::shared_ptr<State> state_;
+  c10::DebugInfoGuard reached_;
   std::uint64_t callback_;
 };
 

@@ -4,7 +4,6 @@
 
 #include "core/config/name_patterns.h"
 #include "core/config/numerics.h"
-#include "core/formats/nearest.h"
 
 namespace ditto {
 
@@ -26,7 +25,7 @@ std::string nearest_pattern(const std::string& wanted, const std::vector<std::st
       patterns.push_back(name.substr(0, dot) + ".*");
     }
   }
-  return formats::nearest_name(wanted, patterns);
+  return nearest(wanted, patterns);
 }
 
 std::string list_of(const std::vector<std::string>& names) {

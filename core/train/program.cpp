@@ -34,7 +34,7 @@ void LossLedger::read() {
 }
 
 const Group& loss_group(const Mesh& mesh) {
-  AxisSet axes = kDataAxes;
+  AxisSet axes(kDataAxes.begin(), kDataAxes.end());
   axes.insert(Axis::pipeline);
   return mesh.group(axes);
 }

@@ -1,5 +1,7 @@
 #include "core/train/record.h"
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -27,15 +29,15 @@ std::string processor() {
   return "unknown";
 }
 
-const std::map<std::string, const char*> kMatters{{"processor", "another processor may round differently"},
-                                                  {"gpu", "another GPU may round differently"},
-                                                  {"cpu_capability", "other vector instructions round differently"},
-                                                  {"threads", "another number of threads may sum in another order"},
-                                                  {"torch", "another LibTorch may compute differently"},
-                                                  {"torch_build", "another build of LibTorch may compute differently"},
-                                                  {"variables", "they choose how libraries compute"},
-                                                  {"ditto", "another version of Ditto may compute differently"},
-                                                  {"numerics_epoch", "Ditto's numbers have changed"}};
+constexpr std::array<std::pair<std::string_view, const char*>, 9> kMatters{
+    {{"processor", "another processor may round differently"},
+     {"gpu", "another GPU may round differently"},
+     {"cpu_capability", "other vector instructions round differently"},
+     {"threads", "another number of threads may sum in another order"},
+     {"torch", "another LibTorch may compute differently"},
+     {"torch_build", "another build of LibTorch may compute differently"},
+     {"variables", "they choose how libraries compute"},
+     {"ditto", "another version of Ditto may compute differently"}}};
 constexpr std::string_view kLibrary = "library.";  // and its name
 constexpr const char* kEpoch = "numerics_epoch";
 
@@ -46,7 +48,7 @@ std::string why_it_matters(const std::string& key, bool one_number) {
     return "another build of it may decode pictures differently";
   if (one_number && key != "ditto" && key != kEpoch) return {};
   if (is_library) return "another build of it may round differently";
-  const auto found = kMatters.find(key);
+  const auto found = std::find_if(kMatters.begin(), kMatters.end(), [&](const auto& one) { return one.first == key; });
   return found == kMatters.end() ? "" : found->second;
 }
 

@@ -325,7 +325,9 @@ LabelEmbed::LabelEmbed(int64_t classes, int64_t width) : Embedding(classes + 1, 
 LabelEmbed::~LabelEmbed() = default;
 
 Tensor LabelEmbed::forward(const Tensor& label_B, Context& ctx) {
-  if (!label_B.is_meta() && label_B.numel() &&
+  // Of labels on a device nothing is asked, which would wait for it: they come of the host, which has held its own copy
+  // against TensorSpec::values, and the device's lookup ends where one is out of range all the same.
+  if (label_B.is_cpu() && label_B.numel() &&
       (label_B.min().item<int64_t>() < 0 || label_B.max().item<int64_t>() > classes_))
     throw Error(ErrorKind::data, "label",
                 "labels from " + std::to_string(label_B.min().item<int64_t>()) + " to " +

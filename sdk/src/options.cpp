@@ -61,21 +61,6 @@ bool convert(const OptionValue& given, OptionValue& into) {
   return false;
 }
 
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t above = row[j];
-      row[j] = std::min({above + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 Error rejection(const OptionMap& given, std::string_view name, std::string_view what, std::string_view remedy) {
   const auto it = given.given.find(std::string(name));
   const std::string& where = it != given.given.end() ? it->second.where : given.where;
@@ -108,16 +93,6 @@ const char* type_name(const OptionValue& value) {
                                    "a string",           "an array of integers", "an array of numbers",
                                    "an array of strings"};
   return names[value.index()];
-}
-
-std::string nearest(std::string_view name, const std::vector<std::string>& candidates) {
-  std::string best;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
-  for (const auto& candidate : candidates) {
-    const size_t distance = edit_distance(name, candidate);
-    if (distance < least) least = distance, best = candidate;
-  }
-  return best;
 }
 
 const char* name(Effect effect) {

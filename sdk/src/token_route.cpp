@@ -18,7 +18,7 @@ using torch::autograd::variable_list;
 namespace {
 
 // Names among the stream's extras: of what waits for the end of the route, and of whole tables.
-const std::string kAround = "around.", kWhole = "whole.", kSkip = "skip.";
+constexpr const char *kAround = "around.", *kWhole = "whole.", *kAroundSkip = "around.skip.";
 // Keeps tokens as a model's dropout keeps numbers: of those it is the one with this name (FNV-1a of "tread").
 constexpr std::uint32_t kSeries = 0x131adf17u;
 
@@ -161,14 +161,14 @@ void TokenRouter::leave(Stream& stream) const {
 }
 
 const Sequence* TokenRouter::whole_of(const Stream& stream) {
-  const auto it = stream.extra.find(kAround + "x");
+  const auto it = stream.extra.find(std::string(kAround) + "x");
   return it == stream.extra.end() ? nullptr : &*it->second.own;
 }
 
 void TokenRouter::after_block(Stream& stream) {
   for (auto& [name, field] : stream.extra)
-    if (name.starts_with(kAround + kSkip) &&
-        std::stoul(name.substr((kAround + kSkip).size())) >= stream.skips_BTD.size())
+    if (name.starts_with(kAroundSkip) &&
+        std::stoul(name.substr(std::string_view(kAroundSkip).size())) >= stream.skips_BTD.size())
       field.tensor = Tensor();
 }
 

@@ -1,11 +1,11 @@
 // Which of LibTorch's functions a model calls beside the op table's.
 #include <ATen/record_function.h>
 
-#include <algorithm>
 #include <set>
 
 #include <torch/autograd.h>
 
+#include <ditto/exact_calls.h>
 #include <ditto/testing/checks.h>
 
 #include "model_run.h"
@@ -16,130 +16,10 @@ using torch::Tensor;
 
 namespace {
 
-// Copies, places, masks and comparisons; and single operations of IEEE arithmetic, of a number each.
-const std::set<std::string> kExact{"_local_scalar_dense",
-                                   "_reshape_alias",
-                                   "_reshape_copy",
-                                   "_to_copy",
-                                   "_unsafe_view",
-                                   "abs",
-                                   "accumulate_grad",
-                                   "add",
-                                   "add_",
-                                   "alias",
-                                   "all",
-                                   "any",
-                                   "arange",
-                                   "argsort",
-                                   "as_strided",
-                                   "as_strided_",
-                                   "bincount",
-                                   "bitwise_and",
-                                   "bitwise_not",
-                                   "bitwise_or",
-                                   "cat",
-                                   "chunk",
-                                   "clamp",
-                                   "clamp_max",
-                                   "clamp_min",
-                                   "clone",
-                                   "constant_pad_nd",
-                                   "contiguous",
-                                   "copy_",
-                                   "detach",
-                                   "detach_",
-                                   "div",
-                                   "div_",
-                                   "empty",
-                                   "empty_like",
-                                   "empty_strided",
-                                   "eq",
-                                   "expand",
-                                   "expand_as",
-                                   "fill_",
-                                   "flatten",
-                                   "floor_divide",
-                                   "full",
-                                   "full_like",
-                                   "ge",
-                                   "gt",
-                                   "index_select",
-                                   "is_nonzero",
-                                   "item",
-                                   "le",
-                                   "lift_fresh",
-                                   "lt",
-                                   "masked_fill",
-                                   "masked_fill_",
-                                   "masked_scatter",
-                                   "masked_scatter_",
-                                   "masked_select",
-                                   "masked_select_backward",
-                                   "max",
-                                   "maximum",
-                                   "min",
-                                   "minimum",
-                                   "mul",
-                                   "mul_",
-                                   "narrow",
-                                   "ne",
-                                   "neg",
-                                   "new_empty",
-                                   "new_empty_strided",
-                                   "new_zeros",
-                                   "nonzero",
-                                   "numpy_T",
-                                   "ones",
-                                   "ones_like",
-                                   "pad",
-                                   "permute",
-                                   "reciprocal",
-                                   "repeat",
-                                   "reshape",
-                                   "resize_",
-                                   "resolve_conj",
-                                   "result_type",
-                                   "scalar_tensor",
-                                   "scatter",
-                                   "select",
-                                   "select_backward",
-                                   "slice",
-                                   "slice_backward",
-                                   "sort",
-                                   "split",
-                                   "split_with_sizes",
-                                   "sqrt",
-                                   "square",
-                                   "squeeze",
-                                   "stack",
-                                   "sub",
-                                   "sub_",
-                                   "t",
-                                   "to",
-                                   "transpose",
-                                   "tril",
-                                   "triu",
-                                   "unbind",
-                                   "unflatten",
-                                   "unsqueeze",
-                                   "view",
-                                   "view_as",
-                                   "where",
-                                   "zero_",
-                                   "zeros",
-                                   "zeros_like"};
-
 thread_local std::set<std::string>* heard = nullptr;
 
 std::unique_ptr<at::ObserverContext> hear(const at::RecordFunction& function) {
-  // Of floating-point numbers alone: masked_select counts by a sum of bools.
-  const auto inputs = function.inputs();
-  if (std::none_of(inputs.begin(), inputs.end(), [](const c10::IValue& x) {
-        return (x.isTensor() && x.toTensor().defined() && x.toTensor().is_floating_point()) || x.isTensorList();
-      }))
-    return nullptr;
-  const std::string name = function.name(), prefix = "aten::";
-  if (heard && name.rfind(prefix, 0) == 0 && !kExact.count(name.substr(prefix.size()))) heard->insert(name);
+  if (heard && is_inexact(function)) heard->insert(function.name());
   return nullptr;
 }
 
@@ -205,7 +85,7 @@ KernelRow unheard(const Op& op) {
 
 }  // namespace
 
-std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs, const OptionValues& options) {
+std::vector<std::string> inexact_calls(Model& model) {
   std::vector<KernelRow> rows;
   for (const Op& op : ops())
     if (op.leader.empty()) rows.push_back(unheard(op));
@@ -214,18 +94,21 @@ std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds
                                 /*exact=*/true),
       Random(1));
   ctx.token_leaf = 4;
-  const auto model = make<Model>(path, options, needs);
-  fill(*model, at::kFloat);
+  fill(model, at::kFloat);
   constexpr int64_t kSamples = 3;  // the last of them has the null condition
   const auto batch =
-      model->without_condition(make_batch(*model, kSamples, at::kFloat), torch::arange(kSamples).eq(kSamples - 1));
+      model.without_condition(make_batch(model, kSamples, at::kFloat), torch::arange(kSamples).eq(kSamples - 1));
   std::set<std::string> names;
   {
     const Listening listening(names);
-    const Tensor prediction = predict(*model, batch, ctx);
+    const Tensor prediction = predict(model, batch, ctx);
     torch::autograd::backward({prediction}, {torch::ones_like(prediction)});
   }
   return {names.begin(), names.end()};
+}
+
+std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs, const OptionValues& options) {
+  return inexact_calls(*make<Model>(path, options, needs));
 }
 
 }  // namespace ditto::testing

@@ -18,8 +18,10 @@ namespace ditto::testing {
 
 namespace {
 
-const std::set<Touches> kAll{Touches::nothing, Touches::layers, Touches::tokens, Touches::units,
-                             Touches::stages,  Touches::again,  Touches::packs};
+std::set<Touches> everything() {
+  using enum Touches;
+  return {nothing, layers, tokens, units, stages, again, packs};
+}
 
 // Sees LibTorch's draws on this thread while it lives, by whatever generator.
 class Draws {
@@ -80,10 +82,10 @@ std::vector<Mistake> find_mistakes(const std::function<std::shared_ptr<Model>()>
     found.push_back({name.empty() ? what : name + ": " + what, std::move(shows), is_certain});
     return true;
   };
-  if (look("noise by generator", kAll, true, drawn_by_generator)) return found;  // all numbers differ
+  if (look("noise by generator", everything(), true, drawn_by_generator)) return found;  // all numbers differ
   look("a parameter in the wrong unit", {Touches::units, Touches::stages}, true, other_units_parameter);
   look("constants made in tokens", {Touches::stages}, true, misplaced_constant);
-  look("samples that see one another", kAll, true, neighbours_seen);
+  look("samples that see one another", everything(), true, neighbours_seen);
   look("a block that is no pure function", {Touches::again, Touches::units, Touches::stages}, true, impure_block);
   const bool has_wrong_split =
       look("a missing or wrong Split", {Touches::layers}, true,

@@ -14,7 +14,7 @@ using torch::Tensor;
 namespace {
 
 constexpr int64_t kSamples = 4, kClasses = 10;
-const std::vector<int64_t> kPicture{kSamples, 2, 4, 4};
+std::vector<int64_t> picture_shape() { return {kSamples, 2, 4, 4}; }
 
 constexpr int64_t kDepth = 8, kTokens = 4, kWidth = 6, kOtherWidth = 5;
 
@@ -115,7 +115,7 @@ class ObjectiveTest {
 
   Batch batch(int64_t first_id = 0) const {
     Batch made;
-    made["clean"] = normal("clean", kPicture);
+    made["clean"] = normal("clean", picture_shape());
     made["label"] = torch::arange(kSamples, at::kLong);
     for (int64_t i = 0; i < kSamples; ++i) made.ids.push_back(first_id + i), made.weights.push_back(1);
     if (extra_.adjust) extra_.adjust(made);
@@ -199,7 +199,7 @@ class ObjectiveTest {
   }
   Batch with_noise(const Objective& objective) const {
     Batch made = prepare(objective, batch());
-    if (!made.has("noise")) made["noise"] = normal("noise", kPicture);
+    if (!made.has("noise")) made["noise"] = normal("noise", picture_shape());
     return made;
   }
   static std::map<std::string, Tensor> losses_of(const Objective& objective, const Tensor& prediction,

@@ -16,8 +16,11 @@ struct Given {
   std::vector<int64_t> shape;
 };
 // The last has enough numbers for states in blocks, and rows that end in a part of one.
-const std::vector<Given> kParameters{
-    {"a.weight", {6, 4}}, {"a.bias", {6}}, {"table", {5, 2, 3}}, {"b.weight", {40, 200}}};
+const std::vector<Given>& given_parameters() {
+  static const std::vector<Given> all{
+      {"a.weight", {6, 4}}, {"a.bias", {6}}, {"table", {5, 2, 3}}, {"b.weight", {40, 200}}};
+  return all;
+}
 
 // Where a parameter is cut in two: numbers [0, first) and the rest, along a dim; flat: along its numbers.
 struct Halves {
@@ -51,7 +54,7 @@ class WholesInOneProcess final : public WholeTensors {
     auto result = local;
     for (size_t i = 0; i < cuts_.size(); ++i) {
       if (!local[2 * i].defined()) continue;
-      result[2 * i] = cuts_[i].join(local[2 * i], local[2 * i + 1], kParameters[i].shape);
+      result[2 * i] = cuts_[i].join(local[2 * i], local[2 * i + 1], given_parameters()[i].shape);
       result[2 * i + 1] = Tensor();
     }
     return result;
@@ -72,23 +75,25 @@ class WholesInOneProcess final : public WholeTensors {
   }
 
  private:
-  std::vector<Halves> cuts_;  // along kParameters
+  std::vector<Halves> cuts_;  // along given_parameters()
 };
 
 // Some parameters and the optimizer that moves them; `exact`: as under run.numerics = "one", by the ops' references.
 class Training {
  public:
   Training(const std::string& path, const OptionValues& options, bool exact = false) : exact_(exact) {
-    for (const auto& [name, shape] : kParameters)
+    for (const auto& [name, shape] : given_parameters())
       parameters_.push_back({name, normal(name, shape, at::kFloat).requires_grad_(), shape});
     open(path, options);
   }
   // The same numbers, every parameter cut in two.
   Training(const std::string& path, const OptionValues& options, const std::vector<Halves>& cuts, bool exact)
       : wholes_(cuts), cuts_(cuts), exact_(exact) {
-    for (size_t i = 0; i < kParameters.size(); ++i)
-      for (const Tensor& piece : cuts[i].of(normal(kParameters[i].name, kParameters[i].shape, at::kFloat)))
-        parameters_.push_back({kParameters[i].name, piece.clone().requires_grad_(), kParameters[i].shape});
+    for (size_t i = 0; i < given_parameters().size(); ++i)
+      for (const Tensor& piece :
+           cuts[i].of(normal(given_parameters()[i].name, given_parameters()[i].shape, at::kFloat)))
+        parameters_.push_back(
+            {given_parameters()[i].name, piece.clone().requires_grad_(), given_parameters()[i].shape});
     open(path, options);
   }
 
@@ -136,7 +141,7 @@ class Training {
     return cuts_.empty() ? whole : cuts_[i / 2].of(whole)[i % 2];
   }
   WholesInOneProcess wholes_;
-  std::vector<Halves> cuts_;  // along kParameters; empty: whole ones
+  std::vector<Halves> cuts_;  // along given_parameters(); empty: whole ones
   std::vector<OptimizedParameter> parameters_;
   std::vector<Tensor> average_;  // of an optimizer that makes it
   const bool exact_;
@@ -145,7 +150,8 @@ class Training {
 
 std::string same(const std::vector<Tensor>& a, const std::vector<Tensor>& b) {
   for (size_t i = 0; i < a.size(); ++i)
-    if (const auto problem = difference(a[i], b[i], 0); !problem.empty()) return kParameters[i].name + " " + problem;
+    if (const auto problem = difference(a[i], b[i], 0); !problem.empty())
+      return given_parameters()[i].name + " " + problem;
   return {};
 }
 
@@ -155,8 +161,8 @@ std::string moves(const std::string& path, const OptionValues& options) {
   training.step(0);
   for (size_t i = 0; i < before.size(); ++i) {
     if (const auto problem = not_finite(training.values()[i]); !problem.empty())
-      return kParameters[i].name + " " + problem;
-    if (training.values()[i].equal(before[i])) return kParameters[i].name + " did not move";
+      return given_parameters()[i].name + " " + problem;
+    if (training.values()[i].equal(before[i])) return given_parameters()[i].name + " did not move";
   }
   return {};
 }
@@ -195,11 +201,12 @@ std::string state_shapes(const std::string& path, const OptionValues& options) {
   const auto check = [&](const std::string& when) -> std::string {
     for (const auto& [kind, state] : training.optimizer->state()) {
       const auto& tensors = state.tensors;
-      if (tensors.size() != kParameters.size()) return when + " \"" + kind + "\" has another number of tensors";
+      if (tensors.size() != given_parameters().size()) return when + " \"" + kind + "\" has another number of tensors";
       for (size_t i = 0; i < tensors.size(); ++i)
         if (tensors[i].defined() && !state.whole &&
-            tensors[i].sizes() != at::IntArrayRef(in_blocks(kParameters[i].shape, state.block)))
-          return when + " \"" + kind + "\" of " + kParameters[i].name + " has shape " + shape_text(tensors[i].sizes());
+            tensors[i].sizes() != at::IntArrayRef(in_blocks(given_parameters()[i].shape, state.block)))
+          return when + " \"" + kind + "\" of " + given_parameters()[i].name + " has shape " +
+                 shape_text(tensors[i].sizes());
     }
     return {};
   };
@@ -232,7 +239,7 @@ std::string slices(const std::string& path, const OptionValues& options, bool ex
   // Every parameter in its first way of being cut, then in its second …; those with fewer ways in their last again.
   for (size_t way = 0; way < 3; ++way) {
     std::vector<Halves> cuts;
-    for (const auto& [name, shape] : kParameters) {
+    for (const auto& [name, shape] : given_parameters()) {
       const auto all = halves_of(shape, granularity, block);
       cuts.push_back(all[std::min(way, all.size() - 1)]);
     }
@@ -240,8 +247,8 @@ std::string slices(const std::string& path, const OptionValues& options, bool ex
     cut.steps(0, 4);
     const auto pieces = cut.values();
     std::vector<Tensor> joined;
-    for (size_t i = 0; i < kParameters.size(); ++i)
-      joined.push_back(cuts[i].join(pieces[2 * i], pieces[2 * i + 1], kParameters[i].shape));
+    for (size_t i = 0; i < given_parameters().size(); ++i)
+      joined.push_back(cuts[i].join(pieces[2 * i], pieces[2 * i + 1], given_parameters()[i].shape));
     if (const auto problem = same(joined, whole.values()); !problem.empty()) return problem;
   }
   return {};
@@ -251,9 +258,9 @@ std::string slices(const std::string& path, const OptionValues& options, bool ex
 std::string exactly(const std::string& path, const OptionValues& options) {
   Training fast(path, options), exact(path, options, true);
   fast.steps(0, 4), exact.steps(0, 4);
-  for (size_t i = 0; i < kParameters.size(); ++i)
+  for (size_t i = 0; i < given_parameters().size(); ++i)
     if (const auto problem = difference(exact.values()[i], fast.values()[i], 1e-5); !problem.empty())
-      return kParameters[i].name + " " + problem;
+      return given_parameters()[i].name + " " + problem;
   return slices(path, options, true);
 }
 
@@ -304,7 +311,7 @@ std::string does_all(const std::string& path, const OptionValues& options) {
   if (const auto problem = same(average, followed); !problem.empty()) return "the average of " + problem;
   for (size_t i = 0; i < copies.size(); ++i)
     if (!copies[i].equal(all.values()[i].to(at::kBFloat16)))
-      return "the copy of " + kParameters[i].name + " is another";
+      return "the copy of " + given_parameters()[i].name + " is another";
   return {};
 }
 

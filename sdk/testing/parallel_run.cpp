@@ -138,7 +138,7 @@ void ParallelRun::end_accumulation(int64_t accumulation, const StepPlan& plan) {
 AxisSet ParallelRun::open_axes(size_t index, bool data_axes_alone) const {
   AxisSet axes;
   for (const Axis axis : kAxes) {
-    const bool is_data = kDataAxes.count(axis) != 0, is_done = is_data && accumulations_[index].defined();
+    const bool is_data = is_data_axis(axis), is_done = is_data && accumulations_[index].defined();
     if (mesh_.size(axis) > 1 && layout.entries[index].is_copy(axis) && left_[index].count(axis) == 0 &&
         (data_axes_alone ? is_data : !is_done))
       axes.insert(axis);

@@ -137,6 +137,14 @@ def test_right_models_train_alike():
     tried_right(mistaken, without_experts)
 
 
+def test_a_model_that_one_number_refuses_is_told_before():
+    done = t.run("plugins", "try", mistaken, "--set", "model.mistake=scatter")
+    said = done.stdout.splitlines()[-1]
+    t.check(said.startswith('With run.numerics = "one" it is refused: it calls ') and "aten::scatter," in said, done.stdout)
+    done = t.run("plugins", "try", models / "libdit.so")
+    t.check("run.numerics" not in done.stdout, done.stdout)
+
+
 def encodes_alike(path, refused, *arguments):
     done = t.run("plugins", "try", path, *arguments)
     for layout, outcome in outcomes(done, ENCODER_LAYOUTS).items():

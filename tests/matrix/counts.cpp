@@ -238,7 +238,7 @@ class Forms {
       add(group, "all_reduce", Pass::other, 1, 2 * bytes * (group.size() - 1) / group.size());
     };
     const bool routed = a_.is_routed;
-    AxisSet loss = kDataAxes;
+    AxisSet loss(kDataAxes.begin(), kDataAxes.end());
     loss.insert(Axis::pipeline);
     reduce(mesh_.world(), 4 * one_.batch);
     reduce(mesh_.group(loss), 8 * (1 + one_.batch * (routed ? 3 : 2)));

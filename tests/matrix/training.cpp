@@ -117,7 +117,7 @@ void describe(const Assembly& assembly, Record& record) {
   for (auto entry : assembly.main->layout.entries) {
     AxisSet axes, data_axes;
     for (const Axis axis : kAxes)
-      if (assembly.mesh.size(axis) > 1 && entry.is_copy(axis)) (kDataAxes.count(axis) ? data_axes : axes).insert(axis);
+      if (assembly.mesh.size(axis) > 1 && entry.is_copy(axis)) (is_data_axis(axis) ? data_axes : axes).insert(axis);
     if (!axes.empty()) record.copies[axes] += entry.tensor.numel();
     if (!data_axes.empty()) record.data_copies[data_axes] += entry.tensor.numel();
     entry.cuts.erase(Axis::shard);

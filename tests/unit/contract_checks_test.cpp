@@ -369,6 +369,7 @@ TEST_CASE("a model that calls more than single operations beside the op table is
   };
   CHECK(calls("none") == "aten::sum ");  // its condition is added to all tokens, which sums the gradient over them
   CHECK(calls("mixes samples").find("aten::mean ") != std::string::npos);
+  CHECK(calls("scatters") == "aten::scatter aten::sum ");  // as the guard of a run's first step has it: one list
 }
 
 TEST_CASE("a library of another kind is refused by the contract tests") {

@@ -5,11 +5,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/formats/nearest.h"
 #include "support/files.h"
 
 using ditto::ErrorKind;
-using ditto::formats::nearest_name;
 using ditto::formats::parse_json;
 using ditto::test::contains;
 using ditto::test::error_of;
@@ -25,12 +23,4 @@ TEST_CASE("JSON is read, and refused where it is ambiguous") {
     CHECK(contains(refusal(text), "index.json: this is not JSON"));
   CHECK(contains(refusal(std::string("1\0", 2)), "NUL"));
   CHECK(contains(refusal(std::string(100000, '[')), "deeper than 128"));
-}
-
-TEST_CASE("the nearest name is the one with the fewest edits, if any is near") {
-  const std::vector<std::string> names{"width", "depth", "heads"};
-  CHECK(nearest_name("widht", names) == "width");
-  CHECK(nearest_name("head", names) == "heads");
-  CHECK(nearest_name("zzzzz", names) == "");
-  CHECK(nearest_name("", names) == "");
 }

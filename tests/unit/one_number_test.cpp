@@ -1,4 +1,7 @@
 // run.numerics = "one": what is refused, how large micro-batches are, and which calls of LibTorch are seen.
+#include <thread>
+
+#include <ATen/record_function.h>
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
@@ -157,6 +160,12 @@ TEST_CASE("calls whose sums are LibTorch's are named, in forward and in backward
       {"aten::add", [&] { return torch::add(x, x, 0.5); }},
       {"aten::pow", [&] { return torch::pow(x, 3); }},
       {"aten::addcmul", [&] { return torch::addcmul(x, x, x); }},
+      {"aten::scatter",
+       [&] {
+         return x.scatter(1, torch::zeros({6, 2}, torch::kLong), x);
+       }},
+      {"aten::floor_divide", [&] { return torch::floor_divide(x, w[0]); }},
+      {"aten::bincount", [&] { return torch::bincount(torch::zeros({5}, torch::kLong), w[0]); }},
       {"aten::layer_norm", [&] { return torch::layer_norm(x, {5}); }},
       {"aten::randn_like", [&] { return torch::randn_like(x); }}};
   for (const auto& [name, call] : calls) {
@@ -173,6 +182,27 @@ TEST_CASE("calls whose sums are LibTorch's are named, in forward and in backward
   });
   CAPTURE(said);
   CHECK(said.find("aten::sum in backward (MulBackward0)") != std::string::npos);
+}
+
+TEST_CASE("a guard hears its own thread, one after another, and says the first call alone with the unit it is in") {
+  const auto x = torch::rand({6, 5});
+  std::string other;
+  const auto said = said_of([&] {
+    std::thread([&] {
+      x.sum();                           // nobody's
+      const OneNumberGuard::Pause none;  // nor is this one
+      other = said_of([&] { torch::exp(x); });
+    }).join();
+    {
+      at::RecordFunction unit(at::RecordScope::USER_SCOPE);
+      unit.before(std::string_view("block 3 of model 'm'"));
+      x.mean();
+    }
+    x.sum();
+  });
+  CHECK(said.find("a call of aten::mean in block 3 of model 'm',") != std::string::npos);
+  CHECK(other.find("a call of aten::exp,") != std::string::npos);
+  CHECK(said_of([&] { x.neg(); }) == "");
 }
 
 TEST_CASE("what is one operation a number, or moves, or has no numbers, is not named") {
@@ -193,6 +223,8 @@ TEST_CASE("what is one operation a number, or moves, or has no numbers, is not n
           torch::zeros({0, 5}).sum(0);
           torch::mm(torch::empty({3, 3}, torch::kMeta), torch::empty({3, 3}, torch::kMeta));
           x.index_select(0, torch::tensor({1, 1}));
+          x.scatter(1, torch::zeros({6, 2}, torch::kLong), 0.5);
+          torch::bincount(torch::zeros({5}, torch::kLong));
           const OneNumberGuard::Pause unread;
           x.sum();
         }) == "");

@@ -139,10 +139,23 @@ TEST_CASE("tables that cannot be pictures are refused with their place") {
   CHECK(holds(refused("1,2,3,4,0.5\n", kSmall, ErrorKind::data), "label 0.5"));
   CHECK(holds(refused("1,2,3,0\n", kSmall, ErrorKind::config), "a row holds 3 values"));
   CHECK(holds(refused("", kSmall, ErrorKind::data), "no row"));
+  CHECK(holds(refused("1,2,3,4,0\n1,2,\"3,4,0\n", kSmall, ErrorKind::data), path + ":2: a quote is not closed"));
+  CHECK(holds(refused(std::string("1\0,\0", 4), kSmall, ErrorKind::data), "is UTF-16"));
   CHECK(holds(refused("1,2,nan,4,0\n", kSmall, ErrorKind::data), ":1:3"));
   auto named = kSmall;
   named.label = "clas";
   CHECK(holds(refused("a,b,c,d,class\n1,2,3,4,0\n", named, ErrorKind::config), "did you mean \"class\""));
+}
+
+TEST_CASE("a table of numbers is CSV as tables of texts are: quotes, line ends, blanks around numbers") {
+  const auto table = formats::parse_number_table(
+      "\r\n\"a; b\" ; c\r\n"
+      "1 ;\"2\"\r\n"
+      "\r\n"
+      " \"3\" ;+4",
+      "t");
+  CHECK(table.columns == std::vector<std::string>{"a; b", "c"});
+  CHECK(table.numbers == std::vector<double>{1, 2, 3, 4});
 }
 
 TEST_CASE("a gzip table that is cut off is refused") {

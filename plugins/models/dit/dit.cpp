@@ -112,18 +112,18 @@ struct Dit final : ditto::Model {
   int64_t fixed_parameters() const override { return patches->position_numbers(); }
 
   std::vector<std::string> foreign_formats() const override {
-    return ditto::formats_of(kFormats, [&](const auto& format) { return not_theirs(format); });
+    return ditto::formats_of(all_formats(), [&](const auto& format) { return not_theirs(format); });
   }
   ditto::ForeignFormat foreign(const std::string& format) const override {
-    ditto::require_format(format, kFormats, [&](const auto& one) { return not_theirs(one); });
+    ditto::require_format(format, all_formats(), [&](const auto& one) { return not_theirs(one); });
     return is_diffusers() ? diffusers() : facebook();
   }
 
   // What a file of theirs says is what the recipe's options are where it leaves them open.
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    ditto::require_format(file.format, kFormats);
+    ditto::require_format(file.format, all_formats());
     const bool theirs = file.format == "diffusers", is_video = file.format == "opendit";
-    ditto::ForeignSizes s(file, theirs ? kDiffusers : kFacebook);
+    ditto::ForeignSizes s(file, theirs ? diffusers_names() : facebook_names());
     Options o{s.size};
     o.heads = theirs ? ditto::heads_of(file, "num_attention_heads", o.width) : 0;
     o.convention = theirs ? "diffusers" : "facebook";
@@ -142,12 +142,15 @@ struct Dit final : ditto::Model {
 
  private:
   using Names = ditto::ForeignSizes::Names;
-  inline static const std::vector<std::string> kFormats{"facebook-dit", "sit", "opendit", "diffusers"};
-  inline static const Names kFacebook{"x_embedder.proj.weight", "blocks.", ".mlp.fc1.weight",
-                                      "final_layer.linear.weight", "y_embedder.embedding_table.weight"};
-  inline static const Names kDiffusers{"pos_embed.proj.weight", "transformer_blocks.", ".ff.net.0.proj.weight",
-                                       "proj_out_2.weight",
-                                       "transformer_blocks.0.norm1.emb.class_embedder.embedding_table.weight"};
+  static std::vector<std::string> all_formats() { return {"facebook-dit", "sit", "opendit", "diffusers"}; }
+  static Names facebook_names() {
+    return {"x_embedder.proj.weight", "blocks.", ".mlp.fc1.weight", "final_layer.linear.weight",
+            "y_embedder.embedding_table.weight"};
+  }
+  static Names diffusers_names() {
+    return {"pos_embed.proj.weight", "transformer_blocks.", ".ff.net.0.proj.weight", "proj_out_2.weight",
+            "transformer_blocks.0.norm1.emb.class_embedder.embedding_table.weight"};
+  }
 
   bool is_diffusers() const { return options.convention == "diffusers"; }
   bool has_text() const { return needs.width("text_pooled") > 0; }

@@ -157,11 +157,11 @@ struct Flux final : ditto::JointTransformer {
   }
 
   std::vector<std::string> foreign_formats() const override {
-    return ditto::formats_of(kFormats, [&](const auto&) { return not_theirs(); });
+    return ditto::formats_of(all_formats(), [&](const auto&) { return not_theirs(); });
   }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     const auto& o = options;
-    ditto::require_format(format, kFormats, [&](const auto&) { return not_theirs(); });
+    ditto::require_format(format, all_formats(), [&](const auto&) { return not_theirs(); });
     const auto they = names_in(format);
     const int64_t D = o.width, P = o.patch, C = needs_.out_channels;
     ditto::ForeignNames n(*this, they.parts);
@@ -184,7 +184,7 @@ struct Flux final : ditto::JointTransformer {
   }
 
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    ditto::require_format(file.format, kFormats);
+    ditto::require_format(file.format, all_formats());
     const auto they = names_in(file.format);
     const auto whole = [&](const char* ours) { return ditto::foreign_name(they.whole, ours, they.parts); };
     const auto joint = [&](const char* ours) { return "." + ditto::foreign_name(they.joint, ours, they.parts); };
@@ -209,7 +209,7 @@ struct Flux final : ditto::JointTransformer {
   }
 
  private:
-  inline static const std::vector<std::string> kFormats{"diffusers", "comfy"};
+  static std::vector<std::string> all_formats() { return {"diffusers", "comfy"}; }
 
   // The constructor's arguments there, where patches are the data's.
   static ditto::ForeignConfig config_of(const Options& o, const Needs& needs) {

@@ -85,11 +85,11 @@ struct MmDit final : ditto::JointTransformer {
   }
 
   std::vector<std::string> foreign_formats() const override {
-    return ditto::formats_of(kFormats, [&](const auto&) { return not_theirs(); });
+    return ditto::formats_of(all_formats(), [&](const auto&) { return not_theirs(); });
   }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     const auto& o = options;
-    ditto::require_format(format, kFormats, [&](const auto&) { return not_theirs(); });
+    ditto::require_format(format, all_formats(), [&](const auto&) { return not_theirs(); });
     const auto they = names_in(format);
     ditto::ForeignNames n(*this, they.parts);
     n.layers("", "", they.whole);
@@ -106,7 +106,7 @@ struct MmDit final : ditto::JointTransformer {
   }
 
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    ditto::require_format(file.format, kFormats);
+    ditto::require_format(file.format, all_formats());
     const auto they = names_in(file.format);
     const bool has_config = file.format == "diffusers";
     const auto whole = [&](const char* ours) { return ditto::foreign_name(they.whole, ours, they.parts); };
@@ -137,7 +137,7 @@ struct MmDit final : ditto::JointTransformer {
   }
 
  private:
-  inline static const std::vector<std::string> kFormats{"diffusers", "comfy"};
+  static std::vector<std::string> all_formats() { return {"diffusers", "comfy"}; }
 
   // The constructor's arguments there.
   static ditto::ForeignConfig config_of(const Options& o, const Needs& needs) {

@@ -21,16 +21,18 @@ using torch::Tensor;
 // Its Megatron has 1e-6 for the norms of queries and keys.
 constexpr double kEps = 1e-5, kHeadEps = 1e-6;
 
-const std::vector<ditto::TransformerSize> kSizes{
-    {"S", 12, 384, 6},    {"B", 12, 768, 12},   {"L", 24, 1024, 16},
-    {"XL", 28, 1152, 16}, {"7B", 32, 3072, 24}, {"28B", 36, 5632, 44}};  // NeMo says no shape of it: this one is ours
+std::vector<ditto::TransformerSize> sizes() {
+  return {{"S", 12, 384, 6},    {"B", 12, 768, 12},   {"L", 24, 1024, 16}, {"XL", 28, 1152, 16},
+          {"7B", 32, 3072, 24}, {"28B", 36, 5632, 44}};  // NeMo says no shape of it: this one is ours
+}
 
 struct NemoDitOptions : ditto::TransformerSize {
   std::string positions = "sincos";
   ditto::VideoPlaces places{34, 80};
 
   void read(ditto::OptionReader& option) {
-    TransformerSize::read(option, kSizes, "NeMo's sizes, and \"28B\" of our own; the options below override its parts");
+    TransformerSize::read(option, sizes(),
+                          "NeMo's sizes, and \"28B\" of our own; the options below override its parts");
     qk_norm = true;
     read_keys(option);
     option("positions", positions,

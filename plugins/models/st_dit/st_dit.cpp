@@ -125,10 +125,10 @@ struct StDit final : ditto::SpaceTimeTransformer {
   }
 
   std::vector<std::string> foreign_formats() const override {
-    return ditto::formats_of(kFormats, [&](const auto&) { return not_theirs(); });
+    return ditto::formats_of(all_formats(), [&](const auto&) { return not_theirs(); });
   }
   ditto::ForeignFormat foreign(const std::string& format) const override {
-    ditto::require_format(format, kFormats, [&](const auto&) { return not_theirs(); });
+    ditto::require_format(format, all_formats(), [&](const auto&) { return not_theirs(); });
     const int64_t C = x_[0], K = options.head_width(), P = options.patch;
     ditto::ForeignNames n(*this, ditto::kFacebookParts);
     n.layers("", "",
@@ -148,7 +148,7 @@ struct StDit final : ditto::SpaceTimeTransformer {
   }
 
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    ditto::require_format(file.format, kFormats);
+    ditto::require_format(file.format, all_formats());
     const ditto::ForeignSizes s(
         file, {"x_embedder.proj.weight", "spatial_blocks.", ".mlp.fc1.weight", "final_layer.linear.weight"});
     Options o{{s.size}};
@@ -168,7 +168,7 @@ struct StDit final : ditto::SpaceTimeTransformer {
   }
 
  private:
-  inline static const std::vector<std::string> kFormats{"open-sora"};
+  static std::vector<std::string> all_formats() { return {"open-sora"}; }
   static constexpr int64_t kCompression = 8;  // pixels a latent's side stands for: their configuration counts pixels
 
   // Why no STDiT3 is this model; empty: one is. Its sizes are any.

@@ -22,18 +22,20 @@ using ditto::Stream;
 using ditto::Unit;
 using torch::Tensor;
 
-const std::vector<ditto::TransformerSize> kPublished{{"S/2", 12, 512, 8},
-                                                     {"M/4", 16, 768, 12, 4},
-                                                     {"L/2", 20, 1024, 16},
-                                                     {"L/4", 20, 1024, 16, 4},
-                                                     {"H/2", 28, 1152, 16}};
-const Init kInit = Init::normal(0.02);  // of blocks
+std::vector<ditto::TransformerSize> published() {
+  return {{"S/2", 12, 512, 8},
+          {"M/4", 16, 768, 12, 4},
+          {"L/2", 20, 1024, 16},
+          {"L/4", 20, 1024, 16, 4},
+          {"H/2", 28, 1152, 16}};
+}
+constexpr Init kInit{Init::Kind::normal, 0.02};  // of blocks
 
 struct UVitOptions : ditto::TransformerSize {
   bool time_mlp = false, convolution = true;
 
   void read(ditto::OptionReader& option) {
-    TransformerSize::read(option, kPublished,
+    TransformerSize::read(option, published(),
                           "a published size, but for H/2's convolution = false; the options below override its parts. "
                           "depth: blocks of both halves, one more stands between them");
     option("time_mlp", time_mlp, "the time's features go through an MLP to become a token");
@@ -170,7 +172,7 @@ struct UVit final : ditto::Model {
     Options o{s.size};
     o.depth *= 2;
     o.time_mlp = file.has("time_embed.0.weight"), o.convolution = file.has("final_layer.weight");
-    ditto::read_sizes_over(o, reader, file, kPublished, {"time_mlp", "convolution"});
+    ditto::read_sizes_over(o, reader, file, published(), {"time_mlp", "convolution"});
     return s.needs(o.patch * ditto::square_of(file, "pos_embed", o.width, s.classes > 0 ? 2 : 1));
   }
 

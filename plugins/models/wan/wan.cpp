@@ -184,10 +184,10 @@ struct Wan final : ditto::VideoTransformer {
     return options.text.without_text(std::move(in), which_B);
   }
 
-  std::vector<std::string> foreign_formats() const override { return kFormats; }
+  std::vector<std::string> foreign_formats() const override { return all_formats(); }
   ditto::ForeignFormat foreign(const std::string& format) const override {
     const auto& o = options;
-    ditto::require_format(format, kFormats);
+    ditto::require_format(format, all_formats());
     const auto& they = names_in(format);
     ditto::ForeignNames n(*this, they.parts);
     n.layers("", "", they.whole);
@@ -201,7 +201,7 @@ struct Wan final : ditto::VideoTransformer {
   }
 
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    ditto::require_format(file.format, kFormats);
+    ditto::require_format(file.format, all_formats());
     const auto& they = names_in(file.format);
     const bool has_config = file.format == "diffusers";
     const auto whole = [&](const char* ours) { return ditto::foreign_name(they.whole, ours); };
@@ -230,7 +230,7 @@ struct Wan final : ditto::VideoTransformer {
   }
 
  private:
-  inline static const std::vector<std::string> kFormats{"diffusers", "comfy"};
+  static std::vector<std::string> all_formats() { return {"diffusers", "comfy"}; }
   static const Names& names_in(const std::string& format) { return format == "comfy" ? kComfy : kDiffusers; }
 
   // The constructor's arguments there.

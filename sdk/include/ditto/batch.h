@@ -76,7 +76,12 @@ struct TensorSpec {
   bool turns_with_image = false;
 };
 using TensorSpecs = std::vector<TensorSpec>;
-inline const std::vector<int64_t> kAnyShape{-2};  // of what takes a tensor of any number of dims
+// The shape of what takes a tensor of any number of dims.
+struct AnyShape {
+  operator std::vector<int64_t>() const { return {-2}; }
+  friend bool operator==(const std::vector<int64_t>& shape, AnyShape) { return shape.size() == 1 && shape[0] == -2; }
+};
+inline constexpr AnyShape kAnyShape;
 inline constexpr int64_t kOwnSide = -3;
 DITTO_API const TensorSpec* find(const TensorSpecs& specs, const std::string& name);  // null: there is none
 DITTO_API std::string to_text(const TensorSpec& spec);  // "\"label\" Long [] of 0 … 9", for messages

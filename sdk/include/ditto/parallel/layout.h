@@ -43,9 +43,7 @@ struct LayoutEntry {
   std::map<Axis, Cut> cuts;   // an axis that is not here: this is a copy along it
   AxisSet summed;  // axes along which a strategy sums this gradient itself; set by core, from ParallelStrategy::sums
   // Whether a strategy sums it over data ranks: their micro-batches are its own to add up.
-  bool is_summed_over_data() const {
-    return std::any_of(summed.begin(), summed.end(), [](Axis axis) { return kDataAxes.count(axis) == 1; });
-  }
+  bool is_summed_over_data() const { return std::any_of(summed.begin(), summed.end(), is_data_axis); }
   AxisSet absent;  // axes along which other ranks hold other parameters (pipeline): neither cut nor copy
 
   // The same parameter with `block` consecutive numbers of the last dim as one: where the scales of blocks lie. Throws

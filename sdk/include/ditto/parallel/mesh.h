@@ -3,6 +3,7 @@
 // A model never includes this file: it is for strategies, optimizers and the host.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <functional>
@@ -26,7 +27,10 @@ namespace ditto {
 
 using AxisSet = std::set<Axis>;
 // Ranks that differ along these have different samples.
-inline const AxisSet kDataAxes{Axis::replicate, Axis::shard, Axis::expert};
+inline constexpr std::array kDataAxes{Axis::replicate, Axis::shard, Axis::expert};
+constexpr bool is_data_axis(Axis axis) {
+  return std::find(kDataAxes.begin(), kDataAxes.end(), axis) != kDataAxes.end();
+}
 
 // What a rank has asked of its peers, counted by who, what and when. Bytes are those that leave this rank when every
 // member sends each of the others its part directly: all_gather (n - 1) x, reduce_scatter, all_to_all and exchange what
@@ -149,7 +153,7 @@ class DITTO_API Mesh {
   int data_rank() const {
     return (index(Axis::replicate) * size(Axis::shard) + index(Axis::shard)) * size(Axis::expert) + index(Axis::expert);
   }
-  const Group& data_group() const { return group(kDataAxes); }
+  const Group& data_group() const { return group(AxisSet(kDataAxes.begin(), kDataAxes.end())); }
 };
 
 // The rule of transposition: the run's loss is the sum of the ranks' losses, and every collective is differentiated as

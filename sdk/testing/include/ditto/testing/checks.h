@@ -43,6 +43,7 @@ Report check_model(const std::string& path, const ModelNeeds& needs, const Optio
 // Not what the op table computes. Throws Error(config) where the model says itself that it has no exact form.
 std::vector<std::string> inexact_calls(const std::string& path, const ModelNeeds& needs,
                                        const OptionValues& options = {});
+std::vector<std::string> inexact_calls(Model& model);  // whose weights it writes over
 
 // How a model fared on one layout of ranks.
 struct Trial {
