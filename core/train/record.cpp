@@ -37,7 +37,8 @@ constexpr std::array<std::pair<std::string_view, const char*>, 9> kMatters{
      {"torch", "another LibTorch may compute differently"},
      {"torch_build", "another build of LibTorch may compute differently"},
      {"variables", "they choose how libraries compute"},
-     {"ditto", "another version of Ditto may compute differently"}}};
+     {"ditto", "another version of Ditto may compute differently"},
+     {"numerics_epoch", "Ditto's numbers have changed"}}};
 constexpr std::string_view kLibrary = "library.";  // and its name
 constexpr const char* kEpoch = "numerics_epoch";
 
