@@ -314,9 +314,19 @@ std::vector<std::pair<std::string, Component*>> Recipe::components() {
   return all;
 }
 
+namespace {
+
+// What is not given is not noted where earlier runs and receipts do not know of it: they are the same as today's.
+bool is_newer(const std::string& section, const std::string& option) {
+  return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies");
+}
+
+}  // namespace
+
 void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {
   if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
-  for (const auto& info : declared) resolved_.set_path(section + "." + info.name, node_of(info.value));
+  for (const auto& info : declared)
+    if (info.given || !is_newer(section, info.name)) resolved_.set_path(section + "." + info.name, node_of(info.value));
   effects_.add(section, declared);
 }
 
@@ -331,6 +341,11 @@ void Recipe::resolve_bf16_in_fp32(std::vector<std::string> ops) {
   run.bf16_in_fp32 = std::move(ops);
   bf16_was_measured = true;
   resolved_.set_path("run.bf16_in_fp32", node_of(run.bf16_in_fp32));
+}
+
+std::string transport_of(const Recipe& recipe) {
+  if (!recipe.run.transport.empty()) return recipe.run.transport;
+  return recipe.run.device == "cpu" ? "" : "nccl";
 }
 
 std::string kind_of(const std::string& section) {

@@ -130,6 +130,9 @@ class Recipe {
 // Of the plugin that a component's section names: of [encoder.image] "encoder", of [network.NAME] "model".
 std::string kind_of(const std::string& section);
 
+// The plugin that carries tensors between ranks; empty: the host's own does.
+std::string transport_of(const Recipe& recipe);
+
 // How a recipe names what [run] output leaves open.
 std::string output_folder(const Recipe& recipe);
 

@@ -41,8 +41,7 @@ std::vector<std::string> strategy_ids(const Recipe& recipe) {
   add(p.serves("shard", p.shard), p.shard_plugin);
   // A degree that is left open is that of the ranks: a recipe is the same for one of them and for many.
   add(p.replicate == 0 || p.serves("replicate", p.replicate), p.replicate_plugin);
-  add(p.recompute != "none", "recompute");
-  add(p.offload != "none", "offload");
+  for (const auto& id : p.without_axis()) add(true, id);
   return ids;
 }
 
@@ -95,6 +94,10 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
   auto made = components.make_with<ParallelStrategy>(id, recipe.name, options, needs, [&](const auto& declared) {
     components.recipe.resolve("parallel", {}, declared);
   });
+  if (made->axis() && !axis)
+    throw Error(ErrorKind::config, recipe.name,
+                "parallel.strategies names \"" + id + "\", which serves the axis " + name(*made->axis()),
+                "set " + key_of(*made->axis()) + "_plugin = \"" + id + "\" instead");
   if (made->axis() != axis)
     throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
                 "see `ditto plugins list`");
@@ -124,8 +127,8 @@ std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& compo
     require_served(components.recipe, axis, id, needs.mesh->size(axis));
     add(id, key_of(axis), axis);
   }
-  if (trains && p.recompute != "none") add("recompute", "parallel.recompute", std::nullopt);
-  if (trains && p.offload != "none") add("offload", "parallel.offload", std::nullopt);
+  if (trains)
+    for (const auto& id : p.without_axis()) add(id, "parallel." + id, std::nullopt);
   return strategies;
 }
 

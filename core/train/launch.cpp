@@ -84,6 +84,7 @@ std::vector<PluginKey> plugins_of(Recipe& recipe) {
     if (*component) plugins.emplace_back(kind_of(section), component->plugin);
   for (const auto& id : strategy_ids(recipe)) plugins.emplace_back(ParallelStrategy::kKind, id);
   for (const auto& id : kernel_sets(recipe)) plugins.emplace_back(KernelSet::kKind, id);
+  if (!recipe.run.transport.empty()) plugins.emplace_back(Transport::kKind, recipe.run.transport);
   return plugins;
 }
 
@@ -111,6 +112,7 @@ void check_recipe(const Recipe& recipe, Registry& registry) {
   auto copy = recipe;
   Components components(copy, registry);
   components.op_table();
+  if (!recipe.run.transport.empty()) registry.factory<Transport>(recipe.run.transport, recipe.name + ": run.transport");
   if (!recipe.sampler) return;
   require(recipe, recipe.scheduler, "scheduler");
   const auto scheduler = components.make<Scheduler>("scheduler", recipe.scheduler, {});
