@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include <ditto/error.h>
 #include <ditto/sizes.h>
@@ -51,32 +50,6 @@ void move_guidance(Table& tree, const std::string& file) {
   if (guidance.empty()) return;
   guidance.set("plugin", {std::string("cfg"), sampler->source});
   tree.set("guidance", {std::move(guidance), sampler->source});
-}
-
-// Models of earlier recipes that are plugins of their own today.
-void refuse_other_model(const Table& tree, const std::string& file) {
-  constexpr struct {
-    std::string_view plugin, option, value, now;  // no value: any
-  } kOthers[] = {{"mmdit", "rotary", {}, "flux"},
-                 {"mmdit", "single_depth", {}, "flux"},
-                 {"mmdit", "guidance_embed", {}, "flux"},
-                 {"mmdit", "preset", "Flux.1-dev", "flux"},
-                 {"mmdit", "preset", "Flux.1-schnell", "flux"},
-                 {"st_dit", "preset", "Latte-1", "latte"},
-                 {"st_dit", "preset", "Latte-XL/2", "latte"}};
-  const auto text_at = [](const Table& table, std::string_view key) {
-    const Node* node = table.find(key);
-    const auto* text = node ? node->as<std::string>() : nullptr;
-    return text ? *text : std::string();
-  };
-  const Table* model = section_in(tree, "model", file).table;
-  for (const auto& [plugin, option, value, now] : kOthers)
-    if (model && text_at(*model, "plugin") == plugin && model->find(option) &&
-        (value.empty() || text_at(*model, option) == value))
-      throw Error(ErrorKind::config, place(*model->find(option), file),
-                  "model." + std::string(option) + (value.empty() ? "" : " = \"" + std::string(value) + "\"") +
-                      " is not " + std::string(plugin) + "'s",
-                  "set model.plugin = \"" + std::string(now) + "\", which it is an option of");
 }
 
 }  // namespace
@@ -245,7 +218,6 @@ void Recipe::interpret(Table tree) {
   refuse_unknown_sections(tree, name);
   refuse_plugin_path(tree, name);
   move_guidance(tree, name);
-  refuse_other_model(tree, name);
   of_run_ = of_run_ || has_notes(tree);
   for (const auto& entry : sections())
     std::visit([&](auto member) { read_section(section_in(tree, entry.name, name), this->*member); }, entry.member);
