@@ -10,7 +10,7 @@
 
 namespace ditto {
 
-// Of the options of a section that do not say: for plugins' sections what their kind says.
+// Of the options of a section that do not say, by the table of sections (sections.cpp).
 Effect effect_of_section(const std::string& section);
 
 class OptionEffects {

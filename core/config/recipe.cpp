@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <set>
 
 #include <ditto/error.h>
 #include <ditto/sizes.h>
@@ -10,6 +9,7 @@
 #include "core/config/include.h"
 #include "core/config/numerics.h"
 #include "core/config/section.h"
+#include "core/config/sections.h"
 
 namespace ditto {
 
@@ -18,36 +18,6 @@ using formats::Node;
 using formats::Table;
 
 namespace {
-
-const std::vector<std::string> kSections{"run",         "model",    "scheduler", "sampler", "objective", "optimizer",
-                                         "lr_schedule", "ema",      "data",      "loader",  "log",       "checkpoint",
-                                         "validate",    "parallel", "kernels",   "batch",   "encoder",   "plugins",
-                                         "record",      "guidance", "cache",     "network", "adapter",   "tread"};
-
-const Table* section_of(const Table& tree, const std::string& name, const std::string& file) {
-  const Node* node = tree.find_path(name);
-  if (!node) return nullptr;
-  if (const auto* table = node->as<Table>()) return table;
-  throw Error(ErrorKind::config, place(*node, file), name + " is " + node->type_name(),
-              "expected a section: [" + name + "]");
-}
-
-Component component_of(const Table& tree, const std::string& name, const std::string& file) {
-  const Table* table = section_of(tree, name, file);
-  return table ? component_in(*table, name, place(*tree.find_path(name), file)) : Component{};
-}
-
-void refuse_unknown_sections(const Table& tree, const std::string& file) {
-  for (const auto& entry : tree.entries()) {
-    if (std::find(kSections.begin(), kSections.end(), entry.key) != kSections.end()) continue;
-    const auto near = nearest(entry.key, kSections);
-    std::string all;
-    for (const auto& one : kSections) all += (all.empty() ? "" : ", ") + one;
-    const auto at = entry.key_source.text().empty() ? place(entry.value, file) : entry.key_source.text();
-    throw Error(ErrorKind::config, at, "a recipe has no section \"" + entry.key + "\"",
-                near.empty() ? "it has: " + all : "did you mean [" + near + "]?");
-  }
-}
 
 // What says where code lies comes from the person who runs it, and never from a file that came with data. An empty list
 // says nothing.
@@ -80,32 +50,6 @@ void move_guidance(Table& tree, const std::string& file) {
   if (guidance.empty()) return;
   guidance.set("plugin", {std::string("cfg"), sampler->source});
   tree.set("guidance", {std::move(guidance), sampler->source});
-}
-
-// Models of earlier recipes that are plugins of their own today.
-void refuse_other_model(const Table& tree, const std::string& file) {
-  constexpr struct {
-    std::string_view plugin, option, value, now;  // no value: any
-  } kOthers[] = {{"mmdit", "rotary", {}, "flux"},
-                 {"mmdit", "single_depth", {}, "flux"},
-                 {"mmdit", "guidance_embed", {}, "flux"},
-                 {"mmdit", "preset", "Flux.1-dev", "flux"},
-                 {"mmdit", "preset", "Flux.1-schnell", "flux"},
-                 {"st_dit", "preset", "Latte-1", "latte"},
-                 {"st_dit", "preset", "Latte-XL/2", "latte"}};
-  const auto text_at = [](const Table& table, std::string_view key) {
-    const Node* node = table.find(key);
-    const auto* text = node ? node->as<std::string>() : nullptr;
-    return text ? *text : std::string();
-  };
-  const Table* model = section_of(tree, "model", file);
-  for (const auto& [plugin, option, value, now] : kOthers)
-    if (model && text_at(*model, "plugin") == plugin && model->find(option) &&
-        (value.empty() || text_at(*model, option) == value))
-      throw Error(ErrorKind::config, place(*model->find(option), file),
-                  "model." + std::string(option) + (value.empty() ? "" : " = \"" + std::string(value) + "\"") +
-                      " is not " + std::string(plugin) + "'s",
-                  "set model.plugin = \"" + std::string(now) + "\", which it is an option of");
 }
 
 }  // namespace
@@ -152,59 +96,46 @@ Recipe Recipe::saved(const std::string& text, const std::string& name, const std
   return read_text(text, name, sets, true);
 }
 
-// An option that another of the host's sections has is not looked for among names that merely look alike.
-void Recipe::refuse_elsewhere(const OptionMap& given, const OptionReader& own) const {
-  const Recipe defaults;
-  const auto names = [](const auto& section) {
-    OptionReader reader(OptionMap{});
-    auto copy = section;
-    copy.read(reader);
-    std::set<std::string> found;
-    for (const auto& info : reader.declared()) found.insert(info.name);
-    return found;
-  };
-  static const std::map<std::string, std::set<std::string>> all{{"run", names(defaults.run)},
-                                                                {"lr_schedule", names(defaults.lr_schedule)},
-                                                                {"ema", names(defaults.ema)},
-                                                                {"loader", names(defaults.loader)},
-                                                                {"batch", names(defaults.batch)},
-                                                                {"parallel", names(defaults.parallel)},
-                                                                {"checkpoint", names(defaults.checkpoint)},
-                                                                {"validate", names(defaults.validate)},
-                                                                {"log", names(defaults.log)},
-                                                                {"record", names(defaults.record)}};
-  std::set<std::string> known;
-  for (const auto& info : own.declared()) known.insert(info.name);
-  for (const auto& [key, option] : given.given) {
-    if (known.count(key)) continue;
-    for (const auto& [section, options] : all)
-      if (options.count(key))
-        throw Error(ErrorKind::config, option.where, "[" + given.section + "] has no option \"" + key + "\"",
-                    "it is " + section + "." + key);
-  }
-}
-
-template <class Section>
-void Recipe::read_section(const Table& tree, const std::string& section_name, Section& section,
-                          const std::vector<std::string>& without) {
-  const Table* table = section_of(tree, section_name, name);
-  const auto where = table ? place(*tree.find(section_name), name) : name;
-  auto given = table ? options_of(*table, section_name, where) : OptionMap{section_name, where, {}};
-  for (const auto& key : without) given.given.erase(key);
+template <class Options>
+void Recipe::read_section(const Section& section, Options& options) {
+  auto given = section.options();
   read_options(given, [&] {
-    OptionReader reader(given, effect_of_section(section_name));
-    Section fresh;
+    OptionReader reader(given, effect_of_section(section.name));
+    Options fresh;
     fresh.read(reader);
     refuse_elsewhere(given, reader);
     reader.finish();
-    resolve(section_name, {}, reader.declared());
-    section = std::move(fresh);
+    resolve(section.name, {}, reader.declared());
+    options = std::move(fresh);
   });
 }
 
+template <class Options>
+void Recipe::read_section(const Section& section, std::optional<Options>& options) {
+  if (section.table) read_section(section, options.emplace());
+}
+
+void Recipe::read_section(const Section& section, RecordOptions& options) {
+  const Table own = section.table ? without_notes(*section.table) : Table{};
+  read_section<RecordOptions>({&own, section.name, section.place}, options);
+}
+
+void Recipe::read_section(const Section& section, PluginOptions& options) {
+  Table own = section.table ? *section.table : Table{};
+  own.erase("path");  // an empty list: see refuse_plugin_path
+  read_section<PluginOptions>({&own, section.name, section.place}, options);
+}
+
+void Recipe::read_section(const Section& section, Component& component) {
+  if (&component == &sampler) return read_sampler(section);
+  if (&component == &optimizer) return read_optimizer(section);
+  if (&component == &data) return read_data_parts(section);
+  component = section.component();
+}
+
 // The host's part of [sampler]: what every sampler is given.
-void Recipe::read_sampler(const Table& tree) {
-  sampler = component_of(tree, "sampler", name);
+void Recipe::read_sampler(const Section& section) {
+  sampler = section.component();
   OptionMap host{"sampler", sampler.options.where, {}};
   for (const auto& key : own_keys("sampler"))
     if (auto own = sampler.options.given.extract(key)) host.given.insert(std::move(own));
@@ -226,14 +157,13 @@ void Recipe::read_sampler(const Table& tree) {
   });
 }
 
-void Recipe::read_optimizer(const Table& tree) {
-  const Table* section = section_of(tree, "optimizer", name);
-  if (!section) return;
-  Table own = *section;
+void Recipe::read_optimizer(const Section& section) {
+  if (!section.table) return;
+  Table own = *section.table;
   own.erase("group");
-  const auto where = place(*tree.find("optimizer"), name);
+  const auto& where = section.place;
   optimizer = component_in(own, "optimizer", where);
-  const Node* node = section->find("group");
+  const Node* node = section.table->find("group");
   if (!node) return;
   const auto* groups = node->as<formats::Array>();
   if (!groups)
@@ -249,10 +179,9 @@ void Recipe::read_optimizer(const Table& tree) {
   }
 }
 
-void Recipe::read_data_parts(const Table& tree) {
-  const Table* section = section_of(tree, "data", name);
-  if (!section) return;
-  auto read = read_data(*section, place(*tree.find("data"), name));
+void Recipe::read_data_parts(const Section& section) {
+  if (!section.table) return;
+  auto read = read_data(*section.table, section.place);
   data = std::move(read.component);
   data_parts = std::move(read.parts);
   if (data_parts.empty()) return;
@@ -271,21 +200,17 @@ void Recipe::resolve_parts(const std::string& section, const std::vector<DataPar
   }
 }
 
-std::vector<NetworkSection> Recipe::read_networks(const Table& tree, const std::string& kind) {
-  std::vector<NetworkSection> sections;
-  if (const Table* all = section_of(tree, kind, name))
-    for (const auto& entry : all->entries()) sections.push_back(read_network(kind, entry));
-  return sections;
+void Recipe::read_section(const Section& section, std::vector<NetworkSection>& networks) {
+  if (!section.table) return;
+  for (const auto& entry : section.table->entries()) networks.push_back(read_network(section.name, entry));
 }
 
 // What the host does not know of [parallel] is for its strategies.
-void Recipe::read_parallel(const Table& tree) {
-  const Table* table = section_of(tree, "parallel", name);
-  const auto where = table ? place(*tree.find("parallel"), name) : name;
-  const auto all = table ? options_of(*table, "parallel", where) : OptionMap{"parallel", where, {}};
+void Recipe::read_section(const Section& section, ParallelOptions& options) {
+  const auto all = section.options();
   OptionReader reader(all);
-  parallel.read(reader);
-  parallel.given = all.given;
+  options.read(reader);
+  options.given = all.given;
   resolve("parallel", {}, reader.declared());
 }
 
@@ -293,32 +218,11 @@ void Recipe::interpret(Table tree) {
   refuse_unknown_sections(tree, name);
   refuse_plugin_path(tree, name);
   move_guidance(tree, name);
-  refuse_other_model(tree, name);
   of_run_ = of_run_ || has_notes(tree);
-  read_section(tree, "run", run);
-  for (auto& [section, component] : components())
-    if (section != "sampler" && section != "optimizer" && section != "data")
-      *component = component_of(tree, section, name);
-  encoders = read_networks(tree, "encoder");
-  read_sampler(tree);
-  read_optimizer(tree);
-  read_data_parts(tree);
+  for (const auto& entry : sections())
+    std::visit([&](auto member) { read_section(section_in(tree, entry.name, name), this->*member); }, entry.member);
   if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
   leave_no_cache();
-  networks = read_networks(tree, "network");
-  read_section(tree, "lr_schedule", lr_schedule);
-  read_section(tree, "ema", ema);
-  read_section(tree, "loader", loader);
-  read_section(tree, "batch", batch);
-  if (tree.find("adapter")) read_section(tree, "adapter", adapter.emplace());
-  if (tree.find("tread")) read_section(tree, "tread", tread.emplace());
-  read_parallel(tree);
-  read_section(tree, "checkpoint", checkpoint);
-  read_section(tree, "validate", validate);
-  read_section(tree, "log", log);
-  read_section(record_without_notes(tree), "record", record);
-  read_section(tree, "plugins", plugins, {"path"});
-  read_kernels(tree);
   check_numerics(*this);
   check_audit(*this);
   for (auto& [section, component] : components()) {  // as given, until the plugin has told its defaults
@@ -341,12 +245,11 @@ void Recipe::leave_no_cache() {
 }
 
 // What has a section of its own is a kernel plugin, what has a value an op.
-void Recipe::read_kernels(const Table& tree) {
-  const Table* all = section_of(tree, "kernels", name);
-  if (!all) return;
-  resolved_.set("kernels", Node{*all, {}});
+void Recipe::read_section(const Section& section, std::map<std::string, GivenOption>& pinned) {
+  if (!section.table) return;
+  resolved_.set("kernels", Node{*section.table, {}});
   Table pins;
-  for (const auto& entry : all->entries()) {
+  for (const auto& entry : section.table->entries()) {
     const auto* options = entry.value.as<Table>();
     if (!options) {
       pins.entries().push_back(entry);
@@ -360,27 +263,42 @@ void Recipe::read_kernels(const Table& tree) {
                   "add it to plugins.kernels; a pin is kernels.OP = \"VARIANT\"");
     kernel_options[entry.key] = options_of(*options, "kernels." + entry.key, where);
   }
-  kernels = options_of(pins, "kernels", name).given;
+  pinned = options_of(pins, "kernels", name).given;
 }
 
 std::vector<std::pair<std::string, Component*>> Recipe::components() {
-  std::vector<std::pair<std::string, Component*>> all{
-      {"model", &model}, {"scheduler", &scheduler}, {"sampler", &sampler},    {"guidance", &guidance},
-      {"cache", &cache}, {"objective", &objective}, {"optimizer", &optimizer}};
-  if (data_parts.empty()) all.emplace_back("data", &data);
-  std::vector<DataPart*> sources;
-  for (auto& part : data_parts) collect_sources(part, sources);
-  for (auto* source : sources) all.emplace_back(source->section, &source->component);
-  for (auto& group : optimizer_groups) all.emplace_back(group.section, &group.component);
-  for (auto& encoder : encoders) all.emplace_back(encoder.section(), &encoder.component);
-  for (auto& network : networks)
-    if (network.component) all.emplace_back(network.section(), &network.component);
+  std::vector<std::pair<std::string, Component*>> all;
+  const auto add_component = [&](const std::string& name, Component& component) {
+    if (&component != &data || data_parts.empty()) return void(all.emplace_back(name, &component));
+    std::vector<DataPart*> sources;
+    for (auto& part : data_parts) collect_sources(part, sources);
+    for (auto* source : sources) all.emplace_back(source->section, &source->component);
+  };
+  for (const auto& entry : sections()) {
+    if (const auto* member = std::get_if<Component Recipe::*>(&entry.member))
+      add_component(std::string(entry.name), this->**member);
+    if (const auto* member = std::get_if<std::vector<NetworkSection> Recipe::*>(&entry.member))
+      for (auto& network : this->**member)
+        if (network.component) all.emplace_back(network.section(), &network.component);
+    if (entry.name == "optimizer")
+      for (auto& group : optimizer_groups) all.emplace_back(group.section, &group.component);
+  }
   return all;
 }
 
+namespace {
+
+// What is not given is not noted where earlier runs and receipts do not know of it: they are the same as today's.
+bool is_newer(const std::string& section, const std::string& option) {
+  return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies");
+}
+
+}  // namespace
+
 void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {
   if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
-  for (const auto& info : declared) resolved_.set_path(section + "." + info.name, node_of(info.value));
+  for (const auto& info : declared)
+    if (info.given || !is_newer(section, info.name)) resolved_.set_path(section + "." + info.name, node_of(info.value));
   effects_.add(section, declared);
 }
 
@@ -395,6 +313,16 @@ void Recipe::resolve_bf16_in_fp32(std::vector<std::string> ops) {
   run.bf16_in_fp32 = std::move(ops);
   bf16_was_measured = true;
   resolved_.set_path("run.bf16_in_fp32", node_of(run.bf16_in_fp32));
+}
+
+std::string transport_of(const Recipe& recipe) {
+  if (!recipe.run.transport.empty()) return recipe.run.transport;
+  return recipe.run.device == "cpu" ? "" : "nccl";
+}
+
+std::string kind_of(const std::string& section) {
+  const auto first = section.substr(0, section.find('.'));
+  return first == "network" ? "model" : first;
 }
 
 std::string output_folder(const Recipe& recipe) {

@@ -35,6 +35,8 @@ struct NetworkSection {
   std::string section() const { return kind + "." + name; }
 };
 
+struct Section;
+
 class Recipe {
  public:
   // Reads `path` and what it includes (the including file wins), then applies `sets` ("a.b=c", later ones win). Throws
@@ -102,24 +104,34 @@ class Recipe {
                           bool of_run);
   void interpret(formats::Table tree);
   bool goes_along(const OptionMap& given, const std::string& name) const;
-  void refuse_elsewhere(const OptionMap& given, const OptionReader& own) const;
-  template <class Section>
-  void read_section(const formats::Table& tree, const std::string& name, Section& section,
-                    const std::vector<std::string>& without = {});
-  void read_sampler(const formats::Table& tree);
-  void read_optimizer(const formats::Table& tree);
-  void read_data_parts(const formats::Table& tree);
+  // Each as its member's type says.
+  template <class Options>
+  void read_section(const Section& section, Options& options);
+  template <class Options>
+  void read_section(const Section& section, std::optional<Options>& options);
+  void read_section(const Section& section, RecordOptions& options);
+  void read_section(const Section& section, PluginOptions& options);
+  void read_section(const Section& section, ParallelOptions& options);
+  void read_section(const Section& section, Component& component);
+  void read_section(const Section& section, std::vector<NetworkSection>& networks);
+  void read_section(const Section& section, std::map<std::string, GivenOption>& pinned);
+  void read_sampler(const Section& section);
+  void read_optimizer(const Section& section);
+  void read_data_parts(const Section& section);
   void resolve_parts(const std::string& section, const std::vector<DataPart>& parts);
-  std::vector<NetworkSection> read_networks(const formats::Table& tree, const std::string& kind);
   NetworkSection read_network(const std::string& kind, const formats::Entry& entry);
   void read_own_keys(NetworkSection& network, const OptionMap& given);
-  void read_parallel(const formats::Table& tree);
-  void read_kernels(const formats::Table& tree);
   void leave_no_cache();
   bool of_run_ = false;
   formats::Table resolved_;
   OptionEffects effects_;
 };
+
+// Of the plugin that a component's section names: of [encoder.image] "encoder", of [network.NAME] "model".
+std::string kind_of(const std::string& section);
+
+// The plugin that carries tensors between ranks; empty: the host's own does.
+std::string transport_of(const Recipe& recipe);
 
 // How a recipe names what [run] output leaves open.
 std::string output_folder(const Recipe& recipe);

@@ -32,6 +32,10 @@ void RunOptions::read(OptionReader& option) {
   option("device", device, "where to compute; on CUDA rank r of a machine takes its GPU number r")
       .one_of({"cpu", "cuda"})
       .changes(Effect::bits);
+  option("transport", transport,
+         "plugin that carries tensors between ranks; empty: nccl on CUDA, and on the CPU the host's own, shared memory "
+         "and Gloo")
+      .changes(Effect::bits);
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"})
       .changes(Effect::bits);
@@ -146,6 +150,16 @@ void TreadOptions::read(OptionReader& option) {
   option("end", end, "the first block that has all tokens again; negative: counted from behind the last");
 }
 
+namespace {
+
+// Options that name a strategy by being something else than "none", in the order of sharding.
+constexpr struct {
+  std::string_view id;
+  std::string ParallelOptions::*option;
+} kNamedByOption[] = {{"recompute", &ParallelOptions::recompute}, {"offload", &ParallelOptions::offload}};
+
+}  // namespace
+
 void ParallelOptions::read(OptionReader& option) {
   const auto degree = [&](const char* name, int64_t& value, const char* help, Effect effect) {
     option(name, value, help).between(1, kMostRanks).changes(effect);
@@ -170,6 +184,18 @@ void ParallelOptions::read(OptionReader& option) {
   option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
       .one_of({"none", "optimizer"})
       .changes(Effect::speed);
+  option("strategies", strategies,
+         "more strategies that serve no axis, in the order in which they wrap and shard; their options are of "
+         "[parallel] too")
+      .changes(Effect::bits);
+  for (auto it = strategies.begin(); it != strategies.end(); ++it) {
+    if (std::any_of(std::begin(kNamedByOption), std::end(kNamedByOption),
+                    [&](const auto& one) { return one.id == *it; }))
+      option.reject("strategies", "names \"" + *it + "\", which has an option of its own",
+                    "set parallel." + *it + " instead");
+    if (std::find(strategies.begin(), it, *it) != it)
+      option.reject("strategies", "names \"" + *it + "\" twice", "name each once");
+  }
   option("timeout_s", timeout_s, "seconds to wait for another rank")
       .above(0)
       .between(0, kMostSeconds)
@@ -177,6 +203,14 @@ void ParallelOptions::read(OptionReader& option) {
   option("hang_s", hang_s, "seconds that a rank may stand still in a step, after its first; 0: for ever")
       .between(0, kMostSeconds)
       .changes(Effect::nothing);
+}
+
+std::vector<std::string> ParallelOptions::without_axis() const {
+  std::vector<std::string> ids;
+  for (const auto& [id, option] : kNamedByOption)
+    if (this->*option != "none") ids.emplace_back(id);
+  ids.insert(ids.end(), strategies.begin(), strategies.end());
+  return ids;
 }
 
 void CheckpointOptions::read(OptionReader& option) {

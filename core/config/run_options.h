@@ -15,7 +15,7 @@ inline constexpr const char* kMeasured = "auto";
 
 // [run]
 struct RunOptions {
-  std::string name = "run", output, folder, device = "cpu", precision = "fp32", numerics = "fast", init_from;
+  std::string name = "run", output, folder, device = "cpu", transport, precision = "fp32", numerics = "fast", init_from;
   int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0, token_leaf = 32;
   bool deterministic = true;
   std::string non_finite = "stop", audit_policy = "stop", init_weights = "ema";
@@ -65,12 +65,15 @@ struct ParallelOptions {
   std::string replicate_plugin = "ddp", tensor_plugin = "tensor", pipeline_plugin = "pipeline",
               expert_plugin = "expert", context_plugin, shard_plugin;
   std::string recompute = "none", offload = "none";
+  std::vector<std::string> strategies;
   double timeout_s = 600, hang_s = 300;
   void read(OptionReader& option);
 
   // No option: axes of one rank whose strategies are put in place all the same, for tests of them on one device.
   std::set<std::string> alone;
   bool serves(const char* axis, int64_t degree) const { return degree > 1 || alone.count(axis) > 0; }
+  // Plugins that serve no axis, in the order of sharding: those with an option that names them, then `strategies`.
+  std::vector<std::string> without_axis() const;
 };
 
 // [checkpoint]

@@ -96,13 +96,9 @@ bool is_note(const formats::Entry& entry) {
 
 }  // namespace
 
-formats::Table record_without_notes(const formats::Table& recipe) {
-  formats::Table alone;
-  const formats::Node* record = recipe.find("record");
-  if (!record) return alone;
-  auto& node = alone.set("record", *record);
-  if (auto* table = node.as<formats::Table>()) std::erase_if(table->entries(), is_note);
-  return alone;
+formats::Table without_notes(formats::Table record) {
+  std::erase_if(record.entries(), is_note);
+  return record;
 }
 
 bool has_notes(const formats::Table& recipe) {

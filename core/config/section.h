@@ -25,8 +25,8 @@ OptionMap options_of(const formats::Table& table, const std::string& section, co
 formats::Node node_of(const OptionValue& value);
 // Throws Error(config) where it names no plugin.
 Component component_in(const formats::Table& table, const std::string& name, const std::string& where);
-// A recipe's [record] alone, and of it what is an option: what run.toml notes there of a run is text and tables.
-formats::Table record_without_notes(const formats::Table& recipe);
+// Of [record] what is an option: what run.toml notes there of a run is text and tables.
+formats::Table without_notes(formats::Table record);
 // Whether it has such notes: it is a run's run.toml.
 bool has_notes(const formats::Table& recipe);
 

@@ -142,8 +142,14 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     const auto store = c10::make_intrusive<c10d::PrefixStore>(purpose + "/" + key, store_);
     c10::intrusive_ptr<c10d::Backend> backend;
     auto type = c10d::ProcessGroup::BackendType::CUSTOM;
+    const auto connect_other = [&](Transport& other) {
+      const auto own = c10::make_intrusive<c10d::PrefixStore>(other.backend(), store);
+      return other.connect(own, rank, size, timeout_);
+    };
+    for (const auto& other : others_)
+      if (other->device() == c10::DeviceType::CPU) backend = connect_other(*other);
     // Where an interface is chosen, it is for all that ranks say.
-    if (size > 1 && !std::getenv(kInterface)) {
+    if (!backend && size > 1 && !std::getenv(kInterface)) {
       const int ranks = std::max(size, info_.local_world_size);
       backend = SharedMemory::connect(c10::make_intrusive<c10d::PrefixStore>("shared memory", store), rank, size,
                                       timeout_, report::processors_of_rank(ranks) > 0);
@@ -159,10 +165,11 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     transport->setDefaultBackend(type);
     transport->setBackend(c10::DeviceType::CPU, type, backend);
     for (const auto& other : others_) {
-      const std::string backend_name = other->backend();
-      const auto own = c10::make_intrusive<c10d::PrefixStore>(backend_name, store);
-      transport->setBackend(other->device(), c10d::ProcessGroup::strToBackendType(backend_name),
-                            other->connect(own, rank, size, timeout_));
+      if (other->device() == c10::DeviceType::CPU) continue;
+      auto other_type = c10d::ProcessGroup::strToBackendType(other->backend());
+      // LibTorch has one backend of a type in a group, and CUSTOM is taken.
+      if (other_type == c10d::ProcessGroup::BackendType::CUSTOM) other_type = c10d::ProcessGroup::BackendType::UCC;
+      transport->setBackend(other->device(), other_type, connect_other(*other));
     }
     // All members are connected before one goes on: it may be done, and gone, while others still connect.
     backend->barrier()->wait();

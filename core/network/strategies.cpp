@@ -54,8 +54,7 @@ std::vector<std::string> strategy_ids(const Recipe& recipe) {
   };
   // An open degree is that of the ranks: a recipe is the same for one of them and for many.
   for (const auto& of : kAxisKeys) add(p.*of.degree == kOpen || p.serves(name(of.axis), p.*of.degree), p.*of.plugin);
-  add(p.recompute != "none", "recompute");
-  add(p.offload != "none", "offload");
+  for (const auto& id : p.without_axis()) add(true, id);
   return ids;
 }
 
@@ -102,6 +101,10 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
   auto made = components.make_with<ParallelStrategy>(id, recipe.name, options, needs, [&](const auto& declared) {
     components.recipe.resolve("parallel", {}, declared);
   });
+  if (made->axis() && !axis)
+    throw Error(ErrorKind::config, recipe.name,
+                "parallel.strategies names \"" + id + "\", which serves the axis " + name(*made->axis()),
+                "set " + key_of(*made->axis()) + "_plugin = \"" + id + "\" instead");
   if (made->axis() != axis)
     throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
                 "see `ditto plugins list`");
@@ -134,8 +137,8 @@ std::vector<std::shared_ptr<ParallelStrategy>> make_strategies(Components& compo
     require_served(components.recipe, of.axis, p.*of.plugin, degree);
     add(p.*of.plugin, key_of(of.axis), of.axis);
   }
-  if (trains && p.recompute != "none") add("recompute", "parallel.recompute", std::nullopt);
-  if (trains && p.offload != "none") add("offload", "parallel.offload", std::nullopt);
+  if (trains)
+    for (const auto& id : p.without_axis()) add(id, "parallel." + id, std::nullopt);
   return strategies;
 }
 

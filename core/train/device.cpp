@@ -17,10 +17,24 @@ namespace {
   throw Error(ErrorKind::config, recipe.name, "run.device = \"cuda\", but " + why, remedy);
 }
 
-std::shared_ptr<Transport> open_nccl(const Recipe& recipe, Registry& registry) {
+std::shared_ptr<Transport> make_transport(const Recipe& recipe, Registry& registry) {
+  const auto id = transport_of(recipe);
+  OptionReader none({"parallel", recipe.name, {}});
+  auto made = guarded(plugin_name(Transport::kKind, id) + ", being made",
+                      [&] { return registry.factory<Transport>(id, recipe.name).make(none, {}); });
+  const auto carries = c10::DeviceTypeName(made->device(), /*lower_case=*/true);
+  if (carries != recipe.run.device)
+    throw Error(ErrorKind::config, recipe.name,
+                "run.transport = \"" + id + "\" carries tensors of " + carries + ", and run.device = \"" +
+                    recipe.run.device + "\"",
+                "leave it out, or name another one; see `ditto plugins list`");
+  return made;
+}
+
+std::shared_ptr<Transport> open_cuda_transport(const Recipe& recipe, Registry& registry) {
+  if (!recipe.run.transport.empty()) return make_transport(recipe, registry);
   try {
-    OptionReader none({"parallel", recipe.name, {}});
-    return registry.factory<Transport>("nccl", recipe.name).make(none, {});
+    return make_transport(recipe, registry);
   } catch (const Error& error) {
     refuse(recipe, "what it needs cannot be opened: " + std::string(error.what()),
            "install LibTorch's CUDA libraries and build with nvcc, or set run.device = \"cpu\"");
@@ -54,9 +68,10 @@ std::string gpu_name(torch::Device device) {
 }
 
 Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank) {
-  if (recipe.run.device == "cpu") return {};
+  if (recipe.run.device == "cpu")
+    return transport_of(recipe).empty() ? Transports{} : Transports{make_transport(recipe, registry)};
   choose_kernels(recipe.run.deterministic);
-  auto nccl = open_nccl(recipe, registry);
+  auto transport = open_cuda_transport(recipe, registry);
   const int gpus = static_cast<int>(at::getNumGPUs());
   if (gpus == 0) refuse(recipe, "this machine has no GPU that CUDA can use", "set run.device = \"cpu\"");
   if (gpus < rank.local_world_size)
@@ -67,7 +82,7 @@ Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank)
   const c10::Device own(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank.local_rank));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(own);
   recipe.run.device = own.str();  // what was resolved stays "cuda": it is the same on all ranks
-  return {std::move(nccl)};
+  return {std::move(transport)};
 }
 
 }  // namespace ditto

@@ -15,6 +15,7 @@
 #include <ditto/sampler.h>
 
 #include "core/config/numerics.h"
+#include "core/plugin/kinds.h"
 #include "core/report/processors.h"
 #include "core/report/streams.h"
 #include "core/train/processor.h"
@@ -79,28 +80,20 @@ void declare(Recipe& recipe, Registry& registry, const std::string& section, Com
 
 std::vector<PluginKey> plugins_of(Recipe& recipe) {
   std::vector<PluginKey> plugins;
-  for (const auto& [section, component] : recipe.components()) {  // [encoder.image] is of kind encoder
-    const auto kind = section.substr(0, section.find('.'));
-    if (*component) plugins.emplace_back(kind == "network" ? Model::kKind : kind, component->plugin);
-  }
+  for (const auto& [section, component] : recipe.components())
+    if (*component) plugins.emplace_back(kind_of(section), component->plugin);
   for (const auto& id : strategy_ids(recipe)) plugins.emplace_back(ParallelStrategy::kKind, id);
   for (const auto& id : kernel_sets(recipe)) plugins.emplace_back(KernelSet::kKind, id);
+  if (!recipe.run.transport.empty()) plugins.emplace_back(Transport::kKind, recipe.run.transport);
   return plugins;
 }
 
 void declare_components(Recipe& recipe, Registry& registry) {
-  declare<Model>(recipe, registry, "model", recipe.model);
-  declare<Scheduler>(recipe, registry, "scheduler", recipe.scheduler);
-  declare<Sampler>(recipe, registry, "sampler", recipe.sampler);
-  declare<Guidance>(recipe, registry, "guidance", recipe.guidance);
-  declare<Cache>(recipe, registry, "cache", recipe.cache);
-  declare<Objective>(recipe, registry, "objective", recipe.objective);
-  declare<Optimizer>(recipe, registry, "optimizer", recipe.optimizer);
-  for (auto& group : recipe.optimizer_groups) declare<Optimizer>(recipe, registry, group.section, group.component);
   for (const auto& [section, component] : recipe.components())
-    if (section == "data" || section.starts_with("data.")) declare<Source>(recipe, registry, section, *component);
-  for (auto& encoder : recipe.encoders) declare<Encoder>(recipe, registry, encoder.section(), encoder.component);
-  for (auto& network : recipe.networks) declare<Model>(recipe, registry, network.section(), network.component);
+    for_each_kind([&](auto tag) {
+      using Interface = typename decltype(tag)::type;
+      if (kind_of(section) == Interface::kKind) declare<Interface>(recipe, registry, section, *component);
+    });
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
     const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);
@@ -119,6 +112,7 @@ void check_recipe(const Recipe& recipe, Registry& registry) {
   auto copy = recipe;
   Components components(copy, registry);
   components.op_table();
+  if (!recipe.run.transport.empty()) registry.factory<Transport>(recipe.run.transport, recipe.name + ": run.transport");
   if (!recipe.sampler) return;
   require(recipe, recipe.scheduler, "scheduler");
   const auto scheduler = components.make<Scheduler>("scheduler", recipe.scheduler, {});

@@ -194,8 +194,7 @@ std::map<std::string, std::string> plugin_record(Recipe& recipe, const Registry&
   std::map<std::string, std::string> record;
   for (const auto& [section, component] : recipe.components()) {
     if (!*component) continue;
-    const auto beginning = section.substr(0, section.find('.'));
-    const std::string kind = beginning == "network" ? Model::kKind : beginning;
+    const auto kind = kind_of(section);
     for (const auto& file : registry.files())
       if (file.kind == kind && file.id == component->plugin && file.refusal.empty())
         record[kind + "-" + file.id] = file.version + ", " + file.licence;

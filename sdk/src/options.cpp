@@ -165,6 +165,18 @@ void OptionReader::only_if(bool applies, const std::vector<std::string>& names, 
       throw IdleOption(rejection(given_, info.name, why, "leave it out"), info.name);
 }
 
+void OptionReader::replaced_by(std::string_view now, std::string_view plugin, std::string_view name,
+                               std::string_view value) const {
+  const auto it = given_.given.find(std::string(name));
+  if (it == given_.given.end()) return;
+  const auto* text = std::get_if<std::string>(&it->second.value);
+  if (!value.empty() && (!text || *text != value)) return;
+  throw Error(ErrorKind::config, it->second.where,
+              given_.section + "." + it->first + (value.empty() ? "" : " = \"" + std::string(value) + "\"") +
+                  " is not " + std::string(plugin) + "'s",
+              "set " + given_.section + ".plugin = \"" + std::string(now) + "\", which it is an option of");
+}
+
 void OptionReader::finish() const {
   std::vector<std::string> names;
   for (const auto& info : declared_) names.push_back(info.name);

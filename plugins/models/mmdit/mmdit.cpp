@@ -23,6 +23,8 @@ struct MmDitOptions : ditto::JointOptions {
   int64_t dual_attention = 0, position_side = 192, position_base = 64;
 
   void read(ditto::OptionReader& option) {
+    for (const auto* name : {"rotary", "single_depth", "guidance_embed"}) option.replaced_by("flux", "mmdit", name);
+    for (const auto* value : {"Flux.1-dev", "Flux.1-schnell"}) option.replaced_by("flux", "mmdit", "preset", value);
     read_size(option, {{"SD3-medium", 24, 1536, 24}, {"SD3.5-medium", 24, 1536, 24}, {"SD3.5-large", 38, 38 * 64, 38}},
               "a published size; the options below override its parts");
     if (!preset.empty()) text.mask = false, qk_norm = preset != "SD3-medium";

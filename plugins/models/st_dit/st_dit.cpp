@@ -23,6 +23,7 @@ struct StDitOptions : ditto::SpaceTimeOptions {
   bool full = false;
 
   void read(ditto::OptionReader& option) {
+    for (const auto* value : {"Latte-1", "Latte-XL/2"}) option.replaced_by("latte", "st_dit", "preset", value);
     TransformerSize::read(option,
                           {{"STDiT3-XL/2", 56, 1152, 16},  // 28 pairs of blocks
                            {"STDiT3-3B/2", 56, 1872, 26}},

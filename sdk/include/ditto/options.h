@@ -107,6 +107,11 @@ class DITTO_API OptionReader {
   // Error(config) at its place. `why`: "is of weight = \"min_snr\"". Called once they are declared.
   void only_if(bool applies, const std::vector<std::string>& names, std::string_view why) const;
 
+  // Refuses an option of earlier recipes (with this value; empty: with any) that is another plugin's today:
+  // Error(config) at its place. `plugin`: whose it was; `now`: whose it is.
+  void replaced_by(std::string_view now, std::string_view plugin, std::string_view name,
+                   std::string_view value = {}) const;
+
   // Throws Error(config) for the first key that was given but never declared, naming the nearest declared one. The host
   // calls it after Options::read.
   void finish() const;
