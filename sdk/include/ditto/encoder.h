@@ -15,7 +15,7 @@ namespace ditto {
 class DITTO_API Encoder : public Units {
  public:
   static constexpr const char* kKind = "encoder";
-  static constexpr std::uint32_t kAbi = 8;
+  static constexpr std::uint32_t kAbi = 9;
   struct Needs {
     TensorSpecs inputs;  // what there is when it encodes: of the data, and of the encoders before it
   };

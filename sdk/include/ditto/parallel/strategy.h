@@ -61,7 +61,7 @@ struct Program {
 class DITTO_API ParallelStrategy {
  public:
   static constexpr const char* kKind = "parallel";
-  static constexpr std::uint32_t kAbi = 8;
+  static constexpr std::uint32_t kAbi = 9;
   struct Needs {
     const Mesh* mesh;                     // outlives the strategy
     bool deterministic = true;            // sum in the order of micro-batches
