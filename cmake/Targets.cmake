@@ -67,7 +67,7 @@ if(core_sources)
   ditto_compile_together(ditto_core)
   # What receipts cost a step: the one loop of the host that has to be fast.
   # (GCC 12 takes its own AVX-512 header's undefined vectors for a mistake.)
-  set_source_files_properties(core/record/word_sum.cpp PROPERTIES COMPILE_OPTIONS "-O3;-Wno-maybe-uninitialized"
+  set_source_files_properties(core/receipts/word_sum.cpp PROPERTIES COMPILE_OPTIONS "-O3;-Wno-maybe-uninitialized"
                               SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 endif()
 

@@ -3,7 +3,7 @@
 
 #include <cstdio>
 
-#include "core/report/streams.h"
+#include "core/console/streams.h"
 
 namespace {
 

@@ -5,9 +5,9 @@
 
 #include <CLI/CLI.hpp>
 
-#include "core/dist/launch.h"
-#include "core/formats/json.h"
-#include "core/train/launch.h"
+#include "core/formats/text/json.h"
+#include "core/process/launch.h"
+#include "core/ranks/launch.h"
 
 namespace ditto {
 

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/ditto/commands.h"
-#include "core/train/rank.h"
+#include "core/process/rank.h"
 
 namespace ditto {
 

@@ -6,9 +6,9 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/bench.h"
-#include "core/report/median.h"
-#include "core/train/bench_checkpoint.h"
-#include "core/train/record.h"
+#include "core/assembly/run_notes.h"
+#include "core/bench/bench_checkpoint.h"
+#include "core/measure/median.h"
 
 namespace ditto {
 

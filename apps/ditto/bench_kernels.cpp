@@ -10,8 +10,8 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/bench.h"
-#include "core/train/bench_kernels.h"
-#include "core/train/record.h"
+#include "core/assembly/run_notes.h"
+#include "core/bench/bench_kernels.h"
 
 namespace ditto {
 

@@ -7,8 +7,8 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/bench.h"
-#include "core/train/bench_optimizer.h"
-#include "core/train/record.h"
+#include "core/assembly/run_notes.h"
+#include "core/bench/bench_optimizer.h"
 
 namespace ditto {
 

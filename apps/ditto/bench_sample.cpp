@@ -11,10 +11,10 @@
 
 #include "apps/ditto/bench.h"
 #include "apps/ditto/sample_requests.h"
-#include "core/dist/launch.h"
-#include "core/report/median.h"
+#include "core/assembly/run_notes.h"
+#include "core/measure/median.h"
+#include "core/ranks/launch.h"
 #include "core/sample/clip.h"
-#include "core/train/record.h"
 
 namespace ditto {
 

@@ -9,11 +9,11 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/bench.h"
-#include "core/dist/launch.h"
-#include "core/train/bench_step.h"
-#include "core/train/launch.h"
-#include "core/train/record.h"
-#include "core/train/trace.h"
+#include "core/assembly/run_notes.h"
+#include "core/bench/bench_step.h"
+#include "core/process/launch.h"
+#include "core/profile/trace.h"
+#include "core/ranks/launch.h"
 
 namespace ditto {
 

@@ -10,19 +10,19 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
-#include "core/checkpoint/foreign.h"
-#include "core/checkpoint/peft.h"
+#include "core/assembly/assembly.h"
+#include "core/assembly/ema.h"
+#include "core/assembly/run_notes.h"
+#include "core/console/streams.h"
+#include "core/data/names.h"
+#include "core/exchange/foreign.h"
+#include "core/exchange/model_card.h"
+#include "core/exchange/peft.h"
 #include "core/network/finite.h"
 #include "core/network/foreign_model.h"
-#include "core/network/names.h"
 #include "core/network/saved_model.h"
-#include "core/report/model_card.h"
-#include "core/report/run_lock.h"
-#include "core/report/streams.h"
-#include "core/train/assembly.h"
-#include "core/train/ema.h"
-#include "core/train/launch.h"
-#include "core/train/record.h"
+#include "core/process/launch.h"
+#include "core/run_folder/run_lock.h"
 
 namespace ditto {
 

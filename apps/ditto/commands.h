@@ -19,8 +19,8 @@ struct CommandLine {
 };
 
 // This command's line without --local-ranks, or `arguments` where there are any, as so many ranks on this machine: its
-// exit code. `rehearsal`: as of core/dist/local_ranks.h. Nothing may have been computed or opened before, so that ranks
-// find what a program finds.
+// exit code. `rehearsal`: as of core/ranks/local_ranks.h. Nothing may have been computed or opened before, so that
+// ranks find what a program finds.
 int start_ranks(const CommandLine& line, int count, std::function<int()> rehearsal = {},
                 std::vector<std::string> arguments = {});
 

@@ -6,10 +6,10 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "core/assembly/run_notes.h"
 #include "core/config/late_options.h"
-#include "core/train/launch.h"
-#include "core/train/record.h"
-#include "core/train/rehearsal.h"
+#include "core/plan/rehearsal.h"
+#include "core/process/launch.h"
 
 namespace ditto {
 

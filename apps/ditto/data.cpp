@@ -12,16 +12,16 @@
 #include <ditto/video_decoder.h>
 
 #include "apps/ditto/commands.h"
-#include "core/data/inspect.h"
-#include "core/data/prepare.h"
-#include "core/data/split.h"
-#include "core/dist/launch.h"
-#include "core/formats/json.h"
+#include "core/console/progress.h"
+#include "core/dataset/check_data.h"
+#include "core/dataset/inspect.h"
+#include "core/dataset/prepare.h"
+#include "core/dataset/split.h"
 #include "core/formats/names.h"
+#include "core/formats/text/json.h"
 #include "core/plugin/guard.h"
 #include "core/plugin/registry.h"
-#include "core/report/progress.h"
-#include "core/train/check_data.h"
+#include "core/ranks/launch.h"
 
 namespace ditto {
 

@@ -14,10 +14,10 @@
 #include "apps/ditto/commands.h"
 #include "core/diff/compare.h"
 #include "core/diff/record.h"
-#include "core/formats/json.h"
-#include "core/report/processors.h"
-#include "core/train/launch.h"
-#include "core/train/rank.h"
+#include "core/formats/text/json.h"
+#include "core/measure/processors.h"
+#include "core/process/launch.h"
+#include "core/process/rank.h"
 
 namespace ditto {
 

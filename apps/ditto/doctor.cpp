@@ -4,8 +4,8 @@
 #include <memory>
 
 #include "apps/ditto/commands.h"
-#include "core/formats/json.h"
-#include "core/report/doctor.h"
+#include "core/doctor/doctor.h"
+#include "core/formats/text/json.h"
 
 namespace ditto {
 

@@ -9,14 +9,14 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "core/assembly/assembly.h"
+#include "core/assembly/first_weights.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/dist/gradient_sum.h"
-#include "core/dist/whole.h"
+#include "core/console/streams.h"
+#include "core/mesh/gradient_sum.h"
+#include "core/mesh/whole.h"
 #include "core/network/saved_model.h"
-#include "core/report/streams.h"
-#include "core/train/assembly.h"
-#include "core/train/first_weights.h"
-#include "core/train/rank.h"
+#include "core/process/rank.h"
 
 namespace ditto {
 

@@ -24,17 +24,17 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
-#include "core/data/inspect.h"
-#include "core/data/picture_folder.h"
-#include "core/data/prepare.h"
-#include "core/dist/launch.h"
+#include "core/console/progress.h"
+#include "core/dataset/inspect.h"
+#include "core/dataset/picture_folder.h"
+#include "core/dataset/prepare.h"
+#include "core/doctor/doctor.h"
 #include "core/formats/file.h"
-#include "core/formats/json.h"
-#include "core/report/doctor.h"
-#include "core/report/progress.h"
-#include "core/train/first_recipe.h"
-#include "core/train/launch.h"
-#include "core/train/rank.h"
+#include "core/formats/text/json.h"
+#include "core/plan/first_recipe.h"
+#include "core/process/launch.h"
+#include "core/process/rank.h"
+#include "core/ranks/launch.h"
 #include "core/train/validation.h"
 
 namespace ditto {

@@ -19,17 +19,17 @@
 
 #include "apps/ditto/commands.h"
 #include "apps/ditto/help.h"
-#include "core/dist/error_file.h"
-#include "core/dist/launch.h"
-#include "core/dist/local_ranks.h"
+#include "core/console/streams.h"
+#include "core/measure/libtorch.h"
 #include "core/plugin/guard.h"
-#include "core/report/libtorch.h"
-#include "core/report/streams.h"
+#include "core/ranks/error_file.h"
+#include "core/ranks/launch.h"
+#include "core/ranks/local_ranks.h"
 
 namespace {
 
 // LibTorch's warnings as one line each, without places in its sources. Memory that was there before it was metered is
-// known to the meter (core/report/memory.h), and no news to anybody.
+// known to the meter (core/measure/memory.h), and no news to anybody.
 class Warnings final : public c10::WarningHandler {
   void process(const c10::Warning& warning) override {
     if (warning.msg().starts_with("Memory block of unknown size was allocated before")) return;

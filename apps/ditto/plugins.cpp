@@ -13,7 +13,7 @@
 #include "apps/ditto/commands.h"
 #include "apps/ditto/plugins_new.h"
 #include "apps/ditto/plugins_try.h"
-#include "core/formats/json.h"
+#include "core/formats/text/json.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
 #include "core/plugin/stamp.h"

@@ -10,12 +10,12 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/plugins_try.h"
-#include "core/network/names.h"
-#include "core/network/paper_mesh.h"
-#include "core/network/shapes.h"
+#include "core/assembly/assembly.h"
+#include "core/components/sources.h"
+#include "core/data/names.h"
+#include "core/data/shapes.h"
+#include "core/mesh/paper_mesh.h"
 #include "core/plugin/doing.h"
-#include "core/train/assembly.h"
-#include "core/train/sources.h"
 
 namespace ditto {
 

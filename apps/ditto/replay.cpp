@@ -8,13 +8,13 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
-#include "core/dist/stop.h"
-#include "core/formats/toml.h"
-#include "core/train/launch.h"
-#include "core/train/rank.h"
-#include "core/train/rehearsal.h"
-#include "core/train/replay.h"
+#include "core/formats/text/toml.h"
+#include "core/plan/rehearsal.h"
+#include "core/process/launch.h"
+#include "core/process/rank.h"
+#include "core/ranks/stop.h"
 #include "core/train/trainer.h"
+#include "core/verify/replay.h"
 
 namespace ditto {
 

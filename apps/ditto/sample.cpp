@@ -9,13 +9,13 @@
 #include "apps/ditto/interrupt.h"
 #include "apps/ditto/sample_outputs.h"
 #include "apps/ditto/sample_requests.h"
+#include "core/assembly/one_number_guard.h"
 #include "core/config/numerics.h"
-#include "core/formats/toml.h"
-#include "core/report/progress.h"
-#include "core/report/streams.h"
+#include "core/console/progress.h"
+#include "core/console/streams.h"
+#include "core/formats/text/toml.h"
+#include "core/process/rank.h"
 #include "core/sample/clip.h"
-#include "core/train/one_number_guard.h"
-#include "core/train/rank.h"
 
 namespace ditto {
 

@@ -10,13 +10,13 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/tensor_file.h"
+#include "core/data/names.h"
 #include "core/formats/file.h"
-#include "core/formats/json.h"
-#include "core/formats/npz.h"
 #include "core/formats/output_folder.h"
-#include "core/network/names.h"
-#include "core/report/grid.h"
+#include "core/formats/tensor/npz.h"
+#include "core/formats/text/json.h"
 #include "core/sample/file_names.h"
+#include "core/sample/grid.h"
 
 namespace ditto {
 

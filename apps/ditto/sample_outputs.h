@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/ditto/sample_requests.h"
-#include "core/formats/picture.h"
+#include "core/formats/picture/picture.h"
 #include "core/network/saved_model.h"
 
 namespace ditto {

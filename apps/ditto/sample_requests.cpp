@@ -14,10 +14,10 @@
 #include "apps/ditto/class_words.h"
 #include "apps/ditto/numbers.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/dist/launch.h"
+#include "core/console/streams.h"
+#include "core/data/names.h"
 #include "core/network/flops.h"
-#include "core/network/names.h"
-#include "core/report/streams.h"
+#include "core/ranks/launch.h"
 #include "core/sample/conditions.h"
 
 namespace ditto {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "core/assembly/assembly.h"
 #include "core/network/saved_model.h"
 #include "core/sample/generate.h"
-#include "core/train/assembly.h"
 
 namespace CLI {
 class App;

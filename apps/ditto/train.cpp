@@ -6,12 +6,12 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/ditto/commands.h"
-#include "core/dist/stop.h"
-#include "core/formats/json.h"
-#include "core/train/dry_run.h"
-#include "core/train/launch.h"
-#include "core/train/rank.h"
-#include "core/train/rehearsal.h"
+#include "core/formats/text/json.h"
+#include "core/plan/dry_run.h"
+#include "core/plan/rehearsal.h"
+#include "core/process/launch.h"
+#include "core/process/rank.h"
+#include "core/ranks/stop.h"
 #include "core/train/trainer.h"
 
 namespace ditto {

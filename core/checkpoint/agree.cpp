@@ -4,7 +4,7 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/json.h"
+#include "core/formats/text/json.h"
 
 namespace ditto::checkpoint {
 

@@ -8,7 +8,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/reader.h"
-#include "core/formats/json.h"
+#include "core/formats/text/json.h"
 
 namespace ditto::checkpoint {
 

@@ -13,7 +13,7 @@
 #include <tuple>
 
 #include "core/formats/file.h"
-#include "core/formats/json.h"
+#include "core/formats/text/json.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

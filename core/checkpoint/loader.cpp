@@ -6,7 +6,7 @@
 #include "core/checkpoint/positions.h"
 #include "core/checkpoint/reader.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/dist/whole.h"
+#include "core/mesh/whole.h"
 
 namespace ditto::checkpoint {
 

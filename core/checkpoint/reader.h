@@ -14,7 +14,7 @@
 
 #include "core/checkpoint/index.h"
 #include "core/checkpoint/manifest.h"
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 
 namespace ditto::checkpoint {
 

@@ -10,7 +10,7 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/dist/whole.h"
+#include "core/mesh/whole.h"
 
 namespace ditto::checkpoint {
 

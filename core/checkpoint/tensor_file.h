@@ -9,7 +9,7 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 
 namespace ditto {
 

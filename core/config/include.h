@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "core/formats/toml.h"
+#include "core/formats/text/toml.h"
 
 namespace ditto {
 

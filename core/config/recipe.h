@@ -10,14 +10,14 @@
 
 #include "core/config/data_parts.h"
 #include "core/config/idle_options.h"
+#include "core/config/log_options.h"
 #include "core/config/optimizer_group.h"
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"
 #include "core/config/section.h"
 #include "core/data/batch_plan.h"
 #include "core/data/loader.h"
-#include "core/formats/toml.h"
-#include "core/report/log_options.h"
+#include "core/formats/text/toml.h"
 
 namespace ditto {
 

@@ -5,7 +5,7 @@
 
 #include <ditto/options.h>
 
-#include "core/formats/toml.h"
+#include "core/formats/text/toml.h"
 
 namespace ditto {
 

@@ -5,7 +5,7 @@
 
 #include <ATen/Functions.h>
 
-#include "core/network/names.h"
+#include "core/data/names.h"
 
 namespace ditto {
 

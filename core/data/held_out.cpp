@@ -6,8 +6,8 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include "core/data/shapes.h"
 #include "core/formats/names.h"
-#include "core/network/shapes.h"
 
 namespace ditto {
 

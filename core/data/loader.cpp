@@ -18,8 +18,8 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/blend.h"
-#include "core/network/names.h"
-#include "core/report/freed_memory.h"
+#include "core/data/names.h"
+#include "core/measure/freed_memory.h"
 
 namespace ditto {
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "core/assembly/first_weights.h"
+#include "core/console/streams.h"
 #include "core/diff/probe.h"
-#include "core/report/streams.h"
-#include "core/train/first_weights.h"
 
 namespace ditto::diff {
 

@@ -8,9 +8,9 @@
 
 #include "core/config/recipe.h"
 #include "core/diff/events.h"
-#include "core/dist/watch.h"
 #include "core/plugin/registry.h"
-#include "core/train/same_start.h"
+#include "core/process/same_start.h"
+#include "core/ranks/watch.h"
 
 namespace ditto::diff {
 

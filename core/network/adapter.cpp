@@ -10,11 +10,11 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/manifest.h"
-#include "core/checkpoint/peft.h"
 #include "core/config/name_patterns.h"
-#include "core/dist/launch.h"
+#include "core/console/streams.h"
+#include "core/exchange/peft.h"
 #include "core/formats/file.h"
-#include "core/report/streams.h"
+#include "core/ranks/launch.h"
 
 namespace ditto {
 

@@ -11,8 +11,8 @@
 #include <ditto/objective.h>
 #include <ditto/sampler.h>
 
+#include "core/components/components.h"
 #include "core/config/section.h"
-#include "core/network/components.h"
 #include "core/network/running_model.h"
 
 namespace ditto {

@@ -9,8 +9,8 @@
 
 #include <ditto/error.h>
 
+#include "core/data/names.h"
 #include "core/network/adapter.h"
-#include "core/network/names.h"
 #include "core/plugin/guard.h"
 
 namespace ditto {

@@ -7,10 +7,10 @@
 
 #include <ditto/sizes.h>
 
-#include "core/checkpoint/foreign.h"
 #include "core/checkpoint/index.h"
+#include "core/console/streams.h"
+#include "core/exchange/foreign.h"
 #include "core/network/finite.h"
-#include "core/report/streams.h"
 
 namespace ditto {
 

@@ -8,8 +8,8 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/config/recipe.h"
+#include "core/data/shapes.h"
 #include "core/network/running_units.h"
-#include "core/network/shapes.h"
 #include "core/plugin/registry.h"
 
 namespace ditto {

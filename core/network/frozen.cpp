@@ -5,8 +5,8 @@
 #include <ditto/error.h>
 
 #include "core/config/differences.h"
+#include "core/data/names.h"
 #include "core/network/foreign_model.h"
-#include "core/network/names.h"
 
 namespace ditto {
 

@@ -8,7 +8,7 @@
 #include <ditto/error.h>
 
 #include "core/checkpoint/checkpoint.h"
-#include "core/network/names.h"
+#include "core/data/names.h"
 
 namespace ditto {
 

@@ -13,9 +13,9 @@
 #include <ditto/objective.h>
 #include <ditto/sampler.h>
 
+#include "core/data/shapes.h"
 #include "core/network/frozen.h"
 #include "core/network/running_encoder.h"
-#include "core/network/shapes.h"
 #include "core/network/trained.h"
 
 namespace ditto {

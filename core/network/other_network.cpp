@@ -6,7 +6,7 @@
 
 #include <ditto/error.h>
 
-#include "core/network/names.h"
+#include "core/data/names.h"
 
 namespace ditto {
 

@@ -5,9 +5,9 @@
 
 #include <ditto/error.h>
 
+#include "core/data/names.h"
 #include "core/network/adapter.h"
 #include "core/network/flops.h"
-#include "core/network/names.h"
 
 namespace ditto {
 

@@ -6,8 +6,8 @@
 
 #include <ditto/error.h>
 
+#include "core/components/strategies.h"
 #include "core/config/numerics.h"
-#include "core/network/strategies.h"
 
 namespace ditto {
 

@@ -10,8 +10,8 @@
 
 #include <ditto/parallel/strategy.h>
 
-#include "core/network/components.h"
-#include "core/network/masked_mesh.h"
+#include "core/components/components.h"
+#include "core/mesh/masked_mesh.h"
 
 namespace ditto {
 

@@ -5,10 +5,10 @@
 #include "core/checkpoint/manifest.h"
 #include "core/config/differences.h"
 #include "core/config/include.h"
-#include "core/dist/launch.h"
+#include "core/console/streams.h"
 #include "core/formats/file.h"
 #include "core/network/finite.h"
-#include "core/report/streams.h"
+#include "core/ranks/launch.h"
 
 namespace ditto {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/data/shapes.h"
 #include "core/network/adapter.h"
 #include "core/network/running_model.h"
-#include "core/network/shapes.h"
 
 namespace ditto {
 

@@ -5,7 +5,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "core/formats/json.h"
+#include "core/formats/text/json.h"
 #include "sdk/src/idle_option.h"
 
 namespace ditto {

@@ -25,9 +25,9 @@
 
 #include <ditto/text.h>
 
+#include "core/measure/user_cache.h"
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
-#include "core/report/user_cache.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -11,9 +11,9 @@
 #include <ditto/text.h>
 
 #include "core/checkpoint/tensor_file.h"
+#include "core/data/names.h"
 #include "core/formats/file.h"
-#include "core/formats/utf8.h"
-#include "core/network/names.h"
+#include "core/formats/text/utf8.h"
 
 namespace ditto {
 

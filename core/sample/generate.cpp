@@ -9,7 +9,7 @@
 
 #include <ditto/error.h>
 
-#include "core/report/freed_memory.h"
+#include "core/measure/freed_memory.h"
 
 namespace ditto {
 

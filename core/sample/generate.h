@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "core/dist/watch.h"
 #include "core/network/cached_blocks.h"
 #include "core/network/networks.h"
+#include "core/ranks/watch.h"
 
 namespace ditto {
 

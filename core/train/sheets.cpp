@@ -6,9 +6,9 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/loader.h"
-#include "core/network/names.h"
-#include "core/report/grid.h"
+#include "core/data/names.h"
 #include "core/sample/clip.h"
+#include "core/sample/grid.h"
 
 namespace ditto {
 

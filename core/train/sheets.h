@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "core/formats/picture.h"
+#include "core/assembly/assembly.h"
+#include "core/formats/picture/picture.h"
 #include "core/sample/generate.h"
-#include "core/train/assembly.h"
 
 namespace ditto {
 

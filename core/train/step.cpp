@@ -6,10 +6,10 @@
 
 #include <torch/types.h>
 
+#include "core/assembly/agreed_samples.h"
+#include "core/assembly/one_number_guard.h"
 #include "core/config/numerics.h"
-#include "core/dist/equal_copies.h"
-#include "core/train/agreed_samples.h"
-#include "core/train/one_number_guard.h"
+#include "core/mesh/equal_copies.h"
 
 namespace ditto {
 

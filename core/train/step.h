@@ -10,16 +10,16 @@
 
 #include <ditto/optimizer.h>
 
-#include "core/audit/audit.h"
+#include "core/assembly/assembly.h"
+#include "core/assembly/ema.h"
+#include "core/assembly/program.h"
+#include "core/assembly/step_shares.h"
 #include "core/data/loader.h"
-#include "core/dist/gradient_sum.h"
+#include "core/measure/memory.h"
+#include "core/mesh/gradient_sum.h"
 #include "core/network/flops.h"
-#include "core/report/memory.h"
-#include "core/train/assembly.h"
-#include "core/train/ema.h"
 #include "core/train/lr_schedule.h"
-#include "core/train/program.h"
-#include "core/train/step_shares.h"
+#include "core/verify/audit.h"
 
 namespace ditto {
 

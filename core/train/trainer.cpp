@@ -9,19 +9,19 @@
 
 #include <ditto/text.h>
 
+#include "core/assembly/first_weights.h"
+#include "core/assembly/resume.h"
+#include "core/assembly/run_notes.h"
 #include "core/checkpoint/disk.h"
+#include "core/components/bf16_ways.h"
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
-#include "core/dist/stop.h"
-#include "core/network/bf16_ways.h"
+#include "core/console/streams.h"
+#include "core/measure/freed_memory.h"
+#include "core/measure/roofline.h"
 #include "core/network/finite.h"
-#include "core/report/freed_memory.h"
-#include "core/report/roofline.h"
-#include "core/report/streams.h"
+#include "core/ranks/stop.h"
 #include "core/sample/generate.h"
-#include "core/train/first_weights.h"
-#include "core/train/record.h"
-#include "core/train/resume.h"
 #include "core/train/validation.h"
 
 namespace ditto {

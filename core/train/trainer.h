@@ -8,20 +8,20 @@
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
+#include "core/console/progress.h"
 #include "core/data/sizes.h"
-#include "core/dist/watch.h"
-#include "core/record/receipt_file.h"
-#include "core/report/memory.h"
-#include "core/report/metrics.h"
-#include "core/report/processors.h"
-#include "core/report/progress.h"
-#include "core/report/run_folder.h"
-#include "core/report/tensorboard.h"
-#include "core/train/chrome_trace.h"
-#include "core/train/same_start.h"
+#include "core/measure/memory.h"
+#include "core/measure/processors.h"
+#include "core/process/same_start.h"
+#include "core/profile/chrome_trace.h"
+#include "core/profile/trace.h"
+#include "core/ranks/watch.h"
+#include "core/receipts/receipt_file.h"
+#include "core/run_folder/metrics.h"
+#include "core/run_folder/run_folder.h"
+#include "core/run_folder/tensorboard.h"
 #include "core/train/step.h"
-#include "core/train/step_receipts.h"
-#include "core/train/trace.h"
+#include "core/verify/step_receipts.h"
 
 namespace ditto {
 

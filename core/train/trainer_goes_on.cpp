@@ -8,12 +8,12 @@
 
 #include <ditto/text.h>
 
+#include "core/assembly/resume.h"
+#include "core/assembly/run_notes.h"
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/manifest.h"
 #include "core/config/numerics.h"
 #include "core/network/finite.h"
-#include "core/train/record.h"
-#include "core/train/resume.h"
 #include "core/train/trainer.h"
 
 namespace ditto {

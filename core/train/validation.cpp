@@ -7,9 +7,9 @@
 
 #include <torch/types.h>
 
-#include "core/network/names.h"
-#include "core/train/agreed_samples.h"
-#include "core/train/program.h"
+#include "core/assembly/agreed_samples.h"
+#include "core/assembly/program.h"
+#include "core/data/names.h"
 #include "core/train/step.h"
 
 namespace ditto {

@@ -1,10 +1,10 @@
 // The loss on held-out data, at fixed times and fixed noise: two validations differ by the weights alone.
 #pragma once
 
+#include "core/assembly/assembly.h"
+#include "core/assembly/ema.h"
 #include "core/data/loader.h"
-#include "core/report/metrics.h"
-#include "core/train/assembly.h"
-#include "core/train/ema.h"
+#include "core/run_folder/metrics.h"
 
 namespace ditto {
 

@@ -11,7 +11,7 @@
 
 #include <ditto/testing/checks.h>
 
-#include "core/formats/tar.h"
+#include "core/formats/archive/tar.h"
 #include "tests/support/files.h"
 
 namespace fs = std::filesystem;

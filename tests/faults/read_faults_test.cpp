@@ -12,7 +12,7 @@
 #include <cstring>
 
 #include "core/checkpoint/checkpoint.h"
-#include "core/formats/tar.h"
+#include "core/formats/archive/tar.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"
 

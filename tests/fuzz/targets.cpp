@@ -12,22 +12,22 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/archive/shard.h"
+#include "core/formats/archive/tar.h"
 #include "core/formats/elf_stamp.h"
-#include "core/formats/events.h"
-#include "core/formats/json.h"
-#include "core/formats/picture.h"
-#include "core/formats/safetensors.h"
-#include "core/formats/saved_tensor.h"
-#include "core/formats/shard.h"
-#include "core/formats/table.h"
-#include "core/formats/tar.h"
-#include "core/formats/text_table.h"
-#include "core/formats/tfrecord.h"
-#include "core/formats/toml.h"
-#include "core/formats/torch_tree.h"
-#include "core/formats/torch_zip.h"
-#include "core/formats/utf8.h"
-#include "core/formats/yaml.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/tensor/safetensors.h"
+#include "core/formats/tensor/saved_tensor.h"
+#include "core/formats/tensor/torch_tree.h"
+#include "core/formats/tensor/torch_zip.h"
+#include "core/formats/tensorboard/events.h"
+#include "core/formats/tensorboard/tfrecord.h"
+#include "core/formats/text/json.h"
+#include "core/formats/text/table.h"
+#include "core/formats/text/text_table.h"
+#include "core/formats/text/toml.h"
+#include "core/formats/text/utf8.h"
+#include "core/formats/text/yaml.h"
 
 namespace ditto::fuzz {
 

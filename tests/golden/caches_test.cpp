@@ -8,9 +8,9 @@
 #include <support/open_plugin.h>
 #include <support/reference.h>
 
-#include "core/dist/gloo_mesh.h"
+#include "core/components/components.h"
+#include "core/mesh/gloo_mesh.h"
 #include "core/network/cached_blocks.h"
-#include "core/network/components.h"
 #include "tests/unit/ranks.h"
 
 namespace {

@@ -8,8 +8,8 @@
 
 #include <doctest/doctest.h>
 
-#include "core/formats/picture.h"
-#include "core/formats/safetensors.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/tensor/safetensors.h"
 #include "support/files.h"
 
 namespace {

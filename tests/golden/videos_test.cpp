@@ -7,7 +7,7 @@
 #include <doctest/doctest.h>
 #include <nlohmann/json.hpp>
 
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 #include "tests/support/videos.h"
 
 namespace {

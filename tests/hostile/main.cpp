@@ -18,12 +18,12 @@
 
 #include "core/checkpoint/index.h"
 #include "core/config/recipe.h"
+#include "core/formats/archive/shard.h"
 #include "core/formats/file.h"
-#include "core/formats/picture.h"
-#include "core/formats/safetensors.h"
-#include "core/formats/shard.h"
-#include "core/formats/table.h"
-#include "core/formats/torch_zip.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/tensor/safetensors.h"
+#include "core/formats/tensor/torch_zip.h"
+#include "core/formats/text/table.h"
 #include "core/plugin/stamp.h"
 
 namespace {

@@ -9,7 +9,7 @@
 
 #include <ditto/random.h>
 
-#include "core/train/launch.h"
+#include "core/process/launch.h"
 
 namespace ditto::matrix {
 

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "core/assembly/assembly.h"
 #include "core/config/recipe.h"
-#include "core/train/assembly.h"
 
 namespace ditto::matrix {
 

@@ -6,7 +6,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include "core/train/launch.h"
+#include "core/process/launch.h"
 
 namespace ditto::matrix {
 

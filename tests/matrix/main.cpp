@@ -15,8 +15,8 @@
 #include <unistd.h>
 
 #include "core/checkpoint/disk.h"
-#include "core/dist/local_ranks.h"
-#include "core/report/streams.h"
+#include "core/console/streams.h"
+#include "core/ranks/local_ranks.h"
 #include "tests/matrix/faults.h"
 #include "tests/matrix/page.h"
 #include "tests/matrix/random_table.h"

@@ -9,12 +9,12 @@
 #include <torch/serialize.h>
 #include <torch/types.h>
 
+#include "core/assembly/run_notes.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/diff/probe.h"
-#include "core/dist/gloo_mesh.h"
-#include "core/dist/whole.h"
-#include "core/report/memory.h"
-#include "core/train/record.h"
+#include "core/measure/memory.h"
+#include "core/mesh/gloo_mesh.h"
+#include "core/mesh/whole.h"
 #include "core/train/step.h"
 #include "core/train/validation.h"
 #include "tests/matrix/packed.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/train/assembly.h"
+#include "core/assembly/assembly.h"
 #include "tests/matrix/case.h"
 
 namespace ditto::matrix {

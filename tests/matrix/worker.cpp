@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "core/diff/compare.h"
-#include "core/dist/gloo_mesh.h"
-#include "core/train/device.h"
-#include "core/train/launch.h"
+#include "core/mesh/gloo_mesh.h"
+#include "core/process/device.h"
+#include "core/process/launch.h"
 #include "tests/matrix/compare.h"
 #include "tests/matrix/counts.h"
 #include "tests/matrix/faults.h"

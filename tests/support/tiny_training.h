@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/dist/gloo_mesh.h"
+#include "core/mesh/gloo_mesh.h"
 #include "core/train/step.h"
 #include "tests/support/files.h"
 

@@ -5,8 +5,8 @@
 
 #include <ditto/error.h>
 
-#include "core/train/assembly.h"
-#include "core/train/program.h"
+#include "core/assembly/assembly.h"
+#include "core/assembly/program.h"
 #include "tests/support/files.h"
 #include "tests/unit/ranks.h"
 

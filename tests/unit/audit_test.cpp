@@ -1,5 +1,5 @@
 // An audit: who was wrong, what is drawn, and that it changes no number but those that were wrong.
-#include "core/audit/audit.h"
+#include "core/verify/audit.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Which ops on bf16 tensors are computed in fp32: by made-up rates, in both directions, and what a run keeps.
-#include "core/network/bf16_ways.h"
+#include "core/components/bf16_ways.h"
 
 #include <doctest/doctest.h>
 
@@ -12,12 +12,12 @@
 
 #include <ditto/error.h>
 
+#include "core/assembly/resume.h"
+#include "core/components/bf16_rates.h"
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
-#include "core/network/bf16_rates.h"
+#include "core/measure/user_cache.h"
 #include "core/plugin/registry.h"
-#include "core/report/user_cache.h"
-#include "core/train/resume.h"
 #include "tests/support/files.h"
 
 using ditto::ErrorKind;

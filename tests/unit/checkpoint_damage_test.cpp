@@ -15,7 +15,7 @@
 #include "core/checkpoint/manifest.h"
 #include "core/checkpoint/reader.h"
 #include "core/checkpoint/snapshot.h"
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"
 

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
+#include "core/assembly/fit.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/positions.h"
-#include "core/train/fit.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"
 

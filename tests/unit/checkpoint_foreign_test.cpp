@@ -1,6 +1,6 @@
 // Weights in other projects' files, in and out; the files were written by PyTorch and safetensors in Python
 // (tests/golden/checkpoint/make.py).
-#include "core/checkpoint/foreign.h"
+#include "core/exchange/foreign.h"
 
 #include <doctest/doctest.h>
 

@@ -2,11 +2,11 @@
 // stages of a pipeline; and who writes and reads what.
 #include <doctest/doctest.h>
 
+#include "core/assembly/resume.h"
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/index.h"
 #include "core/checkpoint/reader.h"
-#include "core/train/resume.h"
 #include "core/train/step.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"

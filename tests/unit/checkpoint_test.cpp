@@ -9,7 +9,7 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 #include "support/checkpoint_world.h"
 #include "support/files.h"
 

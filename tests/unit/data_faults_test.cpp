@@ -12,9 +12,9 @@
 #include <ditto/error.h>
 
 #include "core/data/loader.h"
-#include "core/data/shard_writer.h"
-#include "core/formats/picture.h"
-#include "core/formats/tar.h"
+#include "core/dataset/shard_writer.h"
+#include "core/formats/archive/tar.h"
+#include "core/formats/picture/picture.h"
 #include "tests/support/files.h"
 #include "tests/support/open_plugin.h"
 

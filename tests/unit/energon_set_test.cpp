@@ -14,7 +14,7 @@
 #include <ditto/error.h>
 
 #include "core/data/loader.h"
-#include "core/formats/yaml.h"
+#include "core/formats/text/yaml.h"
 #include "tests/support/open_plugin.h"
 
 namespace {

@@ -1,5 +1,5 @@
 // Claim (one number): The sum of squares without rounding: any order, any split, any size of numbers.
-#include "core/dist/exact_norm.h"
+#include "core/mesh/exact_norm.h"
 
 #include <algorithm>
 #include <bit>
@@ -11,7 +11,7 @@
 
 #include <ATen/Parallel.h>
 
-#include "core/dist/gradient_sum.h"
+#include "core/mesh/gradient_sum.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {

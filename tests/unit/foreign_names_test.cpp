@@ -8,7 +8,7 @@
 #include <ditto/foreign_names.h>
 #include <nlohmann/json.hpp>
 
-#include "core/checkpoint/foreign_folder.h"
+#include "core/exchange/foreign_folder.h"
 #include "support/files.h"
 
 namespace {

@@ -2,7 +2,7 @@
 #include <cstring>
 #include <vector>
 
-#include "core/formats/picture.h"
+#include "core/formats/picture/picture.h"
 #include "support/files.h"
 
 #include <doctest/doctest.h>

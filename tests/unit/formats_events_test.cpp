@@ -1,11 +1,11 @@
 // TensorBoard files: what is written reads back, files of one folder sort in time, damage is found.
-#include "core/formats/events.h"
+#include "core/formats/tensorboard/events.h"
 
 #include <doctest/doctest.h>
 
 #include <filesystem>
 
-#include "core/formats/tfrecord.h"
+#include "core/formats/tensorboard/tfrecord.h"
 #include "support/files.h"
 
 using namespace ditto::formats;

@@ -4,9 +4,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "core/formats/archive/tar.h"
 #include "core/formats/file.h"
-#include "core/formats/safetensors.h"
-#include "core/formats/tar.h"
+#include "core/formats/tensor/safetensors.h"
 #include "support/files.h"
 
 using namespace ditto::formats;

@@ -1,5 +1,5 @@
 // JSON is parsed strictly: no key twice, no bottomless nesting, nothing behind a NUL byte.
-#include "core/formats/json.h"
+#include "core/formats/text/json.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Arrays for NumPy: headers of format 1.0, in an uncompressed zip.
-#include "core/formats/npz.h"
+#include "core/formats/tensor/npz.h"
 
 #include <doctest/doctest.h>
 

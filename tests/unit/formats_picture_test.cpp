@@ -1,13 +1,13 @@
 // Pictures: decoded as another program decodes them, written and read back, and refused when they are damaged.
-#include "core/formats/picture.h"
-#include "core/formats/picture_resize.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/picture/picture_resize.h"
 
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 #include <cstring>
 
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 #include "support/files.h"
 
 using namespace ditto::formats;

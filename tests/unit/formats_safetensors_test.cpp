@@ -1,5 +1,5 @@
 // safetensors: equal bytes to the reference writer, and a reader that refuses everything else.
-#include "core/formats/safetensors.h"
+#include "core/formats/tensor/safetensors.h"
 
 #include <doctest/doctest.h>
 

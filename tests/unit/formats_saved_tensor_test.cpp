@@ -1,5 +1,5 @@
 // Latents and embeddings as they are kept beside a sample, read without running anything.
-#include "core/formats/saved_tensor.h"
+#include "core/formats/tensor/saved_tensor.h"
 
 #include <doctest/doctest.h>
 

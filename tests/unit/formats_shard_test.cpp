@@ -1,5 +1,5 @@
 // Which members of a shard make its samples.
-#include "core/formats/shard.h"
+#include "core/formats/archive/shard.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Tar shards: places of members in archives of every form, damage and where it is, and archives equal for equal
 // members.
-#include "core/formats/tar.h"
+#include "core/formats/archive/tar.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Tables of texts: CSV as RFC 4180 has it, and JSON Lines.
-#include "core/formats/text_table.h"
+#include "core/formats/text/text_table.h"
 
 #include <doctest/doctest.h>
 #include <zlib.h>

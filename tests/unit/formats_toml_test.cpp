@@ -2,7 +2,7 @@
 //
 // Claim (options): Recipes, pictures, archives, safetensors and pickles that are damaged or hostile end in an error.
 // Also: the tests of the other formats beside it, `hostile_files.py`, `./dev fuzz`
-#include "core/formats/toml.h"
+#include "core/formats/text/toml.h"
 
 #include <doctest/doctest.h>
 

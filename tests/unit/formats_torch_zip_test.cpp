@@ -1,5 +1,5 @@
 // PyTorch checkpoints, read without running anything.
-#include "core/formats/torch_zip.h"
+#include "core/formats/tensor/torch_zip.h"
 
 #include <doctest/doctest.h>
 #include <zip.h>

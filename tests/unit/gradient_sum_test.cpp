@@ -2,7 +2,7 @@
 //
 // Claim (again): On 1 to 4 data ranks and with 1 to 6 micro-batches, gradients and their norm have the bits of one
 // rank.
-#include "core/dist/gradient_sum.h"
+#include "core/mesh/gradient_sum.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "core/report/grid.h"
+#include "core/sample/grid.h"
 
 #include <doctest/doctest.h>
 #include <torch/types.h>

@@ -23,8 +23,8 @@
 #include "core/data/batch_job.h"
 #include "core/data/batch_plan.h"
 #include "core/data/loader.h"
-#include "core/data/shard_writer.h"
-#include "core/formats/picture.h"
+#include "core/dataset/shard_writer.h"
+#include "core/formats/picture/picture.h"
 #include "tests/support/checkpoint_world.h"
 #include "tests/support/open_plugin.h"
 

@@ -6,7 +6,7 @@
 #include <ditto/error.h>
 
 #include "core/data/loader.h"
-#include "core/formats/tar.h"
+#include "core/formats/archive/tar.h"
 #include "tests/support/files.h"
 #include "tests/support/open_plugin.h"
 

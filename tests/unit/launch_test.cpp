@@ -1,4 +1,4 @@
-#include "core/dist/launch.h"
+#include "core/ranks/launch.h"
 
 #include <unistd.h>
 
@@ -12,10 +12,10 @@
 
 #include <ditto/error.h>
 
-#include "core/dist/node_list.h"
-#include "core/report/processors.h"
-#include "core/train/launch.h"
-#include "core/train/processor.h"
+#include "core/measure/processors.h"
+#include "core/process/launch.h"
+#include "core/process/processor.h"
+#include "core/ranks/node_list.h"
 #include "tests/support/golden_json.h"
 
 namespace ditto {

@@ -1,5 +1,5 @@
 // Claim (failures): Where rank 0 listens: at the address it was given, and nowhere else.
-#include "core/dist/listen.h"
+#include "core/ranks/listen.h"
 
 #include <arpa/inet.h>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // `--local-ranks N`: starting, ending and outliving processes.
-#include "core/dist/local_ranks.h"
+#include "core/ranks/local_ranks.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -18,8 +18,8 @@
 
 #include <ditto/error.h>
 
-#include "core/dist/launch.h"
-#include "core/dist/stop.h"
+#include "core/ranks/launch.h"
+#include "core/ranks/stop.h"
 #include "tests/unit/ranks.h"
 
 extern char** environ;

@@ -5,9 +5,9 @@
 #include <ditto/error.h>
 #include <nlohmann/json.hpp>
 
-#include "core/checkpoint/peft.h"
-#include "core/checkpoint/peft_targets.h"
 #include "core/checkpoint/tensor_file.h"
+#include "core/exchange/peft.h"
+#include "core/exchange/peft_targets.h"
 #include "core/network/adapter.h"
 #include "tests/support/files.h"
 #include "tests/unit/full_model.h"

@@ -1,11 +1,11 @@
-#include "core/report/memory.h"
+#include "core/measure/memory.h"
 
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
 #include <thread>
 
-#include "core/report/roofline.h"
+#include "core/measure/roofline.h"
 
 using namespace ditto::report;
 

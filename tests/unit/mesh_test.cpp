@@ -2,7 +2,7 @@
 //
 // Claim (layouts): Every collective is differentiated as its transpose; a lost or hanging peer is an error that
 // names group and call.
-#include "core/dist/gloo_mesh.h"
+#include "core/mesh/gloo_mesh.h"
 
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-#include "core/report/metrics.h"
+#include "core/run_folder/metrics.h"
 
 #include <doctest/doctest.h>
 

@@ -7,12 +7,12 @@
 
 #include <ditto/context.h>
 
+#include "core/assembly/one_number_guard.h"
+#include "core/assembly/resume.h"
+#include "core/assembly/step_shares.h"
 #include "core/config/numerics.h"
-#include "core/formats/toml.h"
-#include "core/network/paper_mesh.h"
-#include "core/train/one_number_guard.h"
-#include "core/train/resume.h"
-#include "core/train/step_shares.h"
+#include "core/formats/text/toml.h"
+#include "core/mesh/paper_mesh.h"
 
 namespace ditto {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <ditto/error.h>
 
+#include "core/components/optimizers.h"
 #include "core/config/differences.h"
-#include "core/train/launch.h"
-#include "core/train/optimizers.h"
+#include "core/process/launch.h"
 #include "tests/support/files.h"
 #include "tests/unit/ranks.h"
 

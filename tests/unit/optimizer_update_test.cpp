@@ -5,7 +5,7 @@
 #include <ditto/context.h>
 #include <ditto/optimizer.h>
 
-#include "core/train/ema.h"
+#include "core/assembly/ema.h"
 
 using ditto::OptimizedParameter;
 using torch::Tensor;

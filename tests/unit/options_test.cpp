@@ -18,15 +18,15 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
+#include "core/assembly/first_weights.h"
 #include "core/checkpoint/disk.h"
 #include "core/config/include.h"
 #include "core/config/option_effects.h"
 #include "core/data/sizes.h"
-#include "core/formats/picture.h"
+#include "core/formats/picture/picture.h"
 #include "core/plugin/kinds.h"
+#include "core/process/launch.h"
 #include "core/sample/clip.h"
-#include "core/train/first_weights.h"
-#include "core/train/launch.h"
 #include "core/train/sheets.h"
 #include "core/train/trainer.h"
 #include "core/train/validation.h"

@@ -10,7 +10,7 @@
 #include <ditto/error.h>
 #include <ditto/parallel/pack.h>
 
-#include "core/train/assembly.h"
+#include "core/assembly/assembly.h"
 #include "core/train/step.h"
 #include "tests/unit/context_cut.h"
 

@@ -5,8 +5,8 @@
 
 #include <ditto/error.h>
 
-#include "core/network/paper_mesh.h"
-#include "core/report/memory.h"
+#include "core/measure/memory.h"
+#include "core/mesh/paper_mesh.h"
 
 namespace ditto {
 

@@ -5,7 +5,7 @@
 #include <ditto/parallel/parcel.h>
 #include <ditto/parallel/program.h>
 
-#include "core/dist/gradient_sum.h"
+#include "core/mesh/gradient_sum.h"
 #include "core/plugin/registry.h"
 #include "tests/support/files.h"
 #include "tests/unit/ranks.h"

@@ -1,4 +1,4 @@
-#include "core/data/prepare.h"
+#include "core/dataset/prepare.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -11,10 +11,10 @@
 
 #include <ditto/error.h>
 
-#include "core/data/inspect.h"
-#include "core/formats/picture.h"
-#include "core/formats/shard.h"
-#include "core/formats/table.h"
+#include "core/dataset/inspect.h"
+#include "core/formats/archive/shard.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/text/table.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // How many processors a process may use, by made-up folders of proc and sys.
-#include "core/report/processors.h"
+#include "core/measure/processors.h"
 
 #include <doctest/doctest.h>
 #include <sched.h>

@@ -1,4 +1,4 @@
-#include "core/report/progress.h"
+#include "core/console/progress.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>

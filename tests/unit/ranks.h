@@ -11,8 +11,8 @@
 #include <torch/types.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
-#include "core/dist/gloo_mesh.h"
-#include "core/dist/local_ranks.h"
+#include "core/mesh/gloo_mesh.h"
+#include "core/ranks/local_ranks.h"
 
 namespace ditto::testing {
 

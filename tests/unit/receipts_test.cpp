@@ -1,5 +1,5 @@
 // The hash of tensors, whatever cuts them, and the chain of receipts.
-#include "core/record/receipt.h"
+#include "core/receipts/receipt.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,11 +8,11 @@
 
 #include <doctest/doctest.h>
 
-#include "core/network/paper_mesh.h"
-#include "core/record/receipt_file.h"
-#include "core/record/sha256.h"
-#include "core/record/tensor_hash.h"
-#include "core/train/replay.h"
+#include "core/mesh/paper_mesh.h"
+#include "core/receipts/receipt_file.h"
+#include "core/receipts/sha256.h"
+#include "core/receipts/tensor_hash.h"
+#include "core/verify/replay.h"
 #include "support/files.h"
 #include "tests/unit/ranks.h"
 

@@ -4,7 +4,7 @@
 #include <ditto/error.h>
 #include <ditto/optimizer.h>
 
-#include "core/train/processor.h"
+#include "core/process/processor.h"
 #include "tests/support/files.h"
 #include "tests/unit/full_model.h"
 

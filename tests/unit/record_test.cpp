@@ -1,12 +1,12 @@
 // What a run notes in its checkpoints, read back.
-#include "core/train/record.h"
+#include "core/assembly/run_notes.h"
 
 #include <doctest/doctest.h>
 
 #include <cstdlib>
 
-#include "core/report/libtorch.h"
-#include "core/report/surroundings.h"
+#include "core/measure/libtorch.h"
+#include "core/measure/surroundings.h"
 #include "support/files.h"
 
 using namespace ditto;

@@ -8,7 +8,7 @@
 
 #include <ditto/error.h>
 
-#include "core/dist/equal_copies.h"
+#include "core/mesh/equal_copies.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {

@@ -1,4 +1,4 @@
-#include "core/report/run_folder.h"
+#include "core/run_folder/run_folder.h"
 
 #include <doctest/doctest.h>
 #include <sys/resource.h>

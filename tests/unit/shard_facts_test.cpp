@@ -3,9 +3,9 @@
 
 #include <filesystem>
 
-#include "core/formats/picture.h"
-#include "core/formats/tar.h"
-#include "core/train/first_recipe.h"
+#include "core/formats/archive/tar.h"
+#include "core/formats/picture/picture.h"
+#include "core/plan/first_recipe.h"
 #include "tests/support/files.h"
 
 namespace {

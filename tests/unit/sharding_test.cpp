@@ -7,9 +7,9 @@
 #include <ditto/error.h>
 #include <ditto/parallel/program.h>
 
-#include "core/dist/gradient_sum.h"
+#include "core/measure/memory.h"
+#include "core/mesh/gradient_sum.h"
 #include "core/plugin/registry.h"
-#include "core/report/memory.h"
 #include "tests/support/files.h"
 #include "tests/unit/overlap.h"
 #include "tests/unit/small_model.h"

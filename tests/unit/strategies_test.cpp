@@ -7,7 +7,7 @@
 #include <ditto/error.h>
 #include <ditto/parallel/strategy.h>
 
-#include "core/dist/gradient_sum.h"
+#include "core/mesh/gradient_sum.h"
 #include "core/plugin/registry.h"
 #include "tests/support/files.h"
 #include "tests/unit/small_model.h"

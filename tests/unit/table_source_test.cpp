@@ -7,7 +7,7 @@
 #include <ditto/pictures.h>
 
 #include "core/data/loader.h"
-#include "core/formats/picture.h"
+#include "core/formats/picture/picture.h"
 #include "tests/support/files.h"
 #include "tests/support/open_plugin.h"
 #include "tests/support/videos.h"

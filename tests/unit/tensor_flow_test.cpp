@@ -1,5 +1,5 @@
 // Which tensors go from one part of a recipe to another, and what a checkpoint keeps of them.
-#include "core/network/shapes.h"
+#include "core/data/shapes.h"
 
 #include <doctest/doctest.h>
 

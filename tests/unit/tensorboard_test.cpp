@@ -1,4 +1,4 @@
-#include "core/report/tensorboard.h"
+#include "core/run_folder/tensorboard.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <optional>
 
-#include "core/report/grid.h"
+#include "core/sample/grid.h"
 #include "support/files.h"
 
 using namespace ditto;

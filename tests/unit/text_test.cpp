@@ -7,7 +7,7 @@
 
 #include <ditto/error.h>
 
-#include "core/formats/utf8.h"
+#include "core/formats/text/utf8.h"
 
 using ditto::Error;
 using ditto::ErrorKind;

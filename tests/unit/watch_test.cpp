@@ -1,5 +1,5 @@
 // Ranks that die, fail or hang: who says what, and how the others end.
-#include "core/dist/watch.h"
+#include "core/ranks/watch.h"
 
 #include <csignal>
 #include <cstdlib>
@@ -14,7 +14,7 @@
 
 #include <ditto/error.h>
 
-#include "core/dist/error_file.h"
+#include "core/ranks/error_file.h"
 #include "tests/unit/ranks.h"
 
 namespace ditto {

@@ -13,9 +13,9 @@
 #include <ditto/pictures.h>
 
 #include "core/data/loader.h"
-#include "core/formats/picture.h"
-#include "core/formats/picture_resize.h"
-#include "core/formats/tar.h"
+#include "core/formats/archive/tar.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/picture/picture_resize.h"
 #include "tests/support/files.h"
 #include "tests/support/videos.h"
 

@@ -1,8 +1,8 @@
 // Whole tensors for optimizers that need them, on real ranks; and the optimizers on what ranks hold.
 #include <doctest/doctest.h>
 
-#include "core/dist/whole.h"
-#include "core/train/optimizers.h"
+#include "core/components/optimizers.h"
+#include "core/mesh/whole.h"
 #include "support/open_plugin.h"
 #include "tests/unit/ranks.h"
 

@@ -9,14 +9,14 @@
 
 #include <ditto/data.h>
 
-#include "core/data/inspect.h"
-#include "core/data/prepare.h"
-#include "core/formats/picture.h"
-#include "core/formats/safetensors.h"
-#include "core/formats/shard.h"
-#include "core/formats/table.h"
-#include "core/formats/tar.h"
-#include "core/formats/utf8.h"
+#include "core/dataset/inspect.h"
+#include "core/dataset/prepare.h"
+#include "core/formats/archive/shard.h"
+#include "core/formats/archive/tar.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/tensor/safetensors.h"
+#include "core/formats/text/table.h"
+#include "core/formats/text/utf8.h"
 #include "support/files.h"
 #include "support/open_plugin.h"
 

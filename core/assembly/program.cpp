@@ -1,0 +1,193 @@
+#include "core/assembly/program.h"
+
+#include <sstream>
+
+#include <torch/types.h>
+
+#include "core/assembly/one_number_guard.h"
+#include "core/config/numerics.h"
+#include "core/data/names.h"
+
+namespace ditto {
+
+using torch::Tensor;
+
+void LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses) {
+  unread_.push_back({batch.ids, batch.weights, {}});
+  for (const auto& [name, tensor] : losses) unread_.back().losses[name] = tensor.detach().to(torch::kDouble);
+}
+
+void LossLedger::read() {
+  for (const auto& entry : std::exchange(unread_, {})) {
+    for (const auto& [name, tensor] : entry.losses) {
+      auto& row = losses_[name];
+      row.resize(static_cast<size_t>(samples_), 0.0);
+      const auto values = tensor.to(torch::kCPU).contiguous();
+      for (size_t i = 0; i < entry.ids.size(); ++i) {
+        const auto at = static_cast<size_t>(entry.ids[i] - first_id_);
+        const double weight = entry.weights[i];
+        row[at] = weight == 0 ? 0 : weight * values.data_ptr<double>()[i];
+        weights_[at] = weight;
+      }
+    }
+  }
+}
+
+const Group& loss_group(const Mesh& mesh) {
+  AxisSet axes(kDataAxes.begin(), kDataAxes.end());
+  axes.insert(Axis::pipeline);
+  return mesh.group(axes);
+}
+
+// A stage before the last, or a rank without a micro-batch, has yet to hear what the losses are called.
+void LossLedger::know_all_names(const Mesh& mesh, const Group& group) {
+  if (micro_batches_ >= mesh.data_ranks() && mesh.size(Axis::pipeline) == 1) return;
+  std::string mine;
+  for (const auto& [name, row] : losses_) mine += name + "\n";
+  for (const auto& names : group.all_gather_text(mine)) {
+    std::istringstream lines(names);
+    for (std::string name; std::getline(lines, name);) losses_[name].resize(static_cast<size_t>(samples_), 0.0);
+  }
+}
+
+LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
+  read();
+  const Group& group = loss_group(mesh);
+  know_all_names(mesh, group);
+  // Each number is entered by one rank of the group alone: adding the others' zeros changes no bit.
+  std::vector<double> all{stop ? 1.0 : 0.0};
+  all.insert(all.end(), weights_.begin(), weights_.end());
+  for (const auto& [name, row] : losses_) all.insert(all.end(), row.begin(), row.end());
+  auto flat = torch::tensor(all, torch::kDouble);
+  flat = group.all_reduce(flat);
+  const auto* numbers = flat.data_ptr<double>();
+  Totals totals;
+  totals.stop = mesh.world().all_reduce(flat.slice(0, 0, 1).clone()).item<double>();
+  const double* at = numbers + 1;
+  double weight = 0;
+  for (int64_t i = 0; i < samples_; ++i, ++at) {
+    weight += *at;
+    totals.samples += *at != 0;
+  }
+  for (const auto& [name, row] : losses_) {
+    double sum = 0;
+    for (int64_t i = 0; i < samples_; ++i) sum += *at++;
+    totals.parts[name] = weight > 0 ? sum / weight : 0;
+    totals.loss += totals.parts[name];
+  }
+  return totals;
+}
+
+namespace {
+
+std::string objective_of(const Assembly& assembly) { return "objective \"" + assembly.recipe.objective.plugin + "\""; }
+
+// What is summed, weighed and noted of a batch stands by its samples' places.
+void require_same_samples(const Assembly& assembly, const std::vector<int64_t>& ids, const Batch& prepared) {
+  const auto refuse = [&](const std::string& what) {
+    throw Error(
+        ErrorKind::plugin, objective_of(assembly),
+        "prepare() was given " + std::to_string(ids.size()) + " samples, and " + what,
+        "Objective::prepare keeps a batch's samples, their ids and weights, and gives every tensor a row for each");
+  };
+  if (prepared.size() != static_cast<int64_t>(ids.size())) refuse("gives " + std::to_string(prepared.size()));
+  if (prepared.ids != ids) refuse("gives others, or in another order");
+  if (prepared.weights.size() != ids.size()) refuse("gives " + std::to_string(prepared.weights.size()) + " weights");
+  for (const auto& [name, tensor] : prepared.tensors)
+    if (!tensor.defined() || tensor.dim() == 0 || tensor.size(0) != prepared.size())
+      refuse("gives \"" + name + "\" " + (tensor.defined() ? "as " + c10::str(tensor.sizes()) : "undefined"));
+}
+
+// The objective's draws, and what the model sees of them.
+Batch prepare(const Assembly& assembly, Batch batch) {
+  const auto ids = batch.ids;
+  batch = assembly.objective->prepare(std::move(batch), *assembly.main->ctx);
+  require_same_samples(assembly, ids, batch);
+  if (!assembly.networks->scheduler) return batch;
+  const auto place = objective_of(assembly);
+  for (const char* name : {names::kInput, names::kInputTime})
+    if (batch.has(name))
+      throw Error(ErrorKind::plugin, place, "makes \"" + std::string(name) + "\" itself",
+                  "with a scheduler it makes \"x_t\" and \"time\", and the host what the model sees of them");
+  for (const char* name : {names::kNoisy, names::kTime})
+    if (!batch.has(name))
+      throw Error(ErrorKind::plugin, place, "makes no \"" + std::string(name) + "\"",
+                  "with a scheduler, Objective::prepare adds \"x_t\" and \"time\"");
+  assembly.networks->set_input(batch, batch.at(names::kNoisy), batch.at(names::kTime));
+  return batch;
+}
+
+// What blocks of other networks that train have added, in the objective's run of them.
+void add_auxiliary(const Assembly& assembly, const Batch& batch, std::map<std::string, Tensor>& losses) {
+  for (const auto& [name, network] : assembly.networks->others())
+    for (const auto& [of, loss] : network->take_auxiliary_losses()) {
+      if (loss.numel() != batch.size())
+        throw Error(ErrorKind::plugin, objective_of(assembly),
+                    "runs network \"" + name + "\" on " + std::to_string(loss.numel()) + " samples of " +
+                        std::to_string(batch.size()) + ", and its blocks add \"" + of + "\" to each one's loss",
+                    "run it on the batch's samples, or choose a network without such a loss");
+      losses["auxiliary." + name + "." + of] = loss;
+    }
+}
+
+// An objective's own parameters may be cut: they are whole inside of its unit.
+std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, const Batch& batch) {
+  auto& prediction = outputs.at(names::kPrediction);
+  if (const auto& schedule = assembly.networks->scheduler)
+    prediction = schedule->precondition(prediction, batch.at(names::kNoisy), batch.at(names::kTime));
+  std::map<std::string, Tensor> losses;
+  Stream none;
+  Outputs seen;
+  assembly.main->run_inside(Unit{Unit::objective}, batch, none, seen, [&] {
+    losses = assembly.objective->losses(outputs, batch, *assembly.main->ctx);
+    for (const auto& [name, loss] : losses) seen["loss." + name] = loss;
+  });
+  for (const auto& [name, loss] : losses)
+    if (!loss.defined() || loss.sizes() != at::IntArrayRef{batch.size()})
+      throw Error(ErrorKind::plugin, objective_of(assembly),
+                  "its loss \"" + name + "\" of " + std::to_string(batch.size()) + " samples is " +
+                      (loss.defined() ? c10::str(loss.sizes()) : "undefined"),
+                  "Objective::losses gives one number a sample, [B]");
+  add_auxiliary(assembly, batch, losses);
+  return losses;
+}
+
+// Along all samples, whatever their sizes.
+std::map<std::string, Tensor> losses_of_parts(Assembly& assembly, const Outputs& made, const Batch& batch) {
+  std::map<std::string, std::vector<Tensor>> parts;
+  size_t i = 0;
+  for (const auto& part : batch) {
+    auto outputs = of_part(made, batch, i++);
+    for (auto& [name, loss] : losses_of(assembly, outputs, part)) parts[name].push_back(loss);
+  }
+  std::map<std::string, Tensor> losses;
+  for (auto& [name, of_sizes] : parts) losses[name] = of_sizes.size() == 1 ? of_sizes.front() : torch::cat(of_sizes);
+  return losses;
+}
+
+}  // namespace
+
+Program make_program(Assembly& assembly, LossLedger& ledger, double weight, double scale) {
+  // By the rule of transposition ranks that compute the same share it; of one number a whole gradient is whole on each.
+  const int copies = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
+  const double shares = is_one_number(assembly.recipe) ? weight : weight * copies;
+  auto program = assembly.main->program();
+  program.prepare = [&assembly](Batch batch) {
+    return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });
+  };
+  program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Outputs& made, const Batch& batch) {
+    auto losses = losses_of_parts(assembly, made, batch);
+    for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
+    ledger.enter(batch, losses);
+    Tensor sum_B;
+    for (const auto& [name, loss] : losses) sum_B = sum_B.defined() ? sum_B + loss : loss;
+    const auto weights = torch::tensor(batch.weights, torch::kDouble).to(sum_B.options());
+    // The sum itself is read by nobody: what is reported is the ledger's, and backward of it copies.
+    const OneNumberGuard::Pause unread;
+    const auto share = torch::where(weights == 0, torch::zeros_like(sum_B), sum_B * weights).sum() / shares;
+    return scale == 1 ? share : share * scale;
+  };
+  return program;
+}
+
+}  // namespace ditto

@@ -1,0 +1,58 @@
+// A step's program, and what it learns about the losses on the way.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/assembly/assembly.h"
+
+namespace ditto {
+
+// The ranks among which each sample's loss is computed once.
+const Group& loss_group(const Mesh& mesh);
+
+// The losses of a global batch, sample by sample: each data rank enters its own, `sum` adds them all in the samples'
+// order, so that a loss has the same digits on any number of ranks.
+class LossLedger {
+ public:
+  LossLedger(int64_t first_id, int64_t samples, int64_t micro_batches)
+      : first_id_(first_id), samples_(samples), micro_batches_(micro_batches) {}
+  // Waits for no device: numbers are read when `sum` is called.
+  void enter(const Batch& batch, const std::map<std::string, torch::Tensor>& losses);
+
+  struct Totals {
+    double loss = 0;                      // mean over the samples, by their weights
+    std::map<std::string, double> parts;  // its named parts
+    double samples = 0;                   // that count
+    double stop = 0;                      // how many ranks asked to stop
+  };
+  // Called by all ranks of the mesh; of a pipeline, the last stage has entered the losses. `stop`: this rank wishes to
+  // stop after this step.
+  Totals sum(const Mesh& mesh, bool stop = false);
+
+  // After `sum`: per-sample losses of one name, times the samples' weights, and these, as entered here; zero elsewhere.
+  const std::map<std::string, std::vector<double>>& entered() const { return losses_; }
+  const std::vector<double>& weights() const { return weights_; }
+  int64_t first_id() const { return first_id_; }  // of the first sample
+
+ private:
+  struct Entry {
+    std::vector<int64_t> ids;
+    std::vector<double> weights;
+    std::map<std::string, torch::Tensor> losses;
+  };
+  void read();
+  void know_all_names(const Mesh& mesh, const Group& group);
+  std::vector<Entry> unread_;
+  int64_t first_id_, samples_, micro_batches_;
+  std::map<std::string, std::vector<double>> losses_;
+  std::vector<double> weights_ = std::vector<double>(static_cast<size_t>(samples_), 0.0);
+};
+
+// A step's program: the assembly's parts, and the loss: the weighted sum of this rank's samples' losses over `weight`,
+// that of the global batch, and over the ranks that compute the same loss, times `scale`. Losses are entered in the
+// ledger where they are computed. All of these outlive the program.
+Program make_program(Assembly& assembly, LossLedger& ledger, double weight, double scale = 1);
+
+}  // namespace ditto

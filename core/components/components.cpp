@@ -1,0 +1,58 @@
+#include "core/components/components.h"
+
+#include <ditto/error.h>
+
+#include "core/components/bf16_ways.h"
+#include "core/config/numerics.h"
+
+namespace ditto {
+
+void require(const Recipe& recipe, const Component& component, const std::string& section) {
+  if (!component)
+    throw Error(ErrorKind::config, recipe.name, "has no section [" + section + "]",
+                "add it, with plugin = \"…\"; see `ditto plugins list`");
+}
+
+void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler) {
+  const auto why = sampler.refuses(scheduler);
+  if (!why.empty())
+    throw Error(ErrorKind::config, recipe.sampler.where,
+                "sampler \"" + recipe.sampler.plugin + "\" does not go with scheduler \"" + recipe.scheduler.plugin +
+                    "\": " + why,
+                "choose another sampler; see `ditto plugins list`");
+}
+
+Components::Components(Recipe& recipe_, Registry& registry_, Log log)
+    : recipe(recipe_), registry(registry_), log_(std::move(log)) {}
+
+std::vector<KernelRow> Components::kernel_rows() {
+  std::vector<KernelRow> rows;
+  added_ops_.clear();
+  for (const auto& id : kernel_sets(recipe)) {
+    const auto given = recipe.kernel_options.find(id);
+    const auto options =
+        given == recipe.kernel_options.end() ? OptionMap{"kernels." + id, recipe.name, {}} : given->second;
+    const auto set = make_with<KernelSet>(id, recipe.name, options, {}, [&](const auto& declared) {
+      if (!declared.empty()) recipe.resolve("kernels." + id, "", declared);
+    });
+    for (auto& row : set->rows()) rows.push_back(std::move(row));
+    for (auto& op : set->ops()) {
+      op.added_by = id;
+      added_ops_.push_back(std::move(op));
+    }
+  }
+  choose_ways(rows, recipe);
+  return rows;
+}
+
+std::shared_ptr<OpTable> Components::op_table() {
+  auto rows = kernel_rows();
+  require_ways(rows, recipe);
+  return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_, is_one_number(recipe));
+}
+
+void Components::about_to_make(std::string_view kind, const std::string& id) const {
+  if (log_) log_("making " + plugin_name(kind, id));
+}
+
+}  // namespace ditto

@@ -1,0 +1,16 @@
+// The data of a recipe, opened: a source, or a blend of several.
+#pragma once
+
+#include <memory>
+
+#include <ditto/data.h>
+
+#include "core/components/components.h"
+
+namespace ditto {
+
+// The held-out samples of a blend's parts come once each, whatever their weights. What is wrong with a part is said
+// with its section in front. Throws Error(config).
+std::shared_ptr<Source> open_source(Components& components, const Source::Needs& needs);
+
+}  // namespace ditto

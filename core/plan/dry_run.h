@@ -1,0 +1,45 @@
+// What a recipe would take on a number of ranks, found out in one process on shapes alone: nothing is read, computed or
+// allocated.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "core/network/flops.h"
+
+namespace ditto {
+
+constexpr const char* kNodes = "nodes";  // a share of gradients that run.numerics = "one" has alone
+
+struct RankCost {
+  int rank = 0;
+  int64_t parameters = 0;  // learned numbers here
+  // Of its tensors, as `--trace comm` measures them (core/profile/trace.h); "activations" is an estimate: what the
+  // forwards leave that its first backward finds.
+  std::map<std::string, int64_t> bytes;
+  int64_t total() const;
+};
+
+struct DryRun {
+  int ranks = 1;
+  std::string model, precision;
+  int64_t parameters = 0;                                                      // of the whole model, learned
+  std::map<std::string, int64_t> frozen;                                       // of each other network, by its section
+  int64_t batch = 0, micro_batch = 0, tokens_per_sample = 0, text_length = 0;  // 0: it takes no text
+  std::string size;         // that every sample is counted with, where each has its own; empty: all have one
+  Flops flops;              // of one step of the global batch, forward and backward
+  double audit = 0;         // share of it that is computed again (run.audit)
+  std::string unknown;      // why operations or activations are not known; empty: they are
+  RankCost first, largest;  // rank 0, and the rank that holds most
+};
+
+// Throws Error(config) for degrees that do not make up `ranks`, and what putting the recipe together throws. A text,
+// which may have any length, has `text_length` tokens; a sample of its own size is the largest of batch.sizes.
+DryRun dry_run(const Recipe& recipe, Registry& registry, int ranks, int64_t text_length);
+std::string to_text(const DryRun& run);
+nlohmann::ordered_json to_json(const DryRun& run);
+
+}  // namespace ditto

@@ -1,0 +1,88 @@
+#include "core/process/device.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <ditto/parallel/transport.h>
+
+namespace ditto {
+
+namespace {
+
+[[noreturn]] void refuse(const Recipe& recipe, const std::string& why, const std::string& remedy) {
+  throw Error(ErrorKind::config, recipe.name, "run.device = \"cuda\", but " + why, remedy);
+}
+
+std::shared_ptr<Transport> make_transport(const Recipe& recipe, Registry& registry) {
+  const auto id = transport_of(recipe);
+  OptionReader none({"parallel", recipe.name, {}});
+  auto made = guarded(plugin_name(Transport::kKind, id) + ", being made",
+                      [&] { return registry.factory<Transport>(id, recipe.name).make(none, {}); });
+  const auto carries = c10::DeviceTypeName(made->device(), /*lower_case=*/true);
+  if (carries != recipe.run.device)
+    throw Error(ErrorKind::config, recipe.name,
+                "run.transport = \"" + id + "\" carries tensors of " + carries + ", and run.device = \"" +
+                    recipe.run.device + "\"",
+                "leave it out, or name another one; see `ditto plugins list`");
+  return made;
+}
+
+std::shared_ptr<Transport> open_cuda_transport(const Recipe& recipe, Registry& registry) {
+  if (!recipe.run.transport.empty()) return make_transport(recipe, registry);
+  try {
+    return make_transport(recipe, registry);
+  } catch (const Error& error) {
+    refuse(recipe, "what it needs cannot be opened: " + std::string(error.what()),
+           "install LibTorch's CUDA libraries and build with nvcc, or set run.device = \"cpu\"");
+  }
+}
+
+// cuBLAS and NCCL read the environment when they are first used.
+void choose_kernels(bool deterministic) {
+  auto& library = at::globalContext();
+  library.setAllowTF32CuBLAS(false);
+  library.setAllowTF32CuDNN(false);
+  if (!deterministic) return;
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // these sum in the switch, in an order of its own
+  library.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  library.setDeterministicFillUninitializedMemory(false);  // costs a write of every new tensor, and finds mistakes only
+}
+
+}  // namespace
+
+// LibTorch offers it to programs that link its CUDA part only.
+std::string gpu_name(torch::Device device) {
+  void* driver = dlopen("libcuda.so.1", RTLD_LAZY);
+  if (!driver) return {};
+  const auto get = reinterpret_cast<int (*)(int*, int)>(dlsym(driver, "cuDeviceGet"));
+  const auto get_name = reinterpret_cast<int (*)(char*, int, int)>(dlsym(driver, "cuDeviceGetName"));
+  int handle = 0;
+  char name[256] = {};
+  const bool known = get && get_name && get(&handle, device.index()) == 0 && get_name(name, sizeof name, handle) == 0;
+  return known ? name : "";
+}
+
+Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank) {
+  if (recipe.run.device == "cpu")
+    return transport_of(recipe).empty() ? Transports{} : Transports{make_transport(recipe, registry)};
+  choose_kernels(recipe.run.deterministic);
+  auto transport = open_cuda_transport(recipe, registry);
+  const int gpus = static_cast<int>(at::getNumGPUs());
+  if (gpus == 0) refuse(recipe, "this machine has no GPU that CUDA can use", "set run.device = \"cpu\"");
+  if (gpus < rank.local_world_size)
+    refuse(recipe,
+           "this machine has " + std::to_string(gpus) + " GPU" + (gpus == 1 ? "" : "s") + " for " +
+               std::to_string(rank.local_world_size) + " ranks",
+           "start at most one rank a GPU");
+  const c10::Device own(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank.local_rank));
+  c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(own);
+  recipe.run.device = own.str();  // what was resolved stays "cuda": it is the same on all ranks
+  return {std::move(transport)};
+}
+
+}  // namespace ditto

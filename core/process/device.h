@@ -1,0 +1,24 @@
+// Where a rank computes, and what carries its tensors to other ranks.
+#pragma once
+
+#include <string>
+
+#include <torch/types.h>
+
+#include "core/config/recipe.h"
+#include "core/mesh/gloo_mesh.h"
+#include "core/plugin/registry.h"
+
+namespace ditto {
+
+// To be called right after a recipe is read, before any tensor is made: LibTorch looks for CUDA once. With
+// run.device = "cuda" it opens the transport plugin 'nccl', which brings LibTorch's CUDA part, makes this machine's GPU
+// number rank.local_rank current, and returns the plugin; with "cpu" it returns nothing. Throws Error(config) where the
+// plugin is missing or cannot be loaded, and where there are fewer GPUs than ranks on this machine.
+// With run.deterministic, kernels are those that give the same bits again: CUBLAS_WORKSPACE_CONFIG and NCCL_ALGO are
+// set, unless they are, and an op that has no such kernel throws. fp32 is never TF32.
+Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank);
+
+std::string gpu_name(torch::Device device);  // "NVIDIA H100 80GB HBM3"; empty where the driver does not say
+
+}  // namespace ditto
