@@ -17,6 +17,9 @@
 
 namespace ditto {
 
+// Levels of noise at which held-out samples are seen (core/train/validation.h).
+inline constexpr int64_t kStrata = 8;
+
 // Which parts are wanted. A part that the recipe does not name is then an error that says so.
 struct AssemblyParts {
   bool data = false;  // sources; the model's shapes come from them

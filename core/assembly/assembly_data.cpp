@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include "core/assembly/assembly.h"
-#include "core/train/validation.h"
 
 namespace ditto {
 

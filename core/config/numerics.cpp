@@ -109,7 +109,7 @@ void check_numerics(const Recipe& recipe) {
 
 Alone each_alone(const Recipe& recipe, const Source& data) {
   const auto specs = data.makes();
-  const bool differ = recipe.batch.taken().size() != 1 && std::any_of(specs.begin(), specs.end(), [](const auto& spec) {
+  const bool differ = recipe.batch.sizes.size() != 1 && std::any_of(specs.begin(), specs.end(), [](const auto& spec) {
                         return std::find(spec.shape.begin(), spec.shape.end(), kOwnSide) != spec.shape.end();
                       });
   if (differ || recipe.batch.plan != BatchOptions().plan) return Alone::sizes_differ;

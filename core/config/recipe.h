@@ -8,6 +8,7 @@
 
 #include <ditto/options.h>
 
+#include "core/config/data_options.h"
 #include "core/config/data_parts.h"
 #include "core/config/idle_options.h"
 #include "core/config/log_options.h"
@@ -15,8 +16,6 @@
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"
 #include "core/config/section.h"
-#include "core/data/batch_plan.h"
-#include "core/data/loader.h"
 #include "core/formats/text/toml.h"
 
 namespace ditto {

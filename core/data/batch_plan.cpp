@@ -19,35 +19,14 @@ SampleSize parsed_size(const std::string& text) {
 
 }  // namespace
 
-void BatchOptions::read(OptionReader& option) {
-  option("plan", plan,
-         "how a step's samples are grouped into micro-batches: \"contiguous\" as they come; \"buckets\": of one size "
-         "each; \"packs\": any sizes in one row of tokens, as full as batch.tokens allows")
-      .one_of({"contiguous", "buckets", "packs"})
-      .changes(Effect::bits);
-  option("tokens", tokens,
-         "tokens of a micro-batch at most; packs need it; buckets take fewer large samples by it. 0: no limit")
-      .at_least(0)
-      .changes(Effect::bits);
-  option("sizes", sizes,
-         "the sizes that are learned from, as [\"32x32\", \"16x32x48\"]; samples of others are left out and counted. "
-         "Empty: all");
-  option("weigh_by", weigh_by, "what weighs a sample's loss in the mean of a step: all alike, or by its tokens")
-      .one_of({"samples", "tokens"});
-  if (plan == "packs" && tokens == 0)
-    option.reject("tokens", "= 0 says no length for packs", "set batch.tokens, as 4096");
-  if (plan == "contiguous" && tokens > 0)
-    option.reject("tokens", "limits nothing of plan = \"contiguous\"", "choose \"buckets\" or \"packs\"");
-}
-
-std::vector<SampleSize> BatchOptions::taken() const {
+std::vector<SampleSize> taken_sizes(const BatchOptions& options) {
   std::vector<SampleSize> taken;
-  for (const auto& text : sizes) taken.push_back(parsed_size(text));
+  for (const auto& text : options.sizes) taken.push_back(parsed_size(text));
   return taken;
 }
 
 BatchPlanner::BatchPlanner(const BatchOptions& options, int64_t micro_batch, Sizes sizes)
-    : options_(options), micro_batch_(micro_batch), sizes_(std::move(sizes)), taken_(options.taken()) {}
+    : options_(options), micro_batch_(micro_batch), sizes_(std::move(sizes)), taken_(taken_sizes(options)) {}
 
 BatchPlanner::Plan BatchPlanner::plan(const Places& step) const {
   Plan plan;

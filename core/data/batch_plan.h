@@ -11,27 +11,19 @@
 #include <string>
 #include <vector>
 
-#include <ditto/options.h>
-
+#include "core/config/data_options.h"
 #include "core/data/places.h"
 #include "core/data/sizes.h"
 
 namespace ditto {
 
-// Section [batch] of a recipe.
-struct BatchOptions {
-  std::string plan = "contiguous";
-  int64_t tokens = 0;
-  std::vector<std::string> sizes;
-  std::string weigh_by = "samples";
-  void read(OptionReader& option);
-  std::vector<SampleSize> taken() const;  // `sizes`; empty: any. Throws Error(config): one that is none
-};
-
 // First fit, the longest first (D. S. Johnson, 1973: at most 11/9 of the fewest packs, and 6/9 of one): the numbers of
 // those `lengths` that each pack holds, together at most `room` and at most `most` of them. Equal lengths come in their
 // order; one above `room` has a pack of its own.
 std::vector<std::vector<size_t>> first_fit_decreasing(const std::vector<int64_t>& lengths, int64_t room, int64_t most);
+
+// batch.sizes; empty: any. Throws Error(config): one that is no size.
+std::vector<SampleSize> taken_sizes(const BatchOptions& options);
 
 class BatchPlanner {
  public:

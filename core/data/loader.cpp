@@ -33,25 +33,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 }  // namespace
 
-void LoaderOptions::read(OptionReader& option) {
-  option("threads", threads, "threads that read and decode; 0: the training thread does, when a batch is asked for")
-      .between(0, 256)
-      .changes(Effect::nothing);
-  option("prefetch", prefetch, "micro-batches read ahead").between(1, 1024).changes(Effect::nothing);
-  option("max_bad", max_bad, "samples that may fail to decode; one more ends the run")
-      .at_least(0)
-      .changes(Effect::nothing);
-  option(
-      "stall_s", stall_s,
-      "seconds without data until a line says which thread waits for what, and again each time they double; 0: never")
-      .between(0.0, 1e6)
-      .changes(Effect::nothing);
-  option("strict", strict, "end the run at the first sample that does not decode, and at a damaged shard")
-      .changes(Effect::nothing);
-  option("shuffle", shuffle, "a new order every epoch; false: as stored");
-  option("flip", flip, "mirror every other picture left to right, by sample id");
-}
-
 LoaderOptions validation_options(LoaderOptions training) {
   training.shuffle = training.flip = false;
   return training;

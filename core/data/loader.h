@@ -12,22 +12,11 @@
 #include <ditto/batch.h>
 #include <ditto/data.h>
 
+#include "core/config/data_options.h"
 #include "core/data/order.h"
 #include "core/data/places.h"
 
 namespace ditto {
-
-// Section [loader] of a recipe.
-struct LoaderOptions {
-  int64_t threads = 2;
-  int64_t prefetch = 4;
-  int64_t max_bad = 16;
-  double stall_s = 60;
-  bool strict = false;
-  bool shuffle = true;
-  bool flip = false;
-  void read(OptionReader& option);
-};
 
 class BatchJob;
 

@@ -1,4 +1,5 @@
 #include "core/plan/dry_run.h"
+#include "core/data/batch_plan.h"
 
 #include <algorithm>
 #include <numeric>
@@ -126,7 +127,7 @@ class PaperRank {
     if (own == specs.end()) return 0;
     FlopCounter counter(assembly_->components, main());
     int64_t most = 0;
-    for (const auto& size : recipe_.batch.taken())
+    for (const auto& size : taken_sizes(recipe_.batch))
       if (size.size() == own_sides(*own))
         if (const int64_t tokens = counter.tokens(size); tokens > most) most = tokens, sides_ = size;
     if (most > 0) return most;

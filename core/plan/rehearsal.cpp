@@ -1,4 +1,5 @@
 #include "core/plan/rehearsal.h"
+#include "core/data/batch_plan.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -36,7 +37,7 @@ void begin(Assembly& assembly) {
   StepShares(recipe.run, recipe.batch, assembly.mesh, assembly.sizes(loader), alone).step(0, 0, Phase::train);
   if (assembly.validation_data)
     check_validation(assembly, Loader(assembly.validation_data, validation_options(options), seed, {}));
-  assembly.check(find_sizes(*assembly.train_data, recipe.batch.taken()).learned);
+  assembly.check(find_sizes(*assembly.train_data, taken_sizes(recipe.batch)).learned);
   for (const auto& line : assembly.notes()) std::printf("note: %s\n", shown(line, kSentenceShown).c_str());
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "core/train/step.h"
+#include "core/assembly/step_observer.h"
 
 namespace ditto {
 

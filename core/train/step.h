@@ -13,6 +13,7 @@
 #include "core/assembly/assembly.h"
 #include "core/assembly/ema.h"
 #include "core/assembly/program.h"
+#include "core/assembly/step_observer.h"
 #include "core/assembly/step_shares.h"
 #include "core/data/loader.h"
 #include "core/measure/memory.h"
@@ -22,28 +23,6 @@
 #include "core/verify/audit.h"
 
 namespace ditto {
-
-struct StepResult {
-  double loss = 0, grad_norm = 0, lr = 0;  // of the global batch, whatever the layout
-  std::map<std::string, double> losses;    // the loss by name
-  double samples = 0;                      // that counted
-  bool skipped = false;                    // not finite, or of no sample: the weights stayed
-  double loss_scale = 1;                   // that backward ran with
-  bool stop = false;                       // some rank asked to stop
-};
-
-// Looks on at steps, on every rank, and changes no number of them. In the order of a step:
-class StepObserver {
- public:
-  virtual ~StepObserver() = default;
-  virtual void has_read(const Batch&) {}              // a micro-batch of this rank's, before encoders
-  virtual void begins(int64_t /*step*/, Program&) {}  // step from 0; parts of the program may be wrapped
-  // The step's gradients are in the leaves, summed and not clipped.
-  virtual void has_gradients(const LossLedger&, const StepResult&) {}
-  // Not of a step that is skipped:
-  virtual void updates(Update&) {}  // about to; it may be asked to tell what it has written
-  virtual void has_updated() {}
-};
 
 class TrainingStep {
  public:

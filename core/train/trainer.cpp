@@ -1,4 +1,5 @@
 #include "core/train/trainer.h"
+#include "core/data/batch_plan.h"
 
 #include <chrono>
 #include <filesystem>
@@ -125,7 +126,7 @@ void Trainer::assemble() {
   if (options_.trace.kernels || !options_.trace.file.empty()) training_->observers.push_back(&breakdown_.emplace());
   training_->say = [this](const std::string& line) { say(line); };
   if (validation_loader_) check_validation(*assembly_, *validation_loader_);
-  sizes_ = find_sizes(*assembly_->train_data, recipe_.batch.taken());
+  sizes_ = find_sizes(*assembly_->train_data, taken_sizes(recipe_.batch));
   assembly_->check(sizes_.learned);
   if (recipe_.record.receipts) receipts_ = std::make_unique<StepReceipts>(*assembly_, *ema_, *loader_);
   if (receipts_) training_->observers.push_back(receipts_.get());

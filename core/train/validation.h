@@ -8,8 +8,6 @@
 
 namespace ditto {
 
-inline constexpr int64_t kStrata = 8;
-
 // Sample i of the held-out part is seen at the middle of stratum i modulo 8 of the training distribution of times, with
 // noise that belongs to i; the weights are the average, where one is kept. Called by all ranks; data ranks share the
 // micro-batches. `loader` is of the held-out source.

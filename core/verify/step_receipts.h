@@ -7,11 +7,11 @@
 
 #include "core/assembly/assembly.h"
 #include "core/assembly/ema.h"
+#include "core/assembly/step_observer.h"
 #include "core/data/loader.h"
 #include "core/plugin/registry.h"
 #include "core/receipts/receipt.h"
 #include "core/receipts/tensor_hash.h"
-#include "core/train/step.h"
 
 namespace ditto {
 

@@ -22,6 +22,7 @@
 #include "core/checkpoint/disk.h"
 #include "core/config/include.h"
 #include "core/config/option_effects.h"
+#include "core/data/batch_plan.h"
 #include "core/data/sizes.h"
 #include "core/formats/picture/picture.h"
 #include "core/plugin/kinds.h"
@@ -189,7 +190,7 @@ std::string made_by(Recipe recipe) {
   const auto optimizer = assembly.make_optimizer();
   read_first_weights(assembly, {mesh, [](const auto&, const auto&) {}, [](const auto&) {}});
   Ema ema(assembly.networks->learned(), recipe.ema);
-  assembly.check(find_sizes(*assembly.train_data, recipe.batch.taken()).learned);
+  assembly.check(find_sizes(*assembly.train_data, taken_sizes(recipe.batch)).learned);
   TrainingStep step(assembly, loader, *optimizer, ema);
   Hash hash;
   for (int64_t i = 0; i < recipe.run.steps; ++i) {

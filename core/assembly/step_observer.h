@@ -1,0 +1,37 @@
+// What a training step gives, and who looks on at it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+
+#include <ditto/batch.h>
+#include <ditto/optimizer.h>
+
+#include "core/assembly/program.h"
+
+namespace ditto {
+
+struct StepResult {
+  double loss = 0, grad_norm = 0, lr = 0;  // of the global batch, whatever the layout
+  std::map<std::string, double> losses;    // the loss by name
+  double samples = 0;                      // that counted
+  bool skipped = false;                    // not finite, or of no sample: the weights stayed
+  double loss_scale = 1;                   // that backward ran with
+  bool stop = false;                       // some rank asked to stop
+};
+
+// Looks on at steps, on every rank, and changes no number of them. In the order of a step:
+class StepObserver {
+ public:
+  virtual ~StepObserver() = default;
+  virtual void has_read(const Batch&) {}              // a micro-batch of this rank's, before encoders
+  virtual void begins(int64_t /*step*/, Program&) {}  // step from 0; parts of the program may be wrapped
+  // The step's gradients are in the leaves, summed and not clipped.
+  virtual void has_gradients(const LossLedger&, const StepResult&) {}
+  // Not of a step that is skipped:
+  virtual void updates(Update&) {}  // about to; it may be asked to tell what it has written
+  virtual void has_updated() {}
+};
+
+}  // namespace ditto
