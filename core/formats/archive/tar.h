@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "file.h"
+#include <ditto/formats/file.h>
 
 namespace ditto::formats {
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "limits.h"
+#include <ditto/formats/limits.h>
 
 namespace ditto::formats {
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "file.h"
+#include "core/formats/file.h"
 
 namespace ditto::formats {
 

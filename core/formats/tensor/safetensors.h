@@ -14,8 +14,8 @@
 
 #include <ditto/error.h>
 
+#include <ditto/formats/file.h>
 #include "dtype.h"
-#include "file.h"
 
 namespace ditto::formats {
 
