@@ -1,5 +1,4 @@
 #include "core/plan/dry_run.h"
-#include "core/data/batch_plan.h"
 
 #include <algorithm>
 #include <numeric>
@@ -13,6 +12,7 @@
 #include "core/assembly/first_weights.h"
 #include "core/components/strategies.h"
 #include "core/config/numerics.h"
+#include "core/data/batch_plan.h"
 #include "core/measure/memory.h"
 #include "core/mesh/paper_mesh.h"
 #include "core/profile/trace.h"

@@ -1,5 +1,4 @@
 #include "core/plan/rehearsal.h"
-#include "core/data/batch_plan.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +12,7 @@
 #include "core/assembly/first_weights.h"
 #include "core/assembly/step_shares.h"
 #include "core/components/strategies.h"
+#include "core/data/batch_plan.h"
 #include "core/data/sizes.h"
 #include "core/mesh/paper_mesh.h"
 #include "core/train/validation.h"

@@ -1,5 +1,4 @@
 #include "core/train/trainer.h"
-#include "core/data/batch_plan.h"
 
 #include <chrono>
 #include <filesystem>
@@ -18,6 +17,7 @@
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/console/streams.h"
+#include "core/data/batch_plan.h"
 #include "core/measure/freed_memory.h"
 #include "core/measure/roofline.h"
 #include "core/network/finite.h"
