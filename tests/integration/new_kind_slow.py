@@ -24,7 +24,7 @@ if [ -d .deps ]; then mount --bind "$scratch/deps" .deps; fi
 git apply -C1 "$patch"
 cmake --build "$build" --target ditto ditto_stoppers_plateau
 "$build/bin/ditto" plugins list --json > "$results/list.json"
-"$build/bin/ditto" plugins info stopper/plateau > "$results/info"
+"$build/bin/ditto" plugins show stopper/plateau > "$results/shown"
 """
 
 
@@ -45,13 +45,14 @@ def test_a_new_kind_is_built_and_listed():
         raise t.NotRun("this machine lets nobody mount a view of the tree")
     done = subprocess.run([*alone, "bash", "-euc", VIEW, "bash", t.source, t.build, scratch, PATCH, t.work], env=t.environment,
                           stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=t.patient(1500))
-    (scratch / "work/work").chmod(0o700) if (scratch / "work/work").exists() else None
+    if (scratch / "work/work").exists():
+        (scratch / "work/work").chmod(0o700)  # to be removed
     if done.returncode == 77:
         raise t.NotRun(f"this machine mounts no view of the tree: {done.stderr}")
     t.equal(done.returncode, 0, f"exit code of the build: {done.stdout[-4000:]}{done.stderr[-4000:]}")
     listed = {(plugin["kind"], plugin["id"]): plugin for plugin in json.loads((t.work / "list.json").read_text())}
     t.check(("stopper", "plateau") in listed and ("model", "dit") in listed, f"listed: {sorted(listed)}")
-    t.check("patience" in (t.work / "info").read_text(), f"its options: {(t.work / 'info').read_text()}")
+    t.check("patience" in (t.work / "shown").read_text(), f"its options: {(t.work / 'shown').read_text()}")
     # The program of before says what it does not know, and nothing has changed here.
     built = scratch / "upper" / t.build.relative_to(t.source) / "lib/ditto/plugins/stoppers"
     done = t.run("plugins", "list", "--plugin-path", built)
