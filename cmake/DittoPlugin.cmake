@@ -1,8 +1,6 @@
 # ditto_add_plugin(NAME KIND [SOURCES file…] [LIBRARIES library…]): one plugin, one shared library.
 # Used for every folder of plugins/ and, after find_package(Ditto), by plugins outside the tree.
-# KIND is the folder's name in plugins/. The library is lib/ditto/plugins/KIND/libNAME.so in the build folder.
-
-set(DITTO_PLUGIN_KINDS models schedulers samplers objectives parallel optimizers kernels encoders data guidance caches transports decoders)
+# KIND is the folder's name in plugins/; the library is lib/ditto/plugins/KIND/libNAME.so in the build folder.
 
 # What everything built with the SDK shares. -ffp-contract=off: fused multiply-adds would make results depend on the
 # machine that compiled. -fPIC for programs too, so that one precompiled header serves all. The three -Wno- are warnings that
@@ -19,10 +17,6 @@ endfunction()
 
 function(ditto_add_plugin name kind)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "" "SOURCES;LIBRARIES")
-  if(NOT kind IN_LIST DITTO_PLUGIN_KINDS)
-    list(JOIN DITTO_PLUGIN_KINDS ", " kinds)
-    message(FATAL_ERROR "ditto_add_plugin(${name} ${kind}): no such kind; one of ${kinds}")
-  endif()
   if(NOT arg_SOURCES)
     message(FATAL_ERROR "ditto_add_plugin(${name} ${kind}): no SOURCES; name at least one .cpp")
   endif()

@@ -6,6 +6,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
+
+#include <fmt/ranges.h>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
@@ -182,12 +185,22 @@ void print(const ShardReport& report, const LookArguments& arguments) {
 
 bool is_recipe(const std::string& path) { return std::filesystem::path(path).extension() == ".toml"; }
 
-// The decoder of the recipes that name none.
+// Of shards alone nobody says which: the only one there is.
 std::shared_ptr<VideoDecoder> open_decoder(Registry& registry) {
-  const std::string id = "ffmpeg";
+  const std::string where = "videos in shards";
+  std::set<std::string> ids;
+  for (const auto& file : registry.files())
+    if (file.kind == VideoDecoder::kKind) ids.insert(file.id);
+  if (ids.empty())
+    throw Error(ErrorKind::plugin, where, "no plugin decodes them",
+                "build one, or name its folder by --plugin-path; see `ditto plugins list`");
+  if (ids.size() > 1)
+    throw Error(ErrorKind::plugin, where, fmt::format("several plugins decode them: {}", fmt::join(ids, ", ")),
+                "verify a recipe that reads them, whose data.decoder names one");
+  const auto& id = *ids.begin();
   OptionReader reader({"decoder", id, {}});
-  return guarded("decoder '" + id + "', being made",
-                 [&] { return registry.factory<VideoDecoder>(id, "videos in shards").make(reader, {}); });
+  return guarded(plugin_name(VideoDecoder::kKind, id) + ", being made",
+                 [&] { return registry.factory<VideoDecoder>(id, where).make(reader, {}); });
 }
 
 // Of a recipe's data; how many problems there are.

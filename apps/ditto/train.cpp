@@ -46,6 +46,7 @@ int show_dry_run(const TrainArguments& arguments, const CommandLine& line) {
     Recipe recipe = Recipe::read(arguments.recipe, arguments.sets);
     auto here = recipe;  // whose device need not be here
     here.run.device = "cpu";
+    here.run.transport.clear();
     rank.open(here, line.plugin_path);
     declare_components(recipe, rank.registry());
     check_recipe(recipe, rank.registry());

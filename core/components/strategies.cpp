@@ -37,6 +37,15 @@ Degrees degrees(const Recipe& recipe) {
   return degrees;
 }
 
+std::string place_of_strategy(const Recipe& recipe, const std::string& id) {
+  for (const auto& [key, option] : recipe.parallel.given) {
+    const auto* one = std::get_if<std::string>(&option.value);
+    const auto* list = std::get_if<std::vector<std::string>>(&option.value);
+    if ((one && *one == id) || (list && std::find(list->begin(), list->end(), id) != list->end())) return option.where;
+  }
+  return recipe.name;
+}
+
 OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory) {
   OptionReader declares({"parallel", recipe.name, {}});
   factory.declare(declares);
@@ -69,7 +78,7 @@ void refuse_unread_options(const Recipe& recipe, Registry& registry) {
   std::string list;
   for (const auto& id : strategy_ids(recipe)) {
     OptionReader declares({"parallel", recipe.name, {}});
-    registry.factory<ParallelStrategy>(id, recipe.name).declare(declares);
+    registry.factory<ParallelStrategy>(id, place_of_strategy(recipe, id)).declare(declares);
     note(declares);
     list += (list.empty() ? "" : ", ") + id;
   }
@@ -97,16 +106,16 @@ std::shared_ptr<ParallelStrategy> make_strategy(Components& components, const Pa
                                                 const std::string& id, const std::string& key,
                                                 std::optional<Axis> axis) {
   const auto& recipe = components.recipe;
-  const auto options = strategy_options(recipe, components.registry.factory<ParallelStrategy>(id, recipe.name));
-  auto made = components.make_with<ParallelStrategy>(id, recipe.name, options, needs, [&](const auto& declared) {
-    components.recipe.resolve("parallel", {}, declared);
-  });
+  const auto where = place_of_strategy(recipe, id);
+  const auto options = strategy_options(recipe, components.registry.factory<ParallelStrategy>(id, where));
+  auto made = components.make_with<ParallelStrategy>(
+      id, where, options, needs, [&](const auto& declared) { components.recipe.resolve("parallel", {}, declared); });
   if (made->axis() && !axis)
-    throw Error(ErrorKind::config, recipe.name,
+    throw Error(ErrorKind::config, where,
                 "parallel.strategies names \"" + id + "\", which serves the axis " + name(*made->axis()),
                 "set " + key_of(*made->axis()) + "_plugin = \"" + id + "\" instead");
   if (made->axis() != axis)
-    throw Error(ErrorKind::config, recipe.name, key + "_plugin = \"" + id + "\" serves another axis",
+    throw Error(ErrorKind::config, where, key + "_plugin = \"" + id + "\" serves another axis",
                 "see `ditto plugins list`");
   if (needs.token_leaf > 0 && !made->exact())
     refuse_numerics("\"one\" does not go with the strategy \"" + id + "\", which does not say that it is exact",

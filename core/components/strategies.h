@@ -14,6 +14,8 @@
 namespace ditto {
 
 Degrees degrees(const Recipe& recipe);
+// The place of the option that names this strategy; the recipe's where none is given.
+std::string place_of_strategy(const Recipe& recipe, const std::string& id);
 // What [parallel] gives of the options that a strategy declares.
 OptionMap strategy_options(const Recipe& recipe, const Factory<ParallelStrategy>& factory);
 // The strategies of a recipe, as far as its degrees name them, in the order of sharding; where replicate is left open,

@@ -219,6 +219,7 @@ void Recipe::interpret(Table tree) {
   refuse_plugin_path(tree, name);
   move_guidance(tree, name);
   of_run_ = of_run_ || has_notes(tree);
+  given_ = tree;
   for (const auto& entry : sections())
     std::visit([&](auto member) { read_section(section_in(tree, entry.name, name), this->*member); }, entry.member);
   if (!guidance) guidance = {"none", name, {"guidance", name, {}}};
@@ -313,6 +314,11 @@ void Recipe::resolve_bf16_in_fp32(std::vector<std::string> ops) {
   run.bf16_in_fp32 = std::move(ops);
   bf16_was_measured = true;
   resolved_.set_path("run.bf16_in_fp32", node_of(run.bf16_in_fp32));
+}
+
+std::string Recipe::place_of(std::string_view option) const {
+  const auto* node = given_.find_path(option);
+  return node ? place(*node, name) : name;
 }
 
 std::string transport_of(const Recipe& recipe) {

@@ -97,6 +97,8 @@ class Recipe {
   }
   // Of all options that were declared so far.
   const OptionEffects& effects() const { return effects_; }
+  // Of an option, "run.transport", as it is given: "digits.toml:14:9"; the file where it is not.
+  std::string place_of(std::string_view option) const;
 
  private:
   static Recipe read_text(const std::string& text, const std::string& name, const std::vector<std::string>& sets,
@@ -122,7 +124,7 @@ class Recipe {
   void read_own_keys(NetworkSection& network, const OptionMap& given);
   void leave_no_cache();
   bool of_run_ = false;
-  formats::Table resolved_;
+  formats::Table given_, resolved_;
   OptionEffects effects_;
 };
 

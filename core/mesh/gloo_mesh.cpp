@@ -142,12 +142,11 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     const auto store = c10::make_intrusive<c10d::PrefixStore>(purpose + "/" + key, store_);
     c10::intrusive_ptr<c10d::Backend> backend;
     auto type = c10d::ProcessGroup::BackendType::CUSTOM;
-    const auto connect_other = [&](Transport& other) {
-      const auto own = c10::make_intrusive<c10d::PrefixStore>(other.backend(), store);
-      return other.connect(own, rank, size, timeout_);
+    const auto connected_by = [&](Transport& plugin) {
+      return plugin.connect(c10::make_intrusive<c10d::PrefixStore>(plugin.backend(), store), rank, size, timeout_);
     };
     for (const auto& other : others_)
-      if (other->device() == c10::DeviceType::CPU) backend = connect_other(*other);
+      if (other->device() == c10::DeviceType::CPU) backend = connected_by(*other);
     // Where an interface is chosen, it is for all that ranks say.
     if (!backend && size > 1 && !std::getenv(kInterface)) {
       const int ranks = std::max(size, info_.local_world_size);
@@ -167,9 +166,10 @@ Group GlooMesh::make_group(const AxisSet& axes, const std::string& purpose) cons
     for (const auto& other : others_) {
       if (other->device() == c10::DeviceType::CPU) continue;
       auto other_type = c10d::ProcessGroup::strToBackendType(other->backend());
-      // LibTorch has one backend of a type in a group, and CUSTOM is taken.
-      if (other_type == c10d::ProcessGroup::BackendType::CUSTOM) other_type = c10d::ProcessGroup::BackendType::UCC;
-      transport->setBackend(other->device(), other_type, connect_other(*other));
+      // A group keeps one backend of a type: setBackend would hand out the CPU's for a device of the same type, and
+      // drop this one. Collectives go by the device alone, whatever its backend's type.
+      if (other_type == type) other_type = c10d::ProcessGroup::BackendType::UNDEFINED;
+      transport->setBackend(other->device(), other_type, connected_by(*other));
     }
     // All members are connected before one goes on: it may be done, and gone, while others still connect.
     backend->barrier()->wait();

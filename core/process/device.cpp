@@ -11,24 +11,25 @@
 
 namespace ditto {
 
+std::shared_ptr<Transport> make_transport(const Recipe& recipe, Registry& registry) {
+  const auto id = transport_of(recipe);
+  const auto where = recipe.place_of("run.transport");
+  OptionReader none({"run", where, {}});
+  auto made = guarded(plugin_name(Transport::kKind, id) + ", being made",
+                      [&] { return registry.factory<Transport>(id, where).make(none, {}); });
+  if (made->device() != c10::Device(recipe.run.device).type())
+    throw Error(ErrorKind::config, where,
+                "run.transport = \"" + id + "\" carries tensors of " +
+                    c10::DeviceTypeName(made->device(), /*lower_case=*/true) + ", and run.device = \"" +
+                    recipe.run.device + "\"",
+                "leave it out, or name another one; see `ditto plugins list`");
+  return made;
+}
+
 namespace {
 
 [[noreturn]] void refuse(const Recipe& recipe, const std::string& why, const std::string& remedy) {
   throw Error(ErrorKind::config, recipe.name, "run.device = \"cuda\", but " + why, remedy);
-}
-
-std::shared_ptr<Transport> make_transport(const Recipe& recipe, Registry& registry) {
-  const auto id = transport_of(recipe);
-  OptionReader none({"parallel", recipe.name, {}});
-  auto made = guarded(plugin_name(Transport::kKind, id) + ", being made",
-                      [&] { return registry.factory<Transport>(id, recipe.name).make(none, {}); });
-  const auto carries = c10::DeviceTypeName(made->device(), /*lower_case=*/true);
-  if (carries != recipe.run.device)
-    throw Error(ErrorKind::config, recipe.name,
-                "run.transport = \"" + id + "\" carries tensors of " + carries + ", and run.device = \"" +
-                    recipe.run.device + "\"",
-                "leave it out, or name another one; see `ditto plugins list`");
-  return made;
 }
 
 std::shared_ptr<Transport> open_cuda_transport(const Recipe& recipe, Registry& registry) {

@@ -11,13 +11,17 @@
 
 namespace ditto {
 
-// To be called right after a recipe is read, before any tensor is made: LibTorch looks for CUDA once. With
-// run.device = "cuda" it opens the transport plugin 'nccl', which brings LibTorch's CUDA part, makes this machine's GPU
-// number rank.local_rank current, and returns the plugin; with "cpu" it returns nothing. Throws Error(config) where the
-// plugin is missing or cannot be loaded, and where there are fewer GPUs than ranks on this machine.
-// With run.deterministic, kernels are those that give the same bits again: CUBLAS_WORKSPACE_CONFIG and NCCL_ALGO are
-// set, unless they are, and an op that has no such kernel throws. fp32 is never TF32.
+// To be called right after a recipe is read, before any tensor is made: LibTorch looks for CUDA once. Returns the
+// transport that the recipe names; on CUDA by default nccl, which brings LibTorch's CUDA part, and on the CPU none.
+// With run.device = "cuda" it makes this machine's GPU number rank.local_rank current. Throws Error(config) where the
+// plugin is missing or cannot be loaded, and where there are fewer GPUs than ranks on this machine. With
+// run.deterministic, kernels are those that give the same bits again: CUBLAS_WORKSPACE_CONFIG and NCCL_ALGO are set,
+// unless they are, and an op that has no such kernel throws. fp32 is never TF32.
 Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank);
+
+// The transport that run.transport names, and on CUDA nccl by default. Throws Error(plugin), and Error(config) where it
+// carries tensors of another device than the run's.
+std::shared_ptr<Transport> make_transport(const Recipe& recipe, Registry& registry);
 
 std::string gpu_name(torch::Device device);  // "NVIDIA H100 80GB HBM3"; empty where the driver does not say
 

@@ -18,6 +18,7 @@
 #include "core/console/streams.h"
 #include "core/measure/processors.h"
 #include "core/plugin/kinds.h"
+#include "core/process/device.h"
 #include "core/process/processor.h"
 
 namespace ditto {
@@ -96,7 +97,7 @@ void declare_components(Recipe& recipe, Registry& registry) {
     });
   refuse_unread_options(recipe, registry);
   for (const auto& id : strategy_ids(recipe)) {
-    const auto& factory = registry.factory<ParallelStrategy>(id, recipe.name);
+    const auto& factory = registry.factory<ParallelStrategy>(id, place_of_strategy(recipe, id));
     OptionReader reader(strategy_options(recipe, factory));
     factory.declare(reader);
     recipe.resolve("parallel", {}, reader.declared());
@@ -112,7 +113,7 @@ void check_recipe(const Recipe& recipe, Registry& registry) {
   auto copy = recipe;
   Components components(copy, registry);
   components.op_table();
-  if (!recipe.run.transport.empty()) registry.factory<Transport>(recipe.run.transport, recipe.name + ": run.transport");
+  if (!recipe.run.transport.empty()) make_transport(recipe, registry);
   if (!recipe.sampler) return;
   require(recipe, recipe.scheduler, "scheduler");
   const auto scheduler = components.make<Scheduler>("scheduler", recipe.scheduler, {});

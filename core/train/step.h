@@ -63,7 +63,7 @@ class TrainingStep {
   LossLedger compute_nothing(const StepPlan& plan);  // of a step without a micro-batch
   // Forward and backward of all micro-batches, and the sum of their gradients; may be done again.
   LossLedger compute(const StepShares::Step& step, const Loaded& loaded);
-  // The micro-batch of another data rank, whose gradients are left out of all sums (core/audit).
+  // The micro-batch of another data rank, whose gradients are left out of all sums (core/verify).
   void repeat(const StepShares::Step& step, const Loaded& loaded, int64_t accumulation, int owner);
   void begin_gradients(const StepPlan& plan);
   void clear_gradients();

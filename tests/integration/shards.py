@@ -225,6 +225,17 @@ def test_verify_decodes_all_frames_of_videos():
         t.check(part in done.all, f"no \"{part}\" in {done.all}")
 
 
+def test_verify_decodes_by_the_only_decoder_there_is_and_chooses_none_of_two():
+    shard = tar(t.work / "any-videos.tar", [("0000.mp4", b"of any decoder")])
+    other = "--plugin-path", t.build / "tests/broken_plugins/grey_frames.so"
+    if (t.build / "lib/ditto/plugins/decoders/libffmpeg.so").exists():
+        t.refused(3, ["videos in shards", "several plugins decode them: ffmpeg, grey_frames", "verify a recipe"],
+                  "data", "verify", shard, *other)
+    else:
+        t.refused(3, ["videos in shards", "no plugin decodes them"], "data", "verify", shard)
+        t.check("2 x 2 x 2 (1)" in t.run("data", "verify", shard, *other).all, "not by the other decoder")
+
+
 def test_verify_reads_a_recipes_samples_as_a_run_does():
     for i in range(4):
         frames(f"w{i}")

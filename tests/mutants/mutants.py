@@ -34,7 +34,8 @@ import sites
 
 SOURCE = quick.SOURCE
 SEEN = pathlib.Path(__file__).resolve().parent / "seen.json"
-FOLDERS = ("sdk/src", "core/dist", "core/network", "core/train", "plugins/parallel")
+FOLDERS = ("sdk/src", "core/mesh", "core/ranks", "core/components", "core/network", "core/process", "core/assembly", "core/train",
+           "plugins/parallel")
 BEGIN, END = "<!-- mutants: tests/mutants.sh --page -->", "<!-- end of mutants -->"
 
 

@@ -9,8 +9,11 @@
 #include <chrono>
 
 #include <doctest/doctest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ditto/error.h>
+#include <ditto/parallel/transport.h>
 
 #include "tests/unit/ranks.h"
 
@@ -41,6 +44,28 @@ TEST_CASE("one rank is a mesh of ones") {
   for (const Axis axis : kAxes) CHECK(mesh.size(axis) == 1);
   CHECK(mesh.world().size() == 1);
   CHECK(mesh.data_ranks() == 1);
+}
+
+// Of another device, and of the type that the CPU's own has.
+struct OtherGloo : Transport {
+  c10::DeviceType device() const override { return c10::DeviceType::Meta; }
+  const char* backend() const override { return "gloo"; }
+  c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout) override {
+    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    made = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    return made;
+  }
+  c10::intrusive_ptr<c10d::Backend> made;
+};
+
+TEST_CASE("each device has the backend of its own transport, of whatever type it is") {
+  const auto other = std::make_shared<OtherGloo>();
+  const GlooMesh mesh(std::chrono::seconds(60), {other});
+  const auto& transport = mesh.world().transport();
+  CHECK(transport->getBackend(c10::DeviceType::Meta) == other->made);
+  CHECK(transport->getBackend(c10::DeviceType::CPU) != other->made);
 }
 
 TEST_CASE("a group of one returns what it was given") {
