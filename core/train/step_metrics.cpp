@@ -1,0 +1,101 @@
+#include "core/train/step_metrics.h"
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include "core/measure/processors.h"
+#include "core/measure/roofline.h"
+
+namespace ditto {
+
+StepMetrics::StepMetrics(const Training& training, const StepTrace& trace, report::MemoryMeter& memory, RunLog& log)
+    : training_(training),
+      trace_(trace),
+      memory_(memory),
+      log_(log),
+      data_wait_(training.recipe.loader.threads, report::usable_processors()),
+      peak_tflops_(training.recipe.log.peak_tflops) {}
+
+void StepMetrics::begin_step() {
+  began_ = std::chrono::steady_clock::now();
+  waited_before_ = training_.loader->waited_s();
+  memory_.reset_peak();
+}
+
+void StepMetrics::record_kernels() {
+  if (has_kernels_) return;
+  const auto& step = *training_.step;
+  log_.write_recipe(*training_.assembly);
+  if (!step.no_flops.empty()) log_.say("no tflops and no mfu: " + step.no_flops);
+  has_kernels_ = step.flops || !step.no_flops.empty();  // not by a step that ran nothing
+}
+
+void StepMetrics::add(const StepResult& result) {
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  const double waited = training_.loader->waited_s() - waited_before_;
+  const auto& ctx = *training_.assembly->main->ctx;
+  if (training_.recipe.log.roofline && peak_tflops_ == 0)
+    peak_tflops_ = report::matmul_gflops(ctx.compute, ctx.device) / 1e3;
+  ++steps_;
+  readable_ += result.samples;
+  if (!log_.writes()) return;
+  if (!result.skipped) learned_ += static_cast<int64_t>(result.samples);
+  const auto record = record_of(result, seconds, waited);
+  log_.add(record);
+  if (const auto line = data_wait_.add(waited, seconds); !line.empty()) log_.say(line);
+  log_.plot(record);
+  say_of(result);
+  log_.show_progress({record.step, learned_, result.loss, record.data_wait, record.mem_bytes});
+}
+
+report::StepRecord StepMetrics::record_of(const StepResult& result, double seconds, double waited) const {
+  const auto& step = *training_.step;
+  const auto& mesh = training_.mesh;
+  const double learned = result.skipped ? 0 : result.samples;
+  report::StepRecord record;
+  record.step = training_.done;
+  record.samples = step.samples;
+  record.loss = result.loss;
+  record.grad_norm = result.grad_norm;
+  record.lr = result.lr;
+  record.step_s = seconds;
+  record.samples_per_s = learned / seconds;
+  if (step.flops) record.tflops = *step.flops * mesh.data_ranks() / seconds / 1e12;
+  if (peak_tflops_ > 0) record.mfu = report::model_flops_use(record.tflops, peak_tflops_ * mesh.world_size());
+  record.mem_bytes = memory_.peak();
+  record.data_wait = waited / seconds;
+  record.losses = result.losses;
+  record.skipped = result.skipped;
+  if (training_.ema->enabled() && !training_.optimizer->averages())
+    record.ema_decay = training_.ema->decay(step.updates);
+  if (training_.assembly->main->ctx->compute == torch::kHalf) record.loss_scale = result.loss_scale;
+  trace_.add_to(record);
+  return record;
+}
+
+void StepMetrics::say_of(const StepResult& result) {
+  const bool is_zero = result.samples > 0 && !result.skipped && result.grad_norm == 0;
+  if (is_zero && !gradient_was_zero_)
+    log_.say(
+        fmt::format("warning: step {}: the gradient's norm is exactly 0, and nothing is learned: no loss depends on "
+                    "what learns, or all of it is multiplied by 0",
+                    training_.done));
+  gradient_was_zero_ = is_zero;
+  const bool is_scaled = training_.assembly->main->ctx->compute == torch::kHalf;
+  if (result.samples == 0)
+    log_.say(fmt::format("step {}: none of its samples can be learned from: skipped", training_.done));
+  else if (result.skipped)
+    log_.say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", training_.done, result.loss,
+                         result.grad_norm, is_scaled ? fmt::format(" at a loss scale of {}", result.loss_scale) : ""));
+}
+
+void StepMetrics::require_learned() const {
+  if (readable_ > 0 || steps_ == 0) return;
+  const auto& recipe = training_.recipe;
+  throw Error(
+      ErrorKind::data, recipe.data.where.empty() ? recipe.name : recipe.data.where,
+      fmt::format("none of the samples of {} steps can be learned from: the weights are those of before", steps_),
+      "`ditto data verify RECIPE` names what is wrong with each");
+}
+
+}  // namespace ditto

@@ -1,0 +1,45 @@
+// What a training's steps come to: their lines of metrics.jsonl, and what people hear of them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+
+#include "core/data/loader.h"
+#include "core/measure/memory.h"
+#include "core/train/step_trace.h"
+#include "core/train/training.h"
+
+namespace ditto {
+
+class StepMetrics {
+ public:
+  // All outlive it.
+  StepMetrics(const Training& training, const StepTrace& trace, report::MemoryMeter& memory, RunLog& log);
+
+  void begin_step();
+  // After a step, before anything is written of it: run.toml names the kernels once a step has chosen them.
+  void record_kernels();
+  void add(const StepResult& result);  // of the step that began last, and is complete
+  // Throws Error(data) where no sample of the steps that were added could be learned from.
+  void require_learned() const;
+
+ private:
+  report::StepRecord record_of(const StepResult& result, double seconds, double waited) const;
+  void say_of(const StepResult& result);
+
+  const Training& training_;
+  const StepTrace& trace_;
+  report::MemoryMeter& memory_;
+  RunLog& log_;
+  DataWait data_wait_;
+  std::chrono::steady_clock::time_point began_;  // the step
+  double waited_before_ = 0;                     // for data, until then
+  int64_t steps_ = 0;                            // that were added
+  double readable_ = 0;                          // their samples that could be learned from
+  int64_t learned_ = 0;                          // and were, which the rate counts
+  double peak_tflops_;                           // 0: unknown
+  bool gradient_was_zero_ = false;               // of the step before
+  bool has_kernels_ = false;                     // run.toml
+};
+
+}  // namespace ditto
