@@ -60,7 +60,8 @@ struct Faulty final : ditto::Model {
     if (fault == "writes to its input") s.x_BTD.mul_(0.5);
     if (fault == "mixes tokens") s.x_BTD = s.x_BTD + s.x_BTD.mean(1, true);
     if (fault == "scatters")
-      s.x_BTD = s.x_BTD.scatter(-1, torch::zeros({s.x_BTD.size(0), s.x_BTD.size(1), 1}, torch::kLong), s.x_BTD);
+      s.x_BTD = s.x_BTD.scatter(-1, torch::zeros({s.x_BTD.size(0), s.x_BTD.size(1), 1}, torch::kLong),
+                                s.x_BTD.narrow(-1, 0, 1));
     if (fault == "random") s.x_BTD = s.x_BTD + torch::randn_like(s.x_BTD);
     if (fault == "places by index") {
       const auto all_TD = ditto::sincos_positions(ditto::Grid{1, x_[1] / 2, x_[2] / 2}, kWidth).to(ctx.options());

@@ -64,7 +64,8 @@ struct Block : ditto::Layer {
     if (is("mean over tokens")) x = x + x.mean(1, true);
     if (is("scaled by the tokens here")) x = x / static_cast<double>(x.size(1));
     // No mistake but under run.numerics = "one", where LibTorch would have to say which of two numbers stays.
-    if (is("scatter")) x = x.scatter(-1, torch::zeros({x.size(0), x.size(1), 1}, x.options().dtype(torch::kLong)), x);
+    if (is("scatter"))
+      x = x.scatter(-1, torch::zeros({x.size(0), x.size(1), 1}, x.options().dtype(torch::kLong)), x.narrow(-1, 0, 1));
     if (is("noise by generator")) x = x + 0.1 * torch::randn_like(x);
     x = x + ctx.attention_unit(qkv, proj, x, [&](const Tensor& in) {
       const auto all = qkv(in, ctx);
