@@ -14,6 +14,7 @@
 
 #include "core/formats/limits.h"
 #include "core/formats/text/csv.h"
+#include "core/formats/text/utf8.h"
 
 namespace ditto::formats {
 
@@ -42,6 +43,13 @@ bool is_header(const std::vector<std::string>& fields) {
   for (const auto& field : fields)
     if (number(field, value)) return false;
   return true;
+}
+
+// By its mark, or by its first two letters; another byte of zero is said with its place.
+bool is_utf16(std::string_view text) {
+  if (text.starts_with("\xFF\xFE") || text.starts_with("\xFE\xFF")) return true;
+  const auto is_zero = [&](std::size_t i) { return text[i] == '\0'; };
+  return text.size() >= 4 && is_zero(0) != is_zero(1) && is_zero(0) == is_zero(2) && is_zero(1) == is_zero(3);
 }
 
 void add_row(const std::vector<std::string>& fields, std::string_view where, std::size_t line,
@@ -87,7 +95,7 @@ std::string read_maybe_gzip(const std::string& path) {
 
 NumberTable parse_number_table(std::string_view text, std::string_view where) {
   NumberTable table;
-  CsvRecords records(as_utf8(text, where), "\t;,", limits::kTableWidth);
+  CsvRecords records(is_utf16(text) ? as_utf8(text, where) : without_mark(text), "\t;,", limits::kTableWidth);
   while (records.next()) {
     const auto refuse = [&](const std::string& what, std::string_view remedy) {
       throw Error(ErrorKind::data, std::string(where) + ":" + std::to_string(records.line), what, remedy);
