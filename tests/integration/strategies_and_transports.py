@@ -114,8 +114,8 @@ def test_transports_that_are_wrongly_given_are_refused_at_their_line():
         path = recipe(name, run=given)
         parts = [line_of(path, "transport"), *parts]
         t.refused(code, parts, "config", "check", path, *where)
-        t.refused(code, parts, "train", path, *where, *t.sets({"run.output": str(t.work / "never")}))
-    t.check(not (t.work / "never").exists(), "a folder was made")
+        t.refused(code, parts, "train", path, *where, *t.sets({"run.output": str(t.work / "not begun")}))
+    t.check(not (t.work / "not begun").exists(), "a folder was made")
 
 
 if __name__ == "__main__":
