@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""README.md's tables of speed, each cell of which is one of a page in bench/results.
+"""docs/performance.md's tables of speed, each cell of which is one of a page in bench/results.
 
     python3 bench/lib/speed_table.py            says what of them is not the pages', and then exits with 1
     python3 bench/lib/speed_table.py --write    writes them
@@ -56,7 +56,7 @@ class Pages:
         return found[1] if found else ""
 
     def links(self, *kinds):
-        found = [f"[{name}{', later' if kind != kinds[0] else ''}](bench/results/{kind}-{machine}.md)" for name, machine in MACHINES.items()
+        found = [f"[{name}{', later' if kind != kinds[0] else ''}](../bench/results/{kind}-{machine}.md)" for name, machine in MACHINES.items()
                  for kind in kinds if f"{kind}-{machine}" in self.texts]
         return f"({', '.join(found)})"
 
@@ -151,20 +151,20 @@ def made_of(folder):
 
 def written(text):
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        sys.exit(f"README.md: expected one {BEGIN} and one {END} behind it")
+        sys.exit(f"docs/performance.md: expected one {BEGIN} and one {END} behind it")
     return text[text.index(BEGIN):text.index(END) + len(END)]
 
 
-def differences(readme, folder):
-    """Lines of README's tables that are not the pages'."""
-    return list(difflib.unified_diff(written(readme).splitlines(), made_of(folder).splitlines(), "README.md", "the pages", lineterm="", n=0))
+def differences(page, folder):
+    """Lines of the page's tables that are not the pages'."""
+    return list(difflib.unified_diff(written(page).splitlines(), made_of(folder).splitlines(), "docs/performance.md", "the pages", lineterm="", n=0))
 
 
 def main():
-    readme, folder = ROOT / "README.md", ROOT / "bench/results"
-    text = readme.read_text()
+    page, folder = ROOT / "docs/performance.md", ROOT / "bench/results"
+    text = page.read_text()
     if "--write" in sys.argv:
-        readme.write_text(text.replace(written(text), made_of(folder)))
+        page.write_text(text.replace(written(text), made_of(folder)))
     elif found := differences(text, folder):
         sys.exit("\n".join(found))
 

@@ -1,5 +1,5 @@
-"""What is said of speed is what was measured: README's tables are made of the pages in bench/results, and these say of themselves
-where the machine was not quiet, and keep what people write on them.
+"""What is said of speed is what was measured: the tables of README.md and docs/performance.md are made of the pages in
+bench/results, and these say of themselves where the machine was not quiet, and keep what people write on them.
 
 Claim (machine): The tables of speed of README.md and docs/ are those of bench/results.
 """
@@ -17,7 +17,7 @@ import report  # noqa: E402
 import speed_in_short  # noqa: E402
 import speed_table  # noqa: E402
 
-README, RESULTS = t.source / "README.md", t.source / "bench/results"
+PERFORMANCE, RESULTS = t.source / "docs/performance.md", t.source / "bench/results"
 
 
 def pages():
@@ -25,13 +25,14 @@ def pages():
 
 
 def test_tables_of_speed_are_the_pages():
-    t.equal(speed_table.differences(README.read_text(), RESULTS), [], "README.md, which is not the pages'; bench/lib/speed_table.py --write")
+    t.equal(speed_table.differences(PERFORMANCE.read_text(), RESULTS), [],
+            "docs/performance.md, which is not the pages'; bench/lib/speed_table.py --write")
 
 
 def test_a_cell_that_is_not_its_pages_is_found():
-    text = README.read_text()
+    text = PERFORMANCE.read_text()
     for cell, other in (("| 1.24, 0.99 |", "| 1.23, 1.04 |"), ("| 73 %, 66 % |", "| 47 %, 30 % |"), ("| 2.19 (webdataset) |", "| 3.18 |")):
-        t.check(cell in text, f"README has no {cell}")
+        t.check(cell in text, f"docs/performance.md has no {cell}")
         found = speed_table.differences(text.replace(cell, other, 1), RESULTS)
         t.check(any(other in line for line in found) and any(cell in line for line in found), f"{other} for {cell}: {found}")
 
