@@ -6,7 +6,7 @@ Both train a small DiT on the digits of data/digits in fp32: width 96, 12 heads,
 deterministic mode (torch.use_deterministic_algorithms), with DDP, FSDP2 (fully_shard) and tensor parallelism
 (parallelize_module) over gloo; each of its layouts starts from the same weights and computes with the same samples, times and
 noise, and its losses are added up sample by sample in fp64, so that the sum itself is the same on all. The two columns are two
-trainings: their draws are not each other's. What this Ditto refuses under "one" says so. docs/parallelism.md has the table of
+trainings: their draws are not each other's. What this Ditto refuses under "one" says so. docs/choosing_a_layout.md has the table of
 the page, which a test compares (tests/integration/bench_pages.py).
 
 Usage: ./dev bench contrast [--steps 10] [--out FOLDER]

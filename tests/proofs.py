@@ -6,7 +6,7 @@
 
 A claim is a paragraph of the docstring of a Python file, or of the comment that a .cpp or .sh file begins with:
 
-    Claim (SUBJECT): What holds, in a sentence. Also: `other_test.cpp`, at length in `other.py --slow`, `parallelism.md`
+    Claim (SUBJECT): What holds, in a sentence. Also: `other_test.cpp`, at length in `other.py --slow`, `layout_rules.md`
 
 and ends with an empty line, with the next claim or with the comment. SUBJECT is one of those below; without one, as in
 "Claim: What holds", it is the first of them. Behind "Also:" stand the

@@ -1,5 +1,5 @@
 // run.numerics = "one": fp32 bits that follow from the recipe alone, on every layout, thread count, micro-batch and
-// instruction set (docs/parallelism.md, One number). What has no such bits yet is refused by name.
+// instruction set (docs/choosing_a_layout.md, One number). What has no such bits yet is refused by name.
 #pragma once
 
 #include <string>

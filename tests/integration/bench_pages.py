@@ -123,7 +123,7 @@ def test_the_short_table_of_readme_is_the_pages_and_has_six_rows():
 def test_the_contrast_in_docs_is_the_page():
     table = [line for line in (RESULTS / "contrast.md").read_text().splitlines() if line.startswith("|")]
     t.check(len(table) > 20, "bench/results/contrast.md has no table")
-    t.check("\n".join(table) in (t.source / "docs/parallelism.md").read_text(), "the contrast of docs/parallelism.md is not bench/results/contrast.md")
+    t.check("\n".join(table) in (t.source / "docs/choosing_a_layout.md").read_text(), "the contrast of docs/choosing_a_layout.md is not bench/results/contrast.md")
 
 
 if __name__ == "__main__":

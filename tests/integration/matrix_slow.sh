@@ -3,7 +3,7 @@
 # Writes docs/parallelism_matrix.md.
 #
 # Claim (layouts): What each strategy sends is its closed form, call by call and byte by byte, on 72 layouts. Also:
-# `parallelism.md`
+# `layout_derivations.md`
 #
 # Claim (layouts): Layouts drawn at random (axes, options, optimizers, uneven batches, resumes on another layout) train as
 # one rank too. Also: `ditto_matrix --table random`

@@ -185,7 +185,7 @@ def test_samples_do_not_depend_on_their_batch():
 
 
 def test_bytes_equal_the_closed_form():
-    """docs/parallelism.md, One number: of what rank 0 sends in a step of 16 samples."""
+    """docs/layout_rules.md, One number's rules: of what rank 0 sends in a step of 16 samples."""
     path = recipe("bytes.toml", run=dict(steps=1))
     samples, tokens, depth, width = 16, 64, 4, 48
     x, rows = samples * tokens * width, samples * width

@@ -37,7 +37,7 @@ int64_t total(const std::vector<int64_t>& numbers) {
   return std::accumulate(numbers.begin(), numbers.end(), int64_t{0});
 }
 
-// The closed forms of one rank; names as in docs/parallelism.md.
+// The closed forms of one rank; names as in docs/layout_derivations.md.
 class Forms {
  public:
   Forms(const Case& one, const Record& mine, const Record& one_rank, const Mesh& mesh)

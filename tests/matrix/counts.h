@@ -1,4 +1,4 @@
-// Communication of a step against closed forms. docs/parallelism.md derives them.
+// Communication of a step against closed forms. docs/layout_derivations.md derives them.
 #pragma once
 
 #include <map>

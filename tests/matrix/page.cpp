@@ -29,7 +29,7 @@ tensors; the largest relative difference of a run's losses): at most 3. "Bits": 
 )";
 
 constexpr const char* kOneNumberPage = R"(
-Under `run.numerics = "one"` (docs/parallelism.md): "yes" where a training of two steps on the layout has, bit for bit, the
+Under `run.numerics = "one"` (docs/choosing_a_layout.md): "yes" where a training of two steps on the layout has, bit for bit, the
 losses, norms, validation, gradients, weights, average and states of one rank that runs each step's samples as a single
 micro-batch. Models are of width 48, leaves of 8 tokens. What a model refuses is tried on layouts whose ranks all find it: `uvit` the
 convolution behind all its published sizes but H/2.

@@ -4,7 +4,7 @@
   tests/mutants.sh --go-on             takes up what an earlier run has left (all are kept in tests/mutants/seen.json as they come)
   tests/mutants.sh --again --only pipeline   forgets what was not seen of files with this in their name, and tries those again
   tests/mutants.sh --known 20          draws from those that were seen before, and asks for the same again (some minutes)
-  tests/mutants.sh --page docs/parallelism.md   writes the table of what was seen into a page
+  tests/mutants.sh --page docs/layout_derivations.md   writes the table of what was seen into a page
 
 Needs an ordinary build (./dev build). Tests are the quick ones of ./dev test (of scripts each function), in the order in which
 they are likely to see a mutant soonest; one that does not reach the mutant's line without it is not run. The first that fails

@@ -1,4 +1,4 @@
-// What options declare that they change, against the tables of docs/config.md and docs/parallelism.md.
+// What options declare that they change, against the tables of docs/config.md and docs/choosing_a_layout.md.
 #include "core/config/option_effects.h"
 
 #include <doctest/doctest.h>
@@ -124,11 +124,11 @@ TEST_CASE("options that name places are not compared between ranks") {
                                         "data.validation_shards", "network.guide.weights", "encoder.image.weights"});
 }
 
-TEST_CASE("docs/parallelism.md promises bits where the table does") {
+TEST_CASE("docs/choosing_a_layout.md promises bits where the table does") {
   int rows = 0;
   std::set<std::string> keys;
   const auto effects = all_effects(keys);
-  for (const auto& line : lines_of("parallelism.md")) {
+  for (const auto& line : lines_of("choosing_a_layout.md")) {
     const auto cells = cells_of(line);
     if (cells.size() != 5) continue;
     const bool bits = cells[4].starts_with("the same bits"), rounding = cells[4].starts_with("rounding");

@@ -1,4 +1,4 @@
-// The rule of the tree on ranks that share the leaves of a dim (docs/parallelism.md, One number): each hands in its
+// The rule of the tree on ranks that share the leaves of a dim (docs/layout_rules.md, One number): each hands in its
 // largest whole nodes, and whoever owns the sum merges siblings.
 //
 // The rule that goes with it, in the place of the rule of transposition: what is whole is whole on every member, and so

@@ -1,4 +1,4 @@
-// The rule of the tree (docs/parallelism.md, One number): pieces that come one after another, added as a binary tree
+// The rule of the tree (docs/layout_rules.md, One number): pieces that come one after another, added as a binary tree
 // over their numbers. Node (l, i) covers pieces [i 2^l, (i + 1) 2^l): its left half plus its right half, where a half
 // that does not exist is left out.
 #pragma once
