@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/performance.md's tables of speed, each cell of which is one of a page in bench/results.
+"""The tables of speed of docs/performance.md and README.md, each cell of which is one of a page in bench/results.
 
     python3 bench/lib/speed_table.py            says what of them is not the pages', and then exits with 1
     python3 bench/lib/speed_table.py --write    writes them
@@ -65,11 +65,15 @@ def joined(*cells):
     return ", ".join(cell or "–" for cell in cells) if any(cells) else ""
 
 
+def step_beside_pytorch(pages, machine, model, precision):
+    """Of two pages of a machine the later one's, where it has the row."""
+    return (pages.cell(f"step-one-number-{machine}", (model, precision), BEST, EAGER) or
+            pages.cell(f"step-{machine}", (model, precision), BEST, EAGER))
+
+
 def speed(pages):
     def step(machine, model, *precisions):
-        # Of two pages of a machine the later one, where it has the row.
-        return joined(*(pages.cell(f"step-one-number-{machine}", (model, one), BEST, EAGER) or
-                        pages.cell(f"step-{machine}", (model, one), BEST, EAGER) for one in precisions))
+        return joined(*(step_beside_pytorch(pages, machine, model, one) for one in precisions))
 
     def share(machine, model):
         return pages.cell(f"step-{machine}", (model, "bf16", "**Ditto**"), "share")
@@ -138,34 +142,66 @@ def shares(pages):
     ]
 
 
-def table(title, rows):
-    found = [(label, [cell(machine) for machine in MACHINES.values()]) for label, cell in rows]
-    return [f"| {title} | {' | '.join(MACHINES)} |", "|---|" + "---:|" * len(MACHINES),
-            *(f"| {label} | {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |") for label, cells in found if any(cells))]
+def in_short(pages):
+    def step(model, precision):
+        return lambda machine: step_beside_pytorch(pages, machine, model, precision)
+
+    def loader(kind):
+        return lambda machine: pages.best(f"loader-{machine}", kind, "Ditto's one thread is faster by (range)").partition(" ")[0]
+
+    return [
+        ("a training step of DiT-S/2, batch 8, bf16; PyTorch, the best of eager and compiled", step(DIT, "bf16")),
+        ("the same in fp32", step(DIT, "fp32")),
+        ("a training step of the digits, batch 128, bf16; the same peer", step(MANY, "bf16")),
+        ("a step of sampling DiT-S/2 with guidance, bf16; diffusers, compiled",
+         lambda machine: pages.item(f"sample-s-2-{machine}", "diffusers' time over Ditto's (bound 1.25)")),
+        ("PNGs of tar files; the fastest of webdataset, megatron-energon, SPDL", loader("PNG to 64 x 64")),
+        ("JPEGs at half of their sides, as floats; libjpeg-turbo, which only decodes", loader("JPEG, half of its sides")),
+    ]
 
 
-def made_of(folder):
-    pages = Pages(folder)
-    return "\n".join([BEGIN, "", *table("The peer's time over Ditto's", speed(pages)), "", *table("Shares, and seconds", shares(pages)), "", END])
+def table(title, rows, machines=MACHINES, nothing=""):
+    found = [(label, [cell(MACHINES[machine]) for machine in machines]) for label, cell in rows]
+    return [f"| {title} | {' | '.join(machines)} |", "|---|" + "---:|" * len(machines),
+            *(f"| {label} | {' | '.join(cell or nothing for cell in cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+              for label, cells in found if any(cells))]
 
 
-def written(text):
+def performance(pages):
+    return ["", *table("The peer's time over Ditto's", speed(pages)), "", *table("Shares, and seconds", shares(pages)), ""]
+
+
+def readme(pages):
+    return table("What, and its peer", in_short(pages), ("Zen 5", "Zen 4", "Xeon"), "–")
+
+
+TABLES = {"docs/performance.md": performance, "README.md": readme}
+
+
+def made_of(folder, page):
+    return "\n".join([BEGIN, *TABLES[page](Pages(folder)), END])
+
+
+def written(text, page):
     if text.count(BEGIN) != 1 or text.count(END) != 1:
-        sys.exit(f"docs/performance.md: expected one {BEGIN} and one {END} behind it")
+        sys.exit(f"{page}: expected one {BEGIN} and one {END} behind it")
     return text[text.index(BEGIN):text.index(END) + len(END)]
 
 
-def differences(readme, folder):
-    """Lines of the page's tables that are not the pages'."""
-    return list(difflib.unified_diff(written(readme).splitlines(), made_of(folder).splitlines(), "docs/performance.md", "the pages", lineterm="", n=0))
+def differences(text, folder, page):
+    """Lines of a page's tables that are not those of bench/results."""
+    return list(difflib.unified_diff(written(text, page).splitlines(), made_of(folder, page).splitlines(), page, "bench/results", lineterm="", n=0))
 
 
 def main():
-    readme, folder = ROOT / "docs/performance.md", ROOT / "bench/results"
-    text = readme.read_text()
-    if "--write" in sys.argv:
-        readme.write_text(text.replace(written(text), made_of(folder)))
-    elif found := differences(text, folder):
+    folder, found = ROOT / "bench/results", []
+    for page in TABLES:
+        text = (ROOT / page).read_text()
+        if "--write" in sys.argv:
+            (ROOT / page).write_text(text.replace(written(text, page), made_of(folder, page)))
+        else:
+            found += differences(text, folder, page)
+    if found:
         sys.exit("\n".join(found))
 
 

@@ -1,5 +1,5 @@
-"""What is said of speed is what was measured: the tables of README and docs/performance.md are made of the pages in bench/results, and these say of themselves
-where the machine was not quiet, and keep what people write on them.
+"""What is said of speed is what was measured: the tables of README.md and docs/performance.md are made of the pages in bench/results,
+and these say of themselves where the machine was not quiet, and keep what people write on them.
 
 Claim (machine): The tables of speed of README.md and docs/ are those of bench/results.
 """
@@ -14,25 +14,32 @@ sys.path[:0] = [str(t.source / "bench/lib"), str(t.source / "bench")]
 sys.dont_write_bytecode = True
 import memory  # noqa: E402
 import report  # noqa: E402
-import speed_in_short  # noqa: E402
 import speed_table  # noqa: E402
 
-PAGE, RESULTS = t.source / "docs/performance.md", t.source / "bench/results"
+RESULTS = t.source / "bench/results"
+PERFORMANCE, README = speed_table.TABLES
 
 
 def pages():
     return sorted(RESULTS.glob("*.md"))
 
 
+def text_of(page):
+    return (t.source / page).read_text()
+
+
 def test_tables_of_speed_are_the_pages():
-    t.equal(speed_table.differences(PAGE.read_text(), RESULTS), [], "docs/performance.md, which is not the pages'; bench/lib/speed_table.py --write")
+    for page in speed_table.TABLES:
+        t.equal(speed_table.differences(text_of(page), RESULTS, page), [], f"{page}, which is not bench/results'; bench/lib/speed_table.py --write")
+    t.equal(speed_table.written(text_of(README), README).count("\n| ") - 1, 6, "rows of README.md's table of speed")
 
 
 def test_a_cell_that_is_not_its_pages_is_found():
-    text = PAGE.read_text()
-    for cell, other in (("| 1.24, 0.99 |", "| 1.23, 1.04 |"), ("| 73 %, 66 % |", "| 47 %, 30 % |"), ("| 2.19 (webdataset) |", "| 3.18 |")):
-        t.check(cell in text, f"the page has no {cell}")
-        found = speed_table.differences(text.replace(cell, other, 1), RESULTS)
+    for page, cell, other in ((PERFORMANCE, "| 1.24, 0.99 |", "| 1.23, 1.04 |"), (PERFORMANCE, "| 73 %, 66 % |", "| 47 %, 30 % |"),
+                              (PERFORMANCE, "| 2.19 (webdataset) |", "| 3.18 |"), (README, "| 0.88 | 0.83 |", "| 1.88 | 0.83 |")):
+        text = text_of(page)
+        t.check(cell in text, f"{page} has no {cell}")
+        found = speed_table.differences(text.replace(cell, other, 1), RESULTS, page)
         t.check(any(other in line for line in found) and any(cell in line for line in found), f"{other} for {cell}: {found}")
 
 
@@ -41,12 +48,12 @@ def test_the_best_peer_is_in_the_tables():
     shutil.copytree(RESULTS, folder)
     page = folder / "loader-amd-epyc-26-2.md"
     text = page.read_text()
-    t.check("2.19 (webdataset)" in speed_table.made_of(folder), "the nearest peer of PNG is not webdataset")
+    t.check("2.19 (webdataset)" in speed_table.made_of(folder, PERFORMANCE), "the nearest peer of PNG is not webdataset")
     page.write_text(text.replace("| SPDL | 1371 | 5.69 ", "| SPDL | 9999 | 0.78 "))
-    t.check("0.78 (SPDL)" in speed_table.made_of(folder), "a peer that is faster than Ditto is left out")
+    t.check("0.78 (SPDL)" in speed_table.made_of(folder, PERFORMANCE), "a peer that is faster than Ditto is left out")
     video = folder / "video-amd-epyc-25-17.md"
     video.write_text(video.read_text().replace("0.99 (0.98", "0.91 (0.90"))
-    t.check("1.24, 0.91" in speed_table.made_of(folder), "a loss on a page is none in the table")
+    t.check("1.24, 0.91" in speed_table.made_of(folder, PERFORMANCE), "a loss on a page is none in the table")
 
 
 def test_pages_of_machines_that_were_not_quiet_say_so_at_the_top():
@@ -110,20 +117,10 @@ def test_ratios_of_sizes_are_to_one_sample_a_forward():
             t.check(abs(one / float(cells[1]) - float(cells[3].split()[0])) < 0.02, f"{path.name}, {label}: {cells}")
 
 
-def test_the_short_table_of_readme_is_the_pages_and_has_six_rows():
-    text = (t.source / "README.md").read_text()
-    t.equal(speed_in_short.differences(text, RESULTS), [], "README.md, which is not the pages'; bench/lib/speed_in_short.py --write")
-    rows = speed_in_short.written(text).count("\n| ") - 1
-    t.equal(rows, 6, "rows of README.md's table of speed")
-    t.check("| 0.88 | 0.83 |" in text, "README.md has no | 0.88 | 0.83 |")
-    found = speed_in_short.differences(text.replace("| 0.88 | 0.83 |", "| 1.88 | 0.83 |", 1), RESULTS)
-    t.check(any("1.88" in line for line in found), f"1.88 for 0.88: {found}")
-
-
 def test_the_contrast_in_docs_is_the_page():
     table = [line for line in (RESULTS / "contrast.md").read_text().splitlines() if line.startswith("|")]
     t.check(len(table) > 20, "bench/results/contrast.md has no table")
-    t.check("\n".join(table) in (t.source / "docs/choosing_a_layout.md").read_text(), "the contrast of docs/choosing_a_layout.md is not bench/results/contrast.md")
+    t.check("\n".join(table) in text_of("docs/choosing_a_layout.md"), "the contrast of docs/choosing_a_layout.md is not bench/results/contrast.md")
 
 
 if __name__ == "__main__":
