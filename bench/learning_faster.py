@@ -10,8 +10,8 @@ long as the others; its training is not counted.
 
 Runs that are there already in --out are not made again, so that a study that was cut off goes on.
 
-Usage: ./dev bench learning_faster [--pictures digits.png] [--seeds 5] [--steps 400] [--jobs 1] [--out FOLDER] [--write docs/NAME]
-       (the environment of ./dev peers; --write makes NAME.svg and prints the table)
+Usage: ./dev bench learning_faster [--pictures digits.png] [--seeds 5] [--steps 400] [--jobs 1] [--out FOLDER]
+       [--write docs/generated/NAME] (the environment of ./dev peers; --write makes NAME.svg and prints the table)
 """
 import argparse
 import concurrent.futures

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Draws docs/samplers_order.svg from the errors that golden/samplers_order_test.cpp measures:
+"""Draws docs/generated/samplers_order.svg from the errors that golden/samplers_order_test.cpp measures:
 
     DITTO_SAMPLERS_ORDER=errors.csv build/release/tests/ditto_golden_tests --source-file='*samplers_order_test.cpp'
-    python3 tests/golden/samplers_order.py errors.csv docs/samplers_order.svg
+    python3 tests/golden/samplers_order.py errors.csv docs/generated/samplers_order.svg
 """
 
 import csv

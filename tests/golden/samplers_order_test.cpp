@@ -2,7 +2,8 @@
 // so is its flow, which keeps every point's share of the mass below it.
 //
 // On EDM's grid from 20 to 0.02, whose last step, to no noise, all of them take alike: as the denoiser's answer. With
-// DITTO_SAMPLERS_ORDER=FILE the errors are written there, of which samplers_order.py draws docs/samplers_order.svg.
+// DITTO_SAMPLERS_ORDER=FILE the errors are written there, of which samplers_order.py draws
+// docs/generated/samplers_order.svg.
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
@@ -138,7 +139,7 @@ TEST_CASE("each sampler has its order of accuracy") {
   CHECK(std::abs(power - 1) < 0.1);
 }
 
-TEST_CASE("the errors for docs/samplers_order.svg") {
+TEST_CASE("the errors for docs/generated/samplers_order.svg") {
   const char* path = std::getenv("DITTO_SAMPLERS_ORDER");
   if (!path) return;
   std::ofstream file(path);

@@ -1,6 +1,6 @@
 # Every layout against one rank, and some drawn at random; what one has saved, loaded by others; communication against
 # closed forms; layouts without a fault are the same to --diff.
-# Writes docs/parallelism_matrix.md.
+# Writes docs/generated/parallelism_matrix.md.
 #
 # Claim (layouts): What each strategy sends is its closed form, call by call and byte by byte, on 72 layouts. Also:
 # `layout_derivations.md`
@@ -15,5 +15,5 @@ $matrix --table checkpoints || failed=1
 $matrix --table random || failed=1
 $matrix --table device || failed=1
 $matrix --table core --diff || failed=1
-$matrix --table all --write "$DITTO_SOURCE_DIR/docs/parallelism_matrix.md" || failed=1
+$matrix --table all --write "$DITTO_SOURCE_DIR/docs/generated/parallelism_matrix.md" || failed=1
 exit $failed

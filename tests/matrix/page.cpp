@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kPreface = R"(# Every layout against one rank
 
-Written by `build/release/tests/ditto_matrix --table all --write docs/parallelism_matrix.md` (a part of
+Written by `build/release/tests/ditto_matrix --table all --write docs/generated/parallelism_matrix.md` (a part of
 `./dev test --all`; with `--only`, or `--table models` or `one`, of the tables that were run whole). Each line is a training of
 a tiny model (4 blocks of width 32 with 4 heads, 64 tokens, weights in which no tensor is zero, AdamW, clipped gradients, 8
 samples a step in 4 micro-batches, or as many as there are data ranks) on a layout of ranks, compared with one rank that runs
