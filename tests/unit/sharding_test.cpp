@@ -264,8 +264,8 @@ TEST_CASE("a parameter used outside of its unit is refused under fsdp") {
   CHECK(testing::as_ranks(2, "rank of: an escaping parameter") == 0);
 }
 
-// Calls and bytes, by pass, against docs/layout_derivations.md: a gather brings the longest shard of each other rank, an
-// exchange takes each other rank its piece.
+// Calls and bytes, by pass, against docs/layout_derivations.md: a gather brings the longest shard of each other rank,
+// an exchange takes each other rank its piece.
 TEST_CASE("rank of: counts" * doctest::skip()) {
   const int n = rank_info().world_size;
   const auto mesh = testing::mesh_of({{Axis::shard, n}});
