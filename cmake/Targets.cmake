@@ -21,11 +21,12 @@ function(ditto_use_host_pch target)
   target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
 endfunction()
 
-file(GLOB sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
+file(GLOB_RECURSE sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
 list(FILTER sdk_sources EXCLUDE REGEX "/(error|nearest|text)\\.cpp$")
 add_library(ditto_sdk SHARED ${sdk_sources} $<TARGET_OBJECTS:ditto_error>)
 add_library(Ditto::sdk ALIAS ditto_sdk)
 target_link_libraries(ditto_sdk PUBLIC ditto_headers ditto::torch)
+target_include_directories(ditto_sdk PRIVATE "${PROJECT_SOURCE_DIR}/sdk/src")
 ditto_compile_settings(ditto_sdk)
 ditto_use_pch(ditto_sdk)
 ditto_compile_together(ditto_sdk APART "meta_ops pack")
@@ -33,11 +34,12 @@ target_link_options(ditto_sdk PRIVATE -Wl,--no-undefined)
 set_target_properties(ditto_sdk PROPERTIES EXPORT_NAME sdk INSTALL_RPATH "$ORIGIN:$ORIGIN/torch/lib")
 
 # The contract tests as a library; it is installed, so that authors run them on their own plugins.
-file(GLOB testing_sources CONFIGURE_DEPENDS sdk/testing/*.cpp)
+file(GLOB_RECURSE testing_sources CONFIGURE_DEPENDS sdk/testing/*.cpp)
 if(testing_sources)
   add_library(ditto_testing STATIC ${testing_sources})
   add_library(Ditto::testing ALIAS ditto_testing)
-  target_include_directories(ditto_testing PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/sdk/testing/include>")
+  target_include_directories(ditto_testing PUBLIC "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/sdk/testing/include>"
+                             PRIVATE "${PROJECT_SOURCE_DIR}/sdk/testing")
   target_link_libraries(ditto_testing PUBLIC ditto_sdk)
   # Its ranks talk over Gloo, whose headers no user of the library needs.
   target_include_directories(ditto_testing SYSTEM PRIVATE
@@ -65,8 +67,10 @@ if(core_sources)
   ditto_compile_settings(ditto_core)
   ditto_use_host_pch(ditto_core)
   ditto_compile_together(ditto_core)
-  # What receipts cost a step: the one loop of the host that has to be fast.
+  # What receipts cost a step, and sums between ranks: the loops of the host that have to be fast.
   # (GCC 12 takes its own AVX-512 header's undefined vectors for a mistake.)
+  set_source_files_properties(core/mesh/shared_memory.cpp PROPERTIES COMPILE_OPTIONS "-O2" SKIP_PRECOMPILE_HEADERS ON
+                              SKIP_UNITY_BUILD_INCLUSION ON)
   set_source_files_properties(core/receipts/word_sum.cpp PROPERTIES COMPILE_OPTIONS "-O3;-Wno-maybe-uninitialized"
                               SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 endif()

@@ -15,13 +15,10 @@ import re
 import sys
 
 # What plugins of any kind may use beside their interface's header, and those of one kind.
-TOOLS = ["plugin.h", "elementary.h", "random.h", "sizes.h", "text.h", "threads.h"]
-TOOLS_OF = {"model": ["transformer.h", "maps.h", "conditions.h", "exact_calls.h", "foreign_names.h", "joint_transformer.h",
-                      "norm_over_heads.h", "padded_text.h", "patches.h", "positions.h", "space_time.h", "transformer_size.h",
-                      "video.h"],
-            "encoder": ["transformer.h", "maps.h"], "objective": ["denoising.h"],
-            "data": ["pictures.h", "video_decoder.h"], "kernels": ["prepared.h"],
-            "scheduler": ["kernels.h", "predictions.h", "interpolant.h"], "optimizer": ["kernels.h"],  # kernels.h: ops they are given
+TOOLS = ["plugin.h", "math/elementary.h", "math/random.h", "math/sizes.h", "text.h", "math/threads.h"]
+TOOLS_OF = {"model": ["nn/*.h", "exact/*.h", "exchange/*.h"], "encoder": ["nn/*.h"], "objective": ["diffusion/denoising.h"],
+            "data": ["math/pictures.h", "video_decoder.h"], "kernels": ["math/prepared.h"],
+            "scheduler": ["kernels.h", "diffusion/predictions.h", "diffusion/interpolant.h"], "optimizer": ["kernels.h"],  # kernels.h: ops they are given
             "parallel": ["parallel/*.h"]}
 ALL_OF_THEM = "ditto.h"  # includes the others, and holds nothing of its own
 

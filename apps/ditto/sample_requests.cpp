@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <ditto/sizes.h>
+#include <ditto/math/sizes.h>
 #include <ditto/text.h>
 
 #include "apps/ditto/class_words.h"

@@ -9,7 +9,7 @@
 
 #include <ATen/record_function.h>
 
-#include <ditto/exact_calls.h>
+#include <ditto/exact/exact_calls.h>
 
 #include "core/config/numerics.h"
 

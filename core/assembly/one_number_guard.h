@@ -11,8 +11,8 @@
 namespace ditto {
 
 // While it lives, every ATen call of this thread, and of backwards that it starts, is held against the SDK's list of
-// those that move, compare, or compute each number by one IEEE operation (<ditto/exact_calls.h>). One at a time in a
-// thread, which ends it, too.
+// those that move, compare, or compute each number by one IEEE operation (<ditto/exact/exact_calls.h>). One at a time
+// in a thread, which ends it, too.
 class OneNumberGuard {
  public:
   OneNumberGuard();

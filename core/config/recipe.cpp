@@ -4,7 +4,7 @@
 #include <filesystem>
 
 #include <ditto/error.h>
-#include <ditto/sizes.h>
+#include <ditto/math/sizes.h>
 
 #include "core/config/include.h"
 #include "core/config/numerics.h"

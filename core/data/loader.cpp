@@ -13,7 +13,7 @@
 #include <c10/util/ParallelGuard.h>
 #include <fmt/format.h>
 
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 #include <ditto/text.h>
 
 #include "core/data/batch_job.h"

@@ -4,7 +4,7 @@
 #include <bit>
 #include <stdexcept>
 
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 
 namespace ditto {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/foreign.h>
+#include <ditto/exchange/foreign.h>
 
 #include "core/checkpoint/tensor_file.h"
 

@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include <ditto/foreign.h>
+#include <ditto/exchange/foreign.h>
 #include <ditto/parallel/layout.h>
 
 #include "core/checkpoint/index.h"

@@ -10,7 +10,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 namespace ditto {
 

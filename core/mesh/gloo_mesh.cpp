@@ -9,8 +9,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include <ditto/error.h>
-#include <ditto/parallel/shared_memory.h>
 #include <ditto/parallel/transport.h>
+#include "core/mesh/shared_memory.h"
 
 #include "core/measure/processors.h"
 #include "core/ranks/rank_status.h"

@@ -7,7 +7,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #include "core/mesh/exact_norm.h"
 

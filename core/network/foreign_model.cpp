@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include <ditto/sizes.h>
+#include <ditto/math/sizes.h>
 
 #include "core/checkpoint/index.h"
 #include "core/console/streams.h"

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

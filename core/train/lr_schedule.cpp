@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 
 namespace ditto {
 

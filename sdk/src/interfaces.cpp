@@ -2,6 +2,7 @@
 #include <ditto/cache.h>
 #include <ditto/ditto.h>
 #include <ditto/guidance.h>
+#include <ditto/parallel/in_place_sum.h>
 #include <ditto/parallel/transport.h>
 #include <ditto/video_decoder.h>
 
@@ -16,6 +17,8 @@ Guidance::~Guidance() = default;
 Cache::~Cache() = default;
 KernelSet::~KernelSet() = default;
 Transport::~Transport() = default;
+InPlaceSum::~InPlaceSum() = default;
+SumsInPlace::~SumsInPlace() = default;
 Video::~Video() = default;
 VideoDecoder::~VideoDecoder() = default;
 

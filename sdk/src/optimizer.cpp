@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 namespace ditto {
 

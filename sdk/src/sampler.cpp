@@ -2,7 +2,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 
 namespace ditto {
 

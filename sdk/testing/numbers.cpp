@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 
 namespace ditto::testing {
 

@@ -3,7 +3,7 @@
 
 #include <ditto/testing/checks.h>
 
-#include "model_run.h"
+#include "model/model_run.h"
 #include "numbers.h"
 #include "schedules.h"
 

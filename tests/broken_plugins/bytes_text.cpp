@@ -5,7 +5,7 @@
 
 #include <ditto/ditto.h>
 #include <ditto/encoder.h>
-#include <ditto/transformer.h>
+#include <ditto/nn/transformer.h>
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <torch/types.h>
 
 #include <ditto/data.h>
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 
 namespace {
 

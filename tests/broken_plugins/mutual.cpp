@@ -1,6 +1,6 @@
 // Nothing is wrong with it: two networks that learn from the data and from one another (Y. Zhang et al., 2018,
 // arXiv:1706.00384, of a regression), both in one graph.
-#include <ditto/denoising.h>
+#include <ditto/diffusion/denoising.h>
 #include <ditto/plugin.h>
 
 #include <torch/types.h>

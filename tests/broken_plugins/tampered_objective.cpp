@@ -1,5 +1,5 @@
 // Denoising. "scaled gradient": a step's gradient is larger by a thousandth, and its loss is what it is.
-#include <ditto/denoising.h>
+#include <ditto/diffusion/denoising.h>
 #include <ditto/plugin.h>
 
 #include "tampered.h"

@@ -4,7 +4,7 @@
 #include <torch/types.h>
 
 #include <ditto/data.h>
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 
 #include "tampered.h"
 

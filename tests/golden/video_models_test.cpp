@@ -4,8 +4,8 @@
 #include <torch/types.h>
 
 #include <ditto/ditto.h>
+#include <ditto/nn/video.h>
 #include <ditto/testing/checks.h>
-#include <ditto/video.h>
 
 #include <support/open_plugin.h>
 

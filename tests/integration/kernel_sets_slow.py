@@ -1,5 +1,5 @@
 """Two hundred steps of the digits with each set of kernels: losses stay as near to those of the reference on ATen as ops promise to
-(sdk/src/ops.cpp: 1e-5 in fp32, 4e-2 in bf16), and another set really computes.
+(sdk/src/ops/ops.cpp: 1e-5 in fp32, 4e-2 in bf16), and another set really computes.
 
 Claim (numbers): 200 steps with each set of kernels have the losses of the reference on ATen: within 2.4e-7 in fp32 (bound
 1e-5), 0.5 % in bf16 (bound 4 %).

@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 
 #include "core/process/launch.h"
 

@@ -5,7 +5,7 @@
 // Legend: B samples, T tokens of the picture here, S tokens of text here, D width, N heads, K = D / N, E width of a
 // text's embedding.
 #include <ditto/ditto.h>
-#include <ditto/transformer.h>
+#include <ditto/nn/transformer.h>
 
 namespace {
 

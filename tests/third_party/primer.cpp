@@ -3,7 +3,7 @@
 //
 // Legend: B samples, T tokens here, D width, H hidden numbers.
 #include <ditto/ditto.h>
-#include <ditto/transformer.h>
+#include <ditto/nn/transformer.h>
 
 namespace {
 

@@ -1,6 +1,6 @@
 // The op "relu2_gate", scale relu(a)^2 b, and a kernel for it: one pass over memory each way.
 #include <ditto/ditto.h>
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 namespace {
 

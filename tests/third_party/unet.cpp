@@ -3,8 +3,8 @@
 //
 // Legend: B samples, C channels, H rows, W columns, D width of the conditioning, N heads, K = C / N.
 #include <ditto/ditto.h>
-#include <ditto/maps.h>
-#include <ditto/transformer.h>
+#include <ditto/nn/maps.h>
+#include <ditto/nn/transformer.h>
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include <ditto/transformer.h>
+#include <ditto/nn/transformer.h>
 
 #include "core/plugin/registry.h"
 #include "tests/support/files.h"

@@ -6,10 +6,10 @@
 
 #include <ditto/context.h>
 #include <ditto/error.h>
-#include <ditto/maps.h>
+#include <ditto/nn/maps.h>
+#include <ditto/nn/transformer.h>
 #include <ditto/optimizer.h>
 #include <ditto/scheduler.h>
-#include <ditto/transformer.h>
 
 namespace ditto {
 namespace {

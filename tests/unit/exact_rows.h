@@ -9,7 +9,7 @@
 
 #include <ditto/error.h>
 #include <ditto/kernels.h>
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 #include <ditto/testing/open.h>
 
 #include "tests/support/files.h"

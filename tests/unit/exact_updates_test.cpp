@@ -4,7 +4,7 @@
 
 #include <doctest/doctest.h>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/optimizer.h>
 
 #include "tests/unit/exact_rows.h"

@@ -5,7 +5,7 @@
 #include <set>
 
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
+#include <ditto/exchange/foreign_names.h>
 #include <nlohmann/json.hpp>
 
 #include "core/exchange/foreign_folder.h"

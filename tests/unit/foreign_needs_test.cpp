@@ -2,7 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
-#include <ditto/foreign_names.h>
+#include <ditto/exchange/foreign_names.h>
 #include <ditto/model.h>
 #include <ditto/scheduler.h>
 

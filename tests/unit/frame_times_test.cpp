@@ -5,7 +5,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/denoising.h>
+#include <ditto/diffusion/denoising.h>
 #include <ditto/error.h>
 #include <ditto/parallel/pack.h>
 

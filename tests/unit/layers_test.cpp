@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include <ditto/error.h>
-#include <ditto/maps.h>
-#include <ditto/prepared.h>
-#include <ditto/transformer.h>
+#include <ditto/math/prepared.h>
+#include <ditto/nn/maps.h>
+#include <ditto/nn/transformer.h>
 
 #include "tests/unit/small_model.h"
 

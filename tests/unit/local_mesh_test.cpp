@@ -1,5 +1,5 @@
 // Claim (failures): Ranks that are threads of one process: where one fails, the others end with it.
-#include "sdk/testing/local_mesh.h"
+#include "sdk/testing/parallel/local_mesh.h"
 
 #include <chrono>
 #include <stdexcept>

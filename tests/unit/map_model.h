@@ -2,8 +2,8 @@
 // run of it under strategies.
 #pragma once
 
-#include <ditto/maps.h>
-#include <ditto/transformer.h>
+#include <ditto/nn/maps.h>
+#include <ditto/nn/transformer.h>
 
 #include "tests/unit/strategy_run.h"
 

@@ -3,7 +3,7 @@
 #include <torch/types.h>
 
 #include <ditto/ditto.h>
-#include <ditto/padded_text.h>
+#include <ditto/nn/padded_text.h>
 #include <ditto/testing/checks.h>
 
 #include "tests/support/files.h"

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
-#include <ditto/pictures.h>
+#include <ditto/math/pictures.h>
 
 TEST_CASE("pictures are cut in the middle and resized as LibTorch's antialiased filter does") {
   const auto drawn = torch::randint(0, 256, {3, 61, 97}, torch::kByte).permute({1, 2, 0}).contiguous();

@@ -1,5 +1,5 @@
 // Claim (again): Draws of a block have the bits of the whole draw.
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Claim (layouts): The transport of ranks on one machine, beside Gloo's: the same results, to the bit.
-#include <ditto/parallel/shared_memory.h>
+#include "core/mesh/shared_memory.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -128,7 +128,7 @@ void check_sums_in_place(const GlooMesh& mesh) {
   const int rank = mesh.rank(), n = mesh.world_size();
   for (const int64_t numel : {1, 5, 200003}) {
     std::vector<Tensor> mine;
-    std::vector<std::unique_ptr<SharedMemory::InPlaceSum>> sums;
+    std::vector<std::unique_ptr<InPlaceSum>> sums;
     for (int step = 0; step < 2; ++step) mine.push_back(memory->allocateTensor(numel, torch::kFloat));
     for (int round = 0; round < 3; ++round) {  // in the same memory
       for (int step = 0; step < 2; ++step) {

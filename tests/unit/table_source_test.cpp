@@ -4,7 +4,7 @@
 
 #include <ditto/data.h>
 #include <ditto/error.h>
-#include <ditto/pictures.h>
+#include <ditto/math/pictures.h>
 
 #include "core/data/loader.h"
 #include "core/formats/picture/picture.h"

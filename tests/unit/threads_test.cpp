@@ -1,5 +1,5 @@
 // Work shared among LibTorch's threads.
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #include <atomic>
 #include <chrono>

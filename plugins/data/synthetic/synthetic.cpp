@@ -6,10 +6,10 @@
 #include <ATen/Functions.h>
 
 #include <ditto/data.h>
-#include <ditto/elementary.h>
 #include <ditto/error.h>
-#include <ditto/random.h>
-#include <ditto/sizes.h>
+#include <ditto/math/elementary.h>
+#include <ditto/math/random.h>
+#include <ditto/math/sizes.h>
 #include <ditto/text.h>
 
 namespace {

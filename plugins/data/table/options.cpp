@@ -4,7 +4,7 @@
 #include <charconv>
 
 #include <ditto/error.h>
-#include <ditto/sizes.h>
+#include <ditto/math/sizes.h>
 #include <ditto/text.h>
 
 namespace table {

@@ -13,7 +13,7 @@
 
 #include <ditto/data.h>
 #include <ditto/error.h>
-#include <ditto/pictures.h>
+#include <ditto/math/pictures.h>
 
 #include <ditto/formats/file.h>
 #include <ditto/formats/picture.h>

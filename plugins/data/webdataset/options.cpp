@@ -11,7 +11,7 @@
 #include <ditto/formats/names.h>
 #include <ditto/formats/saved_tensor.h>
 #include <ditto/formats/video_name.h>
-#include <ditto/sizes.h>
+#include <ditto/math/sizes.h>
 #include <ditto/text.h>
 
 namespace webdataset {

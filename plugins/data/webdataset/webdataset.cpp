@@ -12,7 +12,7 @@
 
 #include <ditto/data.h>
 #include <ditto/error.h>
-#include <ditto/pictures.h>
+#include <ditto/math/pictures.h>
 #include <ditto/video_decoder.h>
 
 #include <ditto/formats/picture.h>

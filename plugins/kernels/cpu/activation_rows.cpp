@@ -1,5 +1,5 @@
 // Activations, alone and after a linear map.
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #include "elementwise.h"
 #include "rows.h"

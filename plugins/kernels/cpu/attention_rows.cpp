@@ -2,7 +2,7 @@
 #if defined(__x86_64__)
 #include <cmath>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #include "attention.h"
 #include "rows.h"

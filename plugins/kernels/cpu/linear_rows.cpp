@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include <ATen/Parallel.h>
-#include <ditto/prepared.h>
-#include <ditto/threads.h>
+#include <ditto/math/prepared.h>
+#include <ditto/math/threads.h>
 
 #include "attention.h"
 #include "linear.h"

@@ -1,7 +1,7 @@
 // Rows of tokens x [R, D] under their sample's shift, scale or gate.
 #include <algorithm>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #include "elementwise.h"
 #include "norm_modulate.h"

@@ -2,7 +2,7 @@
 
 #include <ATen/Parallel.h>
 
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 namespace ditto_exact {
 

@@ -2,11 +2,11 @@
 // Of videos all tokens attend to one another, as in OpenDiT's VDiT (github.com/NUS-HPC-AI-Lab/VideoSys, 2024).
 //
 // Legend: B samples, C channels, D width, E width of a text's embedding, N heads, P side and Q frames of a patch.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/patches.h>
-#include <ditto/sizes.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/patches.h>
 
 namespace {
 

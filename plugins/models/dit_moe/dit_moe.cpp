@@ -3,11 +3,11 @@
 // of it is defined per sample, so that no layout changes it; no token is dropped for want of room.
 //
 // Legend: B samples, T tokens here, D width, E experts, k experts of a token, P patch side.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/patches.h>
-#include <ditto/sizes.h>
-#include <ditto/transformer_size.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/patches.h>
+#include <ditto/nn/transformer_size.h>
 
 namespace {
 

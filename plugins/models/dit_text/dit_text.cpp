@@ -2,10 +2,10 @@
 // or with attention to the text as PixArt has it (J. Chen et al., 2023, arXiv:2310.00426).
 //
 // Legend: B samples, T tokens here, D width, K head width, P patch side, S tokens of text.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/patches.h>
-#include <ditto/transformer_size.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/patches.h>
+#include <ditto/nn/transformer_size.h>
 
 namespace {
 

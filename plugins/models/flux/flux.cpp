@@ -5,10 +5,10 @@
 //
 // Legend: B samples, T tokens, D width, K head width, P patch side, C channels.
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/joint_transformer.h>
-#include <ditto/positions.h>
-#include <ditto/sizes.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/joint_transformer.h>
+#include <ditto/nn/positions.h>
 
 #include <algorithm>
 #include <numeric>

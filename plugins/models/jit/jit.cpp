@@ -3,11 +3,11 @@
 // stand beside the picture's.
 //
 // Legend: B samples, C channels, T tokens, D width, K head width, P patch side, H hidden width of the MLP.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/sizes.h>
-#include <ditto/transformer.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/transformer.h>
 
 #include <algorithm>
 

@@ -2,11 +2,11 @@
 // classes as the paper's, or of text as Latte-1, whose spatial blocks attend to it.
 //
 // Legend: C channels, F frames, T tokens, D width, P patch side.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/sizes.h>
-#include <ditto/space_time.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/space_time.h>
 
 #include <algorithm>
 

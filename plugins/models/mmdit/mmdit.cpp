@@ -4,10 +4,10 @@
 //
 // Legend: B samples, D width, P patch side.
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/joint_transformer.h>
-#include <ditto/positions.h>
-#include <ditto/sizes.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/joint_transformer.h>
+#include <ditto/nn/positions.h>
 
 #include <numeric>
 

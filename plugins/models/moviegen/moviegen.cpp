@@ -4,9 +4,9 @@
 //
 // Legend: B samples, T tokens here, D width, N heads, M heads of keys, H hidden width, P patch side.
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/sizes.h>
-#include <ditto/video.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/video.h>
 
 namespace {
 

@@ -4,8 +4,8 @@
 //
 // Legend: B samples, T tokens here, D width, N heads, M heads of keys, K head width, P patch side, E width of text.
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/video.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/nn/video.h>
 
 namespace {
 

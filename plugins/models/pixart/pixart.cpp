@@ -3,11 +3,11 @@
 // without norm and gate.
 //
 // Legend: B samples, D width, E width of a text's tokens, P patch side.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/patches.h>
-#include <ditto/sizes.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/patches.h>
 
 #include <algorithm>
 

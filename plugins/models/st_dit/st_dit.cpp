@@ -2,11 +2,11 @@
 // temporal attention, MLP), and blocks that alternate, as Open-Sora's STDiT3, whose weights it reads and writes.
 //
 // Legend: C channels, T tokens, D width, K head width, P patch side, Q frames of a patch.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/sizes.h>
-#include <ditto/space_time.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/space_time.h>
 
 #include <algorithm>
 

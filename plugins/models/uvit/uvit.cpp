@@ -3,12 +3,12 @@
 // diffusers' UTransformer2DModel is UniDiffuser's other function: norms on the sum, none before the first block.
 //
 // Legend: B samples, C channels, T tokens: class, time, patches; D width, K head width, P patch side.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/maps.h>
-#include <ditto/patches.h>
-#include <ditto/sizes.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/maps.h>
+#include <ditto/nn/patches.h>
 
 #include <algorithm>
 

@@ -3,14 +3,14 @@
 // turned by frame, row and column, and one modulation for all blocks.
 //
 // Legend: B samples, D width, N heads, K = D / N head width, S tokens of text, E their width.
-#include <ditto/conditions.h>
 #include <ditto/ditto.h>
-#include <ditto/foreign_names.h>
-#include <ditto/norm_over_heads.h>
-#include <ditto/padded_text.h>
-#include <ditto/positions.h>
-#include <ditto/sizes.h>
-#include <ditto/video.h>
+#include <ditto/exchange/foreign_names.h>
+#include <ditto/math/sizes.h>
+#include <ditto/nn/conditions.h>
+#include <ditto/nn/norm_over_heads.h>
+#include <ditto/nn/padded_text.h>
+#include <ditto/nn/positions.h>
+#include <ditto/nn/video.h>
 
 namespace {
 

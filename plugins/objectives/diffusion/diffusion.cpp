@@ -1,5 +1,5 @@
 // Denoising: a schedule corrupts the samples, the model predicts the schedule's target.
-#include <ditto/denoising.h>
+#include <ditto/diffusion/denoising.h>
 #include <ditto/plugin.h>
 
 namespace {

@@ -1,6 +1,6 @@
 // Distillation of predictions: a student learns what a frozen teacher predicts for the same noisy sample, time and
 // conditions (G. Hinton et al., 2015, arXiv:1503.02531, of a regression).
-#include <ditto/denoising.h>
+#include <ditto/diffusion/denoising.h>
 #include <ditto/plugin.h>
 
 #include <torch/types.h>

@@ -2,9 +2,9 @@
 // features of the clean sample (S. Yu et al., 2024, arXiv:2410.06940, eq. 8).
 //
 // Legend: B samples, T tokens, D the model's width, E that of the frozen network's features.
-#include <ditto/denoising.h>
+#include <ditto/diffusion/denoising.h>
+#include <ditto/math/sizes.h>
 #include <ditto/plugin.h>
-#include <ditto/sizes.h>
 
 #include <torch/types.h>
 

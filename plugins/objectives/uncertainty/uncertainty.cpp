@@ -1,10 +1,10 @@
 // Denoising whose loss at each noise level is weighed by the model's uncertainty there, which is learned beside it
 // (Karras et al., 2023, arXiv:2312.02696, eq. 14): exp(-u) L + u, with u a learned row over Fourier features of
 // log(sigma / alpha) / 4. Its least is at exp(u) = L, so that every level pulls alike. Sampling knows nothing of it.
-#include <ditto/denoising.h>
-#include <ditto/elementary.h>
+#include <ditto/diffusion/denoising.h>
+#include <ditto/math/elementary.h>
+#include <ditto/math/sizes.h>
 #include <ditto/plugin.h>
-#include <ditto/sizes.h>
 
 #include <algorithm>
 #include <cmath>

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include <ditto/ditto.h>
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 #include "one_pass.h"
 

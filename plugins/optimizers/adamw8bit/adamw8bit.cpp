@@ -6,7 +6,7 @@
 #include <ATen/Dispatch.h>
 
 #include <ditto/ditto.h>
-#include <ditto/threads.h>
+#include <ditto/math/threads.h>
 
 namespace {
 

@@ -13,8 +13,8 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include <ditto/error.h>
+#include <ditto/parallel/in_place_sum.h>
 #include <ditto/parallel/ordered_sum.h>
-#include <ditto/parallel/shared_memory.h>
 #include <ditto/parallel/strategy.h>
 #include <ditto/parallel/waiting.h>
 
@@ -97,7 +97,7 @@ class OrderedHook final : public c10d::CommHookInterface {
 // does.
 class InPlaceHook final : public c10d::CommHookInterface {
  public:
-  InPlaceHook(const Group& group, Traffic& traffic, SharedMemory& memory)
+  InPlaceHook(const Group& group, Traffic& traffic, SumsInPlace& memory)
       : group_(group), traffic_(traffic), memory_(memory) {}
   Future runHook(c10d::GradBucket& bucket) override {
     if (!pending_.empty()) sum(pending_.back());
@@ -126,7 +126,7 @@ class InPlaceHook final : public c10d::CommHookInterface {
     int64_t numel = 0, width = 0;
     Traffic::Key exchange, gather;
     Clock::time_point due;
-    std::unique_ptr<SharedMemory::InPlaceSum> sum;
+    std::unique_ptr<InPlaceSum> sum;
     bool is_summed = false;
   };
   int64_t length_of(const Pending& one, int member) const {
@@ -165,7 +165,7 @@ class InPlaceHook final : public c10d::CommHookInterface {
   }
   const Group& group_;
   Traffic& traffic_;
-  SharedMemory& memory_;
+  SumsInPlace& memory_;
   std::deque<Pending> pending_;
 };
 
@@ -216,10 +216,10 @@ std::vector<std::vector<size_t>> fill_buckets(const std::vector<const LayoutEntr
 }
 
 // Null where the transport of these leaves is another.
-SharedMemory* memory_that_all_see(const std::vector<Tensor>& leaves, c10d::ProcessGroup& transport) {
+SumsInPlace* memory_that_all_see(const std::vector<Tensor>& leaves, c10d::ProcessGroup& transport) {
   if (!std::all_of(leaves.begin(), leaves.end(), [](const Tensor& leaf) { return leaf.is_cpu(); })) return nullptr;
   if (transport.getBackendType() != c10d::ProcessGroup::BackendType::CUSTOM) return nullptr;
-  return dynamic_cast<SharedMemory*>(transport.getBackend(c10::DeviceType::CPU).get());
+  return dynamic_cast<SumsInPlace*>(transport.getBackend(c10::DeviceType::CPU).get());
 }
 
 class Ddp final : public ParallelStrategy {

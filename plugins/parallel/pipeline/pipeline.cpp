@@ -13,10 +13,10 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/math/sizes.h>
 #include <ditto/parallel/parcel.h>
 #include <ditto/parallel/peer_channel.h>
 #include <ditto/parallel/strategy.h>
-#include <ditto/sizes.h>
 
 #include "schedule.h"
 #include "stages.h"

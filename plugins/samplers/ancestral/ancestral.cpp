@@ -2,7 +2,7 @@
 // noise in the last. The variance is the schedule's to give, learned or fixed.
 #include <iterator>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/sampler.h>
 
 namespace {

@@ -7,7 +7,7 @@
 #include <cmath>
 #include <limits>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/sampler.h>
 
 namespace {

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <iterator>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/sampler.h>
 
 namespace {

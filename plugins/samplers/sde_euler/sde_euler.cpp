@@ -4,7 +4,7 @@
 // Legend: r the share of the way from noise to data; w is of a unit of the schedule's time.
 #include <cmath>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/sampler.h>
 
 namespace {

@@ -8,7 +8,7 @@
 #include <cmath>
 #include <deque>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/sampler.h>
 
 namespace {

@@ -5,8 +5,8 @@
 
 #include <torch/types.h>
 
-#include <ditto/elementary.h>
-#include <ditto/predictions.h>
+#include <ditto/diffusion/predictions.h>
+#include <ditto/math/elementary.h>
 #include <ditto/scheduler.h>
 
 namespace {

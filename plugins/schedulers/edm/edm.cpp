@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
 #include <ditto/scheduler.h>
 
 namespace {

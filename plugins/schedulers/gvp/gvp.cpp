@@ -1,7 +1,7 @@
 // The trigonometric path (Albergo et al., 2023, arXiv:2303.08797; SiT's GVP): alpha = sin(pi t / 2), sigma = cos(pi t /
 // 2).
-#include <ditto/elementary.h>
-#include <ditto/interpolant.h>
+#include <ditto/diffusion/interpolant.h>
+#include <ditto/math/elementary.h>
 
 namespace {
 

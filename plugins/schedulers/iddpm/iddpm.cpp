@@ -9,11 +9,11 @@
 
 #include <torch/types.h>
 
-#include <ditto/elementary.h>
+#include <ditto/diffusion/predictions.h>
 #include <ditto/kernels.h>
-#include <ditto/predictions.h>
+#include <ditto/math/elementary.h>
+#include <ditto/math/sizes.h>
 #include <ditto/scheduler.h>
-#include <ditto/sizes.h>
 
 namespace {
 

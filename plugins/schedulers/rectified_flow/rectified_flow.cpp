@@ -10,9 +10,9 @@
 
 #include <torch/types.h>
 
-#include <ditto/elementary.h>
+#include <ditto/math/elementary.h>
+#include <ditto/math/sizes.h>
 #include <ditto/scheduler.h>
-#include <ditto/sizes.h>
 
 namespace {
 

@@ -2,8 +2,8 @@
 // grows evenly from data to noise, alpha is exp of minus half its integral, sigma^2 = 1 - alpha^2.
 #include <cmath>
 
-#include <ditto/elementary.h>
-#include <ditto/interpolant.h>
+#include <ditto/diffusion/interpolant.h>
+#include <ditto/math/elementary.h>
 
 namespace {
 

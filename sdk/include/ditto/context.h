@@ -10,17 +10,20 @@
 
 #include <torch/types.h>
 
-#include <ditto/attention.h>
 #include <ditto/kernels.h>
-#include <ditto/nn.h>
-#include <ditto/random.h>
-#include <ditto/units.h>
+#include <ditto/math/random.h>
+#include <ditto/nn/attention.h>
+#include <ditto/nn/split.h>
 
 namespace ditto {
 
 enum class Phase { train, evaluate, sample };
 
+class Context;
+class Linear;
+struct AttentionUnitPart;  // nn/attention_unit.h
 struct TokenLeaves;
+struct Unit;  // units.h
 
 // Who has which tokens of a sequence: of those that attention and layers that are cut see here, and of those between
 // such layers. Null: all of a sample's tokens are here.
@@ -117,13 +120,6 @@ class DITTO_API Ops {
   std::shared_ptr<LeavesHere> leaves_;
   Place place_ = Place::between;
   std::string sequence_;
-};
-
-// One of the sequences of an attention sub-layer: x is mapped by `heads`, attends, and is mapped by `rows`; without
-// `rows` it lends its keys and values alone. Whose tokens x is, the layers' Split says.
-struct AttentionUnitPart {
-  Linear heads, rows;
-  torch::Tensor x;
 };
 
 class DITTO_API Context {

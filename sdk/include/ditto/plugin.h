@@ -8,7 +8,7 @@
 
 #include <torch/version.h>
 
-#include <ditto/foreign.h>
+#include <ditto/exchange/foreign.h>
 #include <ditto/options.h>
 #include <ditto/version.h>
 

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include <ditto/foreign.h>
+#include <ditto/exchange/foreign.h>
 #include <ditto/nn.h>
 
 namespace ditto {

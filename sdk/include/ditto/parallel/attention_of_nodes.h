@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include <ditto/attention.h>
+#include <ditto/nn/attention.h>
 #include <ditto/parallel/replicated.h>
 
 namespace ditto {

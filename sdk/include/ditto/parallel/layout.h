@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <ditto/math/random.h>
 #include <ditto/parallel/mesh.h>
-#include <ditto/random.h>
 #include <ditto/units.h>
 
 namespace ditto {

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include <ditto/attention.h>
+#include <ditto/nn/attention.h>
 #include <ditto/parallel/mesh.h>
 
 namespace ditto {

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <ditto/random.h>
+#include <ditto/math/random.h>
 #include <ditto/stream.h>
 
 namespace ditto {

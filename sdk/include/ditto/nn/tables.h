@@ -1,0 +1,34 @@
+// Tables of positions and features of times: the same bits on every machine (math/elementary.h).
+#pragma once
+
+#include <cstdint>
+
+#include <torch/types.h>
+
+#include <ditto/stream.h>
+#include <ditto/visibility.h>
+
+namespace ditto {
+
+// How many pairs of a head turn with the frame, the row and the column.
+struct RotaryPairs {
+  int64_t frames, rows, columns;
+};
+// Rotary positions of a grid (RoFormer, arXiv:2104.09864), [T, K]: the cosines of K / 2 angles, then their sines. Pair
+// i of an axis's n turns by place * base^(-i / n), an fp32 number. double.
+DITTO_API torch::Tensor rotary_table(const Grid& grid, const RotaryPairs& pairs, double base = 10000);
+// K / 2 pairs shared equally among frames (where there are several), rows and columns; the last get what is left.
+DITTO_API torch::Tensor rotary_table(const Grid& grid, int64_t head_width, double base = 10000);
+// Turns pairs (x[i], x[i + K/2]) of x [B, T, N, K].
+DITTO_API torch::Tensor apply_rotary(const torch::Tensor& x_BTNK, const torch::Tensor& table_TK);
+
+// Sinusoidal features of a scalar, [B] -> [B, 2 * half]: cos first, then sin; frequency i is 10000^(-i / divisor).
+// Computed and returned in fp32, every exponential, cosine and sine as the nearest number.
+DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half, double divisor);
+
+// Fixed sine-cosine positions 0 … n - 1, [n, D]: sin and then cos of place * 10000^(-i / (D/2)). double.
+DITTO_API torch::Tensor sincos_positions(int64_t n, int64_t width);
+// Of a grid, [T, D]: the first D/2 numbers tell the column, the rest the row.
+DITTO_API torch::Tensor sincos_positions(const Grid& grid, int64_t width);
+
+}  // namespace ditto

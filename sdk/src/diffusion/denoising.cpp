@@ -1,0 +1,61 @@
+#include <ditto/diffusion/denoising.h>
+
+#include <torch/types.h>
+
+#include <ditto/error.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+const Scheduler& schedule_of(const std::string& name, const Objective::Needs& needs) {
+  if (needs.scheduler) return *needs.scheduler;
+  throw Error(ErrorKind::config, "objective \"" + name + "\"", "the recipe has no schedule of noise",
+              "add a section [scheduler]");
+}
+
+}  // namespace
+
+void DenoisingOptions::read(OptionReader& option) {
+  option("condition_dropout", condition_dropout, "share of the samples trained with the null condition, for guidance")
+      .between(0, 1);
+}
+
+Denoising::Denoising(const std::string& name, const DenoisingOptions& options, const Needs& needs)
+    : condition_dropout_(options.condition_dropout),
+      time_per_frame_(options.time_per == "frame"),
+      model_(*needs.model),
+      scheduler_(schedule_of(name, needs)) {
+  if (time_per_frame_ && !model_.time_per_frame())
+    throw Error(ErrorKind::config, "objective.time_per", "= \"frame\", and the model takes one time for each sample",
+                "leave it at \"sample\", or choose a model of video whose tokens are of one frame each (st_dit)");
+}
+Denoising::~Denoising() = default;
+
+Batch Denoising::prepare(Batch batch, Context& ctx) const {
+  const bool train = ctx.phase == Phase::train;
+  const Tensor& clean = batch.at("clean");
+  const Purpose noise_for = train ? Purpose::noise : Purpose::validation;
+  const auto drawn = time_per_frame_ ? std::vector<int64_t>{clean.size(2)} : std::vector<int64_t>{};
+  const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, drawn) : batch.at("time_u");
+  const auto sized = scheduler_.for_size(clean.sizes().slice(1));
+  const auto time_B = (sized ? *sized : scheduler_).times(u_B);
+  const auto noise =
+      ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
+  batch["x_t"] = clean * spread(scheduler_.alpha(time_B), clean) + noise * spread(scheduler_.sigma(time_B), clean);
+  batch["time"] = time_B;
+  batch["noise"] = noise;
+  if (!train || condition_dropout_ == 0) return batch;
+  const auto drop_B =
+      ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_).to(ctx.device);
+  return model_.without_condition(std::move(batch), drop_B);
+}
+
+std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context& ctx) const {
+  return scheduler_.losses(outputs.at("prediction"), batch.at("clean"), batch.at("noise"), batch.at("time"),
+                           &ctx.ops.table());
+}
+
+}  // namespace ditto

@@ -1,0 +1,132 @@
+#include <ditto/nn/maps.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include <torch/types.h>
+
+#include <ditto/context.h>
+#include <ditto/error.h>
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+int64_t product(at::IntArrayRef numbers) { return c10::multiply_integers(numbers); }
+
+const char* name_of(int64_t sides) { return sides == 2 ? "convolution of 2 sides" : "convolution of 3 sides"; }
+
+std::vector<int64_t> for_all(const std::vector<int64_t>& numbers, int64_t sides, const char* what) {
+  if (numbers.size() == 1) return std::vector<int64_t>(static_cast<size_t>(sides), numbers[0]);
+  if (static_cast<int64_t>(numbers.size()) == sides) return numbers;
+  throw Error(ErrorKind::plugin, name_of(sides), "has a " + std::string(what) + " of " + c10::str(numbers),
+              "expected one number, or one for each side");
+}
+
+std::vector<int64_t> weight_shape(const ConvShape& shape, int64_t sides) {
+  auto sizes = for_all(shape.kernel, sides, "kernel");
+  if (shape.in < 1 || shape.out < 1 || *std::min_element(sizes.begin(), sizes.end()) < 1)
+    throw Error(ErrorKind::plugin, name_of(sides),
+                c10::str("has ", shape.in, " input channels, ", shape.out, " output channels and a kernel of ", sizes),
+                "expected at least 1 of each");
+  sizes.insert(sizes.begin(), {shape.out, shape.in});
+  return sizes;
+}
+
+// Of weights as large as a linear map's of so many numbers (Glorot and Bengio, 2010).
+Init xavier(const ConvShape& shape, int64_t sides) {
+  const int64_t places = product(for_all(shape.kernel, sides, "kernel"));
+  return Init::xavier(shape.in * places, shape.out * places);
+}
+
+Tensor of_channels(const Tensor& bias, int64_t dims) {
+  std::vector<int64_t> sizes(static_cast<size_t>(dims), 1);
+  sizes[1] = bias.size(0);
+  return bias.view(sizes);
+}
+
+}  // namespace
+
+Convolution::Convolution(int64_t sides, const ConvShape& shape, const Split& split)
+    : Convolution(sides, shape, split, xavier(shape, sides)) {}
+
+Convolution::Convolution(int64_t sides, const ConvShape& shape, const Split& split, Init init)
+    : weight(parameter("weight", weight_shape(shape, sides), init)),
+      bias(parameter("bias", {shape.out}, Init::zeros())),
+      stride_(for_all(shape.stride, sides, "stride")),
+      padding_(for_all(shape.padding.empty() ? shape.kernel : shape.padding, sides, "padding")),
+      sums_(split.kind == Split::Kind::rows) {
+  if (shape.padding.empty())
+    for (int64_t& places : padding_) places /= 2;
+  if (*std::min_element(stride_.begin(), stride_.end()) < 1 || *std::min_element(padding_.begin(), padding_.end()) < 0)
+    throw Error(ErrorKind::plugin, name_of(sides),
+                c10::str("has a stride of ", stride_, " and a padding of ", padding_),
+                "expected a stride of at least 1 and a padding of at least 0");
+  declare(split, {name_of(sides), "input channels", "output channels", 1});
+}
+Convolution::~Convolution() = default;
+Conv2d::~Conv2d() = default;
+Conv3d::~Conv3d() = default;
+
+bool Convolution::token_local() const {
+  const auto is = [](const std::vector<int64_t>& numbers, int64_t number) {
+    return std::all_of(numbers.begin(), numbers.end(), [&](int64_t n) { return n == number; });
+  };
+  return product(weight.leaf().sizes().slice(2)) == 1 && is(stride_, 1) && is(padding_, 0);
+}
+
+Tensor Convolution::forward(const Tensor& x, Context& ctx) {
+  ctx.refuse_under_one("a convolution");
+  const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
+  if (in.dim() != w.dim() || in.size(1) != w.size(1))
+    throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
+                "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",
+                "give it maps [B, C, ...]; where what is before it is cut by channels, it is Split::rows()");
+  const auto map = [&](const Tensor& b) {
+    return in.dim() == 4 ? torch::conv2d(in, w, b, stride_, padding_) : torch::conv3d(in, w, b, stride_, padding_);
+  };
+  const bool adds_later = after && sums_;
+  const Tensor y = map(adds_later ? Tensor() : bias(ctx));
+  ctx.count("conv", 2 * static_cast<double>(y.numel()) * static_cast<double>(product(w.sizes().slice(1))));
+  return adds_later ? after(y) + of_channels(bias(ctx), y.dim()) : leave(y);
+}
+
+GroupNorm::GroupNorm(int64_t groups, int64_t channels, const Split& split, double eps)
+    : weight(parameter("weight", {channels}, Init::ones())),
+      bias(parameter("bias", {channels}, Init::zeros())),
+      eps_(eps) {
+  const std::string layer = "group norm";
+  if (groups < 1 || channels % groups != 0)
+    throw Error(ErrorKind::plugin, layer, c10::str("has ", groups, " groups of ", channels, " channels"),
+                "expected a number of groups that divides them");
+  of_group_ = channels / groups;
+  if (split.kind == Split::Kind::none) return;
+  if (split.kind != Split::Kind::along)
+    throw Error(ErrorKind::plugin, layer, "has a Split by columns or rows",
+                "its outputs are cut as its inputs are: Split::along, or not at all");
+  const int64_t unit = std::lcm(of_group_, split.unit);
+  LayerCut cut{{{"weight", 0, split.parts, unit}, {"bias", 0, split.parts, unit}}, "groups"};
+  if (unit != of_group_) cut.units = c10::str("runs of ", unit / of_group_, " groups");
+  cut.input = cut.output = LayerCut::Values::cut;
+  cut.channels = 1;
+  declare(Axis::tensor, std::move(cut), layer);
+}
+GroupNorm::~GroupNorm() = default;
+
+// Mean and deviation are over all of a map's places.
+bool GroupNorm::token_local() const { return false; }
+
+Tensor GroupNorm::forward(const Tensor& x, Context& ctx) {
+  ctx.refuse_under_one("a norm of groups of channels");
+  const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
+  if (in.dim() < 2 || in.size(1) != w.size(0))
+    throw Error(
+        ErrorKind::plugin, "group norm",
+        "is given " + c10::str(in.sizes()) + ", with weights of " + std::to_string(w.size(0)) + " channels here",
+        "give it [B, C, ...]; where what is before it is cut by channels, it is Split::along(...)");
+  return leave(torch::group_norm(in, w.size(0) / of_group_, w, bias(ctx), eps_));
+}
+
+}  // namespace ditto
