@@ -21,6 +21,7 @@
 #include "core/network/finite.h"
 #include "core/network/foreign_model.h"
 #include "core/network/saved_model.h"
+#include "core/plugin/trial.h"
 #include "core/process/launch.h"
 #include "core/run_folder/run_lock.h"
 

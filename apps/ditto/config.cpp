@@ -9,6 +9,7 @@
 #include "core/assembly/run_notes.h"
 #include "core/config/late_options.h"
 #include "core/plan/rehearsal.h"
+#include "core/plugin/trial.h"
 #include "core/process/launch.h"
 
 namespace ditto {

@@ -24,6 +24,7 @@
 #include "core/formats/text/json.h"
 #include "core/plugin/guard.h"
 #include "core/plugin/registry.h"
+#include "core/plugin/trial.h"
 #include "core/ranks/launch.h"
 
 namespace ditto {

@@ -17,6 +17,7 @@
 #include "core/plugin/kinds.h"
 #include "core/plugin/registry.h"
 #include "core/plugin/stamp.h"
+#include "core/plugin/trial.h"
 
 namespace ditto {
 

@@ -16,6 +16,7 @@
 #include "core/data/shapes.h"
 #include "core/mesh/paper_mesh.h"
 #include "core/plugin/doing.h"
+#include "core/plugin/trial.h"
 
 namespace ditto {
 

@@ -7,6 +7,7 @@
 #include <ditto/parallel/mesh.h>
 
 #include "core/data/batch_job.h"
+#include "core/data/loader.h"
 
 namespace ditto {
 

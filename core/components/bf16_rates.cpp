@@ -19,7 +19,7 @@
 #include <ditto/error.h>
 #include <ditto/version.h>
 
-#include "core/components/bf16_ways.h"
+#include "core/components/bf16_rows.h"
 #include "core/formats/text/json.h"
 #include "core/measure/libtorch.h"
 #include "core/measure/user_cache.h"

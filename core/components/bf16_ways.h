@@ -5,23 +5,13 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
-#include <ditto/kernels.h>
 #include <ditto/parallel/mesh.h>
 
 #include "core/config/recipe.h"
 #include "core/plugin/registry.h"
 
 namespace ditto {
-
-bool is_in_fp32(const KernelRow& row);
-
-// Scores so that rows in fp32 compute the ops of run.bf16_in_fp32 where they can, and no others; as they come, where
-// that is still to be measured. Pins stand above it.
-void choose_ways(std::vector<KernelRow>& rows, const Recipe& recipe);
-// Throws Error(config) for an op of run.bf16_in_fp32 that has no such row.
-void require_ways(const std::vector<KernelRow>& rows, const Recipe& recipe);
 
 // For a recipe that leaves run.bf16_in_fp32 to be measured, and computes in bf16 on the CPU: takes what rank 0 has in
 // its cache, or measures. Called by all of `world`.

@@ -2,7 +2,7 @@
 
 #include <ditto/error.h>
 
-#include "core/components/bf16_ways.h"
+#include "core/components/bf16_rows.h"
 #include "core/config/numerics.h"
 
 namespace ditto {

@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "core/data/loader.h"
+#include <ditto/batch.h>
+#include <ditto/data.h>
+#include <ditto/error.h>
+
+#include "core/data/order.h"
+#include "core/data/places.h"
 #include "core/data/sizes.h"
 
 namespace ditto {

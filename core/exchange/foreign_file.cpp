@@ -8,7 +8,6 @@
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
-#include "core/exchange/foreign_folder.h"
 #include "core/formats/file.h"
 #include "core/formats/tensor/torch_zip.h"
 #include "core/formats/text/json.h"
@@ -165,6 +164,11 @@ class Indexed final : public ForeignFile {
 };
 
 }  // namespace
+
+bool is_weights_index(const std::string& file) {
+  const auto name = std::filesystem::path(file).filename().string();
+  return name.ends_with(".json") && name.find(".index.") != std::string::npos;
+}
 
 std::unique_ptr<ForeignFile> open_foreign(const std::string& path) {
   if (is_weights_index(path)) return std::make_unique<Indexed>(path);

@@ -29,6 +29,7 @@ class ForeignFile {
 };
 
 inline constexpr uint64_t kMostIndexBytes = uint64_t{32} << 20;
+bool is_weights_index(const std::string& file);  // by its name, a variant's too: ….index.fp16.json
 
 // Decides by the file's first bytes, not by its name: a zip is a .pt (or .bin). One whose name is an index's
 // (is_weights_index) says which files beside it hold which tensors. Throws Error(checkpoint).

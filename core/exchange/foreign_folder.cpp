@@ -230,10 +230,6 @@ std::string reading_of(const std::string& path, const FoundWeights& found) {
   return text;
 }
 
-bool is_weights_index(const std::string& file) {
-  return file.ends_with(".json") && fs::path(file).filename().string().find(".index.") != std::string::npos;
-}
-
 std::string read_config_beside(const std::string& weights, ForeignShapes& into) {
   const auto path = (fs::path(weights).parent_path() / kConfigFile).string();
   if (!lies_there(path)) return {};

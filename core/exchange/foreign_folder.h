@@ -25,7 +25,6 @@ FoundWeights find_foreign_weights(const std::string& path);
 std::string foreign_weights(const std::string& path);
 // For people, of weights that were found in a folder: "reads FILE, and not …". Empty: a file was named.
 std::string reading_of(const std::string& path, const FoundWeights& found);
-bool is_weights_index(const std::string& file);  // by its name, a variant's too: ….index.fp16.json
 
 // What config.json beside a file of weights says, where there is one: sets config and config_file. Null, objects and
 // lists of several kinds are left out. Returns all of its text. Throws Error(checkpoint) for one that is no JSON

@@ -85,7 +85,7 @@ Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t sampl
   return batch;
 }
 
-FlopCounter::FlopCounter(Components& components, const RunningModel& of)
+FlopCounter::FlopCounter(Components& components, const ModelUnits& of)
     : of_(of),
       table_(std::make_shared<OpTable>(std::vector<KernelRow>{}, std::map<std::string, GivenOption>{}, Log(),
                                        components.added_ops())) {

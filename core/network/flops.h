@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/network/running_model.h"
+#include "core/network/model_units.h"
 
 namespace ditto {
 
@@ -23,7 +23,7 @@ Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t sampl
 class FlopCounter {
  public:
   // Makes the model once more, whole and without numbers.
-  FlopCounter(Components& components, const RunningModel& of);
+  FlopCounter(Components& components, const ModelUnits& of);
   // Of one forward of a batch that is encoded: all of its samples, on all ranks that share the model. Batches of the
   // same shapes are counted once. Throws Error(plugin) that names the model and the operation where one cannot be
   // computed on shapes alone.
@@ -48,7 +48,7 @@ class FlopCounter {
   Shapes of_sample(const Batch& part, Shapes shapes, size_t i) const;  // of that one alone
   double of_shapes(const Shapes& shapes);
 
-  const RunningModel& of_;
+  const ModelUnits& of_;
   std::shared_ptr<const OpTable> table_;  // references, which count nothing: layers and models do
   std::shared_ptr<Model> model_;
   std::map<Shapes, double> counted_;

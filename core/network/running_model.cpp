@@ -6,7 +6,6 @@
 #include <ditto/error.h>
 
 #include "core/data/names.h"
-#include "core/network/adapter.h"
 #include "core/network/flops.h"
 
 namespace ditto {
@@ -15,12 +14,8 @@ using torch::Tensor;
 
 RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table,
                            Setting setting_)
-    : RunningUnits(mesh, std::move(table), setting_),
-      setting(std::move(setting_)),
-      model(components.make<Model>(setting.section, setting.component, setting.needs)),
+    : ModelUnits(components, mesh, std::move(table), std::move(setting_)),
       computing_(plugin_name(Model::kKind, setting.component.plugin) + ", computing") {
-  if (setting.adapter) adapter = adapt(*model, *setting.adapter);
-  take(*model, setting.prefix, [this](const std::string& name) { return !adapter || is_of_adapter(name); });
   units_ =
       std::make_unique<ModelProgram>(*model, *ctx, [this](const Unit& unit, UnitCall& call) { run_unit(unit, call); });
 }
@@ -29,12 +24,6 @@ void RunningModel::cut(Components& components) {
   RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
   if (const auto around = route()) units_->route(*around);
-}
-
-std::optional<TokenRoute> RunningModel::route() const {
-  if (!setting.tread) return std::nullopt;
-  const auto block = [&](int64_t at) { return at < 0 ? at + model->depth() : at; };
-  return TokenRoute{block(setting.tread->start), block(setting.tread->end), setting.tread->ratio};
 }
 
 // Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.

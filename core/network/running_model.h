@@ -3,30 +3,22 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include <ditto/parallel/program.h>
 
-#include "core/network/running_units.h"
+#include "core/network/model_units.h"
 
 namespace ditto {
 
-class RunningModel final : public RunningUnits {
+class RunningModel final : public ModelUnits {
  public:
-  struct Setting : RunningUnits::Setting {
-    ModelNeeds needs;
-    std::optional<AdapterOptions> adapter = {};
-    std::optional<TreadOptions> tread = {};
-  };
   // The model, uncut, its parameters without numbers. Mesh and table outlive it. Throws Error(config) or Error(plugin).
   RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table, Setting setting);
 
   // Parameters of something else that is run with it: "objective.NAME" in its layout. Before `cut`.
   void add(Units& units, const std::string& prefix) { take(units, prefix); }
-  // [tread], of this model's blocks; none: all run all tokens.
-  std::optional<TokenRoute> route() const;
   // Strategies cut the layout. After it no rank holds more than its share, and that without numbers yet.
   void cut(Components& components);
   // Puts one more around its units, outermost: who looks on, and changes nothing. After `cut`; it outlives this.
@@ -45,10 +37,6 @@ class RunningModel final : public RunningUnits {
   void run_inside(const Unit& unit, const Batch& batch, Stream& stream, Outputs& outputs,
                   const std::function<void()>& body);
   void replace(std::shared_ptr<Model> other);  // for tests: of the same parameters
-
-  const Setting setting;
-  std::shared_ptr<Model> model;
-  std::optional<AdapterOptions> adapter;  // what its setting asks for, with all that it left to the weights
 
  private:
   void run_unit(const Unit& unit, UnitCall& call);

@@ -1,8 +1,10 @@
 // Finds plugins, says why a file cannot be used, and opens those that a run names.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -11,7 +13,6 @@
 #include <ditto/plugin.h>
 
 #include "core/plugin/guard.h"
-#include "core/plugin/trial.h"
 
 namespace ditto {
 
@@ -37,6 +38,15 @@ struct PluginFile {
   std::string torch, cuda;
   std::string refusal;  // why it cannot be used: one sentence with both sides and the remedy; empty: it fits
 };
+
+struct TrialFailure {
+  size_t which;      // of the paths; those before it came back
+  std::string what;  // one sentence
+};
+
+// Opens the libraries in a process of their own, in this order, up to the first that does not come back. What throws
+// comes back: the caller hears of it by opening it itself.
+using Trial = std::function<std::optional<TrialFailure>(const std::vector<std::string>& paths)>;
 
 // Opened libraries stay open until the process ends: closing one that has touched LibTorch crashes.
 class Registry {

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +28,6 @@
 
 #include "core/measure/user_cache.h"
 #include "core/plugin/kinds.h"
-#include "core/plugin/registry.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

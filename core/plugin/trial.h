@@ -2,22 +2,13 @@
 // takes only that process with it, and can be named.
 #pragma once
 
-#include <chrono>
-#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/plugin/registry.h"
+
 namespace ditto {
-
-struct TrialFailure {
-  size_t which;      // of the paths; those before it came back
-  std::string what;  // one sentence
-};
-
-// Opens the libraries in a process of their own, in this order, up to the first that does not come back. What throws
-// comes back: the caller hears of it by opening it itself.
-using Trial = std::function<std::optional<TrialFailure>(const std::vector<std::string>& paths)>;
 
 // The two below run `ditto plugins open`, so they are for the program ditto alone. The time limit is
 // DITTO_PLUGIN_TIMEOUT_S (60) seconds.

@@ -5,6 +5,7 @@
 #include "core/components/bf16_ways.h"
 #include "core/config/numerics.h"
 #include "core/plugin/guard.h"
+#include "core/plugin/trial.h"
 #include "core/process/device.h"
 #include "core/process/launch.h"
 

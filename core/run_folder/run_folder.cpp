@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <cstring>
-#include <ctime>
 #include <filesystem>
 #include <utility>
 
@@ -16,6 +14,7 @@
 
 #include "core/console/streams.h"
 #include "core/formats/file.h"
+#include "core/run_folder/utc.h"
 
 namespace ditto::report {
 
@@ -39,17 +38,6 @@ std::string made(std::string path) {
 }
 
 }  // namespace
-
-std::string utc_text() {
-  using namespace std::chrono;
-  const auto now = floor<milliseconds>(system_clock::now());
-  const std::time_t seconds = system_clock::to_time_t(now);
-  std::tm utc{};
-  ::gmtime_r(&seconds, &utc);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &utc);
-  return fmt::format("{}.{:03}Z", text, now.time_since_epoch().count() % 1000);
-}
 
 RunFolder::RunFolder(const std::string& path) : path_(made(path)), lock_(path_) {
   make(file("samples"));

@@ -38,6 +38,4 @@ class RunFolder {
   std::mutex mutex_;
 };
 
-std::string utc_text();  // "2026-11-21T10:53:01.123Z"
-
 }  // namespace ditto::report

@@ -13,7 +13,7 @@
 
 #include <ditto/error.h>
 
-#include "core/run_folder/run_folder.h"
+#include "core/run_folder/utc.h"
 
 namespace ditto::report {
 

@@ -14,6 +14,7 @@
 
 #include "core/assembly/resume.h"
 #include "core/components/bf16_rates.h"
+#include "core/components/bf16_rows.h"
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/measure/user_cache.h"

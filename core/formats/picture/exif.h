@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/formats/picture/picture.h"
+#include "core/formats/picture/pixels.h"
 
 namespace ditto::formats {
 

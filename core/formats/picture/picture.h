@@ -12,19 +12,10 @@
 #include <vector>
 
 #include <ditto/formats/limits.h>
+#include "pixels.h"
 
 namespace ditto::formats {
 
-// Row major, height x width x channels, 0..255; channels is 1 (grey) or 3 (red, green, blue).
-struct Picture {
-  int width = 0;
-  int height = 0;
-  int channels = 0;
-  std::vector<std::uint8_t> pixels;
-};
-
-enum class PictureFormat { png, jpeg, webp, avif, tiff, gif, bmp, unknown };
-inline constexpr const char* kPictureFormats = "PNG, JPEG, WebP, AVIF, TIFF, GIF or BMP";  // for messages
 enum class Channels { as_stored, grey, rgb };  // as_stored: grey files stay 1 channel, all others become 3
 
 struct DecodeOptions {

@@ -2,7 +2,13 @@
 // header alone, the sizes without pixels. Errors are Error(data) naming `where`. Colours are sRGB's (picture_colour.h).
 #pragma once
 
-#include "core/formats/picture/picture.h"
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/formats/picture/pixels.h"
 
 namespace ditto::formats {
 

@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "core/formats/file.h"
+#include "core/formats/limits.h"
+#include "core/formats/picture/picture.h"
 #include "core/formats/picture/picture_codecs.h"
 #include "core/formats/picture/picture_colour.h"
 #include "core/formats/text/utf8.h"

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 
+#include "core/formats/limits.h"
 #include "core/formats/picture/picture_codecs.h"
 #include "core/formats/picture/picture_colour.h"
 #include "core/formats/picture/tiff_directory.h"

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "core/formats/tensor/safetensors.h"
+#include <ditto/error.h>
+
+#include "core/formats/tensor/dtype.h"
 
 namespace ditto::formats {
 
@@ -20,7 +23,7 @@ struct HeaderTensor {
 
 struct Header {
   std::vector<HeaderTensor> tensors;
-  Metadata metadata;
+  std::map<std::string, std::string> metadata;
 };
 
 // Checks the JSON and every tensor by itself (not how they lie in the file). Throws Error(kind) naming the tensor.

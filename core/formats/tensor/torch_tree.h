@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,7 +10,7 @@
 #include <vector>
 
 #include "core/formats/tensor/pickle.h"
-#include "core/formats/tensor/torch_zip.h"
+#include "core/formats/tensor/torch_tensor.h"
 
 namespace ditto::formats {
 
