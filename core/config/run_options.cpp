@@ -90,6 +90,10 @@ void RunOptions::read(OptionReader& option) {
       .one_of({"stop", "redo"})
       .changes(Effect::nothing);
   option.only_if(audit > 0, {"audit_policy"}, "says what to do about what an audit finds, and run.audit is 0");
+  read_start(option);
+}
+
+void RunOptions::read_start(OptionReader& option) {
   option("init_from", init_from, "checkpoint or run whose weights to start from").changes(Effect::nothing).place();
   option("init_weights", init_weights, "which weights init_from takes")
       .one_of({"ema", "weights"})

@@ -25,6 +25,9 @@ struct RunOptions {
   int64_t loss_scale_every = 2000;
   std::vector<std::string> bf16_in_fp32{kMeasured};  // ops
   void read(OptionReader& option);
+
+ private:
+  void read_start(OptionReader& option);  // which weights to start from
 };
 
 // [lr_schedule]
