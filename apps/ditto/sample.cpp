@@ -35,7 +35,7 @@ std::vector<std::string> sets_of(const SampleArguments& a) {
 // Of a recipe without guidance: classifier-free.
 void set_guidance(Recipe& recipe, const std::string& option, const OptionValue& value, const std::string& where) {
   auto& guidance = recipe.guidance;
-  if (guidance.plugin == "none") guidance.plugin = "cfg";
+  if (guidance.plugin == "none") guidance.plugin = kScaleGuidance;
   guidance.options.given[option] = {value, where};
 }
 

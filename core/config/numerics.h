@@ -11,8 +11,6 @@
 
 namespace ditto {
 
-// Kernels that "one" computes with, besides those of plugins.kernels.
-inline constexpr const char* kExactKernels = "exact";
 // The numbers that "one" gives are promised to stay from one version to the next (tests/epochs). A change that alters
 // one begins a new epoch.
 inline constexpr int kNumericsEpoch = 1;

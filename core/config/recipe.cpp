@@ -48,7 +48,7 @@ void move_guidance(Table& tree, const std::string& file) {
     options->erase(before);
   }
   if (guidance.empty()) return;
-  guidance.set("plugin", {std::string("cfg"), sampler->source});
+  guidance.set("plugin", {std::string(kScaleGuidance), sampler->source});
   tree.set("guidance", {std::move(guidance), sampler->source});
 }
 
@@ -323,7 +323,7 @@ std::string Recipe::place_of(std::string_view option) const {
 
 std::string transport_of(const Recipe& recipe) {
   if (!recipe.run.transport.empty()) return recipe.run.transport;
-  return recipe.run.device == "cpu" ? "" : "nccl";
+  return recipe.run.device == "cpu" ? "" : kCudaTransport;
 }
 
 std::string kind_of(const std::string& section) {

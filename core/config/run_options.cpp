@@ -90,6 +90,10 @@ void RunOptions::read(OptionReader& option) {
       .one_of({"stop", "redo"})
       .changes(Effect::nothing);
   option.only_if(audit > 0, {"audit_policy"}, "says what to do about what an audit finds, and run.audit is 0");
+  read_start(option);
+}
+
+void RunOptions::read_start(OptionReader& option) {
   option("init_from", init_from, "checkpoint or run whose weights to start from").changes(Effect::nothing).place();
   option("init_weights", init_weights, "which weights init_from takes")
       .one_of({"ema", "weights"})
@@ -156,7 +160,7 @@ namespace {
 constexpr struct {
   std::string_view id;
   std::string ParallelOptions::*option;
-} kNamedByOption[] = {{"recompute", &ParallelOptions::recompute}, {"offload", &ParallelOptions::offload}};
+} kNamedByOption[] = {{kRecompute, &ParallelOptions::recompute}, {kOffload, &ParallelOptions::offload}};
 
 }  // namespace
 
@@ -178,10 +182,10 @@ void ParallelOptions::read(OptionReader& option) {
   option("pipeline_plugin", pipeline_plugin, "strategy of the pipeline axis").changes(Effect::bits);
   option("expert_plugin", expert_plugin, "strategy of the expert axis").changes(Effect::bits);
   option("shard_plugin", shard_plugin, "strategy of the shard axis").changes(Effect::speed);
-  option("recompute", recompute, "what backward computes again instead of keeping it")
+  option(kRecompute, recompute, "what backward computes again instead of keeping it")
       .one_of({"none", "blocks", "attention"})
       .changes(Effect::speed);
-  option("offload", offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
+  option(kOffload, offload, "what lies in the host's memory: optimizer states and fp32 weights, with their update")
       .one_of({"none", "optimizer"})
       .changes(Effect::speed);
   option("strategies", strategies,

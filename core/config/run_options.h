@@ -13,6 +13,14 @@ namespace ditto {
 // Of run.bf16_in_fp32: those that are faster so on the processor that a run begins on.
 inline constexpr const char* kMeasured = "auto";
 
+// Plugins that the host chooses where a recipe does not name them: these, and the defaults of options below. It names
+// no others, and these nowhere else (tests/integration/host_names.sh).
+inline constexpr const char* kExactKernels = "exact";   // of run.numerics = "one", besides those of plugins.kernels
+inline constexpr const char* kCudaTransport = "nccl";   // of run.device = "cuda"
+inline constexpr const char* kScaleGuidance = "cfg";    // of a guidance scale alone
+inline constexpr const char* kRecompute = "recompute";  // of parallel.recompute, an option of that name
+inline constexpr const char* kOffload = "offload";      // of parallel.offload
+
 // [run]
 struct RunOptions {
   std::string name = "run", output, folder, device = "cpu", transport, precision = "fp32", numerics = "fast", init_from;
@@ -25,6 +33,9 @@ struct RunOptions {
   int64_t loss_scale_every = 2000;
   std::vector<std::string> bf16_in_fp32{kMeasured};  // ops
   void read(OptionReader& option);
+
+ private:
+  void read_start(OptionReader& option);  // which weights to start from
 };
 
 // [lr_schedule]
@@ -97,7 +108,7 @@ struct RecordOptions {
 
 // [plugins]
 struct PluginOptions {
-  std::vector<std::string> kernels{"cpu", "exact"};
+  std::vector<std::string> kernels{"cpu", kExactKernels};
   void read(OptionReader& option);
 };
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# The host stays small, and knows no tensor by name but those that core/data/names.h lists.
+# The host stays small, knows no tensor by name but those that core/data/names.h lists, and no plugin but its defaults.
 #
-# Claim (plugins): No tensor is named by the host outside of one list.
+# Claim (plugins): No tensor is named by the host outside of one list, and no plugin outside of the defaults in `core/config/run_options.h`.
 set -euo pipefail
 cd "${DITTO_SOURCE_DIR:-.}"
 
@@ -11,5 +11,18 @@ found=$(grep -rnE '"(clean|label|text|image|caption|x_t|prediction|time_u|featur
   grep -vE '^core/formats/|^core/dataset/(inspect|picture_notes|prepare_folder)|:[0-9]+: *//' || true)  # fields of people's own notes
 [ -z "$found" ] || fail "the host names a tensor outside of core/data/names.h:
 $found"
+# Of plugins' names that are other words too (a device, axes, values of options, what texts tell of) literals say nothing.
+words='cpu|exact|expert|none|pipeline|table|tensor'
+ids=$(grep -rhoPz 'DITTO_PLUGIN\(\s*\w+,\s*[\w:]+,\s*"\K[^"]+' plugins --include='*.cpp' | tr '\0' '\n' | grep -vxE "$words" | sort -u)
+[ "$(wc -l <<<"$ids")" -gt 20 ] || fail "found only these names of plugins: $ids"
+# bench_kernels.cpp holds a recipe.
+found=$(grep -rnE "\"($(paste -sd'|' <<<"$ids"))\"" core apps --include='*.cpp' --include='*.h' |
+  grep -vE '^core/config/run_options\.h:|^apps/ditto/bench_kernels\.cpp:|:[0-9]+: *//' || true)
+[ -z "$found" ] || fail "the host names a plugin outside of core/config/run_options.h:
+$found"
+for id in $ids; do
+  count=$(grep -cE "\"$id\"" core/config/run_options.h || true)
+  [ "$count" -le 1 ] || fail "core/config/run_options.h names the plugin $id in $count lines; once is enough"
+done
 lines=$(wc -l < core/assembly/assembly.cpp)
 [ "$lines" -lt 120 ] || fail "core/assembly/assembly.cpp has $lines lines; it only puts parts together: under 120"

@@ -98,6 +98,10 @@ void Options::read(ditto::OptionReader& option) {
       "requests are signed for S3 in this region, with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN; "
       "empty: not signed")
       .changes(ditto::Effect::nothing);
+  refuse_contradictions(option);
+}
+
+void Options::refuse_contradictions(ditto::OptionReader& option) const {
   if (!size.empty() &&
       (size.size() != 2 || size[0] < 1 || size[1] < 1 || std::max(size[0], size[1]) > ditto::most::kSide))
     option.reject("size", "is " + ditto::to_text(ditto::OptionValue(size)),

@@ -50,6 +50,7 @@ struct Options {
   Wanted wanted() const;
 
  private:
+  void refuse_contradictions(ditto::OptionReader& option) const;
   void compare_names(const std::vector<std::string>& theirs, const std::string& file);
 
   // In the recipe, and so in run.toml: empty where it leaves them open.

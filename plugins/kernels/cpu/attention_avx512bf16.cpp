@@ -265,6 +265,63 @@ std::int64_t attention_sums(std::int64_t S, std::int64_t K) { return 2 * up(S, k
 
 namespace {
 
+// The number that a share is made with, and what is taken from the gradient of one, of T queries. True where a query
+// sees no key.
+[[gnu::always_inline]] inline bool prepare_queries(const AttentionBack& b, Index T, float* lse, float* delta) {
+  const AttentionHead& h = b.head;
+  bool blind = false;
+  for (Index t = 0; t < T; ++t) {
+    V sum = _mm512_setzero_ps();
+    ahead(b.out.p, b.out.token, t + kAhead, h.K);
+    if (t < h.T)
+      for (Index k = 0; k < h.K; k += W)
+        sum = _mm512_fmadd_ps(load16(b.out.p + t * b.out.token + k, h.K - k),
+                              load16(b.grad.p + t * b.grad.token + k, h.K - k), sum);
+    // A query that is not there, or sees no key, has no shares in what follows; of the latter the values' gradients are
+    // no numbers, as its output is none.
+    const bool sees = t < h.T && b.lse_T[t] != -kInfinity;
+    if (t < h.T && !sees) blind = true;
+    lse[t] = sees ? b.lse_T[t] : kInfinity;
+    delta[t] = sees ? _mm512_reduce_add_ps(sum) : 0;
+  }
+  return blind;
+}
+
+// Of a block of keys from s and queries from t: where its scores and the gradients of its shares stand, and where to
+// put its shares and the gradients of its scores, these also with two keys side by side.
+template <Index lanes>
+struct BackBlock {
+  const float *lse, *delta, *scores, *grads;
+  Word *shares, *back, *back_beside;
+
+  [[gnu::always_inline]] inline void fill(const AttentionHead& h, Index s, Index t, Index keys, V c) const {
+    auto* const p16 = reinterpret_cast<std::uint16_t*>(shares);
+    auto* const d16 = reinterpret_cast<std::uint16_t*>(back);
+    const bool all_seen = !h.seen && !h.causal && s + keys <= h.S;
+    for (Index i = 0; i < keys; i += 2)
+      for (Index j = 0; j < lanes; j += W) {
+        const V of_lse = _mm512_load_ps(lse + t + j), of_delta = _mm512_load_ps(delta + t + j);
+        __m256i d[2];
+#pragma GCC unroll 2
+        for (int r = 0; r < 2; ++r) {
+          const Index at = (i + r) * lanes + j;
+          V x = exp2(_mm512_fmsub_ps(_mm512_load_ps(scores + at), c, of_lse));
+          V back_of = _mm512_mul_ps(x, _mm512_sub_ps(_mm512_load_ps(grads + at), of_delta));
+          if (!all_seen) {
+            const __mmask16 seen = see(h, s + i + r, t + j);
+            x = _mm512_maskz_mov_ps(seen, x), back_of = _mm512_maskz_mov_ps(seen, back_of);
+          }
+          d[r] = (__m256i)_mm512_cvtneps_pbh(back_of);
+          _mm256_store_si256(reinterpret_cast<__m256i*>(p16 + at), (__m256i)_mm512_cvtneps_pbh(x));
+          _mm256_store_si256(reinterpret_cast<__m256i*>(d16 + at), d[r]);
+        }
+        _mm512_store_si512(
+            back_beside + i / 2 * lanes + j,
+            _mm512_or_si512(_mm512_cvtepu16_epi32(d[0]), _mm512_slli_epi32(_mm512_cvtepu16_epi32(d[1]), 16)));
+      }
+  }
+};
+
 // By blocks of so many queries.
 template <Index lanes>
 void back_in_blocks(const AttentionBack& b) {
@@ -304,57 +361,22 @@ void back_in_blocks(const AttentionBack& b) {
   pack_beside(h.q, h.T, h.K, T, wide, words_at(q_beside));
   pack_beside(b.grad, h.T, h.K, T, wide, words_at(grad_beside));
   pack_beside(h.k, h.S, h.K, S, wide, words_at(k_beside));
-  bool blind = false;
-  for (Index t = 0; t < T; ++t) {
-    V sum = _mm512_setzero_ps();
-    ahead(b.out.p, b.out.token, t + kAhead, h.K);
-    if (t < h.T)
-      for (Index k = 0; k < h.K; k += W)
-        sum = _mm512_fmadd_ps(load16(b.out.p + t * b.out.token + k, h.K - k),
-                              load16(b.grad.p + t * b.grad.token + k, h.K - k), sum);
-    // A query that is not there, or sees no key, has no shares in what follows; of the latter the values' gradients are
-    // no numbers, as its output is none.
-    const bool sees = t < h.T && b.lse_T[t] != -kInfinity;
-    if (t < h.T && !sees) blind = true;
-    place[lse][t] = sees ? b.lse_T[t] : kInfinity;
-    place[delta][t] = sees ? _mm512_reduce_add_ps(sum) : 0;
-  }
+  const bool blind = prepare_queries(b, T, place[lse], place[delta]);
   float* const dk = b.sums;
   float* const dv = b.sums + S * wide;
   if (b.first)
     for (Index i = 0; i < 2 * S * wide; i += W) _mm512_storeu_ps(b.sums + i, _mm512_setzero_ps());
   for (Index i = 0; i < T * wide; i += W) _mm512_store_ps(place[dq] + i, _mm512_setzero_ps());
   const V c = _mm512_set1_ps(h.scale * kLog2E);
+  const BackBlock<lanes> block_of{place[lse],       place[delta],   place[scores],        place[grads],
+                                  words_at(shares), words_at(back), words_at(back_beside)};
   for (Index s = 0; s < S; s += kBlock)
     for (Index t = 0; t < T; t += lanes) {
       if (h.causal && s > t + lanes - 1) continue;
       const Index keys = least(kBlock, up(h.S - s, 8));
       scores_of(h.k, s, keys, h.S, h.K, words_at(q_turned) + t * words, lanes, words_at(copy), place[scores], lanes);
       scores_of(h.v, s, keys, h.S, h.K, words_at(grad_turned) + t * words, lanes, words_at(copy), place[grads], lanes);
-      auto* const p16 = reinterpret_cast<std::uint16_t*>(place[shares]);
-      auto* const d16 = reinterpret_cast<std::uint16_t*>(place[back]);
-      const bool all_seen = !h.seen && !h.causal && s + keys <= h.S;
-      for (Index i = 0; i < keys; i += 2)
-        for (Index j = 0; j < lanes; j += W) {
-          const V of_lse = _mm512_load_ps(place[lse] + t + j), of_delta = _mm512_load_ps(place[delta] + t + j);
-          __m256i d[2];
-#pragma GCC unroll 2
-          for (int r = 0; r < 2; ++r) {
-            const Index at = (i + r) * lanes + j;
-            V x = exp2(_mm512_fmsub_ps(_mm512_load_ps(place[scores] + at), c, of_lse));
-            V back_of = _mm512_mul_ps(x, _mm512_sub_ps(_mm512_load_ps(place[grads] + at), of_delta));
-            if (!all_seen) {
-              const __mmask16 seen = see(h, s + i + r, t + j);
-              x = _mm512_maskz_mov_ps(seen, x), back_of = _mm512_maskz_mov_ps(seen, back_of);
-            }
-            d[r] = (__m256i)_mm512_cvtneps_pbh(back_of);
-            _mm256_store_si256(reinterpret_cast<__m256i*>(p16 + at), (__m256i)_mm512_cvtneps_pbh(x));
-            _mm256_store_si256(reinterpret_cast<__m256i*>(d16 + at), d[r]);
-          }
-          _mm512_store_si512(
-              words_at(back_beside) + i / 2 * lanes + j,
-              _mm512_or_si512(_mm512_cvtepu16_epi32(d[0]), _mm512_slli_epi32(_mm512_cvtepu16_epi32(d[1]), 16)));
-        }
+      block_of.fill(h, s, t, keys, c);
       product<true>(words_at(shares), lanes / 2, 1, words_at(grad_beside) + t / 2 * wide, wide, lanes / 2,
                     dv + s * wide, wide, keys, vectors);
       product<true>(words_at(back), lanes / 2, 1, words_at(q_beside) + t / 2 * wide, wide, lanes / 2, dk + s * wide,
