@@ -79,6 +79,14 @@ def test_who_may_include_whom():
             t.check(not re.search(pattern, path.read_text()), f"{path} includes what is above it")
 
 
+def test_unit_tests_lie_in_rooms_that_have_the_names_of_the_sources():
+    unit = t.source / "tests/unit"
+    for path in unit.rglob("*_test.cpp"):
+        own = path.parent.relative_to(unit)
+        there = own.parts[:1] == ("sdk",) or own.parts and any((t.source / top / own).is_dir() for top in ("core", ""))
+        t.check(there, f"{path.relative_to(t.source)}: there is neither core/{own} nor {own}")
+
+
 def test_folders_and_files_are_small():
     for folder in [path for path in (t.source / "core").rglob("*") if path.is_dir()]:
         count = len([path for path in folder.iterdir() if path.suffix in (".h", ".cpp")])
