@@ -6,7 +6,7 @@
 # Claim (plugins): A private change of the kit of strategies refuses no sampler that was built before, one of the sampler's
 # interface does.
 set -euo pipefail
-root=${DITTO_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+root=${DITTO_SOURCE_DIR:-$(cd "$(dirname "$0")/../../.." && pwd)}
 build=${DITTO_BUILD_DIR:?the build folder}
 lock="$root/sdk/abi_lock.py"
 export PYTHONDONTWRITEBYTECODE=1

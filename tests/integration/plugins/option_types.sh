@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Claim (plugins): An option of a type that recipes do not have is refused by the compiler, in one sentence and no other.
 set -euo pipefail
-root=${DITTO_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+root=${DITTO_SOURCE_DIR:-$(cd "$(dirname "$0")/../../.." && pwd)}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 fail() { echo "option_types: $1" >&2; exit 1; }
