@@ -7,7 +7,7 @@ deterministic mode (torch.use_deterministic_algorithms), with DDP, FSDP2 (fully_
 (parallelize_module) over gloo; each of its layouts starts from the same weights and computes with the same samples, times and
 noise, and its losses are added up sample by sample in fp64, so that the sum itself is the same on all. The two columns are two
 trainings: their draws are not each other's. What this Ditto refuses under "one" says so. docs/choosing_a_layout.md has the table of
-the page, which a test compares (tests/integration/bench_pages.py).
+the page, which a test compares (tests/integration/bench/bench_pages.py).
 
 Usage: ./dev bench contrast [--steps 10] [--out FOLDER]
 """

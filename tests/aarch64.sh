@@ -49,4 +49,4 @@ cmake -S . -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FI
   -DDITTO_SYSROOT="$root" -DDITTO_LIBTORCH="$folder/libtorch/torch" -DDITTO_CUDA=OFF -DDITTO_TESTS=OFF >"$folder/configure.log" ||
   { tail -20 "$folder/configure.log" >&2; exit 1; }
 cmake --build "$folder"
-DITTO_AARCH64="$folder" python3 tests/integration/one_number_builds_slow.py arm
+DITTO_AARCH64="$folder" python3 tests/integration/numerics/one_number_builds_slow.py arm

@@ -45,9 +45,9 @@ def pieces(file):
 def cases_with_ranks(file):
     """Names of the cases in a source that start ranks, themselves or by what they call in it and in its neighbours."""
     modules = re.findall(r"^(?:from|import) (\w+)", file.read_text(), re.M) if file.suffix == ".py" else []
-    beside = [file.parent / f"{module}.py" for module in modules if module != "support"]
+    beside = [path for module in modules if module != "support" for path in (source / "tests/integration").rglob(f"{module}.py")]
     own = list(pieces(file))
-    known = own + [piece for neighbour in beside if neighbour.exists() for piece in pieces(neighbour)]
+    known = own + [piece for neighbour in beside for piece in pieces(neighbour)]
     starting = {number for number, (_, text) in enumerate(known) if STARTS_RANKS.search(text)}
     while True:
         names = {known[number][0] for number in starting} - {None}
@@ -62,16 +62,13 @@ def cases_with_ranks(file):
 
 def command_of_ranks(name, command):
     """The command for those cases of a test that start ranks; none where no case does."""
-    label, stem = name.split("/")
-    file = source / "tests" / label / f"{stem}.cpp"
-    if file.exists():
-        cases = cases_with_ranks(file)
+    folder, file = name.split(" ")[0].split("/")
+    found = next((source / "tests" / folder).rglob(file if file.endswith((".py", ".sh")) else f"{file}.cpp"), None)
+    if not found or found.suffix == ".sh":
+        return found and STARTS_RANKS.search(found.read_text()) and command
+    cases = cases_with_ranks(found)
+    if found.suffix == ".cpp":
         return cases and [*command, "--test-case=" + ",".join(case.replace(",", "\\,") for case in cases)]
-    script = source / "tests" / label / stem
-    python = script.with_suffix(".py")
-    if not python.exists():
-        return script.is_file() and STARTS_RANKS.search(script.read_text()) and command
-    cases = cases_with_ranks(python)
     return cases and [*command, *cases]
 
 

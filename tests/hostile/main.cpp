@@ -1,5 +1,6 @@
 // Reads files as the program would, one after another in one process, and says what came of each. For
-// tests/integration/hostile_files.py, which makes hundreds of them: starting `ditto` for each would take minutes.
+// tests/integration/robustness/hostile_files.py, which makes hundreds of them: starting `ditto` for each would take
+// minutes.
 //
 //   ditto_hostile <LIST      a line "KIND PATH" each
 //

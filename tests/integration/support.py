@@ -20,6 +20,9 @@ import tempfile
 import time
 import zlib
 
+# A script may import another of any folder.
+sys.path[:0] = sorted(str(folder) for folder in pathlib.Path(__file__).resolve().parent.iterdir() if folder.is_dir())
+
 source = pathlib.Path(os.environ.get("DITTO_SOURCE_DIR", pathlib.Path(__file__).resolve().parents[2]))
 ditto = os.environ.get("DITTO", str(source / "build/release/bin/ditto"))
 build = pathlib.Path(os.environ.get("DITTO_BUILD_DIR", source / "build/release"))

@@ -35,6 +35,16 @@ def words_of(text):
     return {part.lower().rstrip("s") for part in parts if len(part) > 2}
 
 
+def sources(name, suffix=""):
+    """What the test that ctest calls `name`, FOLDER/FILE, is written in: the files of this name wherever they lie in the folder."""
+    folder, stem = SOURCE / "tests" / name.split("/")[0], pathlib.Path(name).stem
+    return sorted(folder.rglob(f"{stem.removesuffix(suffix)}.*"))
+
+
+def source_of_cases(name):
+    return next((path for path in sources(name) if path.suffix == ".cpp"), None)
+
+
 def version(files):
     return hashlib.sha256(b"".join(file.read_bytes() for file in sorted(files))).hexdigest()[:16]
 
@@ -48,9 +58,8 @@ def quick_tests(build, out):
         properties = {item["name"]: item["value"] for item in entry["properties"]}
         environment = dict(item.split("=", 1) for item in map(there, properties.get("ENVIRONMENT", [])))
         name, command = entry["name"], [there(word) for word in entry["command"]]
-        folder, stem = SOURCE / "tests" / name.split("/")[0], pathlib.Path(name).stem
-        text = version(folder.glob(f"{stem}.*"))
-        own = "".join(file.read_text() for file in sorted(folder.glob(f"{stem.removesuffix('_sse2')}.*")))
+        text = version(sources(name))
+        own = "".join(file.read_text() for file in sources(name, "_sse2"))
         words = words_of(name + own)
         if command[0].endswith("_tests"):
             tests[name] = Test(name, [*command, "--abort-after=1"], environment, text, words, 4)
@@ -68,7 +77,7 @@ def quick_tests(build, out):
 
 def cases(file):
     """The cases of a file of tests, each by itself."""
-    text = (SOURCE / "tests" / f"{file.name}.cpp").read_text()
+    text = source_of_cases(file.name).read_text()
     found = re.findall(r'^TEST_CASE\(((?:\s*"(?:[^"\\]|\\.)*")+)\s*\)(.*?)(?=^\S|\Z)', text, re.MULTILINE | re.DOTALL)
     made = []
     for literal, body in found:
@@ -154,7 +163,7 @@ class Quick:
         self.kept = json.loads(self.file.read_text()) if self.file.exists() else {"numbers": [], "tests": {}}
         for test in list(self.tests.values()):
             self.recall(test)
-            if test.command[0].endswith("_tests") and (SOURCE / "tests" / f"{test.name}.cpp").exists() and test.seconds > self.SPLIT:
+            if test.command[0].endswith("_tests") and source_of_cases(test.name) and test.seconds > self.SPLIT:
                 for case in cases(test):
                     self.recall(case)
                     self.tests[case.name] = case

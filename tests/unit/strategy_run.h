@@ -143,7 +143,7 @@ class StrategyRun {
   std::shared_ptr<ParallelStrategy> made(const Named& named) const {
     Registry registry(
         std::vector<SearchFolder>{{test::plugin_folder(), "the test"},
-                                  {test::build_folder() / "tests/broken_plugins/faulty_parallel.so", "the test"}});
+                                  {test::build_folder() / "tests/fixture_plugins/faulty_parallel.so", "the test"}});
     OptionMap map{"parallel", "the test", {}};
     for (const auto& [name, value] : named.options) map.given[name] = {value, "the test"};
     OptionReader reader(map);

@@ -8,7 +8,7 @@
 #include <ditto/exchange/foreign_names.h>
 #include <ditto/math/sizes.h>
 #include <ditto/nn/joint_transformer.h>
-#include <ditto/nn/positions.h>
+#include <ditto/nn/tables.h>
 
 #include <algorithm>
 #include <numeric>

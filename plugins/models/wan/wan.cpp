@@ -9,7 +9,7 @@
 #include <ditto/nn/conditions.h>
 #include <ditto/nn/norm_over_heads.h>
 #include <ditto/nn/padded_text.h>
-#include <ditto/nn/positions.h>
+#include <ditto/nn/tables.h>
 #include <ditto/nn/video.h>
 
 namespace {

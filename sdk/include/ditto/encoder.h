@@ -4,6 +4,8 @@
 #include <string>
 
 #include <ditto/context.h>
+#include <ditto/nn.h>
+#include <ditto/nn/attention_unit.h>
 #include <ditto/plugin.h>
 #include <ditto/units.h>
 

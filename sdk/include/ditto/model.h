@@ -11,6 +11,8 @@
 #include <vector>
 
 #include <ditto/context.h>
+#include <ditto/nn.h>
+#include <ditto/nn/attention_unit.h>
 #include <ditto/units.h>
 
 namespace ditto {

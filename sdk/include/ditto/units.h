@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <ditto/exchange/foreign.h>
-#include <ditto/nn.h>
+#include <ditto/nn/layer.h>
 
 namespace ditto {
 

@@ -4,7 +4,7 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
-#include <ditto/nn.h>
+#include <ditto/nn/cut_layer.h>
 
 namespace ditto {
 

@@ -4,7 +4,7 @@
 #include <torch/types.h>
 
 #include <ditto/context.h>
-#include <ditto/nn.h>
+#include <ditto/nn/experts.h>
 #include <ditto/parallel/replicated.h>
 #include <ditto/parallel/token_cut.h>
 

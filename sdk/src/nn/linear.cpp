@@ -5,7 +5,7 @@
 #include <torch/types.h>
 
 #include <ditto/context.h>
-#include <ditto/nn.h>
+#include <ditto/nn/linear.h>
 
 namespace ditto {
 

@@ -4,7 +4,7 @@
 
 #include <torch/types.h>
 
-#include <ditto/nn/positions.h>
+#include <ditto/nn/tables.h>
 
 #include "nn/picture_grid.h"
 

@@ -6,7 +6,7 @@
 
 #include <ditto/math/sizes.h>
 #include <ditto/nn/conditions.h>
-#include <ditto/nn/positions.h>
+#include <ditto/nn/tables.h>
 
 namespace ditto {
 

@@ -6,7 +6,7 @@
 
 #include <ditto/error.h>
 #include <ditto/math/elementary.h>
-#include <ditto/nn/positions.h>
+#include <ditto/nn/tables.h>
 
 namespace ditto {
 

@@ -1,4 +1,4 @@
-"""What peft makes of an adapter whose configuration says one thing more: configs.json for tests/unit/low_rank_test.cpp.
+"""What peft makes of an adapter whose configuration says one thing more: configs.json for tests/unit/sdk/nn/low_rank_test.cpp.
 
 Each change is written into the configuration of a saved adapter, which is loaded on a model of its own and merged. "plain": the
 weights are W + alpha / r * B A, so that the term alone on the unchanged weights is the same model. "other": they are not.

@@ -1,4 +1,4 @@
-"""Which layers peft means by a configuration: targets.json for tests/unit/low_rank_test.cpp.
+"""Which layers peft means by a configuration: targets.json for tests/unit/sdk/nn/low_rank_test.cpp.
 
 Usage: .deps/peers/bin/python tests/golden/adapters/make_targets.py
 """

@@ -1,6 +1,6 @@
 """Makes foreign_*.pt and foreign_*.safetensors beside this file: weights of another project's, as PyTorch's users save them.
 
-Run with the Python of ./dev peers. tests/unit/checkpoint_foreign_test.cpp knows the same formula.
+Run with the Python of ./dev peers. tests/unit/exchange/checkpoint_foreign_test.cpp knows the same formula.
 """
 import argparse
 import pathlib

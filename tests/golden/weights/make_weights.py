@@ -1,5 +1,5 @@
 """Which of several sets of weights in a folder diffusers and transformers read: choices.json for
-tests/integration/two_weights.py. Usage: .deps/peers/bin/python tests/golden/weights/make_weights.py
+tests/integration/exchange/two_weights.py. Usage: .deps/peers/bin/python tests/golden/weights/make_weights.py
 
 A set is a file, or an index and its parts. Each is filled with a number of its own, which the loaded model then shows.
 """

@@ -1,7 +1,7 @@
 // A norm of queries or keys over all heads of a token together.
 #pragma once
 
-#include <ditto/nn.h>
+#include <ditto/nn/norm.h>
 
 namespace ditto {
 

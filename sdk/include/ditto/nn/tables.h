@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -30,5 +31,17 @@ DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half
 DITTO_API torch::Tensor sincos_positions(int64_t n, int64_t width);
 // Of a grid, [T, D]: the first D/2 numbers tell the column, the rest the row.
 DITTO_API torch::Tensor sincos_positions(const Grid& grid, int64_t width);
+// Sine-cosine positions [rows x columns, D]: the first D/2 numbers tell the column's place, the rest the row's; of each
+// sin and then cos of place * 10000^(-i / (D/4)), as sincos_positions of a grid, whose places are 0, 1, ….
+DITTO_API torch::Tensor sincos_positions(const std::vector<double>& rows, const std::vector<double>& columns,
+                                         int64_t width);
+
+// Of a grid in the middle of a square table of `side` x `side` places, in which `base` places are 0 … base - 1 and a
+// larger side lies closer: place i is i / (side / base), an fp32 number (Stable Diffusion 3, arXiv:2403.03206, 5.3.2).
+// Throws Error(shape) for a grid that is larger than the table.
+DITTO_API torch::Tensor centred_sincos_positions(const Grid& grid, int64_t side, int64_t base, int64_t width);
+
+// rotary_table with angles in double, as Flux and Wan make them: it rounds them to fp32.
+DITTO_API torch::Tensor rotary_table_in_double(const Grid& grid, const RotaryPairs& pairs, double base = 10000);
 
 }  // namespace ditto
