@@ -22,6 +22,7 @@ function(ditto_use_host_pch target)
 endfunction()
 
 file(GLOB_RECURSE sdk_sources CONFIGURE_DEPENDS sdk/src/*.cpp)
+list(SORT sdk_sources COMPARE FILE_BASENAME)  # which fit together is known by names, in whatever room they lie
 list(FILTER sdk_sources EXCLUDE REGEX "/(error|nearest|text)\\.cpp$")
 add_library(ditto_sdk SHARED ${sdk_sources} $<TARGET_OBJECTS:ditto_error>)
 add_library(Ditto::sdk ALIAS ditto_sdk)
@@ -35,6 +36,7 @@ set_target_properties(ditto_sdk PROPERTIES EXPORT_NAME sdk INSTALL_RPATH "$ORIGI
 
 # The contract tests as a library; it is installed, so that authors run them on their own plugins.
 file(GLOB_RECURSE testing_sources CONFIGURE_DEPENDS sdk/testing/*.cpp)
+list(SORT testing_sources COMPARE FILE_BASENAME)
 if(testing_sources)
   add_library(ditto_testing STATIC ${testing_sources})
   add_library(Ditto::testing ALIAS ditto_testing)

@@ -56,7 +56,14 @@ def shared_rows():
     def included(files):
         return {name for file in files for name in re.findall(r"#include <ditto/([^>]+)>", file.read_text())}
 
-    tools = {name: SOURCE / "sdk/include/ditto" / name for name in TOOLS_OF["model"]}
+    headers = SOURCE / "sdk/include/ditto"
+    of_all, todo = set(), ["model.h"]
+    while todo:
+        name = todo.pop()
+        of_all.add(name)
+        todo += included([headers / name]) - of_all
+    tools = {str(path.relative_to(headers)): path for pattern in TOOLS_OF["model"] for path in headers.glob(pattern)}
+    tools = {name: path for name, path in tools.items() if name not in of_all}
     users = {name: set() for name in tools}
     for model in sorted(folder.name for folder in (SOURCE / "plugins/models").iterdir()):
         todo = included(sources_of(model))
@@ -65,7 +72,7 @@ def shared_rows():
             if name in tools and model not in users[name]:
                 users[name].add(model)
                 todo |= included([tools[name]])
-    files = {name: [path, *(SOURCE / "sdk/src").glob(f"{path.stem}.cpp")] for name, path in tools.items()}
+    files = {name: [path, *(SOURCE / "sdk/src").glob(f"*/{path.stem}.cpp")] for name, path in tools.items()}
     return [[f"`{name}`", str(count(files[name])), ", ".join(f"`{model}`" for model in sorted(users[name])) or "–"]
             for name in sorted(tools)]
 

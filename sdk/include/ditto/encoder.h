@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include <ditto/batch.h>
 #include <ditto/context.h>
 #include <ditto/nn.h>
 #include <ditto/nn/attention_unit.h>

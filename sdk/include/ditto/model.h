@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include <ditto/batch.h>
 #include <ditto/context.h>
 #include <ditto/nn.h>
 #include <ditto/nn/attention_unit.h>

@@ -7,6 +7,7 @@
 
 #include <ditto/context.h>
 #include <ditto/error.h>
+#include <ditto/nn/linear.h>
 #include <ditto/parallel/replicated.h>
 
 namespace ditto {

@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include <ditto/batch.h>
 #include <ditto/context.h>
 #include <ditto/kernels.h>
 #include <ditto/parallel/layout.h>
