@@ -19,7 +19,7 @@ TOOLS = ["plugin.h", "math/elementary.h", "math/random.h", "math/sizes.h", "text
 TOOLS_OF = {"model": ["nn/*.h", "exact/*.h", "exchange/*.h"], "encoder": ["nn/*.h"], "objective": ["diffusion/denoising.h"],
             "data": ["math/pictures.h", "video_decoder.h"], "kernels": ["math/prepared.h"],
             "scheduler": ["kernels.h", "diffusion/predictions.h", "diffusion/interpolant.h"], "optimizer": ["kernels.h"],  # kernels.h: ops they are given
-            "parallel": ["parallel/*.h"]}
+            "parallel": ["parallel/*.h", "nn/attention_unit.h"]}
 ALL_OF_THEM = "ditto.h"  # includes the others, and holds nothing of its own
 
 TOKEN = re.compile(

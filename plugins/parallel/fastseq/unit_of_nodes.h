@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ditto/context.h>
+#include <ditto/nn/attention_unit.h>
 #include <ditto/parallel/token_cut.h>
 
 namespace ditto {
