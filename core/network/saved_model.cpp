@@ -1,5 +1,7 @@
 #include "core/network/saved_model.h"
 
+#include <span>
+
 #include <ditto/text.h>
 
 #include "core/checkpoint/manifest.h"
@@ -64,8 +66,7 @@ void take_network(Table& tree, const std::string& name, const std::string& where
 void validate(Table& tree) {
   auto* options = section_of(tree, "validate");
   const auto* every = options ? options->find("every") : nullptr;
-  if (!every || !every->as<int64_t>() || *every->as<int64_t>() < 1)
-    tree.set_path("validate.every", {int64_t{1}, {}});
+  if (!every || !every->as<int64_t>() || *every->as<int64_t>() < 1) tree.set_path("validate.every", {int64_t{1}, {}});
 }
 
 // What a training does with its model: a model that has learned does not depend on it.
@@ -99,8 +100,7 @@ void refuse_idle(const std::vector<std::string>& sets, SavedUse use) {
   const auto refuse = [&](std::span<const char* const> beginnings, const char* what) {
     for (const auto& set : sets)
       for (const char* beginning : beginnings)
-        if (set.starts_with(beginning))
-          throw Error(ErrorKind::config, "--set " + shown(set), what, "leave it out");
+        if (set.starts_with(beginning)) throw Error(ErrorKind::config, "--set " + shown(set), what, "leave it out");
   };
   refuse(kOfTrainings, "is of the training, and this model has learned");
   if (use == SavedUse::sampling)
@@ -178,7 +178,6 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   saved.fingerprint = checkpoint::checksum(std::as_bytes(std::span(manifest)));
   saved.step = info.step;
   saved.samples = info.samples;
-  saved.ranks = info.ranks;
   saved.has_ema = info.has_ema();
   saved.notes = info.extra;
   saved.base = found_base(saved);

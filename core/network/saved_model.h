@@ -24,7 +24,7 @@ struct SavedModel {
   std::string prefix;       // of its weights' names: "", or "network.NAME."
   std::string path;         // of the checkpoint
   std::string fingerprint;  // of its content
-  int64_t step = 0, samples = 0, ranks = 1;
+  int64_t step = 0, samples = 0;
   bool has_ema = false;
   bool began_with_others = false;            // its training started from weights of another
   std::map<std::string, std::string> notes;  // the run's, beside its tensors

@@ -16,9 +16,9 @@ namespace ditto {
 // What the held-out samples that a validation reads came to, the same on all ranks and of the same digits on any number
 // of data ranks.
 struct HeldOutLosses {
-  double loss = 0;                     // the mean; no number where no sample could be decoded
-  std::map<std::string, double> parts;  // by name
-  int64_t samples = 0;                 // that counted
+  double loss = 0;                            // the mean; no number where no sample could be decoded
+  std::map<std::string, double> parts;        // by name
+  int64_t samples = 0;                        // that counted
   std::vector<std::optional<double>> strata;  // the mean of each; none where no sample of one counted
 
   // Measurement i is of stratum i modulo kStrata, and of sample i, or, where each sample is seen at each stratum, of
