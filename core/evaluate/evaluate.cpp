@@ -34,14 +34,25 @@ std::vector<std::string> steps_at(const std::string& path) {
   return all.empty() ? std::vector{path} : all;
 }
 
+using Options = std::map<std::string, std::string>;
+
 // As the schedule's plugin reads it, defaults and all.
-std::map<std::string, std::string> schedule_of(const Recipe& recipe, Registry& registry) {
-  std::map<std::string, std::string> all{{"plugin", recipe.scheduler.plugin}};
+Options schedule_of(const Recipe& recipe, Registry& registry) {
+  Options all{{"plugin", recipe.scheduler.plugin}};
   if (!recipe.scheduler) return all;
   OptionReader reader(recipe.scheduler.options);
   registry.factory<Scheduler>(recipe.scheduler.plugin, recipe.scheduler.where).declare(reader);
   for (const auto& info : reader.declared()) all[info.name] = to_text(info.value);
   return all;
+}
+
+// Its key; empty: there is none. Of two plugins options say nothing.
+std::string first_difference(const Options& one, const Options& other) {
+  if (one.at("plugin") != other.at("plugin")) return "plugin";
+  for (const auto& options : {one, other})
+    for (const auto& [key, value] : options)
+      if (!one.count(key) || !other.count(key) || one.at(key) != other.at(key)) return key;
+  return {};
 }
 
 std::string held_out_of(const Recipe& recipe, Registry& registry) {
@@ -133,13 +144,12 @@ class Evaluator {
       refuse("was computed on " + recipe.run.device + ", and " + of_all.path + " on " + of_all.recipe.run.device,
              "choose one device for all: --set run.device=cpu");
     const auto own = schedule_of(recipe, registry_), first = schedule_of(of_all.recipe, registry_);
-    if (own != first) {
-      const auto [mine, theirs] = std::mismatch(own.begin(), own.end(), first.begin(), first.end());
-      const auto text = [](const auto& at, const auto& end) {
-        return at == end ? std::string("has no such option") : "has scheduler." + at->first + " = " + at->second;
+    if (const auto key = first_difference(own, first); !key.empty()) {
+      const auto text = [&](const Options& options) {
+        const auto at = options.find(key);
+        return "scheduler." + key + (at == options.end() ? " is no option" : " = " + at->second);
       };
-      refuse(text(mine, own.end()) + ", and " + of_all.path + " " + text(theirs, first.end()) +
-                 ": their losses are at other levels of noise",
+      refuse(text(own) + ", and of " + of_all.path + " " + text(first) + ": their losses are at other levels of noise",
              "evaluate them by two commands");
     }
     const auto held_out = held_out_of(recipe, registry_);

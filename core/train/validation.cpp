@@ -25,8 +25,10 @@ std::vector<std::optional<double>> strata_means(const LossLedger::Totals& totals
   for (const auto& [name, row] : totals.weighed) add(sums, row);
   add(weights, totals.weights);
   std::vector<std::optional<double>> means;
-  for (size_t k = 0; k < kStrata; ++k)
-    means.push_back(weights[k] > 0 ? std::optional(sums[k] / weights[k]) : std::nullopt);
+  for (int64_t k = 0; k < kStrata; ++k) {
+    const auto at = static_cast<size_t>(k);
+    means.push_back(weights[at] > 0 ? std::optional(sums[at] / weights[at]) : std::nullopt);
+  }
   return means;
 }
 
