@@ -15,6 +15,7 @@
 #include "core/checkpoint/disk.h"
 #include "core/components/sources.h"
 #include "core/components/strategies.h"
+#include "core/config/differences.h"
 #include "core/evaluate/held_out_place.h"
 #include "core/process/launch.h"
 #include "core/train/validation.h"
@@ -38,20 +39,22 @@ using Options = std::map<std::string, std::string>;
 
 // As the schedule's plugin reads it, defaults and all.
 Options schedule_of(const Recipe& recipe, Registry& registry) {
-  Options all{{"plugin", recipe.scheduler.plugin}};
-  if (!recipe.scheduler) return all;
-  OptionReader reader(recipe.scheduler.options);
-  registry.factory<Scheduler>(recipe.scheduler.plugin, recipe.scheduler.where).declare(reader);
-  for (const auto& info : reader.declared()) all[info.name] = to_text(info.value);
-  return all;
+  auto copy = recipe;
+  if (copy.scheduler) Components(copy, registry).make<Scheduler>("scheduler", copy.scheduler, {});
+  const auto* section = copy.resolved().find("scheduler");
+  return section ? flat(*section->as<formats::Table>()) : Options{};
 }
 
 // Its key; empty: there is none. Of two plugins options say nothing.
 std::string first_difference(const Options& one, const Options& other) {
-  if (one.at("plugin") != other.at("plugin")) return "plugin";
+  const auto differs = [&](const std::string& key) {
+    const auto mine = one.find(key), theirs = other.find(key);
+    return (mine == one.end()) != (theirs == other.end()) || (mine != one.end() && mine->second != theirs->second);
+  };
+  if (differs("plugin")) return "plugin";
   for (const auto& options : {one, other})
     for (const auto& [key, value] : options)
-      if (!one.count(key) || !other.count(key) || one.at(key) != other.at(key)) return key;
+      if (differs(key)) return key;
   return {};
 }
 
@@ -147,7 +150,7 @@ class Evaluator {
     if (const auto key = first_difference(own, first); !key.empty()) {
       const auto text = [&](const Options& options) {
         const auto at = options.find(key);
-        return "scheduler." + key + (at == options.end() ? " is no option" : " = " + at->second);
+        return "scheduler." + key + (at == options.end() ? " is not there" : " = " + at->second);
       };
       refuse(text(own) + ", and of " + of_all.path + " " + text(first) + ": their losses are at other levels of noise",
              "evaluate them by two commands");
