@@ -98,8 +98,8 @@ int side_for(const std::vector<fs::path>& pictures) {
   return alike && side <= kFirstSide ? 0 : side >= kFirstSide ? kFirstSide : std::max(4, side / 4 * 4);
 }
 
-// A twentieth, and at least eight: fewer say little, though a validation sees each at every level of noise. Of fewer than
-// four times as many none. Where it is near, those that cannot be read do not count.
+// A twentieth, and at least a sample for each of the levels that a validation sees; of fewer than four times as many
+// none. Where it is near, those that cannot be read do not count.
 double share_held_out(const std::vector<fs::path>& pictures) {
   constexpr double kShare = 0.05;
   constexpr size_t kFewest = 4 * kStrata, kPlenty = 400;
