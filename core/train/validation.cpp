@@ -142,6 +142,7 @@ HeldOutLosses held_out_losses(Assembly& assembly, Loader& loader) {
 
 report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) {
   const auto began = std::chrono::steady_clock::now();
+  torch::NoGradGuard no_grad;
   const Ema::Scope averaged(ema, [&assembly] { assembly.networks->parameters_changed(); });
   const auto found = held_out_losses(assembly, loader);
   report::ValidationRecord record;

@@ -1,4 +1,4 @@
-"""Claim (evaluation): `ditto evaluate` gives the validation of a run to its last digit on 1 and 2 ranks and with `fsdp` 2, of
+"""Claim (layouts): `ditto evaluate` gives the validation of a run to its last digit on 1 and 2 ranks and with `fsdp` 2, of
 its average and of its weights, and holds all that are named against the same samples, times and noise."""
 
 import json

@@ -1,4 +1,4 @@
-// Claim (evaluation): The interval of a validation is of what chance chose, the samples: what sets levels of noise
+// Claim (numbers): The interval of a validation is of what chance chose, the samples: what sets levels of noise
 // apart is none of it, whether each sample is seen at one of them or at each.
 #include "core/evaluate/spread.h"
 
