@@ -155,13 +155,23 @@ class Evaluator {
       refuse(text(own) + ", and of " + of_all.path + " " + text(first) + ": their losses are at other levels of noise",
              "evaluate them by two commands");
     }
-    const auto held_out = held_out_of(recipe, registry_);
+    const auto held_out = held_out_by(group.front());
     if (found_.held_out.empty()) found_.held_out = held_out;
     if (held_out != found_.held_out)
       refuse("holds out other samples than " + of_all.path, "name one set for all: --data PLACE");
     const auto noted = group.front().notes.find("held_out");
     if (call_.data.empty() && noted != group.front().notes.end() && noted->second != held_out)
       say("note: what " + shown(path) + " holds out has changed since: its run's own losses were of other samples");
+  }
+
+  std::string held_out_by(const SavedModel& saved) const {
+    try {
+      return held_out_of(saved.recipe, registry_);
+    } catch (const Error& error) {
+      if (!call_.data.empty() || error.kind() != ErrorKind::config) throw;
+      throw Error(ErrorKind::config, saved.path,
+                  std::string("has no held-out samples that can be read: ") + error.what(), "name some: --data PLACE");
+    }
   }
 
   void measure(Group group) {

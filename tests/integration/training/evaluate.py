@@ -60,6 +60,10 @@ def test_the_validation_of_the_run_to_its_last_digit_on_every_layout():
                 plain = last_validation(f"{run}-no-average")
                 same_as_of_run(row_of(found, run, "weights"), plain, f"weights of {run} on {name}")
                 same_as_of_run(row_of(found, f"{run}-no-average", "weights"), plain, f"{run} without average on {name}")
+        run = next(iter(runs))
+        cut = row_of(evaluated(t.work / run, "--local-ranks", 2, "--set", "parallel.tensor=2"), run)
+        loss, own = float(cut["loss"]), float(last_validation(run)["validation_loss"])
+        t.check(abs(loss - own) < 1e-5 * own and cut["samples"] == held_out, f"with tensor 2 {loss}, in the run {own}")
 
 
 def test_each_stratum_has_every_sample_and_intervals_are_of_samples():
@@ -109,16 +113,19 @@ def test_a_run_that_did_not_validate_and_other_samples():
     t.equal(len(others["rows"]), 1, "rows of the average alone")
     t.check(others["rows"][0]["loss"] != own["loss"], "other samples gave the same loss:", others)
     t.equal(evaluated(t.work / "plain", "--data", "same.tar")["rows"][0]["loss"], others["rows"][0]["loss"], "of a file")
-    t.refused(2, ["--data", "synthetic"], "evaluate", evaluate_run(), "--data", "others")
+    t.refused(2, ["--data", "synthetic"], "evaluate", tiny_run(), "--data", "others")
+    t.train(t.write_recipe("none.toml", t.recipe(data=dict(validation_shards=[]))), "none", run__steps=1)
+    t.refused(2, ["validation_shards", "--data PLACE"], "evaluate", t.work / "none")
+    t.equal(row_of(evaluated(t.work / "none", "--data", t.digits), "none")["samples"], own["samples"], "samples of --data")
 
 
-def evaluate_run():
+def tiny_run():
     t.train(recipe("tiny.toml", 10), "tiny")
     return t.work / "tiny"
 
 
 def test_what_cannot_be_held_against_the_same_is_refused():
-    one = evaluate_run()
+    one = tiny_run()
     t.train(recipe("schedule.toml", 10, scheduler=dict(plugin="iddpm")), "schedule")
     t.train(recipe("held-out.toml", 10, data=dict(seed=1)), "held-out")
     for other, parts in (("schedule", ["iddpm", "rectified_flow", "by two commands"]), ("held-out", ["other samples", "--data"])):
@@ -130,7 +137,7 @@ def test_what_cannot_be_held_against_the_same_is_refused():
 
 
 def test_a_table_of_runs_for_people():
-    evaluate_run()
+    tiny_run()
     t.train(recipe("second.toml", 10, model=dict(width=24)), "second")
     lines = t.run("evaluate", "tiny", "second", "--progress", "none").stdout.splitlines()
     t.equal([line.split()[:3] for line in lines[:5]], [["run", "step", "weights"], ["tiny", "8", "ema"], ["tiny", "8", "weights"],
