@@ -30,6 +30,7 @@ void add_plugin_path(CLI::App& command, CommandLine& line);
 void add_train_command(CLI::App& app, CommandLine& line);        // train
 void add_replay_commands(CLI::App& app, CommandLine& line);      // replay, bisect
 void add_sample_command(CLI::App& app, CommandLine& line);       // sample
+void add_evaluate_command(CLI::App& app, CommandLine& line);     // evaluate
 void add_forward_command(CLI::App& app, CommandLine& line);      // forward
 void add_checkpoint_commands(CLI::App& app, CommandLine& line);  // checkpoint inspect | verify | import | export
 void add_config_commands(CLI::App& app, CommandLine& line);      // config check | show

@@ -58,6 +58,7 @@ int run(int count, char** arguments) {
   for (int i = 1; i < count; ++i) line.arguments.emplace_back(arguments[i]);
   ditto::add_train_command(app, line);
   ditto::add_sample_command(app, line);
+  ditto::add_evaluate_command(app, line);
   ditto::add_forward_command(app, line);
   ditto::add_checkpoint_commands(app, line);
   ditto::add_replay_commands(app, line);

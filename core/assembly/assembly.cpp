@@ -42,7 +42,7 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.saved)
     from = *parts.saved;
   else
-    from = train_data->makes();
+    from = (train_data ? train_data : validation_data)->makes();
   networks = std::make_unique<Networks>(components, mesh, from, parts.frozen);
   main = networks->main.get();
   if (parts.objective) make_objective();
@@ -58,10 +58,10 @@ void Assembly::open_data(const AssemblyParts& parts) {
   const auto open = [&](SplitOf split) {
     return open_source(components, {.split = split, .folder = recipe.run.folder, .shapes_only = parts.shapes_only});
   };
-  train_data = open(SplitOf::train);
+  if (!parts.held_out_alone) train_data = open(SplitOf::train);
   if (recipe.validate.every > 0) validation_data = open(SplitOf::validation);
-  if (validation_data && !parts.shapes_only) require_held_out(*train_data, *validation_data);
-  if (parts.opened) parts.opened(*train_data, validation_data.get());
+  if (train_data && validation_data && !parts.shapes_only) require_held_out(*train_data, *validation_data);
+  if (parts.opened) parts.opened(train_data.get(), validation_data.get());
 }
 
 void Assembly::make_objective() {

@@ -22,15 +22,16 @@ inline constexpr int64_t kStrata = 8;
 
 // Which parts are wanted. A part that the recipe does not name is then an error that says so.
 struct AssemblyParts {
-  bool data = false;  // sources; the model's shapes come from them
+  bool data = false;            // sources; the model's shapes come from them
+  bool held_out_alone = false;  // of the data, as nothing is learned
   bool objective = false;
   bool sampler = false;
   RunningModel::Weights weights = RunningModel::Weights::initial;
   FrozenWeights frozen = FrozenWeights::read;  // of encoders and other networks
   bool latents = false;                        // samples may be such that no decoder turns them into pictures
   bool shapes_only = false;                    // of the data, which need not be there
-  // Called with the sources once they are open, before anything is made for them; validation may be null.
-  std::function<void(const Source& train, const Source* validation)> opened;
+  // Called with the sources once they are open, before anything is made for them; each may be null.
+  std::function<void(const Source* train, const Source* validation)> opened;
   // Where no data is opened (from a checkpoint): the shapes of the data and of the model.
   std::optional<SavedShapes> saved;
 };
@@ -56,7 +57,7 @@ class Assembly {
   Recipe& recipe;
   const Mesh& mesh;
   Components components;
-  std::shared_ptr<Source> train_data, validation_data;  // validation: null where the recipe has none
+  std::shared_ptr<Source> train_data, validation_data;  // null: not wanted; validation also where the recipe has none
   std::unique_ptr<Networks> networks;
   RunningModel* main = nullptr;  // the model that is trained or sampled from, of networks
   std::shared_ptr<Objective> objective;

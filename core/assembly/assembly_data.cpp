@@ -35,7 +35,7 @@ std::vector<std::string> Assembly::notes() const {
   for (const auto& name : networks->unused())
     all.push_back("data: \"" + name + "\" is not used: no encoder, objective or model of this recipe takes it");
   const auto held_out = validation_data ? std::min(recipe.validate.samples, validation_data->size()) : kStrata;
-  if (held_out < kStrata)
+  if (held_out < kStrata && recipe.validate.strata == "one")
     all.push_back(
         fmt::format("validation: of {} held-out sample{} each stands at one of {} levels of noise, and the others "
                     "are not seen",

@@ -1,6 +1,7 @@
 #include "core/assembly/program.h"
 
 #include <sstream>
+#include <utility>
 
 #include <torch/types.h>
 
@@ -64,14 +65,20 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
   Totals totals;
   totals.stop = mesh.world().all_reduce(flat.slice(0, 0, 1).clone()).item<double>();
   const double* at = numbers + 1;
+  const auto take_row = [&] {
+    const auto* begin = std::exchange(at, at + samples_);
+    return std::vector<double>(begin, at);
+  };
+  totals.weights = take_row();
   double weight = 0;
-  for (int64_t i = 0; i < samples_; ++i, ++at) {
-    weight += *at;
-    totals.samples += *at != 0;
+  for (const double one : totals.weights) {
+    weight += one;
+    totals.samples += one != 0;
   }
   for (const auto& [name, row] : losses_) {
+    const auto& all = totals.weighed[name] = take_row();
     double sum = 0;
-    for (int64_t i = 0; i < samples_; ++i) sum += *at++;
+    for (const double one : all) sum += one;
     totals.parts[name] = weight > 0 ? sum / weight : 0;
     totals.loss += totals.parts[name];
   }

@@ -26,14 +26,16 @@ class LossLedger {
     std::map<std::string, double> parts;  // its named parts
     double samples = 0;                   // that count
     double stop = 0;                      // how many ranks asked to stop
+    // Of each sample, entered by whichever rank: its weight, and its losses by name times that.
+    std::vector<double> weights;
+    std::map<std::string, std::vector<double>> weighed;
   };
   // Called by all ranks of the mesh; of a pipeline, the last stage has entered the losses. `stop`: this rank wishes to
   // stop after this step.
   Totals sum(const Mesh& mesh, bool stop = false);
 
-  // After `sum`: per-sample losses of one name, times the samples' weights, and these, as entered here; zero elsewhere.
+  // After `sum`: per-sample losses of one name, times the samples' weights, as entered here; zero elsewhere.
   const std::map<std::string, std::vector<double>>& entered() const { return losses_; }
-  const std::vector<double>& weights() const { return weights_; }
   int64_t first_id() const { return first_id_; }  // of the first sample
 
  private:

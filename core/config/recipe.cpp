@@ -291,7 +291,8 @@ namespace {
 
 // What is not given is not noted where earlier runs and receipts do not know of it: they are the same as today's.
 bool is_newer(const std::string& section, const std::string& option) {
-  return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies");
+  return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies") ||
+         (section == "validate" && option == "strata");
 }
 
 }  // namespace

@@ -227,9 +227,13 @@ void ValidateOptions::read(OptionReader& option) {
   option("every", every, "steps between validations on held-out data; 0: never").at_least(0);
   option("samples", samples, "held-out samples, at fixed times and noise").between(1, kMostSamples);
   option("batch", batch, "samples a forward; 0: as in training").between(0, kMostSamples);
+  option("strata", strata,
+         "levels of noise that a held-out sample is seen at: one of the eight, or each; auto: each where there are "
+         "fewer than eight samples a level")
+      .one_of({"auto", "one", "each"});
   option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
   option("grid", grid, "pictures in a grid").between(1, kMostPictures);
-  option.only_if(every > 0, {"samples", "batch"}, "is of a validation, and validate.every is 0");
+  option.only_if(every > 0, {"samples", "batch", "strata"}, "is of a validation, and validate.every is 0");
   option.only_if(grid_every > 0, {"grid"}, "is of a sheet, and validate.grid_every is 0");
 }
 

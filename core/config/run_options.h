@@ -96,6 +96,7 @@ struct CheckpointOptions {
 // [validate]
 struct ValidateOptions {
   int64_t every = 0, samples = 256, batch = 0, grid_every = 0, grid = 16;
+  std::string strata = "auto";
   void read(OptionReader& option);
 };
 

@@ -22,8 +22,8 @@ void record(Recipe recipe, Registry& registry, const Mesh& mesh, const RecordCal
   recipe.run.audit = 0;
   AssemblyParts parts;
   parts.data = parts.objective = true;
-  parts.opened = [&](const Source& train, const Source*) {
-    call.expect_same("data", facts_of(train, "data"), ErrorKind::data);
+  parts.opened = [&](const Source* train, const Source*) {
+    call.expect_same("data", facts_of(*train, "data"), ErrorKind::data);
   };
   Assembly assembly(recipe, registry, mesh, parts, {});
   Loader loader(assembly.train_data, recipe.loader, static_cast<uint64_t>(recipe.run.seed),

@@ -1,5 +1,7 @@
 #include "core/network/saved_model.h"
 
+#include <span>
+
 #include <ditto/text.h>
 
 #include "core/checkpoint/manifest.h"
@@ -22,13 +24,14 @@ Table* section_of(Table& tree, std::string_view name) {
   return node ? node->as<Table>() : nullptr;
 }
 
-// What was said of ranks and of folders belongs to the run that trained: a checkpoint does not say where to read or
-// write.
-void forget_its_place(Table& tree) {
+// What was said of ranks and of folders belongs to the run that trained: a checkpoint does not say where to write, nor,
+// but for the data that it was held against, where to read.
+void forget_its_place(Table& tree, SavedUse use) {
   tree.erase("parallel");
-  if (auto* run = section_of(tree, "run"))
-    for (const char* key : {"folder", "output", "init_from", "init_missing", "init_extra", "init_other_shape"})
-      run->erase(key);
+  if (auto* run = section_of(tree, "run")) {
+    if (use == SavedUse::sampling) run->erase("folder");
+    for (const char* key : {"output", "init_from", "init_missing", "init_extra", "init_other_shape"}) run->erase(key);
+  }
   if (auto* adapter = section_of(tree, "adapter"))  // its weights are the checkpoint's
     for (const char* key : {"weights", "format"}) adapter->erase(key);
 }
@@ -59,19 +62,23 @@ void take_network(Table& tree, const std::string& name, const std::string& where
   tree.erase("adapter");
 }
 
+// Of a run that did not validate, too.
+void validate(Table& tree) {
+  auto* options = section_of(tree, "validate");
+  const auto* every = options ? options->find("every") : nullptr;
+  if (!every || !every->as<int64_t>() || *every->as<int64_t>() < 1) tree.set_path("validate.every", {int64_t{1}, {}});
+}
+
 // What a training does with its model: a model that has learned does not depend on it.
-constexpr const char* kOfTrainings[] = {"batch.",
-                                        "checkpoint.",
-                                        "data.",
+constexpr const char* kOfTrainings[] = {"checkpoint.",
                                         "ema.",
-                                        "loader.",
                                         "log.",
                                         "lr_schedule.",
-                                        "objective.",
                                         "optimizer.",
                                         "record.",
                                         "tread.",
-                                        "validate.",
+                                        "validate.every",
+                                        "validate.grid",
                                         "run.audit",
                                         "run.batch",
                                         "run.clip_norm",
@@ -84,15 +91,22 @@ constexpr const char* kOfTrainings[] = {"batch.",
                                         "run.micro_batch",
                                         "run.non_finite",
                                         "run.output",
-                                        "run.seed",
                                         "run.steps"};
+// What it learns, and is held against.
+constexpr const char* kOfLosses[] = {"batch.", "data.", "loader.", "objective.", "validate.", "run.seed"};
+constexpr const char* kOfSampling[] = {"cache.", "guidance.", "sampler."};
 
-void refuse_idle(const std::vector<std::string>& sets) {
-  for (const auto& set : sets)
-    for (const char* beginning : kOfTrainings)
-      if (set.starts_with(beginning))
-        throw Error(ErrorKind::config, "--set " + shown(set), "is of the training, and this model has learned",
-                    "leave it out");
+void refuse_idle(const std::vector<std::string>& sets, SavedUse use) {
+  const auto refuse = [&](std::span<const char* const> beginnings, const char* what) {
+    for (const auto& set : sets)
+      for (const char* beginning : beginnings)
+        if (set.starts_with(beginning)) throw Error(ErrorKind::config, "--set " + shown(set), what, "leave it out");
+  };
+  refuse(kOfTrainings, "is of the training, and this model has learned");
+  if (use == SavedUse::sampling)
+    refuse(kOfLosses, "is of the training, and this model has learned");
+  else
+    refuse(kOfSampling, "is of sampling, and nothing is sampled");
 }
 
 // The checkpoint that `path` means. Newer ones that cannot be used are said, by the first rank.
@@ -130,9 +144,10 @@ std::optional<AdapterBase> found_base(const SavedModel& saved) {
   return base;
 }
 
-std::string ready(const std::string& recipe_toml, const std::string& name, const std::string& network) {
+std::string ready(const std::string& recipe_toml, const std::string& name, const std::string& network, SavedUse use) {
   auto tree = formats::parse_toml(recipe_toml, name);
-  forget_its_place(tree);
+  forget_its_place(tree, use);
+  if (use == SavedUse::evaluation) validate(tree);
   forget_first_weights(tree);
   if (!network.empty()) take_network(tree, network, name);
   return formats::render_toml(tree);
@@ -140,8 +155,9 @@ std::string ready(const std::string& recipe_toml, const std::string& name, const
 
 }  // namespace
 
-SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network) {
-  refuse_idle(sets);
+SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network,
+                      SavedUse use) {
+  refuse_idle(sets, use);
   SavedModel saved;
   if (!network.empty()) saved.prefix = checkpoint::kNetworkPrefix + network + ".";
   saved.path = taken(path);
@@ -150,7 +166,7 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   const auto theirs = formats::parse_toml(info.recipe_toml, recipe);
   const auto* init_from = theirs.find_path("run.init_from");
   saved.began_with_others = init_from && init_from->as<std::string>() && !init_from->as<std::string>()->empty();
-  const auto own = ready(info.recipe_toml, recipe, network);
+  const auto own = ready(info.recipe_toml, recipe, network, use);
   saved.recipe = Recipe::saved(own, recipe, sets);
   tell_other_meaning(formats::parse_toml(own, recipe), saved.recipe);
   const auto shapes = info.extra.find("shapes");

@@ -13,8 +13,11 @@
 
 namespace ditto {
 
+// What is done with a model that has learned: which options say something then, and whether data is read.
+enum class SavedUse { sampling, evaluation };
+
 // The recipe a checkpoint was made with, for another use: its layout of ranks is forgotten (`sets` may give one), and
-// so are the folders that the training run read and wrote.
+// so are the folders that the training run wrote and, where no data is read, those that it read.
 struct SavedModel {
   Recipe recipe;
   SavedShapes shapes;
@@ -29,8 +32,10 @@ struct SavedModel {
 };
 // `path`: a run, its checkpoints folder, or a checkpoint. `network`: the one of [network.NAME] that trained with the
 // run's model, in its place. `sets` may give a run that is no adapter's one (adapter.weights), and say where an
-// adapter's base lies (run.init_from). Throws Error(checkpoint) or Error(config).
-SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network = "");
+// adapter's base lies (run.init_from). For an evaluation the recipe validates. Throws Error(checkpoint) or
+// Error(config).
+SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network = "",
+                      SavedUse use = SavedUse::sampling);
 // The model runs with its weights from now on: "ema" (where there is one) or "weights". `of`: whose they are there, ""
 // the run's model's, "network.NAME." another's that learned with it. Throws as open_saved.
 void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model, const std::string& of = "");

@@ -21,8 +21,8 @@ void Training::assemble(const std::optional<std::string>& start) {
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.sampler = recipe.validate.grid_every > 0;
-  parts.opened = [this](const Source& train, const Source* validation) {
-    auto facts = facts_of(train, "data");
+  parts.opened = [this](const Source* train, const Source* validation) {
+    auto facts = facts_of(*train, "data");
     if (validation) facts.merge(facts_of(*validation, "validation data"));
     options_.expect_same("data", facts, ErrorKind::data);
   };

@@ -152,7 +152,8 @@ def test_of_samples_that_are_left_out_a_validation_says_nothing():
     path = data_recipe("strata.toml", [shard("strata.tar", good(24))])
     found = {}
     for name, held_out in (("whole", samples), ("without", damaged)):
-        t.train(path, f"strata-{name}", run__steps=1, data__validation_shards=[str(shard(f"{name}.tar", held_out))], validate__every=1)
+        t.train(path, f"strata-{name}", run__steps=1, data__validation_shards=[str(shard(f"{name}.tar", held_out))],
+                validate__every=1, validate__strata="one")
         found[name] = t.lines_of(t.work / f"strata-{name}/validation.jsonl")[-1]
     whole, without = found["whole"], found["without"]
     t.equal((whole["samples"], without["samples"]), (16, 15), "samples that counted")
@@ -160,10 +161,18 @@ def test_of_samples_that_are_left_out_a_validation_says_nothing():
     for line, counts in ((whole, [2] * 8), (without, [1 if k == 3 else 2 for k in range(8)])):
         mean = sum(n * float(stratum) for n, stratum in zip(counts, line["strata"])) / sum(counts)
         t.check(abs(mean - float(line["validation_loss"])) < 1e-6, f"the strata's mean is {mean} in {line}")
-    t.train(path, "strata-few", run__steps=1, data__validation_shards=[str(t.work / "whole.tar")], validate__every=1, validate__samples=3)
-    few = t.lines_of(t.work / "strata-few/validation.jsonl")[-1]
-    t.equal([stratum is None for stratum in few["strata"]], [k > 2 for k in range(8)], f"strata without samples in {few}")
-    t.check("not_finite" not in few, few)
+    few = dict(run__steps=1, validate__every=1, validate__samples=3)
+    t.train(path, "strata-few", data__validation_shards=[str(t.work / "whole.tar")], validate__strata="one", **few)
+    line = t.lines_of(t.work / "strata-few/validation.jsonl")[-1]
+    t.equal([stratum is None for stratum in line["strata"]], [k > 2 for k in range(8)], f"strata without samples in {line}")
+    t.check("not_finite" not in line, line)
+    first = [("0000", b"not a png", 0), *good(16)[1:]]
+    for name, held_out, count in (("each", good(16), 3), ("each-bad", first, 2)):
+        t.train(path, f"strata-{name}", data__validation_shards=[str(shard(f"{name}.tar", held_out))], **few)
+        line = t.lines_of(t.work / f"strata-{name}/validation.jsonl")[-1]
+        t.equal((line["samples"], None in line["strata"]), (count, False), f"samples that counted, and strata without any, in {line}")
+        mean = sum(float(stratum) for stratum in line["strata"]) / 8
+        t.check(abs(mean - float(line["validation_loss"])) < 1e-6, f"the strata's mean is {mean} in {line}")
 
 
 def test_a_strict_run_names_a_sample_of_its_validation_on_every_layout():
