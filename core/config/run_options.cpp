@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <ditto/math/sizes.h>
+
 namespace ditto {
 
 namespace {
@@ -228,9 +230,20 @@ void ValidateOptions::read(OptionReader& option) {
   option("samples", samples, "held-out samples, at fixed times and noise").between(1, kMostSamples);
   option("batch", batch, "samples a forward; 0: as in training").between(0, kMostSamples);
   option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
-  option("grid", grid, "pictures in a grid").between(1, kMostPictures);
+  option("grid", grid, "pictures in a grid, made up to whole rows where a column is a class").between(1, kMostPictures);
   option.only_if(every > 0, {"samples", "batch"}, "is of a validation, and validate.every is 0");
   option.only_if(grid_every > 0, {"grid"}, "is of a sheet, and validate.grid_every is 0");
+}
+
+void SheetPicture::read(OptionReader& option) {
+  option("seed", seed, "the noise that it starts from; not given: its place in the list, from 0").at_least(0);
+  option("class", of_class, "its class, by name or number; empty: each class in its turn");
+  option("prompt", prompt, "its text, for a model of texts with an encoder of them");
+  option("condition", condition, "a safetensors file of what the model takes, of one row").place();
+  option("guidance", guidance, "guidance.scale; not given: the recipe's own");
+  has_guidance = option.declared().back().given;
+  option("size", size, "HEIGHTxWIDTH, of videos FRAMESxHEIGHTxWIDTH; empty: the model's own");
+  option("steps", steps, "steps from noise to data; 0: sampler.steps").between(0, most::kTimes);
 }
 
 void RecordOptions::read(OptionReader& option) {

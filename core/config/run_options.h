@@ -93,9 +93,20 @@ struct CheckpointOptions {
   void read(OptionReader& option);
 };
 
+// [[validate.picture]]: one picture of the sheets that a training draws. What is empty, or 0 steps, is as without it.
+struct SheetPicture {
+  std::string section;  // "validate.picture.0"
+  int64_t seed = 0, steps = 0;
+  double guidance = 1;
+  bool has_guidance = false;
+  std::string of_class, prompt, condition, size;
+  void read(OptionReader& option);
+};
+
 // [validate]
 struct ValidateOptions {
   int64_t every = 0, samples = 256, batch = 0, grid_every = 0, grid = 16;
+  std::vector<SheetPicture> pictures;  // none: `grid` of them
   void read(OptionReader& option);
 };
 
