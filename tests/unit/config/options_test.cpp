@@ -209,7 +209,7 @@ std::string made_by(Recipe recipe) {
   options.steps = recipe.sampler_steps;
   options.clip = clip_of(recipe);
   options.cache = assembly.cache.get();
-  hash.add(generate(*assembly.networks, *assembly.sampler, *assembly.guidance, sheet_requests(assembly, {}), options));
+  hash.add(generate(*assembly.networks, *assembly.sampler, *assembly.guidance, grid_requests(assembly, {}).samples, options));
   return hash.text();
 }
 
