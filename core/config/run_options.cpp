@@ -1,6 +1,7 @@
 #include "core/config/run_options.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <ditto/math/sizes.h>
 
@@ -223,6 +224,18 @@ void CheckpointOptions::read(OptionReader& option) {
   option("every", every, "steps between checkpoints; the last step always makes one; 0: only the last").at_least(0);
   option("keep", keep, "newest checkpoints kept").at_least(1);
   option("keep_every", keep_every, "keep every checkpoint whose step is a multiple of this; 0: none").at_least(0);
+}
+
+int64_t CheckpointOptions::most_kept(int64_t steps) const {
+  const auto saves = [steps](int64_t at) { return at > 0 ? steps / at : 0; };
+  const int64_t all = saves(every) + (every == 0 || steps == 0 || steps % every != 0 ? 1 : 0);
+  // Of those for ever the last step may be one without being a multiple of `every`.
+  const int64_t for_ever = keep_every == 0 ? 0
+                           : every == 0
+                               ? (steps % keep_every == 0 ? 1 : 0)
+                               : saves(every <= steps && keep_every <= steps ? std::lcm(every, keep_every) : 0) +
+                                     (steps % every != 0 && steps % keep_every == 0 ? 1 : 0);
+  return std::min(all, std::min(all, keep) + for_ever);
 }
 
 void ValidateOptions::read(OptionReader& option) {

@@ -91,6 +91,7 @@ struct ParallelOptions {
 struct CheckpointOptions {
   int64_t every = 500, keep = 3, keep_every = 0;
   void read(OptionReader& option);
+  int64_t most_kept(int64_t steps) const;  // of a run of so many
 };
 
 // [[validate.picture]]: one picture of the sheets that a training draws. What is empty, or 0 steps, is as without it.
