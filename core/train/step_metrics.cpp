@@ -1,5 +1,6 @@
 #include "core/train/step_metrics.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
