@@ -15,6 +15,7 @@
 #include <ditto/video_decoder.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/prepared.h"
 #include "core/console/progress.h"
 #include "core/dataset/check_data.h"
 #include "core/dataset/inspect.h"
@@ -31,7 +32,6 @@ namespace ditto {
 
 namespace {
 
-constexpr size_t kBadShown = 10;
 constexpr int64_t kSheetPictures = 64;
 
 struct PrepareArguments {
@@ -74,11 +74,16 @@ void prepare(PrepareArguments& arguments) {
   if (std::filesystem::is_directory(arguments.in)) {
     if (!arguments.shape.empty())
       throw Error(ErrorKind::config, "--shape", "is for tables, but " + arguments.in + " is a folder");
+    if (arguments.pictures.fit != Fit::crop && arguments.pictures.size == 0)
+      throw Error(ErrorKind::config, "--fit",
+                  "says how pictures are made square, and without --size they stay as they are",
+                  "add --size N, or leave it out");
     made = prepare_folder(arguments.in, arguments.options, arguments.pictures);
   } else {
     const auto& pictures = arguments.pictures;
-    if (pictures.size > 0 || pictures.skip_bad || pictures.splits_as_classes || !pictures.captions.empty())
-      throw Error(ErrorKind::config, "--size, --skip-bad, --splits-as-classes, --captions",
+    if (pictures.size > 0 || pictures.fit != Fit::crop || pictures.skip_bad || pictures.splits_as_classes ||
+        !pictures.captions.empty())
+      throw Error(ErrorKind::config, "--size, --fit, --skip-bad, --splits-as-classes, --captions",
                   "are for folders, but " + arguments.in + " is none");
     if (arguments.shape.empty())
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
@@ -87,12 +92,7 @@ void prepare(PrepareArguments& arguments) {
     made = prepare_table(arguments.in, arguments.layout, arguments.options);
   }
   for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
-  for (const auto& reason : made.left_out) std::cout << "left out: " << shown(reason, kSentenceShown) << '\n';
-  for (size_t i = 0; i < made.bad.size() && i < kBadShown; ++i)
-    std::cout << "bad: " << shown(made.bad[i], kSentenceShown) << '\n';
-  if (made.bad.size() > kBadShown)
-    std::cout << "bad: " << made.bad.size() - kBadShown << " more, named in report.jsonl\n";
-  for (const auto& note : made.notes) std::cout << "note: " << shown(note, kSentenceShown) << '\n';
+  print_prepared(made, arguments.options.out, std::cout);
   std::cout << made.train << " samples to train on, " << made.validation << " held out";
   if (!made.classes.empty()) std::cout << ", " << made.classes.size() << " classes";
   if (!made.bad.empty()) std::cout << ", " << made.bad.size() << " bad files skipped";
@@ -299,6 +299,7 @@ void add_prepare(CLI::App& data) {
       ->add_option("--size", arguments->pictures.size,
                    "Folder: make every picture a square of this side: shrunk to cover it, and the middle cut out")
       ->check(CLI::PositiveNumber);
+  add_fit_option(*command, arguments->pictures.fit);
   command->add_flag("--skip-bad", arguments->pictures.skip_bad,
                     "Folder: go on without what does not decode, and name it in report.jsonl");
   command->add_flag("--splits-as-classes", arguments->pictures.splits_as_classes,

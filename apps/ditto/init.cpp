@@ -24,6 +24,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/prepared.h"
 #include "core/console/progress.h"
 #include "core/dataset/inspect.h"
 #include "core/dataset/picture_folder.h"
@@ -49,6 +50,7 @@ constexpr double kSecondsAStep = 2, kShareReached = 0.3;  // of the rate of a ma
 struct InitArguments {
   std::string from, out;
   int size = 0;
+  Fit fit = Fit::crop;
   bool json = false, splits_as_classes = false;
 };
 
@@ -118,6 +120,7 @@ std::string prepared(const InitArguments& arguments, const std::string& recipe) 
   options.least_held_out = kStrata;
   FolderOptions pictures;
   pictures.size = arguments.size > 0 ? arguments.size : side_for(found);
+  pictures.fit = arguments.fit;
   pictures.skip_bad = true;
   pictures.splits_as_classes = arguments.splits_as_classes;
   report::ProgressOptions style;
@@ -132,9 +135,9 @@ std::string prepared(const InitArguments& arguments, const std::string& recipe) 
   };
   const auto made = prepare_folder(arguments.from, options, pictures);
   if (line) line->finish();
+  print_prepared(made, options.out, std::cerr);
   std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad files, each named in report.jsonl\n",
                            shown(options.out), made.train, made.validation, made.bad.size());
-  for (const auto& note : made.notes) std::cerr << "note: " << shown(note, kSentenceShown) << '\n';
   if (options.validation == 0)
     std::cerr << "note: of fewer than 32 pictures none is held out, and nothing is validated\n";
   return options.out;
@@ -239,6 +242,17 @@ void write_text(const std::string& path, const std::string& text) {
   formats::write_file(path, std::as_bytes(std::span(text)), ErrorKind::config);
 }
 
+// Of one rank a checkpoint holds what the dry run counts of these.
+std::string disk_of_checkpoints(const DryRun& cost, const Recipe& recipe) {
+  int64_t one = 0;
+  for (const char* share : {"parameters", "optimizer", "ema"})
+    if (const auto found = cost.first.bytes.find(share); found != cost.first.bytes.end()) one += found->second;
+  const auto kept = recipe.checkpoint.most_kept(recipe.run.steps);
+  return fmt::format(
+      "a checkpoint takes {} of disk, {}", report::bytes_text(one),
+      kept == 1 ? "and one is kept" : fmt::format("the {} that are kept {}", kept, report::bytes_text(kept * one)));
+}
+
 int init(const InitArguments& arguments, const CommandLine& line) {
   expect_one_rank("ditto init");
   const auto name = plain_name(arguments.from);
@@ -248,6 +262,9 @@ int init(const InitArguments& arguments, const CommandLine& line) {
   if (has_shards && arguments.size > 0)
     throw Error(ErrorKind::config, "--size", "is for a folder of pictures, but " + arguments.from + " holds shards",
                 "change data.size in the recipe");
+  if (has_shards && arguments.fit != Fit::crop)
+    throw Error(ErrorKind::config, "--fit", "is for a folder of pictures, but " + arguments.from + " holds shards",
+                "leave it out: data.resize brings pictures of shards to their size");
   if (has_shards && arguments.splits_as_classes)
     throw Error(ErrorKind::config, "--splits-as-classes",
                 "is for a folder of pictures, but " + arguments.from + " holds shards", "leave it out");
@@ -278,9 +295,11 @@ int init(const InitArguments& arguments, const CommandLine& line) {
         fmt::format("{:.3g} s a step, {} of memory at the peak, {} for {} steps", trial.step_s,
                     report::bytes_text(trial.peak_bytes),
                     report::duration_text(trial.step_s * static_cast<double>(recipe.steps)), recipe.steps);
+    const auto disk = disk_of_checkpoints(cost, Recipe::read(out));
     const auto model = fmt::format("dit with {} learned numbers, batch {}", cost.parameters, recipe.batch);
-    write_text(out, fmt::format("# Made by `ditto init`: {}.\n# {}. Measured on this machine over {} steps: {}.\n\n{}",
-                                data, model, kTrialSteps, price, text));
+    write_text(
+        out, fmt::format("# Made by `ditto init`: {}.\n# {}. Measured on this machine over {} steps: {}.\n# {}.\n\n{}",
+                         data, model, kTrialSteps, price, disk, text));
     if (arguments.json) {
       const nlohmann::ordered_json json{{"recipe", out},
                                         {"shards", shards},
@@ -292,7 +311,7 @@ int init(const InitArguments& arguments, const CommandLine& line) {
                                         {"peak_bytes", trial.peak_bytes}};
       std::cout << formats::ascii_json(json) << '\n';
     } else {
-      std::cout << data << '\n' << model << '\n' << price << '\n';
+      std::cout << data << '\n' << model << '\n' << price << '\n' << disk << '\n';
       if (facts.captions > 0)
         std::cout
             << "the captions are not learned from: dit takes classes; docs/add_a_model.md and dit_text take texts\n";
@@ -320,6 +339,7 @@ void add_init_command(CLI::App& app, CommandLine& line) {
       ->add_option("--size", arguments->size,
                    "Of a folder: the side that pictures are brought to; default: theirs, at most 64")
       ->check(CLI::Range(4, 1024));
+  add_fit_option(*command, arguments->fit);
   command->add_flag("--splits-as-classes", arguments->splits_as_classes,
                     "Of a folder: take folders called train, val, test … as classes, and learn from all of them");
   command->add_flag("--json", arguments->json, "Print JSON");

@@ -44,6 +44,9 @@ struct TrainState {
   std::string recipe_toml;
 };
 
+// Of the numbers that this rank writes of a save; the ranks' together are all but the small files.
+int64_t bytes_to_write(const TrainState& state, const Mesh& mesh);
+
 struct Retention {
   int64_t keep_last = 3;   // the newest steps that stay; at least 1
   int64_t keep_every = 0;  // steps that are a multiple of this stay for ever; 0: none

@@ -97,6 +97,26 @@ FileRecord write_text(const std::string& folder, const std::string& name, const 
   return {name, bytes.size(), hasher.finish()};
 }
 
+// Of each tensor that this rank writes: section, name, entry and tensor.
+template <class Take>
+void for_each_written(const TrainState& state, const Mesh* mesh, const Take& take) {
+  const auto& entries = state.layout->entries;
+  const bool has_ema = state.ema && !state.ema->empty();
+  if (has_ema) require_along(state.ema->size(), entries.size(), "EMA");
+  const auto optimizer = state.optimizer ? state.optimizer->state() : std::map<std::string, OptimizerState>();
+  for (const auto& [kind, of] : optimizer) require_along(of.tensors.size(), entries.size(), "optimizer state " + kind);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    const LayoutEntry& entry = entries[i];
+    if (!writes(entry, mesh)) continue;
+    take(kModel, entry.name, entry, entry.tensor);
+    if (has_ema) take(kEma, entry.name, entry, (*state.ema)[i]);
+    for (const auto& [kind, of] : optimizer) {
+      if (!of.tensors[i].defined()) continue;
+      take(kOptimizer, kind + "/" + entry.name, entry_of(of, entry, of.tensors[i]), of.tensors[i]);
+    }
+  }
+}
+
 }  // namespace
 
 torch::Tensor HostBuffers::copy(const std::string& key, const torch::Tensor& source) {
@@ -112,25 +132,22 @@ Snapshot take_snapshot(const TrainState& state, const Mesh* mesh, HostBuffers& b
   Snapshot snapshot;
   snapshot.state = {state.step, state.samples, state.seed, mesh ? mesh->world_size() : 1, {}, state.extra};
   snapshot.recipe = state.recipe_toml;
-  Taker taker(snapshot, buffers, mesh ? mesh->rank() : 0);
-  const auto& entries = state.layout->entries;
-  const bool has_ema = state.ema && !state.ema->empty();
-  if (has_ema) require_along(state.ema->size(), entries.size(), "EMA");
-  const auto optimizer = state.optimizer ? state.optimizer->state() : std::map<std::string, OptimizerState>();
   if (state.optimizer) snapshot.state.counters = state.optimizer->counters();
-  for (const auto& [kind, of] : optimizer) require_along(of.tensors.size(), entries.size(), "optimizer state " + kind);
-  for (size_t i = 0; i < entries.size(); ++i) {
-    const LayoutEntry& entry = entries[i];
-    if (!writes(entry, mesh)) continue;
-    taker.add(kModel, entry.name, entry, entry.tensor);
-    if (has_ema) taker.add(kEma, entry.name, entry, (*state.ema)[i]);
-    for (const auto& [kind, of] : optimizer) {
-      if (!of.tensors[i].defined()) continue;
-      taker.add(kOptimizer, kind + "/" + entry.name, entry_of(of, entry, of.tensors[i]), of.tensors[i]);
-    }
-  }
+  Taker taker(snapshot, buffers, mesh ? mesh->rank() : 0);
+  for_each_written(state, mesh, [&](const char* section, const auto& name, const auto& entry, const auto& tensor) {
+    taker.add(section, name, entry, tensor);
+  });
   if (taker.on_device()) torch::cuda::synchronize();
   return snapshot;
+}
+
+int64_t bytes_to_write(const TrainState& state, const Mesh& mesh) {
+  int64_t bytes = 0;
+  for_each_written(state, &mesh, [&](const char*, const auto&, const auto& entry, const auto& tensor) {
+    for (const Rectangle& rectangle : entry.slices())
+      bytes += c10::multiply_integers(rectangle.size) * static_cast<int64_t>(tensor.element_size());
+  });
+  return bytes;
 }
 
 std::vector<FileRecord> write_shards(const std::string& folder, const Snapshot& snapshot) {

@@ -34,7 +34,8 @@ struct LogOptions {
            "measure the peak for mfu by a matrix product, 0.2 s between steps 1 and 2, if peak_tflops is not given");
     option.only_if(tensorboard, {"tensorboard_every", "tensorboard_flush"}, "is of TensorBoard's events");
     option.only_if(peak_tflops == 0, {"roofline"}, "measures the peak, which peak_tflops says");
-    option("grid_columns", grid_columns, "pictures in a row of a sample sheet; 0: nearly square").between(0, 4096);
+    option("grid_columns", grid_columns, "pictures in a row of a sample sheet; 0: a column a class, else nearly square")
+        .between(0, 4096);
     option("grid_cell", grid_cell, "pixels: smaller samples are enlarged by a whole factor on sheets").between(1, 4096);
   }
 };

@@ -66,6 +66,11 @@ Recipe Recipe::read(const std::string& path, const std::vector<std::string>& set
     recipe.adapter->weights = (fs::path(recipe.run.folder) / recipe.adapter->weights).lexically_normal().string();
     recipe.resolved_.set_path("adapter.weights", Node{recipe.adapter->weights, {}});
   }
+  for (auto& picture : recipe.validate.pictures) {
+    if (picture.condition.empty()) continue;
+    picture.condition = (fs::path(recipe.run.folder) / picture.condition).lexically_normal().string();
+    recipe.resolved_.set_path(picture.section + ".condition", Node{picture.condition, {}});
+  }
   // Where they are is known here alone: a checkpoint keeps no folder.
   for (auto* sections : {&recipe.encoders, &recipe.networks})
     for (auto& one : *sections) {
@@ -113,6 +118,46 @@ void Recipe::read_section(const Section& section, Options& options) {
 template <class Options>
 void Recipe::read_section(const Section& section, std::optional<Options>& options) {
   if (section.table) read_section(section, options.emplace());
+}
+
+void Recipe::read_section(const Section& section, ValidateOptions& options) {
+  Table own = section.table ? *section.table : Table{};
+  own.erase("picture");
+  read_section<ValidateOptions>({&own, section.name, section.place}, options);
+  const Node* list = section.table ? section.table->find("picture") : nullptr;
+  const auto* none = list ? list->as<formats::Array>() : nullptr;
+  if (!list || (none && none->empty())) return;
+  auto given = options_of(own, section.name, section.place);
+  given.given["picture"] = {std::string(), place(*list, section.place)};
+  const auto leaves_out = [&](const std::string& name, const std::string& why) {
+    const auto& where = given.given.at(name).where;
+    if (!goes_along(given, name)) throw Error(ErrorKind::config, where, "validate." + name + " " + why, "leave it out");
+    left_out.push_back(where + ": validate." + name + " " + why + "; it takes no effect");
+  };
+  if (options.grid_every == 0) return leaves_out("picture", "is of a sheet, and validate.grid_every is 0");
+  if (options.grid != ValidateOptions().grid) leaves_out("grid", "is of a sheet that names no pictures");
+  read_pictures(section, *list);
+}
+
+void Recipe::read_pictures(const Section& section, const Node& list) {
+  if (!formats::is_list_of_tables(list))
+    throw Error(ErrorKind::config, place(list, section.place), std::string("validate.picture is ") + list.type_name(),
+                "expected the pictures of a sheet, each [[validate.picture]]");
+  const auto& tables = *list.as<formats::Array>();
+  resolved_.set_path("validate.picture", Node{formats::Array(tables.size(), Node{Table{}, {}}), {}});
+  for (const auto& one : tables) {
+    SheetPicture picture;
+    picture.seed = static_cast<int64_t>(validate.pictures.size());
+    picture.section = "validate.picture." + std::to_string(picture.seed);
+    auto given = options_of(*one.as<Table>(), picture.section, place(one, section.place));
+    if (const auto it = given.given.find("class"); it != given.given.end())
+      if (const auto* number = std::get_if<int64_t>(&it->second.value)) it->second.value = std::to_string(*number);
+    OptionReader reader(given, effect_of_section(section.name));
+    picture.read(reader);
+    reader.finish();
+    resolve(picture.section, {}, reader.declared());
+    validate.pictures.push_back(std::move(picture));
+  }
 }
 
 void Recipe::read_section(const Section& section, RecordOptions& options) {
@@ -292,7 +337,7 @@ namespace {
 // What is not given is not noted where earlier runs and receipts do not know of it: they are the same as today's.
 bool is_newer(const std::string& section, const std::string& option) {
   return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies") ||
-         (section == "validate" && option == "strata");
+         (section == "validate" && option == "strata") || section.starts_with("validate.picture.");
 }
 
 }  // namespace

@@ -110,12 +110,14 @@ class Recipe {
   void read_section(const Section& section, Options& options);
   template <class Options>
   void read_section(const Section& section, std::optional<Options>& options);
+  void read_section(const Section& section, ValidateOptions& options);
   void read_section(const Section& section, RecordOptions& options);
   void read_section(const Section& section, PluginOptions& options);
   void read_section(const Section& section, ParallelOptions& options);
   void read_section(const Section& section, Component& component);
   void read_section(const Section& section, std::vector<NetworkSection>& networks);
   void read_section(const Section& section, std::map<std::string, GivenOption>& pinned);
+  void read_pictures(const Section& section, const formats::Node& list);
   void read_sampler(const Section& section);
   void read_optimizer(const Section& section);
   void read_data_parts(const Section& section);

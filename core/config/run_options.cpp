@@ -1,6 +1,9 @@
 #include "core/config/run_options.h"
 
 #include <algorithm>
+#include <numeric>
+
+#include <ditto/math/sizes.h>
 
 namespace ditto {
 
@@ -223,6 +226,18 @@ void CheckpointOptions::read(OptionReader& option) {
   option("keep_every", keep_every, "keep every checkpoint whose step is a multiple of this; 0: none").at_least(0);
 }
 
+int64_t CheckpointOptions::most_kept(int64_t steps) const {
+  const auto saves = [steps](int64_t at) { return at > 0 ? steps / at : 0; };
+  const int64_t all = saves(every) + (every == 0 || steps == 0 || steps % every != 0 ? 1 : 0);
+  // Of those for ever the last step may be one without being a multiple of `every`.
+  const int64_t for_ever = keep_every == 0 ? 0
+                           : every == 0
+                               ? (steps % keep_every == 0 ? 1 : 0)
+                               : saves(every <= steps && keep_every <= steps ? std::lcm(every, keep_every) : 0) +
+                                     (steps % every != 0 && steps % keep_every == 0 ? 1 : 0);
+  return std::min(all, std::min(all, keep) + for_ever);
+}
+
 void ValidateOptions::read(OptionReader& option) {
   option("every", every, "steps between validations on held-out data; 0: never").at_least(0);
   option("samples", samples, "held-out samples, at fixed times and noise").between(1, kMostSamples);
@@ -232,9 +247,20 @@ void ValidateOptions::read(OptionReader& option) {
          "fewer than eight samples a level")
       .one_of({"auto", "one", "each"});
   option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
-  option("grid", grid, "pictures in a grid").between(1, kMostPictures);
+  option("grid", grid, "pictures in a grid, made up to whole rows where a column is a class").between(1, kMostPictures);
   option.only_if(every > 0, {"samples", "batch", "strata"}, "is of a validation, and validate.every is 0");
   option.only_if(grid_every > 0, {"grid"}, "is of a sheet, and validate.grid_every is 0");
+}
+
+void SheetPicture::read(OptionReader& option) {
+  option("seed", seed, "the noise that it starts from; not given: its place in the list, from 0").at_least(0);
+  option("class", of_class, "its class, by name or number; empty: each class in its turn");
+  option("prompt", prompt, "its text, for a model of texts with an encoder of them");
+  option("condition", condition, "a safetensors file of what the model takes, of one row").place();
+  option("guidance", guidance, "guidance.scale; not given: the recipe's own");
+  has_guidance = option.declared().back().given;
+  option("size", size, "HEIGHTxWIDTH, of videos FRAMESxHEIGHTxWIDTH; empty: the model's own");
+  option("steps", steps, "steps from noise to data; 0: sampler.steps").between(0, most::kTimes);
 }
 
 void RecordOptions::read(OptionReader& option) {

@@ -91,12 +91,24 @@ struct ParallelOptions {
 struct CheckpointOptions {
   int64_t every = 500, keep = 3, keep_every = 0;
   void read(OptionReader& option);
+  int64_t most_kept(int64_t steps) const;  // of a run of so many
+};
+
+// [[validate.picture]]: one picture of the sheets that a training draws. What is empty, or 0 steps, is as without it.
+struct SheetPicture {
+  std::string section;  // "validate.picture.0"
+  int64_t seed = 0, steps = 0;
+  double guidance = 1;
+  bool has_guidance = false;
+  std::string of_class, prompt, condition, size;
+  void read(OptionReader& option);
 };
 
 // [validate]
 struct ValidateOptions {
   int64_t every = 0, samples = 256, batch = 0, grid_every = 0, grid = 16;
   std::string strata = "auto";
+  std::vector<SheetPicture> pictures;  // none: `grid` of them
   void read(OptionReader& option);
 };
 

@@ -23,13 +23,29 @@ class CutOff {
   // is cut.
   std::string sentence(const std::string& by) const {
     if (cut_ == 0) return {};
-    const auto percent = [](double share) { return fmt::format("{:.2g} %", 100 * share); };
-    return fmt::format("{} of {} pictures are not square: of each the middle is kept, and {}{} cut off ({})", cut_,
-                       all_, percent(least_),
+    return fmt::format("{}: of each the middle is kept, and {}{} cut off ({})", not_square(), percent(least_),
                        percent(most_) == percent(least_) ? " is" : " to " + percent(most_) + " are", by);
+  }
+  // Where that share is white beside the whole picture instead, or the picture is stretched until it is none.
+  std::string padded(const std::string& by) const {
+    if (cut_ == 0) return {};
+    return fmt::format("{}: each is kept whole, and {} of its square is white ({})", not_square(),
+                       range(percent(least_), percent(most_)), by);
+  }
+  std::string stretched(const std::string& by) const {
+    if (cut_ == 0) return {};
+    const auto factor = [](double share) { return fmt::format("{:.3g}", 1 / (1 - share)); };
+    return fmt::format("{}: each is stretched along its shorter side, by {} ({})", not_square(),
+                       range(factor(least_), factor(most_)), by);
   }
 
  private:
+  std::string not_square() const { return fmt::format("{} of {} pictures are not square", cut_, all_); }
+  static std::string percent(double share) { return fmt::format("{:.2g} %", 100 * share); }
+  static std::string range(const std::string& least, const std::string& most) {
+    return least == most ? least : least + " to " + most;
+  }
+
   std::int64_t all_ = 0, cut_ = 0;
   double least_ = 1, most_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ditto {
@@ -17,9 +18,15 @@ struct PrepareOptions {
   std::function<void(std::int64_t done, std::int64_t all)> progress = {};  // may be empty
 };
 
+// How a picture that is not square becomes one: its middle, all of it on white, or all of it stretched.
+enum class Fit { crop, pad, stretch };
+inline const std::vector<std::pair<std::string, Fit>> kFits{
+    {"crop", Fit::crop}, {"pad", Fit::pad}, {"stretch", Fit::stretch}};
+
 // Of a folder of pictures.
 struct FolderOptions {
-  int size = 0;                    // above 0: every picture becomes a square of this side (formats::cover), as PNG
+  int size = 0;                    // above 0: every picture becomes a square of this side (picture_resize.h), as PNG
+  Fit fit = Fit::crop;             // and how; of all but `crop` notes and report say it by picture
   bool skip_bad = false;           // what does not decode is left out and reported, instead of ending it
   bool splits_as_classes = false;  // folders called "train" and "val" are classes as others are
   std::string captions;            // a table as picture_notes.h says, whose names are relative to the folder; "": none

@@ -14,6 +14,7 @@
 
 #include "core/data/cut_off.h"
 #include "core/dataset/in_order.h"
+#include "core/dataset/masks.h"
 #include "core/dataset/picture_folder.h"
 #include "core/dataset/picture_notes.h"
 #include "core/dataset/prepare.h"
@@ -99,7 +100,7 @@ struct Ready {
   std::string extension, caption;
   std::string bytes;
   bool enlarged = false;
-  double cut = 0;  // share of its pixels that a square leaves out
+  double cut = 0;  // share of its longer side that is beyond the shorter one, where it is made square
   std::optional<Error> bad;
 };
 
@@ -222,20 +223,32 @@ class FolderPreparer {
                    kBytesAPixel * static_cast<std::uint64_t>(size.width) * static_cast<std::uint64_t>(size.height));
     const int side = pictures_.size;
     formats::DecodeOptions options;
-    options.covers = side;
+    options.covers = pictures_.fit == Fit::crop ? side : 0;
     // A shard never holds what a run could not read.
     auto picture = formats::decode_picture(bytes_of(made.bytes), path.string(), options);
     made.extension = extension_of(formats::sniff_picture(bytes_of(made.bytes)));
     const bool resizes = side > 0 && (size.width != side || size.height != side);
     if (!resizes && !made.extension.empty()) return made;
-    made.enlarged = resizes && std::min(size.width, size.height) < side;
-    if (resizes)
-      made.cut = 1 - static_cast<double>(std::min(size.width, size.height)) / std::max(size.width, size.height);
-    if (resizes) picture = formats::cover(std::move(picture), side, side);
+    const auto [shorter, longer] = std::minmax(size.width, size.height);
+    made.enlarged = resizes && (pictures_.fit == Fit::pad ? longer : shorter) < side;
+    if (resizes) made.cut = 1 - static_cast<double>(shorter) / longer;
+    if (resizes) picture = fitted(std::move(picture));
     const auto png = formats::encode_png(picture);
     made.bytes.assign(reinterpret_cast<const char*>(png.data()), png.size());
     made.extension = "png";
     return made;
+  }
+
+  formats::Picture fitted(formats::Picture picture) const {
+    const int side = pictures_.size;
+    if (pictures_.fit == Fit::pad) return formats::pad(picture, side, side);
+    if (pictures_.fit == Fit::stretch) return formats::stretch(picture, side, side);
+    return formats::cover(std::move(picture), side, side);
+  }
+
+  // How a picture was made square, where that is no cut of it.
+  void note_fit(const Ready& made, nlohmann::ordered_json& notes) const {
+    if (made.cut > 0 && pictures_.fit != Fit::crop) notes["fit"] = pictures_.fit == Fit::pad ? "pad" : "stretch";
   }
 
   // The text beside the picture, else the table's.
@@ -257,6 +270,7 @@ class FolderPreparer {
     nlohmann::ordered_json notes = nlohmann::ordered_json::object();
     if (const auto* fields = notes_.find(path)) notes.update(nlohmann::ordered_json::parse(fields->dump()));
     notes["file"] = path.lexically_relative(folder_).string();
+    note_fit(made, notes);
     if (!classes_.empty()) {
       const auto name = class_of(path, folder_);
       notes["class"] = name;
@@ -268,7 +282,9 @@ class FolderPreparer {
     if (label >= 0) members.push_back({"cls", bytes_of(label_text)});
     if (!made.caption.empty()) members.push_back({"txt", bytes_of(made.caption)});
     members.push_back({"json", bytes_of(notes_text)});
-    report(path, {{"outcome", "taken"}, {"sample", writer.add(members, shares_by_class_ ? label : -1)}});
+    nlohmann::ordered_json line{{"outcome", "taken"}, {"sample", writer.add(members, shares_by_class_ ? label : -1)}};
+    note_fit(made, line);
+    report(path, std::move(line));
     ++taken_;
     captioned_ += made.caption.empty() ? 0 : 1;
     enlarged_ += made.enlarged ? 1 : 0;
@@ -321,10 +337,33 @@ class FolderPreparer {
     return {};
   }
 
+  std::string of_fit() const {
+    if (pictures_.fit == Fit::pad) return cut_.padded("--fit pad");
+    if (pictures_.fit == Fit::stretch) return cut_.stretched("--fit stretch");
+    return cut_.sentence("--size; --fit pad or stretch keeps all");
+  }
+
+  // What a table's column of that name says is noted with each picture, and decides nothing.
+  std::string of_splits() const {
+    const auto has_split = [this](const fs::path& picture) {
+      const auto* notes = notes_.find(picture);
+      return notes && notes->contains("split");
+    };
+    const auto many = std::count_if(found_.pictures.begin(), found_.pictures.end(), has_split);
+    if (many == 0) return {};
+    return "of " + std::to_string(many) +
+           " pictures a table has \"split\", which is not followed: --validation holds out a share, whatever it says";
+  }
+
   std::vector<std::string> what_else() const {
     auto said = notes_.not_there(found_.pictures);
-    for (auto& line : {of_one_name(), of_one_file(), of_numbers(), cut_.sentence("--size")})
+    for (auto& line :
+         {of_one_name(), of_masks(found_.pictures, folder_), of_one_file(), of_numbers(), of_fit(), of_splits()})
       if (!line.empty()) said.push_back(line);
+    if (captioned_ > 0)
+      said.push_back(
+          std::to_string(captioned_) +
+          " pictures have captions: a run learns from them with data.caption = \"txt\" and a model of texts");
     if (captioned_ > 0 && captioned_ < taken_)
       said.push_back(std::to_string(taken_ - captioned_) + " of " + std::to_string(taken_) +
                      " pictures have no caption: a run with data.caption = \"txt\" refuses them");

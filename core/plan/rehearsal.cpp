@@ -15,6 +15,7 @@
 #include "core/data/batch_plan.h"
 #include "core/data/sizes.h"
 #include "core/mesh/paper_mesh.h"
+#include "core/train/sheets.h"
 #include "core/train/validation.h"
 
 namespace ditto {
@@ -38,6 +39,7 @@ void begin(Assembly& assembly) {
   if (assembly.validation_data)
     check_validation(assembly, Loader(assembly.validation_data, validation_options(options), seed, {}));
   assembly.check(find_sizes(*assembly.train_data, taken_sizes(recipe.batch)).learned);
+  check_pictures(assembly);
   for (const auto& line : assembly.notes()) std::printf("note: %s\n", shown(line, kSentenceShown).c_str());
 }
 

@@ -1,6 +1,7 @@
 #include "core/sample/conditions.h"
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <numeric>
 #include <sstream>
@@ -8,11 +9,13 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/options.h>
 #include <ditto/text.h>
 
 #include "core/checkpoint/tensor_file.h"
 #include "core/data/names.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
 #include "core/formats/text/utf8.h"
 
 namespace ditto {
@@ -21,6 +24,7 @@ using torch::Tensor;
 
 namespace {
 
+constexpr std::string_view kNumber = "number:";
 constexpr uint64_t kPromptBytes = uint64_t{64} << 20;
 
 std::string names_of(const TensorSpecs& specs) {
@@ -153,6 +157,37 @@ Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device devi
         "encode them beforehand, and give the embeddings in --condition FILE.safetensors");
   batch.tensors.erase(names::kCaption);
   return batch.to(torch::kCPU);
+}
+
+int64_t class_called(const std::string& word, const TensorSpec& label, const std::string& where,
+                     const std::string& option) {
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw Error(ErrorKind::config, where, option + " is \"" + shown(word) + "\", " + what, remedy);
+  };
+  const auto& called = label.names;
+  const auto numbers =
+      "its classes are 0 to " + std::to_string(label.values - 1) +
+      (called.empty() ? "" : ", \"" + shown(called.front()) + "\" to \"" + shown(called.back()) + "\"");
+  if (const auto first = std::find(called.begin(), called.end(), word); first != called.end()) {
+    if (std::find(first + 1, called.end(), word) != called.end())
+      refuse("which is more than one class",
+             "give \"" + std::string(kNumber) + std::to_string(first - called.begin()) + "\", or that of the other");
+    return first - called.begin();
+  }
+  const bool by_number = word.starts_with(kNumber);
+  const auto digits = by_number ? std::string_view(word).substr(kNumber.size()) : std::string_view(word);
+  int64_t number = -1;
+  const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const bool is_number = code == std::errc() && end == digits.data() + digits.size();
+  if (!is_number || number < 0 || number >= label.values) {
+    const auto near = nearest(word, called);
+    refuse("which is no class of this model", near.empty() ? numbers : "did you mean \"" + near + "\"? " + numbers);
+  }
+  const auto is_numeral = [](const std::string& name) { return formats::number_of_name(name).has_value(); };
+  if (!by_number && std::any_of(called.begin(), called.end(), is_numeral))
+    refuse("and this model's classes are called by numbers, but none is called so",
+           "name one as it is called, or give \"" + std::string(kNumber) + word + "\" for the number");
+  return number;
 }
 
 void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions) {

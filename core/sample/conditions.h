@@ -40,6 +40,11 @@ std::vector<std::string> read_prompts(const std::string& file_or_text);
 Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device device,
                      const std::function<Batch(Batch)>& encode);
 
+// The class that is called so or, where no class is called by a number, that has this number; "number:3" has it in any
+// case. Throws Error(config) that begins with `where` and `option`.
+int64_t class_called(const std::string& word, const TensorSpec& label, const std::string& where,
+                     const std::string& option);
+
 // Throws Error(config) for a condition that the model takes and nobody gave, with who could give it.
 void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions);
 

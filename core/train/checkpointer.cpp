@@ -1,8 +1,12 @@
 #include "core/train/checkpointer.h"
 
+#include <filesystem>
+
 #include <fmt/format.h>
+#include <torch/types.h>
 
 #include "core/checkpoint/disk.h"
+#include "core/console/progress.h"
 #include "core/network/finite.h"
 #include "core/train/resume_run.h"
 
@@ -16,6 +20,27 @@ void Checkpointer::open() {
   saver_ = std::make_unique<checkpoint::Saver>(
       training_.checkpoints(), checkpoint::Retention{options.keep, options.keep_every}, training_.mesh, ranks_,
       [this](const std::string& line) { log_.say("warning: " + line); });
+}
+
+void Checkpointer::say_disk() {
+  const auto& recipe = training_.recipe;
+  const auto folder = training_.checkpoints();
+  auto bytes = torch::tensor({checkpoint::bytes_to_write(train_state(training_), training_.mesh)}, torch::kLong);
+  const auto one = training_.mesh.world().all_reduce(bytes).item<int64_t>();
+  if (!log_.writes()) return;
+  const auto kept = recipe.checkpoint.most_kept(recipe.run.steps);
+  log_.say(
+      fmt::format("checkpoints: {} each{}", report::bytes_text(one),
+                  kept == 1 ? "" : fmt::format(", of the {} that are kept {}", kept, report::bytes_text(kept * one))));
+  std::error_code unknown;
+  const auto free = std::filesystem::space(folder, unknown).available;
+  // An old one goes when the new one is there.
+  const auto more = kept + 1 - static_cast<int64_t>(checkpoint::list(folder).steps.size());
+  if (!unknown && more > 0 && static_cast<double>(more) * static_cast<double>(one) > static_cast<double>(free))
+    log_.say(
+        fmt::format("warning: {} are free where they go, and {} more take {}: lower checkpoint.keep, or set "
+                    "run.output to another disk",
+                    report::bytes_text(static_cast<int64_t>(free)), more, report::bytes_text(more * one)));
 }
 
 void Checkpointer::save() {

@@ -16,6 +16,7 @@ class Checkpointer {
 
   // Once the training is assembled; all that follows after it, and by all ranks.
   void open();
+  void say_disk();  // what the run's checkpoints will take
   // Of the steps that are done, once what the run's log says of them is on the disk; the files are written in the
   // background. Throws what went wrong in the save before, and as require_finite does.
   void save();

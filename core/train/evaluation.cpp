@@ -27,12 +27,12 @@ void log_samples(Training& training, RunLog& log) {
     log.say(fmt::format("warning: no grid of step {}: {}", training.done, error.what()));
   };
   auto& assembly = *training.assembly;
-  std::vector<formats::Picture> sheets;
+  Sheet sheet;
   std::optional<Error> failure;
   {
     const Ema::Scope averaged(*training.ema, [&] { assembly.networks->parameters_changed(); });
     try {  // inside of the scope, which brings the weights back only where nothing is thrown through it
-      sheets = draw_sheets(assembly, [&](const std::string& line) { log.say(line); });
+      sheet = draw_sheet(assembly, [&](const std::string& line) { log.say(line); });
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::config && error.kind() != ErrorKind::numeric && training.mesh.world_size() > 1)
         throw;
@@ -41,7 +41,7 @@ void log_samples(Training& training, RunLog& log) {
   }
   if (failure) return warn(*failure);
   try {
-    log.add_samples(training.done, sheets);
+    log.add_samples(training.done, sheet.frames, sheet.request);
   } catch (const Error& error) {
     warn(error);
   }

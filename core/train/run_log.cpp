@@ -5,6 +5,7 @@
 #include "core/assembly/run_notes.h"
 #include "core/console/streams.h"
 #include "core/formats/text/toml.h"
+#include "core/sample/grid.h"
 
 namespace ditto {
 
@@ -80,10 +81,10 @@ void RunLog::add(const report::ValidationRecord& record) {
   if (board_) board_->add(record);
 }
 
-void RunLog::add_samples(int64_t step, const std::vector<formats::Picture>& sheets) {
+void RunLog::add_samples(int64_t step, const std::vector<formats::Picture>& sheets, const std::string& request) {
   if (!writes()) return;
   if (sheets.size() == 1)
-    formats::write_png(folder_->sample_file(step, ".png"), sheets.front());
+    formats::write_png(folder_->sample_file(step, ".png"), sheets.front(), report::settings_text(request));
   else
     formats::write_webp(folder_->sample_file(step, ".webp"), sheets);
   if (board_) board_->samples(step, sheets.front());

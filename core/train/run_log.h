@@ -44,7 +44,8 @@ class RunLog {
   void add(const report::StepRecord& record);
   void plot(const report::StepRecord& record);  // on TensorBoard, where it is due
   void add(const report::ValidationRecord& record);
-  void add_samples(int64_t step, const std::vector<formats::Picture>& sheets);
+  // `request`: what they were asked for by, JSON, which a PNG carries.
+  void add_samples(int64_t step, const std::vector<formats::Picture>& sheets, const std::string& request);
   ReceiptFile* receipts() { return receipts_.get(); }  // null: this rank writes none
 
   // What is said of the steps so far is on the disk: before a checkpoint of them is. Throws Error(checkpoint) where the

@@ -10,6 +10,7 @@
 #include "core/config/late_options.h"
 #include "core/config/numerics.h"
 #include "core/sample/generate.h"
+#include "core/train/sheets.h"
 #include "core/verify/audit.h"
 
 namespace ditto {
@@ -42,6 +43,7 @@ void say_beginning(const Training& training, RunLog& log) {
     else if (!null.empty())
       log.say("warning: " + null);
   }
+  for (const auto& line : sheet_notes(*training.assembly)) log.say(line);
   log.say("into " + shown(output_folder(recipe)));
 }
 

@@ -1,5 +1,6 @@
 #include "core/train/step_metrics.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/types.h>
 
@@ -14,11 +15,13 @@ StepMetrics::StepMetrics(const Training& training, const StepTrace& trace, repor
       memory_(memory),
       log_(log),
       data_wait_(training.recipe.loader.threads, report::usable_processors()),
+      processors_(torch::get_num_threads()),
       peak_tflops_(training.recipe.log.peak_tflops) {}
 
 void StepMetrics::begin_step() {
   began_ = std::chrono::steady_clock::now();
   waited_before_ = training_.loader->waited_s();
+  processors_before_ = report::processor_seconds();
   memory_.reset_peak();
 }
 
@@ -43,6 +46,11 @@ void StepMetrics::add(const StepResult& result) {
   const auto record = record_of(result, seconds, waited);
   log_.add(record);
   if (const auto line = data_wait_.add(waited, seconds); !line.empty()) log_.say(line);
+  // Others than one rank on a processor wait for one another and for devices.
+  if (training_.mesh.world_size() == 1 && ctx.device.is_cpu())
+    if (const auto line = processors_.add(report::processor_seconds() - processors_before_, seconds - waited);
+        !line.empty())
+      log_.say(line);
   log_.plot(record);
   say_of(result);
   log_.show_progress({record.step, learned_, result.loss, record.data_wait, record.mem_bytes});

@@ -6,6 +6,7 @@
 
 #include "core/data/loader.h"
 #include "core/measure/memory.h"
+#include "core/measure/processor_share.h"
 #include "core/train/step_trace.h"
 #include "core/train/training.h"
 
@@ -32,8 +33,10 @@ class StepMetrics {
   report::MemoryMeter& memory_;
   RunLog& log_;
   DataWait data_wait_;
+  report::ProcessorShare processors_;
   std::chrono::steady_clock::time_point began_;  // the step
   double waited_before_ = 0;                     // for data, until then
+  double processors_before_ = 0;                 // seconds of them, until then
   int64_t steps_ = 0;                            // that were added
   double readable_ = 0;                          // their samples that could be learned from
   int64_t learned_ = 0;                          // and were, which the rate counts

@@ -53,6 +53,7 @@ void Trainer::start() {
   if (receipts_) training_.step->observers.push_back(receipts_.get());
   say_beginning(training_, log_);
   checkpointer_.open();
+  if (!options_.replay) checkpointer_.say_disk();
   resume_.go_on();
   begin_receipts();
   log_.record_run(*training_.assembly, training_.done);

@@ -9,6 +9,7 @@
 #include "core/config/numerics.h"
 #include "core/console/streams.h"
 #include "core/data/batch_plan.h"
+#include "core/train/sheets.h"
 #include "core/train/validation.h"
 
 namespace ditto {
@@ -47,6 +48,7 @@ void Training::assemble(const std::optional<std::string>& start) {
   if (validation_loader) check_validation(*assembly, *validation_loader);
   sizes = find_sizes(*assembly->train_data, taken_sizes(recipe.batch));
   assembly->check(sizes.learned);
+  check_pictures(*assembly);
 }
 
 void Training::open_data() {

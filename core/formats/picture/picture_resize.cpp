@@ -197,4 +197,28 @@ Picture cover(Picture picture, int height, int width) {
   return resize(picture, middle(picture.height, height), middle(picture.width, width), Filter::bicubic);
 }
 
+Picture stretch(const Picture& picture, int height, int width) {
+  if (picture.height == height && picture.width == width) return picture;
+  return resize(picture, whole(height), whole(width), Filter::bicubic);
+}
+
+Picture pad(const Picture& picture, int height, int width) {
+  constexpr std::uint8_t kWhite = 255;
+  const double scale =
+      std::min(static_cast<double>(height) / picture.height, static_cast<double>(width) / picture.width);
+  const auto side = [&](int stored, int most) {
+    return std::clamp(static_cast<int>(std::nearbyint(stored * scale)), 1, most);
+  };
+  const auto inner = stretch(picture, side(picture.height, height), side(picture.width, width));
+  const auto channels = static_cast<std::size_t>(inner.channels), row = static_cast<std::size_t>(width) * channels,
+             inner_row = static_cast<std::size_t>(inner.width) * channels;
+  Picture out{width, height, inner.channels, {}};
+  out.pixels.assign(row * static_cast<std::size_t>(height), kWhite);
+  const auto left = static_cast<std::size_t>((width - inner.width) / 2) * channels;
+  std::size_t to = static_cast<std::size_t>((height - inner.height) / 2) * row + left;
+  for (std::size_t from = 0; from < inner.pixels.size(); from += inner_row, to += row)
+    std::memcpy(out.pixels.data() + to, inner.pixels.data() + from, inner_row);
+  return out;
+}
+
 }  // namespace ditto::formats

@@ -11,6 +11,12 @@ namespace ditto::formats {
 // Pillow's; values are within 1 of 255 of its own. A picture of that size stays as it is.
 Picture cover(Picture picture, int height, int width);
 
+// The whole picture brought to height x width, whatever its own proportions, by the bicubic filter as wide as a target
+// pixel.
+Picture stretch(const Picture& picture, int height, int width);
+// The whole picture in the middle of height x width, as large as goes into it, and white around it.
+Picture pad(const Picture& picture, int height, int width);
+
 // What cover()'s box makes of two rows of an even number of pixels: `line` is room for one of them; `to`, which may be
 // the first of them, is written up to kBeyondHalved bytes beyond the halved row.
 inline constexpr std::size_t kBeyondHalved = 7;

@@ -90,6 +90,7 @@ std::map<std::string, std::vector<OptionInfo>> host_options() {
                                                      {"parallel", declared_by<ParallelOptions>("parallel")},
                                                      {"checkpoint", declared_by<CheckpointOptions>("checkpoint")},
                                                      {"validate", declared_by<ValidateOptions>("validate")},
+                                                     {"validate.picture.0", declared_by<SheetPicture>("validate")},
                                                      {"log", declared_by<report::LogOptions>("log")},
                                                      {"record", declared_by<RecordOptions>("record")},
                                                      {"plugins", declared_by<PluginOptions>("plugins")}};
@@ -209,7 +210,8 @@ std::string made_by(Recipe recipe) {
   options.steps = recipe.sampler_steps;
   options.clip = clip_of(recipe);
   options.cache = assembly.cache.get();
-  hash.add(generate(*assembly.networks, *assembly.sampler, *assembly.guidance, sheet_requests(assembly, {}), options));
+  hash.add(generate(*assembly.networks, *assembly.sampler, *assembly.guidance, grid_requests(assembly, {}).samples,
+                    options));
   return hash.text();
 }
 

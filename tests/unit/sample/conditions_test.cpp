@@ -122,3 +122,25 @@ TEST_CASE("prompts are a file's lines or a text, and an encoder of captions make
                                       [&] { encode_prompts(prompts, torch::kCPU, [](Batch batch) { return batch; }); });
   CHECK(contains(message, "--prompts: no encoder of this recipe makes \"text\" from \"caption\""));
 }
+
+TEST_CASE("a class is asked for by its name, or by its number where no class is called by one") {
+  const auto called = [](const std::string& word, std::vector<std::string> names) {
+    return class_called(word, {"label", at::kLong, {}, "", 3, std::move(names)}, "r.toml:3:9", "picture.class");
+  };
+  const auto refusal_of = [&](const std::string& word, std::vector<std::string> names) {
+    return test::error_of(ErrorKind::config, [&] { called(word, names); });
+  };
+  const std::vector<std::string> animals{"cat", "dog, small", "2"}, none, digits{"7", "8", "9"},
+      cranes{"crane", "cat", "crane"};
+  CHECK(called("dog, small", animals) == 1);
+  CHECK(called("2", animals) == 2);
+  CHECK(called("1", none) == 1);
+  CHECK(called("8", digits) == 1);
+  CHECK(called("number:0", digits) == 0);
+  CHECK(contains(refusal_of("1", digits), "\"number:1\" for the number"));
+  CHECK(contains(refusal_of("cst", {"cat", "dog", "cow"}), "r.toml:3:9: picture.class is \"cst\""));
+  CHECK(contains(refusal_of("cst", {"cat", "dog", "cow"}), "did you mean \"cat\"? its classes are 0 to 2"));
+  for (const std::string word : {"3", "-1", "1x", "", "number:", "number:3"})
+    CHECK(contains(refusal_of(word, none), "which is no class of this model"));
+  CHECK(contains(refusal_of("crane", cranes), "more than one class"));
+}

@@ -1,0 +1,33 @@
+#include "apps/ditto/prepared.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <map>
+#include <ostream>
+
+#include <ditto/text.h>
+
+namespace ditto {
+
+void print_prepared(const Prepared& made, const std::string& out, std::ostream& to) {
+  constexpr size_t kBadShown = 20;
+  for (const auto& reason : made.left_out) to << "left out: " << shown(reason, kSentenceShown) << '\n';
+  for (size_t i = 0; i < made.bad.size() && i < kBadShown; ++i)
+    to << "bad: " << shown(made.bad[i], kSentenceShown) << '\n';
+  if (made.bad.size() > kBadShown)
+    to << "bad: " << made.bad.size() - kBadShown << " more, named in "
+       << shown((std::filesystem::path(out) / "report.jsonl").string()) << '\n';
+  for (const auto& note : made.notes) to << "note: " << shown(note, kSentenceShown) << '\n';
+}
+
+void add_fit_option(CLI::App& command, Fit& fit) {
+  command
+      .add_option(
+          "--fit", fit,
+          "Folder: how a picture that is not square becomes one: crop (its middle), pad (all of it, on white) or "
+          "stretch")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Fit>(kFits.begin(), kFits.end())))
+      ->option_text("crop|pad|stretch [crop]");
+}
+
+}  // namespace ditto

@@ -1,0 +1,20 @@
+// What became of pictures that were put into shards, for people.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+
+#include "core/dataset/prepare.h"
+
+namespace CLI {
+class App;
+}
+
+namespace ditto {
+
+// What is left out, what is bad (the first ones, and where the others are named) and what else is worth knowing.
+// `out`: the shards' folder.
+void print_prepared(const Prepared& made, const std::string& out, std::ostream& to);
+void add_fit_option(CLI::App& command, Fit& fit);
+
+}  // namespace ditto
