@@ -20,6 +20,7 @@
 #include "core/dataset/inspect.h"
 #include "core/dataset/prepare.h"
 #include "core/dataset/split.h"
+#include "core/formats/file.h"
 #include "core/formats/names.h"
 #include "core/formats/text/json.h"
 #include "core/plugin/guard.h"
@@ -80,9 +81,11 @@ void prepare(PrepareArguments& arguments) {
     if (pictures.size > 0 || pictures.skip_bad || pictures.splits_as_classes || !pictures.captions.empty())
       throw Error(ErrorKind::config, "--size, --skip-bad, --splits-as-classes, --captions",
                   "are for folders, but " + arguments.in + " is none");
-    if (arguments.shape.empty())
+    if (arguments.shape.empty()) {
+      formats::require_there(arguments.in, "name a folder of pictures, or a table");
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
                   "add --shape HEIGHTxWIDTH, or name a folder of pictures");
+    }
     read_shape(arguments.shape, arguments.layout);
     made = prepare_table(arguments.in, arguments.layout, arguments.options);
   }

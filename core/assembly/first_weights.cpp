@@ -50,7 +50,8 @@ checkpoint::Fit check_first_weights(const Assembly& assembly) {
 
 void require_first_weights(const Recipe& recipe) {
   const auto place = place_of(recipe);
-  if (place.empty() || fs::exists(fs::symlink_status(place))) return;
+  if (place.empty() || fs::exists(fs::symlink_status(place)))
+    return;  // a hint may lead nowhere, and its folder be whole
   throw Error(ErrorKind::checkpoint, place, "there is no such folder",
               "give run.init_from the path of a run, or of one of its checkpoints");
 }

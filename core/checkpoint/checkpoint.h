@@ -107,6 +107,10 @@ Found find(const std::string& folder, const Group& ranks = {});
 // Throws Error(checkpoint) if there is none that can be used.
 Found resolve(const std::string& path, const Group& ranks = {});
 
+// The same without reading it: a run's newest step, be it whole or not. What is no folder of them stays as it is.
+// Throws Error(checkpoint) if there is none.
+std::string newest(const std::string& path);
+
 // Puts every step after `step` out of find()'s sight, as `abandoned-step_…` (`…-2` where one is there), so that a run
 // that goes on from an older step does not meet its other future; where it has done so, of all that were set aside the
 // last three stay, and of those of one time the latest steps. By one rank, before it trains. Returns a line each.
