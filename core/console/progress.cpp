@@ -1,7 +1,6 @@
 #include "core/console/progress.h"
 
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,11 +30,6 @@ double system_now() {
 bool can_move_cursor(int descriptor) {
   const char* term = std::getenv("TERM");
   return ::isatty(descriptor) == 1 && (term == nullptr || std::string_view(term) != "dumb");
-}
-
-int terminal_width(int descriptor) {
-  winsize size{};
-  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
