@@ -71,6 +71,7 @@ int run(int count, char** arguments) {
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
   ditto::add_help_commands(app);
+  ditto::add_completion_command(app, line);
   ditto::refuse_unknown_command(app, line.arguments);
   ditto::name_installed_files(app);
   if (line.arguments.empty()) {
