@@ -19,6 +19,8 @@ using Log = std::function<void(const std::string&)>;
 
 // Throws Error(config): a section that is needed and not there; a sampler that makes no sense with the scheduler.
 void require(const Recipe& recipe, const Component& component, const std::string& section);
+// The same for all sections that a training needs, at once; those that most recipes have are named with them.
+void require_training_sections(const Recipe& recipe);
 void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler);
 
 // Recipe::see_from_here of a section's options.

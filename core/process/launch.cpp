@@ -107,11 +107,7 @@ void declare_components(Recipe& recipe, Registry& registry) {
 }
 
 void check_recipe(const Recipe& recipe, Registry& registry) {
-  const std::vector<std::pair<std::string, const Component*>> needed{{"data", &recipe.data},
-                                                                     {"model", &recipe.model},
-                                                                     {"objective", &recipe.objective},
-                                                                     {"optimizer", &recipe.optimizer}};
-  for (const auto& [section, component] : needed) require(recipe, *component, section);
+  require_training_sections(recipe);
   auto copy = recipe;
   Components components(copy, registry);
   components.op_table();
