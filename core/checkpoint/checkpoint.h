@@ -131,6 +131,7 @@ struct Fit {
   enum class Extra { refuse, skip } extra = Extra::refuse;        // tensors that this model lacks
   enum class OtherShape { refuse, skip, positions } other_shape = OtherShape::refuse;
   std::vector<std::string> position_tables = {};  // of this model: what OtherShape::positions interpolates
+  bool of_a_start = false;  // a run starts from them: a refusal names run.init_missing and its like
   friend bool operator==(const Fit&, const Fit&) = default;
 };
 // What came of it here, by tensor. Names that nobody here asked for are extra; where pipeline stages hold different

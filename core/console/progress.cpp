@@ -73,6 +73,10 @@ Progress::~Progress() {
 
 ProgressView Progress::view(const ProgressState& state, double time) {
   const int64_t items = state.items.value_or(state.done);
+  if (!begun_ && state.done > points_.back().done) {  // the first step fills caches: it says nothing of those to come
+    begun_ = true;
+    points_.assign(1, {time, state.done, items});
+  }
   if (time - points_.back().time >= kRedrawSeconds) points_.push_back({time, state.done, items});
   while (points_.size() > 2 && points_.front().time < time - kWindowSeconds) points_.pop_front();
   const Point& from = points_.front();
