@@ -112,6 +112,9 @@ def test_words_that_are_names_and_numbers_are_names():
             t.equal(classes_of(run, ",".join(in_list), len(in_list)), [names.index(name) for name in in_list], f"{names}, by name")
         for name in set(names) - set(in_list):
             t.equal(classes_of(run, name, 1), [names.index(name)], name)
+            if in_list and not set(name.split(",")) & set(names):
+                last = in_list[-1]
+                t.equal(classes_of(run, f"{last},{name},{last}", 3), [names.index(one) for one in (last, name, last)], f"{name} in a list")
         t.equal(classes_of(run, f"number:0-{count - 1}", count), list(range(count)), f"{names}, by number")
         words, expected = longest_range(names)
         if len(words) > 1 and f"{words[0]}-{words[-1]}" not in names:

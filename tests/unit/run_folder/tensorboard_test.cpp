@@ -73,12 +73,13 @@ TEST_CASE("a run and its resume write scalars, sheets and the recipe") {
   CHECK(find(second, "loss/mse", 8)->scalar == 1.0f);
   CHECK(find(second, "validation/stratum_1", 8)->scalar == 0.375f);
   CHECK(find(first, "recipe", 0)->bytes == "    [run]\n    name = \"x\"\n    ");
-  CHECK(find(first, "_hparams_/session_start_info", 0)->hparams ==
-        std::map<std::string, formats::HParam>{{"run.name", std::string("x")},
-                                               {"run.steps", 8.0},
-                                               {"run.deterministic", true},
-                                               {"lr_schedule.lr", 0.5},
-                                               {"data.size", std::string("[8, 8]")}});
+  const std::map<std::string, formats::HParam> options{{"run.name", std::string("x")},
+                                                       {"run.steps", 8.0},
+                                                       {"run.deterministic", true},
+                                                       {"lr_schedule.lr", 0.5},
+                                                       {"data.size", std::string("[8, 8]")}};
+  const bool are_all_there = find(first, "_hparams_/session_start_info", 0)->hparams == options;
+  CHECK(are_all_there);
   CHECK(find(first, "samples", 6)->width == 3);
   CHECK_FALSE(find(first, "train/mfu", 1));
   const auto start = std::find_if(second.records.begin(), second.records.end(),
