@@ -159,6 +159,8 @@ Found resolve(const std::string& given, const Group& ranks) {
 std::string newest(const std::string& given) {
   const std::string path = follow_hint(given);
   const std::string folder = folder_of_steps(path);
+  if (const auto dangling = formats::said_of_dangling(path); !dangling.empty())
+    throw Error(ErrorKind::checkpoint, path, dangling, kGivePath);
   if (is_step(path) || !fs::is_directory(folder)) return path;
   const auto steps = list(folder).steps;
   if (steps.empty()) refuse_none(path, {});
