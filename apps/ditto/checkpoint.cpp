@@ -71,9 +71,10 @@ void inspect(const CheckpointArguments& a) {
 }
 
 void verify(const CheckpointArguments& a, int& exit_code) {
-  const auto wrong = checkpoint::verify(a.path);
+  const auto path = checkpoint::newest(a.path);
+  const auto wrong = checkpoint::verify(path);
   for (const auto& line : wrong) std::cout << shown(line, kSentenceShown) << '\n';
-  if (wrong.empty()) std::cout << shown(a.path) << ": every byte is as it was saved\n";
+  if (wrong.empty()) std::cout << shown(path) << ": every byte is as it was saved\n";
   if (!wrong.empty()) exit_code = Error::exit_code(ErrorKind::checkpoint);
 }
 
@@ -295,9 +296,8 @@ void add_checkpoint_commands(CLI::App& app, CommandLine& line) {
   command->add_flag("--json", a->json, "for programs");
   command->callback([a] { inspect(*a); });
 
-  command = add(*group, "verify", "Read every byte of a checkpoint and compare checksums",
-                "runs/digits/checkpoints/step_00000600");
-  command->add_option("path", a->path, "a checkpoint")->required();
+  command = add(*group, "verify", "Read every byte of a checkpoint and compare checksums", "runs/digits");
+  command->add_option("path", a->path, "a run's folder, whose newest is meant, or a checkpoint")->required();
   command->callback([a, &line] { verify(*a, line.exit_code); });
 
   command = add(*group, "export", "Write the weights as another project names them",

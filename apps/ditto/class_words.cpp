@@ -26,6 +26,8 @@ using Classes = std::vector<int64_t>;
 class ClassWords {
  public:
   ClassWords(const std::string& text, const TensorSpec& label) : text_(text), label_(label) {
+    for (const auto& name : label.names)
+      most_parts_ = std::max(most_parts_, 1 + static_cast<size_t>(std::count(name.begin(), name.end(), ',')));
     for (size_t i = 0; i < label.names.size(); ++i)
       if (const auto number = formats::number_of_name(label.names[i]))
         by_number_[*number].push_back(static_cast<int64_t>(i));
@@ -36,10 +38,12 @@ class ClassWords {
     std::istringstream words(text_);
     for (std::string part; std::getline(words, part, ',');) parts.push_back(part);
     if (parts.empty()) return number_list(text_, kOption);  // which says that it is none
-    if (parts.size() > 1 && is_name(text_)) return whole(parts);
     Classes classes;
-    for (const auto& part : parts)
-      for (const int64_t number : of(part)) classes.push_back(number);
+    for (size_t at = 0, count = 1; at < parts.size(); at += count) {
+      count = parts_of_name(parts, at);
+      const auto more = count > 1 ? whole(parts, at, count) : of(parts[at]);
+      classes.insert(classes.end(), more.begin(), more.end());
+    }
     for (const int64_t number : classes)
       if (number >= label_.values)
         refuse(fmt::format("{} is not a class of this model", number),
@@ -52,12 +56,28 @@ class ClassWords {
     return std::find(label_.names.begin(), label_.names.end(), word) != label_.names.end();
   }
 
+  static std::string joined(const std::vector<std::string>& parts, size_t at, size_t count) {
+    std::string text = parts[at];
+    for (size_t i = 1; i < count; ++i) text += "," + parts[at + i];
+    return text;
+  }
+
+  // How many parts the longest name that begins at one is of; 1: none is of more.
+  size_t parts_of_name(const std::vector<std::string>& parts, size_t at) const {
+    for (size_t count = std::min(parts.size() - at, most_parts_); count > 1; --count)
+      if (is_name(joined(parts, at, count))) return count;
+    return 1;
+  }
+
   // "tench, Tinca tinca": a name with a comma.
-  Classes whole(const std::vector<std::string>& parts) const {
-    if (std::all_of(parts.begin(), parts.end(), [this](const auto& part) { return is_name(part); }))
-      refuse("is the name of a class, and a list of names of others",
-             fmt::format("give numbers; the class called so is {}{}", kNumber, named(text_).front()));
-    return named(text_);
+  Classes whole(const std::vector<std::string>& parts, size_t at, size_t count) const {
+    const auto name = joined(parts, at, count);
+    const auto begin = parts.begin() + static_cast<std::ptrdiff_t>(at);
+    if (std::all_of(begin, begin + static_cast<std::ptrdiff_t>(count),
+                    [this](const auto& one) { return is_name(one); }))
+      refuse((name == text_ ? "" : '"' + shown(name) + "\" ") + "is the name of a class, and a list of names of others",
+             fmt::format("give numbers; the class called so is {}{}", kNumber, named(name).front()));
+    return named(name);
   }
 
   Classes of(const std::string& word) const {
@@ -119,6 +139,7 @@ class ClassWords {
 
   const std::string& text_;
   const TensorSpec& label_;
+  size_t most_parts_ = 1;                // that commas make of a name
   std::map<double, Classes> by_number_;  // classes that are called by a number
 };
 

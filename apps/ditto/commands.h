@@ -40,6 +40,7 @@ void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list
 void add_doctor_command(CLI::App& app, CommandLine& line);       // doctor
 // bench step | kernels | loader | optimizer | checkpoint | sample
 void add_bench_command(CLI::App& app, CommandLine& line);
-void add_diff_command(CLI::App& app, CommandLine& line);  // diff
+void add_diff_command(CLI::App& app, CommandLine& line);        // diff
+void add_completion_command(CLI::App& app, CommandLine& line);  // completion, of all that was added
 
 }  // namespace ditto

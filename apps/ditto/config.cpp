@@ -51,7 +51,7 @@ int check(const ConfigArguments& arguments, const CommandLine& line, bool print)
 void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help, bool print) {
   auto* command = parent.add_subcommand(name, help);
   auto arguments = std::make_shared<ConfigArguments>();
-  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
+  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file, or the folder of a run")->required();
   command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option")->allow_extra_args(false);
   if (!print)
     command

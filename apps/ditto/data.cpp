@@ -21,6 +21,7 @@
 #include "core/dataset/inspect.h"
 #include "core/dataset/prepare.h"
 #include "core/dataset/split.h"
+#include "core/formats/file.h"
 #include "core/formats/names.h"
 #include "core/formats/text/json.h"
 #include "core/plugin/guard.h"
@@ -85,9 +86,11 @@ void prepare(PrepareArguments& arguments) {
         !pictures.captions.empty())
       throw Error(ErrorKind::config, "--size, --fit, --skip-bad, --splits-as-classes, --captions",
                   "are for folders, but " + arguments.in + " is none");
-    if (arguments.shape.empty())
+    if (arguments.shape.empty()) {
+      formats::require_there(arguments.in, "name a folder of pictures, or a table");
       throw Error(ErrorKind::config, arguments.in, "is taken as a table, but --shape is not given",
                   "add --shape HEIGHTxWIDTH, or name a folder of pictures");
+    }
     read_shape(arguments.shape, arguments.layout);
     made = prepare_table(arguments.in, arguments.layout, arguments.options);
   }

@@ -255,6 +255,7 @@ std::string disk_of_checkpoints(const DryRun& cost, const Recipe& recipe) {
 
 int init(const InitArguments& arguments, const CommandLine& line) {
   expect_one_rank("ditto init");
+  formats::require_there(arguments.from, "name a folder of pictures, or shards");
   const auto name = plain_name(arguments.from);
   const std::string out = arguments.out.empty() ? name + ".toml" : arguments.out;
   if (fs::exists(out)) throw Error(ErrorKind::config, out, "is there already", "choose another name with --out");
@@ -332,8 +333,7 @@ void add_init_command(CLI::App& app, CommandLine& line) {
       ->add_option(
           "FROM", arguments->from,
           "A folder of pictures (subfolders are the classes), which are put into shards beside the recipe; or shards")
-      ->required()
-      ->check(CLI::ExistingPath);
+      ->required();
   command->add_option("--out", arguments->out, "The recipe; default: FROM's name and .toml, here");
   command
       ->add_option("--size", arguments->size,

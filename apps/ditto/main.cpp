@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iostream>
 #include <string_view>
 #include <utility>
 
@@ -49,7 +50,8 @@ bool is_first_rank() {
 int run(int count, char** arguments) {
   CLI::App app{"Trains and samples diffusion transformers: the same training, again.", "ditto"};
   app.require_subcommand(1);
-  app.set_version_flag("--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);
+  app.formatter(ditto::help_format());
+  app.set_version_flag("-V,--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);
   app.failure_message([](const CLI::App*, const CLI::Error& error) {
     return ditto::shown(error.what(), ditto::kSentenceShown) + "\nRun with --help for more information.\n";
   });
@@ -69,13 +71,20 @@ int run(int count, char** arguments) {
   ditto::add_plugins_commands(app, line);
   ditto::add_doctor_command(app, line);
   ditto::add_bench_command(app, line);
+  ditto::add_help_commands(app);
+  ditto::add_completion_command(app, line);
   ditto::refuse_unknown_command(app, line.arguments);
   ditto::name_installed_files(app);
+  if (line.arguments.empty()) {
+    std::cout << app.help();
+    return 0;
+  }
   try {
     app.parse(count, arguments);
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
+    ditto::refuse_unknown_flag(app, line.arguments);
     if (is_first_rank()) app.exit(error);
     ditto::write_error_file(error.what());
     return 2;

@@ -1,4 +1,4 @@
-// ditto plugins list | show KIND/ID | verify PATH | try FILE | new KIND NAME
+// ditto plugins list [KIND] | show ID | verify PATH | try FILE | new KIND NAME
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@ using Json = nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 
 struct PluginsArguments {
-  std::string subject;            // KIND/ID or PATH
+  std::string subject;            // KIND, ID, KIND/ID or PATH
   std::vector<std::string> path;  // --plugin-path
   bool json = false;
 };
@@ -57,17 +57,30 @@ Json as_json(const PluginFile& file) {
           {"refusal", file.refusal}};
 }
 
+[[noreturn]] void refuse_kind(const char* where, const std::string& kind) {
+  std::vector<std::string> kinds;
+  for_each_kind([&](auto tag) { kinds.emplace_back(decltype(tag)::type::kKind); });
+  const auto near = nearest(kind, kinds);
+  throw Error(ErrorKind::config, where, "there is no kind \"" + shown(kind) + "\" of plugins",
+              (near.empty() ? "" : "did you mean \"" + near + "\"? ") + ("there are: " + kind_list()));
+}
+
 void list(const PluginsArguments& arguments) {
+  const auto& kind = arguments.subject;
+  if (!kind.empty() && !is_kind(kind)) refuse_kind("ditto plugins list", kind);
   const Registry registry(plugin_folders(arguments.path));
+  std::vector<PluginFile> files;
+  for (const PluginFile& file : registry.files())
+    if (kind.empty() || file.kind == kind) files.push_back(file);
   if (arguments.json) {
     Json all = Json::array();
-    for (const PluginFile& file : registry.files()) all.push_back(as_json(file));
+    for (const PluginFile& file : files) all.push_back(as_json(file));
     std::cout << formats::ascii_json(all) << '\n';
     return;
   }
   Rows rows{{"KIND", "ID", "VERSION", "LICENCE", "TORCH", "STATUS", "FILE"}};
   std::string refusals;
-  for (const PluginFile& file : registry.files()) {
+  for (const PluginFile& file : files) {
     const auto known = [](const std::string& text) { return text.empty() ? std::string("?") : text; };
     rows.push_back({known(file.kind), known(file.id), known(file.version), known(file.licence), known(file.torch),
                     file.refusal.empty() ? "ok" : "refused", shown_path(file)});
@@ -150,14 +163,34 @@ void print_plugin(const PluginFile& file, const std::vector<OptionInfo>& options
   print_rows(kernels);
 }
 
+constexpr const char* kShow = "ditto plugins show";
+
+// Of an id without a kind: the kind that has it.
+std::string kind_of_id(const Registry& registry, const std::string& id) {
+  std::vector<std::string> kinds, ids;
+  for (const PluginFile& file : registry.files()) {
+    if (file.id == id && std::find(kinds.begin(), kinds.end(), file.kind) == kinds.end()) kinds.push_back(file.kind);
+    ids.push_back(file.id);
+  }
+  if (kinds.size() == 1) return kinds.front();
+  if (kinds.empty()) {
+    const auto near = nearest(id, ids);
+    throw Error(ErrorKind::config, kShow, "there is no plugin \"" + shown(id) + "\" of any kind",
+                near.empty() ? "see `ditto plugins list`" : "did you mean \"" + near + "\"? See `ditto plugins list`");
+  }
+  std::string all;
+  for (const auto& kind : kinds) all += (all.empty() ? "" : " or ") + kind + "/" + id;
+  throw Error(ErrorKind::config, kShow, "\"" + shown(id) + "\" is the name of a plugin of more than one kind",
+              "name " + all);
+}
+
 void show(const PluginsArguments& arguments) {
   const auto slash = arguments.subject.find('/');
-  const std::string kind = arguments.subject.substr(0, slash);
-  if (slash == std::string::npos || !is_kind(kind))
-    throw Error(ErrorKind::config, "ditto plugins show", "'" + arguments.subject + "' is not of the form KIND/ID",
-                "KIND is one of " + kind_list() + "; for example model/dit");
   Registry registry(plugin_folders(arguments.path), try_new_plugins);
-  const PluginFile& file = registry.find(kind, arguments.subject.substr(slash + 1), "ditto plugins show");
+  const auto kind =
+      slash == std::string::npos ? kind_of_id(registry, arguments.subject) : arguments.subject.substr(0, slash);
+  if (!is_kind(kind)) refuse_kind(kShow, kind);
+  const PluginFile& file = registry.find(kind, arguments.subject.substr(slash + 1), kShow);
   print_plugin(file, options_of(registry, file), rows_of(registry, file), arguments);
 }
 
@@ -176,10 +209,11 @@ void verify(const PluginsArguments& arguments) {
 }
 
 void add(CLI::App& parent, CommandLine& line, const std::string& name, const std::string& help,
-         const std::string& subject, const std::string& example, void (*run)(const PluginsArguments&)) {
+         const std::string& subject, const std::string& said, const std::string& example,
+         void (*run)(const PluginsArguments&)) {
   auto* command = parent.add_subcommand(name, help);
   auto arguments = std::make_shared<PluginsArguments>();
-  if (!subject.empty()) command->add_option(subject, arguments->subject, "what to look at")->required();
+  command->add_option(subject, arguments->subject, said)->required(name != "list");
   if (name != "verify") add_plugin_path(*command, line);
   command->add_flag("--json", arguments->json, "print JSON, for programs");
   command->footer("Example: ditto plugins " + example);
@@ -240,10 +274,11 @@ void add_plugins_commands(CLI::App& app, CommandLine& line) {
   auto* plugins =
       app.add_subcommand("plugins", "List plugins, show one's options, check a library, try a model, or begin one");
   plugins->require_subcommand(1);
-  add(*plugins, line, "list", "List every library found, and why one is refused; opens none", "", "list --json", list);
-  add(*plugins, line, "show", "Open a plugin and show its options", "KIND/ID", "show model/dit", show);
+  add(*plugins, line, "list", "List every library found, and why one is refused; opens none", "KIND",
+      "only those of this kind: " + kind_list(), "list sampler", list);
+  add(*plugins, line, "show", "Open a plugin and show its options", "ID", "its id, or KIND/ID", "show model/dit", show);
   add(*plugins, line, "verify", "Say whether a library fits this ditto, and open it", "PATH",
-      "verify build/lib/ditto/plugins/models/libtiny.so", verify);
+      "the library, or a folder of them", "verify build/lib/ditto/plugins/models/libtiny.so", verify);
   add_try(*plugins, line);
   add_new(*plugins);
   add_open(*plugins);

@@ -98,7 +98,7 @@ int train(const TrainArguments& arguments, const CommandLine& line) {
 void add_train_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand("train", "Train what a recipe describes, or go on training it");
   auto arguments = std::make_shared<TrainArguments>();
-  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file")->required();
+  command->add_option("recipe", arguments->recipe, "the recipe, a TOML file, or the folder of a run")->required();
   command->add_option("--set", arguments->sets, "KEY=VALUE: overrides an option, as in --set run.steps=100")
       ->allow_extra_args(false);
   command

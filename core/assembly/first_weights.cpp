@@ -50,7 +50,8 @@ checkpoint::Fit check_first_weights(const Assembly& assembly) {
 
 void require_first_weights(const Recipe& recipe) {
   const auto place = place_of(recipe);
-  if (place.empty() || fs::exists(fs::symlink_status(place))) return;
+  if (place.empty() || fs::exists(fs::symlink_status(place)))
+    return;  // a hint may lead nowhere, and its folder be whole
   throw Error(ErrorKind::checkpoint, place, "there is no such folder",
               "give run.init_from the path of a run, or of one of its checkpoints");
 }
@@ -77,7 +78,9 @@ std::map<std::string, std::string> read_first_weights(Assembly& assembly, const 
   auto base = main.layout;
   if (main.adapter)  // it is learned here, and so is what an objective owns
     std::erase_if(base.entries, [](const LayoutEntry& entry) { return entry.trains; });
-  const auto fitted = checkpoint::load_weights(found, base, which, fit);
+  auto asked = fit;
+  asked.of_a_start = !main.adapter;  // with one they are refused
+  const auto fitted = checkpoint::load_weights(found, base, which, asked);
   if (main.adapter) start_adapter(assembly, call);
   require_finite(main.layout, found);
   main.parameters_changed();

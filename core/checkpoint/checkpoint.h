@@ -110,6 +110,10 @@ Found find(const std::string& folder, const Group& ranks = {});
 // Throws Error(checkpoint) if there is none that can be used.
 Found resolve(const std::string& path, const Group& ranks = {});
 
+// The same without reading it: a run's newest step, be it whole or not. What is no folder of them stays as it is.
+// Throws Error(checkpoint) if there is none.
+std::string newest(const std::string& path);
+
 // Puts every step after `step` out of find()'s sight, as `abandoned-step_…` (`…-2` where one is there), so that a run
 // that goes on from an older step does not meet its other future; where it has done so, of all that were set aside the
 // last three stay, and of those of one time the latest steps. By one rank, before it trains. Returns a line each.
@@ -130,6 +134,7 @@ struct Fit {
   enum class Extra { refuse, skip } extra = Extra::refuse;        // tensors that this model lacks
   enum class OtherShape { refuse, skip, positions } other_shape = OtherShape::refuse;
   std::vector<std::string> position_tables = {};  // of this model: what OtherShape::positions interpolates
+  bool of_a_start = false;  // a run starts from them: a refusal names run.init_missing and its like
   friend bool operator==(const Fit&, const Fit&) = default;
 };
 // What came of it here, by tensor. Names that nobody here asked for are extra; where pipeline stages hold different

@@ -9,6 +9,7 @@
 #include "core/checkpoint/checkpoint.h"
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/reader.h"
+#include "core/formats/file.h"
 
 namespace ditto::checkpoint {
 
@@ -17,11 +18,12 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kKeptAside = 3;
+constexpr const char* kGivePath = "give the path of a run, or of one of its checkpoints";
 
 [[noreturn]] void refuse_none(const std::string& path, const Found& found) {
   std::string what = found.skipped.empty() ? "holds no checkpoint" : "holds no checkpoint that can be used: ";
   for (const std::string& line : found.skipped) what += (&line == &found.skipped.front() ? "" : ", ") + line;
-  throw Error(ErrorKind::checkpoint, path, what, "give the path of a run, or of one of its checkpoints");
+  throw Error(ErrorKind::checkpoint, path, what, kGivePath);
 }
 
 // `latest` where the file system has no links is a line that names a folder beside it.
@@ -31,6 +33,16 @@ std::string follow_hint(const std::string& path) {
   std::ifstream(path).getline(line, sizeof line);
   const std::string name = line;
   return step_of(name) ? (fs::path(path).parent_path() / name).string() : path;
+}
+
+bool is_step(const std::string& path) {
+  return fs::exists(fs::path(path) / kManifestFile) || step_of(fs::path(path).filename().string());
+}
+
+// Of a run's folder, or itself.
+std::string folder_of_steps(const std::string& path) {
+  const auto inner = fs::path(path) / "checkpoints";
+  return fs::is_directory(inner) ? inner.string() : path;
 }
 
 std::string plural(size_t count, const char* word) {
@@ -126,11 +138,11 @@ Found find(const std::string& folder, const Group& ranks) {
 
 Found resolve(const std::string& given, const Group& ranks) {
   const std::string path = follow_hint(given);
-  const std::string inner = (fs::path(path) / "checkpoints").string();
-  const std::string name = fs::path(path).filename().string();
-  if (fs::exists(fs::path(path) / kManifestFile) || step_of(name)) return {path, {}};
+  if (is_step(path)) return {path, {}};
   if (fs::is_symlink(path) && !fs::exists(path)) {
     Found found = find(fs::path(path).parent_path().string(), ranks);
+    if (!found.path && found.skipped.empty())
+      throw Error(ErrorKind::checkpoint, path, formats::said_of_dangling(path), kGivePath);
     if (!found.path) refuse_none(path, found);
     found.skipped.insert(found.skipped.begin(), "skipped " + path + ": it points to nothing");
     return found;
@@ -138,10 +150,21 @@ Found resolve(const std::string& given, const Group& ranks) {
   if (!fs::is_directory(path))
     throw Error(ErrorKind::checkpoint, path,
                 fs::exists(path) ? "is a file, and runs and checkpoints are folders" : "there is no such folder",
-                "give the path of a run, or of one of its checkpoints");
-  Found found = find(fs::is_directory(inner) ? inner : path, ranks);
+                kGivePath);
+  Found found = find(folder_of_steps(path), ranks);
   if (!found.path) refuse_none(path, found);
   return found;
+}
+
+std::string newest(const std::string& given) {
+  const std::string path = follow_hint(given);
+  const std::string folder = folder_of_steps(path);
+  if (const auto dangling = formats::said_of_dangling(path); !dangling.empty())
+    throw Error(ErrorKind::checkpoint, path, dangling, kGivePath);
+  if (is_step(path) || !fs::is_directory(folder)) return path;
+  const auto steps = list(folder).steps;
+  if (steps.empty()) refuse_none(path, {});
+  return (fs::path(folder) / steps.back().name).string();
 }
 
 std::vector<std::string> set_aside_later(const std::string& folder, int64_t step) {

@@ -39,6 +39,7 @@ class Plan {
     const IndexedTensor& indexed = found->second;
     const bool fits = indexed.shape == entry.full_shape;
     if (!fits && is_fitted(name, indexed, entry)) return;
+    if (!fits) ways_out_.insert("run.init_other_shape = \"skip\"");
     if (!fits || (convert_ == Convert::no && indexed.dtype != dtype))
       return problem(section, name,
                      "is " + indexed.dtype + " " + to_text(indexed.shape) + " there and " + dtype + " " +
@@ -52,7 +53,9 @@ class Plan {
     for (const auto& [name, tensor] : reader_.index().section(section)) {
       if (wanted_[section].count(name) || (convert_ == Convert::yes && is_of_another(name))) continue;
       fitted_.extra.push_back(name);
-      if (all_are_here && fit_.extra == Fit::Extra::refuse) problem(section, name, "is there, and has no place here");
+      if (!all_are_here || fit_.extra != Fit::Extra::refuse) continue;
+      ways_out_.insert("run.init_extra = \"skip\"");
+      problem(section, name, "is there, and has no place here");
     }
   }
 
@@ -151,6 +154,7 @@ class Plan {
 
   void missing(const Section& there, const std::string& section, const std::string& name) {
     if (fit_.missing == Fit::Missing::keep) return fitted_.kept.push_back(name);
+    ways_out_.insert("run.init_missing = \"new\"");
     std::vector<std::string> names;
     for (const auto& item : there) names.push_back(item.first);
     const std::string near = nearest(name, names);
@@ -163,8 +167,10 @@ class Plan {
     for (size_t i = 0; i < std::min(problems_.size(), kNamedProblems); ++i) text += (i == 0 ? "" : ", ") + problems_[i];
     if (problems_.size() > kNamedProblems)
       text += ", and " + std::to_string(problems_.size() - kNamedProblems) + " more";
-    throw Error(ErrorKind::checkpoint, reader_.folder(), text,
-                "use the recipe it was made with (recipe.toml in it), or another checkpoint");
+    std::string remedy = "use the recipe it was made with (recipe.toml in it), or another checkpoint";
+    for (const auto& way : ways_out_)
+      if (fit_.of_a_start) remedy += (way == *ways_out_.begin() ? "; or start from what fits: " : ", ") + way;
+    throw Error(ErrorKind::checkpoint, reader_.folder(), text, remedy);
   }
 
   Reader& reader_;
@@ -174,6 +180,7 @@ class Plan {
   std::vector<Move> moves_;
   std::vector<Table> tables_;
   std::vector<std::string> problems_;
+  std::set<std::string> ways_out_;  // options of a run that starts from weights
   std::map<std::string, std::set<std::string>> wanted_;
   std::set<std::string> networks_;  // of what is wanted
 };

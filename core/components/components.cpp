@@ -1,5 +1,8 @@
 #include "core/components/components.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <ditto/error.h>
 
 #include "core/components/bf16_rows.h"
@@ -11,6 +14,29 @@ void require(const Recipe& recipe, const Component& component, const std::string
   if (!component)
     throw Error(ErrorKind::config, recipe.name, "has no section [" + section + "]",
                 "add it, with plugin = \"…\"; see `ditto plugins list`");
+}
+
+void require_training_sections(const Recipe& recipe) {
+  const std::pair<const char*, bool> needed[] = {{"data", bool(recipe.data)},
+                                                 {"model", bool(recipe.model)},
+                                                 {"objective", bool(recipe.objective)},
+                                                 {"optimizer", bool(recipe.optimizer)}};
+  const std::pair<const char*, bool> usual[] = {{"scheduler", bool(recipe.scheduler)},
+                                                {"encoder.image", !recipe.encoders.empty()}};
+  const auto missing = [](const auto& sections) {
+    std::vector<std::string> names;
+    for (const auto& [name, is_there] : sections)
+      if (!is_there) names.push_back(fmt::format("[{}]", name));
+    return names;
+  };
+  const auto all = missing(needed), others = missing(usual);
+  if (all.empty()) return;
+  throw Error(
+      ErrorKind::config, recipe.name,
+      fmt::format("has no section{} {}", all.size() > 1 ? "s" : "", fmt::join(all, ", ")),
+      fmt::format("add {} with plugin = \"…\"{}; see `ditto plugins list`", all.size() > 1 ? "each," : "it,",
+                  others.empty() ? std::string()
+                                 : fmt::format(", and {}, which most recipes have", fmt::join(others, " and "))));
 }
 
 void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler) {

@@ -1,6 +1,7 @@
 // Parts of a recipe made by their plugins: the one place where it is done, and where the recipe learns their defaults.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -18,7 +19,20 @@ using Log = std::function<void(const std::string&)>;
 
 // Throws Error(config): a section that is needed and not there; a sampler that makes no sense with the scheduler.
 void require(const Recipe& recipe, const Component& component, const std::string& section);
+// The same for all sections that a training needs, at once; those that most recipes have are named with them.
+void require_training_sections(const Recipe& recipe);
 void refuse_pair(const Recipe& recipe, const Sampler& sampler, const Scheduler& scheduler);
+
+// Recipe::see_from_here of a section's options.
+template <class Interface>
+void see_from_here(const Recipe& recipe, Registry& registry, const Component& component, OptionMap& given) {
+  if (std::none_of(given.given.begin(), given.given.end(), [](const auto& one) { return is_set(one.second.where); }))
+    return;
+  const auto& factory = registry.factory<Interface>(component.plugin, component.where);
+  OptionReader reader({given.section, component.where, {}}, effect_of_options<Interface>());
+  guarded(plugin_name(Interface::kKind, component.plugin) + ", its options", [&] { factory.declare(reader); });
+  recipe.see_from_here(given, reader.declared());
+}
 
 class Components {
  public:
@@ -32,6 +46,7 @@ class Components {
   std::shared_ptr<Interface> make(const std::string& section, const Component& component,
                                   const typename Interface::Needs& needs) {
     auto given = component.options;
+    see_from_here<Interface>(recipe, registry, component, given);
     const auto made = [&] {
       return make_with<Interface>(component.plugin, component.where, given, needs, [&](const auto& declared) {
         if (!section.empty()) recipe.resolve(section, component.plugin, declared);

@@ -8,8 +8,6 @@ namespace ditto {
 
 namespace {
 
-bool is_set(const std::string& where) { return where.starts_with("--set "); }
-
 // "a.toml" of "a.toml:14:9".
 std::string file_of(const std::string& where) {
   auto end = where.size();

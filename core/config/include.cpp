@@ -4,7 +4,9 @@
 #include <filesystem>
 
 #include <ditto/error.h>
+#include <ditto/text.h>
 
+#include "core/formats/file.h"
 #include "core/formats/limits.h"
 
 namespace ditto {
@@ -148,6 +150,21 @@ class Includes {
               "write it as " + (places.empty() ? "--set SECTION." + set : places));
 }
 
+// Somebody means a run, a recipe in it, or pictures to learn from.
+std::string remedy_of_folder(const std::string& folder) {
+  std::error_code code;
+  const auto path = fs::path(folder);
+  if (fs::exists(path / "manifest.json", code) && fs::exists(path / "recipe.toml", code))
+    return "it is a checkpoint: name its run, with --resume " + shown(folder) + " to go on from it";
+  std::vector<std::string> recipes;
+  for (const auto& entry : fs::directory_iterator(path, code))
+    if (entry.path().extension() == ".toml") recipes.push_back(entry.path().filename().string());
+  if (recipes.empty()) return "name the file; of a folder of pictures `ditto init " + shown(folder) + "` makes one";
+  std::sort(recipes.begin(), recipes.end());
+  return "name the file, as " + shown((path / recipes.front()).lexically_normal().string()) +
+         (recipes.size() > 1 ? ", one of " + std::to_string(recipes.size()) + " there" : "");
+}
+
 // What is set of a plugin's options is of the one that is set, whichever is said first.
 std::vector<std::string> plugins_first(std::vector<std::string> sets) {
   std::stable_partition(sets.begin(), sets.end(),
@@ -157,19 +174,26 @@ std::vector<std::string> plugins_first(std::vector<std::string> sets) {
 
 }  // namespace
 
-Table read_with_includes(const std::string& path) {
+std::string recipe_file(const std::string& given) {
   std::error_code code;
-  const auto there = fs::status(path, code);
+  const auto there = fs::status(given, code);
+  if (const auto dangling = formats::said_of_dangling(given); !dangling.empty())
+    throw Error(ErrorKind::config, given, dangling, "name a recipe that is there");
   if (there.type() == fs::file_type::not_found)
-    throw Error(ErrorKind::config, path, "there is no such recipe", "recipes that come with Ditto are in configs/");
-  if (fs::is_directory(there))
-    throw Error(ErrorKind::config, path, "is a folder, and a recipe is a file", "name the file");
+    throw Error(ErrorKind::config, given, "there is no such recipe", "recipes that come with Ditto are in configs/");
+  if (fs::is_directory(there)) {
+    const auto of_run = fs::path(given) / kRunRecipe;
+    if (fs::exists(of_run, code)) return of_run.lexically_normal().string();
+    throw Error(ErrorKind::config, given, "is a folder, and a recipe is a file", remedy_of_folder(given));
+  }
   if (fs::is_fifo(there) || fs::is_character_file(there) || fs::is_socket(there))  // /dev/stdin, <(…)
-    throw Error(ErrorKind::config, path,
+    throw Error(ErrorKind::config, given,
                 "is a pipe or a device, and a recipe is a file: ranks and resumes read it again",
                 "write it to a file, and name that");
-  return Includes().read(path);
+  return given;
 }
+
+Table read_with_includes(const std::string& path) { return Includes().read(path); }
 
 void apply_sets(Table& tree, const std::vector<std::string>& sets) {
   for (const auto& set : plugins_first(sets)) {

@@ -8,6 +8,12 @@
 
 namespace ditto {
 
+// Of a run's folder, the name of the recipe that it keeps.
+inline constexpr const char* kRunRecipe = "run.toml";
+
+// The file that is meant: of a run's folder its run.toml. Throws Error(config) for what is no recipe.
+std::string recipe_file(const std::string& given);
+
 // The file with what its top-level `include` (a string, or a list of strings, relative to the file) brings: later files
 // win over earlier ones, the file itself over all. Throws Error(config) for a file that is missing or includes itself,
 // and for more than 64 files or 100,000 values in all.

@@ -54,31 +54,65 @@ void move_guidance(Table& tree, const std::string& file) {
 
 }  // namespace
 
-Recipe Recipe::read(const std::string& path, const std::vector<std::string>& sets) {
+namespace {
+
+// The run in whose folder a recipe lies as its run.toml; empty: in none.
+std::string run_around(const std::string& path) {
+  if (fs::path(path).filename() != kRunRecipe) return {};
+  const auto folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::current_path();
+  std::error_code ignored;
+  return fs::is_directory(folder / "checkpoints", ignored) ? folder.string() : std::string();
+}
+
+}  // namespace
+
+Recipe Recipe::read(const std::string& given, const std::vector<std::string>& sets) {
   Recipe recipe;
+  const auto path = recipe_file(given);
   recipe.name = path;
   Table tree = read_with_includes(path);
   apply_sets(tree, sets);
   recipe.interpret(std::move(tree));
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
-  recipe.resolved_.set_path("run.folder", Node{recipe.run.folder, {}});
-  if (recipe.adapter && !recipe.adapter->weights.empty()) {
-    recipe.adapter->weights = (fs::path(recipe.run.folder) / recipe.adapter->weights).lexically_normal().string();
-    recipe.resolved_.set_path("adapter.weights", Node{recipe.adapter->weights, {}});
-  }
-  for (auto& picture : recipe.validate.pictures) {
-    if (picture.condition.empty()) continue;
-    picture.condition = (fs::path(recipe.run.folder) / picture.condition).lexically_normal().string();
-    recipe.resolved_.set_path(picture.section + ".condition", Node{picture.condition, {}});
-  }
-  // Where they are is known here alone: a checkpoint keeps no folder.
-  for (auto* sections : {&recipe.encoders, &recipe.networks})
-    for (auto& one : *sections) {
-      if (one.weights.empty()) continue;
-      one.weights = (fs::path(recipe.run.folder) / one.weights).lexically_normal().string();
-      recipe.resolved_.set_path(one.section() + ".weights", Node{one.weights, {}});
-    }
+  recipe.find_places();
+  const bool is_named = is_set(recipe.place_of("run.output")) || is_set(recipe.place_of("run.name"));
+  if (const auto own = run_around(path); recipe.of_run_ && !is_named && !own.empty()) recipe.run.output = own;
   return recipe;
+}
+
+// Where they are is known of a file alone: a checkpoint keeps no folder.
+void Recipe::find_places() {
+  const auto from = [this](const fs::path& folder, const std::string& option, std::string& place) {
+    if (place.empty()) return;
+    place = (folder / place).lexically_normal().string();
+    resolved_.set_path(option, Node{place, {}});
+  };
+  const auto here = fs::current_path();
+  const auto whole = [&](const std::string& option, std::string& place) {
+    from(is_set(place_of(option)) ? here : fs::path(run.folder), option, place);
+  };
+  if (is_set(place_of("run.folder"))) run.folder = (here / run.folder).lexically_normal().string();
+  resolved_.set_path("run.folder", Node{run.folder, {}});
+  if (is_set(place_of("run.init_from"))) from(here, "run.init_from", run.init_from);
+  if (adapter) whole("adapter.weights", adapter->weights);
+  for (auto& picture : validate.pictures) whole(picture.section + ".condition", picture.condition);
+  for (auto* sections : {&encoders, &networks})
+    for (auto& one : *sections) whole(one.section() + ".weights", one.weights);
+}
+
+void Recipe::see_from_here(OptionMap& given, const std::vector<OptionInfo>& declared) const {
+  const auto here = fs::current_path();
+  if (run.folder.empty() || fs::path(run.folder) == here) return;
+  const auto see = [&](std::string& place) {
+    if (!place.empty() && place.find("://") == std::string::npos) place = (here / place).lexically_normal().string();
+  };
+  for (const auto& info : declared) {
+    const auto option = given.given.find(info.name);
+    if (!info.is_place || option == given.given.end() || !is_set(option->second.where)) continue;
+    auto& value = option->second.value;
+    if (auto* one = std::get_if<std::string>(&value)) see(*one);
+    if (auto* list = std::get_if<std::vector<std::string>>(&value)) std::for_each(list->begin(), list->end(), see);
+  }
 }
 
 Recipe Recipe::read_text(const std::string& text, const std::string& name, const std::vector<std::string>& sets,

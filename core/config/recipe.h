@@ -38,8 +38,9 @@ struct Section;
 
 class Recipe {
  public:
-  // Reads `path` and what it includes (the including file wins), then applies `sets` ("a.b=c", later ones win). Throws
-  // Error(config) with file, line and column.
+  // Reads the file `path`, or of a run's folder its run.toml, and what it includes (the including file wins), then
+  // applies `sets` ("a.b=c", later ones win). A run.toml in a run's folder is of that run, unless `sets` name another
+  // one. Throws Error(config) with file, line and column.
   static Recipe read(const std::string& path, const std::vector<std::string>& sets = {});
   static Recipe parse(const std::string& text, const std::string& name, const std::vector<std::string>& sets = {});
   // Of a run that was begun (a checkpoint's recipe): options that do nothing where they stand, which earlier versions
@@ -97,6 +98,9 @@ class Recipe {
   }
   // Of all options that were declared so far.
   const OptionEffects& effects() const { return effects_; }
+  // Places that the command line names are seen from where it was typed, those that the recipe names from its folder:
+  // of a plugin's options that were set, those that are `declared` as places are made whole.
+  void see_from_here(OptionMap& given, const std::vector<OptionInfo>& declared) const;
   // Of an option, "run.transport", as it is given: "digits.toml:14:9"; the file where it is not.
   std::string place_of(std::string_view option) const;
 
@@ -104,6 +108,7 @@ class Recipe {
   static Recipe read_text(const std::string& text, const std::string& name, const std::vector<std::string>& sets,
                           bool of_run);
   void interpret(formats::Table tree);
+  void find_places();
   bool goes_along(const OptionMap& given, const std::string& name) const;
   // Each as its member's type says.
   template <class Options>

@@ -36,6 +36,8 @@ OptionValue list_value(const formats::Array& list, const std::string& where) {
 
 }  // namespace
 
+bool is_set(const std::string& where) { return where.starts_with("--set "); }
+
 std::string place(const Node& node, const std::string& name) {
   const auto text = node.source.text();
   return text.empty() ? name : text;

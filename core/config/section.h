@@ -17,6 +17,8 @@ struct Component {
   explicit operator bool() const { return !plugin.empty(); }
 };
 
+// Whether a value came from the command line, by its place, "--set KEY=VALUE".
+bool is_set(const std::string& where);
 // Where a value was written, for messages; of one that the program made, `name`.
 std::string place(const formats::Node& node, const std::string& name);
 // All keys but "plugin". `section` is how messages call it, `where` its place. Throws Error(config) for what is no

@@ -11,6 +11,8 @@
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
+#include "core/config/include.h"
+
 namespace ditto {
 
 namespace {
@@ -45,20 +47,31 @@ constexpr SectionEntry kSections[] = {
 // What the host itself reads of a recipe's options, by section.
 using OptionNames = std::map<std::string, std::set<std::string>>;
 
+// Of a section of the host: its options.
+std::vector<std::string> read_by_host(const SectionEntry& entry) {
+  std::vector<std::string> names;
+  Recipe defaults;
+  std::visit(
+      [&](auto member) {
+        OptionReader reader(OptionMap{});
+        if constexpr (requires { (defaults.*member).read(reader); }) {
+          (defaults.*member).read(reader);
+          for (const auto& info : reader.declared()) names.push_back(info.name);
+        } else if constexpr (requires { (defaults.*member)->read(reader); }) {
+          std::decay_t<decltype(*(defaults.*member))>().read(reader);
+          for (const auto& info : reader.declared()) names.push_back(info.name);
+        }
+      },
+      entry.member);
+  return names;
+}
+
 OptionNames host_options() {
   OptionNames all;
-  Recipe defaults;
   for (const auto& entry : sections())
-    std::visit(
-        [&](auto member) {
-          OptionReader reader(OptionMap{});
-          if constexpr (requires { (defaults.*member).read(reader); }) {
-            (defaults.*member).read(reader);
-            for (const auto& info : reader.declared()) all[std::string(entry.name)].insert(info.name);
-          }
-        },
-        entry.member);
+    for (const auto& name : read_by_host(entry)) all[std::string(entry.name)].insert(name);
   all.erase("plugins");  // one option, whose name, kernels, is a section too
+  for (const char* section : {"adapter", "tread"}) all.erase(section);  // their names are common words
   return all;
 }
 
@@ -71,6 +84,19 @@ Effect effect_of_section(const std::string& section) {
   const auto* it = std::find_if(std::begin(kSections), std::end(kSections),
                                 [&](const SectionEntry& entry) { return entry.name == first; });
   return it == std::end(kSections) ? Effect::learning : it->effect;
+}
+
+std::vector<std::string> option_keys() {
+  std::vector<std::string> keys;
+  for (const auto& entry : sections()) {
+    const std::string section(entry.name);
+    auto names = read_by_host(entry);
+    if (std::holds_alternative<Component Recipe::*>(entry.member)) names = {"plugin"};
+    if (section == "sampler")
+      for (const auto& name : own_keys(section)) names.push_back(name);
+    for (const auto& name : names) keys.push_back(section + "." + name);
+  }
+  return keys;
 }
 
 OptionMap Section::options() const { return table ? options_of(*table, name, place) : OptionMap{name, place, {}}; }

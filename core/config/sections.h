@@ -39,6 +39,10 @@ struct Section {
   Component component() const;  // throws Error(config) where it names no plugin; empty where there is none
 };
 
+// Every option that the host itself reads, "run.steps", and of sections of plugins "model.plugin", in their order. Of
+// those that have names of their own ([encoder.NAME]) none.
+std::vector<std::string> option_keys();
+
 // Throws Error(config) where it is no table.
 Section section_in(const formats::Table& recipe, std::string_view name, const std::string& file);
 // Throws Error(config), naming the nearest.

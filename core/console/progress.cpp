@@ -1,7 +1,6 @@
 #include "core/console/progress.h"
 
 #include <fcntl.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -31,11 +30,6 @@ double system_now() {
 bool can_move_cursor(int descriptor) {
   const char* term = std::getenv("TERM");
   return ::isatty(descriptor) == 1 && (term == nullptr || std::string_view(term) != "dumb");
-}
-
-int terminal_width(int descriptor) {
-  winsize size{};
-  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 }  // namespace
@@ -79,6 +73,10 @@ Progress::~Progress() {
 
 ProgressView Progress::view(const ProgressState& state, double time) {
   const int64_t items = state.items.value_or(state.done);
+  if (!begun_ && state.done > points_.back().done) {  // the first step fills caches: it says nothing of those to come
+    begun_ = true;
+    points_.assign(1, {time, state.done, items});
+  }
   if (time - points_.back().time >= kRedrawSeconds) points_.push_back({time, state.done, items});
   while (points_.size() > 2 && points_.front().time < time - kWindowSeconds) points_.pop_front();
   const Point& from = points_.front();

@@ -63,7 +63,7 @@ class Smoothed {
 // SIGPIPE is ignored, as prepare_streams does).
 class Progress {
  public:
-  // `start`: how far a resumed task is already (done and items); rates count from there.
+  // `start`: how far a resumed task is already (done and items). Rates count from the first update on that is further.
   explicit Progress(int64_t total, ProgressOptions options = {}, const ProgressState& start = {});
   ~Progress();  // ends a bar's line
   Progress(const Progress&) = delete;
@@ -86,7 +86,7 @@ class Progress {
   std::mutex mutex_;
   ProgressOptions options_;
   const int64_t total_;
-  bool bar_ = false, broken_ = false, drawn_ = false, finished_ = false, updated_ = false;
+  bool bar_ = false, broken_ = false, drawn_ = false, finished_ = false, updated_ = false, begun_ = false;
   double started_ = 0, drawn_at_ = 0, plain_at_ = 0;
   int64_t plain_done_ = -1;
   std::deque<Point> points_;  // the last half minute

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -91,6 +92,11 @@ void require_printed() {
   throw Error(ErrorKind::data, "standard output",
               error == EBADF ? std::string("is closed, and what was to be printed is lost")
                              : std::string("cannot be written: ") + std::strerror(error));
+}
+
+int terminal_width(int descriptor) {
+  winsize size{};
+  return ::ioctl(descriptor, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
 }
 
 void tell(std::string_view line) { write_text(STDERR_FILENO, shown(line, kSentenceShown) + "\n"); }

@@ -20,6 +20,9 @@ void end_without_libraries();
 // Throws Error(data) where something that was printed on standard output could not be written. Called last in main.
 void require_printed();
 
+// Letters in a line of the terminal that a descriptor is; of anything else 80.
+int terminal_width(int descriptor);
+
 // A line on standard error, as shown() has it; nothing happens where nobody can read it.
 void tell(std::string_view line);
 

@@ -133,6 +133,7 @@ class FolderPreparer {
           take(writer, found_.pictures[static_cast<size_t>(i)], std::move(made));
           if (options_.progress) options_.progress(i + 1, all);
         });
+    if (!pictures_.skip_bad) refuse_bad();
     std::set<fs::path> captions(found_.tables.begin(), found_.tables.end());
     for (const auto& [picture, text] : found_.captions) captions.insert(text);
     for (const auto& file : captions) report(file, {{"outcome", "caption"}});
@@ -196,12 +197,24 @@ class FolderPreparer {
                  "move it into one, or name a folder without subfolders for pictures without labels");
   }
 
+  // All at once: one after another would take a start each.
+  void refuse_bad() const {
+    constexpr size_t kNamed = 10;
+    const auto& bad = prepared_.bad;
+    if (bad.empty()) return;
+    std::string text =
+        bad.size() == 1 ? "a picture cannot be read: " : std::to_string(bad.size()) + " pictures cannot be read: ";
+    for (size_t i = 0; i < std::min(bad.size(), kNamed); ++i)
+      text += (i > 0 ? ", " : "") + bad[i].substr(0, bad[i].rfind("; "));  // without the remedy of each
+    if (bad.size() > kNamed) text += ", and " + std::to_string(bad.size() - kNamed) + " more";
+    throw Error(ErrorKind::data, folder_, text, "mend or remove what is named, or leave it out: --skip-bad");
+  }
+
   Ready ready(const fs::path& path) {
     try {
       if (!classes_.empty() && class_of(path, folder_).empty()) throw loose_picture(path);
       return decoded(path);
     } catch (const Error& error) {
-      if (!pictures_.skip_bad) throw;
       Ready bad;
       bad.bad = error;
       return bad;
@@ -266,6 +279,7 @@ class FolderPreparer {
       report(path, {{"outcome", "bad"}, {"reason", said_of(path, *made.bad)}});
       return;
     }
+    if (!pictures_.skip_bad && !prepared_.bad.empty()) return;  // it is refused, once all that is bad is known
     int64_t label = -1;
     nlohmann::ordered_json notes = nlohmann::ordered_json::object();
     if (const auto* fields = notes_.find(path)) notes.update(nlohmann::ordered_json::parse(fields->dump()));

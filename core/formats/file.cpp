@@ -10,6 +10,8 @@
 #include <filesystem>
 #include <utility>
 
+#include <ditto/text.h>
+
 namespace ditto::formats {
 
 namespace {
@@ -29,12 +31,28 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const std::stri
 
 }  // namespace
 
+std::string said_of_dangling(const std::string& path) {
+  std::error_code failed;
+  const auto to = std::filesystem::read_symlink(path, failed);
+  if (failed || std::filesystem::exists(path, failed)) return {};
+  return "is a link to \"" + shown(to.string()) + "\", and nothing is there";
+}
+
+void require_there(const std::string& path, std::string_view remedy) {
+  if (std::filesystem::exists(path)) return;
+  const auto dangling = said_of_dangling(path);
+  throw Error(ErrorKind::config, path, dangling.empty() ? "is not there" : dangling, remedy);
+}
+
 Descriptor::~Descriptor() {
   if (value_ >= 0) ::close(value_);
 }
 
 std::shared_ptr<const RandomFile> RandomFile::open(const std::string& path, ErrorKind kind) {
   Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));  // a pipe is refused, not waited for
+  if (file.get() < 0 && errno == ENOENT)
+    if (const auto dangling = said_of_dangling(path); !dangling.empty())
+      throw Error(kind, path, dangling, "bring that back, or name what is meant");
   if (file.get() < 0) fail(path, kind, "opened");
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) fail(path, kind, "read");

@@ -33,6 +33,11 @@ class Descriptor {
   int value_;
 };
 
+// "is a link to \"x\", and nothing is there"; empty: it is no link, or leads somewhere.
+std::string said_of_dangling(const std::string& path);
+// Throws Error(config) with this remedy where nothing lies at a path.
+void require_there(const std::string& path, std::string_view remedy);
+
 // Bytes that lie elsewhere, in a store: read from any number of threads.
 class RemoteBytes {
  public:

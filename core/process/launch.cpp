@@ -14,6 +14,7 @@
 #include <ditto/optimizer.h>
 #include <ditto/sampler.h>
 
+#include "core/components/components.h"
 #include "core/config/numerics.h"
 #include "core/console/streams.h"
 #include "core/measure/processors.h"
@@ -68,6 +69,7 @@ template <class Interface>
 void declare(Recipe& recipe, Registry& registry, const std::string& section, Component& component) {
   if (!component) return;
   const auto& factory = registry.factory<Interface>(component.plugin, component.where);
+  see_from_here<Interface>(recipe, registry, component, component.options);
   recipe.read_options(component.options, [&] {
     OptionReader reader(component.options, effect_of_options<Interface>());
     guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options",
@@ -105,11 +107,7 @@ void declare_components(Recipe& recipe, Registry& registry) {
 }
 
 void check_recipe(const Recipe& recipe, Registry& registry) {
-  const std::vector<std::pair<std::string, const Component*>> needed{{"data", &recipe.data},
-                                                                     {"model", &recipe.model},
-                                                                     {"objective", &recipe.objective},
-                                                                     {"optimizer", &recipe.optimizer}};
-  for (const auto& [section, component] : needed) require(recipe, *component, section);
+  require_training_sections(recipe);
   auto copy = recipe;
   Components components(copy, registry);
   components.op_table();

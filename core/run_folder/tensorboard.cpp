@@ -18,6 +18,29 @@ std::string as_code(std::string_view text) {
   return out;
 }
 
+// Lists as they are written.
+void add_options(const formats::Table& table, const std::string& prefix,
+                 std::map<std::string, formats::HParam>& values) {
+  for (const auto& entry : table.entries()) {
+    const auto name = prefix + entry.key;
+    if (name == "record") continue;
+    const auto& value = entry.value;
+    if (const auto* inner = value.as<formats::Table>()) {
+      add_options(*inner, name + ".", values);
+    } else if (const auto* truth = value.as<bool>()) {
+      values[name] = *truth;
+    } else if (const auto* whole = value.as<int64_t>()) {
+      values[name] = static_cast<double>(*whole);
+    } else if (const auto* number = value.as<double>()) {
+      values[name] = *number;
+    } else if (const auto* text = value.as<std::string>()) {
+      values[name] = *text;
+    } else {
+      values[name] = formats::render_toml_value(value);
+    }
+  }
+}
+
 }  // namespace
 
 TensorBoardLog::TensorBoardLog(const std::string& folder, int64_t first_step, double flush_s)
@@ -56,6 +79,13 @@ void TensorBoardLog::samples(int64_t step, const formats::Picture& sheet) {
 
 void TensorBoardLog::recipe(int64_t step, std::string_view toml) {
   writer_.text("recipe", step, as_code(toml));
+  flush();
+}
+
+void TensorBoardLog::options(int64_t step, const formats::Table& recipe) {
+  std::map<std::string, formats::HParam> values;
+  add_options(recipe, "", values);
+  writer_.hparams(step, values);
   flush();
 }
 

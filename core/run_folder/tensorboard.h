@@ -7,6 +7,7 @@
 
 #include "core/formats/picture/picture.h"
 #include "core/formats/tensorboard/events.h"
+#include "core/formats/text/toml.h"
 #include "core/run_folder/metrics.h"
 
 namespace ditto::report {
@@ -23,6 +24,9 @@ class TensorBoardLog {
   void add(const ValidationRecord& record);
   void samples(int64_t step, const formats::Picture& sheet);
   void recipe(int64_t step, std::string_view toml);  // shown as it is written
+  // Its options, "model.depth", for the tab HPARAMS, where runs of a folder are compared by them. What run.toml notes
+  // beside them is left out.
+  void options(int64_t step, const formats::Table& recipe);
   void flush() { writer_.flush(); }
   const std::string& path() const { return writer_.path(); }
 

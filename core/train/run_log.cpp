@@ -41,6 +41,7 @@ void RunLog::record_run(const Assembly& assembly, int64_t done) {
   if (!recipe_.log.tensorboard) return;
   board_ = std::make_unique<report::TensorBoardLog>(folder_->path(), done + 1, recipe_.log.tensorboard_flush);
   board_->recipe(done, formats::render_toml(recipe_.resolved()));
+  board_->options(done, recipe_.resolved());
 }
 
 void RunLog::write_recipe(const Assembly& assembly) {

@@ -35,7 +35,7 @@ Picture decode_as_stored(const Encoded& file, PictureFormat format, Want want) {
               file.bytes.empty()    ? "the picture is empty"
               : is_heic(file.bytes) ? std::string("it is HEIC, whatever its name, and not ") + kPictureFormats
                                     : std::string("its first bytes are not those of ") + kPictureFormats,
-              "convert the picture to one of them");
+              file.bytes.empty() ? "copy the file again, or remove it" : "convert the picture to one of them");
 }
 
 Picture decode_upright(const Encoded& file, Want want) {

@@ -21,7 +21,8 @@ namespace {
 
 constexpr const char* kVersion = "brain.Event:2";  // from 2 on, a session's start makes readers forget later steps
 constexpr std::string_view kPrefix = "events.out.tfevents.";
-constexpr int kStringTensor = 7;
+constexpr int kFloatTensor = 1, kStringTensor = 7;
+constexpr const char *kHParams = "hparams", *kHParamsTag = "_hparams_/session_start_info";
 
 double now() { return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count(); }
 
@@ -122,14 +123,49 @@ void EventWriter::text(std::string_view tag, std::int64_t step, std::string_view
   state_->add(std::move(event), step);
 }
 
+void EventWriter::hparams(std::int64_t step, const std::map<std::string, HParam>& values) {
+  pb::HParamsData data;
+  auto* session = data.mutable_session_start_info();
+  session->set_start_time_secs(now());
+  for (const auto& [name, value] : values) {
+    auto& entry = (*session->mutable_hparams())[name];
+    if (const auto* truth = std::get_if<bool>(&value)) entry.set_bool_value(*truth);
+    if (const auto* number = std::get_if<double>(&value)) entry.set_number_value(*number);
+    if (const auto* text = std::get_if<std::string>(&value)) entry.set_string_value(*text);
+  }
+  pb::Event event;
+  auto* entry = event.mutable_summary()->add_value();
+  entry->set_tag(kHParamsTag);
+  auto* plugin = entry->mutable_metadata()->mutable_plugin_data();
+  plugin->set_plugin_name(kHParams);
+  plugin->set_content(data.SerializeAsString());
+  auto* nothing = entry->mutable_tensor();  // readers drop a summary without a value
+  nothing->set_dtype(kFloatTensor);
+  nothing->mutable_tensor_shape()->add_dim();
+  state_->add(std::move(event), step);
+}
+
 void EventWriter::flush() { state_->check(std::fflush(state_->file) == 0); }
 
 const std::string& EventWriter::path() const { return state_->path; }
 
 namespace {
 
+void read_hparams(const std::string& content, EventRecord& record) {
+  pb::HParamsData data;
+  if (!data.ParseFromString(content)) return;
+  record.kind = EventRecord::Kind::hparams;
+  for (const auto& [name, value] : data.session_start_info().hparams()) {
+    if (value.kind_case() == pb::HParam::kBoolValue) record.hparams[name] = value.bool_value();
+    if (value.kind_case() == pb::HParam::kNumberValue) record.hparams[name] = value.number_value();
+    if (value.kind_case() == pb::HParam::kStringValue) record.hparams[name] = value.string_value();
+  }
+}
+
 void read_value(const pb::Summary::Value& value, EventRecord& record) {
   record.tag = value.tag();
+  if (value.metadata().plugin_data().plugin_name() == kHParams)
+    return read_hparams(value.metadata().plugin_data().content(), record);
   if (value.has_image()) {
     record.kind = EventRecord::Kind::image;
     record.bytes = value.image().encoded_image_string();

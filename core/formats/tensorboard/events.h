@@ -4,13 +4,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 namespace ditto::formats {
+
+using HParam = std::variant<bool, double, std::string>;
 
 // One file in a run's folder, named events.out.tfevents.SECONDS.HOST.PID.N. TensorBoard merges all files of a folder,
 // so a resumed run opens a new one. Throws Error(data) with the path and the system's reason.
@@ -28,6 +32,8 @@ class EventWriter {
   void image(std::string_view tag, std::int64_t step, int width, int height, int channels,
              std::span<const std::byte> png);
   void text(std::string_view tag, std::int64_t step, std::string_view markdown);
+  // What a run is, for the tab HPARAMS, by name.
+  void hparams(std::int64_t step, const std::map<std::string, HParam>& values);
   void flush();  // to the operating system
   const std::string& path() const;
 
@@ -37,7 +43,7 @@ class EventWriter {
 };
 
 struct EventRecord {
-  enum class Kind { version, session_start, scalar, image, text, other };
+  enum class Kind { version, session_start, scalar, image, text, hparams, other };
   Kind kind = Kind::other;
   double wall_time = 0;
   std::int64_t step = 0;
@@ -45,6 +51,7 @@ struct EventRecord {
   float scalar = 0;
   std::string bytes;  // text, PNG, or the version
   int width = 0, height = 0;
+  std::map<std::string, HParam> hparams;
 };
 
 struct EventFile {

@@ -12,6 +12,7 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/file.h"
 #include "core/formats/limits.h"
 #include "core/formats/text/csv.h"
 #include "core/formats/text/utf8.h"
@@ -70,6 +71,8 @@ std::string read_maybe_gzip(const std::string& path) {
   if (std::filesystem::exists(path, status) && !std::filesystem::is_regular_file(path, status))
     fail("is not a regular file", "name a file with a table in it");
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  if (const auto dangling = said_of_dangling(path); !file && !dangling.empty())
+    fail(dangling, "bring that back, or name what is meant");
   if (!file) fail(std::string("cannot be opened: ") + std::strerror(errno), "check the path");
   std::string text;
   constexpr unsigned kChunk = 1u << 20;

@@ -108,7 +108,8 @@ TextTable parse_csv(std::string_view text, std::string_view where, const std::ve
       add_bad(table, records.line, what);
   }
   if (table.rows() + table.bad_rows == 0)
-    throw Error(ErrorKind::data, where, "the table has no row but its first line");
+    throw Error(ErrorKind::data, where, "the table has no row but its first line",
+                "write rows below it, or remove the table");
   return table;
 }
 

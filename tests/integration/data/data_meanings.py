@@ -122,6 +122,15 @@ def test_words_that_are_names_and_numbers_are_names():
             t.check(f"number:{others[0]}" in done.all, done.all)
 
 
+def test_names_with_commas_stand_in_a_list():
+    folder = place("commas")
+    names = ["tench, Tinca tinca", "goldfish", "white shark, man-eater, man-eating shark"]
+    s.tar(folder / "a.tar", [x for i in range(3) for x in ((f"{i}.png", bad_files.png(i)), (f"{i}.cls", b"%d" % i))])
+    t.train(recipe("commas", dict(shards=[f"{folder}/a.tar"], classes=3, names=names)), "commas", run__steps=0)
+    t.equal(classes_of(t.work / "commas", f"goldfish,{names[2]},{names[0]},1", 4), [1, 2, 0, 1], "names with commas in a list")
+    t.refused(2, ['"tench" is not a class of this model'], "sample", t.work / "commas", "--out", t.work / "none", "--classes", "goldfish,tench")
+
+
 def test_a_word_of_two_meanings_is_asked_about():
     folder = place("two-meanings")
     names = ["1", "1-2", "2", "1,2", "3"]

@@ -284,14 +284,14 @@ def test_it_starts_alike_on_every_layout():
 
 def test_fewer_blocks_leave_some_out_where_that_is_said():
     fewer = {"run.init_other_shape": "skip", "model.depth": 1}
-    t.refused(7, ["blocks.1.", "no place here"], "train", *start("fewer", **fewer))
+    t.refused(7, ["blocks.1.", "no place here", 'run.init_extra = "skip"'], "train", *start("fewer", **fewer))
     done = t.run("train", *start("fewer", **fewer, **{"run.init_extra": "skip"}))
     t.check("left out (10): blocks.1.down.bias, " in done.all, done.all)
 
 
 def test_what_does_not_fit_is_refused_unless_it_is_said():
-    t.refused(7, ["tensor 'blocks.2.", "is not there"], "train", *start("no", **{"run.init_other_shape": "skip"}))
-    t.refused(7, ["tensor 'label.table' is F32 [11, 32] there and F32 [4, 32] here"], "train",
+    t.refused(7, ["tensor 'blocks.2.", "is not there", 'start from what fits: run.init_missing = "new"'], "train", *start("no", **{"run.init_other_shape": "skip"}))
+    t.refused(7, ["tensor 'label.table' is F32 [11, 32] there and F32 [4, 32] here", 'run.init_other_shape = "skip"'], "train",
               *start("no", **{"run.init_missing": "new"}))
     t.refused(2, ["run.init_other_shape", '"positions"', "no learned table of positions"], "train",
               *start("no", **FIT | {"run.init_other_shape": "positions"}))

@@ -113,6 +113,10 @@ def test_a_section_that_is_needed_and_missing_is_named():
         path = t.write_recipe(f"without-{section}.toml", t.recipe(**{section.replace(".", "__"): None}))
         for command in (["config", "check"], ["train"]):
             t.refused(2, [f"without-{section}.toml", f"no section [{section}]", "ditto plugins list"], *command, path)
+    path = t.write_recipe("without-many.toml", t.recipe(scheduler=None, objective=None, optimizer=None, encoder__image=None, sampler=None))
+    for command in (["config", "check"], ["train"]):
+        t.refused(2, ["without-many.toml: has no sections [objective], [optimizer]", "add each, with plugin",
+                      "and [scheduler] and [encoder.image], which most recipes have"], *command, path)
     path = t.write_recipe("without-encoder.toml", t.recipe(encoder__image=None))
     for command in (["config", "check"], ["train"]):
         t.refused(2, ["without-encoder.toml", 'nobody makes "clean"', 'image (data "webdataset"), label (data "webdataset")',

@@ -11,6 +11,7 @@ import tempfile
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.backend.event_processing.plugin_event_accumulator import EventAccumulator as PluginAccumulator
+from tensorboard.plugins.hparams import metadata as hparams
 from tensorboard.util import tensor_util
 
 temporary = tempfile.TemporaryDirectory()
@@ -43,4 +44,9 @@ recipe = texts.Tensors("recipe")
 assert [one.step for one in recipe] == [0]
 assert tensor_util.make_ndarray(recipe[0].tensor_proto)[0].decode().startswith("    [run]\n    name")
 assert texts.SummaryMetadata("recipe").plugin_data.plugin_name == "text"
+# The tab HPARAMS.
+start = texts.SummaryMetadata("_hparams_/session_start_info").plugin_data
+options = hparams.parse_session_start_info_plugin_data(start.content).hparams
+assert start.plugin_name == hparams.PLUGIN_NAME and len(options) == 5, options
+assert options["run.steps"].number_value == 8 and options["run.name"].string_value == "x" and options["run.deterministic"].bool_value
 print("TensorBoard reads", len(losses), "steps, a sheet and the recipe")

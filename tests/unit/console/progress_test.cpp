@@ -233,9 +233,31 @@ TEST_CASE("a resumed task counts its rate and time from where it starts") {
   Ends ends = make_pipe();
   Clock clock;
   Progress progress(1000, to(ends, clock), {.done = 900, .items = 9000});
-  clock.time += 2;
-  progress.update({.done = 910, .items = 9100});
-  CHECK(ends.text() == "step 910/1000, 50.0 img/s, 0:18 left\n");
+  clock.time += 20;
+  progress.update({.done = 905, .items = 9050});
+  CHECK(ends.text() == "step 905/1000\n");
+  clock.time += 10;
+  progress.update({.done = 955, .items = 9550});
+  CHECK(ends.text() == "step 955/1000, 50.0 img/s, 0:09 left\n");
+}
+
+TEST_CASE("the first step alone gives no rate and no time") {
+  Ends ends = make_pipe();
+  Clock clock;
+  Progress one(1, to(ends, clock)), many(100, to(ends, clock));
+  clock.time += 60;
+  one.update({.done = 1});
+  one.finish();
+  many.update({.done = 1});
+  clock.time += 1;
+  many.update({.done = 2});
+  clock.time += 9;
+  many.update({.done = 11});
+  const auto seen = lines(ends.text());
+  REQUIRE(seen.size() == 3);
+  CHECK(seen[0] == "step 1/1, in 1:00");
+  CHECK(seen[1] == "step 1/100");
+  CHECK(seen[2] == "step 11/100, 1.00 img/s, 1:29 left");
 }
 
 TEST_CASE("the rate is that of the last half minute") {

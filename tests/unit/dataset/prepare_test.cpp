@@ -316,7 +316,12 @@ TEST_CASE("folders that cannot be prepared are refused, and leave no shard behin
   write(folder.path + "/in/cat/b.png", contents(folder.path + "/in/cat/a.png").substr(0, 40));
   CHECK(holds(
       error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"}); }, ErrorKind::data),
-      "cat/b.png"));
+      "a picture cannot be read: cat/b.png"));
+  write(folder.path + "/in/cat/c.png", "");
+  const auto both =
+      error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"}); }, ErrorKind::data);
+  CHECK(holds(both, "2 pictures cannot be read: cat/b.png: "));
+  CHECK(holds(both, ", cat/c.png: the picture is empty; mend or remove what is named, or leave it out: --skip-bad"));
   CHECK(fs::is_empty(folder.path + "/out"));
   write_picture(folder.path + "/in/loose.png", 1);
   CHECK(holds(

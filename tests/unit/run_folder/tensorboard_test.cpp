@@ -32,6 +32,9 @@ void write_run(const std::string& folder) {
   {
     report::TensorBoardLog log(folder, 1);
     log.recipe(0, "[run]\nname = \"x\"\n");
+    log.options(0, formats::parse_toml("[run]\nname = \"x\"\nsteps = 8\ndeterministic = true\n[lr_schedule]\nlr = 0.5\n"
+                                       "[data]\nsize = [8, 8]\n[record]\nnote = \"left out\"\n",
+                                       "x.toml"));
     write_steps(log, 1, 6, 1.0);
     log.samples(6, kSheet);
   }
@@ -70,6 +73,13 @@ TEST_CASE("a run and its resume write scalars, sheets and the recipe") {
   CHECK(find(second, "loss/mse", 8)->scalar == 1.0f);
   CHECK(find(second, "validation/stratum_1", 8)->scalar == 0.375f);
   CHECK(find(first, "recipe", 0)->bytes == "    [run]\n    name = \"x\"\n    ");
+  const std::map<std::string, formats::HParam> options{{"run.name", std::string("x")},
+                                                       {"run.steps", 8.0},
+                                                       {"run.deterministic", true},
+                                                       {"lr_schedule.lr", 0.5},
+                                                       {"data.size", std::string("[8, 8]")}};
+  const bool are_all_there = find(first, "_hparams_/session_start_info", 0)->hparams == options;
+  CHECK(are_all_there);
   CHECK(find(first, "samples", 6)->width == 3);
   CHECK_FALSE(find(first, "train/mfu", 1));
   const auto start = std::find_if(second.records.begin(), second.records.end(),
