@@ -1,6 +1,8 @@
 // ditto sample RUN|CHECKPOINT --out DIR
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <iostream>
+#include <utility>
 
 #include <fmt/format.h>
 #include <torch/types.h>
@@ -69,13 +71,12 @@ report::ProgressOptions progress_look(const SampleArguments& a) {
   return look;
 }
 
-// On all ranks alike: they have the same samples.
-void require_finite(const torch::Tensor& samples, const std::vector<int64_t>& seeds) {
-  const auto is_finite = samples.flatten(1).isfinite().all(1).cpu();
+void require_finite(const MadeBatch& made, const std::vector<int64_t>& seeds) {
+  const auto is_finite = made.samples.flatten(1).isfinite().all(1).cpu();
   for (int64_t i = 0; i < is_finite.numel(); ++i)
     if (!is_finite[i].item<bool>())
-      throw Error(ErrorKind::numeric, fmt::format("the sample of seed {}", seeds[static_cast<size_t>(i)]),
-                  "holds numbers that are not finite, and nothing is written",
+      throw Error(ErrorKind::numeric, fmt::format("the sample of seed {}", seeds[static_cast<size_t>(made.first + i)]),
+                  "holds numbers that are not finite, and is not written",
                   "sample with --set run.precision=bf16 or fp32, with less guidance, or from an earlier checkpoint");
 }
 
@@ -98,73 +99,113 @@ void check_guidance(const SampleArguments& a, const SavedModel& saved, const Ass
     tell(null + (saved.began_with_others ? ", unless what its training began with has learned it" : ""));
 }
 
+// How far rank 0 is; of the others' batches it takes the time of its own.
+class SampleProgress {
+ public:
+  SampleProgress(const SampleArguments& a, int64_t count, int64_t to_make, int64_t ranks)
+      : to_make_(to_make), there_(count - to_make), ranks_(ranks), bar_(count, progress_look(a), at(0)) {}
+  void update(int64_t done_here) {
+    const auto done = std::min(done_here * ranks_, to_make_);
+    bar_.update(at(done));
+    if (std::exchange(is_first_, false) && done < to_make_) {
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began_;
+      const auto left = took.count() * static_cast<double>(to_make_ - done) / static_cast<double>(done);
+      bar_.message(fmt::format("the first {} took {}; at that rate the other {} take {}", done,
+                               report::duration_text(took.count()), to_make_ - done, report::duration_text(left)));
+    }
+  }
+  void finish() { bar_.finish(); }
+
+ private:
+  report::ProgressState at(int64_t done) const {
+    report::ProgressState state;
+    state.done = there_ + done;
+    return state;
+  }
+  const int64_t to_make_, there_, ranks_;
+  const std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
+  bool is_first_ = true;
+  report::Progress bar_;
+};
+
+// Makes what `outputs` lack.
+void make(Rank& rank, const SampleArguments& a, Assembly& assembly, const SampleRequests& requests,
+          GenerateOptions& options, SampleOutputs& outputs, const std::vector<int64_t>& batches) {
+  const auto& mesh = rank.mesh();
+  const auto count = static_cast<int64_t>(requests.seeds.size());
+  const auto at_once = batch_size(*assembly.sampler, options);
+  int64_t to_make = 0;
+  for (const auto batch : batches) to_make += std::min(at_once, count - batch * at_once);
+  std::optional<SampleProgress> progress;
+  if (mesh.rank() == 0) progress.emplace(a, count, to_make, mesh.data_ranks());
+  options.progress = [&](int64_t done) {
+    if (progress) progress->update(done);
+  };
+  // Of this rank's first batch: what it computes later it computes by the same calls.
+  std::optional<OneNumberGuard> guard;
+  if (is_one_number(assembly.recipe)) guard.emplace();
+  auto uncached = options;
+  uncached.cache = nullptr;
+  uncached.decisions = nullptr;
+  uncached.progress = {};
+  const auto again = [&](const MadeBatch& made) {  // each rank its own
+    generate(*assembly.networks, *assembly.sampler, *assembly.guidance, requests, uncached,
+             std::vector<int64_t>(static_cast<size_t>(mesh.data_ranks()), made.first / at_once),
+             [&](const MadeBatch& whole) { outputs.compare(made.samples, whole.samples); });
+  };
+  const auto take = [&](const MadeBatch& made) {
+    if (guard) guard->check();
+    guard.reset();
+    if (made.is_own) require_finite(made, requests.seeds);
+    if (a.cache_error) again(made);
+    rank.watch().begin("writing samples");
+    outputs.take(made);
+  };
+  generate(*assembly.networks, *assembly.sampler, *assembly.guidance, requests, options, batches, take);
+  if (progress) progress->finish();
+}
+
 void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   auto saved = open_for_sampling(a);
   if (a.cache_error && !saved.recipe.cache)
     throw Error(ErrorKind::config, "--cache-error", "there is no cache", "add --cache first_block, or leave it out");
   rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
-  const auto& mesh = rank.mesh();
   AssemblyParts parts;
   parts.sampler = true;
   parts.latents = true;  // the outputs say whether pictures are needed
   parts.saved = saved.shapes;
   parts.weights = RunningModel::Weights::room;
-  Assembly assembly(saved.recipe, rank.registry(), mesh, parts, {});
+  Assembly assembly(saved.recipe, rank.registry(), rank.mesh(), parts, {});
   refuse_other_encoders(saved, *assembly.networks);
   const auto asked = read_requests(a, assembly);
   check_guidance(a, saved, assembly, asked.requests);
-  SampleOutputs outputs(a, asked, saved, *assembly.networks);
 
   GenerateOptions options;
+  if (!a.noise.empty()) options.noise = read_noise(a, asked.requests);
+  SampleOutputs outputs(a, asked, saved, *assembly.networks, options.noise);
   options.steps = saved.recipe.sampler_steps;
   options.clip = clip_of(saved.recipe);
   options.decisions = &outputs.decisions;
   options.cache = assembly.cache.get();
   options.batch = a.batch;
   options.watch = &rank.watch();
-  if (!a.noise.empty()) options.noise = read_noise(a, asked.requests);
-  assembly.networks->load(saved, a.weights);
-  std::optional<report::Progress> progress;
-  const auto count = static_cast<int64_t>(asked.requests.seeds.size());
-  int64_t before = 0;  // samples of an earlier pass
-  if (mesh.rank() == 0) {
-    outputs.prepare();
-    progress.emplace(a.cache_error ? 2 * count : count, progress_look(a));
+  options.in_step = outputs.decodes() && assembly.networks->decodes_together();
+  const auto batches = outputs.prepare(batch_size(*assembly.sampler, options));
+  const bool leads = rank.mesh().rank() == 0;
+  if (leads) report::tell(outputs.plan());
+  if (!batches.empty()) {
+    assembly.networks->load(saved, a.weights);
+    make(rank, a, assembly, asked.requests, options, outputs, batches);
   }
-  // Of this rank's first batch: what it computes later it computes by the same calls.
-  std::optional<OneNumberGuard> guard;
-  if (is_one_number(saved.recipe)) guard.emplace();
-  options.progress = [&](int64_t done, int64_t all) {
-    if (guard) guard->check();
-    guard.reset();
-    if (!progress) return;
-    report::ProgressState state;
-    state.done = before + std::min(done * mesh.data_ranks(), all);
-    progress->update(state);
-  };
-  const auto make = [&] {
-    return generate(*assembly.networks, *assembly.sampler, *assembly.guidance, asked.requests, options);
-  };
-  const auto latents = make();
-  if (a.cache_error) {
-    options.cache = nullptr;
-    options.decisions = nullptr;
-    before = count;
-    outputs.compare(latents, make());
-  }
-  require_finite(latents, asked.requests.seeds);
-  if (mesh.rank() != 0) return outputs.help_to_decode(latents);
-  progress->finish();
-  rank.watch().begin("writing samples");
-  outputs.write(latents);
-  std::cout << outputs.report();
+  outputs.finish();
+  if (leads) outputs.report(std::cout);
 }
 
 int sample(const SampleArguments& a, const CommandLine& line) {
   const auto info = a.local_ranks > 0 ? RankInfo{} : rank_info();
   if (info.rank == 0 && info.launcher != "local ranks")
-    say_when_interrupted("SIGINT: ends at once; pictures that are not written yet are lost\n");
+    say_when_interrupted("SIGINT: ends at once; the same command goes on with what is not written yet\n");
   if (a.local_ranks > 0) return start_ranks(line, a.local_ranks);
   Rank rank(info);
   return rank.run([&] {
@@ -231,8 +272,8 @@ void add_output_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--out", a.out,
                      "folder for pictures (PNG) or videos (animated WebP), samples.jsonl, and a sheet of all");
   command.add_flag("--overwrite", a.overwrite,
-                   "remove the samples that an earlier command has left in --out, once those of this one are computed; "
-                   "default: such a folder is refused");
+                   "remove what another request has left in --out, --npz and --save-latents, or another program has "
+                   "changed there; default: that is refused, and the same request goes on");
   command.add_option("--name", a.name,
                      "names of the files, with {seed}, {index} and {class}, as {class}/{seed}; each another");
   command.add_option("--fps", a.fps, "frames a second of videos; default: 8")->check(CLI::Range(0.1, 100.0));
@@ -240,10 +281,12 @@ void add_output_options(CLI::App& command, SampleArguments& a) {
       "--npz", a.npz,
       "write all samples as one array arr_0, uint8 [N, H, W, C], of videos [N, F, H, W, C], and classes as "
       "arr_1: what ADM's evaluator reads");
-  command.add_option(
-      "--save-latents", a.save_latents,
-      "write the samples before decoding to this safetensors file, as \"latents\", first of all; all that "
-      "is written where the recipe has no decoder for them");
+  command
+      .add_option("--npz-channels", a.npz_channels, "3: grey pictures three times in --npz, as that evaluator has them")
+      ->check(CLI::IsMember({3}));
+  command.add_option("--save-latents", a.save_latents,
+                     "write the samples before decoding to this safetensors file, as \"latents\"; all that "
+                     "is written where the recipe has no decoder for them");
   command.add_flag("--json", a.json, "print files and settings as one JSON object");
   command.add_option("--progress", a.progress, "auto, bar, plain or none")->capture_default_str();
 }

@@ -3,20 +3,26 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <sstream>
+#include <memory>
+#include <span>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include <ditto/text.h>
 
 #include "core/checkpoint/tensor_file.h"
+#include "core/console/progress.h"
+#include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/formats/file.h"
 #include "core/formats/output_folder.h"
-#include "core/formats/tensor/npz.h"
+#include "core/formats/tensor/safetensors.h"
 #include "core/formats/text/json.h"
+#include "core/network/adapter.h"
 #include "core/sample/file_names.h"
 #include "core/sample/grid.h"
+#include "core/sample/request_hash.h"
 
 namespace ditto {
 
@@ -27,8 +33,7 @@ namespace {
 constexpr double kFramesASecond = 8;
 constexpr size_t kOnSheet = 1024;      // samples; all of a large set would be a picture that nothing opens
 constexpr int64_t kClassColumns = 20;  // a column for each class, up to so many
-constexpr const char* kList = "samples.jsonl";
-constexpr uint64_t kMostListBytes = uint64_t{4} << 30;
+constexpr int64_t kTextBytes = 4096;   // of a picture's settings, at most: in it and in the list
 
 nlohmann::json json_of(const formats::Node& node) {
   if (const auto* table = node.as<formats::Table>()) {
@@ -50,114 +55,219 @@ nlohmann::json json_of(const formats::Node& node) {
 
 std::string file_of(const std::string& path) { return fs::path(path).filename().string(); }
 
+std::string folder_of(const std::string& file) {
+  const auto folder = fs::path(file).parent_path();
+  return folder.empty() ? "." : folder.string();
+}
+
 void require_file(const std::string& path, const std::string& option) {
   if (path.empty()) return;
   std::error_code ignored;
   if (fs::is_directory(path, ignored))
     throw Error(ErrorKind::config, option + " " + path, "is a folder", "name a file");
-  const auto folder = fs::path(path).parent_path();
-  formats::require_writable(folder.empty() ? "." : folder.string(), option);
+  formats::require_writable(folder_of(path), option);
+}
+
+// Of the ranks that have the same samples the first.
+bool is_first_with_its_samples(const Mesh& mesh) {
+  return std::all_of(kAxes.begin(), kAxes.end(),
+                     [&](Axis axis) { return is_data_axis(axis) || mesh.index(axis) == 0; });
+}
+
+// What rank 0 finds, on all ranks.
+std::vector<uint8_t> on_all(const Mesh& mesh, size_t count, const std::function<std::vector<uint8_t>()>& look) {
+  std::vector<uint8_t> flags(count, 0);
+  if (mesh.rank() == 0) flags = look();
+  if (mesh.world_size() > 1)
+    mesh.world().broadcast(torch::from_blob(flags.data(), {static_cast<int64_t>(count)}, torch::kByte), 0);
+  return flags;
+}
+
+int64_t product(const std::vector<int64_t>& sizes) {
+  int64_t all = 1;
+  for (const auto size : sizes) all *= size;
+  return all;
 }
 
 }  // namespace
 
 SampleOutputs::SampleOutputs(const SampleArguments& arguments, const Asked& asked, const SavedModel& saved,
-                             Networks& networks)
+                             Networks& networks, const torch::Tensor& noise)
     : a_(arguments),
       asked_(asked),
       saved_(saved),
       networks_(networks),
       video_(asked.requests.shape.size() == 4),
-      no_pictures_(networks.no_pictures()) {
+      writes_(is_first_with_its_samples(networks.main->mesh())),
+      decoded_(networks.decoded_shape(asked.requests.shape)),
+      no_pictures_(no_pictures_of(decoded_)) {
+  refuse_arguments();
+  common_ = common_settings();
+  request_ = request_of(noise);
+  common_[SampleFolder::kRequest] = request_;
+  auto names = file_names(a_.name, video_ ? ".webp" : ".png", asked.requests.seeds, asked.classes,
+                          {SampleFolder::kList, video_ ? "grid.webp" : "grid.png"});
+  if (!a_.out.empty() && no_pictures_.empty())
+    folder_.emplace(a_.out, std::move(names), [this](size_t i) { return settings(i); });
+  if (!a_.npz.empty()) lay_out_npz();
+  if (!a_.save_latents.empty()) lay_out_latents();
+}
+
+void SampleOutputs::refuse_arguments() const {
   if (a_.out.empty() && a_.save_latents.empty() && a_.npz.empty())
     throw Error(ErrorKind::config, "sample", "nothing would be written",
                 "add --out FOLDER, --npz FILE or --save-latents FILE");
   const bool wants_pictures = !a_.npz.empty() || a_.save_latents.empty();
   if (wants_pictures && !no_pictures_.empty())
-    throw Error(ErrorKind::config, saved.recipe.model.where,
-                "model \"" + saved.recipe.model.plugin + "\" " + no_pictures_,
+    throw Error(ErrorKind::config, saved_.recipe.model.where,
+                "model \"" + saved_.recipe.model.plugin + "\" " + no_pictures_,
                 "write its samples with --save-latents FILE, and no --npz");
   if (a_.fps && !video_)
     throw Error(ErrorKind::config, fmt::format("--fps {}", *a_.fps), "this model makes pictures", "leave it out");
   if (a_.out.empty() && (!a_.name.empty() || a_.fps))
     throw Error(ErrorKind::config, a_.name.empty() ? "--fps" : "--name", "there is no --out to write files to",
                 "add --out FOLDER, or leave it out");
-  names_ = file_names(a_.name, video_ ? ".webp" : ".png", asked.requests.seeds, asked.classes,
-                      {kList, video_ ? "grid.webp" : "grid.png"});
-  const auto& recipe = saved.recipe;
-  common_ = {{"run", recipe.run.name},
-             {"checkpoint", file_of(saved.path)},
-             {"step", saved.step},
-             {"weights", saved.has_ema ? a_.weights : "weights"},
-             {"sampler", json_of(*recipe.resolved().find("sampler"))},
-             {"guidance", json_of(*recipe.resolved().find("guidance"))},
-             {"precision", recipe.run.precision},
-             {"batch", a_.batch},
-             {"size", std::vector<int64_t>(asked.requests.shape.begin() + 1, asked.requests.shape.end())}};
-  if (recipe.cache) common_["cache"] = json_of(*recipe.resolved().find("cache"));
-  if (video_) common_["fps"] = a_.fps.value_or(kFramesASecond);
-  if (!a_.network.empty()) common_["network"] = a_.network;
-  if (!a_.adapter.empty()) common_["adapter"] = a_.adapter;
+  if (a_.npz_channels && a_.npz.empty())
+    throw Error(ErrorKind::config, fmt::format("--npz-channels {}", *a_.npz_channels), "there is no --npz",
+                "add --npz FILE, or leave it out");
+}
+
+nlohmann::json SampleOutputs::common_settings() const {
+  const auto& recipe = saved_.recipe;
+  nlohmann::json common{{"run", recipe.run.name},
+                        {"checkpoint", file_of(saved_.path)},
+                        {"step", saved_.step},
+                        {"weights", saved_.has_ema ? a_.weights : "weights"},
+                        {"sampler", json_of(*recipe.resolved().find("sampler"))},
+                        {"guidance", json_of(*recipe.resolved().find("guidance"))},
+                        {"precision", recipe.run.precision},
+                        {"batch", a_.batch},
+                        {"size", std::vector<int64_t>(asked_.requests.shape.begin() + 1, asked_.requests.shape.end())}};
+  if (recipe.cache) common["cache"] = json_of(*recipe.resolved().find("cache"));
+  if (video_) common["fps"] = a_.fps.value_or(kFramesASecond);
+  if (!a_.network.empty()) common["network"] = a_.network;
+  if (!a_.adapter.empty()) common["adapter"] = a_.adapter;
   std::vector<std::string> sets;  // but for layouts, which change nothing
   for (const auto& set : a_.sets)
     if (!set.starts_with("parallel.")) sets.push_back(set);
-  if (!sets.empty()) common_["set"] = sets;
-  if (!a_.noise.empty()) common_["noise"] = file_of(a_.noise);
-  if (!a_.condition.empty()) common_["condition"] = file_of(a_.condition);
-  if (!a_.negative.empty()) common_["negative"] = file_of(a_.negative);
+  if (!sets.empty()) common["set"] = sets;
+  if (!a_.noise.empty()) common["noise"] = file_of(a_.noise);
+  if (!a_.condition.empty()) common["condition"] = file_of(a_.condition);
+  if (!a_.negative.empty()) common["negative"] = file_of(a_.negative);
+  return common;
 }
 
-std::string SampleOutputs::in_folder(const std::string& name) const { return (fs::path(a_.out) / name).string(); }
-
-void SampleOutputs::prepare() const {
-  require_file(a_.save_latents, "--save-latents");
-  require_file(a_.npz, "--npz");
-  if (!no_pictures_.empty() || a_.out.empty()) return;
-  refuse_earlier();
-  formats::make_output_folder(a_.out, "--out");
-  for (const auto& name : names_)
-    if (const auto folder = fs::path(name).parent_path(); !folder.empty())
-      formats::make_output_folder(in_folder(folder.string()), "--name");
+// With the weights of all that takes part, wherever they lie.
+std::string SampleOutputs::request_of(const torch::Tensor& noise) const {
+  nlohmann::json all{{"settings", common_},
+                     {"checkpoint", saved_.fingerprint},
+                     {"networks", networks_.fingerprints()},
+                     {"name", a_.name},
+                     {"prompts", asked_.prompts}};
+  if (saved_.base) all["base"] = saved_.base->fingerprint;
+  if (!a_.adapter.empty()) all["adapter"] = fingerprint_of_adapter(saved_.recipe.adapter->weights);
+  for (const auto& encoder : networks_.encoders) all["encoders"][encoder->section] = encoder->fingerprint();
+  return request_hash(asked_.requests, noise, formats::ascii_json(all, -1));
 }
 
-// What the list of an earlier command names, as far as it lies in the folder, with list and sheets.
-std::vector<std::string> SampleOutputs::earlier_files() const {
-  std::vector<std::string> files;
-  std::error_code ignored;
-  const auto home = fs::canonical(a_.out, ignored);
-  const auto add = [&](const std::string& name) {
-    const auto path = fs::canonical(in_folder(name), ignored);  // a folder in it may be a link to another
-    if (path == home / name && fs::is_regular_file(path, ignored)) files.push_back(name);
-  };
-  if (fs::is_regular_file(in_folder(kList), ignored)) {
-    std::istringstream lines(formats::read_file(in_folder(kList), ErrorKind::data, kMostListBytes));
-    for (std::string line; std::getline(lines, line);) {
-      const auto one = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
-      const auto file = one.is_object() ? one.find("file") : one.end();
-      if (file == one.end() || !file->is_string()) continue;
-      const fs::path name = file->get<std::string>();
-      if (name.is_relative() && (name.extension() == ".png" || name.extension() == ".webp")) add(name.string());
-    }
+// As ADM's evaluator reads samples: arr_0, and of classes arr_1.
+void SampleOutputs::lay_out_npz() {
+  const auto count = static_cast<int64_t>(asked_.requests.seeds.size());
+  std::vector<int64_t> shape(decoded_.begin() + 1, decoded_.end());
+  shape.push_back(a_.npz_channels.value_or(decoded_.front()));
+  const auto row_bytes = static_cast<uint64_t>(product(shape));
+  shape.insert(shape.begin(), count);
+  std::vector<formats::NpyArray> arrays{{"arr_0", "|u1", std::move(shape), {}}};
+  std::vector<uint64_t> bytes{static_cast<uint64_t>(count) * row_bytes};
+  const auto classes = std::as_bytes(std::span(asked_.classes));
+  if (!classes.empty()) {
+    arrays.push_back({"arr_1", "<i8", {count}, {}});
+    bytes.push_back(classes.size());
   }
-  for (const char* name : {"grid.png", "grid.webp", kList}) add(name);
-  return files;
+  const auto layout = std::make_shared<formats::NpzLayout>(arrays, bytes, "ditto request " + request_);
+  const auto around = [layout, classes](uint32_t crc) {
+    if (classes.empty()) return layout->around({crc});
+    auto pieces = layout->around({crc, formats::crc32(classes)});
+    pieces.emplace_back(layout->begin(1), std::string(reinterpret_cast<const char*>(classes.data()), classes.size()));
+    return pieces;
+  };
+  npz_.emplace(a_.npz, "--npz", count, RowsLayout{layout->begin(0), row_bytes, layout->file_bytes(), around}, request_);
 }
 
-void SampleOutputs::refuse_earlier() const {
-  auto earlier = earlier_files();
-  if (!earlier.empty() && !a_.overwrite)
-    throw Error(ErrorKind::config, "--out " + a_.out,
-                fmt::format("holds {} file{} of samples from before ({}), which would lie among these", earlier.size(),
-                            earlier.size() == 1 ? "" : "s", shown(earlier.front())),
-                "name another folder, or add --overwrite, which removes them");
-  std::sort(earlier.begin(), earlier.end());
-  std::error_code ignored;
-  for (const auto& name : names_)
-    if (fs::exists(fs::symlink_status(in_folder(name), ignored)) &&
-        !std::binary_search(earlier.begin(), earlier.end(), name))
-      throw Error(ErrorKind::config, "--out " + a_.out,
-                  fmt::format("holds {}, which no list of samples names, and would be replaced", shown(name)),
-                  "name another folder, or move that file away");
+void SampleOutputs::lay_out_latents() {
+  auto shape = asked_.requests.shape;
+  const auto dtype = networks_.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat;
+  const auto row_bytes = static_cast<uint64_t>(product(shape)) * c10::elementSize(dtype);
+  const auto count = static_cast<int64_t>(asked_.requests.seeds.size());
+  shape.insert(shape.begin(), count);
+  const formats::TensorDeclaration latents{"latents", dtype_of(torch::empty(0, dtype), a_.save_latents), shape};
+  const auto around = [latents, request = request_](uint32_t crc) {
+    return std::vector<formats::Piece>{
+        {0, formats::safetensors_header({latents}, {{"crc32", fmt::format("{:08x}", crc)}, {"request", request}})}};
+  };
+  const auto begin = around(0).front().second.size();
+  latents_.emplace(a_.save_latents, "--save-latents", count,
+                   RowsLayout{begin, row_bytes, begin + static_cast<uint64_t>(count) * row_bytes, around}, request_);
+}
+
+std::vector<int64_t> SampleOutputs::prepare(int64_t batch) {
+  const auto& mesh = networks_.main->mesh();
+  const auto count = asked_.requests.seeds.size();
+  if (mesh.rank() == 0) {
+    require_file(a_.save_latents, "--save-latents");
+    require_file(a_.npz, "--npz");
+  }
+  Flags all(count, 1);
+  const auto find = [&](Flags& there, const std::function<Flags()>& look) {
+    there = on_all(mesh, count, look);
+    for (size_t i = 0; i < count; ++i) all[i] = all[i] && there[i];
+  };
+  if (latents_) find(latents_there_, [&] { return latents_->look(a_.overwrite); });
+  if (npz_) find(npz_there_, [&] { return npz_->look(a_.overwrite); });
+  if (folder_)
+    find(folder_there_, [&] {
+      return folder_->prepare(a_.overwrite, [](const std::string& line) { report::tell("warning: " + line); });
+    });
+  if (mesh.rank() == 0)
+    for (auto* file : {&latents_, &npz_})
+      if (*file) (*file)->begin();
+  if (mesh.world_size() > 1) mesh.world().barrier();  // no rank writes before
+  missing_ = std::count(all.begin(), all.end(), 0);
+  std::vector<int64_t> batches;
+  const auto at_once = static_cast<size_t>(batch);
+  for (size_t first = 0; first < count; first += at_once) {
+    const auto begin = all.begin() + static_cast<ptrdiff_t>(first);
+    if (std::find(begin, begin + static_cast<ptrdiff_t>(std::min(at_once, count - first)), 0) !=
+        begin + static_cast<ptrdiff_t>(std::min(at_once, count - first)))
+      batches.push_back(static_cast<int64_t>(first / at_once));
+  }
+  return batches;
+}
+
+std::string SampleOutputs::plan() const {
+  const auto count = static_cast<int64_t>(asked_.requests.seeds.size());
+  const auto* what = !decodes() ? "latents" : video_ ? "videos" : "pictures";
+  std::string size;
+  const auto& shape = decodes() ? decoded_ : asked_.requests.shape;
+  for (size_t i = 1; i < shape.size(); ++i) size += fmt::format("{}{}", i == 1 ? "" : " x ", shape[i]);
+  auto text = fmt::format("{} {} of {}", count, what, size);
+  if (missing_ == 0) return text + ": all are there already";
+  if (missing_ < count) text += fmt::format(", of which {} are there already", count - missing_);
+  std::string disk;
+  uint64_t needed = 0;
+  const auto add = [&](uint64_t bytes, const char* about, const std::string& path) {
+    needed += bytes;
+    disk += fmt::format("{}{}{} in {}", disk.empty() ? ": " : ", ", about,
+                        report::bytes_text(static_cast<int64_t>(bytes)), shown(path));
+  };
+  if (folder_) add(static_cast<uint64_t>(count * (product(decoded_) + kTextBytes)), "up to ", a_.out);
+  if (npz_) add(npz_->bytes(), "", a_.npz);
+  if (latents_) add(latents_->bytes(), "", a_.save_latents);
+  std::error_code failed;
+  const auto room = fs::space(folder_ ? a_.out : folder_of(npz_ ? a_.npz : a_.save_latents), failed);
+  if (failed) return text + disk;
+  text += disk + fmt::format("; {} are free", report::bytes_text(static_cast<int64_t>(room.available)));
+  return text + (room.available < needed && missing_ == count ? ", which may not be enough" : "");
 }
 
 nlohmann::json SampleOutputs::settings(size_t i) const {
@@ -172,114 +282,138 @@ nlohmann::json SampleOutputs::settings(size_t i) const {
   return one;
 }
 
-bool SampleOutputs::decodes() const { return no_pictures_.empty() && !(a_.out.empty() && a_.npz.empty()); }
-
-void SampleOutputs::decode(const torch::Tensor& latents,
-                           const std::function<void(int64_t first, const torch::Tensor&)>& take) {
-  for (int64_t first = 0; first < latents.size(0); first += a_.batch)
-    take(first, networks_.decode(latents.slice(0, first, std::min(first + a_.batch, latents.size(0)))).cpu());
-}
-
-void SampleOutputs::help_to_decode(const torch::Tensor& latents) {
-  if (decodes() && networks_.decodes_together()) decode(latents, [](int64_t, const torch::Tensor&) {});
-}
-
-// Before what it lists, so that who interrupts the writing leaves nothing that no list names.
-void SampleOutputs::write_list() {
-  std::error_code ignored;
-  for (const auto& name : earlier_files()) fs::remove(in_folder(name), ignored);
-  std::string list;
-  for (size_t i = 0; i < names_.size(); ++i) {
-    files_.push_back(settings(i));
-    files_.back()["file"] = names_[i];
-    list += formats::ascii_json(files_.back(), -1) + '\n';
+// Where a picture cannot be made, or written, the latents that it would have been made of are there: they took the
+// work.
+void SampleOutputs::take(const MadeBatch& made) {
+  const bool writes = made.is_own && writes_;
+  const auto count = static_cast<size_t>(made.samples.size(0)), first = static_cast<size_t>(made.first);
+  if (writes && latents_) {
+    const auto latents = made.samples.cpu().contiguous();
+    for (size_t i = 0; i < count; ++i)
+      if (!latents_there_[first + i])
+        latents_->write(static_cast<int64_t>(first + i), bytes_of(latents[static_cast<int64_t>(i)]));
+    latents_->note();
   }
-  formats::write_file(in_folder(kList), std::as_bytes(std::span(list)), ErrorKind::data);
+  if (!decodes() || !(writes || networks_.decodes_together())) return;
+  const auto decoded = networks_.decode(made.samples).cpu();
+  if (!writes) return;
+  for (size_t i = 0; i < count; ++i) {  // a video's frames as pictures
+    const auto one = static_cast<int64_t>(i);
+    add(report::to_pictures(video_ ? decoded[one].transpose(0, 1) : decoded.slice(0, one, one + 1)), first + i);
+  }
+  if (npz_) npz_->note();
 }
 
-void SampleOutputs::write(const torch::Tensor& latents) {
-  if (!a_.save_latents.empty()) write_tensors(a_.save_latents, {{"latents", latents.cpu()}});
-  if (!decodes()) return;
-  if (!a_.out.empty()) write_list();
-  decode(latents, [this](int64_t first, const torch::Tensor& decoded) {
-    for (int64_t i = 0; i < decoded.size(0); ++i)  // a video's frames as pictures
-      add(report::to_pictures(video_ ? decoded[i].transpose(0, 1) : decoded.slice(0, i, i + 1)),
-          static_cast<size_t>(first + i));
-  });
-  if (!a_.out.empty()) write_sheet();
-  if (!a_.npz.empty()) write_npz();
+void SampleOutputs::add(std::vector<formats::Picture> frames, size_t i) {
+  if (folder_ && !folder_there_[i]) {
+    const auto path = folder_->path(folder_->name(i));
+    if (video_)
+      formats::write_webp(path, frames, common_["fps"].get<double>());
+    else
+      formats::write_png(path, frames.front(), report::settings_text(formats::ascii_json(settings(i), -1)));
+    folder_->note(i);
+  }
+  if (!npz_ || npz_there_[i]) return;
+  std::vector<uint8_t> pixels;
+  for (auto& frame : frames) {
+    if (a_.npz_channels) formats::convert(frame, formats::Channels::rgb);
+    pixels.insert(pixels.end(), frame.pixels.begin(), frame.pixels.end());
+  }
+  npz_->write(static_cast<int64_t>(i), std::as_bytes(std::span(pixels)));
 }
 
-void SampleOutputs::add(const std::vector<formats::Picture>& frames, size_t i) {
-  if (!a_.npz.empty())
-    for (const auto& frame : frames) pixels_.insert(pixels_.end(), frame.pixels.begin(), frame.pixels.end());
-  const auto& first = frames.front();
-  shape_of_one_ = {first.height, first.width, first.channels};
-  if (video_) shape_of_one_.insert(shape_of_one_.begin(), static_cast<int64_t>(frames.size()));
-  if (a_.out.empty()) return;
-  if (video_)
-    formats::write_webp(in_folder(names_[i]), frames, common_["fps"].get<double>());
-  else
-    formats::write_png(in_folder(names_[i]), first, report::settings_text(formats::ascii_json(settings(i), -1)));
-  if (i >= kOnSheet) return;
-  on_sheet_.resize(frames.size());
-  for (size_t f = 0; f < frames.size(); ++f) on_sheet_[f].push_back(frames[f]);
+void SampleOutputs::finish() {
+  const auto& mesh = networks_.main->mesh();
+  add_up_errors();
+  for (auto* file : {&latents_, &npz_})
+    if (*file) (*file)->close();
+  if (folder_) folder_->close();
+  if (mesh.world_size() > 1) mesh.world().barrier();
+  if (mesh.rank() != 0) return;
+  if (latents_) latents_->finish();
+  if (folder_) folder_->finish();
+  if (npz_) npz_->finish();
+  if (folder_) write_sheet();
 }
 
-void SampleOutputs::write_sheet() {
+// Of the files: other ranks and earlier commands have made some.
+void SampleOutputs::write_sheet() const {
   report::SheetOptions look;
   const auto takes = networks_.conditions();
   const auto* label = asked_.classes.empty() ? nullptr : find(takes, names::kLabel);
   if (label && label->values <= kClassColumns) look.columns = static_cast<int>(label->values);
+  std::vector<std::vector<formats::Picture>> frames(1);  // by frame, of the first samples
+  for (size_t i = 0; i < std::min(asked_.requests.seeds.size(), kOnSheet); ++i) {
+    const auto path = folder_->path(folder_->name(i));
+    if (!video_) {
+      frames.front().push_back(formats::read_picture(path));
+      continue;
+    }
+    const auto bytes = formats::read_file(path, ErrorKind::data);
+    auto of_one = formats::decode_webp_frames(std::as_bytes(std::span(bytes)), path);
+    frames.resize(std::max(frames.size(), of_one.size()));
+    for (size_t f = 0; f < of_one.size(); ++f) frames[f].push_back(std::move(of_one[f]));
+  }
   std::vector<formats::Picture> sheets;
-  for (const auto& frame : on_sheet_) sheets.push_back(report::make_sheet(frame, look));
+  for (const auto& frame : frames) sheets.push_back(report::make_sheet(frame, look));
   if (video_)
-    formats::write_webp(in_folder("grid.webp"), sheets, common_["fps"].get<double>());
+    formats::write_webp(folder_->path("grid.webp"), sheets, common_["fps"].get<double>());
   else
-    formats::write_png(in_folder("grid.png"), sheets.front());
-}
-
-// As ADM's evaluator reads samples: arr_0, and of classes arr_1.
-void SampleOutputs::write_npz() const {
-  auto shape = shape_of_one_;
-  shape.insert(shape.begin(), static_cast<int64_t>(names_.size()));
-  std::vector<formats::NpyArray> arrays{{"arr_0", "|u1", shape, std::as_bytes(std::span(pixels_))}};
-  if (!asked_.classes.empty())
-    arrays.push_back({"arr_1", "<i8", {static_cast<int64_t>(names_.size())}, std::as_bytes(std::span(asked_.classes))});
-  formats::write_npz(a_.npz, arrays);
+    formats::write_png(folder_->path("grid.png"), sheets.front());
 }
 
 void SampleOutputs::compare(const torch::Tensor& cached, const torch::Tensor& uncached) {
   const auto apart = (cached - uncached).flatten(1).to(torch::kCPU, torch::kDouble).norm(2, 1),
              size = uncached.flatten(1).to(torch::kCPU, torch::kDouble).norm(2, 1);
-  errors_ = {{"cache error", (apart.norm() / size.norm()).item<double>()},
-             {"cache error, largest of a sample", (apart / size).max().item<double>()}};
+  apart_ += apart.square().sum().item<double>();
+  size_ += size.square().sum().item<double>();
+  largest_ = std::max(largest_, (apart / size).max().item<double>());
 }
 
-std::string SampleOutputs::report() const {
+// Of the samples that this command has made, on all ranks.
+void SampleOutputs::add_up_errors() {
+  if (!a_.cache_error || missing_ == 0) return;
+  double apart = 0, size = 0, largest = 0;
+  const auto own = torch::tensor({apart_, size_, largest_}, torch::kDouble).unsqueeze(0);
+  const auto all = networks_.main->mesh().data_group().all_gather(own, 0);
+  for (int64_t rank = 0; rank < all.size(0); ++rank) {
+    apart += all[rank][0].item<double>();
+    size += all[rank][1].item<double>();
+    largest = std::max(largest, all[rank][2].item<double>());
+  }
+  errors_ = {{"cache error", std::sqrt(apart / size)}, {"cache error, largest of a sample", largest}};
+}
+
+void SampleOutputs::report(std::ostream& out) const {
   const size_t count = asked_.requests.seeds.size();
   const auto sheet = video_ ? "grid.webp" : "grid.png";
   if (a_.json) {
-    nlohmann::json all{{"count", count}, {"settings", common_}, {"samples", files_}};
-    if (!a_.out.empty() && no_pictures_.empty()) all["out"] = a_.out, all["grid"] = sheet, all["list"] = kList;
-    if (!a_.save_latents.empty()) all["latents"] = a_.save_latents;
-    if (!a_.npz.empty()) all["npz"] = a_.npz;
+    nlohmann::json all{{"count", count}, {"made", missing_}, {"settings", common_}};
+    if (folder_) all["out"] = a_.out, all["grid"] = sheet, all["list"] = SampleFolder::kList;
+    if (latents_) all["latents"] = a_.save_latents;
+    if (npz_) all["npz"] = a_.npz;
     if (!no_pictures_.empty()) all["no_pictures"] = "the model " + no_pictures_;
     if (!decisions.empty()) all["decisions"] = decisions;
     if (!errors_.empty()) all["errors"] = errors_;
-    return formats::ascii_json(all) + "\n";
+    const auto text = formats::ascii_json(all);  // its last lines are made one by one
+    out << text.substr(0, text.rfind("\n}")) << ",\n  \"samples\": [";
+    for (size_t i = 0; folder_ && i < count; ++i)
+      out << (i == 0 ? "\n    " : ",\n    ") << formats::ascii_json(folder_->line(i), -1);
+    out << (folder_ ? "\n  ]\n}\n" : "]\n}\n");
+    return;
   }
-  std::string text;
-  for (const auto& [what, number] : decisions) text += fmt::format("{}: {}\n", what, number);
-  for (const auto& [what, number] : errors_) text += fmt::format("{}: {:.3g}\n", what, number);
-  if (!a_.save_latents.empty()) text += fmt::format("latents of {} samples: {}\n", count, shown(a_.save_latents));
-  if (!no_pictures_.empty()) return text + "no pictures: the model " + no_pictures_ + "\n";
-  if (!a_.out.empty())
-    text +=
-        fmt::format("{} {}, and {} in {}\n", count, video_ ? "videos" : "pictures",
-                    count > kOnSheet ? fmt::format("the first {}", kOnSheet) : "all of them", shown(in_folder(sheet)));
-  if (!a_.npz.empty()) text += fmt::format("{} samples as arrays: {}\n", count, shown(a_.npz));
-  return text;
+  for (const auto& [what, number] : decisions) out << fmt::format("{}: {}\n", what, number);
+  for (const auto& [what, number] : errors_) out << fmt::format("{}: {:.3g}\n", what, number);
+  if (latents_) out << fmt::format("latents of {} samples: {}\n", count, shown(a_.save_latents));
+  if (!no_pictures_.empty()) out << "no pictures: the model " << no_pictures_ << "\n";
+  if (folder_)
+    out << fmt::format("{} {}, and {} in {}\n", count, video_ ? "videos" : "pictures",
+                       count > kOnSheet ? fmt::format("the first {}", kOnSheet) : "all of them",
+                       shown(folder_->path(sheet)));
+  if (!npz_) return;
+  out << fmt::format("{} samples as arrays: {}\n", count, shown(a_.npz));
+  if (decoded_.front() == 1 && !a_.npz_channels)
+    out << "they are grey, of one channel; ADM's evaluator reads three: --npz-channels 3\n";
 }
 
 }  // namespace ditto

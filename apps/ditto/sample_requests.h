@@ -21,7 +21,7 @@ struct SampleArguments {
   std::string save_latents, npz, name, guidance_channels, progress = "auto";
   std::vector<std::string> sets;
   std::optional<double> guidance, fps;
-  std::optional<int64_t> steps;
+  std::optional<int64_t> steps, npz_channels;
   int64_t batch = 16;
   int local_ranks = 0;
   bool json = false, cache_error = false, overwrite = false;

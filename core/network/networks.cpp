@@ -273,12 +273,21 @@ bool Networks::decodes_together() const {
   return false;
 }
 
-std::string Networks::no_pictures() {
+std::vector<int64_t> Networks::decoded_shape(const std::vector<int64_t>& shape_of_one) {
   torch::NoGradGuard no_grad;
+  auto one = shape_of_one;
+  one.insert(one.begin(), 1);
+  return decode(torch::zeros(one, main->ctx->device)).sizes().slice(1).vec();
+}
+
+std::string Networks::no_pictures() {
   auto one = shape_of_one();
   std::replace(one.begin(), one.end(), kOwnSide, int64_t{64});  // any will do
-  one.insert(one.begin(), 1);
-  const auto channels = decode(torch::zeros(one, main->ctx->device)).size(1);
+  return no_pictures_of(decoded_shape(one));
+}
+
+std::string no_pictures_of(const std::vector<int64_t>& decoded) {
+  const auto channels = decoded.front();
   if (channels == 1 || channels == 3) return {};
   return "makes latents of " + std::to_string(channels) +
          " channels, which no decoder of this recipe turns into pictures";

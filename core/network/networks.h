@@ -20,6 +20,9 @@
 
 namespace ditto {
 
+// Why what has this shape, [C, …], is no picture or video; empty: it is one.
+std::string no_pictures_of(const std::vector<int64_t>& decoded);
+
 class Networks {
  public:
   // The encoders, the schedule and the model, uncut. `source`: what the data makes; or the shapes that a checkpoint
@@ -62,6 +65,9 @@ class Networks {
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
   bool decodes_together() const;                     // on all ranks, or on none
   std::string no_pictures();                         // why decoding gives none; empty: it does
+  // Of one picture [C, H, W], or of a video, that decoding makes of a sample of this shape. Of ranks that decode
+  // together, on all.
+  std::vector<int64_t> decoded_shape(const std::vector<int64_t>& shape_of_one);
   // What the model sees of noisy samples at these times of the schedule: sets "x" and "t".
   void set_input(Batch& batch, const torch::Tensor& x_t, const torch::Tensor& time_B) const;
   // Of the model or, by name, of another network: as a sampler sees it, for samples with these conditions.

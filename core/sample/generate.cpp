@@ -1,6 +1,7 @@
 #include "core/sample/generate.h"
 
 #include <algorithm>
+#include <numeric>
 #include <optional>
 #include <sstream>
 
@@ -153,30 +154,26 @@ class Generator {
         guidance_(guidance),
         requests_(requests),
         options_(options),
-        batch_(sampler.adaptive() ? 1 : options.batch),
+        batch_(batch_size(sampler, options)),
         shape_(requests.shape.empty() ? networks.shape_of_one() : requests.shape),
         dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat) {
     if (requests.negative) require_negative(guidance);
   }
 
-  Tensor all() {
-    const auto count = static_cast<int64_t>(requests_.seeds.size());
+  void make(const std::vector<int64_t>& numbers, const std::function<void(const MadeBatch&)>& take) {
+    const auto count = static_cast<int64_t>(requests_.seeds.size()), batches = static_cast<int64_t>(numbers.size());
     const auto& mesh = networks_.main->mesh();
-    auto shape = shape_;
-    shape.insert(shape.begin(), count);
-    auto result = torch::zeros(shape, torch::TensorOptions(dtype_).device(networks_.main->ctx->device));
     int64_t done = 0;
     std::optional<Error> failure;
     // Ranks that run in step cannot each take as many steps as its own sample asks for: they make all samples together.
-    const bool together = sampler_.adaptive() && networks_.in_step();
+    const bool together = sampler_.adaptive() && networks_.in_step(), in_step = networks_.in_step() || options_.in_step;
     const int64_t ranks = together ? 1 : mesh.data_ranks(), rank = together ? 0 : mesh.data_rank();
-    const int64_t batches = (count + batch_ - 1) / batch_;
-    const bool waits = options_.failure == GenerateOptions::Failure::together && (together || !networks_.in_step());
+    const bool waits = options_.failure == GenerateOptions::Failure::together && (together || !in_step);
     for (int64_t round = 0; round * ranks < batches; ++round) {
       const int64_t k = std::min(round * ranks + rank, batches - 1);
       const bool is_own = k == round * ranks + rank && (!together || mesh.data_rank() == 0);
-      if (!is_own && !networks_.in_step()) continue;
-      const int64_t first = k * batch_, mine = std::min(batch_, count - first);
+      if (!is_own && !in_step) continue;
+      const int64_t first = numbers[static_cast<size_t>(k)] * batch_, mine = std::min(batch_, count - first);
       std::map<std::string, double> decided;
       Tensor samples;
       try {
@@ -186,17 +183,30 @@ class Generator {
         failure = error;
         break;
       }
+      take({first, samples.to(dtype_), is_own});
       if (!is_own) continue;  // computed again, for ranks that run in step
       for (const auto& [what, number] : decided) decided_[what] += number;
-      result.slice(0, first, first + mine).copy_(samples);
       done += mine;
-      if (options_.progress) options_.progress(done, count);
+      if (options_.progress) options_.progress(done);
     }
     if (waits) throw_together(failure, mesh.data_group());
     if (options_.decisions) *options_.decisions = added_up(decided_, mesh.data_group());
+  }
+
+  Tensor all() {
+    const auto count = static_cast<int64_t>(requests_.seeds.size());
+    auto shape = shape_;
+    shape.insert(shape.begin(), count);
+    auto result = torch::zeros(shape, torch::TensorOptions(dtype_).device(networks_.main->ctx->device));
+    std::vector<int64_t> numbers(static_cast<size_t>((count + batch_ - 1) / batch_));
+    std::iota(numbers.begin(), numbers.end(), 0);
+    make(numbers, [&](const MadeBatch& made) {
+      if (made.is_own) result.slice(0, made.first, made.first + made.samples.size(0)).copy_(made.samples);
+    });
     // Every sample was made by one rank, the others' are zero: as whole numbers adding them changes no bit, of -0
     // neither.
-    return mesh.data_group()
+    return networks_.main->mesh()
+        .data_group()
         .all_reduce(result.view(dtype_ == torch::kDouble ? torch::kLong : torch::kInt))
         .view(dtype_);
   }
@@ -277,11 +287,31 @@ std::string unlearned_null(const Recipe& recipe, const Guidance& guidance) {
          std::string(recipe.run.init_from.empty() ? "" : ", unless run.init_from has learned it");
 }
 
-Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
-                const GenerateOptions& options) {
-  torch::NoGradGuard no_grad;
+int64_t batch_size(const Sampler& sampler, const GenerateOptions& options) {
+  return sampler.adaptive() ? 1 : options.batch;
+}
+
+namespace {
+
+void begin(Networks& networks) {
   report::keep_freed_memory();
   networks.set_phase(Phase::sample);
+}
+
+}  // namespace
+
+void generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
+              const GenerateOptions& options, const std::vector<int64_t>& batches,
+              const std::function<void(const MadeBatch&)>& take) {
+  const torch::NoGradGuard no_grad;
+  begin(networks);
+  Generator(networks, sampler, guidance, requests, options).make(batches, take);
+}
+
+Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
+                const GenerateOptions& options) {
+  const torch::NoGradGuard no_grad;
+  begin(networks);
   return Generator(networks, sampler, guidance, requests, options).all();
 }
 

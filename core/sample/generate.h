@@ -24,9 +24,9 @@ struct SampleRequests {
 struct GenerateOptions {
   int64_t steps = 50, batch = 16;
   std::function<torch::Tensor(const torch::Tensor& clean)> clip;  // SamplingRequest::limit; may be empty
-  torch::Tensor noise;  // [n, C, …] to start from instead of the seeds' own; may be undefined
-  std::function<void(int64_t done, int64_t all)> progress;  // samples complete on this rank; may be empty
-  CachedBlocks* cache = nullptr;                            // of the networks' model; null: all its blocks are computed
+  torch::Tensor noise;                         // [n, C, …] to start from instead of the seeds' own; may be undefined
+  std::function<void(int64_t done)> progress;  // samples complete on this rank, once they are taken; may be empty
+  CachedBlocks* cache = nullptr;               // of the networks' model; null: all its blocks are computed
   // Gets what sampler and cache decided by themselves, added up over all samples, on every rank
   // (SamplingRequest::tell, CachedBlocks::decisions).
   std::map<std::string, double>* decisions = nullptr;
@@ -34,6 +34,16 @@ struct GenerateOptions {
   // Where a sampler fails on one of the data ranks, by its samples' own numbers: it throws at once, and the others
   // wait; or all throw the same once all have ended, and may go on together.
   enum class Failure { at_once, together } failure = Failure::at_once;
+  // Every rank hands a batch on in each round, where its own are done the last one again: what is done with them is
+  // done by all ranks together, as decoding by a decoder that is cut over them.
+  bool in_step = false;
+};
+
+// A batch is of the requests from `first` on.
+struct MadeBatch {
+  int64_t first = 0;
+  torch::Tensor samples;  // x_0 [n, C, …] (latents)
+  bool is_own = false;    // false: another rank's, which this one has computed because ranks run in step
 };
 
 // Throws Error(config) where negative conditions would not be used.
@@ -46,9 +56,18 @@ std::string idle_guidance(const Networks& networks, const Guidance& guidance, co
 // Empty: it does, or says nothing of it, or guidance does not ask for it.
 std::string unlearned_null(const Recipe& recipe, const Guidance& guidance);
 
-// Samples x_0 [n, C, …] (latents), in the order of the requests, on every rank. Data ranks share the batches; which
-// samples are computed together does not depend on the ranks, so that the same requests give the same bits on any
-// number of them. Throws as require_negative.
+// So many samples are computed at once; batch k is of the requests from k times that on.
+int64_t batch_size(const Sampler& sampler, const GenerateOptions& options);
+
+// Makes these batches, by number and the same ones on all ranks, in their order. Data ranks share them; each is handed
+// to `take` on the ranks that have computed it, of which those of one data rank have it as their own. Which samples are
+// computed together does not depend on the ranks, so that the same requests give the same bits on any number of them,
+// and in any number of goes. Throws as require_negative.
+void generate(Networks& networks, const Sampler& sampler, const Guidance& guidance, const SampleRequests& requests,
+              const GenerateOptions& options, const std::vector<int64_t>& batches,
+              const std::function<void(const MadeBatch&)>& take);
+
+// The samples of all batches [n, C, …], in the order of the requests, on every rank.
 torch::Tensor generate(Networks& networks, const Sampler& sampler, const Guidance& guidance,
                        const SampleRequests& requests, const GenerateOptions& options);
 

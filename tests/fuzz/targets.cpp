@@ -206,7 +206,10 @@ void png(std::string_view input) {
   expect(ErrorKind::data, "x", [&] { read_png_text(bytes_of(repaired), "x"); });
 }
 void jpeg(std::string_view input) { picture(input, PictureFormat::jpeg); }
-void webp(std::string_view input) { picture(input, PictureFormat::webp); }
+void webp(std::string_view input) {
+  picture(input, PictureFormat::webp);
+  expect(ErrorKind::data, "x.webp", [&] { decode_webp_frames(std::as_bytes(std::span(input)), "x.webp"); });
+}
 void avif(std::string_view input) { picture(input, PictureFormat::avif); }
 void tiff(std::string_view input) { picture(input, PictureFormat::tiff); }
 void gif(std::string_view input) { picture(input, PictureFormat::gif); }

@@ -55,6 +55,9 @@ void write_png(const std::string& path, const Picture& picture, const PngText& t
 inline constexpr int kWebpSide = 16383;
 std::vector<std::byte> encode_webp(std::span<const Picture> frames, double frames_a_second = 8);
 void write_webp(const std::string& path, std::span<const Picture> frames, double frames_a_second = 8);
+// The frames of what encode_webp made, in colour. Throws Error(data) "WHERE: …" for anything else, and for pictures or
+// all frames together of more than the usual limits.
+std::vector<Picture> decode_webp_frames(std::span<const std::byte> bytes, std::string_view where);
 
 // At most 64 chunks, of at most 1 MiB unpacked; others are left out. Error(data).
 PngText read_png_text(std::span<const std::byte> bytes, std::string_view where);

@@ -1,5 +1,6 @@
 // Animated WebP by libwebp and libwebpmux.
 #include <ditto/error.h>
+#include <webp/decode.h>
 #include <webp/encode.h>
 #include <webp/mux.h>
 
@@ -12,6 +13,8 @@
 namespace ditto::formats {
 
 namespace {
+
+constexpr std::uint64_t kMostFrameBytes = std::uint64_t{1} << 30;  // of a video's pixels
 
 struct DeleteMux {
   void operator()(WebPMux* mux) const { WebPMuxDelete(mux); }
@@ -95,6 +98,36 @@ std::vector<std::byte> encode_webp(std::span<const Picture> frames, double frame
   std::vector<std::byte> bytes(begin, begin + whole.size);
   WebPDataClear(&whole);
   return bytes;
+}
+
+std::vector<Picture> decode_webp_frames(std::span<const std::byte> bytes, std::string_view where) {
+  const auto refuse_file = [&](const std::string& what) { throw Error(ErrorKind::data, std::string(where), what); };
+  const WebPData data{reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()};
+  const std::unique_ptr<WebPMux, DeleteMux> mux(WebPMuxCreate(&data, /*copy_data=*/0));
+  if (!mux) refuse_file("is no whole WebP");
+  std::vector<Picture> frames;
+  std::uint64_t values = 0;
+  for (uint32_t number = 1;; ++number) {
+    WebPMuxFrameInfo info{};
+    const auto state = WebPMuxGetFrame(mux.get(), number, &info);
+    if (state == WEBP_MUX_NOT_FOUND && number > 1) return frames;
+    if (state != WEBP_MUX_OK) refuse_file("has no frame that can be read");
+    const std::unique_ptr<const uint8_t, void (*)(const uint8_t*)> owned(
+        info.bitstream.bytes, [](const uint8_t* frame) { WebPFree(const_cast<uint8_t*>(frame)); });
+    Picture frame;
+    frame.channels = 3;
+    if (!WebPGetInfo(info.bitstream.bytes, info.bitstream.size, &frame.width, &frame.height))
+      refuse_file("has a damaged frame");
+    const auto size =
+        std::uint64_t{3} * static_cast<std::uint64_t>(frame.width) * static_cast<std::uint64_t>(frame.height);
+    values += size;
+    if (values > kMostFrameBytes) refuse_file("has frames of too many pixels");
+    frame.pixels.resize(size);
+    if (!WebPDecodeRGBInto(info.bitstream.bytes, info.bitstream.size, frame.pixels.data(), frame.pixels.size(),
+                           3 * frame.width))
+      refuse_file("has a damaged frame");
+    frames.push_back(std::move(frame));
+  }
 }
 
 void write_webp(const std::string& path, std::span<const Picture> frames, double frames_a_second) {

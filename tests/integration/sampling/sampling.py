@@ -368,7 +368,7 @@ def test_ctrl_c_is_answered_at_once_and_ends_the_command_as_usual():
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=t.patient(120))[1]
         t.equal(process.returncode, 0 if ignored else -signal.SIGINT, f"what ended it: {said}")
-        t.equal("SIGINT: ends at once; pictures that are not written yet are lost" in said, not ignored, said)
+        t.equal("SIGINT: ends at once; the same command goes on with what is not written yet" in said, not ignored, said)
         t.equal((out / "grid.png").exists(), ignored, "grid.png is there")
 
 
