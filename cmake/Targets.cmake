@@ -70,9 +70,9 @@ if(core_sources)
   ditto_use_host_pch(ditto_core)
   ditto_compile_together(ditto_core)
   # What receipts cost a step, and sums between ranks: the loops of the host that have to be fast.
-  # (GCC 12 takes its own AVX-512 header's undefined vectors for a mistake.)
   set_source_files_properties(core/mesh/shared_memory.cpp PROPERTIES COMPILE_OPTIONS "-O2" SKIP_PRECOMPILE_HEADERS ON
                               SKIP_UNITY_BUILD_INCLUSION ON)
+  # (GCC 12 takes its own AVX-512 header's undefined vectors for a mistake.)
   set_source_files_properties(core/receipts/word_sum.cpp PROPERTIES COMPILE_OPTIONS "-O3;-Wno-maybe-uninitialized"
                               SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 endif()

@@ -10,9 +10,9 @@
 
 #include <ditto/error.h>
 #include <ditto/parallel/transport.h>
-#include "core/mesh/shared_memory.h"
 
 #include "core/measure/processors.h"
+#include "core/mesh/shared_memory.h"
 #include "core/ranks/rank_status.h"
 
 namespace ditto {

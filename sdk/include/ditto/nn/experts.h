@@ -1,4 +1,7 @@
 // A mixture of experts.
+//
+// Legend: B samples, T tokens, D width, E experts, H hidden width, R rows: tokens, each once for every expert that
+// takes it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // Norms over the last dim.
+//
+// Legend: B samples, T tokens, N heads, K their width, or the last dim's.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,6 @@
 // Tables of positions and features of times: the same bits on every machine (math/elementary.h).
+//
+// Legend: B samples, T tokens of a grid, D width, N heads, K a head's width.
 #pragma once
 
 #include <cstdint>
