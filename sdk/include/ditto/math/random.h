@@ -31,7 +31,7 @@ enum class Purpose : std::uint32_t {
   start_noise = 8,    // where a sampler starts; its "sample id" is the picture's seed
   sampler_noise = 9,  // what a stochastic sampler adds; `series` is its step
   validation = 10,
-  encoding = 11,  // an encoder's: of an autoencoder's distribution
+  encoding = 11,  // an encoder's: of an autoencoder's distribution; its Random has a seed of its own (encoder.h)
 };
 
 // The raw generator: ten rounds on a 128-bit counter.
