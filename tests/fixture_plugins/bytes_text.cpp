@@ -1,10 +1,11 @@
 // Nothing is wrong with it: an encoder of captions that is a small transformer over their bytes.
 //
 // Legend: B samples, S bytes, D width.
-#include <numeric>
+#include <algorithm>
 
 #include <ditto/ditto.h>
 #include <ditto/encoder.h>
+#include <ditto/exchange/foreign_names.h>
 #include <ditto/nn/transformer.h>
 #include <ditto/text_encoder.h>
 
@@ -18,6 +19,7 @@ using torch::Tensor;
 struct BytesOptions {
   int64_t depth = 2;
   double noise = 0;
+  std::vector<std::string> noise_in{"train", "evaluate", "sample"};
   bool careless = false, pooled = false;
   ditto::AttentionOptions attention{12, 2};
   ditto::TextNames names;
@@ -27,6 +29,7 @@ struct BytesOptions {
     names.read(option);
     option("depth", depth, "blocks").between(1, 8);
     option("noise", noise, "deviation of what is drawn for each number, by the sample's id").at_least(0.0);
+    option("noise_in", noise_in, "the phases in which it is drawn");
     option("careless", careless, "look a byte up outside of its unit");
     option("pooled", pooled, "its first byte's place stands for all of the text too");
   }
@@ -66,6 +69,18 @@ struct BytesText final : ditto::Encoder {
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
   }
 
+  static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    Options o;
+    std::vector<std::string> theirs;
+    if (!file.config_file.empty()) {
+      o.depth = file.number("num_layers", 8);
+      theirs = {"depth"};
+    }
+    ditto::read_over(o, reader, file, theirs);
+    return {};
+  }
+  static std::vector<std::string> foreign_classes() { return {"BytesModel", "BytesModelWithHead"}; }
+
   ditto::TensorSpecs takes() const override { return {caption}; }
   ditto::TensorSpecs caches() const override {
     auto specs = makes();
@@ -98,6 +113,9 @@ struct BytesText final : ditto::Encoder {
     if (options.noise == 0) return batch;
     const auto& name = options.names.name;
     rename(batch, caches().front().name, name);
+    constexpr const char* kPhases[] = {"train", "evaluate", "sample"};
+    if (std::count(options.noise_in.begin(), options.noise_in.end(), kPhases[static_cast<size_t>(ctx.phase)]) == 0)
+      return batch;
     const auto mean_BSD = batch.at(name), mask_BS1 = batch.at(name + "_mask").unsqueeze(-1);
     const auto drawn =
         ctx.random.normal(ditto::Purpose::encoding, batch.ids, mean_BSD.sizes().slice(1), torch::kDouble);

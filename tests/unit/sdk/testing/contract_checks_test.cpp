@@ -258,6 +258,9 @@ TEST_CASE("an encoder that breaks a promise fails the check of that promise") {
     const Report report = ditto::testing::check_encoder(library(name), of);
     CHECK_MESSAGE(report.passed(), report.failures());
   }
+  const ditto::TensorSpecs pictures{{"image", at::kFloat, {3, 8, 8}, "-1 … 1"}};
+  breaks(ditto::testing::check_encoder(library("half_decoded"), pictures),
+         "decode gives pictures of the same size, which decoded() says: decoded() says [3, 4, 4]");
   const Report drawn = ditto::testing::check_encoder(library("bytes_text"), data,
                                                      {{"noise", 0.5}, {"pooled", true}, {"name", std::string("t")}});
   CHECK_MESSAGE(drawn.passed(), drawn.failures());
