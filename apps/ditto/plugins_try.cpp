@@ -145,7 +145,7 @@ struct TriedEncoder {
   std::shared_ptr<Encoder> make(const std::string& id) const {
     return guarded(plugin_name(Encoder::kKind, id) + ", being made", [&] {
       OptionReader reader(options);
-      return factory->make(reader, {inputs, {}, false});
+      return factory->make(reader, {inputs});
     });
   }
 };

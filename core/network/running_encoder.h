@@ -2,14 +2,25 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ditto/encoder.h>
 #include <ditto/parallel/program.h>
 
-#include "core/network/encoder_weights.h"
+#include "core/network/running_units.h"
+#include "core/network/saved_model.h"
 
 namespace ditto {
+
+// Where its weights lie, and what they say of its options, before it is made.
+struct EncoderWeights {
+  Component component;              // the section's, with the options that its weights say
+  std::string folder;               // Encoder::Needs::folder
+  std::string file;                 // another project's; empty: none, or it is not there
+  std::string reading;              // which file of a folder that is, for people
+  std::optional<SavedModel> saved;  // a run's
+};
 
 class RunningEncoder final : public RunningUnits {
  public:
