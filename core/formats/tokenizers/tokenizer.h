@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <ditto/error.h>
+#include <ditto/tokens.h>
 
 namespace ditto::formats {
 
@@ -31,12 +32,6 @@ struct TokenOptions {
   std::optional<std::string> pad;  // the word that fills a row; default: what the folder says, else the tokenizer's own
 };
 
-// Begin, text, end, padding; `ids` has TokenOptions::tokens places.
-struct TokenRow {
-  std::vector<std::int64_t> ids;
-  std::int64_t length = 0;  // of begin, text and end: a mask is 1 at these places, 0 behind
-};
-
 // For any number of threads.
 class Tokenizer {
  public:
@@ -44,7 +39,7 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Throws Error(data) "WHERE: …" for a text that is no UTF-8.
+  // Of TokenOptions::tokens places. Throws Error(data) "WHERE: …" for a text that is no UTF-8.
   TokenRow row(std::string_view text, std::string_view where) const;
   // The whole text's pieces alone, cleaned as a row's, of which row() keeps the first.
   std::vector<std::int64_t> pieces(std::string_view text, std::string_view where) const;

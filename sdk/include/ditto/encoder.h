@@ -1,6 +1,7 @@
 // Between data and what a model trains on: pixels and latents, text and embeddings.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include <ditto/batch.h>
@@ -8,6 +9,7 @@
 #include <ditto/nn.h>
 #include <ditto/nn/attention_unit.h>
 #include <ditto/plugin.h>
+#include <ditto/tokens.h>
 #include <ditto/units.h>
 
 namespace ditto {
@@ -33,6 +35,9 @@ class DITTO_API Encoder : public Units {
   // The way back of "clean", to pictures or videos [B, C, …] in -1 … 1. Default: refused by name.
   virtual bool decodes() const { return false; }
   virtual torch::Tensor decode(const torch::Tensor& clean, Context& ctx) const;
+  // What its network sees of a text, for `ditto tokenize`. Default: nothing, as it is no encoder of texts that has a
+  // vocabulary. Throws Error(data) "text: …" for one that is no UTF-8.
+  virtual std::optional<TokenRow> tokens(const std::string& /*text*/) const { return std::nullopt; }
   // Equal fingerprints encode alike: the key of a cache.
   virtual std::string fingerprint() const = 0;
 };
