@@ -124,7 +124,8 @@ class ClipTokenizer final : public Tokenizer {
       if (at == words.end()) refuse("needs the piece '" + shown(piece) + "', which the vocabulary has not");
       return at->second;
     };
-    joins_.try_emplace(key(id(left), id(right)), Join{static_cast<std::int64_t>(joins_.size()), id(left + right)});
+    const auto both = key(id(left), id(right));
+    joins_.try_emplace(both, Join{static_cast<std::int64_t>(joins_.size()), id(left + right)});
   }
 
   static std::uint64_t key(std::int64_t left, std::int64_t right) {
