@@ -8,6 +8,29 @@
 
 namespace ditto {
 
+namespace {
+
+bool is_text(const torch::Tensor& tensor) { return tensor.scalar_type() == at::kByte && tensor.dim() == 2; }
+
+}  // namespace
+
+bool is_text(const TensorSpec& spec) { return spec.dtype == at::kByte && spec.shape == std::vector<int64_t>{-1}; }
+
+std::vector<std::string> texts_of(const torch::Tensor& text_BS) {
+  if (!is_text(text_BS) || !text_BS.is_cpu())
+    throw Error(ErrorKind::plugin, "batch",
+                std::string("a text is ") + c10::toString(text_BS.scalar_type()) + " of " +
+                    std::to_string(text_BS.dim()) + " dims on " + text_BS.device().str() +
+                    ", expected Byte [B, S] in host memory",
+                "leave texts where Batch::to leaves them");
+  std::vector<std::string> texts;
+  for (const auto& row : text_BS.contiguous().unbind()) {
+    const auto* bytes = reinterpret_cast<const char*>(row.const_data_ptr<uint8_t>());
+    texts.emplace_back(bytes, std::find(bytes, bytes + row.numel(), '\0'));
+  }
+  return texts;
+}
+
 const TensorSpec* find(const TensorSpecs& specs, const std::string& name) {
   const auto at = std::find_if(specs.begin(), specs.end(), [&](const TensorSpec& spec) { return spec.name == name; });
   return at == specs.end() ? nullptr : &*at;
@@ -57,8 +80,9 @@ Batch Batch::to(torch::Device device) const {
   Batch moved = *this;
   for (auto& part : moved.parts) part = part.to(device);
   for (auto& [name, tensor] : moved.tensors)  // out of pinned memory a copy to a GPU makes nobody wait
-    tensor =
-        device.is_cuda() && tensor.is_cpu() ? tensor.pin_memory().to(device, /*non_blocking=*/true) : tensor.to(device);
+    if (!is_text(tensor))
+      tensor = device.is_cuda() && tensor.is_cpu() ? tensor.pin_memory().to(device, /*non_blocking=*/true)
+                                                   : tensor.to(device);
   return moved;
 }
 

@@ -21,10 +21,9 @@ struct Shifted final : ditto::Encoder {
   }
   ditto::TensorSpecs takes() const override { return {image}; }
   ditto::TensorSpecs makes() const override { return {{"clean", torch::kFloat, image.shape, "any"}}; }
-  Batch encode(Batch batch, Context& ctx) const override {
+  Batch precompute(Batch batch, Context& ctx) const override {
     const auto picture = batch.at("image");
     batch["clean"] = ctx.in_unit({Unit::tokens}, [&] { return picture.to(ctx.compute) + by->shift(ctx); });
-    batch.tensors.erase("image");
     return batch;
   }
   bool decodes() const override { return true; }

@@ -16,8 +16,9 @@ namespace ditto {
 //   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B]
 //   clean   x_0, before any noise          noise  eps, as clean             time  the schedule's own time, double [B]
 //   x_t     alpha clean + sigma noise: x is c_in x_t
-//   image   pixels, before an encoder      caption           UTF-8, uint8 [B, S]
+//   image   pixels, before an encoder      caption           UTF-8, uint8 [B, S], in host memory: see texts_of
 //   label   class, int64 [B]               text, text_mask   [B, S, E] and bool [B, S]; text_pooled [B, E]
+//   text_empty, text_empty_mask, text_pooled_empty   the same of the empty text: one for all samples, expanded
 //   time_u  of a validation: where in the training distribution of times, double [B]
 //   drop_condition   bool [B]: this sample's condition is replaced by the null condition
 // A cascade's low-resolution picture, or a precached embedding, is just another name.
@@ -44,7 +45,7 @@ class DITTO_API Batch {
   }
 
   Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views; not of parts
-  Batch to(torch::Device device) const;
+  Batch to(torch::Device device) const;           // texts (uint8 [B, S]) stay where they are
 
   // Batches as parts of one; a single one as it is.
   static Batch of_parts(std::vector<Batch> parts);
@@ -83,6 +84,11 @@ struct AnyShape {
 };
 inline constexpr AnyShape kAnyShape;
 inline constexpr int64_t kOwnSide = -3;
+// Of texts: UTF-8, uint8 [S] of any length. Of a batch they are [B, S], filled up with NULs, and lie in host memory, as
+// whoever reads them (a tokenizer) does it there.
+DITTO_API bool is_text(const TensorSpec& spec);
+// Each sample's, up to its first NUL. Throws Error(plugin) for a tensor that is no such text, or lies on a device.
+DITTO_API std::vector<std::string> texts_of(const torch::Tensor& text_BS);
 DITTO_API const TensorSpec* find(const TensorSpecs& specs, const std::string& name);  // null: there is none
 DITTO_API std::string to_text(const TensorSpec& spec);  // "\"label\" Long [] of 0 … 9", for messages
 

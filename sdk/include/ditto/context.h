@@ -17,6 +17,8 @@
 
 namespace ditto {
 
+// What is computed for: the training itself, a validation, or samples that are made. Frozen networks, and encoders but
+// for their encode(), are always in `evaluate`.
 enum class Phase { train, evaluate, sample };
 
 class Context;

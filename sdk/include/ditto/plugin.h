@@ -4,7 +4,9 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <torch/version.h>
 
@@ -90,6 +92,10 @@ struct Factory {
   // leaves open are the file's. Throws Error(config) where recipe and file disagree. nullptr: its class has no static
   // function `Needs foreign_needs(OptionReader&, const ForeignShapes&)`.
   typename Interface::Needs (*foreign_needs)(OptionReader&, const ForeignShapes&);
+  // The classes whose weights it reads, as "_class_name" or "architectures" of a config.json names them: by them its
+  // own folder is found among a pipeline's. nullptr: its class has no static function `std::vector<std::string>
+  // foreign_classes()`.
+  std::vector<std::string> (*foreign_classes)();
 };
 
 // What a plugin's options change where they do not say: what its kind says, or what is learned.
@@ -109,6 +115,15 @@ constexpr auto foreign_needs_of() {
   }
 }
 
+template <class Class>
+constexpr std::vector<std::string> (*foreign_classes_of())() {
+  if constexpr (requires { &Class::foreign_classes; }) {
+    return &Class::foreign_classes;
+  } else {
+    return nullptr;
+  }
+}
+
 template <class Interface, class Class>
 inline constexpr Factory<Interface> kFactory{
     [](OptionReader& reader) { typename Class::Options{}.read(reader); },
@@ -118,7 +133,7 @@ inline constexpr Factory<Interface> kFactory{
       reader.finish();
       return std::make_shared<Class>(options, needs);
     },
-    foreign_needs_of<Interface, Class>()};
+    foreign_needs_of<Interface, Class>(), foreign_classes_of<Class>()};
 
 // The name of the entry function: `extern "C" const void* ditto_plugin_entry()`, returning a Factory of the stamp's
 // kind.
