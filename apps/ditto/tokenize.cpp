@@ -36,7 +36,7 @@ struct Tokens {
 std::vector<Tokens> tokens_of(const TokenizeArguments& a, const CommandLine& line) {
   AssemblyParts parts;
   parts.weights = RunningModel::Weights::none;
-  parts.frozen = FrozenWeights::none;
+  parts.frozen = FrozenWeights::files;
   parts.shapes_only = true;
   SavedModel saved;
   if (std::filesystem::is_regular_file(a.from)) {
