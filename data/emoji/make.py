@@ -71,14 +71,15 @@ def pictures_in(font, names):
 
 
 def families_of(pictures):
-    """[[name, …]]: of each base that there is in all six tones its six names, without a tone first."""
+    """[[name, …]]: of each base that there is in all six tones its six names, without a tone first; not of those that look the same in two (a snowboarder)."""
     name_of = {emoji.replace(PLAIN, ""): name for name, (emoji, _) in pictures.items()}
     families = {}
     for emoji in name_of:
         tones = [one for one in emoji if one in TONES]
         if len(tones) == 1 and emoji not in TONES:
             families.setdefault(emoji.replace(tones[0], ""), {})[tones[0]] = name_of[emoji]
-    return [[name_of[base], *(toned[one] for one in TONES)] for base, toned in families.items() if base in name_of and len(toned) == len(TONES)]
+    whole = [[name_of[base], *(toned[one] for one in TONES)] for base, toned in families.items() if base in name_of and len(toned) == len(TONES)]
+    return [family for family in whole if len({pictures[name][1] for name in family}) == len(family)]
 
 
 def pairs_of(pictures, count):
@@ -145,6 +146,8 @@ def main():
     for file, package in [(FONT, "fonts-noto-color-emoji"), *((file, "unicode-cldr-core") for file in NAMES)]:
         if not file.exists():
             sys.exit(f"make.py: {file} is not there; install Debian's package {package}")
+    if not shutil.which(asked.ditto):
+        sys.exit(f"make.py: there is no program {asked.ditto}; build it with ./dev build, or name it with --ditto")
     fetch_packages(asked.into / "packages")
     sys.path.insert(0, str(asked.into / "packages"))
     from fontTools.ttLib import TTFont
