@@ -130,8 +130,8 @@ def summary(prompts, pictures, pairs):
 
 def judge(folder, data, pairs):
     global _pictures, _pairs
-    _pictures, _pairs = pictures_in(sorted(data.glob("train/*.tar")) + sorted(data.glob("held_out/*.tar"))), pairs
     samples = samples_in(folder)
+    _pictures, _pairs = pictures_in(sorted(data.glob("train/*.tar")) + sorted(data.glob("held_out/*.tar"))), pairs
     with multiprocessing.get_context("fork").Pool() as pool:
         prompts = pool.starmap(judged, samples)
     return summary(prompts, len(_pictures), pairs) | {"places": {one["prompt"]: one["place"] for one in prompts}}
