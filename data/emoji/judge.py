@@ -4,11 +4,12 @@
     ditto sample runs/emoji_text --prompts .deps/emoji/prompts.txt --out samples && python3 data/emoji/judge.py samples
 
     own_near    share of the prompts that were learned from whose own picture is among the 40 nearest of all
-    right_tone  share of the held-out prompts (a base and a skin tone, a pair that no step saw) where of the base's six tones the one asked for is nearest
+    right_tone  share of the held-out prompts (a base and a skin tone, a pair that no step saw) where of the base's six tones the one asked
+                for is nearest
 
-Beside each stand its chance and its 95 % interval (Wilson's); --json FILE keeps them, with each prompt's rank. Pictures that are as far count as farther.
-With --bicubic instead of a folder: the PSNR of the held-out pictures of --data after bicubic filters made them a fourth as wide, and wide again, which is
-what an autoencoder to a fourth of the side has to be better than.
+Beside each stand its chance and its 95 % interval (Wilson's); --json FILE keeps them, with how many pictures are nearer to each sample than
+its own (one that is as far is not nearer). With --bicubic instead of a folder: the PSNR of the held-out pictures of --data after bicubic
+filters made them a fourth as wide, and wide again, which is what an autoencoder to a fourth of the side has to be better than.
 """
 import argparse
 import json
@@ -124,7 +125,8 @@ def summary(prompts, pictures, pairs):
         places = [one["place"] for one in prompts if one["what"] == what]
         if places:
             hits = sum(place < limit for place in places)
-            result[what] = {"prompts": len(places), "hits": hits, "share": hits / len(places), "interval": interval(hits, len(places)), "chance": chance}
+            result[what] = {"prompts": len(places), "hits": hits, "share": hits / len(places), "interval": interval(hits, len(places)),
+                            "chance": chance}
     return result
 
 
@@ -141,7 +143,7 @@ def judge(folder, data, pairs):
 
 
 def weights_of(size, to):
-    """[[(place, weight)]] of each of `to` numbers made of `size`: Keys' cubic with a = -0.5, as wide as a number made; at the ends renormalised. Pillow's."""
+    """[[(place, weight)]] of each of `to` numbers made of `size`, Pillow's: Keys' cubic with a = -0.5, as wide as a number that is made."""
     scale = max(1.0, size / to)
 
     def cubic(x):
@@ -176,7 +178,8 @@ def bicubic(data):
         squares[name] = math.dist(pixels, again) ** 2
         count = len(pixels)
     values = squares.values()
-    return {"pictures": len(values), "psnr_of_all": psnr(sum(values), count * len(values)), "mean_psnr": sum(psnr(one, count) for one in values) / len(values)}
+    mean = sum(psnr(one, count) for one in values) / len(values)
+    return {"pictures": len(values), "psnr_of_all": psnr(sum(values), count * len(values)), "mean_psnr": mean}
 
 
 def main():
@@ -193,12 +196,13 @@ def main():
     try:
         if asked.bicubic:
             result = bicubic(data)
-            print("bicubic to a fourth of the side and back, {pictures} held-out pictures: PSNR {psnr_of_all:.2f} dB of all pixels, {mean_psnr:.2f} dB in the mean".format(**result))
+            print("bicubic to a fourth of the side and back, {pictures} held-out pictures: "
+                  "PSNR {psnr_of_all:.2f} dB of all pixels, {mean_psnr:.2f} dB in the mean".format(**result))
         else:
             result = judge(asked.samples, data, json.loads((asked.pairs or data.parent / "pairs.json").read_text()))
-            for what, one in result.items():
-                if what != "places":
-                    print("{}: {share:.1%} ({hits} of {prompts}; 95 % within {:.1%} to {:.1%}), by chance {chance:.1%}".format(what, *one["interval"], **one))
+            for what in sorted(result.keys() - {"places"}):
+                print("{}: {share:.1%} ({hits} of {prompts}; 95 % within {:.1%} to {:.1%}), by chance {chance:.1%}".format(
+                    what, *result[what]["interval"], **result[what]))
     except (Refused, OSError, KeyError) as why:
         sys.exit(f"judge.py: {why}")
     if asked.json:

@@ -48,7 +48,8 @@ def chance(name, series):
 
 def names_in(files):
     """{emoji: its short name}"""
-    return {one.get("cp"): one.text for file in files for one in xml.etree.ElementTree.parse(file).iter("annotation") if one.get("type") == "tts"}
+    return {one.get("cp"): one.text for file in files for one in xml.etree.ElementTree.parse(file).iter("annotation")
+            if one.get("type") == "tts"}
 
 
 def glyphs_in(font):
@@ -71,14 +72,15 @@ def pictures_in(font, names):
 
 
 def families_of(pictures):
-    """[[name, …]]: of each base that there is in all six tones its six names, without a tone first; not of those that look the same in two (a snowboarder)."""
+    """[[name, …]]: of each base that there is in six tones its six names, without a tone first; not where two look the same (a snowboarder)."""
     name_of = {emoji.replace(PLAIN, ""): name for name, (emoji, _) in pictures.items()}
     families = {}
     for emoji in name_of:
         tones = [one for one in emoji if one in TONES]
         if len(tones) == 1 and emoji not in TONES:
             families.setdefault(emoji.replace(tones[0], ""), {})[tones[0]] = name_of[emoji]
-    whole = [[name_of[base], *(toned[one] for one in TONES)] for base, toned in families.items() if base in name_of and len(toned) == len(TONES)]
+    whole = [[name_of[base], *(toned[one] for one in TONES)] for base, toned in families.items()
+             if base in name_of and len(toned) == len(TONES)]
     return [family for family in whole if len({pictures[name][1] for name in family}) == len(family)]
 
 
@@ -107,7 +109,8 @@ def make_shards(ditto, pictures, captions, side, out):
     with tempfile.TemporaryDirectory() as folder:
         write_pictures(pathlib.Path(folder) / "pictures", pictures, captions)
         shutil.rmtree(out, ignore_errors=True)
-        subprocess.run([ditto, "data", "prepare", pathlib.Path(folder) / "pictures", "--size", str(side), "--fit", "pad", "--out", out], check=True)
+        subprocess.run([ditto, "data", "prepare", pathlib.Path(folder) / "pictures", "--size", str(side), "--fit", "pad", "--out", out],
+                       check=True)
 
 
 def make(pictures, side, ditto, into, with_shuffled):
@@ -131,8 +134,9 @@ def fetch_packages(into):
         wanted = pathlib.Path(folder) / "wanted.txt"
         wanted.write_text(PACKAGES)
         shutil.rmtree(into, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--disable-pip-version-check", "--no-cache-dir", "--no-compile", "--no-deps",
-                        "--require-hashes", "--only-binary=:all:", "--target", into, "-r", wanted], check=True)
+        subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--root-user-action=ignore", "--disable-pip-version-check",
+                        "--no-cache-dir", "--no-compile", "--no-deps", "--require-hashes", "--only-binary=:all:", "--target", into,
+                        "-r", wanted], check=True)
     (into / "packages.txt").write_text(PACKAGES)
 
 
@@ -141,7 +145,8 @@ def main():
     parser.add_argument("--side", type=int, default=32, help="of the pictures, in pixels (32)")
     parser.add_argument("--shuffle", action="store_true", help="make SIDE/shuffled too")
     parser.add_argument("--into", type=pathlib.Path, default=INTO, help="folder (.deps/emoji)")
-    parser.add_argument("--ditto", default=os.environ.get("DITTO", SOURCE / "build/release/bin/ditto"), help="the program (build/release/bin/ditto)")
+    parser.add_argument("--ditto", default=os.environ.get("DITTO", SOURCE / "build/release/bin/ditto"),
+                        help="the program (build/release/bin/ditto)")
     asked = parser.parse_args()
     for file, package in [(FONT, "fonts-noto-color-emoji"), *((file, "unicode-cldr-core") for file in NAMES)]:
         if not file.exists():
