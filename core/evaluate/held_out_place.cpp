@@ -7,6 +7,7 @@
 #include <ditto/data.h>
 #include <ditto/text.h>
 
+#include "core/config/idle_options.h"
 #include "core/config/option_effects.h"
 #include "core/dataset/inspect.h"
 #include "core/formats/names.h"
@@ -61,7 +62,15 @@ void hold_out(Recipe& recipe, Registry& registry, const std::string& place) {
     throw Error(ErrorKind::config, where,
                 "is a folder, and data." + option->name + " of source \"" + recipe.data.plugin + "\" is a file",
                 "name the file");
-  recipe.data.options.given[option->name] = {value, where};
+  auto& given = recipe.data.options.given;
+  given[option->name] = {value, where};
+  // What the recipe says of the place before goes with it.
+  read_without_idle(
+      recipe.data.options, [&](const IdleOption& idle) { return !is_set(given.at(idle.option()).where); },
+      [&] {
+        OptionReader reader(recipe.data.options, effect_of_section("data"));
+        registry.factory<Source>(recipe.data.plugin, recipe.data.where).declare(reader);
+      });
 }
 
 }  // namespace ditto
