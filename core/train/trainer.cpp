@@ -4,6 +4,8 @@
 
 #include <torch/types.h>
 
+#include <ditto/text.h>
+
 #include "core/measure/freed_memory.h"
 #include "core/ranks/stop.h"
 #include "core/train/evaluation.h"
@@ -24,6 +26,15 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
       metrics_(training_, trace_, memory_, log_) {}
 
 int Trainer::run() {
+  try {
+    return run_to_end();
+  } catch (const Error& error) {  // which whoever asks later what became of the run finds there
+    log_.note("error: " + shown(error.what(), kSentenceShown));
+    throw;
+  }
+}
+
+int Trainer::run_to_end() {
   report::give_back_freed_memory();
   const report::MemoryMeter::Watch watch(memory_);
   start();

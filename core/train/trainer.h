@@ -28,6 +28,7 @@ class Trainer {
   int run();
 
  private:
+  int run_to_end();
   void start();
   RunEnd loop();
   StepResult make_step();
