@@ -32,7 +32,7 @@ Tensors conv(const OpInputs& in) {
   return {torch::convolution(x, in.tensor(1), in.tensor(2), stride, same ? before : none, ones, false, none, 1)};
 }
 
-Tensor of_channels(const Tensor& rows_BC, int64_t dims) {
+Tensor per_channel(const Tensor& rows_BC, int64_t dims) {
   auto sizes = rows_BC.sizes().vec();
   sizes.resize(static_cast<size_t>(dims), 1);
   return rows_BC.view(sizes);
@@ -41,7 +41,7 @@ Tensor of_channels(const Tensor& rows_BC, int64_t dims) {
 Tensors group_norm(const OpInputs& in) {
   const Tensor &x = in.tensor(0), &shift = in.tensor(3), &scale = in.tensor(4);
   Tensor y = torch::group_norm(x, in.whole("groups"), in.tensor(1), in.tensor(2), in.number("eps"));
-  if (scale.defined()) y = y * (1 + of_channels(scale, y.dim())) + of_channels(shift, y.dim());
+  if (scale.defined()) y = y * (1 + per_channel(scale, y.dim())) + per_channel(shift, y.dim());
   return {in.flag("silu") ? torch::silu(y) : y};
 }
 
@@ -49,9 +49,9 @@ struct Window {
   Shape stride, before, after;
 };
 
-class Cases {
+class MapCases {
  public:
-  explicit Cases(const MakeScaledNumbers& leaf) : leaf_(leaf) {}
+  explicit MapCases(const MakeScaledNumbers& leaf) : leaf_(leaf) {}
 
   Op::Case conv(const char* name, const Shape& x, const Shape& weight, const Window& window, bool bias = true) const {
     return {name, [leaf = leaf_, x, weight, window, bias](at::ScalarType dtype) -> OpInputs {
@@ -95,7 +95,7 @@ class Cases {
 }  // namespace
 
 std::vector<Op> map_ops(const MakeScaledNumbers& leaf, const std::function<double(at::ScalarType)>& tolerance) {
-  const Cases of(leaf);
+  const MapCases of(leaf);
   const Window same{{1, 1}, {1, 1}, {1, 1}};
   Op convolution{
       "conv",
