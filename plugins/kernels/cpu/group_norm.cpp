@@ -17,7 +17,7 @@
 HWY_BEFORE_NAMESPACE();
 namespace ditto_cpu::HWY_NAMESPACE {
 
-V silu_slope(V z) {
+HWY_INLINE V silu_slope(V z) {
   const V s = fast_sigmoid(z), one = hn::Set(D32(), 1.0f);
   return hn::MulAdd(hn::Mul(z, s), hn::Sub(one, s), s);
 }
@@ -90,7 +90,7 @@ void add(const MapRows& rows, const std::array<double*, kSums>& to, F terms) {
     for (size_t i = 0; i < rows.width; ++i) to[k][i] += static_cast<double>(sums[k * rows.width + i]);
 }
 
-void AddNumbers(const MapRows& rows, const void* x, double* sums) {
+HWY_FLATTEN void AddNumbers(const MapRows& rows, const void* x, double* sums) {
   choose(rows, false, [&](auto storage, auto, auto) {
     using S = decltype(storage);
     const auto* from = static_cast<const typename S::T*>(x);
@@ -100,7 +100,7 @@ void AddNumbers(const MapRows& rows, const void* x, double* sums) {
   });
 }
 
-void AddSquares(const MapRows& rows, const void* x, const float* mean, double* sums) {
+HWY_FLATTEN void AddSquares(const MapRows& rows, const void* x, const float* mean, double* sums) {
   choose(rows, false, [&](auto storage, auto each_of, auto) {
     using S = decltype(storage);
     using Each = typename decltype(each_of)::type;
@@ -113,7 +113,7 @@ void AddSquares(const MapRows& rows, const void* x, const float* mean, double* s
   });
 }
 
-void Normalise(const MapRows& rows, const void* x, const GroupNorm& norm, void* y) {
+HWY_FLATTEN void Normalise(const MapRows& rows, const void* x, const GroupNorm& norm, void* y) {
   choose(rows, norm.silu, [&](auto storage, auto each_of, auto is_silu) {
     using S = decltype(storage);
     for (size_t row = 0; row < rows.rows; ++row) {
@@ -129,7 +129,7 @@ void Normalise(const MapRows& rows, const void* x, const GroupNorm& norm, void* 
   });
 }
 
-void AddGradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, void* gz,
+HWY_FLATTEN void AddGradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, void* gz,
                   double* sums_gz, double* sums_gzn) {
   choose(rows, norm.silu, [&](auto storage, auto each_of, auto is_silu) {
     using S = decltype(storage);
@@ -147,7 +147,7 @@ void AddGradients(const MapRows& rows, const void* x, const void* grad, const Gr
   });
 }
 
-void NormaliseBack(const MapRows& rows, const void* x, const GroupNorm& norm, const GroupNormBack& back,
+HWY_FLATTEN void NormaliseBack(const MapRows& rows, const void* x, const GroupNorm& norm, const GroupNormBack& back,
                    void* gz_to_dx) {
   choose(rows, false, [&](auto storage, auto each_of, auto) {
     using S = decltype(storage);

@@ -144,7 +144,9 @@ TEST_CASE("what follows a norm of groups is what torch makes of it, also where a
   for (const bool between : {false, true})
     for (const bool modulated : {false, true})
       for (const bool silu : {false, true}) {
-        CAPTURE(between), CAPTURE(modulated), CAPTURE(silu);
+        CAPTURE(between);
+        CAPTURE(modulated);
+        CAPTURE(silu);
         NormThen norm(3, 12);
         norm.then.silu = silu;
         if (modulated) norm.then.scale = scale, norm.then.shift = shift;
