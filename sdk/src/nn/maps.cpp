@@ -56,6 +56,16 @@ Tensor of_channels(const Tensor& numbers, int64_t dims) {
   return numbers.view(sizes);
 }
 
+void check(const AfterNorm& then, const Tensor& map) {
+  const auto fits = [&](const Tensor& rows) { return rows.defined() && rows.sizes() == map.sizes().slice(0, 2); };
+  if ((!then.shift.defined() && !then.scale.defined()) || (fits(then.shift) && fits(then.scale))) return;
+  const auto text = [](const Tensor& rows) { return rows.defined() ? c10::str(rows.sizes()) : "none"; };
+  throw Error(ErrorKind::plugin, "group norm",
+              "is given a shift of " + text(then.shift) + " and a scale of " + text(then.scale) + ", for " +
+                  c10::str(map.sizes()),
+              "give it both, as [B, C] of the channels that are here, or none");
+}
+
 // LibTorch's own take several times as long, forward or back.
 struct Upsampled : torch::autograd::Function<Upsampled> {
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& map, const std::vector<int64_t>& times) {
@@ -164,9 +174,13 @@ Tensor GroupNorm::forward(const Tensor& x, Context& ctx, const AfterNorm& then) 
         "is given " + c10::str(in.sizes()) + ", with weights of " + std::to_string(w.size(0)) + " channels here",
         "give it [B, C, ...]; where what is before it is cut by channels, it is Split::along(...)");
   const int64_t groups = w.size(0) / of_group_;
-  if (!before && !after) return ctx.ops.group_norm(in, groups, w, bias(ctx), eps_, then);
+  if (!before && !after) {
+    check(then, in);
+    return ctx.ops.group_norm(in, groups, w, bias(ctx), eps_, then);
+  }
   // Something stands between the two, or other channels are normalised than leave.
   Tensor y = leave(ctx.ops.group_norm(in, groups, w, bias(ctx), eps_));
+  check(then, y);
   if (then.scale.defined()) y = y * (1 + of_channels(then.scale, y.dim())) + of_channels(then.shift, y.dim());
   return then.silu ? ctx.ops.silu(y) : y;
 }

@@ -160,6 +160,17 @@ TEST_CASE("what follows a norm of groups is what torch makes of it, also where a
       }
 }
 
+TEST_CASE("a norm's shift and scale are both there, a row of the map's channels for each sample") {
+  const auto ctx = testing::small_context(torch::kDouble);
+  GroupNorm norm(3, 12);
+  fill(norm);
+  const auto rows = input({2, 12}), x = input({2, 12, 4, 5});
+  CHECK(norm.forward(x, *ctx, {.shift = rows, .scale = rows}).defined());
+  for (const auto& then : {AfterNorm{.scale = rows}, AfterNorm{.shift = rows}, AfterNorm{rows, input({1, 12})},
+                           AfterNorm{input({2, 24}), input({2, 24})}})
+    CHECK_THROWS_WITH_AS(norm.forward(x, *ctx, then), doctest::Contains("group norm: is given a shift of"), Error);
+}
+
 TEST_CASE("an up-sampled map has each place several times, and its gradient is their sum") {
   const auto weights = testing::numbers({2, 3, 8, 10}, 11, torch::kDouble);
   for (const auto& times : std::vector<std::vector<int64_t>>{{2}, {2, 2}, {4, 1}}) {
