@@ -12,6 +12,8 @@ endif()
 install(TARGETS ${exported} EXPORT DittoTargets LIBRARY DESTINATION lib ARCHIVE DESTINATION lib)
 # By itself, since it needs the libraries that it reads pictures and archives with: find_package(Ditto COMPONENTS formats).
 install(TARGETS ditto_formats EXPORT DittoFormatsTargets ARCHIVE DESTINATION lib PUBLIC_HEADER DESTINATION include/ditto/formats)
+install(TARGETS ditto_tokenizers EXPORT DittoTokenizersTargets ARCHIVE DESTINATION lib)
+install(EXPORT DittoTokenizersTargets NAMESPACE Ditto:: DESTINATION lib/cmake/Ditto)
 install(EXPORT DittoFormatsTargets NAMESPACE Ditto:: DESTINATION lib/cmake/Ditto)
 install(EXPORT DittoTargets NAMESPACE Ditto:: DESTINATION lib/cmake/Ditto)
 install(DIRECTORY sdk/include/ditto DESTINATION include)

@@ -63,8 +63,8 @@ if(core_sources)
   add_library(ditto_core STATIC ${core_sources})
   target_include_directories(ditto_core PUBLIC "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(ditto_core PUBLIC BOOST_DLL_USE_STD_FS)  # else Boost.DLL needs two Boost libraries
-  target_link_libraries(ditto_core PUBLIC ditto_sdk $<TARGET_NAME_IF_EXISTS:ditto_formats> ditto::gloo Boost::headers
-                                          ${CMAKE_DL_LIBS}
+  target_link_libraries(ditto_core PUBLIC ditto_sdk $<TARGET_NAME_IF_EXISTS:ditto_formats>
+                                          $<TARGET_NAME_IF_EXISTS:ditto_tensorboard> ditto::gloo Boost::headers ${CMAKE_DL_LIBS}
                                    PRIVATE OpenSSL::Crypto SQLite::SQLite3)
   ditto_compile_settings(ditto_core)
   ditto_use_host_pch(ditto_core)

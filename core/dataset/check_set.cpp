@@ -12,8 +12,8 @@
 #include "core/dataset/nv_meta.h"
 #include "core/formats/archive/tar.h"
 #include "core/formats/file.h"
+#include "core/formats/sha256.h"
 #include "core/formats/text/json.h"
-#include "core/receipts/sha256.h"
 
 namespace ditto {
 
@@ -48,7 +48,7 @@ class Check {
     if (!fs::exists(at(kSumsName))) return;
     const auto sums = sums_in(at(kSumsName));
     for (const auto& [name, sum] : sums) try {
-        if (sha256_of_file(at(name)) != sum)
+        if (formats::sha256_of_file(at(name)) != sum)
           said_.push_back(at(name) + ": has other bytes than " + kSumsName + " says, which were written with it");
       } catch (const Error& error) {
         said_.emplace_back(error.what());

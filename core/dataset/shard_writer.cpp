@@ -9,7 +9,7 @@
 #include "core/dataset/inspect.h"
 #include "core/formats/file.h"
 #include "core/formats/output_folder.h"
-#include "core/receipts/sha256.h"
+#include "core/formats/sha256.h"
 
 namespace ditto {
 
@@ -120,7 +120,8 @@ Prepared ShardWriter::finish() {
   std::string sums;
   std::sort(files_.begin(), files_.end());
   for (const auto& file : files_)
-    sums += sha256_of_file(unfinished(file)) + "  " + fs::path(file).lexically_relative(options_.out).string() + "\n";
+    sums += formats::sha256_of_file(unfinished(file)) + "  " +
+            fs::path(file).lexically_relative(options_.out).string() + "\n";
   add_file(kSumsName, sums);
   Prepared prepared{{}, train_.samples, validation_.samples, {}, {}, {}, {}};
   for (size_t i = 0; i < files_.size(); ++i) {

@@ -9,8 +9,8 @@
 #include <ditto/error.h>
 
 #include "core/formats/file.h"
+#include "core/formats/sha256.h"
 #include "core/formats/text/json.h"
-#include "core/receipts/sha256.h"
 
 namespace ditto {
 
@@ -57,7 +57,7 @@ std::string fault_of(std::string_view line, const Receipts& before, Receipt& int
     return "it is no receipt: " + formats::plain_reason(error);
   }
   const auto said = line.substr(sha_at + kBeforeSha.size(), kShaDigits);
-  const auto found = sha256(before.sha256 + std::string(line.substr(0, sha_at)));
+  const auto found = formats::sha256(before.sha256 + std::string(line.substr(0, sha_at)));
   if (found != said) return fmt::format("its SHA-256, of it and the line before, is {}, and it says {}", found, said);
   if (before.lines.empty()) return into.begins ? "" : "it says nothing of the run, as the first line does";
   const auto last = before.lines.back().step, expected = into.begins ? last : last + 1;
@@ -103,7 +103,7 @@ std::vector<std::string> different_parts(const Receipt& a, const Receipt& b) {
 
 ReceiptLine chained(const Receipt& receipt, const std::string& sha256_before) {
   const auto text = receipt.text();
-  const auto digits = sha256(sha256_before + text);
+  const auto digits = formats::sha256(sha256_before + text);
   return {text + std::string(kBeforeSha) + digits + std::string(kAfterSha), digits};
 }
 

@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "core/receipts/sha256.h"
+#include "core/formats/sha256.h"
 
 namespace ditto {
 
@@ -29,7 +29,7 @@ std::string Prints::digest() const {
   if (all_.empty()) return {};
   std::string text;
   for (const auto& one : all_) text += one.what + " " + one.hash.text() + "\n";
-  return sha256(text);
+  return formats::sha256(text);
 }
 
 const Print* Prints::first_difference(const Prints& other) const {

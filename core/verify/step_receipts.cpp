@@ -8,7 +8,7 @@
 #include "core/assembly/run_notes.h"
 #include "core/config/differences.h"
 #include "core/config/numerics.h"
-#include "core/receipts/sha256.h"
+#include "core/formats/sha256.h"
 
 namespace ditto {
 
@@ -38,7 +38,7 @@ std::string hash_of(const Recipe& recipe) {
     const bool counts = effect == Effect::learning || effect == Effect::course;
     if (counts && !recipe.effects().is_place(key)) text += key + " = " + value + "\n";
   }
-  return sha256(text);
+  return formats::sha256(text);
 }
 
 // Among what the bits of one number depend on is the precision of what is multiplied.

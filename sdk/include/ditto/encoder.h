@@ -8,6 +8,7 @@
 // stay for the encoders behind it and go after the last that takes them; after encode what is cached and not made.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include <ditto/nn.h>
 #include <ditto/nn/attention_unit.h>
 #include <ditto/plugin.h>
+#include <ditto/tokens.h>
 #include <ditto/units.h>
 
 namespace ditto {
@@ -76,6 +78,9 @@ class DITTO_API Encoder : public Units {
   // of the one which makes "clean" is used. Default: refused by name.
   virtual bool decodes() const { return false; }
   virtual torch::Tensor decode(const torch::Tensor& clean, Context& ctx) const;
+  // What its network sees of a text, for `ditto tokenize`. Default: nothing, as it is no encoder of texts that has a
+  // vocabulary. Throws Error(data) "text: …" for one that is no UTF-8.
+  virtual std::optional<TokenRow> tokens(const std::string& /*text*/) const { return std::nullopt; }
   // What decode makes of one sample of "clean" of this shape, [C, H, W] or [C, F, H, W], by arithmetic alone. Default:
   // a picture of the same shape.
   virtual std::vector<int64_t> decoded(const std::vector<int64_t>& clean) const { return clean; }

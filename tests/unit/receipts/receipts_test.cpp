@@ -8,9 +8,9 @@
 
 #include <doctest/doctest.h>
 
+#include "core/formats/sha256.h"
 #include "core/mesh/paper_mesh.h"
 #include "core/receipts/receipt_file.h"
-#include "core/receipts/sha256.h"
 #include "core/receipts/tensor_hash.h"
 #include "core/verify/replay.h"
 #include "support/files.h"
@@ -217,7 +217,8 @@ std::string chain_of(const std::vector<Receipt>& receipts) {
 }
 
 TEST_CASE("a chain of receipts reads back, and each byte that is changed, each line that goes, breaks it there") {
-  CHECK(sha256("abc") == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");  // FIPS 180-2, B.1
+  CHECK(formats::sha256("abc") ==
+        "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");  // FIPS 180-2, B.1
   CHECK(bits_of(-0.0) == "8000000000000000");
   auto skipped = step_line(3);
   skipped.skipped = true;

@@ -1,26 +1,25 @@
-#include "core/receipts/sha256.h"
+#include "core/formats/sha256.h"
 
-#include <array>
-
-#include <fmt/format.h>
 #include <openssl/evp.h>
 #include <openssl/sha.h>
 
 #include <algorithm>
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "core/formats/file.h"
 
-namespace ditto {
+namespace ditto::formats {
 
 namespace {
 
 using Digest = std::array<unsigned char, SHA256_DIGEST_LENGTH>;
 
 std::string hex(const Digest& digest) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text;
-  for (const unsigned byte : digest) text += fmt::format("{:02x}", byte);
+  for (const unsigned char byte : digest) (text += kDigits[byte >> 4]) += kDigits[byte & 15];
   return text;
 }
 
@@ -33,7 +32,7 @@ std::string sha256(std::string_view bytes) {
 }
 
 std::string sha256_of_file(const std::string& path) {
-  const auto file = formats::RandomFile::open(path);
+  const auto file = RandomFile::open(path);
   const std::unique_ptr<EVP_MD_CTX, decltype(&EVP_MD_CTX_free)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
   bool good = context && EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) == 1;
   std::vector<std::byte> piece(std::size_t{1} << 20);
@@ -49,4 +48,4 @@ std::string sha256_of_file(const std::string& path) {
   return hex(digest);
 }
 
-}  // namespace ditto
+}  // namespace ditto::formats
