@@ -266,7 +266,7 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
   }
   Made made(std::move(foreign.recipe), model_alone(foreign.shapes), registry);
   refuse_other_channels(*made.assembly, a.path);
-  const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, a.path, which);
+  const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, foreign.file, which);
   require_finite(made.assembly->main->layout, a.path);
   auto extra = machine_record();
   extra["shapes"] = to_text(made.assembly->networks->shapes());

@@ -183,9 +183,9 @@ TriedEncoder encoder_of(const PluginFile& file, const std::string& recipe_file, 
       "data \"" + recipe.data.plugin + "\"", recipe.data.where,
       open_source(components, {.split = SplitOf::train, .folder = recipe.run.folder, .shapes_only = true})->makes());
   for (auto before = recipe.encoders.begin(); before != at; ++before) {
-    const auto encoder = components.make<Encoder>(before->section(), before->component, {flow.specs()});
-    flow.remove(encoder->takes());
-    flow.make("encoder \"" + before->component.plugin + "\"", before->component.where, encoder->makes());
+    const auto encoder = components.make<Encoder>(before->section(), before->component, {flow.specs(), {}, false});
+    flow.encode("encoder \"" + before->component.plugin + "\"", before->component.where, encoder->takes(),
+                encoder->makes());
   }
   tried.inputs = flow.specs();
   flow.take("encoder \"" + file.id + "\"", at->component.where, tried.make(file.id)->takes());

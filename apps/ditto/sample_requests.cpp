@@ -113,8 +113,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   }
   if (!a.prompts.empty()) {
     asked.prompts = read_prompts(a.prompts);
-    encoded = encode_prompts(asked.prompts, networks.main->ctx->device,
-                             [&](Batch batch) { return networks.encode_given(std::move(batch)); });
+    encoded = encode_prompts(asked.prompts, [&](Batch batch) { return networks.encode_given(std::move(batch)); });
     rows = std::max(rows, encoded.size());
   }
   requests.seeds = seeds_of(a, rows);
@@ -127,6 +126,7 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   }
   give_rows("--prompts", encoded.tensors, count, requests.conditions);
   give_classes(a, takes, count, asked);
+  requests.conditions = networks.with_empty_text(std::move(requests.conditions)).to(torch::kCPU);
   require_all(assembly.recipe.model.plugin, takes, requests.conditions);
   if (!a.negative.empty()) {
     negative.emplace(a.negative, takes);

@@ -110,6 +110,9 @@ Found find(const std::string& folder, const Group& ranks = {});
 // Throws Error(checkpoint) if there is none that can be used.
 Found resolve(const std::string& path, const Group& ranks = {});
 
+// Whether it is one of these, by its names alone.
+bool is_of_a_run(const std::string& path);
+
 // The same without reading it: a run's newest step, be it whole or not. What is no folder of them stays as it is.
 // Throws Error(checkpoint) if there is none.
 std::string newest(const std::string& path);

@@ -156,6 +156,11 @@ Found resolve(const std::string& given, const Group& ranks) {
   return found;
 }
 
+bool is_of_a_run(const std::string& given) {
+  const std::string path = follow_hint(given), folder = folder_of_steps(path);
+  return is_step(path) || folder != path || (fs::is_directory(folder) && !list(folder).steps.empty());
+}
+
 std::string newest(const std::string& given) {
   const std::string path = follow_hint(given);
   const std::string folder = folder_of_steps(path);

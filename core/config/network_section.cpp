@@ -74,9 +74,10 @@ void Recipe::read_own_keys(NetworkSection& network, const OptionMap& given) {
   if (!is_encoder)
     option("trains", network.trains, "it learns with the run's model, from weights or from its own draws; else frozen");
   // Which weights they are their fingerprint says, not where they lie.
-  option("weights", network.weights,
-         "a run, its checkpoints, or a checkpoint; of an encoder, or with a format, a file or folder of another "
-         "project's; relative to the recipe's folder")
+  option(
+      "weights", network.weights,
+      "a run, its checkpoints, or a checkpoint; with a format, and of an encoder without one too, a file or folder of "
+      "another project's; relative to the recipe's folder")
       .changes(Effect::nothing)
       .place();
   option("format", network.format, "how another project's file names them: diffusers, facebook-dit, …")

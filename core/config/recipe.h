@@ -25,8 +25,8 @@ struct NetworkSection {
   std::string kind, name;  // "network" or "encoder"
   Component component;     // of a network without a plugin: model and options are those that the weights are of
   bool trains = false;     // it learns with the run's model, and names a plugin; else it is frozen, and names weights
-  // A network's: a run, its checkpoints, or a checkpoint. With a format, and an encoder's: a file or folder of another
-  // project's. Relative to the recipe's folder.
+  // A run, its checkpoints, or a checkpoint. With a format, and an encoder's without one too: a file or folder of
+  // another project's. Relative to the recipe's folder.
   std::string weights, format;
   std::string which = "ema", precision;     // of the weights; empty: the run's
   std::map<std::string, int64_t> parallel;  // axes along which it is not cut: 1

@@ -1,6 +1,8 @@
 // The names of tensors that the host itself makes or looks for. All others pass through it unread.
 #pragma once
 
+#include <string>
+
 namespace ditto::names {
 
 inline constexpr const char* kImage = "image";      // pixels, which may be flipped where the loader is asked to
@@ -17,5 +19,12 @@ inline constexpr const char* kPrediction = "prediction";
 inline constexpr const char* kStratum = "time_u";     // of a validation: where in the distribution of times
 inline constexpr const char* kFeatures = "features";  // of a block: what an objective may ask a model for
 inline constexpr const char* kModulatedInput = "modulated_input";  // of the first block: what a cache may ask it for
+
+// "text_empty" of "text", "text_empty_mask" of "text_mask", "text_pooled_empty" of "text_pooled": of the empty text.
+inline std::string empty(const std::string& name) {
+  constexpr const char* kEmpty = "_empty";
+  const std::string mask = kMask;
+  return name.ends_with(mask) ? name.substr(0, name.size() - mask.size()) + kEmpty + mask : name + kEmpty;
+}
 
 }  // namespace ditto::names

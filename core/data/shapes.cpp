@@ -115,7 +115,7 @@ void TensorFlow::make(const std::string& who, const std::string& where, const Te
     if (at != made_.end())
       throw Error(ErrorKind::config, where, who + " makes \"" + spec.name + "\", and so does " + at->by,
                   "leave one of them out");
-    made_.push_back({spec, who});
+    made_.push_back({spec, who, is_text(spec)});
   }
 }
 
@@ -132,13 +132,42 @@ void TensorFlow::take(const std::string& who, const std::string& where, const Te
   }
 }
 
-void TensorFlow::remove(const TensorSpecs& specs) {
-  std::erase_if(made_, [&](const Made& made) { return find(specs, made.spec.name) != nullptr; });
+void TensorFlow::encode(const std::string& who, const std::string& where, const TensorSpecs& takes,
+                        const TensorSpecs& makes) {
+  take(who, where, takes);
+  bool of_texts = !takes.empty();
+  for (auto& made : made_) {
+    if (!find(takes, made.spec.name)) continue;
+    made.encoded = true;
+    of_texts = of_texts && made.of_texts;
+  }
+  std::erase_if(made_, [](const Made& made) { return made.encoded && !is_text(made.spec); });
+  const auto before = made_.size();
+  make(who, where, makes);
+  for (size_t i = before; i < made_.size(); ++i) made_[i].of_texts = of_texts;
+}
+
+TensorSpecs TensorFlow::end_encoders() {
+  std::erase_if(made_, [](const Made& made) { return made.encoded; });
+  const auto specs = this->specs();
+  std::vector<Made> empty;
+  for (const auto& made : made_) {
+    if (!made.of_texts || is_text(made.spec)) continue;
+    empty.push_back(made);
+    empty.back().spec.name = names::empty(made.spec.name);
+  }
+  std::erase_if(empty, [&](const Made& one) { return find(specs, one.spec.name) != nullptr; });
+  TensorSpecs offered;
+  for (auto& one : empty) {
+    offered.push_back(one.spec);
+    made_.push_back(std::move(one));
+  }
+  return offered;
 }
 
 std::string TensorFlow::text() const {
   std::string list;
-  for (const auto& [made, by] : made_) list += (list.empty() ? "" : ", ") + made.name + " (" + by + ")";
+  for (const auto& made : made_) list += (list.empty() ? "" : ", ") + made.spec.name + " (" + made.by + ")";
   return list.empty() ? "nothing" : list;
 }
 

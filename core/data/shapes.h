@@ -36,7 +36,12 @@ class TensorFlow {
   // Throws Error(config) for a tensor that nobody makes, or of another dtype, number of dims or size, or an index of
   // more values, naming both sides.
   void take(const std::string& who, const std::string& where, const TensorSpecs& specs) const;
-  void remove(const TensorSpecs& specs);  // what was encoded is gone
+  // An encoder: what it makes, in the place of what it takes. Texts stay for those behind it. Throws as `take` and
+  // `make`.
+  void encode(const std::string& who, const std::string& where, const TensorSpecs& takes, const TensorSpecs& makes);
+  // No encoder follows: texts that were encoded are gone, and of what was made of texts alone there is that of the
+  // empty text too, where nobody makes another tensor of this name: these.
+  TensorSpecs end_encoders();
   TensorSpecs specs() const;
   std::string text() const;  // "image (data \"webdataset\"), …", or "nothing"
 
@@ -44,6 +49,8 @@ class TensorFlow {
   struct Made {
     TensorSpec spec;
     std::string by;
+    bool of_texts = false;  // alone; a text itself is
+    bool encoded = false;
   };
   std::vector<Made> made_;
 };

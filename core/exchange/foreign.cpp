@@ -102,8 +102,9 @@ Choice choose(const ForeignFile& file, const std::string& known_name, std::optio
 
 }  // namespace
 
-ForeignWeights look_at_weights(const std::string& path, const std::string& format, std::optional<Which> which) {
-  const auto place = find_foreign_weights(path);
+ForeignWeights look_at_weights(const std::string& path, const std::string& format, std::optional<Which> which,
+                               const Classes& classes) {
+  const auto place = find_foreign_weights(path, classes);
   const std::string& weights = place.file;
   const auto file = open_foreign(weights);
   ForeignWeights found{{format, weights, {}, {}, {}}, file->notes(), {}, {}, reading_of(path, place)};
@@ -142,8 +143,6 @@ std::string import_weights(Units& of, const std::string& format, const std::stri
   auto layout = Layout::of(of);
   return import_weights(of, format, path, layout, which);
 }
-
-std::string reading_of(const std::string& path) { return reading_of(path, find_foreign_weights(path)); }
 
 std::string fingerprint_of_weights(const std::string& path) {
   return fingerprint(*open_foreign(foreign_weights(path)));

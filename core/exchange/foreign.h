@@ -15,6 +15,9 @@
 
 namespace ditto::checkpoint {
 
+// Names of classes in other projects, as their config.json says them: "AutoencoderKL".
+using Classes = std::vector<std::string>;
+
 // How an export is written.
 struct ExportForm {
   std::optional<at::ScalarType> dtype;  // that numbers are rounded to; none: as they are
@@ -39,8 +42,9 @@ struct ForeignWeights {
   std::map<std::string, int64_t> others;     // tensors that are no part of the model, by what they are of
   std::string reading;                       // of a folder: which of its files is read, and which not; for people
 };
+// `classes`: as find_foreign_weights takes them.
 ForeignWeights look_at_weights(const std::string& path, const std::string& format,
-                               std::optional<Which> which = std::nullopt);
+                               std::optional<Which> which = std::nullopt, const Classes& classes = {});
 
 // Fills what is here of the layout, which lists all parameters of `of`, from it: each rank reads the rectangles that it
 // holds (of a .pt whole tensors, one after another). Values of F64, F32, F16 and BF16 are converted to the layout's
@@ -59,9 +63,6 @@ std::string import_weights(Units& of, const std::string& format, const std::stri
 // moments of torch's Adam or AdamW, whose parameters are numbered as the tensors of `model` stand there. Sets the step
 // and the optimizer's counters. Throws as import_weights, and for an optimizer's state that is another's.
 void import_training(const Units& of, const std::string& format, const std::string& path, TrainState& state);
-
-// "reads FILE, and not …": which of a folder's files such weights are. Empty: a file was named.
-std::string reading_of(const std::string& path);
 
 // Of every byte of such a file, or of a folder's files.
 std::string fingerprint_of_weights(const std::string& path);

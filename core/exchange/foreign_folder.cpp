@@ -186,6 +186,34 @@ FoundWeights weights_found_in(const std::string& folder) {
   return found;
 }
 
+// What the config.json beside a file of weights says that they are of; none: it says nothing.
+std::vector<std::string> classes_beside(const std::string& weights) {
+  ForeignShapes beside;
+  read_config_beside(weights, beside);
+  std::vector<std::string> classes;
+  if (const auto of = beside.config.find("_class_name"); of != beside.config.end())
+    if (const auto* name = std::get_if<std::string>(&of->second)) classes.push_back(*name);
+  if (const auto of = beside.config.find("architectures"); of != beside.config.end())
+    if (const auto* names = std::get_if<std::vector<std::string>>(&of->second))
+      classes.insert(classes.end(), names->begin(), names->end());
+  return classes;
+}
+
+bool is_one_of(const std::vector<std::string>& said, const std::vector<std::string>& classes) {
+  return std::any_of(said.begin(), said.end(),
+                     [&](const auto& one) { return std::find(classes.begin(), classes.end(), one) != classes.end(); });
+}
+
+void require_class(const std::string& weights, const std::vector<std::string>& classes) {
+  const auto said = classes_beside(weights);
+  if (said.empty() || is_one_of(said, classes)) return;
+  std::string expected;
+  for (const auto& one : classes) expected += (expected.empty() ? "" : ", ") + one;
+  throw Error(ErrorKind::checkpoint, (fs::path(weights).parent_path() / kConfigFile).string(),
+              "says that the weights are of " + shown(said.front()) + ", expected one of: " + expected,
+              "name the folder of weights that are meant, or another plugin");
+}
+
 // What there is instead, so that it can be named.
 [[noreturn]] void refuse_none(const std::string& path) {
   std::error_code ignored;
@@ -205,18 +233,22 @@ FoundWeights weights_found_in(const std::string& folder) {
 
 }  // namespace
 
-FoundWeights find_foreign_weights(const std::string& path) {
+FoundWeights find_foreign_weights(const std::string& path, const std::vector<std::string>& classes) {
   std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return {path, {}};
+  if (!fs::is_directory(path, ignored)) {
+    if (!classes.empty()) require_class(path, classes);
+    return {path, {}};
+  }
   auto found = weights_found_in(path);
   for (const auto& folder : folders_in(path, ignored)) {
-    if (!folder.starts_with(kSubfolder)) continue;
+    if (classes.empty() && !folder.starts_with(kSubfolder)) continue;
     auto there = weights_found_in((fs::path(path) / folder).string());
-    if (there.file.empty()) continue;
+    if (there.file.empty() || (!classes.empty() && !is_one_of(classes_beside(there.file), classes))) continue;
     if (!found.file.empty()) refuse_two(path, fs::path(found.file).lexically_relative(path).string(), folder + "/");
     found = std::move(there);
   }
   if (found.file.empty()) refuse_none(path);
+  if (!classes.empty()) require_class(found.file, classes);
   return found;
 }
 

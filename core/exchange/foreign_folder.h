@@ -15,12 +15,14 @@ struct FoundWeights {
   std::string file;                   // or its index
   std::vector<std::string> not_read;  // names of the same weights in another form, in its folder
 };
-// A file is itself. A folder's weights lie in it or, of a pipeline of diffusers, in its subfolder "transformer": what
+// A file is itself. A folder's weights lie in it or, of a pipeline of diffusers, in a subfolder: in "transformer", or
+// where `classes` are given in that whose config.json says one of them ("vae", "text_encoder_2", "unet"). They are what
 // diffusers' and transformers' from_pretrained take alike, .safetensors before .bin, and none of a variant's
 // (….fp16.safetensors). Throws Error(checkpoint) where there are none; and where two sets lie side by side of which
 // those take one or the other: a file beside an index of others (diffusers takes the index, transformers the file),
-// names of both projects, weights in the folder and in its "transformer", or in several transformers.
-FoundWeights find_foreign_weights(const std::string& path);
+// names of both projects, weights in the folder and in its "transformer", or in several transformers, or folders of one
+// class. And where a config.json beside them says another class.
+FoundWeights find_foreign_weights(const std::string& path, const std::vector<std::string>& classes = {});
 // The file alone.
 std::string foreign_weights(const std::string& path);
 // For people, of weights that were found in a folder: "reads FILE, and not …". Empty: a file was named.

@@ -59,6 +59,13 @@ bool same(const OptionValue& a, const OptionValue& b) {
   return a == b || (whole && real && static_cast<double>(*whole) == *real);
 }
 
+[[noreturn]] void refuse_other(const std::string& where, const std::string& key, const OptionValue& said,
+                               const OptionValue& found, const std::string& whose) {
+  throw Error(ErrorKind::config, where,
+              key + " is " + to_text(said) + ", and of the weights in " + whose + " it is " + to_text(found),
+              "leave it out, or choose other weights");
+}
+
 // [model] as the file was exported from; what a recipe says must be that.
 void take_noted_model(Recipe& recipe, const checkpoint::ForeignWeights& weights, const std::string& section) {
   const auto noted = noted_recipe(weights, {}).model;
@@ -66,20 +73,10 @@ void take_noted_model(Recipe& recipe, const checkpoint::ForeignWeights& weights,
     recipe.model = noted;
     return;
   }
-  const auto refuse = [&](const std::string& where, const std::string& key, const OptionValue& said,
-                          const OptionValue& found) {
-    throw Error(ErrorKind::config, where,
-                key + " is " + to_text(said) + ", and of the weights in " + weights.shapes.file + " (format " +
-                    weights.shapes.format + ") it is " + to_text(found),
-                "leave it out, or choose another file");
-  };
+  const auto whose = weights.shapes.file + " (format " + weights.shapes.format + ")";
   if (recipe.model.plugin != noted.plugin)
-    refuse(recipe.model.where, section + ".plugin", recipe.model.plugin, noted.plugin);
-  for (const auto& [key, found] : noted.options.given) {
-    const auto [given, is_new] = recipe.model.options.given.emplace(key, found);
-    if (!is_new && !same(given->second.value, found.value))
-      refuse(given->second.where, section + "." + key, given->second.value, found.value);
-  }
+    refuse_other(recipe.model.where, section + ".plugin", recipe.model.plugin, noted.plugin, whose);
+  for (const auto& [key, found] : noted.options.given) take_option(recipe.model.options, key, found, section, whose);
 }
 
 // A file's own words are held to what a recipe may say.
@@ -109,16 +106,7 @@ SavedShapes read_model(Recipe& recipe, const ForeignShapes& file, Registry& regi
     throw Error(ErrorKind::config, model.where,
                 "model \"" + model.plugin + "\" does not read its shapes out of another project's file",
                 "import a file that Ditto exported, or give its class a foreign_needs (docs/add_a_model.md)");
-  return recipe.read_options(model.options, [&] {
-    OptionReader reader(model.options);
-    SavedShapes shapes{guarded("model '" + model.plugin + "', reading " + file.file,
-                               [&] { return factory.foreign_needs(reader, file); }),
-                       {}};
-    reader.finish();
-    for (const auto& info : reader.declared())
-      model.options.given.try_emplace(info.name, GivenOption{info.value, file.file});
-    return shapes;
-  });
+  return {read_foreign(recipe, model.options, factory, file, "model '" + model.plugin + "'"), {}};
 }
 
 }  // namespace
@@ -135,7 +123,11 @@ ForeignModel open_foreign(const std::string& path, const std::string& format, st
                           std::optional<Recipe> given, const std::vector<std::string>& sets, Registry& registry,
                           const std::string& section) {
   ForeignModel made;
-  const auto weights = checkpoint::look_at_weights(path, format, which);
+  const auto* factory =
+      given && given->model ? &registry.factory<Model>(given->model.plugin, given->model.where) : nullptr;
+  const auto weights = checkpoint::look_at_weights(
+      path, format, which, factory && factory->foreign_classes ? factory->foreign_classes() : checkpoint::Classes());
+  made.file = weights.shapes.file;
   made.config_text = weights.config_text;
   made.others = weights.others;
   made.reading = weights.reading;
@@ -164,18 +156,25 @@ void require_weights(const NetworkSection& section) {
               "name them as they lie now: --set " + section.section() + ".weights=FILE");
 }
 
-std::string load_foreign_weights(const Units& of, const NetworkSection& section, RunningUnits& into, const Mesh& mesh) {
-  if (const auto reading = checkpoint::reading_of(section.weights); !reading.empty() && mesh.rank() == 0)
-    report::tell("[" + section.section() + "] " + reading);
-  checkpoint::import_weights(of, section.format, section.weights, into.layout, which_of(section), section.section());
-  require_finite(into.layout, section.weights);
+void take_option(OptionMap& given, const std::string& name, const GivenOption& found, const std::string& section,
+                 const std::string& whose) {
+  const auto [said, is_new] = given.given.emplace(name, found);
+  if (!is_new && !same(said->second.value, found.value))
+    refuse_other(said->second.where, section + "." + name, said->second.value, found.value, whose);
+}
+
+std::string load_foreign_weights(const Units& of, const NetworkSection& section, const std::string& file,
+                                 const std::string& reading, RunningUnits& into, const Mesh& mesh) {
+  if (!reading.empty() && mesh.rank() == 0) report::tell("[" + section.section() + "] " + reading);
+  checkpoint::import_weights(of, section.format, file, into.layout, which_of(section), section.section());
+  require_finite(into.layout, file);
   into.parameters_changed();
-  const auto mine = checkpoint::fingerprint_of_weights(section.weights);
+  const auto mine = checkpoint::fingerprint_of_weights(file);
   int rank = 0;
   for (const auto& other : mesh.world().all_gather_text(mine)) {
     if (other != mine)
       throw Error(
-          ErrorKind::checkpoint, section.weights,
+          ErrorKind::checkpoint, file,
           "holds other weights for rank " + std::to_string(rank) + " than for rank " + std::to_string(mesh.rank()),
           "give all machines the same file");
     ++rank;

@@ -60,13 +60,13 @@ FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& secti
   if (from.saved)
     load_weights(*from.saved, section.which, *model_);
   else
-    fingerprint_ = load_foreign_weights(*model_->model, section, *model_, around.mesh);
+    fingerprint_ = load_foreign_weights(*model_->model, section, from.file, from.reading, *model_, around.mesh);
 }
 
 FrozenNetwork::From FrozenNetwork::open(Components& components, const NetworkSection& section) {
   if (section.format.empty()) {
     auto saved = open_saved(section.weights, {});
-    return {saved.recipe, saved.shapes, std::move(saved)};
+    return {saved.recipe, saved.shapes, std::move(saved), {}, {}};
   }
   require_weights(section);
   std::optional<Recipe> given;
@@ -76,7 +76,7 @@ FrozenNetwork::From FrozenNetwork::open(Components& components, const NetworkSec
   }
   auto foreign = open_foreign(section.weights, section.format, which_of(section), std::move(given), {},
                               components.registry, section.section());
-  return {std::move(foreign.recipe), std::move(foreign.shapes), std::nullopt};
+  return {std::move(foreign.recipe), std::move(foreign.shapes), std::nullopt, foreign.file, foreign.reading};
 }
 
 // A schedule that learns a variance has other channels.

@@ -24,6 +24,7 @@ class FrozenNetwork final : public OtherNetwork {
     Recipe recipe;
     SavedShapes shapes;
     std::optional<SavedModel> saved;  // none: another project's
+    std::string file, reading;        // which then is read
   };
   static From open(Components& components, const NetworkSection& section);
   void note_other_channels();

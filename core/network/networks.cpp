@@ -62,10 +62,9 @@ void Networks::make_encoders(TensorFlow& flow) {
     encoders.push_back(std::make_unique<RunningEncoder>(components_, section, flow.specs(), around));
     const auto& encoder = *encoders.back()->encoder;
     const auto who = "encoder \"" + section.component.plugin + "\"";
-    flow.take(who, section.component.where, encoder.takes());
-    flow.remove(encoder.takes());
-    flow.make(who, section.component.where, encoder.makes());
+    flow.encode(who, section.component.where, encoder.takes(), encoder.makes());
   }
+  offered_empty_ = flow.end_encoders();
 }
 
 namespace {
@@ -81,6 +80,7 @@ TensorSpecs conditions_of(TensorSpecs inputs) {
 void Networks::add(Objective& objective) {
   const auto& recipe = components_.recipe;
   has_objective_ = true;
+  taken_by_objective_ = objective.takes();
   const auto who = "objective \"" + recipe.objective.plugin + "\"";
   main->add(objective, checkpoint::kObjectivePrefix);
   const auto features = objective.features();
@@ -120,15 +120,24 @@ void Networks::check_flow(Objective& objective) {
   flow_->take("model \"" + recipe.model.plugin + "\"", recipe.model.where, scheduler ? conditions_of(inputs) : inputs);
   for (const auto& [name, network] : others_)
     if (network->trains()) flow_->take("network \"" + name + "\"", network->where(), conditions_of(network->takes()));
-  find_unused(objective);
+  find_unused();
 }
 
-void Networks::find_unused(Objective& objective) {
+// Behind the encoders.
+TensorSpecs Networks::taken() const {
   TensorSpecs taken = main->model->takes();
   const auto take = [&](const TensorSpecs& specs) { taken.insert(taken.end(), specs.begin(), specs.end()); };
-  for (const auto& encoder : encoders) take(encoder->encoder->takes());
-  take(objective.takes());
+  take(taken_by_objective_);
   for (const auto& [name, network] : others_) take(network->takes());
+  return taken;
+}
+
+void Networks::find_unused() {
+  auto taken = this->taken();
+  for (const auto& encoder : encoders) {
+    const auto takes = encoder->encoder->takes();
+    taken.insert(taken.end(), takes.begin(), takes.end());
+  }
   for (const auto& spec : data_) {
     const auto whole = spec.name.ends_with(names::kMask)
                            ? spec.name.substr(0, spec.name.size() - std::string(names::kMask).size())
@@ -231,12 +240,14 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
     load_weights(saved, which, *model, model == main.get() ? saved.prefix : model->setting.prefix);
 }
 
-Batch Networks::encode(Batch batch) {
+Batch Networks::encode(Batch batch, Phase phase) {
   if (!batch.parts.empty()) {
     refuse_parts();
-    return std::move(batch).changed([this](Batch part) { return encode(std::move(part)); });
+    return std::move(batch).changed([&](Batch part) { return encode(std::move(part), phase); });
   }
-  for (const auto& encoder : encoders) batch = encoder->encode(std::move(batch));
+  for (const auto& encoder : encoders) batch = encoder->encode(encoder->precompute(std::move(batch)), phase);
+  forget_texts(batch);
+  batch = with_empty_text(std::move(batch));
   if (main->ctx->compute == torch::kDouble)  // a proof is in double precision from end to end
     for (auto& [name, tensor] : batch.tensors)
       if (tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
@@ -253,34 +264,87 @@ void Networks::refuse_parts() const {
 }
 
 Batch Networks::encode_given(Batch batch) {
+  batch = encode_there(std::move(batch), Phase::sample);
+  forget_texts(batch);
+  return with_empty_text(std::move(batch));
+}
+
+Batch Networks::encode_there(Batch batch, Phase phase) {
   for (const auto& encoder : encoders) {
     const auto takes = encoder->encoder->takes();
     if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); }))
-      batch = encoder->encode(std::move(batch));
+      batch = encoder->encode(encoder->precompute(std::move(batch)), phase);
   }
   return batch;
 }
 
-Tensor Networks::decode(const Tensor& clean) {
+void Networks::forget_texts(Batch& batch) const {
   for (const auto& encoder : encoders)
-    if (encoder->encoder->decodes()) return encoder->decode(clean);
-  return clean;
+    for (const auto& spec : encoder->encoder->takes())
+      if (is_text(spec)) batch.tensors.erase(spec.name);
+}
+
+const Batch& Networks::empty_text() {
+  if (empty_text_) return *empty_text_;
+  empty_text_.emplace();
+  TensorSpecs wanted;
+  for (const auto& spec : taken())
+    if (find(offered_empty_, spec.name)) wanted.push_back(spec);
+  if (wanted.empty()) return *empty_text_;
+  Batch texts;
+  texts.ids = {0};
+  texts.weights = {1};
+  for (const auto& spec : data_)
+    if (is_text(spec)) {
+      texts[spec.name] = torch::zeros({1, 1}, spec.dtype);
+      texts.lengths[spec.name] = {0};
+    }
+  const auto encoded = encode_there(std::move(texts), Phase::evaluate);
+  for (const auto& [made, tensor] : encoded.tensors) {
+    const auto name = names::empty(made);
+    if (!find(wanted, name)) continue;
+    empty_text_->tensors[name] = tensor;
+    if (const auto known = encoded.lengths.find(made); known != encoded.lengths.end())
+      empty_text_->lengths[name] = known->second;
+  }
+  return *empty_text_;
+}
+
+Batch Networks::with_empty_text(Batch batch) {
+  for (const auto& [name, tensor] : empty_text().tensors) {
+    if (batch.has(name)) continue;
+    auto shape = tensor.sizes().vec();
+    shape[0] = batch.size();
+    batch[name] = tensor.expand(shape);
+    if (const auto known = empty_text().lengths.find(name); known != empty_text().lengths.end())
+      batch.lengths[name].assign(batch.ids.size(), known->second.at(0));
+  }
+  return batch;
+}
+
+// What is decoded is "clean".
+RunningEncoder* Networks::decoder() const {
+  for (const auto& encoder : encoders)
+    if (encoder->encoder->decodes() && find(encoder->encoder->makes(), names::kClean)) return encoder.get();
+  return nullptr;
+}
+
+Tensor Networks::decode(const Tensor& clean) {
+  auto* by = decoder();
+  return by ? by->decode(clean) : clean;
 }
 
 bool Networks::decodes_together() const {
-  for (const auto& encoder : encoders)
-    if (encoder->encoder->decodes()) return !encoder->strategies.empty();
-  return false;
+  const auto* by = decoder();
+  return by && !by->strategies.empty();
 }
 
-std::vector<int64_t> Networks::decoded_shape(const std::vector<int64_t>& shape_of_one) {
-  torch::NoGradGuard no_grad;
-  auto one = shape_of_one;
-  one.insert(one.begin(), 1);
-  return decode(torch::zeros(one, main->ctx->device)).sizes().slice(1).vec();
+std::vector<int64_t> Networks::decoded_shape(const std::vector<int64_t>& shape_of_one) const {
+  const auto* by = decoder();
+  return by ? by->encoder->decoded(shape_of_one) : shape_of_one;
 }
 
-std::string Networks::no_pictures() {
+std::string Networks::no_pictures() const {
   auto one = shape_of_one();
   std::replace(one.begin(), one.end(), kOwnSide, int64_t{64});  // any will do
   return no_pictures_of(decoded_shape(one));

@@ -59,15 +59,19 @@ class Networks {
   // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
   void load(const SavedModel& saved, const std::string& which);
 
-  Batch encode(Batch batch);  // the encoders, in turn
-  // What those encoders make of it whose inputs are there.
+  // The encoders, in turn, and of the empty text what is taken of it. `phase`: what the batch is for.
+  Batch encode(Batch batch, Phase phase);
+  // What those encoders make of it whose inputs are there: to be sampled with.
   Batch encode_given(Batch batch);
+  // What the encoders make of the empty text, for whom takes it.
+  const TensorSpecs& empty_text_specs() const { return offered_empty_; }
+  // With what is taken of the empty text and not there. It is encoded once; of ranks that encode together, by all.
+  Batch with_empty_text(Batch batch);
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
   bool decodes_together() const;                     // on all ranks, or on none
-  std::string no_pictures();                         // why decoding gives none; empty: it does
-  // Of one picture [C, H, W], or of a video, that decoding makes of a sample of this shape. Of ranks that decode
-  // together, on all.
-  std::vector<int64_t> decoded_shape(const std::vector<int64_t>& shape_of_one);
+  std::string no_pictures() const;                   // why decoding gives none; empty: it does
+  // Of one picture [C, H, W], or of a video, that decoding makes of a sample of this shape.
+  std::vector<int64_t> decoded_shape(const std::vector<int64_t>& shape_of_one) const;
   // What the model sees of noisy samples at these times of the schedule: sets "x" and "t".
   void set_input(Batch& batch, const torch::Tensor& x_t, const torch::Tensor& time_B) const;
   // Of the model or, by name, of another network: as a sampler sees it, for samples with these conditions.
@@ -88,18 +92,26 @@ class Networks {
 
  private:
   void make_encoders(TensorFlow& flow);
+  Batch encode_there(Batch batch, Phase phase);
+  void forget_texts(Batch& batch) const;
+  const Batch& empty_text();
+  RunningEncoder* decoder() const;
+  TensorSpecs taken() const;
   void refuse_parts() const;
   std::unique_ptr<OtherNetwork> make_other(const NetworkSection& section);
   void check_flow(Objective& objective);
-  void find_unused(Objective& objective);
+  void find_unused();
   void join_layouts();
 
   Components& components_;
   const Mesh& mesh_;
   const FrozenWeights frozen_weights_;
   TensorSpecs data_;
+  TensorSpecs taken_by_objective_;
   std::vector<std::string> unused_;
-  std::optional<TensorFlow> flow_;  // none: shapes are a checkpoint's
+  TensorSpecs offered_empty_;        // of the empty text what encoders make of it
+  std::optional<Batch> empty_text_;  // one sample: what is taken of that, once it was encoded
+  std::optional<TensorFlow> flow_;   // none: shapes are a checkpoint's
   std::map<std::string, std::unique_ptr<OtherNetwork>> others_;
   std::optional<Layout> joined_;  // of several networks that train, or of a part of one
   bool has_objective_ = false;

@@ -2,14 +2,25 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include <ditto/encoder.h>
 #include <ditto/parallel/program.h>
 
 #include "core/network/running_units.h"
+#include "core/network/saved_model.h"
 
 namespace ditto {
+
+// Where its weights lie, and what they say of its options, before it is made.
+struct EncoderWeights {
+  Component component;              // the section's, with the options that its weights say
+  std::string folder;               // Encoder::Needs::folder
+  std::string file;                 // another project's; empty: none, or it is not there
+  std::string reading;              // which file of a folder that is, for people
+  std::optional<SavedModel> saved;  // a run's
+};
 
 class RunningEncoder final : public RunningUnits {
  public:
@@ -27,17 +38,22 @@ class RunningEncoder final : public RunningUnits {
   RunningEncoder(Components& components, const NetworkSection& section, const TensorSpecs& inputs,
                  const Surroundings& around);
 
-  // Of ranks that share its parts, together. What it makes is in the dtype that it says, or fp64 in an fp64 run.
-  Batch encode(Batch batch);
+  // Its two parts, one after the other, and the way back: of ranks that share its parts, together. What they make is in
+  // the dtype that it says, or fp64 in an fp64 run. `phase`: what the batch is for.
+  Batch precompute(Batch batch);
+  Batch encode(Batch batch, Phase phase);
   torch::Tensor decode(const torch::Tensor& clean);
 
   const std::string section;
+  const EncoderWeights found;
   const std::shared_ptr<Encoder> encoder;
   // Names its weights, and how it encodes; empty: it has none, or they were not read.
   const std::string& fingerprint() const { return fingerprint_; }
 
  private:
   static Setting setting_of(const NetworkSection& section, const Surroundings& around);
+  Batch run(Phase phase, Batch batch, const TensorSpecs& makes, Batch (Encoder::*part)(Batch, Context&) const,
+            const char* what) const;
   void cut_and_fill(Components& components, const NetworkSection& from, const Surroundings& around);
   torch::Tensor run_unit(const Unit& unit, const std::function<torch::Tensor()>& body);
 

@@ -184,9 +184,24 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
   return saved;
 }
 
+namespace {
+
+using checkpoint::Which;
+
+Which which_of(const std::string& word) { return word == "ema" ? Which::ema_or_weights : Which::weights; }
+
+}  // namespace
+
+void load_weights(const SavedModel& saved, const std::string& which, RunningUnits& units) {
+  if (saved.base)
+    throw Error(ErrorKind::checkpoint, saved.path, "is an adapter alone, and a whole model is asked for",
+                "merge it: `ditto checkpoint export --merge`, and `ditto checkpoint import`");
+  checkpoint::load_weights(saved.path, units.layout, which_of(which));
+  require_finite(units.layout, saved.path);
+  units.parameters_changed();
+}
+
 void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model, const std::string& of) {
-  using checkpoint::Which;
-  const auto which_of = [](const std::string& word) { return word == "ema" ? Which::ema_or_weights : Which::weights; };
   auto named = model.layout;  // the same tensors, by their names there
   for (auto& entry : named.entries) entry.name = of + entry.name.substr(model.setting.prefix.size());
   if (!model.adapter) {

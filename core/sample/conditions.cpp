@@ -134,8 +134,7 @@ std::vector<std::string> read_prompts(const std::string& file_or_text) {
   return prompts;
 }
 
-Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device device,
-                     const std::function<Batch(Batch)>& encode) {
+Batch encode_prompts(const std::vector<std::string>& prompts, const std::function<Batch(Batch)>& encode) {
   size_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
   const auto count = static_cast<int64_t>(prompts.size());
@@ -148,7 +147,8 @@ Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device devi
   batch.ids.resize(prompts.size());
   std::iota(batch.ids.begin(), batch.ids.end(), 0);
   batch.weights.assign(prompts.size(), 1);
-  batch[names::kCaption] = bytes.to(device);
+  batch[names::kCaption] = bytes;
+  for (const auto& prompt : prompts) batch.lengths[names::kCaption].push_back(static_cast<int64_t>(prompt.size()));
   batch = encode(std::move(batch));
   if (!batch.has(names::kText))
     throw Error(

@@ -37,8 +37,7 @@ void give_rows(const std::string& who, const std::map<std::string, torch::Tensor
 std::vector<std::string> read_prompts(const std::string& file_or_text);
 // What `encode` makes of these as "caption": the encoders that take it, and no pictures. Throws Error(config) where
 // nobody makes "text" of it.
-Batch encode_prompts(const std::vector<std::string>& prompts, torch::Device device,
-                     const std::function<Batch(Batch)>& encode);
+Batch encode_prompts(const std::vector<std::string>& prompts, const std::function<Batch(Batch)>& encode);
 
 // The class that is called so or, where no class is called by a number, that has this number; "number:3" has it in any
 // case. Throws Error(config) that begins with `where` and `option`.

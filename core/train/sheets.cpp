@@ -69,15 +69,9 @@ GenerateOptions options_of(const Assembly& assembly) {
 }
 
 std::vector<std::string> captions_of(const Batch& batch) {
-  std::vector<std::string> captions;
-  if (!batch.has(names::kCaption) || batch.at(names::kCaption).scalar_type() != torch::kByte) return captions;
-  const auto bytes = batch.at(names::kCaption).to(torch::kCPU).contiguous();
-  for (const auto& row : bytes.reshape({bytes.size(0), -1}).unbind()) {
-    const std::string text(reinterpret_cast<const char*>(row.const_data_ptr<uint8_t>()),
-                           static_cast<size_t>(row.numel()));
-    captions.push_back(text.substr(0, text.find('\0')));
-  }
-  return captions;
+  const auto caption = batch.tensors.find(names::kCaption);
+  const bool is_there = caption != batch.tensors.end() && caption->second.scalar_type() == torch::kByte;
+  return is_there ? texts_of(caption->second.flatten(1)) : std::vector<std::string>();
 }
 
 ordered_json class_of(int64_t number, const TensorSpec& label) {
@@ -118,6 +112,7 @@ class Chooser {
     read_condition();
     take_prompt();
     take_class();
+    take_empty_text();
     require_all_of_it();
     return std::move(one_);
   }
@@ -179,10 +174,10 @@ class Chooser {
     if (std::none_of(networks_.encoders.begin(), networks_.encoders.end(), reads))
       refuse("prompt", "is a text, and no encoder of this recipe takes one",
              "encode it beforehand, and give the embedding in condition = \"FILE.safetensors\"");
-    const auto encoded = encodes_
-                             ? encode_prompts({picture_.prompt}, networks_.main->ctx->device,
-                                              [&](Batch batch) { return networks_.encode_given(std::move(batch)); })
-                             : zeros();
+    const auto encoded =
+        encodes_
+            ? encode_prompts({picture_.prompt}, [&](Batch batch) { return networks_.encode_given(std::move(batch)); })
+            : zeros();
     one_.conditions.tensors.insert(encoded.tensors.begin(), encoded.tensors.end());
     one_.said["prompt"] = picture_.prompt;
   }
@@ -218,6 +213,16 @@ class Chooser {
     const auto number = word.empty() ? place % label->values : class_called(word, *label, recipe_.place_of(key), key);
     one_.conditions[label->name] = torch::full({1}, number, label->dtype);
     one_.said["class"] = class_of(number, *label);
+  }
+
+  void take_empty_text() {
+    if (encodes_) {
+      one_.conditions = networks_.with_empty_text(std::move(one_.conditions)).to(torch::kCPU);
+      return;
+    }
+    const auto all = zeros();
+    for (const auto& spec : networks_.empty_text_specs())
+      if (all.has(spec.name)) one_.conditions.tensors.emplace(spec.name, all.at(spec.name));
   }
 
   void require_all_of_it() const {
@@ -332,7 +337,7 @@ GridRequests grid_requests(Assembly& assembly, const std::function<void(const st
   const auto count = std::min(recipe.validate.grid, source->size());
   auto read = loader.read({0, count})->result();
   const auto captions = captions_of(*read.begin());
-  const auto batch = networks.encode(read.to(assembly.main->ctx->device));
+  const auto batch = networks.encode(read.to(assembly.main->ctx->device), Phase::sample);
   const auto& part = *batch.begin();  // of several sizes a sheet shows one, the first sample's
   if (own_sides) requests.shape = part.at(names::kClean).sizes().slice(1).vec();
   if (classes_alone) return grid;

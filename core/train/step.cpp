@@ -164,7 +164,7 @@ void TrainingStep::update(const StepResult& result) {
 }
 
 Batch TrainingStep::take(const Batch& read) {
-  auto batch = assembly_.networks->encode(read.to(assembly_.main->ctx->device));
+  auto batch = assembly_.networks->encode(read.to(assembly_.main->ctx->device), Phase::train);
   shares_.weigh(batch);
   return batch;
 }

@@ -119,8 +119,8 @@ HeldOutLosses held_out_losses(Assembly& assembly, Loader& loader) {
     if (accumulation == 0) left_out = std::move(agreed);
     for (const auto& job : idle) job->leave_out(left_out);
     if (mine.empty() && idle.empty()) continue;
-    auto batch =
-        assembly.networks->encode((mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device));
+    auto batch = assembly.networks->encode(
+        (mine.empty() ? idle : mine).front()->result().to(assembly.main->ctx->device), Phase::evaluate);
     if (!plan.runs(accumulation)) std::fill(batch.weights.begin(), batch.weights.end(), 0.0);
     if (found.each)
       for (int64_t stratum = 0; stratum < kStrata; ++stratum) predict(numbered_for(stratum, batch));

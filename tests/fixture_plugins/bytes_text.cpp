@@ -1,11 +1,13 @@
 // Nothing is wrong with it: an encoder of captions that is a small transformer over their bytes.
 //
 // Legend: B samples, S bytes, D width.
-#include <numeric>
+#include <algorithm>
 
 #include <ditto/ditto.h>
 #include <ditto/encoder.h>
+#include <ditto/exchange/foreign_names.h>
 #include <ditto/nn/transformer.h>
+#include <ditto/text_encoder.h>
 
 namespace {
 
@@ -17,14 +19,19 @@ using torch::Tensor;
 struct BytesOptions {
   int64_t depth = 2;
   double noise = 0;
-  bool careless = false;
+  std::vector<std::string> noise_in{"train", "evaluate", "sample"};
+  bool careless = false, pooled = false;
   ditto::AttentionOptions attention{12, 2};
+  ditto::TextNames names;
 
   void read(ditto::OptionReader& option) {
     attention.read(option);
+    names.read(option);
     option("depth", depth, "blocks").between(1, 8);
     option("noise", noise, "deviation of what is drawn for each number, by the sample's id").at_least(0.0);
+    option("noise_in", noise_in, "the phases in which it is drawn");
     option("careless", careless, "look a byte up outside of its unit");
+    option("pooled", pooled, "its first byte's place stands for all of the text too");
   }
 };
 
@@ -57,35 +64,67 @@ struct Block : ditto::Layer {
 
 struct BytesText final : ditto::Encoder {
   using Options = BytesOptions;
-  BytesText(const Options& o, const Needs&) : options(o) {
+  BytesText(const Options& o, const Needs& needs) : options(o), caption(o.names.taken(needs.inputs)) {
     bytes = add<Bytes>(Unit::tokens, "bytes", o.attention.width);
     for (int64_t i = 0; i < o.depth; ++i) blocks.push_back(add_block<Block>(i, o));
   }
 
-  ditto::TensorSpecs takes() const override { return {{"caption", torch::kByte, {-1}, "UTF-8"}}; }
+  static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    Options o;
+    std::vector<std::string> theirs;
+    if (!file.config_file.empty()) {
+      o.depth = file.number("num_layers", 8);
+      theirs = {"depth"};
+    }
+    ditto::read_over(o, reader, file, theirs);
+    return {};
+  }
+  static std::vector<std::string> foreign_classes() { return {"BytesModel", "BytesModelWithHead"}; }
+
+  ditto::TensorSpecs takes() const override { return {caption}; }
+  ditto::TensorSpecs caches() const override {
+    auto specs = makes();
+    if (options.noise > 0) specs.front().name += "_mean";
+    return specs;
+  }
   ditto::TensorSpecs makes() const override {
-    return {{"text", torch::kFloat, {-1, options.attention.width}, "any"}, {"text_mask", torch::kBool, {-1}, ""}};
+    return options.names.made(-1, options.attention.width, options.pooled ? options.attention.width : 0);
   }
 
-  Batch encode(Batch batch, Context& ctx) const override {
-    const auto caption_BS = batch.at("caption");
-    auto mask_BS = caption_BS != 0;
-    mask_BS.select(1, 0).fill_(true);  // an empty text is one byte
+  Batch precompute(Batch batch, Context& ctx) const override {
+    std::vector<int64_t> lengths;  // an empty text is one byte
+    for (const auto& text : options.names.texts(batch))
+      lengths.push_back(std::max(static_cast<int64_t>(text.size()), int64_t{1}));
+    const auto caption_BS = batch.at(caption.name).to(ctx.device);
     const int64_t length = caption_BS.size(1), width = options.attention.width;
+    const auto mask_BS = ditto::mask_of(lengths, length, ctx.device);
     const auto look_up = [&] { return bytes->forward(caption_BS, ctx); };
     auto x_BSD = options.careless ? look_up() : ctx.in_unit({Unit::tokens}, look_up);
     x_BSD = x_BSD + ditto::sincos_positions(length, width).to(ctx.options());
-    if (options.noise > 0) {
-      const auto drawn = ctx.random.normal(ditto::Purpose::encoding, batch.ids, {length, width}, torch::kDouble);
-      x_BSD = x_BSD + (options.noise * drawn).to(ctx.options());
-    }
     for (int64_t i = 0; i < options.depth; ++i)
       x_BSD = ctx.in_unit({Unit::Kind::block, i},
                           [&] { return blocks[static_cast<size_t>(i)]->forward(x_BSD, mask_BS, ctx); });
-    batch["text"] = x_BSD * mask_BS.unsqueeze(-1);
-    batch["text_mask"] = mask_BS;
-    batch.tensors.erase("caption");
+    options.names.put(batch, x_BSD * mask_BS.unsqueeze(-1), std::move(lengths),
+                      options.pooled ? x_BSD.select(1, 0) : Tensor());
+    if (options.noise > 0) rename(batch, options.names.name, caches().front().name);
     return batch;
+  }
+  Batch encode(Batch batch, Context& ctx) const override {
+    if (options.noise == 0) return batch;
+    const auto& name = options.names.name;
+    rename(batch, caches().front().name, name);
+    constexpr const char* kPhases[] = {"train", "evaluate", "sample"};
+    if (std::count(options.noise_in.begin(), options.noise_in.end(), kPhases[static_cast<size_t>(ctx.phase)]) == 0)
+      return batch;
+    const auto mean_BSD = batch.at(name), mask_BS1 = batch.at(name + "_mask").unsqueeze(-1);
+    const auto drawn =
+        ctx.random.normal(ditto::Purpose::encoding, batch.ids, mean_BSD.sizes().slice(1), torch::kDouble);
+    batch.tensors[name] = mean_BSD + options.noise * drawn.to(mean_BSD) * mask_BS1;
+    return batch;
+  }
+  static void rename(Batch& batch, const std::string& from, const std::string& to) {
+    batch.tensors[to] = batch.tensors.extract(from).mapped();
+    batch.lengths[to] = batch.lengths.extract(from).mapped();
   }
   std::string fingerprint() const override { return "bytes_text 1"; }
 
@@ -109,6 +148,7 @@ struct BytesText final : ditto::Encoder {
   std::vector<std::string> foreign_formats() const override { return {"apart"}; }
 
   Options options;
+  ditto::TensorSpec caption;
   std::shared_ptr<Bytes> bytes;
   std::vector<std::shared_ptr<Block>> blocks;
 };

@@ -26,9 +26,8 @@ class Identity final : public ditto::Encoder {
     clean.name = "clean";
     return {clean};
   }
-  ditto::Batch encode(ditto::Batch batch, ditto::Context&) const override {
+  ditto::Batch precompute(ditto::Batch batch, ditto::Context&) const override {
     batch["clean"] = batch.at("image");
-    batch.tensors.erase("image");
     return batch;
   }
 

@@ -111,7 +111,7 @@ struct Op {
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
-  static constexpr std::uint32_t kAbi = 9;
+  static constexpr std::uint32_t kAbi = 10;
   static constexpr Effect kEffect = Effect::bits;
   struct Needs {};
   virtual ~KernelSet();

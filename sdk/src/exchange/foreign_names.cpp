@@ -319,8 +319,8 @@ void refuse_other(const OptionReader& reader, const ForeignShapes& file, const s
                   const OptionValue& said, const OptionValue& found) {
   if (said != found)
     reader.reject(option,
-                  "is " + to_text(said) + ", and of the weights in " + file.file + " (format " + file.format +
-                      ") it is " + to_text(found),
+                  "is " + to_text(said) + ", and of the weights in " + file.file +
+                      (file.format.empty() ? "" : " (format " + file.format + ")") + " it is " + to_text(found),
                   "leave it out, or choose another file or format");
 }
 

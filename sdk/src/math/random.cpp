@@ -109,6 +109,12 @@ torch::Tensor draw_block(std::uint64_t seed, Purpose purpose, int64_t id, at::In
 
 }  // namespace
 
+std::uint64_t number_of(std::string_view name) {
+  std::uint64_t hash = 0xCBF29CE484222325ull;
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001B3ull;
+  return hash;
+}
+
 std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> c, std::array<std::uint32_t, 2> k) {
   for (int round = 0; round < 10; ++round) {
     const std::uint64_t p0 = 0xD2511F53ull * c[0], p1 = 0xCD9E8D57ull * c[2];

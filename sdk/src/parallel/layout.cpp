@@ -205,15 +205,8 @@ Tensor cut(const Tensor& full, const Cut& cut) {
 
 namespace {
 
-// FNV-1a, 64 bits: a parameter's name as the id of its draws.
-int64_t id_of(const std::string& name) {
-  std::uint64_t hash = 0xCBF29CE484222325ull;
-  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001B3ull;
-  return static_cast<int64_t>(hash);
-}
-
 Tensor drawn(const LayoutEntry& entry, const Rectangle& piece, const Init& init, const Random& random) {
-  const auto id = id_of(entry.name);
+  const auto id = static_cast<int64_t>(number_of(entry.name));
   if (init.kind == Init::Kind::normal)
     return random.normal_block(Purpose::initial_weights, id, entry.full_shape, piece.global_start, piece.size)
         .mul_(init.scale);

@@ -23,17 +23,20 @@ class EncoderTest {
     if (!encoder_) return;
     report.check("every parameter belongs to one unit", [&] { return encoder_->units(), std::string(); });
     report.check("it makes what makes() says", [&] { return encodes(); });
+    report.check("what is kept of a sample is what caches() says, and nothing in it is drawn", [&] { return keeps(); });
     report.check("two runs give the same bits", [&] { return repeated(); });
     report.check("a sample alone is encoded as in a batch, whatever the length of its text", [&] { return alone(); });
+    report.check("lengths are said of every text that is made, and are those of its mask", [&] { return lengths(); });
     report.check("equal encoders have equal fingerprints", [&] {
       const auto fingerprint = encoder_->fingerprint();
       return std::string(!fingerprint.empty() && made()->fingerprint() == fingerprint ? ""
                                                                                       : "they differ, or are empty");
     });
+    constexpr const char* kDecodes = "decode gives pictures of the same size, which decoded() says";
     if (encoder_->decodes())
-      report.check("decode gives pictures of the same size", [&] { return decodes(); });
+      report.check(kDecodes, [&] { return decodes(); });
     else
-      report.skip("decode gives pictures of the same size", "decodes() is false");
+      report.skip(kDecodes, "decodes() is false");
     layouts(report);
   }
 
@@ -47,7 +50,7 @@ class EncoderTest {
   Batch encoded() const {
     const torch::NoGradGuard no_grad;
     auto ctx = in_evaluation();
-    return encoder_->encode(batch_, ctx);
+    return testing::encoded(*encoder_, batch_, ctx);
   }
   static Context in_evaluation() {
     auto ctx = context(at::kFloat);
@@ -55,14 +58,49 @@ class EncoderTest {
     return ctx;
   }
 
-  std::string encodes() const {
-    const Batch out = encoded();
-    if (out.ids != batch_.ids || out.weights != batch_.weights) return "it changes the samples' ids or weights";
-    for (TensorSpec spec : encoder_->makes()) {
-      if (!out.has(spec.name)) return "\"" + spec.name + "\" is missing";
+  std::string misfits(const Batch& made, const TensorSpecs& specs) const {
+    if (made.ids != batch_.ids || made.weights != batch_.weights) return "it changes the samples' ids or weights";
+    for (TensorSpec spec : specs) {
+      if (!made.has(spec.name)) return "\"" + spec.name + "\" is missing";
       spec.shape.insert(spec.shape.begin(), batch_.size());
       spec.range.clear();
-      if (const auto problem = misfit(out.at(spec.name), spec); !problem.empty()) return problem;
+      if (const auto problem = misfit(made.at(spec.name), spec); !problem.empty()) return problem;
+    }
+    return {};
+  }
+  std::string encodes() const { return misfits(encoded(), encoder_->makes()); }
+
+  // Neither of the run's seed nor of the samples' ids.
+  std::string keeps() const {
+    const torch::NoGradGuard no_grad;
+    auto ctx = in_evaluation();
+    const Batch kept = precomputed(*encoder_, batch_, ctx);
+    if (auto problem = misfits(kept, encoder_->caches()); !problem.empty()) return problem;
+    Batch others = batch_;
+    for (auto& id : others.ids) id += 1000;
+    ctx.random = Random(ctx.random.seed() + 1);
+    const Batch again = precomputed(*encoder_, others, ctx);
+    for (const TensorSpec& spec : encoder_->caches())
+      if (const auto problem = difference(kept.at(spec.name), again.at(spec.name), 0); !problem.empty())
+        return "of other ids, with another seed \"" + spec.name + "\" " + problem;
+    return {};
+  }
+
+  std::string lengths() const {
+    const Batch out = encoded();
+    for (const TensorSpec& spec : encoder_->makes()) {
+      const auto mask = out.tensors.find(spec.name + "_mask");
+      if (mask == out.tensors.end()) continue;
+      const auto said = out.lengths.find(spec.name);
+      if (said == out.lengths.end()) return "of \"" + spec.name + "\" they are not";
+      for (int64_t i = 0; i < batch_.size(); ++i) {
+        const auto shown = mask->second[i].nonzero();
+        const int64_t length = shown.numel() == 0 ? 0 : shown.max().item<int64_t>() + 1;
+        if (said->second.at(static_cast<size_t>(i)) != length)
+          return "of sample " + std::to_string(i) + " of \"" + spec.name + "\" it is " +
+                 std::to_string(said->second[static_cast<size_t>(i)]) + ", and its mask shows " +
+                 std::to_string(length);
+      }
     }
     return {};
   }
@@ -84,8 +122,10 @@ class EncoderTest {
   std::string decodes() const {
     const torch::NoGradGuard no_grad;
     auto ctx = in_evaluation();
-    const Tensor picture = encoder_->decode(encoded().at("clean"), ctx);
+    const Tensor clean = encoded().at("clean"), picture = encoder_->decode(clean, ctx);
     if (picture.sizes() != batch_.at("image").sizes()) return "it is " + shape_text(picture.sizes());
+    const auto said = encoder_->decoded(clean.sizes().slice(1).vec());
+    if (picture.sizes().slice(1) != at::IntArrayRef(said)) return "decoded() says " + shape_text(said);
     return not_finite(picture);
   }
 

@@ -11,6 +11,11 @@ namespace ditto::testing {
 // `dtype`.
 Batch encoder_batch(const TensorSpecs& data, at::ScalarType dtype);
 
+// What is kept of samples, and nothing else.
+Batch precomputed(const Encoder& encoder, Batch batch, Context& ctx);
+// What is made of that; the context's phase is what the batch is for.
+Batch encoded(const Encoder& encoder, Batch batch, Context& ctx);
+
 // What is otherwise, beyond `tolerance` of the largest number, where a sample is encoded by itself, in its own length;
 // nothing where it is not.
 std::string encodes_alone(const Encoder& encoder, const TensorSpecs& data, const Batch& batch, Context& ctx,

@@ -76,7 +76,7 @@ class EncoderRun {
 
   std::map<std::string, Tensor> made(const TensorSpecs& data) {
     const torch::NoGradGuard no_grad;
-    const Batch out = encoder->encode(encoder_batch(data, at::kDouble), ctx);
+    const Batch out = encoded(*encoder, encoder_batch(data, at::kDouble), ctx);
     std::map<std::string, Tensor> all;
     for (const auto& spec : encoder->makes()) all[spec.name] = out.at(spec.name).clone();
     if (encoder->decodes()) all["its decoded pictures"] = encoder->decode(out.at("clean"), ctx).clone();
@@ -136,7 +136,8 @@ class EncoderTrial {
   std::string find_wrong_split(Encoder& encoder, Context& ctx) const {
     try {
       for (auto& parameter : encoder.parameters()) parameter.set_requires_grad(true);
-      const auto flow = layer_flow(encoder, ctx, [&] { (void)encoder.encode(encoder_batch(data_, at::kDouble), ctx); });
+      const auto flow =
+          layer_flow(encoder, ctx, [&] { (void)encoded(encoder, encoder_batch(data_, at::kDouble), ctx); });
       auto found = wrong_split(flow);
       for (auto& parameter : encoder.parameters()) parameter.set_requires_grad(false);
       return found;

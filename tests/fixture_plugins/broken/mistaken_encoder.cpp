@@ -4,6 +4,7 @@
 // Legend: B samples, S bytes, D width.
 #include <ditto/ditto.h>
 #include <ditto/encoder.h>
+#include <ditto/text_encoder.h>
 
 namespace {
 
@@ -88,7 +89,9 @@ struct Mistaken final : ditto::Encoder {
     return {{"text", torch::kFloat, {-1, options.width}, "any"}, {"text_mask", torch::kBool, {-1}, ""}};
   }
 
-  Batch encode(Batch batch, Context& ctx) const override {
+  Batch precompute(Batch batch, Context& ctx) const override {
+    std::vector<int64_t> lengths;
+    for (const auto& text : ditto::TextNames().texts(batch)) lengths.push_back(static_cast<int64_t>(text.size()));
     const auto caption_BS = batch.at("caption");
     const auto mask_BS = caption_BS != 0;
     const auto look_up = [&] { return bytes->forward(caption_BS, ctx); };
@@ -97,11 +100,19 @@ struct Mistaken final : ditto::Encoder {
     for (int64_t i = 0; i < options.depth; ++i)
       x_BSD = ctx.in_unit({Unit::Kind::block, i},
                           [&] { return blocks[static_cast<size_t>(i)]->forward(x_BSD, mask_BS, ctx); });
+    if (is("draws what is kept"))
+      x_BSD = x_BSD + ctx.random.normal(ditto::Purpose::encoding, batch.ids, {1, options.width}).to(x_BSD);
     batch["text"] = x_BSD * mask_BS.unsqueeze(-1);
-    batch["text_mask"] = options.mistake == "shows the padding" ? torch::ones_like(mask_BS) : mask_BS;
-    batch.tensors.erase("caption");
+    batch["text_mask"] = is("shows the padding") ? torch::ones_like(mask_BS) : mask_BS;
+    if (is("other lengths")) lengths.assign(lengths.size(), caption_BS.size(1));
+    if (!is("no lengths")) batch.lengths["text"] = std::move(lengths);
     return batch;
   }
+  Batch encode(Batch batch, Context&) const override {
+    if (is("reads the text again")) batch["text"] = batch.at("text") * (batch.at("caption") != 0).unsqueeze(-1);
+    return batch;
+  }
+  bool is(const char* mistake) const { return options.mistake == mistake; }
   std::string fingerprint() const override { return options.mistake == "no fingerprint" ? "" : "mistaken_encoder 1"; }
 
   Options options;

@@ -37,7 +37,7 @@ def once(make):
 def plugins():
     folder = t.work / "plugins"
     folder.mkdir()
-    for name in ("bytes_text.so", "shifted.so"):
+    for name in ("bytes_text.so", "shifted.so", "shifted_model.so", "half_decoded.so"):
         shutil.copy(t.build / "tests/fixture_plugins" / name, folder)
     t.environment["DITTO_PLUGIN_PATH"] = str(folder)
 

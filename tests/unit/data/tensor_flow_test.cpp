@@ -59,10 +59,33 @@ TEST_CASE("two makers of one name are refused by the names of both") {
   const auto said = error_of(ErrorKind::config, [&] { both.make("encoder \"e\"", "run.toml:7:1", {kLabel}); });
   CHECK(contains(said, "run.toml:7:1: encoder \"e\" makes \"label\", and so does data \"pictures\""));
   // What was encoded is gone: its name is free.
-  both.remove({kImage});
-  CHECK(both.specs().size() == 2);
-  both.make("encoder \"e\"", "run.toml:7:1", {kImage});
+  both.encode("encoder \"e\"", "run.toml:7:1", {kImage}, {kImage});
+  CHECK(both.specs().size() == 3);
   CHECK(equal({both.specs().back()}, {kImage}));
+}
+
+TEST_CASE(
+    "a text stays for the encoders behind one that takes it, and goes after the last; what is made of texts alone is "
+    "there of the empty text") {
+  const TensorSpec caption{"caption", at::kByte, {-1}}, unread{"note", at::kByte, {-1}};
+  const auto made = [](const std::string& name) {
+    return ditto::TensorSpecs{{name, at::kFloat, {-1, 8}}, {name + "_mask", at::kBool, {-1}}};
+  };
+  TensorFlow flow;
+  flow.make("data \"d\"", "r", {caption, unread, kImage, {"joined_empty", at::kFloat, {2}}});
+  flow.encode("encoder \"a\"", "r", {caption}, made("a"));
+  flow.encode("encoder \"b\"", "r", {caption}, made("b"));
+  flow.encode("encoder \"both\"", "r", made("a"), {{"joined", at::kFloat, {4}}});
+  flow.encode("encoder \"seen\"", "r", {caption, kImage}, {{"seen", at::kFloat, {4}}});
+  CHECK(flow.text().starts_with("caption (data \"d\"), note"));
+  const auto offered = flow.end_encoders();
+  REQUIRE(offered.size() == 2);  // of "seen" there is none: it saw a picture; "joined_empty" is the data's
+  CHECK(equal(offered, {{"b_empty", at::kFloat, {-1, 8}}, {"b_empty_mask", at::kBool, {-1}}}));
+  CHECK(flow.text() ==
+        "note (data \"d\"), joined_empty (data \"d\"), b (encoder \"b\"), b_mask (encoder \"b\"), "
+        "joined (encoder \"both\"), seen (encoder \"seen\"), b_empty (encoder \"b\"), b_empty_mask "
+        "(encoder \"b\")");
+  CHECK(contains(error_of(ErrorKind::config, [&] { flow.take("model \"m\"", "r", {caption}); }), "nobody makes it"));
 }
 
 TEST_CASE("another dtype, number of dims, size or number of values is refused with both sides") {

@@ -112,14 +112,14 @@ TEST_CASE("prompts are a file's lines or a text, and an encoder of captions make
   test::write_text(folder / "empty.txt", "");
   CHECK(contains(test::error_of(ErrorKind::data, [&] { read_prompts(folder / "empty.txt"); }), "is empty"));
 
-  const auto encoded = encode_prompts(prompts, torch::kCPU, letters);
+  const auto encoded = encode_prompts(prompts, letters);
   CHECK(!encoded.has("caption"));
   CHECK(encoded.at("text").sizes().vec() == std::vector<int64_t>{3, 1, 3});
   CHECK(encoded.at("text")[0][0][0].item<float>() == 5);
   CHECK(encoded.at("text")[1][0][0].item<float>() == 0);
   CHECK(encoded.at("text")[2][0][0].item<float>() == 13);  // bytes
-  const auto message = test::error_of(ErrorKind::config,
-                                      [&] { encode_prompts(prompts, torch::kCPU, [](Batch batch) { return batch; }); });
+  const auto message =
+      test::error_of(ErrorKind::config, [&] { encode_prompts(prompts, [](Batch batch) { return batch; }); });
   CHECK(contains(message, "--prompts: no encoder of this recipe makes \"text\" from \"caption\""));
 }
 

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <span>
+#include <string_view>
 
 #include <torch/types.h>
 
@@ -33,6 +34,9 @@ enum class Purpose : std::uint32_t {
   validation = 10,
   encoding = 11,  // an encoder's: of an autoencoder's distribution; its Random has a seed of its own (encoder.h)
 };
+
+// A name as a number, the id or the seed of draws: FNV-1a, 64 bits.
+DITTO_API std::uint64_t number_of(std::string_view name);
 
 // The raw generator: ten rounds on a 128-bit counter.
 DITTO_API std::array<std::uint32_t, 4> philox(std::array<std::uint32_t, 4> counter, std::array<std::uint32_t, 2> key);

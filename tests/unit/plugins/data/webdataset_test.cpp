@@ -478,10 +478,10 @@ TEST_CASE("the identity encoder renames, and refuses data without pictures") {
   const auto image = torch::rand({2, 1, 8, 8});
   batch["image"] = image;
   ditto::Context ctx(std::make_shared<ditto::OpTable>(), ditto::Random(1));
-  const auto encoded = encoder->encode(batch, ctx);
-  CHECK_FALSE(encoded.has("image"));
+  const auto encoded = encoder->encode(encoder->precompute(batch, ctx), ctx);
   CHECK(encoded.at("clean").equal(image));
   CHECK(encoder->decode(encoded.at("clean"), ctx).equal(image));
+  CHECK(encoder->decoded({1, 8, 8}) == std::vector<int64_t>{1, 8, 8});
   CHECK(encoder->makes()[0].name == "clean");
   CHECK(encoder->makes()[0].shape == std::vector<int64_t>{1, 8, 8});
   CHECK(holds(error_of(

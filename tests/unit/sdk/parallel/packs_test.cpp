@@ -228,7 +228,7 @@ TEST_CASE("the operations of a pack are those of its samples one by one") {
     Run run(model, mesh, 12, {});
     FlopCounter counter(run.assembly.components, *run.assembly.main);
     const auto encoded = [&](Places places) {
-      return run.assembly.networks->encode(run.loader.next(std::move(places)));
+      return run.assembly.networks->encode(run.loader.next(std::move(places)), ditto::Phase::train);
     };
     double one_by_one = 0;
     for (int64_t place = 0; place < 12; ++place) one_by_one += counter.forward(encoded({place, 1}));

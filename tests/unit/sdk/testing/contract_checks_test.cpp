@@ -240,6 +240,10 @@ TEST_CASE("an encoder that breaks a promise fails the check of that promise") {
       {"shows the padding", {alone, "shows 6 places of a text that has 3"}},
       {"sees its neighbours", {alone, "of sample 0 by itself \"text\" differs"}},
       {"noise by generator", {"two runs give the same bits", ""}},
+      {"draws what is kept", {"nothing in it is drawn", "of other ids, with another seed \"text\" differs"}},
+      {"reads the text again", {"it makes what makes() says", "there is no tensor \"caption\""}},
+      {"no lengths", {"lengths are said of every text", "of \"text\" they are not"}},
+      {"other lengths", {"lengths are said of every text", "of sample 1 of \"text\" it is 6, and its mask shows 3"}},
       {"no fingerprint", {"equal encoders have equal fingerprints", ""}},
   };
   for (const auto& [mistake, said] : mistakes) {
@@ -254,6 +258,12 @@ TEST_CASE("an encoder that breaks a promise fails the check of that promise") {
     const Report report = ditto::testing::check_encoder(library(name), of);
     CHECK_MESSAGE(report.passed(), report.failures());
   }
+  const ditto::TensorSpecs pictures{{"image", at::kFloat, {3, 8, 8}, "-1 … 1"}};
+  breaks(ditto::testing::check_encoder(library("half_decoded"), pictures),
+         "decode gives pictures of the same size, which decoded() says: decoded() says [3, 4, 4]");
+  const Report drawn = ditto::testing::check_encoder(library("bytes_text"), data,
+                                                     {{"noise", 0.5}, {"pooled", true}, {"name", std::string("t")}});
+  CHECK_MESSAGE(drawn.passed(), drawn.failures());
 }
 
 TEST_CASE("a cache that breaks a promise fails the check of that promise") {
