@@ -1,7 +1,5 @@
 // The contract tests of sdk/testing, run on every encoder of the tree. One that is new is tested with its defaults on
 // pictures; where those do not do, its options and data stand in the table below.
-//
-// Claim (plugins): Every encoder keeps its interface's promises, on ranks that share its parameters too.
 #include <map>
 
 #include "tests/contract/contract.h"

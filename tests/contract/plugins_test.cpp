@@ -3,7 +3,7 @@
 //
 // Claim (plugins): Every model, scheduler, sampler, objective, optimizer, strategy, kernel, source and encoder keeps
 // its interface's promises: gradients against finite differences, kernels against references, strategies against one
-// rank, bits on repetition.
+// rank, bits on repetition. Also: `encoders_test.cpp`
 #include <doctest/doctest.h>
 
 #include <filesystem>

@@ -2,7 +2,7 @@
 // filled through the encoder's own name map, give their embeddings of texts that the encoder itself cuts into tokens;
 // what shapes and config.json say the encoder reads; published sizes have the reference's parameters.
 //
-// Claim (encoders): T5, its version 1.1, UMT5, CLIP's text encoders with and without projection, and BERT are
+// Claim (numbers): T5, its version 1.1, UMT5, CLIP's text encoders with and without projection, and BERT are
 // transformers' classes, run as they are: ids, embeddings and pooled texts to 1e-10 in fp64, and their parameters by
 // number, name and shape.
 #include <algorithm>
