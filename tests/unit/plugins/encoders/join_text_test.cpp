@@ -51,7 +51,7 @@ Batch joined(const Made& from, const Options& options) {
     auto shape = spec.shape;
     shape.insert(shape.begin(), 2);
     CHECK(out.at(spec.name).sizes().vec() == shape);
-    CHECK(out.at(spec.name).scalar_type() == spec.dtype);
+    CHECK((out.at(spec.name).scalar_type() == spec.dtype));
   }
   return out;
 }
@@ -104,7 +104,7 @@ TEST_CASE("Stable Diffusion 3's third text follows, and what is narrower ends wi
 TEST_CASE("Flux's text is one encoder's, and the pooled one another's") {
   const auto from = made();
   const auto encoder = encoder_of(from.specs, {{"wide", Names{"long"}}, {"pooled", Names{"large"}}});
-  CHECK(names_of(encoder->takes()) == Names{"long", "long_mask", "large_pooled"});
+  CHECK((names_of(encoder->takes()) == Names{"long", "long_mask", "large_pooled"}));
   const auto out = joined(from, {{"wide", Names{"long"}}, {"pooled", Names{"large"}}});
   CHECK(torch::equal(out.at("text"), from.batch.at("long")));
   CHECK(torch::equal(out.at("text_pooled"), from.batch.at("large_pooled")));
