@@ -193,7 +193,8 @@ struct T5 final : ditto::TokenEncoder {
   }
 
   static std::vector<std::string> foreign_classes() {
-    return {"T5EncoderModel", "T5ForConditionalGeneration", "UMT5EncoderModel"};
+    return {"T5EncoderModel", "T5ForConditionalGeneration", "T5WithLMHeadModel", "UMT5EncoderModel",
+            "UMT5ForConditionalGeneration"};
   }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
     ditto::require_format(file.format, {"transformers"});
