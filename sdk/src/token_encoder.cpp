@@ -47,7 +47,8 @@ TokenEncoder::~TokenEncoder() = default;
 
 std::string TokenEncoder::tokenizer_folder(const Needs& needs) const {
   if (!options_.tokenizer.empty()) return options_.tokenizer;
-  const fs::path weights = fs::path(needs.folder).lexically_normal();
+  fs::path weights = fs::path(needs.folder).lexically_normal();
+  if (!weights.has_filename()) weights = weights.parent_path();  // "FOLDER/"
   std::vector<fs::path> places{weights, weights / kTokenizer};
   const auto name = weights.filename().string(), pipeline = std::string(kWeightsOfPipeline);
   if (name.starts_with(pipeline)) places.push_back(weights.parent_path() / (kTokenizer + name.substr(pipeline.size())));
