@@ -152,8 +152,12 @@ struct Bert final : ditto::TokenEncoder {
 
   static std::vector<std::string> foreign_classes() { return {"BertModel"}; }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
-    ditto::require_format(file.format, {"transformers"});
     Options o;
+    if (file.format.empty()) {  // by our own names: the recipe says all
+      o.read(reader);
+      return {};
+    }
+    ditto::require_format(file.format, {"transformers"});
     o.vocabulary = file.size(kTable, 0, most::kClasses);
     o.width = file.size(kTable, 1, most::kWidth);
     o.positions = file.size(kPlaces, 0, most::kSide);

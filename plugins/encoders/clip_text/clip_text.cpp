@@ -184,9 +184,13 @@ struct ClipText final : ditto::TokenEncoder {
 
   static std::vector<std::string> foreign_classes() { return {"CLIPTextModel", "CLIPTextModelWithProjection"}; }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    Options o;
+    if (file.format.empty()) {  // by our own names: the recipe says all
+      o.read(reader);
+      return {};
+    }
     ditto::require_format(file.format, {kPublished, kBare});
     const auto before = beginning(file.format);
-    Options o;
     o.vocabulary = file.size(before + kTable, 0, most::kClasses);
     o.width = file.size(before + kTable, 1, most::kWidth);
     o.positions = file.size(before + kPlaces, 0, most::kSide);

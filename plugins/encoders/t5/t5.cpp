@@ -197,10 +197,14 @@ struct T5 final : ditto::TokenEncoder {
             "UMT5ForConditionalGeneration"};
   }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
+    Options o;
+    if (file.format.empty()) {  // by our own names: the recipe says all
+      o.read(reader);
+      return {};
+    }
     ditto::require_format(file.format, {"transformers"});
     const auto scores = [](int64_t block) { return kBlocks + std::to_string(block) + kScores; };
     const std::string inside = std::string(kBlocks) + "0" + kInside;
-    Options o;
     o.vocabulary = file.size(kTable, 0, most::kClasses);
     o.width = file.size(kTable, 1, most::kWidth);
     o.depth = file.count(kBlocks, std::string(kScores) + "q.weight", most::kBlocks);

@@ -25,6 +25,7 @@
 #include "core/data/batch_plan.h"
 #include "core/data/sizes.h"
 #include "core/formats/picture/picture.h"
+#include "core/formats/tensor/safetensors.h"
 #include "core/plugin/kinds.h"
 #include "core/process/launch.h"
 #include "core/sample/clip.h"
@@ -128,10 +129,16 @@ std::vector<Place> places() {
 void complete(Place& place) {
   const auto* all = given_table().find("place")->as<Table>();
   const auto* row = all->find(place.key);
+  if (row)
+    if (const auto* section = row->as<Table>()->find("section")) {
+      place.section = *section->as<std::string>();
+      place.sets.clear();
+    }
   REQUIRE_MESSAGE(row, "tests/options.toml says nothing of \"" << place.key << "\": add [place.\"" << place.key
                                                                << "\"], with the sets of a recipe in "
                                                                << "which its options act");
   for (const auto& entry : row->as<Table>()->entries()) {
+    if (entry.key == "section") continue;
     if (entry.key == "sets")
       for (auto& set : words_of(entry.value)) place.sets.push_back(std::move(set));
     else if (entry.key == "elsewhere")
@@ -159,6 +166,7 @@ Words at_place(const Words& sets) {
   for (auto& set : all) {
     set = std::regex_replace(set, std::regex("DIGITS"), std::string(DITTO_SOURCE_DIR) + "/data/digits");
     set = std::regex_replace(set, std::regex("FILES"), files().path().string());
+    set = std::regex_replace(set, std::regex("GOLDEN"), std::string(DITTO_SOURCE_DIR) + "/tests/golden");
   }
   all.insert(all.begin(), "run.output=" + (files() / "out"));
   return all;
@@ -231,6 +239,29 @@ const Outcome& outcome_of(const Words& sets) {
   return it->second;
 }
 
+// Weights of a text encoder, by its own names, of the sizes that its place sets.
+void write_weights(const std::string& id, const std::string& path) {
+  const auto* row = given_table().find("place")->as<Table>()->find("encoder/" + id);
+  REQUIRE(row);
+  const std::regex size("encoder\\.text\\.(\\w+)=(\\d+)");
+  OptionMap given{"encoder.text", "the test", {}};
+  for (const auto& set : words_of(*row->as<Table>()->find("sets")))
+    if (std::smatch parts; std::regex_match(set, parts, size))
+      given.given[parts[1]] = {int64_t{std::stoll(parts[2])}, "the test"};
+  OptionReader reader(given);
+  const auto encoder = plugins().factory<Encoder>(id).make(
+      reader, {.inputs = {{"caption", torch::kByte, {-1}, ""}}, .folder = {}, .opens_files = false});
+  std::vector<formats::TensorDeclaration> tensors;
+  for (const auto& item : encoder->named_parameters())
+    tensors.push_back({item.key(), formats::Dtype::f32, item.value().sizes().vec()});
+  formats::SafetensorsWriter writer(path, tensors);
+  for (const auto& item : encoder->named_parameters()) {
+    const auto numbers = torch::arange(item.value().numel(), torch::kFloat).remainder(7).sub(2.5).div(9).contiguous();
+    writer.write(item.key(), {static_cast<const std::byte*>(numbers.const_data_ptr()), numbers.nbytes()});
+  }
+  writer.finish();
+}
+
 const test::TemporaryFolder& files() {
   static const test::TemporaryFolder folder;
   static const bool is_made = [] {
@@ -251,6 +282,7 @@ const test::TemporaryFolder& files() {
         salt += 4;
       }
     }
+    for (const std::string id : {"t5", "clip_text", "bert"}) write_weights(id, folder / (id + ".safetensors"));
     test::write_text(folder / "rows.csv", rows);
     test::write_text(folder / "few.csv", few);  // what is held out is none of them
     test::write_text(folder / "more.csv", more);
