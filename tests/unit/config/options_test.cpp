@@ -25,13 +25,13 @@
 #include "core/data/batch_plan.h"
 #include "core/data/sizes.h"
 #include "core/formats/picture/picture.h"
-#include "core/formats/tensor/safetensors.h"
 #include "core/plugin/kinds.h"
 #include "core/process/launch.h"
 #include "core/sample/clip.h"
 #include "core/train/sheets.h"
 #include "core/train/trainer.h"
 #include "core/train/validation.h"
+#include "tests/support/encoder_weights.h"
 #include "tests/support/files.h"
 
 namespace ditto {
@@ -239,27 +239,17 @@ const Outcome& outcome_of(const Words& sets) {
   return it->second;
 }
 
-// Weights of a text encoder, by its own names, of the sizes that its place sets.
-void write_weights(const std::string& id, const std::string& path) {
-  const auto* row = given_table().find("place")->as<Table>()->find("encoder/" + id);
-  REQUIRE(row);
+// A text encoder of the sizes that its place sets.
+std::shared_ptr<Encoder> text_encoder(const std::string& id) {
   const std::regex size("encoder\\.text\\.(\\w+)=(\\d+)");
   OptionMap given{"encoder.text", "the test", {}};
-  for (const auto& set : words_of(*row->as<Table>()->find("sets")))
+  for (const auto& set :
+       words_of(*given_table().find("place")->as<Table>()->find("encoder/" + id)->as<Table>()->find("sets")))
     if (std::smatch parts; std::regex_match(set, parts, size))
       given.given[parts[1]] = {int64_t{std::stoll(parts[2])}, "the test"};
   OptionReader reader(given);
-  const auto encoder = plugins().factory<Encoder>(id).make(
+  return plugins().factory<Encoder>(id).make(
       reader, {.inputs = {{"caption", torch::kByte, {-1}, ""}}, .folder = {}, .opens_files = false});
-  std::vector<formats::TensorDeclaration> tensors;
-  for (const auto& item : encoder->named_parameters())
-    tensors.push_back({item.key(), formats::Dtype::f32, item.value().sizes().vec()});
-  formats::SafetensorsWriter writer(path, tensors);
-  for (const auto& item : encoder->named_parameters()) {
-    const auto numbers = torch::arange(item.value().numel(), torch::kFloat).remainder(7).sub(2.5).div(9).contiguous();
-    writer.write(item.key(), {static_cast<const std::byte*>(numbers.const_data_ptr()), numbers.nbytes()});
-  }
-  writer.finish();
 }
 
 const test::TemporaryFolder& files() {
@@ -282,7 +272,8 @@ const test::TemporaryFolder& files() {
         salt += 4;
       }
     }
-    for (const std::string id : {"t5", "clip_text", "bert"}) write_weights(id, folder / (id + ".safetensors"));
+    for (const std::string id : {"t5", "clip_text", "bert"})
+      test::write_some_weights(*text_encoder(id), folder / (id + ".safetensors"));
     test::write_text(folder / "rows.csv", rows);
     test::write_text(folder / "few.csv", few);  // what is held out is none of them
     test::write_text(folder / "more.csv", more);
