@@ -8,6 +8,7 @@
 
 #include "core/assembly/one_number_guard.h"
 #include "core/config/numerics.h"
+#include "core/data/batch_job.h"
 #include "core/mesh/equal_copies.h"
 
 namespace ditto {
