@@ -30,7 +30,7 @@ void check_same(const Tensors& a, const Tensors& b) {
 }
 
 TEST_CASE("weights are the same, bit for bit, whenever samples were encoded") {
-  for (const char* set : {"run.micro_batch=2", "loader.threads=0", "run.numerics=one"}) {
+  for (const char* set : {"run.micro_batch=2", "loader.threads=0", "run.precision=bf16"}) {
     CAPTURE(set);
     const Words sets{"run.batch=4", set};
     check_same(weights_after(4, with(sets, "loader.encode_ahead=1")), weights_after(4, sets));
