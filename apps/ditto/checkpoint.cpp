@@ -66,7 +66,9 @@ struct Made {
 Registry registry_of(const CommandLine& line) { return Registry(plugin_folders(line.plugin_path), try_new_plugins); }
 
 void inspect(const CheckpointArguments& a) {
-  const auto info = checkpoint::describe(*checkpoint::resolve(a.path).path);
+  const auto found = checkpoint::resolve(a.path);
+  for (const auto& line : found.skipped) report::tell("warning: " + line);
+  const auto info = checkpoint::describe(*found.path);
   std::cout << (a.json ? checkpoint::to_json(info) : checkpoint::to_text(info)) << '\n';
 }
 

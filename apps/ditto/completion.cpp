@@ -263,8 +263,8 @@ void add_completion_command(CLI::App& app, CommandLine& line) {
   command->add_option("SHELL", *shell, "the shell")->required()->check(CLI::IsMember(names));
   add_plugin_path(*command, line);
   command->footer(
-      "Examples:\n  source <(ditto completion bash)\n  ditto completion zsh > ~/.zfunc/_ditto\n  ditto completion fish "
-      "| source");
+      "Examples:\n  ditto completion zsh > ~/.zfunc/_ditto\n  ditto completion fish | source\n  source <(ditto "
+      "completion bash)");
   command->callback([&app, &line, shell] {
     const Registry registry(plugin_folders(line.plugin_path));
     for (const auto& [name, write] : kShells)

@@ -98,7 +98,8 @@ void prepare(PrepareArguments& arguments) {
   print_prepared(made, arguments.options.out, std::cout);
   std::cout << made.train << " samples to train on, " << made.validation << " held out";
   if (!made.classes.empty()) std::cout << ", " << made.classes.size() << " classes";
-  if (!made.bad.empty()) std::cout << ", " << made.bad.size() << " bad files skipped";
+  if (!made.bad.empty())
+    std::cout << ", " << made.bad.size() << (made.bad.size() == 1 ? " bad file skipped" : " bad files skipped");
   std::cout << '\n';
 }
 

@@ -214,7 +214,9 @@ void add_help_commands(CLI::App& app) {
   help->add_option("COMMAND", *words, "the command; default: all of them");
   help->footer("Example: ditto help checkpoint export");
   help->callback([&app, words] { print_help(app, *words); });
-  app.add_subcommand("version", "Say which ditto this is")->callback([&app] { std::cout << app.version() << '\n'; });
+  auto* version = app.add_subcommand("version", "Say which ditto this is");
+  version->footer("Example: ditto version");
+  version->callback([&app] { std::cout << app.version() << '\n'; });
 }
 
 void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments) {

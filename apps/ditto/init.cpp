@@ -136,8 +136,9 @@ std::string prepared(const InitArguments& arguments, const std::string& recipe) 
   const auto made = prepare_folder(arguments.from, options, pictures);
   if (line) line->finish();
   print_prepared(made, options.out, std::cerr);
-  std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad files, each named in report.jsonl\n",
-                           shown(options.out), made.train, made.validation, made.bad.size());
+  std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad file{}, each named in report.jsonl\n",
+                           shown(options.out), made.train, made.validation, made.bad.size(),
+                           made.bad.size() == 1 ? "" : "s");
   if (options.validation == 0)
     std::cerr << "note: of fewer than 32 pictures none is held out, and nothing is validated\n";
   return options.out;

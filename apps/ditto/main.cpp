@@ -85,8 +85,10 @@ int run(int count, char** arguments) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    ditto::refuse_unknown_flag(app, line.arguments);
-    if (is_first_rank()) app.exit(error);
+    if (is_first_rank()) {
+      ditto::refuse_unknown_flag(app, line.arguments);
+      app.exit(error);
+    }
     ditto::write_error_file(error.what());
     return 2;
   }

@@ -169,6 +169,9 @@ void sample(Rank& rank, const SampleArguments& a, const CommandLine& line) {
   auto saved = open_for_sampling(a);
   if (a.cache_error && !saved.recipe.cache)
     throw Error(ErrorKind::config, "--cache-error", "there is no cache", "add --cache first_block, or leave it out");
+  if (!saved.recipe.sampler)
+    throw Error(ErrorKind::config, saved.path, "was trained by a recipe that says no sampler",
+                "choose one: --sampler NAME (`ditto plugins list sampler`)");
   rank.open(saved.recipe, line.plugin_path);
   rank.meet(saved.recipe);
   AssemblyParts parts;

@@ -11,6 +11,7 @@
 
 #include <ditto/text.h>
 
+#include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
 #include "core/console/progress.h"
 #include "core/console/streams.h"
@@ -135,7 +136,7 @@ void SampleOutputs::refuse_arguments() const {
 nlohmann::json SampleOutputs::common_settings() const {
   const auto& recipe = saved_.recipe;
   nlohmann::json common{{"run", recipe.run.name},
-                        {"checkpoint", file_of(saved_.path)},
+                        {"checkpoint", file_of(fs::canonical(saved_.path).string())},  // "latest" is a link to it
                         {"step", saved_.step},
                         {"weights", saved_.has_ema ? a_.weights : "weights"},
                         {"sampler", json_of(*recipe.resolved().find("sampler"))},
@@ -184,14 +185,16 @@ void SampleOutputs::lay_out_npz() {
     arrays.push_back({"arr_1", "<i8", {count}, {}});
     bytes.push_back(classes.size());
   }
-  const auto layout = std::make_shared<formats::NpzLayout>(arrays, bytes, "ditto request " + request_);
+  const auto own = a_.npz_channels ? "3 channels of " + request_ : std::string();
+  const auto request = own.empty() ? request_ : checkpoint::checksum(std::as_bytes(std::span(own)));
+  const auto layout = std::make_shared<formats::NpzLayout>(arrays, bytes, "ditto request " + request);
   const auto around = [layout, classes](uint32_t crc) {
     if (classes.empty()) return layout->around({crc});
     auto pieces = layout->around({crc, formats::crc32(classes)});
     pieces.emplace_back(layout->begin(1), std::string(reinterpret_cast<const char*>(classes.data()), classes.size()));
     return pieces;
   };
-  npz_.emplace(a_.npz, "--npz", count, RowsLayout{layout->begin(0), row_bytes, layout->file_bytes(), around}, request_);
+  npz_.emplace(a_.npz, "--npz", count, RowsLayout{layout->begin(0), row_bytes, layout->file_bytes(), around}, request);
 }
 
 void SampleOutputs::lay_out_latents() {

@@ -112,6 +112,8 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
     rows = asked.condition_rows = given->rows();
   }
   if (!a.prompts.empty()) {
+    if (!find(takes, names::kText))
+      throw Error(ErrorKind::config, "--prompts " + shown(a.prompts), "the model takes no text", "leave it out");
     asked.prompts = read_prompts(a.prompts);
     encoded = encode_prompts(asked.prompts, [&](Batch batch) { return networks.encode_given(std::move(batch)); });
     rows = std::max(rows, encoded.size());

@@ -36,7 +36,7 @@ struct Tokens {
 std::vector<Tokens> tokens_of(const TokenizeArguments& a, const CommandLine& line) {
   AssemblyParts parts;
   parts.weights = RunningModel::Weights::none;
-  parts.frozen = FrozenWeights::none;
+  parts.frozen = FrozenWeights::files;
   parts.shapes_only = true;
   SavedModel saved;
   if (std::filesystem::is_regular_file(a.from)) {
@@ -99,7 +99,7 @@ void add_tokenize_command(CLI::App& app, CommandLine& line) {
   command->add_flag("--json", a->json, "for programs: with the padding");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);
   add_plugin_path(*command, line);
-  command->footer("Example: ditto tokenize configs/emoji_text.toml \"a red apple\"");
+  command->footer("Example: ditto tokenize recipe.toml \"a red apple\" --json");
   command->callback([a, &line] { tokenize(*a, line); });
 }
 

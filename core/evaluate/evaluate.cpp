@@ -58,6 +58,16 @@ std::string first_difference(const Options& one, const Options& other) {
   return {};
 }
 
+// Its options of the data that say otherwise; empty: they are alike.
+std::string other_data(const Recipe& recipe, const Recipe& other) {
+  const auto options = [](const Recipe& of) {
+    const auto* section = of.resolved().find("data");
+    return section ? flat(*section->as<formats::Table>()) : Options{};
+  };
+  const auto key = first_difference(options(recipe), options(other));
+  return key.empty() ? key : ", as its data." + key + " is another";
+}
+
 std::string held_out_of(const Recipe& recipe, Registry& registry) {
   auto copy = recipe;
   Components components(copy, registry);
@@ -158,7 +168,10 @@ class Evaluator {
     const auto held_out = held_out_by(group.front());
     if (found_.held_out.empty()) found_.held_out = held_out;
     if (held_out != found_.held_out)
-      refuse("holds out other samples than " + of_all.path, "name one set for all: --data PLACE");
+      refuse(
+          "holds out other samples than " + of_all.path + (call_.data.empty() ? "" : other_data(recipe, of_all.recipe)),
+          call_.data.empty() ? "name one set for all: --data PLACE"
+                             : "give all of them one way to read it: --set data.NAME=VALUE");
     const auto noted = group.front().notes.find("held_out");
     if (call_.data.empty() && noted != group.front().notes.end() && noted->second != held_out)
       say("note: what " + shown(path) + " holds out has changed since: its run's own losses were of other samples");

@@ -7,6 +7,7 @@
 #include <ditto/data.h>
 #include <ditto/text.h>
 
+#include "core/config/idle_options.h"
 #include "core/config/option_effects.h"
 #include "core/dataset/inspect.h"
 #include "core/formats/names.h"
@@ -18,6 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kOption = "--data";
+constexpr const char* kSet = "path";  // of a prepared set, as sources call it
 
 // From where the user stands; an address stays as it is.
 std::string whole(const std::string& place) {
@@ -49,6 +51,12 @@ void hold_out(Recipe& recipe, Registry& registry, const std::string& place) {
   if (!recipe.data_parts.empty())
     throw Error(ErrorKind::config, where, "is one place, and the data of this run are a blend",
                 "give its parts theirs: --set data.part.0.NAME=PLACE");
+  auto& given = recipe.data.options.given;
+  // A prepared set in the place of another says itself what is held out, and what of a sample is its class.
+  if (given.count(kSet) && fs::is_directory(fs::path(place) / ".nv-meta")) {
+    given[kSet] = {whole(place), where};
+    return;
+  }
   const auto option = option_of(recipe, registry);
   if (!option)
     throw Error(ErrorKind::config, where,
@@ -61,7 +69,14 @@ void hold_out(Recipe& recipe, Registry& registry, const std::string& place) {
     throw Error(ErrorKind::config, where,
                 "is a folder, and data." + option->name + " of source \"" + recipe.data.plugin + "\" is a file",
                 "name the file");
-  recipe.data.options.given[option->name] = {value, where};
+  given[option->name] = {value, where};
+  // What the recipe says of the place before goes with it.
+  read_without_idle(
+      recipe.data.options, [&](const IdleOption& idle) { return !is_set(given.at(idle.option()).where); },
+      [&] {
+        OptionReader reader(recipe.data.options, effect_of_section("data"));
+        registry.factory<Source>(recipe.data.plugin, recipe.data.where).declare(reader);
+      });
 }
 
 }  // namespace ditto

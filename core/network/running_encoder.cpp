@@ -88,9 +88,10 @@ RunningEncoder::RunningEncoder(Components& components, const NetworkSection& fro
     : RunningUnits(around.mesh, around.table, setting_of(from, around)),
       section(from.section()),
       found(look_at_weights(components, from, around.device.is_meta() ? FrozenWeights::none : around.weights)),
-      encoder(components.make<Encoder>(
-          section, found.component,
-          {inputs, found.folder, around.weights == FrozenWeights::read && !around.device.is_meta()})),
+      encoder(components.make<Encoder>(section, found.component,
+                                       {inputs, found.folder,
+                                        around.weights == FrozenWeights::files ||
+                                            (around.weights == FrozenWeights::read && !around.device.is_meta())})),
       in_doubles_(around.compute == torch::kDouble),
       computing_(plugin_name(Encoder::kKind, from.component.plugin) + ", computing"),
       units_(*ctx, [](const Unit&, UnitCall& call) { call.body(); }) {
@@ -108,7 +109,8 @@ RunningEncoder::RunningEncoder(Components& components, const NetworkSection& fro
                 ".pt; and the format that it is in, where its names are not the encoder's own; or a run that trained "
                 "it");
   take(*encoder);
-  if (around.weights != FrozenWeights::none) cut_and_fill(components, from, around);
+  if (around.weights == FrozenWeights::room || around.weights == FrozenWeights::read)
+    cut_and_fill(components, from, around);
 }
 
 void RunningEncoder::cut_and_fill(Components& components, const NetworkSection& from, const Surroundings& around) {

@@ -82,8 +82,9 @@ class RunningUnits {
 
 // Of frozen networks and of encoders.
 enum class FrozenWeights {
-  none,  // they are not run
-  room,  // they are run, and their numbers do not matter
+  none,   // they are not run
+  files,  // nor these, but what else encoders open, as a tokenizer, is there
+  room,   // they are run, and their numbers do not matter
   read,
 };
 

@@ -4,6 +4,7 @@
 #include <cstdlib>
 
 #include <ATen/Parallel.h>
+#include <fmt/format.h>
 #include <torch/types.h>
 
 #include <ditto/cache.h>
@@ -65,6 +66,18 @@ void prepare_process(const Recipe& recipe, const RankInfo& rank) {
 
 namespace {
 
+// What other tools choose a component by, where its plugin has no option of that name.
+void refuse_name(const OptionReader& reader, const OptionMap& given) {
+  const auto& declared = reader.declared();
+  for (const char* key : {"name", "type"}) {
+    const auto it = given.given.find(key);
+    if (it != given.given.end() &&
+        std::none_of(declared.begin(), declared.end(), [&](const OptionInfo& info) { return info.name == key; }))
+      throw Error(ErrorKind::config, it->second.where, fmt::format("[{}] has no option \"{}\"", given.section, key),
+                  fmt::format("its plugin is chosen by {}.plugin = \"…\"", given.section));
+  }
+}
+
 template <class Interface>
 void declare(Recipe& recipe, Registry& registry, const std::string& section, Component& component) {
   if (!component) return;
@@ -74,6 +87,7 @@ void declare(Recipe& recipe, Registry& registry, const std::string& section, Com
     OptionReader reader(component.options, effect_of_options<Interface>());
     guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options",
             [&] { factory.declare(reader); });
+    refuse_name(reader, component.options);
     reader.finish();
     recipe.resolve(section, component.plugin, reader.declared());
   });

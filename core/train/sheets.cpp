@@ -79,8 +79,7 @@ ordered_json class_of(int64_t number, const TensorSpec& label) {
   return place < label.names.size() ? ordered_json(label.names[place]) : ordered_json(number);
 }
 
-// --- [[validate.picture]]
-// ----------------------------------------------------------------------------------------------
+// --- [[validate.picture]] ---------------------------------------------------------------------------------------
 
 struct Chosen {
   int64_t seed, steps;

@@ -4,6 +4,8 @@
 
 #include <torch/types.h>
 
+#include <ditto/text.h>
+
 #include "core/measure/freed_memory.h"
 #include "core/ranks/stop.h"
 #include "core/train/evaluation.h"
@@ -24,6 +26,15 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
       metrics_(training_, trace_, memory_, log_) {}
 
 int Trainer::run() {
+  try {
+    return run_to_end();
+  } catch (const Error& error) {  // which whoever asks later what became of the run finds there
+    log_.note("error: " + shown(error.what(), kSentenceShown));
+    throw;
+  }
+}
+
+int Trainer::run_to_end() {
   report::give_back_freed_memory();
   const report::MemoryMeter::Watch watch(memory_);
   start();
@@ -48,6 +59,7 @@ void Trainer::start() {
   resume_.find();
   training_.assemble(resume_.start());
   trace_.observe(memory_);
+  training_.step->observers.push_back(&waits_);
   if (recipe_.record.receipts)
     receipts_ = std::make_unique<StepReceipts>(*training_.assembly, *training_.ema, *training_.loader);
   if (receipts_) training_.step->observers.push_back(receipts_.get());
@@ -67,6 +79,7 @@ RunEnd Trainer::loop() {
     metrics_.begin_step();
     if (options_.watch) options_.watch->begin_step();
     mesh_.traffic().clear();
+    training_.assembly->networks->encoder_mesh().traffic().clear();
     const auto result = make_step();
     ++training_.done;
     metrics_.record_kernels();

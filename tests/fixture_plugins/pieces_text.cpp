@@ -3,6 +3,7 @@
 #include <ditto/ditto.h>
 #include <ditto/encoder.h>
 #include <ditto/formats/tokenizer.h>
+#include <ditto/text_encoder.h>
 
 namespace {
 
@@ -13,8 +14,10 @@ namespace formats = ditto::formats;
 struct PiecesOptions {
   std::string tokenizer, kind = "sentencepiece";
   int64_t tokens = 16;
+  ditto::TextNames names;
 
   void read(ditto::OptionReader& option) {
+    names.read(option);
     option("tokenizer", tokenizer, "folder of its files").place();
     option("kind", kind, "whose it is").one_of({"sentencepiece", "clip", "bert"});
     option("tokens", tokens, "places of a row").between(2, 512);
@@ -23,40 +26,39 @@ struct PiecesOptions {
 
 struct PiecesText final : ditto::Encoder {
   using Options = PiecesOptions;
-  PiecesText(const Options& o, const Needs&) : options(o) {
+  PiecesText(const Options& o, const Needs& needs) : options(o), caption(o.names.taken(needs.inputs)) {
+    if (!needs.opens_files) return;
     const auto open = o.kind == "clip"   ? formats::open_clip_tokenizer
                       : o.kind == "bert" ? formats::open_bert_tokenizer
                                          : formats::open_sentencepiece_tokenizer;
     tokenizer = open(o.tokenizer, {.tokens = o.tokens});
   }
 
-  ditto::TensorSpecs takes() const override { return {{"caption", torch::kByte, {-1}, "UTF-8"}}; }
-  ditto::TensorSpecs makes() const override {
-    return {{"text", torch::kFloat, {options.tokens, 1}, "0 … 1"}, {"text_mask", torch::kBool, {options.tokens}, ""}};
-  }
+  ditto::TensorSpecs takes() const override { return {caption}; }
+  ditto::TensorSpecs makes() const override { return options.names.made(options.tokens, 1); }
 
-  Batch encode(Batch batch, ditto::Context& ctx) const override {
-    const Tensor caption = batch.at("caption").cpu().contiguous();
-    const auto samples = caption.size(0), bytes = caption.size(1);
-    auto text = torch::zeros({samples, options.tokens, 1});
-    auto mask = torch::zeros({samples, options.tokens}, torch::kBool);
-    for (int64_t i = 0; !caption.is_meta() && i < samples; ++i) {
-      std::string one(reinterpret_cast<const char*>(caption.data_ptr<uint8_t>()) + i * bytes,
-                      static_cast<size_t>(bytes));
-      const auto row = tokenizer->row(one.substr(0, one.find('\0')), "caption");
-      const auto ids = torch::tensor(row.ids, torch::kDouble) / static_cast<double>(tokenizer->vocabulary());
-      text[i].copy_(ids.unsqueeze(-1));
-      mask[i].narrow(0, 0, row.length).fill_(true);
-    }
-    batch["text"] = text.to(ctx.options());
-    batch["text_mask"] = mask.to(ctx.device);
-    batch.tensors.erase("caption");
+  Batch precompute(Batch batch, ditto::Context& ctx) const override {
+    auto text = torch::zeros({batch.at(caption.name).size(0), options.tokens, 1});
+    std::vector<int64_t> lengths;
+    if (tokenizer)
+      for (const auto& one : options.names.texts(batch)) {
+        const auto row = tokenizer->row(one, "caption");
+        const auto ids = torch::tensor(row.ids, torch::kDouble) / static_cast<double>(tokenizer->vocabulary());
+        text[static_cast<int64_t>(lengths.size())].copy_(ids.unsqueeze(-1));
+        lengths.push_back(row.length);
+      }
+    lengths.resize(static_cast<size_t>(text.size(0)), options.tokens);  // of shapes alone
+    options.names.put(batch, text.to(ctx.options()), std::move(lengths));
     return batch;
   }
-  std::optional<ditto::TokenRow> tokens(const std::string& text) const override { return tokenizer->row(text, "text"); }
-  std::string fingerprint() const override { return "pieces_text 1, " + tokenizer->fingerprint(); }
+  std::optional<ditto::TokenRow> tokens(const std::string& text) const override {
+    if (!tokenizer) return std::nullopt;
+    return tokenizer->row(text, "text");
+  }
+  std::string fingerprint() const override { return "pieces_text 1, " + (tokenizer ? tokenizer->fingerprint() : ""); }
 
   Options options;
+  ditto::TensorSpec caption;
   std::unique_ptr<const formats::Tokenizer> tokenizer;
 };
 

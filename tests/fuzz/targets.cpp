@@ -7,6 +7,8 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -28,6 +30,8 @@
 #include "core/formats/text/toml.h"
 #include "core/formats/text/utf8.h"
 #include "core/formats/text/yaml.h"
+#include "core/formats/tokenizers/tokenizer.h"
+#include "core/formats/tokenizers/unicode.h"
 
 namespace ditto::fuzz {
 
@@ -256,7 +260,61 @@ void utf8(std::string_view input) {
   if (damage) REQUIRE(!utf8_damage(input.substr(0, *damage)));
 }
 
-constexpr std::array<Target, 22> kTargets{{{"elf", elf},
+// For parsers that take a folder: one that is there until the process ends, with the files that were written to it
+// last.
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/ditto-fuzz-XXXXXX";
+    REQUIRE(::mkdtemp(name));
+    path = name;
+  }
+  ~Folder() { std::filesystem::remove_all(path); }
+  void write(const std::string& name, std::string_view text) const {
+    std::ofstream(path + "/" + name, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
+  }
+  std::string path;
+};
+
+void tokenizer_file(std::string_view input) {
+  static const Folder folder;
+  folder.write("tokenizer.json", input);
+  for (const auto& open : {open_clip_tokenizer, open_bert_tokenizer})
+    expect(ErrorKind::config, folder.path,
+           [&] { REQUIRE(open(folder.path, {})->row("A b's \u00e9.", "x").ids.size() == 77); });
+}
+
+// CLIP's with one pair and BERT's with three letters.
+std::vector<std::unique_ptr<const Tokenizer>> small_tokenizers() {
+  static const Folder folder;
+  auto words = nlohmann::json::object();
+  const auto add = [&](const std::string& word) { words[word] = words.size(); };
+  for (const char* end : {"", "</w>"})
+    for (char32_t letter = 0x21; letter < 0x144; ++letter)  // bytes as the files write them, and some more
+      add(unicode::text(std::u32string(1, letter)) + end);
+  for (const char* word : {"ab", "<|startoftext|>", "<|endoftext|>"}) add(word);
+  folder.write("vocab.json", words.dump());
+  folder.write("merges.txt", "a b\n");
+  folder.write("vocab.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\na\n##b\n##a\n");
+  std::vector<std::unique_ptr<const Tokenizer>> all;
+  for (const auto cleaning : {Cleaning::none, Cleaning::clip}) {
+    all.push_back(open_clip_tokenizer(folder.path, {.cleaning = cleaning}));
+    all.push_back(open_bert_tokenizer(folder.path, {.cleaning = cleaning}));
+  }
+  return all;
+}
+
+void tokenizer_text(std::string_view input) {
+  static const auto all = small_tokenizers();
+  for (const auto& tokenizer : all)
+    expect(ErrorKind::data, "x", [&] {
+      const auto row = tokenizer->row(input, "x");
+      REQUIRE(row.ids.size() == 77 && row.length >= 2 && row.length <= 77);
+      for (const auto id : tokenizer->pieces(input, "x")) REQUIRE(id >= 0 && id < tokenizer->vocabulary());
+    });
+}
+
+constexpr std::array<Target, 24> kTargets{{{"elf", elf},
                                            {"events", events},
                                            {"jpeg", jpeg},
                                            {"json", json},
@@ -268,6 +326,8 @@ constexpr std::array<Target, 22> kTargets{{{"elf", elf},
                                            {"table", table},
                                            {"tar", tar},
                                            {"text_table", text_table},
+                                           {"tokenizer_file", tokenizer_file},
+                                           {"tokenizer_text", tokenizer_text},
                                            {"toml", toml},
                                            {"toml_value", toml_value},
                                            {"torch_zip", torch_zip},

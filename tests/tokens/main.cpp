@@ -1,7 +1,7 @@
 // ditto_tokens KIND FOLDER: of each JSON text on a line of the standard input, the ids of its pieces, on a line. KIND
 // is clip, bert or sentencepiece. By --tokens N, --cleaning C and --pad WORD rows instead, as {"ids": […], "length":
 // n}. By --rows N it holds the vocabulary against a table of so many rows, and by --about it says what it has read. For
-// tests/integration/data/tokenizers.py. An error is said, and its exit code given.
+// tests/integration/data/text_ids.py. An error is said, and its exit code given.
 #include <cstdio>
 #include <iostream>
 #include <map>

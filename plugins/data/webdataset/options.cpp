@@ -135,11 +135,8 @@ void Options::refuse_contradictions(ditto::OptionReader& option) const {
   if (text == kNone && text_tokens + text_width > 0)
     option.reject(text_tokens > 0 ? "text_tokens" : "text_width", "is of texts, and data.text is \"none\"",
                   "set data.text = \"pickle\"");
-  if (!path.empty() && !(shards.empty() && validation_shards.empty()))
-    option.reject("path", "stands beside data.shards", "name the folder, or the shards");
-  if (path.empty() && (split != "train" || validation_split != "val"))
-    option.reject(split != "train" ? "split" : "validation_split", "is of a prepared set, and data.path names none",
-                  "set data.path to the folder that holds .nv-meta");
+  option.only_if(shards.empty() && validation_shards.empty(), {"path"}, "stands beside data.shards");
+  option.only_if(!path.empty(), {"split", "validation_split"}, "is of a prepared set, and data.path names none");
   refuse(option, "label", label);
   refuse(option, "caption", caption);
 }

@@ -302,7 +302,7 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
     if (found.empty())
       throw Error(
           ErrorKind::config, option, "no file matches \"" + joined(folder, pattern) + "\"",
-          "check the path (relative ones start at the recipe's folder; *, ?, [0-9] and {000..127} are understood)");
+          "check the path (a recipe's relative ones start at its folder, those of --set where it is typed; *, ?, [0-9] and {000..127} are understood)");
     for (const auto& path : found) {
       const auto [first, is_new] = seen.emplace(ditto::formats::identity_of(path), path);
       if (!is_new)

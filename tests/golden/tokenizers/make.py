@@ -1,7 +1,7 @@
 """What transformers' tokenizers make of 500 texts, with small vocabularies of each kind that are trained here: tokenizers.json.gz for
-tests/integration/data/tokenizers.py. The texts are those of token_texts.py whose characters are old and of which transformers' T5
-makes what SentencePiece itself makes (tests/integration/data/tokenizers_test.py counts and prints the others). Usage:
-.deps/peers_tokenizers/bin/python tests/golden/tokenizers/make.py
+tests/integration/data/text_ids.py. The texts are those of token_texts.py whose characters are old and of which transformers' T5
+makes what SentencePiece itself makes (tests/integration/data/tokenizers_test.py counts and prints the others). Trainers settle ties
+otherwise each time, so another run gives other vocabularies. Usage: .deps/peers_tokenizers/bin/python tests/golden/tokenizers/make.py
 """
 
 import base64

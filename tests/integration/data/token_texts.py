@@ -6,8 +6,7 @@ import unicodedata
 
 from babel import Locale
 
-LANGUAGES = ("am ar bg bn cs da de el en es et fa fi fr gu he hi hu hy id it ja ka km kn ko lo ml mr my nb pl ru si sv ta te th "
-             "tr uk ur vi zh zh_Hant").split()
+LANGUAGES = ("am ar bg bn cs da de el en es et fa fi fr gu he hi hu hy id it ja ka km kn ko lo ml mr my nb pl ru sv ta te th tr vi zh").split()
 # Spelled in a text they are text here, and the special words of a vocabulary to transformers.
 SPECIAL = ("<|startoftext|>", "<|endoftext|>", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "[UNK]", "</s>", "<pad>", "<unk>", "<extra_id_",
            "\u2581")
@@ -92,7 +91,7 @@ def hostile(draw, letters, combining):
         if kind == 0:
             return draw.choice(SPACES) * draw.randint(1, 3)
         if kind == 1:
-            return draw.choice(HIDDEN) if draw.randrange(400) else "\u0085"
+            return draw.choice(HIDDEN) if draw.randrange(1000) else "\u0085"
         if kind == 2:
             return emoji(draw)
         if kind == 3:

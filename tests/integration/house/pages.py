@@ -3,24 +3,30 @@
 Claim (options): The commands that README.md and docs/ show run (a training makes two steps; those that need machines or weights
 that are not there are named and left out).
 
-What is changed: a training makes a few steps (--set run.steps=2 is added), and ./dev is not run from within its own
-test: ./dev build builds the plugins that the pages define, other words of it must be in ./dev help.
+What is changed: a training makes a few steps (--set run.steps=2 is added, 4 where a run goes on) and small sheets, 50,000 samples
+are 40, and ./dev is not run from within its own test: ./dev build builds the plugins that the pages define, other words of it
+must be in ./dev help. Under a command a line `error: …` says how it must end.
 """
 
 import os
 import pathlib
+import random
 import re
 import shlex
 import shutil
 import stat
+import struct
 import subprocess
 import sys
 import tarfile
+import zlib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(str(path.relative_to(t.source)) for path in (t.source / "docs").rglob("*.md"))]
+PAGES = ["README.md", "CONTRIBUTING.md", *sorted(
+    (str(path.relative_to(t.source)) for path in (t.source / "docs").rglob("*.md")),
+    key=lambda page: ("tasks/" in page, not page.endswith("my_pictures.md"), page))]  # the other tasks go on with its run
 COMMANDS = ("ditto", "./dev", "build/release/bin/ditto", "torchrun", "mpirun", "cmake", "cp", "ctest", "export", "ditto_matrix")
 # Commands that need machines which are not here, and the test that runs the like of them.
 PORT = "the port of docs/add_a_model.md needs the Python peers; integration/new_model_slow_test.py goes all of its way"
@@ -28,14 +34,21 @@ ELSEWHERE = {"host1": "two machines; integration/launchers_slow.py joins two net
              "forward imported": PORT, "libport.so": PORT,
              "moviegen_toy": "integration/moviegen_stages.py goes all of its way"}
 # What a page may name that is not in the repository: what a person makes, what a run or a build leaves, and files of other projects.
-NOT_HERE = re.compile(r"(runs|build|photos|\.deps|plugins/(models/port|samplers/mine))/|models/stdit/stdit_layer_spec\.py|hooks/first_block_cache\.py")
+NOT_HERE = re.compile(r"(runs|build|photos|drawings|sketches|\.deps|plugins/(models/port|samplers/mine))/|models/stdit/stdit_layer_spec\.py|hooks/first_block_cache\.py")
 SUFFIXES = "h|cpp|cu|py|sh|md|toml|txt|cmake|json|svg|png|lock"
 build = os.environ.get("DITTO_BUILD_DIR", str(t.source / "build/release"))
 
 TRAIN = """#!/bin/sh
-# ditto, but a training is short.
+# ditto, but a training is short, and 50,000 samples are few.
+for word; do
+  shift
+  [ "$word" != 0-49999 ] || word=0-39
+  set -- "$@" "$word"
+done
 if [ "$1" = train ]; then
-  exec {ditto} "$@" --set run.steps=2 --set validate.every=2 --set validate.grid_every=2
+  steps=2
+  case $2 in runs/*) steps=4 ;; esac
+  exec {ditto} "$@" --set run.steps=$steps --set validate.every=2 --set validate.grid_every=2 --set validate.grid=6
 fi
 exec {ditto} "$@"
 """
@@ -64,7 +77,7 @@ def text_of(page):
 
 
 def blocks(page):
-    """The commands of each fenced block, a list of (line of the page, command) a block."""
+    """The commands of each fenced block, a list of (line of the page, command, the error that it must end with) a block."""
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text_of(page), re.M | re.S):
         if match[1] not in ("", "sh", "bash") or match[2].startswith("#!"):
             continue
@@ -75,7 +88,9 @@ def blocks(page):
             if line.endswith("\\"):
                 continue
             if is_command(open_line):
-                commands.append((number, open_line))
+                commands.append((number, open_line, None))
+            elif open_line.startswith("error: ") and commands:
+                commands[-1] = (*commands[-1][:2], open_line)
             open_line = ""
         if commands:
             yield commands
@@ -114,6 +129,30 @@ def make_workspace():
             folder = t.work / "photos" / files[name.replace(".png", ".cls")].decode()
             folder.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
+    write_pictures(t.work / "drawings", 14, random.Random(1))
+    write_pictures(t.work / "sketches", 8, random.Random(2))
+    write_recipes()
+
+
+def write_pictures(folder, count, draws):
+    """A person's pictures of three classes: discs, squares and kites, of other sizes and proportions than a model learns."""
+    shapes = {"cat": lambda x, y: x * x + y * y < 1, "dog": lambda x, y: max(abs(x), abs(y)) < 0.9, "kite": lambda x, y: abs(x) + abs(y) < 1.2}
+    for name, inside in shapes.items():
+        (folder / name).mkdir(parents=True)
+        for number in range(count):
+            height, width, colour = draws.randint(40, 56), draws.randint(40, 56), bytes(draws.choices(range(200), k=3))
+            rows = [b"".join(colour if inside(4 * x / width - 2, 4 * y / height - 2) else b"\xff\xff\xff" for x in range(width)) for y in range(height)]
+            pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
+            chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)), (b"IDAT", pixels), (b"IEND", b"")]
+            (folder / name / f"{number:03}.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(
+                struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks))
+
+
+def write_recipes():
+    """The recipes whose whole file a page shows, after a line that ends with the file's name."""
+    for page in PAGES:
+        for name, text in re.findall(r"`(\w+\.toml)`:\n\n```toml\n(.*?)^```", text_of(page), re.M | re.S):
+            (t.work / name).write_text(text)
 
 
 def write_plugins():
@@ -130,12 +169,23 @@ def write_plugins():
     (folder / "build/lib/ditto/plugins").mkdir(parents=True)  # DITTO_PLUGIN_PATH names it before it is built
 
 
+def script_of(command, error):
+    if error is None:
+        return f"{command}\n"
+    found = shlex.quote(error.split("…")[0])
+    return f"""if said=$(exec 2>&1
+{command}
+); then echo 'no error'; exit 1; fi
+grep -qF -- {found} <<< "$said" || {{ echo "$said"; exit 1; }}
+"""
+
+
 def shell(commands, page):
-    """Runs a block as one script; every command of it must end with 0."""
+    """Runs a block as one script; every command of it must end with 0, or with the error that the page shows."""
     environment = t.compiled_once() | t.environment | {
         "PATH": f"{t.work}/bin:{build}/tests:{os.environ['PATH']}", "HOME": str(t.work / "home"),
         "DITTO_PLUGIN_PATH": str(t.work / "plugins_of_pages/build/lib/ditto/plugins")}
-    script = "set -e\n" + "".join(f"echo '+ {page}:{number}' >&2\n{command}\n" for number, command in commands)
+    script = "set -e\n" + "".join(f"echo '+ {page}:{number}' >&2\n{script_of(command, error)}" for number, command, error in commands)
     done = subprocess.run(["bash", "-c", script], cwd=t.work, env=environment, capture_output=True, text=True, timeout=t.patient(280))
     t.check(done.returncode == 0, f"exit code {done.returncode}\n{done.stdout[-2000:]}{done.stderr[-3000:]}")
 
@@ -143,7 +193,7 @@ def shell(commands, page):
 def runnable(page, commands):
     """Without those that cannot run here; what they need is said."""
     left = []
-    for number, command in commands:
+    for number, command, error in commands:
         program = next(word for word in command.split() if "=" not in word)
         missing = next((why for word, why in ELSEWHERE.items() if word in command), None)
         if missing is None and program in ("torchrun", "mpirun") and not shutil.which(program):
@@ -151,7 +201,7 @@ def runnable(page, commands):
         if missing:
             print(f"not run: {page}:{number}: {missing}", flush=True)
         elif not is_synopsis(command):
-            left.append((number, command))
+            left.append((number, command, error))
     return left
 
 
@@ -170,12 +220,22 @@ def test_the_commands_of_readme_run():
     make_workspace()
     write_plugins()
     t.check(run_page("README.md") >= 8, "README.md shows hardly a command")
-    shell([(0, command) for command in inline_commands("README.md")], "README.md, in its text")
+    shell([(0, command, None) for command in inline_commands("README.md")], "README.md, in its text")
 
 
 def test_the_commands_of_the_docs_run():
     counts = [run_page(page) for page in PAGES[1:]]
     t.check(sum(counts) >= 12, f"the docs show {sum(counts)} commands")
+
+
+def test_a_command_that_ends_otherwise_than_its_page_says_is_found():
+    shell([(1, f"{t.ditto} vresion", "error: ditto: there is no command … version")], "README.md")
+    for command, error in (("version", "error: "), ("vresion", "error: other words"), ("vresion", None)):
+        try:
+            shell([(1, f"{t.ditto} {command}", error)], "README.md")
+        except t.Failed:
+            continue
+        t.check(False, f"ditto {command} ended as `{error}` says")
 
 
 def inline_commands(page):
@@ -197,7 +257,7 @@ def help_of(words):
 def test_every_command_and_option_that_a_sentence_names_is_there():
     checked = 0
     for page in PAGES:
-        for command in re.findall(r"`(ditto [a-z][^`]*)`", text_of(page)) + [c for block in blocks(page) for _, c in block if c.startswith("ditto_matrix")]:
+        for command in re.findall(r"`(ditto [a-z][^`]*)`", text_of(page)) + [c for block in blocks(page) for _, c, _ in block if c.startswith("ditto_matrix")]:
             words = shlex.split(command.replace("…", "").replace("'", ""))
             if words[0] == "ditto_matrix":
                 text = subprocess.run([f"{build}/tests/ditto_matrix", "--help"], capture_output=True, text=True).stdout

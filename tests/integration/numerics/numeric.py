@@ -85,6 +85,7 @@ def test_stop_ends_the_run_with_code_5_and_keeps_the_checkpoint_before():
                      *t.sets({"run.output": str(t.work / "stop")}))
     bad = int(done.stderr.split("error: step ")[1].split(":")[0])
     t.check(bad > 1, f"the first step is finite, and {bad} is not")
+    t.check(f"error: step {bad}" in (t.work / "stop/log.txt").read_text(), "the log does not say what ended the run")
     lines = t.metrics("stop")
     t.equal(len(lines), bad - 1, "lines before the step that is not finite")
     t.equal(t.checkpoints("stop")[-1], f"step_{bad - 1:08}", "the newest checkpoint")

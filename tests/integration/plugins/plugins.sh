@@ -61,4 +61,4 @@ status=0
 [ $status -eq 3 ] && grep -q "there is no model 'dti'; did you mean 'dit'?" "$work/err" || fail "$(cat "$work/err")"
 status=0
 "$ditto" plugins show models/dit 2> "$work/err" || status=$?
-[ $status -eq 2 ] && grep -q "there is no kind \"models\" of plugins: did you mean \"model\"?" "$work/err" || fail "$(cat "$work/err")"
+[ $status -eq 2 ] && grep -q "there is no kind \"models\" of plugins; did you mean \"model\"?" "$work/err" || fail "$(cat "$work/err")"

@@ -22,6 +22,8 @@ def test_an_option_of_another_section_is_named_with_it():
     path = t.write_recipe("tiny.toml", t.recipe())
     t.refused(2, ['[run] has no option "lr"', "it is lr_schedule.lr"], "train", path, "--set", "run.lr=0.1")
     t.refused(2, ['[checkpoint] has no option "steps"', "it is run.steps"], "config", "check", path, "--set", "checkpoint.steps=3")
+    for key in ("name", "type"):
+        t.refused(2, [f'[optimizer] has no option "{key}"', 'optimizer.plugin = "…"'], "train", path, "--set", f"optimizer.{key}=adamw")
 
 
 def test_config_check_opens_data_and_puts_the_parts_together():

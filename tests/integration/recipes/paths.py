@@ -50,9 +50,10 @@ def test_a_run_is_gone_on_with_from_anywhere():
     other = t.run("train", run, "--set", "run.name=other", "--set", "run.steps=1", cwd=elsewhere)
     t.check("resumed from" not in other.all and (elsewhere / "runs/other/run.toml").exists(), other.all)
     t.check("fine on 1 rank" in t.run("config", "check", run).all, "config check RUN")
-    for words in (["inspect", run], ["verify", run], ["verify", "run-link/checkpoints/latest"]):
-        (t.work / "run-link").exists() or (t.work / "run-link").symlink_to(run)
-        t.check("6" in t.run("checkpoint", *words).stdout, words)
+    (t.work / "run-link").symlink_to(run)
+    for words, part in ((["inspect", run], "step_00000006"), (["verify", run], "step_00000006: every byte"),
+                        (["verify", "run-link/checkpoints/latest"], "run-link/checkpoints/latest: every byte")):
+        t.check(part in t.run("checkpoint", *words).stdout, words)
     newest = t.work / "runs/anywhere/checkpoints/step_00000006/model-00000.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1] + b"!")
     done = t.run("checkpoint", "verify", run, code=7)  # the newest is the one that is meant, whole or not

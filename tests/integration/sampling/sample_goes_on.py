@@ -96,6 +96,9 @@ def test_the_same_command_again_makes_nothing_and_another_is_refused():
     marks = listed("again")
     done = t.run(*words("again", 6))
     t.check("all are there already" in done.stderr, done.all)
+    by_link = words("again", 6)
+    by_link[1] = trained() / "checkpoints/latest"
+    t.check("all are there already" in t.run(*by_link).stderr, "the same checkpoint by another name")
     t.equal(listed("again"), marks, "files")
     t.check(bytes_of("again") == before, "other bytes")
     only = ["sample", trained(), "--out", t.work / "again", "--batch", 4]
@@ -144,6 +147,7 @@ def test_grey_arrays_have_three_channels_where_that_is_asked_for():
         shapes[channels], pixels[channels] = eval(data[10:head])["shape"], data[head:]
     t.equal(shapes, {1: (4, 8, 8, 1), 3: (4, 8, 8, 3)}, "shapes")
     t.equal(pixels[3], bytes(value for value in pixels[1] for _ in range(3)), "pixels")
+    t.refused(2, ["grey-3.npz", "not of this request"], "sample", trained(), "--npz", t.work / "grey-3.npz", "--seeds", "0-3", "--steps", 2)
     t.refused(2, ["--npz-channels 3", "no --npz"], "sample", trained(), "--out", t.work / "never", "--npz-channels", 3)
 
 

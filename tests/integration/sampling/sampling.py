@@ -247,8 +247,8 @@ def test_given_noise_is_what_the_pictures_start_from():
     t.equal(latents("given")[:2], ("F32", [5, 1, 8, 8]), "the saved latents")
 
     # The third noise alone gives the third picture.
-    t.write_tensors(t.work / "third.safetensors", {"noise": ("F32", [1, 1, 8, 8], noise[128:192])})
-    sample("third", "2", "--noise", t.work / "third.safetensors", *save("third"), classes="2", batch=1)
+    t.write_tensors(t.work / "third_noise.safetensors", {"noise": ("F32", [1, 1, 8, 8], noise[128:192])})
+    sample("third", "2", "--noise", t.work / "third_noise.safetensors", *save("third"), classes="2", batch=1)
     t.equal(latents("third")[2], latents("given")[2][2 * 256:3 * 256], "the third picture by itself")
 
     # Latents are what the pictures are made of: v / 127.5 - 1, rounded.

@@ -5,6 +5,7 @@ import json
 import pathlib
 import shutil
 import sys
+import tarfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
@@ -113,6 +114,18 @@ def test_a_run_that_did_not_validate_and_other_samples():
     t.equal(len(others["rows"]), 1, "rows of the average alone")
     t.check(others["rows"][0]["loss"] != own["loss"], "other samples gave the same loss:", others)
     t.equal(evaluated(t.work / "plain", "--data", "same.tar")["rows"][0]["loss"], others["rows"][0]["loss"], "of a file")
+    # Of a prepared set: another set, or shards.
+    with tarfile.open(t.digits / "validation-000000.tar") as shard:
+        for number, member in enumerate(one for one in shard.getmembers()[:200] if one.name.endswith(".png")):
+            folder = t.work / "pictures" / "ab"[number % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / member.name).write_bytes(shard.extractfile(member).read())
+    t.run("data", "prepare", t.work / "pictures", "--out", t.work / "set", "--validation", "0.2")
+    prepared = t.recipe(run=dict(steps=1), data=dict(shards=[], validation_shards=[], path=str(t.work / "set"), classes=0))
+    t.train(t.write_recipe("set.toml", prepared), "set")
+    of_set = row_of(evaluated(t.work / "set"), "set")
+    for place, labels in ((t.work / "set", []), (t.work / "set/validation-000000.tar", t.sets({"data.label": "cls"}))):  # which a set says
+        t.equal(row_of(evaluated(t.work / "set", "--data", place, *labels), "set")["loss"], of_set["loss"], f"of {place}")
     t.refused(2, ["--data", "synthetic"], "evaluate", tiny_run(), "--data", "others")
     t.train(t.write_recipe("none.toml", t.recipe(data=dict(validation_shards=[]))), "none", run__steps=1)
     t.refused(2, ["validation_shards", "--data PLACE"], "evaluate", t.work / "none")

@@ -20,7 +20,7 @@ GREY = 128
 
 
 def tiny(pictures=(), steps=2, **sections):
-    base = dict(run=dict(steps=steps, batch=4, micro_batch=2), data=t.synthetic(samples=16), validate=dict(grid_every=2), checkpoint=dict(every=0),
+    base = dict(run=dict(steps=steps, batch=4, micro_batch=2), lr_schedule=dict(lr=0.05, warmup=0), data=t.synthetic(samples=16), validate=dict(grid_every=2), checkpoint=dict(every=0),
                 model=dict(plugin="dit", depth=1, width=32, heads=4, patch=2))
     tree = {name: base.get(name, {}) | sections.get(name, {}) for name in base | sections}
     if pictures:
@@ -131,7 +131,7 @@ def test_sizes_and_conditions_are_those_of_each_picture():
 
 
 def test_a_prompt_is_encoded_for_its_picture():
-    path = encoders.recipe("prompts", "fp32")
+    path = encoders.recipe("prompts", "fp32", lr_schedule=dict(lr=0.05, warmup=0))
     path.write_text(path.read_text() + '[[validate.picture]]\nprompt = "a seven"\n[[validate.picture]]\nprompt = "a nine !!"\nseed = 0\n')
     t.train(path, "prompts", validate__grid_every=3)
     sheet = sheet_of("prompts")

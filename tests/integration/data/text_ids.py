@@ -261,7 +261,7 @@ def test_ditto_tokenize_prints_what_the_encoder_sees():
     ids = " ".join(map(str, row["ids"][:row["length"]]))
     t.equal(t.run("tokenize", path, "a red apple", "--encoder", "text").stdout,
             f"text \"a red apple\": {row['length']} of 16 tokens: {ids}\n", "ditto tokenize")
-    t.equal(len(t.run("tokenize", path, "a", "b", "").stdout.splitlines()), 3, "lines of three texts")
+    t.equal(len(t.run("tokenize", path, "a", "b", "c").stdout.splitlines()), 3, "lines of three texts")
     t.train(path, "tokenized")
     t.equal(t.run("tokenize", t.work / "tokenized", "a red apple", "--json").stdout,
             t.run("tokenize", path, "a red apple", "--json").stdout, "of a run's folder")
