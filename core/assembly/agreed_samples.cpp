@@ -17,7 +17,7 @@ std::string first_of_all(const Mesh& mesh, const std::string& mine) {
 
 }  // namespace
 
-std::vector<int64_t> agree_on_samples(const Mesh& mesh, Loader& loader, const Places& all,
+std::vector<int64_t> agree_on_samples(const Mesh& mesh, const Places& all,
                                       const std::vector<std::shared_ptr<BatchJob>>& jobs) {
   std::map<int64_t, int64_t> at;
   for (const int64_t place : all.list) at.emplace(place, static_cast<int64_t>(at.size()));
@@ -30,8 +30,11 @@ std::vector<int64_t> agree_on_samples(const Mesh& mesh, Loader& loader, const Pl
   for (const auto& [place, i] : at)
     if (ranks.const_data_ptr<int32_t>()[i] > 0) left_out.push_back(place);
   for (const auto& job : jobs) job->leave_out(left_out);
-  loader.leave_out(left_out, [&](const std::string& mine) { return first_of_all(mesh, mine); });
   return left_out;
+}
+
+void leave_out(const Mesh& mesh, Loader& loader, const std::vector<int64_t>& places) {
+  loader.leave_out(places, [&](const std::string& mine) { return first_of_all(mesh, mine); });
 }
 
 }  // namespace ditto

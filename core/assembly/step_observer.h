@@ -32,6 +32,8 @@ class StepObserver {
   // Not of a step that is skipped:
   virtual void updates(Update&) {}  // about to; it may be asked to tell what it has written
   virtual void has_updated() {}
+  // Of any: what is left of the next one's encoding (loader.encode_ahead) is waited for.
+  virtual void waits_for_encoding() {}
 };
 
 }  // namespace ditto

@@ -77,6 +77,7 @@ std::vector<SeenCall> calls_of_a_step(Assembly& assembly) {
                 [](const std::string& line) { report::tell(line); });
   const auto optimizer = assembly.make_optimizer();
   Ema ema(assembly.networks->learned(), assembly.recipe.ema);
+  assembly.recipe.loader.encode_ahead = 0;  // one step is looked at, and one thread
   TrainingStep training(assembly, loader, *optimizer, ema);
   training.expect(0);
   std::vector<SeenCall> seen;

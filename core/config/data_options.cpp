@@ -7,6 +7,10 @@ void LoaderOptions::read(OptionReader& option) {
       .between(0, 256)
       .changes(Effect::nothing);
   option("prefetch", prefetch, "micro-batches read ahead").between(1, 1024).changes(Effect::nothing);
+  option("encode_ahead", encode_ahead,
+         "1: while a step is computed, a thread of its own encodes the next one; 0: a step encodes its own first")
+      .one_of({0, 1})
+      .changes(Effect::nothing);
   option("max_bad", max_bad, "samples that may fail to decode; one more ends the run")
       .at_least(0)
       .changes(Effect::nothing);

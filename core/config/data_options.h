@@ -13,6 +13,7 @@ namespace ditto {
 struct LoaderOptions {
   int64_t threads = 2;
   int64_t prefetch = 4;
+  int64_t encode_ahead = 0;
   int64_t max_bad = 16;
   double stall_s = 60;
   bool strict = false;

@@ -20,6 +20,7 @@ constexpr const char* kSuffix = ".events";
 void record(Recipe recipe, Registry& registry, const Mesh& mesh, const RecordCall& call) {
   recipe.validate.every = recipe.validate.grid_every = 0;
   recipe.run.audit = 0;
+  recipe.loader.encode_ahead = 0;  // what is recorded has an order
   AssemblyParts parts;
   parts.data = parts.objective = true;
   parts.opened = [&](const Source* train, const Source*) {

@@ -23,7 +23,14 @@ constexpr const char *kAverage = "ema", *kFirstAverage = "model_ema1";
 struct Beside {
   const char *format, *beginning, *what;
 };
-constexpr std::array<Beside, 1> kBeside{{{"opendit", "y_embedder.text_encoder.", "the frozen text encoder"}}};
+constexpr std::array<Beside, 6> kBeside{{
+    {"opendit", "y_embedder.text_encoder.", "the frozen text encoder"},
+    {"transformers", "decoder.", "the decoder"},
+    {"transformers", "lm_head.", "the decoder's last map"},
+    {"transformers", "encoder.embed_tokens.", "the table of tokens once more"},
+    {"transformers", "embeddings.position_ids", "the places' numbers"},
+    {"transformers", "text_model.embeddings.position_ids", "the places' numbers"},
+}};
 
 // What of that a tensor is, for people; empty: it is of the model.
 std::string beside(const std::string& format, const std::string& name) {

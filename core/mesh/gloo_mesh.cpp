@@ -78,6 +78,22 @@ GlooMesh::GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::str
   lay_out(degrees);
 }
 
+// Who waits at a connection to the store keeps its other users waiting: two threads of two ranks would for ever.
+GlooMesh::GlooMesh(const GlooMesh& other, const std::string& purpose)
+    : info_(other.info_),
+      timeout_(other.timeout_),
+      others_(other.others_),
+      size_(other.size_),
+      index_(other.index_),
+      store_(other.store_),
+      name_(other.name_ + "/" + purpose + " " + std::to_string(other.beside_++)),
+      talks_to_itself_(other.talks_to_itself_) {
+  if (info_.world_size == 1) return;
+  auto guest = info_;
+  guest.store_is_launchers = true;  // this connection hosts nothing
+  store_ = connect_to_store(guest, timeout_);
+}
+
 GlooMesh::GlooMesh(std::chrono::milliseconds timeout, Transports others)
     : timeout_(timeout),
       others_(std::move(others)),
@@ -104,6 +120,12 @@ void GlooMesh::connect() {
   // thread's first call may add its own.
   setenv("TORCH_FR_BUFFER_SIZE", "0", 0);
   store_ = connect_to_store(info_, timeout_);
+}
+
+std::unique_ptr<Mesh> mesh_beside(const Mesh& mesh, const std::string& purpose) {
+  const auto* connected = dynamic_cast<const GlooMesh*>(&mesh);
+  if (!connected || mesh.world_size() == 1) return nullptr;
+  return std::make_unique<GlooMesh>(*connected, purpose);
 }
 
 AxisSet GlooMesh::connected(const AxisSet& axes) const {

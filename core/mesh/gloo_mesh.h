@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <map>
 #include <memory>
@@ -38,6 +39,9 @@ class GlooMesh : public Mesh {
   GlooMesh(const RankInfo& rank, const Degrees& degrees, std::chrono::milliseconds timeout, Transports others = {});
   // Another layout of the same ranks, which meet at the same store; `name` tells the two apart. All ranks make it.
   GlooMesh(const GlooMesh& other, const Degrees& degrees, const std::string& name);
+  // The same layout with groups, traffic and a connection to the store of its own, for a thread beside the one that
+  // trains; `purpose` tells it apart. All ranks make as many, in the same order.
+  GlooMesh(const GlooMesh& other, const std::string& purpose);
   // One rank by itself, whose groups are connected all the same: each call goes through a transport and comes back. For
   // tests of transports and strategies on one device.
   GlooMesh(std::chrono::milliseconds timeout, Transports others);
@@ -66,10 +70,14 @@ class GlooMesh : public Mesh {
   std::array<int, kAxes.size()> size_{}, index_{};
   c10::intrusive_ptr<c10d::Store> store_;
   std::string name_ = "mesh";
+  mutable std::atomic<int> beside_{0};  // meshes made of this one
   bool talks_to_itself_ = false;
   std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   mutable std::mutex mutex_;
   mutable std::map<AxisSet, Group> groups_;  // by those of the axes that have more than one rank
 };
+
+// Such a mesh, for a thread beside the one that uses `mesh`; null where that has no peers: both may use it.
+std::unique_ptr<Mesh> mesh_beside(const Mesh& mesh, const std::string& purpose);
 
 }  // namespace ditto

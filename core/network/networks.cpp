@@ -9,6 +9,7 @@
 
 #include "core/checkpoint/checkpoint.h"
 #include "core/data/names.h"
+#include "core/mesh/gloo_mesh.h"
 
 namespace ditto {
 
@@ -55,10 +56,12 @@ Networks::Networks(Components& components, const Mesh& mesh, const std::variant<
 
 void Networks::make_encoders(TensorFlow& flow) {
   const auto& run = components_.recipe.run;
+  const auto& sections = components_.recipe.encoders;
+  if (components_.recipe.loader.encode_ahead > 0 && !sections.empty()) own_mesh_ = mesh_beside(mesh_, "encoders");
   const RunningEncoder::Surroundings around{
-      mesh_,          table, dtype_of(run.precision), torch::Device(run.device), static_cast<uint64_t>(run.seed),
+      encoder_mesh(), table, dtype_of(run.precision), torch::Device(run.device), static_cast<uint64_t>(run.seed),
       frozen_weights_};
-  for (const auto& section : components_.recipe.encoders) {
+  for (const auto& section : sections) {
     encoders.push_back(std::make_unique<RunningEncoder>(components_, section, flow.specs(), around));
     const auto& encoder = *encoders.back()->encoder;
     const auto who = "encoder \"" + section.component.plugin + "\"";

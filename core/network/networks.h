@@ -85,6 +85,14 @@ class Networks {
   const std::vector<int64_t>& shape_of_one() const;  // x_0, [C, H, W] or [C, F, H, W]
   SavedShapes shapes() const { return {main->setting.needs, data_}; }
 
+  // Along which encoders are cut. With loader.encode_ahead its groups are their own, as they may be called beside a
+  // step's, and so is its traffic.
+  const Mesh& encoder_mesh() const { return own_mesh_ ? *own_mesh_ : mesh_; }
+
+ private:
+  std::unique_ptr<const Mesh> own_mesh_;  // outlives the encoders
+
+ public:
   std::shared_ptr<OpTable> table;
   std::vector<std::unique_ptr<RunningEncoder>> encoders;  // in the order of the recipe
   std::shared_ptr<Scheduler> scheduler;

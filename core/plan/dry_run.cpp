@@ -13,6 +13,7 @@
 #include "core/components/strategies.h"
 #include "core/config/numerics.h"
 #include "core/data/batch_plan.h"
+#include "core/data/names.h"
 #include "core/measure/memory.h"
 #include "core/mesh/paper_mesh.h"
 #include "core/profile/trace.h"
@@ -94,6 +95,36 @@ class PaperRank {
     return left;
   }
 
+  // Of all micro-batches of a step; and what encoders have beside what they make, at most. Encoders that cannot be run
+  // on shapes alone, as a tokenizer's file would be read, throw Error.
+  int64_t ahead(int64_t text_length) {
+    const int64_t mine = networks().in_step() ? plan_.accumulations : plan_.mine;
+    int64_t bytes = 0;
+    for (const auto& spec : main().setting.needs.inputs)
+      if (spec.name != names::kInput && spec.name != names::kInputTime &&
+          !find(networks().empty_text_specs(), spec.name))
+        bytes += mine * bytes_of(torch::empty(sizes_of(spec, text_length), dtype_of(spec)));
+    return bytes;
+  }
+  int64_t encoding(int64_t text_length) {
+    if (networks().encoders.empty()) return 0;
+    const int64_t before = meter_.current();
+    meter_.reset_peak();
+    Batch batch;
+    for (const auto& spec : networks().shapes().data) {
+      const auto sizes = sizes_of(spec, text_length);
+      batch[spec.name] = is_text(spec) ? torch::full(sizes, 'a', torch::dtype(spec.dtype).device(torch::kCPU))
+                                       : torch::empty(sizes, dtype_of(spec));
+    }
+    for (int64_t i = 0; i < micro_batch_; ++i) batch.ids.push_back(i);
+    batch.weights.assign(batch.ids.size(), 1.0);
+    batch = networks().encode(std::move(batch), Phase::train);
+    const int64_t peak = meter_.peak();
+    int64_t made = 0;
+    for (const auto& [name, tensor] : batch.tensors) made += bytes_of(tensor);
+    return std::max<int64_t>(peak - before - made, 0);
+  }
+
   RunningModel& main() { return *assembly_->main; }
   Networks& networks() { return *assembly_->networks; }
   Assembly& assembly() { return *assembly_; }
@@ -116,6 +147,24 @@ class PaperRank {
       if (entry.tensor.requires_grad()) bytes += open * (static_cast<int64_t>(entry.tensor.nbytes()) / owners);
     }
     return bytes;
+  }
+  // Of a micro-batch.
+  std::vector<int64_t> sizes_of(const TensorSpec& spec, int64_t text_length) const {
+    auto sizes = spec.shape;
+    auto side = sides_.begin();
+    for (int64_t& size : sizes) {
+      if (size == kOwnSide && side != sides_.end()) size = *side++;
+      if (size < 0) size = text_length;
+    }
+    sizes.insert(sizes.begin(), micro_batch_);
+    return sizes;
+  }
+  torch::TensorOptions dtype_of(const TensorSpec& spec) {
+    const bool in_doubles = main().ctx->compute == torch::kDouble && at::isFloatingType(spec.dtype);
+    return torch::dtype(in_doubles ? torch::kDouble : spec.dtype).device(torch::kMeta);
+  }
+  static int64_t bytes_of(const torch::Tensor& tensor) {
+    return tensor.is_meta() ? static_cast<int64_t>(tensor.storage().nbytes()) : 0;
   }
   // Of the sizes that the recipe learns from, where samples have their own; how many tokens it has.
   int64_t find_largest() {
@@ -252,6 +301,7 @@ class DryRunner {
       if (stage == 0 || cost.total() > result.largest.total()) result.largest = cost;
     }
     if (result.first.total() >= result.largest.total()) result.largest = result.first;
+    result.unknown_encoding = unknown_encoding_;
     return result;
   }
 
@@ -292,6 +342,7 @@ class DryRunner {
   RankCost cost_of(const Place& place, std::string& unknown, int64_t* tokens = nullptr) {
     PaperRank rank(recipe_, registry_, degrees_, place);
     auto cost = rank.held();
+    if (recipe_.loader.encode_ahead > 0) count_encoding(rank, cost);
     if (!unknown.empty()) return cost;
     try {
       const auto& left = left_by(rank, place);
@@ -305,6 +356,15 @@ class DryRunner {
       unknown = error.what();
     }
     return cost;
+  }
+
+  void count_encoding(PaperRank& rank, RankCost& cost) {
+    cost.bytes[kAhead] = rank.ahead(text_length_);
+    try {
+      cost.bytes[kEncoding] = rank.encoding(text_length_);
+    } catch (const Error& error) {
+      unknown_encoding_ = error.what();
+    }
   }
 
   // Ranks that differ along the pipeline alone leave the same of a unit.
@@ -323,6 +383,7 @@ class DryRunner {
   const Degrees degrees_;
   const int64_t text_length_;
   std::map<Place, Left> left_;
+  std::string unknown_encoding_;
 };
 
 }  // namespace

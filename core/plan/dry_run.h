@@ -13,6 +13,8 @@
 namespace ditto {
 
 constexpr const char* kNodes = "nodes";  // a share of gradients that run.numerics = "one" has alone
+// With loader.encode_ahead: what encoders have made of the next step, and what they take meanwhile of one micro-batch.
+constexpr const char *kAhead = "ahead", *kEncoding = "encoding";
 
 struct RankCost {
   int rank = 0;
@@ -29,11 +31,12 @@ struct DryRun {
   int64_t parameters = 0;                                                      // of the whole model, learned
   std::map<std::string, int64_t> frozen;                                       // of each other network, by its section
   int64_t batch = 0, micro_batch = 0, tokens_per_sample = 0, text_length = 0;  // 0: it takes no text
-  std::string size;         // that every sample is counted with, where each has its own; empty: all have one
-  Flops flops;              // of one step of the global batch, forward and backward
-  double audit = 0;         // share of it that is computed again (run.audit)
-  std::string unknown;      // why operations or activations are not known; empty: they are
-  RankCost first, largest;  // rank 0, and the rank that holds most
+  std::string size;              // that every sample is counted with, where each has its own; empty: all have one
+  Flops flops;                   // of one step of the global batch, forward and backward
+  double audit = 0;              // share of it that is computed again (run.audit)
+  std::string unknown;           // why operations or activations are not known; empty: they are
+  std::string unknown_encoding;  // why what encoders take meanwhile is not; empty: it is, or counts nothing
+  RankCost first, largest;       // rank 0, and the rank that holds most
 };
 
 // Throws Error(config) for degrees that do not make up `ranks`, and what putting the recipe together throws. A text,

@@ -10,7 +10,11 @@ namespace ditto {
 
 namespace {
 
-constexpr std::array kShares{"parameters", "copies", "gradients", kNodes, "optimizer", "ema", "frozen", "activations"};
+constexpr std::array kShares{"parameters", "copies", "gradients",   kNodes, "optimizer",
+                             "ema",        "frozen", "activations", kAhead, kEncoding};
+
+// Those that not every run has.
+bool is_rare(const std::string& share) { return share == kNodes || share == kAhead || share == kEncoding; }
 
 std::string table_line(const RankCost& cost, const char* what) {
   auto text = fmt::format("rank {}{}: {} of the learned numbers\n", cost.rank, what, cost.parameters);
@@ -18,8 +22,7 @@ std::string table_line(const RankCost& cost, const char* what) {
     const auto at = cost.bytes.find(share);
     if (at != cost.bytes.end() && (at->second > 0 || share != std::string("frozen")))
       text += fmt::format("  {:12} {:>16} bytes\n", share, at->second);
-    if (at == cost.bytes.end() && share != std::string(kNodes))
-      text += fmt::format("  {:12} {:>16}\n", share, "not known");
+    if (at == cost.bytes.end() && !is_rare(share)) text += fmt::format("  {:12} {:>16}\n", share, "not known");
   }
   return text +
          fmt::format("  {:12} {:>16} bytes, {:.2f} GB\n", "all", cost.total(), static_cast<double>(cost.total()) / 1e9);
@@ -43,6 +46,8 @@ std::string to_text(const DryRun& run) {
   for (const auto& [section, parameters] : run.frozen)
     text += fmt::format("{} with {} frozen numbers\n", section, parameters);
   if (!run.unknown.empty()) text += "not known: " + run.unknown + "\n";
+  if (!run.unknown_encoding.empty())
+    text += "what encoders take while they compute is not known, and not counted: " + run.unknown_encoding + "\n";
   text += table_line(run.first, run.first.rank == run.largest.rank ? ", no other holds more" : "");
   if (run.first.rank != run.largest.rank) text += table_line(run.largest, ", no other holds more");
   if (run.flops.empty()) return text;
@@ -82,6 +87,7 @@ nlohmann::ordered_json to_json(const DryRun& run) {
   if (!run.flops.empty()) json["flops_per_step"] = total(run.flops);
   if (run.audit > 0) json["audit"] = run.audit;
   if (!run.unknown.empty()) json["unknown"] = run.unknown;
+  if (!run.unknown_encoding.empty()) json["unknown_encoding"] = run.unknown_encoding;
   return json;
 }
 

@@ -19,7 +19,8 @@ class StepBreakdown : public StepObserver {
   StepBreakdown();
   ~StepBreakdown() override;
 
-  // "load" (waiting for data), "encode", "forward" (draws and losses too), "backward", "norm" (gradients' sums among
+  // "load" (waiting for data), "encode" (with loader.encode_ahead: reading the next step, and
+  // waiting for its encoding), "forward" (draws and losses too), "backward", "norm" (gradients' sums among
   // ranks, their norm), "update" (weights, averages and compute copies, which AdamW makes in one pass), "other".
   using Phases = std::map<std::string, double>;  // seconds
   // An op of the table, "linear backward", and the variant that computed it; or LibTorch's, "aten::mul", or an autograd
@@ -46,6 +47,7 @@ class StepBreakdown : public StepObserver {
   void has_gradients(const LossLedger&, const StepResult&) override { enter("other"); }
   void updates(Update&) override { enter("update"); }
   void has_updated() override { enter("load"); }
+  void waits_for_encoding() override { enter("encode"); }
 
  private:
   void enter(const std::string& phase);

@@ -33,19 +33,28 @@ class Storages {
   int64_t bytes_ = 0;
 };
 
-constexpr std::array kShares{"parameters", "copies", "gradients", "optimizer", "ema", "frozen", "activations"};
+constexpr std::array kShares{"parameters", "copies", "gradients", "optimizer", "ema", "frozen", "activations", "ahead"};
 
-std::string memory_line(const std::map<std::string, int64_t>& memory) {
-  std::string text;
-  for (const char* share : kShares) text += fmt::format(" {:>13}", memory.at(share));
-  return text;
+// A line a rank: of those that are there, which are the same on all ranks.
+template <class Text>
+std::string memory_line(const std::map<std::string, int64_t>& memory, const Text& text) {
+  std::string line;
+  for (const char* share : kShares)
+    if (const auto at = memory.find(share); at != memory.end()) line += fmt::format(" {:>13}", text(*at));
+  return line;
 }
 
 }  // namespace
 
-std::vector<report::CommCount> comm_counts(const Traffic& traffic) {
+std::vector<report::CommCount> comm_counts(const Networks& networks, const Mesh& mesh) {
+  auto counts = mesh.traffic().counts();
+  if (const auto& own = networks.encoder_mesh().traffic(); &own != &mesh.traffic())
+    for (const auto& [key, count] : own.counts()) {
+      auto& sum = counts[key];
+      sum.calls += count.calls, sum.bytes += count.bytes, sum.waited += count.waited;
+    }
   std::vector<report::CommCount> list;
-  for (const auto& [key, count] : traffic.counts())
+  for (const auto& [key, count] : counts)
     list.push_back({key.axes, key.op, name(key.pass), count.calls, count.bytes,
                     std::chrono::duration<double>(count.waited).count()});
   return list;
@@ -110,20 +119,21 @@ std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimiz
           {"ema", average.bytes()},         {"frozen", own_frozen.bytes() + frozen.bytes()}};
 }
 
-std::string comm_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory) {
+std::string comm_table(const Mesh& mesh, const std::vector<report::CommCount>& counts,
+                       const std::map<std::string, int64_t>& memory) {
   const auto& all = mesh.world().transport();
   std::string text = fmt::format("the last step's calls on other ranks, of rank 0{}:\n",
                                  all ? " (" + all->getBackend(torch::kCPU)->getBackendName() + ")" : "");
   text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14} {:>10}\n", "axes", "call", "pass", "calls", "bytes sent",
                       "waited ms");
-  for (const auto& count : comm_counts(mesh.traffic()))
+  for (const auto& count : counts)
     text += fmt::format("  {:24} {:16} {:9} {:>7} {:>14} {:>10.1f}\n", count.axes, count.op, count.pass, count.calls,
                         count.bytes, 1e3 * count.waited_s);
-  if (mesh.traffic().counts().empty()) text += "  none\n";
-  text += "bytes of tensors after it:\n  rank";
-  for (const char* share : kShares) text += fmt::format(" {:>13}", share);
+  if (counts.empty()) text += "  none\n";
+  text += "bytes of tensors after it:\n  rank" + memory_line(memory, [](const auto& share) { return share.first; });
   int rank = 0;
-  for (const auto& line : mesh.world().all_gather_text(memory_line(memory)))
+  for (const auto& line :
+       mesh.world().all_gather_text(memory_line(memory, [](const auto& share) { return share.second; })))
     text += fmt::format("\n  {:4}{}", rank++, line);
   return text;
 }

@@ -25,16 +25,18 @@ TraceOptions trace_options(const std::vector<std::string>& asked);
 // Of bench step: a file alone, or "".
 std::string trace_file(const std::string& asked);
 
-// The collectives counted since the counts were cleared, by axes, op and pass.
-std::vector<report::CommCount> comm_counts(const Traffic& traffic);
+// The collectives counted since the counts were cleared, by axes, op and pass: of a step and of its encoders.
+std::vector<report::CommCount> comm_counts(const Networks& networks, const Mesh& mesh);
 
 // Bytes of the tensors that this rank keeps between steps, by what they are for: "parameters", the leaves that the
 // optimizer updates; "copies", what layers multiply with in their place; "gradients", "optimizer", "ema"; and "frozen",
 // all of the networks that do not train.
 std::map<std::string, int64_t> held_bytes(Networks& networks, Optimizer& optimizer, Ema& ema);
 
-// For people: of rank 0 the counts, of every rank the memory, "activations" too. Called by all ranks.
-std::string comm_table(const Mesh& mesh, const std::map<std::string, int64_t>& memory);
+// For people: of rank 0 the counts, of every rank the memory, "activations" too, and "ahead" where it is there. Called
+// by all ranks.
+std::string comm_table(const Mesh& mesh, const std::vector<report::CommCount>& counts,
+                       const std::map<std::string, int64_t>& memory);
 
 std::vector<report::KernelCount> kernel_counts(const StepBreakdown::Found& found);
 // For people: of all ranks together. Called by all ranks, with their own.

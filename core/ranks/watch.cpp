@@ -64,6 +64,11 @@ class RankWatch::Impl {
     ++progress_;
   }
 
+  void goes_on(const char* what) {
+    doing_ = what;
+    ++progress_;
+  }
+
   int fail(const Error& error) {
     if (ending_.exchange(true)) std::this_thread::sleep_for(2 * kLongest);  // the watch ends the process, and said why
     // What a plugin's own use of a transport throws is a plugin's error: it may be that a peer was lost.
@@ -380,6 +385,9 @@ void RankWatch::begin_step() {
 }
 void RankWatch::begin(const char* what) {
   if (impl_) impl_->begin(Heartbeat::busy, what);
+}
+void RankWatch::goes_on(const char* what) {
+  if (impl_) impl_->goes_on(what);
 }
 int RankWatch::fail(const Error& error) {
   if (rank_.world_size == 1) throw error;

@@ -32,7 +32,8 @@ class RankWatch {
   // What the training thread does now, told by itself. A step has the limit `hang`, except the first: kernels are
   // chosen and data arrives then. All else, which `what` names ("validation"), may take its time.
   void begin_step();
-  void begin(const char* what);  // a literal
+  void begin(const char* what);    // a literal
+  void goes_on(const char* what);  // of what was begun: its name from now on
 
   // This rank ends because of `error`. If it is its own, it is said here, once for all ranks that fail alike, and
   // written to TORCHELASTIC_ERROR_FILE; if a peer was lost, it is found out which, in at most 4 s. Returns the exit

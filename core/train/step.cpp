@@ -6,9 +6,9 @@
 
 #include <torch/types.h>
 
-#include "core/assembly/agreed_samples.h"
 #include "core/assembly/one_number_guard.h"
 #include "core/config/numerics.h"
+#include "core/data/batch_job.h"
 #include "core/mesh/equal_copies.h"
 
 namespace ditto {
@@ -29,7 +29,8 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
       lr_schedule_(assembly.recipe.lr_schedule, assembly.recipe.run.steps),
       counter_(assembly.components, *assembly.main),
       shares_(assembly.recipe.run, assembly.recipe.batch, assembly.mesh, assembly.sizes(loader),
-              each_alone(assembly.recipe, *assembly.train_data)) {
+              each_alone(assembly.recipe, *assembly.train_data)),
+      batches_(assembly, loader, shares_) {
   if (assembly.main->ctx->compute == torch::kHalf) loss_scale = assembly.recipe.run.loss_scale;
   for (auto* model : assembly.networks->training())
     gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,
@@ -46,7 +47,16 @@ void TrainingStep::begin_gradients(const StepPlan& plan) {
   for (size_t i = 0; i < models.size(); ++i) gradients_[i]->begin_step(models[i]->strategies, plan);
 }
 
+// Nothing is encoded between steps: whoever encodes there does so alone, and on all ranks in one order.
 StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
+  auto result = make(step, wants_to_stop);
+  if (batches_.is_encoding())
+    for (auto* observer : observers) observer->waits_for_encoding();
+  batches_.wait();
+  return result;
+}
+
+StepResult TrainingStep::make(int64_t step, const std::function<bool()>& wants_to_stop) {
   const auto share = shares_.step(step, samples, Phase::train);
   auto& networks = *assembly_.networks;
   networks.set_phase(Phase::train);
@@ -79,14 +89,29 @@ void TrainingStep::begin(const StepPlan& plan) {
   for (auto* strategy : assembly_.networks->strategies()) strategy->begin_step(plan);
 }
 
+std::optional<int64_t> TrainingStep::bytes_ahead() const {
+  if (!batches_.looks_ahead()) return std::nullopt;
+  return batches_.bytes_ahead();
+}
+
 LossLedger TrainingStep::compute_audited(const StepShares::Step& step) {
-  const auto loaded = load(step);  // Source -> Loader -> Batch -> Encoder
+  const auto loaded = batches_.load(step, samples, [this](const Batch& read) {  // Source -> Loader -> Batch -> Encoder
+    for (auto* observer : observers) observer->has_read(read);
+  });
+  begin_next(step.plan.step + 1);
   if (!audit_) return compute(step, loaded);
   std::optional<LossLedger> ledger;
   audit_->run(
       shares_, step, [&] { ledger.emplace(compute(step, loaded)); },
       [&](int64_t accumulation, int owner) { repeat(step, loaded, accumulation, owner); });
   return std::move(*ledger);
+}
+
+void TrainingStep::begin_next(int64_t number) {
+  if (!batches_.looks_ahead() || number >= assembly_.recipe.run.steps) return;
+  const auto first = samples + shares_.batch();
+  batches_.begin(shares_.step(number, first, Phase::train), first);
+  if (meter) batches_.wait();  // what a forward leaves is measured, and nothing else is to come and go
 }
 
 // All ranks know alike that batch.sizes has none of the step's samples: nothing is read, run or summed.
@@ -132,7 +157,7 @@ void TrainingStep::repeat(const StepShares::Step& step, const Loaded& loaded, in
   const auto* places = shares_.of(step, accumulation, owner);
   const auto job = loader_.read(places ? *places : step.micro_batches.front());
   job->leave_out(loaded.left_out);
-  std::vector<Batch> batches{take(job->result())};
+  std::vector<Batch> batches{batches_.encode(job->result())};
   if (!places) std::fill(batches[0].weights.begin(), batches[0].weights.end(), 0.0);
   LossLedger unread(samples, shares_.batch(), plan.micro_batches);
   auto program = make_program(assembly_, unread, loaded.weight, loss_scale);
@@ -161,34 +186,6 @@ void TrainingStep::update(const StepResult& result) {
   assembly_.networks->parameters_changed();  // which all copies follow but those that are written already
   for (size_t i = 0; i < entries.size(); ++i)
     if (asked.copies[i].defined()) entries[i].parameter.copied();
-}
-
-Batch TrainingStep::take(const Batch& read) {
-  auto batch = assembly_.networks->encode(read.to(assembly_.main->ctx->device), Phase::train);
-  shares_.weigh(batch);
-  return batch;
-}
-
-TrainingStep::Loaded TrainingStep::load(const StepShares::Step& step) {
-  const StepPlan& plan = step.plan;
-  std::vector<std::shared_ptr<BatchJob>> mine, idle;
-  for (int64_t accumulation = 0; accumulation < accumulations_here(plan); ++accumulation)
-    (plan.runs(accumulation) ? mine : idle).push_back(loader_.read(shares_.mine(step, accumulation)));
-  const auto left_out = agree_on_samples(assembly_.mesh, loader_, {samples, shares_.batch()}, mine);
-  std::vector<Batch> batches;
-  for (const auto& job : mine) {
-    const auto read = job->result();
-    for (auto* observer : observers) observer->has_read(read);
-    batches.push_back(take(read));
-  }
-  for (const auto& job : idle) {
-    job->leave_out(left_out);
-    auto& weights = batches.emplace_back(take(job->result())).weights;
-    std::fill(weights.begin(), weights.end(), 0.0);
-  }
-  const double weight = shares_.weight(step, left_out);
-  // Of a batch without a single sample all gradients are zero, and it is skipped.
-  return {std::move(batches), weight > 0 ? weight : 1.0, left_out};
 }
 
 void TrainingStep::clear_gradients() {
@@ -314,7 +311,7 @@ void TrainingStep::expect(int64_t step) {
     for (int64_t tries = 0; ahead->step < steps && tries < kStepsAhead;
          ++tries, ++ahead->step, ahead->first += shares_.batch(), ahead->accumulation = 0) {
       if (ahead->accumulation == 0) ahead->share = shares_.step(ahead->step, ahead->first, Phase::train);
-      if (ahead->accumulation < accumulations_here(ahead->share.plan))
+      if (ahead->accumulation < batches_.accumulations(ahead->share.plan))
         return shares_.mine(ahead->share, ahead->accumulation++);
     }
     return std::nullopt;

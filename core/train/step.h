@@ -20,6 +20,7 @@
 #include "core/mesh/gradient_sum.h"
 #include "core/network/flops.h"
 #include "core/train/lr_schedule.h"
+#include "core/train/step_batches.h"
 #include "core/verify/audit.h"
 
 namespace ditto {
@@ -46,19 +47,16 @@ class TrainingStep {
   // What the last step's first backward found of this rank's forwards, by this meter; none: nobody measures.
   const report::MemoryMeter* meter = nullptr;
   std::optional<int64_t> activations;
-  std::vector<StepObserver*> observers;  // outlive this
+  std::optional<int64_t> bytes_ahead() const;  // of the next step's encodings; none: they are not made ahead
+  std::vector<StepObserver*> observers;        // outlive this
   // run.audit: hears of what audits found, on every rank alike; may be empty.
   std::function<void(const std::string&)> say;
   const Audit* audit() const { return audit_.get(); }  // null: there is none
 
  private:
-  struct Loaded {
-    std::vector<Batch> batches;     // this rank's
-    double weight;                  // of the samples of all ranks together
-    std::vector<int64_t> left_out;  // places of those that some rank could not decode
-  };
-  Loaded load(const StepShares::Step& step);
-  Batch take(const Batch& read);
+  using Loaded = StepBatches::Loaded;
+  StepResult make(int64_t step, const std::function<bool()>& wants_to_stop);
+  void begin_next(int64_t number);
   LossLedger compute_audited(const StepShares::Step& step);
   LossLedger compute_nothing(const StepPlan& plan);  // of a step without a micro-batch
   // Forward and backward of all micro-batches, and the sum of their gradients; may be done again.
@@ -72,9 +70,6 @@ class TrainingStep {
   void begin(const StepPlan& plan);
   void run_micro_batches(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
   void run_watched(const std::vector<Batch>& batches, Program& program, const StepPlan& plan);
-  int64_t accumulations_here(const StepPlan& plan) const {
-    return assembly_.networks->in_step() ? plan.accumulations : plan.mine;
-  }
   void end_accumulation(int64_t accumulation, const StepPlan& plan);
   double unscale(double norm);
   void update(const StepResult& result);
@@ -88,6 +83,7 @@ class TrainingStep {
   LrSchedule lr_schedule_;
   FlopCounter counter_;
   StepShares shares_;
+  StepBatches batches_;
   bool watched_ = false;  // the calls of a step have been looked at (run.numerics = "one")
   std::vector<std::unique_ptr<GradientSum>> gradients_;  // along networks->training()
   std::unique_ptr<Audit> audit_;

@@ -23,7 +23,7 @@ void StepTrace::end_step() {
 void StepTrace::add_to(report::StepRecord& record) const {
   if (asked_.kernels) record.kernels = kernels_;
   if (!asked_.comm) return;
-  record.comm = comm_counts(training_.mesh.traffic());
+  record.comm = comm();
   record.mem = memory_shares();
 }
 
@@ -31,14 +31,19 @@ std::string StepTrace::tell() {
   if (chrome_) chrome_->write(asked_.file, training_.mesh);
   chrome_.reset();
   std::string tables;
-  if (asked_.comm) tables += comm_table(training_.mesh, memory_shares()) + "\n";
+  if (asked_.comm) tables += comm_table(training_.mesh, comm(), memory_shares()) + "\n";
   if (asked_.kernels) tables += kernel_table(training_.mesh, kernels_) + "\n";
   return tables;
+}
+
+std::vector<report::CommCount> StepTrace::comm() const {
+  return comm_counts(*training_.assembly->networks, training_.mesh);
 }
 
 std::map<std::string, int64_t> StepTrace::memory_shares() const {
   auto shares = held_bytes(*training_.assembly->networks, *training_.optimizer, *training_.ema);
   shares["activations"] = training_.step->activations.value_or(0);
+  if (const auto ahead = training_.step->bytes_ahead()) shares["ahead"] = *ahead;
   return shares;
 }
 

@@ -34,6 +34,7 @@ class StepTrace {
   std::string tell();
 
  private:
+  std::vector<report::CommCount> comm() const;
   std::map<std::string, int64_t> memory_shares() const;
 
   Training& training_;

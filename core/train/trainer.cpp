@@ -59,6 +59,7 @@ void Trainer::start() {
   resume_.find();
   training_.assemble(resume_.start());
   trace_.observe(memory_);
+  training_.step->observers.push_back(&waits_);
   if (recipe_.record.receipts)
     receipts_ = std::make_unique<StepReceipts>(*training_.assembly, *training_.ema, *training_.loader);
   if (receipts_) training_.step->observers.push_back(receipts_.get());
@@ -78,6 +79,7 @@ RunEnd Trainer::loop() {
     metrics_.begin_step();
     if (options_.watch) options_.watch->begin_step();
     mesh_.traffic().clear();
+    training_.assembly->networks->encoder_mesh().traffic().clear();
     const auto result = make_step();
     ++training_.done;
     metrics_.record_kernels();

@@ -115,7 +115,8 @@ HeldOutLosses held_out_losses(Assembly& assembly, Loader& loader) {
     std::vector<std::shared_ptr<BatchJob>> mine, idle;
     if (plan.runs(accumulation) || assembly.networks->in_step())
       (plan.runs(accumulation) ? mine : idle).push_back(loader.read(shares.mine(step, accumulation)));
-    auto agreed = agree_on_samples(assembly.mesh, loader, shares.of_all(step, accumulation), mine);
+    auto agreed = agree_on_samples(assembly.mesh, shares.of_all(step, accumulation), mine);
+    leave_out(assembly.mesh, loader, agreed);
     if (accumulation == 0) left_out = std::move(agreed);
     for (const auto& job : idle) job->leave_out(left_out);
     if (mine.empty() && idle.empty()) continue;

@@ -3,7 +3,7 @@
 //
 // Claim (plugins): Every model, scheduler, sampler, objective, optimizer, strategy, kernel, source and encoder keeps
 // its interface's promises: gradients against finite differences, kernels against references, strategies against one
-// rank, bits on repetition.
+// rank, bits on repetition. Also: `encoders_test.cpp`
 #include <doctest/doctest.h>
 
 #include <filesystem>
@@ -12,6 +12,7 @@
 #include <ditto/testing/checks.h>
 
 #include "core/formats/archive/tar.h"
+#include "tests/contract/contract.h"
 #include "tests/support/files.h"
 
 namespace fs = std::filesystem;
@@ -19,18 +20,10 @@ using ditto::ModelNeeds;
 using ditto::OptionValue;
 using ditto::testing::model_needs;
 using ditto::testing::OptionValues;
-using ditto::testing::Report;
 
 namespace {
 
-// Every library of a kind's folder, by its id.
-std::vector<std::pair<std::string, std::string>> plugins_of(const std::string& folder) {
-  std::vector<std::pair<std::string, std::string>> found;
-  for (const auto& file : fs::directory_iterator(fs::path(ditto::test::plugin_folder()) / folder))
-    if (file.path().extension() == ".so") found.emplace_back(file.path().stem().string().substr(3), file.path());
-  CHECK_FALSE(found.empty());
-  return found;
-}
+using namespace ditto::contract;
 
 // The option sets to test a plugin with; its defaults alone where it is not listed.
 using Variants = std::map<std::string, std::vector<OptionValues>>;
@@ -38,14 +31,6 @@ std::vector<OptionValues> variants(const Variants& table, const std::string& id)
   const auto it = table.find(id);
   return it == table.end() ? std::vector<OptionValues>{{}} : it->second;
 }
-
-void passes(const Report& report) {
-  MESSAGE(report.text());
-  CHECK_MESSAGE(report.passed(), report.failures());
-}
-
-OptionValue text(const char* value) { return std::string(value); }
-OptionValue number(int64_t value) { return value; }
 
 OptionValues tiny(OptionValues more = {}) {
   more.insert({{"depth", number(2)}, {"width", number(32)}, {"heads", number(4)}});
@@ -382,9 +367,4 @@ TEST_CASE("a source's fingerprint knows every file's size, first and last bytes"
   check("table", {{"table", text("t.csv")}, {"size", size}}, pictures.path());
   check("table", {{"table", text("t.csv")}, {"size", size}, {"frames", text("frames")}}, videos.path());
   check("webdataset", {{"shards", Texts{"*.tar"}}, {"label", text("none")}, {"size", size}}, shards.path());
-}
-
-TEST_CASE("every encoder keeps its promises") {
-  const ditto::TensorSpecs data{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"}};
-  for (const auto& [id, path] : plugins_of("encoders")) passes(ditto::testing::check_encoder(path, data));
 }

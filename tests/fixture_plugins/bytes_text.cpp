@@ -2,6 +2,9 @@
 //
 // Legend: B samples, S bytes, D width.
 #include <algorithm>
+#include <chrono>
+#include <stdexcept>
+#include <thread>
 
 #include <ditto/ditto.h>
 #include <ditto/encoder.h>
@@ -21,6 +24,7 @@ struct BytesOptions {
   double noise = 0;
   std::vector<std::string> noise_in{"train", "evaluate", "sample"};
   bool careless = false, pooled = false;
+  int64_t throws_at = -1, stops_at = -1;
   ditto::AttentionOptions attention{12, 2};
   ditto::TextNames names;
 
@@ -31,6 +35,8 @@ struct BytesOptions {
     option("noise", noise, "deviation of what is drawn for each number, by the sample's id").at_least(0.0);
     option("noise_in", noise_in, "the phases in which it is drawn");
     option("careless", careless, "look a byte up outside of its unit");
+    option("throws_at", throws_at, "the place in the run's order of a sample that it throws at; -1: none");
+    option("stops_at", stops_at, "the place of one that it never comes back from; -1: none");
     option("pooled", pooled, "its first byte's place stands for all of the text too");
   }
 };
@@ -92,6 +98,10 @@ struct BytesText final : ditto::Encoder {
   }
 
   Batch precompute(Batch batch, Context& ctx) const override {
+    for (const int64_t id : batch.ids) {
+      if (id == options.throws_at) throw std::runtime_error("sample " + std::to_string(id) + " is too much");
+      if (id == options.stops_at) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
     std::vector<int64_t> lengths;  // an empty text is one byte
     for (const auto& text : options.names.texts(batch))
       lengths.push_back(std::max(static_cast<int64_t>(text.size()), int64_t{1}));

@@ -6,7 +6,6 @@
 // Claim (numbers): Every model with a published class is that class, run as it is: predictions and every gradient to
 // 1e-10 in fp64, at weights of its own names, and its parameters by number, name and shape. Also: `models.md`
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <iostream>
 #include <map>
@@ -26,6 +25,7 @@ using ditto::Batch;
 using ditto::Model;
 using ditto::OptionValue;
 using ditto::test::distance;
+using ditto::test::option_of;
 using ditto::test::Shape;
 using nlohmann::json;
 using torch::Tensor;
@@ -33,19 +33,6 @@ using torch::Tensor;
 namespace {
 
 constexpr double kFp64 = 1e-10, kFp32 = 1e-5;
-
-OptionValue option_of(const json& value) {
-  if (value.is_boolean()) return value.get<bool>();
-  if (value.is_string()) return value.get<std::string>();
-  if (value.is_number_integer()) return value.get<int64_t>();
-  if (value.is_number_float()) return value.get<double>();
-  REQUIRE(value.is_array());
-  const auto all = [&](auto is) { return std::all_of(value.begin(), value.end(), is); };
-  if (!value.empty() && all([](const json& one) { return one.is_string(); }))
-    return value.get<std::vector<std::string>>();
-  if (all([](const json& one) { return one.is_number_integer(); })) return value.get<std::vector<int64_t>>();
-  return value.get<std::vector<double>>();
-}
 
 at::ScalarType dtype_of(const std::string& name) {
   const std::map<std::string, at::ScalarType> known{{"Float", at::kFloat}, {"Long", at::kLong}, {"Bool", at::kBool}};
@@ -156,17 +143,6 @@ Errors compare(const Case& test, at::ScalarType dtype) {
   return errors;
 }
 
-// "NAME [SHAPE]" of each of theirs, in order, as reference.py's count has it.
-std::string names_and_shapes(const Model& model, const ditto::ForeignFormat& format) {
-  const auto parameters = model.named_parameters();
-  std::map<std::string, Shape> theirs;
-  for (const auto& map : format.tensors)
-    for (const auto& name : map.theirs) theirs[name] = ditto::test::reference_shape(map, parameters[map.ours]);
-  std::string text;
-  for (const auto& [name, shape] : theirs) text += name + " " + json(shape).dump(-1) + "\n";
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("models: outputs and every gradient are those of the reference, filled by its own names") {
@@ -193,11 +169,8 @@ TEST_CASE("models: a published size has the reference's parameters, by number, n
     int64_t count = 0;
     for (const auto& one : model->parameters()) count += one.numel();
     CHECK(count == test.golden.at("parameters").get<int64_t>());
-    std::string text = names_and_shapes(*model, model->foreign(test.text("format")));
-    for (size_t at = 0; (at = text.find(',', at)) != std::string::npos; at += 2) text.replace(at, 1, ", ");
-    char hashed[17];
-    std::snprintf(hashed, sizeof(hashed), "%016llx", static_cast<unsigned long long>(ditto::test::fnv1a(text)));
-    CHECK(std::string(hashed) == test.golden.at("names").get<std::string>());
+    CHECK(ditto::test::hash_of_names(*model, model->foreign(test.text("format"))) ==
+          test.golden.at("names").get<std::string>());
     print({{"case", test.name},
            {"model", test.text("model")},
            {"reference", test.text("reference")},

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstdio>
 #include <map>
 #include <string>
 #include <vector>
@@ -35,7 +36,7 @@ inline Shape reference_shape(const ForeignTensor& map, const torch::Tensor& ours
 }
 
 // Fills every parameter; fails where the map names one of them twice or never.
-inline void fill_as_reference(Model& model, const ForeignFormat& format) {
+inline void fill_as_reference(Units& model, const ForeignFormat& format) {
   const torch::NoGradGuard no_grad;
   auto parameters = model.named_parameters();
   std::map<std::string, int> filled;
@@ -53,6 +54,23 @@ inline void fill_as_reference(Model& model, const ForeignFormat& format) {
     ours.copy_(all.view(ours.sizes()));
   }
   for (const auto& item : parameters) REQUIRE_MESSAGE(filled.count(item.key()), item.key());
+}
+
+// Of "NAME [SHAPE]" of each of theirs, in order, as reference.py's count has it.
+inline std::string hash_of_names(const Units& model, const ForeignFormat& format) {
+  const auto parameters = model.named_parameters();
+  std::map<std::string, Shape> theirs;
+  for (const auto& map : format.tensors)
+    for (const auto& name : map.theirs) theirs[name] = reference_shape(map, parameters[map.ours]);
+  std::string text;
+  for (const auto& [name, shape] : theirs) {
+    text += name + " [";
+    for (size_t i = 0; i < shape.size(); ++i) text += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
+    text += "]\n";
+  }
+  char hashed[17];
+  std::snprintf(hashed, sizeof(hashed), "%016llx", static_cast<unsigned long long>(fnv1a(text)));
+  return hashed;
 }
 
 // By their names and in their shapes; fails where rows of theirs are of none of ours, or of two.

@@ -10,6 +10,13 @@
 
 namespace ditto::formats {
 
+Cleaning cleaning_of(std::string_view name) {
+  if (name == "none") return Cleaning::none;
+  if (name == "whitespace") return Cleaning::whitespace;
+  if (name == "clip") return Cleaning::clip;
+  throw Error(ErrorKind::config, "clean", "is " + shown(name), "use \"none\", \"whitespace\" or \"clip\"");
+}
+
 Tokenizer::~Tokenizer() = default;
 
 void Tokenizer::set_up(const VocabularyFiles& files, const Find& find, const SpecialWords& words, std::int64_t size,

@@ -26,6 +26,8 @@ enum class Cleaning {
   clip,        // that, in normal form C and lower case, as CLIP's own tokenizer begins
 };
 
+Cleaning cleaning_of(std::string_view name);  // "none", "whitespace" or "clip"
+
 struct TokenOptions {
   std::int64_t tokens = 77;  // places of a row: a longer text loses its end, a shorter one is padded
   Cleaning cleaning = Cleaning::none;

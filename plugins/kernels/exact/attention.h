@@ -134,6 +134,9 @@ void attention(const Attention& p) {
       for (Index j = 0; j < parts(n, kKeys); ++j)
         tile<kKeys, kLanes>(keys + (i * key_panels + j) * kKeys * D, queries, &all, 1, scores + j * kKeys * kQueries,
                             kQueries, least(kKeys, n - j * kKeys), kQueries, nullptr);
+      if (p.bias)
+        for (Index key = 0; key < n; ++key)
+          for (Index q = 0; q < here; ++q) scores[key * kQueries + q] += p.bias[(t + q) * p.S + first + key];
       const Node made = node(top++);
       shares(p, t, first, n, scores, made);
       for (Index j = 0; j < value_panels; ++j)

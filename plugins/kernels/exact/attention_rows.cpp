@@ -16,6 +16,7 @@ struct Heads {
         k(by_heads(in.tensor(1))),
         v(by_heads(in.tensor(2))),
         seen(in.tensor(3).defined() ? in.tensor(3).contiguous() : Tensor()),
+        bias(in.tensor(4).defined() ? in.tensor(4).contiguous() : Tensor()),
         causal(in.flag("causal")),
         scale(in.number("scale", 1 / std::sqrt(static_cast<double>(q.size(-1))))),
         leaf(token_leaf(in)),
@@ -47,19 +48,34 @@ struct Heads {
             S,
             K,
             static_cast<float>(scale),
-            leaf};
+            leaf,
+            bias_of(b, n)};
+  }
+  const float* bias_of(Index b, Index n) const {
+    if (!bias.defined()) return nullptr;
+    const Index sample = bias.size(0) > 1 ? b : 0, head = bias.size(1) > 1 ? n : 0;
+    return numbers(bias) + (sample * bias.size(1) + head) * T * S;
   }
   static const float* at(const Tensor& x, Index b, Index n) { return numbers(x) + b * x.stride(0) + n * x.stride(2); }
 
-  Tensor q, k, v, seen;
+  Tensor q, k, v, seen, bias;
   bool causal;
   double scale;
   Index leaf, B, T, N, S, M, K;
 };
 
+// A bias is what frozen text encoders have: of it, and through it, there is no gradient.
+bool adds(const OpCall& call, const Tensor& bias) {
+  const Tensor &q = call.inputs.tensor(0), &k = call.inputs.tensor(1);
+  const auto one_or = [&](int64_t dim, int64_t size) { return bias.size(dim) == 1 || bias.size(dim) == size; };
+  return !call.grad && bias.dim() == 4 && one_or(0, q.size(0)) && one_or(1, q.size(2)) && bias.size(2) == q.size(1) &&
+         bias.size(3) == k.size(1);
+}
+
 int score(const Kernels& k, const OpCall& call) {
   const auto& in = call.inputs;
-  if (!fits_with_leaf(call) || in.tensor(4).defined() || in.tensor(0).dim() != 4) return 0;
+  if (!fits_with_leaf(call) || in.tensor(0).dim() != 4) return 0;
+  if (in.tensor(4).defined() && !adds(call, in.tensor(4))) return 0;
   if (in.tensor(3).defined() && (in.tensor(3).scalar_type() != torch::kBool || in.tensor(3).dim() != 2)) return 0;
   return in.tensor(1).size(2) > 0 && in.tensor(0).size(2) % in.tensor(1).size(2) == 0 ? k.score : 0;
 }

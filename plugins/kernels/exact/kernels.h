@@ -101,6 +101,7 @@ struct Attention {
   Index T, S, D;
   float scale;
   Index leaf;
+  const float* bias = nullptr;  // [T][S], added to the scores, in forward alone; null: none
 };
 // Queries' heads [0, heads) that share one of keys, `q_head` apart in q and its gradient and `out_head` in the
 // output's.

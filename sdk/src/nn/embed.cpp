@@ -73,7 +73,9 @@ Embedding::Embedding(int64_t rows, int64_t width, Split split, Init init)
 Embedding::~Embedding() = default;
 
 Tensor Embedding::forward(const Tensor& index, Context& ctx) {
-  if (index.dim() > 1) ctx.refuse_under_one("a table that is looked up token by token");
+  // Rows are copied as they are; it is the sum of a row's gradients that has no order over tokens.
+  if (index.dim() > 1 && torch::GradMode::is_enabled() && table.leaf().requires_grad())
+    ctx.refuse_under_one("the gradient of a table that is looked up token by token");
   return leave(table.rows(enter(index).flatten(), ctx).unflatten(0, index.sizes()));
 }
 

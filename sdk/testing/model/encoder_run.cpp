@@ -55,6 +55,7 @@ Batch encoder_batch(const TensorSpecs& data, at::ScalarType dtype) {
       for (int64_t i = 0; i < kSamples; ++i) all[i].slice(0, kOfText[i]).zero_();
     batch[spec.name] = all;
     if (is_padded(spec) && !is_mask(spec)) batch.lengths[spec.name] = {std::begin(kOfText), std::end(kOfText)};
+    if (!is_padded(spec) && find(data, spec.name + "_mask")) batch.lengths[spec.name].assign(kSamples, shape.at(0));
   }
   return batch;
 }

@@ -31,6 +31,7 @@
 #include "core/train/sheets.h"
 #include "core/train/trainer.h"
 #include "core/train/validation.h"
+#include "tests/support/encoder_weights.h"
 #include "tests/support/files.h"
 
 namespace ditto {
@@ -128,10 +129,16 @@ std::vector<Place> places() {
 void complete(Place& place) {
   const auto* all = given_table().find("place")->as<Table>();
   const auto* row = all->find(place.key);
+  if (row)
+    if (const auto* section = row->as<Table>()->find("section")) {
+      place.section = *section->as<std::string>();
+      place.sets.clear();
+    }
   REQUIRE_MESSAGE(row, "tests/options.toml says nothing of \"" << place.key << "\": add [place.\"" << place.key
                                                                << "\"], with the sets of a recipe in "
                                                                << "which its options act");
   for (const auto& entry : row->as<Table>()->entries()) {
+    if (entry.key == "section") continue;
     if (entry.key == "sets")
       for (auto& set : words_of(entry.value)) place.sets.push_back(std::move(set));
     else if (entry.key == "elsewhere")
@@ -159,6 +166,7 @@ Words at_place(const Words& sets) {
   for (auto& set : all) {
     set = std::regex_replace(set, std::regex("DIGITS"), std::string(DITTO_SOURCE_DIR) + "/data/digits");
     set = std::regex_replace(set, std::regex("FILES"), files().path().string());
+    set = std::regex_replace(set, std::regex("GOLDEN"), std::string(DITTO_SOURCE_DIR) + "/tests/golden");
   }
   all.insert(all.begin(), "run.output=" + (files() / "out"));
   return all;
@@ -231,6 +239,19 @@ const Outcome& outcome_of(const Words& sets) {
   return it->second;
 }
 
+// A text encoder of the sizes that its place sets.
+std::shared_ptr<Encoder> text_encoder(const std::string& id) {
+  const std::regex size("encoder\\.text\\.(\\w+)=(\\d+)");
+  OptionMap given{"encoder.text", "the test", {}};
+  for (const auto& set :
+       words_of(*given_table().find("place")->as<Table>()->find("encoder/" + id)->as<Table>()->find("sets")))
+    if (std::smatch parts; std::regex_match(set, parts, size))
+      given.given[parts[1]] = {int64_t{std::stoll(parts[2])}, "the test"};
+  OptionReader reader(given);
+  return plugins().factory<Encoder>(id).make(
+      reader, {.inputs = {{"caption", torch::kByte, {-1}, ""}}, .folder = {}, .opens_files = false});
+}
+
 const test::TemporaryFolder& files() {
   static const test::TemporaryFolder folder;
   static const bool is_made = [] {
@@ -251,6 +272,8 @@ const test::TemporaryFolder& files() {
         salt += 4;
       }
     }
+    for (const std::string id : {"t5", "clip_text", "bert"})
+      test::write_some_weights(*text_encoder(id), folder / (id + ".safetensors"));
     test::write_text(folder / "rows.csv", rows);
     test::write_text(folder / "few.csv", few);  // what is held out is none of them
     test::write_text(folder / "more.csv", more);

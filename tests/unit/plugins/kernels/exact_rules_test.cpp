@@ -166,6 +166,8 @@ TEST_CASE("a call is refused that no exact row has: another precision, a sum wit
   const auto q = torch::ones({1, 3, 2, 4});
   CHECK(score("attention", {{q, q, q, {}}, leaf}, true) > 0);
   CHECK(score("attention", {{q, q, q, {}, torch::zeros({1, 2, 3, 3})}, leaf}, true) == 0);
+  CHECK(score("attention", {{q, q, q, {}, torch::zeros({1, 2, 3, 3})}, leaf}, false) > 0);
+  CHECK(score("attention", {{q, q, q, {}, torch::zeros({1, 2, 1, 3})}, leaf}, false) == 0);
   for (const auto& row_of_set : rows_of_set()) {
     CHECK(row_of_set.exact == (row_of_set.variant.rfind("exact_", 0) == 0));
     CHECK(row_of_set.knows.count("lengths") == 0);

@@ -11,6 +11,8 @@
 #include <ditto/optimizer.h>
 #include <ditto/scheduler.h>
 
+#include "tests/unit/exact_rows.h"
+
 namespace ditto {
 namespace {
 
@@ -236,9 +238,11 @@ TEST_CASE("what has no exact form is refused by name under one, and goes on unde
   Conv2d conv({3, 4, {3}});
   GroupNorm norm(2, 4);
   Embedding table(5, 4);
-  torch::NoGradGuard no_grad;
-  for (torch::nn::Module* module : std::vector<torch::nn::Module*>{&conv, &norm, &table})
-    for (auto& leaf : module->parameters()) leaf.fill_(0.5);
+  {
+    const torch::NoGradGuard no_grad;
+    for (torch::nn::Module* module : std::vector<torch::nn::Module*>{&conv, &norm, &table})
+      for (auto& leaf : module->parameters()) leaf.fill_(0.5);
+  }
   const std::vector<std::pair<std::string, std::function<Tensor()>>> parts{
       {"a convolution",
        [&] {
@@ -258,6 +262,20 @@ TEST_CASE("what has no exact form is refused by name under one, and goes on unde
     CHECK(has(refusal(part), "= \"one\" has no exact form of"));
     CHECK(has(refusal(part), name));
   }
+}
+
+TEST_CASE("under one a frozen table is looked up token by token, as samples of one token each are") {
+  const auto table_of_ops = std::make_shared<OpTable>(exact::rows(), std::map<std::string, GivenOption>(), nullptr,
+                                                      std::vector<Op>(), /*exact=*/true);
+  Context ctx(table_of_ops, Random(1));
+  ctx.token_leaf = 32;
+  Embedding table(5, 4);
+  const torch::NoGradGuard no_grad;
+  table.table.leaf().copy_(drawn({5, 4}, 1));
+  const auto index = torch::arange(6).remainder(5);
+  const auto rows = table.forward(index.view({2, 3}), ctx);
+  CHECK(same_bits(rows.flatten(0, 1), table.forward(index, ctx)));
+  CHECK(same_bits(rows.flatten(0, 1), table.table.leaf().index_select(0, index)));
 }
 
 // Runs `make` on fresh leaves of the same numbers; results, then gradients.

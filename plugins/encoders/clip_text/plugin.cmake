@@ -1,0 +1,1 @@
+set(plugin_libraries Ditto::formats)  # the tokenizer
