@@ -122,7 +122,7 @@ std::string import_weights(const Units& of, const std::string& format_name, cons
   const std::string path = foreign_weights(given);
   const auto file = open_foreign(path);
   const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
-  ForeignImport import(*file, path, choice.prefix);
+  ForeignImport import(*file, path, choice.prefix, format.former);
   for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
   for (const auto& [copy, original] : format.copies) import.copy(copy, original);
   for (const auto& [name, value] : format.constants) import.constant(name, value);
