@@ -197,8 +197,10 @@ struct AutoencoderKl final : ditto::Encoder {
       value = ditto::real_of(file, key);
       of.options.emplace_back(option);
     };
-    if (has_class) o.scale = 0.18215, of.options.emplace_back("scale");  // of the class, where it says none
-    std::erase_if(of.options, [&](const auto& one) { return one == "scale" && file.config.count("scaling_factor"); });
+    if (has_class && file.config.count("scaling_factor") == 0) {  // the class's own, where the file says none
+      o.scale = 0.18215;
+      of.options.emplace_back("scale");
+    }
     take("scaling_factor", "scale", o.scale);
     take("shift_factor", "shift", o.shift);
     o.mean = reals(file, "latents_mean"), o.std = reals(file, "latents_std");
