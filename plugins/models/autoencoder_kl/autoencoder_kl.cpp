@@ -7,6 +7,8 @@
 #include <ditto/exchange/autoencoder_names.h>
 #include <ditto/nn/autoencoder.h>
 
+#include <algorithm>
+
 namespace {
 
 using ditto::Batch;
@@ -73,7 +75,7 @@ struct AutoencoderKl final : ditto::Model {
 
   std::vector<std::string> foreign_formats() const override { return ditto::autoencoder_formats(); }
   ditto::ForeignFormat foreign(const std::string& format) const override {
-    return ditto::autoencoder_names(*this, options, x[0], std::max<int64_t>(x[1], 0), format);
+    return ditto::autoencoder_names(*this, options, x[0], x[1] == x[2] ? std::max<int64_t>(x[1], 0) : 0, format);
   }
   static std::vector<std::string> foreign_classes() { return ditto::autoencoder_classes(); }
 
