@@ -180,6 +180,7 @@ std::vector<ModelCase> autoencoder_cases() {
   const auto picture = model_needs({3, 8, 4}, 3);
   return {{small_autoencoder(), picture},
           {small_autoencoder({{"channels", std::vector<int64_t>{4, 8, 8}},
+                              {"groups", number(2)},
                               {"layers", number(2)},
                               {"latent", number(3)},
                               {"middle_attention", false},

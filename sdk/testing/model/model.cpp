@@ -48,9 +48,12 @@ class ModelTest {
       report.check("a block's features are as makes() says", [&] { return features(); });
     else
       report.skip("a block's features are as makes() says", "makes() names none");
-    if (!of_extra().empty())
-      report.check("what it hands out of the stream is as makes() says, and a sample's own",
-                   [&] { return handed_out(); });
+    if (!made_of_extra(*model_).empty())
+      report.check("what it hands out of the stream is as makes() says, and a sample's own", [&] {
+        auto ctx = context(at::kDouble);
+        fill(*model_, at::kDouble);
+        return otherwise_handed_out(*model_, batch(at::kDouble), ctx);
+      });
     if (find(model_->makes(), "modulated_input"))
       report.check("its modulated input is as makes() says, and a sample's own", [&] { return modulated_input(); });
     report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });
@@ -125,39 +128,6 @@ class ModelTest {
     if (found.sizes() != at::IntArrayRef(expected))
       return "they are " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
     return not_finite(found);
-  }
-
-  // What it makes beside, under names of its own.
-  TensorSpecs of_extra() const {
-    auto specs = model_->makes();
-    std::erase_if(specs, [](const TensorSpec& s) { return s.name == "features" || s.name == "modulated_input"; });
-    return specs;
-  }
-
-  std::string handed_out() const {
-    torch::NoGradGuard no_grad;
-    fill(*model_, at::kDouble);
-    auto ctx = context(at::kDouble);
-    ModelProgram program(*model_, ctx);
-    const auto of = [&](const Batch& in) {
-      Stream stream = program.begin(in);
-      program.blocks(0, model_->depth(), stream);
-      return program.head(stream, in);
-    };
-    const Batch in = batch(at::kDouble);
-    const Outputs all = of(in), one = of(in.slice(1, 2));
-    for (const auto& spec : of_extra()) {
-      if (!all.count(spec.name)) return "\"" + spec.name + "\" is in no field of the stream's extra";
-      const Tensor& found = all.at(spec.name);
-      auto expected = spec.shape;
-      expected.insert(expected.begin(), kSamples);
-      if (found.sizes() != at::IntArrayRef(expected))
-        return "\"" + spec.name + "\" is " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
-      if (const auto problem = not_finite(found); !problem.empty()) return "\"" + spec.name + "\" " + problem;
-      if (const auto problem = difference(one.at(spec.name), found.slice(0, 1, 2), kRounding); !problem.empty())
-        return "of a sample alone \"" + spec.name + "\" " + problem;
-    }
-    return {};
   }
 
   std::string modulated_input() const {
