@@ -35,7 +35,7 @@ inline Shape reference_shape(const ForeignTensor& map, const torch::Tensor& ours
 }
 
 // Fills every parameter; fails where the map names one of them twice or never.
-inline void fill_as_reference(Model& model, const ForeignFormat& format) {
+inline void fill_as_reference(Units& model, const ForeignFormat& format) {
   const torch::NoGradGuard no_grad;
   auto parameters = model.named_parameters();
   std::map<std::string, int> filled;
