@@ -310,9 +310,9 @@ TEST_CASE(
   refuses(small({{"mean", std::vector<double>{1, 2}}}), {3, 16, 16}, {"mean", "4 channels"});
   refuses({{"channels", Shape{4, 6}}, {"groups", int64_t{4}}}, {3, 16, 16}, {"channels", "[4, 6]", "groups = 4"});
   const auto own_sides = encoder_of(kSmall, {3, ditto::kOwnSide, ditto::kOwnSide});
-  CHECK(own_sides->makes().front().shape == Shape{4, ditto::kOwnSide, ditto::kOwnSide});
+  CHECK((own_sides->makes().front().shape == Shape{4, ditto::kOwnSide, ditto::kOwnSide}));
   auto ctx = context(at::kFloat);
   CHECK(has(refusal([&] { own_sides->precompute(images("", {3, 12, 10}, at::kFloat), ctx); }), "multiples of 4"));
-  CHECK(own_sides->decoded({4, 3, 5}) == Shape{3, 12, 20});
+  CHECK((own_sides->decoded({4, 3, 5}) == Shape{3, 12, 20}));
   CHECK(has(refusal([&] { (void)own_sides->decoded({3, 3, 5}); }), "4 channels"));
 }
