@@ -26,8 +26,9 @@ struct CpuKernels final : ditto::KernelSet {
   using Options = ditto::NoOptions;
   CpuKernels(const Options&, const Needs&) {}
   std::vector<ditto::KernelRow> rows() const override {
-    std::vector<ditto::KernelRow> rows{ditto_cpu::norm_modulate(), ditto_cpu::gated_residual(), ditto_cpu::gelu(),
-                                       ditto_cpu::silu(), ditto_cpu::linear_gelu_tanh()};
+    std::vector<ditto::KernelRow> rows{
+        ditto_cpu::norm_modulate(),    ditto_cpu::gated_residual(), ditto_cpu::gelu(),        ditto_cpu::silu(),
+        ditto_cpu::linear_gelu_tanh(), ditto_cpu::group_norm(),     ditto_cpu::conv_in_fp32()};
 #if defined(__x86_64__)
     if (ditto_cpu::has_bf16_pairs())
       rows.insert(rows.end(), {ditto_cpu::attention(), ditto_cpu::linear_bf16(), ditto_cpu::linear_gelu_tanh_bf16()});
@@ -40,4 +41,4 @@ struct CpuKernels final : ditto::KernelSet {
 }  // namespace
 
 DITTO_PLUGIN(KernelSet, CpuKernels, "cpu", "1.2.0", "Apache-2.0",
-             "fused passes over rows; attention and linear layers in bf16; vector instructions")
+             "fused passes over rows and maps; attention and linear layers in bf16; vector instructions")

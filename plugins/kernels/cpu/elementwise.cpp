@@ -4,19 +4,12 @@
 #include <hwy/foreach_target.h>
 #include <hwy/highway.h>
 
-#include <hwy/contrib/math/math-inl.h>
-
 #include "elementwise.h"
 #include "numbers-inl.h"
+#include "silu-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace ditto_cpu::HWY_NAMESPACE {
-
-V sigmoid(V x) {
-  const D32 d;
-  const V one = hn::Set(d, 1.0f);
-  return hn::Div(one, hn::Add(one, hn::Exp(d, hn::Min(hn::Neg(x), hn::Set(d, 88.0f)))));  // Exp knows none above 104
-}
 
 // tanh(u) = 2 sigmoid(2 u) - 1, so that GELU is x sigmoid(2 u), with u = sqrt(2 / pi) (x + 0.044715 x^3).
 struct GeluTanh {
@@ -33,40 +26,6 @@ struct GeluTanh {
     return hn::MulAdd(hn::Mul(hn::Mul(x, s), hn::Sub(one, s)), inner_slope, s);
   }
 };
-struct Silu {
-  static V of(V x) { return hn::Mul(x, sigmoid(x)); }
-  static V slope(V x) {
-    const D32 d;
-    const V s = sigmoid(x), one = hn::Set(d, 1.0f);
-    return hn::MulAdd(hn::Mul(x, s), hn::Sub(one, s), s);
-  }
-};
-
-// Calls f(i, count) for vectors, the last of which may lack some numbers: these are copied aside by Some.
-template <class S>
-struct Some {
-  using T = typename S::T;
-  static V load(const T* p, size_t count) {
-    if (count >= hn::Lanes(D32())) return S::load(p);
-    HWY_ALIGN T pad[HWY_MAX_BYTES / sizeof(float)] = {};
-    for (size_t i = 0; i < count; ++i) pad[i] = p[i];
-    return S::load(pad);
-  }
-  static void store(V v, T* p, size_t count) {
-    if (count >= hn::Lanes(D32())) return S::store(v, p);
-    HWY_ALIGN T pad[HWY_MAX_BYTES / sizeof(float)];
-    S::store(v, pad);
-    for (size_t i = 0; i < count; ++i) p[i] = pad[i];
-  }
-};
-template <class F>
-void each(size_t count, F f) {
-  const size_t lanes = hn::Lanes(D32());
-  size_t i = 0;
-  for (; i + lanes <= count; i += lanes) f(i, lanes);
-  if (i < count) f(i, count - i);
-}
-
 template <class S, class A>
 void apply(const void* from, void* to, size_t count) {
   using T = typename S::T;

@@ -65,6 +65,32 @@ HWY_INLINE void walk(size_t width, Vector vector, Scalar scalar) {
   for (; i < width; ++i) scalar(i);
 }
 
+// `count` numbers from p on, as many as a vector has or fewer; of what lacks, zeros.
+template <class S>
+struct Some {
+  using T = typename S::T;
+  static V load(const T* p, size_t count) {
+    if (count >= hn::Lanes(D32())) return S::load(p);
+    HWY_ALIGN T pad[HWY_MAX_BYTES / sizeof(float)] = {};
+    for (size_t i = 0; i < count; ++i) pad[i] = p[i];
+    return S::load(pad);
+  }
+  static void store(V v, T* p, size_t count) {
+    if (count >= hn::Lanes(D32())) return S::store(v, p);
+    HWY_ALIGN T pad[HWY_MAX_BYTES / sizeof(float)];
+    S::store(v, pad);
+    for (size_t i = 0; i < count; ++i) p[i] = pad[i];
+  }
+};
+// Calls f(i, count) for vectors, the last of which may lack some numbers: Some loads and stores these.
+template <class F>
+HWY_INLINE void each(size_t count, F f) {
+  const size_t lanes = hn::Lanes(D32());
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) f(i, lanes);
+  if (i < count) f(i, count - i);
+}
+
 inline float total(V v) { return hn::GetLane(hn::SumOfLanes(D32(), v)); }
 
 }  // namespace ditto_cpu::HWY_NAMESPACE

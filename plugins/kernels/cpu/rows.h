@@ -12,6 +12,8 @@ ditto::KernelRow gated_residual();
 ditto::KernelRow gelu();
 ditto::KernelRow silu();
 ditto::KernelRow linear_gelu_tanh();
+ditto::KernelRow group_norm();
+ditto::KernelRow conv_in_fp32();
 // Of bf16, where the processor multiplies pairs of it:
 ditto::KernelRow attention();
 ditto::KernelRow linear_bf16();

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <torch/types.h>
 
@@ -45,6 +46,13 @@ struct DITTO_API LeavesHere : SlicesHere {
   SlicesHere& of(const std::string& sequence);
   // Of the sequence that has so many tokens in the whole: equally many are shared alike. The stream's own, if none has.
   const SlicesHere& of_tokens(int64_t count) const;
+};
+
+// What follows a norm of maps in the same pass: its result times (1 + scale) plus shift, both [B, C] or undefined, and
+// SiLU of that.
+struct AfterNorm {
+  torch::Tensor shift = {}, scale = {};
+  bool silu = false;
 };
 
 // The table's ops by name, as layers and models call them: what is more than one operation of IEEE arithmetic a number
@@ -98,6 +106,14 @@ class DITTO_API Ops {
                                const Sequence& tokens) const;
   // GELU(up(x)), tanh form. A composite of linear and gelu_tanh.
   torch::Tensor linear_gelu_tanh(const torch::Tensor& x, const Linear& up, Context& ctx) const;
+  // Maps x [B, C, …] of 1 to 3 sides, convolved with weight [N, C, kernel…]; bias [N] or undefined. One number a side:
+  // of `stride`, and of the zeros `before` its first place and `after` its last.
+  torch::Tensor conv(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,
+                     const std::vector<int64_t>& stride, const std::vector<int64_t>& before,
+                     const std::vector<int64_t>& after) const;
+  // GroupNorm of x [B, C, …], with weight and bias [C], and what follows it. A composite.
+  torch::Tensor group_norm(const torch::Tensor& x, int64_t groups, const torch::Tensor& weight,
+                           const torch::Tensor& bias, double eps, const AfterNorm& then = {}) const;
   // An op of a kernel plugin, or of the SDK, by name. Throws Error(config) where the run has no such op.
   Tensors run(const std::string& name, const OpInputs& inputs) const;
   const OpTable& table() const { return *table_; }

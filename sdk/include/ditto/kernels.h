@@ -75,9 +75,11 @@ struct KernelRow {
   bool copies = false;
   // Whether backward reads the first output, results[0]. Else it is undefined there, and is not kept for it.
   bool reads_output = true;
-  // Where that output takes more room than work: makes it again, by the same bits, from some of the inputs (the others
-  // are undefined there) and forward's other results. Then a row that takes it does not keep it either, and has it made
-  // again in its own backward. None: it is kept. Such a row's backward does not read it.
+  // Whether backward takes the outputs' gradients however they lie. Else it is given contiguous ones.
+  bool any_gradient = false;
+  // Where the first output takes more room than work: makes it again, by the same bits, from some of the inputs (the
+  // others are undefined there) and forward's other results. Then a row that takes it does not keep it either, and has
+  // it made again in its own backward. None: it is kept. Such a row's backward does not read it.
   std::function<torch::Tensor(const OpInputs& inputs, const Tensors& results)> again = {};
   std::set<size_t> again_of = {};  // those inputs
 };

@@ -158,6 +158,19 @@ Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) co
   return of(up->split.sequence).by_nodes("linear_gelu_tanh", in, {0});
 }
 
+Tensor Ops::conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const std::vector<int64_t>& stride,
+                 const std::vector<int64_t>& before, const std::vector<int64_t>& after) const {
+  return table_->run("conv", {{x, weight, bias}, {{"stride", stride}, {"before", before}, {"after", after}}}).at(0);
+}
+
+Tensor Ops::group_norm(const Tensor& x, int64_t groups, const Tensor& weight, const Tensor& bias, double eps,
+                       const AfterNorm& then) const {
+  return table_
+      ->run("group_norm",
+            {{x, weight, bias, then.shift, then.scale}, {{"groups", groups}, {"eps", eps}, {"silu", then.silu}}})
+      .at(0);
+}
+
 Tensors Ops::run(const std::string& name, const OpInputs& inputs) const { return table_->run(name, inputs); }
 
 }  // namespace ditto

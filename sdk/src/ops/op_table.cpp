@@ -67,7 +67,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     const Recorded recorded(call->row->op, " backward", call->row, inputs);
     for (size_t i = 0; i < inputs.tensors.size(); ++i) kept.make_input_again(i);
     for (auto& grad : grads_of_outputs)
-      if (grad.defined()) grad = grad.contiguous();
+      if (grad.defined() && !call->row->any_gradient) grad = grad.contiguous();
     const auto all = call->row->backward(grads_of_outputs, inputs, results);
     torch::autograd::variable_list grads;
     for (size_t i = 0; i < inputs.tensors.size(); ++i)

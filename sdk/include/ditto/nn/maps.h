@@ -1,11 +1,12 @@
 // Layers over maps, for UNets and autoencoders: fields of the stream without tokens (Stream::extra), or what a block
 // makes of its tokens. ditto.h does not include it.
 //
-// Legend: B samples, C channels, F frames, H rows, W columns.
+// Legend: B samples, C channels, F frames, H rows, W columns, L places of a line.
 #pragma once
 
 #include <vector>
 
+#include <ditto/context.h>
 #include <ditto/nn.h>
 
 namespace ditto {
@@ -15,11 +16,12 @@ struct DITTO_API ConvShape {
   int64_t in, out;  // channels
   std::vector<int64_t> kernel{3};
   std::vector<int64_t> stride{1};
-  std::vector<int64_t> padding{};  // zeros on both ends; none: kernel / 2
+  std::vector<int64_t> padding{};        // zeros at both ends; none: kernel / 2
+  std::vector<int64_t> padding_after{};  // zeros after the last place, where they are others than before the first
 };
 
-// What Conv2d and Conv3d share. Weight [out, in, kernel…], xavier, and bias [out], zero. Along tensor it is cut by
-// channels: Split::columns of output channels, Split::rows of input channels.
+// What Conv1d, Conv2d and Conv3d share. Weight [out, in, kernel…], xavier, and bias [out], zero. Along tensor it is cut
+// by channels: Split::columns of output channels, Split::rows of input channels.
 class DITTO_API Convolution : public CutLayer {
  public:
   ~Convolution() override;
@@ -33,8 +35,16 @@ class DITTO_API Convolution : public CutLayer {
   Convolution(int64_t sides, const ConvShape& shape, const Split& split, Init init);
 
  private:
-  std::vector<int64_t> stride_, padding_;
+  std::vector<int64_t> stride_, before_, after_;
   bool sums_;  // its outputs are terms of a sum
+};
+
+// Over lines [B, C, L].
+class DITTO_API Conv1d : public Convolution {
+ public:
+  explicit Conv1d(const ConvShape& shape, const Split& split = {}) : Convolution(1, shape, split) {}
+  Conv1d(const ConvShape& shape, const Split& split, Init weight) : Convolution(1, shape, split, weight) {}
+  ~Conv1d() override;
 };
 
 // Over pictures [B, C, H, W].
@@ -59,7 +69,8 @@ class DITTO_API GroupNorm : public CutLayer {
  public:
   GroupNorm(int64_t groups, int64_t channels, const Split& split = {}, double eps = 1e-5);
   ~GroupNorm() override;
-  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+  // `then`: of the channels that are here.
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx, const AfterNorm& then = {});
   bool token_local() const override;
 
   Parameter weight, bias;
@@ -68,5 +79,9 @@ class DITTO_API GroupNorm : public CutLayer {
   int64_t of_group_;  // channels
   double eps_;
 };
+
+// Every place of a map [B, C, …] several times: `times` for all of its sides, or one number for each (nearest
+// neighbours). The gradient is a sum of a place's copies, in their order.
+DITTO_API torch::Tensor upsampled(const torch::Tensor& map, const std::vector<int64_t>& times = {2});
 
 }  // namespace ditto
