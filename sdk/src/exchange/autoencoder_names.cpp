@@ -20,26 +20,25 @@ struct Words {
 
 Words words_of(const std::string& format) {
   if (format == "ldm")
-    return {
-        "norm1=norm1 conv1=conv1 norm2=norm2 conv2=conv2 past=nin_shortcut norm=norm qkv=q+k+v proj=proj_out conv=conv",
-        "down.",
-        "up.",
-        "block.",
-        "downsample",
-        "upsample",
-        "mid.block_1",
-        "mid.block_2",
-        "mid.attn_1",
-        "norm_out",
-        true};
+    return {"norm1=norm1 conv1=conv1 norm2=norm2 conv2=conv2 past=nin_shortcut norm=norm qkv=q+k+v proj=proj_out",
+            "down.",
+            "up.",
+            "block.",
+            "downsample.conv",
+            "upsample.conv",
+            "mid.block_1",
+            "mid.block_2",
+            "mid.attn_1",
+            "norm_out",
+            true};
   return {
       "norm1=norm1 conv1=conv1 norm2=norm2 conv2=conv2 past=conv_shortcut norm=group_norm qkv=to_q+to_k+to_v "
-      "proj=to_out.0 conv=conv",
+      "proj=to_out.0",
       "down_blocks.",
       "up_blocks.",
       "resnets.",
-      "downsamplers.0",
-      "upsamplers.0",
+      "downsamplers.0.conv",
+      "upsamplers.0.conv",
       "mid_block.resnets.0",
       "mid_block.resnets.1",
       "mid_block.attentions.0",

@@ -17,6 +17,7 @@ using torch::Tensor;
 namespace {
 
 constexpr double kEps = 1e-6;  // of every norm
+const AfterNorm kSilu{.silu = true};
 constexpr double kLeastLogVariance = -30, kMostLogVariance = 20;
 
 // Its middle is cut by channels.
@@ -31,8 +32,8 @@ class Residual : public Layer {
   }
 
   Tensor forward(const Tensor& x, Context& ctx) {
-    auto h = conv1_->forward(ctx.ops.silu(norm1_->forward(x, ctx)), ctx);
-    h = conv2_->forward(ctx.ops.silu(norm2_->forward(h, ctx)), ctx);
+    auto h = conv1_->forward(norm1_->forward(x, ctx, kSilu), ctx);
+    h = conv2_->forward(norm2_->forward(h, ctx, kSilu), ctx);
     return (past_ ? past_->forward(x, ctx) : x) + h;
   }
 
@@ -63,28 +64,6 @@ class MapAttention : public Layer {
  private:
   std::shared_ptr<GroupNorm> norm_;
   Linear qkv_, proj_;
-};
-
-// To half the sides: a convolution whose zeros are below and right of the map alone.
-class Half : public Layer {
- public:
-  explicit Half(int64_t channels) : conv_(make<Conv2d>("conv", ConvShape{channels, channels, {3}, {2}, {0}})) {}
-  Tensor forward(const Tensor& x, Context& ctx) { return conv_->forward(torch::constant_pad_nd(x, {0, 1, 0, 1}), ctx); }
-
- private:
-  std::shared_ptr<Conv2d> conv_;
-};
-
-// To twice the sides: each place four times.
-class Twice : public Layer {
- public:
-  explicit Twice(int64_t channels) : conv_(make<Conv2d>("conv", ConvShape{channels, channels})) {}
-  Tensor forward(const Tensor& x, Context& ctx) {
-    return conv_->forward(x.repeat_interleave(2, 2).repeat_interleave(2, 3), ctx);
-  }
-
- private:
-  std::shared_ptr<Conv2d> conv_;
 };
 
 std::vector<AutoencoderSize> published() {
@@ -156,8 +135,8 @@ void AutoencoderBlock::middle(const AutoencoderSize& size, int64_t channels) {
 }
 
 void AutoencoderBlock::leave(const AutoencoderSize& size, int64_t channels, int64_t out) {
-  step<GroupNorm>("norm", size.groups, channels, Split::none(), kEps);
-  steps_.emplace_back([](const Tensor& x, Context& ctx) { return ctx.ops.silu(x); });
+  steps_.emplace_back([norm = make<GroupNorm>("norm", size.groups, channels, Split::none(), kEps)](
+                          const Tensor& x, Context& ctx) { return norm->forward(x, ctx, kSilu); });
   step<Conv2d>("out", ConvShape{channels, out});
 }
 
@@ -170,7 +149,8 @@ AutoencoderBlock::AutoencoderBlock(const AutoencoderSize& size, int64_t pictures
   if (index < stages) {
     if (index == 0) step<Conv2d>("in", ConvShape{pictures, channels(0)});
     stage("down", size.layers, channels(std::max<int64_t>(index - 1, 0)), channels(index));
-    if (index + 1 < stages) step<Half>("half", channels(index));
+    // To half the sides: zeros are below and right of the map alone.
+    if (index + 1 < stages) step<Conv2d>("half", ConvShape{channels(index), channels(index), {3}, {2}, {0}, {1}});
   } else if (index == size.middle()) {
     middle(size, channels(stages - 1));
     leave(size, channels(stages - 1), 2 * size.latent);
@@ -182,10 +162,12 @@ AutoencoderBlock::AutoencoderBlock(const AutoencoderSize& size, int64_t pictures
   } else {
     const int64_t at = size.blocks() - 1 - index;  // the stage of its sides, on the way down
     stage("up", size.layers + 1, channels(std::min(at + 1, stages - 1)), channels(at));
-    if (at > 0)
-      step<Twice>("twice", channels(at));
-    else
+    if (at > 0) {
+      steps_.emplace_back([](const Tensor& x, Context&) { return upsampled(x); });
+      step<Conv2d>("twice", ConvShape{channels(at), channels(at)});
+    } else {
       leave(size, channels(0), pictures);
+    }
   }
 }
 AutoencoderBlock::~AutoencoderBlock() = default;
