@@ -57,11 +57,10 @@ struct EncoderOptions : AutoencoderSize {
     option("tile", tile,
            "pixels of a tile's side: larger pictures are encoded and decoded in tiles, which is another function; 0: "
            "as a whole")
-        .between(0, ditto::most::kSide)
-        .changes(ditto::Effect::learning);
+        .between(0, ditto::most::kSide);
     option("overlap", overlap, "the share of a tile that lies in the next one too, where the seam is blended")
         .between(0.0, 0.5);
-    option("slice", slice, "one picture at a time goes through a layer, for less memory").changes(ditto::Effect::speed);
+    option("slice", slice, "one picture at a time goes through a layer, for less memory").changes(ditto::Effect::bits);
     option("upcast", upcast, "computes in fp32 whatever the precision; SDXL's overflows in fp16")
         .changes(ditto::Effect::bits);
     option.only_if(tile > 0, {"overlap"}, "is of tiles, and tile is 0");
