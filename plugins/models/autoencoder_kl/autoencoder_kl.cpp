@@ -60,9 +60,11 @@ struct AutoencoderKl final : ditto::Model {
 
   Stream run_block(int64_t i, Stream s, Context& ctx) override {
     auto& map = s.extra.at(kMap).tensor;
-    if (i == options.middle() + 1) map = latent(s.extra.at(kMoments).tensor, s.ids, ctx);
     map = blocks[static_cast<size_t>(i)]->forward(map, ctx);
-    if (i == options.middle()) s.extra[kMoments] = {ditto::LatentMoments::of(map).together()};
+    if (i != options.middle()) return s;
+    const auto of = ditto::LatentMoments::of(map);
+    map = latent(of, s.ids, ctx);
+    s.extra[kMoments] = {of.together()};
     return s;
   }
 
@@ -88,11 +90,10 @@ struct AutoencoderKl final : ditto::Model {
   }
 
  private:
-  Tensor latent(const Tensor& together, const std::vector<int64_t>& ids, const Context& ctx) const {
-    const auto of = ditto::LatentMoments::of(together);
+  Tensor latent(const ditto::LatentMoments& of, const std::vector<int64_t>& ids, const Context& ctx) const {
     if (!options.draws || ctx.phase != ditto::Phase::train || of.mean.is_meta()) return of.mean;
-    const auto noise =
-        ctx.random.normal(ditto::Purpose::encoding, ids, of.mean.sizes().slice(1), of.mean.scalar_type());
+    const auto shape = of.mean.sizes().slice(1);
+    const auto noise = ctx.random.normal(ditto::Purpose::encoding, ids, shape, of.mean.scalar_type());
     return of.drawn(noise.to(of.mean.device()));
   }
 
