@@ -27,7 +27,7 @@ class Residual : public Layer {
       : norm1_(make<GroupNorm>("norm1", groups, in, Split::none(), kEps)),
         conv1_(make<Conv2d>("conv1", ConvShape{in, out}, Split::columns({out}).in_units(out / groups))),
         norm2_(make<GroupNorm>("norm2", groups, out, Split::along({out}), kEps)),
-        conv2_(make<Conv2d>("conv2", ConvShape{out, out}, Split::rows())) {
+        conv2_(make<Conv2d>("conv2", ConvShape{out, out}, Split::rows().in_units(out / groups))) {
     if (in != out) past_ = make<Conv2d>("past", ConvShape{in, out, {1}});
   }
 
