@@ -96,7 +96,8 @@ std::vector<SeenCall> calls_of_a_step(Assembly& assembly) {
   return seen;
 }
 
-// Operations of the matrix products in an op's reference, as LibTorch's profiler counts them.
+// Operations of the matrix products in an op's reference, as LibTorch's profiler counts them; of convolutions, which it
+// does not count on maps of every number of sides, those of their sums.
 double flops_of(const Op& op, const OpInputs& inputs, const OpTable& known) {
   static thread_local double sum;
   sum = 0;
@@ -112,11 +113,16 @@ double flops_of(const Op& op, const OpInputs& inputs, const OpTable& known) {
           .needsInputs(true)
           .scopes({at::RecordScope::FUNCTION}));
   const auto in = copy_of(inputs);
+  Tensors results;
   if (op.leader.empty())
-    op.reference(in);
+    results = op.reference(in);
   else
     op.use(in, [&](const std::string& name, const OpInputs& of) { return known.op(name).reference(of); });
   at::removeCallback(handle);
+  if (op.name == "conv") {
+    const auto& weight = in.tensor(1);
+    return 2 * static_cast<double>(results.at(0).numel()) * static_cast<double>(weight.numel() / weight.size(0));
+  }
   return sum;
 }
 

@@ -34,7 +34,7 @@ namespace {
 using torch::Tensor;
 
 constexpr int64_t kTrialFewRows = 32, kTrialRows = 512, kTrialWidth = 384, kTrialHeads = 6, kTrialTokens = 256,
-                  kTrialExperts = 4;
+                  kTrialExperts = 4, kTrialChannels = 128, kTrialColumns = 16;
 constexpr double kPlain = 4;      // times faster: few rows have shown it
 constexpr double kSlow = 0.02;    // seconds of few rows: more of them would take too long, and say the same
 constexpr double kEnough = 0.08;  // seconds of rounds
@@ -58,7 +58,8 @@ Tensor bf16_numbers(const std::vector<int64_t>& shape, double scale) {
   return (torch::arange(count, torch::kFloat).sin() * scale).view(shape).to(torch::kBFloat16).requires_grad_(true);
 }
 
-// A call as layers of a transformer of DiT-S's width make them; of other ops their largest test case.
+// A call as layers of a transformer of DiT-S's width make them, or a small UNet's, whose places are the rows; of other
+// ops their largest test case.
 OpInputs trial_call(const Op& op, int64_t rows) {
   const double scale = 1 / std::sqrt(static_cast<double>(kTrialWidth));
   const auto weight = [&](std::vector<int64_t> shape) { return bf16_numbers(shape, scale); };
@@ -76,6 +77,13 @@ OpInputs trial_call(const Op& op, int64_t rows) {
              bf16_numbers({kTrialExperts, kTrialWidth}, 1),
              torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong), torch::arange(rows, torch::kLong)},
             {{"tokens", rows}}};
+  if (op.name == "conv") {
+    const std::vector<int64_t> ones{1, 1};
+    return {{bf16_numbers({1, kTrialChannels, rows / kTrialColumns, kTrialColumns}, 1),
+             bf16_numbers({kTrialChannels, kTrialChannels, 3, 3}, 1 / std::sqrt(9.0 * kTrialChannels)),
+             bf16_numbers({kTrialChannels}, 1)},
+            {{"stride", ones}, {"before", ones}, {"after", ones}}};
+  }
   OpInputs largest;
   int64_t most = -1;
   for (const auto& one : op.cases) {

@@ -17,6 +17,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace ditto_cpu::HWY_NAMESPACE {
 
+V silu_slope(V z) {
+  const V s = fast_sigmoid(z), one = hn::Set(D32(), 1.0f);
+  return hn::MulAdd(hn::Mul(z, s), hn::Sub(one, s), s);
+}
+
 constexpr size_t kPiece = 4096;  // numbers of a row that are summed in fp32
 
 // A channel's number for all of a row, or those of a row's channels.
@@ -117,46 +122,45 @@ void Normalise(const MapRows& rows, const void* x, const GroupNorm& norm, void* 
       auto* to = static_cast<typename S::T*>(y) + row * rows.width;
       each(rows.width, [&](size_t i, size_t count) {
         V z = of.z(of.n(Some<S>::load(from + i, count), i, count), i, count);
-        if constexpr (is_silu) z = Silu::of(z);
+        if constexpr (is_silu) z = hn::Mul(z, fast_sigmoid(z));
         Some<S>::store(z, to + i, count);
       });
     }
   });
 }
 
-void AddGradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, double* sums_gz,
-                  double* sums_gzn) {
+void AddGradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, void* gz,
+                  double* sums_gz, double* sums_gzn) {
   choose(rows, norm.silu, [&](auto storage, auto each_of, auto is_silu) {
     using S = decltype(storage);
     const auto *from = static_cast<const typename S::T*>(x), *of_y = static_cast<const typename S::T*>(grad);
+    auto* to = static_cast<typename S::T*>(gz);
     add<2>(rows, {sums_gz, sums_gzn}, [&](size_t row, size_t i, size_t count, V* more) {
       const Normed<typename decltype(each_of)::type> of(norm, row);
       const size_t at = row * rows.width + i;
       const V n = of.n(Some<S>::load(from + at, count), i, count);
-      V gz = Some<S>::load(of_y + at, count);
-      if constexpr (is_silu) gz = hn::Mul(gz, Silu::slope(of.z(n, i, count)));
-      more[0] = gz, more[1] = hn::Mul(gz, n);
+      V g = Some<S>::load(of_y + at, count);
+      if constexpr (is_silu) g = hn::Mul(g, silu_slope(of.z(n, i, count)));
+      Some<S>::store(g, to + at, count);
+      more[0] = g, more[1] = hn::Mul(g, n);
     });
   });
 }
 
-void NormaliseBack(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm,
-                   const GroupNormBack& back, void* dx) {
-  choose(rows, norm.silu, [&](auto storage, auto each_of, auto is_silu) {
+void NormaliseBack(const MapRows& rows, const void* x, const GroupNorm& norm, const GroupNormBack& back,
+                   void* gz_to_dx) {
+  choose(rows, false, [&](auto storage, auto each_of, auto) {
     using S = decltype(storage);
     using Each = typename decltype(each_of)::type;
     for (size_t row = 0; row < rows.rows; ++row) {
       const Normed<Each> of(norm, row);
       const Each p(back.p, row), q(back.q, row), r(back.r, row);
-      const size_t at = row * rows.width;
-      const auto *from = static_cast<const typename S::T*>(x) + at,
-                 *of_y = static_cast<const typename S::T*>(grad) + at;
-      auto* to = static_cast<typename S::T*>(dx) + at;
+      const auto* from = static_cast<const typename S::T*>(x) + row * rows.width;
+      auto* to = static_cast<typename S::T*>(gz_to_dx) + row * rows.width;
       each(rows.width, [&](size_t i, size_t count) {
         const V n = of.n(Some<S>::load(from + i, count), i, count);
-        V gz = Some<S>::load(of_y + i, count);
-        if constexpr (is_silu) gz = hn::Mul(gz, Silu::slope(of.z(n, i, count)));
-        Some<S>::store(hn::MulAdd(p.at(i, count), gz, hn::MulAdd(q.at(i, count), n, r.at(i, count))), to + i, count);
+        const V rest = hn::MulAdd(q.at(i, count), n, r.at(i, count));
+        Some<S>::store(hn::MulAdd(p.at(i, count), Some<S>::load(to + i, count), rest), to + i, count);
       });
     }
   });
@@ -181,13 +185,13 @@ void add_squares(const MapRows& rows, const void* x, const float* mean, double* 
 void normalise(const MapRows& rows, const void* x, const GroupNorm& norm, void* y) {
   HWY_DYNAMIC_DISPATCH(Normalise)(rows, x, norm, y);
 }
-void add_gradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, double* sums_gz,
-                   double* sums_gzn) {
-  HWY_DYNAMIC_DISPATCH(AddGradients)(rows, x, grad, norm, sums_gz, sums_gzn);
+void add_gradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, void* gz,
+                   double* sums_gz, double* sums_gzn) {
+  HWY_DYNAMIC_DISPATCH(AddGradients)(rows, x, grad, norm, gz, sums_gz, sums_gzn);
 }
-void normalise_back(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm,
-                    const GroupNormBack& back, void* dx) {
-  HWY_DYNAMIC_DISPATCH(NormaliseBack)(rows, x, grad, norm, back, dx);
+void normalise_back(const MapRows& rows, const void* x, const GroupNorm& norm, const GroupNormBack& back,
+                    void* gz_to_dx) {
+  HWY_DYNAMIC_DISPATCH(NormaliseBack)(rows, x, norm, back, gz_to_dx);
 }
 
 }  // namespace ditto_cpu

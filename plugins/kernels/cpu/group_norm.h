@@ -33,10 +33,10 @@ struct GroupNormBack {
 void add_numbers(const MapRows& rows, const void* x, double* sums);
 void add_squares(const MapRows& rows, const void* x, const float* mean, double* sums);
 void normalise(const MapRows& rows, const void* x, const GroupNorm& norm, void* y);
-// Added to each channel's: gz, and gz n.
-void add_gradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, double* sums_gz,
-                   double* sums_gzn);
-void normalise_back(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm,
-                    const GroupNormBack& back, void* dx);
+// gz into `gz`, of y's gradient `grad`; added to each channel's: gz, and gz n.
+void add_gradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, void* gz,
+                   double* sums_gz, double* sums_gzn);
+void normalise_back(const MapRows& rows, const void* x, const GroupNorm& norm, const GroupNormBack& back,
+                    void* gz_to_dx);
 
 }  // namespace ditto_cpu

@@ -255,6 +255,8 @@ TEST_CASE("a Split that does not fit names block, layer and parameter") {
   CHECK_THROWS_AS(Conv2d({3, 6}, Split::rows().in_parts({2, 2})), Error);
   CHECK_THROWS_AS(Conv3d({3, 6, {3, 3}}), Error);
   CHECK_THROWS_AS(Conv2d({3, 6, {3}, {0}}), Error);
+  CHECK_THROWS_AS(Conv2d({3, 6, {3}, {1}, {1}, {-1}}), Error);
+  CHECK_THROWS_AS(Conv2d({3, 6, {3}, {1}, {1}, {1, 1, 1}}), Error);
   CHECK_THROWS_AS(Embedding(3, 6, Split::rows()), Error);
 }
 

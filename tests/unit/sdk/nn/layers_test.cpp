@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cstring>
+#include <set>
 
 #include <ditto/error.h>
 #include <ditto/math/prepared.h>
@@ -104,6 +105,22 @@ TEST_CASE("convolutions are torch's, with stride, padding and sides of their own
   check(video, input({2, 2, 4, 4, 5}), [](const Tensor& x, Values& p) {
     return torch::conv3d(x, p["weight"], p["bias"], {1, 2, 1}, {1, 0, 2});
   });
+  Conv1d line({3, 4, {4}, {2}, {1}});
+  check(line, input({2, 3, 9}),
+        [](const Tensor& x, Values& p) { return torch::conv1d(x, p["weight"], p["bias"], 2, 1); });
+}
+
+TEST_CASE("a convolution's zeros may be others after a side than before it") {
+  Conv2d half({.in = 3, .out = 4, .stride = {2}, .padding = {0}, .padding_after = {1}});
+  check(half, input({2, 3, 6, 8}), [](const Tensor& x, Values& p) {
+    return torch::conv2d(torch::constant_pad_nd(x, {0, 1, 0, 1}), p["weight"], p["bias"], 2);
+  });
+  Conv3d causal({.in = 2, .out = 3, .padding = {2, 1, 1}, .padding_after = {0, 1, 1}});
+  check(causal, input({1, 2, 3, 4, 5}), [](const Tensor& x, Values& p) {
+    return torch::conv3d(torch::constant_pad_nd(x, {1, 1, 1, 1, 2, 0}), p["weight"], p["bias"]);
+  });
+  CHECK(Conv2d({3, 3, {1}}).token_local());
+  CHECK(!Conv2d({.in = 3, .out = 3, .kernel = {1}, .padding = {0}, .padding_after = {1}}).token_local());
 }
 
 TEST_CASE("norms are torch's") {
@@ -113,6 +130,64 @@ TEST_CASE("norms are torch's") {
   LayerNorm tokens(8, 1e-6);
   check(tokens, input({2, 5, 8}),
         [](const Tensor& x, Values& p) { return torch::layer_norm(x, {8}, p["weight"], p["bias"], 1e-6); });
+}
+
+// A norm with what follows it.
+struct NormThen : GroupNorm {
+  using GroupNorm::GroupNorm;
+  Tensor forward(const Tensor& x, Context& ctx) { return GroupNorm::forward(x, ctx, then); }
+  AfterNorm then;
+};
+
+TEST_CASE("what follows a norm of groups is what torch makes of it, also where a strategy stands between") {
+  const auto scale = input({2, 12}), shift = testing::numbers({2, 12}, 9, torch::kDouble).tanh();
+  for (const bool between : {false, true})
+    for (const bool modulated : {false, true})
+      for (const bool silu : {false, true}) {
+        CAPTURE(between), CAPTURE(modulated), CAPTURE(silu);
+        NormThen norm(3, 12);
+        norm.then.silu = silu;
+        if (modulated) norm.then.scale = scale, norm.then.shift = shift;
+        if (between) norm.after = [](const Tensor& y) { return 2 * y; };
+        check(norm, input({2, 12, 4, 5}), [&](const Tensor& x, Values& p) {
+          auto y = torch::group_norm(x, 3, p["weight"], p["bias"], 1e-5);
+          if (between) y = 2 * y;
+          if (modulated) y = y * (1 + scale.view({2, 12, 1, 1})) + shift.view({2, 12, 1, 1});
+          return silu ? torch::silu(y) : y;
+        });
+      }
+}
+
+TEST_CASE("an up-sampled map has each place several times, and its gradient is their sum") {
+  const auto weights = testing::numbers({2, 3, 8, 10}, 11, torch::kDouble);
+  for (const auto& times : std::vector<std::vector<int64_t>>{{2}, {2, 2}, {4, 1}}) {
+    CAPTURE(times.size());
+    const int64_t rows = times[0], columns = times.back();
+    const auto map = input({2, 3, 8 / rows, 10 / columns}).requires_grad_(),
+               same = map.detach().clone().requires_grad_();
+    const auto y = upsampled(map, times), y2 = same.repeat_interleave(rows, 2).repeat_interleave(columns, 3);
+    CHECK(torch::equal(y, y2));
+    (y * weights).sum().backward();
+    (y2 * weights).sum().backward();
+    CHECK(torch::allclose(map.grad(), same.grad(), 1e-14, 1e-14));
+  }
+  CHECK((upsampled(input({1, 2, 3})).sizes() == at::IntArrayRef({1, 2, 6})));
+  CHECK((upsampled(input({1, 2, 3, 4, 5}), {1, 2, 2}).sizes() == at::IntArrayRef({1, 2, 3, 8, 10})));
+  CHECK_THROWS_WITH_AS(upsampled(input({1, 2, 3, 4}), {2, 2, 2}),
+                       doctest::Contains("up-sampling of 2 sides: has a factor of [2, 2, 2]"), Error);
+  CHECK_THROWS_WITH_AS(upsampled(input({1, 2, 3}), {0}), doctest::Contains("up-sampling of 1 side"), Error);
+  CHECK_THROWS_WITH_AS(upsampled(input({2, 3})), doctest::Contains("give it maps"), Error);
+}
+
+TEST_CASE("layers over maps compute by the table's ops") {
+  const auto ctx = testing::small_context(torch::kDouble);
+  Conv2d conv({3, 4});
+  GroupNorm norm(2, 4);
+  fill(conv), fill(norm);
+  norm.forward(conv.forward(input({2, 3, 5, 6}), *ctx), *ctx);
+  std::set<std::string> ops;
+  for (const auto& [call, variant] : ctx->ops.table().chosen()) ops.insert(call.substr(0, call.find(' ')));
+  CHECK(ops == std::set<std::string>{"conv", "group_norm"});
 }
 
 TEST_CASE("a parameter that a forward uses twice has no one number, and is refused in backward") {
@@ -173,6 +248,13 @@ TEST_CASE("on shapes alone maps have the shapes that they have with numbers, and
   CHECK(flops.at("conv") == 2.0 * 2 * 6 * 5 * 4 * (4 * 3 * 3));
   GroupNorm norm(3, 6);
   CHECK((norm.forward(y, ctx).sizes() == y.sizes()));
+  const auto rows = torch::empty({2, 6}, torch::TensorOptions().device(torch::kMeta));
+  CHECK((norm.forward(y, ctx, {.shift = rows, .scale = rows, .silu = true}).sizes() == y.sizes()));
+  CHECK((upsampled(y).sizes() == at::IntArrayRef({2, 6, 10, 8})));
+  flops.clear();
+  Conv2d half({.in = 4, .out = 6, .stride = {2}, .padding = {0}, .padding_after = {1}});
+  CHECK((half.forward(x, ctx).sizes() == at::IntArrayRef({2, 6, 4, 3})));
+  CHECK(flops.at("conv") == 2.0 * 2 * 6 * 4 * 3 * (4 * 3 * 3));
   flops.clear();
   Conv3d video({6, 8, {1, 3, 3}});
   CHECK((video.forward(y.unsqueeze(2), ctx).sizes() == at::IntArrayRef({2, 8, 1, 5, 4})));

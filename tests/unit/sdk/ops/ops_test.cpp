@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <torch/autograd.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
@@ -103,6 +104,25 @@ TEST_CASE(
   CHECK(take([](const Tensor& y) { return y.view({2}); }));
   CHECK(made == 0);
   CHECK(x.grad().equal(torch::tensor({12.0, 28.0}, torch::kDouble)));
+}
+
+TEST_CASE("a row's backward is given contiguous gradients, or as they lie where it says that it takes any") {
+  for (const bool any : {false, true}) {
+    bool contiguous = false;
+    KernelRow row{"both", "fast", [](const OpCall&) { return 5; }, both().reference,
+                  [&](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
+                    contiguous = grads[0].is_contiguous();
+                    return {grads[0] * 2 + grads[1] * 2 * in.tensor(0)};
+                  }};
+    row.any_gradient = any;
+    const OpTable table({row}, {}, {}, {both()});
+    const auto x = torch::ones({2, 3}, torch::kDouble).requires_grad_();
+    const auto y = table.run("both", {{x}});
+    const auto one = torch::ones({1, 1}, torch::kDouble).expand({2, 3});
+    torch::autograd::backward({y[0], y[1]}, {one, one});
+    CHECK(contiguous == !any);
+    CHECK(x.grad().equal(torch::full({2, 3}, 4, torch::kDouble)));
+  }
 }
 
 TEST_CASE("an op that is added twice, or as one of the SDK's, is refused with both makers") {
