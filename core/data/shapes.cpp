@@ -167,7 +167,7 @@ TensorSpecs TensorFlow::end_encoders() {
 
 std::string TensorFlow::text() const {
   std::string list;
-  for (const auto& [made, by] : made_) list += (list.empty() ? "" : ", ") + made.name + " (" + by + ")";
+  for (const auto& made : made_) list += (list.empty() ? "" : ", ") + made.spec.name + " (" + made.by + ")";
   return list.empty() ? "nothing" : list;
 }
 

@@ -174,3 +174,41 @@ TEST_CASE("a pipeline's weights are its transformer's, where no others lie besid
   put("transformer/diffusion_pytorch_model.safetensors.index.json");
   CHECK(!refusal().empty());
 }
+
+TEST_CASE("of a pipeline's folders a plugin's own is that whose config.json names its class") {
+  const ditto::test::TemporaryFolder folder;
+  const auto put = [&](const std::string& name, const std::string& config) {
+    std::filesystem::create_directories(folder / name);
+    ditto::test::write_text(folder / (name + "/model.safetensors"), "x");
+    if (!config.empty()) ditto::test::write_text(folder / (name + "/config.json"), config);
+  };
+  const auto found = [](const std::string& path, const std::vector<std::string>& classes) {
+    return ditto::checkpoint::find_foreign_weights(path, classes).file;
+  };
+  const auto refusal = [&](const std::string& path, const std::vector<std::string>& classes) {
+    return ditto::test::error_of(ditto::ErrorKind::checkpoint, [&] { found(path, classes); });
+  };
+  put("vae", R"({"_class_name": "AutoencoderKL"})");
+  put("unet", R"({"_class_name": "UNet2DConditionModel"})");
+  put("text_encoder", R"({"architectures": ["CLIPTextModelWithProjection"]})");
+  put("text_encoder_2", R"({"architectures": ["CLIPTextModelWithProjection"]})");
+  put("text_encoder_3", R"({"architectures": ["T5EncoderModel"]})");
+  put("transformer", "");
+  CHECK(found(folder.path(), {"AutoencoderKL"}) == folder / "vae/model.safetensors");
+  CHECK(found(folder.path(), {"UNet2DConditionModel"}) == folder / "unet/model.safetensors");
+  CHECK(found(folder.path(), {"T5ForConditionalGeneration", "T5EncoderModel"}) ==
+        folder / "text_encoder_3/model.safetensors");
+  CHECK(found(folder.path(), {}) == folder / "transformer/model.safetensors");
+  const std::vector<std::string> clip{"CLIPTextModel", "CLIPTextModelWithProjection"};
+  const auto two = refusal(folder.path(), clip);
+  CHECK(ditto::test::contains(two, "text_encoder/model.safetensors"));
+  CHECK(ditto::test::contains(two, "text_encoder_2/"));
+  CHECK(found(folder / "text_encoder_2", clip) == folder / "text_encoder_2/model.safetensors");
+  CHECK(ditto::test::contains(refusal(folder.path(), {"BertModel"}), "is a folder without"));
+  // Where one is named, its config.json may say nothing, but nothing else.
+  CHECK(found(folder / "transformer", clip) == folder / "transformer/model.safetensors");
+  for (const std::string named : {"vae", "vae/model.safetensors"})
+    CHECK(ditto::test::contains(refusal(folder / named, clip),
+                                "vae/config.json: says that the weights are of AutoencoderKL, "
+                                "expected one of: CLIPTextModel, CLIPTextModelWithProjection"));
+}
