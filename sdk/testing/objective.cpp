@@ -99,9 +99,9 @@ class ObjectiveTest {
     check(report, "what it measures is finite, [B], and a sample's own", &ObjectiveTest::measures);
     check(report, "a sample's losses are its own", &ObjectiveTest::own_losses);
     if (extra_.least_at_target)
-      check(report, "losses are least at the target", &ObjectiveTest::least);
+      check(report, "losses are least at the schedule's target", &ObjectiveTest::least);
     else
-      report.skip("losses are least at the target", "least_at_target is false");
+      report.skip("losses are least at the schedule's target", "least_at_target is false");
   }
 
  private:
@@ -143,10 +143,10 @@ class ObjectiveTest {
     return objective.prepare(batch, ctx);
   }
 
-  static std::string noised(const Batch& after) {
+  static std::string noised(const Batch& before, const Batch& after) {
     for (const char* name : {"x", "t"})
       if (after.has(name)) return "it makes \"" + std::string(name) + "\", which the host makes of x_t and time";
-    if (!after.has("x_t") || after.at("x_t").sizes() != after.at("clean").sizes()) return "there is no x_t as clean";
+    if (!after.has("x_t") || after.at("x_t").sizes() != before.at("clean").sizes()) return "there is no x_t as clean";
     if (!after.has("time") || after.at("time").sizes() != at::IntArrayRef{kSamples} ||
         after.at("time").scalar_type() != at::kDouble)
       return "there is no time [B] in double";
@@ -158,7 +158,7 @@ class ObjectiveTest {
     if (after.ids != before.ids || after.weights != before.weights) return "ids or weights have changed";
     for (const auto& [name, tensor] : before.tensors)
       if (!after.has(name)) return "\"" + name + "\" is gone";
-    const auto problem = schedule ? noised(after) : after.has("x") ? "" : "there is no x";
+    const auto problem = schedule ? noised(before, after) : after.has("x") ? "" : "there is no x";
     if (!problem.empty()) return problem;
     for (const TensorSpec& made : objective.makes())
       if (!after.has(made.name)) return "it does not make \"" + made.name + "\", as makes() says";
