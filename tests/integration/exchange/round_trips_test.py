@@ -249,12 +249,18 @@ def autoencoders_of_other_names(folder):
     ditto("checkpoint", "export", "older-imported", "--format", "ldm", "--out", "ldm.safetensors")
     found = convert_ldm_vae_checkpoint(load_file(FOLDER / "ldm.safetensors"), config)
     assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
-    (FOLDER / "alone").mkdir()
-    shutil.move(FOLDER / "ldm.safetensors", FOLDER / "alone/ldm.safetensors")
-    ditto("checkpoint", "import", "alone/ldm.safetensors", "--format", "ldm", "--out", "ldm-imported", "--set", "model.plugin=autoencoder_kl",
-          "--set", "model.groups=4")
-    ditto("checkpoint", "export", "ldm-imported", "--format", "diffusers", "--out", "ldm-back")
-    assert hashes(FOLDER / "ldm-back") == hashes(folder)
+    there, alone = load_file(FOLDER / "ldm.safetensors"), FOLDER / "alone"
+    alone.mkdir()
+    zeros = torch.zeros(2)
+    files = {"plain": there, "judged": there | {"loss.discriminator.weight": zeros},
+             "whole": {f"first_stage_model.{name}": tensor for name, tensor in there.items()}
+             | {"model.diffusion_model.out.weight": zeros, "cond_stage_model.weight": zeros + 1}}
+    for name, tensors in files.items():
+        save_file(tensors, alone / f"{name}.safetensors")
+        ditto("checkpoint", "import", f"alone/{name}.safetensors", "--format", "ldm", "--out", f"{name}-imported", "--set",
+              "model.plugin=autoencoder_kl", "--set", "model.groups=4")
+        ditto("checkpoint", "export", f"{name}-imported", "--format", "diffusers", "--out", f"{name}-back")
+        assert hashes(FOLDER / f"{name}-back") == hashes(folder), name
 
 
 here = [one for one in FAMILIES if (SOURCE / "plugins/models" / one.plugin).is_dir()]
