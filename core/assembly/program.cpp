@@ -13,23 +13,30 @@ namespace ditto {
 
 using torch::Tensor;
 
-void LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses) {
-  unread_.push_back({batch.ids, batch.weights, {}});
-  for (const auto& [name, tensor] : losses) unread_.back().losses[name] = tensor.detach().to(torch::kDouble);
+void LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses,
+                       const std::map<std::string, Tensor>& measures) {
+  auto& entry = unread_.emplace_back(Entry{batch.ids, batch.weights, {}, {}});
+  for (const auto& [name, tensor] : losses) entry.losses[name] = tensor.detach().to(torch::kDouble);
+  for (const auto& [name, tensor] : measures) entry.measures[name] = tensor.detach().to(torch::kDouble);
 }
 
 void LossLedger::read() {
   for (const auto& entry : std::exchange(unread_, {})) {
-    for (const auto& [name, tensor] : entry.losses) {
-      auto& row = losses_[name];
-      row.resize(static_cast<size_t>(samples_), 0.0);
-      const auto values = tensor.to(torch::kCPU).contiguous();
-      for (size_t i = 0; i < entry.ids.size(); ++i) {
-        const auto at = static_cast<size_t>(entry.ids[i] - first_id_);
-        const double weight = entry.weights[i];
-        row[at] = weight == 0 ? 0 : weight * values.data_ptr<double>()[i];
-        weights_[at] = weight;
-      }
+    for (size_t i = 0; i < entry.ids.size(); ++i)
+      weights_[static_cast<size_t>(entry.ids[i] - first_id_)] = entry.weights[i];
+    read(entry, entry.losses, losses_);
+    read(entry, entry.measures, measures_);
+  }
+}
+
+void LossLedger::read(const Entry& entry, const std::map<std::string, Tensor>& from, Rows& into) const {
+  for (const auto& [name, tensor] : from) {
+    auto& row = into[name];
+    row.resize(static_cast<size_t>(samples_), 0.0);
+    const auto values = tensor.to(torch::kCPU).contiguous();
+    for (size_t i = 0; i < entry.ids.size(); ++i) {
+      const double weight = entry.weights[i];
+      row[static_cast<size_t>(entry.ids[i] - first_id_)] = weight == 0 ? 0 : weight * values.data_ptr<double>()[i];
     }
   }
 }
@@ -40,14 +47,17 @@ const Group& loss_group(const Mesh& mesh) {
   return mesh.group(axes);
 }
 
-// A stage before the last, or a rank without a micro-batch, has yet to hear what the losses are called.
+// A stage before the last, or a rank without a micro-batch, has yet to hear what the losses and measures are called.
 void LossLedger::know_all_names(const Mesh& mesh, const Group& group) {
   if (micro_batches_ >= mesh.data_ranks() && mesh.size(Axis::pipeline) == 1) return;
+  constexpr char kLoss = 'l', kMeasure = 'm';
   std::string mine;
-  for (const auto& [name, row] : losses_) mine += name + "\n";
+  for (const auto& [name, row] : losses_) mine += kLoss + name + "\n";
+  for (const auto& [name, row] : measures_) mine += kMeasure + name + "\n";
   for (const auto& names : group.all_gather_text(mine)) {
     std::istringstream lines(names);
-    for (std::string name; std::getline(lines, name);) losses_[name].resize(static_cast<size_t>(samples_), 0.0);
+    for (std::string line; std::getline(lines, line);)
+      (line[0] == kLoss ? losses_ : measures_)[line.substr(1)].resize(static_cast<size_t>(samples_), 0.0);
   }
 }
 
@@ -58,7 +68,8 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
   // Each number is entered by one rank of the group alone: adding the others' zeros changes no bit.
   std::vector<double> all{stop ? 1.0 : 0.0};
   all.insert(all.end(), weights_.begin(), weights_.end());
-  for (const auto& [name, row] : losses_) all.insert(all.end(), row.begin(), row.end());
+  for (const auto* rows : {&losses_, &measures_})
+    for (const auto& [name, row] : *rows) all.insert(all.end(), row.begin(), row.end());
   auto flat = torch::tensor(all, torch::kDouble);
   flat = group.all_reduce(flat);
   const auto* numbers = flat.data_ptr<double>();
@@ -75,13 +86,16 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
     weight += one;
     totals.samples += one != 0;
   }
-  for (const auto& [name, row] : losses_) {
-    const auto& all = totals.weighed[name] = take_row();
+  const auto mean = [&](const std::vector<double>& row) {
     double sum = 0;
-    for (const double one : all) sum += one;
-    totals.parts[name] = weight > 0 ? sum / weight : 0;
+    for (const double one : row) sum += one;
+    return weight > 0 ? sum / weight : 0;
+  };
+  for (const auto& [name, row] : losses_) {
+    totals.parts[name] = mean(totals.weighed[name] = take_row());
     totals.loss += totals.parts[name];
   }
+  for (const auto& [name, row] : measures_) totals.measures[name] = mean(take_row());
   return totals;
 }
 
@@ -137,39 +151,57 @@ void add_auxiliary(const Assembly& assembly, const Batch& batch, std::map<std::s
     }
 }
 
+struct Judged {
+  std::map<std::string, Tensor> losses, measures;  // [B]
+};
+
+void require_of_samples(const Assembly& assembly, const std::string& what, const std::map<std::string, Tensor>& of,
+                        const Batch& batch) {
+  for (const auto& [name, values] : of)
+    if (!values.defined() || values.sizes() != at::IntArrayRef{batch.size()})
+      throw Error(ErrorKind::plugin, objective_of(assembly),
+                  "its " + what + " \"" + name + "\" of " + std::to_string(batch.size()) + " samples is " +
+                      (values.defined() ? c10::str(values.sizes()) : "undefined"),
+                  "Objective gives one number a sample, [B]");
+}
+
 // An objective's own parameters may be cut: they are whole inside of its unit.
-std::map<std::string, Tensor> losses_of(Assembly& assembly, Outputs& outputs, const Batch& batch) {
+Judged judge(Assembly& assembly, Outputs& outputs, const Batch& batch) {
   auto& prediction = outputs.at(names::kPrediction);
   if (const auto& schedule = assembly.networks->scheduler)
     prediction = schedule->precondition(prediction, batch.at(names::kNoisy), batch.at(names::kTime));
-  std::map<std::string, Tensor> losses;
+  Judged judged;
   Stream none;
   Outputs seen;
+  auto& ctx = *assembly.main->ctx;
   assembly.main->run_inside(Unit{Unit::objective}, batch, none, seen, [&] {
-    losses = assembly.objective->losses(outputs, batch, *assembly.main->ctx);
-    for (const auto& [name, loss] : losses) seen["loss." + name] = loss;
+    judged.losses = assembly.objective->losses(outputs, batch, ctx);
+    if (ctx.phase == Phase::evaluate) judged.measures = assembly.objective->measures(outputs, batch, ctx);
+    for (const auto& [name, loss] : judged.losses) seen["loss." + name] = loss;
   });
-  for (const auto& [name, loss] : losses)
-    if (!loss.defined() || loss.sizes() != at::IntArrayRef{batch.size()})
-      throw Error(ErrorKind::plugin, objective_of(assembly),
-                  "its loss \"" + name + "\" of " + std::to_string(batch.size()) + " samples is " +
-                      (loss.defined() ? c10::str(loss.sizes()) : "undefined"),
-                  "Objective::losses gives one number a sample, [B]");
-  add_auxiliary(assembly, batch, losses);
-  return losses;
+  require_of_samples(assembly, "loss", judged.losses, batch);
+  require_of_samples(assembly, "measure", judged.measures, batch);
+  add_auxiliary(assembly, batch, judged.losses);
+  return judged;
 }
 
 // Along all samples, whatever their sizes.
-std::map<std::string, Tensor> losses_of_parts(Assembly& assembly, const Outputs& made, const Batch& batch) {
-  std::map<std::string, std::vector<Tensor>> parts;
+Judged judge_parts(Assembly& assembly, const Outputs& made, const Batch& batch) {
+  std::map<std::string, std::vector<Tensor>> losses, measures;
   size_t i = 0;
   for (const auto& part : batch) {
     auto outputs = of_part(made, batch, i++);
-    for (auto& [name, loss] : losses_of(assembly, outputs, part)) parts[name].push_back(loss);
+    const auto judged = judge(assembly, outputs, part);
+    for (const auto& [name, loss] : judged.losses) losses[name].push_back(loss);
+    for (const auto& [name, measure] : judged.measures) measures[name].push_back(measure);
   }
-  std::map<std::string, Tensor> losses;
-  for (auto& [name, of_sizes] : parts) losses[name] = of_sizes.size() == 1 ? of_sizes.front() : torch::cat(of_sizes);
-  return losses;
+  const auto joined = [](const std::map<std::string, std::vector<Tensor>>& parts) {
+    std::map<std::string, Tensor> all;
+    for (const auto& [name, of_sizes] : parts)
+      all[name] = of_sizes.size() == 1 ? of_sizes.front() : torch::cat(of_sizes);
+    return all;
+  };
+  return {joined(losses), joined(measures)};
 }
 
 }  // namespace
@@ -183,9 +215,9 @@ Program make_program(Assembly& assembly, LossLedger& ledger, double weight, doub
     return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });
   };
   program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Outputs& made, const Batch& batch) {
-    auto losses = losses_of_parts(assembly, made, batch);
+    auto [losses, measures] = judge_parts(assembly, made, batch);
     for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
-    ledger.enter(batch, losses);
+    ledger.enter(batch, losses, measures);
     Tensor sum_B;
     for (const auto& [name, loss] : losses) sum_B = sum_B.defined() ? sum_B + loss : loss;
     const auto weights = torch::tensor(batch.weights, torch::kDouble).to(sum_B.options());

@@ -18,14 +18,17 @@ class LossLedger {
  public:
   LossLedger(int64_t first_id, int64_t samples, int64_t micro_batches)
       : first_id_(first_id), samples_(samples), micro_batches_(micro_batches) {}
-  // Waits for no device: numbers are read when `sum` is called.
-  void enter(const Batch& batch, const std::map<std::string, torch::Tensor>& losses);
+  // Waits for no device: numbers are read when `sum` is called. `measures`: per-sample numbers that are no part of the
+  // loss (Objective::measures).
+  void enter(const Batch& batch, const std::map<std::string, torch::Tensor>& losses,
+             const std::map<std::string, torch::Tensor>& measures = {});
 
   struct Totals {
     double loss = 0;                      // mean over the samples, by their weights
     std::map<std::string, double> parts;  // its named parts
-    double samples = 0;                   // that count
-    double stop = 0;                      // how many ranks asked to stop
+    std::map<std::string, double> measures;
+    double samples = 0;  // that count
+    double stop = 0;     // how many ranks asked to stop
     // Of each sample, entered by whichever rank: its weight, and its losses by name times that.
     std::vector<double> weights;
     std::map<std::string, std::vector<double>> weighed;
@@ -42,13 +45,15 @@ class LossLedger {
   struct Entry {
     std::vector<int64_t> ids;
     std::vector<double> weights;
-    std::map<std::string, torch::Tensor> losses;
+    std::map<std::string, torch::Tensor> losses, measures;
   };
+  using Rows = std::map<std::string, std::vector<double>>;  // of all samples: theirs by name times their weights
   void read();
+  void read(const Entry& entry, const std::map<std::string, torch::Tensor>& from, Rows& into) const;
   void know_all_names(const Mesh& mesh, const Group& group);
   std::vector<Entry> unread_;
   int64_t first_id_, samples_, micro_batches_;
-  std::map<std::string, std::vector<double>> losses_;
+  Rows losses_, measures_;
   std::vector<double> weights_ = std::vector<double>(static_cast<size_t>(samples_), 0.0);
 };
 

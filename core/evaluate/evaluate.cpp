@@ -262,7 +262,8 @@ class Evaluator {
     assembly.networks->load(saved, weights);
     const auto losses = held_out_losses(assembly, loader);
     found_.each = losses.each;
-    Evaluated row{saved.path, saved.step, saved.samples, weights, losses.samples, {}, {}, losses.parts, 0};
+    Evaluated row{saved.path, saved.step, saved.samples, weights,         losses.samples,
+                  {},         {},         losses.parts,  losses.measures, 0};
     if (losses.samples > 0) row.loss = {losses.loss, error_of_all(losses.measured, kStrata, losses.each)};
     for (int64_t k = 0; k < kStrata; ++k) {
       row.strata.push_back(spread_of_stratum(losses.measured, k, kStrata));

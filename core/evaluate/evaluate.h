@@ -33,7 +33,8 @@ struct Evaluated {
   int64_t samples = 0;            // that counted
   Spread loss;                    // as the run's own validation gives it
   std::vector<Spread> strata;
-  std::map<std::string, double> parts;  // of the loss, by name
+  std::map<std::string, double> parts;     // of the loss, by name
+  std::map<std::string, double> measures;  // that are no part of it
   double seconds = 0;
 };
 

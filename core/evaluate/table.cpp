@@ -76,6 +76,7 @@ Json to_json(const Evaluated& row) {
   put(json, row.loss);
   json["losses"] = Json::object();
   for (const auto& [name, loss] : row.parts) json["losses"][name] = number(loss);
+  for (const auto& [name, measure] : row.measures) json["measures"][name] = number(measure);
   json["strata"] = Json::array();
   for (size_t k = 0; k < row.strata.size(); ++k) {
     Json stratum{{"u", middle(k, row.strata.size())}};

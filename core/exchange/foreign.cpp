@@ -11,11 +11,13 @@ namespace ditto::checkpoint {
 
 namespace {
 
-// Before the names of one model: wrappers that trainers leave there (torch's, JiT's), and the place that programs of
-// node graphs give a denoiser beside its encoders (https://docs.comfy.org).
+// Before the names of one model: wrappers that trainers leave there (torch's, JiT's), and the places that
+// latent-diffusion, and after it programs of node graphs (https://docs.comfy.org), give a denoiser and its autoencoder
+// in one file.
 constexpr std::array<const char*, 2> kWrappers{"module.", "net."};
-constexpr const char* kDenoiser = "model.diffusion_model.";
-constexpr std::array<const char*, 4> kPrefixes{"", kWrappers[0], kWrappers[1], kDenoiser};
+constexpr const char *kDenoiser = "model.diffusion_model.", *kAutoencoder = "first_stage_model.",
+                     *kOfAutoencoders = "ldm";
+constexpr std::array<const char*, 5> kPrefixes{"", kWrappers[0], kWrappers[1], kDenoiser, kAutoencoder};
 // What trainers call their sets in one file; JiT's script keeps two averages, of which it samples with the first.
 constexpr const char *kAverage = "ema", *kFirstAverage = "model_ema1";
 
@@ -23,8 +25,9 @@ constexpr const char *kAverage = "ema", *kFirstAverage = "model_ema1";
 struct Beside {
   const char *format, *beginning, *what;
 };
-constexpr std::array<Beside, 6> kBeside{{
+constexpr std::array<Beside, 7> kBeside{{
     {"opendit", "y_embedder.text_encoder.", "the frozen text encoder"},
+    {kOfAutoencoders, "loss.", "what judged its pictures in training"},
     {"transformers", "decoder.", "the decoder"},
     {"transformers", "lm_head.", "the decoder's last map"},
     {"transformers", "encoder.embed_tokens.", "the table of tokens once more"},
@@ -64,15 +67,17 @@ std::vector<std::string> sets_to_try(std::optional<Which> which) {
 }
 
 // The names of one set, where no name of it is known yet: a file of several has names of no other kind.
-std::string prefix_of_set(const std::vector<std::string>& names, std::optional<Which> which) {
+std::string prefix_of_set(const std::vector<std::string>& names, const std::string& format,
+                          std::optional<Which> which) {
+  const std::string model = format == kOfAutoencoders ? kAutoencoder : kDenoiser;
   const auto some = [&](const std::string& prefix) {
     return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(prefix); });
   };
-  if (some(kDenoiser)) return kDenoiser;
+  if (some(model)) return model;
   std::string prefix;
   for (const std::string& set : sets_to_try(which))
     if (prefix.empty() && !set.empty() && some(set + ".")) prefix = set + ".";
-  if (some(prefix + kDenoiser)) return prefix + kDenoiser;
+  if (some(prefix + model)) return prefix + model;
   for (const std::string wrapper : kWrappers) {
     const bool wrapped = std::all_of(names.begin(), names.end(), [&](const auto& name) {
       return !name.starts_with(prefix) || name.starts_with(prefix + wrapper);
@@ -109,10 +114,10 @@ ForeignWeights look_at_weights(const std::string& path, const std::string& forma
   const auto file = open_foreign(weights);
   ForeignWeights found{{format, weights, {}, {}, {}}, file->notes(), {}, {}, reading_of(path, place)};
   const auto names = file->names();
-  const std::string prefix = prefix_of_set(names, which);
+  const std::string prefix = prefix_of_set(names, format, which);
   for (const auto& name : names)
     if (!name.starts_with(prefix)) {
-      if (prefix.ends_with(kDenoiser)) ++found.others[name.substr(0, name.find('.'))];
+      if (prefix.ends_with(kDenoiser) || prefix.ends_with(kAutoencoder)) ++found.others[name.substr(0, name.find('.'))];
     } else if (const auto of = beside(format, name.substr(prefix.size())); !of.empty()) {
       ++found.others[of];
     } else {
@@ -129,7 +134,7 @@ std::string import_weights(const Units& of, const std::string& format_name, cons
   const std::string path = foreign_weights(given);
   const auto file = open_foreign(path);
   const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
-  ForeignImport import(*file, path, choice.prefix);
+  ForeignImport import(*file, path, choice.prefix, format.former);
   for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
   for (const auto& [copy, original] : format.copies) import.copy(copy, original);
   for (const auto& [name, value] : format.constants) import.constant(name, value);

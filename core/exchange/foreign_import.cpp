@@ -55,14 +55,14 @@ void ForeignImport::parameter(const ForeignTensor& tensor, const LayoutEntry& ou
   Move move{&ours, {}, stacked_shape(tensor, ours.full_shape), tensor.rows};
   for (const std::string& name : tensor.theirs) {
     if (!taken_.count(name)) require(name, shape);
-    move.parts.push_back(prefix_ + name);
+    move.parts.push_back(there(name));
   }
   moves_.push_back(std::move(move));
 }
 
 void ForeignImport::copy(const std::string& name, const std::string& of) {
-  if (!file_.has(prefix_ + of) || !is_read(file_.dtype(prefix_ + of))) return;  // said already
-  const auto original = file_.read(prefix_ + of);
+  if (!file_.has(there(of)) || !is_read(file_.dtype(there(of)))) return;  // said already
+  const auto original = file_.read(there(of));
   const auto value = take(name, original.sizes().vec());
   if (value && !torch::equal(*value, original))
     misfit(name, "differs from '" + of + "', of which this model keeps one for both");
@@ -138,9 +138,15 @@ void ForeignImport::fill(const Move& move, const Rectangle& block) const {
   }
 }
 
+std::string ForeignImport::there(const std::string& name) const {
+  const auto was = former_.find(name);
+  return prefix_ + (was == former_.end() || file_.has(prefix_ + name) ? name : was->second);
+}
+
 bool ForeignImport::require(const std::string& name, const Dims& shape) {
-  const std::string there = prefix_ + name;
+  const std::string there = this->there(name);
   taken_.insert(name);
+  taken_.insert(there.substr(prefix_.size()));
   if (!file_.has(there)) {
     missing_.push_back(name);
     return false;
@@ -159,7 +165,7 @@ bool ForeignImport::require(const std::string& name, const Dims& shape) {
 
 std::optional<torch::Tensor> ForeignImport::take(const std::string& name, const Dims& shape) {
   if (!require(name, shape)) return std::nullopt;
-  return file_.read(prefix_ + name);
+  return file_.read(there(name));
 }
 
 void ForeignImport::misfit(const std::string& name, const std::string& what) {

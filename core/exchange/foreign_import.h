@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,9 +15,10 @@ namespace ditto::checkpoint {
 
 class ForeignImport {
  public:
-  // `prefix`: before every name in the file. It outlives this.
-  ForeignImport(const ForeignFile& file, std::string path, std::string prefix)
-      : file_(file), path_(std::move(path)), prefix_(std::move(prefix)) {}
+  // `prefix`: before every name in the file, which outlives this. `former`: as ForeignFormat has it.
+  ForeignImport(const ForeignFile& file, std::string path, std::string prefix,
+                std::map<std::string, std::string> former)
+      : file_(file), path_(std::move(path)), prefix_(std::move(prefix)), former_(std::move(former)) {}
 
   void parameter(const ForeignTensor& tensor, const LayoutEntry& ours);
   void copy(const std::string& name, const std::string& of);
@@ -34,6 +36,8 @@ class ForeignImport {
     std::vector<int64_t> rows;       // of ours; empty: as they come
   };
 
+  // What the file calls it: a name of today, or the one that it had before.
+  std::string there(const std::string& name) const;
   bool require(const std::string& name, const Dims& shape);
   std::optional<torch::Tensor> take(const std::string& name, const Dims& shape);
   void misfit(const std::string& name, const std::string& what);
@@ -41,7 +45,8 @@ class ForeignImport {
   void fill(const Move& move, const Rectangle& block) const;
 
   const ForeignFile& file_;
-  std::string path_, prefix_;
+  const std::string path_, prefix_;
+  const std::map<std::string, std::string> former_;
   std::vector<Move> moves_;
   std::vector<std::string> misfits_, missing_, others_;  // sentences; names that are not there; names nobody asked for
   std::set<std::string> taken_;

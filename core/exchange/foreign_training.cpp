@@ -92,7 +92,7 @@ void import_training(const Units& of, const std::string& format_name, const std:
                   [&](const LayoutEntry& entry) { return !own.contains(entry.name); });  // an objective's
     const auto parameters = entries_of(layout);
     require_map(format, parameters, "format " + format_name);
-    ForeignImport import(from, path, prefix);
+    ForeignImport import(from, path, prefix, format.former);
     for (const auto& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
     if (is_weights) {
       for (const auto& [copy, original] : format.copies) import.copy(copy, original);

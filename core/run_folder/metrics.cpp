@@ -90,6 +90,7 @@ std::string to_json(const ValidationRecord& record) {
   Line line;
   line.set("step", record.step).set("validation_loss", record.loss).set("strata", record.strata);
   if (!record.losses.empty()) line.set("losses", record.losses);
+  if (!record.measures.empty()) line.set("measures", record.measures);
   line.set("samples", record.samples).set("seconds", record.seconds);
   if (!record.weights.empty()) line.set("weights", record.weights);
   return line.text();

@@ -52,8 +52,9 @@ struct ValidationRecord {
   double loss = 0;  // mean over strata and samples
   // Mean loss at each of the fixed times, in ascending time; none where no sample of one counted.
   std::vector<std::optional<double>> strata;
-  std::map<std::string, double> losses;  // by name
-  int64_t samples = 0;                   // held-out samples that counted
+  std::map<std::string, double> losses;    // by name
+  std::map<std::string, double> measures;  // by name, no part of the loss: {"psnr": 24.5}
+  int64_t samples = 0;                     // held-out samples that counted
   double seconds = 0;
   std::string weights;  // "ema" or "trained"
 };

@@ -67,7 +67,8 @@ void TensorBoardLog::add(const ValidationRecord& record) {
   writer_.scalar("validation/loss", record.step, record.loss);
   for (size_t i = 0; i < record.strata.size(); ++i)
     if (record.strata[i]) writer_.scalar("validation/stratum_" + std::to_string(i), record.step, *record.strata[i]);
-  for (const auto& [name, value] : record.losses) writer_.scalar("validation/" + name, record.step, value);
+  for (const auto* numbers : {&record.losses, &record.measures})
+    for (const auto& [name, value] : *numbers) writer_.scalar("validation/" + name, record.step, value);
   flush();
 }
 

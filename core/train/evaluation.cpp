@@ -14,10 +14,12 @@ void log_validation(Training& training, RunLog& log) {
   auto record = validate(*training.assembly, *training.ema, *training.validation_loader);
   record.step = training.done;
   log.add(record);
-  log.say(
-      record.samples > 0
-          ? fmt::format("step {}: validation loss {:.6f}", record.step, record.loss)
-          : fmt::format("step {}: no validation loss, as none of the held-out samples can be decoded", record.step));
+  if (record.samples == 0)
+    return log.say(
+        fmt::format("step {}: no validation loss, as none of the held-out samples can be decoded", record.step));
+  auto line = fmt::format("step {}: validation loss {:.6f}", record.step, record.loss);
+  for (const auto& [name, value] : record.measures) line += fmt::format(", {} {:.4f}", name, value);
+  log.say(line);
 }
 
 void log_samples(Training& training, RunLog& log) {

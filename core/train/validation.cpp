@@ -131,9 +131,11 @@ HeldOutLosses held_out_losses(Assembly& assembly, Loader& loader) {
   const auto totals = ledger.sum(assembly.mesh);
   found.loss = totals.loss;
   found.parts = totals.parts;
+  found.measures = totals.measures;
   if (totals.samples == 0) {  // there is none
     found.loss = std::numeric_limits<double>::quiet_NaN();
-    for (auto& [name, loss] : found.parts) loss = found.loss;
+    for (auto* numbers : {&found.parts, &found.measures})
+      for (auto& [name, number] : *numbers) number = found.loss;
   }
   found.samples = static_cast<int64_t>(totals.samples) / times;
   found.strata = strata_means(totals);
@@ -149,6 +151,7 @@ report::ValidationRecord validate(Assembly& assembly, Ema& ema, Loader& loader) 
   report::ValidationRecord record;
   record.loss = found.loss;
   record.losses = found.parts;
+  record.measures = found.measures;
   record.samples = found.samples;
   record.weights = ema.enabled() ? "ema" : "trained";
   record.strata = found.strata;

@@ -18,6 +18,7 @@ namespace ditto {
 struct HeldOutLosses {
   double loss = 0;                            // the mean; no number where no sample could be decoded
   std::map<std::string, double> parts;        // by name
+  std::map<std::string, double> measures;     // Objective::measures, which are no part of the loss
   int64_t samples = 0;                        // that counted
   std::vector<std::optional<double>> strata;  // the mean of each; none where no sample of one counted
 

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kSamples = 4, kClasses = 10;
 std::vector<int64_t> picture_shape() { return {kSamples, 2, 4, 4}; }
 
+const std::vector<int64_t> kMoments{4, 2, 2};
 constexpr int64_t kDepth = 8, kTokens = 4, kWidth = 6, kOtherWidth = 5;
 
 std::string feature(int64_t block) { return "features." + std::to_string(block); }
@@ -28,8 +29,10 @@ class Conditioned final : public Model {
   int64_t depth() const override { return kDepth; }
   Stream run_block(int64_t, Stream stream, Context&) override { return stream; }
   Tensor head(const Stream&, Context&) override { return {}; }
-  TensorSpecs takes() const override { return {}; }
-  TensorSpecs makes() const override { return {{"features", at::kFloat, {kTokens, kWidth}}}; }
+  TensorSpecs takes() const override { return {{"x", at::kFloat, {2, 4, 4}}}; }
+  TensorSpecs makes() const override {
+    return {{"features", at::kFloat, {kTokens, kWidth}}, {"moments", at::kFloat, kMoments}};
+  }
   Batch without_condition(Batch batch, const Tensor& which_B) const override {
     batch["label"] = torch::where(which_B, torch::full_like(batch.at("label"), kClasses), batch.at("label"));
     return batch;
@@ -71,20 +74,29 @@ class ObjectiveTest {
       : path_(path), options_(options), extra_(extra) {}
 
   void run(Report& report) {
-    schedules_.emplace_back("a straight schedule", straight_schedule());
-    schedules_.emplace_back("a circular schedule", circular_schedule());
-    schedules_.emplace_back("a preconditioned schedule", preconditioned_schedule());
+    if (extra_.scheduled) {
+      schedules_.emplace_back("a straight schedule", straight_schedule());
+      schedules_.emplace_back("a circular schedule", circular_schedule());
+      schedules_.emplace_back("a preconditioned schedule", preconditioned_schedule());
+    } else {
+      schedules_.emplace_back("no schedule", nullptr);
+    }
     bool is_made = false;
     report.check("it can be made", [&] { return make_all(), is_made = true, std::string(); });
     if (!is_made) return;
     check(report, "its parameters are of Unit::objective, and each has a gradient that is not zero",
           &ObjectiveTest::parameters);
-    check(report, "prepare adds x_t, its time, and what makes() names, and keeps what is there",
+    check(report, "prepare adds x_t and its time, or x, and what makes() names, and keeps what is there",
           &ObjectiveTest::prepared);
     check(report, "two preparations give the same bits", &ObjectiveTest::repeated);
     check(report, "what is drawn for a sample depends on its id alone", &ObjectiveTest::by_id);
-    check(report, "evaluation takes its times from time_u, and drops nothing", &ObjectiveTest::evaluated);
+    constexpr const char* kEvaluated = "evaluation takes its times from time_u, and drops nothing";
+    if (extra_.scheduled)
+      check(report, kEvaluated, &ObjectiveTest::evaluated);
+    else
+      report.skip(kEvaluated, "scheduled is false");
     check(report, "losses are finite, [B], and have a gradient", &ObjectiveTest::losses);
+    check(report, "what it measures is finite, [B], and a sample's own", &ObjectiveTest::measures);
     check(report, "a sample's losses are its own", &ObjectiveTest::own_losses);
     if (extra_.least_at_target)
       check(report, "losses are least at the schedule's target", &ObjectiveTest::least);
@@ -94,7 +106,7 @@ class ObjectiveTest {
 
  private:
   using Schedules = std::vector<std::pair<std::string, std::unique_ptr<Scheduler>>>;
-  using Promise = std::string (ObjectiveTest::*)(const Objective&, const Scheduler&) const;
+  using Promise = std::string (ObjectiveTest::*)(const Objective&, const Scheduler*) const;
 
   void make_all() {
     for (const auto& [name, schedule] : schedules_) {
@@ -106,7 +118,7 @@ class ObjectiveTest {
   void check(Report& report, const std::string& promise, Promise holds) {
     report.check(promise, [&]() -> std::string {
       for (size_t i = 0; i < schedules_.size(); ++i) {
-        const auto problem = (this->*holds)(*objectives_[i], *schedules_[i].second);
+        const auto problem = (this->*holds)(*objectives_[i], schedules_[i].second.get());
         if (!problem.empty()) return "with " + schedules_[i].first + " " + problem;
       }
       return {};
@@ -131,17 +143,23 @@ class ObjectiveTest {
     return objective.prepare(batch, ctx);
   }
 
-  std::string prepared(const Objective& objective, const Scheduler&) const {
-    const Batch before = batch(), after = prepare(objective, before);
-    if (after.ids != before.ids || after.weights != before.weights) return "ids or weights have changed";
-    for (const auto& [name, tensor] : before.tensors)
-      if (!after.has(name)) return "\"" + name + "\" is gone";
+  static std::string noised(const Batch& before, const Batch& after) {
     for (const char* name : {"x", "t"})
       if (after.has(name)) return "it makes \"" + std::string(name) + "\", which the host makes of x_t and time";
     if (!after.has("x_t") || after.at("x_t").sizes() != before.at("clean").sizes()) return "there is no x_t as clean";
     if (!after.has("time") || after.at("time").sizes() != at::IntArrayRef{kSamples} ||
         after.at("time").scalar_type() != at::kDouble)
       return "there is no time [B] in double";
+    return {};
+  }
+
+  std::string prepared(const Objective& objective, const Scheduler* schedule) const {
+    const Batch before = batch(), after = prepare(objective, before);
+    if (after.ids != before.ids || after.weights != before.weights) return "ids or weights have changed";
+    for (const auto& [name, tensor] : before.tensors)
+      if (!after.has(name)) return "\"" + name + "\" is gone";
+    const auto problem = schedule ? noised(before, after) : after.has("x") ? "" : "there is no x";
+    if (!problem.empty()) return problem;
     for (const TensorSpec& made : objective.makes())
       if (!after.has(made.name)) return "it does not make \"" + made.name + "\", as makes() says";
     for (const auto& [name, tensor] : after.tensors) {
@@ -150,8 +168,9 @@ class ObjectiveTest {
     }
     Batch half = before;
     half["clean"] = half.at("clean").to(at::kFloat);
-    const auto dtype = prepare(objective, half).at("x_t").scalar_type();
-    return dtype == at::kFloat ? "" : std::string("of float pictures x_t is ") + c10::toString(dtype);
+    const std::string seen = schedule ? "x_t" : "x";
+    const auto dtype = prepare(objective, half).at(seen).scalar_type();
+    return dtype == at::kFloat ? "" : "of float pictures " + seen + " is " + c10::toString(dtype);
   }
 
   static std::string same(const Batch& found, const Batch& expected, double tolerance = 0) {
@@ -163,21 +182,22 @@ class ObjectiveTest {
     return {};
   }
 
-  std::string repeated(const Objective& objective, const Scheduler&) const {
+  std::string repeated(const Objective& objective, const Scheduler*) const {
     return same(prepare(objective, batch()), prepare(objective, batch()));
   }
 
-  std::string by_id(const Objective& objective, const Scheduler&) const {
+  std::string by_id(const Objective& objective, const Scheduler* schedule) const {
     const Batch whole = prepare(objective, batch());
     for (int64_t i = 0; i < kSamples; ++i) {
       const auto problem = same(prepare(objective, batch().slice(i, i + 1)), whole.slice(i, i + 1), 1e-12);
       if (!problem.empty()) return "sample " + std::to_string(i) + " alone: " + problem;
     }
+    if (!schedule) return {};
     const Batch others = prepare(objective, batch(/*first_id=*/100));
     return others.at("x_t").equal(whole.at("x_t")) ? "other ids have the same x_t" : "";
   }
 
-  std::string evaluated(const Objective& objective, const Scheduler&) const {
+  std::string evaluated(const Objective& objective, const Scheduler*) const {
     const auto at_times = [&](double shift, int64_t first_id) {
       Batch made = batch(first_id);
       made["time_u"] = torch::linspace(0.1, 0.7, kSamples, at::kDouble) + shift;
@@ -193,8 +213,8 @@ class ObjectiveTest {
   }
 
   // What a perfect model predicts; `off` away from it.
-  static Tensor prediction(const Scheduler& schedule, const Batch& in, double off) {
-    const auto target = schedule.target(in.at("clean"), in.at("noise"), in.at("time"));
+  static Tensor prediction(const Scheduler* schedule, const Batch& in, double off) {
+    const auto target = schedule ? schedule->target(in.at("clean"), in.at("noise"), in.at("time")) : in.at("x");
     return (target + off * normal("off", target.sizes().vec())).requires_grad_();
   }
   Batch with_noise(const Objective& objective) const {
@@ -205,11 +225,17 @@ class ObjectiveTest {
   static std::map<std::string, Tensor> losses_of(const Objective& objective, const Tensor& prediction,
                                                  const Batch& batch) {
     Context ctx = in(Phase::train);
-    Outputs outputs{{"prediction", prediction}};
+    return objective.losses(outputs_of(objective, prediction, batch), batch, ctx);
+  }
+  static Outputs outputs_of(const Objective& objective, const Tensor& prediction, const Batch& batch) {
+    const auto of_samples = [&](const std::string& name, std::vector<int64_t> shape) {
+      shape.insert(shape.begin(), kSamples);
+      return normal(name, shape).index_select(0, torch::tensor(batch.ids, at::kLong));
+    };
+    Outputs outputs{{"prediction", prediction}, {"moments", of_samples("moments", kMoments)}};
     for (const int64_t block : objective.features())
-      outputs[feature(block)] =
-          normal(feature(block), {kSamples, kTokens, kWidth}).index_select(0, torch::tensor(batch.ids, at::kLong));
-    return objective.losses(outputs, batch, ctx);
+      outputs[feature(block)] = of_samples(feature(block), {kTokens, kWidth});
+    return outputs;
   }
   static Tensor sum_of_losses(const Objective& objective, const Tensor& prediction, const Batch& batch) {
     Tensor sum = torch::zeros({}, at::kDouble);
@@ -220,7 +246,7 @@ class ObjectiveTest {
     return torch::autograd::grad({sum_of_losses(objective, prediction, batch)}, {prediction})[0];
   }
 
-  std::string parameters(const Objective& objective, const Scheduler& schedule) const {
+  std::string parameters(const Objective& objective, const Scheduler* schedule) const {
     for (const auto& [name, unit] : objective.units())
       if (unit != Unit{Unit::objective}) return name + " belongs to unit " + to_text(unit);
     if (objective.parameters().empty()) return {};
@@ -234,7 +260,7 @@ class ObjectiveTest {
     return {};
   }
 
-  std::string losses(const Objective& objective, const Scheduler& schedule) const {
+  std::string losses(const Objective& objective, const Scheduler* schedule) const {
     const Batch in = with_noise(objective);
     const auto all = losses_of(objective, prediction(schedule, in, 0.5), in);
     if (all.empty()) return "there are none";
@@ -247,7 +273,7 @@ class ObjectiveTest {
     return grad.abs().max().item<double>() > 0 ? "" : "the gradient is zero";
   }
 
-  std::string own_losses(const Objective& objective, const Scheduler& schedule) const {
+  std::string own_losses(const Objective& objective, const Scheduler* schedule) const {
     const Batch in = with_noise(objective);
     const Tensor guess = prediction(schedule, in, 0.5);
     const auto whole = losses_of(objective, guess, in);
@@ -258,8 +284,29 @@ class ObjectiveTest {
     return {};
   }
 
+  std::string measures(const Objective& objective, const Scheduler* schedule) const {
+    const Batch all = with_noise(objective);
+    const Tensor guess = prediction(schedule, all, 0.5).detach();
+    Context ctx = in(Phase::evaluate);
+    const auto of = [&](int64_t begin, int64_t end) {
+      const Batch some = all.slice(begin, end);
+      return objective.measures(outputs_of(objective, guess.slice(0, begin, end), some), some, ctx);
+    };
+    const auto whole = of(0, kSamples);
+    for (const auto& [name, measure] : whole) {
+      if (measure.sizes() != at::IntArrayRef{kSamples})
+        return "\"" + name + "\" has shape " + shape_text(measure.sizes());
+      if (const auto problem = not_finite(measure); !problem.empty()) return "\"" + name + "\" " + problem;
+    }
+    for (int64_t i = 0; i < kSamples; ++i)
+      for (const auto& [name, measure] : of(i, i + 1))
+        if (const auto problem = difference(measure, whole.at(name).slice(0, i, i + 1), 1e-12); !problem.empty())
+          return "\"" + name + "\" of sample " + std::to_string(i) + " " + problem;
+    return {};
+  }
+
   // One that applies c_skip and c_out, as the host does already, has its least loss elsewhere.
-  std::string least(const Objective& objective, const Scheduler& schedule) const {
+  std::string least(const Objective& objective, const Scheduler* schedule) const {
     const Batch in = with_noise(objective);
     const double at_target = gradient(objective, prediction(schedule, in, 0), in).abs().max().item<double>();
     const double beside = gradient(objective, prediction(schedule, in, 0.5), in).abs().max().item<double>();

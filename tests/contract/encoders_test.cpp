@@ -47,6 +47,28 @@ std::vector<EncoderCase> join_text_cases() {
           {data, {{"wide", Texts{"long"}}}}};
 }
 
+std::vector<EncoderCase> autoencoder_cases() {
+  const TensorSpecs data{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"}};
+  const OptionValue channels = std::vector<int64_t>{4, 8, 8};
+  const OptionValues tiled = small_autoencoder({{"preset", text("sd3")},
+                                                {"channels", channels},
+                                                {"latent", number(2)},
+                                                {"mean", std::vector<double>{0.5, -0.25}},
+                                                {"std", std::vector<double>{2, 0.5}},
+                                                {"shift", OptionValue(0.0)},
+                                                {"scale", OptionValue(0.75)},
+                                                {"draw", text("mean")},
+                                                {"tile", number(8)},
+                                                {"overlap", OptionValue(0.5)},
+                                                {"slice", true},
+                                                {"upcast", true}}),
+                     whole = small_autoencoder({{"middle_attention", false},
+                                                {"quant", false},
+                                                {"post_quant", false},
+                                                {"shift", OptionValue(0.1)}});
+  return {{data, small_autoencoder()}, {data, tiled}, {data, whole}};
+}
+
 }  // namespace
 
 TEST_CASE("every encoder keeps its promises") {
@@ -61,7 +83,8 @@ TEST_CASE("every encoder keeps its promises") {
            {{{"pad", text("!")}},
             {{"layer", number(-2)}, {"final_norm", false}, {"projection", number(10)}, {"activation", text("gelu")}}})},
       {"bert", text_cases("bert", 65, {{}, {{"pooling", text("pooler")}}, {{"pooling", text("cls")}}})},
-      {"join_text", join_text_cases()}};
+      {"join_text", join_text_cases()},
+      {"autoencoder_kl", autoencoder_cases()}};
   for (const auto& [id, path] : plugins_of("encoders")) {
     const auto it = table.find(id);
     for (const EncoderCase& test : it == table.end() ? pictures : it->second)

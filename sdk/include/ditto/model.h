@@ -47,8 +47,9 @@ class DITTO_API Model : public Units {
 
   // --- what the host asks ---
   virtual TensorSpecs takes() const = 0;  // the named inputs it takes from a Batch
-  // What it hands out besides its prediction: "features" [T, D], the tokens after a block. Default: nothing that others
-  // may ask for.
+  // What it hands out besides its prediction: "features" [T, D], the tokens after a block; any other name is a field of
+  // Stream::extra that the head finds, and of one sample here ("moments" of an autoencoder's latents). Default: nothing
+  // that others may ask for.
   virtual TensorSpecs makes() const { return {}; }
   // Blocks mix tokens through ctx.attention alone. Default false: token cuts are refused by name.
   virtual bool token_local() const { return false; }

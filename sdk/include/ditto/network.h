@@ -19,8 +19,8 @@ class DITTO_API Network {
   virtual bool trains() const = 0;
   virtual void require_trains() const = 0;
   virtual void require_frozen() const = 0;
-  // Its model's outputs for the batch's tensors: "prediction" as the head gives it and, of each block asked for,
-  // "features.K" [B, T, D]. Ranks that share its parts or the sample call it together.
+  // Its model's outputs for the batch's tensors: "prediction" as the head gives it, what its makes() names beside, and,
+  // of each block asked for, "features.K" [B, T, D]. Ranks that share its parts or the sample call it together.
   // One that trains is part of the caller's graph, its parameters too, where gradients are recorded; strategies allow
   // it one such run a micro-batch. What its blocks add to the loss (the balance of experts) the host adds. Of a frozen
   // one there is no gradient: a tensor that requires one is refused by Error(config).

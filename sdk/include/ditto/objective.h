@@ -43,6 +43,9 @@ class DITTO_API Objective : public Units {
   // would get: c_skip x_t + c_out F of the model's output F, in x_t's dtype.
   virtual std::map<std::string, torch::Tensor> losses(const Outputs& outputs, const Batch& batch,
                                                       Context& ctx) const = 0;
+  // What a validation says beside its losses, per sample [B] by name ("psnr"): its mean is noted, and nobody minimises
+  // it. Default: nothing.
+  virtual std::map<std::string, torch::Tensor> measures(const Outputs&, const Batch&, Context&) const { return {}; }
 };
 
 }  // namespace ditto

@@ -206,6 +206,13 @@ void ModelProgram::blocks(int64_t first, int64_t last, Stream& stream) {
   is_routed_ = false;
 }
 
+void ModelProgram::hand_out(const Stream& stream, Outputs& outputs) const {
+  for (const int64_t block : taps_) outputs[tap_name(block)] = stream.extra.at(tap_name(block)).tensor;
+  for (const auto& made : model_->makes())
+    if (const auto field = stream.extra.find(made.name); field != stream.extra.end())
+      outputs[made.name] = field->second.tensor;
+}
+
 Outputs ModelProgram::head(Stream& stream, const Batch& batch) {
   join(stream);
   Outputs outputs;
@@ -215,7 +222,7 @@ Outputs ModelProgram::head(Stream& stream, const Batch& batch) {
     return outputs;
   }
   run(Unit{Unit::head}, call);
-  for (const int64_t block : taps_) outputs[tap_name(block)] = stream.extra.at(tap_name(block)).tensor;
+  hand_out(stream, outputs);
   return outputs;
 }
 
@@ -227,7 +234,7 @@ void ModelProgram::run_parts_head(UnitCall& call) {
       Outputs made;
       UnitCall of_part{call.batch.parts[i], own, made, ctx_};
       run_model_unit(*model_, Unit{Unit::head}, of_part);
-      for (const int64_t block : taps_) made[tap_name(block)] = own.extra.at(tap_name(block)).tensor;
+      hand_out(own, made);
       for (auto& [name, tensor] : made) call.outputs[of_part_name(i, name)] = tensor;
     }
   };

@@ -48,6 +48,12 @@ class ModelTest {
       report.check("a block's features are as makes() says", [&] { return features(); });
     else
       report.skip("a block's features are as makes() says", "makes() names none");
+    if (!made_of_extra(*model_).empty())
+      report.check("what it hands out of the stream is as makes() says, and a sample's own", [&] {
+        auto ctx = context(at::kDouble);
+        fill(*model_, at::kDouble);
+        return otherwise_handed_out(*model_, batch(at::kDouble), ctx);
+      });
     if (find(model_->makes(), "modulated_input"))
       report.check("its modulated input is as makes() says, and a sample's own", [&] { return modulated_input(); });
     report.check("without_condition changes conditions alone, and only where asked", [&] { return dropped(); });

@@ -137,6 +137,36 @@ std::string neighbours_seen(Model& model, const Batch& in, Context& ctx) {
   return {};
 }
 
+TensorSpecs made_of_extra(const Model& model) {
+  auto specs = model.makes();
+  std::erase_if(specs, [](const TensorSpec& s) { return s.name == "features" || s.name == "modulated_input"; });
+  return specs;
+}
+
+std::string otherwise_handed_out(Model& model, const Batch& in, Context& ctx) {
+  torch::NoGradGuard no_grad;
+  ModelProgram program(model, ctx);
+  const auto of = [&](const Batch& samples) {
+    Stream stream = program.begin(samples);
+    program.blocks(0, model.depth(), stream);
+    return program.head(stream, samples);
+  };
+  const Outputs all = of(in), one = of(in.slice(1, 2));
+  for (const auto& spec : made_of_extra(model)) {
+    const auto said = "\"" + spec.name + "\"";
+    if (!all.count(spec.name)) return said + " is in no field of the stream's extra";
+    const Tensor& found = all.at(spec.name);
+    auto expected = spec.shape;
+    expected.insert(expected.begin(), in.size());
+    if (found.sizes() != at::IntArrayRef(expected))
+      return said + " is " + shape_text(found.sizes()) + ", expected " + shape_text(expected);
+    if (const auto problem = not_finite(found); !problem.empty()) return said + " " + problem;
+    const auto problem = difference(one.at(spec.name), found.slice(0, 1, 2), kRounding);
+    if (!problem.empty()) return "of a sample alone " + said + " " + problem;
+  }
+  return {};
+}
+
 std::string displaced_tokens(Model& model, const Batch& in, Context& ctx) {
   torch::NoGradGuard no_grad;
   const TokenRoute route{0, model.depth(), 0.5};

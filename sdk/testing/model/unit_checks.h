@@ -27,6 +27,10 @@ std::string other_on_a_later_stage(Model& model, const Batch& in, Context& ctx);
 std::string impure_block(Model& model, const Batch& in, Context& ctx);
 // A sample whose prediction depends on the others of its batch.
 std::string neighbours_seen(Model& model, const Batch& in, Context& ctx);
+// What it makes beside its prediction, under names of its own; and one that is not as makes() says, or of other
+// samples.
+TensorSpecs made_of_extra(const Model& model);
+std::string otherwise_handed_out(Model& model, const Batch& in, Context& ctx);
 // Tokens that are somewhere else than where they were, or see others, where half of each sample's go around all blocks:
 // held against blocks that run all tokens, with attention to those that stay alone.
 std::string displaced_tokens(Model& model, const Batch& in, Context& ctx);

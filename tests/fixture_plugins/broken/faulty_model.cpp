@@ -97,7 +97,9 @@ struct Faulty final : ditto::Model {
   ditto::TensorSpecs makes() const override {
     ask("makes");
     const int64_t tokens = x_[1] / 2 * (x_[2] / 2);
-    return {{"features", torch::kFloat, {fault == "other features" ? 2 * tokens : tokens, kWidth}}};
+    ditto::TensorSpecs made{{"features", torch::kFloat, {fault == "other features" ? 2 * tokens : tokens, kWidth}}};
+    if (fault == "hands out what is not there") made.push_back({"moments", torch::kFloat, {tokens}});
+    return made;
   }
   ditto::Batch without_condition(ditto::Batch in, const Tensor& which_B) const override {
     const auto null = torch::full_like(in.at("label"), label->null_label());

@@ -20,8 +20,9 @@ import tempfile
 import typing
 
 import torch
-from diffusers import (DiTTransformer2DModel, FluxPipeline, FluxTransformer2DModel, LatteTransformer3DModel, PixArtTransformer2DModel,
-                       SD3Transformer2DModel, WanTransformer3DModel)
+from diffusers import (AutoencoderKL, DiTTransformer2DModel, FluxPipeline, FluxTransformer2DModel, LatteTransformer3DModel,
+                       PixArtTransformer2DModel, SD3Transformer2DModel, WanTransformer3DModel)
+from diffusers.loaders.single_file_utils import convert_ldm_vae_checkpoint
 from safetensors.torch import load_file, save_file
 
 SOURCE = pathlib.Path(os.environ["DITTO_SOURCE_DIR"])
@@ -59,6 +60,12 @@ LATTE = PIXART | dict(patch_size=2, attention_bias=True, activation_fn="gelu-app
 SD3 = dict(in_channels=4, out_channels=4, joint_attention_dim=TEXT, pooled_projection_dim=10)
 FLUX = dict(joint_attention_dim=TEXT, pooled_projection_dim=10)
 WAN = dict(in_channels=4, out_channels=4, text_dim=TEXT)
+
+
+def vae(*channels, **more):
+    stages = len(channels)
+    return dict(down_block_types=("DownEncoderBlock2D",) * stages, up_block_types=("UpDecoderBlock2D",) * stages, block_out_channels=channels,
+                **more)
 
 
 def texts(samples, tokens=6, pooled=0):
@@ -129,6 +136,11 @@ FAMILIES = [
             WAN | dict(num_attention_heads=4, attention_head_dim=24, ffn_dim=200, num_layers=3, patch_size=(2, 4, 4))],
            lambda c: dict(x=torch.randn(3, 4, 4, 8, 16), t=TIMES, **texts(3)),
            lambda model, batch: model(batch["x"], batch["t"], batch["text"]).sample, options={"model.text_tokens": 6}),
+    Family("AutoencoderKL", "autoencoder_kl", AutoencoderKL,
+           [vae(8, 16, norm_num_groups=4, layers_per_block=1, sample_size=16),
+            vae(16, 32, 64, norm_num_groups=8, layers_per_block=2, latent_channels=8, sample_size=32, use_quant_conv=False,
+                use_post_quant_conv=False, scaling_factor=1.5305, shift_factor=0.0609)],
+           lambda c: dict(x=torch.randn(3, c.in_channels, c.sample_size, c.sample_size // 2)), lambda model, batch: model(batch["x"]).sample),
 ]
 
 
@@ -200,12 +212,12 @@ def there_and_back(family, number, size):
 def damaged(tensors):
     """What was done to one tensor of a block, the tensors, and the names that a refusal says."""
     wide = next(name for name, tensor in reversed(tensors.items())
-                if "blocks." in name and tensor.dim() == 2 and tensor.shape[0] != tensor.shape[1])
+                if "blocks." in name and tensor.dim() in (2, 4) and tensor.shape[0] != tensor.shape[1])
     others = {name: tensor for name, tensor in tensors.items() if name != wide}
     yield "renamed", others | {wide + "s": tensors[wide]}, [wide, wide + "s"]
     yield "missing", others, [wide]
     yield "extra", tensors | {"extra.weight": torch.zeros(3)}, ["extra.weight"]
-    yield "transposed", tensors | {wide: tensors[wide].t().contiguous()}, [wide]
+    yield "transposed", tensors | {wide: tensors[wide].transpose(0, 1).contiguous()}, [wide]
 
 
 def other_files_are_refused(family, folder):
@@ -219,10 +231,44 @@ def other_files_are_refused(family, folder):
         shutil.rmtree(other)
 
 
+def autoencoders_of_other_names(folder):
+    """Of diffusers before its attention was called as elsewhere, and of latent-diffusion."""
+    family, config = FAMILIES[-1], json.loads((folder / "config.json").read_text())
+    tensors, before = tensors_in(folder), {}
+    for name, tensor in tensors.items():
+        for now, then in (("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")):
+            name = name.replace(f".attentions.0.{now}.", f".attentions.0.{then}.")
+        before[name] = tensor
+    assert len(before.keys() - tensors.keys()) == 16
+    older = shutil.copytree(folder, FOLDER / "older")
+    save_file(before, older / "diffusion_pytorch_model.safetensors", {"format": "pt"})
+    ditto(*import_words(family, older, "older-imported"))
+    ditto("checkpoint", "export", "older-imported", "--format", "diffusers", "--out", "older-back")
+    assert hashes(FOLDER / "older-back") == hashes(folder)
+
+    ditto("checkpoint", "export", "older-imported", "--format", "ldm", "--out", "ldm.safetensors")
+    found = convert_ldm_vae_checkpoint(load_file(FOLDER / "ldm.safetensors"), config)
+    assert found.keys() == tensors.keys() and all(torch.equal(found[name], tensors[name]) for name in tensors)
+    there, alone = load_file(FOLDER / "ldm.safetensors"), FOLDER / "alone"
+    alone.mkdir()
+    zeros = torch.zeros(2)
+    files = {"plain": there, "judged": there | {"loss.discriminator.weight": zeros},
+             "whole": {f"first_stage_model.{name}": tensor for name, tensor in there.items()}
+             | {"model.diffusion_model.out.weight": zeros, "cond_stage_model.weight": zeros + 1}}
+    for name, tensors in files.items():
+        save_file(tensors, alone / f"{name}.safetensors")
+        ditto("checkpoint", "import", f"alone/{name}.safetensors", "--format", "ldm", "--out", f"{name}-imported", "--set",
+              "model.plugin=autoencoder_kl", "--set", "model.groups=4")
+        ditto("checkpoint", "export", f"{name}-imported", "--format", "diffusers", "--out", f"{name}-back")
+        assert hashes(FOLDER / f"{name}-back") == hashes(folder), name
+
+
 here = [one for one in FAMILIES if (SOURCE / "plugins/models" / one.plugin).is_dir()]
 if sys.argv[1:]:  # of these names
     here = [one for one in here if one.name in sys.argv[1:]]
 for one in here:
     small, *_ = [there_and_back(one, number, size) for number, size in enumerate(one.sizes)]
     other_files_are_refused(one, small)
+    if one.model is AutoencoderKL:
+        autoencoders_of_other_names(small)
 print(f"{len(here)} families, each at two sizes; damaged files refused")

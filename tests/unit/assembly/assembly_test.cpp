@@ -97,6 +97,20 @@ TEST_CASE("in training a model is preconditioned by the host, as in sampling") {
   CHECK(program.loss(stream, outputs, in).item<double>() == doctest::Approx(expected).epsilon(1e-12));
 }
 
+TEST_CASE("what an objective measures is a mean by the samples' weights, and no part of the loss") {
+  World world;
+  LossLedger ledger(0, 2, 1);
+  auto in = batch();
+  in.weights = {1, 3};
+  const auto losses = torch::tensor({1.0, 2.0}, torch::kDouble), measures = torch::tensor({10.0, 20.0}, torch::kDouble);
+  ledger.enter(in, {{"a", losses}}, {{"dB", measures}});
+  const auto totals = ledger.sum(world.assembly.mesh);
+  CHECK(totals.loss == 1.75);
+  CHECK(totals.parts.size() == 1);
+  CHECK((totals.measures == std::map<std::string, double>{{"dB", 17.5}}));
+  CHECK(totals.weighed.size() == 1);
+}
+
 TEST_CASE("an objective that does the host's part of preconditioning, or not its own, is refused") {
   const auto said = [](const char* fault) -> std::string {
     World world({"objective.fault=\"" + std::string(fault) + "\""});

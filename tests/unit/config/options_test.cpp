@@ -153,16 +153,20 @@ void complete(Place& place) {
 // --- what a recipe makes
 // -------------------------------------------------------------------------------------------------
 
-// Shards, a table and a run, for those that read files.
+// Shards, a table, a run, and one of an autoencoder, for those that read files.
 const test::TemporaryFolder& files();
 
-std::string recipe_text() {
-  static const std::string text = formats::render_toml(*given_table().find("recipe")->as<Table>());
-  return text;
+// "-scheduler" takes that section out.
+std::string recipe_text(const Words& sets = {}) {
+  Table table = *given_table().find("recipe")->as<Table>();
+  for (const auto& set : sets)
+    if (set.starts_with('-')) table.erase(set.substr(1));
+  return formats::render_toml(table);
 }
 
 Words at_place(const Words& sets) {
   Words all = sets;
+  std::erase_if(all, [](const std::string& set) { return set.starts_with('-'); });
   for (auto& set : all) {
     set = std::regex_replace(set, std::regex("DIGITS"), std::string(DITTO_SOURCE_DIR) + "/data/digits");
     set = std::regex_replace(set, std::regex("FILES"), files().path().string());
@@ -192,7 +196,8 @@ std::string made_by(Recipe recipe) {
   refuse_unserved(recipe, complete_degrees(degrees(recipe), 1));
   const GlooMesh mesh(RankInfo{}, degrees(recipe), std::chrono::seconds(60));
   AssemblyParts parts;
-  parts.data = parts.objective = parts.sampler = parts.latents = true;
+  parts.data = parts.objective = parts.latents = true;
+  parts.sampler = bool(recipe.sampler);
   Assembly assembly(recipe, plugins(), mesh, parts, {});
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
   Loader loader(assembly.train_data, recipe.loader, seed, [](const std::string&) {});
@@ -213,6 +218,7 @@ std::string made_by(Recipe recipe) {
     Loader held_out(assembly.validation_data, validation_options(recipe.loader), seed, {});
     hash.add(validate(assembly, ema, held_out).loss);
   }
+  if (!recipe.sampler) return hash.text();
   const Ema::Scope averaged(ema, [&] { assembly.networks->parameters_changed(); });
   GenerateOptions options;
   options.steps = recipe.sampler_steps;
@@ -232,7 +238,7 @@ const Outcome& outcome_of(const Words& sets) {
   auto [it, is_new] = known.emplace(sets, Outcome{});
   if (!is_new) return it->second;
   try {
-    it->second.hash = made_by(Recipe::parse(recipe_text(), "options.toml", at_place(sets)));
+    it->second.hash = made_by(Recipe::parse(recipe_text(sets), "options.toml", at_place(sets)));
   } catch (const Error& error) {
     it->second.refusal = error.what();
   }
@@ -277,10 +283,18 @@ const test::TemporaryFolder& files() {
     test::write_text(folder / "rows.csv", rows);
     test::write_text(folder / "few.csv", few);  // what is held out is none of them
     test::write_text(folder / "more.csv", more);
-    auto recipe = Recipe::parse(recipe_text(), "options.toml", {"run.output=" + (folder / "run")});
-    declare_components(recipe, plugins());
-    const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(60));
-    Trainer(recipe, plugins(), mesh, mesh.own_world("checkpoint"), {}).run();
+    const auto train = [&](const std::string& name, const Words& words) {
+      auto sets = words;
+      sets.push_back("run.output=" + (folder / name));
+      std::erase_if(sets, [](const std::string& set) { return set.starts_with('-'); });
+      auto recipe = Recipe::parse(recipe_text(words), "options.toml", sets);
+      declare_components(recipe, plugins());
+      const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(60));
+      Trainer(recipe, plugins(), mesh, mesh.own_world("checkpoint"), {}).run();
+    };
+    train("run", {});
+    train("autoencoder",
+          words_of(*given_table().find("place")->as<Table>()->find("model/autoencoder_kl")->as<Table>()->find("sets")));
     return true;
   }();
   REQUIRE(is_made);
@@ -459,7 +473,7 @@ TEST_CASE("an option that is given as it is by default changes nothing, and is r
     complete(place);
     const auto& before = outcome_of(place.sets);
     REQUIRE_MESSAGE(before.refusal.empty(), place.key << ": " << before.refusal);
-    Recipe recipe = Recipe::parse(recipe_text(), "options.toml", at_place(place.sets));
+    Recipe recipe = Recipe::parse(recipe_text(place.sets), "options.toml", at_place(place.sets));
     declare_components(recipe, plugins());
     const auto all = formats::render_toml(recipe.resolved());  // as run.toml has it
     Outcome after;

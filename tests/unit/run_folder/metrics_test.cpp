@@ -109,11 +109,13 @@ TEST_CASE("validation has a file of its own, so that metrics.jsonl has one line 
   validation.step = 1;
   validation.loss = 0.5;
   validation.strata = {0.25, 0.75};
+  validation.measures = {{"psnr", 24.5}};
   log.append(validation);
   CHECK(steps_in(folder / "metrics.jsonl").size() == 1);
   const auto json = nlohmann::json::parse(read_text(folder / "validation.jsonl"));
   CHECK(json["validation_loss"] == 0.5);
   CHECK(json["strata"] == nlohmann::json{0.25, 0.75});
+  CHECK(json["measures"] == nlohmann::json{{"psnr", 24.5}});
 }
 
 TEST_CASE("a resume keeps the lines up to its step and goes on behind them") {

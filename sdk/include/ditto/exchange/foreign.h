@@ -35,6 +35,8 @@ struct ForeignFormat {
   std::map<std::string, torch::Tensor> constants;
   // What their program makes the model from (config.json). Empty: it reads no such file.
   ForeignConfig config = {};
+  // What older files of theirs call a tensor, by today's name. Read where today's is not there; never written.
+  std::map<std::string, std::string> former = {};
 };
 
 // A file of weights, before anything is made of it.

@@ -32,7 +32,7 @@ enum class Purpose : std::uint32_t {
   start_noise = 8,    // where a sampler starts; its "sample id" is the picture's seed
   sampler_noise = 9,  // what a stochastic sampler adds; `series` is its step
   validation = 10,
-  encoding = 11,  // an encoder's: of an autoencoder's distribution; its Random has a seed of its own (encoder.h)
+  encoding = 11,  // of an autoencoder's distribution: a model's, or an encoder's, whose Random has a seed of its own
 };
 
 // A name as a number, the id or the seed of draws: FNV-1a, 64 bits.

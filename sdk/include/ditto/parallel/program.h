@@ -55,6 +55,7 @@ class DITTO_API ModelProgram {
  private:
   void begin_parts(UnitCall& call);
   void run_parts_head(UnitCall& call);
+  void hand_out(const Stream& stream, Outputs& outputs) const;  // what was tapped, and what the model makes beside
   Stream constants_of(const Batch& batch, const Sequence& tokens) const;
   const TokenRouter* router() const { return router_ && ctx_.phase == Phase::train ? &*router_ : nullptr; }
   void split(Stream& stream) const;

@@ -51,6 +51,7 @@ TEST_CASE("a model that breaks a promise fails the check of that promise") {
       {"drops the time", "without_condition changes conditions alone"},
       {"drops nothing", "without condition, all conditions are equal"},
       {"other features", "a block's features are as makes() says"},
+      {"hands out what is not there", "what it hands out of the stream is as makes() says"},
       {"asks for numbers", "its forward can be counted on shapes alone"},
       {"forgets a tensor", "checkpoint format \"other\" covers every parameter"},
   };
@@ -100,6 +101,8 @@ TEST_CASE("an objective that breaks a promise fails the check of that promise") 
       {"preconditions itself", "losses are least at the schedule's target: with a preconditioned schedule"},
       {"one loss for all", "a sample's losses are its own"},
       {"no gradient", "losses are finite, [B], and have a gradient"},
+      {"measures of half", "what it measures is finite, [B], and a sample's own"},
+      {"one measure for all", "what it measures is finite, [B], and a sample's own"},
   };
   for (const auto& [name, promise] : faults) {
     CAPTURE(name);

@@ -79,10 +79,12 @@ Report try_model(const std::string& path, const ModelNeeds& needs, const OptionV
 struct ObjectiveChecks {
   // Adds what the objective needs beside "clean" and "label" (0 … 9) of four samples.
   std::function<void(Batch&)> adjust;
-  // False for one whose losses pull elsewhere than to the schedule's target.
+  // False for one whose losses pull elsewhere than to the schedule's target, or, without a schedule, to x.
   bool least_at_target = true;
+  // False for one of recipes without a scheduler, which makes x itself.
+  bool scheduled = true;
 };
-// Whatever network it asks for is there, and the model hands out the features of 8 blocks.
+// Whatever network it asks for is there, and the model hands out the features of 8 blocks, and moments [4, 2, 2].
 Report check_objective(const std::string& path, const OptionValues& options = {}, const ObjectiveChecks& extra = {});
 
 struct ParallelChecks {
