@@ -18,6 +18,7 @@ struct LoaderOptions {
   bool strict = false;
   bool shuffle = true;
   bool flip = false;
+  std::string encoded;
   void read(OptionReader& option);
 };
 

@@ -65,7 +65,12 @@ void check_indices(const Sample& sample, const TensorSpecs& specs) {
 }
 
 BatchJob::BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips)
-    : source_(source), order_(order), places_(std::move(places)), flips_(std::move(flips)), spec_(source.makes()) {
+    : source_(source),
+      encoded_(dynamic_cast<const EncodedSet*>(&source)),
+      order_(order),
+      places_(std::move(places)),
+      flips_(std::move(flips)),
+      spec_(source.makes()) {
   make_parts();
   errors_.resize(places_.list.size());
   is_left_out_.resize(places_.list.size());
@@ -83,6 +88,7 @@ void BatchJob::make_parts() {
   for (auto& part : parts_)
     for (size_t i = 0; i < spec_.size(); ++i) {
       const bool is_text = has(spec_[i], -1);
+      if (encoded_ && encoded_->has_lengths(spec_[i].name)) part.lengths[spec_[i].name].resize(part.batch.ids.size());
       part.texts.emplace_back(is_text ? part.batch.ids.size() : 0);
       if (is_text) continue;
       auto shape = sized(i, part).shape;
@@ -106,7 +112,15 @@ bool BatchJob::finish_row() { return ++finished_ == places_.count(); }
 
 void BatchJob::read(int64_t row) {
   try {
-    fill(row, source_.read(order_.index(places_.list[static_cast<size_t>(row)])));
+    const auto index = order_.index(places_.list[static_cast<size_t>(row)]);
+    if (!encoded_) {
+      fill(row, source_.read(index));
+    } else {
+      using Side = EncodedSet::Side;
+      const auto encoded = encoded_->read(index, is_flipped(row) ? Side::mirrored : Side::as_it_is);
+      fill(row, encoded.sample);
+      fill_lengths(row, encoded.lengths);
+    }
   } catch (...) {
     errors_[static_cast<size_t>(row)] = std::current_exception();
     clear(row);
@@ -134,7 +148,8 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
     auto tensor = it->second;
     check_index(sample, tensor, spec);
     const bool turns = spec.name == names::kImage || spec.turns_with_image;
-    if (turns && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
+    const bool is_turned = encoded_ && encoded_->has_sides(spec.name);
+    if (turns && !is_turned && is_flipped(row)) tensor = tensor.flip(-1);
     tensor = tensor.contiguous();
     if (has(spec, -1)) {
       part.texts[i][static_cast<size_t>(own_row)] = tensor;
@@ -144,6 +159,14 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
       std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
     }
   }
+}
+
+// Made beforehand for each name that may come, so that rows are filled side by side.
+void BatchJob::fill_lengths(int64_t row, const std::map<std::string, int64_t>& lengths) {
+  const auto [of, own_row] = rows_[static_cast<size_t>(row)];
+  for (const auto& [name, length] : lengths)
+    if (const auto at = parts_[of].lengths.find(name); at != parts_[of].lengths.end())
+      at->second[static_cast<size_t>(own_row)] = length;
 }
 
 void BatchJob::pad_texts(Part& part) const {
@@ -221,6 +244,7 @@ Batch BatchJob::result() {
   std::vector<Batch> batches;
   for (auto& part : parts_) {
     pad_texts(part);
+    for (auto& [name, lengths] : part.lengths) part.batch.lengths[name] = std::move(lengths);
     batches.push_back(std::move(part.batch));
   }
   return Batch::of_parts(std::move(batches));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <ditto/data.h>
 #include <ditto/error.h>
 
+#include "core/data/encoded_set.h"
 #include "core/data/order.h"
 #include "core/data/places.h"
 #include "core/data/sizes.h"
@@ -53,16 +55,20 @@ class BatchJob {
   struct Part {
     std::vector<int64_t> size;  // own_sides of its samples
     Batch batch;
-    std::vector<std::vector<torch::Tensor>> texts;  // by spec, by row: tensors whose length is the sample's own
+    std::vector<std::vector<torch::Tensor>> texts;        // by spec, by row: tensors whose length is the sample's own
+    std::map<std::string, std::vector<int64_t>> lengths;  // of texts that were encoded, by row
   };
   void make_parts();
   TensorSpec sized(size_t i, const Part& part) const;
   void fill(int64_t row, const Sample& sample);
+  void fill_lengths(int64_t row, const std::map<std::string, int64_t>& lengths);
+  bool is_flipped(int64_t row) const { return !flips_.empty() && flips_[static_cast<size_t>(row)]; }
   void clear(int64_t row);  // as a sample that was not decoded
   void pad_texts(Part& part) const;
   std::vector<int64_t> lengths_of(const Part& part, size_t i) const;  // of the tensors of spec `i`, a text
 
   const Source& source_;
+  const EncodedSet* encoded_;  // the same one; null: it is none
   const Order& order_;
   Places places_;
   std::vector<bool> flips_;

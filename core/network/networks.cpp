@@ -240,12 +240,34 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
     load_weights(saved, which, *model, model == main.get() ? saved.prefix : model->setting.prefix);
 }
 
+std::vector<RunningEncoder*> Networks::encoders_of_data() const {
+  std::vector<RunningEncoder*> all;
+  for (const auto& encoder : encoders) {
+    const auto takes = encoder->encoder->takes();
+    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return find(data_, spec.name); }))
+      all.push_back(encoder.get());
+  }
+  return all;
+}
+
+Batch Networks::precompute(Batch batch) {
+  if (!batch.parts.empty()) {
+    refuse_parts();
+    return std::move(batch).changed([&](Batch part) { return precompute(std::move(part)); });
+  }
+  for (auto* encoder : encoders_of_data()) batch = encoder->precompute(std::move(batch));
+  return batch;
+}
+
 Batch Networks::encode(Batch batch, Phase phase) {
   if (!batch.parts.empty()) {
     refuse_parts();
     return std::move(batch).changed([&](Batch part) { return encode(std::move(part), phase); });
   }
-  for (const auto& encoder : encoders) batch = encoder->encode(encoder->precompute(std::move(batch)), phase);
+  for (const auto& encoder : encoders) {
+    if (!encoder->is_precomputed(batch)) batch = encoder->precompute(std::move(batch));
+    batch = encoder->encode(std::move(batch), phase);
+  }
   forget_texts(batch);
   batch = with_empty_text(std::move(batch));
   if (main->ctx->compute == torch::kDouble)  // a proof is in double precision from end to end

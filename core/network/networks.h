@@ -59,7 +59,13 @@ class Networks {
   // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
   void load(const SavedModel& saved, const std::string& which);
 
-  // The encoders, in turn, and of the empty text what is taken of it. `phase`: what the batch is for.
+  // The encoders that need nothing of one another: what they make of the data may be kept (`ditto encode`). What others
+  // make may be drawn, so that an encoder that takes it runs at every step.
+  std::vector<RunningEncoder*> encoders_of_data() const;
+  // Of those the first part: what is to be kept, with what is left of the data.
+  Batch precompute(Batch batch);
+  // The encoders, in turn, of what was precomputed their second part alone; and of the empty text what is taken of it.
+  // `phase`: what the batch is for.
   Batch encode(Batch batch, Phase phase);
   // What those encoders make of it whose inputs are there: to be sampled with.
   Batch encode_given(Batch batch);

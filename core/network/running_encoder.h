@@ -38,6 +38,8 @@ class RunningEncoder final : public RunningUnits {
   RunningEncoder(Components& components, const NetworkSection& section, const TensorSpecs& inputs,
                  const Surroundings& around);
 
+  // What precompute makes is there: it was kept.
+  bool is_precomputed(const Batch& batch) const;
   // Its two parts, one after the other, and the way back: of ranks that share its parts, together. What they make is in
   // the dtype that it says, or fp64 in an fp64 run. `phase`: what the batch is for.
   Batch precompute(Batch batch);
@@ -49,6 +51,8 @@ class RunningEncoder final : public RunningUnits {
   const std::shared_ptr<Encoder> encoder;
   // Names its weights, and how it encodes; empty: it has none, or they were not read.
   const std::string& fingerprint() const { return fingerprint_; }
+  // What names all that precompute makes of a sample, but for the precision that it computes in.
+  std::string key() const { return fingerprint_.empty() ? encoder->fingerprint() : fingerprint_; }
 
  private:
   static Setting setting_of(const NetworkSection& section, const Surroundings& around);
