@@ -36,10 +36,7 @@ nlohmann::json json_of(const std::map<std::string, std::string>& options) {
 
 }  // namespace
 
-std::map<std::string, std::string> options_of_data(Components& components) {
-  const auto& recipe = components.recipe;
-  require(recipe, recipe.data, "data");
-  declare(components, {"data", recipe.data, 0, 1, recipe.data_parts});
+std::map<std::string, std::string> resolved_data(const Recipe& recipe) {
   std::map<std::string, std::string> options;
   for (const auto& [key, value] : flat(recipe.resolved()))
     if (key.starts_with("data.") && recipe.effects().of(key) != Effect::nothing) options[key] = value;
@@ -47,9 +44,11 @@ std::map<std::string, std::string> options_of_data(Components& components) {
 }
 
 std::shared_ptr<Source> open_encoded(Components& components, SplitOf split) {
-  const auto& folder = components.recipe.loader.encoded;
+  const auto& recipe = components.recipe;
+  const auto& folder = recipe.loader.encoded;
   auto encoded = std::make_shared<EncodedSet>(folder, split);
-  const auto apart = difference(json_of(encoded->encoding().data), json_of(options_of_data(components)));
+  declare(components, {"data", recipe.data, 0, 1, recipe.data_parts});
+  const auto apart = difference(json_of(encoded->encoding().data), json_of(resolved_data(recipe)));
   if (!apart.empty())
     throw Error(ErrorKind::config, "loader.encoded = \"" + folder + "\"", "is of other data: " + apart,
                 "encode this recipe into another folder, or set these options as they were");

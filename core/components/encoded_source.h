@@ -10,9 +10,9 @@
 
 namespace ditto {
 
-// Options of [data] that decide what its samples are, as TOML, by their keys ("data.size"): read by its plugins'
-// declarations, where the data need not be there. Throws Error(config).
-std::map<std::string, std::string> options_of_data(Components& components);
+// Options of [data] that decide what its samples are, as TOML, by their keys ("data.size"): of a recipe whose data was
+// opened.
+std::map<std::string, std::string> resolved_data(const Recipe& recipe);
 
 // Throws Error(config) where the folder's samples are of another [data], with both values, and as EncodedSet does.
 std::shared_ptr<Source> open_encoded(Components& components, SplitOf split);

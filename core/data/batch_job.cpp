@@ -74,6 +74,7 @@ BatchJob::BatchJob(const Source& source, const Order& order, Places places, std:
   make_parts();
   errors_.resize(places_.list.size());
   is_left_out_.resize(places_.list.size());
+  lengths_.resize(places_.list.size());
 }
 
 void BatchJob::make_parts() {
@@ -88,7 +89,6 @@ void BatchJob::make_parts() {
   for (auto& part : parts_)
     for (size_t i = 0; i < spec_.size(); ++i) {
       const bool is_text = has(spec_[i], -1);
-      if (encoded_ && encoded_->has_lengths(spec_[i].name)) part.lengths[spec_[i].name].resize(part.batch.ids.size());
       part.texts.emplace_back(is_text ? part.batch.ids.size() : 0);
       if (is_text) continue;
       auto shape = sized(i, part).shape;
@@ -117,9 +117,9 @@ void BatchJob::read(int64_t row) {
       fill(row, source_.read(index));
     } else {
       using Side = EncodedSet::Side;
-      const auto encoded = encoded_->read(index, is_flipped(row) ? Side::mirrored : Side::as_it_is);
+      auto encoded = encoded_->read(index, is_flipped(row) ? Side::mirrored : Side::as_it_is);
       fill(row, encoded.sample);
-      fill_lengths(row, encoded.lengths);
+      lengths_[static_cast<size_t>(row)] = std::move(encoded.lengths);
     }
   } catch (...) {
     errors_[static_cast<size_t>(row)] = std::current_exception();
@@ -161,12 +161,14 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
   }
 }
 
-// Made beforehand for each name that may come, so that rows are filled side by side.
-void BatchJob::fill_lengths(int64_t row, const std::map<std::string, int64_t>& lengths) {
-  const auto [of, own_row] = rows_[static_cast<size_t>(row)];
-  for (const auto& [name, length] : lengths)
-    if (const auto at = parts_[of].lengths.find(name); at != parts_[of].lengths.end())
-      at->second[static_cast<size_t>(own_row)] = length;
+void BatchJob::set_lengths() {
+  for (size_t i = 0; i < rows_.size(); ++i)
+    for (const auto& [name, length] : lengths_[i]) {
+      auto& batch = parts_[rows_[i].part].batch;
+      auto& of_name = batch.lengths[name];
+      of_name.resize(batch.ids.size());
+      of_name[static_cast<size_t>(rows_[i].row)] = length;
+    }
 }
 
 void BatchJob::pad_texts(Part& part) const {
@@ -241,12 +243,10 @@ void BatchJob::leave_out(const std::vector<int64_t>& places) {
 Batch BatchJob::result() {
   for (size_t i = 0; i < rows_.size(); ++i)
     if (errors_[i] || is_left_out_[i]) parts_[rows_[i].part].batch.weights[static_cast<size_t>(rows_[i].row)] = 0.0;
+  for (auto& part : parts_) pad_texts(part);
+  set_lengths();
   std::vector<Batch> batches;
-  for (auto& part : parts_) {
-    pad_texts(part);
-    for (auto& [name, lengths] : part.lengths) part.batch.lengths[name] = std::move(lengths);
-    batches.push_back(std::move(part.batch));
-  }
+  for (auto& part : parts_) batches.push_back(std::move(part.batch));
   return Batch::of_parts(std::move(batches));
 }
 

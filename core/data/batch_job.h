@@ -56,12 +56,11 @@ class BatchJob {
     std::vector<int64_t> size;  // own_sides of its samples
     Batch batch;
     std::vector<std::vector<torch::Tensor>> texts;        // by spec, by row: tensors whose length is the sample's own
-    std::map<std::string, std::vector<int64_t>> lengths;  // of texts that were encoded, by row
   };
   void make_parts();
   TensorSpec sized(size_t i, const Part& part) const;
   void fill(int64_t row, const Sample& sample);
-  void fill_lengths(int64_t row, const std::map<std::string, int64_t>& lengths);
+  void set_lengths();
   bool is_flipped(int64_t row) const { return !flips_.empty() && flips_[static_cast<size_t>(row)]; }
   void clear(int64_t row);  // as a sample that was not decoded
   void pad_texts(Part& part) const;
@@ -77,6 +76,8 @@ class BatchJob {
   std::vector<Row> rows_;                   // by place
   std::vector<std::exception_ptr> errors_;  // by place
   std::vector<bool> is_left_out_;           // by place
+  // Of texts that were encoded before how much counts, by place.
+  std::vector<std::map<std::string, int64_t>> lengths_;
   int64_t taken_ = 0, finished_ = 0;        // guarded by the loader's mutex
 };
 

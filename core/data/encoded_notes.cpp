@@ -20,9 +20,9 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{64} << 20;  // names of classes are in it
-constexpr int64_t kMostSamples = int64_t{1} << 40;   // order.h
+constexpr int64_t kMostNumbered = int64_t{1} << 40;  // order.h
 constexpr size_t kMostDifferences = 3;
-constexpr int kDeepest = 16;
+constexpr int kDeepestParts = 16;
 
 nlohmann::json to_json(const Ordered& ordered) {
   nlohmann::json one{{"samples", ordered.samples}, {"share", ordered.share}};
@@ -36,7 +36,7 @@ Ordered ordered_of(const nlohmann::json& json, const std::string& where, int dep
   if (json.contains("parts"))
     for (const auto& part : json.at("parts"))
       sum += ordered.parts.emplace_back(ordered_of(part, where, depth + 1)).samples;
-  if (depth > kDeepest || ordered.samples < 1 || ordered.share < 1 ||
+  if (depth > kDeepestParts || ordered.samples < 1 || ordered.share < 1 ||
       (!ordered.parts.empty() && sum != ordered.samples))
     throw Error(ErrorKind::data, where, "says an order that no samples have", "encode the recipe again");
   return ordered;
@@ -54,7 +54,7 @@ EncodedNotes::Part part_of(const nlohmann::json& json, const std::string& where)
   EncodedNotes::Part part{json.at("name").get<std::string>(), json.at("samples").get<int64_t>(),
                           json.at("first").get<int64_t>(), json.at("fingerprint").get<std::string>(),
                           ordered_of(json.at("order"), where)};
-  if (part.samples != part.ordered.samples || part.samples > kMostSamples || part.first < 0)
+  if (part.samples != part.ordered.samples || part.samples > kMostNumbered || part.first < 0)
     throw Error(ErrorKind::data, where, "says another number of samples than their order has",
                 "encode the recipe again");
   return part;
@@ -93,7 +93,6 @@ nlohmann::json to_json(const EncodedNotes& notes) {
                       {"kept", json_of(notes.kept)},
                       {"made", json_of(notes.made)},
                       {"turn", notes.turn},
-                      {"texts", notes.texts},
                       {"parts", nlohmann::json::array()}};
   for (const auto& [key, value] : notes.data) json["data"][key.substr(key.find('.') + 1)] = value;
   for (const auto& one : notes.encoders)
@@ -119,7 +118,6 @@ EncodedNotes encoded_notes(const std::string& text, const std::string& where) {
     notes.kept = specs_of(json.at("kept"), where, ErrorKind::data);
     notes.made = specs_of(json.at("made"), where, ErrorKind::data);
     notes.turn = json.at("turn").get<std::set<std::string>>();
-    notes.texts = json.at("texts").get<std::set<std::string>>();
     for (const auto& part : json.at("parts")) notes.parts.push_back(part_of(part, where));
     if (notes.shard_samples < 1 || notes.shard_samples > EncodedNotes::kMostOfShard)
       throw Error(ErrorKind::data, where, fmt::format("says shards of {} samples", notes.shard_samples),

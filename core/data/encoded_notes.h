@@ -43,7 +43,6 @@ struct EncodedNotes {
   TensorSpecs source;                       // what the data makes, before anything is encoded
   TensorSpecs kept, made;                   // what a sample has of that, and of encoders
   std::set<std::string> turn;               // of both, what turns with "image"
-  std::set<std::string> texts;              // of what encoders made, that of which Batch::lengths say how much counts
   std::vector<Part> parts;
 
   const Part* part(SplitOf split) const;  // null: there is none

@@ -42,7 +42,6 @@ class EncodedSet final : public Source {
   const EncodedNotes& encoding() const { return notes_; }
   // It is there in both sides, and need not be turned.
   bool has_sides(const std::string& name) const { return find(notes_.made, name) != nullptr; }
-  bool has_lengths(const std::string& name) const { return notes_.texts.count(name) > 0; }
 
   static constexpr const char* kPlain = "safetensors";
   static constexpr const char* kMirrored = "flipped.safetensors";

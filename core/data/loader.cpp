@@ -221,6 +221,8 @@ bool may_show_the_same(const TensorSpec& spec, const TensorSpec& image) {
   return std::min({height, width, of_image, wide}) > 0 && height * wide == width * of_image;
 }
 
+}  // namespace
+
 // Mirrored or not, one that does not say whether it turns with the picture would be wrong.
 void require_known_turns(const Source& source) {
   const auto specs = source.makes();
@@ -233,6 +235,8 @@ void require_known_turns(const Source& source) {
                       ", which may show the same, does not say whether it turns with it",
                   "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
 }
+
+namespace {
 
 // Of pictures that encoders have seen, only `ditto encode` could mirror them.
 void require_sides(const Source& source) {

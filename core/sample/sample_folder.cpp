@@ -1,18 +1,14 @@
 #include "core/sample/sample_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,8 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMostDifferences = 3;
-constexpr auto kPatience = std::chrono::seconds(5);  // for ranks of a command that was killed
-constexpr const char* kBeside = ".tmp-";             // formats::write_file's, with a process's number
+constexpr const char* kBeside = ".tmp-";  // formats::write_file's, with a process's number
 
 bool is_picture(const fs::path& path) { return path.extension() == ".png" || path.extension() == ".webp"; }
 
@@ -67,22 +62,9 @@ nlohmann::json SampleFolder::line(size_t i) const {
   return one;
 }
 
-// One command a folder: what the folder itself is locked by leaves no file in it. A file system without locks is no
-// reason not to sample.
-void SampleFolder::claim() {
-  claim_ = formats::Descriptor(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (::flock(claim_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    if (std::chrono::steady_clock::now() > until)
-      throw Error(ErrorKind::config, "--out " + folder_, "is being written by another process",
-                  "wait for it or end it: the same command then goes on from there");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-}
-
 std::vector<uint8_t> SampleFolder::prepare(bool overwrite, const std::function<void(const std::string&)>& tell) {
   formats::make_output_folder(folder_, "--out");
-  claim();
+  claim_ = formats::claim_output_folder(folder_, "--out");
   bool is_first = true, is_same = false;
   std::string why;
   const auto damaged = read_lines(list_.path(), [&](const nlohmann::json& earlier) {
