@@ -241,7 +241,7 @@ class Encoding {
     NamedTensors tensors;
     std::map<std::string, int64_t> lengths;
     for (const auto& spec : specs) {
-      tensors[spec.name] = own_row(part, spec, static_cast<int64_t>(row));
+      tensors[spec.name] = own_row(part, spec, static_cast<int64_t>(row)).to(spec.dtype);
       const auto known = part.lengths.find(spec.name);
       if (known != part.lengths.end() && find(folder_.notes().made, spec.name))
         lengths[spec.name] = known->second.at(row);

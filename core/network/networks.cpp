@@ -65,6 +65,9 @@ void Networks::make_encoders(TensorFlow& flow) {
     flow.encode(who, section.component.where, encoder.takes(), encoder.makes());
   }
   offered_empty_ = flow.end_encoders();
+  for (const auto& encoder : encoders)
+    for (const auto& spec : encoder->encoder->makes())
+      if (find(offered_empty_, names::empty(spec.name))) made_of_texts_.push_back(spec);
 }
 
 namespace {

@@ -71,6 +71,8 @@ class Networks {
   Batch encode_given(Batch batch);
   // What the encoders make of the empty text, for whom takes it.
   const TensorSpecs& empty_text_specs() const { return offered_empty_; }
+  // What the encoders make of texts alone, as far as it has a name of the empty text.
+  const TensorSpecs& made_of_texts() const { return made_of_texts_; }
   // With what is taken of the empty text and not there. It is encoded once; of ranks that encode together, by all.
   Batch with_empty_text(Batch batch);
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
@@ -115,7 +117,8 @@ class Networks {
   TensorSpecs data_;
   TensorSpecs taken_by_objective_;
   std::vector<std::string> unused_;
-  TensorSpecs offered_empty_;        // of the empty text what encoders make of it
+  TensorSpecs offered_empty_;  // of the empty text what encoders make of it
+  TensorSpecs made_of_texts_;
   std::optional<Batch> empty_text_;  // one sample: what is taken of that, once it was encoded
   std::optional<TensorFlow> flow_;   // none: shapes are a checkpoint's
   std::map<std::string, std::unique_ptr<OtherNetwork>> others_;

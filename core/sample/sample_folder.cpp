@@ -109,7 +109,7 @@ std::string SampleFolder::difference(const nlohmann::json& earlier) const {
   const auto file = earlier.value(kFile, nlohmann::json());
   const auto same = file.is_string() ? index_.find(file.get_ref<const std::string&>()) : index_.end();
   std::set<std::string> skipped{"/request", "/file"};
-  if (same == index_.end()) skipped.insert({"/seed", "/class", "/class_name", "/row", "/prompt"});
+  if (same == index_.end()) skipped.insert({"/seed", "/class", "/class_name", "/row", "/prompt", "/negative_prompt"});
   const auto ours = settings_(same == index_.end() ? 0 : same->second).flatten(), theirs = earlier.flatten();
   std::vector<std::string> parts;
   const auto compare = [&](const nlohmann::json& in, const std::string& key) {
