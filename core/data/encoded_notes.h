@@ -42,7 +42,7 @@ struct EncodedNotes {
   std::vector<Encoder> encoders;            // those that need not see the data again
   TensorSpecs source;                       // what the data makes, before anything is encoded
   TensorSpecs kept, made;                   // what a sample has of that, and of encoders
-  std::set<std::string> turn;               // of both, what turns with "image"
+  std::set<std::string> turn;               // of both, what turns with the picture
   std::vector<Part> parts;
 
   const Part* part(SplitOf split) const;  // null: there is none
