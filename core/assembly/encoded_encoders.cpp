@@ -5,6 +5,7 @@
 
 #include <ditto/error.h>
 
+#include "core/config/differences.h"
 #include "core/data/encoded_set.h"
 
 namespace ditto {
@@ -25,17 +26,23 @@ TensorSpecs specs_before_encoders(const Source& source) {
   return encoded ? encoded->encoding().source : source.makes();
 }
 
-std::vector<EncodedNotes::Encoder> noted_encoders(const Networks& networks) {
+std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Networks& networks) {
+  const auto options = flat(recipe.resolved());
   std::vector<EncodedNotes::Encoder> noted;
-  for (const auto* one : networks.encoders_of_data())
-    noted.push_back({one->section, one->found.component.plugin, one->key(), c10::toString(one->ctx->compute)});
+  for (const auto* one : networks.encoders_of_data()) {
+    noted.push_back({one->section, one->found.component.plugin, one->key(), c10::toString(one->ctx->compute), {}});
+    const auto prefix = one->section + ".";
+    for (const auto& [key, value] : options)
+      if (key.starts_with(prefix) && key != prefix + "plugin" && recipe.effects().of(key) != Effect::nothing)
+        noted.back().options[key.substr(prefix.size())] = value;
+  }
   return noted;
 }
 
 void require_same_encoders(const Recipe& recipe, const Networks& networks, const Source& source) {
   const auto* encoded = dynamic_cast<const EncodedSet*>(&source);
   if (!encoded) return;
-  const auto apart = difference(json_of(encoded->encoding().encoders), json_of(noted_encoders(networks)));
+  const auto apart = difference(json_of(encoded->encoding().encoders), json_of(noted_encoders(recipe, networks)));
   if (!apart.empty())
     throw Error(ErrorKind::config, "loader.encoded = \"" + recipe.loader.encoded + "\"",
                 "is of other encoders: " + apart,

@@ -10,7 +10,7 @@ namespace ditto {
 TensorSpecs specs_before_encoders(const Source& source);
 
 // As they are noted: those of the networks that need not see the data again.
-std::vector<EncodedNotes::Encoder> noted_encoders(const Networks& networks);
+std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Networks& networks);
 
 // Throws Error(config) where the source's samples were encoded by others: other weights, another tokenizer, options or
 // precision, with both values. Anything but encoded samples passes.

@@ -96,8 +96,10 @@ nlohmann::json to_json(const EncodedNotes& notes) {
                       {"parts", nlohmann::json::array()}};
   for (const auto& [key, value] : notes.data) json["data"][key.substr(key.find('.') + 1)] = value;
   for (const auto& one : notes.encoders)
-    json["encoders"][one.section] = {
-        {"plugin", one.plugin}, {"fingerprint", one.fingerprint}, {"precision", one.precision}};
+    json["encoders"][one.section] = {{"plugin", one.plugin},
+                                     {"fingerprint", one.fingerprint},
+                                     {"precision", one.precision},
+                                     {"options", one.options}};
   for (const auto& part : notes.parts) json["parts"].push_back(to_json(part));
   return json;
 }
@@ -113,7 +115,8 @@ EncodedNotes encoded_notes(const std::string& text, const std::string& where) {
     for (const auto& [key, value] : json.at("data").items()) notes.data["data." + key] = value.get<std::string>();
     for (const auto& [section, one] : json.at("encoders").items())
       notes.encoders.push_back({section, one.at("plugin").get<std::string>(), one.at("fingerprint").get<std::string>(),
-                                one.at("precision").get<std::string>()});
+                                one.at("precision").get<std::string>(),
+                                one.at("options").get<std::map<std::string, std::string>>()});
     notes.source = specs_of(json.at("source"), where, ErrorKind::data);
     notes.kept = specs_of(json.at("kept"), where, ErrorKind::data);
     notes.made = specs_of(json.at("made"), where, ErrorKind::data);

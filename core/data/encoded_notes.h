@@ -24,6 +24,7 @@ struct EncodedNotes {
   // Of [encoder.NAME]: of its fingerprint weights, tokenizer, tokens and cleaning are a part.
   struct Encoder {
     std::string section, plugin, fingerprint, precision;
+    std::map<std::string, std::string> options;  // as TOML, for people: which of them matter the fingerprint says
   };
   // The samples of a split, whose keys are numbers from `first` on, in shards of so many.
   struct Part {

@@ -58,7 +58,7 @@ EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
   notes.shard_samples = options.shard_samples;
   notes.flip = options.flip;
   notes.data = resolved_data(assembly.recipe);
-  notes.encoders = noted_encoders(networks);
+  notes.encoders = noted_encoders(assembly.recipe, networks);
   notes.source = assembly.train_data->makes();
   TensorSpecs taken;
   for (const auto* one : networks.encoders_of_data()) {

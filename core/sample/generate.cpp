@@ -19,7 +19,7 @@ using torch::Tensor;
 
 namespace {
 
-constexpr int64_t kLookedAt = 16;  // prompts, each of which has to be encoded for it
+constexpr int64_t kPromptsLookedAt = 16;  // prompts, each of which has to be encoded for it
 
 // The guided model as a sampler sees it, for one batch of requests.
 class GuidedModel {
@@ -281,7 +281,7 @@ std::string idle_guidance(Networks& networks, const Guidance& guidance, const Sa
   const auto all = torch::ones({1}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
   EncodedPrompts prompts(networks, requests.prompts);
   const auto count = static_cast<int64_t>(requests.seeds.size());
-  const auto looked_at = requests.prompts.size() > 1 ? std::min(count, kLookedAt) : count;
+  const auto looked_at = requests.prompts.size() > 1 ? std::min(count, kPromptsLookedAt) : count;
   for (int64_t i = 0; i < looked_at; ++i) {
     auto given = rows_of(requests.conditions, i, 1, requests.seeds, networks);
     if (!requests.prompts.empty()) prompts.add_to(given, i);

@@ -5,7 +5,9 @@ they are of; what a sample was asked for in words stands in its list, its PNG an
 """
 
 import json
+import os
 import pathlib
+import subprocess
 import sys
 import zlib
 
@@ -114,6 +116,21 @@ def test_a_model_of_pooled_texts_alone_is_asked_in_words():
     t.train(path, "pooled")
     one = samples("pooled-one", "--prompts", "one", seeds=[0, 1], run=t.work / "pooled")
     t.check(one != samples("pooled-two", "--prompts", "two", seeds=[0, 1], run=t.work / "pooled"), "another prompt, the same sample")
+
+
+def test_memory_does_not_grow_with_the_number_of_prompts():
+    """Of 12,000 texts of 200 bytes all encodings are 115 MB."""
+    def peak(count):
+        file = lines(f"{count}.txt", [f"{i} ".ljust(200, "a") for i in range(count)])
+        words = [t.ditto, "sample", trained(), "--save-latents", t.work / f"{count}.safetensors", "--prompts", file, "--batch", 100,
+                 "--steps", 1, "--guidance", 1, "--progress", "none"]
+        process = subprocess.Popen([str(word) for word in words], env=t.environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        t.equal(status, 0, f"how sampling of {count} ended")
+        return used.ru_maxrss / 1024
+
+    few, many = peak(400), peak(12_000)
+    t.check(many - few < 60, f"{few:.0f} MiB for 400 prompts, {many:.0f} MiB for 12,000")
 
 
 def test_words_that_could_not_be_meant_are_refused():

@@ -28,7 +28,7 @@ EncodedNotes notes_of_set() {
   notes.shard_samples = kInShard;
   notes.flip = true;
   notes.data = {{"data.plugin", "\"synthetic\""}, {"data.height", "8"}};
-  notes.encoders = {{"encoder.image", "vae", "vae 1, weights ab", "Float"}};
+  notes.encoders = {{"encoder.image", "vae", "vae 1, weights ab", "Float", {{"draw", "\"mean\""}}}};
   notes.source = {{"image", at::kFloat, {1, 8, 8}, ""}, {"label", at::kLong, {}, "", 10}};
   notes.kept = {{"label", at::kLong, {}, "", 10}};
   notes.made = {
