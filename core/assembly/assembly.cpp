@@ -45,9 +45,8 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   else
     from = specs_before_encoders(*(train_data ? train_data : validation_data));
   networks = std::make_unique<Networks>(components, mesh, from, parts.frozen);
-  if (parts.frozen == FrozenWeights::read)
-    for (const auto& source : {train_data, validation_data})
-      if (source) require_same_encoders(recipe, *networks, *source);
+  for (const auto& source : {train_data, validation_data})
+    if (source) take_encoded(recipe, *networks, *source, parts.frozen);
   main = networks->main.get();
   if (parts.objective) make_objective();
   if (parts.sampler || recipe.sampler) make_sampler(parts);

@@ -39,9 +39,11 @@ std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Ne
   return noted;
 }
 
-void require_same_encoders(const Recipe& recipe, const Networks& networks, const Source& source) {
+void take_encoded(const Recipe& recipe, Networks& networks, const Source& source, FrozenWeights frozen) {
   const auto* encoded = dynamic_cast<const EncodedSet*>(&source);
   if (!encoded) return;
+  networks.reads_precomputed = true;
+  if (frozen != FrozenWeights::read) return;
   const auto apart = difference(json_of(encoded->encoding().encoders), json_of(noted_encoders(recipe, networks)));
   if (!apart.empty())
     throw Error(ErrorKind::config, "loader.encoded = \"" + recipe.loader.encoded + "\"",

@@ -12,8 +12,9 @@ TensorSpecs specs_before_encoders(const Source& source);
 // As they are noted: those of the networks that need not see the data again.
 std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Networks& networks);
 
-// Throws Error(config) where the source's samples were encoded by others: other weights, another tokenizer, options or
-// precision, with both values. Anything but encoded samples passes.
-void require_same_encoders(const Recipe& recipe, const Networks& networks, const Source& source);
+// Where the source's samples were encoded before, the networks' encoders do the rest alone. Throws Error(config) where
+// they were encoded by others: other weights, another tokenizer, options or precision, with both values; of weights
+// that are not `read` nothing is known.
+void take_encoded(const Recipe& recipe, Networks& networks, const Source& source, FrozenWeights frozen);
 
 }  // namespace ditto

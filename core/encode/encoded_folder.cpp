@@ -117,30 +117,34 @@ void EncodedFolder::Writer::finish() {
 
 void EncodedFolder::finish() const {
   std::error_code ignored;
-  if (fs::exists(path(EncodedNotes::kFile), ignored)) return;
+  if (!fs::exists(path(EncodedNotes::kFile), ignored)) {
+    write_energon_notes();
+    const auto text = to_json(notes_).dump(2) + "\n";
+    formats::write_file(path(EncodedNotes::kFile), std::as_bytes(std::span(text)), ErrorKind::data,
+                        formats::Sync::fsync);
+  }
+  fs::remove(path(EncodedNotes::kUnfinished), ignored);
+  formats::sync_file(folder_, ErrorKind::data);
+}
+
+void EncodedFolder::write_energon_notes() const {
   formats::make_output_folder(path(kMeta), "--out");
   std::vector<std::string> files;
-  {
-    NvMeta meta(
-        [&](const std::string& name) {
-          files.push_back(path(name));
-          return files.back() + kBeside;
-        },
-        NvMeta::Fields::none);
-    for (const auto& shard : shards_)
-      meta.add(shard.name, path(shard.name), shard.part->name == "train" ? "train" : "val");
-    meta.finish();
-  }
+  NvMeta meta(
+      [&](const std::string& name) {
+        files.push_back(path(name));
+        return files.back() + kBeside;
+      },
+      NvMeta::Fields::none);
+  for (const auto& shard : shards_)
+    meta.add(shard.name, path(shard.name), shard.part->name == "train" ? "train" : "val");
+  meta.finish();
   for (const auto& file : files) {
     std::error_code error;
     fs::rename(file + kBeside, file, error);
     if (error) throw Error(ErrorKind::data, file, "cannot be given its name: " + error.message());
   }
   formats::sync_file(path(kMeta), ErrorKind::data);
-  const auto text = to_json(notes_).dump(2) + "\n";
-  formats::write_file(path(EncodedNotes::kFile), std::as_bytes(std::span(text)), ErrorKind::data, formats::Sync::fsync);
-  fs::remove(path(EncodedNotes::kUnfinished), ignored);
-  formats::sync_file(folder_, ErrorKind::data);
 }
 
 }  // namespace ditto

@@ -54,6 +54,7 @@ class EncodedFolder {
   bool has_notes(const char* name) const;
   void refuse_others() const;
   void remove_stale() const;
+  void write_energon_notes() const;
 
   const std::string folder_;
   const EncodedNotes notes_;

@@ -267,8 +267,10 @@ Batch Networks::encode(Batch batch, Phase phase) {
     refuse_parts();
     return std::move(batch).changed([&](Batch part) { return encode(std::move(part), phase); });
   }
+  const auto done = reads_precomputed ? encoders_of_data() : std::vector<RunningEncoder*>();
   for (const auto& encoder : encoders) {
-    if (!encoder->is_precomputed(batch)) batch = encoder->precompute(std::move(batch));
+    const bool is_done = std::find(done.begin(), done.end(), encoder.get()) != done.end();
+    if (!is_done) batch = encoder->precompute(std::move(batch));
     batch = encoder->encode(std::move(batch), phase);
   }
   forget_texts(batch);

@@ -64,8 +64,9 @@ class Networks {
   std::vector<RunningEncoder*> encoders_of_data() const;
   // Of those the first part: what is to be kept, with what is left of the data.
   Batch precompute(Batch batch);
-  // The encoders, in turn, of what was precomputed their second part alone; and of the empty text what is taken of it.
-  // `phase`: what the batch is for.
+  // The data's batches hold that already: encode() does the rest.
+  bool reads_precomputed = false;
+  // The encoders, in turn, and of the empty text what is taken of it. `phase`: what the batch is for.
   Batch encode(Batch batch, Phase phase);
   // What those encoders make of it whose inputs are there: to be sampled with.
   Batch encode_given(Batch batch);

@@ -156,12 +156,6 @@ Batch RunningEncoder::run(Phase phase, Batch batch, const TensorSpecs& makes,
   return batch;
 }
 
-bool RunningEncoder::is_precomputed(const Batch& batch) const {
-  const auto caches = encoder->caches();
-  return !caches.empty() &&
-         std::all_of(caches.begin(), caches.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); });
-}
-
 Batch RunningEncoder::precompute(Batch batch) {
   const auto caches = encoder->caches();
   for (const auto& spec : caches) batch.lengths.erase(spec.name);  // it says those of what it makes

@@ -38,8 +38,6 @@ class RunningEncoder final : public RunningUnits {
   RunningEncoder(Components& components, const NetworkSection& section, const TensorSpecs& inputs,
                  const Surroundings& around);
 
-  // What precompute makes is there: it was kept.
-  bool is_precomputed(const Batch& batch) const;
   // Its two parts, one after the other, and the way back: of ranks that share its parts, together. What they make is in
   // the dtype that it says, or fp64 in an fp64 run. `phase`: what the batch is for.
   Batch precompute(Batch batch);
