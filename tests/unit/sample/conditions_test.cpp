@@ -86,6 +86,14 @@ TEST_CASE("a condition that nobody gives is refused with who could") {
   const auto message = test::error_of(ErrorKind::config, [&] { require_all("m", kTakes, batch); });
   CHECK(contains(message, "model \"m\": takes \"picture\" Float [1, 2, 2], and nobody gave it"));
   CHECK(contains(message, "--condition"));
+  auto takes = kTakes;
+  takes.push_back({"text_empty", at::kFloat, {-1, 3}, ""});
+  const auto picture = torch::zeros({2, 1, 2, 2});
+  give_rows("c", {{"picture", picture}}, 2, batch);
+  CHECK(contains(
+      test::error_of(ErrorKind::config, [&] { require_all("m", takes, batch); }),
+      "takes \"text_empty\" Float [any, 3], the empty text that guidance leads away from, and nobody gave it"));
+  CHECK_NOTHROW(require_all("m", takes, batch, {takes.back()}));
 }
 
 TEST_CASE("a class is asked for by its name, or by its number where no class is called by one") {
