@@ -55,7 +55,7 @@ class BatchJob {
   struct Part {
     std::vector<int64_t> size;  // own_sides of its samples
     Batch batch;
-    std::vector<std::vector<torch::Tensor>> texts;        // by spec, by row: tensors whose length is the sample's own
+    std::vector<std::vector<torch::Tensor>> texts;  // by spec, by row: tensors whose length is the sample's own
   };
   void make_parts();
   TensorSpec sized(size_t i, const Part& part) const;
@@ -78,7 +78,7 @@ class BatchJob {
   std::vector<bool> is_left_out_;           // by place
   // Of texts that were encoded before how much counts, by place.
   std::vector<std::map<std::string, int64_t>> lengths_;
-  int64_t taken_ = 0, finished_ = 0;        // guarded by the loader's mutex
+  int64_t taken_ = 0, finished_ = 0;  // guarded by the loader's mutex
 };
 
 }  // namespace ditto
