@@ -35,6 +35,7 @@ void add_forward_command(CLI::App& app, CommandLine& line);      // forward
 void add_checkpoint_commands(CLI::App& app, CommandLine& line);  // checkpoint inspect | verify | import | export
 void add_config_commands(CLI::App& app, CommandLine& line);      // config check | show
 void add_data_commands(CLI::App& app, CommandLine& line);        // data prepare | inspect | verify | split
+void add_encode_command(CLI::App& app, CommandLine& line);       // encode
 void add_tokenize_command(CLI::App& app, CommandLine& line);     // tokenize
 void add_init_command(CLI::App& app, CommandLine& line);         // init
 void add_plugins_commands(CLI::App& app, CommandLine& line);     // plugins list | show | verify | try | new

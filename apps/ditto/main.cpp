@@ -67,6 +67,7 @@ int run(int count, char** arguments) {
   ditto::add_diff_command(app, line);
   ditto::add_config_commands(app, line);
   ditto::add_data_commands(app, line);
+  ditto::add_encode_command(app, line);
   ditto::add_tokenize_command(app, line);
   ditto::add_init_command(app, line);
   ditto::add_plugins_commands(app, line);

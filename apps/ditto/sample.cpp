@@ -95,7 +95,8 @@ void check_guidance(const SampleArguments& a, const SavedModel& saved, const Ass
     if (!asked.empty()) throw Error(ErrorKind::config, asked, "guidance would have no effect: " + idle, "leave it out");
     return tell("guidance has no effect: " + idle);
   }
-  if (const auto null = unlearned_null(saved.recipe, *assembly.guidance); !null.empty() && !requests.negative)
+  const bool has_negative = requests.negative || !requests.negative_prompts.empty();
+  if (const auto null = unlearned_null(saved.recipe, *assembly.guidance); !null.empty() && !has_negative)
     tell(null + (saved.began_with_others ? ", unless what its training began with has learned it" : ""));
 }
 
@@ -223,7 +224,7 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
   command.add_option(
       "--seeds", a.seeds,
       "seeds, as 5,7 or 0-99: one sample each, 000005.png; a seed again: 000005-1.png; default: 0-15, or "
-      "0, 1, … where --condition has a row for each sample");
+      "0, 1, … where --condition or --prompts have a row for each sample");
   command.add_option(
       "--classes", a.classes,
       "classes by number, as 0,3,7 or 0-9, or by name where data.names has them (names that are numbers are "
@@ -233,7 +234,10 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
                      "for all");
   command.add_option("--negative", a.negative, "the same, for what guidance leads away from; default: no condition");
   command.add_option("--prompts", a.prompts,
-                     "a text, or a file of texts, one a line: for recipes with an encoder of text");
+                     "a text, or a file of texts, one a line; or of JSON objects, FILE.jsonl, with prompt, and maybe "
+                     "negative, seed and size: for recipes with an encoder of texts");
+  command.add_option("--negative-prompt", a.negative_prompt,
+                     "a text that guidance leads away from, for prompts that say none; default: the null condition");
   command.add_option("--size", a.size,
                      "HEIGHTxWIDTH, of videos FRAMESxHEIGHTxWIDTH, as the model makes samples (latents: "
                      "theirs); default: the size it was trained on");

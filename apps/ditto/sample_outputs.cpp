@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -164,7 +165,8 @@ std::string SampleOutputs::request_of(const torch::Tensor& noise) const {
                      {"checkpoint", saved_.fingerprint},
                      {"networks", networks_.fingerprints()},
                      {"name", a_.name},
-                     {"prompts", asked_.prompts}};
+                     {"prompts", asked_.requests.prompts}};
+  if (!asked_.requests.negative_prompts.empty()) all["negative_prompts"] = asked_.requests.negative_prompts;
   if (saved_.base) all["base"] = saved_.base->fingerprint;
   if (!a_.adapter.empty()) all["adapter"] = fingerprint_of_adapter(saved_.recipe.adapter->weights);
   for (const auto& encoder : networks_.encoders) all["encoders"][encoder->section] = encoder->fingerprint();
@@ -281,7 +283,9 @@ nlohmann::json SampleOutputs::settings(size_t i) const {
     if (!asked_.class_names.empty()) one["class_name"] = asked_.class_names[static_cast<size_t>(asked_.classes[i])];
   }
   if (asked_.condition_rows > 0) one["row"] = asked_.condition_rows == 1 ? 0 : i;
-  if (!asked_.prompts.empty()) one["prompt"] = asked_.prompts[asked_.prompts.size() == 1 ? 0 : i];
+  const auto& [prompts, negative] = std::tie(asked_.requests.prompts, asked_.requests.negative_prompts);
+  if (!prompts.empty()) one["prompt"] = prompts[prompts.size() == 1 ? 0 : i];
+  if (!negative.empty()) one["negative_prompt"] = negative[negative.size() == 1 ? 0 : i];
   return one;
 }
 
@@ -339,6 +343,20 @@ void SampleOutputs::finish() {
   if (folder_) write_sheet();
 }
 
+// Its pictures' words, row by row.
+formats::PngText SampleOutputs::text_of_sheet() const {
+  if (asked_.requests.prompts.empty()) return {};
+  auto pictures = nlohmann::json::array();
+  for (size_t i = 0; i < std::min(asked_.requests.seeds.size(), kOnSheet); ++i) {
+    const auto all = settings(i);
+    nlohmann::json one{{"seed", all.at("seed")}, {"prompt", all.at("prompt")}};
+    if (all.contains("negative_prompt")) one["negative_prompt"] = all.at("negative_prompt");
+    pictures.push_back(std::move(one));
+  }
+  return report::settings_text(
+      formats::ascii_json(nlohmann::json{{"request", request_}, {"pictures", std::move(pictures)}}, -1));
+}
+
 // Of the files: other ranks and earlier commands have made some.
 void SampleOutputs::write_sheet() const {
   report::SheetOptions look;
@@ -362,7 +380,7 @@ void SampleOutputs::write_sheet() const {
   if (video_)
     formats::write_webp(folder_->path("grid.webp"), sheets, common_["fps"].get<double>());
   else
-    formats::write_png(folder_->path("grid.png"), sheets.front());
+    formats::write_png(folder_->path("grid.png"), sheets.front(), text_of_sheet());
 }
 
 void SampleOutputs::compare(const torch::Tensor& cached, const torch::Tensor& uncached) {

@@ -51,6 +51,7 @@ class SampleOutputs {
   void lay_out_latents();
   nlohmann::json settings(size_t i) const;
   void add(std::vector<formats::Picture> frames, size_t i);
+  formats::PngText text_of_sheet() const;
   void write_sheet() const;
   void add_up_errors();
 

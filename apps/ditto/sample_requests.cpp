@@ -19,6 +19,7 @@
 #include "core/network/flops.h"
 #include "core/ranks/launch.h"
 #include "core/sample/conditions.h"
+#include "core/sample/prompts.h"
 
 namespace ditto {
 
@@ -81,13 +82,94 @@ std::vector<int64_t> sized(const std::string& text, std::vector<int64_t> shape) 
 }
 
 // The model runs on shapes alone: what it does not take is refused before weights are used or anything is computed.
-void try_shapes(const SampleArguments& a, const SampleRequests& requests, Assembly& assembly) {
+void try_shapes(const std::string& size, const SampleRequests& requests, Assembly& assembly) {
   auto one = requests.conditions.slice(0, 1);
+  if (!requests.prompts.empty()) EncodedPrompts(*assembly.networks, requests.prompts).add_to(one, 0);
   auto shape = requests.shape;
   shape.insert(shape.begin(), 1);
   one[names::kClean] = torch::empty(shape, torch::kMeta);
-  const auto place = "model \"" + assembly.recipe.model.plugin + "\"" + (a.size.empty() ? "" : ", at --size " + a.size);
+  const auto place = "model \"" + assembly.recipe.model.plugin + "\"" + (size.empty() ? "" : ", at --size " + size);
   guarded(place, [&] { FlopCounter(assembly.components, *assembly.main).forward(one); });
+}
+
+// What a file of prompts says of samples, beside the words of the command.
+struct Asking {
+  std::vector<int64_t> seeds;
+  std::string size;
+};
+
+// Of all lines of a file, or of none.
+template <class Value>
+std::vector<Value> said_by_lines(const std::string& file, const std::vector<Prompt>& prompts,
+                                 std::optional<Value> Prompt::*member, const char* key, const std::string& remedy) {
+  std::vector<Value> values;
+  for (const auto& prompt : prompts)
+    if (prompt.*member) values.push_back(*(prompt.*member));
+  if (!values.empty() && values.size() != prompts.size())
+    throw Error(ErrorKind::data, shown(file),
+                fmt::format("has \"{}\" in {} of its {} prompts", key, values.size(), prompts.size()), remedy);
+  return values;
+}
+
+void refuse_without_encoder(const std::string& option, const TensorSpecs& takes) {
+  const bool takes_text =
+      std::any_of(takes.begin(), takes.end(), [](const auto& spec) { return spec.name.starts_with(names::kText); });
+  if (!takes_text) throw Error(ErrorKind::config, option, "the model takes no text", "leave it out");
+  throw Error(ErrorKind::config, option,
+              std::string("no encoder of this recipe makes \"") + names::kText + "\" from \"" + names::kCaption + "\"",
+              "encode them beforehand, and give the embeddings in --condition FILE.safetensors");
+}
+
+// Texts, which are encoded later, a batch at a time.
+Asking give_prompts(const SampleArguments& a, const Networks& networks, SampleRequests& requests) {
+  Asking asking;
+  if (a.prompts.empty() && !a.negative_prompt) return asking;
+  const auto option = a.prompts.empty() ? "--negative-prompt" : "--prompts " + shown(a.prompts);
+  if (made_of_prompts(networks).empty()) refuse_without_encoder(option, networks.conditions());
+  if (a.negative_prompt) requests.negative_prompts = {*a.negative_prompt};
+  if (a.prompts.empty()) return asking;
+  const auto prompts = read_prompts(a.prompts);
+  for (const auto& prompt : prompts) requests.prompts.push_back(prompt.text);
+  if (!a.negative_prompt)
+    requests.negative_prompts = said_by_lines(a.prompts, prompts, &Prompt::negative, "negative",
+                                              "give it in all, or --negative-prompt for the others");
+  else
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      if (!prompts[i].negative) continue;
+      requests.negative_prompts.resize(prompts.size(), *a.negative_prompt);
+      requests.negative_prompts[i] = *prompts[i].negative;
+    }
+  asking.seeds = said_by_lines(a.prompts, prompts, &Prompt::seed, "seed", "give it in all, or in none with --seeds");
+  const auto sizes = said_by_lines(a.prompts, prompts, &Prompt::size, "size", "give it in all, or in none with --size");
+  if (!sizes.empty()) asking.size = sizes.front();
+  if (const auto other =
+          std::find_if(sizes.begin(), sizes.end(), [&](const auto& size) { return size != sizes.front(); });
+      other != sizes.end())
+    throw Error(ErrorKind::data, shown(a.prompts),
+                "asks for samples of " + shown(sizes.front()) + " and of " + shown(*other),
+                "give a file for each size: samples of one command have one");
+  for (const auto& [key, is_twice] : {std::pair("seed", !asking.seeds.empty() && !a.seeds.empty()),
+                                      std::pair("size", !asking.size.empty() && !a.size.empty())})
+    if (is_twice)
+      throw Error(ErrorKind::config, fmt::format("--{}", key == std::string("seed") ? "seeds" : key),
+                  fmt::format("stands beside \"{}\" in {}", key, shown(a.prompts)), "leave one of them out");
+  return asking;
+}
+
+void refuse_twice(const TensorSpecs& encoded, const std::map<std::string, torch::Tensor>& given,
+                  const std::string& file) {
+  for (const auto& spec : encoded)
+    if (given.count(spec.name))
+      throw Error(ErrorKind::config, file, "gives \"" + spec.name + "\", which is made of the prompts already",
+                  "leave --classes or --prompts out, or the tensor");
+}
+
+void require_rows(const std::vector<std::string>& texts, const char* option, int64_t count) {
+  const auto rows = static_cast<int64_t>(texts.size());
+  if (rows <= 1 || rows == count) return;
+  throw Error(ErrorKind::data, option,
+              fmt::format("has {} rows, and --seeds ask for {} sample{}", rows, count, count == 1 ? "" : "s"),
+              "give as many seeds as rows, or one row for all");
 }
 
 std::vector<int64_t> seeds_of(const SampleArguments& a, int64_t rows) {
@@ -105,43 +187,43 @@ Asked read_requests(const SampleArguments& a, Assembly& assembly) {
   Asked asked;
   auto& requests = asked.requests;
   std::optional<ConditionFile> given, negative;
-  Batch encoded;
   int64_t rows = 1;
   if (!a.condition.empty()) {
     given.emplace(a.condition, takes);
     rows = asked.condition_rows = given->rows();
   }
-  if (!a.prompts.empty()) {
-    if (!find(takes, names::kText))
-      throw Error(ErrorKind::config, "--prompts " + shown(a.prompts), "the model takes no text", "leave it out");
-    asked.prompts = read_prompts(a.prompts);
-    encoded = encode_prompts(asked.prompts, [&](Batch batch) { return networks.encode_given(std::move(batch)); });
-    rows = std::max(rows, encoded.size());
-  }
-  requests.seeds = seeds_of(a, rows);
+  const auto asking = give_prompts(a, networks, requests);
+  rows = std::max(rows, static_cast<int64_t>(requests.prompts.size()));
+  requests.seeds = asking.seeds.empty() ? seeds_of(a, rows) : asking.seeds;
   const auto count = static_cast<int64_t>(requests.seeds.size());
+  require_rows(requests.prompts, "--prompts", count);
+  require_rows(requests.negative_prompts, "--prompts", count);
   requests.conditions.ids = requests.seeds;
   requests.conditions.weights.assign(requests.seeds.size(), 1);
+  const auto encoded = requests.prompts.empty() ? TensorSpecs() : made_of_prompts(networks);
   if (given) {
     give_rows(a.condition, given->tensors(), count, requests.conditions);
     tell_labels(a.condition, given->tensors(), takes);
+    refuse_twice(encoded, given->tensors(), a.condition);
   }
-  give_rows("--prompts", encoded.tensors, count, requests.conditions);
   give_classes(a, takes, count, asked);
   requests.conditions = networks.with_empty_text(std::move(requests.conditions)).to(torch::kCPU);
-  require_all(assembly.recipe.model.plugin, takes, requests.conditions);
+  require_all(assembly.recipe.model.plugin, takes, requests.conditions, encoded);
   if (!a.negative.empty()) {
     negative.emplace(a.negative, takes);
     requests.negative.emplace();
     give_rows(a.negative, negative->tensors(), count, *requests.negative);
     require_negative(*assembly.guidance);
+    if (!requests.negative_prompts.empty()) refuse_twice(made_of_prompts(networks), negative->tensors(), a.negative);
   }
+  if (!requests.negative_prompts.empty()) require_negative(*assembly.guidance, "--negative-prompt");
   const auto& own = networks.shape_of_one();
-  if (a.size.empty() && std::find(own.begin(), own.end(), kOwnSide) != own.end())
+  const auto& size = asking.size.empty() ? a.size : asking.size;
+  if (size.empty() && std::find(own.begin(), own.end(), kOwnSide) != own.end())
     throw Error(ErrorKind::config, "--size", "is needed: the model was trained with samples of several sizes",
                 "give the size to make, as --size 32x48");
-  requests.shape = a.size.empty() ? networks.shape_of_one() : sized(a.size, networks.shape_of_one());
-  if (!a.size.empty() || given) try_shapes(a, requests, assembly);
+  requests.shape = size.empty() ? own : sized(size, own);
+  if (!size.empty() || given) try_shapes(size, requests, assembly);
   return asked;
 }
 

@@ -20,6 +20,7 @@ struct SampleArguments {
       weights = "ema";
   std::string save_latents, npz, name, guidance_channels, progress = "auto";
   std::vector<std::string> sets;
+  std::optional<std::string> negative_prompt;
   std::optional<double> guidance, fps;
   std::optional<int64_t> steps, npz_channels;
   int64_t batch = 16;
@@ -32,7 +33,6 @@ struct Asked {
   SampleRequests requests;
   std::vector<int64_t> classes;          // of each sample; none: the model takes no label, or a file gives it
   std::vector<std::string> class_names;  // of the data; none: it does not say
-  std::vector<std::string> prompts;      // of each sample, or one for all, or none
   int64_t condition_rows = 0;            // of --condition; 0: there is none
 };
 

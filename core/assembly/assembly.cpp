@@ -1,5 +1,6 @@
 #include "core/assembly/assembly.h"
 
+#include "core/assembly/encoded_encoders.h"
 #include "core/components/optimizers.h"
 #include "core/components/sources.h"
 #include "core/config/numerics.h"
@@ -42,8 +43,10 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   if (parts.saved)
     from = *parts.saved;
   else
-    from = (train_data ? train_data : validation_data)->makes();
+    from = specs_before_encoders(*(train_data ? train_data : validation_data));
   networks = std::make_unique<Networks>(components, mesh, from, parts.frozen);
+  for (const auto& source : {train_data, validation_data})
+    if (source) take_encoded(recipe, *networks, *source, parts.frozen);
   main = networks->main.get();
   if (parts.objective) make_objective();
   if (parts.sampler || recipe.sampler) make_sampler(parts);

@@ -3,6 +3,7 @@
 #include <ditto/error.h>
 #include <ditto/video_decoder.h>
 
+#include "core/components/encoded_source.h"
 #include "core/data/blend.h"
 
 namespace ditto {
@@ -34,6 +35,7 @@ std::shared_ptr<Source> open_part(Components& components, const DataPart& part, 
 std::shared_ptr<Source> open_source(Components& components, const Source::Needs& given) {
   const auto& recipe = components.recipe;
   require(recipe, recipe.data, "data");
+  if (!recipe.loader.encoded.empty() && !given.shapes_only) return open_encoded(components, given.split);
   auto needs = given;
   needs.decoder = [&components](const std::string& name) {
     const std::string where = "data.decoder";

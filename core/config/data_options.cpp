@@ -23,6 +23,12 @@ void LoaderOptions::read(OptionReader& option) {
       .changes(Effect::nothing);
   option("shuffle", shuffle, "a new order every epoch; false: as stored");
   option("flip", flip, "mirror every other picture left to right, by sample id");
+  option(
+      "encoded", encoded,
+      "a folder that `ditto encode` has made of this recipe, which is read in the place of its data; its encoders then "
+      "do the rest alone")
+      .changes(Effect::bits)
+      .place();
 }
 
 void BatchOptions::read(OptionReader& option) {

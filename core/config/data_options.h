@@ -19,6 +19,7 @@ struct LoaderOptions {
   bool strict = false;
   bool shuffle = true;
   bool flip = false;
+  std::string encoded;
   void read(OptionReader& option);
 };
 

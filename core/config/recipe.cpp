@@ -95,6 +95,7 @@ void Recipe::find_places() {
   resolved_.set_path("run.folder", Node{run.folder, {}});
   if (is_set(place_of("run.init_from"))) from(here, "run.init_from", run.init_from);
   if (adapter) whole("adapter.weights", adapter->weights);
+  whole("loader.encoded", loader.encoded);
   for (auto& picture : validate.pictures) whole(picture.section + ".condition", picture.condition);
   for (auto* sections : {&encoders, &networks})
     for (auto& one : *sections) whole(one.section() + ".weights", one.weights);

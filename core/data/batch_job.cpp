@@ -65,10 +65,16 @@ void check_indices(const Sample& sample, const TensorSpecs& specs) {
 }
 
 BatchJob::BatchJob(const Source& source, const Order& order, Places places, std::vector<bool> flips)
-    : source_(source), order_(order), places_(std::move(places)), flips_(std::move(flips)), spec_(source.makes()) {
+    : source_(source),
+      encoded_(dynamic_cast<const EncodedSet*>(&source)),
+      order_(order),
+      places_(std::move(places)),
+      flips_(std::move(flips)),
+      spec_(source.makes()) {
   make_parts();
   errors_.resize(places_.list.size());
   is_left_out_.resize(places_.list.size());
+  lengths_.resize(places_.list.size());
 }
 
 void BatchJob::make_parts() {
@@ -106,7 +112,15 @@ bool BatchJob::finish_row() { return ++finished_ == places_.count(); }
 
 void BatchJob::read(int64_t row) {
   try {
-    fill(row, source_.read(order_.index(places_.list[static_cast<size_t>(row)])));
+    const auto index = order_.index(places_.list[static_cast<size_t>(row)]);
+    if (!encoded_) {
+      fill(row, source_.read(index));
+    } else {
+      using Side = EncodedSet::Side;
+      auto encoded = encoded_->read(index, is_flipped(row) ? Side::mirrored : Side::as_it_is);
+      fill(row, encoded.sample);
+      lengths_[static_cast<size_t>(row)] = std::move(encoded.lengths);
+    }
   } catch (...) {
     errors_[static_cast<size_t>(row)] = std::current_exception();
     clear(row);
@@ -134,7 +148,8 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
     auto tensor = it->second;
     check_index(sample, tensor, spec);
     const bool turns = spec.name == names::kImage || spec.turns_with_image;
-    if (turns && !flips_.empty() && flips_[static_cast<size_t>(row)]) tensor = tensor.flip(-1);
+    const bool is_turned = encoded_ && encoded_->has_sides(spec.name);
+    if (turns && !is_turned && is_flipped(row)) tensor = tensor.flip(-1);
     tensor = tensor.contiguous();
     if (has(spec, -1)) {
       part.texts[i][static_cast<size_t>(own_row)] = tensor;
@@ -144,6 +159,16 @@ void BatchJob::fill(int64_t row, const Sample& sample) {
       std::memcpy(to, tensor.const_data_ptr(), tensor.nbytes());
     }
   }
+}
+
+void BatchJob::set_lengths() {
+  for (size_t i = 0; i < rows_.size(); ++i)
+    for (const auto& [name, length] : lengths_[i]) {
+      auto& batch = parts_[rows_[i].part].batch;
+      auto& of_name = batch.lengths[name];
+      of_name.resize(batch.ids.size());
+      of_name[static_cast<size_t>(rows_[i].row)] = length;
+    }
 }
 
 void BatchJob::pad_texts(Part& part) const {
@@ -218,11 +243,10 @@ void BatchJob::leave_out(const std::vector<int64_t>& places) {
 Batch BatchJob::result() {
   for (size_t i = 0; i < rows_.size(); ++i)
     if (errors_[i] || is_left_out_[i]) parts_[rows_[i].part].batch.weights[static_cast<size_t>(rows_[i].row)] = 0.0;
+  for (auto& part : parts_) pad_texts(part);
+  set_lengths();
   std::vector<Batch> batches;
-  for (auto& part : parts_) {
-    pad_texts(part);
-    batches.push_back(std::move(part.batch));
-  }
+  for (auto& part : parts_) batches.push_back(std::move(part.batch));
   return Batch::of_parts(std::move(batches));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <map>
 #include <mutex>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include <ditto/data.h>
 #include <ditto/error.h>
 
+#include "core/data/encoded_set.h"
 #include "core/data/order.h"
 #include "core/data/places.h"
 #include "core/data/sizes.h"
@@ -58,11 +60,14 @@ class BatchJob {
   void make_parts();
   TensorSpec sized(size_t i, const Part& part) const;
   void fill(int64_t row, const Sample& sample);
+  void set_lengths();
+  bool is_flipped(int64_t row) const { return !flips_.empty() && flips_[static_cast<size_t>(row)]; }
   void clear(int64_t row);  // as a sample that was not decoded
   void pad_texts(Part& part) const;
   std::vector<int64_t> lengths_of(const Part& part, size_t i) const;  // of the tensors of spec `i`, a text
 
   const Source& source_;
+  const EncodedSet* encoded_;  // the same one; null: it is none
   const Order& order_;
   Places places_;
   std::vector<bool> flips_;
@@ -71,7 +76,9 @@ class BatchJob {
   std::vector<Row> rows_;                   // by place
   std::vector<std::exception_ptr> errors_;  // by place
   std::vector<bool> is_left_out_;           // by place
-  int64_t taken_ = 0, finished_ = 0;        // guarded by the loader's mutex
+  // Of texts that were encoded before how much counts, by place.
+  std::vector<std::map<std::string, int64_t>> lengths_;
+  int64_t taken_ = 0, finished_ = 0;  // guarded by the loader's mutex
 };
 
 }  // namespace ditto

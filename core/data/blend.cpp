@@ -7,6 +7,7 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include "core/data/encoded_set.h"
 #include "core/data/held_out.h"
 
 namespace ditto {
@@ -144,6 +145,7 @@ std::string Blend::fingerprint() const {
 }
 
 Ordered ordered(const Source& source) {
+  if (const auto* encoded = dynamic_cast<const EncodedSet*>(&source)) return encoded->ordered();
   const auto* blend = dynamic_cast<const Blend*>(&source);
   return blend ? blend->ordered() : Ordered{source.size()};
 }

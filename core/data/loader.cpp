@@ -18,6 +18,7 @@
 
 #include "core/data/batch_job.h"
 #include "core/data/blend.h"
+#include "core/data/encoded_set.h"
 #include "core/data/names.h"
 #include "core/measure/freed_memory.h"
 
@@ -220,6 +221,8 @@ bool may_show_the_same(const TensorSpec& spec, const TensorSpec& image) {
   return std::min({height, width, of_image, wide}) > 0 && height * wide == width * of_image;
 }
 
+}  // namespace
+
 // Mirrored or not, one that does not say whether it turns with the picture would be wrong.
 void require_known_turns(const Source& source) {
   const auto specs = source.makes();
@@ -233,12 +236,26 @@ void require_known_turns(const Source& source) {
                   "leave loader.flip out, or set TensorSpec::turns_with_image in the source's makes()");
 }
 
+namespace {
+
+// Of pictures that encoders have seen, only `ditto encode` could mirror them.
+void require_sides(const Source& source) {
+  const auto* encoded = dynamic_cast<const EncodedSet*>(&source);
+  if (!encoded) return require_known_turns(source);
+  const auto& notes = encoded->encoding();
+  for (const auto& spec : notes.made)
+    if (!notes.flip && notes.turn.count(spec.name))
+      throw Error(ErrorKind::config, "loader.flip",
+                  "is true, and loader.encoded has \"" + spec.name + "\" of one side alone: its flip is false",
+                  "leave loader.flip out, or encode the recipe with --flip");
+}
+
 }  // namespace
 
 Loader::Loader(std::shared_ptr<const Source> source, const LoaderOptions& options, uint64_t seed, Log log)
     : state_(std::make_unique<State>(std::move(source), options, seed, std::move(log))) {
   State& state = *state_;
-  if (options.flip) require_known_turns(*state.source);
+  if (options.flip) require_sides(*state.source);
   for (const auto& warning : state.source->warnings()) {
     if (options.strict)
       throw Error(ErrorKind::data, "loader", warning, "repair the data, or set loader.strict = false to do without it");

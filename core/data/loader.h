@@ -20,6 +20,10 @@ namespace ditto {
 
 class BatchJob;
 
+// What a source's pictures are mirrored with: throws Error(config) for a tensor that may show the same as "image", and
+// does not say whether it turns with it.
+void require_known_turns(const Source& source);
+
 // A loader's position is the number of the next place, which its caller keeps: to be saved are only the samples that
 // were left out. What next() returns depends on the places, the source and the seed alone, never on threads, read-ahead
 // or what was asked before.

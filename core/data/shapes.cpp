@@ -12,8 +12,6 @@
 
 namespace ditto {
 
-namespace {
-
 nlohmann::json json_of(const TensorSpecs& specs) {
   auto list = nlohmann::json::array();
   for (const auto& spec : specs) {
@@ -25,23 +23,21 @@ nlohmann::json json_of(const TensorSpecs& specs) {
   return list;
 }
 
-at::ScalarType dtype_of_number(int64_t number, const std::string& where) {
-  if (number >= 0 && number < static_cast<int64_t>(at::ScalarType::Undefined))
-    return static_cast<at::ScalarType>(number);
-  throw Error(ErrorKind::checkpoint, where,
-              "the model's shapes cannot be read: " + std::to_string(number) + " is no dtype");
-}
-
-TensorSpecs specs_of(const nlohmann::json& list, const std::string& where) {
+TensorSpecs specs_of(const nlohmann::json& list, const std::string& where, ErrorKind kind) {
   TensorSpecs specs;
   for (const auto& one : list) {
-    specs.push_back({one.at("name").get<std::string>(), dtype_of_number(one.at("dtype").get<int64_t>(), where),
+    const auto number = one.at("dtype").get<int64_t>();
+    if (number < 0 || number >= static_cast<int64_t>(at::ScalarType::Undefined))
+      throw Error(kind, where, "the model's shapes cannot be read: " + std::to_string(number) + " is no dtype");
+    specs.push_back({one.at("name").get<std::string>(), static_cast<at::ScalarType>(number),
                      one.at("shape").get<std::vector<int64_t>>(), one.at("range").get<std::string>()});
     specs.back().values = one.value("values", int64_t{0});
     specs.back().names = one.value("names", std::vector<std::string>{});
   }
   return specs;
 }
+
+namespace {
 
 // Earlier checkpoints name the model's shapes one by one.
 ModelNeeds needs_of_before(const nlohmann::json& json) {

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
+#include <ditto/error.h>
 #include <ditto/model.h>
+#include <nlohmann/json_fwd.hpp>
 
 #include "core/formats/names.h"
 
@@ -16,6 +18,10 @@ struct SavedShapes {
   ModelNeeds model;
   TensorSpecs data;  // the source's
 };
+// Without what turns with a picture.
+nlohmann::json json_of(const TensorSpecs& specs);
+// Throws Error(kind) for what is no dtype, and nlohmann's own for what is no such list.
+TensorSpecs specs_of(const nlohmann::json& list, const std::string& where, ErrorKind kind = ErrorKind::checkpoint);
 std::string to_text(const SavedShapes& shapes);
 SavedShapes saved_shapes(const std::string& text, const std::string& where);  // throws Error(checkpoint)
 

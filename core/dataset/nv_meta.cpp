@@ -89,7 +89,7 @@ std::vector<std::uint64_t> sample_starts(const formats::TarIndex& tar, const std
   return starts;
 }
 
-NvMeta::NvMeta(Begin begin) : begin_(std::move(begin)) {
+NvMeta::NvMeta(Begin begin, Fields fields) : begin_(std::move(begin)), fields_(fields) {
   database_ = std::make_unique<Database>(begin_(".nv-meta/index.sqlite"));
 }
 
@@ -152,6 +152,7 @@ std::string NvMeta::splits() const {
 
 // What all samples have; of class and caption Energon's types have one, and it is the caption then.
 std::string NvMeta::dataset() const {
+  if (fields_ == Fields::none) return "__module__: megatron.energon\n__class__: CrudeWebdataset\n";
   const auto all_have = [&](const char* part) {
     const auto it = parts_.find(part);
     return it != parts_.end() && it->second == samples_;

@@ -22,7 +22,11 @@ class NvMeta {
   // Where a file of this name, relative to the set's folder, is to be written. Called once for each.
   using Begin = std::function<std::string(const std::string& name)>;
 
-  explicit NvMeta(Begin begin);
+  // What dataset.yaml says of the samples: where picture, class and caption stand; or nothing (Energon's crude sets),
+  // where members are no pictures.
+  enum class Fields { of_pictures, none };
+
+  explicit NvMeta(Begin begin, Fields fields = Fields::of_pictures);
   ~NvMeta();
   NvMeta(const NvMeta&) = delete;
   NvMeta& operator=(const NvMeta&) = delete;
@@ -44,6 +48,7 @@ class NvMeta {
   std::string uuid() const;
 
   Begin begin_;
+  Fields fields_;
   std::unique_ptr<Database> database_;
   std::vector<Shard> shards_;
   std::map<std::string, std::int64_t> parts_;  // samples that have a member of this extension

@@ -1,16 +1,22 @@
 #include "core/formats/output_folder.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <thread>
 
 #include <ditto/error.h>
 
 namespace ditto::formats {
 
 namespace {
+
+constexpr auto kPatience = std::chrono::seconds(5);
 
 [[noreturn]] void fail(const std::string& path, const std::string& option, const std::string& what,
                        ErrorKind kind = ErrorKind::config) {
@@ -31,6 +37,18 @@ void make_output_folder(const std::string& path, const std::string& option) {
   if (error)
     fail(path, option, "cannot be made: " + error.message(), is_full(error) ? ErrorKind::data : ErrorKind::config);
   require_writable(path, option);
+}
+
+Descriptor claim_output_folder(const std::string& path, const std::string& option) {
+  Descriptor claim(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const auto until = std::chrono::steady_clock::now() + kPatience;
+  while (::flock(claim.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    if (std::chrono::steady_clock::now() > until)
+      throw Error(ErrorKind::config, option + " " + path, "is being written by another process",
+                  "wait for it or end it: the same command then goes on from there");
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  return claim;
 }
 
 void require_writable(const std::string& folder, const std::string& option) {

@@ -68,6 +68,9 @@ void Networks::make_encoders(TensorFlow& flow) {
     flow.encode(who, section.component.where, encoder.takes(), encoder.makes());
   }
   offered_empty_ = flow.end_encoders();
+  for (const auto& encoder : encoders)
+    for (const auto& spec : encoder->encoder->makes())
+      if (find(offered_empty_, names::empty(spec.name))) made_of_texts_.push_back(spec);
 }
 
 namespace {
@@ -243,12 +246,36 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
     load_weights(saved, which, *model, model == main.get() ? saved.prefix : model->setting.prefix);
 }
 
+std::vector<RunningEncoder*> Networks::encoders_of_data() const {
+  std::vector<RunningEncoder*> all;
+  for (const auto& encoder : encoders) {
+    const auto takes = encoder->encoder->takes();
+    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return find(data_, spec.name); }))
+      all.push_back(encoder.get());
+  }
+  return all;
+}
+
+Batch Networks::precompute(Batch batch) {
+  if (!batch.parts.empty()) {
+    refuse_parts();
+    return std::move(batch).changed([&](Batch part) { return precompute(std::move(part)); });
+  }
+  for (auto* encoder : encoders_of_data()) batch = encoder->precompute(std::move(batch));
+  return batch;
+}
+
 Batch Networks::encode(Batch batch, Phase phase) {
   if (!batch.parts.empty()) {
     refuse_parts();
     return std::move(batch).changed([&](Batch part) { return encode(std::move(part), phase); });
   }
-  for (const auto& encoder : encoders) batch = encoder->encode(encoder->precompute(std::move(batch)), phase);
+  const auto done = reads_precomputed ? encoders_of_data() : std::vector<RunningEncoder*>();
+  for (const auto& encoder : encoders) {
+    const bool is_done = std::find(done.begin(), done.end(), encoder.get()) != done.end();
+    if (!is_done) batch = encoder->precompute(std::move(batch));
+    batch = encoder->encode(std::move(batch), phase);
+  }
   forget_texts(batch);
   batch = with_empty_text(std::move(batch));
   if (main->ctx->compute == torch::kDouble)  // a proof is in double precision from end to end

@@ -59,12 +59,21 @@ class Networks {
   // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
   void load(const SavedModel& saved, const std::string& which);
 
+  // The encoders that need nothing of one another: what they make of the data may be kept (`ditto encode`). What others
+  // make may be drawn, so that an encoder that takes it runs at every step.
+  std::vector<RunningEncoder*> encoders_of_data() const;
+  // Of those the first part: what is to be kept, with what is left of the data.
+  Batch precompute(Batch batch);
+  // The data's batches hold that already: encode() does the rest.
+  bool reads_precomputed = false;
   // The encoders, in turn, and of the empty text what is taken of it. `phase`: what the batch is for.
   Batch encode(Batch batch, Phase phase);
   // What those encoders make of it whose inputs are there: to be sampled with.
   Batch encode_given(Batch batch);
   // What the encoders make of the empty text, for whom takes it.
   const TensorSpecs& empty_text_specs() const { return offered_empty_; }
+  // What the encoders make of texts alone, as far as it has a name of the empty text.
+  const TensorSpecs& made_of_texts() const { return made_of_texts_; }
   // With what is taken of the empty text and not there. It is encoded once; of ranks that encode together, by all.
   Batch with_empty_text(Batch batch);
   torch::Tensor decode(const torch::Tensor& clean);  // -> pictures or videos in -1 … 1
@@ -117,7 +126,8 @@ class Networks {
   TensorSpecs data_;
   TensorSpecs taken_by_objective_;
   std::vector<std::string> unused_;
-  TensorSpecs offered_empty_;        // of the empty text what encoders make of it
+  TensorSpecs offered_empty_;  // of the empty text what encoders make of it
+  TensorSpecs made_of_texts_;
   std::optional<Batch> empty_text_;  // one sample: what is taken of that, once it was encoded
   std::optional<TensorFlow> flow_;   // none: shapes are a checkpoint's
   std::map<std::string, std::unique_ptr<OtherNetwork>> others_;

@@ -49,6 +49,8 @@ class RunningEncoder final : public RunningUnits {
   const std::shared_ptr<Encoder> encoder;
   // Names its weights, and how it encodes; empty: it has none, or they were not read.
   const std::string& fingerprint() const { return fingerprint_; }
+  // What names all that precompute makes of a sample, but for the precision that it computes in.
+  std::string key() const { return fingerprint_.empty() ? encoder->fingerprint() : fingerprint_; }
 
  private:
   static Setting setting_of(const NetworkSection& section, const Surroundings& around);

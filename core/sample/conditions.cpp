@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
-#include <numeric>
-#include <sstream>
 
 #include <torch/types.h>
 
@@ -14,9 +11,7 @@
 
 #include "core/checkpoint/tensor_file.h"
 #include "core/data/names.h"
-#include "core/formats/file.h"
 #include "core/formats/names.h"
-#include "core/formats/text/utf8.h"
 
 namespace ditto {
 
@@ -25,7 +20,6 @@ using torch::Tensor;
 namespace {
 
 constexpr std::string_view kNumber = "number:";
-constexpr uint64_t kPromptBytes = uint64_t{64} << 20;
 
 std::string names_of(const TensorSpecs& specs) {
   std::string text;
@@ -122,43 +116,6 @@ void give_rows(const std::string& who, const std::map<std::string, Tensor>& tens
   }
 }
 
-std::vector<std::string> read_prompts(const std::string& file_or_text) {
-  std::error_code error;
-  if (!std::filesystem::is_regular_file(file_or_text, error)) return {file_or_text};
-  std::vector<std::string> prompts;
-  std::istringstream lines(
-      formats::with_plain_ends(formats::without_mark(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes))));
-  for (std::string line; std::getline(lines, line);)
-    prompts.push_back(formats::plain_text(line, file_or_text + ":" + std::to_string(prompts.size() + 1)));
-  if (prompts.empty()) throw Error(ErrorKind::data, file_or_text, "is empty", "write one prompt a line");
-  return prompts;
-}
-
-Batch encode_prompts(const std::vector<std::string>& prompts, const std::function<Batch(Batch)>& encode) {
-  size_t longest = 1;
-  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
-  const auto count = static_cast<int64_t>(prompts.size());
-  auto bytes = torch::zeros({count, static_cast<int64_t>(longest)}, torch::kByte);
-  for (int64_t i = 0; i < count; ++i) {
-    const auto& prompt = prompts[static_cast<size_t>(i)];
-    std::copy(prompt.begin(), prompt.end(), bytes[i].data_ptr<uint8_t>());
-  }
-  Batch batch;
-  batch.ids.resize(prompts.size());
-  std::iota(batch.ids.begin(), batch.ids.end(), 0);
-  batch.weights.assign(prompts.size(), 1);
-  batch[names::kCaption] = bytes;
-  for (const auto& prompt : prompts) batch.lengths[names::kCaption].push_back(static_cast<int64_t>(prompt.size()));
-  batch = encode(std::move(batch));
-  if (!batch.has(names::kText))
-    throw Error(
-        ErrorKind::config, "--prompts",
-        std::string("no encoder of this recipe makes \"") + names::kText + "\" from \"" + names::kCaption + "\"",
-        "encode them beforehand, and give the embeddings in --condition FILE.safetensors");
-  batch.tensors.erase(names::kCaption);
-  return batch.to(torch::kCPU);
-}
-
 int64_t class_called(const std::string& word, const TensorSpec& label, const std::string& where,
                      const std::string& option) {
   const auto refuse = [&](const std::string& what, const std::string& remedy) {
@@ -190,12 +147,21 @@ int64_t class_called(const std::string& word, const TensorSpec& label, const std
   return number;
 }
 
-void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions) {
+void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions,
+                 const TensorSpecs& encoded) {
+  const auto of_empty_text = [&](const TensorSpec& spec) {
+    return std::any_of(takes.begin(), takes.end(),
+                       [&](const TensorSpec& other) { return names::empty(other.name) == spec.name; });
+  };
   for (const auto& spec : takes) {
-    if (conditions.has(spec.name)) continue;
-    throw Error(ErrorKind::config, "model \"" + model + "\"", "takes " + to_text(spec) + ", and nobody gave it",
+    if (conditions.has(spec.name) || find(encoded, spec.name)) continue;
+    const bool is_empty_text = of_empty_text(spec);
+    throw Error(ErrorKind::config, "model \"" + model + "\"",
+                "takes " + to_text(spec) + (is_empty_text ? ", the empty text that guidance leads away from" : "") +
+                    ", and nobody gave it",
                 "give it in --condition FILE.safetensors, a row a sample or one for all" +
-                    std::string(spec.name == names::kText ? "; --prompts need an encoder of text" : ""));
+                    std::string(spec.name == names::kText ? "; --prompts need an encoder of text" : "") +
+                    (is_empty_text ? "; an encoder of texts makes it by itself" : ""));
   }
 }
 

@@ -1,7 +1,6 @@
 // What samples are asked for by: named tensors of a file and words, checked against what the model takes.
 #pragma once
 
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -32,19 +31,14 @@ class ConditionFile {
 void give_rows(const std::string& who, const std::map<std::string, torch::Tensor>& tensors, int64_t count,
                Batch& conditions);
 
-// The lines of a file of this name or, where there is none, the text itself. Throws Error(data) for a file without
-// text.
-std::vector<std::string> read_prompts(const std::string& file_or_text);
-// What `encode` makes of these as "caption": the encoders that take it, and no pictures. Throws Error(config) where
-// nobody makes "text" of it.
-Batch encode_prompts(const std::vector<std::string>& prompts, const std::function<Batch(Batch)>& encode);
-
 // The class that is called so or, where no class is called by a number, that has this number; "number:3" has it in any
 // case. Throws Error(config) that begins with `where` and `option`.
 int64_t class_called(const std::string& word, const TensorSpec& label, const std::string& where,
                      const std::string& option);
 
-// Throws Error(config) for a condition that the model takes and nobody gave, with who could give it.
-void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions);
+// Throws Error(config) for a condition that the model takes and nobody gave, with who could give it. `encoded`: those
+// that will be made of prompts.
+void require_all(const std::string& model, const TensorSpecs& takes, const Batch& conditions,
+                 const TensorSpecs& encoded = {});
 
 }  // namespace ditto

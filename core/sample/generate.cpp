@@ -11,12 +11,15 @@
 #include <ditto/error.h>
 
 #include "core/measure/freed_memory.h"
+#include "core/sample/prompts.h"
 
 namespace ditto {
 
 using torch::Tensor;
 
 namespace {
+
+constexpr int64_t kPromptsLookedAt = 16;  // prompts, each of which has to be encoded for it
 
 // The guided model as a sampler sees it, for one batch of requests.
 class GuidedModel {
@@ -156,8 +159,11 @@ class Generator {
         options_(options),
         batch_(batch_size(sampler, options)),
         shape_(requests.shape.empty() ? networks.shape_of_one() : requests.shape),
-        dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat) {
+        dtype_(networks.main->ctx->compute == torch::kDouble ? torch::kDouble : torch::kFloat),
+        prompts_(networks, requests.prompts),
+        negative_prompts_(networks, requests.negative_prompts) {
     if (requests.negative) require_negative(guidance);
+    if (!requests.negative_prompts.empty()) require_negative(guidance, "--negative-prompt");
   }
 
   void make(const std::vector<int64_t>& numbers, const std::function<void(const MadeBatch&)>& take) {
@@ -216,9 +222,14 @@ class Generator {
     const Random random(0);  // a seed means the same picture in every run of the same weights
     const auto device = networks_.main->ctx->device;
     auto conditions = rows_of(requests_.conditions, first, count, requests_.seeds, networks_);
+    if (!requests_.prompts.empty()) prompts_.add_to(conditions, first);
     const auto seeds = conditions.ids;
     std::optional<Batch> negative;
     if (requests_.negative) negative = rows_of(*requests_.negative, first, count, requests_.seeds, networks_);
+    if (!requests_.negative_prompts.empty()) {
+      if (!negative) negative = rows_of({}, first, count, requests_.seeds, networks_);
+      negative_prompts_.add_to(*negative, first);
+    }
     auto noise = options_.noise.defined() ? options_.noise.slice(0, first, first + count)
                                           : random.normal(Purpose::start_noise, seeds, shape_, dtype_);
     noise = noise.to(dtype_).to(device);
@@ -252,29 +263,35 @@ class Generator {
   const int64_t batch_;
   const std::vector<int64_t> shape_;
   const at::ScalarType dtype_;
+  EncodedPrompts prompts_, negative_prompts_;
 };
 
 }  // namespace
 
-void require_negative(const Guidance& guidance) {
+void require_negative(const Guidance& guidance, const std::string& option) {
   if (guidance.uses_negative()) return;
-  throw Error(ErrorKind::config, "--negative", "is not used by this guidance",
+  throw Error(ErrorKind::config, option, "is not used by this guidance",
               "choose guidance.plugin = \"cfg\" with a scale (--guidance 4), or leave it out");
 }
 
-std::string idle_guidance(const Networks& networks, const Guidance& guidance, const SampleRequests& requests) {
-  if (!guidance.uses_negative() || requests.negative) return {};
+std::string idle_guidance(Networks& networks, const Guidance& guidance, const SampleRequests& requests) {
+  if (!guidance.uses_negative() || requests.negative || !requests.negative_prompts.empty()) return {};
   if (networks.conditions().empty()) return "the model takes no condition";
   torch::NoGradGuard no_grad;
   const auto all = torch::ones({1}, torch::TensorOptions(torch::kBool).device(networks.main->ctx->device));
-  for (int64_t i = 0; i < static_cast<int64_t>(requests.seeds.size()); ++i) {
-    const auto given = rows_of(requests.conditions, i, 1, requests.seeds, networks);
+  EncodedPrompts prompts(networks, requests.prompts);
+  const auto count = static_cast<int64_t>(requests.seeds.size());
+  const auto looked_at = requests.prompts.size() > 1 ? std::min(count, kPromptsLookedAt) : count;
+  for (int64_t i = 0; i < looked_at; ++i) {
+    auto given = rows_of(requests.conditions, i, 1, requests.seeds, networks);
+    if (!requests.prompts.empty()) prompts.add_to(given, i);
     const auto without = networks.main->model->without_condition(given, all);
     for (const auto& [name, tensor] : given.tensors) {
       const auto& other = without.at(name);
       if (tensor.sizes() != other.sizes() || !torch::equal(tensor, other)) return {};
     }
   }
+  if (looked_at < count) return {};
   return "the model predicts the same without these conditions as with them";
 }
 

@@ -18,7 +18,10 @@ struct SampleRequests {
   std::vector<int64_t> seeds;
   Batch conditions;               // a row for each seed, by the names of what the model takes; on the CPU
   std::optional<Batch> negative;  // the same names: what stands in the place of the null condition
-  std::vector<int64_t> shape;     // of one x_0; empty: the model's own
+  // A text for each seed, or one for all, or none: what encoders make of it, with the batch that it is of, stands
+  // beside the conditions, and beside `negative`.
+  std::vector<std::string> prompts, negative_prompts;
+  std::vector<int64_t> shape;  // of one x_0; empty: the model's own
 };
 
 struct GenerateOptions {
@@ -46,12 +49,12 @@ struct MadeBatch {
   bool is_own = false;    // false: another rank's, which this one has computed because ranks run in step
 };
 
-// Throws Error(config) where negative conditions would not be used.
-void require_negative(const Guidance& guidance);
+// Throws Error(config) where the negative conditions of this option would not be used.
+void require_negative(const Guidance& guidance, const std::string& option = "--negative");
 
 // Why guidance changes nothing for these requests: it asks for predictions without conditions, and they are the same.
-// Empty: it does not ask, or they differ.
-std::string idle_guidance(const Networks& networks, const Guidance& guidance, const SampleRequests& requests);
+// Empty: it does not ask, or they differ. Of requests with prompts the first few are looked at.
+std::string idle_guidance(Networks& networks, const Guidance& guidance, const SampleRequests& requests);
 // Why guidance leads away from a null condition that means nothing: the recipe's training never shows it to the model.
 // Empty: it does, or says nothing of it, or guidance does not ask for it.
 std::string unlearned_null(const Recipe& recipe, const Guidance& guidance);

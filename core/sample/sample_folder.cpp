@@ -1,18 +1,14 @@
 #include "core/sample/sample_folder.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,8 +26,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMostDifferences = 3;
-constexpr auto kPatience = std::chrono::seconds(5);  // for ranks of a command that was killed
-constexpr const char* kBeside = ".tmp-";             // formats::write_file's, with a process's number
+constexpr const char* kBeside = ".tmp-";  // formats::write_file's, with a process's number
 
 bool is_picture(const fs::path& path) { return path.extension() == ".png" || path.extension() == ".webp"; }
 
@@ -67,22 +62,9 @@ nlohmann::json SampleFolder::line(size_t i) const {
   return one;
 }
 
-// One command a folder: what the folder itself is locked by leaves no file in it. A file system without locks is no
-// reason not to sample.
-void SampleFolder::claim() {
-  claim_ = formats::Descriptor(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  const auto until = std::chrono::steady_clock::now() + kPatience;
-  while (::flock(claim_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    if (std::chrono::steady_clock::now() > until)
-      throw Error(ErrorKind::config, "--out " + folder_, "is being written by another process",
-                  "wait for it or end it: the same command then goes on from there");
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  }
-}
-
 std::vector<uint8_t> SampleFolder::prepare(bool overwrite, const std::function<void(const std::string&)>& tell) {
   formats::make_output_folder(folder_, "--out");
-  claim();
+  claim_ = formats::claim_output_folder(folder_, "--out");
   bool is_first = true, is_same = false;
   std::string why;
   const auto damaged = read_lines(list_.path(), [&](const nlohmann::json& earlier) {
@@ -127,7 +109,7 @@ std::string SampleFolder::difference(const nlohmann::json& earlier) const {
   const auto file = earlier.value(kFile, nlohmann::json());
   const auto same = file.is_string() ? index_.find(file.get_ref<const std::string&>()) : index_.end();
   std::set<std::string> skipped{"/request", "/file"};
-  if (same == index_.end()) skipped.insert({"/seed", "/class", "/class_name", "/row", "/prompt"});
+  if (same == index_.end()) skipped.insert({"/seed", "/class", "/class_name", "/row", "/prompt", "/negative_prompt"});
   const auto ours = settings_(same == index_.end() ? 0 : same->second).flatten(), theirs = earlier.flatten();
   std::vector<std::string> parts;
   const auto compare = [&](const nlohmann::json& in, const std::string& key) {

@@ -43,7 +43,6 @@ class SampleFolder {
  private:
   std::vector<uint8_t> go_on();
   void begin(bool overwrite, const std::string& difference);
-  void claim();
   std::vector<std::string> earlier_files() const;
   std::string difference(const nlohmann::json& earlier) const;
   void remove_unfinished() const;

@@ -20,6 +20,7 @@
 #include "core/sample/clip.h"
 #include "core/sample/conditions.h"
 #include "core/sample/grid.h"
+#include "core/sample/prompts.h"
 
 namespace ditto {
 
@@ -165,18 +166,21 @@ class Chooser {
 
   void take_prompt() {
     if (picture_.prompt.empty()) return;
-    if (!find(takes_, names::kText))
-      refuse("prompt", "is a text, which model \"" + recipe_.model.plugin + "\" does not take", "leave it out");
-    if (one_.conditions.has(names::kText))
-      refuse("prompt", "stands beside a condition that gives \"text\"", "leave one of them out");
     const auto reads = [](const auto& encoder) { return find(encoder->encoder->takes(), names::kCaption) != nullptr; };
-    if (std::none_of(networks_.encoders.begin(), networks_.encoders.end(), reads))
+    const bool is_read = std::any_of(networks_.encoders.begin(), networks_.encoders.end(), reads);
+    const auto made = made_of_prompts(networks_);
+    if (made.empty() && (is_read || !find(takes_, names::kText)))
+      refuse("prompt", "is a text, which model \"" + recipe_.model.plugin + "\" does not take", "leave it out");
+    for (const auto& spec : made)
+      if (one_.conditions.has(spec.name))
+        refuse("prompt", "stands beside a condition that gives \"" + spec.name + "\"", "leave one of them out");
+    if (!is_read)
       refuse("prompt", "is a text, and no encoder of this recipe takes one",
              "encode it beforehand, and give the embedding in condition = \"FILE.safetensors\"");
     const auto encoded =
-        encodes_
-            ? encode_prompts({picture_.prompt}, [&](Batch batch) { return networks_.encode_given(std::move(batch)); })
-            : zeros();
+        encodes_ ? encode_prompts({picture_.prompt}, {0},
+                                  [&](Batch batch) { return networks_.encode_given(std::move(batch)).to(torch::kCPU); })
+                 : zeros();
     one_.conditions.tensors.insert(encoded.tensors.begin(), encoded.tensors.end());
     one_.said["prompt"] = picture_.prompt;
   }

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -27,5 +28,10 @@ struct SavedTensor {
 SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where);
 // The same, with `bytes` left empty.
 SavedTensor saved_tensor_shape(std::span<const std::byte> bytes, std::string_view where);
+
+// The same two, written: what torch.load and NumPy's pickles read, of F32 or F64. The bytes depend on nothing but the
+// tensor. Throws Error(data) for other types, and for over 4 GiB.
+std::string torch_file(const SavedTensor& tensor);
+std::string numpy_pickle(const SavedTensor& tensor);
 
 }  // namespace ditto::formats

@@ -405,7 +405,7 @@ def test_wrong_classes_seeds_and_numbers_end_with_code_2():
                              (["--seeds", "0-1", "--size", "8x0"], ["--size 8x0", "\"0\" is not a size"]),
                              (["--seeds", "0-1", "--size", "2x8x8"], ["--size 2x8x8", "makes pictures"]),
                              (["--seeds", "0-1", "--size", "9x8"], ["--size 9x8", "patches of 2"]),
-                             (["--prompts", "a cat"], ["--prompts", "no encoder of this recipe makes \"text\""]),
+                             (["--prompts", "a cat"], ["--prompts", "the model takes no text"]),
                              (["--name", "{sed}"], ["--name", "\"{sed}\" means nothing"]),
                              (["--name", "{class}", "--seeds", "0-10"], ["--name", "samples 0 and 10 both 000000.png"]),
                              (["--name", "../{seed}"], ["--name", "below --out"]),

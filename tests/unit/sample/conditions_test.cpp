@@ -31,12 +31,6 @@ std::string refusal(const NamedTensors& tensors) {
   return test::error_of(ErrorKind::data, [&] { read(tensors); });
 }
 
-// Counts the letters of each caption: "text" [n, 1, 3] and nothing else.
-Batch letters(Batch batch) {
-  batch["text"] = batch.at("caption").ne(0).sum(1).to(torch::kFloat).view({-1, 1, 1}).expand({-1, 1, 3});
-  return batch;
-}
-
 }  // namespace
 
 TEST_CASE("a file's rows are the samples', and one row is for all") {
@@ -92,35 +86,14 @@ TEST_CASE("a condition that nobody gives is refused with who could") {
   const auto message = test::error_of(ErrorKind::config, [&] { require_all("m", kTakes, batch); });
   CHECK(contains(message, "model \"m\": takes \"picture\" Float [1, 2, 2], and nobody gave it"));
   CHECK(contains(message, "--condition"));
-}
-
-TEST_CASE("prompts are a file's lines or a text, and an encoder of captions makes them text") {
-  const TemporaryFolder folder;
-  test::write_text(folder / "prompts.txt", "a cat\n\nein Kätzchen\n");
-  const auto prompts = read_prompts(folder / "prompts.txt");
-  CHECK(prompts == std::vector<std::string>{"a cat", "", "ein Kätzchen"});
-  test::write_text(folder / "windows.txt",
-                   "\xEF\xBB\xBF"
-                   "a cat \r\n\r\na dog\r\n");
-  CHECK(read_prompts(folder / "windows.txt") == std::vector<std::string>{"a cat", "", "a dog"});
-  test::write_text(folder / "mac.txt", "a cat\ra dog\r");
-  CHECK(read_prompts(folder / "mac.txt") == std::vector<std::string>{"a cat", "a dog"});
-  test::write_text(folder / "latin.txt", "a cat\na caf\xE9\n");
-  CHECK(contains(test::error_of(ErrorKind::data, [&] { read_prompts(folder / "latin.txt"); }),
-                 "latin.txt:2: is no UTF-8"));
-  CHECK(read_prompts("two dogs") == std::vector<std::string>{"two dogs"});
-  test::write_text(folder / "empty.txt", "");
-  CHECK(contains(test::error_of(ErrorKind::data, [&] { read_prompts(folder / "empty.txt"); }), "is empty"));
-
-  const auto encoded = encode_prompts(prompts, letters);
-  CHECK(!encoded.has("caption"));
-  CHECK(encoded.at("text").sizes().vec() == std::vector<int64_t>{3, 1, 3});
-  CHECK(encoded.at("text")[0][0][0].item<float>() == 5);
-  CHECK(encoded.at("text")[1][0][0].item<float>() == 0);
-  CHECK(encoded.at("text")[2][0][0].item<float>() == 13);  // bytes
-  const auto message =
-      test::error_of(ErrorKind::config, [&] { encode_prompts(prompts, [](Batch batch) { return batch; }); });
-  CHECK(contains(message, "--prompts: no encoder of this recipe makes \"text\" from \"caption\""));
+  auto takes = kTakes;
+  takes.push_back({"text_empty", at::kFloat, {-1, 3}, ""});
+  const auto picture = torch::zeros({2, 1, 2, 2});
+  give_rows("c", {{"picture", picture}}, 2, batch);
+  CHECK(contains(
+      test::error_of(ErrorKind::config, [&] { require_all("m", takes, batch); }),
+      "takes \"text_empty\" Float [any, 3], the empty text that guidance leads away from, and nobody gave it"));
+  CHECK_NOTHROW(require_all("m", takes, batch, {takes.back()}));
 }
 
 TEST_CASE("a class is asked for by its name, or by its number where no class is called by one") {

@@ -93,3 +93,22 @@ TEST_CASE("nothing of a pickle is run, and what is no tensor is named") {
   large.replace(large.find("K\x02K\x03\x86"), 5, "K\x02K\x04\x86");
   CHECK(contains(refusal(large), "holds an array of 16 bytes by its shape, and 12 are there"));
 }
+
+TEST_CASE("what is written is read as it was, and its bytes depend on nothing else") {
+  const float numbers[] = {1, -2.5, 0, 4096, 1e-30F, 7};
+  const double doubles[] = {0.1, -1e300};
+  SavedTensor single{Dtype::f32, {2, 1, 3}, {}}, wide{Dtype::f64, {2}, {}}, none{Dtype::f32, {0, 4}, {}};
+  single.bytes.assign(std::as_bytes(std::span(numbers)).begin(), std::as_bytes(std::span(numbers)).end());
+  wide.bytes.assign(std::as_bytes(std::span(doubles)).begin(), std::as_bytes(std::span(doubles)).end());
+  for (const auto& tensor : {single, wide, none})
+    for (const auto write : {torch_file, numpy_pickle}) {
+      const auto bytes = write(tensor);
+      const auto read = read_saved_tensor(as_bytes(bytes), "a.tar:0.pth");
+      CHECK(read.dtype == tensor.dtype);
+      CHECK(read.shape == tensor.shape);
+      CHECK(read.bytes == tensor.bytes);
+      CHECK(write(tensor) == bytes);
+    }
+  const SavedTensor half{Dtype::f16, {1}, std::vector<std::byte>(2)};
+  CHECK(contains(error_of(ErrorKind::data, [&] { torch_file(half); }), "of F16 is not written so"));
+}

@@ -1,0 +1,20 @@
+// loader.encoded, and the encoders of the recipe that reads it.
+#pragma once
+
+#include "core/data/encoded_notes.h"
+#include "core/network/networks.h"
+
+namespace ditto {
+
+// What the data makes before it is encoded: of samples that were, of what they are.
+TensorSpecs specs_before_encoders(const Source& source);
+
+// As they are noted: those of the networks that need not see the data again.
+std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Networks& networks);
+
+// Where the source's samples were encoded before, the networks' encoders do the rest alone. Throws Error(config) where
+// they were encoded by others: other weights, another tokenizer, options or precision, with both values; of weights
+// that are not `read` nothing is known.
+void take_encoded(const Recipe& recipe, Networks& networks, const Source& source, FrozenWeights frozen);
+
+}  // namespace ditto

@@ -1,0 +1,142 @@
+#include "core/sample/prompts.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <limits>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <torch/types.h>
+#include <nlohmann/json.hpp>
+
+#include <ditto/error.h>
+#include <ditto/options.h>
+#include <ditto/text.h>
+
+#include "core/data/names.h"
+#include "core/formats/file.h"
+#include "core/formats/text/json.h"
+#include "core/formats/text/utf8.h"
+
+namespace ditto {
+
+using torch::Tensor;
+
+namespace {
+
+constexpr uint64_t kPromptBytes = uint64_t{64} << 20;
+constexpr const char* kKeys[] = {"prompt", "negative", "seed", "size"};
+
+[[noreturn]] void refuse_line(const std::string& where, const std::string& what) {
+  throw Error(
+      ErrorKind::data, where, what,
+      R"(write an object a line, as {"prompt": "a red apple", "negative": "blurred", "seed": 7, "size": "32x48"})");
+}
+
+Prompt prompt_of(const std::string& line, const std::string& where) {
+  const auto json = formats::parse_json(line, where, ErrorKind::data);
+  if (!json.is_object() || !json.contains("prompt")) refuse_line(where, "is no object with \"prompt\"");
+  const auto text = [&](const char* key) {
+    if (!json.at(key).is_string()) refuse_line(where, fmt::format("its \"{}\" is no text", key));
+    return json.at(key).get<std::string>();
+  };
+  for (const auto& [key, value] : json.items())
+    if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
+      const auto near = nearest(key, {std::begin(kKeys), std::end(kKeys)});
+      refuse_line(where, "has \"" + shown(key) + "\"" + (near.empty() ? "" : "; did you mean \"" + near + "\"?"));
+    }
+  Prompt prompt{text("prompt"), {}, {}, {}};
+  if (json.contains("negative")) prompt.negative = text("negative");
+  if (json.contains("size")) prompt.size = text("size");
+  if (json.contains("seed")) {
+    if (!json["seed"].is_number_integer() || json["seed"] < 0 || json["seed"] > std::numeric_limits<int64_t>::max())
+      refuse_line(where, "its \"seed\" is no whole number from 0");
+    prompt.seed = json["seed"].get<int64_t>();
+  }
+  return prompt;
+}
+
+}  // namespace
+
+std::vector<Prompt> read_prompts(const std::string& file_or_text) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(file_or_text, error)) {
+    if (const auto damage = formats::utf8_damage(file_or_text))
+      throw Error(ErrorKind::data, "--prompts " + shown(file_or_text),
+                  fmt::format("is no UTF-8 from byte {} on", *damage), "write it in UTF-8");
+    return {{file_or_text, {}, {}, {}}};
+  }
+  const bool is_json = std::filesystem::path(file_or_text).extension() == ".jsonl";
+  std::vector<Prompt> prompts;
+  std::istringstream lines(
+      formats::with_plain_ends(formats::without_mark(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes))));
+  int64_t number = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto where = file_or_text + ":" + std::to_string(++number);
+    auto text = formats::plain_text(line, where);
+    if (!is_json)
+      prompts.push_back({std::move(text), {}, {}, {}});
+    else if (!text.empty())
+      prompts.push_back(prompt_of(text, where));
+  }
+  if (prompts.empty()) throw Error(ErrorKind::data, file_or_text, "is empty", "write one prompt a line");
+  return prompts;
+}
+
+TensorSpecs made_of_prompts(const Networks& networks) {
+  TensorSpecs made;
+  for (const auto& spec : networks.conditions())
+    if (find(networks.made_of_texts(), spec.name)) made.push_back(spec);
+  return made;
+}
+
+Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_t> ids,
+                     const std::function<Batch(Batch)>& encode) {
+  size_t longest = 1;
+  for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
+  const auto count = static_cast<int64_t>(prompts.size());
+  auto bytes = torch::zeros({count, static_cast<int64_t>(longest)}, torch::kByte);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto& prompt = prompts[static_cast<size_t>(i)];
+    std::copy(prompt.begin(), prompt.end(), bytes[i].data_ptr<uint8_t>());
+  }
+  Batch batch;
+  batch.ids = std::move(ids);
+  batch.weights.assign(prompts.size(), 1);
+  batch[names::kCaption] = bytes;
+  for (const auto& prompt : prompts) batch.lengths[names::kCaption].push_back(static_cast<int64_t>(prompt.size()));
+  batch = encode(std::move(batch));
+  batch.tensors.erase(names::kCaption);
+  if (batch.tensors.empty())
+    throw Error(
+        ErrorKind::config, "--prompts",
+        std::string("no encoder of this recipe makes \"") + names::kText + "\" from \"" + names::kCaption + "\"",
+        "encode them beforehand, and give the embeddings in --condition FILE.safetensors");
+  return batch;
+}
+
+Batch EncodedPrompts::encoded(std::vector<std::string> texts, std::vector<int64_t> ids) const {
+  const bool in_doubles = networks_.main->ctx->compute == torch::kDouble;
+  auto batch =
+      encode_prompts(texts, std::move(ids), [&](Batch given) { return networks_.encode_given(std::move(given)); });
+  for (auto& [name, tensor] : batch.tensors) {
+    tensor = tensor.to(networks_.main->ctx->device);
+    if (in_doubles && tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
+  }
+  return batch;
+}
+
+void EncodedPrompts::add_to(Batch& batch, int64_t first) {
+  const auto count = batch.size();
+  if (texts_.size() == 1 && !of_all_) of_all_ = encoded(texts_, {0});
+  const auto begin = texts_.begin() + (of_all_ ? 0 : first);
+  const auto made = of_all_ ? *of_all_ : encoded({begin, begin + count}, batch.ids);
+  for (const auto& [name, tensor] : made.tensors) {
+    if (!find(networks_.made_of_texts(), name)) continue;  // of the empty text
+    auto shape = tensor.sizes().vec();
+    shape[0] = count;
+    batch.tensors.emplace(name, tensor.expand(shape));
+  }
+}
+
+}  // namespace ditto

@@ -1,0 +1,254 @@
+"""`ditto encode` keeps what encoders make, and loader.encoded trains on it.
+
+Claim (data): Losses on what encoders made before are those of encoding at every step: to 1e-12 in fp64, bit for bit with
+run.numerics = "one", over epochs, draws, mirrored pictures, blends, ranks and samples that do not decode; other data, weights,
+tokenizers and half a cache are refused with both values.
+
+Claim (data): `ditto encode` that was killed at any of 20 moments goes on, on one rank or two, to the bytes of one go.
+"""
+
+import io
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import tarfile
+import time
+import zipfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+import support as t  # noqa: E402
+import encoders as e  # noqa: E402
+
+KILLS = 20
+
+
+def encode(path, folder, *words, code=0, **options):
+    given = {key.replace("__", "."): value for key, value in options.items()}
+    return t.run("encode", path, "--out", t.work / folder, "--batch", 4, "--shard-samples", 24, *words, *t.sets(given), code=code)
+
+
+def on(folder):
+    return {"loader__encoded": str(t.work / folder)}
+
+
+def notes(folder):
+    return json.loads((t.work / folder / "encoded.json").read_text())
+
+
+def files_of(folder):
+    root = t.work / folder
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def losses(folder):
+    return [line["loss"] for line in t.metrics(folder)] + [line["loss"] for line in t.lines_of(t.work / folder / "validation.jsonl")]
+
+
+def near(a, b, what):
+    a, b = losses(a), losses(b)
+    t.equal(len(a), len(b), f"{what}: lines")
+    for x, y in zip(a, b):
+        t.check(abs(x - y) <= 1e-12 * max(1, abs(x)), f"{what}: {x!r} and {y!r}")
+
+
+def test_losses_are_those_of_encoding_at_every_step():
+    """Two epochs and more: what is drawn differs from epoch to epoch, as online."""
+    path = e.recipe("online")
+    encode(path, "cache")
+    t.equal(sorted(notes("cache")["encoders"]), ["encoder.image", "encoder.text"], "encoders")
+    t.equal(sorted(one["name"] for one in notes("cache")["made"]), ["clean", "text_mask", "text_mean"], "what is kept")
+    t.check("CrudeWebdataset" in (t.work / "cache/.nv-meta/dataset.yaml").read_text(), "Energon's kind of set")
+    t.check((t.work / "cache/.nv-meta/split.yaml").read_text().count("train-") == 3, "Energon's split")
+    t.train(path, "online", run__steps=20, validate__every=10)
+    t.train(path, "cached", run__steps=20, validate__every=10, **on("cache"))
+    near("online", "cached", "losses")
+    t.train(path, "undrawn", run__steps=20, validate__every=10, encoder__text__noise_in=[])
+    t.check(losses("undrawn") != losses("online"), "nothing is drawn")
+    for name in ("fsdp", "tensor", "pipeline"):
+        ranks, sets = e.LAYOUTS[name]
+        t.train(path, f"cached-{name}", "--local-ranks", ranks, run__steps=20, validate__every=10, **on("cache"),
+                **{key.replace(".", "__"): value for key, value in sets.items()})
+        near("online", f"cached-{name}", name)
+
+
+def test_texts_are_the_same_bit_for_bit_where_numbers_are_one():
+    path = e.recipe("one", "fp32")
+    options = dict(run__numerics="one", run__token_leaf=8, run__steps=12)
+    encode(path, "cache-one", run__numerics="one", run__token_leaf=8)
+    t.train(path, "online-one", **options)
+    t.train(path, "cached-one", **options, **on("cache-one"))
+    t.same_metrics("online-one", "cached-one")
+    t.same_state("online-one", "cached-one")
+
+
+def test_mirrored_pictures_are_encoded_and_learned_from():
+    path = e.recipe("mirrored")
+    encode(path, "one-side")
+    t.refused(2, ["loader.flip", "--flip"], "train", path, *t.sets({"run.output": str(t.work / "never"), "loader.flip": True, "loader.encoded": str(t.work / "one-side")}))
+    encode(path, "two-sides", "--flip")
+    members = tarfile.open(t.work / "two-sides/train-000000.tar").getnames()
+    t.check("000000.flipped.safetensors" in members, members[:4])
+    t.train(path, "flipped", loader__flip=True, run__steps=10)
+    t.train(path, "flipped-cached", loader__flip=True, run__steps=10, **on("two-sides"))
+    near("flipped", "flipped-cached", "mirrored")
+    t.train(path, "straight", run__steps=10)
+    t.check(losses("straight") != losses("flipped"), "nothing is mirrored")
+    t.train(path, "straight-cached", run__steps=10, **on("two-sides"))
+    near("straight", "straight-cached", "both sides, of which one is taken")
+
+
+def test_a_blend_keeps_its_order_and_a_bad_sample_stays_one():
+    import blend
+    path = blend.recipe("blended.toml", run=dict(name="blend", precision="fp64", batch=8, micro_batch=4))
+    encode(path, "cache-blend")
+    t.train(path, "blend-online", run__steps=12)
+    t.train(path, "blend-cached", run__steps=12, **on("cache-blend"))
+    near("blend-online", "blend-cached", "a blend")
+    heavier = t.work / "heavier.toml"
+    heavier.write_text(path.read_text().replace("weight = 2", "weight = 3"))
+    t.refused(2, ["loader.encoded", "data.part.0.weight is"], "train", heavier,
+              *t.sets({"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-blend")}))
+
+    damaged = t.work / "damaged.tar"
+    with tarfile.open(e.captioned()) as there, tarfile.open(damaged, "w") as here:
+        for member in there.getmembers():
+            data = there.extractfile(member).read()
+            if member.name.endswith(".png") and int(member.name[:6]) == 5:
+                data = data[:-20]
+                member.size = len(data)
+            here.addfile(member, io.BytesIO(data))
+    path = e.recipe("damaged")
+    path.write_text(path.read_text().replace(e.captioned(), str(damaged)))
+    done = encode(path, "cache-damaged")
+    t.check("damaged.tar" in done.stderr, done.all)
+    t.check(not any(name.startswith("000005.") for name in tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()), "the bad sample is there")
+    t.train(path, "damaged-online", run__steps=10)
+    t.train(path, "damaged-cached", run__steps=10, **on("cache-damaged"))
+    near("damaged-online", "damaged-cached", "a bad sample")
+
+
+def test_other_data_encoders_and_halves_are_refused_with_both_values():
+    path = e.recipe("refusing", "fp32")
+    encode(path, "held")
+    before = files_of("held")
+    never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "held")}
+
+    def refused(parts, folder="held", **options):
+        sets = never | {"loader.encoded": str(t.work / folder)} | {key.replace("__", "."): value for key, value in options.items()}
+        t.refused(2, ["loader.encoded", *parts], "train", path, *t.sets(sets))
+
+    refused(["data.size is", "8, 8", "there and", "16, 16"], data__size=[16, 16])
+    refused(["encoder.text.precision is", "there and"], encoder__text__precision="bf16")
+    other = t.work / "one-byte.safetensors"
+    data = bytearray(pathlib.Path(e.weights()).read_bytes())
+    data[-3] ^= 1
+    other.write_bytes(data)
+    fingerprint = notes("held")["encoders"]["encoder.text"]["fingerprint"]
+    t.check("weights " in fingerprint, fingerprint)
+    refused(["encoder.text.fingerprint is " + fingerprint + " there and bytes_text 1, weights "], encoder__text__weights=str(other))
+    t.refused(2, ["--out", "encoded otherwise", "batch is 4 there and 8 here"], "encode", path, "--out", t.work / "held", "--batch", 8, "--shard-samples", 24)
+    t.check(files_of("held") == before, "a refused command changed something")
+
+    half = t.work / "half"
+    shutil.copytree(t.work / "held", half)
+    (half / "encoded.json").rename(half / "encoded.json.unfinished")
+    t.refused(2, ["half", "is half-written"], "train", path, *t.sets(never | {"loader.encoded": str(half)}))
+    encode(path, "half")
+    t.check(files_of("half") == before, "what was made of a half")
+    t.refused(2, ["holds no encoded.json"], "train", path, *t.sets(never | {"loader.encoded": str(t.work)}))
+    stranger = t.work / "stranger"
+    stranger.mkdir()
+    (stranger / "train-000000.tar").write_text("mine")
+    t.refused(2, ["holds train-000000.tar"], "encode", path, "--out", stranger, "--batch", 4, "--shard-samples", 24)
+    t.equal((stranger / "train-000000.tar").read_text(), "mine", "a file of somebody")
+
+
+def test_one_byte_of_a_tokenizer_is_refused_with_both_hashes():
+    import text_ids
+    e.plugins()
+    shutil.copy(t.build / "tests/fixture_plugins/pieces_text.so", t.work / "plugins")
+    path = e.recipe("pieces", "fp32", dict(plugin="pieces_text", noise=None, weights=None, tokenizer=str(text_ids.folder("bert")), kind="bert"))
+    t.run("encode", path, "--out", t.work / "pieces-cache")
+    sets = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "pieces-cache")}
+    t.train(path, "pieces-cached", **on("pieces-cache"))
+    other = t.work / "another-tokenizer"
+    shutil.copytree(text_ids.folder("bert"), other)
+    vocabulary = other / "vocab.txt"
+    data = bytearray(vocabulary.read_bytes())
+    last = max(i for i, byte in enumerate(data) if byte in b"abcdefgh")
+    data[last] ^= 0x10
+    vocabulary.write_bytes(data)
+    fingerprint = notes("pieces-cache")["encoders"]["encoder.text"]["fingerprint"]
+    t.refused(2, ["loader.encoded", f"encoder.text.fingerprint is {fingerprint} there and pieces_text 1"], "train", path,
+              *t.sets(sets | {"encoder.text.tokenizer": str(other)}))
+
+
+def test_what_was_killed_goes_on_to_the_bytes_of_one_go():
+    path = e.recipe("killed", "fp32")
+    words = ["encode", path, "--out", t.work / "killed", "--batch", 2, "--shard-samples", 4, "--progress", "none"]
+    began = time.monotonic()
+    t.run("encode", path, "--out", t.work / "whole", "--batch", 2, "--shard-samples", 4, "--progress", "none")
+    took = time.monotonic() - began
+    draws, before = random.Random(11), {}
+    for kill in range(KILLS):
+        ranks = 1 + kill % 2
+        more = ["--local-ranks", str(ranks)] if ranks > 1 else []
+        process = subprocess.Popen([t.ditto, *map(str, words), *more], env=t.environment, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL, start_new_session=True)
+        time.sleep(took * draws.uniform(0.3, 1))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        shards = {file.name: file.stat().st_ino for file in (t.work / "killed").glob("*.tar")}
+        t.equal({name: shards.get(name) for name in before}, before, f"shards of before kill {kill}")
+        before = shards
+        t.check(not (t.work / "killed/encoded.json").exists() or len(shards) == 32, "a cache of a part")
+    done = t.run(*words, "--local-ranks", 2)
+    t.check("already" in done.stderr, done.all)
+    found, expected = files_of("killed"), files_of("whole")
+    t.equal(sorted(found), sorted(expected), "files")
+    t.equal([name for name in expected if found[name] != expected[name]], [], "files of other bytes")
+    again = t.run(*words)
+    t.check("all are there already" in again.stderr, again.all)
+    for name, (ranks, sets) in e.LAYOUTS.items():
+        if name not in ("fsdp", "tensor"):
+            continue
+        t.run("encode", path, "--out", t.work / f"by-{name}", "--batch", 2, "--shard-samples", 4, "--local-ranks", ranks, *t.sets(sets))
+        t.equal(sorted(files_of(f"by-{name}")), sorted(expected), f"files by {name}")
+
+
+def test_nemo_parts_are_read_by_torchs_and_numpys_formats_and_trained_on():
+    path = e.recipe("nemo", "fp32", dict(noise=0.0))
+    encode(path, "nemo", "--format", "nemo")
+    t.refused(2, ["--format nemo"], "train", path, *t.sets({"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "nemo")}))
+    shard = tarfile.open(t.work / "nemo/train-000000.tar")
+    t.equal(shard.getnames()[:3], ["000000.pth", "000000.pickle", "000000.json"], "members")
+    said = json.loads(shard.extractfile("000000.json").read())
+    t.equal(sorted(said), ["caption", "label"], "notes")
+    file = zipfile.ZipFile(io.BytesIO(shard.extractfile("000000.pth").read()))
+    t.check(file.testzip() is None and len(file.read("archive/data/0")) == 64 * 4, "a latent's numbers")
+    encode(path, "beside")
+    header, kept = kept_of(t.work / "beside/train-000000.tar", "000000.safetensors")
+    begin, end = header["clean"]["data_offsets"]
+    t.equal(file.read("archive/data/0"), kept[begin:end], "the latent")
+    begin, end = header["text"]["data_offsets"]
+    t.check(kept[begin:end] in shard.extractfile("000000.pickle").read(), "the text's numbers")
+    tree = t.recipe(run=dict(name="on-nemo", steps=2, batch=8), model=dict(plugin="dit_text", depth=1, width=32, heads=4, patch=2))
+    tree["data"] = dict(plugin="webdataset", shards=[str(t.work / "nemo/train-*.tar")], image=["pth"], text="pickle", latent=[1, 8, 8])
+    t.train(t.write_recipe("on-nemo.toml", tree), "on-nemo")
+
+
+def kept_of(shard, name):
+    data = tarfile.open(shard).extractfile(name).read()
+    length = struct.unpack("<Q", data[:8])[0]
+    return json.loads(data[8:8 + length]), data[8 + length:]
+
+
+if __name__ == "__main__":
+    t.main(globals())
