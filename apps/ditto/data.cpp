@@ -23,6 +23,7 @@
 #include "core/dataset/split.h"
 #include "core/formats/file.h"
 #include "core/formats/names.h"
+#include "core/formats/output_folder.h"
 #include "core/formats/text/json.h"
 #include "core/plugin/guard.h"
 #include "core/plugin/registry.h"
@@ -229,7 +230,20 @@ size_t verify_recipe(const std::string& path, const LookArguments& arguments, Re
   return problems;
 }
 
+// A picture that is there is taken for an earlier sheet; anything else was named by mistake.
+void require_sheet(const std::string& path) {
+  if (path.empty()) return;
+  formats::require_output_file(path, "--sheet");
+  if (!std::filesystem::exists(path)) return;
+  const auto file = formats::RandomFile::open(path, ErrorKind::config);
+  constexpr std::uint64_t kFirstBytes = 64;  // tell a format
+  if (file->size() > 0 &&
+      formats::sniff_picture(file->read(0, std::min(file->size(), kFirstBytes))) != formats::PictureFormat::png)
+    throw Error(ErrorKind::config, "--sheet " + path, "is there already, and is no PNG", "choose another name");
+}
+
 void inspect(const LookArguments& arguments, Depth depth, const CommandLine& line) {
+  require_sheet(arguments.sheet);
   auto all = nlohmann::json::array();
   size_t problems = 0;
   std::optional<Registry> registry;  // of who verifies a recipe, or videos
