@@ -10,6 +10,7 @@
 #include "core/config/numerics.h"
 #include "core/config/section.h"
 #include "core/config/sections.h"
+#include "core/formats/file.h"
 
 namespace ditto {
 
@@ -393,7 +394,8 @@ void Recipe::resolve(const std::string& section, const std::string& plugin, cons
   for (const auto& info : declared) {
     const auto option = section + "." + info.name;
     if (info.given && info.is_place) require_plain_places(info.value, place_of(option), section != "run");
-    if (info.given || !is_newer(section, info.name)) resolved_.set_path(section + "." + info.name, node_of(info.value));
+    if (info.given || !is_newer(section, info.name)) resolved_.set_path(option, node_of(info.value));
+  }
   effects_.add(section, declared);
 }
 
