@@ -32,6 +32,7 @@
 #include "core/dataset/prepare.h"
 #include "core/doctor/doctor.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
 #include "core/formats/output_folder.h"
 #include "core/formats/picture/picture.h"
 #include "core/formats/text/json.h"
@@ -159,9 +160,9 @@ std::string prepared(const InitArguments& arguments, const std::string& recipe) 
   const auto made = prepare_folder(arguments.from, options, pictures);
   if (line) line->finish();
   print_prepared(made, options.out, std::cerr);
-  std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad file{}, each named in report.jsonl\n",
-                           shown(options.out), made.train, made.validation, made.bad.size(),
-                           made.bad.size() == 1 ? "" : "s");
+  std::cerr << fmt::format("{}: {} to train on, {} held out; {}, each named in report.jsonl\n", shown(options.out),
+                           formats::counted(static_cast<size_t>(made.train), "picture"), made.validation,
+                           formats::counted(made.bad.size(), "bad file"));
   if (options.validation == 0)
     std::cerr << "note: of fewer than 32 pictures none is held out, and nothing is validated\n";
   return options.out;
@@ -315,9 +316,11 @@ int init(const InitArguments& arguments, const CommandLine& line) {
     const auto text = to_text(recipe, facts);
     const auto cost = count(text);
     const auto trial = try_recipe(out, line);
-    const auto data = fmt::format("{} pictures to train on, {} held out, {} x {} {}, {}", facts.samples, facts.held_out,
-                                  facts.height, facts.width, facts.channels == 1 ? "grey" : "colour",
-                                  facts.classes > 0 ? std::to_string(facts.classes) + " classes" : "without classes");
+    const auto data = fmt::format(
+        "{} to train on, {} held out, {} x {} {}, {}", formats::counted(static_cast<size_t>(facts.samples), "picture"),
+        facts.held_out, facts.height, facts.width, facts.channels == 1 ? "grey" : "colour",
+        facts.classes == 0 ? "without classes"
+                           : std::to_string(facts.classes) + (facts.classes == 1 ? " class" : " classes"));
     const auto price =
         fmt::format("{:.3g} s a step, {} of memory at the peak, {} for {} steps", trial.step_s,
                     report::bytes_text(trial.peak_bytes),
