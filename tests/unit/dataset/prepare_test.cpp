@@ -219,7 +219,7 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
             "folders without a picture, no classes (1): papers",
             "hidden, or left behind by a system or tool (8): .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
             "cat/.git, …",
-            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png",
+            "links that lead nowhere (1): dog/z.png", "links to folders, which are not followed (1): more cats",
             "texts that are no caption: no picture has the name, or has another text beside it (1): cat/c.txt"});
 }
 
