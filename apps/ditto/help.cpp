@@ -243,6 +243,19 @@ void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>&
   }
 }
 
+void refuse_empty_values(CLI::App& app) {
+  for (auto* option : app.get_options(
+           [](const CLI::Option* one) { return one->get_items_expected_max() > 0 && !one->get_group().empty(); }))
+    option->each([name = option->get_name()](const std::string& value) {
+      if (value.empty())
+        throw Error(ErrorKind::config, name, "is given an empty value",
+                    "give another, or leave it out: a variable of the shell that is not set is empty");
+    });
+  // Hidden ones are no people's: ditto calls them itself.
+  for (auto* command : app.get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); }))
+    refuse_empty_values(*command);
+}
+
 void name_installed_files(CLI::App& app) {
   std::error_code error;
   const auto share = fs::read_symlink("/proc/self/exe", error).parent_path().parent_path() / "share/ditto";

@@ -23,6 +23,10 @@ void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>&
 // could not be read.
 void refuse_unknown_flag(const CLI::App& app, const std::vector<std::string>& arguments);
 
+// From then on an option or a word that is given and is empty is Error(config), of all commands that people type: a
+// shell's variable that is not set would mean the default, "all" say.
+void refuse_empty_values(CLI::App& app);
+
 // Where the recipe and the data of the examples are not in this folder, but come with the installation, every help
 // names them there.
 void name_installed_files(CLI::App& app);

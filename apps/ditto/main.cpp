@@ -75,6 +75,7 @@ int run(int count, char** arguments) {
   ditto::add_completion_command(app, line);
   ditto::refuse_unknown_command(app, line.arguments);
   ditto::name_installed_files(app);
+  ditto::refuse_empty_values(app);
   if (line.arguments.empty()) {
     std::cout << app.help();
     return 0;

@@ -9,14 +9,15 @@
 
 namespace ditto {
 
-void print_prepared(const Prepared& made, const std::string& out, std::ostream& to) {
+void print_bad(const std::vector<std::string>& bad, const std::string& rest, std::ostream& to) {
   constexpr size_t kBadShown = 20;
+  for (size_t i = 0; i < bad.size() && i < kBadShown; ++i) to << "bad: " << shown(bad[i], kSentenceShown) << '\n';
+  if (bad.size() > kBadShown) to << "bad: " << bad.size() - kBadShown << " more, " << rest << '\n';
+}
+
+void print_prepared(const Prepared& made, const std::string& out, std::ostream& to) {
   for (const auto& reason : made.left_out) to << "left out: " << shown(reason, kSentenceShown) << '\n';
-  for (size_t i = 0; i < made.bad.size() && i < kBadShown; ++i)
-    to << "bad: " << shown(made.bad[i], kSentenceShown) << '\n';
-  if (made.bad.size() > kBadShown)
-    to << "bad: " << made.bad.size() - kBadShown << " more, named in "
-       << shown((std::filesystem::path(out) / "report.jsonl").string()) << '\n';
+  print_bad(made.bad, "named in " + shown((std::filesystem::path(out) / "report.jsonl").string()), to);
   for (const auto& note : made.notes) to << "note: " << shown(note, kSentenceShown) << '\n';
 }
 

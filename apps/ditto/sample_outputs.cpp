@@ -62,11 +62,7 @@ std::string folder_of(const std::string& file) {
 }
 
 void require_file(const std::string& path, const std::string& option) {
-  if (path.empty()) return;
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored))
-    throw Error(ErrorKind::config, option + " " + path, "is a folder", "name a file");
-  formats::require_writable(folder_of(path), option);
+  if (!path.empty()) formats::require_output_file(path, option);
 }
 
 // Of the ranks that have the same samples the first.

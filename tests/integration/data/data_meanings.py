@@ -413,7 +413,7 @@ def test_a_folder_with_photos_and_masks_of_one_name_is_said():
     t.check("3 pictures differ from another's by the suffix alone (0.jpg and 0.png)" in done.all, done.all)
     os.symlink("0.png", folder / "again.png")
     done = t.run("data", "prepare", folder, "--out", t.work / "linked-out")
-    t.check("1 pictures are the same file as another (0.png and again.png)" in done.all, done.all)
+    t.check("1 picture is the same file as another (0.png and again.png)" in done.all, done.all)
 
 
 # --- a request that is met with something else --------------------------------------------------------------------------
