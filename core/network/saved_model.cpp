@@ -1,5 +1,6 @@
 #include "core/network/saved_model.h"
 
+#include <algorithm>
 #include <span>
 
 #include <ditto/text.h>
