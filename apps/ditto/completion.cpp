@@ -48,17 +48,6 @@ struct Everything {
   Words keys, plugins, kinds;
 };
 
-// "INT:{a,b}": the words that CLI11 checks an option against.
-Words choices_of(const CLI::Option& option) {
-  const auto type = option.get_type_name();
-  const auto open = type.find('{'), close = type.rfind('}');
-  if (open == std::string::npos || close == std::string::npos) return {};
-  std::istringstream list(type.substr(open + 1, close - open - 1));
-  Words words;
-  for (std::string word; std::getline(list, word, ',');) words.push_back(word);
-  return words;
-}
-
 Values values_of(const CLI::Option& option, const Everything& all) {
   const auto name = option.get_name();
   if (name == "--set") return {all.keys};

@@ -2,8 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
-#include <map>
 #include <ostream>
+#include <string>
+#include <vector>
 
 #include <ditto/text.h>
 
@@ -22,12 +23,19 @@ void print_prepared(const Prepared& made, const std::string& out, std::ostream& 
 }
 
 void add_fit_option(CLI::App& command, Fit& fit) {
+  std::vector<std::string> names;
+  for (const auto& [name, is] : kFits) names.push_back(name);
+  const auto take = [&fit](const std::string& word) {
+    for (const auto& [name, is] : kFits)
+      if (name == word) fit = is;
+  };
+  // A word that is looked up, as CLI11's own map of words to values takes the values' numbers too.
   command
-      .add_option(
-          "--fit", fit,
+      .add_option_function<std::string>(
+          "--fit", take,
           "Folder: how a picture that is not square becomes one: crop (its middle), pad (all of it, on white) or "
           "stretch")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, Fit>(kFits.begin(), kFits.end())))
+      ->check(CLI::IsMember(names))
       ->option_text("crop|pad|stretch [crop]");
 }
 

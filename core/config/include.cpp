@@ -6,6 +6,7 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include "core/config/sections.h"
 #include "core/formats/file.h"
 #include "core/formats/limits.h"
 
@@ -152,6 +153,10 @@ class Includes {
   for (const auto& [section, source, node] : tree.entries())
     if (const auto* table = node.as<Table>(); table && table->find(key))
       places += (places.empty() ? "" : " or ") + ("--set " + section + "." + set);
+  if (places.empty() && key != "plugin")  // of the sections that this recipe leaves to their defaults
+    for (const auto& known : option_keys())
+      if (known.substr(known.find('.') + 1) == key)
+        places += (places.empty() ? "" : " or ") + ("--set " + known.substr(0, known.find('.')) + "." + set);
   throw Error(ErrorKind::config, "--set " + set, "names no section for \"" + key + "\"",
               "write it as " + (places.empty() ? "--set SECTION." + set : places));
 }
