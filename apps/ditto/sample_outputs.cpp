@@ -17,6 +17,7 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
 #include "core/formats/output_folder.h"
 #include "core/formats/tensor/safetensors.h"
 #include "core/formats/text/json.h"
@@ -403,14 +404,14 @@ void SampleOutputs::report(std::ostream& out) const {
   }
   for (const auto& [what, number] : decisions) out << fmt::format("{}: {}\n", what, number);
   for (const auto& [what, number] : errors_) out << fmt::format("{}: {:.3g}\n", what, number);
-  if (latents_) out << fmt::format("latents of {} samples: {}\n", count, shown(a_.save_latents));
+  if (latents_) out << fmt::format("latents of {}: {}\n", formats::counted(count, "sample"), shown(a_.save_latents));
   if (!no_pictures_.empty()) out << "no pictures: the model " << no_pictures_ << "\n";
   if (folder_)
-    out << fmt::format("{} {}, and {} in {}\n", count, video_ ? "videos" : "pictures",
+    out << fmt::format("{}, and {} in {}\n", formats::counted(count, video_ ? "video" : "picture"),
                        count > kOnSheet ? fmt::format("the first {}", kOnSheet) : "all of them",
                        shown(folder_->path(sheet)));
   if (!npz_) return;
-  out << fmt::format("{} samples as arrays: {}\n", count, shown(a_.npz));
+  out << fmt::format("{} as arrays: {}\n", formats::counted(count, "sample"), shown(a_.npz));
   if (decoded_.front() == 1 && !a_.npz_channels)
     out << "they are grey, of one channel; ADM's evaluator reads three: --npz-channels 3\n";
 }

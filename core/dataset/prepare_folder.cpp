@@ -252,7 +252,8 @@ class FolderPreparer {
     if (!resizes && !made.extension.empty()) return made;
     const auto [shorter, longer] = std::minmax(size.width, size.height);
     made.enlarged = resizes && (pictures_.fit == Fit::pad ? longer : shorter) < side;
-    if (resizes) made.cut = 1 - static_cast<double>(shorter) / longer;
+    if (resizes)  // padded, a row of pixels stays of the longest
+      made.cut = 1 - std::max(static_cast<double>(shorter) / longer, pictures_.fit == Fit::pad ? 1.0 / side : 0.0);
     if (resizes) picture = fitted(std::move(picture));
     const auto png = formats::encode_png(picture);
     made.bytes.assign(reinterpret_cast<const char*>(png.data()), png.size());
