@@ -6,7 +6,6 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
-#include "core/config/sections.h"
 #include "core/formats/file.h"
 #include "core/formats/limits.h"
 
@@ -145,7 +144,7 @@ class Includes {
 };
 
 // One word: a section's name, or an option's whose section is left out.
-[[noreturn]] void refuse_key(const Table& tree, const std::string& key, const std::string& set) {
+[[noreturn]] void refuse_key(const Table& tree, const std::string& key, const std::string& set, KeysOfHost known) {
   if (tree.find(key))
     throw Error(ErrorKind::config, "--set " + set, "\"" + key + "\" is a section, not an option",
                 "write it as --set " + key + ".OPTION=VALUE");
@@ -154,9 +153,9 @@ class Includes {
     if (const auto* table = node.as<Table>(); table && table->find(key))
       places += (places.empty() ? "" : " or ") + ("--set " + section + "." + set);
   if (places.empty() && key != "plugin")  // of the sections that this recipe leaves to their defaults
-    for (const auto& known : option_keys())
-      if (known.substr(known.find('.') + 1) == key)
-        places += (places.empty() ? "" : " or ") + ("--set " + known.substr(0, known.find('.')) + "." + set);
+    for (const auto& one : known())
+      if (one.substr(one.find('.') + 1) == key)
+        places += (places.empty() ? "" : " or ") + ("--set " + one.substr(0, one.find('.')) + "." + set);
   throw Error(ErrorKind::config, "--set " + set, "names no section for \"" + key + "\"",
               "write it as " + (places.empty() ? "--set SECTION." + set : places));
 }
@@ -231,13 +230,13 @@ std::string recipe_file(const std::string& given) {
 
 Table read_with_includes(const std::string& path) { return Includes().read(path); }
 
-void apply_sets(Table& tree, const std::vector<std::string>& sets) {
+void apply_sets(Table& tree, const std::vector<std::string>& sets, KeysOfHost known) {
   for (const auto& set : plugins_first(sets)) {
     const auto equals = set.find('=');
     if (equals == std::string::npos || equals == 0)
       throw Error(ErrorKind::config, "--set " + set, "is not KEY=VALUE", "write it as --set run.steps=100");
     const auto key = set.substr(0, equals);
-    if (key.find('.') == std::string::npos) refuse_key(tree, key, set);
+    if (key.find('.') == std::string::npos) refuse_key(tree, key, set, known);
     auto value = formats::parse_toml_value(set.substr(equals + 1), "--set " + set);
     if (key.ends_with(".plugin")) {
       const auto section = key.substr(0, key.size() - 7);

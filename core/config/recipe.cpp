@@ -72,7 +72,7 @@ Recipe Recipe::read(const std::string& given, const std::vector<std::string>& se
   const auto path = recipe_file(given);
   recipe.name = path;
   Table tree = read_with_includes(path);
-  apply_sets(tree, sets);
+  apply_sets(tree, sets, option_keys);
   recipe.interpret(std::move(tree));
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
   recipe.find_places();
@@ -135,7 +135,7 @@ Recipe Recipe::read_text(const std::string& text, const std::string& name, const
   recipe.of_run_ = of_run;
   Table tree = formats::parse_toml(text, name);
   move_guidance(tree, name);  // what is set stands for what the text says, in its words of today
-  apply_sets(tree, sets);
+  apply_sets(tree, sets, option_keys);
   recipe.interpret(std::move(tree));
   return recipe;
 }

@@ -8,7 +8,7 @@ cd "${DITTO_SOURCE_DIR:-.}"
 fail() { echo "$*"; exit 1; }
 
 found=$(grep -rnE '"(clean|label|text|image|caption|x_t|prediction|time_u|features|modulated_input)"' core --include='*.cpp' --include='*.h' | grep -v '^core/data/names.h:' |
-  grep -vE '^core/formats/|^core/dataset/(inspect|picture_notes|prepare_folder)|:[0-9]+: *//' || true)  # fields of people's own notes
+  grep -vE '^core/formats/|^core/dataset/(inspect|masks|picture_notes|prepare_folder)|:[0-9]+: *//' || true)  # words of people's own notes and names
 [ -z "$found" ] || fail "the host names a tensor outside of core/data/names.h:
 $found"
 # Of plugins' names that are other words too (a device, axes, values of options, what texts tell of) literals say nothing.
