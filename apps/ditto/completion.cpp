@@ -198,7 +198,7 @@ _ditto() {{
   esac
   [[ -n $offer ]] || return 0
   COMPREPLY=($(compgen -W "$offer" -- "$cur")) || return 0
-  if [[ ${{#COMPREPLY[@]}} == 1 && $COMPREPLY == *= ]]; then compopt -o nospace 2> /dev/null; fi
+  if [[ ${{#COMPREPLY[@]}} == 1 && $COMPREPLY == *= ]]; then compopt -o nospace 2> /dev/null || true; fi
   if [[ $COMP_WORDBREAKS != *=* ]]; then
     COMPREPLY=("${{COMPREPLY[@]/#/$before}}")
   elif [[ $cur == *=* ]]; then
