@@ -271,7 +271,8 @@ std::pair<std::string, std::string> wrong_with(const CLI::Option& option, const 
                 fmt::format("write {} {}={}", flag, shown(key), shown(value)));
   }
   Words said;
-  for (const auto& word : extra) said.push_back("\"" + shown(word) + "\"");
+  for (const auto& word : extra)
+    if (word != "--") said.push_back("\"" + shown(word) + "\"");
   throw Error(ErrorKind::config, asked.name, fmt::format("takes no {}", fmt::join(said, ", ")), "leave it out; " + see);
 }
 

@@ -128,7 +128,7 @@ def test_names_with_commas_stand_in_a_list():
     s.tar(folder / "a.tar", [x for i in range(3) for x in ((f"{i}.png", bad_files.png(i)), (f"{i}.cls", b"%d" % i))])
     t.train(recipe("commas", dict(shards=[f"{folder}/a.tar"], classes=3, names=names)), "commas", run__steps=0)
     t.equal(classes_of(t.work / "commas", f"goldfish,{names[2]},{names[0]},1", 4), [1, 2, 0, 1], "names with commas in a list")
-    t.refused(2, ['"tench" is not a class of this model'], "sample", t.work / "commas", "--out", t.work / "none", "--classes", "goldfish,tench")
+    t.refused(2, ['"tench" is not a class of this model', f'did you mean "{names[0]}"?'], "sample", t.work / "commas", "--out", t.work / "none", "--classes", "goldfish,tench")
 
 
 def test_a_word_of_two_meanings_is_asked_about():
