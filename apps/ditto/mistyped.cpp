@@ -318,7 +318,8 @@ void refuse_misread(const CLI::App& app, const Words& arguments, const CLI::Pars
     throw Error(ErrorKind::config, asked.name, "needs a command",
                 fmt::format("there are: {}", fmt::join(commands, ", ")));
   const auto see = "see `" + asked.name + " --help`";
-  if (error.get_name() == "ExtrasError") refuse_words(asked, app.remaining(true), see);
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError))
+    refuse_words(asked, app.remaining(true), see);
   const std::string message = error.what();
   const auto* option = option_of(*asked.command, message);
   const bool is_of_value = error.get_name() == "ValidationError" || error.get_name() == "ConversionError" ||

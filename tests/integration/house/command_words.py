@@ -78,7 +78,8 @@ def test_a_mistyped_option_is_answered_with_the_one_that_was_meant():
                   ["checkpoint", "export", "runs/x", "--steps", 5], ["sample", "runs/x", "--lr", 3], ["sample", "runs/x", "--depth", 3]):
         done = t.refused(2, ["there is no option"], *words)
         t.check("did you mean" not in done.stderr, words, done.stderr)
-    t.refused(2, ['names no section for "lr"', "--set lr_schedule.lr=0.1"], "train", t.write_recipe("bare.toml", "[run]\nsteps = 1\n"), "--set", "lr=0.1")
+    (t.work / "bare.toml").write_text("[run]\nsteps = 1\n")
+    t.refused(2, ['names no section for "lr"', "--set lr_schedule.lr=0.1"], "train", t.work / "bare.toml", "--set", "lr=0.1")
     # What an option asks for is its value, whatever it looks like.
     t.refused(2, ['there is no option "--ot"', "did you mean --out?"], "sample", "runs/x", "--ot", "x")
     t.refused(2, ['there is no option "-z"'], "doctor", "-z")

@@ -169,6 +169,8 @@ def test_a_list_that_was_deleted_is_said():
     t.run(*ask, "--seeds", "0-3")
     (t.work / "listless/samples.jsonl").unlink()
     t.refused(2, ["000000.png", "no list of samples names"], *ask, "--seeds", "0-1")
+    t.refused(2, ["grid.png", "no list of samples names"], *ask, "--seeds", "8-9")
+    (t.work / "listless/grid.png").unlink()
     done = t.run(*ask, "--seeds", "8-9")
     t.check("holds 4 pictures already that no samples.jsonl names (000000.png)" in done.stderr, done.all)
 
