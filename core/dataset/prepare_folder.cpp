@@ -208,8 +208,10 @@ class FolderPreparer {
   void refuse_bad() const {
     const auto& bad = prepared_.bad;
     if (bad.empty()) return;
-    if (bad.size() > 1 && pictures_.tell_bad) pictures_.tell_bad(bad);
-    const auto first = bad.front().substr(0, bad.front().rfind("; "));  // without its own remedy
+    std::vector<std::string> faults;  // without their own remedies: there is one for all
+    for (const auto& one : bad) faults.push_back(one.substr(0, one.rfind("; ")));
+    if (bad.size() > 1 && pictures_.tell_bad) pictures_.tell_bad(faults);
+    const auto& first = faults.front();
     const bool has_folder = !found_.unreadable.empty();
     throw Error(ErrorKind::data, folder_,
                 bad.size() == 1 ? (has_folder ? "a folder cannot be read: " : "a picture cannot be read: ") + first
