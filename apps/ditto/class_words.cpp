@@ -90,7 +90,7 @@ class ClassWords {
     if (word.starts_with(kNumber)) return number_list(word.substr(kNumber.size()), kOption);
     const bool is_word = word.find_first_not_of("0123456789-") != std::string::npos;
     if (is_word && !label_.names.empty()) {
-      const auto near = nearest(word, label_.names);
+      const auto near = meant(word);
       refuse('"' + shown(word) + "\" is not a class of this model",
              (near.empty() ? "" : "did you mean \"" + near + "\"? ") +
                  fmt::format("its classes are 0 to {}, \"{}\" to \"{}\"", label_.values - 1, label_.names.front(),
@@ -104,6 +104,16 @@ class ClassWords {
                        label_.names[static_cast<size_t>(classes.front())],
                        label_.names[static_cast<size_t>(by_number_.rbegin()->second.front())], kNumber, word,
                        classes.front(), label_.names[static_cast<size_t>(classes.front())]));
+  }
+
+  // "red, blue" of "red": a part of a name that commas make is nowhere near the whole of it by its letters.
+  std::string meant(const std::string& word) const {
+    for (const auto& name : label_.names) {
+      std::istringstream parts(name);
+      for (std::string part; std::getline(parts, part, ',');)
+        if (part.substr(std::min(part.find_first_not_of(' '), part.size())) == word && part != name) return name;
+    }
+    return nearest(word, label_.names);
   }
 
   Classes named(const std::string& word) const {

@@ -23,6 +23,7 @@
 #include "core/dataset/split.h"
 #include "core/formats/file.h"
 #include "core/formats/names.h"
+#include "core/formats/output_folder.h"
 #include "core/formats/text/json.h"
 #include "core/plugin/guard.h"
 #include "core/plugin/registry.h"
@@ -68,6 +69,11 @@ void read_shape(const std::string& text, TableLayout& layout) {
   layout.channels = channels;
 }
 
+std::string learned_and_held_out(const Prepared& made) {
+  return formats::counted(static_cast<size_t>(made.train), "sample") + " to train on, " +
+         std::to_string(made.validation) + " held out";
+}
+
 void prepare(PrepareArguments& arguments) {
   expect_one_rank("ditto data prepare");
   arguments.options.progress = progress_line(arguments.progress);
@@ -79,6 +85,9 @@ void prepare(PrepareArguments& arguments) {
       throw Error(ErrorKind::config, "--fit",
                   "says how pictures are made square, and without --size they stay as they are",
                   "add --size N, or leave it out");
+    arguments.pictures.tell_bad = [](const auto& bad) {
+      print_bad(bad, "which --skip-bad names in report.jsonl", std::cerr);
+    };
     made = prepare_folder(arguments.in, arguments.options, arguments.pictures);
   } else {
     const auto& pictures = arguments.pictures;
@@ -96,10 +105,10 @@ void prepare(PrepareArguments& arguments) {
   }
   for (const auto& shard : made.shards) std::cout << shown(shard) << '\n';
   print_prepared(made, arguments.options.out, std::cout);
-  std::cout << made.train << " samples to train on, " << made.validation << " held out";
-  if (!made.classes.empty()) std::cout << ", " << made.classes.size() << " classes";
-  if (!made.bad.empty())
-    std::cout << ", " << made.bad.size() << (made.bad.size() == 1 ? " bad file skipped" : " bad files skipped");
+  std::cout << learned_and_held_out(made);
+  if (!made.classes.empty())
+    std::cout << ", " << made.classes.size() << (made.classes.size() == 1 ? " class" : " classes");
+  if (!made.bad.empty()) std::cout << ", " << formats::counted(made.bad.size(), "bad file") << " skipped";
   std::cout << '\n';
 }
 
@@ -169,7 +178,8 @@ void print_problems(const std::vector<std::string>& problems, std::ostream& out)
 }
 
 void print(const ShardReport& report, const LookArguments& arguments) {
-  std::cout << shown(report.path) << ": " << report.samples << " samples, " << report.bytes << " bytes\n";
+  std::cout << shown(report.path) << ": " << formats::counted(static_cast<size_t>(report.samples), "sample") << ", "
+            << report.bytes << " bytes\n";
   print_counts("members", report.members);
   print_counts("files that are no part of a sample", report.others);
   print_counts("members that are not read", report.unread);
@@ -229,7 +239,20 @@ size_t verify_recipe(const std::string& path, const LookArguments& arguments, Re
   return problems;
 }
 
+// A picture that is there is taken for an earlier sheet; anything else was named by mistake.
+void require_sheet(const std::string& path) {
+  if (path.empty()) return;
+  formats::require_output_file(path, "--sheet");
+  if (!std::filesystem::exists(path)) return;
+  const auto file = formats::RandomFile::open(path, ErrorKind::config);
+  constexpr std::uint64_t kFirstBytes = 64;  // tell a format
+  if (file->size() > 0 &&
+      formats::sniff_picture(file->read(0, std::min(file->size(), kFirstBytes))) != formats::PictureFormat::png)
+    throw Error(ErrorKind::config, "--sheet " + path, "is there already, and is no PNG", "choose another name");
+}
+
 void inspect(const LookArguments& arguments, Depth depth, const CommandLine& line) {
+  require_sheet(arguments.sheet);
   auto all = nlohmann::json::array();
   size_t problems = 0;
   std::optional<Registry> registry;  // of who verifies a recipe, or videos
@@ -264,7 +287,8 @@ void inspect(const LookArguments& arguments, Depth depth, const CommandLine& lin
       print_problems(said, arguments.json ? std::cerr : std::cout);
     }
   if (problems > 0)
-    throw Error(ErrorKind::data, arguments.paths.front(), std::to_string(problems) + " problems were found",
+    throw Error(ErrorKind::data, arguments.paths.front(),
+                formats::counted(problems, "problem") + (problems == 1 ? " was found" : " were found"),
                 "repair or leave out what is named above");
 }
 
@@ -285,7 +309,7 @@ void split(SplitArguments& arguments) {
   for (const auto& shard : shards)
     if (formats::part_of_set(std::filesystem::path(shard).filename().string()) == formats::SetPart::held_out)
       std::cout << "note: " << shown(shard) << " was held out by its name: its samples are dealt out with the others\n";
-  std::cout << made.train << " samples to train on, " << made.validation << " held out\n";
+  std::cout << learned_and_held_out(made) << '\n';
 }
 
 void add_prepare(CLI::App& data) {

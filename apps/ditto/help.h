@@ -16,12 +16,9 @@ namespace ditto {
 // between words.
 std::shared_ptr<CLI::Formatter> help_format();
 
-// Throws Error(config) with the nearest name where `arguments` ask for a command that there is not.
-void refuse_unknown_command(const CLI::App& app, const std::vector<std::string>& arguments);
-
-// The same of an option, with the recipe's own where that is meant (`--steps 5` is `--set run.steps=5`). Of a line that
-// could not be read.
-void refuse_unknown_flag(const CLI::App& app, const std::vector<std::string>& arguments);
+// From then on an option or a word that is given and is empty is Error(config), of all commands that people type: a
+// shell's variable that is not set would mean the default, "all" say.
+void refuse_empty_values(CLI::App& app);
 
 // Where the recipe and the data of the examples are not in this folder, but come with the installation, every help
 // names them there.

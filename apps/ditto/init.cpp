@@ -25,12 +25,16 @@
 
 #include "apps/ditto/commands.h"
 #include "apps/ditto/prepared.h"
+#include "core/config/include.h"
 #include "core/console/progress.h"
 #include "core/dataset/inspect.h"
 #include "core/dataset/picture_folder.h"
 #include "core/dataset/prepare.h"
 #include "core/doctor/doctor.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
+#include "core/formats/output_folder.h"
+#include "core/formats/picture/picture.h"
 #include "core/formats/text/json.h"
 #include "core/plan/first_recipe.h"
 #include "core/process/launch.h"
@@ -60,6 +64,26 @@ struct Trial {
 };
 
 bool is_shards(const std::string& path) { return !fs::is_directory(path) || !shards_in(path).empty(); }
+
+// What is neither pictures nor shards has a command of its own, or lies in what is meant.
+void refuse_other_things(const std::string& from) {
+  const auto refuse = [&](const std::string& what, const std::string& remedy) {
+    throw Error(ErrorKind::config, from, what, remedy);
+  };
+  const fs::path path(from);
+  if (fs::is_directory(path)) {  // sheets of samples are pictures too
+    if (fs::exists(path / kRunRecipe))
+      refuse("is the folder of a run, which has a recipe", "go on with it: `ditto train " + shown(from) + "`");
+    return;
+  }
+  if (path.extension() == ".toml") refuse("is a recipe already", "train it with `ditto train " + shown(from) + "`");
+  const auto file = formats::RandomFile::open(from, ErrorKind::config);
+  constexpr std::uint64_t kFirstBytes = 64;  // tell a format
+  if (formats::sniff_picture(file->read(0, std::min(file->size(), kFirstBytes))) != formats::PictureFormat::unknown)
+    refuse("is a picture", "name the folder that it lies in, with all that is to be learned from");
+  if (path.extension() != ".tar")
+    refuse("is no .tar file", "name a folder of pictures, or shards; of a table `ditto data prepare` makes some");
+}
 
 // A name that a folder of runs, a file and a shell take as it is.
 std::string plain_name(const fs::path& path) {
@@ -136,9 +160,9 @@ std::string prepared(const InitArguments& arguments, const std::string& recipe) 
   const auto made = prepare_folder(arguments.from, options, pictures);
   if (line) line->finish();
   print_prepared(made, options.out, std::cerr);
-  std::cerr << fmt::format("{}: {} pictures to train on, {} held out; {} bad file{}, each named in report.jsonl\n",
-                           shown(options.out), made.train, made.validation, made.bad.size(),
-                           made.bad.size() == 1 ? "" : "s");
+  std::cerr << fmt::format("{}: {} to train on, {} held out; {}, each named in report.jsonl\n", shown(options.out),
+                           formats::counted(static_cast<size_t>(made.train), "picture"), made.validation,
+                           formats::counted(made.bad.size(), "bad file"));
   if (options.validation == 0)
     std::cerr << "note: of fewer than 32 pictures none is held out, and nothing is validated\n";
   return options.out;
@@ -257,8 +281,10 @@ std::string disk_of_checkpoints(const DryRun& cost, const Recipe& recipe) {
 int init(const InitArguments& arguments, const CommandLine& line) {
   expect_one_rank("ditto init");
   formats::require_there(arguments.from, "name a folder of pictures, or shards");
+  refuse_other_things(arguments.from);
   const auto name = plain_name(arguments.from);
   const std::string out = arguments.out.empty() ? name + ".toml" : arguments.out;
+  formats::require_output_file(out, "--out");
   if (fs::exists(out)) throw Error(ErrorKind::config, out, "is there already", "choose another name with --out");
   const bool has_shards = is_shards(arguments.from);
   if (has_shards && arguments.size > 0)
@@ -290,9 +316,11 @@ int init(const InitArguments& arguments, const CommandLine& line) {
     const auto text = to_text(recipe, facts);
     const auto cost = count(text);
     const auto trial = try_recipe(out, line);
-    const auto data = fmt::format("{} pictures to train on, {} held out, {} x {} {}, {}", facts.samples, facts.held_out,
-                                  facts.height, facts.width, facts.channels == 1 ? "grey" : "colour",
-                                  facts.classes > 0 ? std::to_string(facts.classes) + " classes" : "without classes");
+    const auto data = fmt::format(
+        "{} to train on, {} held out, {} x {} {}, {}", formats::counted(static_cast<size_t>(facts.samples), "picture"),
+        facts.held_out, facts.height, facts.width, facts.channels == 1 ? "grey" : "colour",
+        facts.classes == 0 ? "without classes"
+                           : std::to_string(facts.classes) + (facts.classes == 1 ? " class" : " classes"));
     const auto price =
         fmt::format("{:.3g} s a step, {} of memory at the peak, {} for {} steps", trial.step_s,
                     report::bytes_text(trial.peak_bytes),

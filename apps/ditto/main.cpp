@@ -20,6 +20,7 @@
 
 #include "apps/ditto/commands.h"
 #include "apps/ditto/help.h"
+#include "apps/ditto/mistyped.h"
 #include "core/console/streams.h"
 #include "core/measure/libtorch.h"
 #include "core/plugin/guard.h"
@@ -52,9 +53,6 @@ int run(int count, char** arguments) {
   app.require_subcommand(1);
   app.formatter(ditto::help_format());
   app.set_version_flag("-V,--version", std::string("ditto ") + ditto::kVersion + ", LibTorch " + TORCH_VERSION);
-  app.failure_message([](const CLI::App*, const CLI::Error& error) {
-    return ditto::shown(error.what(), ditto::kSentenceShown) + "\nRun with --help for more information.\n";
-  });
   app.footer("Start: ditto train configs/digits.toml; then: ditto sample runs/digits --out samples");
   ditto::CommandLine line;
   for (int i = 1; i < count; ++i) line.arguments.emplace_back(arguments[i]);
@@ -77,6 +75,7 @@ int run(int count, char** arguments) {
   ditto::add_completion_command(app, line);
   ditto::refuse_unknown_command(app, line.arguments);
   ditto::name_installed_files(app);
+  ditto::refuse_empty_values(app);
   if (line.arguments.empty()) {
     std::cout << app.help();
     return 0;
@@ -86,10 +85,7 @@ int run(int count, char** arguments) {
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    if (is_first_rank()) {
-      ditto::refuse_unknown_flag(app, line.arguments);
-      app.exit(error);
-    }
+    if (is_first_rank()) ditto::refuse_misread(app, line.arguments, error);
     ditto::write_error_file(error.what());
     return 2;
   }

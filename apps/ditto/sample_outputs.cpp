@@ -18,6 +18,7 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/formats/file.h"
+#include "core/formats/names.h"
 #include "core/formats/output_folder.h"
 #include "core/formats/tensor/safetensors.h"
 #include "core/formats/text/json.h"
@@ -55,7 +56,7 @@ nlohmann::json json_of(const formats::Node& node) {
   return *node.as<std::string>();
 }
 
-std::string file_of(const std::string& path) { return fs::path(path).filename().string(); }
+std::string last_part(const std::string& path) { return fs::path(path).filename().string(); }
 
 std::string folder_of(const std::string& file) {
   const auto folder = fs::path(file).parent_path();
@@ -63,11 +64,7 @@ std::string folder_of(const std::string& file) {
 }
 
 void require_file(const std::string& path, const std::string& option) {
-  if (path.empty()) return;
-  std::error_code ignored;
-  if (fs::is_directory(path, ignored))
-    throw Error(ErrorKind::config, option + " " + path, "is a folder", "name a file");
-  formats::require_writable(folder_of(path), option);
+  if (!path.empty()) formats::require_output_file(path, option);
 }
 
 // Of the ranks that have the same samples the first.
@@ -83,6 +80,15 @@ std::vector<uint8_t> on_all(const Mesh& mesh, size_t count, const std::function<
   if (mesh.world_size() > 1)
     mesh.world().broadcast(torch::from_blob(flags.data(), {static_cast<int64_t>(count)}, torch::kByte), 0);
   return flags;
+}
+
+// Whether it is there yet or not.
+bool is_same_place(const std::string& one, const std::string& other) {
+  std::error_code ignored;
+  const auto whole = [&](const std::string& path) {
+    return fs::weakly_canonical(fs::absolute(path, ignored), ignored).lexically_normal();
+  };
+  return !other.empty() && whole(one) == whole(other);
 }
 
 int64_t product(const std::vector<int64_t>& sizes) {
@@ -124,6 +130,13 @@ void SampleOutputs::refuse_arguments() const {
     throw Error(ErrorKind::config, saved_.recipe.model.where,
                 "model \"" + saved_.recipe.model.plugin + "\" " + no_pictures_,
                 "write its samples with --save-latents FILE, and no --npz");
+  const std::pair<const char*, const std::string*> outputs[] = {
+      {"--out", &a_.out}, {"--npz", &a_.npz}, {"--save-latents", &a_.save_latents}};
+  for (const auto& [option, path] : outputs)
+    for (const auto* other = outputs; other->second != path; ++other)
+      if (!path->empty() && is_same_place(*path, *other->second))
+        throw Error(ErrorKind::config, fmt::format("{} {}", option, shown(*path)),
+                    fmt::format("is the place of {} too", other->first), "give each its own");
   if (a_.fps && !video_)
     throw Error(ErrorKind::config, fmt::format("--fps {}", *a_.fps), "this model makes pictures", "leave it out");
   if (a_.out.empty() && (!a_.name.empty() || a_.fps))
@@ -137,7 +150,7 @@ void SampleOutputs::refuse_arguments() const {
 nlohmann::json SampleOutputs::common_settings() const {
   const auto& recipe = saved_.recipe;
   nlohmann::json common{{"run", recipe.run.name},
-                        {"checkpoint", file_of(fs::canonical(saved_.path).string())},  // "latest" is a link to it
+                        {"checkpoint", last_part(fs::canonical(saved_.path).string())},  // "latest" is a link to it
                         {"step", saved_.step},
                         {"weights", saved_.has_ema ? a_.weights : "weights"},
                         {"sampler", json_of(*recipe.resolved().find("sampler"))},
@@ -153,9 +166,9 @@ nlohmann::json SampleOutputs::common_settings() const {
   for (const auto& set : a_.sets)
     if (!set.starts_with("parallel.")) sets.push_back(set);
   if (!sets.empty()) common["set"] = sets;
-  if (!a_.noise.empty()) common["noise"] = file_of(a_.noise);
-  if (!a_.condition.empty()) common["condition"] = file_of(a_.condition);
-  if (!a_.negative.empty()) common["negative"] = file_of(a_.negative);
+  if (!a_.noise.empty()) common["noise"] = last_part(a_.noise);
+  if (!a_.condition.empty()) common["condition"] = last_part(a_.condition);
+  if (!a_.negative.empty()) common["negative"] = last_part(a_.negative);
   return common;
 }
 
@@ -313,12 +326,9 @@ void SampleOutputs::take(const MadeBatch& made) {
 
 void SampleOutputs::add(std::vector<formats::Picture> frames, size_t i) {
   if (folder_ && !folder_there_[i]) {
-    const auto path = folder_->path(folder_->name(i));
-    if (video_)
-      formats::write_webp(path, frames, common_["fps"].get<double>());
-    else
-      formats::write_png(path, frames.front(), report::settings_text(formats::ascii_json(settings(i), -1)));
-    folder_->note(i);
+    const auto text = report::settings_text(formats::ascii_json(settings(i), -1));
+    folder_->add(i, video_ ? formats::encode_webp(frames, common_["fps"].get<double>())
+                           : formats::encode_png(frames.front(), text));
   }
   if (!npz_ || npz_there_[i]) return;
   std::vector<uint8_t> pixels;
@@ -425,14 +435,14 @@ void SampleOutputs::report(std::ostream& out) const {
   }
   for (const auto& [what, number] : decisions) out << fmt::format("{}: {}\n", what, number);
   for (const auto& [what, number] : errors_) out << fmt::format("{}: {:.3g}\n", what, number);
-  if (latents_) out << fmt::format("latents of {} samples: {}\n", count, shown(a_.save_latents));
+  if (latents_) out << fmt::format("latents of {}: {}\n", formats::counted(count, "sample"), shown(a_.save_latents));
   if (!no_pictures_.empty()) out << "no pictures: the model " << no_pictures_ << "\n";
   if (folder_)
-    out << fmt::format("{} {}, and {} in {}\n", count, video_ ? "videos" : "pictures",
+    out << fmt::format("{}, and {} in {}\n", formats::counted(count, video_ ? "video" : "picture"),
                        count > kOnSheet ? fmt::format("the first {}", kOnSheet) : "all of them",
                        shown(folder_->path(sheet)));
   if (!npz_) return;
-  out << fmt::format("{} samples as arrays: {}\n", count, shown(a_.npz));
+  out << fmt::format("{} as arrays: {}\n", formats::counted(count, "sample"), shown(a_.npz));
   if (decoded_.front() == 1 && !a_.npz_channels)
     out << "they are grey, of one channel; ADM's evaluator reads three: --npz-channels 3\n";
 }

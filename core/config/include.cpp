@@ -126,10 +126,16 @@ class Includes {
   }
 
   static std::string target(const std::string& path, const std::string& file, const Node& include) {
+    const auto refuse = [&](const std::string& what, const std::string& remedy) {
+      throw Error(ErrorKind::config, include.source.text(), "includes \"" + file + "\", which " + what, remedy);
+    };
+    if (file.empty()) refuse("names no file", "name one, or leave it out");
+    formats::require_plain_path(file, include.source.text());
     const auto found = (fs::path(path).parent_path() / file).lexically_normal().string();
-    if (!fs::exists(found))
-      throw Error(ErrorKind::config, include.source.text(), "includes \"" + file + "\", which is not at " + found,
-                  "the name is relative to the folder of " + path);
+    if (const auto dangling = formats::said_of_dangling(found); !dangling.empty())
+      refuse(dangling, "bring that back, or include another file");
+    if (!fs::exists(found)) refuse("is not at " + found, "the name is relative to the folder of " + path);
+    if (fs::is_directory(found)) refuse("is a folder", "name a file in it");
     return found;
   }
 
@@ -138,7 +144,7 @@ class Includes {
 };
 
 // One word: a section's name, or an option's whose section is left out.
-[[noreturn]] void refuse_key(const Table& tree, const std::string& key, const std::string& set) {
+[[noreturn]] void refuse_key(const Table& tree, const std::string& key, const std::string& set, KeysOfHost known) {
   if (tree.find(key))
     throw Error(ErrorKind::config, "--set " + set, "\"" + key + "\" is a section, not an option",
                 "write it as --set " + key + ".OPTION=VALUE");
@@ -146,8 +152,37 @@ class Includes {
   for (const auto& [section, source, node] : tree.entries())
     if (const auto* table = node.as<Table>(); table && table->find(key))
       places += (places.empty() ? "" : " or ") + ("--set " + section + "." + set);
+  if (places.empty() && key != "plugin")  // of the sections that this recipe leaves to their defaults
+    for (const auto& one : known())
+      if (one.substr(one.find('.') + 1) == key)
+        places += (places.empty() ? "" : " or ") + ("--set " + one.substr(0, one.find('.')) + "." + set);
   throw Error(ErrorKind::config, "--set " + set, "names no section for \"" + key + "\"",
               "write it as " + (places.empty() ? "--set SECTION." + set : places));
+}
+
+// The first of the runs in a folder, and how many there are.
+std::pair<std::string, size_t> runs_in(const fs::path& folder) {
+  std::vector<std::string> runs;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code))
+    if (std::error_code none; fs::exists(entry.path() / kRunRecipe, none))
+      runs.push_back(entry.path().lexically_normal().string());
+  return {runs.empty() ? std::string() : *std::min_element(runs.begin(), runs.end()), runs.size()};
+}
+
+// Of a folder that no recipe lies in: a run's, or pictures'.
+std::string remedy_without_recipes(const fs::path& path) {
+  std::error_code code;
+  const auto own = (path / ".").lexically_normal().parent_path();
+  const auto above = own.has_parent_path() ? own.parent_path() : fs::path(".");
+  if (own.filename() == "checkpoints" && fs::exists(above / kRunRecipe, code))
+    return "it holds the checkpoints of a run: name the run, " + shown(above.string());
+  if (fs::is_directory(path / "checkpoints", code) || fs::exists(path / ".lock", code))
+    return "it is the folder of a run without its run.toml: name the recipe, with --set run.output=" +
+           shown(path.string()) + " to write there";
+  if (const auto [run, count] = runs_in(path); count > 0)
+    return "name a run in it, as " + shown(run) + (count > 1 ? ", one of " + std::to_string(count) + " there" : "");
+  return "name the file; of a folder of pictures `ditto init " + shown(path.string()) + "` makes one";
 }
 
 // Somebody means a run, a recipe in it, or pictures to learn from.
@@ -159,7 +194,7 @@ std::string remedy_of_folder(const std::string& folder) {
   std::vector<std::string> recipes;
   for (const auto& entry : fs::directory_iterator(path, code))
     if (entry.path().extension() == ".toml") recipes.push_back(entry.path().filename().string());
-  if (recipes.empty()) return "name the file; of a folder of pictures `ditto init " + shown(folder) + "` makes one";
+  if (recipes.empty()) return remedy_without_recipes(path);
   std::sort(recipes.begin(), recipes.end());
   return "name the file, as " + shown((path / recipes.front()).lexically_normal().string()) +
          (recipes.size() > 1 ? ", one of " + std::to_string(recipes.size()) + " there" : "");
@@ -195,13 +230,13 @@ std::string recipe_file(const std::string& given) {
 
 Table read_with_includes(const std::string& path) { return Includes().read(path); }
 
-void apply_sets(Table& tree, const std::vector<std::string>& sets) {
+void apply_sets(Table& tree, const std::vector<std::string>& sets, KeysOfHost known) {
   for (const auto& set : plugins_first(sets)) {
     const auto equals = set.find('=');
     if (equals == std::string::npos || equals == 0)
       throw Error(ErrorKind::config, "--set " + set, "is not KEY=VALUE", "write it as --set run.steps=100");
     const auto key = set.substr(0, equals);
-    if (key.find('.') == std::string::npos) refuse_key(tree, key, set);
+    if (key.find('.') == std::string::npos) refuse_key(tree, key, set, known);
     auto value = formats::parse_toml_value(set.substr(equals + 1), "--set " + set);
     if (key.ends_with(".plugin")) {
       const auto section = key.substr(0, key.size() - 7);

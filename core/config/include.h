@@ -19,8 +19,10 @@ std::string recipe_file(const std::string& given);
 // and for more than 64 files or 100,000 values in all.
 formats::Table read_with_includes(const std::string& path);
 
-// "a.b=c" each. Throws Error(config).
-void apply_sets(formats::Table& tree, const std::vector<std::string>& sets);
+// "a.b=c" each. `known`: every option of the host, for what to do about one whose section is left out. Throws
+// Error(config).
+using KeysOfHost = std::vector<std::string> (*)();
+void apply_sets(formats::Table& tree, const std::vector<std::string>& sets, KeysOfHost known);
 
 // What the host itself reads of a section that names a plugin.
 std::vector<std::string> own_keys(const std::string& section);

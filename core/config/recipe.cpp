@@ -10,6 +10,7 @@
 #include "core/config/numerics.h"
 #include "core/config/section.h"
 #include "core/config/sections.h"
+#include "core/formats/file.h"
 
 namespace ditto {
 
@@ -71,7 +72,7 @@ Recipe Recipe::read(const std::string& given, const std::vector<std::string>& se
   const auto path = recipe_file(given);
   recipe.name = path;
   Table tree = read_with_includes(path);
-  apply_sets(tree, sets);
+  apply_sets(tree, sets, option_keys);
   recipe.interpret(std::move(tree));
   if (recipe.run.folder.empty()) recipe.run.folder = fs::absolute(path).parent_path().lexically_normal().string();
   recipe.find_places();
@@ -79,6 +80,17 @@ Recipe Recipe::read(const std::string& given, const std::vector<std::string>& se
   if (const auto own = run_around(path); recipe.of_run_ && !is_named && !own.empty()) recipe.run.output = own;
   return recipe;
 }
+
+namespace {
+
+// Of an option that names one place, or several.
+void require_plain_places(const OptionValue& value, const std::string& where, bool takes_addresses) {
+  if (const auto* one = std::get_if<std::string>(&value)) formats::require_plain_path(*one, where, takes_addresses);
+  if (const auto* list = std::get_if<std::vector<std::string>>(&value))
+    for (const auto& one : *list) formats::require_plain_path(one, where, takes_addresses);
+}
+
+}  // namespace
 
 // Where they are is known of a file alone: a checkpoint keeps no folder.
 void Recipe::find_places() {
@@ -103,7 +115,6 @@ void Recipe::find_places() {
 
 void Recipe::see_from_here(OptionMap& given, const std::vector<OptionInfo>& declared) const {
   const auto here = fs::current_path();
-  if (run.folder.empty() || fs::path(run.folder) == here) return;
   const auto see = [&](std::string& place) {
     if (!place.empty() && place.find("://") == std::string::npos) place = (here / place).lexically_normal().string();
   };
@@ -111,6 +122,8 @@ void Recipe::see_from_here(OptionMap& given, const std::vector<OptionInfo>& decl
     const auto option = given.given.find(info.name);
     if (!info.is_place || option == given.given.end() || !is_set(option->second.where)) continue;
     auto& value = option->second.value;
+    require_plain_places(value, option->second.where, true);
+    if (run.folder.empty() || fs::path(run.folder) == here) continue;
     if (auto* one = std::get_if<std::string>(&value)) see(*one);
     if (auto* list = std::get_if<std::vector<std::string>>(&value)) std::for_each(list->begin(), list->end(), see);
   }
@@ -123,7 +136,7 @@ Recipe Recipe::read_text(const std::string& text, const std::string& name, const
   recipe.of_run_ = of_run;
   Table tree = formats::parse_toml(text, name);
   move_guidance(tree, name);  // what is set stands for what the text says, in its words of today
-  apply_sets(tree, sets);
+  apply_sets(tree, sets, option_keys);
   recipe.interpret(std::move(tree));
   return recipe;
 }
@@ -379,8 +392,11 @@ bool is_newer(const std::string& section, const std::string& option) {
 
 void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {
   if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
-  for (const auto& info : declared)
-    if (info.given || !is_newer(section, info.name)) resolved_.set_path(section + "." + info.name, node_of(info.value));
+  for (const auto& info : declared) {
+    const auto option = section + "." + info.name;
+    if (info.given && info.is_place) require_plain_places(info.value, place_of(option), section != "run");
+    if (info.given || !is_newer(section, info.name)) resolved_.set_path(option, node_of(info.value));
+  }
   effects_.add(section, declared);
 }
 

@@ -22,6 +22,8 @@ constexpr double kMostSeconds = 1e8;     // in nanoseconds, too, a number of 64 
 void RunOptions::read(OptionReader& option) {
   option("name", name, "name of the run").changes(Effect::nothing);
   if (name.empty()) option.reject("name", "is empty", "name the run, or leave it out");
+  if (name == "." || name == "..")  // of runs/NAME
+    option.reject("name", "is the name of a folder that others are in", "give the run a name of its own");
   option("output", output, "folder of the run; default runs/NAME").changes(Effect::nothing).place();
   option("folder", folder, "relative paths in the recipe are relative to this folder; default: the recipe's own")
       .changes(Effect::nothing)

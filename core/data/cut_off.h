@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <string>
 
@@ -34,14 +35,23 @@ class CutOff {
   }
   std::string stretched(const std::string& by) const {
     if (cut_ == 0) return {};
-    const auto factor = [](double share) { return fmt::format("{:.3g}", 1 / (1 - share)); };
+    const auto factor = [](double share) {
+      const double times = 1 / (1 - share);
+      return times < 100 ? fmt::format("{:.3g}", times) : fmt::format("{:.0f}", times);
+    };
     return fmt::format("{}: each is stretched along its shorter side, by {} ({})", not_square(),
                        range(factor(least_), factor(most_)), by);
   }
 
  private:
-  std::string not_square() const { return fmt::format("{} of {} pictures are not square", cut_, all_); }
-  static std::string percent(double share) { return fmt::format("{:.2g} %", 100 * share); }
+  std::string not_square() const {
+    return fmt::format("{} of {} picture{} not square", cut_, all_, all_ == 1 ? " is" : cut_ == 1 ? "s is" : "s are");
+  }
+  // What is not all is never said to be 100 %.
+  static std::string percent(double share) {
+    const double all = 100 * share;
+    return all < 99 ? fmt::format("{:.2g} %", all) : fmt::format("{:.4g} %", std::floor(100 * all) / 100);
+  }
   static std::string range(const std::string& least, const std::string& most) {
     return least == most ? least : least + " to " + most;
   }

@@ -88,8 +88,11 @@ class Scan {
   PictureFolder result() {
     take_captions();
     leave_rest();
-    std::sort(found_.left_out.begin(), found_.left_out.end(),
-              [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
+    for (auto* list : {&found_.left_out, &found_.unreadable})
+      std::sort(list->begin(), list->end(), [](const LeftOut& a, const LeftOut& b) { return a.path < b.path; });
+    if (found_.pictures.empty() && !found_.unreadable.empty())
+      throw Error(ErrorKind::config, (folder_ / found_.unreadable.front().path).string(),
+                  found_.unreadable.front().reason, "see to it that it may be read");
     if (found_.pictures.empty()) {
       std::string text;
       for (const auto& reason : sentences(found_.left_out)) text += (text.empty() ? "; left out: " : "; ") + reason;
@@ -106,6 +109,13 @@ class Scan {
     found_.left_out.push_back({path.lexically_relative(folder_), std::move(reason), files});
   }
 
+  // What is in it would be missing, unsaid, or end the search of all others.
+  void leave_unread(fs::recursive_directory_iterator& it, const std::error_code& error) {
+    it.disable_recursion_pending();
+    found_.unreadable.push_back(
+        {it->path().lexically_relative(folder_), "this folder cannot be opened: " + error.message()});
+  }
+
   void look_at(fs::recursive_directory_iterator& it) {
     std::error_code error;
     const fs::path& path = it->path();
@@ -116,8 +126,12 @@ class Scan {
     } else if (is_folder) {
       if (is_link)
         leave(path, "links to folders, which are not followed");
+      else if (fs::directory_iterator(path, error); error)
+        leave_unread(it, error);
       else if (it.depth() == 0)
         folders_.insert(path);
+    } else if (is_link && !it->exists(error)) {
+      leave(path, "links that lead nowhere");
     } else if (!it->is_regular_file(error)) {
       leave(path, "neither files nor folders");
     } else if (is_link && leads_out(path)) {

@@ -20,6 +20,7 @@ struct PictureFolder {
   std::map<std::filesystem::path, std::filesystem::path> captions;  // of a picture: the text beside it
   std::vector<std::filesystem::path> tables;                        // of captions: picture_notes.h
   std::vector<LeftOut> left_out;                                    // in order of their paths
+  std::vector<LeftOut> unreadable;                                  // folders that cannot be opened, likewise
 };
 
 // A picture is what begins like one of kPictureFormats, whatever its name; a file with such a name that begins

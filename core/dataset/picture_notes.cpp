@@ -7,6 +7,7 @@
 
 #include "core/formats/file.h"
 #include "core/formats/limits.h"
+#include "core/formats/names.h"
 #include "core/formats/text/json.h"
 #include "core/formats/text/text_table.h"
 #include "core/formats/text/utf8.h"
@@ -90,6 +91,19 @@ std::string PictureNotes::caption(const nlohmann::json& notes) {
   return text ? *text : "";
 }
 
+void PictureNotes::require_captions(const std::string& table) const {
+  std::size_t rows = 0;
+  for (const auto& [picture, row] : rows_) {
+    if (row.table != table) continue;
+    if (!caption(row.fields).empty()) return;
+    ++rows;
+  }
+  throw Error(ErrorKind::data, table,
+              std::string("gives no caption: ") +
+                  (rows == 0 ? "it has no row" : "no row has a \"text\" or \"caption\" that is not empty"),
+              "call the captions \"text\", or name another table");
+}
+
 std::vector<std::string> PictureNotes::not_there(const std::vector<fs::path>& pictures) const {
   std::map<std::string, std::vector<std::string>> by_table;
   std::vector<fs::path> normal;
@@ -100,7 +114,8 @@ std::vector<std::string> PictureNotes::not_there(const std::vector<fs::path>& pi
   std::vector<std::string> said;
   for (const auto& [table, names] : by_table) {
     constexpr size_t kNamed = 5;
-    auto text = table + " names " + std::to_string(names.size()) + " pictures that are not there: ";
+    auto text = table + " names " + formats::counted(names.size(), "picture") + " that " +
+                (names.size() == 1 ? "is" : "are") + " not there: ";
     for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) text += (i > 0 ? ", " : "") + names[i];
     said.push_back(names.size() > kNamed ? text + ", …" : text);
   }

@@ -20,6 +20,8 @@ class PictureNotes {
   // `base`: the folder that names are relative to. Throws Error(data) with the line of what is none of this, or names a
   // picture a second time.
   void read(const std::string& table, const std::filesystem::path& base);  // CSV by its name, else JSON Lines
+  // Throws Error(data) for a table that was read and has no caption in any row.
+  void require_captions(const std::string& table) const;
 
   const nlohmann::json* find(const std::filesystem::path& picture) const;  // null: nothing is said of it
   static std::string caption(const nlohmann::json& notes);                 // empty: it has none

@@ -29,8 +29,10 @@ struct FolderOptions {
   Fit fit = Fit::crop;             // and how; of all but `crop` notes and report say it by picture
   bool skip_bad = false;           // what does not decode is left out and reported, instead of ending it
   bool splits_as_classes = false;  // folders called "train" and "val" are classes as others are
-  std::string captions;            // a table as picture_notes.h says, whose names are relative to the folder; "": none
-  int64_t threads = 0;             // 0: one for each processor that may be used. The result does not depend on it
+  // Told of what cannot be read, one after another in order, where it is several and refused; may be empty.
+  std::function<void(const std::vector<std::string>& bad)> tell_bad = {};
+  std::string captions;  // a table as picture_notes.h says, whose names are relative to the folder; "": none
+  int64_t threads = 0;   // 0: one for each processor that may be used. The result does not depend on it
 };
 
 // How a table's rows are pictures.

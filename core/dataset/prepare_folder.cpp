@@ -120,13 +120,20 @@ class FolderPreparer {
       throw Error(ErrorKind::config, "--size", "is " + std::to_string(pictures.size),
                   "expected 1 to " + std::to_string(kMostSide) + ", or 0 for pictures as they are");
     for (const auto& table : found_.tables) notes_.read(table.string(), table.parent_path());
-    if (!pictures.captions.empty()) notes_.read(pictures.captions, folder);
+    if (!pictures.captions.empty()) {
+      notes_.read(pictures.captions, folder);
+      notes_.require_captions(pictures.captions);
+    }
     name_classes();
   }
 
   Prepared run() {
     ShardWriter writer(options_);
     const auto all = static_cast<int64_t>(found_.pictures.size());
+    for (const auto& [path, reason, files] : found_.unreadable) {
+      prepared_.bad.push_back(path.string() + ": " + reason);
+      report(fs::path(folder_) / path, {{"outcome", "bad"}, {"reason", reason}});
+    }
     in_order(
         all, threads_, [&](int64_t i) { return ready(found_.pictures[static_cast<size_t>(i)]); },
         [&](int64_t i, Ready made) {
@@ -199,15 +206,18 @@ class FolderPreparer {
 
   // All at once: one after another would take a start each.
   void refuse_bad() const {
-    constexpr size_t kNamed = 10;
     const auto& bad = prepared_.bad;
     if (bad.empty()) return;
-    std::string text =
-        bad.size() == 1 ? "a picture cannot be read: " : std::to_string(bad.size()) + " pictures cannot be read: ";
-    for (size_t i = 0; i < std::min(bad.size(), kNamed); ++i)
-      text += (i > 0 ? ", " : "") + bad[i].substr(0, bad[i].rfind("; "));  // without the remedy of each
-    if (bad.size() > kNamed) text += ", and " + std::to_string(bad.size() - kNamed) + " more";
-    throw Error(ErrorKind::data, folder_, text, "mend or remove what is named, or leave it out: --skip-bad");
+    std::vector<std::string> faults;  // without their own remedies: there is one for all
+    for (const auto& one : bad) faults.push_back(one.substr(0, one.rfind("; ")));
+    if (bad.size() > 1 && pictures_.tell_bad) pictures_.tell_bad(faults);
+    const auto& first = faults.front();
+    const bool has_folder = !found_.unreadable.empty();
+    throw Error(ErrorKind::data, folder_,
+                bad.size() == 1 ? (has_folder ? "a folder cannot be read: " : "a picture cannot be read: ") + first
+                                : std::to_string(bad.size()) + (has_folder ? " pictures and folders" : " pictures") +
+                                      " cannot be read, the first of them " + first,
+                "mend or remove what is named, or leave it out: --skip-bad");
   }
 
   Ready ready(const fs::path& path) {
@@ -244,7 +254,8 @@ class FolderPreparer {
     if (!resizes && !made.extension.empty()) return made;
     const auto [shorter, longer] = std::minmax(size.width, size.height);
     made.enlarged = resizes && (pictures_.fit == Fit::pad ? longer : shorter) < side;
-    if (resizes) made.cut = 1 - static_cast<double>(shorter) / longer;
+    if (resizes)  // padded, a row of pixels stays of the longest
+      made.cut = 1 - std::max(static_cast<double>(shorter) / longer, pictures_.fit == Fit::pad ? 1.0 / side : 0.0);
     if (resizes) picture = fitted(std::move(picture));
     const auto png = formats::encode_png(picture);
     made.bytes.assign(reinterpret_cast<const char*>(png.data()), png.size());
@@ -322,14 +333,15 @@ class FolderPreparer {
         first = one.lexically_relative(folder_).string() + " and " + next.lexically_relative(folder_).string();
     }
     if (many == 0) return {};
-    return "names of " + std::to_string(many) + " pictures differ from another's by the suffix alone (" + first +
-           "): each is a sample of its own, masks too";
+    return std::string(many == 1 ? "the name of 1 picture differs"
+                                 : "names of " + std::to_string(many) + " pictures differ") +
+           " from another's by the suffix alone (" + first + "): each is a sample of its own, masks too";
   }
 
   // By links within the folder, hard ones too.
   std::string of_one_file() const {
     std::map<std::string, const fs::path*> seen;
-    std::int64_t many = 0;
+    std::size_t many = 0;
     std::string first;
     for (const auto& picture : found_.pictures) {
       const auto [before, is_new] = seen.emplace(formats::identity_of(picture.string()), &picture);
@@ -338,7 +350,7 @@ class FolderPreparer {
                 picture.lexically_relative(folder_).string();
     }
     if (many == 0) return {};
-    return std::to_string(many) + " pictures are the same file as another (" + first +
+    return formats::counted(many, "picture") + (many == 1 ? " is" : " are") + " the same file as another (" + first +
            "): each is a sample of its own, and may be held out while the other is learned from";
   }
 
@@ -365,8 +377,8 @@ class FolderPreparer {
     };
     const auto many = std::count_if(found_.pictures.begin(), found_.pictures.end(), has_split);
     if (many == 0) return {};
-    return "of " + std::to_string(many) +
-           " pictures a table has \"split\", which is not followed: --validation holds out a share, whatever it says";
+    return "of " + formats::counted(static_cast<size_t>(many), "picture") +
+           " a table has \"split\", which is not followed: --validation holds out a share, whatever it says";
   }
 
   std::vector<std::string> what_else() const {
@@ -374,15 +386,19 @@ class FolderPreparer {
     for (auto& line :
          {of_one_name(), of_masks(found_.pictures, folder_), of_one_file(), of_numbers(), of_fit(), of_splits()})
       if (!line.empty()) said.push_back(line);
+    const auto said_of = [](int64_t count, const char* one, const char* many) {
+      return formats::counted(static_cast<size_t>(count), "picture") + (count == 1 ? one : many);
+    };
     if (captioned_ > 0)
-      said.push_back(
-          std::to_string(captioned_) +
-          " pictures have captions: a run learns from them with data.caption = \"txt\" and a model of texts");
+      said.push_back(said_of(captioned_, " has a caption", " have captions") +
+                     ": a run learns from them with data.caption = \"txt\" and a model of texts");
     if (captioned_ > 0 && captioned_ < taken_)
-      said.push_back(std::to_string(taken_ - captioned_) + " of " + std::to_string(taken_) +
-                     " pictures have no caption: a run with data.caption = \"txt\" refuses them");
+      said.push_back(std::to_string(taken_ - captioned_) + " of " +
+                     said_of(taken_, " has", taken_ - captioned_ == 1 ? " has" : " have") +
+                     " no caption: a run with data.caption = \"txt\" refuses them");
     if (enlarged_ > 0)
-      said.push_back(std::to_string(enlarged_) + " pictures were smaller than --size, and were enlarged");
+      said.push_back(said_of(enlarged_, " was smaller than --size, and was enlarged",
+                             " were smaller than --size, and were enlarged"));
     for (size_t i = 0; i < counts_.size(); ++i)
       if (counts_[i] == 0)
         said.push_back("class " + std::to_string(i) + ", " + names_[i] + ", has no picture that decodes");

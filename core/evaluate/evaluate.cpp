@@ -16,8 +16,10 @@
 #include "core/components/sources.h"
 #include "core/components/strategies.h"
 #include "core/config/differences.h"
+#include "core/console/streams.h"
 #include "core/evaluate/held_out_place.h"
 #include "core/process/launch.h"
+#include "core/ranks/launch.h"
 #include "core/train/validation.h"
 
 namespace ditto {
@@ -142,8 +144,9 @@ class Evaluator {
     take("validate.strata", own.validate.strata, first.validate.strata);
     take("batch.sizes", own.batch.sizes, first.batch.sizes);
     if (!others.empty())
-      say(fmt::format("note: {} has another {}, and is seen as {} is: its run's own validation was of other numbers",
-                      shown(saved.path), others, shown(all_.front().path)));
+      say(fmt::format(
+          "note: {} has another {}, and is seen as {} is: a validation of its run's own was of other numbers",
+          shown(saved.path), others, shown(all_.front().path)));
   }
 
   void check(Group group) {
@@ -170,7 +173,7 @@ class Evaluator {
     if (held_out != found_.held_out)
       refuse(
           "holds out other samples than " + of_all.path + (call_.data.empty() ? "" : other_data(recipe, of_all.recipe)),
-          call_.data.empty() ? "name one set for all: --data PLACE"
+          call_.data.empty() ? "name one set for all: --data PLACE, or options by --set data.NAME=VALUE"
                              : "give all of them one way to read it: --set data.NAME=VALUE");
     const auto noted = group.front().notes.find("held_out");
     if (call_.data.empty() && noted != group.front().notes.end() && noted->second != held_out)
@@ -264,7 +267,10 @@ class Evaluator {
     found_.each = losses.each;
     Evaluated row{saved.path, saved.step, saved.samples, weights,         losses.samples,
                   {},         {},         losses.parts,  losses.measures, 0};
-    if (losses.samples > 0) row.loss = {losses.loss, error_of_all(losses.measured, kStrata, losses.each)};
+    if (losses.samples > 0) {
+      row.loss = spread_of_all(losses.measured, kStrata, losses.each);
+      row.loss.mean = losses.loss;
+    }
     for (int64_t k = 0; k < kStrata; ++k) {
       row.strata.push_back(spread_of_stratum(losses.measured, k, kStrata));
       row.strata.back().mean = losses.strata[static_cast<size_t>(k)];  // the run's own, to its last digit
@@ -287,8 +293,15 @@ std::vector<SavedModel> open_for_evaluation(const std::vector<std::string>& name
                                             bool all_steps) {
   std::vector<SavedModel> all;
   for (const auto& name : named)
-    for (const auto& path : all_steps ? steps_at(name) : std::vector{name})
-      all.push_back(open_saved(path, sets, "", SavedUse::evaluation));
+    for (const auto& path : all_steps ? steps_at(name) : std::vector{name}) {
+      const auto wrong = path == name ? std::vector<std::string>() : checkpoint::verify(path);
+      if (wrong.empty())
+        all.push_back(open_saved(path, sets, "", SavedUse::evaluation));
+      else if (rank_info().rank == 0)
+        report::tell("warning: skipped " + shown(path) + ": " + wrong.front());
+    }
+  if (all.empty())
+    throw Error(ErrorKind::checkpoint, named.front(), "holds no checkpoint that can be used", "name another run");
   return all;
 }
 

@@ -53,7 +53,9 @@ void hold_out(Recipe& recipe, Registry& registry, const std::string& place) {
                 "give its parts theirs: --set data.part.0.NAME=PLACE");
   auto& given = recipe.data.options.given;
   // A prepared set in the place of another says itself what is held out, and what of a sample is its class.
-  if (given.count(kSet) && fs::is_directory(fs::path(place) / ".nv-meta")) {
+  const auto set = given.find(kSet);
+  const auto* named = set == given.end() ? nullptr : std::get_if<std::string>(&set->second.value);
+  if (named && !named->empty() && fs::is_directory(fs::path(place) / ".nv-meta")) {
     given[kSet] = {whole(place), where};
     return;
   }

@@ -1,5 +1,6 @@
 #include "core/evaluate/spread.h"
 
+#include <boost/math/distributions/students_t.hpp>
 #include <cmath>
 
 namespace ditto {
@@ -52,22 +53,34 @@ Numbers means_of_samples(const std::vector<std::optional<double>>& measured, int
 Spread spread_of_stratum(const std::vector<std::optional<double>>& measured, int64_t stratum, int64_t strata) {
   const auto numbers = of_stratum(measured, stratum, strata);
   if (numbers.empty()) return {};
-  return {mean(numbers), root(variance_of_mean(numbers))};
+  return {mean(numbers), root(variance_of_mean(numbers)), static_cast<double>(numbers.size()) - 1};
 }
 
-std::optional<double> error_of_all(const std::vector<std::optional<double>>& measured, int64_t strata, bool each) {
-  if (each) return root(variance_of_mean(means_of_samples(measured, strata)));
-  double count = 0, sum = 0;
+Spread spread_of_all(const std::vector<std::optional<double>>& measured, int64_t strata, bool each) {
+  if (each) {
+    const auto means = means_of_samples(measured, strata);
+    return {{}, root(variance_of_mean(means)), static_cast<double>(means.size()) - 1};
+  }
+  double count = 0, sum = 0, of_squares = 0;
   for (const auto& one : measured) count += one.has_value();
   for (int64_t k = 0; k < strata; ++k) {
     const auto numbers = of_stratum(measured, k, strata);
     if (numbers.empty()) continue;
     const auto variance = variance_of_mean(numbers);
     if (!variance) return {};  // of one sample nobody knows how far others lie
-    const double share = static_cast<double>(numbers.size()) / count;
-    sum += share * share * *variance;
+    const auto own = static_cast<double>(numbers.size());
+    const double part = own / count * (own / count) * *variance;
+    sum += part;
+    of_squares += part * part / (own - 1);
   }
-  return count > 0 ? std::optional(std::sqrt(sum)) : std::nullopt;
+  if (count == 0) return {};
+  return {{}, std::sqrt(sum), sum > 0 ? sum * sum / of_squares : count - 1};
+}
+
+std::optional<double> Spread::half_width() const {
+  if (!error) return {};
+  constexpr double kOutside = 0.025;  // on each side
+  return *error * boost::math::quantile(boost::math::complement(boost::math::students_t(freedom), kOutside));
 }
 
 }  // namespace ditto

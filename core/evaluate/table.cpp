@@ -102,15 +102,15 @@ std::string to_text(const EvaluationResult& result) {
   return aligned(rows) +
          fmt::format(
              "loss, and by the share of training's times that lie below; each held-out sample at {}, noise of seed {}\n"
-             "±: 95 % of sets of samples ({} standard errors of the mean over samples)\n",
-             result.each ? "each of them" : "one of them", result.seed, kInterval);
+             "±: 95 % of sets of samples (Student's, of the mean over samples)\n",
+             result.each ? "each of them" : "one of them", result.seed);
 }
 
 nlohmann::ordered_json to_json(const EvaluationResult& result) {
   Json json{{"held_out", result.held_out},
             {"seed", result.seed},
             {"strata", result.each ? "each" : "one"},
-            {"interval", fmt::format("95 %: {} standard errors of the mean over samples", kInterval)},
+            {"interval", "95 %: Student's, of the mean over samples"},
             {"rows", Json::array()}};
   for (const auto& row : result.rows) json["rows"].push_back(to_json(row));
   return json;

@@ -33,12 +33,29 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const std::stri
 
 std::string said_of_dangling(const std::string& path) {
   std::error_code failed;
-  const auto to = std::filesystem::read_symlink(path, failed);
-  if (failed || std::filesystem::exists(path, failed)) return {};
+  const auto end = path.find_last_not_of('/');  // "link/" is asked of the folder, and not of the link
+  const auto link = end == std::string::npos ? path : path.substr(0, end + 1);
+  const auto to = std::filesystem::read_symlink(link, failed);
+  if (failed || std::filesystem::exists(link, failed)) return {};
   return "is a link to \"" + shown(to.string()) + "\", and nothing is there";
 }
 
+void require_plain_path(const std::string& path, std::string_view where, bool takes_addresses) {
+  if (path == "~" || path.starts_with("~/"))
+    throw Error(ErrorKind::config, where,
+                "\"" + shown(path) +
+                    "\" begins with ~, which a shell alone makes the home folder, where it stands "
+                    "unquoted at the head of a word",
+                "write the folder out");
+  const auto scheme = path.find("://");
+  if (scheme != std::string::npos && path.find('/') > scheme && (!takes_addresses || path.starts_with("file:")))
+    throw Error(ErrorKind::config, where,
+                "\"" + shown(path) + "\" is an address, and a path on this machine is expected",
+                path.starts_with("file:///") ? "write it as " + shown(path.substr(7)) : "name a path");
+}
+
 void require_there(const std::string& path, std::string_view remedy) {
+  require_plain_path(path, path);
   if (std::filesystem::exists(path)) return;
   const auto dangling = said_of_dangling(path);
   throw Error(ErrorKind::config, path, dangling.empty() ? "is not there" : dangling, remedy);

@@ -35,6 +35,9 @@ class Descriptor {
 
 // "is a link to \"x\", and nothing is there"; empty: it is no link, or leads somewhere.
 std::string said_of_dangling(const std::string& path);
+// Throws Error(config) naming `where` for "~/x" and "file:///x": the system takes them for names in the current folder,
+// where a shell or a browser takes them for places. `takes_addresses`: others, as "http://x", are read elsewhere.
+void require_plain_path(const std::string& path, std::string_view where, bool takes_addresses = false);
 // Throws Error(config) with this remedy where nothing lies at a path.
 void require_there(const std::string& path, std::string_view remedy);
 

@@ -62,6 +62,10 @@ bool is_one_of(const std::string& text, const List& list) {
 
 }  // namespace
 
+std::string counted(std::size_t count, std::string_view what) {
+  return std::to_string(count) + ' ' + std::string(what) + (count == 1 ? "" : "s");
+}
+
 std::optional<double> number_of_name(std::string_view name) {
   double value = 0;
   const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), value);

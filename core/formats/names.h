@@ -23,6 +23,9 @@ struct NamesApart {
 std::optional<NamesApart> names_apart(const std::vector<std::string>& names, const std::vector<std::string>& others);
 bool is_same_name(std::string_view name, std::string_view other);  // in this sense
 
+// "1 picture", "3 pictures".
+std::string counted(std::size_t count, std::string_view what);
+
 // What a folder or file of a set is by its name, "train", "val2017", "imagenet-train-000000.tar", "TestImages": to
 // learn from, or held out.
 enum class SetPart { none, learned, held_out };

@@ -12,6 +12,8 @@
 
 #include <ditto/error.h>
 
+#include "core/formats/file.h"
+
 namespace ditto::formats {
 
 namespace {
@@ -29,6 +31,8 @@ bool is_full(const std::error_code& error) { return error == std::errc::no_space
 }  // namespace
 
 void make_output_folder(const std::string& path, const std::string& option) {
+  require_plain_path(path, option);
+  if (const auto dangling = said_of_dangling(path); !dangling.empty()) fail(path, option, dangling);
   std::error_code error, ignored;
   std::filesystem::create_directories(path, error);
   const auto there = std::filesystem::status(path, ignored);
@@ -49,6 +53,17 @@ Descriptor claim_output_folder(const std::string& path, const std::string& optio
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
   }
   return claim;
+}
+
+void require_output_file(const std::string& path, const std::string& option) {
+  require_plain_path(path, option);
+  if (const auto dangling = said_of_dangling(path); !dangling.empty())
+    throw Error(ErrorKind::config, option + " " + path, dangling, "remove the link, or name another file");
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    throw Error(ErrorKind::config, option + " " + path, "is a folder", "name a file");
+  const auto folder = std::filesystem::path(path).parent_path();
+  require_writable(folder.empty() ? "." : folder.string(), option);
 }
 
 void require_writable(const std::string& folder, const std::string& option) {

@@ -14,6 +14,9 @@ void make_output_folder(const std::string& path, const std::string& option);
 // file system without locks is no reason to refuse. Waits a few seconds for the ranks of a command that was killed.
 // Throws Error(config).
 Descriptor claim_output_folder(const std::string& path, const std::string& option);
+// A file that is to be written, before there is anything to write. Throws Error(config) naming `option` for a folder, a
+// link that leads nowhere, which the file would replace, and a folder around it that cannot be written into.
+void require_output_file(const std::string& path, const std::string& option);
 void require_writable(const std::string& folder, const std::string& option);  // one that is there
 
 }  // namespace ditto::formats

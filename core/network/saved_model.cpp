@@ -1,5 +1,6 @@
 #include "core/network/saved_model.h"
 
+#include <algorithm>
 #include <span>
 
 #include <ditto/text.h>
@@ -97,16 +98,9 @@ constexpr const char* kOfLosses[] = {"batch.", "data.", "loader.", "objective.",
 constexpr const char* kOfSampling[] = {"cache.", "guidance.", "sampler."};
 
 void refuse_idle(const std::vector<std::string>& sets, SavedUse use) {
-  const auto refuse = [&](std::span<const char* const> beginnings, const char* what) {
-    for (const auto& set : sets)
-      for (const char* beginning : beginnings)
-        if (set.starts_with(beginning)) throw Error(ErrorKind::config, "--set " + shown(set), what, "leave it out");
-  };
-  refuse(kOfTrainings, "is of the training, and this model has learned");
-  if (use == SavedUse::sampling)
-    refuse(kOfLosses, "is of the training, and this model has learned");
-  else
-    refuse(kOfSampling, "is of sampling, and nothing is sampled");
+  for (const auto& set : sets)
+    if (const char* why = why_idle(set, use))
+      throw Error(ErrorKind::config, "--set " + shown(set), why, "leave it out");
 }
 
 // The checkpoint that `path` means. Newer ones that cannot be used are said, by the first rank.
@@ -154,6 +148,16 @@ std::string ready(const std::string& recipe_toml, const std::string& name, const
 }
 
 }  // namespace
+
+const char* why_idle(std::string_view option, SavedUse use) {
+  const auto is_of = [&](std::span<const char* const> beginnings) {
+    return std::any_of(beginnings.begin(), beginnings.end(),
+                       [&](const char* beginning) { return option.starts_with(beginning); });
+  };
+  if (is_of(kOfTrainings) || (use == SavedUse::sampling && is_of(kOfLosses)))
+    return "is of the training, and this model has learned";
+  return use == SavedUse::evaluation && is_of(kOfSampling) ? "is of sampling, and nothing is sampled" : nullptr;
+}
 
 SavedModel open_saved(const std::string& path, const std::vector<std::string>& sets, const std::string& network,
                       SavedUse use) {

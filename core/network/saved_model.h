@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/checkpoint/checkpoint.h"
@@ -15,6 +16,8 @@ namespace ditto {
 
 // What is done with a model that has learned: which options say something then, and whether data is read.
 enum class SavedUse { sampling, evaluation };
+// Why an option ("run.steps", or KEY=VALUE) says nothing of a model that has learned, in this use; null: it does.
+const char* why_idle(std::string_view option, SavedUse use);
 
 // The recipe a checkpoint was made with, for another use: its layout of ranks is forgotten (`sets` may give one), and
 // so are the folders that the training run wrote and, where no data is read, those that it read.

@@ -93,7 +93,8 @@ struct ShardParts {
 ShardFacts shard_facts(const std::string& path, const std::string& folder, int64_t most_side) {
   ShardFacts facts;
   const bool is_folder = fs::is_directory(path);
-  const fs::path home = is_folder ? fs::path(path) : fs::path(path).parent_path();
+  const auto beside = fs::path(path).parent_path();
+  const fs::path home = is_folder ? fs::path(path) : beside.empty() ? fs::path(".") : beside;
   const auto here = fs::absolute(home).lexically_normal().lexically_proximate(fs::absolute(folder).lexically_normal());
   const auto below = [&](std::vector<std::string> names) {
     for (auto& name : names) name = (here / name).string();

@@ -26,6 +26,8 @@ namespace {
 }
 
 void make(const std::string& path) {
+  if (const auto dangling = formats::said_of_dangling(path); !dangling.empty())
+    throw Error(ErrorKind::config, path, dangling, "set run.output to a folder that can be written");
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) fail(path, "made", error.value());

@@ -1,6 +1,7 @@
 #include "core/sample/rows_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -129,7 +130,16 @@ std::string RowsFile::changed_row(const std::vector<uint8_t>& there, const std::
   return {};
 }
 
+// One command a file; its lock goes with the process. A file system without locks is no reason not to sample.
+void RowsFile::claim() {
+  claim_ = formats::Descriptor(::open(part_.c_str(), O_RDONLY | O_CLOEXEC));
+  if (claim_.get() >= 0 && ::flock(claim_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    throw Error(ErrorKind::config, where_, "is being written by another command",
+                "wait for its end, or name another file");
+}
+
 std::vector<uint8_t> RowsFile::look(bool overwrite) {
+  claim();
   std::vector<uint8_t> none(static_cast<size_t>(rows_), 0);
   const auto found = look_at_file();
   is_whole_ = found == Found::whole;
@@ -170,6 +180,7 @@ void RowsFile::begin() {
       fmt::format("{{\"request\":\"{}\",\"rows\":{},\"row_bytes\":{}}}\n", request_, rows_, layout_.row_bytes));
   list_.close();
   opened(part_);
+  claim();
 }
 
 void RowsFile::write(int64_t row, std::span<const std::byte> bytes) {

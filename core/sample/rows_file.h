@@ -29,7 +29,8 @@ class RowsFile {
   // `option`: who named the file, for messages.
   RowsFile(std::string path, const std::string& option, int64_t rows, RowsLayout layout, std::string request);
   // On rank 0: which rows are there (1). `overwrite`: what is there of another request, or was changed, will be
-  // replaced. Throws Error(config) for that otherwise, and Error(data) for what was changed. Changes nothing.
+  // replaced. Throws Error(config) for that otherwise, and where another command writes it, and Error(data) for what
+  // was changed. Changes nothing.
   std::vector<uint8_t> look(bool overwrite);
   void begin();  // on rank 0, after that and before any rank writes
   void write(int64_t row, std::span<const std::byte> bytes);
@@ -41,6 +42,7 @@ class RowsFile {
 
  private:
   enum class Found { nothing, other, changed, whole };
+  void claim();
   Found look_at_file() const;
   std::vector<uint8_t> rows_listed(std::vector<uint32_t>& crcs) const;
   std::string changed_row(const std::vector<uint8_t>& there, const std::vector<uint32_t>& crcs) const;
@@ -53,7 +55,7 @@ class RowsFile {
   RowsLayout layout_;
   std::string request_;
   SharedLines list_;
-  formats::Descriptor file_;
+  formats::Descriptor file_, claim_;
   std::string written_;  // lines of the rows that are not noted yet
   bool is_whole_ = false, anew_ = false;
 };

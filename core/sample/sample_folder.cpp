@@ -17,6 +17,8 @@
 #include <ditto/text.h>
 
 #include "core/formats/output_folder.h"
+#include "core/formats/picture/picture.h"
+#include "core/formats/tensor/npz.h"
 #include "core/formats/text/json.h"
 
 namespace ditto {
@@ -80,7 +82,7 @@ std::vector<uint8_t> SampleFolder::prepare(bool overwrite, const std::function<v
     if (const auto parent = fs::path(name).parent_path(); !parent.empty())
       formats::make_output_folder(path(parent.string()), "--name");
   remove_unfinished();
-  auto there = go_on();
+  auto there = go_on(overwrite);
   tell_unlisted(tell);
   return there;
 }
@@ -94,13 +96,17 @@ std::vector<std::string> SampleFolder::earlier_files() const {
     const auto file = fs::canonical(path(name), ignored);  // a folder in it may be a link to another
     if (file == home / name && fs::is_regular_file(file, ignored)) files.push_back(name);
   };
+  bool is_listed = false;
   read_lines(list_.path(), [&](const nlohmann::json& one) {
     const auto file = one.find(kFile);
     if (file == one.end() || !file->is_string()) return;
+    is_listed = true;
     const fs::path name = file->get<std::string>();
     if (name.is_relative() && is_picture(name)) add(name.string());
   });
-  for (const char* name : {"grid.png", "grid.webp", kList}) add(name);
+  for (const char* name : {"grid.png", "grid.webp"})
+    if (is_listed) add(name);
+  add(kList);
   return files;
 }
 
@@ -108,7 +114,7 @@ std::string SampleFolder::difference(const nlohmann::json& earlier) const {
   if (!earlier.contains(kRequest)) return "its list does not say by which request";
   const auto file = earlier.value(kFile, nlohmann::json());
   const auto same = file.is_string() ? index_.find(file.get_ref<const std::string&>()) : index_.end();
-  std::set<std::string> skipped{"/request", "/file"};
+  std::set<std::string> skipped{"/request", "/file", "/crc32"};
   if (same == index_.end()) skipped.insert({"/seed", "/class", "/class_name", "/row", "/prompt", "/negative_prompt"});
   const auto ours = settings_(same == index_.end() ? 0 : same->second).flatten(), theirs = earlier.flatten();
   std::vector<std::string> parts;
@@ -139,7 +145,9 @@ void SampleFolder::begin(bool overwrite, const std::string& difference) {
                 "name another folder, or add --overwrite, which removes them");
   std::sort(earlier.begin(), earlier.end());
   std::error_code ignored;
-  for (const auto& name : names_)
+  auto names = names_;
+  if (!names.empty()) names.push_back("grid" + fs::path(names.front()).extension().string());
+  for (const auto& name : names)
     if (fs::exists(fs::symlink_status(path(name), ignored)) &&
         !std::binary_search(earlier.begin(), earlier.end(), name))
       throw Error(ErrorKind::config, "--out " + folder_,
@@ -152,9 +160,26 @@ void SampleFolder::begin(bool overwrite, const std::string& difference) {
   list_.close();
 }
 
+// A file of a sample's name that has no line: of this request, or somebody's. Of a video nothing in it says so.
+void SampleFolder::require_ours(const std::string& name) const {
+  const auto file = path(name);
+  std::error_code ignored;
+  if (!fs::exists(fs::symlink_status(file, ignored)) || !name.ends_with(".png")) return;
+  try {
+    const auto bytes = formats::read_file(file, ErrorKind::data);
+    for (const auto& [keyword, text] : formats::read_png_text(std::as_bytes(std::span(bytes)), file))
+      if (text.find(settings_(0)[kRequest].get<std::string>()) != text.npos) return;
+  } catch (const Error&) {  // no PNG
+  }
+  throw Error(ErrorKind::config, "--out " + folder_,
+              fmt::format("holds {}, which no list of samples names, and would be replaced", shown(name)),
+              "name another folder, or move that file away");
+}
+
 // The list and the files agree after: a line without its file goes, and a file that was killed before its line.
-std::vector<uint8_t> SampleFolder::go_on() {
-  std::vector<uint8_t> there(names_.size(), 0);
+std::vector<uint8_t> SampleFolder::go_on(bool overwrite) {
+  std::vector<uint8_t> there(names_.size(), 0), listed(names_.size(), 0);
+  crcs_.assign(names_.size(), 0);
   bool agrees = true;
   std::error_code ignored;
   agrees = read_lines(list_.path(),
@@ -165,10 +190,24 @@ std::vector<uint8_t> SampleFolder::go_on() {
                         const bool is_listed = found != index_.end() && !there[found->second] &&
                                                fs::is_regular_file(path(names_[found->second]), ignored) &&
                                                fs::file_size(path(names_[found->second]), ignored) > 0;
-                        if (is_listed) there[found->second] = 1;
                         agrees = agrees && is_listed;
+                        if (found != index_.end()) listed[found->second] = 1;
+                        if (!is_listed) return;
+                        const auto bytes = formats::read_file(path(names_[found->second]), ErrorKind::data);
+                        const auto crc = formats::crc32(std::as_bytes(std::span(bytes)));
+                        const bool is_same = one.value(kCrc, nlohmann::json()) == crc;
+                        if (!is_same && !overwrite)
+                          throw Error(ErrorKind::data, path(names_[found->second]),
+                                      "is not the sample that was written there: it is damaged, or another program "
+                                      "has changed it",
+                                      "remove it, or add --overwrite: it is made again");
+                        agrees = agrees && is_same;
+                        there[found->second] = is_same;
+                        crcs_[found->second] = crc;
                       }) == 0 &&
            agrees;
+  for (size_t i = 0; i < names_.size(); ++i)
+    if (!listed[i]) require_ours(names_[i]);
   for (size_t i = 0; i < names_.size(); ++i)
     if (!there[i]) fs::remove(path(names_[i]), ignored);
   if (!agrees) write_list(there);
@@ -202,13 +241,22 @@ void SampleFolder::tell_unlisted(const std::function<void(const std::string&)>& 
                      count, count == 1 ? "" : "s", kList, first, count == 1 ? "it stays" : "they stay"));
 }
 
-void SampleFolder::note(size_t i) { list_.append(formats::ascii_json(line(i), -1) + '\n'); }
+void SampleFolder::add(size_t i, std::span<const std::byte> bytes) {
+  formats::write_file(path(names_[i]), bytes, ErrorKind::data);
+  auto one = line(i);
+  one[kCrc] = formats::crc32(bytes);
+  list_.append(formats::ascii_json(one, -1) + '\n');
+}
 
 void SampleFolder::write_list(const std::vector<uint8_t>& there) const {
   const auto beside = list_.path() + kBeside + std::to_string(::getpid());
   std::ofstream file(beside, std::ios::binary | std::ios::trunc);
   for (size_t i = 0; i < names_.size(); ++i)
-    if (there[i]) file << formats::ascii_json(line(i), -1) << '\n';
+    if (there[i]) {
+      auto one = line(i);
+      one[kCrc] = crcs_[i];
+      file << formats::ascii_json(one, -1) << '\n';
+    }
   file.close();
   if (file && std::rename(beside.c_str(), list_.path().c_str()) == 0) return;
   const std::string why = std::strerror(errno);
@@ -216,6 +264,13 @@ void SampleFolder::write_list(const std::vector<uint8_t>& there) const {
   throw Error(ErrorKind::data, list_.path(), "cannot be written: " + why);
 }
 
-void SampleFolder::finish() { write_list(std::vector<uint8_t>(names_.size(), 1)); }
+void SampleFolder::finish() {
+  read_lines(list_.path(), [&](const nlohmann::json& one) {  // of all ranks
+    const auto file = one.value(kFile, nlohmann::json());
+    const auto found = file.is_string() ? index_.find(file.get_ref<const std::string&>()) : index_.end();
+    if (found != index_.end()) crcs_[found->second] = one.value(kCrc, uint32_t{0});
+  });
+  write_list(std::vector<uint8_t>(names_.size(), 1));
+}
 
 }  // namespace ditto

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,25 +24,28 @@ class SampleFolder {
   static constexpr const char* kList = "samples.jsonl";
   static constexpr const char* kFile = "file";
   static constexpr const char* kRequest = "request";
+  static constexpr const char* kCrc = "crc32";  // of the file
   // How a sample was made; with kRequest.
   using Settings = std::function<nlohmann::json(size_t i)>;
 
   SampleFolder(std::string folder, std::vector<std::string> names, Settings settings);
   // On rank 0, before any rank writes: which samples are there (1). Folders are made, what a killed command left is
   // removed, and with `overwrite` what the list of another request names. `tell` hears of pictures that no list names.
-  // Throws Error(config) for samples of another request, saying what differs, and for files that would be replaced;
-  // Error(config) where another process writes into the folder.
+  // Throws Error(config) for samples of another request, saying what differs, for files that would be replaced, and
+  // where another process writes into the folder; Error(data) for a file that is not what its line says: with
+  // `overwrite` it is made again.
   std::vector<uint8_t> prepare(bool overwrite, const std::function<void(const std::string&)>& tell);
   std::string path(const std::string& name) const;
   const std::string& name(size_t i) const { return names_[i]; }
-  void note(size_t i);                          // its file has its name
-  void close() { list_.close(); }               // on every rank, once all of its samples are noted
-  void finish();                                // then on rank 0: the list in the order of the requests
-  nlohmann::json line(size_t i) const;          // settings, and the file's name
-  static bool is_sheet(std::string_view name);  // grid.png, grid.webp
+  void add(size_t i, std::span<const std::byte> bytes);  // its file, and then its line
+  void close() { list_.close(); }                        // on every rank, once all of its samples are added
+  void finish();                                         // then on rank 0: the list in the order of the requests
+  nlohmann::json line(size_t i) const;                   // settings, and the file's name
+  static bool is_sheet(std::string_view name);           // grid.png, grid.webp
 
  private:
-  std::vector<uint8_t> go_on();
+  std::vector<uint8_t> go_on(bool overwrite);
+  void require_ours(const std::string& name) const;
   void begin(bool overwrite, const std::string& difference);
   std::vector<std::string> earlier_files() const;
   std::string difference(const nlohmann::json& earlier) const;
@@ -53,6 +57,7 @@ class SampleFolder {
   const std::vector<std::string> names_;
   const Settings settings_;
   std::map<std::string_view, size_t> index_;  // of names_
+  std::vector<uint32_t> crcs_;                // of the files that are listed
   SharedLines list_;
   formats::Descriptor claim_;
 };

@@ -1,5 +1,6 @@
 #include "core/train/run_log.h"
 
+#include <ditto/error.h>
 #include <ditto/text.h>
 
 #include "core/assembly/run_notes.h"
@@ -29,6 +30,15 @@ void RunLog::say(const std::string& text) {
 
 void RunLog::note(const std::string& line) {
   if (folder_) folder_->log(line);
+}
+
+int RunLog::noting_error(const std::function<int()>& work) {
+  try {
+    return work();
+  } catch (const Error& error) {
+    note("error: " + shown(error.what(), kSentenceShown));
+    throw;
+  }
 }
 
 void RunLog::cut_back(int64_t step) {

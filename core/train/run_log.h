@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -31,6 +32,8 @@ class RunLog {
   // One line, whatever names are in it; from any thread.
   void say(const std::string& text);
   void note(const std::string& line);  // in log.txt alone
+  // work(), whose Error is noted and goes on: whoever asks later what became of the run finds it there.
+  int noting_error(const std::function<int()>& work);
 
   void cut_back(int64_t step);  // forgets metrics of later steps; -1: all
   // Which run it is: run.toml, and after `done` steps the first that TensorBoard shows.

@@ -4,8 +4,6 @@
 
 #include <torch/types.h>
 
-#include <ditto/text.h>
-
 #include "core/measure/freed_memory.h"
 #include "core/ranks/stop.h"
 #include "core/train/evaluation.h"
@@ -26,12 +24,7 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
       metrics_(training_, trace_, memory_, log_) {}
 
 int Trainer::run() {
-  try {
-    return run_to_end();
-  } catch (const Error& error) {  // which whoever asks later what became of the run finds there
-    log_.note("error: " + shown(error.what(), kSentenceShown));
-    throw;
-  }
+  return log_.noting_error([this] { return run_to_end(); });
 }
 
 int Trainer::run_to_end() {

@@ -99,7 +99,8 @@ void Rows::read_rows() {
       if (bad++ < kNamed) warnings_.emplace_back(error.what());
     }
   }
-  if (bad > 0) warnings_.push_back(table_ + ": " + std::to_string(bad) + " bad rows are left out");
+  if (bad > 0)
+    warnings_.push_back(table_ + ": " + formats::counted(bad, "bad row") + (bad == 1 ? " is" : " are") + " left out");
 }
 
 void Rows::check_labels() const {

@@ -45,6 +45,8 @@ class Table final : public ditto::Source {
                   "name a .csv, .tsv or .jsonl file");
     const auto path = (fs::path(needs.folder) / given).lexically_normal();
     const auto folder = options.folder.empty() ? path.parent_path() : fs::path(needs.folder) / options.folder;
+    if (!options.folder.empty())
+      ditto::formats::require_there(folder.string(), "set data.folder to where the rows' paths begin");
     rows_.emplace(options, path.string(), folder.lexically_normal().string(), needs);
   }
 

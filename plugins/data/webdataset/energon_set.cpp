@@ -31,6 +31,8 @@ fs::path notes_of(const std::string& folder) { return fs::path(folder) / ".nv-me
 std::string first_of(const EnergonSet& set, const std::vector<std::string>& names, const Store& store) {
   for (const auto& name : names)
     if (const auto path = notes_of(set.folder) / name; store.has(path.string())) return path.string();
+  if (const auto dangling = formats::said_of_dangling(set.folder); !dangling.empty())
+    throw Error(ErrorKind::config, set.folder, dangling, "bring that back, or set data.path to another folder");
   throw Error(ErrorKind::config, (notes_of(set.folder) / names.front()).string(), "is not there",
               "prepare the set with `energon prepare` or `ditto data prepare`, or name its shards in data.shards");
 }

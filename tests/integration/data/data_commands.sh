@@ -65,7 +65,7 @@ expect 0 "50 samples to train on, 0 held out" "$DITTO" data split "$work/split" 
 # Bad files end it, or are skipped and named.
 head -c 40 "$formats/rgb.png" >"$work/photos/dog/cut.png"
 expect 4 "dog/cut.png" "$DITTO" data prepare "$work/photos" --out "$work/strict"
-expect 0 "2 samples to train on, 0 held out, 2 classes, 1 bad files skipped" "$DITTO" data prepare "$work/photos" --skip-bad --out "$work/skipped"
+expect 0 "2 samples to train on, 0 held out, 2 classes, 1 bad file skipped" "$DITTO" data prepare "$work/photos" --skip-bad --out "$work/skipped"
 grep -qF '"file":"dog/cut.png","outcome":"bad"' "$work/skipped/report.jsonl" || fail "cut.png is not in the report"
 expect 0 '"8 x 8 x 3": 2' sh -c "'$DITTO' data prepare '$work/photos' --skip-bad --size 8 --out '$work/small' && '$DITTO' data inspect '$work/small' --json"
 expect 2 "are for folders" "$DITTO" data prepare "$table" --shape 2x2 --size 8 --out "$work/no"

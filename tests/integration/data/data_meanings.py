@@ -128,7 +128,7 @@ def test_names_with_commas_stand_in_a_list():
     s.tar(folder / "a.tar", [x for i in range(3) for x in ((f"{i}.png", bad_files.png(i)), (f"{i}.cls", b"%d" % i))])
     t.train(recipe("commas", dict(shards=[f"{folder}/a.tar"], classes=3, names=names)), "commas", run__steps=0)
     t.equal(classes_of(t.work / "commas", f"goldfish,{names[2]},{names[0]},1", 4), [1, 2, 0, 1], "names with commas in a list")
-    t.refused(2, ['"tench" is not a class of this model'], "sample", t.work / "commas", "--out", t.work / "none", "--classes", "goldfish,tench")
+    t.refused(2, ['"tench" is not a class of this model', f'did you mean "{names[0]}"?'], "sample", t.work / "commas", "--out", t.work / "none", "--classes", "goldfish,tench")
 
 
 def test_a_word_of_two_meanings_is_asked_about():
@@ -413,7 +413,7 @@ def test_a_folder_with_photos_and_masks_of_one_name_is_said():
     t.check("3 pictures differ from another's by the suffix alone (0.jpg and 0.png)" in done.all, done.all)
     os.symlink("0.png", folder / "again.png")
     done = t.run("data", "prepare", folder, "--out", t.work / "linked-out")
-    t.check("1 pictures are the same file as another (0.png and again.png)" in done.all, done.all)
+    t.check("1 picture is the same file as another (0.png and again.png)" in done.all, done.all)
 
 
 # --- a request that is met with something else --------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def test_verify_reads_a_recipes_samples_as_a_run_does():
     tar(t.work / "held.tar", [*samples_of[:-2], ("0003.png", b"not a png"), ("0003.json", b'{"kind": 0}')])
     data = dict(shards=["kinds.tar"], validation_shards=["held.tar"], label="json:kind", size=[8, 8])
     done = t.run("data", "verify", recipe("kinds", data | dict(classes=4), validate=dict(every=1)), code=4)
-    t.check("4 samples held out" in done.all and "held.tar:0003.png" in done.all and "1 problems" in done.all, done.all)
+    t.check("4 samples held out" in done.all and "held.tar:0003.png" in done.all and "1 problem was found" in done.all, done.all)
     t.run("data", "verify", recipe("kinds-alone", data | dict(classes=4), validate=dict(every=0)))
 
 

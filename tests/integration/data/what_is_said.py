@@ -5,6 +5,7 @@ Claim (data): `--fit pad` and `--fit stretch` keep all of a picture, and what is
 """
 
 import json
+import os
 import pathlib
 import struct
 import sys
@@ -90,12 +91,47 @@ def test_bad_files_are_named_up_to_twenty_and_the_rest_is_pointed_to():
     lines = [line for line in done.stdout.splitlines() if line.startswith("bad: ")]
     t.equal(len(lines), 21, f"lines of bad files in {done.stdout}")
     t.equal([f"bad{i:03}.png" in lines[i] for i in range(20)], [True] * 20, "their names")
+    strict = t.refused(4, ["23 pictures cannot be read, the first of them bad000.png"], "data", "prepare", source, "--out", t.work / "strict")
+    t.equal([line for line in strict.stderr.splitlines() if line.startswith("bad: ")][:20], lines[:20], "the same without --skip-bad")
+    t.check("bad: 3 more, which --skip-bad names" in strict.stderr, strict.stderr)
     t.check("3 more, named in" in lines[20] and str(t.work / "bad/report.jsonl") in lines[20], lines[20])
     done = t.run("init", folder("few-bad", bad=2), "--out", t.work / "few.toml")
     for i in range(2):
         t.check(f"bad: bad{i:03}.png: " in done.all, done.all)
     t.check("pictures are not square" in done.all, done.all)
     t.check("a checkpoint takes " in done.stdout and "that are kept" in done.stdout, done.stdout)
+
+
+def test_captions_that_give_none_are_refused():
+    source = folder("uncaptioned")
+    for name, text, said in (("none.jsonl", "", "it has no row"), ("none.csv", "file_name\n000.png\n", 'no row has a "text"')):
+        (t.work / name).write_text(text)
+        t.refused(4, [name, "gives no caption", said], "data", "prepare", source, "--out", t.work / "none-out", "--captions", t.work / name)
+
+
+def test_links_and_folders_that_cannot_be_followed_are_said():
+    source = t.work / "blocked"
+    for name in ("a", "b"):
+        (source / name).mkdir(parents=True)
+        (source / name / "0.png").write_bytes(png(32, 32, 10, 200))
+    os.symlink("gone.png", source / "a/link.png")
+    done = t.run("data", "prepare", source, "--out", t.work / "blocked-out")
+    t.check("left out: links that lead nowhere (1): a/link.png" in done.all, done.all)
+    if os.geteuid() == 0:
+        return  # who opens every folder
+    (source / "b").chmod(0)
+    t.refused(4, ["a folder cannot be read: b: "], "data", "prepare", source, "--out", t.work / "shut")
+    done = t.run("data", "prepare", source, "--out", t.work / "shut", "--skip-bad")
+    (source / "b").chmod(0o755)
+    t.check("bad: b: this folder cannot be opened" in done.all, done.all)
+
+
+def test_numbers_of_long_pictures_are_whole():
+    source = folder("long")
+    (source / "long.png").write_bytes(png(5000, 1, 10, 200))
+    for fit, said in (("crop", "20 % to 99.98 % are cut off"), ("pad", "20 % to 94 % of its square is white"), ("stretch", "by 1.25 to 5000")):
+        done = t.run("data", "prepare", source, "--out", t.work / f"long-{fit}", "--size", 16, "--fit", fit)
+        t.check(said in done.all, done.all)
 
 
 def test_masks_splits_and_captions_are_said():

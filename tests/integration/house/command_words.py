@@ -62,6 +62,24 @@ def test_a_mistyped_option_is_answered_with_the_one_that_was_meant():
                          ("--set run.steps=5", ["--steps=5"]), ("--set run.init_from=runs/x", ["--init-from", "runs/x"]),
                          ("--set lr_schedule.lr=0.1", ["--lr", 0.1]), ("--set model.depth=3", ["--model.depth", 3])):
         t.refused(2, ["ditto train: there is no option", f"did you mean {meant}", "ditto train --help"], "train", path, *words)
+    for meant, words in (("--set run.batch=8", ["--batch-size", 8]), ("--set run.steps=9", ["--max-steps", 9]), ("--set model.depth=3", ["--depth", 3]),
+                         ("--set optimizer.weight_decay=0.1", ["--weight-decay", 0.1]), ("--set lr_schedule.lr=-1", ["--lr", -1]),
+                         ("--set lr_schedule.lr=0.1", ["--learning-rate", 0.1]), ("--set optimizer.plugin=lion", ["--optimizer", "lion"]),
+                         ("--set sampler.plugin=euler", ["--sampler", "euler"]), ("--set ema.decay=0.9", ["--ema", 0.9]),
+                         ("--set run.steps=3", ["--step", 3]), ("--set run.output=foo", ["--out", "foo"]), ("--set run.steps=5", ["--runn.steps=5"]),
+                         ("--set? ", ["-s", "run.steps=3"])):
+        t.refused(2, [f"did you mean {meant}"], "train", path, *words)
+    t.refused(2, ["steps are counted, not epochs"], "train", path, "--epochs", 3)
+    t.refused(2, ["did you mean --guidance?"], "sample", "runs/x", "--cfg", 3)
+    t.refused(2, ["did you mean --out?"], "sample", "runs/x", "--output", "x")
+    t.refused(2, ["did you mean --out or --overwrite?"], "sample", "runs/x", "-o", "x")
+    # Nothing is meant that is near in no way, or that the same command would refuse.
+    for words in (["train", path, "-n", 3], ["train", path, "--run=5"], ["train", path, "--nope.steps=5"], ["evaluate", "runs/x", "--steps", 5],
+                  ["checkpoint", "export", "runs/x", "--steps", 5], ["sample", "runs/x", "--lr", 3], ["sample", "runs/x", "--depth", 3]):
+        done = t.refused(2, ["there is no option"], *words)
+        t.check("did you mean" not in done.stderr, words, done.stderr)
+    (t.work / "bare.toml").write_text("[run]\nsteps = 1\n")
+    t.refused(2, ['names no section for "lr"', "--set lr_schedule.lr=0.1"], "train", t.work / "bare.toml", "--set", "lr=0.1")
     # What an option asks for is its value, whatever it looks like.
     t.refused(2, ['there is no option "--ot"', "did you mean --out?"], "sample", "runs/x", "--ot", "x")
     t.refused(2, ['there is no option "-z"'], "doctor", "-z")
@@ -77,7 +95,15 @@ COMPLETED = [("ditto tra", "ditto train"), ("ditto train --local-r", "ditto trai
              ("ditto train r.toml --set sampler.plugin=eul", "ditto train r.toml --set sampler.plugin=euler"),
              ("ditto checkpoint export x --weights em", "ditto checkpoint export x --weights ema"),
              ("ditto plugins show rectified_fl", "ditto plugins show rectified_flow"), ("ditto plugins list schedul", "ditto plugins list scheduler"),
-             ("ditto help checkp", "ditto help checkpoint"), ("ditto completion fi", "ditto completion fish"),
+             ("ditto help checkp", "ditto help checkpoint"), ("ditto help checkpoint veri", "ditto help checkpoint verify"),
+             ("ditto train r.toml --set=run.init_f", "ditto train r.toml --set=run.init_from="),
+             ("ditto train r.toml --set=sampler.plugin=eul", "ditto train r.toml --set=sampler.plugin=euler"),
+             ("ditto train r.toml --set data.path=only-fi", "ditto train r.toml --set data.path=only-file.toml"),
+             ("ditto checkpoint export x --weights=em", "ditto checkpoint export x --weights=ema"), ("ditto init x --fit str", "ditto init x --fit stretch"),
+             ("ditto sample x --sampler eul", "ditto sample x --sampler euler"), ("ditto sample x --cache teac", "ditto sample x --cache teacache"),
+             ("ditto sample x --progress pl", "ditto sample x --progress plain"), ("ditto train r.toml --trace ker", "ditto train r.toml --trace kernels"),
+             ("ditto diff r.toml --with run.init_f", "ditto diff r.toml --with run.init_from="),
+             ("ditto completion fi", "ditto completion fish"),
              ("ditto checkpoint inspect only-fi", "ditto checkpoint inspect only-file.toml")]
 
 
@@ -120,6 +146,13 @@ def completes(shell, setup):
 
 def test_bash_completes():
     completes(["bash", "--norc", "--noprofile", "-i"], "source <(ditto completion bash)")
+
+
+def test_bash_goes_on_where_nothing_is_completed():
+    """In a shell that ends at the first failure, as `set -e` has it, a word that nothing completes is none."""
+    done = t.subprocess.run(["bash", "-ec", 'source <("$0" completion bash); COMP_WORDS=(ditto train r.toml --set zzz) COMP_CWORD=4; _ditto; echo goes on',
+                             t.ditto], capture_output=True, text=True, env=t.environment, timeout=t.patient(60))
+    t.equal(done.stdout, "goes on\n", done.stderr)
 
 
 def test_zsh_completes():

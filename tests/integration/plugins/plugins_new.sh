@@ -33,9 +33,10 @@ mkdir empty
 refused "empty: is there already" model empty
 ln -s nowhere dangling
 refused "dangling: is there already" model dangling
-for name in Net my-net 2net ../net net.cpp '' "$(printf 'n%.0s' {1..65})"; do
+for name in Net my-net 2net ../net net.cpp "$(printf 'n%.0s' {1..65})"; do
   refused "is not the name of a plugin" model "$name"
 done
+refused "NAME: is given an empty value" model ''
 refused "'sampler' is a kind that it does not write" sampler net
 touch file
 refused "cannot be made" model net --in file

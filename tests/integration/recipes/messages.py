@@ -18,6 +18,29 @@ def test_a_mistyped_command_is_answered_with_the_nearest():
     t.refused(2, ['there is no command "zzzzzzzz"', "there are: train, sample"], "zzzzzzzz")
 
 
+def test_a_line_that_cannot_be_read_is_answered_in_one_sentence():
+    path = t.write_recipe("tiny.toml", t.recipe())
+    for parts, words in (
+        (["ditto checkpoint: needs a command", "inspect, verify, export, import"], ["checkpoint"]),
+        (["ditto sample: from is required"], ["sample"]),
+        (["--set run.steps: is not KEY=VALUE", "write --set run.steps=5"], ["train", path, "--set", "run.steps", 5]),
+        (['--size: "-1" is not a whole number from 4 to 1024'], ["init", t.work, "--size", -1]),
+        (['--size: "-1" is not a whole number above 0'], ["data", "prepare", t.work, "--out", "x", "--size", -1]),
+        (['--validation: "abc" is not a number'], ["data", "prepare", t.work, "--out", "x", "--validation", "abc"]),
+        (['--fit: "nope" is none of crop, pad, stretch'], ["init", t.work, "--fit", "nope"]),
+        (['--fit: "1" is none of crop, pad, stretch'], ["init", t.work, "--fit", 1]),
+        (['SHELL: "tcsh" is none of bash, zsh, fish'], ["completion", "tcsh"]),
+        (['ditto version: takes no "extra"'], ["version", "extra"]),
+        (["--seeds: is given 2 times", "give it once"], ["sample", "runs/x", "--seeds", 1, "--seeds", 2]),
+        (["--out: needs a value"], ["sample", "runs/x", "--out"]),
+        (["--ranks requires --dry-run"], ["train", path, "--ranks", 2]),
+    ):
+        done = t.refused(2, parts, *words)
+        t.equal(len(done.stderr.splitlines()), 1, f"lines of {words}: {done.stderr}")
+        t.check(len(done.stderr) < 300, done.stderr)
+    t.check("open" not in t.run("plugins", code=2).stderr, "a command that help does not list")
+
+
 def test_an_option_of_another_section_is_named_with_it():
     path = t.write_recipe("tiny.toml", t.recipe())
     t.refused(2, ['[run] has no option "lr"', "it is lr_schedule.lr"], "train", path, "--set", "run.lr=0.1")

@@ -68,6 +68,20 @@ def test_what_is_no_recipe_has_its_own_remedy():
     for name in ("b.toml", "a.toml"):
         (recipes / name).write_text("")
     t.refused(2, ["is a folder", f"name the file, as {recipes / 'a.toml'}, one of 2 there"], "train", recipes)
+    for name in ("runs-of/b", "runs-of/a"):
+        (t.work / name / "checkpoints").mkdir(parents=True)
+        (t.work / name / "run.toml").write_text("")
+    (t.work / "begun").mkdir()
+    (t.work / "begun/.lock").write_text("")
+    for folder, remedy in (("runs-of", "name a run in it, as runs-of/a, one of 2 there"), ("begun", "without its run.toml: name the recipe"),
+                           ("runs-of/a/checkpoints", "name the run, runs-of/a")):
+        t.refused(2, ["is a folder", remedy], "train", folder)
+    (t.work / "is.toml").write_text("")
+    (t.work / "table.csv").write_text("a,b\n")
+    (t.work / "one.png").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(16))
+    for name, said in (("is.toml", ["is a recipe already", "ditto train is.toml"]), ("runs-of/a", ["is the folder of a run", "ditto train runs-of/a"]),
+                       ("one.png", ["is a picture", "the folder that it lies in"]), ("table.csv", ["is no .tar file", "ditto data prepare"])):
+        t.refused(2, said, "init", name, "--out", "none.toml")
     path = t.write_recipe("step.toml", t.recipe(run=dict(name="step", steps=1, batch=4), data=t.synthetic()))
     t.train(path, "step")
     t.refused(2, ["it is a checkpoint", f"--resume {t.latest('step')}"], "train", t.latest("step"))
@@ -84,6 +98,34 @@ def test_a_link_that_leads_nowhere_is_called_so():
                         (2, ["data", "prepare", t.work / "dangling", "--out", t.work / "y"]),
                         (4, ["data", "inspect", t.work / "dangling"])):
         t.refused(code, text, *words)
+    (t.work / "includes.toml").write_text('include = "dangling.toml"\n')
+    table = t.write_recipe("table.toml", t.recipe(data=dict(plugin="table", table="rows.csv", classes=10, channels=1, size=[8, 8])))
+    (t.work / "rows.csv").write_text("path,label\na.png,1\n")
+    prepared = t.write_recipe("prepared.toml", t.recipe(data=dict(plugin="webdataset", classes=10, channels=1, size=[8, 8])))
+    for words in (["train", "includes.toml"], ["train", path, "--set", "run.output=dangling"], ["train", prepared, "--set", "data.path=dangling/"],
+                  ["train", table, "--set", "data.folder=dangling"], ["data", "prepare", t.source / "tests/support/table.csv.gz", "--shape", "2x2",
+                                                                       "--largest", 16, "--out", "dangling"]):
+        t.refused(2, text, *words)
+    t.refused(2, ["includes.toml:1:", "is a link to"], "train", "includes.toml")
+    for include, said in (("", "names no file"), (".", "is a folder"), ("~/x.toml", "begins with ~")):
+        (t.work / "includes.toml").write_text(f"include = {json.dumps(include)}\n")
+        t.refused(2, ["includes.toml:1:", said], "train", "includes.toml")
+
+
+def test_what_a_shell_or_a_browser_would_read_is_no_path():
+    path = t.write_recipe("plain.toml", t.recipe(run=dict(steps=1, batch=4)))
+    numbers = t.source / "tests/support/table.csv.gz"
+    for words in (["train", path, "--set", "run.output=~/x"], ["train", path, "--set", "data.path=~/x"],
+                  ["config", "check", path, "--set", 'data.shards=["~/x.tar"]'],
+                  ["data", "prepare", numbers, "--shape", "2x2", "--largest", 16, "--out=~/x"], ["init", "~/x"], ["init", t.digits, "--out=~/x.toml"]):
+        t.refused(2, ["begins with ~", "write the folder out"], *words)
+    t.refused(2, ["plain.toml:", "begins with ~"], "train", t.write_recipe("plain.toml", t.recipe(run=dict(steps=1, batch=4, output="~/x"))))
+    path = t.write_recipe("plain.toml", t.recipe(run=dict(steps=1, batch=4)))
+    t.refused(2, ["is an address", "write it as /tmp/x"], "train", path, "--set", "run.output=file:///tmp/x")
+    t.refused(2, ["is an address"], "train", path, "--set", "run.output=http://x/y")
+    for name in (".", ".."):
+        t.refused(2, ["run.name", "a folder that others are in"], "train", path, "--set", f'run.name="{name}"')
+    t.check(not [one for one in os.listdir(t.work) if one in ("~", "file:", "http:", "checkpoints")], os.listdir(t.work))
 
 
 def test_plugins_are_found_without_their_kind():

@@ -118,6 +118,24 @@ def test_a_folder_that_is_deleted_meanwhile_is_said_like_any_other_mistake():
         says_once(name, t.run(*there[name][1:], code=code), code, "nowhere", "No such file or directory")
 
 
+def test_what_is_there_is_replaced_where_it_is_alike_alone():
+    (t.work / "kept.toml").write_text("kept = 1\n")
+    os.symlink("gone", t.work / "link.toml")
+    for name in ("kept.toml", "link.toml"):
+        t.refused(2, [name], "init", t.digits, "--out", name)
+        t.refused(2, [f"--sheet {name}"], "data", "inspect", t.digits, "--sheet", name)
+    t.check((t.work / "kept.toml").read_text() == "kept = 1\n" and os.readlink(t.work / "link.toml") == "gone", "they stay as they are")
+    for _ in range(2):
+        t.run("data", "inspect", t.digits, "--sheet", "sheet.png")
+
+
+def test_a_value_that_is_empty_is_refused():
+    for option in ("--classes", "--seeds", "--prompts", "--npz"):
+        t.refused(2, [option, "is given an empty value"], "sample", run_folder(), "--out", t.work / "empty-value", option, "")
+    t.refused(2, ["is given an empty value"], "train", "")
+    t.check(not (t.work / "empty-value").exists(), "nothing is made")
+
+
 def test_a_run_writes_what_tensorboard_shows():
     path = t.write_recipe("board.toml", t.recipe(run=dict(steps=2)))
     for name, asked in (("shown", True), ("silent", False)):

@@ -110,6 +110,19 @@ def test_the_same_command_again_makes_nothing_and_another_is_refused():
     t.equal(sorted(os.listdir(t.work / "again")), ["000007.png", "grid.png", "samples.jsonl"], "files")
 
 
+def test_pictures_that_are_not_what_was_written_are_refused():
+    ask = ["sample", trained(), "--out", t.work / "own", "--seeds", "0-3", "--steps", 2]
+    t.run(*ask)
+    picture, whole = t.work / "own/000002.png", (t.work / "own/000002.png").read_bytes()
+    for bytes_ in (whole[:40], (t.work / "own/000001.png").read_bytes()):  # cut off; another one
+        picture.write_bytes(bytes_)
+        t.refused(4, ["000002.png", "damaged", "--overwrite"], *ask)
+        t.run(*ask, "--overwrite")
+        t.check(picture.read_bytes() == whole, "made again")
+    for words in (["--npz", t.work / "own"], ["--npz", t.work / "x.npz", "--save-latents", t.work / "here/../x.npz"]):
+        t.refused(2, ["is the place of", "give each its own"], *ask, *words)
+
+
 def test_ctrl_c_and_sigterm_keep_what_is_written():
     for signal_ in (signal.SIGINT, signal.SIGTERM):
         name = f"by-{signal_.name}"
@@ -156,6 +169,8 @@ def test_a_list_that_was_deleted_is_said():
     t.run(*ask, "--seeds", "0-3")
     (t.work / "listless/samples.jsonl").unlink()
     t.refused(2, ["000000.png", "no list of samples names"], *ask, "--seeds", "0-1")
+    t.refused(2, ["grid.png", "no list of samples names"], *ask, "--seeds", "8-9")
+    (t.work / "listless/grid.png").unlink()
     done = t.run(*ask, "--seeds", "8-9")
     t.check("holds 4 pictures already that no samples.jsonl names (000000.png)" in done.stderr, done.all)
 

@@ -219,7 +219,7 @@ TEST_CASE("what is hidden or junk makes no class and no sample, and what else is
             "folders without a picture, no classes (1): papers",
             "hidden, or left behind by a system or tool (8): .ipynb_checkpoints, __MACOSX, cat/.DS_Store, cat/._a.png, "
             "cat/.git, …",
-            "links to folders, which are not followed (1): more cats", "neither files nor folders (1): dog/z.png",
+            "links that lead nowhere (1): dog/z.png", "links to folders, which are not followed (1): more cats",
             "texts that are no caption: no picture has the name, or has another text beside it (1): cat/c.txt"});
 }
 
@@ -320,8 +320,15 @@ TEST_CASE("folders that cannot be prepared are refused, and leave no shard behin
   write(folder.path + "/in/cat/c.png", "");
   const auto both =
       error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"}); }, ErrorKind::data);
-  CHECK(holds(both, "2 pictures cannot be read: cat/b.png: "));
-  CHECK(holds(both, ", cat/c.png: the picture is empty; mend or remove what is named, or leave it out: --skip-bad"));
+  CHECK(holds(both, "2 pictures cannot be read, the first of them cat/b.png: "));
+  CHECK(holds(both, "; mend or remove what is named, or leave it out: --skip-bad"));
+  std::vector<std::string> told;
+  ditto::FolderOptions options;
+  options.tell_bad = [&](const auto& bad) { told = bad; };
+  error_of([&] { ditto::prepare_folder(folder.path + "/in", {.out = folder.path + "/out"}, options); },
+           ErrorKind::data);
+  REQUIRE(told.size() == 2);
+  CHECK(holds(told[1], "cat/c.png: the picture is empty"));
   CHECK(fs::is_empty(folder.path + "/out"));
   write_picture(folder.path + "/in/loose.png", 1);
   CHECK(holds(
