@@ -385,6 +385,8 @@ TEST_CASE("a source's fingerprint knows every file's size, first and last bytes"
 }
 
 TEST_CASE("every encoder keeps its promises") {
-  const ditto::TensorSpecs data{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"}};
+  const ditto::TensorSpecs data{{"image", at::kFloat, {3, 16, 16}, "-1 … 1"},
+                                {"text", at::kFloat, {-1, 12}, "any"},
+                                {"text_mask", at::kBool, {-1}, "true where there is text"}};
   for (const auto& [id, path] : plugins_of("encoders")) passes(ditto::testing::check_encoder(path, data));
 }

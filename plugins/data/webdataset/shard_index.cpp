@@ -300,9 +300,9 @@ std::vector<std::string> expand_shards(const std::vector<std::string>& patterns,
     for (const auto& one : with_braces_expanded(pattern, option))
       for (auto& match : is_url(one) ? std::vector{one} : matches_of(folder, one)) found.push_back(std::move(match));
     if (found.empty())
-      throw Error(
-          ErrorKind::config, option, "no file matches \"" + joined(folder, pattern) + "\"",
-          "check the path (a recipe's relative ones start at its folder, those of --set where it is typed; *, ?, [0-9] and {000..127} are understood)");
+      throw Error(ErrorKind::config, option, "no file matches \"" + joined(folder, pattern) + "\"",
+                  "check the path (a recipe's relative ones start at its folder, those of --set where it is typed; *, "
+                  "?, [0-9] and {000..127} are understood)");
     for (const auto& path : found) {
       const auto [first, is_new] = seen.emplace(ditto::formats::identity_of(path), path);
       if (!is_new)
