@@ -50,7 +50,7 @@ class FitText final : public ditto::Encoder {
     auto lengths = known == batch.lengths.end() ? std::vector<int64_t>() : known->second;
     for (int64_t& length : lengths) length = std::min(length, options_.tokens);
     const auto mask_BT = fitted(batch.at(mask_.name), 1);
-    const auto text_BTE = fitted(batch.at(text_.name), 2) * mask_BT.unsqueeze(-1);
+    const auto text_BTE = fitted(batch.at(text_.name), 2).masked_fill(mask_BT.bitwise_not().unsqueeze(-1), 0);
     const auto& name = options_.names.name;
     batch[name] = text_BTE;
     batch[name + kMask] = mask_BT;
@@ -61,8 +61,8 @@ class FitText final : public ditto::Encoder {
   Batch encode(Batch batch, ditto::Context& ctx) const override {
     if (ctx.phase != ditto::Phase::train || options_.drop == 0) return batch;
     auto& text_BTE = batch.tensors.at(options_.names.name);
-    const auto stays_B11 = ctx.random.uniform(ditto::Purpose::encoding, batch.ids, {1, 1}).ge(options_.drop);
-    text_BTE = text_BTE * stays_B11.to(text_BTE.device());
+    const auto dropped_B11 = ctx.random.uniform(ditto::Purpose::encoding, batch.ids, {1, 1}).lt(options_.drop);
+    text_BTE = text_BTE.masked_fill(dropped_B11.to(text_BTE.device()), 0);
     return batch;
   }
 
