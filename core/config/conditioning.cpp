@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::string_view kSection = "conditioning";
 
-struct Conditioning {
+struct ImagenFields {
   bool online_encoding = false;
   std::string encoder_path, precached_key, out_key;
   int64_t embed_dim = 0, token_length = 0;
@@ -85,7 +85,7 @@ void expand_conditioning(Table& recipe, const std::string& file) {
   const Table fields = *table;
   const auto given = options_of(fields, std::string(kSection), place(*section, file));
   OptionReader reader(given, Effect::course);
-  Conditioning c;
+  ImagenFields c;
   c.read(reader);
   reader.finish();
   recipe.erase(kSection);
