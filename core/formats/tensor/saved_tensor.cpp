@@ -26,6 +26,8 @@ constexpr std::string_view kRemedy = "save one tensor with torch.save, or pickle
 
 constexpr std::string_view kEncodings = "encodings";
 
+constexpr std::string_view kKeyRemedy = "name a key that is there, of {key: {\"encodings\": array}}";
+
 enum class Want { all, shape };
 
 std::string_view text_of(std::span<const std::byte> bytes) {
@@ -56,11 +58,13 @@ class Finder {
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw Error(ErrorKind::checkpoint, where_, what, kRemedy); }
+  [[noreturn]] void fail(const std::string& what, std::string_view remedy = kRemedy) const {
+    throw Error(ErrorKind::checkpoint, where_, what, remedy);
+  }
 
   Ref value_of(Ref from, std::string_view key) const {
     const auto* dict = from->as<pickle::Dict>();
-    if (dict == nullptr) fail("has no dict where \"" + shown(key, 80) + "\" should stand");
+    if (dict == nullptr) fail("has no dict where \"" + shown(key, 80) + "\" should stand", kKeyRemedy);
     std::string there;
     for (const auto& [name, value] : dict->items) {
       const auto* text = name->as<std::string_view>();
@@ -68,7 +72,7 @@ class Finder {
       if (*text == key) return value;
       there += (there.empty() ? "\"" : ", \"") + shown(*text, 40) + "\"";
     }
-    fail("has no \"" + shown(key, 80) + "\", only: " + (there.empty() ? "nothing" : shown(there, 300)));
+    fail("has no \"" + shown(key, 80) + "\", only: " + (there.empty() ? "nothing" : shown(there, 300)), kKeyRemedy);
   }
 
   void visit(Ref value, int depth) {
@@ -176,7 +180,7 @@ SavedTensor of_zip(std::span<const std::byte> bytes, std::string_view where, std
     for (const auto& tensor : file.tensors())
       if (tensor.name == name)
         return {tensor.dtype, tensor.shape, want == Want::all ? file.read(tensor) : std::vector<std::byte>{}};
-    throw Error(ErrorKind::checkpoint, where, "has no \"" + shown(name, 120) + "\"", kRemedy);
+    throw Error(ErrorKind::checkpoint, where, "has no \"" + shown(name, 120) + "\"", kKeyRemedy);
   }
   if (file.tensors().size() != 1)
     throw Error(ErrorKind::checkpoint, where,
