@@ -308,6 +308,7 @@ void Recipe::read_section(const Section& section, ParallelOptions& options) {
 }
 
 void Recipe::interpret(Table tree) {
+  expand_conditioning(tree, name);
   refuse_unknown_sections(tree, name);
   refuse_plugin_path(tree, name);
   move_guidance(tree, name);

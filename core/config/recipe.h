@@ -11,7 +11,6 @@
 #include "core/config/data_options.h"
 #include "core/config/data_parts.h"
 #include "core/config/idle_options.h"
-#include "core/config/log_options.h"
 #include "core/config/optimizer_group.h"
 #include "core/config/option_effects.h"
 #include "core/config/run_options.h"

@@ -27,6 +27,9 @@ OptionMap options_of(const formats::Table& table, const std::string& section, co
 formats::Node node_of(const OptionValue& value);
 // Throws Error(config) where it names no plugin.
 Component component_in(const formats::Table& table, const std::string& name, const std::string& where);
+// [conditioning], NeMo Imagen's, in the words of a recipe: of [data], [encoder.…], [objective] and [model]. Throws
+// Error(config) for what contradicts itself, or stands there too.
+void expand_conditioning(formats::Table& recipe, const std::string& file);
 // Of [record] what is an option: what run.toml notes there of a run is text and tables.
 formats::Table without_notes(formats::Table record);
 // Whether it has such notes: it is a run's run.toml.

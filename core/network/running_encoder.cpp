@@ -185,8 +185,8 @@ Tensor RunningEncoder::decode(const Tensor& clean) {
   const auto said = encoder->decoded(clean.sizes().slice(1).vec());
   if (made.dim() == 0 || made.sizes().slice(1) != at::IntArrayRef(said))
     throw Error(ErrorKind::plugin, place(),
-                "its decode() made " + to_text(TensorSpec{"clean", made.scalar_type(), made.sizes().vec()}) +
-                    ", and its decoded() says " + to_text(TensorSpec{"clean", made.scalar_type(), said}) +
+                "its decode() made " + to_text(TensorSpec{names::kClean, made.scalar_type(), made.sizes().vec()}) +
+                    ", and its decoded() says " + to_text(TensorSpec{names::kClean, made.scalar_type(), said}) +
                     " of a sample",
                 "decoded() says what decode() makes");
   return made;

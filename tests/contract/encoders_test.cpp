@@ -84,7 +84,8 @@ TEST_CASE("every encoder keeps its promises") {
             {{"layer", number(-2)}, {"final_norm", false}, {"projection", number(10)}, {"activation", text("gelu")}}})},
       {"bert", text_cases("bert", 65, {{}, {{"pooling", text("pooler")}}, {{"pooling", text("cls")}}})},
       {"join_text", join_text_cases()},
-      {"autoencoder_kl", autoencoder_cases()}};
+      {"autoencoder_kl", autoencoder_cases()},
+      {"fit_text", {{{{"text", at::kFloat, {-1, 12}, ""}, {"text_mask", at::kBool, {-1}, ""}}}}}};
   for (const auto& [id, path] : plugins_of("encoders")) {
     const auto it = table.find(id);
     for (const EncoderCase& test : it == table.end() ? pictures : it->second)

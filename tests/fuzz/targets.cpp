@@ -234,6 +234,7 @@ void saved_tensor(std::string_view input) {
     for (const auto side : tensor.shape) count *= static_cast<std::size_t>(side);
     REQUIRE(tensor.bytes.size() == count);
   });
+  expect(ErrorKind::data, "x.pth", [&] { read_saved_tensor(bytes_of(input), "x.pth", "embeddings_t5_xxl"); });
 }
 
 void torch_zip(std::string_view input) {

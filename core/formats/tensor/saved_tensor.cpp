@@ -24,6 +24,10 @@ using pickle::Tuple;
 constexpr std::string_view kOldMagic = "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46";  // a pickled number
 constexpr std::string_view kRemedy = "save one tensor with torch.save, or pickle one NumPy array";
 
+constexpr std::string_view kEncodings = "encodings";
+
+constexpr std::string_view kKeyRemedy = "name a key that is there, of {key: {\"encodings\": array}}";
+
 enum class Want { all, shape };
 
 std::string_view text_of(std::span<const std::byte> bytes) {
@@ -40,14 +44,36 @@ class Finder {
  public:
   explicit Finder(std::string_view where) : where_(where) {}
 
-  Found one_in(Ref root) {
+  // With a key, what is beside its tensor is looked at for what would have to be run, and not read.
+  Found one_in(Ref root, std::string_view key) {
+    if (!key.empty()) {
+      reads_ = false;
+      visit(root, 0);
+      reads_ = true;
+      root = value_of(value_of(root, key), kEncodings);
+    }
     visit(root, 0);
     if (!found_) fail("holds no tensor");
     return std::move(*found_);
   }
 
  private:
-  [[noreturn]] void fail(const std::string& what) const { throw Error(ErrorKind::checkpoint, where_, what, kRemedy); }
+  [[noreturn]] void fail(const std::string& what, std::string_view remedy = kRemedy) const {
+    throw Error(ErrorKind::checkpoint, where_, what, remedy);
+  }
+
+  Ref value_of(Ref from, std::string_view key) const {
+    const auto* dict = from->as<pickle::Dict>();
+    if (dict == nullptr) fail("has no dict where \"" + shown(key, 80) + "\" should stand", kKeyRemedy);
+    std::string there;
+    for (const auto& [name, value] : dict->items) {
+      const auto* text = name->as<std::string_view>();
+      if (text == nullptr) continue;
+      if (*text == key) return value;
+      there += (there.empty() ? "\"" : ", \"") + shown(*text, 40) + "\"";
+    }
+    fail("has no \"" + shown(key, 80) + "\", only: " + (there.empty() ? "nothing" : shown(there, 300)), kKeyRemedy);
+  }
 
   void visit(Ref value, int depth) {
     if (++visited_ > limits::kTensorsValues || depth > limits::kPickleDepth) fail("holds too much beside its tensor");
@@ -59,12 +85,11 @@ class Finder {
       for (const auto& [key, item] : dict->items) visit(item, depth + 1);
     } else if (const auto* call = value->as<Call>()) {
       const bool is_old = of_numpy(*call, "core.multiarray._reconstruct");
-      if (is_old || of_numpy(*call, "core.numeric._frombuffer"))
-        keep(is_old ? reconstructed(*call) : from_buffer(*call));
-      else if (call->function->module == "torch._utils" || call->function->is("torch._tensor._rebuild_from_type_v2"))
-        keep(of_torch(value));
-      else
+      const bool is_numpy = is_old || of_numpy(*call, "core.numeric._frombuffer");
+      if (!is_numpy && call->function->module != "torch._utils" &&
+          !call->function->is("torch._tensor._rebuild_from_type_v2"))
         fail("holds a " + shown(call->function->text(), 120) + ", which is not run");
+      if (reads_) keep(is_old ? reconstructed(*call) : is_numpy ? from_buffer(*call) : of_torch(value));
     }
   }
 
@@ -145,10 +170,18 @@ class Finder {
   std::string_view where_;
   std::optional<Found> found_;
   std::size_t visited_ = 0;
+  bool reads_ = true;  // tensors, and not only what they are
 };
 
-SavedTensor of_zip(std::span<const std::byte> bytes, std::string_view where, Want want) {
+SavedTensor of_zip(std::span<const std::byte> bytes, std::string_view where, std::string_view key, Want want) {
   const auto file = TorchCheckpoint::parse(bytes, where);
+  if (!key.empty()) {
+    const auto name = std::string(key) + "." + std::string(kEncodings);
+    for (const auto& tensor : file.tensors())
+      if (tensor.name == name)
+        return {tensor.dtype, tensor.shape, want == Want::all ? file.read(tensor) : std::vector<std::byte>{}};
+    throw Error(ErrorKind::checkpoint, where, "has no \"" + shown(name, 120) + "\"", kKeyRemedy);
+  }
   if (file.tensors().size() != 1)
     throw Error(ErrorKind::checkpoint, where,
                 "holds " + std::to_string(file.tensors().size()) + " tensors; one is expected", kRemedy);
@@ -156,26 +189,26 @@ SavedTensor of_zip(std::span<const std::byte> bytes, std::string_view where, Wan
   return {tensor.dtype, tensor.shape, want == Want::all ? file.read(tensor) : std::vector<std::byte>{}};
 }
 
-SavedTensor of_pickle(std::span<const std::byte> bytes, std::string_view where, Want want) {
+SavedTensor of_pickle(std::span<const std::byte> bytes, std::string_view where, std::string_view key, Want want) {
   if (bytes.size() > limits::kPickleBytes)
     throw Error(ErrorKind::checkpoint, where,
                 "is a pickle of " + std::to_string(bytes.size()) + " bytes; up to " +
                     std::to_string(limits::kPickleBytes) + " are read");
   pickle::Arena arena;
-  auto [tensor, storage] = Finder(where).one_in(pickle::unpickle(text_of(bytes), where, arena));
+  auto [tensor, storage] = Finder(where).one_in(pickle::unpickle(text_of(bytes), where, arena), key);
   SavedTensor saved{tensor.dtype, tensor.shape, {}};
   const auto* begin = reinterpret_cast<const std::byte*>(storage.data());
   if (want == Want::all) saved.bytes = elements_of(tensor, {begin, begin + storage.size()}, where);
   return saved;
 }
 
-SavedTensor read(std::span<const std::byte> bytes, std::string_view where, Want want) {
+SavedTensor read(std::span<const std::byte> bytes, std::string_view where, std::string_view key, Want want) {
   try {
-    if (text_of(bytes).starts_with("PK")) return of_zip(bytes, where, want);
+    if (text_of(bytes).starts_with("PK")) return of_zip(bytes, where, key, want);
     if (text_of(bytes).starts_with(kOldMagic))
       throw Error(ErrorKind::checkpoint, where, "is the old form of torch.save, a pickle without a zip archive",
                   "load it and save it again with PyTorch 1.6 or newer");
-    if (text_of(bytes).starts_with("\x80")) return of_pickle(bytes, where, want);
+    if (text_of(bytes).starts_with("\x80")) return of_pickle(bytes, where, key, want);
   } catch (const Error& error) {  // of the parsers of checkpoints
     throw Error(ErrorKind::data, {}, error.what());
   }
@@ -189,12 +222,12 @@ bool is_tensor_name(std::string_view extension) {
   return extension == "pth" || extension == "pt" || extension == "pickle" || extension == "pkl";
 }
 
-SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where) {
-  return read(bytes, where, Want::all);
+SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where, std::string_view key) {
+  return read(bytes, where, key, Want::all);
 }
 
-SavedTensor saved_tensor_shape(std::span<const std::byte> bytes, std::string_view where) {
-  return read(bytes, where, Want::shape);
+SavedTensor saved_tensor_shape(std::span<const std::byte> bytes, std::string_view where, std::string_view key) {
+  return read(bytes, where, key, Want::shape);
 }
 
 }  // namespace ditto::formats

@@ -23,11 +23,12 @@ struct SavedTensor {
   std::vector<std::byte> bytes;  // row-major, contiguous, little endian
 };
 
-// The one tensor that is in there, maybe inside of a list or a dict. Throws Error(data) "WHERE: …" for none or several,
-// for other forms, and for what is damaged or larger than limits.h allows.
-SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where);
+// The one tensor that is in there, maybe inside of a list or a dict; with a `key` that of {key: {"encodings": tensor}},
+// as NeMo Imagen keeps texts, whatever else is beside it. Throws Error(data) "WHERE: …" for none or several, for other
+// forms, for what would have to be run, wherever it stands, and for what is damaged or larger than limits.h allows.
+SavedTensor read_saved_tensor(std::span<const std::byte> bytes, std::string_view where, std::string_view key = {});
 // The same, with `bytes` left empty.
-SavedTensor saved_tensor_shape(std::span<const std::byte> bytes, std::string_view where);
+SavedTensor saved_tensor_shape(std::span<const std::byte> bytes, std::string_view where, std::string_view key = {});
 
 // The same two, written: what torch.load and NumPy's pickles read, of F32 or F64. The bytes depend on nothing but the
 // tensor. Throws Error(data) for other types, and for over 4 GiB.

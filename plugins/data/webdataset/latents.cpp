@@ -99,15 +99,16 @@ Shape latent_shape(std::span<const std::byte> member, const Shape& shape, const 
   return checked_latent(formats::saved_tensor_shape(member, where).shape, shape, where);
 }
 
-torch::Tensor text_in(std::span<const std::byte> member, int64_t width, int64_t tokens, const std::string& where) {
-  const auto saved = formats::read_saved_tensor(member, where);
+torch::Tensor text_in(std::span<const std::byte> member, const std::string& key, int64_t width, int64_t tokens,
+                      const std::string& where) {
+  const auto saved = formats::read_saved_tensor(member, where, key);
   auto text = tensor_of(saved, checked_text(saved.shape, width, where), where);
   if (tokens > 0 && text.size(0) > tokens) text = text.narrow(0, 0, tokens).clone();
   return text;
 }
 
-int64_t text_width_of(std::span<const std::byte> member, const std::string& where) {
-  return checked_text(formats::saved_tensor_shape(member, where).shape, 0, where)[1];
+int64_t text_width_of(std::span<const std::byte> member, const std::string& key, const std::string& where) {
+  return checked_text(formats::saved_tensor_shape(member, where, key).shape, 0, where)[1];
 }
 
 Shape Shapes::of(int64_t index, const std::function<Shape()>& find) const {

@@ -25,10 +25,11 @@ using Shape = std::vector<int64_t>;
 torch::Tensor latent_in(std::span<const std::byte> member, const Shape& shape, const std::string& where);
 Shape latent_shape(std::span<const std::byte> member, const Shape& shape, const std::string& where);
 
-// [S, E] as float32, at most `tokens` of them (0: all). Throws Error(data) for another width and for numbers that are
-// not finite.
-torch::Tensor text_in(std::span<const std::byte> member, int64_t width, int64_t tokens, const std::string& where);
-int64_t text_width_of(std::span<const std::byte> member, const std::string& where);
+// [S, E] as float32, at most `tokens` of them (0: all); with a `key` that of {key: {"encodings": [S, E]}}. Throws
+// Error(data) for another width and for numbers that are not finite.
+torch::Tensor text_in(std::span<const std::byte> member, const std::string& key, int64_t width, int64_t tokens,
+                      const std::string& where);
+int64_t text_width_of(std::span<const std::byte> member, const std::string& key, const std::string& where);
 
 // Shapes of samples, each found once: a number a sample, and each different shape once.
 class Shapes {

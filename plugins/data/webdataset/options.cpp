@@ -76,6 +76,10 @@ void Options::read(ditto::OptionReader& option) {
          "of tensors in place of pictures (data.image = [\"pth\"]): their shape, [channels, frames, rows, columns] or "
          "without frames; -1: each sample's own. Empty: all have that of the first");
   option("text", text, "the member with an embedded text: \"pickle\", \"pth\", or \"none\"");
+  option(
+      "text_key", text_key,
+      "which text of a member that holds {key: {\"encodings\": text}}, as NeMo Imagen's pickles; empty: it holds one");
+  option("text_name", text_name, "of the tensors that are made of it: NAME and NAME_mask");
   option("text_tokens", text_tokens, "the most tokens of a text; what is longer is cut. 0: all")
       .between(0, ditto::most::kSide);
   option("text_width", text_width, "numbers of a text's embedded token; 0: as in the first sample")
@@ -135,6 +139,8 @@ void Options::refuse_contradictions(ditto::OptionReader& option) const {
   if (text == kNone && text_tokens + text_width > 0)
     option.reject(text_tokens > 0 ? "text_tokens" : "text_width", "is of texts, and data.text is \"none\"",
                   "set data.text = \"pickle\"");
+  option.only_if(text != kNone, {"text_key", "text_name"}, "is of texts, and data.text is \"none\"");
+  if (text_name.empty()) option.reject("text_name", "is empty", "name what is made, as \"text\"");
   option.only_if(shards.empty() && validation_shards.empty(), {"path"}, "stands beside data.shards");
   option.only_if(!path.empty(), {"split", "validation_split"}, "is of a prepared set, and data.path names none");
   refuse(option, "label", label);

@@ -26,7 +26,7 @@ struct Options {
   int64_t channels = 3;
   std::string resize = "bilinear";
   std::vector<int64_t> latent;
-  std::string text = kNone;
+  std::string text = kNone, text_key, text_name = "text";
   int64_t text_tokens = 0, text_width = 0;
   int64_t frames = 0, interval = 1, first = 0;
   std::string decoder = "ffmpeg";

@@ -66,8 +66,8 @@ class WebDataset final : public ditto::Source {
           {"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes, options_.names});
     if (wanted_.caption.wanted()) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
     if (!wanted_.text.empty()) {
-      out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});
-      out.push_back({"text_mask", at::kBool, {-1}, "true; false where a batch is padded"});
+      out.push_back({options_.text_name, at::kFloat, {-1, options_.text_width}, "any"});
+      out.push_back({options_.text_name + "_mask", at::kBool, {-1}, "true; false where a batch is padded"});
     }
     return out;
   }
@@ -88,9 +88,10 @@ class WebDataset final : public ditto::Source {
                               : options_.has_videos() ? video(raw, sample.place)
                                                       : image(raw, sample.place);
     if (!wanted_.text.empty()) {
-      sample.tensors["text"] =
-          webdataset::text_in(raw.text, options_.text_width, options_.text_tokens, raw.place(wanted_.text));
-      sample.tensors["text_mask"] = torch::ones({sample.tensors["text"].size(0)}, torch::kBool);
+      const auto text = webdataset::text_in(raw.text, options_.text_key, options_.text_width, options_.text_tokens,
+                                            raw.place(wanted_.text));
+      sample.tensors[options_.text_name] = text;
+      sample.tensors[options_.text_name + "_mask"] = torch::ones({text.size(0)}, torch::kBool);
     }
     if (raw.label_from)
       sample.tensors["label"] = torch::scalar_tensor(
@@ -120,6 +121,7 @@ class WebDataset final : public ditto::Source {
     if (!wanted_.text.empty())
       text +=
           ' ' + wanted_.text + ' ' + std::to_string(options_.text_tokens) + ' ' + std::to_string(options_.text_width);
+    if (!options_.text_key.empty()) text += " of " + options_.text_key;
     text += samples_->names();
     char hex[17];
     std::snprintf(hex, sizeof hex, "%016llx", static_cast<unsigned long long>(XXH3_64bits(text.data(), text.size())));
@@ -223,7 +225,8 @@ class WebDataset final : public ditto::Source {
         const auto raw = samples_->read(i);
         const auto shape =
             no_latent ? webdataset::latent_shape(raw.image, {}, raw.place(raw.extension)) : webdataset::Shape{};
-        if (no_width) options_.text_width = webdataset::text_width_of(raw.text, raw.place(options_.text));
+        if (no_width)
+          options_.text_width = webdataset::text_width_of(raw.text, options_.text_key, raw.place(options_.text));
         if (no_latent) options_.latent = shape;
         return;
       } catch (const Error&) {

@@ -220,6 +220,9 @@ def saved():
     pickles = {"numpy": (ramp(2, 3, dtype=torch.float16).numpy(), 4), "numpy5": (ramp(2, 3).numpy(), 5),
                "columns": ([np.asfortranarray(ramp(2, 3, dtype=torch.float64).numpy())], 4),
                "tensor": (ramp(1, 2, 3, dtype=torch.bfloat16), 4), "slice": (ramp(4, 3)[:2], 4)}
+    texts = {"note": "a text", "embeddings_clip": {"encodings": ramp(2, 4, dtype=torch.float16).numpy()},
+             "embeddings_t5_xxl": {"mask": np.ones(2, dtype=np.int64), "encodings": ramp(2, 3, dtype=torch.float16).numpy()}}
+    pickles["imagen"] = (texts, 4)
     for name, (value, protocol) in pickles.items():
         (here / f"saved_{name}.pickle").write_bytes(pickle.dumps(value, protocol))
 

@@ -1,6 +1,6 @@
 """`loader.encode_ahead = 1`: the next step is encoded while one is computed.
 
-Claim (determinism): A step that was encoded while the one before it was computed has the same losses and weights, bit for bit, on one rank and
+Claim (again): A step that was encoded while the one before it was computed has the same losses and weights, bit for bit, on one rank and
 where ranks share the encoder, when a run goes on and when it is stopped; what an encoder throws ends the run alike, and one that stands
 still is named.
 """

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <thread>
 
 #include <doctest/doctest.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -150,6 +151,35 @@ TEST_CASE("rank of: collectives" * doctest::skip()) {
 TEST_CASE("collectives give what they promise") {
   CHECK(testing::as_ranks(2, "rank of: collectives") == 0);
   CHECK(testing::as_ranks(3, "rank of: collectives") == 0);
+}
+
+// Two threads of every rank make their groups, and use them, at the same time.
+TEST_CASE("rank of: a mesh beside" * doctest::skip()) {
+  const auto mesh = testing::mesh_of({{Axis::tensor, 2}});
+  const auto beside = mesh_beside(mesh, "test"), another = mesh_beside(mesh, "test");
+  REQUIRE(beside);
+  const auto sums = [](const Mesh& of) {
+    int64_t sum = 0;
+    for (int i = 0; i < 50; ++i)
+      for (const auto* group : {&of.group(Axis::tensor), &of.world()})
+        sum += group->all_reduce(torch::tensor({of.rank() + i})).item<int64_t>();
+    return sum;
+  };
+  int64_t there = 0, here = 0;
+  std::thread other([&] { there = sums(*beside); });
+  here = sums(mesh);
+  other.join();
+  CHECK(there == here);
+  CHECK(sums(*another) == here);
+  CHECK(beside->index(Axis::tensor) == mesh.index(Axis::tensor));
+  CHECK(&beside->traffic() != &mesh.traffic());
+  CHECK(beside->traffic().counts().begin()->second.calls % 50 == 0);
+}
+
+TEST_CASE("a mesh beside another has groups and counts of its own; one without peers needs none") {
+  CHECK(testing::as_ranks(2, "rank of: a mesh beside") == 0);
+  CHECK(testing::as_ranks(4, "rank of: a mesh beside") == 0);
+  CHECK(mesh_beside(GlooMesh(RankInfo{}, {}, std::chrono::seconds(1)), "test") == nullptr);
 }
 
 // As mesh.h derives them, where each member sends the others their parts directly.

@@ -136,3 +136,32 @@ TEST_CASE("latents that do not fit, and recipes that ask for what is not there, 
   const auto known = open_latents(folder, {{"latent", Sides{2, 1, 2, 3}}, {"text_width", int64_t{3}}}, true);
   CHECK(known->makes()[0].shape == Sides{2, 1, 2, 3});
 }
+
+TEST_CASE("a text is found by its key in a pickle of several, and called as the recipe says") {
+  const TemporaryFolder folder;
+  write_shard(folder / "a.tar", {{golden("saved_latent.pth"), golden("saved_imagen.pickle")}});
+  const auto source =
+      open_latents(folder, {{"text_key", "embeddings_t5_xxl"}, {"text_name", "t5_text"}, {"text_width", int64_t{3}}});
+  CHECK(find(source->makes(), "t5_text")->shape == Sides{-1, 3});
+  CHECK(find(source->makes(), "t5_text_mask")->shape == Sides{-1});
+  const auto sample = source->read(0);
+  CHECK(sample.tensors.at("t5_text").equal(ramp({2, 3})));
+  CHECK(sample.tensors.at("t5_text_mask").equal(torch::ones({2}, torch::kBool)));
+  CHECK(find(open_latents(folder, {{"text_key", "embeddings_clip"}})->makes(), "text")->shape == Sides{-1, 4});
+  CHECK(source->fingerprint() != open_latents(folder, {{"text_key", "embeddings_clip"}})->fingerprint());
+  CHECK(contains(error_of(ErrorKind::data,
+                          [&] {
+                            open_latents(folder, {{"text_key", "umt5"}});
+                          }),
+                 "a.tar:100.pickle: has no \"umt5\", only"));
+  CHECK(contains(error_of(ErrorKind::config,
+                          [&] {
+                            open_latents(folder, {{"text", "none"}, {"text_key", "t5"}});
+                          }),
+                 "text_key is of texts, and data.text is \"none\""));
+  CHECK(contains(error_of(ErrorKind::config,
+                          [&] {
+                            open_latents(folder, {{"text_name", ""}});
+                          }),
+                 "text_name is empty"));
+}
