@@ -49,11 +49,14 @@ std::string whole(const TemporaryFolder& folder) {
 TEST_CASE("rows in any order and in two goes make the bytes of one, under their name once all are there") {
   const TemporaryFolder folder;
   const auto path = folder / "a.npz";
-  auto first = npz(path);
-  CHECK(first.look(false) == std::vector<uint8_t>(kRows, 0));
-  first.begin();
-  write(first, {3, 0});
-  CHECK(!std::filesystem::exists(path));
+  {
+    auto first = npz(path);
+    CHECK(first.look(false) == std::vector<uint8_t>(kRows, 0));
+    first.begin();
+    write(first, {3, 0});
+    CHECK(!std::filesystem::exists(path));
+    CHECK(contains(error_of(ErrorKind::config, [&] { npz(path).look(false); }), "by another command"));
+  }
   auto second = npz(path);
   CHECK(second.look(false) == std::vector<uint8_t>{1, 0, 0, 1, 0});
   second.begin();
@@ -72,10 +75,12 @@ TEST_CASE("rows in any order and in two goes make the bytes of one, under their 
 TEST_CASE("a row that another program has changed is found, in a part and in the whole") {
   const TemporaryFolder folder;
   const auto path = folder / "a.npz";
-  auto file = npz(path);
-  file.look(false);
-  file.begin();
-  write(file, {0, 1, 2, 3, 4});
+  {
+    auto file = npz(path);
+    file.look(false);
+    file.begin();
+    write(file, {0, 1, 2, 3, 4});
+  }
   const auto change = [](const std::string& name) {
     auto bytes = read_text(name);
     bytes[bytes.find(row(2)) + 3] = '!';
@@ -86,7 +91,13 @@ TEST_CASE("a row that another program has changed is found, in a part and in the
   CHECK(contains(error_of(ErrorKind::data, [&] { npz(path).look(false); }), "another sample 2"));
   CHECK(npz(path).look(true) == std::vector<uint8_t>(kRows, 0));
   test::write_text(path + ".part", kept);
-  file.finish();
+  {
+    auto file = npz(path);
+    CHECK(file.look(false) == std::vector<uint8_t>(kRows, 1));
+    file.begin();
+    file.close();
+    file.finish();
+  }
   change(path);
   CHECK(contains(error_of(ErrorKind::data, [&] { npz(path).look(false); }), "another program has changed it"));
   CHECK(npz(path).look(true) == std::vector<uint8_t>(kRows, 0));
@@ -99,10 +110,12 @@ TEST_CASE("a file or a part of another request is refused, and replaced where th
   CHECK(contains(error_of(ErrorKind::config, [&] { npz(path).look(false); }), "not of this request"));
   CHECK(read_text(path) == "mine");
   std::filesystem::remove(path);
-  auto other = npz(path, "other");
-  other.look(false);
-  other.begin();
-  write(other, {1});
+  {
+    auto other = npz(path, "other");
+    other.look(false);
+    other.begin();
+    write(other, {1});
+  }
   CHECK(contains(error_of(ErrorKind::config, [&] { npz(path).look(false); }), "of another request"));
   auto file = npz(path);
   CHECK(file.look(true) == std::vector<uint8_t>(kRows, 0));
