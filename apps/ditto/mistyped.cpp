@@ -35,8 +35,7 @@ std::vector<const CLI::App*> below(const CLI::App& group) {
 
 std::string meant(const std::string& what) { return what.empty() ? "" : "did you mean " + what + "? "; }
 
-// --- options that there are not
-// ---------------------------------------------------------------------------------------
+// --- options that there are not -------------------------------------------------------------------
 
 // The first word that begins as an option, is none of the command's, and is no option's value.
 std::optional<std::pair<std::string, std::string>> unknown_flag(const Asked& asked) {
@@ -215,8 +214,7 @@ void refuse_unknown_flag(const Asked& asked) {
                   ("see `" + asked.name + " --help`"));
 }
 
-// --- values and words that cannot be taken
-// ----------------------------------------------------------------------------
+// --- values and words that cannot be taken --------------------------------------------------------
 
 // That a message of CLI11's begins with.
 const CLI::Option* option_of(const CLI::App& command, const std::string& message) {
