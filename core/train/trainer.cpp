@@ -52,7 +52,6 @@ void Trainer::start() {
   resume_.find();
   training_.assemble(resume_.start());
   trace_.observe(memory_);
-  training_.step->observers.push_back(&waits_);
   if (recipe_.record.receipts)
     receipts_ = std::make_unique<StepReceipts>(*training_.assembly, *training_.ema, *training_.loader);
   if (receipts_) training_.step->observers.push_back(receipts_.get());

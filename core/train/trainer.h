@@ -41,20 +41,10 @@ class Trainer {
   int64_t last_step() const { return options_.replay ? options_.replay->last_step : recipe_.run.steps; }
   bool due(int64_t every) const { return every > 0 && training_.done % every == 0; }
 
-  // By which the watch names a rank that stands still there.
-  struct Waits final : StepObserver {
-    explicit Waits(RankWatch* of) : watch(of) {}
-    void waits_for_encoding() override {
-      if (watch) watch->goes_on("the encoding of its next step");
-    }
-    RankWatch* const watch;
-  };
-
   Recipe recipe_;
   const Mesh& mesh_;
   Group checkpoint_ranks_;
   TrainOptions options_;
-  Waits waits_{options_.watch};
   // They end from the last one on, and that order matters: threads of the saver and of loaders end before the log that
   // they warn in, and the saver before its ranks; the log's folder is locked until all that writes into it is gone.
   report::MemoryMeter memory_;

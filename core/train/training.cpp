@@ -13,6 +13,16 @@
 #include "core/train/validation.h"
 
 namespace ditto {
+namespace {
+
+// By which the watch names a rank that stands still there.
+struct Waits final : StepObserver {
+  explicit Waits(RankWatch& of) : watch(of) {}
+  void waits_for_encoding() override { watch.goes_on("the encoding of its next step"); }
+  RankWatch& watch;
+};
+
+}  // namespace
 
 Training::Training(Recipe& the_recipe, Registry& the_registry, const Mesh& the_mesh, const TrainOptions& options,
                    RunLog& log)
@@ -45,6 +55,7 @@ void Training::assemble(const std::optional<std::string>& start) {
   ema = std::make_unique<Ema>(assembly->networks->learned(), recipe.ema);
   step = std::make_unique<TrainingStep>(*assembly, *loader, *optimizer, *ema);
   step->say = say;
+  if (options_.watch) step->observers.push_back((waits_ = std::make_unique<Waits>(*options_.watch)).get());
   if (validation_loader) check_validation(*assembly, *validation_loader);
   sizes = find_sizes(*assembly->train_data, taken_sizes(recipe.batch));
   assembly->check(sizes.learned);

@@ -43,6 +43,7 @@ class Training {
   void open_data();
   const TrainOptions& options_;
   RunLog& log_;
+  std::unique_ptr<StepObserver> waits_;  // of the step, for the watch
 };
 
 }  // namespace ditto

@@ -130,7 +130,7 @@ HWY_FLATTEN void Normalise(const MapRows& rows, const void* x, const GroupNorm& 
 }
 
 HWY_FLATTEN void AddGradients(const MapRows& rows, const void* x, const void* grad, const GroupNorm& norm, void* gz,
-                  double* sums_gz, double* sums_gzn) {
+                              double* sums_gz, double* sums_gzn) {
   choose(rows, norm.silu, [&](auto storage, auto each_of, auto is_silu) {
     using S = decltype(storage);
     const auto *from = static_cast<const typename S::T*>(x), *of_y = static_cast<const typename S::T*>(grad);
@@ -148,7 +148,7 @@ HWY_FLATTEN void AddGradients(const MapRows& rows, const void* x, const void* gr
 }
 
 HWY_FLATTEN void NormaliseBack(const MapRows& rows, const void* x, const GroupNorm& norm, const GroupNormBack& back,
-                   void* gz_to_dx) {
+                               void* gz_to_dx) {
   choose(rows, false, [&](auto storage, auto each_of, auto) {
     using S = decltype(storage);
     using Each = typename decltype(each_of)::type;

@@ -23,6 +23,7 @@ EvaluationResult result() {
                        {0.125, 0.01},
                        {{0.5, 0.25}, {0.0625, std::nullopt}, {}},
                        {{"denoising", 0.125}},
+                       {},
                        1.5});
   made.rows.push_back({"elsewhere/step_00000005",
                        5,
@@ -31,6 +32,7 @@ EvaluationResult result() {
                        40,
                        {std::numeric_limits<double>::infinity(), std::nullopt},
                        {{}, {}, {}},
+                       {},
                        {},
                        1});
   return made;

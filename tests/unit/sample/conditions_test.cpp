@@ -76,7 +76,7 @@ TEST_CASE("what the model does not take is refused with both sides") {
   CHECK(contains(refusal({{"text", torch::ones({2, 5, 3})}, {"label", torch::ones({3}, torch::kLong)}}), "rows"));
   CHECK(contains(refusal({{"text", torch::ones({2, 5, 3})}, {"text_mask", torch::ones({2, 4}, torch::kBool)}}),
                  "their lengths must agree"));
-  CHECK(contains(refusal({}), "has no tensors"));
+  CHECK(contains(refusal(NamedTensors{}), "has no tensors"));
 }
 
 TEST_CASE("a condition that nobody gives is refused with who could") {

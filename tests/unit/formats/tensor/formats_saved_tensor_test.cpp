@@ -111,33 +111,34 @@ TEST_CASE("what is written is read as it was, and its bytes depend on nothing el
     }
   const SavedTensor half{Dtype::f16, {1}, std::vector<std::byte>(2)};
   CHECK(contains(error_of(ErrorKind::data, [&] { torch_file(half); }), "of F16 is not written so"));
+}
 
-  TEST_CASE("of NeMo Imagen's pickles that text is read that a key names, whatever is beside it") {
-    const auto bytes = read_text(golden_format("saved_imagen.pickle"));
-    const auto text = read_saved_tensor(as_bytes(bytes), "a.pickle", "embeddings_t5_xxl");
-    CHECK((text.dtype == Dtype::f16));
-    CHECK(text.shape == Shape{2, 3});
-    for (std::size_t i = 0; i < 6; ++i) CHECK(number(text, i) == static_cast<double>(i) / 8 - 1);
-    CHECK(saved_tensor_shape(as_bytes(bytes), "a.pickle", "embeddings_clip").shape == Shape{2, 4});
-    const auto refused = [](std::string_view pickle, std::string_view key) {
-      return error_of(ErrorKind::data, [&] { read_saved_tensor(as_bytes(pickle), "a.tar:0.pickle", key); });
-    };
-    CHECK(contains(refused(bytes, "t5"), "has no \"t5\", only: \"note\", \"embeddings_clip\", \"embeddings_t5_xxl\""));
-    CHECK(contains(refused(bytes, "note"), "has no dict where \"encodings\" should stand"));
-    CHECK(contains(refused(read_text(golden_format("saved_numpy.pickle")), "t5"),
-                   "has no dict where \"t5\" should stand"));
-    CHECK(contains(refused(read_text(golden_format("saved_dict.pth")), "latent"), "has no \"latent.encodings\""));
-    CHECK(refusal(bytes).find("i8") != std::string::npos);  // without a key all of it is read
-  }
+TEST_CASE("of NeMo Imagen's pickles that text is read that a key names, whatever is beside it") {
+  const auto bytes = read_text(golden_format("saved_imagen.pickle"));
+  const auto text = read_saved_tensor(as_bytes(bytes), "a.pickle", "embeddings_t5_xxl");
+  CHECK((text.dtype == Dtype::f16));
+  CHECK(text.shape == Shape{2, 3});
+  for (std::size_t i = 0; i < 6; ++i) CHECK(number(text, i) == static_cast<double>(i) / 8 - 1);
+  CHECK(saved_tensor_shape(as_bytes(bytes), "a.pickle", "embeddings_clip").shape == Shape{2, 4});
+  const auto refused = [](std::string_view pickle, std::string_view key) {
+    return error_of(ErrorKind::data, [&] { read_saved_tensor(as_bytes(pickle), "a.tar:0.pickle", key); });
+  };
+  CHECK(contains(refused(bytes, "t5"), "has no \"t5\", only: \"note\", \"embeddings_clip\", \"embeddings_t5_xxl\""));
+  CHECK(contains(refused(bytes, "note"), "has no dict where \"encodings\" should stand"));
+  CHECK(
+      contains(refused(read_text(golden_format("saved_numpy.pickle")), "t5"), "has no dict where \"t5\" should stand"));
+  CHECK(contains(refused(read_text(golden_format("saved_dict.pth")), "latent"), "has no \"latent.encodings\""));
+  CHECK(refusal(bytes).find("i8") != std::string::npos);  // without a key all of it is read
+}
 
-  TEST_CASE("a pickle with code is refused by its name, also where the code stands beside the text that is asked for") {
-    auto bytes = read_text(golden_format("saved_imagen.pickle"));
-    const auto at = bytes.find(
-        "\x8c\x06"
-        "a text"s);
-    REQUIRE(at != std::string::npos);
-    bytes.replace(at, 8, "cposix\nsystem\nX\x02\0\0\0ls\x85R"s);  // frames say lengths, which nobody needs
-    const auto error =
-        error_of(ErrorKind::data, [&] { read_saved_tensor(as_bytes(bytes), "a.tar:0.pickle", "embeddings_t5_xxl"); });
-    CHECK(contains(error, "a.tar:0.pickle: holds a posix.system, which is not run"));
-  }
+TEST_CASE("a pickle with code is refused by its name, also where the code stands beside the text that is asked for") {
+  auto bytes = read_text(golden_format("saved_imagen.pickle"));
+  const auto at = bytes.find(
+      "\x8c\x06"
+      "a text"s);
+  REQUIRE(at != std::string::npos);
+  bytes.replace(at, 8, "cposix\nsystem\nX\x02\0\0\0ls\x85R"s);  // frames say lengths, which nobody needs
+  const auto error =
+      error_of(ErrorKind::data, [&] { read_saved_tensor(as_bytes(bytes), "a.tar:0.pickle", "embeddings_t5_xxl"); });
+  CHECK(contains(error, "a.tar:0.pickle: holds a posix.system, which is not run"));
+}
