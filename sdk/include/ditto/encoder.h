@@ -1,8 +1,8 @@
 // Between data and what a model trains on: pixels and latents, text and embeddings.
 //
 // A batch goes through a recipe's encoders in their order, each in two calls:
-//   precompute   takes()  -> caches()   the costly part. Draws nothing, so that what it made of a sample once may be
-//   kept encode       caches() -> makes()    the rest, at every step: it may draw, and sees the phase
+//   precompute   takes()  -> caches()   The costly part. It draws nothing, so that what it made may be kept.
+//   encode       caches() -> makes()    The rest, at every step: it may draw, and sees the phase.
 // The host calls the second right after the first, or with what was kept of it, in the dtypes that the specs say (fp64
 // in an fp64 run). Around them it takes away: after precompute what the encoder takes, but texts (uint8 [B, S]), which
 // stay for the encoders behind it and go after the last that takes them; after encode what is cached and not made.
