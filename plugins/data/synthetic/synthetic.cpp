@@ -27,6 +27,7 @@ struct Options {
   int64_t classes = 10;
   int64_t channels = 3, frames = 0, height = 32, width = 32;
   std::vector<std::string> sizes;
+  bool captions = false;
   int64_t text_tokens = 0, text_width = 16, text_pooled = 0;
   double mean = 0.5, spread = 0.1;
   int64_t seed = 0;
@@ -53,6 +54,7 @@ struct Options {
       option.reject("sizes", "goes with content = \"shapes\" or \"noise\"", "clusters are around pictures of one size");
     option("mean", mean, "clusters: standard deviation of the classes' means, for each number").at_least(0.0);
     option("spread", spread, "clusters: standard deviation within a class").at_least(0.0);
+    option("captions", captions, "each sample has a caption, \"a sample of class 3\", for an encoder of texts");
     option("text_tokens", text_tokens,
            "longest text; class i has a text of its own, of 1 + i modulo this embedded tokens; 0: no texts")
         .between(0, ditto::most::kSide);
@@ -136,6 +138,7 @@ class Synthetic final : public ditto::Source {
     ditto::TensorSpecs out{{"image", at::kFloat, shape, range}};
     if (options_.classes > 0)
       out.push_back({"label", at::kLong, {}, "0 … " + std::to_string(options_.classes - 1), options_.classes});
+    if (options_.captions) out.push_back({"caption", at::kByte, {-1}, "UTF-8"});
     if (options_.text_tokens > 0) {
       out.push_back({"text", at::kFloat, {-1, options_.text_width}, "any"});
       out.push_back({"text_mask", at::kBool, {-1}, "true; false where a batch is padded"});
@@ -147,6 +150,7 @@ class Synthetic final : public ditto::Source {
   ditto::SampleInfo info(int64_t index) const override {
     ditto::SampleInfo shapes{{"image", shape_of(size_of(index))}};
     if (options_.classes > 0) shapes["label"] = {};
+    if (options_.captions) shapes["caption"] = {static_cast<int64_t>(caption(index).size())};
     if (options_.text_tokens > 0) {
       const int64_t label = options_.classes > 0 ? index % options_.classes : 0;
       const int64_t tokens = 1 + label % options_.text_tokens;
@@ -165,6 +169,10 @@ class Synthetic final : public ditto::Source {
                               : options_.content == "clusters" ? cluster(index, label)
                                                                : shape(index, label);
     if (options_.classes > 0) sample.tensors["label"] = torch::scalar_tensor(label, torch::kLong);
+    if (options_.captions) {
+      const auto text = caption(index);
+      sample.tensors["caption"] = torch::tensor(at::ArrayRef<char>(text.data(), text.size()), at::kByte);
+    }
     if (options_.text_tokens > 0) {
       const auto text = random_.normal(Purpose::noise, std::array{label}, {options_.text_tokens, options_.text_width},
                                        at::kFloat, kTexts)[0];
@@ -182,13 +190,19 @@ class Synthetic final : public ditto::Source {
     Options(options_).read(reader);
     std::string text = "synthetic 1";
     for (const auto& option : reader.declared())
-      if (option.name != "text_pooled" || options_.text_pooled > 0)  // it came later
+      // What came later is named where it is used.
+      if ((option.name != "text_pooled" || options_.text_pooled > 0) &&
+          (option.name != "captions" || options_.captions))
         text += ", " + option.name + " = " + ditto::to_text(option.value);
     return text;
   }
 
  private:
   std::uint32_t series() const { return held_out_ ? kHeldOut : 0; }
+
+  std::string caption(int64_t index) const {
+    return options_.classes > 0 ? "a sample of class " + std::to_string(index % options_.classes) : "a sample";
+  }
 
   // In no order that classes have.
   const Size& size_of(int64_t index) const {

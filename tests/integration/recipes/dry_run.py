@@ -184,15 +184,28 @@ def test_large_models_take_seconds():
     t.check(6e9 < said["parameters"] < 1.2e10, f"{said['parameters']} parameters")
 
 
-def test_adapters_of_published_models():
-    """Their frozen weights are as many as the model's own class has (tests/golden/models)."""
+AUTOENCODER, T5_XXL, CLIP_L, CLIP_L_PROJECTED, CLIP_G = 83819683, 4762310656, 123060480, 123650304, 694659840
+
+
+def test_adapters_of_published_models_and_their_encoders():
+    """Their frozen weights are as many as the models' own classes have (tests/golden/models, and transformers' and diffusers' of encoders)."""
+    encoders = {"sd3_medium": {"image": AUTOENCODER, "clip": CLIP_L_PROJECTED, "giant": CLIP_G, "t5": T5_XXL},
+                "flux": {"image": AUTOENCODER, "clip": CLIP_L, "t5": T5_XXL}, "wan_1_3b": {}}
     for name, frozen, learned in (("sd3_medium", 2028328000, 24 * 2 * 16 * (4 * 1536 + 2 * 1536) - 16 * 2 * 1536),
                                   ("flux", 11901408320, 19 * 2 * 16 * (4 + 2) * 3072 + 38 * 16 * (4 + 6) * 3072),
                                   ("wan_1_3b", 1418996800, 30 * 32 * (4 + 2 + 2 + 3 + 2) * 1536)):
         said, seconds, memory = dry(t.source / "configs" / f"{name}_lora.toml", "--ranks", "8")
-        t.equal(said["frozen_parameters"], {"model": frozen}, f"frozen parameters of {name}")
+        t.equal(said["frozen_parameters"], {"model": frozen} | {f"encoder.{one}": count for one, count in encoders[name].items()},
+                f"frozen parameters of {name}")
         t.equal(said["parameters"], learned, f"learned parameters of {name}")
         t.check(seconds < 10 and memory < 2e9, f"{name} took {seconds:.1f} s and {memory} bytes")
+
+
+def test_pixart_and_its_encoders():
+    said, seconds, memory = dry(t.source / "configs/pixart_xl2.toml", "--ranks", "8")
+    t.equal(said["frozen_parameters"], {"encoder.image": 83653863, "encoder.text": T5_XXL}, "frozen parameters")
+    t.equal(said["parameters"], published("pixart_xl2"), "learned parameters")
+    t.check(seconds < 10 and memory < 2e9, f"it took {seconds:.1f} s and {memory} bytes")
 
 
 def published(case):
