@@ -10,7 +10,8 @@ void LoaderOptions::read(OptionReader& option) {
   option("encode_ahead", encode_ahead,
          "1: while a step is computed, a thread of its own encodes the next one; 0: a step encodes its own first")
       .one_of({0, 1})
-      .changes(Effect::nothing);
+      .changes(Effect::nothing)
+      .noted_if_given();
   option("max_bad", max_bad, "samples that may fail to decode; one more ends the run")
       .at_least(0)
       .changes(Effect::nothing);
@@ -28,7 +29,8 @@ void LoaderOptions::read(OptionReader& option) {
       "a folder that `ditto encode` has made of this recipe, which is read in the place of its data; its encoders then "
       "do the rest alone")
       .changes(Effect::bits)
-      .place();
+      .place()
+      .noted_if_given();
 }
 
 void BatchOptions::read(OptionReader& option) {

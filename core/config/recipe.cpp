@@ -381,22 +381,12 @@ std::vector<std::pair<std::string, Component*>> Recipe::components() {
   return all;
 }
 
-namespace {
-
-// What is not given is not noted where earlier runs and receipts do not know of it: they are the same as today's.
-bool is_newer(const std::string& section, const std::string& option) {
-  return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies") ||
-         (section == "validate" && option == "strata") || section.starts_with("validate.picture.");
-}
-
-}  // namespace
-
 void Recipe::resolve(const std::string& section, const std::string& plugin, const std::vector<OptionInfo>& declared) {
   if (!plugin.empty()) resolved_.set_path(section + ".plugin", Node{plugin, {}});
   for (const auto& info : declared) {
     const auto option = section + "." + info.name;
     if (info.given && info.is_place) require_plain_places(info.value, place_of(option), section != "run");
-    if (info.given || !is_newer(section, info.name)) resolved_.set_path(option, node_of(info.value));
+    if (info.given || !info.noted_if_given) resolved_.set_path(option, node_of(info.value));
   }
   effects_.add(section, declared);
 }

@@ -40,7 +40,8 @@ void RunOptions::read(OptionReader& option) {
   option("transport", transport,
          "plugin that carries tensors between ranks; empty: nccl on CUDA, and on the CPU the host's own, shared memory "
          "and Gloo")
-      .changes(Effect::bits);
+      .changes(Effect::bits)
+      .noted_if_given();
   option("precision", precision, "what layers multiply in, over fp32 weights; fp64 is for proofs (fp64 weights too)")
       .one_of({"fp32", "bf16", "fp16", "fp64"})
       .changes(Effect::bits);
@@ -196,7 +197,8 @@ void ParallelOptions::read(OptionReader& option) {
   option("strategies", strategies,
          "more strategies that serve no axis, in the order in which they wrap and shard; their options are of "
          "[parallel] too")
-      .changes(Effect::bits);
+      .changes(Effect::bits)
+      .noted_if_given();
   for (auto it = strategies.begin(); it != strategies.end(); ++it) {
     if (std::any_of(std::begin(kNamedByOption), std::end(kNamedByOption),
                     [&](const auto& one) { return one.id == *it; }))
@@ -247,7 +249,8 @@ void ValidateOptions::read(OptionReader& option) {
   option("strata", strata,
          "levels of noise that a held-out sample is seen at: one of the eight, or each; auto: each where there are "
          "fewer than eight samples a level")
-      .one_of({"auto", "one", "each"});
+      .one_of({"auto", "one", "each"})
+      .noted_if_given();
   option("grid_every", grid_every, "steps between sample grids from fixed noise; 0: never").at_least(0);
   option("grid", grid, "pictures in a grid, made up to whole rows where a column is a class").between(1, kMostPictures);
   option.only_if(every > 0, {"samples", "batch", "strata"}, "is of a validation, and validate.every is 0");
@@ -255,14 +258,16 @@ void ValidateOptions::read(OptionReader& option) {
 }
 
 void SheetPicture::read(OptionReader& option) {
-  option("seed", seed, "the noise that it starts from; not given: its place in the list, from 0").at_least(0);
-  option("class", of_class, "its class, by name or number; empty: each class in its turn");
-  option("prompt", prompt, "its text, for a model of texts with an encoder of them");
-  option("condition", condition, "a safetensors file of what the model takes, of one row").place();
-  option("guidance", guidance, "guidance.scale; not given: the recipe's own");
+  option("seed", seed, "the noise that it starts from; not given: its place in the list, from 0")
+      .at_least(0)
+      .noted_if_given();
+  option("class", of_class, "its class, by name or number; empty: each class in its turn").noted_if_given();
+  option("prompt", prompt, "its text, for a model of texts with an encoder of them").noted_if_given();
+  option("condition", condition, "a safetensors file of what the model takes, of one row").place().noted_if_given();
+  option("guidance", guidance, "guidance.scale; not given: the recipe's own").noted_if_given();
   has_guidance = option.declared().back().given;
-  option("size", size, "HEIGHTxWIDTH, of videos FRAMESxHEIGHTxWIDTH; empty: the model's own");
-  option("steps", steps, "steps from noise to data; 0: sampler.steps").between(0, most::kTimes);
+  option("size", size, "HEIGHTxWIDTH, of videos FRAMESxHEIGHTxWIDTH; empty: the model's own").noted_if_given();
+  option("steps", steps, "steps from noise to data; 0: sampler.steps").between(0, most::kTimes).noted_if_given();
 }
 
 void RecordOptions::read(OptionReader& option) {

@@ -133,10 +133,9 @@ SampleInfo EncodedSet::info(int64_t index) const {
   const auto length = file.read(plain.member.offset, std::min(plain.member.bytes, kLengthBytes), plain.where);
   const auto header = formats::safetensors_header_bytes(length, plain.member.bytes, plain.where, ErrorKind::data);
   const auto beginning = file.read(plain.member.offset, header, plain.where);
+  const auto reader = formats::SafetensorsReader::parse(beginning, plain.member.bytes, plain.where, ErrorKind::data);
   SampleInfo shapes;
-  for (const auto& entry :
-       formats::SafetensorsReader::parse(beginning, plain.member.bytes, plain.where, ErrorKind::data).entries())
-    shapes[entry.name] = entry.shape;
+  for (const auto& entry : reader.entries()) shapes[entry.name] = entry.shape;
   return shapes;
 }
 

@@ -262,8 +262,8 @@ TEST_CASE(
                                           {"shift", 1.0},
                                           {"upcast", true}})
     CHECK_MESSAGE(options_read(file_of("diffusers", config), {})[key] == value, key);
-  CHECK(options_read(file_of("diffusers", {{"_class_name", std::string("AutoencoderKL")}}), small({}))["scale"] ==
-        OptionValue(0.18215));
+  CHECK(options_read(file_of("diffusers", {{"_class_name", std::string("AutoencoderKL")}}),
+                     {{"groups", int64_t{2}}})["scale"] == OptionValue(0.18215));
   const auto none = [&](const std::string& key) {
     auto changed = config;
     changed.erase(key);
@@ -293,6 +293,7 @@ TEST_CASE(
   refuses(with("mid_block_add_attention", false), {}, {"config.json", "mid_block_add_attention"});
   refuses(with("act_fn", std::string("relu")), {}, {"config.json", "act_fn", "relu"});
   refuses(file_of("ldm"), {{"groups", int64_t{2}}}, {"scale", "no config.json"});
+  refuses(file_of("ldm"), {{"scale", 2.0}}, {"groups", "no config.json"});
 }
 
 TEST_CASE(

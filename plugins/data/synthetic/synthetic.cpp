@@ -54,7 +54,8 @@ struct Options {
       option.reject("sizes", "goes with content = \"shapes\" or \"noise\"", "clusters are around pictures of one size");
     option("mean", mean, "clusters: standard deviation of the classes' means, for each number").at_least(0.0);
     option("spread", spread, "clusters: standard deviation within a class").at_least(0.0);
-    option("captions", captions, "each sample has a caption, \"a sample of class 3\", for an encoder of texts");
+    option("captions", captions, "each sample has a caption, \"a sample of class 3\", for an encoder of texts")
+        .noted_if_given();
     option("text_tokens", text_tokens,
            "longest text; class i has a text of its own, of 1 + i modulo this embedded tokens; 0: no texts")
         .between(0, ditto::most::kSide);
@@ -171,7 +172,9 @@ class Synthetic final : public ditto::Source {
     if (options_.classes > 0) sample.tensors["label"] = torch::scalar_tensor(label, torch::kLong);
     if (options_.captions) {
       const auto text = caption(index);
-      sample.tensors["caption"] = torch::tensor(at::ArrayRef<char>(text.data(), text.size()), at::kByte);
+      auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+      std::copy(text.begin(), text.end(), bytes.data_ptr<uint8_t>());
+      sample.tensors["caption"] = bytes;
     }
     if (options_.text_tokens > 0) {
       const auto text = random_.normal(Purpose::noise, std::array{label}, {options_.text_tokens, options_.text_width},

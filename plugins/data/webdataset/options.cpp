@@ -78,8 +78,9 @@ void Options::read(ditto::OptionReader& option) {
   option("text", text, "the member with an embedded text: \"pickle\", \"pth\", or \"none\"");
   option(
       "text_key", text_key,
-      "which text of a member that holds {key: {\"encodings\": text}}, as NeMo Imagen's pickles; empty: it holds one");
-  option("text_name", text_name, "of the tensors that are made of it: NAME and NAME_mask");
+      "which text of a member that holds {key: {\"encodings\": text}}, as NeMo Imagen's pickles; empty: it holds one")
+      .noted_if_given();
+  option("text_name", text_name, "of the tensors that are made of it: NAME and NAME_mask").noted_if_given();
   option("text_tokens", text_tokens, "the most tokens of a text; what is longer is cut. 0: all")
       .between(0, ditto::most::kSide);
   option("text_width", text_width, "numbers of a text's embedded token; 0: as in the first sample")

@@ -207,6 +207,7 @@ struct AutoencoderKl final : ditto::Encoder {
     if (const auto upcast = file.config.find("force_upcast"); upcast != file.config.end())
       if (const auto* said = std::get_if<bool>(&upcast->second)) o.upcast = *said;  // a recipe may say otherwise
     ditto::read_over(o, reader, file, of.options);
+    of.require_groups(reader, file);
     require_scale(reader, file, has_class);
     return {};
   }

@@ -86,6 +86,7 @@ struct AutoencoderKl final : ditto::Model {
     Options o;
     static_cast<ditto::AutoencoderSize&>(o) = of.size;
     ditto::read_over(o, reader, file, of.options);
+    of.require_groups(reader, file);
     return {{{"x", torch::kFloat, {of.pictures, ditto::kOwnSide, ditto::kOwnSide}, ""}}, of.pictures};
   }
 

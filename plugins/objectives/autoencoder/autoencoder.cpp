@@ -43,7 +43,8 @@ struct Autoencoder final : ditto::Objective {
     if (needs.scheduler)
       throw ditto::Error(ditto::ErrorKind::config, kPlace,
                          "adds no noise to pictures, and the recipe has a [scheduler]", "leave [scheduler] out");
-    const auto* seen = ditto::find(needs.model->takes(), "x");
+    const auto taken = needs.model->takes();
+    const auto* seen = ditto::find(taken, "x");
     if (!seen || !ditto::find(needs.model->makes(), kMoments))
       throw ditto::Error(ditto::ErrorKind::config, kPlace, "needs a model that hands out \"moments\" of latents",
                          "choose model \"autoencoder_kl\"");

@@ -61,7 +61,8 @@ struct OptionInfo {
   std::string range;     // "1 … 64", "one of: a, b"; empty: any
   bool given = false;
   Effect effect = Effect::learning;
-  bool is_place = false;  // names a place in the file system, which each machine may have elsewhere
+  bool is_place = false;        // names a place in the file system, which each machine may have elsewhere
+  bool noted_if_given = false;  // see Declared
 };
 
 class OptionReader;
@@ -78,6 +79,9 @@ class Declared {
   Declared& one_of(const std::vector<T>& allowed);  // for names: the nearest one is suggested
   Declared& changes(Effect effect);
   Declared& place();  // a path: what lies there is compared by content
+  // run.toml, checkpoints and receipts have it only where the recipe gives it. So an option is added later: runs of
+  // before, which know nothing of it, are gone on with, and do what they did with its default.
+  Declared& noted_if_given();
 
  private:
   OptionReader& reader_;
@@ -163,6 +167,12 @@ Declared<T>& Declared<T>::changes(Effect effect) {
 template <class T>
 Declared<T>& Declared<T>::place() {
   reader_.declared_[index_].is_place = true;
+  return *this;
+}
+
+template <class T>
+Declared<T>& Declared<T>::noted_if_given() {
+  reader_.declared_[index_].noted_if_given = true;
   return *this;
 }
 

@@ -1,5 +1,7 @@
 #include <ditto/exchange/autoencoder_names.h>
 
+#include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include <torch/types.h>
@@ -169,8 +171,20 @@ ForeignAutoencoder::ForeignAutoencoder(const ForeignShapes& file)
   if (file.config.count("norm_num_groups") != 0) {
     size.groups = file.number("norm_num_groups", most::kWidth);
     options.emplace_back("groups");
+  } else {
+    for (const auto count : size.channels) size.groups = std::gcd(size.groups, count);
   }
   expect_config(file, config_of(size, pictures, 0));
+}
+
+void ForeignAutoencoder::require_groups(const OptionReader& reader, const ForeignShapes& file) const {
+  if (size.groups == AutoencoderSize().groups || file.config.count("norm_num_groups") != 0) return;
+  const auto& list = reader.declared();
+  const bool is_said =
+      std::any_of(list.begin(), list.end(), [](const OptionInfo& one) { return one.given && one.name == "groups"; });
+  if (!is_said)
+    reader.reject("groups", "is said by nobody: " + file.file + " has no config.json beside it that does",
+                  "set groups, into which channels are cut in every norm");
 }
 
 }  // namespace ditto

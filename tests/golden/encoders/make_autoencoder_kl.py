@@ -32,8 +32,8 @@ CASES = {
 
 
 def digests(vae, case, image, clean, prefix):
-    factors = case["scale"] / torch.tensor(case.get("std", [1.0])).double().view(1, -1, 1, 1)
-    offsets = torch.tensor(case.get("mean", [case.get("shift", 0.0)])).double().view(1, -1, 1, 1)
+    factors = case["scale"] / torch.tensor(case.get("std", [1.0]), dtype=torch.float64).view(1, -1, 1, 1)
+    offsets = torch.tensor(case.get("mean", [case.get("shift", 0.0)]), dtype=torch.float64).view(1, -1, 1, 1)
     posterior = vae.encode(image).latent_dist
     made = {"moments": torch.cat([posterior.mean, posterior.logvar], 1), "clean": (posterior.mode() - offsets) * factors,
             "picture": vae.decode(clean / factors + offsets).sample, "divergence": posterior.kl()}

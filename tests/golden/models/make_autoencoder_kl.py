@@ -27,11 +27,12 @@ def autoencoder(options, pictures=3):
         use_post_quant_conv=o["post_quant"], mid_block_add_attention=o["middle_attention"])
 
 
-# With every option of its shape; sides of which one is odd among the latents.
+# With every option of its shape; sides of which one is odd among the latents. Of such sizes that the class in fp32 is within 5e-6 of
+# itself in fp64, gradients too: with more stages and layers gradients of norms cancel, and it is 2e-5 away.
 CASES = {
-    "autoencoder_sd": (3, dict(preset="sd", channels=[4, 8, 8, 8], groups=2), [16, 24]),
+    "autoencoder_sd": (3, dict(preset="sd", channels=[4, 8, 12], groups=2, layers=1), [12, 8]),
     "autoencoder_sdxl": (3, dict(preset="sdxl", channels=[6, 12], groups=3, layers=1, quant=False), [8, 6]),
-    "autoencoder_sd3": (3, dict(preset="sd3", channels=[4, 8, 12], groups=2, latent=5), [12, 8]),
+    "autoencoder_sd3": (3, dict(preset="sd3", channels=[4, 8], groups=2, layers=1, latent=5), [12, 8]),
     "autoencoder_flux": (1, dict(preset="flux", channels=[8], groups=4, layers=3, middle_attention=False, post_quant=True), [5, 4]),
 }
 

@@ -22,7 +22,10 @@ DITTO_API ForeignFormat autoencoder_names(const Units& of, const AutoencoderSize
 // otherwise.
 struct DITTO_API ForeignAutoencoder {
   explicit ForeignAutoencoder(const ForeignShapes& file);
-  AutoencoderSize size;
+  // After options were read over the size: refuses a recipe that says no groups, where no configuration does and they
+  // cannot be 32, which all published ones have.
+  void require_groups(const OptionReader& reader, const ForeignShapes& file) const;
+  AutoencoderSize size;              // groups that nobody said: as many of 32 as divide all channels
   int64_t pictures;                  // C
   std::vector<std::string> options;  // of AutoencoderSize, of which a recipe may say nothing else
 };

@@ -106,7 +106,7 @@ TEST_CASE("what is written is read as it was, and its bytes depend on nothing el
       const auto read = read_saved_tensor(as_bytes(bytes), "a.tar:0.pth");
       CHECK(read.dtype == tensor.dtype);
       CHECK(read.shape == tensor.shape);
-      CHECK(read.bytes == tensor.bytes);
+      CHECK((read.bytes == tensor.bytes));
       CHECK(write(tensor) == bytes);
     }
   const SavedTensor half{Dtype::f16, {1}, std::vector<std::byte>(2)};
