@@ -121,7 +121,8 @@ TEST_CASE("options that name places are not compared between ranks") {
     if (effects.is_place(key)) places.insert(key);
   CHECK(places == std::set<std::string>{"run.folder", "run.output", "run.init_from", "data.path", "data.shards",
                                         "data.table", "data.validation_table", "data.folder", "adapter.weights",
-                                        "data.validation_shards", "network.guide.weights", "encoder.image.weights"});
+                                        "data.validation_shards", "network.guide.weights", "encoder.image.weights",
+                                        "encoder.image.tokenizer", "loader.encoded"});
 }
 
 TEST_CASE("docs/choosing_a_layout.md promises bits where the table does") {
