@@ -342,26 +342,34 @@ class DryRunner {
   RankCost cost_of(const Place& place, std::string& unknown, int64_t* tokens = nullptr) {
     PaperRank rank(recipe_, registry_, degrees_, place);
     auto cost = rank.held();
-    if (recipe_.loader.encode_ahead > 0) count_encoding(rank, cost);
-    if (!unknown.empty()) return cost;
+    if (unknown.empty()) count_activations(rank, place, cost, unknown, tokens);
+    count_encoding(rank, cost);
+    return cost;
+  }
+
+  void count_activations(PaperRank& rank, const Place& place, RankCost& cost, std::string& unknown, int64_t* tokens) {
     try {
       const auto& left = left_by(rank, place);
       const auto at = place.find(Axis::pipeline);
       const int64_t stage = at == place.end() ? 0 : at->second, ranks = degrees_.at(Axis::pipeline),
                     chunks = virtual_stages(recipe_);
       const auto runs = Stages::runs_of(rank.main().layout, stage, ranks, chunks, rank.main().model->depth());
-      cost.bytes["activations"] = Stages{ranks, chunks, runs}.bytes(left, stage, rank.plan().mine);
+      cost.bytes[kActivations] = Stages{ranks, chunks, runs}.bytes(left, stage, rank.plan().mine);
       if (tokens) *tokens = left.tokens;
     } catch (const Error& error) {
       unknown = error.what();
     }
-    return cost;
   }
 
+  // Of a step that encodes its own first, what it takes for that is beside no activations.
   void count_encoding(PaperRank& rank, RankCost& cost) {
-    cost.bytes[kAhead] = rank.ahead(text_length_);
+    const bool is_ahead = recipe_.loader.encode_ahead > 0;
+    if (is_ahead) cost.bytes[kAhead] = rank.ahead(text_length_);
     try {
-      cost.bytes[kEncoding] = rank.encoding(text_length_);
+      const auto left = cost.bytes.find(kActivations);
+      const int64_t beside = is_ahead || left == cost.bytes.end() ? 0 : left->second;
+      const int64_t bytes = rank.encoding(text_length_) - beside;
+      if (is_ahead || bytes > 0) cost.bytes[kEncoding] = bytes;
     } catch (const Error& error) {
       unknown_encoding_ = error.what();
     }

@@ -13,14 +13,16 @@
 namespace ditto {
 
 constexpr const char* kNodes = "nodes";  // a share of gradients that run.numerics = "one" has alone
-// With loader.encode_ahead: what encoders have made of the next step, and what they take meanwhile of one micro-batch.
+// What the forwards leave that the first backward finds; an estimate.
+constexpr const char* kActivations = "activations";
+// With loader.encode_ahead what encoders have made of the next step; and what they take while they compute one
+// micro-batch, beyond the activations where they compute before the step.
 constexpr const char *kAhead = "ahead", *kEncoding = "encoding";
 
 struct RankCost {
   int rank = 0;
   int64_t parameters = 0;  // learned numbers here
-  // Of its tensors, as `--trace comm` measures them (core/profile/trace.h); "activations" is an estimate: what the
-  // forwards leave that its first backward finds.
+  // Of its tensors, as `--trace comm` measures them (core/profile/trace.h).
   std::map<std::string, int64_t> bytes;
   int64_t total() const;
 };
@@ -35,7 +37,7 @@ struct DryRun {
   Flops flops;                   // of one step of the global batch, forward and backward
   double audit = 0;              // share of it that is computed again (run.audit)
   std::string unknown;           // why operations or activations are not known; empty: they are
-  std::string unknown_encoding;  // why what encoders take meanwhile is not; empty: it is, or counts nothing
+  std::string unknown_encoding;  // why what encoders take is not; empty: it is, or counts nothing
   RankCost first, largest;       // rank 0, and the rank that holds most
 };
 

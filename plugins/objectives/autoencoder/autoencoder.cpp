@@ -67,14 +67,17 @@ struct Autoencoder final : ditto::Objective {
     return {{options.loss, ctx.ops.sample_mean(of(apart))}, {"kl", options.kl * divergence_B}};
   }
 
-  // Of pictures as they are shown, whose numbers are 2 apart at most.
+  // PSNR of pictures as they are shown, whose numbers are 2 apart at most; and the size of latents, of which an
+  // encoder's scale is to make 1.
   std::map<std::string, Tensor> measures(const ditto::Outputs& outputs, const Batch& batch,
                                          ditto::Context&) const override {
     constexpr double kPeak = 2, kLeast = 1e-12;
     const auto& target = batch.at("x");
     const auto shown = outputs.at("prediction").to(target.scalar_type()).clamp(-1, 1);
     const auto error_B = (shown - target).square().flatten(1).mean(1).clamp_min(kLeast);
-    return {{"psnr", 10 * (kPeak * kPeak / error_B).log10()}};
+    const auto latents = ditto::LatentMoments::of(outputs.at(kMoments).to(target.scalar_type()));
+    const auto square_B = (latents.mean.square() + latents.log_variance.exp()).flatten(1).mean(1);
+    return {{"psnr", 10 * (kPeak * kPeak / error_B).log10()}, {"latent_rms", square_B.sqrt()}};
   }
 
  private:
@@ -91,4 +94,4 @@ struct Autoencoder final : ditto::Objective {
 }  // namespace
 
 DITTO_PLUGIN(Objective, Autoencoder, "autoencoder", "1.0.0", "Apache-2.0",
-             "pictures of latents that are near the normal distribution; validations say PSNR")
+             "pictures of latents that are near the normal distribution; validations say PSNR, and the size of latents")
