@@ -15,6 +15,8 @@ MACHINES = {"Zen 5": "amd-epyc-26-2", "Zen 4": "amd-epyc-25-17", "Zen 3": "amd-e
 BEST, EAGER = "PyTorch's best of all", "PyTorch's best eager"
 DIT, LONG, B_2, FEW, MANY = ("DiT-S/2, 32x32x4, batch 8", "DiT-S/2, 64x64x4, batch 2", "DiT-B/2, 32x32x4, batch 4", "digits, batch 16",
                              "digits, batch 128")
+AUTOENCODER = ("encode 256 x 256, batch 1", "decode to 256 x 256, batch 1")
+TEXTS = ("T5 1.1 base, 128 tokens, batch 8", "CLIP-L, 77 tokens, batch 8")
 
 
 class Pages:
@@ -89,6 +91,9 @@ def speed(pages):
         return joined(*(pages.cell(f"video-{machine}", (kind,), "Ditto is faster by (range)")
                         for kind in ("480 x 320, as they are", "cropped and resized to 64 x 64")))
 
+    def encoders(machine, precision, *works):
+        return joined(*(pages.cell(f"encode-{machine}", (work, precision), "its time over Ditto's (range)") for work in works))
+
     def optimizer(machine):
         return pages.cell(f"optimizer-{machine}", ("update", '**Ditto**, numerics "fast"'), "PyTorch's time over it")
 
@@ -104,6 +109,11 @@ def speed(pages):
         (f"a step of sampling {pages.links('sample-s-2')}, DiT-S/2, guidance, four pictures, bf16: diffusers, compiled; OpenVINO with static "
          "shapes", lambda m: sampling(m, "s-2")),
         (f"… DiT-XL/2 {pages.links('sample-xl-2')}", lambda m: sampling(m, "xl-2")),
+        (f"Stable Diffusion's autoencoder at 256 x 256, encoding and decoding {pages.links('encode')}, fp32: diffusers",
+         lambda m: encoders(m, "fp32", *AUTOENCODER)),
+        ("… bf16", lambda m: encoders(m, bf16, *AUTOENCODER)),
+        ("T5 1.1 base at 128 tokens, CLIP-L at 77, batch 8, fp32: transformers", lambda m: encoders(m, "fp32", *TEXTS)),
+        ("… bf16", lambda m: encoders(m, bf16, *TEXTS)),
         (f"AdamW with average and compute copies {pages.links('optimizer')}: fused AdamW and EMA", optimizer),
         (f"PNGs of tar files {pages.links('loader')}: the fastest of webdataset, megatron-energon, SPDL", lambda m: loader(m, "PNG to 64 x 64")),
         ("latents of tar files: the fastest of these", lambda m: loader(m, "latents")),

@@ -7,7 +7,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import statistics
 import subprocess
 import sys
@@ -15,15 +14,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench" / "peers"))
-
-
-def without_refused_instructions():
-    """Where bf16 products end the process (virtual machines that announce AMX and refuse it), both sides go without."""
-    product = "import torch; a = torch.ones(64, 64).bfloat16(); a @ a"
-    died = subprocess.run([sys.executable, "-c", product], stderr=subprocess.DEVNULL).returncode == -signal.SIGILL
-    if died and "ONEDNN_MAX_CPU_ISA" not in os.environ:
-        os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE_BF16"
-
+from instructions import without_refused_instructions  # noqa: E402
 
 without_refused_instructions()  # LibTorch reads it once
 import torch  # noqa: E402

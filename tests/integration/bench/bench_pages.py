@@ -4,19 +4,24 @@ and these say of themselves where the machine was not quiet, and keep what peopl
 Claim (machine): The tables of speed of README.md and docs/ are those of bench/results.
 """
 
+import argparse
+import json
 import pathlib
 import re
 import shutil
 import sys
+import tarfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 
 sys.path[:0] = [str(t.source / "bench/lib"), str(t.source / "bench")]
 sys.dont_write_bytecode = True
+import encode  # noqa: E402
 import memory  # noqa: E402
 import report  # noqa: E402
 import speed_table  # noqa: E402
+import vocabularies  # noqa: E402
 
 RESULTS = t.source / "bench/results"
 PERFORMANCE, README = speed_table.TABLES
@@ -123,6 +128,52 @@ def test_the_contrast_in_docs_is_the_page():
     table = [line for line in (RESULTS / "contrast.md").read_text().splitlines() if line.startswith("|")]
     t.check(len(table) > 20, "bench/results/contrast.md has no table")
     t.check("\n".join(table) in text_of("docs/choosing_a_layout.md"), "the contrast of docs/choosing_a_layout.md is not bench/results/contrast.md")
+
+
+def test_texts_of_the_encoders_bench_fill_every_place():
+    folder = t.work / "texts"
+    for kind, plugin, format, tokens in (("t5", "t5", "transformers", 128), ("clip", "clip_text", "transformers5", 77)):
+        (folder / kind).mkdir(parents=True)
+        (vocabularies.write_t5 if kind == "t5" else vocabularies.write_clip)(folder / kind)
+        encode.texts(folder, kind, plugin, format, tokens)
+        with tarfile.open(folder / f"{kind}.tar") as tar:
+            captions = [tar.extractfile(one).read().decode() for one in tar.getmembers() if one.name.endswith(".txt")]
+        said = json.loads(t.run("tokenize", folder / f"{kind}.toml", *captions, "--json", "--set", "encoder.text.weights=absent", "--set",
+                                f"encoder.text.tokenizer={folder / kind}").stdout)
+        t.equal({len(one["ids"]) for one in said}, {tokens}, f"places of {kind}")
+        t.equal({one["length"] for one in said}, {tokens}, f"lengths of {kind}")
+        t.check(len({tuple(one["ids"]) for one in said}) > 16, f"texts of {kind} are alike")
+
+
+def case_of(work, precision, args, theirs, ours):
+    case = encode.Case(work, precision, args)
+    case.peers = {setting: list(seconds) for setting, seconds in zip(case.settings, theirs)}
+    case.memory = dict(zip(case.settings, (900e6, 800e6)))
+    case.ours, case.our_memory = list(ours), 400e6
+    return case
+
+
+def test_a_page_of_encoders_says_ratios_shares_and_which_bound_applies():
+    args = argparse.Namespace(pictures=1, compile=False, rounds=3, repeats=3, threads=2)
+    cases = [case_of("vae_encode", "bf16", args, ((3.0, 3.0, 3.0), (2.0, 4.0, 2.2)), (1.0, 2.0, 2.0)),
+             case_of("t5", "bf16", args, ((1.2, 1.2, 1.2), (1.5, 1.5, 1.5)), (1.0, 1.0, 1.0))]
+    for slow, bound in ((0.2, "1.5"), (0.4, "1.1")):
+        rates = encode.Rates()
+        rates.add({"products": {"fp32": 0.4, "bf16": 0.5}, "convolutions": {"fp32": 0.3, "bf16": slow}})
+        rates.add({"products": {"bf16": 1.0}})
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in encode.bounds_table(cases, rates)][2:]
+        t.equal(rows[0], ["encode 256 x 256, batch 1", "bf16", "channels last", "2.00 (1.10 to 2.00)", bound, "0.50", "1.0"], "the row")
+        t.equal(rows[1][2:4], ["eager", "1.20 (1.20 to 1.20)"], "the faster setting")
+        t.check(("slower" in encode.rate_lines(rates)[1]) and ("no slower" in encode.rate_lines(rates)[1]) == (bound == "1.1"),
+                encode.rate_lines(rates)[1])
+    times = list(encode.times_table(cases, rates, {"vae_encode": 1e12, "t5": 0.1e12}))
+    t.check("| 500 | 50 % | 400 | |" in times[4].replace("|  |", "| |"), f"a batch of 1e12 operations in 2 s, at a peak of 1e12 a second: {times[4]}")
+    t.check("| 800 | 80 % |" in times[7], f"eight texts a batch: {times[7]}")
+
+    folder = t.work / "encode-results"
+    folder.mkdir()
+    (folder / "encode-amd-epyc-25-17.md").write_text("\n".join(["# Encoders", "", *encode.bounds_table(cases, rates)]))
+    t.check("| … bf16 | | 2.00, – | | |" in speed_table.made_of(folder, PERFORMANCE), "the ratio of encoding is not in the table of speed")
 
 
 if __name__ == "__main__":
