@@ -32,7 +32,7 @@ struct Tokens {
   TokenRow row;
 };
 
-// The encoders are made on shapes alone: neither their weights are read nor the data.
+// The encoders are made on shapes alone, of files of weights too where they are there; data is not read.
 std::vector<Tokens> tokens_of(const TokenizeArguments& a, const CommandLine& line) {
   AssemblyParts parts;
   parts.weights = RunningModel::Weights::none;
