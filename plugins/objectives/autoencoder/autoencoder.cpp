@@ -94,4 +94,4 @@ struct Autoencoder final : ditto::Objective {
 }  // namespace
 
 DITTO_PLUGIN(Objective, Autoencoder, "autoencoder", "1.0.0", "Apache-2.0",
-             "pictures of latents that are near the normal distribution; validations say PSNR, and the size of latents")
+             "pictures of latents that are near the normal distribution; validations say PSNR")
