@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 
 KINDS = ("clip", "bert", "sentencepiece")
-WITH_SENTENCEPIECE = ("pieces_text",)  # plugins
+WITH_SENTENCEPIECE = ("pieces_text", "libt5")  # plugins
 
 
 @functools.cache

@@ -32,7 +32,7 @@ def both(path, name, *words, **sets):
         t.train(path, f"{name}-{ahead}", *words, *t.sets(sets | {"loader.encode_ahead": ahead}))
     t.same_metrics(f"{name}-0", f"{name}-1")
     t.same_state(f"{name}-0", f"{name}-1")
-    held = [[line["loss"] for line in t.lines_of(t.work / f"{name}-{ahead}" / "validation.jsonl")] for ahead in (0, 1)]
+    held = [[line["validation_loss"] for line in t.lines_of(t.work / f"{name}-{ahead}" / "validation.jsonl")] for ahead in (0, 1)]
     t.equal(held[0], held[1], f"{name}: losses of validations")
     return t.metrics(f"{name}-1")
 

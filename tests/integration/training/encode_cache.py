@@ -47,7 +47,7 @@ def files_of(folder):
 
 
 def losses(folder):
-    return [line["loss"] for line in t.metrics(folder)] + [line["loss"] for line in t.lines_of(t.work / folder / "validation.jsonl")]
+    return [float(line["loss"]) for line in t.metrics(folder)] + [float(line["validation_loss"]) for line in t.lines_of(t.work / folder / "validation.jsonl")]
 
 
 def near(a, b, what):
@@ -64,7 +64,8 @@ def test_losses_are_those_of_encoding_at_every_step():
     t.equal(sorted(notes("cache")["encoders"]), ["encoder.image", "encoder.text"], "encoders")
     t.equal(sorted(one["name"] for one in notes("cache")["made"]), ["clean", "text_mask", "text_mean"], "what is kept")
     t.check("CrudeWebdataset" in (t.work / "cache/.nv-meta/dataset.yaml").read_text(), "Energon's kind of set")
-    t.check((t.work / "cache/.nv-meta/split.yaml").read_text().count("train-") == 3, "Energon's split")
+    split = (t.work / "cache/.nv-meta/split.yaml").read_text()
+    t.check(split.count("train-") == 3, split)
     t.train(path, "online", run__steps=20, validate__every=10)
     t.train(path, "cached", run__steps=20, validate__every=10, **on("cache"))
     near("online", "cached", "losses")

@@ -14,9 +14,9 @@ import support as t  # noqa: E402
 import encoders as e  # noqa: E402
 
 
-def words(name, **options):
+def words(section, /, **options):
     """A second encoder of the same captions."""
-    return {f"encoder.{name}.{key}": value for key, value in (dict(plugin="bytes_text", weights=e.weights(), noise=0.1) | options).items()}
+    return {f"encoder.{section}.{key}": value for key, value in (dict(plugin="bytes_text", weights=e.weights(), noise=0.1) | options).items()}
 
 
 def test_a_caption_is_there_for_every_encoder_that_takes_it():
@@ -45,7 +45,7 @@ def test_draws_are_of_the_encoders_name_and_of_the_phases_that_it_is_told():
         return [line["loss"] for line in t.metrics(folder)]
 
     def held(folder):
-        return t.lines_of(t.work / folder / "validation.jsonl")[-1]["loss"]
+        return t.lines_of(t.work / folder / "validation.jsonl")[-1]["validation_loss"]
 
     def made(folder):
         return e.latents(t.work / folder, f"made-{folder}")

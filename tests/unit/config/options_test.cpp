@@ -189,8 +189,8 @@ class Hash {
   std::string text_;
 };
 
-// Of a run's steps, validation, averages and samples.
-std::string made_by(Recipe recipe) {
+// Of a run's steps, validation, averages and samples. `resolved`: its run.toml.
+std::string made_by(Recipe recipe, std::string* resolved = nullptr) {
   declare_components(recipe, plugins());
   check_recipe(recipe, plugins());
   refuse_unserved(recipe, complete_degrees(degrees(recipe), 1));
@@ -202,6 +202,7 @@ std::string made_by(Recipe recipe) {
   const auto seed = static_cast<uint64_t>(recipe.run.seed);
   Loader loader(assembly.train_data, recipe.loader, seed, [](const std::string&) {});
   const auto optimizer = assembly.make_optimizer();
+  if (resolved) *resolved = formats::render_toml(recipe.resolved());
   read_first_weights(assembly, {mesh, [](const auto&, const auto&) {}, [](const auto&) {}});
   Ema ema(assembly.networks->learned(), recipe.ema);
   assembly.check(find_sizes(*assembly.train_data, taken_sizes(recipe.batch)).learned);
@@ -231,6 +232,7 @@ std::string made_by(Recipe recipe) {
 
 struct Outcome {
   std::string hash, refusal;  // one of them
+  std::string resolved;
 };
 
 const Outcome& outcome_of(const Words& sets) {
@@ -238,7 +240,7 @@ const Outcome& outcome_of(const Words& sets) {
   auto [it, is_new] = known.emplace(sets, Outcome{});
   if (!is_new) return it->second;
   try {
-    it->second.hash = made_by(Recipe::parse(recipe_text(sets), "options.toml", at_place(sets)));
+    it->second.hash = made_by(Recipe::parse(recipe_text(sets), "options.toml", at_place(sets)), &it->second.resolved);
   } catch (const Error& error) {
     it->second.refusal = error.what();
   }
@@ -473,12 +475,9 @@ TEST_CASE("an option that is given as it is by default changes nothing, and is r
     complete(place);
     const auto& before = outcome_of(place.sets);
     REQUIRE_MESSAGE(before.refusal.empty(), place.key << ": " << before.refusal);
-    Recipe recipe = Recipe::parse(recipe_text(place.sets), "options.toml", at_place(place.sets));
-    declare_components(recipe, plugins());
-    const auto all = formats::render_toml(recipe.resolved());  // as run.toml has it
     Outcome after;
     try {
-      after.hash = made_by(Recipe::parse(all, "resolved.toml"));
+      after.hash = made_by(Recipe::parse(before.resolved, "resolved.toml"));
     } catch (const Error& error) {
       after.refusal = error.what();
     }
