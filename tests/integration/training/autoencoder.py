@@ -100,7 +100,7 @@ def latents(name, **encoder):
 def test_another_training_learns_its_latents_from_the_run_and_from_a_file():
     path = latents("latents", weights=str(trained()))
     t.train(path, "latents")
-    text = (t.work / "latents/run.toml").read_text().split("[encoder.image]")[1].split("[", 1)[0]
+    text = (t.work / "latents/run.toml").read_text().split("[encoder.image]")[1].split("\n[", 1)[0]
     t.check("latent = 2" in text and "channels = [8, 16]" in text, f"run.toml: {text}")
     t.run("checkpoint", "export", trained(), "--format", "diffusers", "--out", t.work / "vae")
     config = json.loads((t.work / "vae/config.json").read_text())

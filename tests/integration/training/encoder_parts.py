@@ -32,7 +32,7 @@ def test_a_caption_is_there_for_every_encoder_that_takes_it():
 
 def test_draws_are_of_the_encoders_name_and_of_the_phases_that_it_is_told():
     """Learned and validated losses, and samples, are those without noise in the phases in which none is drawn."""
-    path = e.recipe("phases", "fp32")
+    path = e.recipe("phases")
     named = path.parent / "named-otherwise.toml"
     named.write_text(path.read_text().replace("[encoder.text]", "[encoder.words]"))
     t.train(named, "words")
@@ -61,7 +61,7 @@ def test_draws_are_of_the_encoders_name_and_of_the_phases_that_it_is_told():
 def test_the_empty_text_is_encoded_for_models_that_take_it():
     """Guidance by it does nothing where the prompt is empty itself, and something else where it is not."""
     path = e.recipe("emptied", "fp64", dict(noise=0.0), guidance=dict(plugin="cfg", scale=1.0))
-    t.train(path, "emptied", model__null_text="empty")
+    t.train(path, "emptied", model__null_text="empty", run__steps=40)
     run = t.work / "emptied"
 
     def made(name, prompt, scale):
@@ -70,8 +70,8 @@ def test_the_empty_text_is_encoded_for_models_that_take_it():
     nothing = t.work / "nothing.txt"
     nothing.write_text("\n")
     empty, guided = made("empty", nothing, 1.0), made("empty-guided", nothing, 4.0)
-    t.check(max(abs(a - b) for a, b in zip(empty, guided)) < 1e-6, "guidance by the empty text moves samples of it")
-    t.check(max(abs(a - b) for a, b in zip(made("seven", "a seven", 1.0), made("seven-guided", "a seven", 4.0))) > 1e-4,
+    t.check(max(abs(a - b) for a, b in zip(empty, guided)) < 1e-12, "guidance by the empty text moves samples of it")
+    t.check(max(abs(a - b) for a, b in zip(made("seven", "a seven", 1.0), made("seven-guided", "a seven", 4.0))) > 1e-6,
             "guidance by the empty text moves nothing")
 
 
@@ -88,7 +88,7 @@ def test_options_and_folder_are_those_of_the_config_beside_the_weights():
     put("vae", {"_class_name": "AutoencoderKL"})
     path = e.recipe("configured", "fp32", dict(weights=None))
     t.train(path, "configured", *t.sets({"encoder.text.weights": str(pipeline)}))
-    t.check("depth = 1" in (t.work / "configured/run.toml").read_text().split("[encoder.text]")[1].split("[", 1)[0], "run.toml: encoder.text.depth")
+    t.check("depth = 1" in (t.work / "configured/run.toml").read_text().split("[encoder.text]")[1].split("\n[", 1)[0], "run.toml: encoder.text.depth")
     t.write_tensors(t.work / "short.safetensors", e.tensors(depth=1))
     t.train(path, "said", *t.sets({"encoder.text.weights": str(t.work / "short.safetensors"), "encoder.text.depth": 1}))
     t.same_metrics("configured", "said")
@@ -112,7 +112,7 @@ def test_weights_may_be_a_run_that_trained_them():
     t.write_tensors(t.work / "averaged.safetensors", {"by.shift": ("F32", [1, 8, 8], list(learned["ema"]))})
     user = t.write_recipe("by-run.toml", t.recipe(run=dict(name="by-run", steps=2), encoder__image=dict(plugin="shifted", weights="shift")))
     t.train(user, "by-run")
-    t.check("gain = 2" in (t.work / "by-run/run.toml").read_text().split("[encoder.image]")[1].split("[", 1)[0], "run.toml: encoder.image.gain")
+    t.check("gain = 2" in (t.work / "by-run/run.toml").read_text().split("[encoder.image]")[1].split("\n[", 1)[0], "run.toml: encoder.image.gain")
     t.train(user, "by-file", *t.sets({"encoder.image.weights": str(t.work / "averaged.safetensors"), "encoder.image.gain": 2.0}))
     t.same_metrics("by-run", "by-file")
     t.train(user, "by-weights", encoder__image__which="weights")
