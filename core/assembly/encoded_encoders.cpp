@@ -21,11 +21,6 @@ nlohmann::json json_of(const std::vector<EncodedNotes::Encoder>& encoders) {
 
 }  // namespace
 
-TensorSpecs specs_before_encoders(const Source& source) {
-  const auto* encoded = dynamic_cast<const EncodedSet*>(&source);
-  return encoded ? encoded->encoding().source : source.makes();
-}
-
 std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Networks& networks) {
   const auto options = flat(recipe.resolved());
   std::vector<EncodedNotes::Encoder> noted;

@@ -6,9 +6,6 @@
 
 namespace ditto {
 
-// What the data makes before it is encoded: of samples that were, of what they are.
-TensorSpecs specs_before_encoders(const Source& source);
-
 // As they are noted: those of the networks that need not see the data again.
 std::vector<EncodedNotes::Encoder> noted_encoders(const Recipe& recipe, const Networks& networks);
 

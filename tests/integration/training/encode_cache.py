@@ -71,6 +71,7 @@ def test_losses_are_those_of_encoding_at_every_step():
     near("online", "cached", "losses")
     t.train(path, "undrawn", run__steps=20, validate__every=10, encoder__text__noise_in=[])
     t.check(losses("undrawn") != losses("online"), "nothing is drawn")
+    t.run("evaluate", t.work / "cached", "--weights", "weights")
     for name in ("fsdp", "tensor", "pipeline"):
         ranks, sets = e.LAYOUTS[name]
         t.train(path, f"cached-{name}", "--local-ranks", ranks, run__steps=20, validate__every=10, **on("cache"),
