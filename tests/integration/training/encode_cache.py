@@ -171,6 +171,16 @@ def test_other_data_encoders_and_halves_are_refused_with_both_values():
     t.equal((stranger / "train-000000.tar").read_text(), "mine", "a file of somebody")
 
 
+def test_the_average_and_the_weights_themselves_are_told_apart():
+    import autoencoder
+    path = t.write_recipe("averaged.toml", t.recipe(run=dict(name="averaged", steps=2, batch=8), encoder__image=dict(
+        plugin="autoencoder_kl", weights=str(autoencoder.trained())), validate=dict(every=0, grid_every=0)))
+    encode(path, "of-the-average")
+    fingerprint = notes("of-the-average")["encoders"]["encoder.image"]["fingerprint"]
+    t.refused(2, [f"encoder.image.fingerprint is {fingerprint} there and {fingerprint}, not averaged here"], "train", path, *t.sets(
+        {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "of-the-average"), "encoder.image.which": "weights"}))
+
+
 def test_one_byte_of_a_tokenizer_is_refused_with_both_hashes():
     import text_ids
     e.plugins()
