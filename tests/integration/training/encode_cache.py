@@ -87,6 +87,9 @@ def test_texts_are_the_same_bit_for_bit_where_numbers_are_one():
     t.train(path, "cached-one", **options, **on("cache-one"))
     t.same_metrics("online-one", "cached-one")
     t.same_state("online-one", "cached-one")
+    for given, found in (({}, "fast here"), ({"run.numerics": "one", "run.token_leaf": 16}, "leaves of 16 tokens here")):
+        t.refused(2, ["loader.encoded", "run.numerics is one, leaves of 8 tokens there and", found], "train", path,
+                  *t.sets({"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-one")} | given))
 
 
 def test_mirrored_pictures_are_encoded_and_learned_from():
@@ -147,6 +150,8 @@ def test_other_data_encoders_and_halves_are_refused_with_both_values():
 
     refused(["data.size is", "8, 8", "there and", "16, 16"], data__size=[16, 16])
     refused(["encoder.text.precision is", "there and"], encoder__text__precision="bf16")
+    refused(["encoder.text.caches is", '"text_mean" Float', '"text_mean" Double'], run__precision="fp64", encoder__text__precision="fp32", encoder__image__precision="fp32")
+    refused(["encoder.text.makes is", '"text"', '"text2"'], encoder__text__name="text2", model__plugin="dit")
     other = t.work / "one-byte.safetensors"
     data = bytearray(pathlib.Path(e.weights()).read_bytes())
     data[-3] ^= 1
