@@ -139,4 +139,9 @@ SampleInfo EncodedSet::info(int64_t index) const {
   return shapes;
 }
 
+TensorSpecs specs_before_encoders(const Source& source) {
+  const auto* encoded = dynamic_cast<const EncodedSet*>(&source);
+  return encoded ? encoded->encoding().source : source.makes();
+}
+
 }  // namespace ditto

@@ -76,4 +76,7 @@ class EncodedSet final : public Source {
   mutable std::vector<Shard> shards_;  // their indices are guarded
 };
 
+// What the data makes before it is encoded: of samples that were, of what they are.
+TensorSpecs specs_before_encoders(const Source& source);
+
 }  // namespace ditto

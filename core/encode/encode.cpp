@@ -51,12 +51,12 @@ EncodedNotes::Part part_of(const Source& source, const char* name, int64_t first
 
 EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
   const auto& networks = *assembly.networks;
-  const bool in_doubles = assembly.main->ctx->compute == torch::kDouble;
   EncodedNotes notes;
   notes.format = options.format;
   notes.batch = options.batch;
   notes.shard_samples = options.shard_samples;
   notes.flip = options.flip;
+  notes.numerics = numerics_of(assembly.recipe);
   notes.data = resolved_data(assembly.recipe);
   notes.encoders = noted_encoders(assembly.recipe, networks);
   notes.source = assembly.train_data->makes();
@@ -67,8 +67,7 @@ EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
       const auto* made = find(notes.source, spec.name);
       return made && turns(*made);
     });
-    for (auto spec : one->encoder->caches()) {
-      if (in_doubles && at::isFloatingType(spec.dtype)) spec.dtype = torch::kDouble;
+    for (const auto& spec : kept_of(*one, networks)) {
       if (sees_pictures) notes.turn.insert(spec.name);
       notes.made.push_back(spec);
     }

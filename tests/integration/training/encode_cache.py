@@ -71,6 +71,7 @@ def test_losses_are_those_of_encoding_at_every_step():
     near("online", "cached", "losses")
     t.train(path, "undrawn", run__steps=20, validate__every=10, encoder__text__noise_in=[])
     t.check(losses("undrawn") != losses("online"), "nothing is drawn")
+    t.run("evaluate", t.work / "cached", "--weights", "weights")
     for name in ("fsdp", "tensor", "pipeline"):
         ranks, sets = e.LAYOUTS[name]
         t.train(path, f"cached-{name}", "--local-ranks", ranks, run__steps=20, validate__every=10, **on("cache"),
@@ -86,6 +87,9 @@ def test_texts_are_the_same_bit_for_bit_where_numbers_are_one():
     t.train(path, "cached-one", **options, **on("cache-one"))
     t.same_metrics("online-one", "cached-one")
     t.same_state("online-one", "cached-one")
+    for given, found in (({}, "fast here"), ({"run.numerics": "one", "run.token_leaf": 16}, "leaves of 16 tokens here")):
+        t.refused(2, ["loader.encoded", "run.numerics is one, leaves of 8 tokens there and", found], "train", path,
+                  *t.sets({"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-one")} | given))
 
 
 def test_mirrored_pictures_are_encoded_and_learned_from():
@@ -146,6 +150,8 @@ def test_other_data_encoders_and_halves_are_refused_with_both_values():
 
     refused(["data.size is", "8, 8", "there and", "16, 16"], data__size=[16, 16])
     refused(["encoder.text.precision is", "there and"], encoder__text__precision="bf16")
+    refused(["encoder.text.caches is", '"text_mean" Float', '"text_mean" Double'], run__precision="fp64", encoder__text__precision="fp32", encoder__image__precision="fp32")
+    refused(["encoder.text.makes is", '"text"', '"text2"'], encoder__text__name="text2", model__plugin="dit")
     other = t.work / "one-byte.safetensors"
     data = bytearray(pathlib.Path(e.weights()).read_bytes())
     data[-3] ^= 1
@@ -168,6 +174,16 @@ def test_other_data_encoders_and_halves_are_refused_with_both_values():
     (stranger / "train-000000.tar").write_text("mine")
     t.refused(2, ["holds train-000000.tar"], "encode", path, "--out", stranger, "--batch", 4, "--shard-samples", 24)
     t.equal((stranger / "train-000000.tar").read_text(), "mine", "a file of somebody")
+
+
+def test_the_average_and_the_weights_themselves_are_told_apart():
+    import autoencoder
+    path = t.write_recipe("averaged.toml", t.recipe(run=dict(name="averaged", steps=2, batch=8), encoder__image=dict(
+        plugin="autoencoder_kl", weights=str(autoencoder.trained())), validate=dict(every=0, grid_every=0)))
+    encode(path, "of-the-average")
+    fingerprint = notes("of-the-average")["encoders"]["encoder.image"]["fingerprint"]
+    t.refused(2, [f"encoder.image.fingerprint is {fingerprint} there and {fingerprint}, not averaged here"], "train", path, *t.sets(
+        {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "of-the-average"), "encoder.image.which": "weights"}))
 
 
 def test_one_byte_of_a_tokenizer_is_refused_with_both_hashes():

@@ -27,8 +27,10 @@ EncodedNotes notes_of_set() {
   notes.batch = 2;
   notes.shard_samples = kInShard;
   notes.flip = true;
+  notes.numerics = "fast";
   notes.data = {{"data.plugin", "\"synthetic\""}, {"data.height", "8"}};
-  notes.encoders = {{"encoder.image", "vae", "vae 1, weights ab", "Float", {{"draw", "\"mean\""}}}};
+  notes.encoders = {
+      {"encoder.image", "vae", "vae 1, weights ab", "Float", "image", "mean", "clean", {{"draw", "\"mean\""}}}};
   notes.source = {{"image", at::kFloat, {1, 8, 8}, ""}, {"label", at::kLong, {}, "", 10}};
   notes.kept = {{"label", at::kLong, {}, "", 10}};
   notes.made = {
@@ -79,8 +81,11 @@ TEST_CASE("notes are read as they were written, and say what differs") {
   CHECK(contains(said, "data.height is 8 there and 16 here"));
   CHECK(contains(said, "fingerprint is vae 1, weights ab there and vae 1, weights cd here"));
   CHECK(difference(to_json(notes), to_json(read)).empty());
-  for (const auto* bad : {"{}", "[]", R"({"format": 3})"})
+  for (const auto* bad : {"[]", R"({"version": 2})", R"({"version": 2, "format": 3})"})
     CHECK(contains(test::error_of(ErrorKind::data, [&] { encoded_notes(bad, "encoded.json"); }), "encoded.json"));
+  for (const auto* old : {"{}", R"({"version": 1, "format": "safetensors"})"})
+    CHECK(contains(test::error_of(ErrorKind::config, [&] { encoded_notes(old, "x"); }),
+                   "is of version 1, and this ditto reads version 2"));
   auto cut = to_json(notes);
   cut["shard_samples"] = int64_t{1} << 50;
   CHECK(contains(test::error_of(ErrorKind::data, [&] { encoded_notes(cut.dump(), "x"); }), "shards of"));
