@@ -90,8 +90,9 @@ TensorSpecs made_of_prompts(const Networks& networks) {
   return made;
 }
 
-Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_t> ids,
-                     const std::function<Batch(Batch)>& encode) {
+namespace {
+
+Batch captions_of(const std::vector<std::string>& prompts, std::vector<int64_t> ids) {
   size_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
   const auto count = static_cast<int64_t>(prompts.size());
@@ -105,7 +106,10 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
   batch.weights.assign(prompts.size(), 1);
   batch[names::kCaption] = bytes;
   for (const auto& prompt : prompts) batch.lengths[names::kCaption].push_back(static_cast<int64_t>(prompt.size()));
-  batch = encode(std::move(batch));
+  return batch;
+}
+
+Batch without_captions(Batch batch) {
   batch.tensors.erase(names::kCaption);
   if (batch.tensors.empty())
     throw Error(
@@ -115,27 +119,45 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
   return batch;
 }
 
-Batch EncodedPrompts::encoded(std::vector<std::string> texts, std::vector<int64_t> ids) const {
-  const bool in_doubles = networks_.main->ctx->compute == torch::kDouble;
-  auto batch =
-      encode_prompts(texts, std::move(ids), [&](Batch given) { return networks_.encode_given(std::move(given)); });
-  for (auto& [name, tensor] : batch.tensors) {
-    tensor = tensor.to(networks_.main->ctx->device);
-    if (in_doubles && tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
+// The one sample of this batch, once for each id.
+Batch repeated(const Batch& one, const std::vector<int64_t>& ids) {
+  Batch many;
+  many.ids = ids;
+  many.weights.assign(ids.size(), 1);
+  for (const auto& [name, tensor] : one.tensors) {
+    auto shape = tensor.sizes().vec();
+    shape[0] = many.size();
+    many[name] = tensor.expand(shape).contiguous();
   }
-  return batch;
+  for (const auto& [name, lengths] : one.lengths) many.lengths[name].assign(ids.size(), lengths.at(0));
+  return many;
+}
+
+}  // namespace
+
+Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_t> ids,
+                     const std::function<Batch(Batch)>& encode) {
+  return without_captions(encode(captions_of(prompts, std::move(ids))));
+}
+
+Batch EncodedPrompts::encoded(int64_t first, const std::vector<int64_t>& ids) {
+  if (texts_.size() > 1) {
+    const auto begin = texts_.begin() + first;
+    return encode_prompts({begin, begin + static_cast<int64_t>(ids.size())}, ids, [&](Batch given) {
+      return networks_.encode_given({std::move(given), {}});
+    });
+  }
+  if (!of_all_) of_all_ = networks_.precompute_given(captions_of(texts_, {ids.front()}));
+  return without_captions(networks_.encode_given({repeated(of_all_->batch, ids), of_all_->by}));
 }
 
 void EncodedPrompts::add_to(Batch& batch, int64_t first) {
-  const auto count = batch.size();
-  if (texts_.size() == 1 && !of_all_) of_all_ = encoded(texts_, {0});
-  const auto begin = texts_.begin() + (of_all_ ? 0 : first);
-  const auto made = of_all_ ? *of_all_ : encoded({begin, begin + count}, batch.ids);
+  const auto& ctx = *networks_.main->ctx;
+  const auto made = encoded(first, batch.ids);
   for (const auto& [name, tensor] : made.tensors) {
     if (!find(networks_.made_of_texts(), name)) continue;  // of the empty text
-    auto shape = tensor.sizes().vec();
-    shape[0] = count;
-    batch.tensors.emplace(name, tensor.expand(shape));
+    const bool in_doubles = ctx.compute == torch::kDouble && tensor.is_floating_point();
+    batch.tensors.emplace(name, in_doubles ? tensor.to(ctx.device, torch::kDouble) : tensor.to(ctx.device));
   }
 }
 

@@ -30,7 +30,7 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
                      const std::function<Batch(Batch)>& encode);
 
 // The texts of many samples, or one for all: encoded some at a time, as they are asked for, so that no more than those
-// are in memory; one for all is encoded once.
+// are in memory. Draws are by the samples' seeds; of one for all, what draws nothing is encoded once.
 class EncodedPrompts {
  public:
   EncodedPrompts(Networks& networks, const std::vector<std::string>& texts) : networks_(networks), texts_(texts) {}
@@ -39,10 +39,10 @@ class EncodedPrompts {
   void add_to(Batch& batch, int64_t first);
 
  private:
-  Batch encoded(std::vector<std::string> texts, std::vector<int64_t> ids) const;
+  Batch encoded(int64_t first, const std::vector<int64_t>& ids);
   Networks& networks_;
   const std::vector<std::string>& texts_;
-  std::optional<Batch> of_all_;
+  std::optional<Networks::Precomputed> of_all_;
 };
 
 }  // namespace ditto

@@ -177,10 +177,12 @@ class Chooser {
     if (!is_read)
       refuse("prompt", "is a text, and no encoder of this recipe takes one",
              "encode it beforehand, and give the embedding in condition = \"FILE.safetensors\"");
-    const auto encoded =
-        encodes_ ? encode_prompts({picture_.prompt}, {0},
-                                  [&](Batch batch) { return networks_.encode_given(std::move(batch)).to(torch::kCPU); })
-                 : zeros();
+    const auto encoded = encodes_
+                             ? encode_prompts({picture_.prompt}, {one_.seed},
+                                              [&](Batch batch) {
+                                                return networks_.encode_given({std::move(batch), {}}).to(torch::kCPU);
+                                              })
+                             : zeros();
     one_.conditions.tensors.insert(encoded.tensors.begin(), encoded.tensors.end());
     one_.said["prompt"] = picture_.prompt;
   }

@@ -1,7 +1,8 @@
 """Words at sampling: files of prompts, negatives, and where they stand afterwards.
 
-Claim (sampling): A prompt's sample is the same in a file of many as alone, on one rank or two; prompts are encoded with the batch that
-they are of; what a sample was asked for in words stands in its list, its PNG and the sheet.
+Claim (sampling): A prompt's sample is the same in a file of many as alone or for many seeds, on one rank or two, also where its encoder
+draws; prompts are encoded with the batch that they are of; what a sample was asked for in words stands in its list, its PNG and the
+sheet.
 """
 
 import json
@@ -21,7 +22,7 @@ SIZE = 8 * 8
 
 @e.once
 def trained():
-    path = e.recipe("worded", "fp32", dict(noise=0.0), guidance=dict(plugin="cfg", scale=3.0))
+    path = e.recipe("worded", "fp32", dict(noise=0.5), guidance=dict(plugin="cfg", scale=3.0))
     t.train(path, "worded")
     return t.work / "worded"
 
@@ -76,6 +77,19 @@ def test_a_prompt_of_many_makes_what_it_makes_alone():
     t.check("a one !!" in text, text)
     sheet = json.loads(texts_of(t.work / "many/grid.png")["ditto"])
     t.equal([one["prompt"] for one in sheet["pictures"]], WORDS, "the sheet")
+
+
+def test_one_prompt_for_many_seeds_draws_by_each():
+    """As the same prompt in a file does, a line a seed."""
+    file = lines("same.txt", ["a one"] * 3)
+    each = samples("each", "--prompts", file)
+    t.equal(samples("of-all", "--prompts", "a one", seeds=[0, 1, 2]), each, "one text for three seeds")
+    t.equal(samples("of-all-2", "--prompts", "a one", seeds=[0, 1, 2], ranks=2), each, "on two ranks")
+    t.equal(samples("of-one", "--prompts", "a one", seeds=[2]), each[2:], "one text for the third seed")
+    noise = t.work / "alike.safetensors"
+    t.write_tensors(noise, {"noise": ("F32", [2, 1, 8, 8], [0.5] * (2 * SIZE))})
+    first, second = samples("alike", "--prompts", "a one", "--noise", noise, seeds=[0, 1])
+    t.check(first != second, "two seeds, one draw of the encoder")
 
 
 def test_json_lines_say_seeds_negatives_and_size():
