@@ -247,10 +247,12 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
 
 std::vector<RunningEncoder*> Networks::encoders_of_data() const {
   std::vector<RunningEncoder*> all;
+  auto given = data_;  // without what an encoder has made by the data's own name
   for (const auto& encoder : encoders) {
-    const auto takes = encoder->encoder->takes();
-    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return find(data_, spec.name); }))
+    const auto takes = encoder->encoder->takes(), makes = encoder->encoder->makes();
+    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return find(given, spec.name); }))
       all.push_back(encoder.get());
+    std::erase_if(given, [&](const TensorSpec& spec) { return find(makes, spec.name); });
   }
   return all;
 }

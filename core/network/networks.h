@@ -60,8 +60,8 @@ class Networks {
   // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
   void load(const SavedModel& saved, const std::string& which);
 
-  // The encoders that need nothing of one another: what they make of the data may be kept (`ditto encode`). What others
-  // make may be drawn, so that an encoder that takes it runs at every step.
+  // The encoders that need nothing of one another, not by a name of the data either: what they make of the data may be
+  // kept (`ditto encode`). What others make may be drawn, so that an encoder that takes it runs at every step.
   std::vector<RunningEncoder*> encoders_of_data() const;
   // Of those the first part: what is to be kept, with what is left of the data.
   Batch precompute(Batch batch);

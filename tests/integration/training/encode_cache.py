@@ -24,6 +24,7 @@ import zipfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import encoders as e  # noqa: E402
+import imagen_texts as imagen  # noqa: E402
 
 KILLS = 20
 
@@ -243,6 +244,20 @@ def test_nemo_parts_are_read_by_torchs_and_numpys_formats_and_trained_on():
     tree = t.recipe(run=dict(name="on-nemo", steps=2, batch=8), model=dict(plugin="dit_text", depth=1, width=32, heads=4, patch=2))
     tree["data"] = dict(plugin="webdataset", shards=[str(t.work / "nemo/train-*.tar")], image=["pth"], text="pickle", latent=[1, 8, 8], label="none")
     t.train(t.write_recipe("on-nemo.toml", tree), "on-nemo")
+
+
+def test_an_encoder_of_what_another_makes_by_the_datas_name_runs_at_every_step():
+    """Both take "raw"; the second one's is the first's, some of which is dropped."""
+    first, second = dict(plugin="fit_text", takes="raw", name="raw", tokens=8, drop=0.5), dict(plugin="fit_text", takes="raw", tokens=8)
+    path = imagen.recipe("chain", imagen.shard("chain"), data=dict(text="pickle", text_key=imagen.KEY, text_name="raw", text_width=imagen.WIDTH),
+                         encoder__first=first, encoder__second=second)
+    encode(path, "chain-cache")
+    t.equal(sorted(notes("chain-cache")["encoders"]), ["encoder.first", "encoder.image"], "encoders of the data")
+    t.train(path, "chain")
+    t.train(path, "chain-cached", **on("chain-cache"))
+    t.same_metrics("chain", "chain-cached")
+    t.train(path, "chain-undropped", encoder__first__drop=0.0)
+    t.check(t.metrics("chain") != t.metrics("chain-undropped"), "nothing is drawn")
 
 
 def kept_of(shard, name):
