@@ -260,6 +260,16 @@ def test_an_encoder_of_what_another_makes_by_the_datas_name_runs_at_every_step()
     t.check(t.metrics("chain") != t.metrics("chain-undropped"), "nothing is drawn")
 
 
+def test_nemo_parts_of_a_picture_in_both_splits_are_two_draws():
+    """The recipe holds the pictures out that it learns from."""
+    path = e.recipe("both", "fp32", dict(noise=0.5))
+    encode(path, "both", "--format", "nemo")
+    drawn = [tarfile.open(t.work / f"both/{shard}").extractfile(name).read()
+             for shard, name in (("train-000000.tar", "000000.pickle"), ("validation-000000.tar", "000064.pickle"))]
+    t.equal(len(drawn[0]), len(drawn[1]), "bytes of a text")
+    t.check(drawn[0] != drawn[1], "one draw for two samples")
+
+
 def kept_of(shard, name):
     data = tarfile.open(shard).extractfile(name).read()
     length = struct.unpack("<Q", data[:8])[0]
