@@ -95,6 +95,31 @@ EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
   return notes;
 }
 
+// What NeMo's parts hold beside the latent: one embedded text [S, E], whatever its name is; none where there is none.
+// Throws Error(config) where encoders make more than that.
+std::optional<std::string> text_for_nemo(const Networks& networks) {
+  std::vector<std::string> texts, others;
+  for (const auto& spec : networks.main->setting.needs.inputs) {
+    const bool is_made = std::any_of(networks.encoders.begin(), networks.encoders.end(),
+                                     [&](const auto& one) { return find(one->encoder->makes(), spec.name); });
+    const bool is_latent = spec.name == names::kClean || spec.name == names::kInput;
+    if (!at::isFloatingType(spec.dtype) || is_latent || find(networks.empty_text_specs(), spec.name)) continue;
+    if (spec.shape.size() == 2)
+      texts.push_back(spec.name);
+    else if (is_made)
+      others.push_back(spec.name);
+  }
+  if (texts.size() > 1 || !others.empty()) {
+    std::string all;
+    for (const auto* some : {&texts, &others})
+      for (const auto& name : *some) all += (all.empty() ? "\"" : ", \"") + name + "\"";
+    throw Error(ErrorKind::config, "--format nemo",
+                "has room for a latent and one text of tokens a sample, and there would be " + all,
+                "leave encoders out until one text is left, or take --format safetensors, which keeps all");
+  }
+  return texts.empty() ? std::nullopt : std::optional(texts.front());
+}
+
 void check(const Assembly& assembly, const EncodedNotes& notes) {
   if (notes.made.empty())
     throw Error(ErrorKind::config, assembly.recipe.name, "has no encoder of its data, and there is nothing to keep",
@@ -117,7 +142,8 @@ class Encoding {
         options_(options),
         mesh_(assembly.mesh),
         writes_(is_first_with_its_samples(assembly.mesh)),
-        folder_(options.out, checked_notes(assembly, options)) {}
+        folder_(options.out, checked_notes(assembly, options)),
+        nemo_text_(options.format == EncodeOptions::kNemo ? text_for_nemo(*assembly.networks) : std::nullopt) {}
 
   void run() {
     const auto missing = prepare();
@@ -271,8 +297,8 @@ class Encoding {
         if (part.weights[row] == 0) continue;
         const auto at = static_cast<int64_t>(row);
         writer->add(name_of(part, row, "pth"), torch_member(part.at(names::kClean)[at]));
-        if (part.has(names::kText)) {
-          TensorSpec any{names::kText, torch::kFloat, {-1}};
+        if (nemo_text_) {
+          TensorSpec any{*nemo_text_, torch::kFloat, {-1}};
           writer->add(name_of(part, row, "pickle"), numpy_member(own_row(part, any, at)));
         }
         writer->add(name_of(part, row, "json"), notes_for_nemo(data, row));
@@ -296,6 +322,7 @@ class Encoding {
   const Mesh& mesh_;
   const bool writes_;
   EncodedFolder folder_;
+  const std::optional<std::string> nemo_text_;
   std::optional<Loader> train_, validation_;
   int64_t done_ = 0;
 };

@@ -270,6 +270,19 @@ def test_nemo_parts_of_a_picture_in_both_splits_are_two_draws():
     t.check(drawn[0] != drawn[1], "one draw for two samples")
 
 
+def test_nemo_parts_hold_one_text_by_any_name_and_no_more_are_dropped():
+    path = e.recipe("renamed", "fp32", dict(noise=0.0, name="t5_text"), encoder__fitted=dict(plugin="fit_text", takes="t5_text", name="words", tokens=8))
+    path.write_text(path.read_text().replace('plugin = "dit_text"', 'plugin = "dit"'))
+    encode(path, "renamed", "--format", "nemo")
+    with tarfile.open(t.work / "renamed/train-000000.tar") as shard:
+        t.equal(shard.getnames()[:3], ["000000.pth", "000000.pickle", "000000.json"], "members")
+    for name, more, said in (("two", dict(encoder__other=dict(plugin="bytes_text", name="clip", weights=e.weights("other", 12, 2))), '"text", "clip"'),
+                             ("pooled-too", dict(), '"text", "text_pooled"')):
+        path = e.recipe(name, "fp32", dict(noise=0.0, pooled=name == "pooled-too"), **more)
+        t.refused(2, ["--format nemo", said, "--format safetensors"], "encode", path, "--out", t.work / name, "--format", "nemo")
+        t.check(not (t.work / name).exists(), "a refused command left a folder")
+
+
 def kept_of(shard, name):
     data = tarfile.open(shard).extractfile(name).read()
     length = struct.unpack("<Q", data[:8])[0]
