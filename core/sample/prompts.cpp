@@ -1,6 +1,7 @@
 #include "core/sample/prompts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <limits>
 #include <sstream>
@@ -26,6 +27,38 @@ namespace {
 
 constexpr uint64_t kPromptBytes = uint64_t{64} << 20;
 constexpr const char* kKeys[] = {"prompt", "negative", "seed", "size"};
+constexpr const char *kLines = ".txt", *kJsonLines = ".jsonl", *kJson = ".json";
+
+// In small letters.
+std::string extension_of(const std::string& file) {
+  auto extension = std::filesystem::path(file).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return extension;
+}
+
+// A text that somebody meant as a path.
+bool is_like_path(const std::string& text) {
+  const auto extension = extension_of(text);
+  return extension == kLines || extension == kJsonLines || extension == kJson ||
+         (text.find('/') != text.npos && text.find_first_of(" \t\r\n") == text.npos);
+}
+
+void require_no_nul(const std::string& text, const std::string& where) {
+  if (text.find('\0') != text.npos)
+    throw Error(ErrorKind::data, where, "holds a NUL, at which a text ends", "leave it out");
+}
+
+Prompt prompt_of_words(const std::string& text) {
+  const auto where = "--prompts " + shown(text);
+  if (is_like_path(text))
+    throw Error(ErrorKind::data, where, "looks like a path, and there is no such file",
+                "correct it; what is meant as a text stands in a file, as a line");
+  if (const auto damage = formats::utf8_damage(text))
+    throw Error(ErrorKind::data, where, fmt::format("is no UTF-8 from byte {} on", *damage), "write it in UTF-8");
+  require_no_nul(text, where);
+  return {text, {}, {}, {}};
+}
 
 [[noreturn]] void refuse_line(const std::string& where, const std::string& what) {
   throw Error(
@@ -38,7 +71,9 @@ Prompt prompt_of(const std::string& line, const std::string& where) {
   if (!json.is_object() || !json.contains("prompt")) refuse_line(where, "is no object with \"prompt\"");
   const auto text = [&](const char* key) {
     if (!json.at(key).is_string()) refuse_line(where, fmt::format("its \"{}\" is no text", key));
-    return json.at(key).get<std::string>();
+    auto said = json.at(key).get<std::string>();
+    require_no_nul(said, where + ", \"" + key + "\"");
+    return said;
   };
   for (const auto& [key, value] : json.items())
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
@@ -60,13 +95,13 @@ Prompt prompt_of(const std::string& line, const std::string& where) {
 
 std::vector<Prompt> read_prompts(const std::string& file_or_text) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file_or_text, error)) {
-    if (const auto damage = formats::utf8_damage(file_or_text))
-      throw Error(ErrorKind::data, "--prompts " + shown(file_or_text),
-                  fmt::format("is no UTF-8 from byte {} on", *damage), "write it in UTF-8");
-    return {{file_or_text, {}, {}, {}}};
-  }
-  const bool is_json = std::filesystem::path(file_or_text).extension() == ".jsonl";
+  if (!std::filesystem::is_regular_file(file_or_text, error)) return {prompt_of_words(file_or_text)};
+  const auto extension = extension_of(file_or_text);
+  if (extension == kJson)
+    throw Error(
+        ErrorKind::data, file_or_text, "is called as one JSON text is, and prompts are an object a line",
+        fmt::format("call it {0}, if it has an object a line, or {1}, if it has a text a line", kJsonLines, kLines));
+  const bool is_json = extension == kJsonLines;
   std::vector<Prompt> prompts;
   std::istringstream lines(
       formats::with_plain_ends(formats::without_mark(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes))));

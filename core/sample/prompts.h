@@ -17,9 +17,10 @@ struct Prompt {
   std::optional<int64_t> seed;
 };
 
-// A file's, of this name: a text a line; or, where its name ends with .jsonl, a JSON object a line, with "prompt" and
-// any of "negative", "seed" and "size". Where there is no such file, the text itself. Throws Error(data) for a file
-// without text, for what is no UTF-8, and for a line of other keys or types.
+// A file's, of this name: a text a line; or, where its name ends with .jsonl or .JSONL, a JSON object a line, with
+// "prompt" and any of "negative", "seed" and "size". Where there is no such file, the text itself. Throws Error(data)
+// for a file without text or called .json, for a text that looks like a path, for what is no UTF-8 or holds a NUL, and
+// for a line of other keys or types.
 std::vector<Prompt> read_prompts(const std::string& file_or_text);
 
 // Of what a model takes, that which the encoders make of texts alone.

@@ -166,6 +166,8 @@ class Chooser {
 
   void take_prompt() {
     if (picture_.prompt.empty()) return;
+    if (picture_.prompt.find('\0') != std::string::npos)
+      refuse("prompt", "holds a NUL, at which a text ends", "leave it out");
     const auto reads = [](const auto& encoder) { return find(encoder->encoder->takes(), names::kCaption) != nullptr; };
     const bool is_read = std::any_of(networks_.encoders.begin(), networks_.encoders.end(), reads);
     const auto made = made_of_prompts(networks_);

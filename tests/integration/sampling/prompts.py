@@ -152,6 +152,9 @@ def test_words_that_could_not_be_meant_are_refused():
     latin = t.work / "latin.txt"
     latin.write_bytes(b"a cat\na caf\xe9\n")
     t.refused(4, ["latin.txt:2", "UTF-8"], *never, "--prompts", latin)
+    t.refused(4, ["looks like a path", "words.jsonl"], *never, "--prompts", "nothere/words.jsonl")
+    t.refused(4, ["words.json", "call it .jsonl"], *never, "--prompts", lines("words.json", ['{"prompt": "a"}']))
+    t.refused(4, ["nul.jsonl:1", "NUL"], *never, "--prompts", lines("nul.jsonl", [json.dumps(dict(prompt="a\0b"))]))
     t.refused(4, ["has 5 rows", "2 samples"], *never, "--prompts", lines("five.txt", WORDS), "--seeds", "0-1")
     t.refused(2, ["--negative-prompt", "is not used by this guidance"], *never, "--prompts", "a", "--negative-prompt", "b",
               "--set", "guidance.plugin=none")
