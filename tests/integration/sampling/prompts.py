@@ -101,6 +101,9 @@ def test_json_lines_say_seeds_negatives_and_size():
             [("000003.png", 3, "a three", "a one"), ("000014.png", 14, "a four", "")], "the list")
     t.equal(samples("said", "--prompts", "a three", "--negative-prompt", "a one", seeds=[3]), made[:1], "the same in words")
     t.check(samples("unsaid", "--prompts", "a three", seeds=[3]) != made[:1], "a negative prompt changes nothing")
+    t.equal(samples("empty", "--prompts", "a four", "--negative-prompt", "", seeds=[14]), made[1:], "the empty negative in words")
+    t.equal(listed("empty")[0]["negative_prompt"], "", "the list")
+    t.check(samples("null", "--prompts", "a four", seeds=[14]) != made[1:], "the empty negative prompt is the null condition")
     for lines, words, parts in (
             ([dict(prompt="a", seed=1), dict(prompt="b")], [], ['has "seed" in 1 of its 2 prompts']),
             ([dict(prompt="a", negative="n"), dict(prompt="b")], [], ['"negative" in 1 of its 2', "--negative-prompt"]),
