@@ -124,6 +124,9 @@ def test_the_same_words_go_on_and_other_words_are_refused():
     t.check("all are there already" in t.run(*words, "a one").stderr, "made again")
     t.refused(2, ["another request", "prompt is a one there and a two here"], *words, "a two")
     t.refused(2, ["another request"], *words, "a one", "--negative-prompt", "a two")
+    words[3], words[5] = t.work / "again-file", "0-1"
+    t.run(*words, lines("again.txt", ["a one", "a two"]))
+    t.refused(2, ["another request: its seeds, prompts"], *words, lines("again.txt", ["a one", "a three"]))
 
 
 def test_a_model_of_pooled_texts_alone_is_asked_in_words():
