@@ -236,10 +236,8 @@ void add_request_options(CLI::App& command, SampleArguments& a) {
   command.add_option("--prompts", a.prompts,
                      "a text, or a file of texts, one a line; or of JSON objects, FILE.jsonl, with prompt, and maybe "
                      "negative, seed and size: for recipes with an encoder of texts");
-  // Not an option of the member: CLI11 reads an empty text into a std::optional as nothing.
-  command.add_option_function<std::string>(
-      "--negative-prompt", [&a](const std::string& text) { a.negative_prompt = text; },
-      "a text that guidance leads away from, for prompts that say none; default: the null condition");
+  command.add_option("--negative-prompt", a.negative_prompt,
+                     "a text that guidance leads away from, for prompts that say none; default: the null condition");
   command.add_option("--size", a.size,
                      "HEIGHTxWIDTH, of videos FRAMESxHEIGHTxWIDTH, as the model makes samples (latents: "
                      "theirs); default: the size it was trained on");
