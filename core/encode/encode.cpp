@@ -39,6 +39,16 @@ class InOrder final : public Source {
 
 bool turns(const TensorSpec& spec) { return spec.name == names::kImage || spec.turns_with_image; }
 
+// Samples by their numbers in the folder, by which encoders draw: those that are held out follow those to learn from.
+Batch numbered(Batch read, int64_t first) {
+  const auto number = [first](Batch& batch) {
+    for (auto& id : batch.ids) id += first;
+  };
+  number(read);
+  for (auto& part : read.parts) number(part);
+  return read;
+}
+
 // Of the ranks that have the same samples the first.
 bool is_first_with_its_samples(const Mesh& mesh) {
   return std::all_of(kAxes.begin(), kAxes.end(),
@@ -84,6 +94,31 @@ EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
   return notes;
 }
 
+// What NeMo's parts hold beside the latent: one embedded text [S, E], whatever its name is; none where there is none.
+// Throws Error(config) where encoders make more than that.
+std::optional<std::string> text_for_nemo(const Networks& networks) {
+  std::vector<std::string> texts, others;
+  for (const auto& spec : networks.main->setting.needs.inputs) {
+    const bool is_made = std::any_of(networks.encoders.begin(), networks.encoders.end(),
+                                     [&](const auto& one) { return find(one->encoder->makes(), spec.name); });
+    const bool is_latent = spec.name == names::kClean || spec.name == names::kInput;
+    if (!at::isFloatingType(spec.dtype) || is_latent || find(networks.empty_text_specs(), spec.name)) continue;
+    if (spec.shape.size() == 2)
+      texts.push_back(spec.name);
+    else if (is_made)
+      others.push_back(spec.name);
+  }
+  if (texts.size() > 1 || !others.empty()) {
+    std::string all;
+    for (const auto* some : {&texts, &others})
+      for (const auto& name : *some) all += (all.empty() ? "\"" : ", \"") + name + "\"";
+    throw Error(ErrorKind::config, "--format nemo",
+                "has room for a latent and one text of tokens a sample, and there would be " + all,
+                "leave encoders out until one text is left, or take --format safetensors, which keeps all");
+  }
+  return texts.empty() ? std::nullopt : std::optional(texts.front());
+}
+
 void check(const Assembly& assembly, const EncodedNotes& notes) {
   if (notes.made.empty())
     throw Error(ErrorKind::config, assembly.recipe.name, "has no encoder of its data, and there is nothing to keep",
@@ -106,7 +141,8 @@ class Encoding {
         options_(options),
         mesh_(assembly.mesh),
         writes_(is_first_with_its_samples(assembly.mesh)),
-        folder_(options.out, checked_notes(assembly, options)) {}
+        folder_(options.out, checked_notes(assembly, options)),
+        nemo_text_(options.format == EncodeOptions::kNemo ? text_for_nemo(*assembly.networks) : std::nullopt) {}
 
   void run() {
     const auto missing = prepare();
@@ -183,12 +219,12 @@ class Encoding {
         [&](int64_t k) -> std::optional<Places> { return k < own ? std::optional(places(shard, k)) : std::nullopt; });
     for (int64_t k = 0; k < batches; ++k) {
       if (options_.alive) options_.alive();
-      const auto read = loader.next(places(shard, std::min(k, own - 1)));
+      const auto read = numbered(loader.next(places(shard, std::min(k, own - 1))), shard.part->first);
       const bool keeps = writer && k < own;
       if (options_.format == EncodeOptions::kNemo)
-        encode_for_nemo(read, shard, keeps ? &*writer : nullptr);
+        encode_for_nemo(read, keeps ? &*writer : nullptr);
       else
-        encode(read, shard, keeps ? &*writer : nullptr);
+        encode(read, keeps ? &*writer : nullptr);
       if (!is_own || k >= own) continue;
       done_ += read.size();
       if (options_.progress) options_.progress(done_);
@@ -209,11 +245,11 @@ class Encoding {
     });
   }
 
-  static std::string name_of(const Shard& shard, const Batch& part, size_t row, const char* extension) {
-    return encoded_key(shard.part->first + part.ids[row]) + "." + extension;
+  static std::string name_of(const Batch& part, size_t row, const char* extension) {
+    return encoded_key(part.ids[row]) + "." + extension;
   }
 
-  void encode(const Batch& read, const Shard& shard, EncodedFolder::Writer* writer) const {
+  void encode(const Batch& read, EncodedFolder::Writer* writer) const {
     const auto plain = precomputed(read);
     std::optional<Batch> turned;
     if (options_.flip) turned = precomputed(mirrored(read));
@@ -226,12 +262,12 @@ class Encoding {
         if (part.weights[row] == 0) continue;  // it did not decode, nor will it in the set
         auto specs = notes.kept;
         specs.insert(specs.end(), notes.made.begin(), notes.made.end());
-        writer->add(name_of(shard, part, row, EncodedSet::kPlain), member(part, specs, row));
+        writer->add(name_of(part, row, EncodedSet::kPlain), member(part, specs, row));
         if (!other) continue;
         TensorSpecs both;
         for (const auto& spec : notes.made)
           if (notes.turn.count(spec.name)) both.push_back(spec);
-        writer->add(name_of(shard, part, row, EncodedSet::kMirrored), member(*other, both, row));
+        writer->add(name_of(part, row, EncodedSet::kMirrored), member(*other, both, row));
       }
     }
   }
@@ -249,7 +285,7 @@ class Encoding {
   }
 
   // NeMo's sets hold what the model sees: the latent, drawn where its encoder draws, and the text's embedding.
-  void encode_for_nemo(const Batch& read, const Shard& shard, EncodedFolder::Writer* writer) const {
+  void encode_for_nemo(const Batch& read, EncodedFolder::Writer* writer) const {
     const auto encoded =
         assembly_.networks->encode(read.to(assembly_.main->ctx->device), Phase::evaluate).to(torch::kCPU);
     if (!writer) return;
@@ -259,12 +295,12 @@ class Encoding {
       for (size_t row = 0; row < part.ids.size(); ++row) {
         if (part.weights[row] == 0) continue;
         const auto at = static_cast<int64_t>(row);
-        writer->add(name_of(shard, part, row, "pth"), torch_member(part.at(names::kClean)[at]));
-        if (part.has(names::kText)) {
-          TensorSpec any{names::kText, torch::kFloat, {-1}};
-          writer->add(name_of(shard, part, row, "pickle"), numpy_member(own_row(part, any, at)));
+        writer->add(name_of(part, row, "pth"), torch_member(part.at(names::kClean)[at]));
+        if (nemo_text_) {
+          TensorSpec any{*nemo_text_, torch::kFloat, {-1}};
+          writer->add(name_of(part, row, "pickle"), numpy_member(own_row(part, any, at)));
         }
-        writer->add(name_of(shard, part, row, "json"), notes_for_nemo(data, row));
+        writer->add(name_of(part, row, "json"), notes_for_nemo(data, row));
       }
     }
   }
@@ -285,6 +321,7 @@ class Encoding {
   const Mesh& mesh_;
   const bool writes_;
   EncodedFolder folder_;
+  const std::optional<std::string> nemo_text_;
   std::optional<Loader> train_, validation_;
   int64_t done_ = 0;
 };

@@ -24,6 +24,7 @@ import zipfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import encoders as e  # noqa: E402
+import imagen_texts as imagen  # noqa: E402
 
 KILLS = 20
 
@@ -259,6 +260,43 @@ def test_nemo_parts_are_read_by_torchs_and_numpys_formats_and_trained_on():
     tree = t.recipe(run=dict(name="on-nemo", steps=2, batch=8), model=dict(plugin="dit_text", depth=1, width=32, heads=4, patch=2))
     tree["data"] = dict(plugin="webdataset", shards=[str(t.work / "nemo/train-*.tar")], image=["pth"], text="pickle", latent=[1, 8, 8], label="none")
     t.train(t.write_recipe("on-nemo.toml", tree), "on-nemo")
+
+
+def test_an_encoder_of_what_another_makes_by_the_datas_name_runs_at_every_step():
+    """Both take "raw"; the second one's is the first's, some of which is dropped."""
+    first, second = dict(plugin="fit_text", takes="raw", name="raw", tokens=8, drop=0.5), dict(plugin="fit_text", takes="raw", tokens=8)
+    path = imagen.recipe("chain", imagen.shard("chain"), data=dict(text="pickle", text_key=imagen.KEY, text_name="raw", text_width=imagen.WIDTH),
+                         encoder__first=first, encoder__second=second)
+    encode(path, "chain-cache")
+    t.equal(sorted(notes("chain-cache")["encoders"]), ["encoder.first", "encoder.image"], "encoders of the data")
+    t.train(path, "chain")
+    t.train(path, "chain-cached", **on("chain-cache"))
+    t.same_metrics("chain", "chain-cached")
+    t.train(path, "chain-undropped", encoder__first__drop=0.0)
+    t.check(t.metrics("chain") != t.metrics("chain-undropped"), "nothing is drawn")
+
+
+def test_nemo_parts_of_a_picture_in_both_splits_are_two_draws():
+    """The recipe holds the pictures out that it learns from."""
+    path = e.recipe("both", "fp32", dict(noise=0.5))
+    encode(path, "both", "--format", "nemo")
+    drawn = [tarfile.open(t.work / f"both/{shard}").extractfile(name).read()
+             for shard, name in (("train-000000.tar", "000000.pickle"), ("validation-000000.tar", "000064.pickle"))]
+    t.equal(len(drawn[0]), len(drawn[1]), "bytes of a text")
+    t.check(drawn[0] != drawn[1], "one draw for two samples")
+
+
+def test_nemo_parts_hold_one_text_by_any_name_and_no_more_are_dropped():
+    path = e.recipe("renamed", "fp32", dict(noise=0.0, name="t5_text"), encoder__fitted=dict(plugin="fit_text", takes="t5_text", name="words", tokens=8))
+    path.write_text(path.read_text().replace('plugin = "dit_text"', 'plugin = "dit"'))
+    encode(path, "renamed", "--format", "nemo")
+    with tarfile.open(t.work / "renamed/train-000000.tar") as shard:
+        t.equal(shard.getnames()[:3], ["000000.pth", "000000.pickle", "000000.json"], "members")
+    for name, more, said in (("two", dict(encoder__other=dict(plugin="bytes_text", name="clip", weights=e.weights("other", 12, 2))), '"text", "clip"'),
+                             ("pooled-too", dict(), '"text", "text_pooled"')):
+        path = e.recipe(name, "fp32", dict(noise=0.0, pooled=name == "pooled-too"), **more)
+        t.refused(2, ["--format nemo", said, "--format safetensors"], "encode", path, "--out", t.work / name, "--format", "nemo")
+        t.check(not (t.work / name).exists(), "a refused command left a folder")
 
 
 def kept_of(shard, name):
