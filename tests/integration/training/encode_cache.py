@@ -197,13 +197,39 @@ def test_a_shard_of_another_set_and_one_without_mirrored_pictures_are_refused():
         shutil.copy(t.work / "of-another" / shard, t.work / "of-this" / shard)
     t.refused(2, ["is of encoding", "and encoded.json beside it of"], "train", path, *t.sets(never))
     never["loader.encoded"] = str(t.work / "of-another")
-    for shard in (t.work / "of-another").glob("train-*.tar"):
+    for shard in list((t.work / "of-another").glob("train-*.tar")):
         with tarfile.open(shard) as there, tarfile.open(t.work / "plain.tar", "w") as here:
             for member in there.getmembers():
                 if ".flipped." not in member.name:
                     here.addfile(member, there.extractfile(member))
         shutil.move(t.work / "plain.tar", shard)
     t.refused(2, ["lacks", "mirrored samples"], "train", path, *t.sets(never | {"encoder.text.noise": 0.0}))
+
+
+def test_data_that_is_there_is_the_data_that_was_encoded():
+    grown = t.work / "grown"
+    grown.mkdir()
+    shutil.copy(e.captioned(), grown / "a.tar")
+    path = e.recipe("grown", "fp32")
+    path.write_text(path.read_text().replace(e.captioned(), str(grown / "*.tar")))
+    encode(path, "cache-grown")
+    t.train(path, "as-it-was", **on("cache-grown"))
+    never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-grown")}
+    shutil.copy(e.held_out(), grown / "b.tar")
+    t.refused(2, ["loader.encoded", "their fingerprint is"], "train", path, *t.sets(never))
+    shutil.rmtree(grown)
+    t.train(path, "without-it", **on("cache-grown"))
+    t.same_metrics("as-it-was", "without-it")
+
+    paths = [t.work / name / "relative.toml" for name in ("here", "elsewhere")]
+    for one in paths:
+        one.parent.mkdir()
+        shutil.copy(e.captioned(), one.parent / "d.tar")
+        one.write_text(e.recipe("relative", "fp32").read_text().replace(e.captioned(), "d.tar"))
+    encode(paths[0], "cache-here")
+    t.train(paths[0], "relative", **on("cache-here"))
+    t.refused(2, ["data.shards is", "/here/d.tar", "/elsewhere/d.tar"], "train", paths[1],
+              *t.sets(never | {"loader.encoded": str(t.work / "cache-here")}))
 
 
 def test_other_data_encoders_and_halves_are_refused_with_both_values():
