@@ -139,7 +139,7 @@ def test_a_blend_keeps_its_order_and_a_bad_sample_stays_one():
             data = there.extractfile(member).read()
             data = b"nothing".ljust(len(data), b".") if member.name.endswith(".png") else data
             here.addfile(member, io.BytesIO(data))
-    sets = {"data.shards": [str(none)], "data.validation_shards": [], "validate.every": 0}
+    sets = {"data.shards": [str(none)], "validate.every": 0, "loader.max_bad": 100}
     t.refused(4, ["none of 64 samples decoded"], "encode", path, "--out", t.work / "cache-of-none", *t.sets(sets))
     names = tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()
     t.equal([name for name in names if name.startswith("000005.")], ["000005.bad.safetensors"], "the bad sample's members")
