@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/data/loader.h"
+#include "core/data/sizes.h"
 #include "core/encode/encoded_folder.h"
 #include "core/encode/members.h"
 #include "core/formats/file.h"
@@ -31,7 +32,7 @@ EncodedNotes notes_of_set() {
   notes.data = {{"data.plugin", "\"synthetic\""}, {"data.height", "8"}};
   notes.encoders = {
       {"encoder.image", "vae", "vae 1, weights ab", "Float", "image", "mean", "clean", {{"draw", "\"mean\""}}}};
-  notes.source = {{"image", at::kFloat, {1, 8, 8}, ""}, {"label", at::kLong, {}, "", 10}};
+  notes.source = {{"image", at::kFloat, {1, kOwnSide, kOwnSide}, ""}, {"label", at::kLong, {}, "", 10}};
   notes.kept = {{"label", at::kLong, {}, "", 10}};
   notes.made = {
       {"mean", at::kFloat, {2, 2}, ""}, {"words", at::kFloat, {-1, 2}, ""}, {"words_mask", at::kBool, {-1}, ""}};
@@ -125,6 +126,7 @@ TEST_CASE("samples come back in batches, with their texts padded and their lengt
   CHECK(set->info(kNotThere).at("mean") == std::vector<int64_t>{2, 2});
   CHECK(set->sides_of_data(kNotThere) == std::vector<int64_t>{8, 14});
   CHECK(set->sides_of_data(1) == std::vector<int64_t>{8, 11});
+  CHECK(find_sizes(*set, {{8, 11}}).learned == std::vector<SampleSize>{{8, 11}});
   const EncodedSet held_out(folder / "set", SplitOf::validation);
   CHECK(held_out.read(0).place == "validation-000000.tar:000005.safetensors");
 }
