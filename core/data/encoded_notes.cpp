@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 
 #include "core/data/shapes.h"
 #include "core/formats/file.h"
+#include "core/formats/tensor/npz.h"
 #include "core/formats/text/json.h"
 
 namespace ditto {
@@ -154,6 +156,11 @@ EncodedNotes read_encoded_notes(const std::string& folder) {
                 "give its command again, which goes on from there");
   throw Error(ErrorKind::config, folder, "holds no " + std::string(EncodedNotes::kFile),
               "make it with `ditto encode RECIPE --out FOLDER`, or leave loader.encoded out");
+}
+
+std::string id_of(const EncodedNotes& notes) {
+  const auto text = to_json(notes).dump();
+  return fmt::format("{:08x}", formats::crc32(std::as_bytes(std::span(text))));
 }
 
 std::string difference(const nlohmann::json& theirs, const nlohmann::json& ours) {

@@ -59,6 +59,9 @@ EncodedNotes encoded_notes(const std::string& text, const std::string& where);
 // Of a folder. Throws Error(config) for one that is half-written or was never made, and Error(data).
 EncodedNotes read_encoded_notes(const std::string& folder);
 
+// Eight hexadecimal digits of all that they say, which members carry: no shard of another set is read.
+std::string id_of(const EncodedNotes& notes);
+
 // "data.size is [8, 8] there and [16, 16] here": at most three, of two notes as JSON; empty: they are the same.
 std::string difference(const nlohmann::json& theirs, const nlohmann::json& ours);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <fmt/format.h>
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
@@ -142,9 +143,10 @@ class Encoding {
         mesh_(assembly.mesh),
         writes_(is_first_with_its_samples(assembly.mesh)),
         folder_(options.out, checked_notes(assembly, options)),
-        nemo_text_(options.format == EncodeOptions::kNemo ? text_for_nemo(*assembly.networks) : std::nullopt) {}
+        nemo_text_(options.format == EncodeOptions::kNemo ? text_for_nemo(*assembly.networks) : std::nullopt),
+        id_(id_of(folder_.notes())) {}
 
-  void run() {
+  int64_t run() {
     const auto missing = prepare();
     const bool in_step = std::any_of(assembly_.networks->encoders.begin(), assembly_.networks->encoders.end(),
                                      [](const auto& one) { return one->in_step(); });
@@ -161,7 +163,7 @@ class Encoding {
       encode(at(rank), is_own, batches);
     }
     if (mesh_.world_size() > 1) mesh_.world().barrier();
-    if (mesh_.rank() == 0) folder_.finish();
+    return mesh_.rank() == 0 ? finish() : 0;
   }
 
  private:
@@ -171,6 +173,18 @@ class Encoding {
     auto notes = notes_of(assembly, options);
     check(assembly, notes);
     return notes;
+  }
+
+  int64_t finish() const {
+    const auto bad = folder_.bad_samples();
+    int64_t all = 0;
+    for (const auto& part : folder_.notes().parts) all += part.samples;
+    if (bad == all)
+      throw Error(
+          ErrorKind::data, "--out " + options_.out, fmt::format("none of {} samples decoded", all),
+          "mend the data (`ditto data verify RECIPE` lists every bad sample), and encode it into another folder");
+    folder_.finish();
+    return bad;
   }
 
   // The shards that are not there, the same on all ranks.
@@ -257,31 +271,43 @@ class Encoding {
     const auto& notes = folder_.notes();
     size_t number = 0;
     for (const auto& part : plain) {
-      const auto* other = turned ? turned->begin() + number++ : nullptr;
+      const auto& data = read.begin()[number];
+      const auto* other = turned ? turned->begin() + number : nullptr;
+      ++number;
       for (size_t row = 0; row < part.ids.size(); ++row) {
-        if (part.weights[row] == 0) continue;  // it did not decode, nor will it in the set
+        const bool is_bad = part.weights[row] == 0;  // nor will it decode in the set
         auto specs = notes.kept;
         specs.insert(specs.end(), notes.made.begin(), notes.made.end());
-        writer->add(name_of(part, row, EncodedSet::kPlain), member(part, specs, row));
-        if (!other) continue;
+        writer->add(name_of(part, row, is_bad ? EncodedSet::kBad : EncodedSet::kPlain), member(part, data, specs, row));
+        if (!other || is_bad) continue;
         TensorSpecs both;
         for (const auto& spec : notes.made)
           if (notes.turn.count(spec.name)) both.push_back(spec);
-        writer->add(name_of(part, row, EncodedSet::kMirrored), member(*other, both, row));
+        writer->add(name_of(part, row, EncodedSet::kMirrored), member(*other, data, both, row));
       }
     }
   }
 
-  std::string member(const Batch& part, const TensorSpecs& specs, size_t row) const {
+  // The sides of its samples that are their own, as own_sides has them.
+  std::string sides_of(const Batch& data) const {
+    SampleSize sides;
+    for (const auto& spec : folder_.notes().source)
+      for (size_t d = 0; d < spec.shape.size(); ++d)
+        if (spec.shape[d] == kOwnSide) sides.push_back(data.at(spec.name).size(static_cast<int64_t>(d) + 1));
+    return sides.empty() ? "" : to_text(sides);
+  }
+
+  std::string member(const Batch& part, const Batch& data, const TensorSpecs& specs, size_t row) const {
     NamedTensors tensors;
-    std::map<std::string, int64_t> lengths;
+    formats::Metadata said{{EncodedSet::kId, id_}};
+    if (const auto sides = sides_of(data); !sides.empty()) said[EncodedSet::kSides] = sides;
     for (const auto& spec : specs) {
       tensors[spec.name] = own_row(part, spec, static_cast<int64_t>(row)).to(spec.dtype);
       const auto known = part.lengths.find(spec.name);
       if (known != part.lengths.end() && find(folder_.notes().made, spec.name))
-        lengths[spec.name] = known->second.at(row);
+        said[EncodedSet::kLength + spec.name] = std::to_string(known->second.at(row));
     }
-    return safetensors_member(tensors, lengths);
+    return safetensors_member(tensors, std::move(said));
   }
 
   // NeMo's sets hold what the model sees: the latent, drawn where its encoder draws, and the text's embedding.
@@ -322,12 +348,13 @@ class Encoding {
   const bool writes_;
   EncodedFolder folder_;
   const std::optional<std::string> nemo_text_;
+  const std::string id_;
   std::optional<Loader> train_, validation_;
   int64_t done_ = 0;
 };
 
 }  // namespace
 
-void encode_data(Assembly& assembly, const EncodeOptions& options) { Encoding(assembly, options).run(); }
+int64_t encode_data(Assembly& assembly, const EncodeOptions& options) { return Encoding(assembly, options).run(); }
 
 }  // namespace ditto

@@ -133,10 +133,104 @@ def test_a_blend_keeps_its_order_and_a_bad_sample_stays_one():
     path.write_text(path.read_text().replace(e.captioned(), str(damaged)))
     done = encode(path, "cache-damaged")
     t.check("damaged.tar" in done.stderr, done.all)
-    t.check(not any(name.startswith("000005.") for name in tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()), "the bad sample is there")
+    t.check("1 of 128 samples did not decode" in done.all, done.all)
+    none = t.work / "none.tar"
+    with tarfile.open(e.captioned()) as there, tarfile.open(none, "w") as here:
+        for member in there.getmembers():
+            data = there.extractfile(member).read()
+            data = b"nothing".ljust(len(data), b".") if member.name.endswith(".png") else data
+            here.addfile(member, io.BytesIO(data))
+    sets = {"data.shards": [str(none)], "validate.every": 0, "loader.max_bad": 100}
+    t.refused(4, ["none of 64 samples decoded"], "encode", path, "--out", t.work / "cache-of-none", *t.sets(sets))
+    names = tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()
+    t.equal([name for name in names if name.startswith("000005.")], ["000005.bad.safetensors"], "the bad sample's members")
     t.train(path, "damaged-online", run__steps=10)
     t.train(path, "damaged-cached", run__steps=10, **on("cache-damaged"))
     near("damaged-online", "damaged-cached", "a bad sample")
+
+
+def test_samples_of_several_sizes_are_those_of_the_same_sizes_of_the_data():
+    """Latents have half the sides, and 8x8 is the larger of them and the smaller of the pictures."""
+    import autoencoder
+    path = t.write_recipe("mixed.toml", t.recipe(
+        run=dict(name="mixed", steps=4, precision="fp64", batch=8, micro_batch=4), data=t.synthetic(sizes=["8x8", "16x16"], samples=24),
+        encoder__image=dict(plugin="autoencoder_kl", weights=str(autoencoder.trained())), batch=dict(plan="buckets"),
+        model=dict(plugin="dit", depth=1, width=32, heads=4, patch=2), validate=dict(every=0, grid_every=0)))
+    encode(path, "cache-mixed")
+    for name, options in {"all": {}, "small": dict(batch__sizes=["8x8"]), "large": dict(batch__sizes=["16x16"]),
+                          "tokens": dict(batch__weigh_by="tokens")}.items():
+        done = [t.train(path, f"mixed-{name}", **options), t.train(path, f"mixed-{name}-cached", **options, **on("cache-mixed"))]
+        t.equal(*[[line.split("sizes: ")[1] for line in one.all.splitlines() if "sizes: " in line] for one in done], f"{name}: sizes")
+        near(f"mixed-{name}", f"mixed-{name}-cached", name)
+    t.check(losses("mixed-small") != losses("mixed-large"), "sizes change nothing")
+    few = {"run.output": str(t.work / "never"), "batch.tokens": 40, "run.micro_batch": 8}
+    for more in ({}, {"loader.encoded": str(t.work / "cache-mixed")}):
+        t.refused(2, ["64 tokens"], "train", path, *t.sets(few | more))
+
+    encode(path, "latents-mixed", "--format", "nemo")
+    bad = t.work / "bad-latent.tar"
+    with tarfile.open(t.work / "latents-mixed/train-000000.tar") as there, tarfile.open(bad, "w") as here:
+        for member in there.getmembers():
+            data = there.extractfile(member).read()
+            if member.name == "000005.pth":
+                numbers = zipfile.ZipFile(io.BytesIO(data)).read("archive/data/0")
+                data = data.replace(numbers, b"\xff" * len(numbers))  # no numbers
+            here.addfile(member, io.BytesIO(data))
+    tree = t.recipe(run=dict(name="one-bad", steps=4, precision="fp64", batch=8, micro_batch=4), batch=dict(plan="buckets"),
+                    objective=dict(plugin="diffusion", condition_dropout=0.0), model=dict(plugin="dit", depth=1, width=32, heads=4, patch=2),
+                    validate=dict(every=0, grid_every=0))
+    tree["data"] = dict(plugin="webdataset", shards=[str(bad)], image=["pth"], latent=[2, -1, -1], label="json:label", classes=10)
+    path = t.write_recipe("one-bad.toml", tree)
+    done = encode(path, "cache-one-bad")
+    t.check("1 of 24 samples did not decode" in done.all, done.all)
+    for plan in ("buckets", "contiguous"):
+        t.train(path, f"one-bad-{plan}", batch__plan=plan)
+        t.train(path, f"one-bad-{plan}-cached", batch__plan=plan, **on("cache-one-bad"))
+        near(f"one-bad-{plan}", f"one-bad-{plan}-cached", plan)
+
+
+def test_a_shard_of_another_set_and_one_without_mirrored_pictures_are_refused():
+    path = e.recipe("tied", "fp32")
+    encode(path, "of-this", "--flip")
+    encode(path, "of-another", "--flip", encoder__text__noise=0.0)
+    never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "of-this"), "loader.flip": True}
+    for shard in ("train-000000.tar", "train-000001.tar", "train-000002.tar"):
+        shutil.copy(t.work / "of-another" / shard, t.work / "of-this" / shard)
+    t.refused(2, ["is of encoding", "and encoded.json beside it of"], "train", path, *t.sets(never))
+    never["loader.encoded"] = str(t.work / "of-another")
+    for shard in list((t.work / "of-another").glob("train-*.tar")):
+        with tarfile.open(shard) as there, tarfile.open(t.work / "plain.tar", "w") as here:
+            for member in there.getmembers():
+                if ".flipped." not in member.name:
+                    here.addfile(member, there.extractfile(member))
+        shutil.move(t.work / "plain.tar", shard)
+    t.refused(2, ["lacks", "mirrored samples"], "train", path, *t.sets(never | {"encoder.text.noise": 0.0}))
+
+
+def test_data_that_is_there_is_the_data_that_was_encoded():
+    grown = t.work / "grown"
+    grown.mkdir()
+    shutil.copy(e.captioned(), grown / "a.tar")
+    path = e.recipe("grown", "fp32")
+    path.write_text(path.read_text().replace(e.captioned(), str(grown / "*.tar")))
+    encode(path, "cache-grown")
+    t.train(path, "as-it-was", **on("cache-grown"))
+    never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-grown")}
+    shutil.copy(e.held_out(), grown / "b.tar")
+    t.refused(2, ["loader.encoded", "their fingerprint is"], "train", path, *t.sets(never))
+    shutil.rmtree(grown)
+    t.train(path, "without-it", **on("cache-grown"))
+    t.same_metrics("as-it-was", "without-it")
+
+    paths = [t.work / name / "relative.toml" for name in ("here", "elsewhere")]
+    for one in paths:
+        one.parent.mkdir()
+        shutil.copy(e.captioned(), one.parent / "d.tar")
+        one.write_text(e.recipe("relative", "fp32").read_text().replace(e.captioned(), "d.tar"))
+    encode(paths[0], "cache-here")
+    t.train(paths[0], "relative", **on("cache-here"))
+    t.refused(2, ["data.shards is", "/here/d.tar", "/elsewhere/d.tar"], "train", paths[1],
+              *t.sets(never | {"loader.encoded": str(t.work / "cache-here")}))
 
 
 def test_other_data_encoders_and_halves_are_refused_with_both_values():
