@@ -132,6 +132,21 @@ def test_t5_xxl_holds_an_eighth_of_itself_on_8_ranks():
         t.check(abs(8 * held / (4 * numbers) - 1) < 0.01, f"{name}: a rank holds {held} bytes of {4 * numbers}")
 
 
+def test_limits_are_those_of_the_weights():
+    """And not of the sizes that the plugin has by itself: 77 places, 12 blocks."""
+    size = CLIP | dict(max_position_embeddings=100, num_hidden_layers=13)
+    options = dict(encoder__clip__weights=str(folder("long-clip", clip_shapes(size), size, "CLIPTextModelWithProjection", "clip")))
+    path = recipe("long-texts")
+    t.train(path, "long-texts", **options, encoder__clip__tokens=90, encoder__clip__layer=-13)
+
+    def refused(part, **option):
+        sets = {key.replace("__", "."): value for key, value in (options | option).items()} | {"run.output": str(t.work / "never")}
+        t.refused(2, [part], "train", path, *t.sets(sets))
+
+    refused("are more than the places it knows, 100", encoder__clip__tokens=101)
+    refused("is before the first of 13 blocks", encoder__clip__layer=-14)
+
+
 def test_what_weights_and_recipe_do_not_agree_on_is_refused():
     path = recipe("refused-texts", joins=False, t5_options=dict(name="text"))
 
