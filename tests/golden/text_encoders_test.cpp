@@ -227,6 +227,21 @@ TEST_CASE("text encoders: sizes are what the weights and their config.json say, 
   }
 }
 
+TEST_CASE("text encoders: a config.json of another function than the plugin's is refused") {
+  const auto says = [](const std::string& name, const std::string& key, const OptionValue& value) {
+    const Case& test = case_of(name);
+    auto file = file_of(test);
+    file.config[key] = value;
+    const auto said = refusal_of([&] { read_of(test, file, test.said()); });
+    CHECK_MESSAGE(holds(said, "config.json: \"" + key + "\" is " + ditto::to_text(value)), name << ": " << said);
+  };
+  const auto text = [](const char* value) { return OptionValue(std::string(value)); };
+  for (const char* name : {"t5_first", "t5_second", "umt5"}) {
+    says(name, "dense_act_fn", text("gelu"));
+    says(name, "is_gated_act", name == std::string("t5_first"));
+  }
+}
+
 TEST_CASE("text encoders: every option is set by a case") {
   std::map<std::string, std::set<std::string>> set;
   for (const Case& test : cases())

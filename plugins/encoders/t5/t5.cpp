@@ -236,6 +236,8 @@ struct T5 final : ditto::TokenEncoder {
             {"relative_attention_num_buckets", o.buckets},
             {"relative_attention_max_distance", o.distance},
             {"feed_forward_proj", std::string(o.gated ? "gated-gelu" : "relu")},
+            {"dense_act_fn", std::string(o.gated ? "gelu_new" : "relu")},
+            {"is_gated_act", o.gated},
             {"layer_norm_epsilon", ditto::number_of(o.eps)}};
   }
 
