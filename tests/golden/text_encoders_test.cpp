@@ -240,6 +240,8 @@ TEST_CASE("text encoders: a config.json of another function than the plugin's is
     says(name, "dense_act_fn", text("gelu"));
     says(name, "is_gated_act", name == std::string("t5_first"));
   }
+  says("clip_projection", "architectures", std::vector<std::string>{"CLIPTextModel"});
+  says("clip_last", "architectures", std::vector<std::string>{"CLIPTextModelWithProjection"});
 }
 
 TEST_CASE("text encoders: every option is set by a case") {

@@ -117,6 +117,7 @@ struct End : ditto::Layer {
 };
 
 // Names in transformers: of the models that were published, and, where it has no projection, as version 5 saves one.
+constexpr const char *kPlain = "CLIPTextModel", *kProjecting = "CLIPTextModelWithProjection";
 constexpr const char *kPublished = "transformers", *kBare = "transformers5";
 std::string beginning(const std::string& format) { return format == kBare ? "" : "text_model."; }
 constexpr const char *kTable = "embeddings.token_embedding.weight", *kPlaces = "embeddings.position_embedding.weight",
@@ -182,7 +183,7 @@ struct ClipText final : ditto::TokenEncoder {
     return n.format;
   }
 
-  static std::vector<std::string> foreign_classes() { return {"CLIPTextModel", "CLIPTextModelWithProjection"}; }
+  static std::vector<std::string> foreign_classes() { return {kPlain, kProjecting}; }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
     Options o;
     if (file.format.empty()) {  // by our own names: the recipe says all
@@ -217,6 +218,7 @@ struct ClipText final : ditto::TokenEncoder {
                               {"num_attention_heads", o.heads}, {"intermediate_size", o.hidden},
                               {"vocab_size", o.vocabulary},     {"max_position_embeddings", o.positions},
                               {"hidden_act", o.activation},     {"layer_norm_eps", ditto::number_of(o.eps)}};
+    made["architectures"] = std::vector<std::string>{o.projection > 0 ? kProjecting : kPlain};
     if (o.projection > 0) made["projection_dim"] = o.projection;
     return made;
   }
