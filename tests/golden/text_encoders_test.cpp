@@ -239,6 +239,7 @@ TEST_CASE("text encoders: a config.json of another function than the plugin's is
   for (const char* name : {"t5_first", "t5_second", "umt5"}) {
     says(name, "dense_act_fn", text("gelu"));
     says(name, "is_gated_act", name == std::string("t5_first"));
+    says(name, "is_decoder", true);
   }
   says("clip_projection", "architectures", std::vector<std::string>{"CLIPTextModel"});
   says("clip_last", "architectures", std::vector<std::string>{"CLIPTextModelWithProjection"});

@@ -238,6 +238,7 @@ struct T5 final : ditto::TokenEncoder {
             {"feed_forward_proj", std::string(o.gated ? "gated-gelu" : "relu")},
             {"dense_act_fn", std::string(o.gated ? "gelu_new" : "relu")},
             {"is_gated_act", o.gated},
+            {"is_decoder", false},
             {"layer_norm_epsilon", ditto::number_of(o.eps)}};
   }
 
