@@ -241,6 +241,16 @@ TEST_CASE("text encoders: a config.json of another function than the plugin's is
     says(name, "is_gated_act", name == std::string("t5_first"));
     says(name, "is_decoder", true);
   }
+  says("t5_first", "model_type", text("umt5"));
+  says("umt5", "model_type", text("t5"));
+  const auto of_class = [](const std::string& name, const char* other) {
+    auto file = file_of(case_of(name));
+    file.config["architectures"] = std::vector<std::string>{other};
+    return refusal_of([&] { read_of(case_of(name), file, case_of(name).said()); });
+  };
+  CHECK(holds(of_class("t5_first", "UMT5EncoderModel"), "are of UMT5EncoderModel, and in model.safetensors the first"));
+  CHECK(holds(of_class("umt5", "T5EncoderModel"), "are of T5EncoderModel, and in model.safetensors each block"));
+  CHECK(of_class("umt5", "UMT5ForConditionalGeneration").empty());
   says("clip_projection", "architectures", std::vector<std::string>{"CLIPTextModel"});
   says("clip_last", "architectures", std::vector<std::string>{"CLIPTextModelWithProjection"});
 }
