@@ -53,7 +53,7 @@ def clip_shapes(c):
     return {"text_model." + name: shape for name, shape in shapes.items()} | {"text_projection.weight": [c["projection_dim"], width]}
 
 
-def folder(name, shapes, config, architecture, tokenizer, seed=1):
+def folder(name, shapes, config, architecture, tokenizer, seed=1, copies={}):
     """As transformers saves a model and its tokenizer."""
     path = t.work / name
     if path.exists():
@@ -62,9 +62,11 @@ def folder(name, shapes, config, architecture, tokenizer, seed=1):
     for file in (GOLDEN / tokenizer).iterdir() if tokenizer else ():
         shutil.copy(file, path)
     draw = random.Random(seed)
-    t.write_tensors(path / "model.safetensors", {
-        key: ("F32", shape, [draw.gauss(1.0 if key.endswith("norm.weight") else 0.0, 0.3) for _ in range(t.product(shape))])
-        for key, shape in shapes.items()})
+    tensors = {key: ("F32", shape, [draw.gauss(1.0 if key.endswith("norm.weight") else 0.0, 0.3) for _ in range(t.product(shape))])
+               for key, shape in shapes.items()}
+    for copy, original in copies.items():
+        tensors[copy] = tensors[original]
+    t.write_tensors(path / "model.safetensors", tensors)
     (path / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
     return path
 
@@ -154,10 +156,10 @@ def test_what_weights_and_recipe_do_not_agree_on_is_refused():
         sets = {"run.output": str(t.work / "never")} | {"encoder.long." + key: value for key, value in options.items()}
         t.refused(code, parts, "train", path, *t.sets(sets))
 
-    def other(name, tensors=None, tokenizer="t5", **config):
+    def other(name, tensors=None, tokenizer="t5", copies={}, **config):
         shapes = t5_shapes(T5)
         shapes.update(tensors or {})
-        return str(folder(name, {key: shape for key, shape in shapes.items() if shape}, T5 | config, "T5EncoderModel", tokenizer))
+        return str(folder(name, {key: shape for key, shape in shapes.items() if shape}, T5 | config, "T5EncoderModel", tokenizer, copies=copies))
 
     refused(7, ['"d_model" is 16', "has 12"], weights=other("contradicts", d_model=16))
     refused(2, ["depth is 5", "it is 2"], depth=5)
@@ -170,9 +172,10 @@ def test_what_weights_and_recipe_do_not_agree_on_is_refused():
     refused(2, ["has a row for each of 400 pieces", "the vocabulary of"],
             weights=other("many", {"shared.weight": [400, 12]}, vocab_size=400))
     refused(2, ["tokenizer", "none lies by the weights"], weights=other("without-tokenizer", tokenizer=None))
+    twice = "encoder.embed_tokens.weight"
+    refused(7, [f"tensor '{twice}' differs from 'shared.weight'"], weights=other("two-tables", {twice: [61, 12]}))
     t.train(path, "with-decoder", encoder__long__weights=other(
-        "with-decoder-weights", {"decoder.final_layer_norm.weight": [12], "lm_head.weight": [61, 12],
-                                 "encoder.embed_tokens.weight": [61, 12]}))
+        "with-decoder-weights", {"decoder.final_layer_norm.weight": [12], "lm_head.weight": [61, 12]}, copies={twice: "shared.weight"}))
 
 
 if __name__ == "__main__":
