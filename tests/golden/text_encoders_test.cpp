@@ -255,6 +255,14 @@ TEST_CASE("text encoders: a config.json of another function than the plugin's is
   says("clip_last", "architectures", std::vector<std::string>{"CLIPTextModelWithProjection"});
 }
 
+TEST_CASE("text encoders: a text of CLIP ends where transformers has its end, if config.json does not say it") {
+  const Case& test = case_of("clip_last");
+  auto file = file_of(test);
+  CHECK(read_of(test, file, test.said()).at("end_token") == OptionValue(int64_t{2}));
+  file.config.erase("eos_token_id");
+  CHECK(read_of(test, file, test.said()).at("end_token") == OptionValue(int64_t{49407}));
+}
+
 TEST_CASE("text encoders: every option is set by a case") {
   std::map<std::string, std::set<std::string>> set;
   for (const Case& test : cases())

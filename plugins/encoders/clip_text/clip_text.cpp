@@ -22,7 +22,8 @@ using torch::Tensor;
 namespace formats = ditto::formats;
 namespace most = ditto::most;
 
-constexpr int64_t kLargestId = 2;  // as an end token, in configurations
+constexpr int64_t kLargestId = 2;       // as an end token, in configurations
+constexpr int64_t kEndOfClass = 49407;  // where a configuration says none
 
 struct ClipOptions : ditto::TextTokens {
   std::string preset, activation = "quick_gelu";
@@ -202,7 +203,7 @@ struct ClipText final : ditto::TokenEncoder {
     o.heads = ditto::heads_of(file, "num_attention_heads", o.width);
     const auto act = file.config.find("hidden_act");
     if (act != file.config.end() && act->second == ditto::OptionValue(std::string("gelu"))) o.activation = "gelu";
-    if (file.config.count("eos_token_id")) o.end_token = file.number("eos_token_id", most::kClasses);
+    o.end_token = file.config.count("eos_token_id") ? file.number("eos_token_id", most::kClasses) : kEndOfClass;
     if (file.config.count("layer_norm_eps")) o.eps = ditto::real_of(file, "layer_norm_eps");
     ditto::read_over(o, reader, file,
                      {"depth", "width", "heads", "hidden", "vocabulary", "positions", "projection", "activation",
