@@ -251,6 +251,7 @@ TEST_CASE("text encoders: a config.json of another function than the plugin's is
   CHECK(holds(of_class("t5_first", "UMT5EncoderModel"), "are of UMT5EncoderModel, and in model.safetensors the first"));
   CHECK(holds(of_class("umt5", "T5EncoderModel"), "are of T5EncoderModel, and in model.safetensors each block"));
   CHECK(of_class("umt5", "UMT5ForConditionalGeneration").empty());
+  says("bert_mean", "model_type", text("roberta"));
   says("clip_projection", "architectures", std::vector<std::string>{"CLIPTextModel"});
   says("clip_last", "architectures", std::vector<std::string>{"CLIPTextModelWithProjection"});
 }
