@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <tuple>
 
 #include <doctest/doctest.h>
 #include <torch/types.h>
@@ -262,6 +263,16 @@ TEST_CASE("text encoders: a text of CLIP ends where transformers has its end, if
   CHECK(read_of(test, file, test.said()).at("end_token") == OptionValue(int64_t{2}));
   file.config.erase("eos_token_id");
   CHECK(read_of(test, file, test.said()).at("end_token") == OptionValue(int64_t{49407}));
+}
+
+TEST_CASE("text encoders: CLIP's other format is named where a file is of it") {
+  for (const auto& [name, other, its] : {std::tuple{"clip_skip", "transformers", "transformers5"},
+                                         std::tuple{"clip_last", "transformers5", "transformers"}}) {
+    const Case& test = case_of(name);
+    auto file = file_of(test);
+    file.format = other;
+    CHECK(holds(refusal_of([&] { read_of(test, file, test.said()); }), "set format = \"" + std::string(its) + "\""));
+  }
 }
 
 TEST_CASE("text encoders: every option is set by a case") {

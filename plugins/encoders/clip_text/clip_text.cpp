@@ -193,6 +193,12 @@ struct ClipText final : ditto::TokenEncoder {
     }
     ditto::require_format(file.format, {kPublished, kBare});
     const auto before = beginning(file.format);
+    for (const std::string other : {kPublished, kBare})
+      if (!file.has(before + kTable) && file.has(beginning(other) + kTable))
+        throw ditto::Error(ditto::ErrorKind::checkpoint, file.file,
+                           "has tensor '" + beginning(other) + kTable + "', as weights in the format " + other +
+                               " do, and not '" + before + kTable + "'",
+                           "set format = \"" + other + "\"");
     o.vocabulary = file.size(before + kTable, 0, most::kClasses);
     o.width = file.size(before + kTable, 1, most::kWidth);
     o.positions = file.size(before + kPlaces, 0, most::kSide);
