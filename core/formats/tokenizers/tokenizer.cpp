@@ -29,6 +29,17 @@ void Tokenizer::set_up(const VocabularyFiles& files, const Find& find, const Spe
                     (asked ? "pad" : "\"" + std::string(named.first) + "\"") + " names",
                 "name a piece of its vocabulary, or the folder of another tokenizer");
   };
+  for (const char* side : {"padding_side", "truncation_side"})
+    if (const auto value = files.setting(side); !value.is_null() && value != "right")
+      throw Error(ErrorKind::config, files.path("tokenizer_config.json"),
+                  "\"" + std::string(side) + "\" is " + shown(value.dump()) +
+                      ", and texts begin at a row's begin and lose their end here",
+                  "set it to \"right\", if the encoder was trained so");
+  for (const auto& word : files.added_words())
+    if (!find(word))
+      throw Error(ErrorKind::config, folder_,
+                  "adds the word '" + shown(word) + "', and texts are cut into its vocabulary's own pieces here",
+                  "name a tokenizer, and weights, without added words");
   vocabulary_ = size;
   spare_rows_ = spare_rows;
   fingerprint_ = files.fingerprint();

@@ -66,7 +66,7 @@ class Tokenizer {
   using Find = std::function<std::optional<std::int64_t>(const std::string& word)>;  // its id
 
   // `size` pieces, and a table of them may have up to `spare_rows` rows more. Error(config) for a special word that is
-  // none of them, and for rows without a place for text.
+  // none of them, for an added word that is none, and for rows without a place for text.
   Tokenizer(const std::string& folder, const TokenOptions& options) : folder_(folder), options_(options) {}
   void set_up(const VocabularyFiles& files, const Find& find, const SpecialWords& words, std::int64_t size,
               std::int64_t spare_rows = 0);

@@ -155,6 +155,64 @@ def test_settings_beside_the_vocabulary_count():
     t.equal(made("clip", path, [""], "--tokens", 4, "--pad", "<|endoftext|>")[0]["ids"], [begin, end, end, end], "by option")
 
 
+def test_settings_that_nothing_here_does_are_refused():
+    def beside(kind, name, config=None, one_file=None):
+        def change(path):
+            for file, text in (("tokenizer_config.json", config), ("tokenizer.json", one_file)):
+                if text is not None:
+                    (path / file).write_text(json.dumps(text))
+        return other(kind, name, change)
+
+    for kind in KINDS:
+        for side in ("padding_side", "truncation_side"):
+            refused(kind, beside(kind, f"{kind} {side}", {side: "left"}), ["tokenizer_config.json", f'"{side}" is \"left\"'])
+        made(kind, beside(kind, f"{kind} right", dict(padding_side="right", truncation_side="right")), ["a"])
+    refused("bert", beside("bert", "no basic", dict(do_basic_tokenize=False)), ['"do_basic_tokenize" is false'])
+    two_ways = "cuts texts otherwise than tokenizer_config.json says"
+    normaliser = dict(type="BertNormalizer", lowercase=False)
+    refused("bert", beside("bert", "two cases", dict(do_lower_case=True), dict(normalizer=normaliser)), [two_ways])
+    refused("bert", beside("bert", "two words", None, dict(model=dict(max_input_chars_per_word=3))), [two_ways])
+    same = beside("bert", "same", dict(do_lower_case=False), dict(normalizer=normaliser, model=dict(max_input_chars_per_word=100)))
+    made("bert", same, ["a"])
+
+    words = {word: i for i, word in enumerate((folder("bert") / "vocab.txt").read_text().splitlines())}
+    model = {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": words, "max_input_chars_per_word": 3}
+    one = beside("bert", "short words", None, {"model": model, "normalizer": normaliser | {"lowercase": True}})
+    (one / "vocab.txt").unlink()
+    ids = made("bert", one, ["the them"])[0]
+    t.equal(ids, [words["the"], words["[UNK]"]], "a word of four characters, of at most three")
+    (one / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    refused("bert", one, [two_ways])
+
+
+def test_words_that_were_added_to_a_vocabulary_are_refused():
+    """At which transformers cuts a text before all else."""
+    word = dict(content="<cat-toy>", lstrip=False, rstrip=False, normalized=True, single_word=False)
+
+    def folders(kind, special):
+        one = word | {"special": special}
+        for name, text in (("tokenizer_config.json", {"added_tokens_decoder": {"99999": one}}),
+                           ("tokenizer.json", {"added_tokens": [one | {"id": 99999}]})):
+            yield other(kind, f"{kind} {name} {special}", lambda path: (path / name).write_text(json.dumps(text)))
+
+    for kind in KINDS:
+        for path in folders(kind, special=False):
+            refused(kind, path, ["adds the word '<cat-toy>'", "without added words"])
+        for path in folders(kind, special=True):
+            t.equal(made(kind, path, ["a cat"]), made(kind, folder(kind), ["a cat"]), f"{path}: a special word alone")
+    for names, is_refused in (([], True), (["<cat-toy>"], False)):
+
+        def older(path):
+            (path / "added_tokens.json").write_text(json.dumps({"<cat-toy>": 99999}))
+            (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": names}))
+
+        path = other("clip", f"older {is_refused}", older)
+        if is_refused:
+            refused("clip", path, ["adds the word '<cat-toy>'"])
+        else:
+            made("clip", path, ["a cat"])
+
+
 def test_the_fingerprint_is_what_sha256sum_says_of_the_files():
     for kind, names in (("clip", ["vocab.json", "merges.txt"]), ("bert", ["vocab.txt"]), ("sentencepiece", ["spiece.model"])):
         sums = "".join(f"{hashlib.sha256((folder(kind) / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
