@@ -1,8 +1,8 @@
 """`ditto encode` keeps what encoders make, and loader.encoded trains on it.
 
 Claim (data): Losses on what encoders made before are those of encoding at every step: to 1e-12 in fp64, bit for bit with
-run.numerics = "one", over epochs, draws, mirrored pictures, blends, ranks and samples that do not decode; other data, weights,
-tokenizers and half a cache are refused with both values.
+run.numerics = "one", over epochs, draws, mirrored pictures, blends, ranks, sizes that differ and samples that do not decode; other
+data, weights, tensors, numerics, tokenizers, shards of another cache and half a cache are refused with both values.
 
 Claim (data): `ditto encode` that was killed at any of 20 moments goes on, on one rank or two, to the bytes of one go.
 """
@@ -48,7 +48,9 @@ def files_of(folder):
 
 
 def losses(folder):
-    return [float(line["loss"]) for line in t.metrics(folder)] + [float(line["validation_loss"]) for line in t.lines_of(t.work / folder / "validation.jsonl")]
+    validation = t.work / folder / "validation.jsonl"
+    validated = t.lines_of(validation) if validation.exists() else []
+    return [float(line["loss"]) for line in t.metrics(folder)] + [float(line["validation_loss"]) for line in validated]
 
 
 def near(a, b, what):
