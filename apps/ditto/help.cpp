@@ -128,8 +128,9 @@ void add_help_commands(CLI::App& app) {
 }
 
 void refuse_empty_values(CLI::App& app) {
-  for (auto* option : app.get_options(
-           [](const CLI::Option* one) { return one->get_items_expected_max() > 0 && !one->get_group().empty(); }))
+  for (auto* option : app.get_options([](const CLI::Option* one) {
+         return one->get_items_expected_max() > 0 && !one->get_group().empty() && one->get_name() != kTexts;
+       }))
     option->each([name = option->get_name()](const std::string& value) {
       if (value.empty())
         throw Error(ErrorKind::config, name, "is given an empty value",

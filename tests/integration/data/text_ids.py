@@ -320,6 +320,8 @@ def test_ditto_tokenize_prints_what_the_encoder_sees():
     t.equal(t.run("tokenize", path, "a red apple", "--encoder", "text").stdout,
             f"text \"a red apple\": {row['length']} of 16 tokens: {ids}\n", "ditto tokenize")
     t.equal(len(t.run("tokenize", path, "a", "b", "c").stdout.splitlines()), 3, "lines of three texts")
+    empty = made("sentencepiece", folder("sentencepiece"), [""], "--tokens", 16)[0]
+    t.equal(json.loads(t.run("tokenize", path, "", "--json").stdout), [{"encoder": "text", "text": "", **empty}], "of the empty text")
     t.train(path, "tokenized")
     t.equal(t.run("tokenize", t.work / "tokenized", "a red apple", "--json").stdout,
             t.run("tokenize", path, "a red apple", "--json").stdout, "of a run's folder")
