@@ -165,7 +165,7 @@ def test_settings_that_nothing_here_does_are_refused():
 
     for kind in KINDS:
         for side in ("padding_side", "truncation_side"):
-            refused(kind, beside(kind, f"{kind} {side}", {side: "left"}), ["tokenizer_config.json", f'"{side}" is \"left\"'])
+            refused(kind, beside(kind, f"{kind} {side}", {side: "left"}), ["tokenizer_config.json", f'"{side}" is "left"'])
         made(kind, beside(kind, f"{kind} right", dict(padding_side="right", truncation_side="right")), ["a"])
     refused("bert", beside("bert", "no basic", dict(do_basic_tokenize=False)), ['"do_basic_tokenize" is false'])
     two_ways = "cuts texts otherwise than tokenizer_config.json says"
