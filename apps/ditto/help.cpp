@@ -129,8 +129,9 @@ void add_help_commands(CLI::App& app) {
 
 void refuse_empty_values(CLI::App& app) {
   constexpr const char* kTakesEmpty = "--negative-prompt";
-  for (auto* option : app.get_options(
-           [](const CLI::Option* one) { return one->get_items_expected_max() > 0 && !one->get_group().empty(); }))
+  for (auto* option : app.get_options([](const CLI::Option* one) {
+         return one->get_items_expected_max() > 0 && !one->get_group().empty() && one->get_name() != kTexts;
+       }))
     option->each([name = option->get_name()](const std::string& value) {
       if (value.empty() && name != kTakesEmpty)
         throw Error(ErrorKind::config, name, "is given an empty value",

@@ -298,13 +298,13 @@ TEST_CASE("text encoders: what does not fit together is refused in a sentence") 
     for (const auto& [key, value] : other) options[key] = value;
     return refusal_of([&] { made(test, options); });
   };
-  const OptionValue few = int64_t{40}, many = int64_t{600}, ends = int64_t{3}, long_text = int64_t{12};
+  const OptionValue few = int64_t{40}, many = int64_t{800}, ends = int64_t{3}, long_text = int64_t{12};
   for (const char* name : {"t5_first", "clip_last", "bert_mean"}) {
     CHECK(holds(refused(name, {{"vocabulary", few}}), "has a row for each of 40 pieces, and the vocabulary of "));
     CHECK(holds(refused(name, {{"tokenizer", std::string()}}), "tokenizer: is not said"));
     CHECK(holds(refused(name, {{"takes", std::string("story")}}), "takes = \"story\": there is no such text"));
   }
-  CHECK(holds(refused("clip_last", {{"vocabulary", many}}), "has a row for each of 600 pieces"));
+  CHECK(holds(refused("clip_last", {{"vocabulary", many}}), "has a row for each of 800 pieces"));
   CHECK(holds(refused("clip_last", {{"end_token", ends}}), "end_token: is 3, and texts of the tokenizer in "));
   CHECK(holds(refused("clip_last", {{"tokens", long_text}}), "are more than the places it knows, 11"));
   CHECK(holds(refused("clip_last", {{"layer", int64_t{-4}}}), "is before the first of 3 blocks"));

@@ -149,6 +149,13 @@ def test_limits_are_those_of_the_weights():
     refused("is before the first of 13 blocks", encoder__clip__layer=-14)
 
 
+def test_of_two_folders_of_one_class_one_is_to_be_named():
+    for name in ("text_encoder", "text_encoder_2"):
+        shutil.copytree(clip(), t.work / "pair" / name)
+    t.refused(7, ["pair", "has weights of one class in two folders, text_encoder/ and text_encoder_2/", "name the folder"],
+              "train", recipe("pair-texts"), *t.sets({"run.output": str(t.work / "never"), "encoder.clip.weights": str(t.work / "pair")}))
+
+
 def test_what_weights_and_recipe_do_not_agree_on_is_refused():
     path = recipe("refused-texts", joins=False, t5_options=dict(name="text"))
 
