@@ -174,8 +174,9 @@ formats::SafetensorsReader EncodedSet::header_of(const Place& plain) const {
 }
 
 SampleInfo EncodedSet::info(int64_t index) const {
+  const auto reader = header_of(place(index, Side::as_it_is));
   SampleInfo shapes;
-  for (const auto& entry : header_of(place(index, Side::as_it_is)).entries()) shapes[entry.name] = entry.shape;
+  for (const auto& entry : reader.entries()) shapes[entry.name] = entry.shape;
   return shapes;
 }
 

@@ -86,7 +86,7 @@ def test_one_prompt_for_many_seeds_draws_by_each():
     t.equal(samples("of-all", "--prompts", "a one", seeds=[0, 1, 2]), each, "one text for three seeds")
     t.equal(samples("of-all-2", "--prompts", "a one", seeds=[0, 1, 2], ranks=2), each, "on two ranks")
     t.equal(samples("of-one", "--prompts", "a one", seeds=[2]), each[2:], "one text for the third seed")
-    noise = t.work / "alike.safetensors"
+    noise = t.work / "of_both.safetensors"
     t.write_tensors(noise, {"noise": ("F32", [2, 1, 8, 8], [0.5] * (2 * SIZE))})
     first, second = samples("alike", "--prompts", "a one", "--noise", noise, seeds=[0, 1])
     t.check(first != second, "two seeds, one draw of the encoder")

@@ -135,7 +135,7 @@ def test_a_blend_keeps_its_order_and_a_bad_sample_stays_one():
     path.write_text(path.read_text().replace(e.captioned(), str(damaged)))
     done = encode(path, "cache-damaged")
     t.check("damaged.tar" in done.stderr, done.all)
-    t.check("1 of 128 samples did not decode" in done.all, done.all)
+    t.check("1 of 64 samples did not decode" in done.all, done.all)
     none = t.work / "none.tar"
     with tarfile.open(e.captioned()) as there, tarfile.open(none, "w") as here:
         for member in there.getmembers():
@@ -143,7 +143,7 @@ def test_a_blend_keeps_its_order_and_a_bad_sample_stays_one():
             data = b"nothing".ljust(len(data), b".") if member.name.endswith(".png") else data
             here.addfile(member, io.BytesIO(data))
     sets = {"data.shards": [str(none)], "validate.every": 0, "loader.max_bad": 100}
-    t.refused(4, ["none of 64 samples decoded"], "encode", path, "--out", t.work / "cache-of-none", *t.sets(sets))
+    t.refused(4, ["none of 32 samples decoded"], "encode", path, "--out", t.work / "cache-of-none", *t.sets(sets))
     names = tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()
     t.equal([name for name in names if name.startswith("000005.")], ["000005.bad.safetensors"], "the bad sample's members")
     t.train(path, "damaged-online", run__steps=10)
@@ -196,8 +196,8 @@ def test_a_shard_of_another_set_and_one_without_mirrored_pictures_are_refused():
     encode(path, "of-this", "--flip")
     encode(path, "of-another", "--flip", encoder__text__noise=0.0)
     never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "of-this"), "loader.flip": True}
-    for shard in ("train-000000.tar", "train-000001.tar", "train-000002.tar"):
-        shutil.copy(t.work / "of-another" / shard, t.work / "of-this" / shard)
+    for shard in (t.work / "of-another").glob("train-*.tar"):
+        shutil.copy(shard, t.work / "of-this" / shard.name)
     t.refused(2, ["is of encoding", "and encoded.json beside it of"], "train", path, *t.sets(never))
     never["loader.encoded"] = str(t.work / "of-another")
     for shard in list((t.work / "of-another").glob("train-*.tar")):
@@ -377,7 +377,7 @@ def test_nemo_parts_of_a_picture_in_both_splits_are_two_draws():
     path = e.recipe("both", "fp32", dict(noise=0.5))
     encode(path, "both", "--format", "nemo")
     drawn = [tarfile.open(t.work / f"both/{shard}").extractfile(name).read()
-             for shard, name in (("train-000000.tar", "000000.pickle"), ("validation-000000.tar", "000064.pickle"))]
+             for shard, name in (("train-000000.tar", "000000.pickle"), ("validation-000000.tar", "000032.pickle"))]
     t.equal(len(drawn[0]), len(drawn[1]), "bytes of a text")
     t.check(drawn[0] != drawn[1], "one draw for two samples")
 

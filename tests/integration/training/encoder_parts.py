@@ -100,7 +100,7 @@ def test_options_and_folder_are_those_of_the_config_beside_the_weights():
     refused(2, ["depth", "is 2", "pipeline/text_encoder/model.safetensors it is 1"], weights=str(pipeline), depth=2)
     refused(7, ["text_encoder_2/config.json", "of OtherModel", "BytesModel, BytesModelWithHead"], weights=str(pipeline / "text_encoder_2"))
     put("text_encoder_3", {"architectures": ["BytesModelWithHead"], "num_layers": 2})
-    refused(7, ["text_encoder/model.safetensors", "text_encoder_3/", "name the one that is meant"], weights=str(pipeline))
+    refused(7, ["of one class in two folders, text_encoder/ and text_encoder_3/", "name the folder that is meant"], weights=str(pipeline))
 
 
 def test_weights_may_be_a_run_that_trained_them():
