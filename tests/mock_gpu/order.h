@@ -1,0 +1,186 @@
+// Who has seen what. Streams of a GPU run beside one another and beside the host; what one has done is another's to use
+// once that one has waited for it. The mock computes at once what is launched, holds back what the host may not have
+// yet, and asks here whether whoever uses a piece of memory has waited for those that used it before: so a missing wait
+// is seen in every run, and not in those where some thread happens to be late. No LibTorch here.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ditto/error.h>
+
+namespace mock_gpu {
+
+using StreamId = std::int64_t;  // of all GPUs: GPU * kStreams + the stream's number there, 0 for the default one
+inline constexpr StreamId kStreams = 1000;
+
+inline std::string name(StreamId stream) {
+  return "stream " + std::to_string(stream % kStreams) + " of GPU " + std::to_string(stream / kStreams);
+}
+
+// A stream's launch number `tick`, from 1.
+struct Moment {
+  StreamId stream = 0;
+  std::uint64_t tick = 0;
+};
+
+// How far somebody has seen each stream.
+class Clock {
+ public:
+  bool has(const Moment& moment) const {
+    const auto found = ticks_.find(moment.stream);
+    return found != ticks_.end() && found->second >= moment.tick;
+  }
+  void join(const Clock& other) {
+    for (const auto& [stream, tick] : other.ticks_) ticks_[stream] = std::max(ticks_[stream], tick);
+  }
+  Moment tick(StreamId stream) { return {stream, ++ticks_[stream]}; }
+
+ private:
+  std::map<StreamId, std::uint64_t> ticks_;
+};
+
+// Bytes [begin, end) of a piece of memory, read or written.
+struct Range {
+  std::size_t begin = 0, end = 0;
+  bool writes = false;
+};
+
+// What was done with a piece of memory, as far as somebody may still run into it.
+class Uses {
+ public:
+  struct Use {
+    Range range;
+    Moment moment;
+  };
+  // One that somebody who has seen so much would run into: where one of the two writes. Null: none.
+  const Use* in_the_way(const Range& range, const Clock& seen) const {
+    const auto found = std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) {
+      return (range.writes || use.range.writes) && use.range.begin < range.end && range.begin < use.range.end &&
+             !seen.has(use.moment);
+    });
+    return found == uses_.end() ? nullptr : &*found;
+  }
+  // One of another stream than `home` and `known` that is not seen. Null: none.
+  const Use* left_open(StreamId home, const std::set<StreamId>& known, const Clock& seen) const {
+    const auto found = std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) {
+      return use.moment.stream != home && known.count(use.moment.stream) == 0 && !seen.has(use.moment);
+    });
+    return found == uses_.end() ? nullptr : &*found;
+  }
+  // Whatever the host has seen comes before all that is launched from now on, and an equal use of a stream before this
+  // one.
+  void add(const Range& range, const Moment& moment, const Clock& host) {
+    std::erase_if(uses_, [&](const Use& use) {
+      return host.has(use.moment) || (use.moment.stream == moment.stream && use.range.begin == range.begin &&
+                                      use.range.end == range.end && use.range.writes == range.writes);
+    });
+    uses_.push_back({range, moment});
+  }
+
+ private:
+  std::vector<Use> uses_;
+};
+
+struct Access {
+  Uses* of = nullptr;
+  Range range;
+};
+
+// Of all streams and the host, whose threads count as one: what orders them is C++'s. All methods may be called from
+// any thread.
+class Order {
+ public:
+  // A launch: the stream's next moment. Throws Error(plugin) where a piece of memory was used by a stream that this one
+  // has not waited for.
+  Moment launch(StreamId stream, std::span<const Access> accesses, const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    auto& seen = seen_by(stream);
+    for (const auto& access : accesses)
+      if (const auto* use = access.of->in_the_way(access.range, seen))
+        throw ditto::Error(ditto::ErrorKind::plugin, "mock_gpu",
+                           what + (access.range.writes ? " writes" : " reads") + " in " + name(stream) +
+                               " memory that " + name(use->moment.stream) + (use->range.writes ? " wrote" : " reads") +
+                               ", and has not waited for it",
+                           "record an event there, after that, and block this stream on it");
+    const auto moment = seen.tick(stream);
+    for (const auto& access : accesses) access.of->add(access.range, moment, host_);
+    return moment;
+  }
+  // What a launch made, known only when it was done.
+  void add(const Moment& moment, const Access& access) {
+    const std::lock_guard lock(mutex_);
+    access.of->add(access.range, moment, host_);
+  }
+
+  // What an event that is recorded now stands for.
+  Clock now(StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    return seen_by(stream);
+  }
+  Clock now_of_gpu(StreamId gpu) {
+    const std::lock_guard lock(mutex_);
+    Clock all;
+    for (const auto& [stream, clock] : streams_)
+      if (stream / kStreams == gpu) all.join(clock);
+    return all;
+  }
+  void wait(StreamId stream, const Clock& event) {
+    const std::lock_guard lock(mutex_);
+    seen_by(stream).join(event);
+  }
+
+  // The host has waited: what was held back until then is done.
+  void host_waits(const Clock& event) {
+    const std::lock_guard lock(mutex_);
+    host_.join(event);
+    do_held_back(host_);
+  }
+  // `work` is the host's to see once it has waited for the moment.
+  void hold_back(const Moment& moment, std::function<void()> work) {
+    const std::lock_guard lock(mutex_);
+    held_back_.push_back({moment, std::move(work)});
+  }
+  // What the stream has seen is done now, for a launch there that reads the host's memory.
+  void hasten(StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    do_held_back(seen_by(stream));
+  }
+  // Whether memory of `home` may be used anew; else who uses it still.
+  std::string in_use(const Uses& uses, StreamId home, const std::set<StreamId>& known) {
+    const std::lock_guard lock(mutex_);
+    const auto* use = uses.left_open(home, known, seen_by(home));
+    return use ? name(use->moment.stream) : "";
+  }
+
+ private:
+  // The host launches: what it has seen comes before.
+  Clock& seen_by(StreamId stream) {
+    auto& clock = streams_[stream];
+    clock.join(host_);
+    return clock;
+  }
+  void do_held_back(const Clock& seen) {
+    std::vector<std::function<void()>> due;
+    for (auto& one : held_back_)
+      if (seen.has(one.first)) due.push_back(std::move(one.second));
+    std::erase_if(held_back_, [&](const auto& one) { return seen.has(one.first); });
+    for (const auto& work : due) work();
+  }
+
+  std::mutex mutex_;
+  Clock host_;
+  std::map<StreamId, Clock> streams_;
+  std::vector<std::pair<Moment, std::function<void()>>> held_back_;
+};
+
+}  // namespace mock_gpu
