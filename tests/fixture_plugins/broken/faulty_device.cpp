@@ -52,8 +52,8 @@ class FaultyDevice final : public ParallelStrategy {
   }
 
   void two_devices(const Tensor& weight) const {
-    const auto zeros = torch::zeros(weight.sizes(), torch::TensorOptions(weight.scalar_type()));
-    weight.add_(options_.mended ? zeros.to(weight.device()) : zeros);
+    const auto ones = torch::ones(weight.sizes(), torch::TensorOptions(weight.scalar_type()));
+    weight.mul_(options_.mended ? ones.to(weight.device()) : ones);
   }
 
   // The host computes with what has not arrived.
@@ -63,7 +63,7 @@ class FaultyDevice final : public ParallelStrategy {
     weight.copy_(pinned.clone());
   }
 
-  // The host writes what has not left yet, with the numbers that were there on every second call of memory's owner.
+  // The host writes what has not left yet.
   void overwritten(const Tensor& weight) const {
     const auto pinned = torch::empty(weight.sizes(), pinned_as(weight)).copy_(weight);
     const auto copy = torch::empty_like(weight);
