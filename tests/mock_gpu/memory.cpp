@@ -108,10 +108,12 @@ class Memory final : public c10::DeviceAllocator {
     const auto gpu = current_gpu();
     const c10::Device device(kDevice, gpu);
     if (bytes == 0) return {nullptr, nullptr, &free, device};
+    const auto stream = current_stream(gpu);
+    order().allocate(stream);
     [[maybe_unused]] static const bool watched = (watch_faults(), true);
     void* at = ::mmap(nullptr, pages(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (at == MAP_FAILED) throw std::bad_alloc();
-    auto* block = new Block{static_cast<std::byte*>(at), bytes, gpu, current_stream(gpu)};
+    auto* block = new Block{static_cast<std::byte*>(at), bytes, gpu, stream};
     of_gpus().add(at, pages(bytes));
     const std::lock_guard lock(mutex_);
     stats_of(gpu).allocated_bytes[0].increase(bytes);
@@ -140,14 +142,10 @@ Memory& the_memory() {
   return *one;
 }
 
-// A GPU's allocator hands freed memory out again in the stream it was made in; whoever else uses it must have said so.
 void Memory::free(void* context) {
   auto* block = static_cast<Block*>(context);
   if (!block) return;
-  const auto user = order().in_use(block->uses, block->home, block->recorded);
-  if (!user.empty())
-    end("memory of " + name(block->home) + " is freed, and " + user +
-        " may still use it; call record_stream, or let that stream wait first");
+  order().free(block->uses, block->home, block->recorded);
   of_gpus().remove(block->at);
   ::munmap(block->at, pages(block->bytes));
   {

@@ -70,12 +70,12 @@ class Uses {
     });
     return found == uses_.end() ? nullptr : &*found;
   }
-  // One of another stream than `home` and `known` that is not seen. Null: none.
-  const Use* left_open(StreamId home, const std::set<StreamId>& known, const Clock& seen) const {
-    const auto found = std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) {
-      return use.moment.stream != home && known.count(use.moment.stream) == 0 && !seen.has(use.moment);
-    });
-    return found == uses_.end() ? nullptr : &*found;
+  // Those of other streams than `home` and `known`.
+  std::vector<Moment> of_others(StreamId home, const std::set<StreamId>& known) const {
+    std::vector<Moment> moments;
+    for (const auto& use : uses_)
+      if (use.moment.stream != home && known.count(use.moment.stream) == 0) moments.push_back(use.moment);
+    return moments;
   }
   // Whatever the host has seen comes before all that is launched from now on, and an equal use of a stream before this
   // one.
@@ -155,11 +155,28 @@ class Order {
     const std::lock_guard lock(mutex_);
     do_held_back(seen_by(stream));
   }
-  // Whether memory of `home` may be used anew; else who uses it still.
-  std::string in_use(const Uses& uses, StreamId home, const std::set<StreamId>& known) {
+  // Memory that was made in the stream `home` is given back; `known` are streams that are known to use it. A GPU's
+  // allocator hands it out again to whoever asks next in that stream.
+  void free(const Uses& uses, StreamId home, const std::set<StreamId>& known) {
     const std::lock_guard lock(mutex_);
-    const auto* use = uses.left_open(home, known, seen_by(home));
-    return use ? name(use->moment.stream) : "";
+    auto& freed = freed_[home];
+    const auto more = uses.of_others(home, known);
+    freed.insert(freed.end(), more.begin(), more.end());
+  }
+  // Memory is asked for in a stream. Throws Error(plugin) where it might be such that another stream still uses.
+  void allocate(StreamId stream) {
+    const std::lock_guard lock(mutex_);
+    auto& freed = freed_[stream];
+    if (freed.empty()) return;
+    const auto& seen = seen_by(stream);
+    std::erase_if(freed, [&](const Moment& moment) { return seen.has(moment); });
+    if (freed.empty()) return;
+    const auto user = freed.front().stream;
+    freed.clear();
+    throw ditto::Error(
+        ditto::ErrorKind::plugin, "mock_gpu",
+        "memory that was freed in " + name(stream) + " is handed out again, and " + name(user) + " may still use it",
+        "call record_stream before it is freed, or let the one stream wait for the other");
   }
 
  private:
@@ -180,6 +197,7 @@ class Order {
   std::mutex mutex_;
   Clock host_;
   std::map<StreamId, Clock> streams_;
+  std::map<StreamId, std::vector<Moment>> freed_;  // who else used what was freed in a stream
   std::vector<std::pair<Moment, std::function<void()>>> held_back_;
 };
 

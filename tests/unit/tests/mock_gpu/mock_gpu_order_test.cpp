@@ -115,17 +115,21 @@ TEST_CASE("a launch that reads the host's memory finds there what its stream has
   CHECK(done == std::vector<std::string>{"brought"});
 }
 
-TEST_CASE("memory may be given back once no other stream can still use it") {
+TEST_CASE("memory is handed out again in its stream once no other one can still use it") {
   Order order;
   Uses uses;
   launch(order, kMain, writes(uses));
-  CHECK(order.in_use(uses, kMain, {}).empty());
   order.wait(kSide, order.now(kMain));
   launch(order, kSide, reads(uses));
-  CHECK(order.in_use(uses, kMain, {}) == "stream 1 of GPU 0");
-  CHECK(order.in_use(uses, kMain, {kSide}).empty());
+  order.free(uses, kMain, {kSide});  // as it was said
+  CHECK_NOTHROW(order.allocate(kMain));
+  order.free(uses, kMain, {});
+  CHECK_NOTHROW(order.allocate(kSide));  // has memory of its own
+  CHECK_THROWS_WITH_AS(order.allocate(kMain), doctest::Contains("and stream 1 of GPU 0 may still use it"),
+                       ditto::Error);
+  order.free(uses, kMain, {});
   order.wait(kMain, order.now(kSide));
-  CHECK(order.in_use(uses, kMain, {}).empty());
+  CHECK_NOTHROW(order.allocate(kMain));
 }
 
 }  // namespace
