@@ -60,13 +60,13 @@ void upload(const Tensor& to, const Tensor& from, bool later) {
   ++counts().uploads;
   counts().uploaded_bytes += static_cast<std::int64_t>(to.nbytes());
   const auto stream = current_stream(to.device().index());
-  order().hasten(stream);  // what it downloaded there before
+  order().hasten(stream, from.storage().data());  // what it downloaded there before
   const auto moment = launched(to, from, stream);
   copy_numbers(to, from);
   if (!later) return wait_for(stream);
   if (!is_pinned_tensor(from)) return;  // a copy of it was made first
   const at::AutoDispatchBelowADInplaceOrView plain;
-  order().hold_back(moment,
+  order().hold_back(moment, from.storage().data(),
                     [from = from.detach(), then = from.contiguous().clone()] { require_unchanged(from, then); });
 }
 
@@ -82,8 +82,9 @@ void download(const Tensor& to, const Tensor& from, bool later) {
   const at::AutoDispatchBelowADInplaceOrView plain;
   const Tensor taken = at::empty_like(to);
   copy_numbers(taken, from);
+  order().hasten(stream, to.storage().data());  // what it did there before
   spoil(to);
-  order().hold_back(moment, [to = to.detach(), taken] { copy_numbers(to, taken); });
+  order().hold_back(moment, to.storage().data(), [to = to.detach(), taken] { copy_numbers(to, taken); });
 }
 
 // Between two of them each one's stream waits for the other's, as LibTorch has it.

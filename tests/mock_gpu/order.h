@@ -143,18 +143,20 @@ class Order {
   void host_waits(const Clock& event) {
     const std::lock_guard lock(mutex_);
     host_.join(event);
-    do_held_back(host_);
+    do_held_back([&](const HeldBack& one) { return host_.has(one.moment); });
   }
-  // `work` is the host's to see once it has waited for the moment.
-  void hold_back(const Moment& moment, std::function<void()> work) {
+  // `work` makes true in the host's memory at `where`, once it has waited for the moment, what a launch did there.
+  void hold_back(const Moment& moment, const void* where, std::function<void()> work) {
     const std::lock_guard lock(mutex_);
-    held_back_.push_back({moment, std::move(work)});
+    held_back_.push_back({moment, where, std::move(work)});
   }
-  // What the stream has seen is done now, for a launch there that reads the host's memory.
-  void hasten(StreamId stream) {
+  // For a launch that uses the host's memory there: what its stream has seen is done.
+  void hasten(StreamId stream, const void* where) {
     const std::lock_guard lock(mutex_);
-    do_held_back(seen_by(stream));
+    const auto& seen = seen_by(stream);
+    do_held_back([&](const HeldBack& one) { return one.where == where && seen.has(one.moment); });
   }
+
   // Memory that was made in the stream `home` is given back; `known` are streams that are known to use it. A GPU's
   // allocator hands it out again to whoever asks next in that stream.
   void free(const Uses& uses, StreamId home, const std::set<StreamId>& known) {
@@ -186,19 +188,24 @@ class Order {
     clock.join(host_);
     return clock;
   }
-  void do_held_back(const Clock& seen) {
-    std::vector<std::function<void()>> due;
-    for (auto& one : held_back_)
-      if (seen.has(one.first)) due.push_back(std::move(one.second));
-    std::erase_if(held_back_, [&](const auto& one) { return seen.has(one.first); });
-    for (const auto& work : due) work();
+  struct HeldBack {
+    Moment moment;
+    const void* where;
+    std::function<void()> work;
+  };
+  template <class IsDue>
+  void do_held_back(const IsDue& is_due) {
+    std::vector<HeldBack> due, rest;
+    for (auto& one : held_back_) (is_due(one) ? due : rest).push_back(std::move(one));
+    held_back_ = std::move(rest);
+    for (const auto& one : due) one.work();
   }
 
   std::mutex mutex_;
   Clock host_;
   std::map<StreamId, Clock> streams_;
   std::map<StreamId, std::vector<Moment>> freed_;  // who else used what was freed in a stream
-  std::vector<std::pair<Moment, std::function<void()>>> held_back_;
+  std::vector<HeldBack> held_back_;
 };
 
 }  // namespace mock_gpu

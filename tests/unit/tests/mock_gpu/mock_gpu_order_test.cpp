@@ -92,9 +92,9 @@ TEST_CASE("what the host may not have yet is done when it waits, in order, and n
   std::vector<std::string> done;
   Uses uses;
   const auto first = launch(order, kMain, writes(uses));
-  order.hold_back(first, [&] { done.push_back("first"); });
+  order.hold_back(first, nullptr, [&] { done.push_back("first"); });
   const auto between = order.now(kMain);
-  order.hold_back(launch(order, kMain, writes(uses)), [&] { done.push_back("second"); });
+  order.hold_back(launch(order, kMain, writes(uses)), nullptr, [&] { done.push_back("second"); });
   order.host_waits(order.now(kSide));
   CHECK(done.empty());
   order.host_waits(between);
@@ -104,15 +104,20 @@ TEST_CASE("what the host may not have yet is done when it waits, in order, and n
   CHECK(done == std::vector<std::string>{"first", "second"});
 }
 
-TEST_CASE("a launch that reads the host's memory finds there what its stream has brought, and no other's") {
+TEST_CASE("a launch that uses the host's memory finds there what its stream has brought, and no other's") {
   Order order;
   std::vector<std::string> done;
   Uses uses;
-  order.hold_back(launch(order, kMain, reads(uses)), [&] { done.push_back("brought"); });
-  order.hasten(kSide);
+  const int here = 0, there = 0;
+  order.hold_back(launch(order, kMain, reads(uses)), &here, [&] { done.push_back("here"); });
+  order.hold_back(launch(order, kMain, reads(uses)), &there, [&] { done.push_back("there"); });
+  order.hasten(kSide, &here);
   CHECK(done.empty());
-  order.hasten(kMain);
-  CHECK(done == std::vector<std::string>{"brought"});
+  order.hasten(kMain, &here);
+  CHECK(done == std::vector<std::string>{"here"});
+  order.wait(kSide, order.now(kMain));
+  order.hasten(kSide, &there);
+  CHECK(done == std::vector<std::string>{"here", "there"});
 }
 
 TEST_CASE("memory is handed out again in its stream once no other one can still use it") {
