@@ -107,6 +107,13 @@ class Call {
     ++counts().launches;
     moment_ = order().launch(stream(), accesses_, name_);
   }
+  // LibTorch's fallback takes results to the first operand's device, which may be a number of the host's; a GPU keeps
+  // them.
+  void bring_results(const c10::OperatorHandle& op, torch::jit::Stack& stack) const {
+    for (auto value = stack.end() - std::ssize(op.schema().returns()); has_tensor_ && value != stack.end(); ++value)
+      if (value->isTensor() && value->toTensor().defined() && value->toTensor().is_cpu())
+        *value = value->toTensor().to(c10::Device(kDevice, gpu_));
+  }
   // Of what it returns: new tensors are written, and other values are the host's to know.
   void done(const c10::OperatorHandle& op, const torch::jit::Stack& stack) {
     for (const auto& value : torch::jit::last(stack, op.schema().returns().size())) {
@@ -176,6 +183,7 @@ void on_the_cpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
   {
     const Emulating own;
     at::native::cpu_fallback(op, stack);
+    call.bring_results(op, *stack);
   }
   call.done(op, *stack);
 }
