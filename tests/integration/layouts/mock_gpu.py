@@ -85,6 +85,8 @@ def test_of_cuda_more_ranks_than_gpus_are_refused():
     path = t.write_recipe("many.toml", t.recipe(run=dict(steps=1)))
     done = t.train(path, "never", "--local-ranks", GPUS + 1, code=2, **{"run.batch": 2 * (GPUS + 1), "run.micro_batch": 1} | cuda.on("cuda"))
     t.check(f"this machine has {GPUS} GPUs for {GPUS + 1} ranks" in done.stderr, done.stderr)
+    done = t.train(path, "never", code=2, env={"MOCK_GPUS": "0"}, **cuda.on("cuda"))
+    t.check("this machine has no GPU that CUDA can use" in done.stderr, done.stderr)
 
 
 # --- each part that computes ---------------------------------------------------------------------------------------------
