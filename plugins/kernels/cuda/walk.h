@@ -1,0 +1,60 @@
+// How blocks go over rows: a thread has one pack of a row's columns, so that what a column is summed to stays with it.
+#pragma once
+
+#include "numbers.h"
+
+namespace ditto_cuda {
+
+constexpr int kWarp = 32, kMostThreads = 1024;
+constexpr int kThreads = 128;  // of a block whose rows are narrow
+
+// Threads of a row, and of a block: a power of two up to a warp, several rows to a block; or whole warps, one row.
+struct Walk {
+  int lanes, threads;
+  int rows() const { return threads / lanes; }  // at once
+};
+inline Walk walk_of(Index width, int numbers_of_pack) {
+  const Index packs = (width + numbers_of_pack - 1) / numbers_of_pack;
+  int lanes = 1;
+  while (lanes < kWarp && lanes < packs) lanes *= 2;
+  if (packs > kWarp) lanes = static_cast<int>((packs + kWarp - 1) / kWarp * kWarp);
+  return {lanes, lanes <= kWarp ? kThreads : lanes};
+}
+// Whether rows of that width can be walked in packs of so many numbers.
+inline bool is_walked(Index width, int numbers_of_pack) {
+  return width > 0 && (width + numbers_of_pack - 1) / numbers_of_pack <= kMostThreads;
+}
+inline Index parts(Index all, Index of) { return (all + of - 1) / of; }
+
+// Where a thread sits: in which of the block's rows, and where in it.
+struct Seat {
+  DITTO_DEVICE explicit Seat(int lanes_)
+      : lanes(lanes_), lane(thread_at() % lanes_), row(thread_at() / lanes_), rows(thread_count() / lanes_) {}
+  int lanes, lane, row, rows;
+};
+
+constexpr std::size_t sum_room(int sums) { return sizeof(float) * static_cast<std::size_t>(sums) * kWarp; }
+
+// Sums over a row's threads, which all get them: lanes by halves, then warps in order. Every thread of the block calls
+// it. `room`: sum_room(M) bytes of shared memory, that no other sum uses until all threads have met again.
+template <int M>
+DITTO_DEVICE void row_sums(float (&x)[M], const Seat& seat, float* room) {
+#pragma unroll
+  for (int m = 0; m < M; ++m)
+    for (int mask = (seat.lanes < kWarp ? seat.lanes : kWarp) / 2; mask > 0; mask /= 2)
+      x[m] = x[m] + exchange_xor(x[m], mask);
+  if (seat.lanes <= kWarp) return;
+  const int warp = thread_at() / kWarp;
+  if (thread_at() % kWarp == 0) {
+#pragma unroll
+    for (int m = 0; m < M; ++m) room[m * kWarp + warp] = x[m];
+  }
+  block_barrier();
+#pragma unroll
+  for (int m = 0; m < M; ++m) {
+    x[m] = room[m * kWarp];
+    for (int w = 1; w < seat.lanes / kWarp; ++w) x[m] = x[m] + room[m * kWarp + w];
+  }
+}
+
+}  // namespace ditto_cuda
