@@ -10,6 +10,7 @@ namespace check {
 namespace {
 
 int failures = 0;
+std::vector<Storage> chosen{Storage::fp32, Storage::bf16, Storage::fp16};
 
 std::uint16_t bf16_bits(float x) {
   std::uint32_t bits;
@@ -30,6 +31,13 @@ double unit(Storage storage) {
 double least(Storage storage) { return storage == Storage::fp16 ? std::ldexp(1, -25) : 0; }
 
 }  // namespace
+
+const std::vector<Storage>& storages() { return chosen; }
+bool only(const std::string& name) {
+  for (const auto storage : {Storage::fp32, Storage::bf16, Storage::fp16})
+    if (name == name_of(storage)) return chosen = {storage}, true;
+  return false;
+}
 
 const char* name_of(Storage storage) {
   return storage == Storage::fp32 ? "fp32" : storage == Storage::bf16 ? "bf16" : "fp16";

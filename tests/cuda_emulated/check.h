@@ -14,7 +14,8 @@ using ditto_cuda::Index;
 using ditto_cuda::Storage;
 using Reals = std::vector<double>;
 
-constexpr Storage kStorages[] = {Storage::fp32, Storage::bf16, Storage::fp16};
+const std::vector<Storage>& storages();  // that are tested: all, or the one that was asked for
+bool only(const std::string& storage);   // asks for one; false: there is none of that name
 const char* name_of(Storage storage);
 double rounded(double x, Storage storage);  // to the nearest, of two the even one
 

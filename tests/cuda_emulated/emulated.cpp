@@ -26,14 +26,12 @@ constexpr int kWarp = 32, kMostThreads = 1024;
 #if defined(EMULATED_TSAN)
 void* own_fiber() { return __tsan_get_current_fiber(); }
 void* new_fiber() { return __tsan_create_fiber(0); }
-void end_fiber(void* fiber) { __tsan_destroy_fiber(fiber); }
 void switch_to(void* fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync); }
 void release(std::uint64_t* what) { __tsan_release(what); }
 void acquire(std::uint64_t* what) { __tsan_acquire(what); }
 #else
 void* own_fiber() { return nullptr; }
 void* new_fiber() { return nullptr; }
-void end_fiber(void*) {}
 void switch_to(void*) {}
 void release(std::uint64_t*) {}
 void acquire(std::uint64_t*) {}
@@ -50,11 +48,15 @@ struct Fiber {
   void* known_as;
 };
 
-// Kept from launch to launch.
-char* stack_of(std::size_t thread) {
-  static std::vector<std::unique_ptr<char[]>> stacks(kMostThreads);
-  if (!stacks[thread]) stacks[thread].reset(new char[kStack]);
-  return stacks[thread].get();
+// What a fiber runs on: kept from launch to launch, as it is dear to make.
+struct Seat {
+  std::unique_ptr<char[]> stack{new char[kStack]};
+  void* known_as = new_fiber();
+};
+Seat& seat_of(std::size_t thread) {
+  static std::vector<std::unique_ptr<Seat>> seats(kMostThreads);
+  if (!seats[thread]) seats[thread] = std::make_unique<Seat>();
+  return *seats[thread];
 }
 
 [[noreturn]] void fail(const char* why) {
@@ -70,28 +72,29 @@ class Machine {
         fibers_(static_cast<std::size_t>(launch.threads)),
         random_(order),
         shuffled_(order != 0),
-        barriers_(static_cast<std::size_t>(launch.blocks_x * launch.blocks_y)) {}
+        barriers_(static_cast<std::size_t>(launch.blocks_x * launch.blocks_y)),
+        shared_(barriers_.size(), std::vector<char>(launch.shared, static_cast<char>(0xff))) {}
 
   void run() {
     own_ = own_fiber();
+    release(&begun_);
     for (const auto block : in_order(barriers_.size())) {
       begin(block);
       while (step()) {
       }
-      for (auto& fiber : fibers_) end_fiber(fiber.known_as);
     }
     acquire(&ended_);
   }
 
   Fiber& now() { return *now_; }
-  char* shared() { return shared_.data(); }
+  char* shared() { return shared_[block_].data(); }
   void wait(State state) {
     now_->state = state;
     switch_to(own_);
     swapcontext(&now_->context, &scheduler_);
   }
   void barrier() {
-    std::uint64_t* const own = barrier_;
+    std::uint64_t* const own = &barriers_[block_];
     release(own);
     wait(State::waits_for_block);
     acquire(own);
@@ -108,6 +111,7 @@ class Machine {
     return fibers_[static_cast<std::size_t>((now_->place.thread & ~(kWarp - 1)) + lane)].given[turn];
   }
   void work() {
+    acquire(&begun_);
     body_();
     release(&ended_);
     wait(State::done);
@@ -152,12 +156,12 @@ class Machine {
   const Launch& launch_;
   const std::function<void()>& body_;
   std::vector<Fiber> fibers_;
-  std::vector<char> shared_;
   std::mt19937 random_;
   bool shuffled_;
-  std::vector<std::uint64_t> barriers_;  // one a block, whose address ThreadSanitizer knows it by
-  std::uint64_t* barrier_ = nullptr;
-  std::uint64_t ended_ = 0;
+  std::vector<std::uint64_t> barriers_;    // one a block, whose address ThreadSanitizer knows it by
+  std::vector<std::vector<char>> shared_;  // all blocks', as none may see another's: nans, whatever they are read as
+  std::size_t block_ = 0;
+  std::uint64_t begun_ = 0, ended_ = 0;
   ucontext_t scheduler_;
   void* own_ = nullptr;
   Fiber* now_ = nullptr;
@@ -170,10 +174,7 @@ std::uint64_t launched = 0;
 void begin_fiber() { machine->work(); }
 
 void Machine::begin(std::size_t block) {
-  barrier_ = &barriers_[block];
-  shared_ = std::vector<char>();
-  shared_.shrink_to_fit();
-  shared_.resize(launch_.shared, static_cast<char>(0xff));  // nans, whatever is read
+  block_ = block;
   const auto across = static_cast<std::size_t>(launch_.blocks_x);
   for (std::size_t i = 0; i < fibers_.size(); ++i) {
     Fiber& fiber = fibers_[i];
@@ -181,9 +182,9 @@ void Machine::begin(std::size_t block) {
                    static_cast<int>(block / across), static_cast<int>(launch_.blocks_x)};
     fiber.state = State::runs;
     fiber.turn = 0;
-    fiber.known_as = new_fiber();
+    fiber.known_as = seat_of(i).known_as;
     getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = stack_of(i);
+    fiber.context.uc_stack.ss_sp = seat_of(i).stack.get();
     fiber.context.uc_stack.ss_size = kStack;
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, begin_fiber, 0);

@@ -3,7 +3,7 @@
 // A fiber runs until it waits for others: at a barrier for all of its block, at an exchange for its warp. Which of
 // those that can go on does so next is drawn from the order's number, as is which block comes next. Shared memory is
 // new for each block, full of nans, and ends where it ends, which AddressSanitizer sees. To ThreadSanitizer each fiber
-// is a thread, and only barriers order them: exchanges do not, nor does anything between two blocks of a launch, so
+// is a thread, and of a launch only barriers order them (and threads of one number in two blocks): exchanges do not, so
 // that what lacks a barrier on a GPU is a race here. emulated.cpp itself is compiled without sanitizers (EMULATED_TSAN:
 // of a program under ThreadSanitizer).
 //

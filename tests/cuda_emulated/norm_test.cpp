@@ -47,7 +47,7 @@ Wanted reference(const Kind& kind, const Grouped& of, std::size_t D, const Reals
 
 void one(const Kind& kind, const char* name, const Grouped& of, Index width, double mean = 0) {
   const auto D = static_cast<std::size_t>(width), R = of.rows(), G = static_cast<std::size_t>(of.count);
-  for (const auto storage : kStorages) {
+  for (const auto storage : storages()) {
     Case c(kind.kernel, name, storage);
     const auto result = kind.in_fp32 ? Storage::fp32 : storage;
     auto from = drawn(R * D, 1);

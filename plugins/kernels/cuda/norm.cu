@@ -61,9 +61,12 @@ norm_rows(Norm p, int lanes) {
   p.rstd[row] = rstd;
 }
 
+// Eight numbers of all that it holds take more registers than a block of the most threads leaves it.
+constexpr int most_threads(int numbers_of_pack) { return numbers_of_pack == 8 ? 512 : kMostThreads; }
+
 // A block a chunk of rows. The next row is on its way while one is summed.
 template <class T, class Y, int N>
-DITTO_KERNEL(kMostThreads)
+DITTO_KERNEL(most_threads(N))
 norm_rows_back(NormBack p, int lanes) {
   float* const room = reinterpret_cast<float*>(shared_memory());
   const Seat seat(lanes);
@@ -132,7 +135,10 @@ Status by_storages(Storage storage, Storage result, F f) {
 
 }  // namespace
 
-bool takes_rows(Index width, Storage) { return is_walked(width, 1) || (width % 8 == 0 && is_walked(width, 8)); }
+bool takes_rows(Index width, Storage storage) {
+  const int numbers = storage == Storage::fp32 ? 4 : 8;
+  return width > 0 && (width <= kMostThreads || (width % numbers == 0 && width <= most_threads(numbers) * numbers));
+}
 
 Status norm(const Norm& p, Stream stream) {
   return by_storages(p.storage, p.result, [&](auto x, auto y) {
@@ -140,6 +146,7 @@ Status norm(const Norm& p, Stream stream) {
     using Y = decltype(y);
     const auto by = [&](auto kernel, int numbers) {
       const Walk walk = walk_of(p.width, numbers);
+      if (walk.threads > kMostThreads) return kInvalid;
       return launch(kernel, {parts(p.groups.rows, walk.rows())}, walk.threads, sum_room(3), stream, p, walk.lanes);
     };
     constexpr int N = 16 / sizeof(T);
@@ -153,6 +160,7 @@ Status norm_back(const NormBack& p, Stream stream) {
     using Y = decltype(y);
     const auto by = [&](auto kernel, int numbers) {
       const Walk walk = walk_of(p.width, numbers);
+      if (walk.threads > most_threads(numbers)) return kInvalid;
       return launch(kernel, {chunk_rows(p.groups)}, walk.threads, sum_room(4) + column_room(walk, numbers, 2), stream,
                     p, walk.lanes);
     };

@@ -6,7 +6,8 @@
 namespace ditto_cuda {
 
 constexpr int kWarp = 32, kMostThreads = 1024;
-constexpr int kThreads = 128;  // of a block whose rows are narrow
+constexpr int kThreads = 128;   // of a block whose rows are narrow
+constexpr Status kInvalid = 1;  // cudaErrorInvalidValue: rows wider than a block, or not aligned as wide ones must be
 
 // Threads of a row, and of a block: a power of two up to a warp, several rows to a block; or whole warps, one row.
 struct Walk {
@@ -19,10 +20,6 @@ inline Walk walk_of(Index width, int numbers_of_pack) {
   while (lanes < kWarp && lanes < packs) lanes *= 2;
   if (packs > kWarp) lanes = static_cast<int>((packs + kWarp - 1) / kWarp * kWarp);
   return {lanes, lanes <= kWarp ? kThreads : lanes};
-}
-// Whether rows of that width can be walked in packs of so many numbers.
-inline bool is_walked(Index width, int numbers_of_pack) {
-  return width > 0 && (width + numbers_of_pack - 1) / numbers_of_pack <= kMostThreads;
 }
 inline Index parts(Index all, Index of) { return (all + of - 1) / of; }
 
