@@ -81,5 +81,6 @@ class Case {
 
 // Each source of tests, in the order that they run in.
 void norms();
+void rows();
 
 }  // namespace check

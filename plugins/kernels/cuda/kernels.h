@@ -68,4 +68,35 @@ struct NormBack {
 };
 Status norm_back(const NormBack& p, Stream stream);
 
+// out = x + gate y, of the gate [G, D] of each row's group. x null: gate y; y null: x + gate, and without both the
+// gate. It takes any width.
+struct Gate {
+  const void *x, *gate, *y;
+  void* out;
+  Index width;
+  Groups groups;
+  Storage storage;
+};
+Status gate(const Gate& p, Stream stream);
+
+// dy = grad gate, and sums of chunks of rows: of grad y, y null: of grad. What is null is not made.
+struct GateBack {
+  const void *gate, *y, *grad;
+  void* dy;
+  float* chunks;  // [chunk_rows, D]
+  Index width;
+  Groups groups;
+  Storage storage;
+};
+Status gate_back(const GateBack& p, Stream stream);
+
+// Of each of n numbers. In fp32 they have the bits of plugins/kernels/exact.
+enum class Function { silu, gelu_tanh, gelu_erf };
+Status apply(Function f, const void* x, void* y, Index n, Storage storage, Stream stream);
+Status apply_back(Function f, const void* x, const void* grad, void* dx, Index n, Storage storage, Stream stream);
+
+// Along rows of a width that takes_rows. dx = y (grad - sum of grad y).
+Status softmax(const void* x, void* y, Index rows, Index width, Storage storage, Stream stream);
+Status softmax_back(const void* y, const void* grad, void* dx, Index rows, Index width, Storage storage, Stream stream);
+
 }  // namespace ditto_cuda

@@ -60,6 +60,7 @@ DITTO_DEVICE float exponential(float x) {
   const float r = as_float(as_bits(p) + (as_bits(t) << 23));
   return x < -87.0f ? 0.0f : x <= 88.0f ? r : x * as_float(0x7f800000u);  // what is no number stays none
 }
+DITTO_DEVICE float larger(float a, float b) { return a > b ? a : b; }
 DITTO_DEVICE float sigmoid(float x) { return quotient(1.0f, 1.0f + exponential(-x)); }
 
 // How many numbers a pack has: 16 bytes of them where rows of that width and all memory allow it, else one.

@@ -21,6 +21,16 @@ inline Walk walk_of(Index width, int numbers_of_pack) {
   if (packs > kWarp) lanes = static_cast<int>((packs + kWarp - 1) / kWarp * kWarp);
   return {lanes, lanes <= kWarp ? kThreads : lanes};
 }
+// The same of columns that nothing goes along: `slices` beside each other, so that rows may be as wide as they like.
+struct Slices {
+  Walk walk;
+  Index count;
+};
+inline Slices slices_of(Index width, int numbers_of_pack) {
+  const Walk walk = walk_of(width < kThreads * numbers_of_pack ? width : kThreads * numbers_of_pack, numbers_of_pack);
+  const Index of_slice = static_cast<Index>(walk.lanes) * numbers_of_pack;
+  return {walk, (width + of_slice - 1) / of_slice};
+}
 inline Index parts(Index all, Index of) { return (all + of - 1) / of; }
 
 // Where a thread sits: in which of the block's rows, and where in it.
@@ -52,6 +62,18 @@ DITTO_DEVICE void row_sums(float (&x)[M], const Seat& seat, float* room) {
     x[m] = room[m * kWarp];
     for (int w = 1; w < seat.lanes / kWarp; ++w) x[m] = x[m] + room[m * kWarp + w];
   }
+}
+
+// The largest of a row's numbers, of which each thread has one; as row_sums, with room of one sum.
+DITTO_DEVICE float row_largest(float x, const Seat& seat, float* room) {
+  for (int mask = (seat.lanes < kWarp ? seat.lanes : kWarp) / 2; mask > 0; mask /= 2)
+    x = larger(x, exchange_xor(x, mask));
+  if (seat.lanes <= kWarp) return x;
+  if (thread_at() % kWarp == 0) room[thread_at() / kWarp] = x;
+  block_barrier();
+  x = room[0];
+  for (int w = 1; w < seat.lanes / kWarp; ++w) x = larger(x, room[w]);
+  return x;
 }
 
 }  // namespace ditto_cuda
