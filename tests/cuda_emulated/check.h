@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -82,5 +83,6 @@ class Case {
 // Each source of tests, in the order that they run in.
 void norms();
 void rows();
+void updates();
 
 }  // namespace check

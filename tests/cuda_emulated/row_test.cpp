@@ -182,7 +182,7 @@ void rows() {
     function(known, "odd", 111, 1);
     function(known, "large", 111, 100);
     function(known, "not aligned", 300, 3, 1);
-    function(known, "many", 5001, 2);
+    function(known, "many", 5001, 1);
   }
   soft("small", 10, 4);
   soft("odd", 3, 37);

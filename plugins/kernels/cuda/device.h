@@ -53,11 +53,14 @@ template <class T>
 DITTO_DEVICE T exchange_xor(T x, int mask) {
   return __shfl_xor_sync(0xffffffffu, x, mask);
 }
+DITTO_DEVICE double exchange_xor_wide(double x, int mask) { return __shfl_xor_sync(0xffffffffu, x, mask); }
 DITTO_DEVICE std::uint32_t ballot(bool yes) { return __ballot_sync(0xffffffffu, yes); }
 DITTO_DEVICE int count_bits(std::uint32_t bits) { return __popc(bits); }
 
 DITTO_DEVICE float root(float x) { return __fsqrt_rn(x); }
+DITTO_DEVICE double root(double x) { return __dsqrt_rn(x); }
 DITTO_DEVICE float quotient(float a, float b) { return __fdiv_rn(a, b); }
+DITTO_DEVICE double quotient(double a, double b) { return __ddiv_rn(a, b); }
 DITTO_DEVICE float fused(float a, float b, float c) { return __fmaf_rn(a, b, c); }  // a b + c, rounded once
 DITTO_DEVICE std::uint16_t to_bf16(float x) { return __bfloat16_as_ushort(__float2bfloat16_rn(x)); }
 DITTO_DEVICE std::uint16_t to_fp16(float x) { return __half_as_ushort(__float2half_rn(x)); }
@@ -97,11 +100,20 @@ T exchange_xor(T x, int mask) {
   std::memcpy(&x, &bits, 4);
   return x;
 }
+inline double exchange_xor_wide(double x, int mask) {
+  std::uint32_t halves[2];
+  std::memcpy(halves, &x, 8);
+  for (auto& half : halves) half = exchange_xor(half, mask);
+  std::memcpy(&x, halves, 8);
+  return x;
+}
 inline std::uint32_t ballot(bool yes) { return emulated::ballot(yes); }
 inline int count_bits(std::uint32_t bits) { return __builtin_popcount(bits); }
 
 inline float root(float x) { return std::sqrt(x); }
+inline double root(double x) { return std::sqrt(x); }
 inline float quotient(float a, float b) { return a / b; }
+inline double quotient(double a, double b) { return a / b; }
 inline float fused(float a, float b, float c) { return std::fmaf(a, b, c); }
 inline std::uint16_t to_bf16(float x) {
   std::uint32_t bits;

@@ -99,4 +99,46 @@ Status apply_back(Function f, const void* x, const void* grad, void* dx, Index n
 Status softmax(const void* x, void* y, Index rows, Index width, Storage storage, Stream stream);
 Status softmax_back(const void* y, const void* grad, void* dx, Index rows, Index width, Storage storage, Stream stream);
 
+// mean [S] of each of S samples' n numbers, summed in fp64; `room`: sample_room(S, n) numbers. And dx = grad [S] / n.
+Index sample_room(Index samples, Index n);
+Status sample_mean(const void* x, void* mean, double* room, Index samples, Index n, Storage storage, Stream stream);
+Status sample_mean_back(const void* grad, void* dx, Index samples, Index n, Storage storage, Stream stream);
+
+// A parameter of an update. What is null is not there. Nothing of it is aligned but as its numbers are.
+struct Parameter {
+  float *w, *m, *v, *average;
+  const float* g;
+  std::uint16_t* copy;  // of the new weight, in bf16
+  Index count;
+  float keep;  // 1 - lr * weight decay
+};
+// Parameters in pieces of as many numbers, which blocks take: `firsts` [count + 1] is the piece that each begins with.
+// Both lie in the GPU's memory.
+struct Parameters {
+  const Parameter* at;
+  const int* firsts;
+  Index count, pieces;  // pieces: firsts[count]
+};
+constexpr Index kPiece = 4096;
+constexpr Index pieces_of(Index numbers) { return (numbers + kPiece - 1) / kPiece; }
+
+// What an update must know of all gradients, in the GPU's memory.
+struct Gradients {
+  double norm;  // of all of them, times `scale`
+  float clip;   // what to multiply them with: `scale`, and less where the norm is above `most`
+  int finite;   // 0: a number is none or infinite, and the update changes nothing
+};
+// In one read of the gradients; `room`: a number a piece. most 0: no clipping.
+Status gradient_norm(const Parameters& p, double* room, double scale, double most, Gradients* out, Stream stream);
+
+struct AdamW {
+  float beta1, beta2, eps;
+  float rate;      // lr / (1 - beta1^step)
+  float root;      // 1 / sqrt(1 - beta2^step)
+  float approach;  // 1 - the average's decay
+};
+// In one pass over memory, each number by itself, with the bits of plugins/optimizers/adamw on a processor that has
+// fused multiply-adds. `gradients` is read on the GPU.
+Status adamw(const Parameters& p, const AdamW& update, const Gradients* gradients, Stream stream);
+
 }  // namespace ditto_cuda

@@ -1,0 +1,163 @@
+// Means of samples, the norm of all gradients, and AdamW beside the CPU's pass over the same numbers.
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "../../plugins/optimizers/adamw/one_pass.h"
+#include "check.h"
+
+namespace check {
+
+namespace {
+
+void mean(const char* name, Index samples, Index n) {
+  const auto S = static_cast<std::size_t>(samples), N = static_cast<std::size_t>(n);
+  for (const auto storage : storages()) {
+    Case c("sample_mean", name, storage);
+    const Numbers x(storage, drawn(S * N, 1)), g(storage, drawn(S, 2)), y(storage, S), dx(storage, S * N);
+    const Array<double> room(static_cast<std::size_t>(ditto_cuda::sample_room(samples, n)));
+    c.launched(ditto_cuda::sample_mean(x.at(), y.at(), room.at(), samples, n, storage, nullptr));
+    c.launched(ditto_cuda::sample_mean_back(g.at(), dx.at(), samples, n, storage, nullptr));
+    const auto vx = x.read(), vg = g.read();
+    Reals want(S), want_dx(S * N);
+    for (std::size_t i = 0; i < S * N; ++i)
+      want[i / N] += vx[i] / static_cast<double>(n), want_dx[i] = vg[i / N] / static_cast<double>(n);
+    c.expect("mean", y, want);
+    c.expect("dx", dx, want_dx);
+  }
+}
+
+// A parameter's numbers on the host; those of the GPU begin `off` numbers after an aligned place.
+struct Tensor {
+  std::size_t count, off;
+  bool average, copy, gradient;
+  std::vector<float> w, g, m, v, mean_w;
+  std::vector<std::uint16_t> half;
+};
+std::vector<float> single(std::size_t count, unsigned which, double scale) {
+  const auto all = drawn(count, which, scale);
+  return {all.begin(), all.end()};
+}
+std::vector<Tensor> drawn_tensors(std::size_t count) {
+  std::vector<Tensor> list;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t sizes[] = {7, 0, 4096, 33, 1, 129, 5000, 64, 0, 13};
+    const std::size_t n = count == 1 ? 9001 : sizes[i % 10], off = i % 4;
+    const auto seed = static_cast<unsigned>(10 * i);
+    Tensor t{n,
+             off,
+             i % 3 != 1,
+             i % 5 != 2,
+             i % 17 != 5,
+             single(n, seed, 1),
+             single(n, seed + 1, 0.1),
+             single(n, seed + 2, 0.1),
+             single(n, seed + 3, 0.1),
+             single(n, seed + 4, 1),
+             {}};
+    for (auto& v : t.v) v *= v;
+    t.half.resize(n, 0x5555);
+    list.push_back(std::move(t));
+  }
+  return list;
+}
+
+template <class T>
+class Rooms {  // of all tensors' numbers of one kind, one behind another
+ public:
+  Rooms(const std::vector<Tensor>& list, std::vector<T> Tensor::*numbers) {
+    std::vector<T> all;
+    for (const auto& t : list) {
+      all.resize((all.size() + 7) / 8 * 8 + t.off);
+      first_.push_back(all.size());
+      all.insert(all.end(), (t.*numbers).begin(), (t.*numbers).end());
+    }
+    at_ = std::make_unique<Array<T>>(all);
+  }
+  T* of(std::size_t i) const { return at_->at() + first_[i]; }
+  std::vector<T> read(std::size_t i, std::size_t count) const {
+    const auto all = at_->read();
+    return {all.begin() + static_cast<std::ptrdiff_t>(first_[i]),
+            all.begin() + static_cast<std::ptrdiff_t>(first_[i] + count)};
+  }
+
+ private:
+  std::vector<std::size_t> first_;
+  std::unique_ptr<Array<T>> at_;
+};
+
+enum class Spoilt { no, infinite, nan };
+
+void update(const char* name, std::size_t tensors, double most, Spoilt spoilt) {
+  auto list = drawn_tensors(tensors);
+  const auto bad =
+      spoilt == Spoilt::nan ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+  if (spoilt != Spoilt::no) list[0].g[list[0].count - 1] = bad;
+  Case c("adamw", name, Storage::fp32);
+  const Rooms<float> w(list, &Tensor::w), g(list, &Tensor::g), m(list, &Tensor::m), v(list, &Tensor::v),
+      mean_w(list, &Tensor::mean_w);
+  const Rooms<std::uint16_t> half(list, &Tensor::half);
+  std::vector<ditto_cuda::Parameter> parameters;
+  std::vector<int> firsts{0};
+  double squares = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto& t = list[i];
+    parameters.push_back({w.of(i), m.of(i), v.of(i), t.average ? mean_w.of(i) : nullptr, t.gradient ? g.of(i) : nullptr,
+                          t.copy ? half.of(i) : nullptr, static_cast<Index>(t.count), i % 2 ? 1.0f : 0.999f});
+    firsts.push_back(firsts.back() + static_cast<int>(ditto_cuda::pieces_of(static_cast<Index>(t.count))));
+    if (t.gradient)
+      for (const float x : t.g) squares += static_cast<double>(x) * x;
+  }
+  const Array<ditto_cuda::Parameter> table(parameters);
+  const Array<int> begins(firsts);
+  const Array<ditto_cuda::Gradients> gradients(1);
+  const Array<double> room(static_cast<std::size_t>(firsts.back()));
+  const ditto_cuda::Parameters all{table.at(), begins.at(), static_cast<Index>(list.size()), firsts.back()};
+  const double scale = 0.25;
+  c.launched(ditto_cuda::gradient_norm(all, room.at(), scale, most, gradients.at(), nullptr));
+  const ditto_cuda::AdamW step{0.9f, 0.999f, 1e-8f, 0.02f, 3.5f, 0.05f};
+  c.launched(ditto_cuda::adamw(all, step, gradients.at(), nullptr));
+
+  const auto found = gradients.read()[0];
+  const double norm = std::sqrt(squares) * scale;
+  if (spoilt != Spoilt::no && found.finite) c.fail("says that all is finite");
+  if (spoilt == Spoilt::no && (!found.finite || std::abs(found.norm - norm) > 1e-12 * norm))
+    c.fail("has norm " + std::to_string(found.norm) + " instead of " + std::to_string(norm));
+  const double clip = most > 0 && norm > most ? scale * most / norm : scale;
+  if (spoilt == Spoilt::no && std::abs(found.clip - clip) > 1e-7 * clip) c.fail("has another clip");
+  if (spoilt == Spoilt::no) c.hash(&found.norm, sizeof found.norm);
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    auto& t = list[i];
+    if (t.gradient && spoilt == Spoilt::no)
+      ditto_adamw::run({t.w.data(), t.g.data(), t.m.data(), t.v.data(), t.average ? t.mean_w.data() : nullptr,
+                        t.copy ? t.half.data() : nullptr, found.clip, step.beta1, step.beta2, step.eps,
+                        parameters[i].keep, step.rate, step.root, step.approach},
+                       0, t.count);
+    const auto same = [&](const char* what, const auto& rooms, const auto& want) {
+      const auto got = rooms.read(i, t.count);
+      c.expect_bits(what, got.data(), want.data(), want.size() * sizeof want[0]);
+    };
+    same("w", w, t.w);
+    same("m", m, t.m);
+    same("v", v, t.v);
+    same("average", mean_w, t.mean_w);
+    same("copy", half, t.half);
+  }
+}
+
+}  // namespace
+
+void updates() {
+  mean("small", 2, 105);
+  mean("one row", 1, 64);
+  mean("long", 3, 1000);
+  mean("pieces", 2, 9001);
+  update("one tensor", 1, 0, Spoilt::no);
+  update("odd sizes, slices and empties", 40, 0, Spoilt::no);
+  update("clipped", 23, 0.5, Spoilt::no);
+  update("400 tensors", 400, 1, Spoilt::no);
+  update("an infinite gradient", 12, 1, Spoilt::infinite);
+  update("a gradient that is no number", 12, 0, Spoilt::nan);
+}
+
+}  // namespace check
