@@ -39,8 +39,8 @@ DITTO_DEVICE void each_number(const T* x, Index count, F of) {
 
 template <class T>
 DITTO_KERNEL(kTotalThreads)
-sample_pieces(const void* x, double* room, Index n) {
-  const Index piece = block_x(), pieces = pieces_of(n), first = piece % pieces * kPiece;
+sample_pieces(const void* x, double* room, Index n, Index pieces) {
+  const Index piece = block_x(), first = piece % pieces * kPiece;
   double sum = 0;
   each_number<16 / sizeof(T)>(static_cast<const T*>(x) + piece / pieces * n + first,
                               n - first < kPiece ? n - first : kPiece, [&](float number) { sum = sum + number; });
@@ -50,8 +50,8 @@ sample_pieces(const void* x, double* room, Index n) {
 
 template <class T>
 DITTO_KERNEL(kTotalThreads)
-sample_means(const double* room, void* mean, Index samples, Index n) {
-  const Index sample = static_cast<Index>(block_x()) * thread_count() + thread_at(), pieces = pieces_of(n);
+sample_means(const double* room, void* mean, Index samples, Index n, Index pieces) {
+  const Index sample = static_cast<Index>(block_x()) * thread_count() + thread_at();
   if (sample >= samples) return;
   double sum = 0;
   for (Index piece = 0; piece < pieces; ++piece) sum = sum + room[sample * pieces + piece];
@@ -97,10 +97,10 @@ Status sample_mean(const void* x, void* mean, double* room, Index samples, Index
   return by_storage(storage, [&](auto number) {
     using T = decltype(number);
     const Status status =
-        launch(sample_pieces<T>, {sample_room(samples, n)}, kTotalThreads, kSumRoom, stream, x, room, n);
+        launch(sample_pieces<T>, {sample_room(samples, n)}, kTotalThreads, kSumRoom, stream, x, room, n, pieces_of(n));
     if (status) return status;
     return launch(sample_means<T>, {(samples + kTotalThreads - 1) / kTotalThreads}, kTotalThreads, 0, stream, room,
-                  mean, samples, n);
+                  mean, samples, n, pieces_of(n));
   });
 }
 
