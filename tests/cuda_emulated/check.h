@@ -84,5 +84,6 @@ class Case {
 void norms();
 void rows();
 void updates();
+void products();
 
 }  // namespace check

@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
   const struct {
     const char* name;
     void (*run)();
-  } tests[] = {{"norms", check::norms}, {"rows", check::rows}, {"updates", check::updates}};
+  } tests[] = {
+      {"norms", check::norms}, {"rows", check::rows}, {"updates", check::updates}, {"products", check::products}};
   for (const auto& test : tests)
     if (argc < 4 || std::strstr(test.name, argv[3])) test.run();
   if (check::Case::failed() > 0) std::printf("%d cases are WRONG\n", check::Case::failed());

@@ -141,4 +141,30 @@ struct AdamW {
 // fused multiply-adds. `gradients` is read on the GPU.
 Status adamw(const Parameters& p, const AdamW& update, const Gradients* gradients, Stream stream);
 
+// C [M, N] = A [M, K] B [K, N] + bias [N], or without, in fp32, with the bits of plugins/kernels/exact: a leaf of K is
+// a chain of fused multiply-adds from +0, and leaves are added as a binary tree.
+struct View {  // element (i, j) at p[i * rows + j * columns]
+  const float* p;
+  Index rows, columns;
+};
+struct Leaf {
+  Index end;   // of K's numbers, in the order of the sum
+  int merges;  // open left halves of the tree that it completes
+};
+struct ExactProduct {
+  Index M, N, K;
+  View a, b;
+  float* c;
+  Index c_rows;  // from row to row
+  const float* bias;
+  const Index* places;  // [K], in the GPU's memory: which number of K comes when; null: one after another
+  const Leaf* leaves;   // in the GPU's memory
+  Index leaf_count;
+  bool bf16;    // the numbers of A and B are rounded to bf16 first
+  float* open;  // open_room() numbers for nodes of the tree that shared memory has no place for
+};
+// open_nodes: of the tree, at once, at most.
+Index open_room(Index M, Index N, Index open_nodes);
+Status exact_product(const ExactProduct& p, Index open_nodes, Stream stream);
+
 }  // namespace ditto_cuda
