@@ -85,5 +85,6 @@ void norms();
 void rows();
 void updates();
 void products();
+void group_norms();
 
 }  // namespace check

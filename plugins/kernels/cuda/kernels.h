@@ -167,4 +167,26 @@ struct ExactProduct {
 Index open_room(Index M, Index N, Index open_nodes);
 Status exact_product(const ExactProduct& p, Index open_nodes, Stream stream);
 
+// GroupNorm of maps x [B, C, P], or with channels last [B, P, C]: z = n k + l, n = (x - mean) rstd of a sample's group
+// of channels, k = weight (1 + scale), l = bias (1 + scale) + shift; y = z, or SiLU(z).
+struct GroupNorm {
+  const void *x, *weight, *bias;  // weight, bias [C]
+  const void *shift, *scale;      // [B, C], or both null
+  float* mean;                    // [B, groups, 2]: the mean, and what its rounding left of it
+  float* rstd;                    // [B, groups]
+  Index samples, channels, places, groups;
+  bool channels_last, silu;
+  float eps;
+  Storage storage;
+};
+struct GroupNormBack {
+  const void* grad;
+  void* dx;                // laid as x
+  float *dweight, *dbias;  // [C]
+  void *dshift, *dscale;   // [B, C]; null where there is no shift
+};
+Index group_norm_room(const GroupNorm& p);  // numbers of `room`
+Status group_norm(const GroupNorm& p, void* y, float* room, Stream stream);
+Status group_norm_back(const GroupNorm& p, const GroupNormBack& back, float* room, Stream stream);
+
 }  // namespace ditto_cuda
