@@ -26,7 +26,7 @@ int main(int argc, char** argv) {
                {"rows", check::rows},
                {"updates", check::updates},
                {"products", check::products},
-               {"group_norms", check::group_norms}};
+               {"maps", check::group_norms}};
   for (const auto& test : tests)
     if (argc < 4 || std::strstr(test.name, argv[3])) test.run();
   if (check::Case::failed() > 0) std::printf("%d cases are WRONG\n", check::Case::failed());
