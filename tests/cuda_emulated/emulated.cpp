@@ -3,6 +3,7 @@
 #include <ucontext.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -54,7 +55,7 @@ struct Seat {
   void* known_as = new_fiber();
 };
 Seat& seat_of(std::size_t thread) {
-  static std::vector<std::unique_ptr<Seat>> seats(kMostThreads);
+  thread_local std::vector<std::unique_ptr<Seat>> seats(kMostThreads);
   if (!seats[thread]) seats[thread] = std::make_unique<Seat>();
   return *seats[thread];
 }
@@ -167,9 +168,9 @@ class Machine {
   Fiber* now_ = nullptr;
 };
 
-Machine* machine = nullptr;
+thread_local Machine* machine = nullptr;  // of the thread that launched: each GPU may have one
 unsigned order_of_all = 0;
-std::uint64_t launched = 0;
+std::atomic<std::uint64_t> launched{0};
 
 void begin_fiber() { machine->work(); }
 

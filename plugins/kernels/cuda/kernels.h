@@ -10,6 +10,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include <ditto/exact/leaves.h>
+
 namespace ditto_cuda {
 
 using Index = std::int64_t;
@@ -147,10 +149,7 @@ struct View {  // element (i, j) at p[i * rows + j * columns]
   const float* p;
   Index rows, columns;
 };
-struct Leaf {
-  Index end;   // of K's numbers, in the order of the sum
-  int merges;  // open left halves of the tree that it completes
-};
+using ditto::exact::Leaf;
 struct ExactProduct {
   Index M, N, K;
   View a, b;
