@@ -44,6 +44,26 @@ struct Strip {
   }
 };
 
+// One term of each of a thread's numbers of C.
+DITTO_DEVICE void add_terms(const float* from_a, const float* from_b, float (&sum)[kM][kN]) {
+  float a[kM], b[kN];
+  load(from_a, a);
+  load(from_b, b);
+#pragma unroll
+  for (int i = 0; i < kM; ++i)
+#pragma unroll
+    for (int j = 0; j < kN; ++j) sum[i][j] = fused(a[i], b[j], sum[i][j]);
+}
+DITTO_DEVICE void store_tile(const ExactProduct& p, Index first_row, Index first_column, const float (&sum)[kM][kN]) {
+#pragma unroll
+  for (int i = 0; i < kM; ++i)
+#pragma unroll
+    for (int j = 0; j < kN; ++j) {
+      const Index row = first_row + i, column = first_column + j;
+      if (row < p.M && column < p.N) p.c[row * p.c_rows + column] = p.bias ? sum[i][j] + p.bias[column] : sum[i][j];
+    }
+}
+
 DITTO_KERNEL(kThreads) product(ExactProduct p, Index more_nodes) {
   float* const a_tile = reinterpret_cast<float*>(shared_memory());  // [2][kStep][kRowA]
   float* const b_tile = a_tile + 2 * kStep * kRowA;                 // [2][kStep][kRowB]
@@ -71,13 +91,7 @@ DITTO_KERNEL(kThreads) product(ExactProduct p, Index more_nodes) {
     from_b.keep(b_tile + buffer * kStep * kRowB, kRowB);
   };
   const auto add_step = [&](int buffer, int k) {
-    float a[kM], b[kN];
-    load(a_tile + (buffer * kStep + k) * kRowA + tm, a);
-    load(b_tile + (buffer * kStep + k) * kRowB + tn, b);
-#pragma unroll
-    for (int i = 0; i < kM; ++i)
-#pragma unroll
-      for (int j = 0; j < kN; ++j) sum[i][j] = fused(a[i], b[j], sum[i][j]);
+    add_terms(a_tile + (buffer * kStep + k) * kRowA + tm, b_tile + (buffer * kStep + k) * kRowB + tn, sum);
   };
   fetch(0);
   keep(0);
@@ -118,13 +132,7 @@ DITTO_KERNEL(kThreads) product(ExactProduct p, Index more_nodes) {
     if (goes_on) keep(buffer ^ 1);
     block_barrier();
   }
-#pragma unroll
-  for (int i = 0; i < kM; ++i)
-#pragma unroll
-    for (int j = 0; j < kN; ++j) {
-      const Index row = row0 + tm + i, column = column0 + tn + j;
-      if (row < p.M && column < p.N) p.c[row * p.c_rows + column] = p.bias ? sum[i][j] + p.bias[column] : sum[i][j];
-    }
+  store_tile(p, row0 + tm, column0 + tn, sum);
 }
 
 Index tiles(Index size, int tile) { return (size + tile - 1) / tile; }

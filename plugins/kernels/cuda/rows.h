@@ -40,7 +40,7 @@ inline void* place(const Tensor& x) { return x.defined() ? x.data_ptr() : nullpt
 inline float* floats(const Tensor& x) { return x.defined() ? x.data_ptr<float>() : nullptr; }
 Tensor room(at::IntArrayRef sizes, const Tensor& like, at::ScalarType dtype = torch::kFloat);
 Stream stream_of(const Tensor& x);  // the current one of its GPU
-// Throws Error(io) for what CUDA does not launch.
+// Throws Error(plugin) for what CUDA does not launch.
 void launched(Status status, const char* kernel);
 bool wanted(const OpInputs& in, size_t tensor);
 
