@@ -146,6 +146,57 @@ void update(const char* name, std::size_t tensors, double most, Spoilt spoilt) {
   same("copy", half, &Tensor::half);
 }
 
+// Lion and SGD beside themselves in fp64, from the same numbers.
+enum class Rule { lion, sgd, nesterov, without_momentum };
+
+void other(const char* name, Rule rule) {
+  const bool with_m = rule != Rule::without_momentum;
+  auto list = drawn_tensors(30);
+  Case c(rule == Rule::lion ? "lion" : "sgd", name, Storage::fp32);
+  const Rooms<float> w(list, &Tensor::w), g(list, &Tensor::g), m(list, &Tensor::m), mean_w(list, &Tensor::mean_w);
+  std::vector<ditto_cuda::Parameter> parameters;
+  std::vector<int> firsts{0};
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const auto& t = list[i];
+    const float keeps = i % 2 ? 1.0f : 0.999f, decays = i % 2 ? 0.0f : 0.1f;
+    parameters.push_back({w.of(i), with_m ? m.of(i) : nullptr, nullptr, mean_w.of(i), g.of(i), nullptr,
+                          static_cast<Index>(t.count), rule == Rule::lion ? keeps : decays});
+    firsts.push_back(firsts.back() + static_cast<int>(ditto_cuda::pieces_of(static_cast<Index>(t.count))));
+  }
+  const Array<ditto_cuda::Parameter> table(parameters);
+  const Array<int> begins(firsts);
+  const Array<ditto_cuda::Gradients> gradients(std::vector<ditto_cuda::Gradients>{{1, 0.5f, 1}});
+  const ditto_cuda::Parameters all{table.at(), begins.at(), static_cast<Index>(list.size()), firsts.back()};
+  const float lr = 0.01f, approach = 0.05f, momentum = with_m ? 0.9f : 0.0f;
+  c.launched(rule == Rule::lion
+                 ? ditto_cuda::lion(all, {0.9f, 1 - 0.9f, 0.99f, 1 - 0.99f, lr, approach}, gradients.at(), nullptr)
+                 : ditto_cuda::sgd(all, {momentum, lr, approach, rule == Rule::nesterov}, gradients.at(), nullptr));
+  Reals want_w, want_m, want_mean, got_w, got_m, got_mean;
+  const auto all_w = w.read(), all_m = m.read(), all_mean = mean_w.read();
+  for (std::size_t i = 0; i < list.size(); ++i)
+    for (std::size_t n = 0; n < list[i].count; ++n) {
+      double weight = list[i].w[n], moment = list[i].m[n];
+      const double grad = 0.5 * list[i].g[n], decay = parameters[i].decay;
+      if (rule == Rule::lion) {
+        const double direction = moment * 0.9f + grad * (1 - 0.9f);
+        weight = weight * decay - (direction > 0 ? lr : direction < 0 ? -lr : 0);
+        moment = moment * 0.99f + grad * (1 - 0.99f);
+      } else {
+        double direction = grad + decay * weight;
+        moment = with_m ? momentum * moment + direction : moment;
+        if (with_m) direction = rule == Rule::nesterov ? momentum * moment + direction : moment;
+        weight -= lr * direction;
+      }
+      want_w.push_back(weight), want_m.push_back(moment);
+      want_mean.push_back(list[i].mean_w[n] + approach * (weight - list[i].mean_w[n]));
+      got_w.push_back(all_w[w.begin(i) + n]), got_m.push_back(all_m[m.begin(i) + n]);
+      got_mean.push_back(all_mean[mean_w.begin(i) + n]);
+    }
+  c.expect("w", Numbers(Storage::fp32, got_w), want_w);
+  c.expect("m", Numbers(Storage::fp32, got_m), want_m);
+  c.expect("average", Numbers(Storage::fp32, got_mean), want_mean);
+}
+
 }  // namespace
 
 void updates() {
@@ -159,6 +210,10 @@ void updates() {
   update("400 tensors", 400, 1, Spoilt::no);
   update("an infinite gradient", 12, 1, Spoilt::infinite);
   update("a gradient that is no number", 12, 0, Spoilt::nan);
+  other("signs of moments", Rule::lion);
+  other("momentum", Rule::sgd);
+  other("Nesterov's", Rule::nesterov);
+  other("without momentum", Rule::without_momentum);
 }
 
 }  // namespace check

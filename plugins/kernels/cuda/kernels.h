@@ -108,11 +108,11 @@ Status sample_mean_back(const void* grad, void* dx, Index samples, Index n, Stor
 
 // A parameter of an update. What is null is not there. Nothing of it is aligned but as its numbers are.
 struct Parameter {
-  float *w, *m, *v, *average;
+  float *w, *m, *v, *average;  // m and v: what the optimizer keeps of it
   const float* g;
   std::uint16_t* copy;  // of the new weight, in bf16
   Index count;
-  float keep;  // 1 - lr * weight decay
+  float decay;  // of AdamW and Lion what a weight keeps, 1 - lr * weight decay; of SGD the weight decay
 };
 // Parameters in pieces of as many numbers, which blocks take: `firsts` [count + 1] is the piece that each begins with.
 // Both lie in the GPU's memory.
@@ -139,9 +139,19 @@ struct AdamW {
   float root;      // 1 / sqrt(1 - beta2^step)
   float approach;  // 1 - the average's decay
 };
-// In one pass over memory, each number by itself, with the bits of plugins/optimizers/adamw on a processor that has
-// fused multiply-adds. `gradients` is read on the GPU.
+struct Lion {
+  float beta1, rest1, beta2, rest2;  // rest = 1 - beta
+  float lr, approach;
+};
+struct Sgd {
+  float momentum, lr, approach;
+  bool nesterov;
+};
+// In one pass over memory, each number by itself; `gradients` is read on the GPU. AdamW has the bits of
+// plugins/optimizers/adamw on a processor that has fused multiply-adds, the others' weights those of their plugins.
 Status adamw(const Parameters& p, const AdamW& update, const Gradients* gradients, Stream stream);
+Status lion(const Parameters& p, const Lion& update, const Gradients* gradients, Stream stream);
+Status sgd(const Parameters& p, const Sgd& update, const Gradients* gradients, Stream stream);
 
 // C [M, N] = A [M, K] B [K, N] + bias [N], or without, in fp32, with the bits of plugins/kernels/exact: a leaf of K is
 // a chain of fused multiply-adds from +0, and leaves are added as a binary tree.
