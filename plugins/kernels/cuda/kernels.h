@@ -148,7 +148,7 @@ struct Sgd {
   bool nesterov;
 };
 // In one pass over memory, each number by itself; `gradients` is read on the GPU. AdamW has the bits of
-// plugins/optimizers/adamw on a processor that has fused multiply-adds, the others' weights those of their plugins.
+// plugins/optimizers/adamw on a processor that has fused multiply-adds.
 Status adamw(const Parameters& p, const AdamW& update, const Gradients* gradients, Stream stream);
 Status lion(const Parameters& p, const Lion& update, const Gradients* gradients, Stream stream);
 Status sgd(const Parameters& p, const Sgd& update, const Gradients* gradients, Stream stream);
