@@ -11,10 +11,13 @@ namespace ditto_cuda {
 
 bool fits(const OpCall& call) {
   const bool known = call.dtype == torch::kFloat || call.dtype == torch::kBFloat16 || call.dtype == torch::kHalf;
-  return call.device == torch::kCUDA && known &&
-         std::all_of(call.inputs.tensors.begin(), call.inputs.tensors.end(), [&](const Tensor& x) {
-           return !x.defined() || !x.is_floating_point() || x.scalar_type() == call.dtype;
-         });
+  const auto& tensors = call.inputs.tensors;
+  const auto there = [&](const Tensor& x) {
+    if (!x.defined()) return true;
+    const bool of_call = x.device().type() == call.device || x.is_meta();  // shapes alone stand for the device's
+    return of_call && (!x.is_floating_point() || x.scalar_type() == call.dtype);
+  };
+  return call.device == torch::kCUDA && known && std::all_of(tensors.begin(), tensors.end(), there);
 }
 
 Storage storage_of(const Tensor& x) {

@@ -19,7 +19,8 @@ bool is_walked(const OpCall& call) {
 bool is_modulated(const OpCall& call) {
   const Tensor &x = call.inputs.tensor(0), &rows = call.inputs.tensor(1), &sample = call.inputs.tensor(3);
   return fits(call) && x.dim() == 3 && x.numel() > 0 && rows.dim() == 2 && rows.size(1) == x.size(2) &&
-         (sample.defined() ? x.size(0) == 1 && sample.numel() == x.size(1) : rows.size(0) == x.size(0));
+         (sample.defined() ? x.size(0) == 1 && sample.numel() == x.size(1) && sample.scalar_type() == torch::kLong
+                           : rows.size(0) == x.size(0));
 }
 
 // A norm and its backward. `plus` is added to the weight; the result may be stored otherwise than x.
