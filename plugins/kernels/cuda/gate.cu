@@ -6,7 +6,7 @@ namespace ditto_cuda {
 namespace {
 
 template <class T, int N>
-DITTO_KERNEL(kThreads)
+DITTO_KERNEL(kSliceThreads)
 gate_rows(Gate p, int lanes) {
   const Seat seat(lanes);
   const Index row = static_cast<Index>(block_x()) * seat.rows + seat.row;
@@ -29,7 +29,7 @@ gate_rows(Gate p, int lanes) {
 
 // A block a chunk of rows, in a slice of columns.
 template <class T, int N>
-DITTO_KERNEL(kThreads)
+DITTO_KERNEL(kSliceThreads)
 gate_rows_back(GateBack p, int lanes) {
   const Seat seat(lanes);
   const Chunk chunk = chunk_at(p.groups, block_x());

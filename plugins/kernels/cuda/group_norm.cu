@@ -76,7 +76,7 @@ struct Slopes {
 
 // Channels last: a block a chunk of places, in a slice of channels. Chunks [chunk, C].
 template <class T, int N, template <class> class Of>
-DITTO_KERNEL(kThreads)
+DITTO_KERNEL(kSliceThreads)
 sums_of_places(GroupNorm p, const void* grad, Groups places, Room room, int lanes) {
   const Seat seat(lanes);
   const Chunk chunk = chunk_at(places, block_x());

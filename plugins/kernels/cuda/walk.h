@@ -9,29 +9,32 @@ constexpr int kWarp = 32, kMostThreads = 1024;
 constexpr int kThreads = 128;   // of a block whose rows are narrow
 constexpr Status kInvalid = 1;  // cudaErrorInvalidValue: rows wider than a block, or not aligned as wide ones must be
 
+inline Index parts(Index all, Index of) { return (all + of - 1) / of; }
+
 // Threads of a row, and of a block: a power of two up to a warp, several rows to a block; or whole warps, one row.
 struct Walk {
   int lanes, threads;
   int rows() const { return threads / lanes; }  // at once
 };
 inline Walk walk_of(Index width, int numbers_of_pack) {
-  const Index packs = (width + numbers_of_pack - 1) / numbers_of_pack;
+  const Index packs = parts(width, numbers_of_pack);
   int lanes = 1;
   while (lanes < kWarp && lanes < packs) lanes *= 2;
   if (packs > kWarp) lanes = static_cast<int>((packs + kWarp - 1) / kWarp * kWarp);
   return {lanes, lanes <= kWarp ? kThreads : lanes};
 }
-// The same of columns that nothing goes along: `slices` beside each other, so that rows may be as wide as they like.
+// The same of columns that nothing goes along: `count` slices beside each other, about as wide as each other, so that
+// rows may be as wide as they like.
 struct Slices {
   Walk walk;
   Index count;
 };
+constexpr int kSliceThreads = 256;  // of a block, at most
 inline Slices slices_of(Index width, int numbers_of_pack) {
-  const Walk walk = walk_of(width < kThreads * numbers_of_pack ? width : kThreads * numbers_of_pack, numbers_of_pack);
-  const Index of_slice = static_cast<Index>(walk.lanes) * numbers_of_pack;
-  return {walk, (width + of_slice - 1) / of_slice};
+  const Index packs = parts(width, numbers_of_pack), of_slice = parts(packs, parts(packs, kSliceThreads));
+  const Walk walk = walk_of(of_slice * numbers_of_pack, numbers_of_pack);
+  return {walk, parts(packs, walk.lanes)};
 }
-inline Index parts(Index all, Index of) { return (all + of - 1) / of; }
 
 // Where a thread sits: in which of the block's rows, and where in it.
 struct Seat {
