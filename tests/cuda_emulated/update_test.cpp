@@ -129,7 +129,7 @@ void update(const char* name, std::size_t tensors, double most, Spoilt spoilt) {
     if (!t.gradient) continue;
     ditto_adamw::run({t.w.data(), t.g.data(), t.m.data(), t.v.data(), t.average ? t.mean_w.data() : nullptr,
                       t.copy ? t.half.data() : nullptr, found.clip, step.beta1, step.beta2, step.eps,
-                      parameters[i].keep, step.rate, step.root, step.approach},
+                      parameters[i].decay, step.rate, step.root, step.approach},
                      0, t.count);
   }
   const auto same = [&](const char* what, const auto& rooms, auto numbers) {
