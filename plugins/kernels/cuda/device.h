@@ -23,7 +23,7 @@
 
 #include "emulated.h"
 
-#define DITTO_DEVICE inline
+#define DITTO_DEVICE inline __attribute__((always_inline))  // as nvcc does: none is shared between sources
 #define DITTO_KERNEL(threads) void
 #endif
 
