@@ -1,0 +1,108 @@
+// Fused kernels for NVIDIA's GPUs. It links no library of LibTorch's for CUDA: whatever device calls itself CUDA in
+// this process gives the memory and the streams.
+#include <algorithm>
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <ditto/exact/terms.h>
+
+#include "rows.h"
+
+namespace ditto_cuda {
+
+bool fits(const OpCall& call) {
+  const bool known = call.dtype == torch::kFloat || call.dtype == torch::kBFloat16 || call.dtype == torch::kHalf;
+  const auto& tensors = call.inputs.tensors;
+  const auto there = [&](const Tensor& x) {
+    if (!x.defined()) return true;
+    const bool of_call = x.device().type() == call.device || x.is_meta();  // shapes alone stand for the device's
+    return of_call && (!x.is_floating_point() || x.scalar_type() == call.dtype);
+  };
+  return call.device == torch::kCUDA && known && std::all_of(tensors.begin(), tensors.end(), there);
+}
+
+Storage storage_of(const Tensor& x) {
+  switch (x.scalar_type()) {
+    case torch::kFloat: return Storage::fp32;
+    case torch::kBFloat16: return Storage::bf16;
+    default: return Storage::fp16;
+  }
+}
+
+Tensor laid(const Tensor& x) {
+  if (!x.defined()) return x;
+  const Tensor one = x.detach().contiguous();
+  return reinterpret_cast<std::uintptr_t>(one.const_data_ptr()) % 16 == 0 ? one : one.clone();
+}
+
+Tensor room(at::IntArrayRef sizes, const Tensor& like, at::ScalarType dtype) {
+  return torch::empty(sizes, torch::TensorOptions(dtype).device(like.device()));
+}
+
+Stream stream_of(const Tensor& x) {
+  const c10::impl::VirtualGuardImpl guard(x.device().type());
+  return guard.getStreamNativeHandle(guard.getStream(x.device()));
+}
+
+void launched(Status status, const char* kernel) {
+  if (status == 0) return;
+  throw ditto::Error(ditto::ErrorKind::plugin, std::string("the kernel ") + kernel + " for GPUs",
+                     "is not launched: CUDA's error " + std::to_string(status),
+                     "see the error's name in CUDA's cudaError_t; leave the op to its reference by "
+                     "kernels.OP = \"reference\"");
+}
+
+bool wanted(const OpInputs& in, size_t tensor) { return ditto::exact::wanted(in, tensor); }
+
+GroupsOf::GroupsOf(Index count, const Tensor& of_row) : groups_{count, of_row.numel()}, of_row_(laid(of_row)) {
+  groups_.of_row = of_row_.const_data_ptr<int64_t>();
+}
+
+const Groups& GroupsOf::for_sums() {
+  if (!of_row_.defined() || order_.defined()) return groups_;
+  order_ = room({groups_.rows}, of_row_, torch::kInt), starts_ = room({groups_.count + 1}, of_row_, torch::kInt);
+  launched(group_rows(groups_.of_row, groups_.rows, groups_.count, order_.data_ptr<int>(), starts_.data_ptr<int>(),
+                      stream_of(of_row_)),
+           "group_rows");
+  groups_.order = order_.const_data_ptr<int>(), groups_.starts = starts_.const_data_ptr<int>();
+  return groups_;
+}
+
+Tensor GroupsOf::chunks(Index width, const Tensor& like) { return room({chunk_rows(groups_), width}, like); }
+
+Tensor GroupsOf::sum(const Tensor& chunks, at::ScalarType dtype) {
+  const Tensor out = room({groups_.count, chunks.size(1)}, chunks, dtype);
+  launched(add_chunks(floats(chunks), for_sums(), chunks.size(1), place(out), storage_of(out), stream_of(out)),
+           "add_chunks");
+  return out;
+}
+
+}  // namespace ditto_cuda
+
+namespace {
+
+struct CudaKernels final : ditto::KernelSet {
+  using Options = ditto::NoOptions;
+  CudaKernels(const Options&, const Needs&) {}
+  std::vector<ditto::KernelRow> rows() const override {
+    std::vector<ditto::KernelRow> rows{ditto_cuda::norm_modulate(),
+                                       ditto_cuda::layer_norm(),
+                                       ditto_cuda::rms_norm(),
+                                       ditto_cuda::gated_residual(),
+                                       ditto_cuda::add_row(),
+                                       ditto_cuda::embedding_rows(),
+                                       ditto_cuda::softmax(),
+                                       ditto_cuda::silu(),
+                                       ditto_cuda::gelu(),
+                                       ditto_cuda::sample_mean(),
+                                       ditto_cuda::group_norm(),
+                                       ditto_cuda::exact_linear(),
+                                       ditto_cuda::exact_linear_gelu_tanh()};
+    for (auto& row : rows) row.copies = true;  // kernels take pointers to numbers that follow one another
+    return rows;
+  }
+};
+
+}  // namespace
+
+DITTO_PLUGIN(KernelSet, CudaKernels, "cuda", "1.0.0", "Apache-2.0",
+             "fused passes over rows and maps on NVIDIA's GPUs, and an exact product in fp32")
