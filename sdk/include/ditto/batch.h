@@ -45,7 +45,7 @@ class DITTO_API Batch {
   }
 
   Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views; not of parts
-  Batch to(torch::Device device) const;           // texts (uint8 [B, S]) stay where they are
+  Batch to(torch::Device device) const;           // in one copy; texts (uint8 [B, S]) stay where they are
 
   // Batches as parts of one; a single one as it is.
   static Batch of_parts(std::vector<Batch> parts);
