@@ -385,8 +385,9 @@ namespace {
 
 // What is not given is not noted where earlier runs and receipts do not know of it: they are the same as today's.
 bool is_newer(const std::string& section, const std::string& option) {
-  return (section == "run" && option == "transport") || (section == "parallel" && option == "strategies") ||
-         (section == "validate" && option == "strata") || section.starts_with("validate.picture.");
+  return (section == "run" && (option == "transport" || option == "read_results")) ||
+         (section == "parallel" && option == "strategies") || (section == "validate" && option == "strata") ||
+         section.starts_with("validate.picture.");
 }
 
 }  // namespace

@@ -352,7 +352,8 @@ double clip_factor(double norm, double largest) {
 }
 
 Tensor clip_factor(const Tensor& norm, double largest) {
-  const auto scale = largest / (norm + 1e-6);
+  const auto scale =
+      torch::full_like(norm, largest) / (norm + 1e-6);  // of a number over a tensor LibTorch rounds twice
   return torch::where(scale < 1, scale, torch::ones_like(scale));
 }
 
