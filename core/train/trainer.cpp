@@ -116,7 +116,7 @@ bool Trainer::make_step() {
     // What the step before came to is not lost with this one, but where a device may wait for a rank that is gone.
     if (error.kind() != ErrorKind::distributed) settle();
     for (const auto& result : training_.step->results())
-      if (result.step <= training_.done) take(result);
+      if (result.step <= training_.done) metrics_.add(result);
     throw;
   }
   trace_.end_step();
