@@ -7,6 +7,7 @@
 #include <ditto/error.h>
 #include <ditto/math/elementary.h>
 #include <ditto/nn/tables.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -87,7 +88,7 @@ Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
       to[0] = static_cast<float>(cos), to[half] = static_cast<float>(sin);
       ++to;
     }
-  return features.to(t_B.device());
+  return uploaded(features, t_B.device());
 }
 
 namespace {
