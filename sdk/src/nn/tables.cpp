@@ -145,4 +145,13 @@ Tensor centred_sincos_positions(const Grid& grid, int64_t side, int64_t base, in
   return sincos_positions(middle(grid.rows), middle(grid.columns), width);
 }
 
+Tensor GridTable::of(const Grid& grid, const torch::TensorOptions& options, const std::function<Tensor()>& make) {
+  const auto device = options.device();
+  if (device.is_cpu() || device.is_meta()) return make().to(options);
+  const auto dtype = options.dtype().toScalarType();
+  auto& table = sent_[{grid.frames, grid.rows, grid.columns, dtype}];
+  if (!table.defined()) table = uploaded(make().to(dtype), device);
+  return table;
+}
+
 }  // namespace ditto
