@@ -1,8 +1,8 @@
 // One training step, and when the host hears what it came to (run.read_results).
 //
-// Losses, their norm's verdict and the update are computed on the run's device; what people and files are told, and
-// what is counted, is decided on the host, by `settle`, from numbers that it reads. Read at once, they are there before
-// the update is asked for, and a step that is to be skipped asks for none: the host waits for the device in every step.
+// Losses, the gradient's norm and the update are computed on the run's device; what people and files are told, and what
+// is counted, the host decides, in `settle`, from numbers that it reads. Read at once, they are there before the update
+// is asked for, and a step that is to be skipped asks for none: the host waits for the device in every step.
 //
 // Read late, the update is asked for right away, and the device decides what the host will find: whether it is skipped
 // (Update::skip), by what gradients are clipped (Update::late_clip), and with which loss scale the next step computes
