@@ -34,7 +34,7 @@ TEST_CASE("shapes alone have a table of shapes alone") {
     return sincos_positions({1, 2, 3}, 8);
   });
   CHECK(found.is_meta());
-  CHECK(found.sizes() == at::IntArrayRef{6, 8});
+  CHECK((found.sizes() == at::IntArrayRef{6, 8}));
 }
 
 TEST_CASE("what lies in the host's memory stays there as it is, and what is undefined stays so") {
@@ -42,7 +42,7 @@ TEST_CASE("what lies in the host's memory stays there as it is, and what is unde
   const auto sent = uploaded({numbers, torch::Tensor()}, torch::kCPU);
   CHECK(sent[0].is_same(numbers));
   CHECK(!sent[1].defined());
-  CHECK(uploaded(numbers, torch::kMeta).sizes() == numbers.sizes());
+  CHECK((uploaded(numbers, torch::kMeta).sizes() == numbers.sizes()));
 }
 
 }  // namespace
