@@ -72,7 +72,7 @@ class Spy final : public Optimizer {
   void step(const Update& update) override {
     auto scaled = update;
     scaled.clip = 1;
-    scaled.late_clip = {};
+    scaled.late_clip = Tensor();
     Update clipped{.clip = update.clip};
     clipped.late_clip = update.late_clip;
     in_parts(clipped, parameters_, look_);
