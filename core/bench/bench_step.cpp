@@ -37,18 +37,25 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   if (options.breakdown) training.observers.push_back(&breakdown.emplace());
 
   StepBench bench;
+  const auto take = [&](const std::vector<StepResult>& results) {
+    for (const auto& result : results) {
+      bench.loss = result.loss;
+      if (result.step > options.warmup && !result.skipped)
+        bench.learned += result.samples / static_cast<double>(options.steps);
+    }
+  };
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     if (options.watch) options.watch->begin_step();
     if (step == options.warmup) memory.reset_peak();
     if (step == options.warmup && breakdown) breakdown->begin();
     const auto began = std::chrono::steady_clock::now();
-    const auto result = training.run(step);
-    bench.loss = result.loss;
+    training.make(step);
+    take(training.results());
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    if (step < options.warmup) continue;
-    bench.seconds.push_back(took.count());
-    if (!result.skipped) bench.learned += result.samples / static_cast<double>(options.steps);
+    if (step >= options.warmup) bench.seconds.push_back(took.count());
   }
+  training.settle();
+  take(training.results());
   if (breakdown) bench.breakdown = breakdown->take();
   bench.peak_bytes = memory.peak();
   if (!options.trace.empty()) {

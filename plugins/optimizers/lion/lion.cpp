@@ -28,21 +28,23 @@ struct Lion final : ditto::Optimizer {
   }
 
   void step(const ditto::Update& update) override {
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    ditto::in_parts(update, parameters, [&] {
+      for (size_t i = 0; i < parameters.size(); ++i)
+        if (parameters[i].tensor.grad().defined())
+          ditto::unless_skipped(update, {parameters[i].tensor, exp_avg[i]}, [&] { move(i, update.lr); });
+    });
   }
 
   bool exact() const override { return true; }
+  bool skips() const override { return true; }
 
-  void move(double lr) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const auto& p = parameters[i];
-      const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
-      if (!grad.defined()) continue;
-      const Tensor direction = exp_avg[i] * options.beta1 + grad * (1 - options.beta1);
-      if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
-      weight.sub_(direction.sign() * lr);
-      exp_avg[i].mul_(options.beta2).add_(grad * (1 - options.beta2));
-    }
+  void move(size_t i, double lr) {
+    const auto& p = parameters[i];
+    const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
+    const Tensor direction = exp_avg[i] * options.beta1 + grad * (1 - options.beta1);
+    if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
+    weight.sub_(direction.sign() * lr);
+    exp_avg[i].mul_(options.beta2).add_(grad * (1 - options.beta2));
   }
 
   std::map<std::string, ditto::OptimizerState> state() override { return {{"exp_avg", {exp_avg}}}; }

@@ -32,24 +32,29 @@ struct Sgd final : ditto::Optimizer {
   }
 
   void step(const ditto::Update& update) override {
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    ditto::in_parts(update, parameters, [&] {
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        if (!parameters[i].tensor.grad().defined()) continue;
+        std::vector<Tensor> moved{parameters[i].tensor};
+        if (options.momentum > 0) moved.push_back(momentum[i]);
+        ditto::unless_skipped(update, moved, [&] { move(i, update.lr); });
+      }
+    });
   }
 
   bool exact() const override { return true; }
+  bool skips() const override { return true; }
 
-  void move(double lr) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const auto& p = parameters[i];
-      if (!p.tensor.grad().defined()) continue;
-      Tensor direction = p.tensor.grad().detach();
-      const bool decayed = options.weight_decay > 0 && (options.decay_vectors || p.full_shape.size() > 1);
-      if (decayed) direction = p.tensor.detach() * options.weight_decay + direction;
-      if (options.momentum > 0) {
-        momentum[i].mul_(options.momentum).add_(direction);
-        direction = options.nesterov ? momentum[i] * options.momentum + direction : momentum[i];
-      }
-      p.tensor.detach().sub_(direction * lr);
+  void move(size_t i, double lr) {
+    const auto& p = parameters[i];
+    Tensor direction = p.tensor.grad().detach();
+    const bool decayed = options.weight_decay > 0 && (options.decay_vectors || p.full_shape.size() > 1);
+    if (decayed) direction = p.tensor.detach() * options.weight_decay + direction;
+    if (options.momentum > 0) {
+      momentum[i].mul_(options.momentum).add_(direction);
+      direction = options.nesterov ? momentum[i] * options.momentum + direction : momentum[i];
     }
+    p.tensor.detach().sub_(direction * lr);
   }
 
   std::map<std::string, ditto::OptimizerState> state() override {

@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -42,15 +43,17 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, drawn) : batch.at("time_u");
   const auto sized = scheduler_.for_size(clean.sizes().slice(1));
   const auto time_B = (sized ? *sized : scheduler_).times(u_B);
-  const auto noise =
-      ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
-  batch["x_t"] = clean * spread(scheduler_.alpha(time_B), clean) + noise * spread(scheduler_.sigma(time_B), clean);
+  const bool drops = train && condition_dropout_ > 0;
+  const auto sent = uploaded(
+      {ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()), scheduler_.alpha(time_B),
+       scheduler_.sigma(time_B),
+       drops ? ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_) : Tensor()},
+      ctx.device);
+  const auto &noise = sent[0], &alpha = sent[1], &sigma = sent[2], &drop_B = sent[3];
+  batch["x_t"] = clean * spread(alpha, clean) + noise * spread(sigma, clean);
   batch["time"] = time_B;
   batch["noise"] = noise;
-  if (!train || condition_dropout_ == 0) return batch;
-  const auto drop_B =
-      ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_).to(ctx.device);
-  return model_.without_condition(std::move(batch), drop_B);
+  return drops ? model_.without_condition(std::move(batch), drop_B) : batch;
 }
 
 std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context& ctx) const {

@@ -7,6 +7,7 @@
 #include <ditto/error.h>
 #include <ditto/math/elementary.h>
 #include <ditto/nn/tables.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -87,7 +88,7 @@ Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
       to[0] = static_cast<float>(cos), to[half] = static_cast<float>(sin);
       ++to;
     }
-  return features.to(t_B.device());
+  return uploaded(features, t_B.device());
 }
 
 namespace {
@@ -142,6 +143,15 @@ Tensor centred_sincos_positions(const Grid& grid, int64_t side, int64_t base, in
     return places;
   };
   return sincos_positions(middle(grid.rows), middle(grid.columns), width);
+}
+
+Tensor GridTable::of(const Grid& grid, const torch::TensorOptions& options, const std::function<Tensor()>& make) {
+  const auto device = options.device();
+  if (device.is_cpu() || device.is_meta()) return make().to(options);
+  const auto dtype = options.dtype().toScalarType();
+  auto& table = sent_[{grid.frames, grid.rows, grid.columns, dtype}];
+  if (!table.defined()) table = uploaded(make().to(dtype), device);
+  return table;
 }
 
 }  // namespace ditto
