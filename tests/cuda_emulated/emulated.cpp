@@ -10,10 +10,13 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <vector>
 
 #if defined(EMULATED_TSAN)
 #include <sanitizer/tsan_interface.h>
+#elif defined(EMULATED_ASAN)
+#include <sanitizer/common_interface_defs.h>
 #endif
 
 namespace emulated {
@@ -23,46 +26,89 @@ namespace {
 constexpr std::size_t kStack = 128 << 10, kMostShared = 227 << 10;
 constexpr int kWarp = 32, kMostThreads = 1024;
 
-// What ThreadSanitizer is told; elsewhere nothing.
+// A stack that code runs on, and where it stands while another one runs.
+struct Track {
+  void* stands[5];     // __builtin_setjmp's
+  void* known_as;      // to ThreadSanitizer; to AddressSanitizer what it keeps of the stack meanwhile
+  const void* bottom;  // of the stack, as is its size
+  std::size_t size;
+};
+
+// What sanitizers are told; elsewhere nothing.
 #if defined(EMULATED_TSAN)
-void* own_fiber() { return __tsan_get_current_fiber(); }
-void* new_fiber() { return __tsan_create_fiber(0); }
-void switch_to(void* fiber) { __tsan_switch_to_fiber(fiber, __tsan_switch_to_fiber_no_sync); }
+void* own_name() { return __tsan_get_current_fiber(); }
+void* new_name() { return __tsan_create_fiber(0); }
+void leaves(Track&, Track& to) { __tsan_switch_to_fiber(to.known_as, __tsan_switch_to_fiber_no_sync); }
+void arrives(Track&, Track&) {}
 void release(std::uint64_t* what) { __tsan_release(what); }
 void acquire(std::uint64_t* what) { __tsan_acquire(what); }
 #else
-void* own_fiber() { return nullptr; }
-void* new_fiber() { return nullptr; }
-void switch_to(void*) {}
+void* own_name() { return nullptr; }
+void* new_name() { return nullptr; }
+#if defined(EMULATED_ASAN)
+void leaves(Track& own, Track& to) { __sanitizer_start_switch_fiber(&own.known_as, to.bottom, to.size); }
+void arrives(Track& own, Track& from) { __sanitizer_finish_switch_fiber(own.known_as, &from.bottom, &from.size); }
+#else
+void leaves(Track&, Track&) {}
+void arrives(Track&, Track&) {}
+#endif
 void release(std::uint64_t*) {}
 void acquire(std::uint64_t*) {}
 #endif
 
+// GCC's own jumps: registers alone, where swapcontext asks the system for the signals' mask each time.
+[[gnu::noinline]] void go_on(Track& to) { __builtin_longjmp(to.stands, 1); }
+// Returns once something changes to `own`.
+[[gnu::noinline]] void change(Track& own, Track& to) {
+  leaves(own, to);
+  if (__builtin_setjmp(own.stands) == 0) go_on(to);
+  arrives(own, to);
+}
+
+// The same to a stack that nothing has run on yet.
+[[gnu::noinline]] void begin(Track& own, Track& to, const ucontext_t& context) {
+  leaves(own, to);
+  if (__builtin_setjmp(own.stands) == 0) setcontext(&context);
+  arrives(own, to);
+}
+
 enum class State { runs, waits_for_block, waits_for_warp, done };
 
+// A thread of the block that runs. Kept from launch to launch, as its stack is dear to make.
 struct Fiber {
-  ucontext_t context;
-  Place place;
-  State state;
-  std::uint32_t given[2];  // to exchanges, in turn: who reads the first has left it when a second is over
-  int turn;
-  void* known_as;
+  Track track{};
+  Place place{};
+  State state = State::done;
+  std::uint32_t given[2] = {};  // to exchanges, in turn: who reads the first has left it when a second is over
+  int turn = 0;
+  std::unique_ptr<char[]> stack;
 };
 
-// What a fiber runs on: kept from launch to launch, as it is dear to make.
-struct Seat {
-  std::unique_ptr<char[]> stack{new char[kStack]};
-  void* known_as = new_fiber();
+// Of the thread that launches: each GPU may have one.
+struct Crew {
+  Track scheduler{};
+  std::vector<Fiber> fibers = std::vector<Fiber>(kMostThreads);
 };
-Seat& seat_of(std::size_t thread) {
-  thread_local std::vector<std::unique_ptr<Seat>> seats(kMostThreads);
-  if (!seats[thread]) seats[thread] = std::make_unique<Seat>();
-  return *seats[thread];
-}
+thread_local Crew crew;
 
 [[noreturn]] void fail(const char* why) {
   std::fprintf(stderr, "emulated: %s\n", why);
   std::abort();
+}
+
+void begin_fiber();
+
+// Lets a fiber run until it waits; its first time on a stack of its own.
+void go_into(Fiber& fiber) {
+  if (fiber.stack) return change(crew.scheduler, fiber.track);
+  fiber.stack.reset(new char[kStack]);
+  fiber.track = {{}, new_name(), fiber.stack.get(), kStack};
+  ucontext_t context;
+  getcontext(&context);
+  context.uc_stack.ss_sp = fiber.stack.get();
+  context.uc_stack.ss_size = kStack;
+  makecontext(&context, begin_fiber, 0);
+  begin(crew.scheduler, fiber.track, context);
 }
 
 class Machine {
@@ -70,14 +116,14 @@ class Machine {
   Machine(const Launch& launch, const std::function<void()>& body, unsigned order)
       : launch_(launch),
         body_(body),
-        fibers_(static_cast<std::size_t>(launch.threads)),
+        fibers_(crew.fibers.data(), static_cast<std::size_t>(launch.threads)),
         random_(order),
         shuffled_(order != 0),
         barriers_(static_cast<std::size_t>(launch.blocks_x * launch.blocks_y)),
         shared_(barriers_.size(), std::vector<char>(launch.shared, static_cast<char>(0xff))) {}
 
   void run() {
-    own_ = own_fiber();
+    crew.scheduler.known_as = own_name();
     release(&begun_);
     for (const auto block : in_order(barriers_.size())) {
       begin(block);
@@ -89,11 +135,6 @@ class Machine {
 
   Fiber& now() { return *now_; }
   char* shared() { return shared_[block_].data(); }
-  void wait(State state) {
-    now_->state = state;
-    switch_to(own_);
-    swapcontext(&now_->context, &scheduler_);
-  }
   void barrier() {
     std::uint64_t* const own = &barriers_[block_];
     release(own);
@@ -111,6 +152,7 @@ class Machine {
   std::uint32_t given(int lane, int turn) const {
     return fibers_[static_cast<std::size_t>((now_->place.thread & ~(kWarp - 1)) + lane)].given[turn];
   }
+  // A thread of a block. It returns in another block's time, or another launch's, as one that begins.
   void work() {
     acquire(&begun_);
     body_();
@@ -119,6 +161,11 @@ class Machine {
   }
 
  private:
+  void wait(State state) {
+    now_->state = state;
+    change(now_->track, crew.scheduler);
+  }
+
   std::vector<std::size_t> in_order(std::size_t count) {
     std::vector<std::size_t> turns(count);
     std::iota(turns.begin(), turns.end(), std::size_t{0});
@@ -126,7 +173,17 @@ class Machine {
     return turns;
   }
 
-  void begin(std::size_t block);
+  void begin(std::size_t block) {
+    block_ = block;
+    const auto across = static_cast<std::size_t>(launch_.blocks_x);
+    for (std::size_t i = 0; i < fibers_.size(); ++i) {
+      Fiber& fiber = fibers_[i];
+      fiber.place = {static_cast<int>(i), launch_.threads, static_cast<int>(block % across),
+                     static_cast<int>(block / across), static_cast<int>(launch_.blocks_x)};
+      fiber.state = State::runs;
+      fiber.turn = 0;
+    }
+  }
 
   // Lets every fiber that can run do so once, and wakes those whose wait is over. False when all are done.
   bool step() {
@@ -135,8 +192,7 @@ class Machine {
       if (fibers_[i].state != State::runs) continue;
       ran = true;
       now_ = &fibers_[i];
-      switch_to(now_->known_as);
-      swapcontext(&scheduler_, &now_->context);
+      go_into(*now_);
     }
     const auto all = [](auto first, auto last, State state) {
       return std::all_of(first, last, [state](const Fiber& f) { return f.state == state; });
@@ -156,40 +212,23 @@ class Machine {
 
   const Launch& launch_;
   const std::function<void()>& body_;
-  std::vector<Fiber> fibers_;
+  std::span<Fiber> fibers_;
   std::mt19937 random_;
   bool shuffled_;
   std::vector<std::uint64_t> barriers_;    // one a block, whose address ThreadSanitizer knows it by
   std::vector<std::vector<char>> shared_;  // all blocks', as none may see another's: nans, whatever they are read as
   std::size_t block_ = 0;
   std::uint64_t begun_ = 0, ended_ = 0;
-  ucontext_t scheduler_;
-  void* own_ = nullptr;
   Fiber* now_ = nullptr;
 };
 
-thread_local Machine* machine = nullptr;  // of the thread that launched: each GPU may have one
+thread_local Machine* machine = nullptr;
 unsigned order_of_all = 0;
 std::atomic<std::uint64_t> launched{0};
 
-void begin_fiber() { machine->work(); }
-
-void Machine::begin(std::size_t block) {
-  block_ = block;
-  const auto across = static_cast<std::size_t>(launch_.blocks_x);
-  for (std::size_t i = 0; i < fibers_.size(); ++i) {
-    Fiber& fiber = fibers_[i];
-    fiber.place = {static_cast<int>(i), launch_.threads, static_cast<int>(block % across),
-                   static_cast<int>(block / across), static_cast<int>(launch_.blocks_x)};
-    fiber.state = State::runs;
-    fiber.turn = 0;
-    fiber.known_as = seat_of(i).known_as;
-    getcontext(&fiber.context);
-    fiber.context.uc_stack.ss_sp = seat_of(i).stack.get();
-    fiber.context.uc_stack.ss_size = kStack;
-    fiber.context.uc_link = nullptr;
-    makecontext(&fiber.context, begin_fiber, 0);
-  }
+void begin_fiber() {
+  arrives(machine->now().track, crew.scheduler);
+  for (;;) machine->work();
 }
 
 }  // namespace

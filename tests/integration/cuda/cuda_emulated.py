@@ -27,6 +27,7 @@ BESIDE = [t.source / "plugins/kernels/exact/plain.cpp", t.source / "plugins/kern
           t.source / "plugins/optimizers/adamw/one_pass.cpp"]
 FLAGS = ["-std=c++20", "-O2", "-g1", "-ffp-contract=off", "-fno-math-errno", "-mfma", "-Wno-psabi",
          "-I", str(TESTS), "-I", str(t.source / "sdk/include"), "-I", str(t.source / "plugins/optimizers/adamw")]
+TOLD = {"-fsanitize=thread": "-DEMULATED_TSAN", "-fsanitize=address": "-DEMULATED_ASAN"}
 # Barriers by kernel and number, the tests that meet them, and whether they are tried with --slow alone.
 BARRIERS = [("walk.h", 0, "norm.cu", "norms", False), ("walk.h", 1, "functions.cu", "rows", True),
             ("chunks.h", 0, "gate.cu", "rows", True), ("sums.cu", 0, "sums.cu", "rows", True),
@@ -53,7 +54,7 @@ def objects(folder, flags=(), kernels=KERNELS, sources=None):
         out = folder / (source.name + ".o")
         own = list(flags)
         if source.name == "emulated.cpp":  # what fibers are made of is no kernel's
-            own = ["-DEMULATED_TSAN"] if "-fsanitize=thread" in flags else []
+            own = [TOLD[flag] for flag in flags]
         command = compiler() + FLAGS + ["-I", str(kernels)] + own + ["-x", "c++", "-c", str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True)
         t.check(done.returncode == 0, f"{source.name} does not compile:\n{done.stderr}")
