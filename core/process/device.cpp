@@ -75,12 +75,12 @@ Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank)
   auto transport = open_cuda_transport(recipe, registry);
   const int gpus = static_cast<int>(at::getNumGPUs());
   if (gpus == 0) refuse(recipe, "this machine has no GPU that CUDA can use", "set run.device = \"cpu\"");
-  if (gpus < rank.local_world_size)
+  if (gpus < rank.local_world_size && !transport->shares_devices())
     refuse(recipe,
            "this machine has " + std::to_string(gpus) + " GPU" + (gpus == 1 ? "" : "s") + " for " +
                std::to_string(rank.local_world_size) + " ranks",
            "start at most one rank a GPU");
-  const c10::Device own(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank.local_rank));
+  const c10::Device own(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank.local_rank % gpus));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(own);
   recipe.run.device = own.str();  // what was resolved stays "cuda": it is the same on all ranks
   return {std::move(transport)};

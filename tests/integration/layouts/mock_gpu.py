@@ -10,6 +10,7 @@ was waited for are seen in every run. Also: `mock_gpu_order_test.cpp`
 """
 # Parts: "one_device" "layouts" "of_cuda" "learns" "samples_as" "mistakes"
 
+import contextlib
 import json
 import pathlib
 import random
@@ -41,6 +42,21 @@ MORE_LAYOUTS = [
     "context=2 context_plugin=ring tensor=2 sequence=true"]
 
 
+@contextlib.contextmanager
+def one_gpu():
+    """Ranks on it say so by run.transport = "staged"."""
+    before, transport = dict(t.environment), cuda.TRANSPORT
+    t.environment |= {"MOCK_GPUS": "1", "LD_PRELOAD": str(t.build / "tests/mock_gpu/mock_gpu.so"),
+                      "DITTO_PLUGIN_PATH": str(t.build / "tests/fixture_plugins")}
+    cuda.TRANSPORT = "staged"
+    try:
+        yield
+    finally:
+        t.environment.clear()
+        t.environment |= before
+        cuda.TRANSPORT = transport
+
+
 def fixtures(*names):
     """Plugins of tests/fixture_plugins, beside the mock."""
     folder = t.work / "fixtures"
@@ -63,6 +79,14 @@ def test_layouts_of_several_gpus_train_as_one_rank_on_the_cpu():
     cuda.matrix(*(word for layout in layouts for word in ("--layout", layout)), timeout=1500)
     if t.slow:
         cuda.matrix("--model", "dit_moe", "--layout", "expert=2 expert_plugin=expert", timeout=600)
+
+
+def test_layouts_of_two_ranks_on_one_gpu_train_as_one_rank_on_the_cpu():
+    """By the transport `staged`; the GPU is there before the program begins."""
+    layouts = LAYOUTS if t.slow else LAYOUTS[:1]
+    words = [word for layout in layouts for word in ("--layout", layout)]
+    with one_gpu():
+        cuda.matrix(*words, timeout=600)
 
 
 # --- what cuda.py asks of a GPU ------------------------------------------------------------------------------------------
