@@ -23,7 +23,7 @@ using Tensors = std::vector<Tensor>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 
 // The host waits for the copy. As collectives do, it leaves the versions that autograd counts alone.
-void copy(const Tensor& to, const Tensor& from) {
+void copy_numbers(const Tensor& to, const Tensor& from) {
   const c10::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView plain;
   Tensor(to).copy_(from);
@@ -33,7 +33,7 @@ Tensor room_on_host(const Tensor& like) { return at::empty(like.sizes(), like.op
 
 Tensors on_host(const Tensors& list) {
   Tensors host;
-  for (const auto& x : list) copy(host.emplace_back(room_on_host(x)), x);
+  for (const auto& x : list) copy_numbers(host.emplace_back(room_on_host(x)), x);
   return host;
 }
 
@@ -47,7 +47,7 @@ class Travel final : public c10d::Work {
     const std::lock_guard lock(mutex_);
     if (!host_) return true;
     host_->wait(timeout);
-    for (std::size_t i = 0; i < to_.size(); ++i) copy(to_[i], arriving_[i]);
+    for (std::size_t i = 0; i < to_.size(); ++i) copy_numbers(to_[i], arriving_[i]);
     for (auto* list : {&sent_, &arriving_, &to_}) list->clear();
     host_.reset();
     return true;

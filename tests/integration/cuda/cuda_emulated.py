@@ -8,6 +8,7 @@ CPU's, the exact product those of the kernels `exact`.
 Claim (failures): ThreadSanitizer finds no race in any of them and AddressSanitizer no number read or written beyond its
 memory; each barrier that is taken out, and shared memory that is too small, is found. Also: `cuda_emulated.py --slow`
 """
+# Parts: "any_order" "address_sanitizer" "thread_sanitizer"
 
 import concurrent.futures
 import os
