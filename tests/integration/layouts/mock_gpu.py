@@ -10,7 +10,6 @@ was waited for are seen in every run. Also: `mock_gpu_order_test.cpp`
 """
 # Parts: "one_device" "layouts" "of_cuda" "learns" "samples_as" "mistakes"
 
-import contextlib
 import json
 import pathlib
 import random
@@ -35,26 +34,15 @@ cuda.LARGE = dict(run=dict(steps=4, batch=8, micro_batch=4, precision="bf16"), m
 cuda.gpus = lambda: GPUS
 t.environment |= {"DITTO_PLUGIN_PATH": str(t.build / "tests/mock_gpu"), "MOCK_GPUS": str(GPUS)}
 
+# Of a program whose ranks share the one that is there before it begins, run.transport = "staged".
+ONE_GPU = {"MOCK_GPUS": "1", "LD_PRELOAD": str(t.build / "tests/mock_gpu/mock_gpu.so"),
+           "DITTO_PLUGIN_PATH": str(t.build / "tests/fixture_plugins")}
+
 LAYOUTS = ["shard=2 shard_plugin=fsdp", "tensor=2 sequence=true", "pipeline=2 pipeline_plugin=pipeline"]
 MORE_LAYOUTS = [
     "replicate=2", "shard=2 shard_plugin=zero1", "shard=2 shard_plugin=zero2", "context=2 context_plugin=ring",
     "context=2 context_plugin=ulysses", "context=2 context_plugin=fastseq", "tensor=2 shard=2 shard_plugin=fsdp recompute=blocks",
     "context=2 context_plugin=ring tensor=2 sequence=true"]
-
-
-@contextlib.contextmanager
-def one_gpu():
-    """Ranks on it say so by run.transport = "staged"."""
-    before, transport = dict(t.environment), cuda.TRANSPORT
-    t.environment |= {"MOCK_GPUS": "1", "LD_PRELOAD": str(t.build / "tests/mock_gpu/mock_gpu.so"),
-                      "DITTO_PLUGIN_PATH": str(t.build / "tests/fixture_plugins")}
-    cuda.TRANSPORT = "staged"
-    try:
-        yield
-    finally:
-        t.environment.clear()
-        t.environment |= before
-        cuda.TRANSPORT = transport
 
 
 def fixtures(*names):
@@ -82,11 +70,11 @@ def test_layouts_of_several_gpus_train_as_one_rank_on_the_cpu():
 
 
 def test_layouts_of_two_ranks_on_one_gpu_train_as_one_rank_on_the_cpu():
-    """By the transport `staged`; the GPU is there before the program begins."""
-    layouts = LAYOUTS if t.slow else LAYOUTS[:1]
-    words = [word for layout in layouts for word in ("--layout", layout)]
-    with one_gpu():
-        cuda.matrix(*words, timeout=600)
+    before, t.environment, cuda.TRANSPORT = t.environment, t.environment | ONE_GPU, "staged"
+    try:
+        cuda.matrix(*(word for layout in (LAYOUTS if t.slow else LAYOUTS[:1]) for word in ("--layout", layout)), timeout=600)
+    finally:
+        t.environment, cuda.TRANSPORT = before, "mock_gpu"
 
 
 # --- what cuda.py asks of a GPU ------------------------------------------------------------------------------------------
