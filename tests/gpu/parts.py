@@ -196,19 +196,14 @@ def bits():
 def staged():
     """Two ranks on one card, their tensors through the host's memory: as one rank on the CPU in fp64; twice, and as one
     rank on the card, to the bit."""
-    if MOCK:
-        t.environment |= mock_gpu.ONE_GPU
-    else:
-        t.environment["DITTO_PLUGIN_PATH"] = str(t.build / "tests/fixture_plugins")
-    cuda.TRANSPORT = "staged"
-    layouts = ["shard=2 shard_plugin=fsdp", "tensor=2 sequence=true"]
-    cuda.matrix(*(word for layout in layouts for word in ("--layout", layout)), timeout=300)
-    path = recipe("staged", steps=4 if MOCK else 50, precision="bf16")
-    for name, ranks in (("staged-first", 2), ("staged-second", 2), ("alone", 1)):
-        t.train(path, name, "--local-ranks", ranks, **cuda.on("cuda"))
-    found = {name: fingerprint(name) for name in ("staged-first", "staged-second", "alone")}
+    path, found = recipe("staged", steps=4 if MOCK else 50, precision="bf16"), {}
+    with cuda.sharing_a_gpu():
+        cuda.matrix(*(word for layout in cuda.SHARING for word in ("--layout", layout)), timeout=300)
+        for name, ranks in (("first", 2), ("second", 2), ("alone", 1)):
+            t.train(path, f"staged-{name}", "--local-ranks", ranks, **cuda.on("cuda"))
+            found[name] = fingerprint(f"staged-{name}")
     t.check(len(set(found.values())) == 1, f"hashes differ: {found}")
-    return f"{len(layouts)} layouts in fp64 as on the CPU; two runs of two ranks have one rank's hash: {found['alone']}", found
+    return f"{len(cuda.SHARING)} layouts in fp64 as on the CPU; two runs of two ranks have one rank's hash: {found['alone']}", found
 
 
 # --- speed ---------------------------------------------------------------------------------------------------------------

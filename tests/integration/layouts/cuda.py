@@ -1,9 +1,11 @@
 """What one GPU can show: the matrix of layouts against the CPU, NCCL with itself, bits that come again, and memory as
 measured. With --slow, and where there are several GPUs, layouts of several ranks too."""
 
+import contextlib
 import glob
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
 
@@ -11,6 +13,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 
 TRANSPORT = ""  # run.transport of what computes on a GPU; mock_gpu.py, whose GPUs are none, has its own, and a smaller model
+ONE_GPU = {}  # and variables with which there is one alone
+SHARING = ["shard=2 shard_plugin=fsdp", "tensor=2 sequence=true"]  # layouts of ranks that share a GPU
 LARGE = dict(run=dict(steps=4, batch=32, micro_batch=16, precision="bf16"), model=dict(plugin="dit", depth=12, width=384, heads=6, patch=2),
              data=t.synthetic(channels=4, height=32, width=32, content="noise"))  # DiT-S/2
 
@@ -28,6 +32,21 @@ def gpus():
 def on(device):
     """Options of a run there."""
     return {"run.device": device} | ({"run.transport": TRANSPORT if device == "cuda" else ""} if TRANSPORT else {})
+
+
+@contextlib.contextmanager
+def sharing_a_gpu():
+    """What runs meanwhile may have several ranks on one GPU, which NCCL refuses."""
+    global TRANSPORT
+    folder = t.work / "staged"  # not that of all plugins for tests, some of which are wrong
+    folder.mkdir(exist_ok=True)
+    shutil.copy(t.build / "tests/fixture_plugins/staged.so", folder)
+    before = t.environment, TRANSPORT
+    t.environment, TRANSPORT = t.environment | ONE_GPU | {"DITTO_PLUGIN_PATH": str(folder)}, "staged"
+    try:
+        yield
+    finally:
+        t.environment, TRANSPORT = before
 
 
 def matrix(*arguments, timeout):
@@ -52,6 +71,12 @@ def test_layouts_of_several_gpus_train_as_one_rank_on_the_cpu():
     if gpus() < 4:
         raise t.NotRun("fewer than 4 GPUs")
     matrix("--table", "all" if t.slow else "core", *(["--only", " fp64 "] if t.slow else []), timeout=3600)
+
+
+def test_two_ranks_that_share_a_gpu_train_as_one_rank_on_the_cpu():
+    gpus()
+    with sharing_a_gpu():
+        matrix(*(word for layout in SHARING for word in ("--layout", layout)), timeout=600)
 
 
 def test_two_runs_give_the_same_bits():

@@ -32,11 +32,8 @@ cuda.TRANSPORT = "mock_gpu"
 cuda.LARGE = dict(run=dict(steps=4, batch=8, micro_batch=4, precision="bf16"), model=dict(plugin="dit", depth=6, width=64, heads=4, patch=2),
                   data=t.synthetic(height=16, width=16, content="noise"))
 cuda.gpus = lambda: GPUS
+cuda.ONE_GPU = {"MOCK_GPUS": "1", "LD_PRELOAD": str(t.build / "tests/mock_gpu/mock_gpu.so")}  # there before the program begins
 t.environment |= {"DITTO_PLUGIN_PATH": str(t.build / "tests/mock_gpu"), "MOCK_GPUS": str(GPUS)}
-
-# Of a program whose ranks share the one that is there before it begins, run.transport = "staged".
-ONE_GPU = {"MOCK_GPUS": "1", "LD_PRELOAD": str(t.build / "tests/mock_gpu/mock_gpu.so"),
-           "DITTO_PLUGIN_PATH": str(t.build / "tests/fixture_plugins")}
 
 LAYOUTS = ["shard=2 shard_plugin=fsdp", "tensor=2 sequence=true", "pipeline=2 pipeline_plugin=pipeline"]
 MORE_LAYOUTS = [
@@ -69,12 +66,7 @@ def test_layouts_of_several_gpus_train_as_one_rank_on_the_cpu():
         cuda.matrix("--model", "dit_moe", "--layout", "expert=2 expert_plugin=expert", timeout=600)
 
 
-def test_layouts_of_two_ranks_on_one_gpu_train_as_one_rank_on_the_cpu():
-    before, t.environment, cuda.TRANSPORT = t.environment, t.environment | ONE_GPU, "staged"
-    try:
-        cuda.matrix(*(word for layout in (LAYOUTS if t.slow else LAYOUTS[:1]) for word in ("--layout", layout)), timeout=600)
-    finally:
-        t.environment, cuda.TRANSPORT = before, "mock_gpu"
+test_layouts_of_two_ranks_that_share_a_gpu_train_as_one_rank_on_the_cpu = cuda.test_two_ranks_that_share_a_gpu_train_as_one_rank_on_the_cpu
 
 
 # --- what cuda.py asks of a GPU ------------------------------------------------------------------------------------------
