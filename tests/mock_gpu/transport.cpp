@@ -88,6 +88,15 @@ class Group final : public c10d::Backend {
     return between("an all-gather", to, from,
                    [&](Tensor& out, Tensor& in) { return host_->_allgather_base(out, in, options); });
   }
+  bool supportsCoalescing() const override { return true; }
+  Work allgather_into_tensor_coalesced(Tensors& to, Tensors& from, const c10d::AllgatherOptions& options) override {
+    const auto done = launched("all-gathers", from, to);
+    auto in = on_host(from);
+    Tensors out;
+    for (const auto& x : to) out.push_back(at::empty(x.sizes(), in[0].options()));
+    auto work = host_->allgather_into_tensor_coalesced(out, in, options);
+    return under_way(std::move(work), in, out, to, done);
+  }
   Work _reduce_scatter_base(Tensor& to, Tensor& from, const c10d::ReduceScatterOptions& options) override {
     return between("a reduce-scatter", to, from,
                    [&](Tensor& out, Tensor& in) { return host_->_reduce_scatter_base(out, in, options); });
