@@ -146,8 +146,8 @@ Tensor SentAhead::find(const std::string& function, const Tensor& of) const {
 const SentAhead::Entry* SentAhead::entry(const std::string& function, const Tensor& of) const {
   if (entries_.empty() || !of.is_cpu()) return nullptr;
   const auto found = std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) {
-    return entry.function == function && entry.of.scalar_type() == of.scalar_type() &&
-           entry.of.numel() == of.numel() && are_same(entry.of, of.contiguous());
+    return entry.function == function && entry.of.scalar_type() == of.scalar_type() && entry.of.numel() == of.numel() &&
+           are_same(entry.of, of.contiguous());
   });
   return found == entries_.end() ? nullptr : &*found;
 }
