@@ -87,7 +87,8 @@ bool TrainingStep::ask(int64_t step, const std::function<bool()>& wants_to_stop,
   const bool stop = is_wanted_by_any(wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
-  const auto norm = unscale(grad_norm_on(device, normed, assembly_.mesh, is_one_number(assembly_.recipe)));
+  const auto norm = unscale(
+      grad_norm_on(device, normed, assembly_.mesh, assembly_.main->ctx->ops.table(), is_one_number(assembly_.recipe)));
   for (auto* observer : observers) observer->has_gradients(ledger, norm);
 
   settle();  // the step before, where it is read late
