@@ -14,8 +14,6 @@ using torch::Tensor;
 
 namespace {
 
-using Parameter = ListUpdate::Parameter;
-
 // `move` gives a parameter's new weight and states of its scaled gradient.
 template <class Move>
 Tensors moved(const OpInputs& in, const Move& move) {
@@ -39,11 +37,13 @@ Tensors moved(const OpInputs& in, const Move& move) {
   return {all.parameters.front().weight};
 }
 
-double weight_decay(const OpInputs& in, const Parameter& p) { return p.decayed ? in.number("weight_decay") : 0; }
+double weight_decay(const OpInputs& in, const ListUpdate::Parameter& p) {
+  return p.decayed ? in.number("weight_decay") : 0;
+}
 
 Tensors adamw_all(const OpInputs& in) {
   const double beta1 = in.number("beta1"), beta2 = in.number("beta2");
-  return moved(in, [&](const ListUpdate& all, const Parameter& p, const Tensor& g) {
+  return moved(in, [&](const ListUpdate& all, const ListUpdate::Parameter& p, const Tensor& g) {
     const Tensor w = p.weight, m = p.first, v = p.second;
     m.add_((g - m) * (1 - beta1));
     v.mul_(beta2).add_(g * g * (1 - beta2));
@@ -54,7 +54,7 @@ Tensors adamw_all(const OpInputs& in) {
 
 Tensors lion_all(const OpInputs& in) {
   const double beta1 = in.number("beta1"), beta2 = in.number("beta2");
-  return moved(in, [&](const ListUpdate& all, const Parameter& p, const Tensor& g) {
+  return moved(in, [&](const ListUpdate& all, const ListUpdate::Parameter& p, const Tensor& g) {
     const Tensor w = p.weight, m = p.first;
     const auto direction = m * beta1 + g * (1 - beta1);
     w.mul_(1 - all.lr * weight_decay(in, p)).sub_(direction.sign() * all.lr);
@@ -64,7 +64,7 @@ Tensors lion_all(const OpInputs& in) {
 
 Tensors sgd_all(const OpInputs& in) {
   const double momentum = in.number("momentum");
-  return moved(in, [&](const ListUpdate& all, const Parameter& p, const Tensor& g) {
+  return moved(in, [&](const ListUpdate& all, const ListUpdate::Parameter& p, const Tensor& g) {
     auto direction = p.weight * weight_decay(in, p) + g;
     if (momentum > 0) {
       Tensor(p.first).mul_(momentum).add_(direction);
@@ -90,7 +90,7 @@ Op::Case update_case(const MakeScaledNumbers& leaf, const std::string& name, boo
             int64_t which = 0;
             for (const auto& shape : std::vector<std::vector<int64_t>>{{5, 7}, {37}, {0, 3}, {8, 16}}) {
               const auto numbers = [&](double scale) { return leaf(shape, ++which, dtype, scale).detach(); };
-              Parameter p{numbers(1), numbers(0.1)};
+              ListUpdate::Parameter p{numbers(1), numbers(0.1)};
               if (states > 0) p.first = numbers(0.1);
               if (states > 1) p.second = numbers(0.1).square();
               if (!all.parameters.empty()) p.average = numbers(1);
