@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t kAligned = 256;  // bytes, as a device's own allocations are
 
 // Places of tensors in a block that goes up.
-class Block {
+class Shipment {
  public:
   void add(const Tensor& host) {
     pieces_.push_back({host, size_});
@@ -51,7 +51,7 @@ class Block {
 };
 
 // One of LibTorch's own for each GPU, the same for the whole process: memory is kept by streams.
-c10::Stream Block::stream_of_uploads(torch::Device gpu) {
+c10::Stream Shipment::stream_of_uploads(torch::Device gpu) {
   static std::mutex mutex;
   static auto* const streams = new std::map<c10::DeviceIndex, c10::Stream>;
   const std::lock_guard lock(mutex);
@@ -61,7 +61,7 @@ c10::Stream Block::stream_of_uploads(torch::Device gpu) {
   return streams->emplace(gpu.index(), impl.getStreamFromGlobalPool(gpu, /*isHighPriority=*/false)).first->second;
 }
 
-Tensor Block::sent(const Tensor& pinned, torch::Device device) {
+Tensor Shipment::sent(const Tensor& pinned, torch::Device device) {
   const c10::impl::VirtualGuardImpl impl(device.type());
   const auto gpu = device.has_index() ? device : impl.getDevice();
   const auto user = impl.getStream(gpu), own = stream_of_uploads(gpu);
@@ -94,7 +94,7 @@ std::vector<Tensor> uploaded(const std::vector<Tensor>& host, torch::Device devi
     return list;
   }
   auto* const ahead = SentAhead::here();
-  Block block;
+  Shipment block;
   std::vector<Tensor*> places;
   bool waits = false;  // for what is added and not sent yet
   std::vector<std::pair<Tensor*, const SentAhead::Entry*>> known;
