@@ -5,7 +5,7 @@ Claim (layouts): The program trains, resumes, samples and exports on a device wh
 fp64: the cases of one device, layouts of several, and every objective, sampler, guidance, step cache, optimizer and encoder. Also:
 `cuda.py`, `ditto_matrix --table device`
 
-Claim (speed): In the steady state a step waits for its device once and reads what the step before came to, a micro-batch sends two
+Claim (machine): In the steady state a step waits for its device once and reads what the step before came to, a micro-batch sends two
 blocks up, a save waits once, and offloaded gradients are waited for together: counted on a mock GPU.
 
 Claim (machine): On a mock GPU a host that reads device memory, tensors of two devices in one operation, and what is used before it
@@ -319,8 +319,6 @@ def test_mistakes_aside_offloading_waits_for_all_gradients_together():
         t.equal(step["host_reads"], 0, f"{name}: numbers that are asked for")
         t.check(step["waits"] <= 3, f"{name}: waits for gradients, for whether the update counts, and for the ring: {step['waits']}")
         plain = per_step(name + "-not", last=14, **options)
-        for folder in (name, name + "-not"):
-            t.check((t.work / f"{folder}-14").exists(), f"{folder} did not run")
         t.check(step["uploads"] > plain["uploads"] and step["downloads"] > plain["downloads"], "nothing is offloaded")
 
 
