@@ -61,7 +61,7 @@ ListUpdate ListUpdate::of(const OpInputs& in) {
     list.parameters.push_back({own[0], own[1], own[2], own[3], own[4], own[5], decayed[i] != 0});
   }
   list.late_clip = t[t.size() - 3], list.skip = t[t.size() - 2];
-  const auto changing = t.back().cpu();  // where it is, but in tests that move all of a call
+  const auto changing = t.back().to(torch::kCPU, torch::kDouble).contiguous();  // as it is, but in tests of all kernels
   const auto* numbers = changing.const_data_ptr<double>();
   list.lr = numbers[0], list.clip = numbers[1], list.decay = numbers[2], list.step = numbers[3];
   return list;
