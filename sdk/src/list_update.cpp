@@ -16,7 +16,7 @@ constexpr size_t kOfParameter = 6, kBeyond = 3;
 
 std::optional<ListUpdate> ListUpdate::of(const Update& update, const std::vector<OptimizedParameter>& parameters,
                                          const std::vector<std::vector<Tensor>>& states) {
-  if (parameters.empty()) return std::nullopt;
+  if (parameters.empty() || parameters.front().tensor.is_cpu()) return std::nullopt;
   ListUpdate list;
   const auto device = parameters.front().tensor.device();
   for (size_t i = 0; i < parameters.size(); ++i) {

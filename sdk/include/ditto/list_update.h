@@ -27,7 +27,7 @@ struct DITTO_API ListUpdate {
   double step = 0;                     // from 1
 
   // Of an optimizer's, whose states are up to two lists along the parameters. None where a parameter has no gradient,
-  // or they lie in several memories.
+  // where they lie in several memories, or in the host's: there optimizers have ways of their own.
   static std::optional<ListUpdate> of(const Update& update, const std::vector<OptimizedParameter>& parameters,
                                       const std::vector<std::vector<torch::Tensor>>& states);
   static ListUpdate of(const OpInputs& inputs);
