@@ -167,9 +167,12 @@ void TrainingStep::decide(const Tensor& gathered, const Tensor& losses, const Te
   if (run.clip_norm > 0) update.late_clip = clip_factor(norm, run.clip_norm);
   // Where the host updates what is offloaded, it waits for both here, and once.
   const auto& entries = assembly_.networks->learned().entries;
-  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.tensor.is_cpu(); }))
-    for (auto* one : {&update.skip, &update.late_clip})
-      if (one->defined()) *one = one->cpu();
+  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.tensor.is_cpu(); })) {
+    const bool clips = update.late_clip.defined();
+    const auto known = torch::stack({update.skip.to(torch::kDouble), clips ? update.late_clip : norm}).cpu();
+    update.skip = known[0].to(torch::kBool);
+    if (clips) update.late_clip = known[1];
+  }
   if (!scale_.defined()) return;
   const bool rises = (steps_since_overflow + 1) % run.loss_scale_every == 0;
   const auto fallen = torch::where(has_loss.logical_and(scale_ > 1), scale_ / 2, scale_);

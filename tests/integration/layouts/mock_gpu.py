@@ -314,7 +314,7 @@ def test_mistakes_aside_a_save_waits_once():
 
 
 def test_mistakes_aside_offloading_waits_for_all_gradients_together():
-    for name, options in {"offloaded": {}, "offloaded-bf16": {"run.precision": "bf16"}}.items():
+    for name, options in {"offloaded": {}, "offloaded-bf16": {"run.precision": "bf16"}, "offloaded-clipped": {"run.clip_norm": 1.0}}.items():
         step = per_step(name, last=14, **options | {"parallel.offload": "optimizer"})
         t.equal(step["host_reads"], 0, f"{name}: numbers that are asked for")
         t.check(step["waits"] <= 3, f"{name}: waits for gradients, for whether the update counts, and for the ring: {step['waits']}")
