@@ -1,5 +1,6 @@
 #include "core/assembly/program.h"
 
+#include <memory>
 #include <sstream>
 #include <utility>
 
@@ -15,13 +16,17 @@ namespace ditto {
 
 using torch::Tensor;
 
+// fp64 holds both.
+Tensor LossLedger::weights_and_places(const Batch& batch) const {
+  std::vector<double> numbers = batch.weights;
+  for (const int64_t id : batch.ids) numbers.push_back(static_cast<double>(id - first_id_));
+  return torch::tensor(numbers, torch::kDouble);
+}
+
 Tensor LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses,
                          const std::map<std::string, Tensor>& measures) {
   const auto device = losses.empty() ? torch::Device(torch::kCPU) : losses.begin()->second.device();
-  // Weights and places, which fp64 holds, go up together.
-  std::vector<double> numbers = batch.weights;
-  for (const int64_t id : batch.ids) numbers.push_back(static_cast<double>(id - first_id_));
-  const auto sent = uploaded(torch::tensor(numbers, torch::kDouble), device).view({2, -1});
+  const auto sent = uploaded(weights_and_places(batch), device).view({2, -1});
   auto& entry = entries_.emplace_back(Entry{sent[0], sent[1].to(torch::kLong), {}, {}});
   for (const auto& [name, tensor] : losses) {
     losses_.insert(name);
@@ -237,7 +242,14 @@ Program make_program(Assembly& assembly, LossLedger& ledger, double weight, cons
   const int copies = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
   const double shares = is_one_number(assembly.recipe) ? weight : weight * copies;
   auto program = assembly.main->program();
-  program.prepare = [&assembly](Batch batch) {
+  // With what the objective draws go up the samples' weights, as soon as it sends anything.
+  const auto device = assembly.main->ctx->device;
+  const auto ahead = device.is_cpu() || device.is_meta() ? nullptr : std::make_shared<SentAhead>();
+  program.prepare = [&assembly, &ledger, ahead](Batch batch) {
+    if (ahead) {
+      ahead->forget();
+      ahead->add(ledger.weights_and_places(batch));
+    }
     return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });
   };
   program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Outputs& made, const Batch& batch) {

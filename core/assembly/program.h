@@ -41,6 +41,8 @@ class LossLedger {
   // `gathered`: what that gave, in the host's memory.
   Totals totals(const torch::Tensor& gathered) const;
   Totals sum(const Mesh& mesh) { return totals(gather(mesh, torch::kCPU)); }
+  // [2 B] fp64 in the host's memory, what `enter` sends to a device: the samples' weights, and their places.
+  torch::Tensor weights_and_places(const Batch& batch) const;
   // [losses, samples] of what was gathered.
   torch::Tensor losses_of(const torch::Tensor& gathered) const;
 

@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <ditto/math/threads.h>
+#include <ditto/upload.h>
 
 #include "core/mesh/exact_norm.h"
 
@@ -332,16 +333,16 @@ double grad_norm(const Layout& layout, const Mesh& mesh, bool exact) {
   return has_double(layout) ? norm : static_cast<double>(static_cast<float>(norm));
 }
 
-Tensor grad_norm_on(torch::Device device, const Layout& layout, const Mesh& mesh, bool exact) {
+Tensor grad_norm_on(torch::Device device, const Layout& layout, const Mesh& mesh, const OpTable& ops, bool exact) {
   if (device.is_cpu()) return torch::scalar_tensor(grad_norm(layout, mesh, exact), torch::kDouble);
   torch::NoGradGuard no_grad;
   const auto axes = axes_of_norm(layout);
   const auto [gradients, copies] = gradients_of(layout, mesh, axes);
-  std::map<double, std::vector<Tensor>> sums;  // by copies
-  for (size_t i = 0; i < copies.size(); ++i)
-    sums[copies[i]].push_back(gradients[i].to(torch::kDouble).square().sum().to(device));
+  // By copies, and by the memory they are in: some may be offloaded.
+  std::map<std::pair<double, at::DeviceType>, std::vector<Tensor>> lists;
+  for (size_t i = 0; i < copies.size(); ++i) lists[{copies[i], gradients[i].device().type()}].push_back(gradients[i]);
   auto total = torch::zeros({1}, torch::TensorOptions(torch::kDouble).device(device));
-  for (const auto& [of, list] : sums) total += torch::stack(list).sum() / of;
+  for (const auto& [of, list] : lists) total += uploaded(ops.run("square_sum", {list}).at(0), device) / of.first;
   const auto norm = mesh.group(axes).all_reduce(total).squeeze(0).sqrt();
   return has_double(layout) ? norm : norm.to(torch::kFloat).to(torch::kDouble);
 }

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include <ditto/kernels.h>
 #include <ditto/parallel/layout.h>
 #include <ditto/parallel/ordered_sum.h>
 #include <ditto/parallel/strategy.h>
@@ -76,8 +77,9 @@ class GradientSum {
 // fp32 on the CPU, on no layout and no number of threads (exact_norm.h). A gradient that is not finite makes it so.
 double grad_norm(const Layout& layout, const Mesh& mesh, bool exact = false);
 // The same on the run's device, [] fp64, for which the host does not wait. On the CPU the same bits; on a GPU sums have
-// another order.
-torch::Tensor grad_norm_on(torch::Device device, const Layout& layout, const Mesh& mesh, bool exact = false);
+// another order, and are made by the op "square_sum".
+torch::Tensor grad_norm_on(torch::Device device, const Layout& layout, const Mesh& mesh, const OpTable& ops,
+                           bool exact = false);
 
 // What gradients are multiplied by so that their norm, which is `norm` now, is at most `largest`; 1: they stay.
 double clip_factor(double norm, double largest);

@@ -87,7 +87,8 @@ bool TrainingStep::ask(int64_t step, const std::function<bool()>& wants_to_stop,
   const bool stop = is_wanted_by_any(wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
-  const auto norm = unscale(grad_norm_on(device, normed, assembly_.mesh, is_one_number(assembly_.recipe)));
+  const auto norm = unscale(
+      grad_norm_on(device, normed, assembly_.mesh, assembly_.main->ctx->ops.table(), is_one_number(assembly_.recipe)));
   for (auto* observer : observers) observer->has_gradients(ledger, norm);
 
   settle();  // the step before, where it is read late
@@ -166,9 +167,12 @@ void TrainingStep::decide(const Tensor& gathered, const Tensor& losses, const Te
   if (run.clip_norm > 0) update.late_clip = clip_factor(norm, run.clip_norm);
   // Where the host updates what is offloaded, it waits for both here, and once.
   const auto& entries = assembly_.networks->learned().entries;
-  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.tensor.is_cpu(); }))
-    for (auto* one : {&update.skip, &update.late_clip})
-      if (one->defined()) *one = one->cpu();
+  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.tensor.is_cpu(); })) {
+    const bool clips = update.late_clip.defined();
+    const auto known = torch::stack({update.skip.to(torch::kDouble), clips ? update.late_clip : norm}).cpu();
+    update.skip = known[0].to(torch::kBool);
+    if (clips) update.late_clip = known[1];
+  }
   if (!scale_.defined()) return;
   const bool rises = (steps_since_overflow + 1) % run.loss_scale_every == 0;
   const auto fallen = torch::where(has_loss.logical_and(scale_ > 1), scale_ / 2, scale_);

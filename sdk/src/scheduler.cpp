@@ -38,6 +38,13 @@ torch::Tensor weighed(const torch::Tensor& weight, const torch::Tensor& loss) {
 
 }  // namespace
 
+std::vector<torch::Tensor> Scheduler::factors(const torch::Tensor& t_B) const {
+  std::vector<torch::Tensor> all{alpha(t_B), sigma(t_B), c_skip(t_B), c_out(t_B)};
+  for (const auto& one : {weight(t_B), c_in(t_B)})
+    if (!is_one(one)) all.push_back(one);
+  return all;
+}
+
 torch::Tensor Scheduler::model_input(const torch::Tensor& x_t, const torch::Tensor& t_B) const {
   const auto factor = c_in(t_B);
   return is_one(factor) ? x_t : x_t * spread(factor, x_t);

@@ -4,6 +4,8 @@
 #include <c10/core/Stream.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -40,7 +42,7 @@ void choose(c10::DeviceIndex gpu) {
 }
 
 void host_waits_for(const Clock& event) {
-  ++counts().waits;
+  ++(::gettid() == ::getpid() ? counts().waits : counts().waits_beside);
   order().host_waits(event);
 }
 

@@ -95,6 +95,10 @@ struct CudaKernels final : ditto::KernelSet {
                                        ditto_cuda::gelu(),
                                        ditto_cuda::sample_mean(),
                                        ditto_cuda::group_norm(),
+                                       ditto_cuda::adamw_all(),
+                                       ditto_cuda::lion_all(),
+                                       ditto_cuda::sgd_all(),
+                                       ditto_cuda::square_sum(),
                                        ditto_cuda::exact_linear(),
                                        ditto_cuda::exact_linear_gelu_tanh()};
     for (auto& row : rows) row.copies = true;  // kernels take pointers to numbers that follow one another

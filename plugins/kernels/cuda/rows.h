@@ -24,6 +24,10 @@ KernelRow silu();
 KernelRow gelu();
 KernelRow sample_mean();
 KernelRow group_norm();
+KernelRow adamw_all();
+KernelRow lion_all();
+KernelRow sgd_all();
+KernelRow square_sum();
 KernelRow exact_linear();
 KernelRow exact_linear_gelu_tanh();
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <ditto/ditto.h>
+#include <ditto/list_update.h>
 #include <ditto/math/threads.h>
 
 #include "one_pass.h"
@@ -38,13 +39,14 @@ struct Run {
   }
 };
 
-// One pass over weights, moments, average and compute copy where they are fp32 in a processor's memory; else LibTorch's
-// fused kernel, or the op "adamw" where the update is to be exact, and average and copy after it.
+// One pass over weights, moments, average and compute copy where they are fp32 in a processor's memory, or a kernel of
+// the run makes it (the op "adamw_all"); else LibTorch's fused kernel, or the op "adamw" where the update is to be
+// exact, and average and copy after it.
 struct AdamW final : ditto::Optimizer {
   using Options = AdamWOptions;
 
   AdamW(const Options& o, const Needs& needs)
-      : options(o), parameters(needs.parameters), exact_ops(needs.exact ? needs.ops : nullptr) {
+      : options(o), parameters(needs.parameters), ops(needs.ops), exact_ops(needs.exact ? needs.ops : nullptr) {
     for (const auto& p : parameters) {
       exp_avg.push_back(torch::zeros_like(p.tensor, torch::TensorOptions().requires_grad(false)));
       exp_avg_sq.push_back(torch::zeros_like(exp_avg.back()));
@@ -53,7 +55,23 @@ struct AdamW final : ditto::Optimizer {
 
   void step(const ditto::Update& update) override {
     if (!exact_ops && fits_one_pass()) return move_in_one_pass(update);
+    if (ditto::in_one_call("adamw_all", ops, as_list(update),
+                           {{"beta1", options.beta1},
+                            {"beta2", options.beta2},
+                            {"eps", options.eps},
+                            {"weight_decay", options.weight_decay}})) {
+      ++steps;
+      return;
+    }
     ditto::in_parts(update, parameters, [&] { move(update); });
+  }
+
+  std::optional<ditto::ListUpdate> as_list(const ditto::Update& update) const {
+    auto list = ditto::ListUpdate::of(update, parameters, {exp_avg, exp_avg_sq});
+    if (!list) return list;
+    for (size_t i = 0; i < parameters.size(); ++i) list->parameters[i].decayed = is_decayed(parameters[i]);
+    list->step = static_cast<double>(steps + 1);
+    return list;
   }
 
   // The same on every rank and layout, so that all give a number the same bits.
@@ -186,6 +204,7 @@ struct AdamW final : ditto::Optimizer {
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;
+  const ditto::OpTable* ops;        // null: the host gives none
   const ditto::OpTable* exact_ops;  // null: not asked for
   std::vector<Tensor> exp_avg, exp_avg_sq;
   int64_t steps = 0;

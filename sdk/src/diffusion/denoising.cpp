@@ -3,6 +3,7 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/nn/tables.h>
 #include <ditto/upload.h>
 
 namespace ditto {
@@ -15,6 +16,15 @@ const Scheduler& schedule_of(const std::string& name, const Objective::Needs& ne
   if (needs.scheduler) return *needs.scheduler;
   throw Error(ErrorKind::config, "objective \"" + name + "\"", "the recipe has no schedule of noise",
               "add a section [scheduler]");
+}
+
+// What training will ask of these times, in the copy that takes up what is drawn.
+void send_ahead(const Scheduler& scheduler, const Tensor& time_B, const Context& ctx) {
+  auto* ahead = SentAhead::here();
+  if (!ahead || ctx.device.is_cpu() || ctx.device.is_meta()) return;
+  for (const auto& factor : scheduler.factors(time_B)) ahead->add(factor);
+  const auto t_B = scheduler.c_noise(time_B);
+  for (const auto& [half, divisor] : ctx.time_features) add_timestep_features(*ahead, t_B, half, divisor);
 }
 
 }  // namespace
@@ -43,6 +53,7 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, drawn) : batch.at("time_u");
   const auto sized = scheduler_.for_size(clean.sizes().slice(1));
   const auto time_B = (sized ? *sized : scheduler_).times(u_B);
+  send_ahead(scheduler_, time_B, ctx);
   const bool drops = train && condition_dropout_ > 0;
   const auto sent = uploaded(
       {ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()), scheduler_.alpha(time_B),

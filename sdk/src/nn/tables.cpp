@@ -4,6 +4,7 @@
 
 #include <torch/types.h>
 
+#include <ditto/context.h>
 #include <ditto/error.h>
 #include <ditto/math/elementary.h>
 #include <ditto/nn/tables.h>
@@ -89,6 +90,27 @@ Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
       ++to;
     }
   return uploaded(features, t_B.device());
+}
+
+namespace {
+
+std::string name_of_features(int64_t half, double divisor) {
+  return "features of " + std::to_string(half) + " by " + std::to_string(divisor);
+}
+
+}  // namespace
+
+void add_timestep_features(SentAhead& ahead, const Tensor& t_B, int64_t half, double divisor) {
+  const auto t = t_B.flatten().to(torch::kFloat);
+  ahead.add(name_of_features(half, divisor), t, timestep_features(t, half, divisor));
+}
+
+Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor, Context& ctx) {
+  if (ctx.device.is_cpu() || !t_B.is_cpu()) return uploaded(timestep_features(t_B, half, divisor), ctx.device);
+  ctx.time_features.emplace(half, divisor);
+  const auto* ahead = SentAhead::here();
+  const auto sent = ahead ? ahead->find(name_of_features(half, divisor), t_B.to(torch::kFloat)) : Tensor();
+  return sent.defined() ? sent : uploaded(timestep_features(t_B, half, divisor), ctx.device);
 }
 
 namespace {

@@ -5,6 +5,9 @@ Claim (layouts): The program trains, resumes, samples and exports on a device wh
 fp64: the cases of one device, layouts of several, and every objective, sampler, guidance, step cache, optimizer and encoder. Also:
 `cuda.py`, `ditto_matrix --table device`
 
+Claim (machine): In the steady state a step waits for its device once and reads what the step before came to, a micro-batch sends two
+blocks up, a save waits once, and offloaded gradients are waited for together: counted on a mock GPU.
+
 Claim (machine): On a mock GPU a host that reads device memory, tensors of two devices in one operation, and what is used before it
 was waited for are seen in every run. Also: `mock_gpu_order_test.cpp`
 """
@@ -82,7 +85,9 @@ test_of_cuda_memory_that_recomputation_and_offload_save = cuda.test_memory_that_
 def test_of_cuda_a_step_is_timed_beside_a_product_that_the_device_can_make():
     path = t.write_recipe("timed.toml", t.recipe(run=dict(steps=3)))
     done = t.run("bench", "step", path, "--warmup", 1, "--steps", 2, "--json", *t.sets(cuda.on("cuda")))
-    t.check(0 < json.loads(done.stdout)["matmul_tflops"], done.stdout)
+    timed = json.loads(done.stdout)
+    t.check(0 < timed["matmul_tflops"], done.stdout)
+    t.check(0 < timed["free_median_s"], "the same steps without run.deterministic are not timed beside it")
 
 
 def test_of_cuda_more_ranks_than_gpus_are_refused():
@@ -282,16 +287,76 @@ def counted(name, steps, *words, **options):
     return file
 
 
-def test_mistakes_aside_what_a_step_asks_of_the_device_is_counted():
-    few, more = (json.loads(counted(f"counted-{steps}", steps).read_text()) for steps in (3, 5))
-    step = {key: (more[key] - few[key]) / 2 for key in more}
-    print(f"a step: {step}", flush=True)
-    t.equal(sorted(step), ["downloaded_bytes", "downloads", "host_reads", "launches", "uploaded_bytes", "uploads", "waits"], "what is counted")
-    t.check(step["launches"] > 100 and step["uploads"] >= 2, f"less than a step needs: {step}")
-    t.check(step["waits"] >= step["host_reads"] >= 0, f"what is read is waited for: {step}")
+def per_step(name, first=4, last=24, **options):
+    """Of a step in the steady state, on average: what steps `first` to `last` take, as the process counts it."""
+    few, more = (json.loads(counted(f"{name}-{steps}", steps, **options).read_text()) for steps in (first, last))
+    step = {key: (more[key] - few[key]) / (last - first) for key in more}
+    print(f"{name}: {step}", flush=True)
+    return step
+
+
+def test_mistakes_aside_a_step_asks_the_device_for_one_ring_and_sends_two_blocks_a_micro_batch():
+    for name, options in {
+            "flow": {}, "edm": {"scheduler.plugin": "edm"}, "iddpm": {"scheduler.plugin": "iddpm"},
+            "scaled": {"run.precision": "fp16"}, "clipped": {"run.clip_norm": 1.0}}.items():
+        step = per_step(name, **options)
+        t.equal(sorted(step), ["downloaded_bytes", "downloads", "host_reads", "launches", "uploaded_bytes", "uploads", "waits", "waits_beside"],
+                "what is counted")
+        t.check(step["launches"] > 100, f"{name}: less than a step needs: {step}")
+        t.equal((step["host_reads"], step["downloads"], step["waits"]), (0, 1, 1), f"{name}: what the host asks for")
+        t.check(2 <= step["uploads"] <= 2 * 2, f"{name}: {step['uploads']} uploads in two micro-batches")
+
+
+def test_mistakes_aside_a_save_waits_once():
+    """For whether all is finite. The files' thread waits for the copies, while steps go on."""
+    seldom, often = (json.loads(counted(f"saves-{every}", 12, **{"checkpoint.every": every}).read_text()) for every in (12, 3))
+    for key, most in (("waits", 1), ("waits_beside", 1), ("host_reads", 0)):
+        a_save = (often[key] - seldom[key]) / 3
+        t.check(0 <= a_save <= most, f"{key} of a save: {a_save}")
+    t.check(often["waits_beside"] > seldom["waits_beside"], "no thread waits for a save's copies")
+    t.same_state("saves-3", "saves-12")
+
+
+def test_mistakes_aside_offloading_waits_for_all_gradients_together():
+    for name, options in {"offloaded": {}, "offloaded-bf16": {"run.precision": "bf16"}, "offloaded-clipped": {"run.clip_norm": 1.0}}.items():
+        step = per_step(name, last=14, **options | {"parallel.offload": "optimizer"})
+        t.equal(step["host_reads"], 0, f"{name}: numbers that are asked for")
+        t.check(step["waits"] <= 3, f"{name}: waits for gradients, for whether the update counts, and for the ring: {step['waits']}")
+        plain = per_step(name + "-not", last=14, **options)
+        t.check(step["uploads"] > plain["uploads"] and step["downloads"] > plain["downloads"], "nothing is offloaded")
+
+
+def test_mistakes_aside_profilers_are_shown_phases_and_units():
+    library = t.build / "tests/libnvtx_names.so"
+    if not library.exists():
+        raise t.NotRun("the build is without NVTX's header")
+    names = t.work / "names"
+    for device in ("cpu", "cuda"):
+        t.train(base("shown"), f"shown-{device}", env={"NVTX_INJECTION64_PATH": str(library), "NVTX_NAMES": str(names)}, **cuda.on(device))
+        t.equal(names.exists(), device == "cuda", f"ranges are shown of a {device}")
+    begun = [line.split(" ", 2)[1:] for line in names.read_text().splitlines() if line.startswith("begin ")]
+    ended = [line.split(" ")[1] for line in names.read_text().splitlines() if line.startswith("end ")]
+    t.equal(sorted(number for number, _ in begun), sorted(ended), "ranges that end")
+    shown = [name for _, name in begun]
+    for name, least in {"encode": 2, "draws": 4, "forward": 4, "backward": 4, "norm": 2, "update": 2, "block 1 of model 'dit'": 4,
+                        "backward of block 1": 4}.items():
+        t.check(shown.count(name) >= least, f"{name} is shown {shown.count(name)} times: {sorted(set(shown))}")
+
+
+def test_mistakes_aside_each_rank_counts():
     ranks = counted("counted-ranks", 2, "--local-ranks", 2)
     for rank in range(2):
         t.check(json.loads(pathlib.Path(f"{ranks}.{rank}").read_text())["launches"] > 100, f"rank {rank} counts nothing")
+
+
+def test_of_cuda_variables_that_give_up_equal_bits_are_refused():
+    path = t.write_recipe("equal.toml", t.recipe(run=dict(steps=1)))
+    for name, value in (("NCCL_ALGO", "NVLS"), ("NCCL_ALGO", "^Ring"), ("CUBLAS_WORKSPACE_CONFIG", ":0:0")):
+        done = t.train(path, "never", code=2, env={name: value}, **cuda.on("cuda"))
+        t.check(name in done.stderr and value in done.stderr, done.stderr)
+        t.check("run.deterministic" in done.stderr, done.stderr)
+        t.train(path, f"free-{name}-{value.strip('^:').replace(':', '')}", env={name: value}, **cuda.on("cuda") | {"run.deterministic": False})
+    t.train(path, "tree", env={"NCCL_ALGO": "Tree"}, **cuda.on("cuda"))
 
 
 if __name__ == "__main__":

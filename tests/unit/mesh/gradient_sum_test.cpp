@@ -279,7 +279,7 @@ TEST_CASE("clipping scales a norm that is too large and leaves a small one as it
 TEST_CASE("norm and clipping factor that a device keeps have the bits of the host's") {
   const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(1));
   auto layout = one_rank(1, torch::kFloat);
-  const auto norm = grad_norm_on(torch::kCPU, layout, mesh);
+  const auto norm = grad_norm_on(torch::kCPU, layout, mesh, OpTable());
   CHECK(norm.dim() == 0);
   CHECK((norm.scalar_type() == torch::kDouble));
   CHECK(norm.item<double>() == grad_norm(layout, mesh));

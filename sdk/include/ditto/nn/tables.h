@@ -16,6 +16,9 @@
 
 namespace ditto {
 
+class Context;
+class SentAhead;  // upload.h
+
 // How many pairs of a head turn with the frame, the row and the column.
 struct RotaryPairs {
   int64_t frames, rows, columns;
@@ -31,6 +34,11 @@ DITTO_API torch::Tensor apply_rotary(const torch::Tensor& x_BTNK, const torch::T
 // Sinusoidal features of a scalar, [B] -> [B, 2 * half]: cos first, then sin; frequency i is 10000^(-i / divisor).
 // Computed and returned in fp32, every exponential, cosine and sine as the nearest number.
 DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half, double divisor);
+// The same of times in the host's memory, on the context's device, which they may have been sent to already: layers'
+// way.
+DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half, double divisor, Context& ctx);
+// For whoever makes times: that they will be asked for.
+DITTO_API void add_timestep_features(SentAhead& ahead, const torch::Tensor& t_B, int64_t half, double divisor);
 
 // Fixed sine-cosine positions 0 … n - 1, [n, D]: sin and then cos of place * 10000^(-i / (D/2)). double.
 DITTO_API torch::Tensor sincos_positions(int64_t n, int64_t width);
