@@ -322,6 +322,23 @@ def test_mistakes_aside_offloading_waits_for_all_gradients_together():
         t.check(step["uploads"] > plain["uploads"] and step["downloads"] > plain["downloads"], "nothing is offloaded")
 
 
+def test_mistakes_aside_profilers_are_shown_phases_and_units():
+    library = t.build / "tests/libnvtx_names.so"
+    if not library.exists():
+        raise t.NotRun("the build is without NVTX's header")
+    names = t.work / "names"
+    for device in ("cpu", "cuda"):
+        t.train(base("shown"), f"shown-{device}", env={"NVTX_INJECTION64_PATH": str(library), "NVTX_NAMES": str(names)}, **cuda.on(device))
+        t.equal(names.exists(), device == "cuda", f"ranges are shown of a {device}")
+    begun = [line.split(" ", 2)[1:] for line in names.read_text().splitlines() if line.startswith("begin ")]
+    ended = [line.split(" ")[1] for line in names.read_text().splitlines() if line.startswith("end ")]
+    t.equal(sorted(number for number, _ in begun), sorted(ended), "ranges that end")
+    shown = [name for _, name in begun]
+    for name, least in {"encode": 2, "draws": 4, "forward": 4, "backward": 4, "norm": 2, "update": 2, "block 1 of model 'dit'": 4,
+                        "backward of block 1": 4}.items():
+        t.check(shown.count(name) >= least, f"{name} is shown {shown.count(name)} times: {sorted(set(shown))}")
+
+
 def test_mistakes_aside_each_rank_counts():
     ranks = counted("counted-ranks", 2, "--local-ranks", 2)
     for rank in range(2):
