@@ -5,8 +5,11 @@
 // only what counts is computed: samples of any length follow one another, and hidden keys are left out.
 //
 // Legend: B rows, T queries, S keys, N heads, M heads of keys and values, K head width, P samples.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
+#include <mutex>
 
 #include <ATen/Context.h>
 #include <ATen/ops/_flash_attention_backward.h>
@@ -51,25 +54,39 @@ bool counts_places(const OpInputs& in) {
 int64_t longest(const std::vector<int64_t>& list) { return *std::max_element(list.begin(), list.end()); }
 
 // Where each of a pack's samples begins, and where the last one ends: [P + 1], on the GPU. Layers ask for the same ones
-// one after another.
-Tensor starts_of(const std::vector<int64_t>& lengths, const Tensor& like) {
-  thread_local std::pair<std::pair<std::vector<int64_t>, Stream>, Tensor> last[2];  // of queries, and of keys
-  thread_local size_t next = 0;
-  const std::pair key{lengths, stream_of(like)};
-  for (const auto& [known, starts] : last)
-    if (starts.defined() && known == key && starts.device() == like.device()) return starts;
-  const Tensor starts = torch::zeros({static_cast<int64_t>(lengths.size()) + 1}, torch::kInt);
-  int sum = 0;
-  for (size_t i = 0; i < lengths.size(); ++i) starts.data_ptr<int>()[i + 1] = sum += static_cast<int>(lengths[i]);
-  auto& place = last[next++ % 2];
-  place = {key, ditto::uploaded(starts, like.device())};
-  return place.second;
-}
+// one after another, of queries and of keys.
+class Starts {
+ public:
+  Tensor of(const std::vector<int64_t>& lengths, const Tensor& like) {
+    const std::lock_guard lock(mutex_);
+    const auto stream = stream_of(like);
+    for (const auto& one : last_)
+      if (one.starts.defined() && one.lengths == lengths && one.stream == stream &&
+          one.starts.device() == like.device())
+        return one.starts;
+    const Tensor starts = torch::zeros({static_cast<int64_t>(lengths.size()) + 1}, torch::kInt);
+    int* const at = starts.data_ptr<int>();
+    for (size_t i = 0; i < lengths.size(); ++i) at[i + 1] = at[i] + static_cast<int>(lengths[i]);
+    auto& place = last_[next_++ % last_.size()];
+    place = {lengths, stream, ditto::uploaded(starts, like.device())};
+    return place.starts;
+  }
+
+ private:
+  struct Known {
+    std::vector<int64_t> lengths;
+    Stream stream;
+    Tensor starts;
+  };
+  std::mutex mutex_;
+  std::array<Known, 4> last_;
+  size_t next_ = 0;
+};
 
 // Queries and keys as FlashAttention takes them: whole rows [B, T, N, K], or samples of any length, one after another
 // [B T, N, K].
 struct Sequences {
-  explicit Sequences(const OpInputs& in, size_t first = 0) : mask(in.tensor(first + 3)) {
+  Sequences(Starts& known, const OpInputs& in, size_t first = 0) : mask(in.tensor(first + 3)) {
     const Tensor &q_BTNK = in.tensor(first), &k_BSMK = in.tensor(first + 1), &v_BSMK = in.tensor(first + 2);
     T = q_BTNK.size(1), S = k_BSMK.size(1);
     q = heads(q_BTNK), k = heads(k_BSMK), v = heads(v_BSMK);
@@ -78,7 +95,7 @@ struct Sequences {
     const auto& lengths = in.has("lengths") ? in.list("lengths") : rows;
     const auto& key_lengths = in.has("key_lengths") ? in.list("key_lengths") : in.has("lengths") ? lengths : key_rows;
     T = longest(lengths), S = longest(key_lengths);
-    starts = starts_of(lengths, q), key_starts = starts_of(key_lengths, q);
+    starts = known.of(lengths, q), key_starts = known.of(key_lengths, q);
     q = q.flatten(0, 1), k = k.flatten(0, 1), v = v.flatten(0, 1);
     if (mask.defined()) leave_out();
   }
@@ -104,7 +121,7 @@ struct Sequences {
     seen = mask.expand({rows / mask.size(1), mask.size(1)}).reshape({rows});
     order = std::get<1>(seen.to(torch::kByte).sort(/*stable=*/true, 0, /*descending=*/true));
     const Tensor before = torch::zeros({rows + 1}, key_starts.options());
-    const Tensor after_first = before.narrow(0, 1, rows);
+    Tensor after_first = before.narrow(0, 1, rows);
     torch::cumsum_out(after_first, seen, 0, torch::kInt);
     key_starts = before.index_select(0, key_starts);
     k = k.index_select(0, order), v = v.index_select(0, order);
@@ -181,13 +198,14 @@ KernelRow flash_attention() {
     const bool turned_about = single && in.tensor(0).size(2) != in.tensor(1).size(2);
     return counts_places(in) && !turned_about ? kScore : 0;
   };
-  row.forward = [](const OpInputs& in) {
-    auto results = flash(Sequences(in), in.flag("causal"), scale_of(in));
+  const auto starts = std::make_shared<Starts>();
+  row.forward = [starts](const OpInputs& in) {
+    auto results = flash(Sequences(*starts, in), in.flag("causal"), scale_of(in));
     results[0] = results[0].view(in.tensor(0).sizes());
     return results;
   };
-  row.backward = [](const Tensors& grads, const OpInputs& in, const Tensors& results) {
-    return flash_back(Sequences(in), grads[0], results, in, 0);
+  row.backward = [starts](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+    return flash_back(Sequences(*starts, in), grads[0], results, in, 0);
   };
   row.shapes = [](const OpInputs& in) -> Tensors {
     const Tensor& q = in.tensor(0);
@@ -207,6 +225,7 @@ std::vector<KernelRow> flash_attention_in_pieces() {
       if (op.name == name) return op.reference;
     throw ditto::Error(ditto::ErrorKind::plugin, "kernels cuda", "the SDK has no op " + name, "use them together");
   };
+  const auto starts = std::make_shared<Starts>();
   const auto row = [](const char* op) {
     KernelRow row{op, "cuda_flash"};
     row.score = [](const OpCall& call) {
@@ -221,21 +240,21 @@ std::vector<KernelRow> flash_attention_in_pieces() {
   };
   auto partial = row("attention_partial"), merge = row("attention_merge"), finish = row("attention_finish"),
        back = row("attention_backward");
-  partial.forward = [](const OpInputs& in) -> Tensors {
+  partial.forward = [starts](const OpInputs& in) -> Tensors {
     const Tensor& q = in.tensor(0);
     const int64_t B = q.size(0), T = q.size(1), N = q.size(2);
     if (in.tensor(1).size(1) == 0)
       return {torch::zeros(q.sizes(), q.options().dtype(torch::kFloat)),
               torch::full({B, T, N}, -kInfinity, q.options().dtype(torch::kFloat))};
-    const Sequences s(in);
+    const Sequences s(*starts, in);
     const auto results = flash(s, false, scale_of(in));
     const Tensor lse = s.in_samples() ? results[1].view({N, B, T}).permute({1, 2, 0}) : results[1].transpose(1, 2);
     return {results[0].view(q.sizes()).to(torch::kFloat), lse.masked_fill(lse.isinf(), -kInfinity)};
   };
   merge.forward = reference("attention_merge");
   finish.forward = reference("attention_finish");
-  back.forward = [](const OpInputs& in) -> Tensors {
-    const Sequences s(in, 1);
+  back.forward = [starts](const OpInputs& in) -> Tensors {
+    const Sequences s(*starts, in, 1);
     const Tensor &out = in.tensor(8), lse_BTN = in.tensor(9).masked_fill(in.tensor(9).isinf(), kInfinity);
     const Tensor lse = s.in_samples() ? lse_BTN.flatten(0, 1).t().contiguous() : lse_BTN.transpose(1, 2).contiguous();
     const Tensor none = torch::empty({2}, lse.options().dtype(torch::kUInt64));

@@ -133,6 +133,4 @@ struct CudaKernels final : ditto::KernelSet {
 }  // namespace
 
 DITTO_PLUGIN(KernelSet, CudaKernels, "cuda", "1.0.0", "Apache-2.0",
-             "fused passes over rows and maps on NVIDIA's GPUs, products by cublasLt, attention by cuDNN and flash "
-             "kernels, and an "
-             "exact product in fp32")
+             "fused passes, products by cublasLt, attention and an exact product on NVIDIA's GPUs")
