@@ -17,7 +17,7 @@ void write() {
   file << "{\"launches\": " << all.launches << ", \"uploads\": " << all.uploads
        << ", \"uploaded_bytes\": " << all.uploaded_bytes << ", \"downloads\": " << all.downloads
        << ", \"downloaded_bytes\": " << all.downloaded_bytes << ", \"host_reads\": " << all.host_reads
-       << ", \"waits\": " << all.waits << "}\n";
+       << ", \"attention_pairs\": " << all.attention_pairs << ", \"waits\": " << all.waits << "}\n";
 }
 
 const struct AtEnd {
