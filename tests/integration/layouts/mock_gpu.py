@@ -8,7 +8,7 @@ fp64: the cases of one device, layouts of several, and every objective, sampler,
 Claim (machine): On a mock GPU a host that reads device memory, tensors of two devices in one operation, and what is used before it
 was waited for are seen in every run. Also: `mock_gpu_order_test.cpp`
 """
-# Parts: "one_device" "layouts" "of_cuda" "learns" "samples_as" "mistakes"
+# Parts: "one_device" "layouts" "of_cuda" "learns" "samples_as" "mistakes" "kernels"
 
 import json
 import pathlib
@@ -278,11 +278,43 @@ def counted(name, steps, *words, **options):
     return file
 
 
+def with_kernels(name, steps, kernels, **options):
+    """Heads of width 8, samples of 16 tokens; what the device counted."""
+    file = t.work / f"{name}.json"
+    path = t.write_recipe("kernels.toml", t.recipe(run=dict(name="kernels", batch=8, micro_batch=4, precision="bf16"),
+                                                   model=dict(plugin="dit", depth=2, width=32, heads=4, patch=2)))
+    t.train(path, name, env={"MOCK_GPU_COUNTS": str(file)},
+            **cuda.on("cuda") | {"run.steps": steps, "plugins.kernels": kernels} | options)
+    return json.loads(file.read_text())
+
+
+def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_must():
+    if not (t.build / "tests/mock_gpu/kernels/cuda.so").exists():
+        raise t.NotRun("kernels on a mock GPU: cublasLt.h, which they are compiled with, is not on this machine")
+    kept = t.work / "algorithms.txt"
+    sets = {"kernels.cuda.algorithms": str(kept)}
+    with_kernels("kernels-none", 5, [])
+    few, more = with_kernels("kernels-few", 3, ["cuda"], **sets), with_kernels("kernels-own", 5, ["cuda"], **sets)
+    for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-none")):
+        near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss", 0.02)
+    chosen = (t.work / "kernels-own/run.toml").read_text()
+    for variant in ("cuda_blas", "cuda_flash"):
+        t.check(f'"{variant}"' in chosen, f"{variant} is not chosen:\n{chosen}")
+    # Depth, samples, heads, pairs of tokens; forward, and again in the backward.
+    t.equal((more["attention_pairs"] - few["attention_pairs"]) / 2, 2 * 8 * 4 * 16 * 16 * 2, "pairs of a query and a key")
+    lines = kept.read_text().splitlines()
+    t.check(any(" gelu = " in line for line in lines) and any(" sums_of_a = " in line for line in lines), *lines)
+    with_kernels("kernels-again", 5, ["cuda"], **sets)
+    t.equal(kept.read_text().splitlines(), lines, "a run with kept algorithms chooses none")
+    t.same_metrics("kernels-own", "kernels-again")
+    t.same_state("kernels-own", "kernels-again")
+
+
 def test_mistakes_aside_what_a_step_asks_of_the_device_is_counted():
     few, more = (json.loads(counted(f"counted-{steps}", steps).read_text()) for steps in (3, 5))
     step = {key: (more[key] - few[key]) / 2 for key in more}
     print(f"a step: {step}", flush=True)
-    t.equal(sorted(step), ["downloaded_bytes", "downloads", "host_reads", "launches", "uploaded_bytes", "uploads", "waits"], "what is counted")
+    t.equal(sorted(step), ["attention_pairs", "downloaded_bytes", "downloads", "host_reads", "launches", "uploaded_bytes", "uploads", "waits"], "what is counted")
     t.check(step["launches"] > 100 and step["uploads"] >= 2, f"less than a step needs: {step}")
     t.check(step["waits"] >= step["host_reads"] >= 0, f"what is read is waited for: {step}")
     ranks = counted("counted-ranks", 2, "--local-ranks", 2)
