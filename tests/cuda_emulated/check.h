@@ -86,5 +86,6 @@ void rows();
 void updates();
 void products();
 void group_norms();
+void library_products();  // where there is a cublasLt.h
 
 }  // namespace check

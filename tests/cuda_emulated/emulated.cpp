@@ -256,6 +256,7 @@ void run(const Launch& launch, const std::function<void()>& body) {
     fail("no GPU launches this: its threads, its shared memory or its grid");
   ++launched;
   if (launch.blocks_x <= 0 || launch.blocks_y <= 0) return;
+  const Memory memory(launch.stream);
   Machine one(launch, body, order_of_all);
   machine = &one;
   one.run();

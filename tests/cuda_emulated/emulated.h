@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 
 namespace emulated {
 
@@ -20,8 +21,22 @@ struct Launch {
   std::int64_t blocks_x, blocks_y;
   int threads;
   std::size_t shared;  // bytes of a block
+  void* stream = nullptr;
 };
 void run(const Launch& launch, const std::function<void()>& body);
+
+// The memory that kernels work in, open to them for as long as one runs: of tests all is (memory.cpp), of a mock GPU
+// nothing else (tests/mock_gpu/kernels).
+class Memory {
+ public:
+  explicit Memory(void* stream);
+  ~Memory();
+  Memory(const Memory&) = delete;
+  Memory& operator=(const Memory&) = delete;
+
+ private:
+  std::shared_ptr<void> open_;
+};
 
 void set_order(unsigned order);  // 0: threads and blocks in the order of their numbers
 std::uint64_t launches();        // so far

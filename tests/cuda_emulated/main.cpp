@@ -22,11 +22,16 @@ int main(int argc, char** argv) {
   const struct {
     const char* name;
     void (*run)();
-  } tests[] = {{"norms", check::norms},
-               {"rows", check::rows},
-               {"updates", check::updates},
-               {"products", check::products},
-               {"maps", check::group_norms}};
+  } tests[] = {
+    {"norms", check::norms},
+    {"rows", check::rows},
+    {"updates", check::updates},
+    {"products", check::products},
+#if !defined(WITHOUT_CUBLASLT)
+    {"library products", check::library_products},
+#endif
+    {"maps", check::group_norms}
+  };
   for (const auto& test : tests)
     if (argc < 4 || std::strstr(test.name, argv[3])) test.run();
   if (check::Case::failed() > 0) std::printf("%d cases are WRONG\n", check::Case::failed());

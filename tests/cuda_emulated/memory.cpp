@@ -1,5 +1,7 @@
 #include "memory.h"
 
+#include "emulated.h"
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -17,3 +19,6 @@ void up(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, b
 void down(void* to, const void* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
 
 }  // namespace device
+
+emulated::Memory::Memory(void*) {}
+emulated::Memory::~Memory() = default;

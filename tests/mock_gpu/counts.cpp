@@ -17,7 +17,8 @@ void write() {
   file << "{\"launches\": " << all.launches << ", \"uploads\": " << all.uploads
        << ", \"uploaded_bytes\": " << all.uploaded_bytes << ", \"downloads\": " << all.downloads
        << ", \"downloaded_bytes\": " << all.downloaded_bytes << ", \"host_reads\": " << all.host_reads
-       << ", \"waits\": " << all.waits << ", \"waits_beside\": " << all.waits_beside << "}\n";
+       << ", \"attention_pairs\": " << all.attention_pairs << ", \"waits\": " << all.waits
+       << ", \"waits_beside\": " << all.waits_beside << "}\n";
 }
 
 const struct AtEnd {

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <utility>
 
@@ -87,6 +88,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     this_threads_streams.at(static_cast<std::size_t>(stream.device_index())) = stream.id();
     return before;
   }
+  void* getStreamNativeHandle(const c10::Stream stream) const override { return handle_of(id_of(stream)); }
   void recordDataPtrOnStream(const c10::DataPtr& data, const c10::Stream& stream) const override {
     memory().recordStream(data, stream);
   }
@@ -158,6 +160,11 @@ c10::DeviceIndex current_gpu() { return this_threads_gpu; }
 
 StreamId current_stream(c10::DeviceIndex gpu) {
   return gpu * kStreams + this_threads_streams.at(static_cast<std::size_t>(gpu));
+}
+
+void* handle_of(StreamId stream) { return reinterpret_cast<void*>(static_cast<std::intptr_t>(stream + 1)); }
+StreamId stream_of(void* handle) {
+  return handle ? static_cast<StreamId>(reinterpret_cast<std::intptr_t>(handle)) - 1 : current_stream(this_threads_gpu);
 }
 
 StreamId stream_of_collectives(c10::DeviceIndex gpu) { return gpu * kStreams + kCollectives; }

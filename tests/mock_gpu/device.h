@@ -12,6 +12,9 @@ Order& order();
 int gpus();                                     // MOCK_GPUS, 8 where that is not set
 c10::DeviceIndex current_gpu();                 // of this thread, as CUDA's: the first one until it chooses
 StreamId current_stream(c10::DeviceIndex gpu);  // of this thread
+// What code that is not LibTorch's knows a stream by; null is the current one.
+void* handle_of(StreamId stream);
+StreamId stream_of(void* handle);
 StreamId stream_of_collectives(c10::DeviceIndex gpu);
 
 // Another GPU of this thread's, while this lives.

@@ -7,12 +7,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <new>
 #include <vector>
 
 #include <ATen/core/CachingHostAllocator.h>
 
+#include "tests/mock_gpu/counts.h"
 #include "tests/mock_gpu/device.h"
 
 namespace mock_gpu {
@@ -33,11 +35,15 @@ class Ranges {
     const std::lock_guard lock(mutex_);
     ranges_.erase(at);
   }
-  bool holds(const void* at) {
+  bool holds(const void* at) { return find(at) != nullptr; }
+  // Where the range begins that holds it; null: none does.
+  const void* find(const void* at) {
     const std::lock_guard lock(mutex_);
     auto next = ranges_.upper_bound(at);
     return next != ranges_.begin() &&
-           static_cast<const std::byte*>(at) < static_cast<const std::byte*>((--next)->first) + next->second;
+                   static_cast<const std::byte*>(at) < static_cast<const std::byte*>((--next)->first) + next->second
+               ? next->first
+               : nullptr;
   }
 
  private:
@@ -54,8 +60,17 @@ Ranges& of_gpus() {
 
 struct sigaction before_mine {};
 
-// No thread holds the lock of the ranges where it could come here: nobody reads a GPU's memory under it.
+// Blocks that this thread's kernel has touched; null: it runs none.
+thread_local std::vector<std::unique_ptr<Open>>* touched = nullptr;
+Block* block_at(const void* begin);
+
+// No thread holds a lock that this takes where it could come here: nobody reads a GPU's memory under one.
 void on_fault(int signal, siginfo_t* info, void*) {
+  if (touched)
+    if (const void* begin = of_gpus().find(info->si_addr)) {
+      touched->push_back(std::make_unique<Open>(block_at(begin)));
+      return;  // and does it again
+    }
   if (of_gpus().holds(info->si_addr)) {
     constexpr char kText[] = "mock_gpu: the host reads or writes memory of a GPU; copy it to the host first\n";
     [[maybe_unused]] const auto written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
@@ -116,8 +131,13 @@ class Memory final : public c10::DeviceAllocator {
     auto* block = new Block{static_cast<std::byte*>(at), bytes, gpu, stream};
     of_gpus().add(at, pages(bytes));
     const std::lock_guard lock(mutex_);
+    blocks_[at] = block;
     stats_of(gpu).allocated_bytes[0].increase(bytes);
     return {at, block, &free, device};
+  }
+  Block* block_at(const void* begin) {
+    const std::lock_guard lock(mutex_);
+    return blocks_.at(begin);
   }
   c10::DeleterFnPtr raw_deleter() const override { return nullptr; }  // a pointer alone does not say its block
   void copy_data(void*, const void*, std::size_t) const override {
@@ -135,6 +155,7 @@ class Memory final : public c10::DeviceAllocator {
 
   std::mutex mutex_;
   std::map<c10::DeviceIndex, c10::CachingDeviceAllocator::DeviceStats> stats_;
+  std::map<const void*, Block*> blocks_;
 };
 
 Memory& the_memory() {
@@ -147,14 +168,17 @@ void Memory::free(void* context) {
   if (!block) return;
   order().free(block->uses, block->home, block->recorded);
   of_gpus().remove(block->at);
-  ::munmap(block->at, pages(block->bytes));
   {
     auto& own = the_memory();
     const std::lock_guard lock(own.mutex_);
+    own.blocks_.erase(block->at);
     own.stats_of(block->gpu).allocated_bytes[0].decrease(block->bytes);
   }
+  ::munmap(block->at, pages(block->bytes));  // what is made next may lie there
   delete block;
 }
+
+Block* block_at(const void* begin) { return the_memory().block_at(begin); }
 
 Ranges& pinned_ranges() {
   static auto* ranges = new Ranges;
@@ -239,6 +263,17 @@ Open::~Open() {
   if (!block_) return;
   const std::lock_guard lock(doors());
   if (--block_->open == 0) set_protection(*block_, PROT_NONE);
+}
+
+Kernel::Kernel(void* stream) {
+  ++counts().launches;
+  order().launch(stream_of(stream), {}, "a kernel");
+  touched = new std::vector<std::unique_ptr<Open>>;
+}
+
+Kernel::~Kernel() {
+  delete touched;
+  touched = nullptr;
 }
 
 }  // namespace mock_gpu

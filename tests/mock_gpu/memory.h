@@ -9,6 +9,8 @@
 #include <optional>
 #include <set>
 
+#include <ditto/visibility.h>
+
 #include "tests/mock_gpu/order.h"
 
 namespace mock_gpu {
@@ -46,6 +48,16 @@ class Open {
 
  private:
   Block* block_;
+};
+
+// While it lives, this thread is a GPU's kernel, which has no list of what it reads and writes: a block that it touches
+// is open to it from then on. One launch of a stream, whose order with other streams nobody checks.
+class DITTO_API Kernel {
+ public:
+  explicit Kernel(void* stream);  // a handle that the device's streams give
+  ~Kernel();
+  Kernel(const Kernel&) = delete;
+  Kernel& operator=(const Kernel&) = delete;
 };
 
 }  // namespace mock_gpu

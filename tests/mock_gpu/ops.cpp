@@ -89,6 +89,9 @@ constexpr std::array<std::string_view, 6> kOfUnknownSize{
     "aten::nonzero",  "aten::masked_select",      "aten::_unique",
     "aten::_unique2", "aten::unique_consecutive", "aten::unique_dim"};
 
+// Of these the host knows the numbers that they return.
+constexpr std::array<std::string_view, 1> kOfKnownNumbers{"aten::_scaled_dot_product_cudnn_attention"};
+
 // A call's tensors, and what becomes of their memory.
 class Call {
  public:
@@ -122,13 +125,16 @@ class Call {
       else if (value.isTensorList())
         for (const Tensor& x : value.toTensorList()) made(x);
       else
-        waits_ |= !value.isNone();
+        waits_ |= !value.isNone() && !(value.isInt() && knows_numbers());
     }
     if (waits_) wait_for(stream());
   }
 
  private:
   StreamId stream() const { return current_stream(gpu_); }
+  bool knows_numbers() const {
+    return std::find(kOfKnownNumbers.begin(), kOfKnownNumbers.end(), name_) != kOfKnownNumbers.end();
+  }
 
   void look_at(const c10::IValue& value, bool writes) {
     if (value.isDevice() && value.toDevice().type() == kDevice && value.toDevice().has_index() && gpu_ < 0)

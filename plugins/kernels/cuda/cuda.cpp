@@ -5,6 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <ditto/exact/terms.h>
 
+#include "blas.h"
 #include "rows.h"
 
 namespace ditto_cuda {
@@ -76,13 +77,32 @@ Tensor GroupsOf::sum(const Tensor& chunks, at::ScalarType dtype) {
   return out;
 }
 
+Tensor sum_of_rows(const Tensor& rows, Index width, GroupsOf groups, at::ScalarType dtype) {
+  const Tensor chunks = groups.chunks(width, rows);
+  launched(
+      gate_back({nullptr, nullptr, numbers(rows), nullptr, floats(chunks), width, groups.for_sums(), storage_of(rows)},
+                stream_of(rows)),
+      "gate_back");
+  return groups.sum(chunks, dtype);
+}
+
 }  // namespace ditto_cuda
 
 namespace {
 
 struct CudaKernels final : ditto::KernelSet {
-  using Options = ditto::NoOptions;
-  CudaKernels(const Options&, const Needs&) {}
+  struct Options {
+    std::string algorithms;
+    void read(ditto::OptionReader& option) {
+      option(
+          "algorithms", algorithms,
+          "file that keeps cublasLt's algorithm of each product's shape: read first, so that a run goes on with those "
+          "it began with, and extended; empty: each process chooses its own")
+          .changes(ditto::Effect::bits)
+          .noted_if_given();
+    }
+  };
+  CudaKernels(const Options& options, const Needs&) : blas_(std::make_shared<ditto_cuda::Blas>(options.algorithms)) {}
   std::vector<ditto::KernelRow> rows() const override {
     std::vector<ditto::KernelRow> rows{ditto_cuda::norm_modulate(),
                                        ditto_cuda::layer_norm(),
@@ -100,13 +120,21 @@ struct CudaKernels final : ditto::KernelSet {
                                        ditto_cuda::sgd_all(),
                                        ditto_cuda::square_sum(),
                                        ditto_cuda::exact_linear(),
-                                       ditto_cuda::exact_linear_gelu_tanh()};
+                                       ditto_cuda::exact_linear_gelu_tanh(),
+                                       ditto_cuda::linear(blas_),
+                                       ditto_cuda::linear_gelu_tanh(blas_),
+                                       ditto_cuda::cudnn_attention(),
+                                       ditto_cuda::flash_attention()};
+    for (auto& row : ditto_cuda::flash_attention_in_pieces()) rows.push_back(std::move(row));
     for (auto& row : rows) row.copies = true;  // kernels take pointers to numbers that follow one another
     return rows;
   }
+
+ private:
+  std::shared_ptr<ditto_cuda::Blas> blas_;
 };
 
 }  // namespace
 
 DITTO_PLUGIN(KernelSet, CudaKernels, "cuda", "1.0.0", "Apache-2.0",
-             "fused passes over rows and maps on NVIDIA's GPUs, and an exact product in fp32")
+             "fused passes, products by cublasLt, attention and an exact product on NVIDIA's GPUs")

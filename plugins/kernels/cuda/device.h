@@ -133,8 +133,8 @@ inline float from_fp16(std::uint16_t bits) {
 }
 
 template <class... P, class... A>
-Status launch(void (*kernel)(P...), Grid grid, int threads, std::size_t shared, Stream, A... given) {
-  emulated::run({grid.x, grid.y, threads, shared}, [&] { kernel(static_cast<P>(given)...); });
+Status launch(void (*kernel)(P...), Grid grid, int threads, std::size_t shared, Stream stream, A... given) {
+  emulated::run({grid.x, grid.y, threads, shared, stream}, [&] { kernel(static_cast<P>(given)...); });
   return 0;
 }
 

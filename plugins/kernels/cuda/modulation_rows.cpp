@@ -99,15 +99,6 @@ Tensors gated_back(const Tensors& grads, const OpInputs& in, const Tensors&) {
   return {g, chunks.defined() ? groups.sum(chunks, by.scalar_type()) : Tensor(), dy, Tensor()};
 }
 
-// The sum of the rows of each group.
-Tensor sum_of_rows(const Tensor& g, Index width, GroupsOf groups) {
-  const Tensor chunks = groups.chunks(width, g);
-  launched(gate_back({nullptr, nullptr, numbers(g), nullptr, floats(chunks), width, groups.for_sums(), storage_of(g)},
-                     stream_of(g)),
-           "gate_back");
-  return groups.sum(chunks, g.scalar_type());
-}
-
 Tensors row_added(const OpInputs& in) {
   const Tensor x = laid(in.tensor(0)), row = laid(in.tensor(1)), out = torch::empty_like(x);
   const Groups groups{1, x.numel() / row.numel()};
@@ -207,7 +198,7 @@ KernelRow add_row() {
   made.backward = [](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
     const Tensor g = laid(grads[0]), &row = in.tensor(1);
     if (!wanted(in, 1)) return {g, Tensor()};
-    return {g, sum_of_rows(g, row.numel(), GroupsOf(1, g.numel() / row.numel())).view(row.sizes())};
+    return {g, sum_of_rows(g, row.numel(), GroupsOf(1, g.numel() / row.numel()), g.scalar_type()).view(row.sizes())};
   };
   return made;
 }
@@ -221,7 +212,7 @@ KernelRow embedding_rows() {
   made.forward = rows_of_table;
   made.backward = [](const Tensors& grads, const OpInputs& in, const Tensors&) -> Tensors {
     const Tensor g = laid(grads[0]);
-    return {sum_of_rows(g, g.size(1), GroupsOf(in.tensor(0).size(0), in.tensor(1))), Tensor()};
+    return {sum_of_rows(g, g.size(1), GroupsOf(in.tensor(0).size(0), in.tensor(1)), g.scalar_type()), Tensor()};
   };
   return made;
 }

@@ -30,6 +30,12 @@ KernelRow sgd_all();
 KernelRow square_sum();
 KernelRow exact_linear();
 KernelRow exact_linear_gelu_tanh();
+class Blas;
+KernelRow linear(const std::shared_ptr<Blas>& blas);
+KernelRow linear_gelu_tanh(const std::shared_ptr<Blas>& blas);
+KernelRow cudnn_attention();
+KernelRow flash_attention();
+std::vector<KernelRow> flash_attention_in_pieces();
 
 // Whether all tensors lie in a GPU's memory, those of floating-point numbers all in the first one's dtype, which is one
 // that kernels know.
@@ -63,5 +69,8 @@ class GroupsOf {
   Groups groups_;
   Tensor of_row_, order_, starts_;
 };
+
+// The sum of the rows [rows, width] of each group.
+Tensor sum_of_rows(const Tensor& rows, Index width, GroupsOf groups, at::ScalarType dtype);
 
 }  // namespace ditto_cuda

@@ -3,7 +3,8 @@ are written for these tests; and under sanitizers, which must find what is plant
 
 Claim (numbers): Every kernel for GPUs, forward and backward, run by emulation: fp32 within 1e-6 of the fp64 result, bf16
 and fp16 within one rounding of it, the same bits in five orders of threads and blocks; AdamW's pass has the bits of the
-CPU's, the exact product those of the kernels `exact`.
+CPU's, the exact product those of the kernels `exact`. Products by cublasLt, with bias, GELU, its derivative and sums of
+columns on their way, are asked for as its documentation has them, of a form of it on the CPU, and their algorithms are kept.
 
 Claim (failures): ThreadSanitizer finds no race in any of them and AddressSanitizer no number read or written beyond its
 memory; each barrier that is taken out, and shared memory that is too small, is found. Also: `cuda_emulated.py --slow`
@@ -26,6 +27,9 @@ TESTS = t.source / "tests/cuda_emulated"
 # What the kernels must agree with to the bit.
 BESIDE = [t.source / "plugins/kernels/exact/plain.cpp", t.source / "plugins/kernels/exact/room.cpp",
           t.source / "plugins/optimizers/adamw/one_pass.cpp"]
+# Products by cublasLt, of which tests/cuda_emulated has a form for the CPU: with NVIDIA's header alone.
+PRODUCTS = [KERNELS / "blas.cpp", t.source / "sdk/src/error.cpp", t.source / "sdk/src/text.cpp"]
+OF_PRODUCTS = {"blas_test.cpp", "blas_library.cpp"}
 FLAGS = ["-std=c++20", "-O2", "-g1", "-ffp-contract=off", "-fno-math-errno", "-mfma", "-Wno-psabi",
          "-I", str(TESTS), "-I", str(t.source / "sdk/include"), "-I", str(t.source / "plugins/optimizers/adamw")]
 TOLD = {"-fsanitize=thread": "-DEMULATED_TSAN", "-fsanitize=address": "-DEMULATED_ASAN"}
@@ -35,6 +39,19 @@ BARRIERS = [("walk.h", 0, "norm.cu", "norms", False), ("walk.h", 1, "functions.c
             ("sums.cu", 2, "sums.cu", "rows", False), ("totals.cu", 0, "totals.cu", "updates", True),
             ("exact_product.cu", 0, "exact_product.cu", "products", True),
             ("exact_product.cu", 1, "exact_product.cu", "products", False)]
+
+
+def header():
+    """The folder of cublasLt.h; None: there is none."""
+    places = [pathlib.Path(os.environ.get("CUDA_HOME", "/usr/local/cuda")) / "include", pathlib.Path("/usr/include")]
+    return next((place for place in places if (place / "cublasLt.h").exists()), None)
+
+
+def all_sources():
+    tests = sorted(TESTS.glob("*.cpp"))
+    if not header():
+        tests = [test for test in tests if test.name not in OF_PRODUCTS]
+    return sorted(KERNELS.glob("*.cu")) + tests + BESIDE + (PRODUCTS if header() else [])
 
 
 def compiler():
@@ -48,15 +65,15 @@ def compiler():
 def objects(folder, flags=(), kernels=KERNELS, sources=None):
     """Compiled sources: all, or only those of the kernels' folder that are named."""
     folder.mkdir(exist_ok=True)
-    chosen = [kernels / name for name in sources] if sources else \
-        sorted(KERNELS.glob("*.cu")) + sorted(TESTS.glob("*.cpp")) + BESIDE
+    chosen = [kernels / name for name in sources] if sources else all_sources()
+    library = ["-isystem", str(header())] if header() else ["-DWITHOUT_CUBLASLT"]
 
     def one(source):
         out = folder / (source.name + ".o")
         own = list(flags)
         if source.name == "emulated.cpp":  # what fibers are made of is no kernel's
             own = [TOLD[flag] for flag in flags]
-        command = compiler() + FLAGS + ["-I", str(kernels)] + own + ["-x", "c++", "-c", str(source), "-o", str(out)]
+        command = compiler() + FLAGS + library + ["-I", str(kernels)] + own + ["-x", "c++", "-c", str(source), "-o", str(out)]
         done = subprocess.run(command, capture_output=True, text=True)
         t.check(done.returncode == 0, f"{source.name} does not compile:\n{done.stderr}")
         return out
@@ -91,6 +108,10 @@ def test_kernels_are_right_in_any_order_of_threads():
         t.check(again == first, f"order {order} gives other bits:",
                 *[line for line in again.splitlines() if line not in first.splitlines()], errors)
     print(f"{cases} cases, the same bits in 5 orders")
+    if not header():
+        print("not run: products by cublasLt: its header, cublasLt.h, is not on this machine")
+    else:
+        t.check(first.count("product, ") >= 29, "products by cublasLt were not tried")
 
 
 def test_address_sanitizer_finds_nothing_but_what_is_planted():

@@ -11,7 +11,7 @@ blocks up, a save waits once, and offloaded gradients are waited for together: c
 Claim (machine): On a mock GPU a host that reads device memory, tensors of two devices in one operation, and what is used before it
 was waited for are seen in every run. Also: `mock_gpu_order_test.cpp`
 """
-# Parts: "one_device" "layouts" "of_cuda" "learns" "samples_as" "mistakes"
+# Parts: "one_device" "layouts" "of_cuda" "learns" "samples_as" "mistakes" "kernels"
 
 import json
 import pathlib
@@ -300,7 +300,7 @@ def test_mistakes_aside_a_step_asks_the_device_for_one_ring_and_sends_two_blocks
             "flow": {}, "edm": {"scheduler.plugin": "edm"}, "iddpm": {"scheduler.plugin": "iddpm"},
             "scaled": {"run.precision": "fp16"}, "clipped": {"run.clip_norm": 1.0}}.items():
         step = per_step(name, **options)
-        t.equal(sorted(step), ["downloaded_bytes", "downloads", "host_reads", "launches", "uploaded_bytes", "uploads", "waits", "waits_beside"],
+        t.equal(sorted(step), ["attention_pairs", "downloaded_bytes", "downloads", "host_reads", "launches", "uploaded_bytes", "uploads", "waits", "waits_beside"],
                 "what is counted")
         t.check(step["launches"] > 100, f"{name}: less than a step needs: {step}")
         t.equal((step["host_reads"], step["downloads"], step["waits"]), (0, 1, 1), f"{name}: what the host asks for")
@@ -341,6 +341,38 @@ def test_mistakes_aside_profilers_are_shown_phases_and_units():
     for name, least in {"encode": 2, "draws": 4, "forward": 4, "backward": 4, "norm": 2, "update": 2, "block 1 of model 'dit'": 4,
                         "backward of block 1": 4}.items():
         t.check(shown.count(name) >= least, f"{name} is shown {shown.count(name)} times: {sorted(set(shown))}")
+
+
+def with_kernels(name, steps, kernels, **options):
+    """Heads of width 8, samples of 16 tokens; what the device counted."""
+    file = t.work / f"{name}.json"
+    path = t.write_recipe("kernels.toml", t.recipe(run=dict(name="kernels", batch=8, micro_batch=4, precision="bf16"),
+                                                   model=dict(plugin="dit", depth=2, width=32, heads=4, patch=2)))
+    t.train(path, name, env={"MOCK_GPU_COUNTS": str(file)},
+            **cuda.on("cuda") | {"run.steps": steps, "plugins.kernels": kernels} | options)
+    return json.loads(file.read_text())
+
+
+def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_must():
+    if not (t.build / "tests/mock_gpu/kernels/cuda.so").exists():
+        raise t.NotRun("kernels on a mock GPU: cublasLt.h, which they are compiled with, is not on this machine")
+    kept = t.work / "algorithms.txt"
+    sets = {"kernels.cuda.algorithms": str(kept)}
+    with_kernels("kernels-none", 5, [])
+    few, more = with_kernels("kernels-few", 3, ["cuda"], **sets), with_kernels("kernels-own", 5, ["cuda"], **sets)
+    for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-none")):
+        near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss", 0.02)
+    chosen = (t.work / "kernels-own/run.toml").read_text()
+    for variant in ("cuda_blas", "cuda_flash"):
+        t.check(f'"{variant}"' in chosen, f"{variant} is not chosen:\n{chosen}")
+    # Depth, samples, heads, pairs of tokens; forward, and again in the backward.
+    t.equal((more["attention_pairs"] - few["attention_pairs"]) / 2, 2 * 8 * 4 * 16 * 16 * 2, "pairs of a query and a key")
+    lines = kept.read_text().splitlines()
+    t.check(any(" gelu = " in line for line in lines) and any(" sums_of_a = " in line for line in lines), *lines)
+    with_kernels("kernels-again", 5, ["cuda"], **sets)
+    t.equal(kept.read_text().splitlines(), lines, "a run with kept algorithms chooses none")
+    t.same_metrics("kernels-own", "kernels-again")
+    t.same_state("kernels-own", "kernels-again")
 
 
 def test_mistakes_aside_each_rank_counts():
