@@ -79,7 +79,9 @@ void encode(Rank& rank, const EncodeArguments& a, const CommandLine& line) {
   std::optional<EncodeProgress> progress;
   options.say = [&](const std::string& said) { report::tell(said); };
   options.alive = [&] { rank.watch().begin("encoding"); };
-  options.begun = [&](int64_t there, int64_t all) {
+  int64_t all = 0;
+  options.begun = [&](int64_t there, int64_t of_all) {
+    all = of_all;
     report::tell(fmt::format("{} samples{}", all,
                              there == 0     ? ""
                              : there == all ? ": all are there already"
@@ -89,9 +91,11 @@ void encode(Rank& rank, const EncodeArguments& a, const CommandLine& line) {
   options.progress = [&](int64_t done) {
     if (progress) progress->update(done);
   };
-  encode_data(assembly, options);
+  const auto bad = encode_data(assembly, options);
   if (progress) progress->finish();
   if (!leads) return;
+  if (bad > 0)
+    report::tell(fmt::format("{} of {} samples did not decode, nor will they in a training on these", bad, all));
   std::cout << (options.format == EncodeOptions::kNemo
                     ? fmt::format("encoded as NeMo's parts: {}\n", shown(options.out))
                     : fmt::format("encoded: {}; train with --set loader.encoded={}\n", shown(options.out),

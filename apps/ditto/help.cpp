@@ -128,10 +128,12 @@ void add_help_commands(CLI::App& app) {
 }
 
 void refuse_empty_values(CLI::App& app) {
-  for (auto* option : app.get_options(
-           [](const CLI::Option* one) { return one->get_items_expected_max() > 0 && !one->get_group().empty(); }))
+  constexpr const char* kTakesEmpty = "--negative-prompt";
+  for (auto* option : app.get_options([](const CLI::Option* one) {
+         return one->get_items_expected_max() > 0 && !one->get_group().empty() && one->get_name() != kTexts;
+       }))
     option->each([name = option->get_name()](const std::string& value) {
-      if (value.empty())
+      if (value.empty() && name != kTakesEmpty)
         throw Error(ErrorKind::config, name, "is given an empty value",
                     "give another, or leave it out: a variable of the shell that is not set is empty");
     });

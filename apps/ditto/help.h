@@ -17,7 +17,8 @@ namespace ditto {
 std::shared_ptr<CLI::Formatter> help_format();
 
 // From then on an option or a word that is given and is empty is Error(config), of all commands that people type: a
-// shell's variable that is not set would mean the default, "all" say.
+// shell's variable that is not set would mean the default, "all" say. Texts may be empty: kTexts and --negative-prompt.
+inline constexpr const char* kTexts = "texts";
 void refuse_empty_values(CLI::App& app);
 
 // Where the recipe and the data of the examples are not in this folder, but come with the installation, every help

@@ -10,6 +10,7 @@
 #include <ditto/text.h>
 
 #include "apps/ditto/commands.h"
+#include "apps/ditto/help.h"
 #include "core/assembly/assembly.h"
 #include "core/formats/text/json.h"
 #include "core/mesh/paper_mesh.h"
@@ -94,7 +95,7 @@ void add_tokenize_command(CLI::App& app, CommandLine& line) {
   auto* command = app.add_subcommand("tokenize", "Print the ids that a recipe's text encoders see of texts");
   auto a = std::make_shared<TokenizeArguments>();
   command->add_option("from", a->from, "a recipe, a run's folder, or a checkpoint")->required();
-  command->add_option("texts", a->texts, "texts, each an argument")->required();
+  command->add_option(kTexts, a->texts, "texts, each an argument")->required();
   command->add_option("--encoder", a->encoder, "of [encoder.NAME] alone; default: of every one that has a vocabulary");
   command->add_flag("--json", a->json, "for programs: with the padding");
   command->add_option("--set", a->sets, "KEY=VALUE: overrides an option of the recipe")->allow_extra_args(false);

@@ -4,6 +4,7 @@
 #include "core/components/optimizers.h"
 #include "core/components/sources.h"
 #include "core/config/numerics.h"
+#include "core/data/encoded_set.h"
 #include "core/data/held_out.h"
 #include "core/mesh/whole.h"
 

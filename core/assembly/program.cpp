@@ -186,14 +186,15 @@ struct Judged {
   std::map<std::string, Tensor> losses, measures;  // [B]
 };
 
-void require_of_samples(const Assembly& assembly, const std::string& what, const std::map<std::string, Tensor>& of,
-                        const Batch& batch) {
+// `all`: the function that gives each `one`.
+void require_of_samples(const Assembly& assembly, const std::string& one, const std::string& all,
+                        const std::map<std::string, Tensor>& of, const Batch& batch) {
   for (const auto& [name, values] : of)
     if (!values.defined() || values.sizes() != at::IntArrayRef{batch.size()})
       throw Error(ErrorKind::plugin, objective_of(assembly),
-                  "its " + what + " \"" + name + "\" of " + std::to_string(batch.size()) + " samples is " +
+                  "its " + one + " \"" + name + "\" of " + std::to_string(batch.size()) + " samples is " +
                       (values.defined() ? c10::str(values.sizes()) : "undefined"),
-                  "Objective gives one number a sample, [B]");
+                  "Objective::" + all + " gives one number a sample, [B]");
 }
 
 // An objective's own parameters may be cut: they are whole inside of its unit.
@@ -210,8 +211,8 @@ Judged judge(Assembly& assembly, Outputs& outputs, const Batch& batch) {
     if (ctx.phase == Phase::evaluate) judged.measures = assembly.objective->measures(outputs, batch, ctx);
     for (const auto& [name, loss] : judged.losses) seen["loss." + name] = loss;
   });
-  require_of_samples(assembly, "loss", judged.losses, batch);
-  require_of_samples(assembly, "measure", judged.measures, batch);
+  require_of_samples(assembly, "loss", "losses", judged.losses, batch);
+  require_of_samples(assembly, "measure", "measures", judged.measures, batch);
   add_auxiliary(assembly, batch, judged.losses);
   return judged;
 }

@@ -131,6 +131,8 @@ std::vector<std::string> set_aside_later(const std::string& folder, int64_t step
 void load(const std::string& path, TrainState& state);
 
 enum class Which { weights, ema, ema_or_weights };  // the last: EMA where there is one
+// Behind the fingerprint of weights of which the average was not taken.
+inline constexpr const char* kNotAveraged = ", not averaged";
 // What to make of a checkpoint of a model that is not quite this one. What is not taken from it keeps its values here.
 struct Fit {
   enum class Missing { refuse, keep } missing = Missing::refuse;  // tensors that the checkpoint lacks

@@ -35,13 +35,14 @@ std::shared_ptr<Source> open_part(Components& components, const DataPart& part, 
 std::shared_ptr<Source> open_source(Components& components, const Source::Needs& given) {
   const auto& recipe = components.recipe;
   require(recipe, recipe.data, "data");
-  if (!recipe.loader.encoded.empty() && !given.shapes_only) return open_encoded(components, given.split);
   auto needs = given;
   needs.decoder = [&components](const std::string& name) {
     const std::string where = "data.decoder";
     return components.make_with<VideoDecoder>(name, where, {"decoder", where, {}}, {}, [](const auto&) {});
   };
-  return open_part(components, {"data", recipe.data, 0, 1, recipe.data_parts}, needs);
+  const auto open = [&] { return open_part(components, {"data", recipe.data, 0, 1, recipe.data_parts}, needs); };
+  if (!recipe.loader.encoded.empty() && !given.shapes_only) return open_encoded(components, given.split, open);
+  return open();
 }
 
 }  // namespace ditto

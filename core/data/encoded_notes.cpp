@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 
 #include "core/data/shapes.h"
 #include "core/formats/file.h"
+#include "core/formats/tensor/npz.h"
 #include "core/formats/text/json.h"
 
 namespace ditto {
@@ -60,6 +62,14 @@ EncodedNotes::Part part_of(const nlohmann::json& json, const std::string& where)
   return part;
 }
 
+void require_version(const nlohmann::json& json, const std::string& where) {
+  const auto version = json.value("version", int64_t{1});
+  if (version == EncodedNotes::kVersion) return;
+  throw Error(ErrorKind::config, where,
+              fmt::format("is of version {}, and this ditto reads version {}", version, EncodedNotes::kVersion),
+              "encode the recipe again, into another folder");
+}
+
 std::string text_of(const nlohmann::json& value) {
   return value.is_string() ? value.get<std::string>() : formats::ascii_json(value, -1);
 }
@@ -83,10 +93,12 @@ const EncodedNotes::Encoder* EncodedNotes::encoder(const std::string& section) c
 }
 
 nlohmann::json to_json(const EncodedNotes& notes) {
-  nlohmann::json json{{"format", notes.format},
+  nlohmann::json json{{"version", EncodedNotes::kVersion},
+                      {"format", notes.format},
                       {"batch", notes.batch},
                       {"shard_samples", notes.shard_samples},
                       {"flip", notes.flip},
+                      {"numerics", notes.numerics},
                       {"data", nlohmann::json::object()},
                       {"encoders", nlohmann::json::object()},
                       {"source", json_of(notes.source)},
@@ -96,9 +108,9 @@ nlohmann::json to_json(const EncodedNotes& notes) {
                       {"parts", nlohmann::json::array()}};
   for (const auto& [key, value] : notes.data) json["data"][key.substr(key.find('.') + 1)] = value;
   for (const auto& one : notes.encoders)
-    json["encoders"][one.section] = {{"plugin", one.plugin},
-                                     {"fingerprint", one.fingerprint},
-                                     {"precision", one.precision},
+    json["encoders"][one.section] = {{"plugin", one.plugin},       {"fingerprint", one.fingerprint},
+                                     {"precision", one.precision}, {"takes", one.takes},
+                                     {"caches", one.caches},       {"makes", one.makes},
                                      {"options", one.options}};
   for (const auto& part : notes.parts) json["parts"].push_back(to_json(part));
   return json;
@@ -108,14 +120,17 @@ EncodedNotes encoded_notes(const std::string& text, const std::string& where) {
   const auto json = formats::parse_json(text, where, ErrorKind::data);
   try {
     EncodedNotes notes;
+    require_version(json, where);
     notes.format = json.at("format").get<std::string>();
     notes.batch = json.at("batch").get<int64_t>();
     notes.shard_samples = json.at("shard_samples").get<int64_t>();
     notes.flip = json.at("flip").get<bool>();
+    notes.numerics = json.at("numerics").get<std::string>();
     for (const auto& [key, value] : json.at("data").items()) notes.data["data." + key] = value.get<std::string>();
     for (const auto& [section, one] : json.at("encoders").items())
       notes.encoders.push_back({section, one.at("plugin").get<std::string>(), one.at("fingerprint").get<std::string>(),
-                                one.at("precision").get<std::string>(),
+                                one.at("precision").get<std::string>(), one.at("takes").get<std::string>(),
+                                one.at("caches").get<std::string>(), one.at("makes").get<std::string>(),
                                 one.at("options").get<std::map<std::string, std::string>>()});
     notes.source = specs_of(json.at("source"), where, ErrorKind::data);
     notes.kept = specs_of(json.at("kept"), where, ErrorKind::data);
@@ -141,6 +156,11 @@ EncodedNotes read_encoded_notes(const std::string& folder) {
                 "give its command again, which goes on from there");
   throw Error(ErrorKind::config, folder, "holds no " + std::string(EncodedNotes::kFile),
               "make it with `ditto encode RECIPE --out FOLDER`, or leave loader.encoded out");
+}
+
+std::string id_of(const EncodedNotes& notes) {
+  const auto text = to_json(notes).dump();
+  return fmt::format("{:08x}", formats::crc32(std::as_bytes(std::span(text))));
 }
 
 std::string difference(const nlohmann::json& theirs, const nlohmann::json& ours) {

@@ -20,10 +20,12 @@ struct EncodedNotes {
   static constexpr const char* kUnfinished = "encoded.json.unfinished";
   static constexpr const char* kSafetensors = "safetensors";
   static constexpr int64_t kMostOfShard = 1'000'000;  // samples
+  static constexpr int64_t kVersion = 2;              // of notes and members: no other is read
 
   // Of [encoder.NAME]: of its fingerprint weights, tokenizer, tokens and cleaning are a part.
   struct Encoder {
     std::string section, plugin, fingerprint, precision;
+    std::string takes, caches, makes;            // tensors: names, dtypes as they are kept, shapes
     std::map<std::string, std::string> options;  // as TOML, for people: which of them matter the fingerprint says
   };
   // The samples of a split, whose keys are numbers from `first` on, in shards of so many.
@@ -39,6 +41,7 @@ struct EncodedNotes {
   std::string format = kSafetensors;
   int64_t batch = 0, shard_samples = 0;     // encoded at once; of a shard
   bool flip = false;                        // mirrored pictures are there too
+  std::string numerics;                     // run.numerics, and of "one" what its bits follow from
   std::map<std::string, std::string> data;  // options of [data] that decide what samples are, as TOML: "data.size"
   std::vector<Encoder> encoders;            // those that need not see the data again
   TensorSpecs source;                       // what the data makes, before anything is encoded
@@ -55,6 +58,9 @@ nlohmann::json to_json(const EncodedNotes& notes);
 EncodedNotes encoded_notes(const std::string& text, const std::string& where);
 // Of a folder. Throws Error(config) for one that is half-written or was never made, and Error(data).
 EncodedNotes read_encoded_notes(const std::string& folder);
+
+// Eight hexadecimal digits of all that they say, which members carry: no shard of another set is read.
+std::string id_of(const EncodedNotes& notes);
 
 // "data.size is [8, 8] there and [16, 16] here": at most three, of two notes as JSON; empty: they are the same.
 std::string difference(const nlohmann::json& theirs, const nlohmann::json& ours);

@@ -339,7 +339,7 @@ Batch Loader::next(Places places) {
 }
 
 std::vector<int64_t> Loader::size_of(int64_t place) const {
-  return own_sides(*state_->source, state_->source->makes(), state_->order.index(place));
+  return size_in_data(*state_->source, state_->order.index(place));
 }
 
 int64_t Loader::number_of(int64_t place) const { return state_->order.index(place); }

@@ -6,6 +6,8 @@
 
 #include <ditto/error.h>
 
+#include "core/data/encoded_set.h"
+
 namespace ditto {
 
 namespace {
@@ -42,8 +44,13 @@ SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t ind
   return sides;
 }
 
+SampleSize size_in_data(const Source& source, int64_t index) {
+  if (const auto* encoded = dynamic_cast<const EncodedSet*>(&source)) return encoded->sides_of_data(index);
+  return own_sides(source, source.makes(), index);
+}
+
 SizesFound find_sizes(const Source& source, const std::vector<SampleSize>& taken) {
-  const auto specs = source.makes();
+  const auto specs = specs_before_encoders(source);
   if (std::none_of(specs.begin(), specs.end(), has_own_side)) {
     if (taken.empty()) return {};
     throw Error(ErrorKind::config, "batch.sizes", "chooses among sizes, and all of the data's samples have one",
@@ -53,7 +60,7 @@ SizesFound find_sizes(const Source& source, const std::vector<SampleSize>& taken
   const int64_t all = source.size(), looked_at = std::min(all, kLookedAt);
   std::map<SampleSize, int64_t> counts;
   for (int64_t i = 0; i < looked_at; ++i)
-    ++counts[own_sides(source, specs, all / looked_at * i + all % looked_at * i / looked_at)];
+    ++counts[size_in_data(source, all / looked_at * i + all % looked_at * i / looked_at)];
   SizesFound found;
   std::string learned, left_out;
   for (const auto& [size, count] : counts) {

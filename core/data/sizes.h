@@ -17,6 +17,9 @@ std::string to_text(const SampleSize& size);  // "32x48"
 // not tell them.
 SampleSize own_sides(const Source& source, const TensorSpecs& specs, int64_t index);
 
+// The same of the data: of a sample that was encoded, of what it is of, so that the same samples are learned from.
+SampleSize size_in_data(const Source& source, int64_t index);
+
 // What an epoch is made of. Of more than 16,384 samples as many, evenly spread, are looked at.
 struct SizesFound {
   std::vector<SampleSize> learned;  // each once, ascending; none: all samples have one size

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include <fmt/format.h>
 #include <torch/types.h>
 #include <nlohmann/json.hpp>
 
@@ -39,6 +40,16 @@ class InOrder final : public Source {
 
 bool turns(const TensorSpec& spec) { return spec.name == names::kImage || spec.turns_with_image; }
 
+// Samples by their numbers in the folder, by which encoders draw: those that are held out follow those to learn from.
+Batch numbered(Batch read, int64_t first) {
+  const auto number = [first](Batch& batch) {
+    for (auto& id : batch.ids) id += first;
+  };
+  number(read);
+  for (auto& part : read.parts) number(part);
+  return read;
+}
+
 // Of the ranks that have the same samples the first.
 bool is_first_with_its_samples(const Mesh& mesh) {
   return std::all_of(kAxes.begin(), kAxes.end(),
@@ -51,12 +62,12 @@ EncodedNotes::Part part_of(const Source& source, const char* name, int64_t first
 
 EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
   const auto& networks = *assembly.networks;
-  const bool in_doubles = assembly.main->ctx->compute == torch::kDouble;
   EncodedNotes notes;
   notes.format = options.format;
   notes.batch = options.batch;
   notes.shard_samples = options.shard_samples;
   notes.flip = options.flip;
+  notes.numerics = numerics_of(assembly.recipe);
   notes.data = resolved_data(assembly.recipe);
   notes.encoders = noted_encoders(assembly.recipe, networks);
   notes.source = assembly.train_data->makes();
@@ -67,8 +78,7 @@ EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
       const auto* made = find(notes.source, spec.name);
       return made && turns(*made);
     });
-    for (auto spec : one->encoder->caches()) {
-      if (in_doubles && at::isFloatingType(spec.dtype)) spec.dtype = torch::kDouble;
+    for (const auto& spec : kept_of(*one, networks)) {
       if (sees_pictures) notes.turn.insert(spec.name);
       notes.made.push_back(spec);
     }
@@ -83,6 +93,31 @@ EncodedNotes notes_of(const Assembly& assembly, const EncodeOptions& options) {
   if (assembly.validation_data)
     notes.parts.push_back(part_of(*assembly.validation_data, "validation", assembly.train_data->size()));
   return notes;
+}
+
+// What NeMo's parts hold beside the latent: one embedded text [S, E], whatever its name is; none where there is none.
+// Throws Error(config) where encoders make more than that.
+std::optional<std::string> text_for_nemo(const Networks& networks) {
+  std::vector<std::string> texts, others;
+  for (const auto& spec : networks.main->setting.needs.inputs) {
+    const bool is_made = std::any_of(networks.encoders.begin(), networks.encoders.end(),
+                                     [&](const auto& one) { return find(one->encoder->makes(), spec.name); });
+    const bool is_latent = spec.name == names::kClean || spec.name == names::kInput;
+    if (!at::isFloatingType(spec.dtype) || is_latent || find(networks.empty_text_specs(), spec.name)) continue;
+    if (spec.shape.size() == 2)
+      texts.push_back(spec.name);
+    else if (is_made)
+      others.push_back(spec.name);
+  }
+  if (texts.size() > 1 || !others.empty()) {
+    std::string all;
+    for (const auto* some : {&texts, &others})
+      for (const auto& name : *some) all += (all.empty() ? "\"" : ", \"") + name + "\"";
+    throw Error(ErrorKind::config, "--format nemo",
+                "has room for a latent and one text of tokens a sample, and there would be " + all,
+                "leave encoders out until one text is left, or take --format safetensors, which keeps all");
+  }
+  return texts.empty() ? std::nullopt : std::optional(texts.front());
 }
 
 void check(const Assembly& assembly, const EncodedNotes& notes) {
@@ -107,9 +142,11 @@ class Encoding {
         options_(options),
         mesh_(assembly.mesh),
         writes_(is_first_with_its_samples(assembly.mesh)),
-        folder_(options.out, checked_notes(assembly, options)) {}
+        folder_(options.out, checked_notes(assembly, options)),
+        nemo_text_(options.format == EncodeOptions::kNemo ? text_for_nemo(*assembly.networks) : std::nullopt),
+        id_(id_of(folder_.notes())) {}
 
-  void run() {
+  int64_t run() {
     const auto missing = prepare();
     const bool in_step = std::any_of(assembly_.networks->encoders.begin(), assembly_.networks->encoders.end(),
                                      [](const auto& one) { return one->in_step(); });
@@ -126,7 +163,7 @@ class Encoding {
       encode(at(rank), is_own, batches);
     }
     if (mesh_.world_size() > 1) mesh_.world().barrier();
-    if (mesh_.rank() == 0) folder_.finish();
+    return mesh_.rank() == 0 ? finish() : 0;
   }
 
  private:
@@ -136,6 +173,18 @@ class Encoding {
     auto notes = notes_of(assembly, options);
     check(assembly, notes);
     return notes;
+  }
+
+  int64_t finish() const {
+    const auto bad = folder_.bad_samples();
+    int64_t all = 0;
+    for (const auto& part : folder_.notes().parts) all += part.samples;
+    if (bad == all)
+      throw Error(
+          ErrorKind::data, "--out " + options_.out, fmt::format("none of {} samples decoded", all),
+          "mend the data (`ditto data verify RECIPE` lists every bad sample), and encode it into another folder");
+    folder_.finish();
+    return bad;
   }
 
   // The shards that are not there, the same on all ranks.
@@ -184,12 +233,12 @@ class Encoding {
         [&](int64_t k) -> std::optional<Places> { return k < own ? std::optional(places(shard, k)) : std::nullopt; });
     for (int64_t k = 0; k < batches; ++k) {
       if (options_.alive) options_.alive();
-      const auto read = loader.next(places(shard, std::min(k, own - 1)));
+      const auto read = numbered(loader.next(places(shard, std::min(k, own - 1))), shard.part->first);
       const bool keeps = writer && k < own;
       if (options_.format == EncodeOptions::kNemo)
-        encode_for_nemo(read, shard, keeps ? &*writer : nullptr);
+        encode_for_nemo(read, keeps ? &*writer : nullptr);
       else
-        encode(read, shard, keeps ? &*writer : nullptr);
+        encode(read, keeps ? &*writer : nullptr);
       if (!is_own || k >= own) continue;
       done_ += read.size();
       if (options_.progress) options_.progress(done_);
@@ -210,11 +259,11 @@ class Encoding {
     });
   }
 
-  static std::string name_of(const Shard& shard, const Batch& part, size_t row, const char* extension) {
-    return encoded_key(shard.part->first + part.ids[row]) + "." + extension;
+  static std::string name_of(const Batch& part, size_t row, const char* extension) {
+    return encoded_key(part.ids[row]) + "." + extension;
   }
 
-  void encode(const Batch& read, const Shard& shard, EncodedFolder::Writer* writer) const {
+  void encode(const Batch& read, EncodedFolder::Writer* writer) const {
     const auto plain = precomputed(read);
     std::optional<Batch> turned;
     if (options_.flip) turned = precomputed(mirrored(read));
@@ -222,35 +271,47 @@ class Encoding {
     const auto& notes = folder_.notes();
     size_t number = 0;
     for (const auto& part : plain) {
-      const auto* other = turned ? turned->begin() + number++ : nullptr;
+      const auto& data = read.begin()[number];
+      const auto* other = turned ? turned->begin() + number : nullptr;
+      ++number;
       for (size_t row = 0; row < part.ids.size(); ++row) {
-        if (part.weights[row] == 0) continue;  // it did not decode, nor will it in the set
+        const bool is_bad = part.weights[row] == 0;  // nor will it decode in the set
         auto specs = notes.kept;
         specs.insert(specs.end(), notes.made.begin(), notes.made.end());
-        writer->add(name_of(shard, part, row, EncodedSet::kPlain), member(part, specs, row));
-        if (!other) continue;
+        writer->add(name_of(part, row, is_bad ? EncodedSet::kBad : EncodedSet::kPlain), member(part, data, specs, row));
+        if (!other || is_bad) continue;
         TensorSpecs both;
         for (const auto& spec : notes.made)
           if (notes.turn.count(spec.name)) both.push_back(spec);
-        writer->add(name_of(shard, part, row, EncodedSet::kMirrored), member(*other, both, row));
+        writer->add(name_of(part, row, EncodedSet::kMirrored), member(*other, data, both, row));
       }
     }
   }
 
-  std::string member(const Batch& part, const TensorSpecs& specs, size_t row) const {
+  // The sides of its samples that are their own, as own_sides has them.
+  std::string sides_of(const Batch& data) const {
+    SampleSize sides;
+    for (const auto& spec : folder_.notes().source)
+      for (size_t d = 0; d < spec.shape.size(); ++d)
+        if (spec.shape[d] == kOwnSide) sides.push_back(data.at(spec.name).size(static_cast<int64_t>(d) + 1));
+    return sides.empty() ? "" : to_text(sides);
+  }
+
+  std::string member(const Batch& part, const Batch& data, const TensorSpecs& specs, size_t row) const {
     NamedTensors tensors;
-    std::map<std::string, int64_t> lengths;
+    formats::Metadata said{{EncodedSet::kId, id_}};
+    if (const auto sides = sides_of(data); !sides.empty()) said[EncodedSet::kSides] = sides;
     for (const auto& spec : specs) {
       tensors[spec.name] = own_row(part, spec, static_cast<int64_t>(row)).to(spec.dtype);
       const auto known = part.lengths.find(spec.name);
       if (known != part.lengths.end() && find(folder_.notes().made, spec.name))
-        lengths[spec.name] = known->second.at(row);
+        said[EncodedSet::kLength + spec.name] = std::to_string(known->second.at(row));
     }
-    return safetensors_member(tensors, lengths);
+    return safetensors_member(tensors, std::move(said));
   }
 
   // NeMo's sets hold what the model sees: the latent, drawn where its encoder draws, and the text's embedding.
-  void encode_for_nemo(const Batch& read, const Shard& shard, EncodedFolder::Writer* writer) const {
+  void encode_for_nemo(const Batch& read, EncodedFolder::Writer* writer) const {
     const auto encoded =
         assembly_.networks->encode(read.to(assembly_.main->ctx->device), Phase::evaluate).to(torch::kCPU);
     if (!writer) return;
@@ -260,12 +321,12 @@ class Encoding {
       for (size_t row = 0; row < part.ids.size(); ++row) {
         if (part.weights[row] == 0) continue;
         const auto at = static_cast<int64_t>(row);
-        writer->add(name_of(shard, part, row, "pth"), torch_member(part.at(names::kClean)[at]));
-        if (part.has(names::kText)) {
-          TensorSpec any{names::kText, torch::kFloat, {-1}};
-          writer->add(name_of(shard, part, row, "pickle"), numpy_member(own_row(part, any, at)));
+        writer->add(name_of(part, row, "pth"), torch_member(part.at(names::kClean)[at]));
+        if (nemo_text_) {
+          TensorSpec any{*nemo_text_, torch::kFloat, {-1}};
+          writer->add(name_of(part, row, "pickle"), numpy_member(own_row(part, any, at)));
         }
-        writer->add(name_of(shard, part, row, "json"), notes_for_nemo(data, row));
+        writer->add(name_of(part, row, "json"), notes_for_nemo(data, row));
       }
     }
   }
@@ -286,12 +347,14 @@ class Encoding {
   const Mesh& mesh_;
   const bool writes_;
   EncodedFolder folder_;
+  const std::optional<std::string> nemo_text_;
+  const std::string id_;
   std::optional<Loader> train_, validation_;
   int64_t done_ = 0;
 };
 
 }  // namespace
 
-void encode_data(Assembly& assembly, const EncodeOptions& options) { Encoding(assembly, options).run(); }
+int64_t encode_data(Assembly& assembly, const EncodeOptions& options) { return Encoding(assembly, options).run(); }
 
 }  // namespace ditto

@@ -24,9 +24,10 @@ struct EncodeOptions {
 };
 
 // Encodes the assembly's data, both splits, into shards (encoded_set.h says what is in them; of NeMo's format .pth,
-// .pickle and .json a sample): data ranks each take whole shards, so that the same recipe gives the same bytes on any
-// number of ranks and in any number of goes. Called by all ranks together. Throws Error(config) where no encoder sees
-// the data, where --flip mirrors nothing, and as EncodedFolder::prepare; Error(data) as the loader.
-void encode_data(Assembly& assembly, const EncodeOptions& options);
+// .pickle and .json a sample) and returns, on rank 0, how many samples did not decode: data ranks each take whole
+// shards, so that the same recipe gives the same bytes on any number of ranks and in any number of goes. Called by all
+// ranks together. Throws Error(config) where no encoder sees the data, where --flip mirrors nothing, where NeMo's
+// format has no room for all, and as EncodedFolder::prepare; Error(data) as the loader, and where no sample decoded.
+int64_t encode_data(Assembly& assembly, const EncodeOptions& options);
 
 }  // namespace ditto

@@ -12,7 +12,9 @@
 #include <ditto/error.h>
 #include <ditto/text.h>
 
+#include "core/data/encoded_set.h"
 #include "core/dataset/nv_meta.h"
+#include "core/formats/archive/shard.h"
 #include "core/formats/output_folder.h"
 
 namespace ditto {
@@ -113,6 +115,16 @@ void EncodedFolder::Writer::finish() {
   if (error) throw Error(ErrorKind::data, path_, "cannot be given its name: " + error.message());
   tar_.reset();
   formats::sync_parent(path_, ErrorKind::data);
+}
+
+int64_t EncodedFolder::bad_samples() const {
+  int64_t bad = 0;
+  for (const auto& shard : shards_) {
+    bad += shard.samples;
+    for (const auto& sample : formats::shard_samples(formats::index_tar(path(shard.name)), shard.name))
+      bad -= sample.find(EncodedSet::kBad) == nullptr;
+  }
+  return bad;
 }
 
 void EncodedFolder::finish() const {

@@ -45,6 +45,8 @@ class EncodedFolder {
     const std::string path_, beside_;
     std::unique_ptr<formats::TarWriter> tar_;
   };
+  // Once all shards are there: how many samples did not decode.
+  int64_t bad_samples() const;
   // On rank 0, once all shards are there: Energon's notes and encoded.json.
   void finish() const;
 

@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include <fmt/format.h>
 #include <torch/types.h>
 
 #include "core/data/encoded_set.h"
-#include "core/formats/tensor/npz.h"
 #include "core/formats/tensor/saved_tensor.h"
 
 namespace ditto {
@@ -42,7 +40,7 @@ Tensor own_row(const Batch& batch, const TensorSpec& spec, int64_t row) {
   return own.narrow(0, 0, length).contiguous();
 }
 
-std::string safetensors_member(const NamedTensors& tensors, const std::map<std::string, int64_t>& lengths) {
+std::string safetensors_member(const NamedTensors& tensors, formats::Metadata metadata) {
   const std::string where = "an encoded sample";
   std::vector<formats::TensorDeclaration> declared;
   size_t bytes = 0;
@@ -50,8 +48,7 @@ std::string safetensors_member(const NamedTensors& tensors, const std::map<std::
     declared.push_back({name, dtype_of(tensor, where, ErrorKind::data), tensor.sizes().vec()});
     bytes += tensor.nbytes();
   }
-  formats::Metadata metadata{{EncodedSet::kCrc, fmt::format("{:08x}", 0)}};
-  for (const auto& [name, length] : lengths) metadata[EncodedSet::kLength + name] = std::to_string(length);
+  metadata[EncodedSet::kCrc] = EncodedSet::crc_of({}, {});
   auto file = formats::safetensors_header(declared, metadata);  // as long as with the crc
   const auto header = file.size();
   file.resize(header + bytes);
@@ -61,7 +58,7 @@ std::string safetensors_member(const NamedTensors& tensors, const std::map<std::
     const auto numbers = bytes_of(tensors.at(entry.name));
     if (!numbers.empty()) std::memcpy(file.data() + entry.offset, numbers.data(), numbers.size());
   }
-  metadata[EncodedSet::kCrc] = fmt::format("{:08x}", formats::crc32(std::as_bytes(std::span(file)).subspan(header)));
+  metadata[EncodedSet::kCrc] = EncodedSet::crc_of(std::as_bytes(std::span(file)).subspan(header), metadata);
   const auto said = formats::safetensors_header(declared, metadata);
   std::copy(said.begin(), said.end(), file.begin());
   return file;

@@ -17,6 +17,7 @@
 #include "core/components/strategies.h"
 #include "core/config/differences.h"
 #include "core/console/streams.h"
+#include "core/data/encoded_set.h"
 #include "core/evaluate/held_out_place.h"
 #include "core/process/launch.h"
 #include "core/ranks/launch.h"
@@ -216,7 +217,7 @@ class Evaluator {
     parts.opened = [this, &saved](const Source*, const Source* held_out) {
       call_.expect_same(fmt::format("held-out data {}", &saved - all_.data()), facts_of(*held_out, "validation data"),
                         ErrorKind::data);
-      require_fit(saved, held_out->makes());
+      require_fit(saved, specs_before_encoders(*held_out));
     };
     return parts;
   }

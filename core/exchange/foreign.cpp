@@ -35,6 +35,12 @@ constexpr std::array<Beside, 7> kBeside{{
     {"transformers", "text_model.embeddings.position_ids", "the places' numbers"},
 }};
 
+// Of that, what is a tensor of the model once more, which a file may lack.
+struct Twice {
+  const char *format, *name, *of;
+};
+constexpr std::array<Twice, 1> kTwice{{{"transformers", "encoder.embed_tokens.weight", "shared.weight"}}};
+
 // What of that a tensor is, for people; empty: it is of the model.
 std::string beside(const std::string& format, const std::string& name) {
   for (const auto& one : kBeside)
@@ -137,6 +143,8 @@ std::string import_weights(const Units& of, const std::string& format_name, cons
   ForeignImport import(*file, path, choice.prefix, format.former);
   for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
   for (const auto& [copy, original] : format.copies) import.copy(copy, original);
+  for (const auto& [twice_format, name, of_name] : kTwice)
+    if (format_name == twice_format && file->has(choice.prefix + name)) import.copy(name, of_name);
   for (const auto& [name, value] : format.constants) import.constant(name, value);
   const auto is_beside = [&](const std::string& name) { return !beside(format_name, name).empty(); };
   import.refuse_others(is_beside);

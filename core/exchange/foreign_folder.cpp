@@ -149,6 +149,12 @@ std::vector<std::string> folders_in(const std::string& folder, std::error_code& 
               "name the one that is meant, or move the other away");
 }
 
+[[noreturn]] void refuse_two_of_a_class(const std::string& folder, const std::string& one, const std::string& other) {
+  throw Error(ErrorKind::checkpoint, folder,
+              "has weights of one class in two folders, " + shown(one) + "/ and " + shown(other) + "/",
+              "name the folder that is meant");
+}
+
 // Whether an index says that the file holds some of its tensors.
 bool lists(const std::string& index, const std::string& file) {
   const auto json = formats::parse_json(formats::read_file(index, ErrorKind::checkpoint, kMostIndexBytes), index,
@@ -244,7 +250,10 @@ FoundWeights find_foreign_weights(const std::string& path, const std::vector<std
     if (classes.empty() && !folder.starts_with(kSubfolder)) continue;
     auto there = weights_found_in((fs::path(path) / folder).string());
     if (there.file.empty() || (!classes.empty() && !is_one_of(classes_beside(there.file), classes))) continue;
-    if (!found.file.empty()) refuse_two(path, fs::path(found.file).lexically_relative(path).string(), folder + "/");
+    const auto first = fs::path(found.file).lexically_relative(path);
+    if (!found.file.empty() && !classes.empty() && first.has_parent_path())
+      refuse_two_of_a_class(path, first.parent_path().string(), folder);
+    if (!found.file.empty()) refuse_two(path, first.string(), folder + "/");
     found = std::move(there);
   }
   if (found.file.empty()) refuse_none(path);

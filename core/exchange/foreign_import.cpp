@@ -8,6 +8,7 @@ namespace ditto::checkpoint {
 namespace {
 
 constexpr size_t kNamedOfAKind = 5;
+constexpr int64_t kComparedAtOnce = int64_t{1} << 22;  // numbers: tables of words have a billion
 
 // Tables (sines, up to 1) that two programs computed in fp64 and rounded: a few units in the last place of fp32, or one
 // of the file's type.
@@ -61,11 +62,19 @@ void ForeignImport::parameter(const ForeignTensor& tensor, const LayoutEntry& ou
 }
 
 void ForeignImport::copy(const std::string& name, const std::string& of) {
-  if (!file_.has(there(of)) || !is_read(file_.dtype(there(of)))) return;  // said already
-  const auto original = file_.read(there(of));
-  const auto value = take(name, original.sizes().vec());
-  if (value && !torch::equal(*value, original))
-    misfit(name, "differs from '" + of + "', of which this model keeps one for both");
+  const auto original = there(of);
+  if (!file_.has(original) || !is_read(file_.dtype(original))) return;  // said already
+  const Dims shape = file_.shape(original);
+  if (!require(name, shape)) return;
+  const auto values = [&](const std::string& tensor, int64_t first, int64_t count) {
+    return file_.read(tensor, first, count).to(torch::kDouble);
+  };
+  const int64_t all = numbers(shape);
+  for (int64_t first = 0; first < all; first += kComparedAtOnce) {
+    const int64_t count = std::min(kComparedAtOnce, all - first);
+    if (!torch::equal(values(there(name), first, count), values(original, first, count)))
+      return misfit(name, "differs from '" + of + "', of which this model keeps one for both");
+  }
 }
 
 void ForeignImport::constant(const std::string& name, const torch::Tensor& expected) {

@@ -179,7 +179,7 @@ std::string load_foreign_weights(const Units& of, const NetworkSection& section,
           "give all machines the same file");
     ++rank;
   }
-  return mine;
+  return mine + (which_of(section) ? checkpoint::kNotAveraged : "");
 }
 
 }  // namespace ditto

@@ -53,7 +53,7 @@ void take_option(OptionMap& given, const std::string& name, const GivenOption& f
                  const std::string& whose);
 
 // Reads the weights of `file`, which the section names, into what is here of `into`, whose parameters are all of `of`;
-// returns their fingerprint. `reading` is told to people. Called by all ranks of `mesh` together. Throws
+// returns their fingerprint, of the set that it asks for. `reading` is told to people. Called by all ranks of `mesh` together. Throws
 // Error(checkpoint), also where ranks read different files.
 std::string load_foreign_weights(const Units& of, const NetworkSection& section, const std::string& file,
                                  const std::string& reading, RunningUnits& into, const Mesh& mesh);

@@ -55,7 +55,7 @@ FrozenNetwork::FrozenNetwork(Components& components, const NetworkSection& secti
   note_other_channels();
   model_->cut(components);
   model_->fill(RunningModel::Weights::room);
-  if (from.saved) fingerprint_ = from.saved->fingerprint;
+  if (from.saved) fingerprint_ = fingerprint_of(*from.saved, section.which);
   if (around.device.is_meta() || around.weights != FrozenWeights::read) return;
   if (from.saved)
     load_weights(*from.saved, section.which, *model_);

@@ -1,7 +1,6 @@
 #include "core/network/networks.h"
 
 #include <algorithm>
-#include <set>
 
 #include <torch/types.h>
 
@@ -248,10 +247,12 @@ void Networks::load(const SavedModel& saved, const std::string& which) {
 
 std::vector<RunningEncoder*> Networks::encoders_of_data() const {
   std::vector<RunningEncoder*> all;
+  auto given = data_;  // without what an encoder has made by the data's own name
   for (const auto& encoder : encoders) {
-    const auto takes = encoder->encoder->takes();
-    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return find(data_, spec.name); }))
+    const auto takes = encoder->encoder->takes(), makes = encoder->encoder->makes();
+    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return find(given, spec.name); }))
       all.push_back(encoder.get());
+    std::erase_if(given, [&](const TensorSpec& spec) { return find(makes, spec.name); });
   }
   return all;
 }
@@ -293,17 +294,37 @@ void Networks::refuse_parts() const {
                   "set " + encoder->section + ".parallel = { shard = 1 }");
 }
 
-Batch Networks::encode_given(Batch batch) {
-  batch = encode_there(std::move(batch), Phase::sample);
+namespace {
+
+bool has_all(const Batch& batch, const TensorSpecs& specs) {
+  return std::all_of(specs.begin(), specs.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); });
+}
+
+}  // namespace
+
+Networks::Precomputed Networks::precompute_given(Batch batch) {
+  Precomputed made{std::move(batch), {}};
+  for (auto* encoder : encoders_of_data()) {
+    if (!has_all(made.batch, encoder->encoder->takes())) continue;
+    made.batch = encoder->precompute(std::move(made.batch));
+    made.by.insert(encoder);
+  }
+  return made;
+}
+
+Batch Networks::encode_given(Precomputed given) {
+  auto batch = encode_there(std::move(given), Phase::sample);
   forget_texts(batch);
   return with_empty_text(std::move(batch));
 }
 
-Batch Networks::encode_there(Batch batch, Phase phase) {
+Batch Networks::encode_there(Precomputed given, Phase phase) {
+  auto batch = std::move(given.batch);
   for (const auto& encoder : encoders) {
-    const auto takes = encoder->encoder->takes();
-    if (std::all_of(takes.begin(), takes.end(), [&](const TensorSpec& spec) { return batch.has(spec.name); }))
-      batch = encoder->encode(encoder->precompute(std::move(batch)), phase);
+    const bool is_done = given.by.count(encoder.get()) > 0;
+    if (!is_done && !has_all(batch, encoder->encoder->takes())) continue;
+    if (!is_done) batch = encoder->precompute(std::move(batch));
+    batch = encoder->encode(std::move(batch), phase);
   }
   return batch;
 }
@@ -329,7 +350,7 @@ const Batch& Networks::empty_text() {
       texts[spec.name] = torch::zeros({1, 1}, spec.dtype);
       texts.lengths[spec.name] = {0};
     }
-  const auto encoded = encode_there(std::move(texts), Phase::evaluate);
+  const auto encoded = encode_there({std::move(texts), {}}, Phase::evaluate);
   for (const auto& [made, tensor] : encoded.tensors) {
     const auto name = names::empty(made);
     if (!find(wanted, name)) continue;

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -59,8 +60,8 @@ class Networks {
   // The weights of a checkpoint, where nothing is trained: of the model, and of the others that have trained.
   void load(const SavedModel& saved, const std::string& which);
 
-  // The encoders that need nothing of one another: what they make of the data may be kept (`ditto encode`). What others
-  // make may be drawn, so that an encoder that takes it runs at every step.
+  // The encoders that need nothing of one another, not by a name of the data either: what they make of the data may be
+  // kept (`ditto encode`). What others make may be drawn, so that an encoder that takes it runs at every step.
   std::vector<RunningEncoder*> encoders_of_data() const;
   // Of those the first part: what is to be kept, with what is left of the data.
   Batch precompute(Batch batch);
@@ -68,8 +69,16 @@ class Networks {
   bool reads_precomputed = false;
   // The encoders, in turn, and of the empty text what is taken of it. `phase`: what the batch is for.
   Batch encode(Batch batch, Phase phase);
-  // What those encoders make of it whose inputs are there: to be sampled with.
-  Batch encode_given(Batch batch);
+  // A batch, and the encoders whose first part is done.
+  struct Precomputed {
+    Batch batch;
+    std::set<const RunningEncoder*> by;
+  };
+  // To be sampled with: of what is given, the first part of those encoders of the data whose inputs are there. It
+  // draws nothing, so that what it makes of one sample may be repeated for many.
+  Precomputed precompute_given(Batch batch);
+  // What is left to do of those, and all of the others whose inputs are there by then.
+  Batch encode_given(Precomputed given);
   // What the encoders make of the empty text, for whom takes it.
   const TensorSpecs& empty_text_specs() const { return offered_empty_; }
   // What the encoders make of texts alone, as far as it has a name of the empty text.
@@ -109,7 +118,7 @@ class Networks {
 
  private:
   void make_encoders(TensorFlow& flow);
-  Batch encode_there(Batch batch, Phase phase);
+  Batch encode_there(Precomputed given, Phase phase);
   void forget_texts(Batch& batch) const;
   const Batch& empty_text();
   RunningEncoder* decoder() const;

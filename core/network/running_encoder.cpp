@@ -124,7 +124,7 @@ void RunningEncoder::cut_and_fill(Components& components, const NetworkSection& 
   if (!reads) return;
   if (found.saved) load_weights(*found.saved, from.which, *this);
   fingerprint_ = encoder->fingerprint() + ", weights " +
-                 (found.saved ? found.saved->fingerprint
+                 (found.saved ? fingerprint_of(*found.saved, from.which)
                               : load_foreign_weights(*encoder, from, found.file, found.reading, *this, around.mesh));
 }
 

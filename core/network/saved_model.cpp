@@ -196,6 +196,10 @@ Which which_of(const std::string& word) { return word == "ema" ? Which::ema_or_w
 
 }  // namespace
 
+std::string fingerprint_of(const SavedModel& saved, const std::string& which) {
+  return saved.fingerprint + (saved.has_ema && which_of(which) == Which::weights ? checkpoint::kNotAveraged : "");
+}
+
 void load_weights(const SavedModel& saved, const std::string& which, RunningUnits& units) {
   if (saved.base)
     throw Error(ErrorKind::checkpoint, saved.path, "is an adapter alone, and a whole model is asked for",

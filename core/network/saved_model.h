@@ -43,6 +43,9 @@ SavedModel open_saved(const std::string& path, const std::vector<std::string>& s
 // the run's model's, "network.NAME." another's that learned with it. Throws as open_saved.
 void load_weights(const SavedModel& saved, const std::string& which, RunningModel& model, const std::string& of = "");
 
+// Of these weights, where "ema" or "weights" of them were taken.
+std::string fingerprint_of(const SavedModel& saved, const std::string& which);
+
 // Of something else that has all its parameters there by their names, an encoder.
 void load_weights(const SavedModel& saved, const std::string& which, RunningUnits& units);
 

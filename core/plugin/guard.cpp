@@ -51,6 +51,8 @@ void rethrow_within(std::string_view place) {
     throw;
   } catch (const IdleOption& error) {
     throw IdleOption(error.within(place), error.option());
+  } catch (const RejectedOption& error) {
+    throw RejectedOption(error.within(place));
   } catch (const Error& error) {
     throw error.within(place);
   } catch (const c10::DistError& error) {

@@ -22,6 +22,7 @@
 #include "core/plugin/kinds.h"
 #include "core/process/device.h"
 #include "core/process/processor.h"
+#include "sdk/src/idle_option.h"
 
 namespace ditto {
 
@@ -78,19 +79,30 @@ void refuse_name(const OptionReader& reader, const OptionMap& given) {
   }
 }
 
+bool has_weights(const Recipe& recipe, const std::string& section) {
+  const auto is_it = [&](const NetworkSection& one) { return one.section() == section && !one.weights.empty(); };
+  return std::any_of(recipe.encoders.begin(), recipe.encoders.end(), is_it) ||
+         std::any_of(recipe.networks.begin(), recipe.networks.end(), is_it);
+}
+
 template <class Interface>
 void declare(Recipe& recipe, Registry& registry, const std::string& section, Component& component) {
   if (!component) return;
   const auto& factory = registry.factory<Interface>(component.plugin, component.where);
   see_from_here<Interface>(recipe, registry, component, component.options);
-  recipe.read_options(component.options, [&] {
+  const auto read = [&] {
     OptionReader reader(component.options, effect_of_options<Interface>());
     guarded(plugin_name(Interface::kKind, component.plugin) + ", reading its options",
             [&] { factory.declare(reader); });
     refuse_name(reader, component.options);
     reader.finish();
     recipe.resolve(section, component.plugin, reader.declared());
-  });
+  };
+  try {
+    recipe.read_options(component.options, read);
+  } catch (const RejectedOption&) {  // what it does not go with may be a size that weights say: seen again over them
+    if (!has_weights(recipe, section)) throw;
+  }
 }
 
 }  // namespace

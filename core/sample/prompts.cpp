@@ -1,6 +1,7 @@
 #include "core/sample/prompts.h"
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 #include <limits>
 #include <sstream>
@@ -26,6 +27,38 @@ namespace {
 
 constexpr uint64_t kPromptBytes = uint64_t{64} << 20;
 constexpr const char* kKeys[] = {"prompt", "negative", "seed", "size"};
+constexpr const char *kLines = ".txt", *kJsonLines = ".jsonl", *kJson = ".json";
+
+// In small letters.
+std::string extension_of(const std::string& file) {
+  auto extension = std::filesystem::path(file).extension().string();
+  std::transform(extension.begin(), extension.end(), extension.begin(),
+                 [](unsigned char c) { return std::tolower(c); });
+  return extension;
+}
+
+// A text that somebody meant as a path.
+bool is_like_path(const std::string& text) {
+  const auto extension = extension_of(text);
+  return extension == kLines || extension == kJsonLines || extension == kJson ||
+         (text.find('/') != text.npos && text.find_first_of(" \t\r\n") == text.npos);
+}
+
+void require_no_nul(const std::string& text, const std::string& where) {
+  if (text.find('\0') != text.npos)
+    throw Error(ErrorKind::data, where, "holds a NUL, at which a text ends", "leave it out");
+}
+
+Prompt prompt_of_words(const std::string& text) {
+  const auto where = "--prompts " + shown(text);
+  if (is_like_path(text))
+    throw Error(ErrorKind::data, where, "looks like a path, and there is no such file",
+                "correct it; what is meant as a text stands in a file, as a line");
+  if (const auto damage = formats::utf8_damage(text))
+    throw Error(ErrorKind::data, where, fmt::format("is no UTF-8 from byte {} on", *damage), "write it in UTF-8");
+  require_no_nul(text, where);
+  return {text, {}, {}, {}};
+}
 
 [[noreturn]] void refuse_line(const std::string& where, const std::string& what) {
   throw Error(
@@ -38,7 +71,9 @@ Prompt prompt_of(const std::string& line, const std::string& where) {
   if (!json.is_object() || !json.contains("prompt")) refuse_line(where, "is no object with \"prompt\"");
   const auto text = [&](const char* key) {
     if (!json.at(key).is_string()) refuse_line(where, fmt::format("its \"{}\" is no text", key));
-    return json.at(key).get<std::string>();
+    auto said = json.at(key).get<std::string>();
+    require_no_nul(said, where + ", \"" + key + "\"");
+    return said;
   };
   for (const auto& [key, value] : json.items())
     if (std::find(std::begin(kKeys), std::end(kKeys), key) == std::end(kKeys)) {
@@ -60,13 +95,13 @@ Prompt prompt_of(const std::string& line, const std::string& where) {
 
 std::vector<Prompt> read_prompts(const std::string& file_or_text) {
   std::error_code error;
-  if (!std::filesystem::is_regular_file(file_or_text, error)) {
-    if (const auto damage = formats::utf8_damage(file_or_text))
-      throw Error(ErrorKind::data, "--prompts " + shown(file_or_text),
-                  fmt::format("is no UTF-8 from byte {} on", *damage), "write it in UTF-8");
-    return {{file_or_text, {}, {}, {}}};
-  }
-  const bool is_json = std::filesystem::path(file_or_text).extension() == ".jsonl";
+  if (!std::filesystem::is_regular_file(file_or_text, error)) return {prompt_of_words(file_or_text)};
+  const auto extension = extension_of(file_or_text);
+  if (extension == kJson)
+    throw Error(
+        ErrorKind::data, file_or_text, "is called as one JSON text is, and prompts are an object a line",
+        fmt::format("call it {0}, if it has an object a line, or {1}, if it has a text a line", kJsonLines, kLines));
+  const bool is_json = extension == kJsonLines;
   std::vector<Prompt> prompts;
   std::istringstream lines(
       formats::with_plain_ends(formats::without_mark(formats::read_file(file_or_text, ErrorKind::data, kPromptBytes))));
@@ -90,8 +125,9 @@ TensorSpecs made_of_prompts(const Networks& networks) {
   return made;
 }
 
-Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_t> ids,
-                     const std::function<Batch(Batch)>& encode) {
+namespace {
+
+Batch captions_of(const std::vector<std::string>& prompts, std::vector<int64_t> ids) {
   size_t longest = 1;
   for (const auto& prompt : prompts) longest = std::max(longest, prompt.size());
   const auto count = static_cast<int64_t>(prompts.size());
@@ -105,7 +141,10 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
   batch.weights.assign(prompts.size(), 1);
   batch[names::kCaption] = bytes;
   for (const auto& prompt : prompts) batch.lengths[names::kCaption].push_back(static_cast<int64_t>(prompt.size()));
-  batch = encode(std::move(batch));
+  return batch;
+}
+
+Batch without_captions(Batch batch) {
   batch.tensors.erase(names::kCaption);
   if (batch.tensors.empty())
     throw Error(
@@ -115,27 +154,45 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
   return batch;
 }
 
-Batch EncodedPrompts::encoded(std::vector<std::string> texts, std::vector<int64_t> ids) const {
-  const bool in_doubles = networks_.main->ctx->compute == torch::kDouble;
-  auto batch =
-      encode_prompts(texts, std::move(ids), [&](Batch given) { return networks_.encode_given(std::move(given)); });
-  for (auto& [name, tensor] : batch.tensors) {
-    tensor = tensor.to(networks_.main->ctx->device);
-    if (in_doubles && tensor.is_floating_point()) tensor = tensor.to(torch::kDouble);
+// The one sample of this batch, once for each id.
+Batch repeated(const Batch& one, const std::vector<int64_t>& ids) {
+  Batch many;
+  many.ids = ids;
+  many.weights.assign(ids.size(), 1);
+  for (const auto& [name, tensor] : one.tensors) {
+    auto shape = tensor.sizes().vec();
+    shape[0] = many.size();
+    many[name] = tensor.expand(shape).contiguous();
   }
-  return batch;
+  for (const auto& [name, lengths] : one.lengths) many.lengths[name].assign(ids.size(), lengths.at(0));
+  return many;
+}
+
+}  // namespace
+
+Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_t> ids,
+                     const std::function<Batch(Batch)>& encode) {
+  return without_captions(encode(captions_of(prompts, std::move(ids))));
+}
+
+Batch EncodedPrompts::encoded(int64_t first, const std::vector<int64_t>& ids) {
+  if (texts_.size() > 1) {
+    const auto begin = texts_.begin() + first;
+    return encode_prompts({begin, begin + static_cast<int64_t>(ids.size())}, ids, [&](Batch given) {
+      return networks_.encode_given({std::move(given), {}});
+    });
+  }
+  if (!of_all_) of_all_ = networks_.precompute_given(captions_of(texts_, {ids.front()}));
+  return without_captions(networks_.encode_given({repeated(of_all_->batch, ids), of_all_->by}));
 }
 
 void EncodedPrompts::add_to(Batch& batch, int64_t first) {
-  const auto count = batch.size();
-  if (texts_.size() == 1 && !of_all_) of_all_ = encoded(texts_, {0});
-  const auto begin = texts_.begin() + (of_all_ ? 0 : first);
-  const auto made = of_all_ ? *of_all_ : encoded({begin, begin + count}, batch.ids);
+  const auto& ctx = *networks_.main->ctx;
+  const auto made = encoded(first, batch.ids);
   for (const auto& [name, tensor] : made.tensors) {
     if (!find(networks_.made_of_texts(), name)) continue;  // of the empty text
-    auto shape = tensor.sizes().vec();
-    shape[0] = count;
-    batch.tensors.emplace(name, tensor.expand(shape));
+    const bool in_doubles = ctx.compute == torch::kDouble && tensor.is_floating_point();
+    batch.tensors.emplace(name, in_doubles ? tensor.to(ctx.device, torch::kDouble) : tensor.to(ctx.device));
   }
 }
 

@@ -17,9 +17,10 @@ struct Prompt {
   std::optional<int64_t> seed;
 };
 
-// A file's, of this name: a text a line; or, where its name ends with .jsonl, a JSON object a line, with "prompt" and
-// any of "negative", "seed" and "size". Where there is no such file, the text itself. Throws Error(data) for a file
-// without text, for what is no UTF-8, and for a line of other keys or types.
+// A file's, of this name: a text a line; or, where its name ends with .jsonl or .JSONL, a JSON object a line, with
+// "prompt" and any of "negative", "seed" and "size". Where there is no such file, the text itself. Throws Error(data)
+// for a file without text or called .json, for a text that looks like a path, for what is no UTF-8 or holds a NUL, and
+// for a line of other keys or types.
 std::vector<Prompt> read_prompts(const std::string& file_or_text);
 
 // Of what a model takes, that which the encoders make of texts alone.
@@ -30,7 +31,7 @@ Batch encode_prompts(const std::vector<std::string>& prompts, std::vector<int64_
                      const std::function<Batch(Batch)>& encode);
 
 // The texts of many samples, or one for all: encoded some at a time, as they are asked for, so that no more than those
-// are in memory; one for all is encoded once.
+// are in memory. Draws are by the samples' seeds; of one for all, what draws nothing is encoded once.
 class EncodedPrompts {
  public:
   EncodedPrompts(Networks& networks, const std::vector<std::string>& texts) : networks_(networks), texts_(texts) {}
@@ -39,10 +40,10 @@ class EncodedPrompts {
   void add_to(Batch& batch, int64_t first);
 
  private:
-  Batch encoded(std::vector<std::string> texts, std::vector<int64_t> ids) const;
+  Batch encoded(int64_t first, const std::vector<int64_t>& ids);
   Networks& networks_;
   const std::vector<std::string>& texts_;
-  std::optional<Batch> of_all_;
+  std::optional<Networks::Precomputed> of_all_;
 };
 
 }  // namespace ditto

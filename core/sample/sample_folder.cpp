@@ -129,7 +129,7 @@ std::string SampleFolder::difference(const nlohmann::json& earlier) const {
   };
   for (const auto* in : {&theirs, &ours})
     for (const auto& [key, value] : in->items()) compare(*in, key);
-  if (parts.empty()) return "its seeds, classes, names, conditions, noise or weights are others";
+  if (parts.empty()) return "its seeds, prompts, classes, names, conditions, noise or weights are others";
   std::string text;
   for (size_t i = 0; i < std::min(parts.size(), kMostDifferences); ++i) text += (i == 0 ? "" : ", ") + shown(parts[i]);
   return text + (parts.size() > kMostDifferences ? fmt::format(", and {} more", parts.size() - kMostDifferences) : "");

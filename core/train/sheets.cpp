@@ -166,6 +166,8 @@ class Chooser {
 
   void take_prompt() {
     if (picture_.prompt.empty()) return;
+    if (picture_.prompt.find('\0') != std::string::npos)
+      refuse("prompt", "holds a NUL, at which a text ends", "leave it out");
     const auto reads = [](const auto& encoder) { return find(encoder->encoder->takes(), names::kCaption) != nullptr; };
     const bool is_read = std::any_of(networks_.encoders.begin(), networks_.encoders.end(), reads);
     const auto made = made_of_prompts(networks_);
@@ -177,10 +179,12 @@ class Chooser {
     if (!is_read)
       refuse("prompt", "is a text, and no encoder of this recipe takes one",
              "encode it beforehand, and give the embedding in condition = \"FILE.safetensors\"");
-    const auto encoded =
-        encodes_ ? encode_prompts({picture_.prompt}, {0},
-                                  [&](Batch batch) { return networks_.encode_given(std::move(batch)).to(torch::kCPU); })
-                 : zeros();
+    const auto encoded = encodes_
+                             ? encode_prompts({picture_.prompt}, {one_.seed},
+                                              [&](Batch batch) {
+                                                return networks_.encode_given({std::move(batch), {}}).to(torch::kCPU);
+                                              })
+                             : zeros();
     one_.conditions.tensors.insert(encoded.tensors.begin(), encoded.tensors.end());
     one_.said["prompt"] = picture_.prompt;
   }

@@ -1,6 +1,7 @@
 // "Did you mean": without LibTorch, for parsers of foreign bytes as well.
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include <ditto/options.h>
 
@@ -10,20 +11,19 @@ namespace {
 
 constexpr size_t kLongest = 200;  // letters; longer names are nobody's slip
 
-// Single letters that are put in, left out or changed.
+// Single letters that are put in, left out or changed, and neighbours that change places.
 size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
+  std::vector<size_t> before, above(b.size() + 1), row(b.size() + 1);
+  std::iota(above.begin(), above.end(), size_t{0});
   for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
     row[0] = i + 1;
     for (size_t j = 0; j < b.size(); ++j) {
-      const size_t above = row[j + 1];
-      row[j + 1] = std::min({above + 1, row[j] + 1, diagonal + (a[i] == b[j] ? 0 : 1)});
-      diagonal = above;
+      row[j + 1] = std::min({above[j + 1] + 1, row[j] + 1, above[j] + (a[i] == b[j] ? 0 : 1)});
+      if (i > 0 && j > 0 && a[i] == b[j - 1] && a[i - 1] == b[j]) row[j + 1] = std::min(row[j + 1], before[j - 1] + 1);
     }
+    before = std::exchange(above, row);
   }
-  return row[b.size()];
+  return above[b.size()];
 }
 
 }  // namespace

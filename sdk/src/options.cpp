@@ -148,14 +148,17 @@ void OptionReader::out_of_range(size_t index, std::string_view expected) const {
     }
     if (const auto near = nearest(*text, names); !near.empty()) remedy += "; did you mean \"" + near + "\"?";
   }
-  reject(info.name, "is " + to_text(info.value) + (info.given ? "" : " by default"), remedy);
+  throw rejection(given_, info.name, "is " + to_text(info.value) + (info.given ? "" : " by default"), remedy);
 }
+
+RejectedOption::RejectedOption(const Error& error) : Error(error) {}
+RejectedOption::~RejectedOption() = default;
 
 IdleOption::IdleOption(const Error& error, std::string option) : Error(error), option_(std::move(option)) {}
 IdleOption::~IdleOption() = default;
 
 void OptionReader::reject(std::string_view name, std::string_view what, std::string_view remedy) const {
-  throw rejection(given_, name, what, remedy);
+  throw RejectedOption(rejection(given_, name, what, remedy));
 }
 
 void OptionReader::only_if(bool applies, const std::vector<std::string>& names, std::string_view why) const {

@@ -284,6 +284,13 @@ TEST_CASE(
     for (const auto& part : parts) CHECK_MESSAGE(has(said, part), part << " is not in: " << said);
   };
   refuses(file_of("diffusers", config), {{"scale", 0.25}}, {"scale", "0.25", "0.5", "vae.safetensors"});
+  const auto plain = file_of("diffusers", none("shift_factor"));
+  refuses(plain, {{"shift", 0.25}}, {"shift", "0.25", "0.0", "vae.safetensors"});
+  refuses(plain, {{"mean", std::vector<double>{1, 1, 1, 1}}, {"std", std::vector<double>{2, 2, 2, 2}}},
+          {"mean", "[1.0, 1.0, 1.0, 1.0]", "[]"});
+  CHECK(options_read(plain, {{"shift", 0.0}})["shift"] == OptionValue(0.0));
+  refuses(with("scaling_factor", int64_t{0}), {}, {"config.json", "\"scaling_factor\" is 0.0"});
+  refuses(with("latents_mean", Shape{0, 1, 0, 1}), {}, {"config.json", "latents_mean", "4 and 0 numbers"});
   refuses(file_of("diffusers", config), {{"channels", Shape{4, 8}}}, {"channels", "[4, 8]", "[4, 8, 8]"});
   refuses(file_of("diffusers", config), {{"preset", std::string("sd")}}, {"channels", "[128, 256, 512, 512]"});
   refuses(with("block_out_channels", Shape{4, 8, 16}), {},

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <tuple>
 
 #include <doctest/doctest.h>
 #include <torch/types.h>
@@ -227,6 +228,53 @@ TEST_CASE("text encoders: sizes are what the weights and their config.json say, 
   }
 }
 
+TEST_CASE("text encoders: a config.json of another function than the plugin's is refused") {
+  const auto says = [](const std::string& name, const std::string& key, const OptionValue& value) {
+    const Case& test = case_of(name);
+    auto file = file_of(test);
+    file.config[key] = value;
+    const auto said = refusal_of([&] { read_of(test, file, test.said()); });
+    CHECK_MESSAGE(holds(said, "config.json: \"" + key + "\" is " + ditto::to_text(value)), name << ": " << said);
+  };
+  const auto text = [](const char* value) { return OptionValue(std::string(value)); };
+  for (const char* name : {"t5_first", "t5_second", "umt5"}) {
+    says(name, "dense_act_fn", text("gelu"));
+    says(name, "is_gated_act", name == std::string("t5_first"));
+    says(name, "is_decoder", true);
+  }
+  says("t5_first", "model_type", text("umt5"));
+  says("umt5", "model_type", text("t5"));
+  const auto of_class = [](const std::string& name, const char* other) {
+    auto file = file_of(case_of(name));
+    file.config["architectures"] = std::vector<std::string>{other};
+    return refusal_of([&] { read_of(case_of(name), file, case_of(name).said()); });
+  };
+  CHECK(holds(of_class("t5_first", "UMT5EncoderModel"), "are of UMT5EncoderModel, and in model.safetensors the first"));
+  CHECK(holds(of_class("umt5", "T5EncoderModel"), "are of T5EncoderModel, and in model.safetensors each block"));
+  CHECK(of_class("umt5", "UMT5ForConditionalGeneration").empty());
+  says("bert_mean", "model_type", text("roberta"));
+  says("clip_projection", "architectures", std::vector<std::string>{"CLIPTextModel"});
+  says("clip_last", "architectures", std::vector<std::string>{"CLIPTextModelWithProjection"});
+}
+
+TEST_CASE("text encoders: a text of CLIP ends where transformers has its end, if config.json does not say it") {
+  const Case& test = case_of("clip_last");
+  auto file = file_of(test);
+  CHECK(read_of(test, file, test.said()).at("end_token") == OptionValue(int64_t{2}));
+  file.config.erase("eos_token_id");
+  CHECK(read_of(test, file, test.said()).at("end_token") == OptionValue(int64_t{49407}));
+}
+
+TEST_CASE("text encoders: CLIP's other format is named where a file is of it") {
+  for (const auto& [name, other, its] : {std::tuple{"clip_skip", "transformers", "transformers5"},
+                                         std::tuple{"clip_last", "transformers5", "transformers"}}) {
+    const Case& test = case_of(name);
+    auto file = file_of(test);
+    file.format = other;
+    CHECK(holds(refusal_of([&] { read_of(test, file, test.said()); }), "set format = \"" + std::string(its) + "\""));
+  }
+}
+
 TEST_CASE("text encoders: every option is set by a case") {
   std::map<std::string, std::set<std::string>> set;
   for (const Case& test : cases())
@@ -250,13 +298,13 @@ TEST_CASE("text encoders: what does not fit together is refused in a sentence") 
     for (const auto& [key, value] : other) options[key] = value;
     return refusal_of([&] { made(test, options); });
   };
-  const OptionValue few = int64_t{40}, many = int64_t{600}, ends = int64_t{3}, long_text = int64_t{12};
+  const OptionValue few = int64_t{40}, many = int64_t{800}, ends = int64_t{3}, long_text = int64_t{12};
   for (const char* name : {"t5_first", "clip_last", "bert_mean"}) {
     CHECK(holds(refused(name, {{"vocabulary", few}}), "has a row for each of 40 pieces, and the vocabulary of "));
     CHECK(holds(refused(name, {{"tokenizer", std::string()}}), "tokenizer: is not said"));
     CHECK(holds(refused(name, {{"takes", std::string("story")}}), "takes = \"story\": there is no such text"));
   }
-  CHECK(holds(refused("clip_last", {{"vocabulary", many}}), "has a row for each of 600 pieces"));
+  CHECK(holds(refused("clip_last", {{"vocabulary", many}}), "has a row for each of 800 pieces"));
   CHECK(holds(refused("clip_last", {{"end_token", ends}}), "end_token: is 3, and texts of the tokenizer in "));
   CHECK(holds(refused("clip_last", {{"tokens", long_text}}), "are more than the places it knows, 11"));
   CHECK(holds(refused("clip_last", {{"layer", int64_t{-4}}}), "is before the first of 3 blocks"));

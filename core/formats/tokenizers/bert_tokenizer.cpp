@@ -11,7 +11,7 @@ namespace ditto::formats {
 namespace {
 
 constexpr const char* kInside = "##";
-constexpr std::size_t kLongestWord = 100;  // characters; a longer one is unknown as a whole
+constexpr std::int64_t kLongestWord = 100;  // characters, by default; a longer one is unknown as a whole
 constexpr const char* kRemedy = "copy the folder of a BERT model anew";
 
 // Ideographs, each a word of its own.
@@ -29,6 +29,10 @@ class BertTokenizer final : public Tokenizer {
  public:
   BertTokenizer(const std::string& folder, const TokenOptions& options) : Tokenizer(folder, options) {
     VocabularyFiles files(folder);
+    if (files.setting("do_basic_tokenize") == false)
+      throw Error(ErrorKind::config, files.path("tokenizer_config.json"),
+                  "\"do_basic_tokenize\" is false, and texts are cut at spaces and signs here",
+                  "name another tokenizer");
     std::int64_t size = 0;
     if (files.has("vocab.txt") || !files.has("tokenizer.json"))
       size = read_two_files(files);
@@ -59,9 +63,10 @@ class BertTokenizer final : public Tokenizer {
     const auto said = [&](std::string_view key, bool otherwise) {
       return flag(files.setting(key), otherwise, key, files.path("tokenizer_config.json"));
     };
-    lower_ = said("do_lower_case", true);
-    strip_accents_ = said("strip_accents", lower_);
-    ideographs_ = said("tokenize_chinese_chars", true);
+    way_.lower = said("do_lower_case", true);
+    way_.strip_accents = said("strip_accents", way_.lower);
+    way_.ideographs = said("tokenize_chinese_chars", true);
+    if (way_of(files.beside("tokenizer.json"), way_, files.path("tokenizer.json")) != way_) refuse_two_ways(files);
     const std::string text = files.read("vocab.txt");
     std::int64_t line = 0;
     for (std::string_view rest = text; !rest.empty(); ++line) {
@@ -73,13 +78,38 @@ class BertTokenizer final : public Tokenizer {
     return line;
   }
 
+  // How a text is cut, as a tokenizer.json says it.
+  struct Way {
+    bool lower, strip_accents, ideographs;
+    std::int64_t longest;
+    bool operator==(const Way&) const = default;
+  };
+  static nlohmann::json part(const nlohmann::json& file, const char* key) {
+    return file.is_object() ? file.value(key, nlohmann::json()) : nlohmann::json();
+  }
+  static Way way_of(const nlohmann::json& file, const Way& otherwise, const std::string& where) {
+    const auto normaliser = part(file, "normalizer");
+    const auto said = [&](const char* key, bool other) { return flag(part(normaliser, key), other, key, where); };
+    Way way = otherwise;
+    way.lower = said("lowercase", way.lower);
+    way.strip_accents = said("strip_accents", part(normaliser, "lowercase").is_null() ? way.strip_accents : way.lower);
+    way.ideographs = said("handle_chinese_chars", way.ideographs);
+    const auto longest = part(part(file, "model"), "max_input_chars_per_word");
+    if (longest.is_number_unsigned()) way.longest = longest.get<std::int64_t>();
+    return way;
+  }
+  [[noreturn]] static void refuse_two_ways(const VocabularyFiles& files) {
+    throw Error(
+        ErrorKind::config, files.path("tokenizer.json"),
+        "cuts texts otherwise than tokenizer_config.json says: of case (\"do_lower_case\"), accents, ideographs "
+        "or the longest word",
+        "make the two say the same, or leave one tokenizer's files alone in the folder");
+  }
+
   std::int64_t read_one_file(VocabularyFiles& files) {
     const std::string where = files.path("tokenizer.json");
     const auto file = files.read_json("tokenizer.json");
-    const auto part = [&](const char* key) {
-      return file.is_object() ? file.value(key, nlohmann::json()) : nlohmann::json();
-    };
-    const auto model = part("model"), normaliser = part("normalizer");
+    const auto model = part(file, "model"), normaliser = part(file, "normalizer");
     const auto is = [](const nlohmann::json& object, const char* key, const char* value) {
       return object.is_object() && object.value(key, nlohmann::json()) == value;
     };
@@ -88,12 +118,9 @@ class BertTokenizer final : public Tokenizer {
       throw Error(ErrorKind::config, where,
                   "is no tokenizer of BERT's: it has no \"WordPiece\" with \"##\" behind a \"BertNormalizer\"",
                   kRemedy);
-    const auto said = [&](const char* key, bool otherwise) {
-      return flag(normaliser.value(key, nlohmann::json()), otherwise, key, where);
-    };
-    lower_ = said("lowercase", true);
-    strip_accents_ = said("strip_accents", lower_);
-    ideographs_ = said("handle_chinese_chars", true);
+    way_ = way_of(file, way_, where);
+    if (const auto lower = files.setting("do_lower_case"); lower.is_boolean() && lower != way_.lower)
+      refuse_two_ways(files);
     words_ = VocabularyFiles::words_of(model.value("vocab", nlohmann::json()), where);
     return static_cast<std::int64_t>(words_.size());
   }
@@ -103,16 +130,16 @@ class BertTokenizer final : public Tokenizer {
     for (const char32_t c : unicode::characters(text)) {
       const bool line = c == '\t' || c == '\n' || c == '\r';
       if (c == 0xFFFD || (!line && unicode::is_other(c))) continue;
-      const bool alone = ideographs_ && is_ideograph(c);
+      const bool alone = way_.ideographs && is_ideograph(c);
       if (alone) clean += U' ';
       clean += c;
       if (alone) clean += U' ';
     }
-    if (strip_accents_) {
+    if (way_.strip_accents) {
       clean = unicode::characters(unicode::decomposed(unicode::text(clean)));
       std::erase_if(clean, unicode::is_nonspacing);
     }
-    if (lower_) clean = unicode::lower(clean);
+    if (way_.lower) clean = unicode::lower(clean);
     std::vector<std::int64_t> ids;
     for (std::u32string_view rest = clean; !rest.empty();) {
       std::size_t length = 0;
@@ -130,7 +157,7 @@ class BertTokenizer final : public Tokenizer {
       ids.resize(before);
       ids.push_back(unknown_);
     };
-    if (word.size() > kLongestWord) return unknown();
+    if (word.size() > static_cast<std::size_t>(way_.longest)) return unknown();
     while (!word.empty()) {
       std::size_t length = word.size();
       for (; length > 0; --length) {
@@ -146,7 +173,7 @@ class BertTokenizer final : public Tokenizer {
 
   Words words_;
   std::int64_t unknown_ = 0;
-  bool lower_ = true, strip_accents_ = true, ideographs_ = true;
+  Way way_{true, true, true, kLongestWord};
 };
 
 }  // namespace

@@ -11,7 +11,6 @@ namespace ditto::formats {
 namespace {
 
 constexpr const char* kModel = "spiece.model";
-constexpr std::int64_t kSpareRows = 255;
 
 class SentencePieceTokenizer final : public Tokenizer {
  public:
@@ -29,7 +28,7 @@ class SentencePieceTokenizer final : public Tokenizer {
       const int id = processor_.PieceToId(word);
       return processor_.IdToPiece(id) == word ? std::optional<std::int64_t>(id) : std::nullopt;
     };
-    set_up(files, find, {{}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}}, processor_.GetPieceSize(), kSpareRows);
+    set_up(files, find, {{}, {"eos_token", "</s>"}, {"pad_token", "<pad>"}}, processor_.GetPieceSize());
   }
 
  private:

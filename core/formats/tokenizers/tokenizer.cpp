@@ -10,6 +10,12 @@
 
 namespace ditto::formats {
 
+namespace {
+
+constexpr std::int64_t kSpareRows = 255;
+
+}  // namespace
+
 Cleaning cleaning_of(std::string_view name) {
   if (name == "none") return Cleaning::none;
   if (name == "whitespace") return Cleaning::whitespace;
@@ -19,8 +25,7 @@ Cleaning cleaning_of(std::string_view name) {
 
 Tokenizer::~Tokenizer() = default;
 
-void Tokenizer::set_up(const VocabularyFiles& files, const Find& find, const SpecialWords& words, std::int64_t size,
-                       std::int64_t spare_rows) {
+void Tokenizer::set_up(const VocabularyFiles& files, const Find& find, const SpecialWords& words, std::int64_t size) {
   const auto id_of = [&](const std::pair<const char*, const char*>& named, const std::optional<std::string>& asked) {
     const std::string word = asked ? *asked : files.word(named.first).value_or(named.second);
     if (const auto id = find(word)) return *id;
@@ -29,8 +34,18 @@ void Tokenizer::set_up(const VocabularyFiles& files, const Find& find, const Spe
                     (asked ? "pad" : "\"" + std::string(named.first) + "\"") + " names",
                 "name a piece of its vocabulary, or the folder of another tokenizer");
   };
+  for (const char* side : {"padding_side", "truncation_side"})
+    if (const auto value = files.setting(side); !value.is_null() && value != "right")
+      throw Error(ErrorKind::config, files.path("tokenizer_config.json"),
+                  "\"" + std::string(side) + "\" is " + shown(value.dump()) +
+                      ", and texts begin at a row's begin and lose their end here",
+                  "set it to \"right\", if the encoder was trained so");
+  for (const auto& word : files.added_words())
+    if (!find(word))
+      throw Error(ErrorKind::config, folder_,
+                  "adds the word '" + shown(word) + "', and texts are cut into its vocabulary's own pieces here",
+                  "name a tokenizer, and weights, without added words");
   vocabulary_ = size;
-  spare_rows_ = spare_rows;
   fingerprint_ = files.fingerprint();
   if (words.begin.first) begin_ = id_of(words.begin, {});
   end_ = id_of(words.end, {});
@@ -67,7 +82,7 @@ TokenRow Tokenizer::row(std::string_view text, std::string_view where) const {
 }
 
 void Tokenizer::require_table(std::int64_t rows, std::string_view where) const {
-  if (rows >= vocabulary_ && rows - vocabulary_ <= spare_rows_) return;
+  if (rows >= vocabulary_ && rows - vocabulary_ <= kSpareRows) return;
   throw Error(ErrorKind::config, where,
               "has a row for each of " + std::to_string(rows) + " pieces, and the vocabulary of " + folder_ + " has " +
                   std::to_string(vocabulary_),

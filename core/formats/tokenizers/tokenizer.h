@@ -52,8 +52,8 @@ class Tokenizer {
   std::int64_t pad() const { return pad_; }
   const TokenOptions& options() const { return options_; }
 
-  // Error(config) "WHERE: …" unless the table of embeddings with so many rows can be of this vocabulary. Tables of
-  // SentencePiece's users may have rows to spare (T5: 100 words for its training, then up to a multiple of 128).
+  // Error(config) "WHERE: …" unless the table of embeddings with so many rows can be of this vocabulary. Tables may
+  // have 255 rows to spare (T5: 100 words for its training, then up to a multiple of 128).
   void require_table(std::int64_t rows, std::string_view where) const;
   // SHA-256 over what `sha256sum` prints of the files that it was read from: equal ones make the same pieces.
   const std::string& fingerprint() const { return fingerprint_; }
@@ -65,17 +65,16 @@ class Tokenizer {
   };
   using Find = std::function<std::optional<std::int64_t>(const std::string& word)>;  // its id
 
-  // `size` pieces, and a table of them may have up to `spare_rows` rows more. Error(config) for a special word that is
-  // none of them, and for rows without a place for text.
+  // `size` pieces. Error(config) for a special word that is none of them, for an added word that is none, and for rows
+  // without a place for text.
   Tokenizer(const std::string& folder, const TokenOptions& options) : folder_(folder), options_(options) {}
-  void set_up(const VocabularyFiles& files, const Find& find, const SpecialWords& words, std::int64_t size,
-              std::int64_t spare_rows = 0);
+  void set_up(const VocabularyFiles& files, const Find& find, const SpecialWords& words, std::int64_t size);
   virtual std::vector<std::int64_t> split(const std::string& text) const = 0;  // of UTF-8
 
  private:
   std::string folder_, fingerprint_;
   TokenOptions options_;
-  std::int64_t vocabulary_ = 0, end_ = 0, pad_ = 0, spare_rows_ = 0;
+  std::int64_t vocabulary_ = 0, end_ = 0, pad_ = 0;
   std::optional<std::int64_t> begin_;
 };
 

@@ -1,7 +1,7 @@
 #include "core/formats/tokenizers/vocabulary_files.h"
 
+#include <algorithm>
 #include <filesystem>
-#include <vector>
 
 #include <ditto/error.h>
 #include <ditto/text.h>
@@ -15,7 +15,8 @@ namespace ditto::formats {
 
 namespace {
 
-constexpr const char *kConfig = "tokenizer_config.json", *kSpecial = "special_tokens_map.json";
+constexpr const char *kConfig = "tokenizer_config.json", *kSpecial = "special_tokens_map.json",
+                     *kOneFile = "tokenizer.json";
 constexpr const char* kRemedy = "copy the folder \"tokenizer\" anew";
 
 }  // namespace
@@ -72,6 +73,35 @@ std::optional<std::string> VocabularyFiles::word(std::string_view key) const {
   if (!value.is_string())
     throw Error(ErrorKind::config, folder_, "its settings name no word as \"" + std::string(key) + "\"", kRemedy);
   return value.get<std::string>();
+}
+
+nlohmann::json VocabularyFiles::beside(std::string_view name) const {
+  if (!has(name)) return nullptr;
+  return parse_json(read_file(path(name), ErrorKind::config, limits::kVocabularyBytes), path(name), ErrorKind::config);
+}
+
+std::vector<std::string> VocabularyFiles::added_words() const {
+  std::vector<std::string> words;
+  const auto add = [&](const nlohmann::json& one) {
+    if (!one.is_object() || !one.contains("content") || !one["content"].is_string()) return;
+    if (const auto special = one.find("special"); special == one.end() || *special != true)
+      words.push_back(one["content"].get<std::string>());
+  };
+  const auto all = [&](const nlohmann::json& settings, const char* key) {
+    const auto list = settings.is_object() ? settings.find(key) : settings.end();
+    if (list != settings.end() && list->is_structured())
+      for (const auto& one : *list) add(one);
+  };
+  all(config_, "added_tokens_decoder");
+  all(beside(kOneFile), "added_tokens");
+  if (config_.contains("added_tokens_decoder")) return words;
+  const auto special = setting("additional_special_tokens");  // of folders that earlier versions saved
+  const auto added = beside("added_tokens.json");
+  if (added.is_object())
+    for (const auto& [word, id] : added.items())
+      if (!special.is_array() || std::find(special.begin(), special.end(), word) == special.end())
+        words.push_back(word);
+  return words;
 }
 
 std::string VocabularyFiles::fingerprint() const { return sha256(sums_); }

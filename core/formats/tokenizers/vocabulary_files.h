@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace ditto::formats {
 
@@ -22,6 +23,8 @@ class VocabularyFiles {
   // Error(config).
   std::string read(std::string_view name);
   nlohmann::json read_json(std::string_view name);
+  // The same of a file that is compared alone, and no part of the fingerprint; null: there is none.
+  nlohmann::json beside(std::string_view name) const;
   // {"word": id, …}, whose ids are 0, 1, … in any order; `where` names it in Error(config).
   static Words words_of(const nlohmann::json& object, const std::string& where);
 
@@ -30,6 +33,10 @@ class VocabularyFiles {
   nlohmann::json setting(std::string_view key) const;
   // The word that a setting names: "word" or {"content": "word"}.
   std::optional<std::string> word(std::string_view key) const;
+
+  // Words that somebody added to the vocabulary, and that are not special: transformers cuts a text at them first.
+  // Error(config).
+  std::vector<std::string> added_words() const;
 
   // SHA-256 over what sha256sum prints of the files read, in the order of their reading.
   std::string fingerprint() const;

@@ -196,14 +196,15 @@ struct AutoencoderKl final : ditto::Encoder {
       value = ditto::real_of(file, key);
       of.options.emplace_back(option);
     };
-    if (has_class && file.config.count("scaling_factor") == 0) {  // the class's own, where the file says none
+    if (has_class) {  // the class's own, where the file says none or null
       o.scale = 0.18215;
-      of.options.emplace_back("scale");
+      of.options.insert(of.options.end(), {"scale", "shift", "mean", "std"});
     }
     take("scaling_factor", "scale", o.scale);
     take("shift_factor", "shift", o.shift);
     o.mean = reals(file, "latents_mean"), o.std = reals(file, "latents_std");
     if (!o.mean.empty()) of.options.insert(of.options.end(), {"mean", "std"});
+    require_scaling(file, o);
     if (const auto upcast = file.config.find("force_upcast"); upcast != file.config.end())
       if (const auto* said = std::get_if<bool>(&upcast->second)) o.upcast = *said;  // a recipe may say otherwise
     ditto::read_over(o, reader, file, of.options);
@@ -213,6 +214,22 @@ struct AutoencoderKl final : ditto::Encoder {
   }
 
  private:
+  static void require_scaling(const ditto::ForeignShapes& file, const Options& o) {
+    const auto refuse = [&](const std::string& what) {
+      throw ditto::Error(ditto::ErrorKind::checkpoint, file.config_file, what, "take the config.json of this model");
+    };
+    if (!(o.scale > 0))
+      refuse("\"scaling_factor\" is " + ditto::to_text(ditto::OptionValue(o.scale)) + ", and it is above 0");
+    const auto count = static_cast<size_t>(o.latent);
+    if (o.mean.empty() && o.std.empty()) return;
+    if (o.mean.size() != count || o.std.size() != count ||
+        std::any_of(o.std.begin(), o.std.end(), [](double one) { return !(one > 0); }))
+      refuse("\"latents_mean\" and \"latents_std\" have " + std::to_string(o.mean.size()) + " and " +
+             std::to_string(o.std.size()) + " numbers, of " + std::to_string(count) +
+             " channels, and those of the latter are above 0");
+    if (o.shift != 0) refuse("says \"shift_factor\" and \"latents_mean\", of which one is in the other's place");
+  }
+
   static ditto::TensorSpec image_of(const ditto::TensorSpecs& inputs) {
     if (const auto* image = ditto::find(inputs, kImage)) return *image;
     std::string there;

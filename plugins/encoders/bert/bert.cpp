@@ -180,6 +180,7 @@ struct Bert final : ditto::TokenEncoder {
                                 {"hidden_act", std::string("gelu")},
                                 {"position_embedding_type", std::string("absolute")},
                                 {"is_decoder", false},
+                                {"model_type", std::string("bert")},
                                 {"layer_norm_eps", ditto::number_of(o.eps)}});
     return {};
   }

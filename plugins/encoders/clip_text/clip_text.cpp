@@ -22,7 +22,8 @@ using torch::Tensor;
 namespace formats = ditto::formats;
 namespace most = ditto::most;
 
-constexpr int64_t kLargestId = 2;  // as an end token, in configurations
+constexpr int64_t kLargestId = 2;       // as an end token, in configurations
+constexpr int64_t kEndOfClass = 49407;  // where a configuration says none
 
 struct ClipOptions : ditto::TextTokens {
   std::string preset, activation = "quick_gelu";
@@ -117,6 +118,7 @@ struct End : ditto::Layer {
 };
 
 // Names in transformers: of the models that were published, and, where it has no projection, as version 5 saves one.
+constexpr const char *kPlain = "CLIPTextModel", *kProjecting = "CLIPTextModelWithProjection";
 constexpr const char *kPublished = "transformers", *kBare = "transformers5";
 std::string beginning(const std::string& format) { return format == kBare ? "" : "text_model."; }
 constexpr const char *kTable = "embeddings.token_embedding.weight", *kPlaces = "embeddings.position_embedding.weight",
@@ -182,7 +184,7 @@ struct ClipText final : ditto::TokenEncoder {
     return n.format;
   }
 
-  static std::vector<std::string> foreign_classes() { return {"CLIPTextModel", "CLIPTextModelWithProjection"}; }
+  static std::vector<std::string> foreign_classes() { return {kPlain, kProjecting}; }
   static Needs foreign_needs(ditto::OptionReader& reader, const ditto::ForeignShapes& file) {
     Options o;
     if (file.format.empty()) {  // by our own names: the recipe says all
@@ -191,6 +193,12 @@ struct ClipText final : ditto::TokenEncoder {
     }
     ditto::require_format(file.format, {kPublished, kBare});
     const auto before = beginning(file.format);
+    for (const std::string other : {kPublished, kBare})
+      if (!file.has(before + kTable) && file.has(beginning(other) + kTable))
+        throw ditto::Error(ditto::ErrorKind::checkpoint, file.file,
+                           "has tensor '" + beginning(other) + kTable + "', as weights in the format " + other +
+                               " do, and not '" + before + kTable + "'",
+                           "set format = \"" + other + "\"");
     o.vocabulary = file.size(before + kTable, 0, most::kClasses);
     o.width = file.size(before + kTable, 1, most::kWidth);
     o.positions = file.size(before + kPlaces, 0, most::kSide);
@@ -201,7 +209,7 @@ struct ClipText final : ditto::TokenEncoder {
     o.heads = ditto::heads_of(file, "num_attention_heads", o.width);
     const auto act = file.config.find("hidden_act");
     if (act != file.config.end() && act->second == ditto::OptionValue(std::string("gelu"))) o.activation = "gelu";
-    if (file.config.count("eos_token_id")) o.end_token = file.number("eos_token_id", most::kClasses);
+    o.end_token = file.config.count("eos_token_id") ? file.number("eos_token_id", most::kClasses) : kEndOfClass;
     if (file.config.count("layer_norm_eps")) o.eps = ditto::real_of(file, "layer_norm_eps");
     ditto::read_over(o, reader, file,
                      {"depth", "width", "heads", "hidden", "vocabulary", "positions", "projection", "activation",
@@ -217,6 +225,7 @@ struct ClipText final : ditto::TokenEncoder {
                               {"num_attention_heads", o.heads}, {"intermediate_size", o.hidden},
                               {"vocab_size", o.vocabulary},     {"max_position_embeddings", o.positions},
                               {"hidden_act", o.activation},     {"layer_norm_eps", ditto::number_of(o.eps)}};
+    made["architectures"] = std::vector<std::string>{o.projection > 0 ? kProjecting : kPlain};
     if (o.projection > 0) made["projection_dim"] = o.projection;
     return made;
   }

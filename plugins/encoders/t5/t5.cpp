@@ -221,10 +221,25 @@ struct T5 final : ditto::TokenEncoder {
                      {"depth", "width", "heads", "head_width", "hidden", "vocabulary", "buckets", "distance", "gated",
                       "own_positions", "eps"});
     ditto::expect_config(file, config(o));
+    if (o.depth > 1) require_kind(file, o.own_positions);
     return {};
   }
 
  private:
+  // Where there is one block alone, the two are one function.
+  static void require_kind(const ditto::ForeignShapes& file, bool own_positions) {
+    file.expect("model_type", std::string(own_positions ? "umt5" : "t5"));
+    const auto found = file.config.find("architectures");
+    if (found == file.config.end()) return;
+    const auto* said = std::get_if<std::vector<std::string>>(&found->second);
+    if (!said || said->empty() || said->front().starts_with("UMT5") == own_positions) return;
+    throw ditto::Error(ditto::ErrorKind::checkpoint, file.config_file,
+                       "says that the weights are of " + said->front() + ", and in " + file.file + " " +
+                           (own_positions ? "each block has numbers of distances, as UMT5's"
+                                          : "the first block alone has numbers of distances, as T5's"),
+                       "take the config.json of this model");
+  }
+
   // What a config.json may say, and then as here.
   static ditto::ForeignConfig config(const Options& o) {
     return {{"num_layers", o.depth},
@@ -236,6 +251,9 @@ struct T5 final : ditto::TokenEncoder {
             {"relative_attention_num_buckets", o.buckets},
             {"relative_attention_max_distance", o.distance},
             {"feed_forward_proj", std::string(o.gated ? "gated-gelu" : "relu")},
+            {"dense_act_fn", std::string(o.gated ? "gelu_new" : "relu")},
+            {"is_gated_act", o.gated},
+            {"is_decoder", false},
             {"layer_norm_epsilon", ditto::number_of(o.eps)}};
   }
 

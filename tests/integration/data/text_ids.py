@@ -155,6 +155,65 @@ def test_settings_beside_the_vocabulary_count():
     t.equal(made("clip", path, [""], "--tokens", 4, "--pad", "<|endoftext|>")[0]["ids"], [begin, end, end, end], "by option")
 
 
+def test_settings_that_nothing_here_does_are_refused():
+    def beside(kind, name, config=None, one_file=None):
+        def change(path):
+            for file, text in (("tokenizer_config.json", config), ("tokenizer.json", one_file)):
+                if text is not None:
+                    (path / file).write_text(json.dumps(text))
+        return other(kind, name, change)
+
+    for kind in KINDS:
+        for side in ("padding_side", "truncation_side"):
+            refused(kind, beside(kind, f"{kind} {side}", {side: "left"}), ["tokenizer_config.json", f'"{side}" is "left"'])
+        made(kind, beside(kind, f"{kind} right", dict(padding_side="right", truncation_side="right")), ["a"])
+    refused("bert", beside("bert", "no basic", dict(do_basic_tokenize=False)), ['"do_basic_tokenize" is false'])
+    two_ways = "cuts texts otherwise than tokenizer_config.json says"
+    normaliser = dict(type="BertNormalizer", lowercase=False)
+    refused("bert", beside("bert", "two cases", dict(do_lower_case=True), dict(normalizer=normaliser)), [two_ways])
+    refused("bert", beside("bert", "two words", None, dict(model=dict(max_input_chars_per_word=3))), [two_ways])
+    same = beside("bert", "same", dict(do_lower_case=False), dict(normalizer=normaliser, model=dict(max_input_chars_per_word=100)))
+    made("bert", same, ["a"])
+
+    words = {word: i for i, word in enumerate((folder("bert") / "vocab.txt").read_text().splitlines())}
+    model = {"type": "WordPiece", "continuing_subword_prefix": "##", "vocab": words, "max_input_chars_per_word": 3}
+    one = beside("bert", "short words", None, {"model": model, "normalizer": normaliser | {"lowercase": True}})
+    (one / "vocab.txt").unlink()
+    short = next(word for word in words if word.isascii() and word.isalpha() and word.islower() and len(word) <= 3)
+    t.equal(made("bert", one, [f"{short} abcd"]), [[words[short], words["[UNK]"]]], "a word of four characters, of at most three")
+    t.check(words["[UNK]"] not in made("bert", folder("bert"), ["abcd"])[0], "by default it is known")
+    (one / "tokenizer_config.json").write_text(json.dumps({"do_lower_case": False}))
+    refused("bert", one, [two_ways])
+
+
+def test_words_that_were_added_to_a_vocabulary_are_refused():
+    """At which transformers cuts a text before all else."""
+    word = dict(content="<cat-toy>", lstrip=False, rstrip=False, normalized=True, single_word=False)
+
+    def folders(kind, special):
+        one = word | {"special": special}
+        for name, text in (("tokenizer_config.json", {"added_tokens_decoder": {"99999": one}}),
+                           ("tokenizer.json", {"added_tokens": [one | {"id": 99999}]})):
+            yield other(kind, f"{kind} {name} {special}", lambda path: (path / name).write_text(json.dumps(text)))
+
+    for kind in KINDS:
+        for path in folders(kind, special=False):
+            refused(kind, path, ["adds the word '<cat-toy>'", "without added words"])
+        for path in folders(kind, special=True):
+            t.equal(made(kind, path, ["a cat"]), made(kind, folder(kind), ["a cat"]), f"{path}: a special word alone")
+    for names, is_refused in (([], True), (["<cat-toy>"], False)):
+
+        def older(path):
+            (path / "added_tokens.json").write_text(json.dumps({"<cat-toy>": 99999}))
+            (path / "special_tokens_map.json").write_text(json.dumps({"additional_special_tokens": names}))
+
+        path = other("clip", f"older {is_refused}", older)
+        if is_refused:
+            refused("clip", path, ["adds the word '<cat-toy>'"])
+        else:
+            made("clip", path, ["a cat"])
+
+
 def test_the_fingerprint_is_what_sha256sum_says_of_the_files():
     for kind, names in (("clip", ["vocab.json", "merges.txt"]), ("bert", ["vocab.txt"]), ("sentencepiece", ["spiece.model"])):
         sums = "".join(f"{hashlib.sha256((folder(kind) / name).read_bytes()).hexdigest()}  {name}\n" for name in names)
@@ -174,13 +233,13 @@ def test_what_is_wrong_is_said_in_a_sentence():
     refused("clip", t.work / "nowhere", ["nowhere", "is not there"])
     for kind, name in (("clip", "vocab.json"), ("bert", "vocab.txt"), ("sentencepiece", "spiece.model")):
         size = about(kind, folder(kind))["vocabulary"]
-        asked(kind, folder(kind), "--rows", size)
+        for rows in (size, size + 128):  # tables are padded
+            asked(kind, folder(kind), "--rows", rows)
         refused(kind, folder(kind), [f"{size - 1} pieces", f"has {size}", "trained with"], "--rows", size - 1)
         refused(kind, folder(kind), [f"{size + 256} pieces"], "--rows", size + 256)
         refused(kind, folder(kind), ["has no piece 'nothing'"], "--pad", "nothing")
         refused(kind, folder(kind), ["no place for text"], "--tokens", 1)
         refused(kind, other(kind, f"{kind}_without", lambda path: (path / name).unlink()), [name])
-    asked("sentencepiece", folder("sentencepiece"), "--rows", about("sentencepiece", folder("sentencepiece"))["vocabulary"] + 128)
 
     def only_json(path):
         (path / "spiece.model").rename(path / "tokenizer.json")
@@ -262,6 +321,8 @@ def test_ditto_tokenize_prints_what_the_encoder_sees():
     t.equal(t.run("tokenize", path, "a red apple", "--encoder", "text").stdout,
             f"text \"a red apple\": {row['length']} of 16 tokens: {ids}\n", "ditto tokenize")
     t.equal(len(t.run("tokenize", path, "a", "b", "c").stdout.splitlines()), 3, "lines of three texts")
+    empty = made("sentencepiece", folder("sentencepiece"), [""], "--tokens", 16)[0]
+    t.equal(json.loads(t.run("tokenize", path, "", "--json").stdout), [{"encoder": "text", "text": "", **empty}], "of the empty text")
     t.train(path, "tokenized")
     t.equal(t.run("tokenize", t.work / "tokenized", "a red apple", "--json").stdout,
             t.run("tokenize", path, "a red apple", "--json").stdout, "of a run's folder")

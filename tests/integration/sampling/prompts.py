@@ -1,7 +1,8 @@
 """Words at sampling: files of prompts, negatives, and where they stand afterwards.
 
-Claim (sampling): A prompt's sample is the same in a file of many as alone, on one rank or two; prompts are encoded with the batch that
-they are of; what a sample was asked for in words stands in its list, its PNG and the sheet.
+Claim (sampling): A prompt's sample is the same in a file of many as alone or for many seeds, on one rank or two, also where its encoder
+draws; prompts are encoded with the batch that they are of; what a sample was asked for in words stands in its list, its PNG and the
+sheet.
 """
 
 import json
@@ -21,7 +22,7 @@ SIZE = 8 * 8
 
 @e.once
 def trained():
-    path = e.recipe("worded", "fp32", dict(noise=0.0), guidance=dict(plugin="cfg", scale=3.0))
+    path = e.recipe("worded", "fp32", dict(noise=0.5), guidance=dict(plugin="cfg", scale=3.0))
     t.train(path, "worded")
     return t.work / "worded"
 
@@ -78,6 +79,19 @@ def test_a_prompt_of_many_makes_what_it_makes_alone():
     t.equal([one["prompt"] for one in sheet["pictures"]], WORDS, "the sheet")
 
 
+def test_one_prompt_for_many_seeds_draws_by_each():
+    """As the same prompt in a file does, a line a seed."""
+    file = lines("same.txt", ["a one"] * 3)
+    each = samples("each", "--prompts", file)
+    t.equal(samples("of-all", "--prompts", "a one", seeds=[0, 1, 2]), each, "one text for three seeds")
+    t.equal(samples("of-all-2", "--prompts", "a one", seeds=[0, 1, 2], ranks=2), each, "on two ranks")
+    t.equal(samples("of-one", "--prompts", "a one", seeds=[2]), each[2:], "one text for the third seed")
+    noise = t.work / "alike.safetensors"
+    t.write_tensors(noise, {"noise": ("F32", [2, 1, 8, 8], [0.5] * (2 * SIZE))})
+    first, second = samples("alike", "--prompts", "a one", "--noise", noise, seeds=[0, 1])
+    t.check(first != second, "two seeds, one draw of the encoder")
+
+
 def test_json_lines_say_seeds_negatives_and_size():
     file = t.work / "words.jsonl"
     file.write_text("".join(json.dumps(one) + "\n" for one in (
@@ -87,6 +101,9 @@ def test_json_lines_say_seeds_negatives_and_size():
             [("000003.png", 3, "a three", "a one"), ("000014.png", 14, "a four", "")], "the list")
     t.equal(samples("said", "--prompts", "a three", "--negative-prompt", "a one", seeds=[3]), made[:1], "the same in words")
     t.check(samples("unsaid", "--prompts", "a three", seeds=[3]) != made[:1], "a negative prompt changes nothing")
+    t.equal(samples("empty", "--prompts", "a four", "--negative-prompt", "", seeds=[14]), made[1:], "the empty negative in words")
+    t.equal(listed("empty")[0]["negative_prompt"], "", "the list")
+    t.check(samples("null", "--prompts", "a four", seeds=[14]) != made[1:], "the empty negative prompt is the null condition")
     for lines, words, parts in (
             ([dict(prompt="a", seed=1), dict(prompt="b")], [], ['has "seed" in 1 of its 2 prompts']),
             ([dict(prompt="a", negative="n"), dict(prompt="b")], [], ['"negative" in 1 of its 2', "--negative-prompt"]),
@@ -107,6 +124,9 @@ def test_the_same_words_go_on_and_other_words_are_refused():
     t.check("all are there already" in t.run(*words, "a one").stderr, "made again")
     t.refused(2, ["another request", "prompt is a one there and a two here"], *words, "a two")
     t.refused(2, ["another request"], *words, "a one", "--negative-prompt", "a two")
+    words[3], words[5] = t.work / "again-file", "0-1"
+    t.run(*words, lines("again.txt", ["a one", "a two"]))
+    t.refused(2, ["another request: its seeds, prompts"], *words, lines("again.txt", ["a one", "a three"]))
 
 
 def test_a_model_of_pooled_texts_alone_is_asked_in_words():
@@ -138,6 +158,9 @@ def test_words_that_could_not_be_meant_are_refused():
     latin = t.work / "latin.txt"
     latin.write_bytes(b"a cat\na caf\xe9\n")
     t.refused(4, ["latin.txt:2", "UTF-8"], *never, "--prompts", latin)
+    t.refused(4, ["looks like a path", "words.jsonl"], *never, "--prompts", "nothere/words.jsonl")
+    t.refused(4, ["words.json", "call it .jsonl"], *never, "--prompts", lines("words.json", ['{"prompt": "a"}']))
+    t.refused(4, ["nul.jsonl:1", "NUL"], *never, "--prompts", lines("nul.jsonl", [json.dumps(dict(prompt="a\0b"))]))
     t.refused(4, ["has 5 rows", "2 samples"], *never, "--prompts", lines("five.txt", WORDS), "--seeds", "0-1")
     t.refused(2, ["--negative-prompt", "is not used by this guidance"], *never, "--prompts", "a", "--negative-prompt", "b",
               "--set", "guidance.plugin=none")

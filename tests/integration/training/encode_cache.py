@@ -1,8 +1,8 @@
 """`ditto encode` keeps what encoders make, and loader.encoded trains on it.
 
 Claim (data): Losses on what encoders made before are those of encoding at every step: to 1e-12 in fp64, bit for bit with
-run.numerics = "one", over epochs, draws, mirrored pictures, blends, ranks and samples that do not decode; other data, weights,
-tokenizers and half a cache are refused with both values.
+run.numerics = "one", over epochs, draws, mirrored pictures, blends, ranks, sizes that differ and samples that do not decode; other
+data, weights, tensors, numerics, tokenizers, shards of another cache and half a cache are refused with both values.
 
 Claim (data): `ditto encode` that was killed at any of 20 moments goes on, on one rank or two, to the bytes of one go.
 """
@@ -24,6 +24,7 @@ import zipfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import encoders as e  # noqa: E402
+import imagen_texts as imagen  # noqa: E402
 
 KILLS = 20
 
@@ -47,7 +48,9 @@ def files_of(folder):
 
 
 def losses(folder):
-    return [float(line["loss"]) for line in t.metrics(folder)] + [float(line["validation_loss"]) for line in t.lines_of(t.work / folder / "validation.jsonl")]
+    validation = t.work / folder / "validation.jsonl"
+    validated = t.lines_of(validation) if validation.exists() else []
+    return [float(line["loss"]) for line in t.metrics(folder)] + [float(line["validation_loss"]) for line in validated]
 
 
 def near(a, b, what):
@@ -71,6 +74,7 @@ def test_losses_are_those_of_encoding_at_every_step():
     near("online", "cached", "losses")
     t.train(path, "undrawn", run__steps=20, validate__every=10, encoder__text__noise_in=[])
     t.check(losses("undrawn") != losses("online"), "nothing is drawn")
+    t.run("evaluate", t.work / "cached", "--weights", "weights")
     for name in ("fsdp", "tensor", "pipeline"):
         ranks, sets = e.LAYOUTS[name]
         t.train(path, f"cached-{name}", "--local-ranks", ranks, run__steps=20, validate__every=10, **on("cache"),
@@ -86,6 +90,9 @@ def test_texts_are_the_same_bit_for_bit_where_numbers_are_one():
     t.train(path, "cached-one", **options, **on("cache-one"))
     t.same_metrics("online-one", "cached-one")
     t.same_state("online-one", "cached-one")
+    for given, found in (({}, "fast here"), ({"run.numerics": "one", "run.token_leaf": 16}, "leaves of 16 tokens here")):
+        t.refused(2, ["loader.encoded", "run.numerics is one, leaves of 8 tokens there and", found], "train", path,
+                  *t.sets({"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-one")} | given))
 
 
 def test_mirrored_pictures_are_encoded_and_learned_from():
@@ -128,10 +135,104 @@ def test_a_blend_keeps_its_order_and_a_bad_sample_stays_one():
     path.write_text(path.read_text().replace(e.captioned(), str(damaged)))
     done = encode(path, "cache-damaged")
     t.check("damaged.tar" in done.stderr, done.all)
-    t.check(not any(name.startswith("000005.") for name in tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()), "the bad sample is there")
+    t.check("1 of 128 samples did not decode" in done.all, done.all)
+    none = t.work / "none.tar"
+    with tarfile.open(e.captioned()) as there, tarfile.open(none, "w") as here:
+        for member in there.getmembers():
+            data = there.extractfile(member).read()
+            data = b"nothing".ljust(len(data), b".") if member.name.endswith(".png") else data
+            here.addfile(member, io.BytesIO(data))
+    sets = {"data.shards": [str(none)], "validate.every": 0, "loader.max_bad": 100}
+    t.refused(4, ["none of 64 samples decoded"], "encode", path, "--out", t.work / "cache-of-none", *t.sets(sets))
+    names = tarfile.open(t.work / "cache-damaged/train-000000.tar").getnames()
+    t.equal([name for name in names if name.startswith("000005.")], ["000005.bad.safetensors"], "the bad sample's members")
     t.train(path, "damaged-online", run__steps=10)
     t.train(path, "damaged-cached", run__steps=10, **on("cache-damaged"))
     near("damaged-online", "damaged-cached", "a bad sample")
+
+
+def test_samples_of_several_sizes_are_those_of_the_same_sizes_of_the_data():
+    """Latents have half the sides, and 8x8 is the larger of them and the smaller of the pictures."""
+    import autoencoder
+    path = t.write_recipe("mixed.toml", t.recipe(
+        run=dict(name="mixed", steps=4, precision="fp64", batch=8, micro_batch=4), data=t.synthetic(sizes=["8x8", "16x16"], samples=24),
+        encoder__image=dict(plugin="autoencoder_kl", weights=str(autoencoder.trained())), batch=dict(plan="buckets"),
+        model=dict(plugin="dit", depth=1, width=32, heads=4, patch=2), validate=dict(every=0, grid_every=0)))
+    encode(path, "cache-mixed")
+    for name, options in {"all": {}, "small": dict(batch__sizes=["8x8"]), "large": dict(batch__sizes=["16x16"]),
+                          "tokens": dict(batch__weigh_by="tokens")}.items():
+        done = [t.train(path, f"mixed-{name}", **options), t.train(path, f"mixed-{name}-cached", **options, **on("cache-mixed"))]
+        t.equal(*[[line.split("sizes: ")[1] for line in one.all.splitlines() if "sizes: " in line] for one in done], f"{name}: sizes")
+        near(f"mixed-{name}", f"mixed-{name}-cached", name)
+    t.check(losses("mixed-small") != losses("mixed-large"), "sizes change nothing")
+    few = {"run.output": str(t.work / "never"), "batch.tokens": 40, "run.micro_batch": 8}
+    for more in ({}, {"loader.encoded": str(t.work / "cache-mixed")}):
+        t.refused(2, ["64 tokens"], "train", path, *t.sets(few | more))
+
+    encode(path, "latents-mixed", "--format", "nemo")
+    bad = t.work / "bad-latent.tar"
+    with tarfile.open(t.work / "latents-mixed/train-000000.tar") as there, tarfile.open(bad, "w") as here:
+        for member in there.getmembers():
+            data = there.extractfile(member).read()
+            if member.name == "000005.pth":
+                numbers = zipfile.ZipFile(io.BytesIO(data)).read("archive/data/0")
+                data = data.replace(numbers, b"\xff" * len(numbers))  # no numbers
+            here.addfile(member, io.BytesIO(data))
+    tree = t.recipe(run=dict(name="one-bad", steps=4, precision="fp64", batch=8, micro_batch=4), batch=dict(plan="buckets"),
+                    objective=dict(plugin="diffusion", condition_dropout=0.0), model=dict(plugin="dit", depth=1, width=32, heads=4, patch=2),
+                    validate=dict(every=0, grid_every=0))
+    tree["data"] = dict(plugin="webdataset", shards=[str(bad)], image=["pth"], latent=[2, -1, -1], label="json:label", classes=10)
+    path = t.write_recipe("one-bad.toml", tree)
+    done = encode(path, "cache-one-bad")
+    t.check("1 of 24 samples did not decode" in done.all, done.all)
+    for plan in ("buckets", "contiguous"):
+        t.train(path, f"one-bad-{plan}", batch__plan=plan)
+        t.train(path, f"one-bad-{plan}-cached", batch__plan=plan, **on("cache-one-bad"))
+        near(f"one-bad-{plan}", f"one-bad-{plan}-cached", plan)
+
+
+def test_a_shard_of_another_set_and_one_without_mirrored_pictures_are_refused():
+    path = e.recipe("tied", "fp32")
+    encode(path, "of-this", "--flip")
+    encode(path, "of-another", "--flip", encoder__text__noise=0.0)
+    never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "of-this"), "loader.flip": True}
+    for shard in ("train-000000.tar", "train-000001.tar", "train-000002.tar"):
+        shutil.copy(t.work / "of-another" / shard, t.work / "of-this" / shard)
+    t.refused(2, ["is of encoding", "and encoded.json beside it of"], "train", path, *t.sets(never))
+    never["loader.encoded"] = str(t.work / "of-another")
+    for shard in list((t.work / "of-another").glob("train-*.tar")):
+        with tarfile.open(shard) as there, tarfile.open(t.work / "plain.tar", "w") as here:
+            for member in there.getmembers():
+                if ".flipped." not in member.name:
+                    here.addfile(member, there.extractfile(member))
+        shutil.move(t.work / "plain.tar", shard)
+    t.refused(2, ["lacks", "mirrored samples"], "train", path, *t.sets(never | {"encoder.text.noise": 0.0}))
+
+
+def test_data_that_is_there_is_the_data_that_was_encoded():
+    grown = t.work / "grown"
+    grown.mkdir()
+    shutil.copy(e.captioned(), grown / "a.tar")
+    path = e.recipe("grown", "fp32")
+    path.write_text(path.read_text().replace(e.captioned(), str(grown / "*.tar")))
+    encode(path, "cache-grown")
+    t.train(path, "as-it-was", **on("cache-grown"))
+    never = {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "cache-grown")}
+    shutil.copy(e.held_out(), grown / "b.tar")
+    t.refused(2, ["loader.encoded", "their fingerprint is"], "train", path, *t.sets(never))
+    shutil.rmtree(grown)
+    t.train(path, "without-it", **on("cache-grown"))
+    t.same_metrics("as-it-was", "without-it")
+
+    paths = [t.work / name / "relative.toml" for name in ("here", "elsewhere")]
+    for one in paths:
+        one.parent.mkdir()
+        shutil.copy(e.captioned(), one.parent / "d.tar")
+        one.write_text(e.recipe("relative", "fp32").read_text().replace(e.captioned(), "d.tar"))
+    encode(paths[0], "cache-here")
+    t.train(paths[0], "relative", **on("cache-here"))
+    t.refused(2, ["data.shards is", "/here/d.tar", "/elsewhere/d.tar"], "train", paths[1],
+              *t.sets(never | {"loader.encoded": str(t.work / "cache-here")}))
 
 
 def test_other_data_encoders_and_halves_are_refused_with_both_values():
@@ -146,6 +247,8 @@ def test_other_data_encoders_and_halves_are_refused_with_both_values():
 
     refused(["data.size is", "8, 8", "there and", "16, 16"], data__size=[16, 16])
     refused(["encoder.text.precision is", "there and"], encoder__text__precision="bf16")
+    refused(["encoder.text.caches is", '"text_mean" Float', '"text_mean" Double'], run__precision="fp64", encoder__text__precision="fp32", encoder__image__precision="fp32")
+    refused(["encoder.text.makes is", '"text"', '"text2"'], encoder__text__name="text2", model__plugin="dit")
     other = t.work / "one-byte.safetensors"
     data = bytearray(pathlib.Path(e.weights()).read_bytes())
     data[-3] ^= 1
@@ -168,6 +271,16 @@ def test_other_data_encoders_and_halves_are_refused_with_both_values():
     (stranger / "train-000000.tar").write_text("mine")
     t.refused(2, ["holds train-000000.tar"], "encode", path, "--out", stranger, "--batch", 4, "--shard-samples", 24)
     t.equal((stranger / "train-000000.tar").read_text(), "mine", "a file of somebody")
+
+
+def test_the_average_and_the_weights_themselves_are_told_apart():
+    import autoencoder
+    path = t.write_recipe("averaged.toml", t.recipe(run=dict(name="averaged", steps=2, batch=8), encoder__image=dict(
+        plugin="autoencoder_kl", weights=str(autoencoder.trained())), validate=dict(every=0, grid_every=0)))
+    encode(path, "of-the-average")
+    fingerprint = notes("of-the-average")["encoders"]["encoder.image"]["fingerprint"]
+    t.refused(2, [f"encoder.image.fingerprint is {fingerprint} there and {fingerprint}, not averaged here"], "train", path, *t.sets(
+        {"run.output": str(t.work / "never"), "loader.encoded": str(t.work / "of-the-average"), "encoder.image.which": "weights"}))
 
 
 def test_one_byte_of_a_tokenizer_is_refused_with_both_hashes():
@@ -243,6 +356,43 @@ def test_nemo_parts_are_read_by_torchs_and_numpys_formats_and_trained_on():
     tree = t.recipe(run=dict(name="on-nemo", steps=2, batch=8), model=dict(plugin="dit_text", depth=1, width=32, heads=4, patch=2))
     tree["data"] = dict(plugin="webdataset", shards=[str(t.work / "nemo/train-*.tar")], image=["pth"], text="pickle", latent=[1, 8, 8], label="none")
     t.train(t.write_recipe("on-nemo.toml", tree), "on-nemo")
+
+
+def test_an_encoder_of_what_another_makes_by_the_datas_name_runs_at_every_step():
+    """Both take "raw"; the second one's is the first's, some of which is dropped."""
+    first, second = dict(plugin="fit_text", takes="raw", name="raw", tokens=8, drop=0.5), dict(plugin="fit_text", takes="raw", tokens=8)
+    path = imagen.recipe("chain", imagen.shard("chain"), data=dict(text="pickle", text_key=imagen.KEY, text_name="raw", text_width=imagen.WIDTH),
+                         encoder__first=first, encoder__second=second)
+    encode(path, "chain-cache")
+    t.equal(sorted(notes("chain-cache")["encoders"]), ["encoder.first", "encoder.image"], "encoders of the data")
+    t.train(path, "chain")
+    t.train(path, "chain-cached", **on("chain-cache"))
+    t.same_metrics("chain", "chain-cached")
+    t.train(path, "chain-undropped", encoder__first__drop=0.0)
+    t.check(t.metrics("chain") != t.metrics("chain-undropped"), "nothing is drawn")
+
+
+def test_nemo_parts_of_a_picture_in_both_splits_are_two_draws():
+    """The recipe holds the pictures out that it learns from."""
+    path = e.recipe("both", "fp32", dict(noise=0.5))
+    encode(path, "both", "--format", "nemo")
+    drawn = [tarfile.open(t.work / f"both/{shard}").extractfile(name).read()
+             for shard, name in (("train-000000.tar", "000000.pickle"), ("validation-000000.tar", "000064.pickle"))]
+    t.equal(len(drawn[0]), len(drawn[1]), "bytes of a text")
+    t.check(drawn[0] != drawn[1], "one draw for two samples")
+
+
+def test_nemo_parts_hold_one_text_by_any_name_and_no_more_are_dropped():
+    path = e.recipe("renamed", "fp32", dict(noise=0.0, name="t5_text"), encoder__fitted=dict(plugin="fit_text", takes="t5_text", name="words", tokens=8))
+    path.write_text(path.read_text().replace('plugin = "dit_text"', 'plugin = "dit"'))
+    encode(path, "renamed", "--format", "nemo")
+    with tarfile.open(t.work / "renamed/train-000000.tar") as shard:
+        t.equal(shard.getnames()[:3], ["000000.pth", "000000.pickle", "000000.json"], "members")
+    for name, more, said in (("two", dict(encoder__other=dict(plugin="bytes_text", name="clip", weights=e.weights("other", 12, 2))), '"text", "clip"'),
+                             ("pooled-too", dict(), '"text", "text_pooled"')):
+        path = e.recipe(name, "fp32", dict(noise=0.0, pooled=name == "pooled-too"), **more)
+        t.refused(2, ["--format nemo", said, "--format safetensors"], "encode", path, "--out", t.work / name, "--format", "nemo")
+        t.check(not (t.work / name).exists(), "a refused command left a folder")
 
 
 def kept_of(shard, name):

@@ -144,6 +144,7 @@ REFUSED = [
     (dict(**{"class": 10}), ["validate.picture.0.class is \"10\"", "its classes are 0 to 9"], {}),
     (dict(**{"class": "cat"}), ["validate.picture.0.class is \"cat\""], {}),
     (dict(prompt="a cat"), ["validate.picture.0.prompt is a text", "does not take"], {}),
+    (dict(prompt="a\0b"), ["validate.picture.0.prompt holds a NUL"], {}),
     (dict(size="8"), ["validate.picture.0.size is \"8\"", "HEIGHTxWIDTH"], {}),
     (dict(size="9x9"), ["9"], {}),
     (dict(steps=2000), ["cannot choose 2000 of 1000 times"], dict(scheduler=dict(plugin="iddpm"), sampler=dict(plugin="ddim", steps=4))),

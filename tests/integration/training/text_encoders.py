@@ -53,7 +53,7 @@ def clip_shapes(c):
     return {"text_model." + name: shape for name, shape in shapes.items()} | {"text_projection.weight": [c["projection_dim"], width]}
 
 
-def folder(name, shapes, config, architecture, tokenizer, seed=1):
+def folder(name, shapes, config, architecture, tokenizer, seed=1, copies={}):
     """As transformers saves a model and its tokenizer."""
     path = t.work / name
     if path.exists():
@@ -62,9 +62,11 @@ def folder(name, shapes, config, architecture, tokenizer, seed=1):
     for file in (GOLDEN / tokenizer).iterdir() if tokenizer else ():
         shutil.copy(file, path)
     draw = random.Random(seed)
-    t.write_tensors(path / "model.safetensors", {
-        key: ("F32", shape, [draw.gauss(1.0 if key.endswith("norm.weight") else 0.0, 0.3) for _ in range(t.product(shape))])
-        for key, shape in shapes.items()})
+    tensors = {key: ("F32", shape, [draw.gauss(1.0 if key.endswith("norm.weight") else 0.0, 0.3) for _ in range(t.product(shape))])
+               for key, shape in shapes.items()}
+    for copy, original in copies.items():
+        tensors[copy] = tensors[original]
+    t.write_tensors(path / "model.safetensors", tensors)
     (path / "config.json").write_text(json.dumps(config | {"architectures": [architecture]}))
     return path
 
@@ -132,6 +134,28 @@ def test_t5_xxl_holds_an_eighth_of_itself_on_8_ranks():
         t.check(abs(8 * held / (4 * numbers) - 1) < 0.01, f"{name}: a rank holds {held} bytes of {4 * numbers}")
 
 
+def test_limits_are_those_of_the_weights():
+    """And not of the sizes that the plugin has by itself: 77 places, 12 blocks."""
+    size = CLIP | dict(max_position_embeddings=100, num_hidden_layers=13)
+    options = dict(encoder__clip__weights=str(folder("long-clip", clip_shapes(size), size, "CLIPTextModelWithProjection", "clip")))
+    path = recipe("long-texts")
+    t.train(path, "long-texts", **options, encoder__clip__tokens=90, encoder__clip__layer=-13)
+
+    def refused(part, **option):
+        sets = {key.replace("__", "."): value for key, value in (options | option).items()} | {"run.output": str(t.work / "never")}
+        t.refused(2, [part], "train", path, *t.sets(sets))
+
+    refused("are more than the places it knows, 100", encoder__clip__tokens=101)
+    refused("is before the first of 13 blocks", encoder__clip__layer=-14)
+
+
+def test_of_two_folders_of_one_class_one_is_to_be_named():
+    for name in ("text_encoder", "text_encoder_2"):
+        shutil.copytree(clip(), t.work / "pair" / name)
+    t.refused(7, ["pair", "has weights of one class in two folders, text_encoder/ and text_encoder_2/", "name the folder"],
+              "train", recipe("pair-texts"), *t.sets({"run.output": str(t.work / "never"), "encoder.clip.weights": str(t.work / "pair")}))
+
+
 def test_what_weights_and_recipe_do_not_agree_on_is_refused():
     path = recipe("refused-texts", joins=False, t5_options=dict(name="text"))
 
@@ -139,10 +163,10 @@ def test_what_weights_and_recipe_do_not_agree_on_is_refused():
         sets = {"run.output": str(t.work / "never")} | {"encoder.long." + key: value for key, value in options.items()}
         t.refused(code, parts, "train", path, *t.sets(sets))
 
-    def other(name, tensors=None, tokenizer="t5", **config):
+    def other(name, tensors=None, tokenizer="t5", copies={}, **config):
         shapes = t5_shapes(T5)
         shapes.update(tensors or {})
-        return str(folder(name, {key: shape for key, shape in shapes.items() if shape}, T5 | config, "T5EncoderModel", tokenizer))
+        return str(folder(name, {key: shape for key, shape in shapes.items() if shape}, T5 | config, "T5EncoderModel", tokenizer, copies=copies))
 
     refused(7, ['"d_model" is 16', "has 12"], weights=other("contradicts", d_model=16))
     refused(2, ["depth is 5", "it is 2"], depth=5)
@@ -155,9 +179,10 @@ def test_what_weights_and_recipe_do_not_agree_on_is_refused():
     refused(2, ["has a row for each of 400 pieces", "the vocabulary of"],
             weights=other("many", {"shared.weight": [400, 12]}, vocab_size=400))
     refused(2, ["tokenizer", "none lies by the weights"], weights=other("without-tokenizer", tokenizer=None))
+    twice = "encoder.embed_tokens.weight"
+    refused(7, [f"tensor '{twice}' differs from 'shared.weight'"], weights=other("two-tables", {twice: [61, 12]}))
     t.train(path, "with-decoder", encoder__long__weights=other(
-        "with-decoder-weights", {"decoder.final_layer_norm.weight": [12], "lm_head.weight": [61, 12],
-                                 "encoder.embed_tokens.weight": [61, 12]}))
+        "with-decoder-weights", {"decoder.final_layer_norm.weight": [12], "lm_head.weight": [61, 12]}, copies={twice: "shared.weight"}))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/data/loader.h"
+#include "core/data/sizes.h"
 #include "core/encode/encoded_folder.h"
 #include "core/encode/members.h"
 #include "core/formats/file.h"
@@ -27,9 +28,11 @@ EncodedNotes notes_of_set() {
   notes.batch = 2;
   notes.shard_samples = kInShard;
   notes.flip = true;
+  notes.numerics = "fast";
   notes.data = {{"data.plugin", "\"synthetic\""}, {"data.height", "8"}};
-  notes.encoders = {{"encoder.image", "vae", "vae 1, weights ab", "Float", {{"draw", "\"mean\""}}}};
-  notes.source = {{"image", at::kFloat, {1, 8, 8}, ""}, {"label", at::kLong, {}, "", 10}};
+  notes.encoders = {
+      {"encoder.image", "vae", "vae 1, weights ab", "Float", "image", "mean", "clean", {{"draw", "\"mean\""}}}};
+  notes.source = {{"image", at::kFloat, {1, kOwnSide, kOwnSide}, ""}, {"label", at::kLong, {}, "", 10}};
   notes.kept = {{"label", at::kLong, {}, "", 10}};
   notes.made = {
       {"mean", at::kFloat, {2, 2}, ""}, {"words", at::kFloat, {-1, 2}, ""}, {"words_mask", at::kBool, {-1}, ""}};
@@ -42,19 +45,23 @@ torch::Tensor mean_of(int64_t i) {
   return torch::arange(4, torch::kFloat).view({2, 2}) + 10.0 * static_cast<double>(i);
 }
 
-void write_shard(const EncodedFolder& folder, const EncodedFolder::Shard& shard) {
+void write_shard(const EncodedFolder& folder, const EncodedFolder::Shard& shard, int64_t mirrors_lack = -1) {
   EncodedFolder::Writer writer(folder, shard);
+  const auto id = id_of(folder.notes());
   for (int64_t i = shard.first; i < shard.first + shard.samples; ++i) {
-    if (shard.part->name == "train" && i == kNotThere) continue;
+    const bool is_bad = shard.part->name == "train" && i == kNotThere;
     const auto key = encoded_key(shard.part->first + i);
     const int64_t length = 1 + i % 3;
-    writer.add(key + "." + EncodedSet::kPlain,
+    writer.add(key + "." + (is_bad ? EncodedSet::kBad : EncodedSet::kPlain),
                safetensors_member({{"label", torch::tensor(i, torch::kLong)},
                                    {"mean", mean_of(i)},
                                    {"words", torch::full({length, 2}, static_cast<float>(i))},
                                    {"words_mask", torch::ones({length}, torch::kBool)}},
-                                  {{"words", length}}));
-    writer.add(key + "." + EncodedSet::kMirrored, safetensors_member({{"mean", -mean_of(i)}}, {}));
+                                  {{EncodedSet::kId, id},
+                                   {EncodedSet::kSides, "8x1" + std::to_string(i)},
+                                   {EncodedSet::kLength + std::string("words"), std::to_string(length)}}));
+    if (is_bad || i == mirrors_lack) continue;
+    writer.add(key + "." + EncodedSet::kMirrored, safetensors_member({{"mean", -mean_of(i)}}, {{EncodedSet::kId, id}}));
   }
   writer.finish();
 }
@@ -79,11 +86,20 @@ TEST_CASE("notes are read as they were written, and say what differs") {
   CHECK(contains(said, "data.height is 8 there and 16 here"));
   CHECK(contains(said, "fingerprint is vae 1, weights ab there and vae 1, weights cd here"));
   CHECK(difference(to_json(notes), to_json(read)).empty());
-  for (const auto* bad : {"{}", "[]", R"({"format": 3})"})
+  for (const auto* bad : {"[]", R"({"version": 2})", R"({"version": 2, "format": 3})"})
     CHECK(contains(test::error_of(ErrorKind::data, [&] { encoded_notes(bad, "encoded.json"); }), "encoded.json"));
+  for (const auto* old : {"{}", R"({"version": 1, "format": "safetensors"})"})
+    CHECK(contains(test::error_of(ErrorKind::config, [&] { encoded_notes(old, "x"); }),
+                   "is of version 1, and this ditto reads version 2"));
   auto cut = to_json(notes);
   cut["shard_samples"] = int64_t{1} << 50;
   CHECK(contains(test::error_of(ErrorKind::data, [&] { encoded_notes(cut.dump(), "x"); }), "shards of"));
+}
+
+TEST_CASE("samples that did not decode are counted") {
+  const TemporaryFolder folder;
+  write_set(folder / "set");
+  CHECK(EncodedFolder(folder / "set", notes_of_set()).bad_samples() == 1);
 }
 
 TEST_CASE("samples come back in batches, with their texts padded and their lengths") {
@@ -107,6 +123,10 @@ TEST_CASE("samples come back in batches, with their texts padded and their lengt
   }
   CHECK(set->info(1).at("words") == std::vector<int64_t>{2, 2});
   CHECK(contains(test::error_of(ErrorKind::data, [&] { set->read(kNotThere); }), "did not decode when it was encoded"));
+  CHECK(set->info(kNotThere).at("mean") == std::vector<int64_t>{2, 2});
+  CHECK(set->sides_of_data(kNotThere) == std::vector<int64_t>{8, 14});
+  CHECK(set->sides_of_data(1) == std::vector<int64_t>{8, 11});
+  CHECK(find_sizes(*set, {{8, 11}}).learned == std::vector<SampleSize>{{8, 11}});
   const EncodedSet held_out(folder / "set", SplitOf::validation);
   CHECK(held_out.read(0).place == "validation-000000.tar:000005.safetensors");
 }
@@ -155,6 +175,40 @@ TEST_CASE("half a set, another set and a changed one are refused") {
   const EncodedSet set(folder / "set", SplitOf::train);
   CHECK_NOTHROW(set.read(0));
   CHECK(contains(test::error_of(ErrorKind::data, [&] { set.read(1); }), "holds other numbers than were written"));
+}
+
+TEST_CASE("a shard of another set, one that lacks samples and a length that was changed are refused") {
+  const TemporaryFolder folder;
+  write_set(folder / "set");
+  const auto path = folder / "set/train-000000.tar";
+  const auto whole = formats::read_file(path, ErrorKind::data);
+  const auto with = [&](std::string from, const std::string& to) {
+    auto bytes = whole;
+    const auto at = bytes.find(from);
+    REQUIRE(at != bytes.npos);
+    bytes.replace(at, to.size(), to);
+    formats::write_file(path, std::as_bytes(std::span(bytes)), ErrorKind::data);
+    return EncodedSet(folder / "set", SplitOf::train);
+  };
+  const auto id = id_of(notes_of_set());
+  const auto message = [](ErrorKind kind, const EncodedSet& set) {
+    return test::error_of(kind, [&] { (void)set.read(0, EncodedSet::Side::as_it_is); });
+  };
+  CHECK(contains(message(ErrorKind::config, with(id, "01234567")), "is of encoding 01234567, and encoded.json"));
+  CHECK(contains(message(ErrorKind::data, with("\"length.words\":\"1\"", "\"length.words\":\"0\"")),
+                 "holds other numbers than were written"));
+  auto other = notes_of_set();
+  other.encoders.front().fingerprint = "vae 1, weights cd";
+  CHECK(id_of(other) != id);
+
+  const EncodedFolder lacking(folder / "set", notes_of_set());
+  write_shard(lacking, lacking.shards().front(), 1);
+  CHECK(contains(message(ErrorKind::config, EncodedSet(folder / "set", SplitOf::train)),
+                 "train-000000.tar: lacks 1 of its 3 mirrored samples"));
+  EncodedFolder::Writer nothing(lacking, lacking.shards().front());
+  nothing.add("000000.json", "{}");
+  nothing.finish();
+  CHECK(contains(message(ErrorKind::config, EncodedSet(folder / "set", SplitOf::train)), "lacks 3 of its 3 samples"));
 }
 
 TEST_CASE("the bytes of a set do not depend on when its shards were written") {

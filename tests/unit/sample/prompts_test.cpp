@@ -49,6 +49,42 @@ TEST_CASE("prompts are a file's lines or a text") {
   CHECK(contains(refused_file(folder / "empty.txt"), "is empty"));
 }
 
+TEST_CASE("a text that looks like a path to a file that is not there is no prompt") {
+  for (const char* text : {"words.txt", "my words.TXT", "words.jsonl", "words.json", "nothere/words", "a/b"}) {
+    CAPTURE(text);
+    CHECK(contains(refused_file(text), "looks like a path, and there is no such file"));
+  }
+  for (const char* text : {"a red/blue kite", "version 1.5", "a cat.", "a txt"}) {
+    CAPTURE(text);
+    CHECK(texts_in(text) == std::vector<std::string>{text});
+  }
+}
+
+TEST_CASE("JSON lines are called .jsonl, in any case of letters") {
+  const TemporaryFolder folder;
+  const auto* lines = "{\"prompt\": \"a cat\"}\n{\"prompt\": \"a dog\"}\n";
+  for (const char* name : {"a.jsonl", "a.JSONL", "a.JsonL"}) {
+    test::write_text(folder / name, lines);
+    CHECK(texts_in(folder / name) == std::vector<std::string>{"a cat", "a dog"});
+  }
+  for (const char* name : {"a.json", "a.JSON"}) {
+    test::write_text(folder / name, lines);
+    CHECK(contains(refused_file(folder / name), "call it .jsonl"));
+  }
+}
+
+TEST_CASE("a text with a NUL is no prompt, wherever it stands") {
+  const TemporaryFolder folder;
+  CHECK(contains(refused_file(std::string("a\0b", 3)), "holds a NUL"));
+  test::write_text(folder / "nul.txt", std::string("a cat\na\0b\n", 10));
+  CHECK(contains(refused_file(folder / "nul.txt"), "nul.txt:2: is no text: byte 1 is zero"));
+  for (const char* line : {R"({"prompt": "a\u0000b"})", R"({"prompt": "a", "negative": "a\u0000b"})"}) {
+    test::write_text(folder / "nul.jsonl", line);
+    CHECK(contains(refused_file(folder / "nul.jsonl"), "nul.jsonl:1, "));
+    CHECK(contains(refused_file(folder / "nul.jsonl"), "holds a NUL"));
+  }
+}
+
 TEST_CASE("JSON lines say what goes with a prompt, and nothing else") {
   const TemporaryFolder folder;
   const auto path = folder / "prompts.jsonl";

@@ -15,6 +15,7 @@ TEST_CASE("the nearest name is the one with the fewest edits, if any is near") {
   CHECK(nearest("zzzzz", names) == "");
   CHECK(nearest("", {"a"}) == "");
   CHECK(nearest("ab", {"ac", "ad"}) == "ac");
+  CHECK(nearest("dti", {"t5", "dit"}) == "dit");  // two letters changed places
 }
 
 TEST_CASE("long names may differ in a third of their letters, longer ones than 200 are nobody's slip") {
