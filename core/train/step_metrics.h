@@ -23,6 +23,7 @@ class StepMetrics {
   void record_kernels();
   void end_step();                     // of the step that began last: its time, and what else is known by now
   void add(const StepResult& result);  // what the first step came to that ended and was not added yet
+  bool has_ended(int64_t step) const { return !ended_.empty() && step <= ended_.back().record.step; }
   // Throws Error(data) where no sample of the steps that were added could be learned from.
   void require_learned() const;
 

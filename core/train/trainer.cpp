@@ -115,8 +115,7 @@ bool Trainer::make_step() {
   } catch (const Error& error) {
     // What the step before came to is not lost with this one, but where a device may wait for a rank that is gone.
     if (error.kind() != ErrorKind::distributed) settle();
-    for (const auto& result : training_.step->results())
-      if (result.step <= training_.done) metrics_.add(result);
+    add_ended();
     throw;
   }
   trace_.end_step();
@@ -124,7 +123,18 @@ bool Trainer::make_step() {
 }
 
 void Trainer::settle() {
-  with_way_back([this] { training_.step->settle(); });
+  try {
+    with_way_back([this] { training_.step->settle(); });
+  } catch (const Error&) {
+    add_ended();
+    throw;
+  }
+}
+
+// Before an error ends the run: what steps came to that are complete, and were read and not added yet.
+void Trainer::add_ended() {
+  for (const auto& result : training_.step->results())
+    if (metrics_.has_ended(result.step)) metrics_.add(result);
 }
 
 void Trainer::with_way_back(const std::function<void()>& work) {

@@ -35,6 +35,7 @@ class Trainer {
   bool make_step();
   bool needs_results() const;
   void settle();
+  void add_ended();
   void with_way_back(const std::function<void()>& work);
   void take(const StepResult& result);
   void begin_receipts();
