@@ -108,7 +108,7 @@ class Offload final : public ParallelStrategy {
     }
   }
 
-  UnitRun wrap_unit(UnitRun run) override { return watch_.wrap(std::move(run)); }
+  UnitRun wrap_unit(UnitRun run) override { return copies_ ? watch_.wrap(std::move(run)) : run; }
 
   void begin_step(const StepPlan& plan) override {
     watch_.reset();
