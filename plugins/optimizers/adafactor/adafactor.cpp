@@ -105,7 +105,8 @@ struct Adafactor final : ditto::Optimizer {
                        : weight.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                              : std::numeric_limits<float>::epsilon();
     Tensor update = second_moment(i, grad, share, eps).clamp_min(eps * eps).rsqrt().mul(grad);
-    return update.mul(alpha / (mean_root(update) / options.clip).clamp_min(1.0));
+    const Tensor scale = alpha / (mean_root(update) / options.clip).clamp_min(1.0);
+    return update.mul(scale.to(update.scalar_type()));  // a weight that is one number would make fp64 of it
   }
 
   Tensor second_moment(size_t i, const Tensor& grad, double share, double eps) {
