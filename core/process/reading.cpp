@@ -1,5 +1,7 @@
 #include "core/process/reading.h"
 
+#include <utility>
+
 #include <c10/core/Event.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -11,14 +13,13 @@ struct Reading::Copied {
 };
 
 Reading::Reading(const torch::Tensor& numbers) : here_(numbers.contiguous()) {
-  const auto type = numbers.device().type();
-  if (type == at::kCPU) return;
+  const auto device = numbers.device();
+  if (device.is_cpu()) return;
   const auto there = std::exchange(
       here_, torch::empty(numbers.sizes(), torch::TensorOptions(numbers.scalar_type()).pinned_memory(true)));
   here_.copy_(there, /*non_blocking=*/true);
-  copied_ = std::make_unique<Copied>(Copied{there, c10::Event(type)});
-  const c10::impl::VirtualGuardImpl device(type);
-  copied_->done.record(device.getStream(device.getDevice()));
+  copied_ = std::make_unique<Copied>(Copied{there, c10::Event(device.type())});
+  copied_->done.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));
 }
 
 Reading::~Reading() = default;
