@@ -64,7 +64,8 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   batch["x_t"] = clean * spread(alpha, clean) + noise * spread(sigma, clean);
   batch["time"] = time_B;
   batch["noise"] = noise;
-  return drops ? model_.without_condition(std::move(batch), drop_B) : batch;
+  if (!drops) return batch;
+  return model_.without_condition(std::move(batch), drop_B);
 }
 
 std::map<std::string, Tensor> Denoising::losses(const Outputs& outputs, const Batch& batch, Context& ctx) const {
