@@ -130,6 +130,19 @@ def test_errors_come_with_the_same_words_and_lines():
         same_lines(f"{name}-at_once", f"{name}-late")
 
 
+def test_a_step_that_is_read_with_the_one_before_keeps_its_line():
+    """The step that ends the run is one that has to be known at once, by which the one before is read and not told yet."""
+    tree = t.recipe(run=dict(steps=20), lr_schedule=dict(lr=1e30, warmup=0))
+    path = t.write_recipe("known.toml", tree)
+    t.refused(5, ["the loss is"], "train", path, *t.sets({"run.output": str(t.work / "known")}))
+    told = t.lines_in("known")
+    t.check(0 < told < 19, f"the run is to end on its way, not after {told} steps")
+    for way in WAYS:
+        given = {"run.output": str(t.work / f"known-{way}"), "run.read_results": way, "checkpoint.every": told + 1}
+        t.refused(5, [f"step {told + 1}: the loss is"], "train", path, *t.sets(given))
+    t.equal(len(same_lines("known-at_once", "known-late")), told, "lines")
+
+
 def test_layouts_decide_together():
     # Of the second layout each rank has half of the weights, and of the third only the last one the losses.
     layouts = {"two": {}, "fsdp": {"parallel.shard": 2, "parallel.shard_plugin": "fsdp"}, "pipeline": {"parallel.pipeline": 2},
