@@ -139,6 +139,11 @@ def racecheck():
 # --- training ------------------------------------------------------------------------------------------------------------
 
 
+def on_gpu():
+    """Options of a run there, with the kernels of plugins/kernels/cuda; on the mock, which has none in a kit, with the references."""
+    return cuda.on("cuda") | ({} if MOCK else {"plugins.kernels": ["cuda"]})
+
+
 def matrix():
     """The table `device`: each case against one rank on the CPU."""
     text = cuda.matrix("--table", "device", *(["--every", "6"] if MOCK else []), timeout=600)
@@ -161,7 +166,7 @@ def training():
     for precision, bound in (("fp64", 1e-12), ("fp32", 1e-5)):
         path = recipe(precision, steps=steps, precision=precision)
         for device in ("cpu", "cuda"):
-            t.train(path, f"{precision}-{device}", **cuda.on(device))
+            t.train(path, f"{precision}-{device}", **(on_gpu() if device == "cuda" else cuda.on(device)))
         here, there = (float(t.metrics(f"{precision}-{device}")[-1]["loss"]) for device in ("cpu", "cuda"))
         figures[precision] = abs(here - there) / abs(here)
         t.check(figures[precision] <= bound, f"{precision}: the loss after {steps} steps is {here} on the CPU and {there} on the GPU")
@@ -181,15 +186,15 @@ def bits():
     steps = 12 if MOCK else 100
     path = recipe("bits", steps=steps, precision="bf16")
     for name in ("first", "second"):
-        t.train(path, name, **cuda.on("cuda"))
-    sets = {"run.output": str(t.work / "killed")} | cuda.on("cuda")
+        t.train(path, name, **on_gpu())
+    sets = {"run.output": str(t.work / "killed")} | on_gpu()
     process = t.start("train", path, *t.sets(sets))
     t.wait_for(lambda: t.checkpoints("killed") or process.poll() is not None, "a checkpoint")
     t.check(process.poll() is None, "the run that is to be killed ended before:", (t.work / "started.log").read_text())
     process.send_signal(signal.SIGKILL)
     process.wait()
     t.check(t.lines_in("killed") < steps, "the run that is to be killed was done")
-    t.train(path, "killed", **cuda.on("cuda"))
+    t.train(path, "killed", **on_gpu())
     found = {name: fingerprint(name) for name in ("first", "second", "killed")}
     t.check(len(set(found.values())) == 1, f"hashes differ: {found}")
     return f"one hash of two runs and of one killed and resumed: {found['first']}", found
@@ -202,7 +207,7 @@ def staged():
     with cuda.sharing_a_gpu():
         cuda.matrix(*(word for layout in cuda.SHARING for word in ("--layout", layout)), timeout=300)
         for name, ranks in (("first", 2), ("second", 2), ("alone", 1)):
-            t.train(path, f"staged-{name}", "--local-ranks", ranks, **cuda.on("cuda"))
+            t.train(path, f"staged-{name}", "--local-ranks", ranks, **on_gpu())
             found[name] = fingerprint(f"staged-{name}")
     t.check(len(set(found.values())) == 1, f"hashes differ: {found}")
     return f"{len(cuda.SHARING)} layouts in fp64 as on the CPU; two runs of two ranks have one rank's hash: {found['alone']}", found
@@ -251,7 +256,7 @@ def ncu():
     """The five kernels of a step of DiT-S/2 that take longest, then what the profiler says of each."""
     profiler = tool("ncu")
     step = [t.ditto, "bench", "step", SOURCE / "bench/dit_s_2.toml", "--steps", 2, "--warmup", 1,
-            *t.sets({"run.precision": "bf16", "run.batch": 128} | cuda.on("cuda"))]
+            *t.sets({"run.precision": "bf16", "run.batch": 128} | on_gpu())]
     text = said([profiler, "--csv", "--metrics", "gpu__time_duration.sum", "--kernel-name-base", "function", "--clock-control", "none",
                  "--launch-skip", 2000, "--launch-count", 800, *step])
     rows = csv.DictReader(io.StringIO("\n".join(line for line in text.splitlines() if line.startswith('"'))))
