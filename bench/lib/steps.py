@@ -72,7 +72,9 @@ class Model:
 
 def ditto_step(model, precision, steps, args, numerics="fast"):
     sets = [*model.sets, f"run.precision={precision}", f'run.numerics="{numerics}"', f"run.threads={args.threads}",
-            f"run.device={args.device}"] + (['run.transport="mock_gpu"'] if args.mock else [])
+            f"run.device={args.device}"]
+    if args.device == "cuda":
+        sets.append('run.transport="mock_gpu"' if args.mock else 'plugins.kernels=["cuda"]')
     command = [DITTO, "bench", "step", str(ROOT / model.recipe), "--json", "--steps", str(steps),
                "--warmup", str(max(1, args.warmup))]
     for one in sets:

@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
     {"updates", check::updates},
     {"products", check::products},
 #if !defined(WITHOUT_CUBLASLT)
-    {"library products", check::library_products},
+    {"library", check::library_products},
 #endif
     {"maps", check::group_norms}
   };

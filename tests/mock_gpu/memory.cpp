@@ -266,6 +266,11 @@ Open::~Open() {
 }
 
 Kernel::Kernel(void* stream) {
+  if (stream_of(stream) / kStreams != current_gpu())
+    throw ditto::Error(ditto::ErrorKind::plugin, "mock_gpu",
+                       "a kernel is launched in " + name(stream_of(stream)) + ", and GPU " +
+                           std::to_string(current_gpu()) + " is the thread's",
+                       "make the stream's GPU current first");
   ++counts().launches;
   order().launch(stream_of(stream), {}, "a kernel");
   touched = new std::vector<std::unique_ptr<Open>>;

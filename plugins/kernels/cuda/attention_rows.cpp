@@ -184,7 +184,7 @@ KernelRow cudnn_attention() {
     const Tensor seed = torch::empty({}, q.options().dtype(torch::kLong).requires_grad(false));
     return {room(q.sizes(), q, q.scalar_type()), of_lse(q, false).unsqueeze(-1), seed, torch::empty_like(seed)};
   };
-  row.knows = {"scale", "causal", "token_leaf"};
+  row.knows = {"scale", "causal"};
   return row;
 }
 
@@ -213,7 +213,7 @@ KernelRow flash_attention() {
     return {room(q.sizes(), q, q.scalar_type()), of_lse(q, in.has("lengths") || in.tensor(3).defined()),
             torch::empty({2}, bits), torch::empty({}, bits)};
   };
-  row.knows = {"scale", "causal", "lengths", "key_lengths", "token_leaf"};
+  row.knows = {"scale", "causal", "lengths", "key_lengths"};
   return row;
 }
 

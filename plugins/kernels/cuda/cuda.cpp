@@ -2,6 +2,7 @@
 // this process gives the memory and the streams.
 #include <algorithm>
 
+#include <c10/core/DeviceGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <ditto/exact/terms.h>
 
@@ -90,6 +91,30 @@ Tensor sum_of_rows(const Tensor& rows, Index width, GroupsOf groups, at::ScalarT
 
 namespace {
 
+// A kernel is launched on the GPU that is current, which in a thread that nobody told of its rank's is the first one.
+std::optional<c10::Device> gpu_of(const ditto::Tensors& list) {
+  for (const auto& x : list)
+    if (x.defined() && x.is_cuda()) return x.device();
+  return std::nullopt;
+}
+void launch_where_tensors_are(ditto::KernelRow& row) {
+  row.forward = [forward = row.forward](const ditto::OpInputs& in) {
+    const c10::OptionalDeviceGuard guard(gpu_of(in.tensors));
+    return forward(in);
+  };
+  if (row.backward)
+    row.backward = [backward = row.backward](const ditto::Tensors& grads, const ditto::OpInputs& in,
+                                             const ditto::Tensors& results) {
+      const c10::OptionalDeviceGuard guard(gpu_of(grads));
+      return backward(grads, in, results);
+    };
+  if (row.again)
+    row.again = [again = row.again](const ditto::OpInputs& in, const ditto::Tensors& results) {
+      const c10::OptionalDeviceGuard guard(gpu_of(gpu_of(in.tensors) ? in.tensors : results));
+      return again(in, results);
+    };
+}
+
 struct CudaKernels final : ditto::KernelSet {
   struct Options {
     std::string algorithms;
@@ -122,11 +147,12 @@ struct CudaKernels final : ditto::KernelSet {
                                        ditto_cuda::exact_linear(),
                                        ditto_cuda::exact_linear_gelu_tanh(),
                                        ditto_cuda::linear(blas_),
-                                       ditto_cuda::linear_gelu_tanh(blas_),
-                                       ditto_cuda::cudnn_attention(),
-                                       ditto_cuda::flash_attention()};
-    for (auto& row : ditto_cuda::flash_attention_in_pieces()) rows.push_back(std::move(row));
+                                       ditto_cuda::linear_gelu_tanh(blas_)};
     for (auto& row : rows) row.copies = true;  // kernels take pointers to numbers that follow one another
+    rows.push_back(ditto_cuda::cudnn_attention());
+    rows.push_back(ditto_cuda::flash_attention());
+    for (auto& row : ditto_cuda::flash_attention_in_pieces()) rows.push_back(std::move(row));
+    for (auto& row : rows) launch_where_tensors_are(row);
     return rows;
   }
 

@@ -10,8 +10,8 @@ namespace {
 
 bool can(const OpCall& call) {
   const Tensor &x = call.inputs.tensor(0), &weight = call.inputs.tensor(1);
-  return fits(call) && !call.inputs.flag("bf16") && x.dim() >= 2 && weight.dim() == 2 && x.numel() > 0 &&
-         weight.size(0) > 0 && x.size(-1) == weight.size(1);
+  return fits(call) && x.dim() >= 2 && weight.dim() == 2 && x.numel() > 0 && weight.size(0) > 0 &&
+         x.size(-1) == weight.size(1);
 }
 
 // False: cublasLt has no algorithm for it, and nothing is done.
@@ -88,7 +88,6 @@ Tensors gradients(Blas& blas, const Tensor& g, const OpInputs& in) {
 KernelRow row(const char* op) {
   KernelRow row{op, "cuda_blas"};
   row.score = [](const OpCall& call) { return can(call) ? kScore : 0; };
-  row.knows = {"token_leaf", "in_leaves", "out_leaves", "bf16"};
   return row;
 }
 
