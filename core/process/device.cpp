@@ -55,10 +55,13 @@ void prepare_environment() {
     refuse_value("CUBLAS_WORKSPACE_CONFIG", room, "lets cuBLAS choose by what other streams do");
   setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // these sum in the switch, in an order of its own
   const std::string algorithms = getenv("NCCL_ALGO");
-  const bool leaves_out = algorithms.starts_with('^') && algorithms.find("NVLS,") != std::string::npos &&
-                          algorithms.find("NVLSTree") != std::string::npos;
-  if (!leaves_out && (algorithms.starts_with('^') || algorithms.find("NVLS") != std::string::npos))
-    refuse_value("NCCL_ALGO", algorithms, "lets NCCL sum in the switch, in an order of its own");
+  const auto names = [&](const std::string& name) {
+    const auto list = "," + algorithms.substr(algorithms.starts_with('^')) + ",";
+    return list.find("," + name + ",") != std::string::npos;
+  };
+  const bool may_use =
+      algorithms.starts_with('^') ? !names("NVLS") || !names("NVLSTree") : algorithms.find("NVLS") != std::string::npos;
+  if (may_use) refuse_value("NCCL_ALGO", algorithms, "lets NCCL sum in the switch, in an order of its own");
 }
 
 }  // namespace
