@@ -8,11 +8,12 @@ its fused op (sdpa) and by plain matrix products, eager; with --compile both und
 each). Start-up is measured too: from the start of the process to the
 end of the first step of configs/digits.toml.
 
-With --device cuda both sides compute on the first GPU, larger models, without the start-up.
+With --device cuda both sides compute on the first GPU, larger models, without the start-up; --mock rehearses that without one.
 
-Usage: ./dev bench step [--pairs 3] [--steps 5] [--only dit_s_2] [--compile] [--device cuda] [--out FOLDER]
+Usage: ./dev bench step [--pairs 3] [--steps 5] [--only dit_s_2] [--compile [sdpa]] [--device cuda] [--json FILE] [--out FOLDER]
 """
 import argparse
+import json
 import pathlib
 import statistics
 import subprocess
@@ -23,7 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench" / "lib"))
 from report import write  # noqa: E402
-from steps import (DITTO, RATIOS, STEP, Model, add_arguments, begin, hardware_lines, machine_name, measure, peak_line,  # noqa: E402
+from steps import (DITTO, RATIOS, STEP, Model, add_arguments, as_json, begin, hardware_lines, machine_name, measure, peak_line,  # noqa: E402
                    peaks_of, step_table, summary_table)
 import dit  # noqa: E402
 
@@ -31,12 +32,15 @@ RECIPES = {"dit_s_2": ("bench/dit_s_2.toml", []),
            "dit_s_2_1024": ("bench/dit_s_2.toml", ["data.height=64", "data.width=64", "run.batch=2"]),
            "dit_b_2": ("bench/dit_s_2.toml", ['model.preset="B/2"', "run.batch=4"]),
            "dit_s_2_128": ("bench/dit_s_2.toml", ["run.batch=128"]),
+           "dit_b_2_128": ("bench/dit_s_2.toml", ['model.preset="B/2"', "run.batch=128"]),
            "dit_xl_2_32": ("bench/dit_s_2.toml", ['model.preset="XL/2"', "run.batch=32"]),
+           **{f"dit_xl_2_{batch}": ("bench/dit_s_2.toml", ['model.preset="XL/2"', f"run.batch={batch}"]) for batch in (128, 192, 256)},
            "digits_16": ("configs/digits.toml", ["run.batch=16"]),
            "digits_128": ("configs/digits.toml", ["run.batch=128"])}
 TITLES = {"dit_s_2": "DiT-S/2, 32x32x4, batch 8", "dit_s_2_1024": "DiT-S/2, 64x64x4, batch 2",
           "dit_b_2": "DiT-B/2, 32x32x4, batch 4", "dit_s_2_128": "DiT-S/2, 32x32x4, batch 128",
-          "dit_xl_2_32": "DiT-XL/2, 32x32x4, batch 32", "digits_16": "digits, batch 16",
+          "dit_b_2_128": "DiT-B/2, 32x32x4, batch 128", "dit_xl_2_32": "DiT-XL/2, 32x32x4, batch 32",
+          **{f"dit_xl_2_{batch}": f"DiT-XL/2, 32x32x4, batch {batch}" for batch in (128, 192, 256)}, "digits_16": "digits, batch 16",
           "digits_128": "digits, batch 128"}
 ON = {"cpu": ["dit_s_2", "dit_s_2_1024", "dit_b_2", "digits_16", "digits_128"], "cuda": ["dit_s_2_128", "dit_xl_2_32"]}
 
@@ -49,6 +53,7 @@ def arguments():
     parser.add_argument("--only", choices=list(RECIPES), action="append", help="this model only (may be repeated)")
     parser.add_argument("--precision", choices=["fp32", "bf16"], action="append", help="this one only")
     parser.add_argument("--device", choices=list(ON), default="cpu", help="where both compute (default cpu)")
+    parser.add_argument("--json", type=pathlib.Path, help="a file for the figures, too")
     parser.add_argument("--no-start", action="store_true", help="leave start-up times out")
     add_arguments(parser)
     return parser.parse_args()
@@ -116,6 +121,8 @@ def main():
         for precision in args.precision or ["fp32", "bf16"]:
             model = Model(TITLES[name], dit.WORKLOADS[name], *RECIPES[name])
             cases.append(measure(model, precision, args.steps * (4 if name.startswith("digits") else 1), args))
+    if args.json:
+        args.json.write_text(json.dumps(as_json(cases), indent=1))
     peaks = peaks_of(cases)
     lines = [f"# One training step, {machine_name(args)}", "", "Written by bench/step.py (`./dev bench step`).", ""]
     lines += hardware_lines(args, load, f"{args.rounds} rounds, {args.steps} timed steps a round for DiT and "

@@ -1,6 +1,7 @@
 # ditto_add_plugin(NAME KIND [SOURCES file…] [LIBRARIES library…]): one plugin, one shared library.
 # Used for every folder of plugins/ and, after find_package(Ditto), by plugins outside the tree.
-# KIND is the folder's name in plugins/; the library is lib/ditto/plugins/KIND/libNAME.so in the build folder.
+# KIND is the folder's name in plugins/; the library is lib/ditto/plugins/KIND/libNAME.so in the build folder. It has no soname: who
+# asks the loader for libcuda.so, the driver, is not to be given a plugin of that name.
 
 # What everything built with the SDK shares. -ffp-contract=off: fused multiply-adds would make results depend on the
 # machine that compiled. -fPIC for programs too, so that one precompiled header serves all. The three -Wno- are warnings that
@@ -25,6 +26,6 @@ function(ditto_add_plugin name kind)
   ditto_compile_settings(${target})
   target_link_libraries(${target} PRIVATE Ditto::sdk ${arg_LIBRARIES} -Wl,--no-undefined)
   set_target_properties(${target} PROPERTIES
-    OUTPUT_NAME ${name} LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/ditto/plugins/${kind}"
+    OUTPUT_NAME ${name} NO_SONAME ON LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/ditto/plugins/${kind}"
     INSTALL_RPATH "$ORIGIN/../../..:$ORIGIN/../../../torch/lib")
 endfunction()

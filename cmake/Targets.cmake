@@ -66,6 +66,9 @@ if(core_sources)
   target_link_libraries(ditto_core PUBLIC ditto_sdk $<TARGET_NAME_IF_EXISTS:ditto_formats>
                                           $<TARGET_NAME_IF_EXISTS:ditto_tensorboard> ditto::gloo Boost::headers ${CMAKE_DL_LIBS}
                                    PRIVATE OpenSSL::Crypto SQLite::SQLite3)
+  if(CUDAToolkit_FOUND)  # for NVTX's header alone, which needs no library
+    target_include_directories(ditto_core SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  endif()
   ditto_compile_settings(ditto_core)
   ditto_use_host_pch(ditto_core)
   ditto_compile_together(ditto_core)

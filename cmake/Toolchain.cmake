@@ -53,7 +53,7 @@ if(DITTO_MOLD)
 endif()
 
 if(DITTO_SANITIZE)
-  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DITTO_SANITIZE}> -fno-omit-frame-pointer)
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${DITTO_SANITIZE};-fno-omit-frame-pointer>")
   add_link_options(-fsanitize=${DITTO_SANITIZE})
 endif()
 

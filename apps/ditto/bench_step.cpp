@@ -84,6 +84,7 @@ nlohmann::ordered_json bench_json(const StepBench& bench, const Recipe& recipe) 
                               {"peak_bytes", bench.peak_bytes},
                               {"loss", bench.loss},
                               {"machine", machine_record(torch::Device(recipe.run.device))}};
+  if (bench.free_median) json["free_median_s"] = *bench.free_median;
   if (bench.breakdown) json["breakdown"] = breakdown_json(*bench.breakdown);
   return json;
 }
@@ -96,6 +97,9 @@ std::string bench_text(const StepBench& bench, const Recipe& recipe, int ranks) 
                           machine.at(machine.count("gpu") ? "gpu" : "processor"));
   text += fmt::format("step            {:.2f} ms median of {}, {:.2f} ms fastest\n", 1e3 * bench.median(),
                       bench.seconds.size(), 1e3 * bench.fastest());
+  if (bench.free_median)
+    text += fmt::format("same bits again {:+.1f} %: {:.2f} ms median with run.deterministic = false\n",
+                        100 * (bench.median() / *bench.free_median - 1), 1e3 * *bench.free_median);
   text += fmt::format(
       "throughput      {:.1f} img/s, {} TFLOP/s of the model's own operations\n", bench.learned / bench.median(),
       bench.flops ? fmt::format("{:.3f}", *bench.flops / bench.median() / 1e12) : "an unknown number of");

@@ -32,7 +32,10 @@ STEP = ("A step is forward, backward, gradients' norm, AdamW (fused) and EMA. GF
 def add_arguments(parser):
     parser.add_argument("--warmup", type=int, default=2, help="steps before them in every round (default 2)")
     parser.add_argument("--threads", type=int, default=usable_processors(), help="default: all that may be used")
-    parser.add_argument("--compile", action="store_true", help="torch.compile of both of PyTorch's settings too")
+    parser.add_argument("--compile", choices=list(dit.ATTENTION), nargs="*", metavar="SETTING",
+                        help="torch.compile of PyTorch's settings too, or of these alone: sdpa, products")
+    parser.add_argument("--mock", action="store_true", help="a rehearsal of --device cuda where there is no GPU: Ditto on the mock GPU of "
+                        "the tests, PyTorch on the CPU")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "bench/results", help="folder of the results")
 
 
@@ -40,7 +43,7 @@ def begin(args):
     """The load average before the run."""
     if not os.access(DITTO, os.X_OK):
         sys.exit(f"{SCRIPT}: there is no program at {DITTO}; run ./dev build, or set DITTO")
-    if args.device == "cuda" and not torch.cuda.is_available():
+    if peer_device(args) == "cuda" and not torch.cuda.is_available():
         print(f"{SCRIPT}: not run: no GPU", file=sys.stderr)
         sys.exit(77)
     torch.set_num_threads(args.threads)
@@ -48,6 +51,14 @@ def begin(args):
     if load > 0.5:
         print(f"{SCRIPT}: something else runs here (load average {load:.2f}): these times say little", file=sys.stderr)
     return load
+
+
+def peer_device(args):
+    return "cpu" if args.mock else args.device
+
+
+def compiled_settings(args):
+    return () if args.compile is None else args.compile or list(dit.ATTENTION)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +73,14 @@ class Model:
 def ditto_step(model, precision, steps, args, numerics="fast"):
     sets = [*model.sets, f"run.precision={precision}", f'run.numerics="{numerics}"', f"run.threads={args.threads}",
             f"run.device={args.device}"]
+    if args.device == "cuda":
+        sets.append('run.transport="mock_gpu"' if args.mock else 'plugins.kernels=["cuda"]')
     command = [DITTO, "bench", "step", str(ROOT / model.recipe), "--json", "--steps", str(steps),
                "--warmup", str(max(1, args.warmup))]
     for one in sets:
         command += ["--set", one]
-    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    mock = {"DITTO_PLUGIN_PATH": str(pathlib.Path(DITTO).parents[1] / "tests/mock_gpu")} if args.mock else {}
+    return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=os.environ | mock).stdout)
 
 
 def peer_step(trainer, attention, precision, compiled, steps, warmup):
@@ -115,6 +129,7 @@ class Case:
     def __init__(self, title, precision):
         self.title, self.precision = title, precision
         self.peers, self.ours, self.one_number, self.peaks = {}, [], [], []
+        self.peer_bytes = {}  # of a GPU, at the peak of each setting
 
     def flops(self):
         return self.ours[0]["flops"]
@@ -133,16 +148,20 @@ def measure(model, precision, steps, args):
     print(f"{model.title}, {precision} …", file=sys.stderr, flush=True)
     torch.compiler.reset()  # or what a second model compiles would serve any shape, and after some nothing would be compiled
     case = Case(model.title, precision)
-    trainer = dit.Trainer(model.workload, args.device)
+    device = peer_device(args)
+    trainer = dit.Trainer(model.workload, device)
+    settings = [(name, name, False) for name in dit.ATTENTION]
+    settings += [(f"{name}, compiled", name, True) for name in compiled_settings(args)]
     for _ in range(args.rounds):
-        for attention in dit.ATTENTION:
-            case.peers.setdefault(attention, []).append(
-                peer_step(trainer, attention, precision, False, steps, args.warmup))
-        for attention in dit.ATTENTION if args.compile else ():
-            case.peers.setdefault(f"{attention}, compiled", []).append(
-                peer_step(trainer, attention, precision, True, steps, max(2, args.warmup)))
-        case.peaks.append(matmul_tflops(precision, args.device))
-        if args.device == "cuda":
+        for setting, attention, compiled in settings:
+            if device == "cuda":
+                torch.cuda.reset_peak_memory_stats()
+            case.peers.setdefault(setting, []).append(
+                peer_step(trainer, attention, precision, compiled, steps, max(2, args.warmup) if compiled else args.warmup))
+            if device == "cuda":
+                case.peer_bytes[setting] = torch.cuda.max_memory_allocated()
+        case.peaks.append(matmul_tflops(precision, device))
+        if device == "cuda":
             torch.cuda.empty_cache()  # Ditto is a process of its own beside this one
         case.ours.append(ditto_step(model, precision, steps, args))
         if precision == "fp32" and args.device == "cpu":
@@ -157,11 +176,11 @@ def measure(model, precision, steps, args):
 
 
 def machine_name(args):
-    return processor() if args.device == "cpu" else torch.cuda.get_device_name()
+    return processor() if peer_device(args) == "cpu" else torch.cuda.get_device_name()
 
 
 def hardware_lines(args, load, rounds):
-    gpu = [] if args.device == "cpu" else [
+    gpu = [] if peer_device(args) == "cpu" else [
         f"- GPU: {machine_name(args)}, {torch.cuda.get_device_properties(0).total_memory / 2**30:.0f} GiB; deterministic "
         "kernels in Ditto, PyTorch as it comes; fp32 without TF32"]
     limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
@@ -184,6 +203,15 @@ def peak_line(peaks, device):
     size = matmul_size(device)
     return (f"- matrix multiply ({size} x {size}, best of this run): " +
             ", ".join(f"{p} {1000 * peak:.0f} GFLOP/s" for p, peak in peaks.items()))
+
+
+def as_json(cases):
+    """For programs: seconds of a step, each the rounds' median, and bytes at the peak."""
+    return [{"model": case.title, "precision": case.precision, "batch": case.ours[0]["batch"],
+             "parameters": case.ours[0]["parameters"], "flops": case.flops(), "matmul_tflops": case.peak(),
+             "seconds": {"Ditto": statistics.median(one["median_s"] for one in case.ours)} |
+                        {name: statistics.median(seconds) for name, seconds in case.peers.items()},
+             "bytes": {"Ditto": case.ours[-1]["peak_bytes"]} | case.peer_bytes} for case in cases]
 
 
 def row(case, label, seconds, peak, ratio):

@@ -41,7 +41,8 @@ DIGITS = Workload(1, 8, 10, 6, 128, 4, 2, 128, "flow", 1e-3, 0.995)
 DIT_B_2 = dataclasses.replace(DIT_S_2, width=768, heads=12, batch=4)
 DIT_XL_2 = dataclasses.replace(DIT_S_2, depth=28, width=1152, heads=16, batch=32)
 WORKLOADS = {"dit_s_2": DIT_S_2, "dit_s_2_1024": dataclasses.replace(DIT_S_2, size=64, batch=2), "dit_b_2": DIT_B_2,
-             "dit_s_2_128": dataclasses.replace(DIT_S_2, batch=128), "dit_xl_2_32": DIT_XL_2,
+             "dit_s_2_128": dataclasses.replace(DIT_S_2, batch=128), "dit_b_2_128": dataclasses.replace(DIT_B_2, batch=128),
+             "dit_xl_2_32": DIT_XL_2, **{f"dit_xl_2_{batch}": dataclasses.replace(DIT_XL_2, batch=batch) for batch in (128, 192, 256)},
              "digits_16": dataclasses.replace(DIGITS, batch=16), "digits_128": DIGITS}
 
 

@@ -1,9 +1,12 @@
 #include "core/assembly/program.h"
 
+#include <memory>
 #include <sstream>
 #include <utility>
 
 #include <torch/types.h>
+
+#include <ditto/upload.h>
 
 #include "core/assembly/one_number_guard.h"
 #include "core/config/numerics.h"
@@ -13,32 +16,50 @@ namespace ditto {
 
 using torch::Tensor;
 
-void LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses,
-                       const std::map<std::string, Tensor>& measures) {
-  auto& entry = unread_.emplace_back(Entry{batch.ids, batch.weights, {}, {}});
-  for (const auto& [name, tensor] : losses) entry.losses[name] = tensor.detach().to(torch::kDouble);
-  for (const auto& [name, tensor] : measures) entry.measures[name] = tensor.detach().to(torch::kDouble);
+// fp64 holds both.
+Tensor LossLedger::weights_and_places(const Batch& batch) const {
+  std::vector<double> numbers = batch.weights;
+  for (const int64_t id : batch.ids) numbers.push_back(static_cast<double>(id - first_id_));
+  return torch::tensor(numbers, torch::kDouble);
 }
 
-void LossLedger::read() {
-  for (const auto& entry : std::exchange(unread_, {})) {
-    for (size_t i = 0; i < entry.ids.size(); ++i)
-      weights_[static_cast<size_t>(entry.ids[i] - first_id_)] = entry.weights[i];
-    read(entry, entry.losses, losses_);
-    read(entry, entry.measures, measures_);
+Tensor LossLedger::enter(const Batch& batch, const std::map<std::string, Tensor>& losses,
+                         const std::map<std::string, Tensor>& measures) {
+  const auto device = losses.empty() ? torch::Device(torch::kCPU) : losses.begin()->second.device();
+  const auto sent = uploaded(weights_and_places(batch), device).view({2, -1});
+  auto& entry = entries_.emplace_back(Entry{sent[0], sent[1].to(torch::kLong), {}, {}});
+  for (const auto& [name, tensor] : losses) {
+    losses_.insert(name);
+    entry.losses[name] = tensor.detach().to(torch::kDouble);
   }
+  for (const auto& [name, tensor] : measures) {
+    measures_.insert(name);
+    entry.measures[name] = tensor.detach().to(torch::kDouble);
+  }
+  return entry.weights_B;
 }
 
-void LossLedger::read(const Entry& entry, const std::map<std::string, Tensor>& from, Rows& into) const {
-  for (const auto& [name, tensor] : from) {
-    auto& row = into[name];
-    row.resize(static_cast<size_t>(samples_), 0.0);
-    const auto values = tensor.to(torch::kCPU).contiguous();
-    for (size_t i = 0; i < entry.ids.size(); ++i) {
-      const double weight = entry.weights[i];
-      row[static_cast<size_t>(entry.ids[i] - first_id_)] = weight == 0 ? 0 : weight * values.data_ptr<double>()[i];
-    }
+// As entered here; zero elsewhere. What counts nothing may be no number.
+Tensor LossLedger::rows(torch::Device device) const {
+  const auto all = torch::zeros({static_cast<int64_t>(1 + losses_.size() + measures_.size()), samples_},
+                                torch::TensorOptions(torch::kDouble).device(device));
+  for (const auto& entry : entries_) {
+    const auto weights_B = entry.weights_B.to(device), place_B = entry.place_B.to(device);
+    int64_t row = 0;
+    all[row++].index_copy_(0, place_B, weights_B);
+    const auto put = [&](const std::set<std::string>& names, const std::map<std::string, Tensor>& from) {
+      for (const auto& name : names) {
+        const auto it = from.find(name);
+        auto into = all[row++];
+        if (it == from.end()) continue;
+        const auto x_B = it->second.to(device);
+        into.index_copy_(0, place_B, torch::where(weights_B == 0, torch::zeros_like(x_B), weights_B * x_B));
+      }
+    };
+    put(losses_, entry.losses);
+    put(measures_, entry.measures);
   }
+  return all;
 }
 
 const Group& loss_group(const Mesh& mesh) {
@@ -52,30 +73,40 @@ void LossLedger::know_all_names(const Mesh& mesh, const Group& group) {
   if (micro_batches_ >= mesh.data_ranks() && mesh.size(Axis::pipeline) == 1) return;
   constexpr char kLoss = 'l', kMeasure = 'm';
   std::string mine;
-  for (const auto& [name, row] : losses_) mine += kLoss + name + "\n";
-  for (const auto& [name, row] : measures_) mine += kMeasure + name + "\n";
+  for (const auto& name : losses_) mine += kLoss + name + "\n";
+  for (const auto& name : measures_) mine += kMeasure + name + "\n";
   for (const auto& names : group.all_gather_text(mine)) {
     std::istringstream lines(names);
-    for (std::string line; std::getline(lines, line);)
-      (line[0] == kLoss ? losses_ : measures_)[line.substr(1)].resize(static_cast<size_t>(samples_), 0.0);
+    for (std::string line; std::getline(lines, line);) (line[0] == kLoss ? losses_ : measures_).insert(line.substr(1));
   }
 }
 
-LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
-  read();
+Tensor LossLedger::gather(const Mesh& mesh, torch::Device device) {
+  const torch::NoGradGuard no_grad;
   const Group& group = loss_group(mesh);
   know_all_names(mesh, group);
   // Each number is entered by one rank of the group alone: adding the others' zeros changes no bit.
-  std::vector<double> all{stop ? 1.0 : 0.0};
-  all.insert(all.end(), weights_.begin(), weights_.end());
-  for (const auto* rows : {&losses_, &measures_})
-    for (const auto& [name, row] : *rows) all.insert(all.end(), row.begin(), row.end());
-  auto flat = torch::tensor(all, torch::kDouble);
-  flat = group.all_reduce(flat);
-  const auto* numbers = flat.data_ptr<double>();
+  return group.all_reduce(rows(device));
+}
+
+Tensor LossLedger::losses_of(const Tensor& gathered) const {
+  return gathered.narrow(0, 1, static_cast<int64_t>(losses_.size()));
+}
+
+std::map<std::string, std::vector<double>> LossLedger::entered() const {
+  const auto losses = losses_of(rows(torch::kCPU));
+  std::map<std::string, std::vector<double>> all;
+  const auto* at = losses.const_data_ptr<double>();
+  for (const auto& name : losses_) {
+    const auto* begin = std::exchange(at, at + samples_);
+    all[name] = {begin, at};
+  }
+  return all;
+}
+
+LossLedger::Totals LossLedger::totals(const Tensor& gathered) const {
   Totals totals;
-  totals.stop = mesh.world().all_reduce(flat.slice(0, 0, 1).clone()).item<double>();
-  const double* at = numbers + 1;
+  const auto* at = gathered.const_data_ptr<double>();
   const auto take_row = [&] {
     const auto* begin = std::exchange(at, at + samples_);
     return std::vector<double>(begin, at);
@@ -91,11 +122,11 @@ LossLedger::Totals LossLedger::sum(const Mesh& mesh, bool stop) {
     for (const double one : row) sum += one;
     return weight > 0 ? sum / weight : 0;
   };
-  for (const auto& [name, row] : losses_) {
+  for (const auto& name : losses_) {
     totals.parts[name] = mean(totals.weighed[name] = take_row());
     totals.loss += totals.parts[name];
   }
-  for (const auto& [name, row] : measures_) totals.measures[name] = mean(take_row());
+  for (const auto& name : measures_) totals.measures[name] = mean(take_row());
   return totals;
 }
 
@@ -207,25 +238,32 @@ Judged judge_parts(Assembly& assembly, const Outputs& made, const Batch& batch) 
 
 }  // namespace
 
-Program make_program(Assembly& assembly, LossLedger& ledger, double weight, double scale) {
+Program make_program(Assembly& assembly, LossLedger& ledger, double weight, const Tensor& scale) {
   // By the rule of transposition ranks that compute the same share it; of one number a whole gradient is whole on each.
   const int copies = assembly.mesh.size(Axis::tensor) * assembly.mesh.size(Axis::context);
   const double shares = is_one_number(assembly.recipe) ? weight : weight * copies;
   auto program = assembly.main->program();
-  program.prepare = [&assembly](Batch batch) {
+  // With what the objective draws go up the samples' weights, as soon as it sends anything.
+  const auto device = assembly.main->ctx->device;
+  const auto ahead = device.is_cpu() || device.is_meta() ? nullptr : std::make_shared<SentAhead>();
+  program.prepare = [&assembly, &ledger, ahead](Batch batch) {
+    if (ahead) {
+      ahead->forget();
+      ahead->add(ledger.weights_and_places(batch));
+    }
     return std::move(batch).changed([&](Batch part) { return prepare(assembly, std::move(part)); });
   };
   program.loss = [&assembly, &ledger, shares, scale](const Stream& stream, const Outputs& made, const Batch& batch) {
     auto [losses, measures] = judge_parts(assembly, made, batch);
     for (const auto& [name, loss] : stream.auxiliary_losses) losses["auxiliary." + name] = loss;
-    ledger.enter(batch, losses, measures);
+    const auto weights_B = ledger.enter(batch, losses, measures);
     Tensor sum_B;
     for (const auto& [name, loss] : losses) sum_B = sum_B.defined() ? sum_B + loss : loss;
-    const auto weights = torch::tensor(batch.weights, torch::kDouble).to(sum_B.options());
+    const auto weights = weights_B.to(sum_B.scalar_type());
     // The sum itself is read by nobody: what is reported is the ledger's, and backward of it copies.
     const OneNumberGuard::Pause unread;
     const auto share = torch::where(weights == 0, torch::zeros_like(sum_B), sum_B * weights).sum() / shares;
-    return scale == 1 ? share : share * scale;
+    return scale.defined() ? share * scale.to(share.scalar_type()) : share;
   };
   return program;
 }

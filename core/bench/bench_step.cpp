@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "core/assembly/run_notes.h"
 #include "core/console/streams.h"
 #include "core/measure/median.h"
 #include "core/measure/memory.h"
 #include "core/measure/roofline.h"
+#include "core/process/device.h"
 #include "core/profile/chrome_trace.h"
 #include "core/train/step.h"
 
@@ -17,7 +19,9 @@ double StepBench::median() const { return report::median(seconds); }
 
 double StepBench::fastest() const { return *std::min_element(seconds.begin(), seconds.end()); }
 
-StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const StepBenchOptions& options) {
+namespace {
+
+StepBench measured(Recipe recipe, Registry& registry, const Mesh& mesh, const StepBenchOptions& options) {
   report::MemoryMeter memory{torch::Device(recipe.run.device)};
   const report::MemoryMeter::Watch counts_memory(memory);
   recipe.validate.every = recipe.validate.grid_every = 0;
@@ -37,18 +41,25 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
   if (options.breakdown) training.observers.push_back(&breakdown.emplace());
 
   StepBench bench;
+  const auto take = [&](const std::vector<StepResult>& results) {
+    for (const auto& result : results) {
+      bench.loss = result.loss;
+      if (result.step > options.warmup && !result.skipped)
+        bench.learned += result.samples / static_cast<double>(options.steps);
+    }
+  };
   for (int64_t step = 0; step < options.warmup + options.steps; ++step) {
     if (options.watch) options.watch->begin_step();
     if (step == options.warmup) memory.reset_peak();
     if (step == options.warmup && breakdown) breakdown->begin();
     const auto began = std::chrono::steady_clock::now();
-    const auto result = training.run(step);
-    bench.loss = result.loss;
+    training.make(step);
+    take(training.results());
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
-    if (step < options.warmup) continue;
-    bench.seconds.push_back(took.count());
-    if (!result.skipped) bench.learned += result.samples / static_cast<double>(options.steps);
+    if (step >= options.warmup) bench.seconds.push_back(took.count());
   }
+  training.settle();
+  take(training.results());
   if (breakdown) bench.breakdown = breakdown->take();
   bench.peak_bytes = memory.peak();
   if (!options.trace.empty()) {
@@ -67,6 +78,25 @@ StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const 
       1e9 * report::matmul_gflops(assembly.main->ctx->compute, assembly.main->ctx->device) * mesh.world_size();
   bench.batch = recipe.run.batch;
   bench.parameters = assembly.networks->parameters();
+  return bench;
+}
+
+double median_of_free_kernels(Recipe recipe, Registry& registry, const Mesh& mesh, StepBenchOptions options) {
+  struct Chosen {
+    Chosen() { choose_kernels(false); }
+    ~Chosen() { choose_kernels(true); }
+  } chosen;
+  recipe.run.deterministic = options.breakdown = false;
+  options.trace.clear();
+  return measured(std::move(recipe), registry, mesh, options).median();
+}
+
+}  // namespace
+
+StepBench bench_step(Recipe recipe, Registry& registry, const Mesh& mesh, const StepBenchOptions& options) {
+  auto bench = measured(recipe, registry, mesh, options);
+  if (recipe.run.deterministic && !torch::Device(recipe.run.device).is_cpu())
+    bench.free_median = median_of_free_kernels(recipe, registry, mesh, options);
   return bench;
 }
 

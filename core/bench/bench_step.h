@@ -28,8 +28,11 @@ struct StepBench {
   std::optional<double> flops;  // of one step of the global batch, forward and backward; none: not counted
   double matmul_flops = 0;      // a second, of all ranks together, right after the steps; in the run's precision
   int64_t batch = 0, parameters = 0;
-  double learned = 0;                             // samples of a timed step that were learned from, on average
-  int64_t peak_bytes = 0;                         // of this rank's tensors, over the timed steps
+  double learned = 0;      // samples of a timed step that were learned from, on average
+  int64_t peak_bytes = 0;  // of this rank's tensors, over the timed steps
+  // On a GPU, of a recipe that is run.deterministic: the median step of the same one that is not, in the same process;
+  // none: not measured.
+  std::optional<double> free_median;
   double loss = 0;                                // of the last step that is timed: that it learns, and not on nans
   std::optional<StepBreakdown::Found> breakdown;  // of all timed steps of this rank; none: not asked for
   double median() const;

@@ -1,12 +1,14 @@
 #include "core/checkpoint/snapshot.h"
 
-#include <torch/cuda.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/utils.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <stdexcept>
+#include <utility>
 
 #include "core/checkpoint/disk.h"
 #include "core/checkpoint/tensor_file.h"
@@ -53,15 +55,12 @@ class Taker {
       indexed.pieces.push_back({file, part, box});
     }
     snapshot_.index.sections[section].emplace(name, std::move(indexed));
-    on_device_ |= tensor.is_cuda();
   }
-  bool on_device() const { return on_device_; }
 
  private:
   Snapshot& snapshot_;
   HostBuffers& buffers_;
   int rank_;
-  bool on_device_ = false;
 };
 
 void require_along(size_t found, size_t entries, const std::string& what) {
@@ -117,14 +116,52 @@ void for_each_written(const TrainState& state, const Mesh* mesh, const Take& tak
   }
 }
 
+// False: there is no room for a copy, and it is the tensor itself.
+bool copy_there(torch::Tensor& tensor) {
+  try {
+    tensor = tensor.clone(at::MemoryFormat::Contiguous);
+    return true;
+  } catch (const c10::OutOfMemoryError&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 torch::Tensor HostBuffers::copy(const std::string& key, const torch::Tensor& source) {
   torch::Tensor& buffer = buffers_[key];
   if (!buffer.defined() || buffer.sizes() != source.sizes() || buffer.scalar_type() != source.scalar_type())
     buffer = torch::empty(source.sizes(), torch::TensorOptions(source.scalar_type()).pinned_memory(source.is_cuda()));
-  buffer.copy_(source, /*non_blocking=*/source.is_cuda());
+  if (source.is_cuda())
+    asked_.push_back({buffer, source});
+  else
+    buffer.copy_(source);
   return buffer;
+}
+
+std::shared_ptr<c10::Event> HostBuffers::download() {
+  if (asked_.empty()) return {};
+  auto list = std::exchange(asked_, {});
+  const auto device = list.front().from.device();
+  const c10::impl::VirtualGuardImpl impl(device.type());
+  if (!stream_) stream_ = impl.getStreamFromGlobalPool(device, /*isHighPriority=*/false);
+  const auto here = impl.getStream(device);
+  bool has_room = true;
+  for (auto& one : list) has_room = has_room && copy_there(one.from);
+  c10::Event copied(device.type());
+  const auto done = std::make_shared<c10::Event>(device.type());
+  copied.record(here);
+  copied.block(*stream_);
+  {
+    const c10::StreamGuard guard(*stream_);
+    for (const auto& one : list) {
+      one.to.copy_(one.from, /*non_blocking=*/true);
+      one.from.record_stream(*stream_);
+    }
+    done->record(*stream_);
+  }
+  if (!has_room) done->block(here);
+  return done;
 }
 
 Snapshot take_snapshot(const TrainState& state, const Mesh* mesh, HostBuffers& buffers) {
@@ -137,7 +174,7 @@ Snapshot take_snapshot(const TrainState& state, const Mesh* mesh, HostBuffers& b
   for_each_written(state, mesh, [&](const char* section, const auto& name, const auto& entry, const auto& tensor) {
     taker.add(section, name, entry, tensor);
   });
-  if (taker.on_device()) torch::cuda::synchronize();
+  snapshot.copied = buffers.download();
   return snapshot;
 }
 
@@ -151,6 +188,7 @@ int64_t bytes_to_write(const TrainState& state, const Mesh& mesh) {
 }
 
 std::vector<FileRecord> write_shards(const std::string& folder, const Snapshot& snapshot) {
+  if (snapshot.copied) snapshot.copied->synchronize();
   std::vector<FileRecord> records;
   for (const auto& [name, parts] : snapshot.files) records.push_back(write_shard(folder, name, parts));
   return records;

@@ -125,10 +125,16 @@ class GroupedOptimizer final : public Optimizer {
     return std::any_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.optimizer->averages(); });
   }
 
+  bool skips() const override {
+    return std::all_of(parts_.begin(), parts_.end(), [](const Part& part) { return part.optimizer->skips(); });
+  }
+
   void step(const Update& update) override {
     for (const auto& part : parts_) {
       Update own{.lr = update.lr * part.lr_scale, .clip = update.clip, .decay = update.decay};
       own.exact = update.exact;
+      own.late_clip = update.late_clip;
+      own.skip = update.skip;
       if (update.written)
         own.written = [&](size_t i, int64_t begin, int64_t end) { update.written(part.places[i], begin, end); };
       for (const size_t place : part.places) {

@@ -84,6 +84,13 @@ void RunOptions::read(OptionReader& option) {
   option("non_finite", non_finite, "what a loss or gradient that is not finite does")
       .one_of({"stop", "skip"})
       .changes(Effect::course);
+  option(
+      "read_results", read_results,
+      "when the host reads a step's losses and norm: at_once, before it asks for the update; late, while the next step "
+      "is computed, and the device decides by itself what is skipped: the same numbers. auto: late on CUDA")
+      .one_of({"auto", "at_once", "late"})
+      .changes(Effect::nothing)
+      .noted_if_given();
   option("max_skipped", max_skipped, "with non_finite = \"skip\": steps in a row that may be skipped")
       .at_least(1)
       .changes(Effect::course);

@@ -28,7 +28,7 @@ struct RunOptions {
   std::string name = "run", output, folder, device = "cpu", transport, precision = "fp32", numerics = "fast", init_from;
   int64_t steps = 1000, seed = 0, threads = 0, batch = 32, micro_batch = 0, token_leaf = 32;
   bool deterministic = true;
-  std::string non_finite = "stop", audit_policy = "stop", init_weights = "ema";
+  std::string non_finite = "stop", read_results = "auto", audit_policy = "stop", init_weights = "ema";
   std::string init_missing = "refuse", init_extra = "refuse", init_other_shape = "refuse";
   int64_t max_skipped = 3;
   double clip_norm = 0, loss_scale = 65536, audit = 0;

@@ -346,7 +346,7 @@ Probe::Named Probe::of_update(int64_t unit, int64_t at, const std::string& in, c
   return {{step_, Pass::update, in, op, tensor}, {.order = {unit, at}}};
 }
 
-void Probe::has_gradients(const LossLedger& losses, const StepResult& result) {
+void Probe::has_gradients(const LossLedger& losses, const Tensor& norm) {
   int64_t at = 0;
   // What others have entered is zero here.
   for (const auto& [name, row] : losses.entered()) {
@@ -361,8 +361,7 @@ void Probe::has_gradients(const LossLedger& losses, const StepResult& result) {
     const auto what = of_update(0, at++, to_text(entry.unit), "sums the gradient", entry.name);
     if (entry.tensor.grad().defined()) note_parameter(what, entry, entry.tensor.grad());
   }
-  enter(of_update(1, 0, "run", "makes", "gradient norm"), torch::scalar_tensor(result.grad_norm, torch::kDouble), {},
-        {}, {});
+  enter(of_update(1, 0, "run", "makes", "gradient norm"), norm.cpu(), {}, {}, {});
 }
 
 void Probe::updates(Update& update) { averages_ = update.average; }

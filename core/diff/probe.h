@@ -28,7 +28,7 @@ class Probe final : public StepObserver {
   const Events& events() const { return events_; }
 
   void begins(int64_t step, Program& program) override;
-  void has_gradients(const LossLedger& losses, const StepResult& result) override;
+  void has_gradients(const LossLedger& losses, const torch::Tensor& norm) override;
   void updates(Update& update) override;
   void has_updated() override;
 

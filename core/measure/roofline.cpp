@@ -45,17 +45,29 @@ double timed(Matrices& m, int repeats) {
   return seconds_since(start) / repeats;
 }
 
+// On an accelerator the first one whose product takes long beside a launch, so that a slow one is done in time, too.
+Matrices matrices_for(at::ScalarType dtype, torch::Device device) {
+  if (device.is_cpu()) return make_matrices(dtype, device, 1024);
+  constexpr int64_t kSmallest = 256, kLargest = 8192;
+  constexpr double kLong = 0.01;
+  for (int64_t size = kSmallest;; size *= 2) {
+    auto m = make_matrices(dtype, device, size);
+    timed(m, 1);  // chooses a kernel
+    if (size == kLargest || timed(m, 1) > kLong) return m;
+  }
+}
+
 }  // namespace
 
 double matmul_gflops(at::ScalarType dtype, torch::Device device, double seconds) {
   const at::NoGradGuard no_grad;
-  const int64_t size = device.is_cpu() ? 1024 : 8192;
-  Matrices m = make_matrices(dtype, device, size);
+  Matrices m = matrices_for(dtype, device);
+  const auto size = static_cast<double>(m.a.size(0));
   const int repeats = device.is_cpu() ? 1 : 8;
   timed(m, 1);
   double best = timed(m, repeats);
   for (const auto start = Clock::now(); seconds_since(start) < seconds;) best = std::min(best, timed(m, repeats));
-  return 2e-9 * static_cast<double>(size) * static_cast<double>(size) * static_cast<double>(size) / best;
+  return 2e-9 * size * size * size / best;
 }
 
 double stream_gbytes(double seconds) {

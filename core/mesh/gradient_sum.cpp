@@ -8,6 +8,7 @@
 #include <torch/types.h>
 
 #include <ditto/math/threads.h>
+#include <ditto/upload.h>
 
 #include "core/mesh/exact_norm.h"
 
@@ -283,37 +284,78 @@ std::vector<double> sums_of_squares(const std::vector<Tensor>& gradients) {
 
 }  // namespace
 
-double grad_norm(const Layout& layout, const Mesh& mesh, bool exact) {
-  torch::NoGradGuard no_grad;
-  // Along these axes ranks hold different parameters. Data ranks with copies all compute the same sum, from the same
-  // bits.
+namespace {
+
+// Along these axes ranks hold different parameters. Data ranks with copies all compute the same sum, from the same
+// bits.
+AxisSet axes_of_norm(const Layout& layout) {
   AxisSet axes{Axis::pipeline, Axis::expert, Axis::tensor};
-  bool is_double = false;
-  for (const auto& entry : layout.entries) {
+  for (const auto& entry : layout.entries)
     for (const auto& [axis, cut] : entry.cuts) axes.insert(axis);
-    is_double = is_double || entry.tensor.scalar_type() == torch::kDouble;
-  }
-  if (exact) return exact_norm(layout, mesh, axes);
-  std::vector<Tensor> gradients;
+  return axes;
+}
+
+bool has_double(const Layout& layout) {
+  return std::any_of(layout.entries.begin(), layout.entries.end(),
+                     [](const auto& entry) { return entry.tensor.scalar_type() == torch::kDouble; });
+}
+
+// Those that are there, and how many ranks have a copy of each.
+struct Gradients {
+  std::vector<Tensor> list;
   std::vector<double> copies;
+};
+
+Gradients gradients_of(const Layout& layout, const Mesh& mesh, const AxisSet& axes) {
+  Gradients all;
   for (const auto& entry : layout.entries) {
     if (!entry.tensor.grad().defined()) continue;
-    gradients.push_back(entry.tensor.grad());
-    copies.push_back(1);
+    all.list.push_back(entry.tensor.grad());
+    all.copies.push_back(1);
     for (const Axis axis : axes)
-      if (entry.is_copy(axis)) copies.back() *= mesh.size(axis);
+      if (entry.is_copy(axis)) all.copies.back() *= mesh.size(axis);
   }
+  return all;
+}
+
+}  // namespace
+
+double grad_norm(const Layout& layout, const Mesh& mesh, bool exact) {
+  torch::NoGradGuard no_grad;
+  const auto axes = axes_of_norm(layout);
+  if (exact) return exact_norm(layout, mesh, axes);
+  const auto [gradients, copies] = gradients_of(layout, mesh, axes);
   const auto squares = sums_of_squares(gradients);
   double sum = 0;
   for (size_t i = 0; i < copies.size(); ++i) sum += squares[i] / copies[i];
   const auto total = mesh.group(axes).all_reduce(torch::tensor({sum}, torch::kDouble)).item<double>();
   const double norm = std::sqrt(total);
-  return is_double ? norm : static_cast<double>(static_cast<float>(norm));
+  return has_double(layout) ? norm : static_cast<double>(static_cast<float>(norm));
+}
+
+Tensor grad_norm_on(torch::Device device, const Layout& layout, const Mesh& mesh, const OpTable& ops, bool exact) {
+  if (device.is_cpu()) return torch::scalar_tensor(grad_norm(layout, mesh, exact), torch::kDouble);
+  torch::NoGradGuard no_grad;
+  const auto axes = axes_of_norm(layout);
+  const auto [gradients, copies] = gradients_of(layout, mesh, axes);
+  // By copies, and by the memory they are in: some may be offloaded.
+  std::map<std::pair<double, at::DeviceType>, std::vector<Tensor>> lists;
+  for (size_t i = 0; i < copies.size(); ++i) lists[{copies[i], gradients[i].device().type()}].push_back(gradients[i]);
+  auto total = torch::zeros({1}, torch::TensorOptions(torch::kDouble).device(device));
+  for (const auto& [of, list] : lists) total += uploaded(ops.run("square_sum", {list}).at(0), device) / of.first;
+  const auto norm = mesh.group(axes).all_reduce(total).squeeze(0).sqrt();
+  return has_double(layout) ? norm : norm.to(torch::kFloat).to(torch::kDouble);
 }
 
 double clip_factor(double norm, double largest) {
   const double scale = largest / (norm + 1e-6);
   return scale < 1 ? scale : 1;
+}
+
+Tensor clip_factor(const Tensor& norm, double largest) {
+  const auto scale =
+      torch::full_like(norm, largest) / (norm + 1e-6);  // of a number over a tensor LibTorch rounds twice
+  return torch::where(scale < 1, scale, torch::ones_like(scale));
 }
 
 }  // namespace ditto

@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include <ditto/kernels.h>
 #include <ditto/parallel/layout.h>
 #include <ditto/parallel/ordered_sum.h>
 #include <ditto/parallel/strategy.h>
@@ -75,8 +76,13 @@ class GradientSum {
 // where a gradient is fp64). Its bits do not depend on the number of data ranks; with `exact`, for which gradients are
 // fp32 on the CPU, on no layout and no number of threads (exact_norm.h). A gradient that is not finite makes it so.
 double grad_norm(const Layout& layout, const Mesh& mesh, bool exact = false);
+// The same on the run's device, [] fp64, for which the host does not wait. On the CPU the same bits; on a GPU sums have
+// another order, and are made by the op "square_sum".
+torch::Tensor grad_norm_on(torch::Device device, const Layout& layout, const Mesh& mesh, const OpTable& ops,
+                           bool exact = false);
 
 // What gradients are multiplied by so that their norm, which is `norm` now, is at most `largest`; 1: they stay.
 double clip_factor(double norm, double largest);
+torch::Tensor clip_factor(const torch::Tensor& norm, double largest);  // the same bits, wherever the norm is
 
 }  // namespace ditto

@@ -410,7 +410,7 @@ std::string no_pictures_of(const std::vector<int64_t>& decoded) {
 
 void Networks::set_input(Batch& batch, const Tensor& x_t, const Tensor& time_B) const {
   batch[names::kInput] = scheduler->model_input(x_t, time_B);
-  batch[names::kInputTime] = scheduler->c_noise(time_B).to(torch::kFloat).to(main->ctx->device);
+  batch[names::kInputTime] = model_time(scheduler->c_noise(time_B), main->ctx->device);
 }
 
 Tensor Networks::predict(const std::string& name, Batch conditions, const Tensor& x_t, const Tensor& time_B,

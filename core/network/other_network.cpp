@@ -34,11 +34,16 @@ void OtherNetwork::require_frozen() const {
                 "set network." + name_ + ".trains = false, with weights = \"…\"");
 }
 
+Tensor model_time(const Tensor& c_noise, torch::Device device) {
+  const auto t = c_noise.to(torch::kFloat);
+  return device.is_meta() ? t.to(device) : t;
+}
+
 Tensor OtherNetwork::predict(Batch batch, const Tensor& x_t, const Tensor& time_B) {
   require_same_schedule();
   batch[names::kInput] = scheduler_ ? scheduler_->model_input(x_t, time_B) : x_t;
   const auto t = scheduler_ ? scheduler_->c_noise(time_B) : time_B;
-  batch[names::kInputTime] = t.to(torch::kFloat).to(model_->setting.device);
+  batch[names::kInputTime] = model_time(t, model_->setting.device);
   const auto raw = run(batch, {}).at(names::kPrediction);
   return scheduler_ ? scheduler_->precondition(raw, x_t, time_B) : raw;
 }

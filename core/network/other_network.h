@@ -15,6 +15,10 @@
 
 namespace ditto {
 
+// What a model gets as "t" of c_noise: fp32, and where that is, in the host's memory, in which layers make features of
+// it; of shapes alone on their device.
+torch::Tensor model_time(const torch::Tensor& c_noise, torch::Device device);
+
 class OtherNetwork : public Network {
  public:
   // What the run gives it: `scheduler` may be null.

@@ -1,16 +1,39 @@
 #include "core/network/running_model.h"
 
+#include <map>
+#include <optional>
+
 #include <ATen/record_function.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/parallel/backward_watch.h>
 
 #include "core/data/names.h"
+#include "core/measure/shown_range.h"
 #include "core/network/flops.h"
 
 namespace ditto {
 
 using torch::Tensor;
+
+namespace {
+
+// A unit's backward on the time lines of a GPU's profilers. Its forward is there as a scope of LibTorch's (run_unit).
+class ShownBackward final : public ParallelStrategy {
+ public:
+  ShownBackward()
+      : watch_([this](const Unit& unit) { ranges_.try_emplace(unit, "backward of " + to_text(unit)); },
+               [this](const Unit& unit) { ranges_.erase(unit); }) {}
+  std::optional<Axis> axis() const override { return std::nullopt; }
+  UnitRun wrap_unit(UnitRun run) override { return watch_.wrap(std::move(run)); }
+
+ private:
+  std::map<Unit, ShownRange> ranges_;
+  BackwardWatch watch_;
+};
+
+}  // namespace
 
 RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared_ptr<const OpTable> table,
                            Setting setting_)
@@ -23,6 +46,8 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
 void RunningModel::cut(Components& components) {
   RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
+  if (setting.trains && ctx->device.is_cuda() && ShownRange::is_built())
+    units_->wrap(*(shown_ = std::make_shared<ShownBackward>()));
   if (const auto around = route()) units_->route(*around);
 }
 

@@ -43,7 +43,8 @@ class RunningModel final : public ModelUnits {
   void check_prediction(const Batch& batch, const Outputs& outputs) const;
   std::vector<double> block_costs(Components& components) const;  // none: it cannot be counted
 
-  std::string computing_;  // what a crash in the model is named by
+  std::string computing_;                    // what a crash in the model is named by
+  std::shared_ptr<ParallelStrategy> shown_;  // its backward, to profilers of a GPU; null: nobody shows it
   std::unique_ptr<ModelProgram> units_;
 };
 

@@ -42,19 +42,39 @@ std::shared_ptr<Transport> open_cuda_transport(const Recipe& recipe, Registry& r
   }
 }
 
-// cuBLAS and NCCL read the environment when they are first used.
+// cuBLAS and NCCL read it when they are first used.
+void prepare_environment() {
+  const auto refuse_value = [](const char* name, const std::string& value, const std::string& why) {
+    throw Error(ErrorKind::config, std::string("environment variable ") + name,
+                "= \"" + value + "\" " + why + ", and run.deterministic = true asks for the same bits again",
+                "unset it, or set run.deterministic = false");
+  };
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
+  const std::string room = getenv("CUBLAS_WORKSPACE_CONFIG");
+  if (room != ":4096:8" && room != ":16:8")
+    refuse_value("CUBLAS_WORKSPACE_CONFIG", room, "lets cuBLAS choose by what other streams do");
+  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // these sum in the switch, in an order of its own
+  const std::string algorithms = getenv("NCCL_ALGO");
+  const auto names = [&](const std::string& name) {
+    const auto list = "," + algorithms.substr(algorithms.starts_with('^')) + ",";
+    return list.find("," + name + ",") != std::string::npos;
+  };
+  const bool may_use =
+      algorithms.starts_with('^') ? !names("NVLS") || !names("NVLSTree") : algorithms.find("NVLS") != std::string::npos;
+  if (may_use) refuse_value("NCCL_ALGO", algorithms, "lets NCCL sum in the switch, in an order of its own");
+}
+
+}  // namespace
+
 void choose_kernels(bool deterministic) {
   auto& library = at::globalContext();
   library.setAllowTF32CuBLAS(false);
   library.setAllowTF32CuDNN(false);
-  if (!deterministic) return;
-  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", 0);
-  setenv("NCCL_ALGO", "^NVLS,NVLSTree", 0);  // these sum in the switch, in an order of its own
-  library.setDeterministicAlgorithms(true, /*warn_only=*/false);
+  library.setBenchmarkCuDNN(false);  // a trial's winner may be another one next time
+  library.setDeterministicCuDNN(deterministic);
+  library.setDeterministicAlgorithms(deterministic, /*warn_only=*/false);
   library.setDeterministicFillUninitializedMemory(false);  // costs a write of every new tensor, and finds mistakes only
 }
-
-}  // namespace
 
 // LibTorch offers it to programs that link its CUDA part only.
 std::string gpu_name(torch::Device device) {
@@ -71,16 +91,17 @@ std::string gpu_name(torch::Device device) {
 Transports open_device(Recipe& recipe, Registry& registry, const RankInfo& rank) {
   if (recipe.run.device == "cpu")
     return transport_of(recipe).empty() ? Transports{} : Transports{make_transport(recipe, registry)};
+  if (recipe.run.deterministic) prepare_environment();
   choose_kernels(recipe.run.deterministic);
   auto transport = open_cuda_transport(recipe, registry);
   const int gpus = static_cast<int>(at::getNumGPUs());
   if (gpus == 0) refuse(recipe, "this machine has no GPU that CUDA can use", "set run.device = \"cpu\"");
-  if (gpus < rank.local_world_size)
+  if (gpus < rank.local_world_size && !transport->shares_devices())
     refuse(recipe,
            "this machine has " + std::to_string(gpus) + " GPU" + (gpus == 1 ? "" : "s") + " for " +
                std::to_string(rank.local_world_size) + " ranks",
            "start at most one rank a GPU");
-  const c10::Device own(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank.local_rank));
+  const c10::Device own(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(rank.local_rank % gpus));
   c10::impl::VirtualGuardImpl(c10::DeviceType::CUDA).setDevice(own);
   recipe.run.device = own.str();  // what was resolved stays "cuda": it is the same on all ranks
   return {std::move(transport)};

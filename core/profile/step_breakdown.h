@@ -44,7 +44,7 @@ class StepBreakdown : public StepObserver {
 
   void has_read(const Batch&) override { enter("encode"); }
   void begins(int64_t step, Program& program) override;
-  void has_gradients(const LossLedger&, const StepResult&) override { enter("other"); }
+  void has_gradients(const LossLedger&, const torch::Tensor&) override { enter("other"); }
   void updates(Update&) override { enter("update"); }
   void has_updated() override { enter("load"); }
   void waits_for_encoding() override { enter("encode"); }

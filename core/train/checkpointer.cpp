@@ -44,17 +44,17 @@ void Checkpointer::say_disk() {
 }
 
 void Checkpointer::save() {
-  require_finite();
+  require_finite(training_.done);
   log_.secure();
   saver_->save(train_state(training_));
   log_.note(fmt::format("saving step {}", training_.done));
 }
 
 // A tensor's piece on any rank counts.
-void Checkpointer::require_finite() {
+void Checkpointer::require_finite(int64_t step) {
   const auto found = not_finite(train_state(training_), training_.mesh.world());
   if (found.empty()) return;
-  throw Error(ErrorKind::numeric, fmt::format("step {}", training_.done),
+  throw Error(ErrorKind::numeric, fmt::format("step {}", step),
               found + " holds numbers that are not finite, so this state is not saved",
               "lower lr_schedule.lr, or set run.clip_norm; " + way_back());
 }

@@ -20,8 +20,8 @@ class Checkpointer {
   // Of the steps that are done, once what the run's log says of them is on the disk; the files are written in the
   // background. Throws what went wrong in the save before, and as require_finite does.
   void save();
-  // Throws Error(numeric), on all ranks alike, where the state is not finite.
-  void require_finite();
+  // Throws Error(numeric), on all ranks alike, where the state is not finite, naming the step that it is said of.
+  void require_finite(int64_t step);
   std::string way_back();  // for a remedy: which step there is to go back to
   void wait();             // until the last save is whole; throws what went wrong in it
 

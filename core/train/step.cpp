@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <torch/types.h>
 
@@ -35,6 +36,7 @@ TrainingStep::TrainingStep(Assembly& assembly, Loader& loader, Optimizer& optimi
   for (auto* model : assembly.networks->training())
     gradients_.push_back(std::make_unique<GradientSum>(model->layout, assembly.mesh, assembly.recipe.run.deterministic,
                                                        sum_order(assembly.recipe)));
+  reads_ = reads_of(assembly.recipe.run);
   begin_gradients(shares_.step(0, 0, Phase::train).plan);  // refuses what no step could do
   if (assembly.recipe.run.audit > 0)
     audit_ = std::make_unique<Audit>(assembly, [this](const std::string& line) {
@@ -47,40 +49,134 @@ void TrainingStep::begin_gradients(const StepPlan& plan) {
   for (size_t i = 0; i < models.size(); ++i) gradients_[i]->begin_step(models[i]->strategies, plan);
 }
 
-// Nothing is encoded between steps: whoever encodes there does so alone, and on all ranks in one order.
-StepResult TrainingStep::run(int64_t step, const std::function<bool()>& wants_to_stop) {
-  auto result = make(step, wants_to_stop);
-  if (batches_.is_encoding())
-    for (auto* observer : observers) observer->waits_for_encoding();
-  batches_.wait();
-  return result;
+TrainingStep::Reads TrainingStep::reads_of(const RunOptions& run) const {
+  if (run.read_results == "late" && !optimizer_.skips())
+    throw Error(ErrorKind::config, "run.read_results",
+                "is \"late\", and optimizer \"" + assembly_.recipe.optimizer.plugin +
+                    "\" or one of its groups' cannot leave out an update that the device alone knows to be skipped",
+                "set run.read_results = \"at_once\", or choose an optimizer that can");
+  const bool is_device = !assembly_.main->ctx->device.is_cpu();
+  return run.read_results == "late" || (run.read_results == "auto" && is_device && optimizer_.skips()) ? Reads::late
+                                                                                                       : Reads::at_once;
 }
 
-StepResult TrainingStep::make(int64_t step, const std::function<bool()>& wants_to_stop) {
+StepResult TrainingStep::run(int64_t step) {
+  ask(
+      step, [] { return false; }, Reads::at_once);
+  return results().back();
+}
+
+bool TrainingStep::make(int64_t step, const std::function<bool()>& wants_to_stop) {
+  return ask(step, wants_to_stop, reads_);
+}
+
+std::vector<StepResult> TrainingStep::results() { return std::exchange(results_, {}); }
+
+// Nothing is encoded between steps: whoever encodes there does so alone, and on all ranks in one order.
+bool TrainingStep::ask(int64_t step, const std::function<bool()>& wants_to_stop, Reads reads) {
+  if (reads == Reads::at_once) settle();
+  begin_scale(reads);
   const auto share = shares_.step(step, samples, Phase::train);
   auto& networks = *assembly_.networks;
   networks.set_phase(Phase::train);
   auto ledger = share.micro_batches.empty() ? compute_nothing(share.plan) : compute_audited(share);
   samples += shares_.batch();
 
-  const auto totals = ledger.sum(assembly_.mesh, wants_to_stop());
+  const auto device = assembly_.main->ctx->device;
+  const auto gathered = ledger.gather(assembly_.mesh, device), losses = ledger.losses_of(gathered);
+  const bool stop = is_wanted_by_any(wants_to_stop());
   // Of a model with all that is frozen: a stage that learns nothing has the axes and the dtype of the others.
   const auto& normed = networks.training().size() > 1 ? networks.learned() : networks.main->layout;
-  StepResult result{totals.loss, unscale(grad_norm(normed, assembly_.mesh, is_one_number(assembly_.recipe))),
-                    lr_schedule_.at(step), totals.parts, totals.samples};
+  const auto norm = unscale(
+      grad_norm_on(device, normed, assembly_.mesh, assembly_.main->ctx->ops.table(), is_one_number(assembly_.recipe)));
+  for (auto* observer : observers) observer->has_gradients(ledger, norm);
+
+  settle();  // the step before, where it is read late
+  StepResult known;
+  known.step = step + 1;
+  known.lr = lr_schedule_.at(step);
+  known.updates = updates + 1;
+  known.loss_scale = loss_scale;
+  known.stop = stop;
+  asked_.emplace(Asked{known, std::move(ledger), Reading(torch::cat({norm.view({1}), gathered.flatten()}))});
+  Update asked{.lr = known.lr};
+  bool is_skipped = false;
+  if (reads == Reads::late) {
+    asked_->counters = optimizer_.counters();
+    decide(gathered, losses, norm, asked);
+  } else {
+    settle();
+    const auto& result = results_.back();
+    is_skipped = result.skipped;
+    if (const double largest = assembly_.recipe.run.clip_norm; largest > 0)
+      asked.clip = clip_factor(result.grad_norm, largest);
+  }
+  if (!is_skipped) {
+    update(asked);
+    for (auto* observer : observers) observer->has_updated();
+  }
+  if (batches_.is_encoding())
+    for (auto* observer : observers) observer->waits_for_encoding();
+  batches_.wait();
+  return stop;
+}
+
+void TrainingStep::begin_scale(Reads reads) {
+  if (assembly_.main->ctx->compute != torch::kHalf || (reads == Reads::late && scale_.defined())) return;
+  scale_ = torch::full({}, loss_scale, torch::TensorOptions(torch::kDouble).device(assembly_.main->ctx->device));
+}
+
+// In the host's memory, whatever the run computes on.
+bool TrainingStep::is_wanted_by_any(bool wanted) const {
+  auto flag = torch::tensor({wanted ? 1.0 : 0.0}, torch::kDouble);
+  return assembly_.mesh.world().all_reduce(flag).item<double>() > 0;
+}
+
+void TrainingStep::settle() {
+  if (!asked_) return;
+  auto asked = std::move(*asked_);
+  asked_.reset();
+  auto& result = asked.result;
+  const auto numbers = asked.numbers.wait();
+  const auto totals = asked.ledger.totals(numbers.narrow(0, 1, numbers.numel() - 1));
+  result.grad_norm = numbers.const_data_ptr<double>()[0];
+  result.loss = totals.loss;
+  result.losses = totals.parts;
+  result.samples = totals.samples;
   if (totals.samples == 0) {  // there is none
     result.loss = std::numeric_limits<double>::quiet_NaN();
     for (auto& [name, loss] : result.losses) loss = result.loss;
   }
-  result.stop = totals.stop > 0;
-  result.loss_scale = loss_scale;
-  for (auto* observer : observers) observer->has_gradients(ledger, result);
-  result.skipped = skip(step, result);
-  if (result.skipped) return result;
+  result.skipped = skip(result);
+  if (result.skipped) {
+    --result.updates;
+    updates = result.updates;
+    if (asked.counters) optimizer_.set_counters(*asked.counters);
+  }
+  results_.push_back(std::move(result));
+}
 
-  update(result);
-  for (auto* observer : observers) observer->has_updated();
-  return result;
+// What `skip`, `overflowed` and `clip_factor` will find, on the device. The host knows how many steps there were
+// without an overflow before this one.
+void TrainingStep::decide(const Tensor& gathered, const Tensor& losses, const Tensor& norm, Update& update) {
+  const auto& run = assembly_.recipe.run;
+  const torch::NoGradGuard no_grad;
+  const auto has_samples = gathered[0].ne(0).any(), has_loss = losses.sum().isfinite();
+  const auto is_finite = has_loss.logical_and(norm.isfinite());
+  update.skip = has_samples.logical_and(is_finite).logical_not();
+  if (run.clip_norm > 0) update.late_clip = clip_factor(norm, run.clip_norm);
+  // Where the host updates what is offloaded, it waits for both here, and once.
+  const auto& entries = assembly_.networks->learned().entries;
+  if (std::any_of(entries.begin(), entries.end(), [](const auto& entry) { return entry.tensor.is_cpu(); })) {
+    const bool clips = update.late_clip.defined();
+    const auto known = torch::stack({update.skip.to(torch::kDouble), clips ? update.late_clip : norm}).cpu();
+    update.skip = known[0].to(torch::kBool);
+    if (clips) update.late_clip = known[1];
+  }
+  if (!scale_.defined()) return;
+  const bool rises = (steps_since_overflow + 1) % run.loss_scale_every == 0;
+  const auto fallen = torch::where(has_loss.logical_and(scale_ > 1), scale_ / 2, scale_);
+  scale_ = torch::where(has_samples, torch::where(is_finite, rises ? scale_ * 2 : scale_, fallen), scale_);
 }
 
 void TrainingStep::begin(const StepPlan& plan) {
@@ -117,7 +213,7 @@ void TrainingStep::begin_next(int64_t number) {
 // All ranks know alike that batch.sizes has none of the step's samples: nothing is read, run or summed.
 LossLedger TrainingStep::compute_nothing(const StepPlan& plan) {
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
-  auto program = make_program(assembly_, ledger, 1, loss_scale);
+  auto program = make_program(assembly_, ledger, 1, scale_);
   for (auto* observer : observers) observer->begins(plan.step, program);
   clear_gradients();
   flops.reset();
@@ -130,7 +226,7 @@ LossLedger TrainingStep::compute(const StepShares::Step& step, const Loaded& loa
   const StepPlan& plan = step.plan;
   auto& networks = *assembly_.networks;
   LossLedger ledger(samples, shares_.batch(), plan.micro_batches);
-  auto program = make_program(assembly_, ledger, loaded.weight, loss_scale);
+  auto program = make_program(assembly_, ledger, loaded.weight, scale_);
   program.accumulation_done = [&](int64_t accumulation) { end_accumulation(accumulation, plan); };
   for (auto* observer : observers) observer->begins(plan.step, program);
   if (audit_) audit_->look_at(program);
@@ -160,7 +256,7 @@ void TrainingStep::repeat(const StepShares::Step& step, const Loaded& loaded, in
   std::vector<Batch> batches{batches_.encode(job->result())};
   if (!places) std::fill(batches[0].weights.begin(), batches[0].weights.end(), 0.0);
   LossLedger unread(samples, shares_.batch(), plan.micro_batches);
-  auto program = make_program(assembly_, unread, loaded.weight, loss_scale);
+  auto program = make_program(assembly_, unread, loaded.weight, scale_);
   program.accumulation_done = [&](int64_t) {
     for (auto* strategy : assembly_.networks->strategies()) strategy->end_accumulation(0, plan);
   };
@@ -172,11 +268,8 @@ void TrainingStep::repeat(const StepShares::Step& step, const Loaded& loaded, in
 }
 
 // The layout's entries are the optimizer's parameters.
-void TrainingStep::update(const StepResult& result) {
-  Update asked{.lr = result.lr};
+void TrainingStep::update(Update& asked) {
   asked.exact = is_one_number(assembly_.recipe);
-  if (const double largest = assembly_.recipe.run.clip_norm; largest > 0)
-    asked.clip = clip_factor(result.grad_norm, largest);
   ema_.ask(asked, ++updates);
   const auto& entries = assembly_.networks->learned().entries;
   for (const auto& entry : entries)
@@ -249,11 +342,12 @@ void TrainingStep::end_accumulation(int64_t accumulation, const StepPlan& plan) 
   for (auto& sum : gradients_) sum->after_micro_batch(accumulation, plan);
 }
 
-double TrainingStep::unscale(double norm) {
-  if (loss_scale == 1) return norm;
+Tensor TrainingStep::unscale(const Tensor& norm) {
+  if (!scale_.defined()) return norm;
+  const auto inverse = torch::ones_like(scale_) / scale_;
   for (auto& entry : assembly_.networks->learned().entries)
-    if (entry.tensor.grad().defined()) entry.tensor.mutable_grad().mul_(1 / loss_scale);
-  return norm / loss_scale;
+    if (const auto& grad = entry.tensor.grad(); grad.defined()) grad.mul_(inverse.to(grad.device()));
+  return norm / scale_;
 }
 
 // The loss scale of P. Micikevicius et al., 2018 (arXiv:1710.03740): all ranks see the same norm, and so agree.
@@ -269,9 +363,9 @@ bool TrainingStep::overflowed(const StepResult& result) {
   return true;
 }
 
-bool TrainingStep::skip(int64_t step, const StepResult& result) {
+bool TrainingStep::skip(const StepResult& result) {
   const auto& run = assembly_.recipe.run;
-  const auto where = "step " + std::to_string(step + 1);
+  const auto where = "step " + std::to_string(result.step);
   if (result.samples == 0) {  // an update would move the weights by moments and decay alone
     if (++skipped_in_a_row > run.max_skipped)
       throw Error(

@@ -33,52 +33,58 @@ void StepMetrics::record_kernels() {
   has_kernels_ = step.flops || !step.no_flops.empty();  // not by a step that ran nothing
 }
 
-void StepMetrics::add(const StepResult& result) {
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
-  const double waited = training_.loader->waited_s() - waited_before_;
+void StepMetrics::end_step() {
+  const auto& step = *training_.step;
+  const auto& mesh = training_.mesh;
   const auto& ctx = *training_.assembly->main->ctx;
+  Ended ended;
+  ended.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  ended.waited = training_.loader->waited_s() - waited_before_;
+  ended.processors = report::processor_seconds() - processors_before_;
   if (training_.recipe.log.roofline && peak_tflops_ == 0)
     peak_tflops_ = report::matmul_gflops(ctx.compute, ctx.device) / 1e3;
+  auto& record = ended.record;
+  record.step = training_.done;
+  record.samples = step.samples;
+  record.step_s = ended.seconds;
+  if (step.flops) record.tflops = *step.flops * mesh.data_ranks() / ended.seconds / 1e12;
+  if (peak_tflops_ > 0) record.mfu = report::model_flops_use(record.tflops, peak_tflops_ * mesh.world_size());
+  record.mem_bytes = memory_.peak();
+  record.data_wait = ended.waited / ended.seconds;
+  if (log_.writes()) trace_.add_to(record);
+  ended_.push_back(std::move(ended));
+}
+
+void StepMetrics::add(const StepResult& result) {
+  const auto ended = std::move(ended_.front());
+  ended_.pop_front();
   ++steps_;
   readable_ += result.samples;
   if (!log_.writes()) return;
   if (!result.skipped) learned_ += static_cast<int64_t>(result.samples);
-  const auto record = record_of(result, seconds, waited);
+  auto record = ended.record;
+  add_result(record, result);
   log_.add(record);
-  if (const auto line = data_wait_.add(waited, seconds); !line.empty()) log_.say(line);
+  if (const auto line = data_wait_.add(ended.waited, ended.seconds); !line.empty()) log_.say(line);
   // Others than one rank on a processor wait for one another and for devices.
-  if (training_.mesh.world_size() == 1 && ctx.device.is_cpu())
-    if (const auto line = processors_.add(report::processor_seconds() - processors_before_, seconds - waited);
-        !line.empty())
+  if (training_.mesh.world_size() == 1 && training_.assembly->main->ctx->device.is_cpu())
+    if (const auto line = processors_.add(ended.processors, ended.seconds - ended.waited); !line.empty())
       log_.say(line);
   log_.plot(record);
   say_of(result);
   log_.show_progress({record.step, learned_, result.loss, record.data_wait, record.mem_bytes});
 }
 
-report::StepRecord StepMetrics::record_of(const StepResult& result, double seconds, double waited) const {
-  const auto& step = *training_.step;
-  const auto& mesh = training_.mesh;
-  const double learned = result.skipped ? 0 : result.samples;
-  report::StepRecord record;
-  record.step = training_.done;
-  record.samples = step.samples;
+void StepMetrics::add_result(report::StepRecord& record, const StepResult& result) const {
   record.loss = result.loss;
   record.grad_norm = result.grad_norm;
   record.lr = result.lr;
-  record.step_s = seconds;
-  record.samples_per_s = learned / seconds;
-  if (step.flops) record.tflops = *step.flops * mesh.data_ranks() / seconds / 1e12;
-  if (peak_tflops_ > 0) record.mfu = report::model_flops_use(record.tflops, peak_tflops_ * mesh.world_size());
-  record.mem_bytes = memory_.peak();
-  record.data_wait = waited / seconds;
+  record.samples_per_s = (result.skipped ? 0 : result.samples) / record.step_s;
   record.losses = result.losses;
   record.skipped = result.skipped;
   if (training_.ema->enabled() && !training_.optimizer->averages())
-    record.ema_decay = training_.ema->decay(step.updates);
+    record.ema_decay = training_.ema->decay(result.updates);
   if (training_.assembly->main->ctx->compute == torch::kHalf) record.loss_scale = result.loss_scale;
-  trace_.add_to(record);
-  return record;
 }
 
 void StepMetrics::say_of(const StepResult& result) {
@@ -87,13 +93,13 @@ void StepMetrics::say_of(const StepResult& result) {
     log_.say(
         fmt::format("warning: step {}: the gradient's norm is exactly 0, and nothing is learned: no loss depends on "
                     "what learns, or all of it is multiplied by 0",
-                    training_.done));
+                    result.step));
   gradient_was_zero_ = is_zero;
   const bool is_scaled = training_.assembly->main->ctx->compute == torch::kHalf;
   if (result.samples == 0)
-    log_.say(fmt::format("step {}: none of its samples can be learned from: skipped", training_.done));
+    log_.say(fmt::format("step {}: none of its samples can be learned from: skipped", result.step));
   else if (result.skipped)
-    log_.say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", training_.done, result.loss,
+    log_.say(fmt::format("step {}: the loss is {}, the gradient's norm {}{}: skipped", result.step, result.loss,
                          result.grad_norm, is_scaled ? fmt::format(" at a loss scale of {}", result.loss_scale) : ""));
 }
 

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <deque>
 
 #include "core/data/loader.h"
 #include "core/measure/memory.h"
@@ -20,12 +21,18 @@ class StepMetrics {
   void begin_step();
   // After a step, before anything is written of it: run.toml names the kernels once a step has chosen them.
   void record_kernels();
-  void add(const StepResult& result);  // of the step that began last, and is complete
+  void end_step();                     // of the step that began last: its time, and what else is known by now
+  void add(const StepResult& result);  // what the first step came to that ended and was not added yet
+  bool has_ended(int64_t step) const { return !ended_.empty() && step <= ended_.back().record.step; }
   // Throws Error(data) where no sample of the steps that were added could be learned from.
   void require_learned() const;
 
  private:
-  report::StepRecord record_of(const StepResult& result, double seconds, double waited) const;
+  struct Ended {
+    report::StepRecord record;  // all but its result
+    double seconds, waited, processors;
+  };
+  void add_result(report::StepRecord& record, const StepResult& result) const;
   void say_of(const StepResult& result);
 
   const Training& training_;
@@ -37,6 +44,7 @@ class StepMetrics {
   std::chrono::steady_clock::time_point began_;  // the step
   double waited_before_ = 0;                     // for data, until then
   double processors_before_ = 0;                 // seconds of them, until then
+  std::deque<Ended> ended_;                      // and not added yet
   int64_t steps_ = 0;                            // that were added
   double readable_ = 0;                          // their samples that could be learned from
   int64_t learned_ = 0;                          // and were, which the rate counts

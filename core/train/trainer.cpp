@@ -72,14 +72,16 @@ RunEnd Trainer::loop() {
     if (options_.watch) options_.watch->begin_step();
     mesh_.traffic().clear();
     training_.assembly->networks->encoder_mesh().traffic().clear();
-    const auto result = make_step();
+    const bool stop = make_step();
     ++training_.done;
     metrics_.record_kernels();
     const bool is_last = training_.done == recipe_.run.steps;
-    is_stopped = result.stop && training_.done < recipe_.run.steps;
-    if (receipts_ && !take_receipt(result)) break;
-    metrics_.add(result);
-    if (result.skipped) checkpointer_.require_finite();  // else what is kept is of no use
+    is_stopped = stop && !is_last;
+    if (is_last || is_stopped || needs_results()) settle();
+    const auto results = training_.step->results();
+    if (receipts_ && !take_receipt(results.back())) break;
+    metrics_.end_step();
+    for (const auto& result : results) take(result);
     if (is_last || is_stopped) show_trace();
     if (due(recipe_.validate.every)) {
       begin("validation");
@@ -97,16 +99,56 @@ RunEnd Trainer::loop() {
   return is_stopped ? RunEnd::stopped : RunEnd::complete;
 }
 
-StepResult Trainer::make_step() {
+// Whether a step with another result would be treated otherwise from here on: by a receipt, by what is seen of the
+// weights, or by what is kept.
+bool Trainer::needs_results() const {
+  return receipts_ || due(recipe_.validate.every) || due(recipe_.validate.grid_every) ||
+         (!options_.replay && due(recipe_.checkpoint.every));
+}
+
+// Returns whether some rank asks to stop.
+bool Trainer::make_step() {
   trace_.begin_step(last_step());
+  bool stop = false;
   try {
-    auto result = training_.step->run(training_.done, [] { return stop_signal() != 0; });
-    trace_.end_step();
-    return result;
+    with_way_back([&] { stop = training_.step->make(training_.done, [] { return stop_signal() != 0; }); });
+  } catch (const Error& error) {
+    // What the step before came to is not lost with this one, but where a device may wait for a rank that is gone.
+    if (error.kind() != ErrorKind::distributed) settle();
+    add_ended();
+    throw;
+  }
+  trace_.end_step();
+  return stop;
+}
+
+void Trainer::settle() {
+  try {
+    with_way_back([this] { training_.step->settle(); });
+  } catch (const Error&) {
+    add_ended();
+    throw;
+  }
+}
+
+// Before an error ends the run: what steps came to that are complete, and were read and not added yet.
+void Trainer::add_ended() {
+  for (const auto& result : training_.step->results())
+    if (metrics_.has_ended(result.step)) metrics_.add(result);
+}
+
+void Trainer::with_way_back(const std::function<void()>& work) {
+  try {
+    work();
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::numeric) throw;
     throw Error(ErrorKind::numeric, {}, error.what(), checkpointer_.way_back());
   }
+}
+
+void Trainer::take(const StepResult& result) {
+  metrics_.add(result);
+  if (result.skipped) checkpointer_.require_finite(result.step);  // else what is kept is of no use
 }
 
 void Trainer::begin_receipts() {
@@ -118,7 +160,7 @@ void Trainer::begin_receipts() {
 
 // Whether to go on.
 bool Trainer::take_receipt(const StepResult& result) {
-  const auto receipt = receipts_->after(training_.done, result);
+  const auto receipt = receipts_->after(result.step, result);
   if (auto* file = log_.receipts()) file->append(receipt);
   return !options_.replay || options_.replay->made(receipt);
 }

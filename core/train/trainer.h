@@ -2,6 +2,7 @@
 // what comes of it, Resume takes it up where it was left, and Checkpointer keeps it.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "core/measure/memory.h"
@@ -31,7 +32,12 @@ class Trainer {
   int run_to_end();
   void start();
   RunEnd loop();
-  StepResult make_step();
+  bool make_step();
+  bool needs_results() const;
+  void settle();
+  void add_ended();
+  void with_way_back(const std::function<void()>& work);
+  void take(const StepResult& result);
   void begin_receipts();
   bool take_receipt(const StepResult& result);
   void show_trace();

@@ -9,6 +9,7 @@
 #include "core/config/numerics.h"
 #include "core/console/streams.h"
 #include "core/data/batch_plan.h"
+#include "core/profile/shown_step.h"
 #include "core/train/sheets.h"
 #include "core/train/validation.h"
 
@@ -56,6 +57,8 @@ void Training::assemble(const std::optional<std::string>& start) {
   step = std::make_unique<TrainingStep>(*assembly, *loader, *optimizer, *ema);
   step->say = say;
   if (options_.watch) step->observers.push_back((waits_ = std::make_unique<Waits>(*options_.watch)).get());
+  if (assembly->main->ctx->device.is_cuda() && ShownRange::is_built())
+    step->observers.push_back((shown_ = std::make_unique<ShownStep>()).get());
   if (validation_loader) check_validation(*assembly, *validation_loader);
   sizes = find_sizes(*assembly->train_data, taken_sizes(recipe.batch));
   assembly->check(sizes.learned);

@@ -44,6 +44,7 @@ class Training {
   const TrainOptions& options_;
   RunLog& log_;
   std::unique_ptr<StepObserver> waits_;  // of the step, for the watch
+  std::unique_ptr<StepObserver> shown_;  // of the step, for profilers of a GPU
 };
 
 }  // namespace ditto

@@ -86,7 +86,7 @@ void StepReceipts::begins(int64_t step, Program&) {
   weights_ = average_ = {};
 }
 
-void StepReceipts::has_gradients(const LossLedger&, const StepResult&) {
+void StepReceipts::has_gradients(const LossLedger&, const Tensor&) {
   const auto& learned = assembly_.networks->learned();
   TensorHash hash;
   hash.add(learned, assembly_.mesh, [&](size_t i) { return learned.entries[i].tensor.grad(); });
@@ -94,6 +94,7 @@ void StepReceipts::has_gradients(const LossLedger&, const StepResult&) {
 }
 
 void StepReceipts::updates(Update& update) {
+  if (update.skip.defined()) return;
   const auto count = assembly_.networks->learned().entries.size();
   weights_.tensors.assign(count, false);
   average_.tensors.assign(count, false);

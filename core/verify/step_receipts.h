@@ -16,7 +16,7 @@
 namespace ditto {
 
 // Looks on at steps. Weights and their average are hashed while the optimizer writes them, where it tells of that, and
-// else after it: what costs is to bring them from memory.
+// else after it: what costs is to bring them from memory. After it also where the device decides whether they stay.
 class StepReceipts final : public StepObserver {
  public:
   // All outlive it.
@@ -27,7 +27,7 @@ class StepReceipts final : public StepObserver {
   void has_read(const Batch& batch) override;
   void begins(int64_t step, Program& program) override;
   // The sum over all ranks and micro-batches, before clipping.
-  void has_gradients(const LossLedger& losses, const StepResult& result) override;
+  void has_gradients(const LossLedger& losses, const torch::Tensor& norm) override;
   void updates(Update& update) override;
 
   // By every rank; the same on all. The step is done: with the weights as they are now, and where it is due their

@@ -5,6 +5,7 @@
 #include <ATen/Functions.h>
 
 #include <ditto/error.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -78,11 +79,13 @@ Batch Batch::slice(int64_t begin, int64_t end) const {
 
 Batch Batch::to(torch::Device device) const {
   Batch moved = *this;
-  for (auto& part : moved.parts) part = part.to(device);
-  for (auto& [name, tensor] : moved.tensors)  // out of pinned memory a copy to a GPU makes nobody wait
-    if (!is_text(tensor))
-      tensor = device.is_cuda() && tensor.is_cpu() ? tensor.pin_memory().to(device, /*non_blocking=*/true)
-                                                   : tensor.to(device);
+  std::vector<torch::Tensor*> places;  // of all parts, which go up together
+  std::vector<torch::Tensor> list;
+  for (Batch* part = moved.parts.empty() ? &moved : moved.parts.data(); part != moved.end(); ++part)
+    for (auto& [name, tensor] : part->tensors)
+      if (!is_text(tensor)) places.push_back(&tensor), list.push_back(tensor);
+  list = uploaded(list, device);
+  for (size_t i = 0; i < list.size(); ++i) *places[i] = list[i];
   return moved;
 }
 

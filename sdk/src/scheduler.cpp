@@ -1,8 +1,11 @@
 #include <ditto/scheduler.h>
 
+#include <algorithm>
+
 #include <torch/types.h>
 
 #include <ditto/kernels.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -18,20 +21,46 @@ torch::Tensor Scheduler::corrupt(const torch::Tensor& clean, const torch::Tensor
   return spread(alpha(t_B), clean) * clean + spread(sigma(t_B), clean) * noise.to(clean.scalar_type());
 }
 
+namespace {
+
+// Then multiplying by it changes no bit, and there is nothing to send to a device. Of numbers of the host's alone.
+bool is_one(const torch::Tensor& numbers) {
+  if (!numbers.is_cpu() || numbers.scalar_type() != at::kDouble) return false;
+  const auto all = numbers.contiguous();
+  const auto* from = all.const_data_ptr<double>();
+  return std::all_of(from, from + all.numel(), [](double one) { return one == 1; });
+}
+
+// [B] or [B, F] of one term, and a sample's mean of it.
+torch::Tensor weighed(const torch::Tensor& weight, const torch::Tensor& loss) {
+  return is_one(weight) ? loss : uploaded(weight, loss.device()).to(loss.scalar_type()) * loss;
+}
+
+}  // namespace
+
+std::vector<torch::Tensor> Scheduler::factors(const torch::Tensor& t_B) const {
+  std::vector<torch::Tensor> all{alpha(t_B), sigma(t_B), c_skip(t_B), c_out(t_B)};
+  for (const auto& one : {weight(t_B), c_in(t_B)})
+    if (!is_one(one)) all.push_back(one);
+  return all;
+}
+
 torch::Tensor Scheduler::model_input(const torch::Tensor& x_t, const torch::Tensor& t_B) const {
-  return x_t * spread(c_in(t_B), x_t);
+  const auto factor = c_in(t_B);
+  return is_one(factor) ? x_t : x_t * spread(factor, x_t);
 }
 
 torch::Tensor Scheduler::precondition(const torch::Tensor& raw, const torch::Tensor& x_t,
                                       const torch::Tensor& t_B) const {
   const auto full = raw.to(x_t.scalar_type());
-  auto skipped = x_t * spread(c_skip(t_B), x_t);
+  const auto factors = uploaded({c_skip(t_B), c_out(t_B)}, x_t.device());
+  auto skipped = x_t * spread(factors[0], x_t);
   if (full.size(1) > x_t.size(1)) {  // a learned variance
     auto shape = x_t.sizes().vec();
     shape[1] = full.size(1) - x_t.size(1);
     skipped = torch::cat({skipped, x_t.new_zeros(shape)}, 1);
   }
-  return full * spread(c_out(t_B), full) + skipped;
+  return full * spread(factors[1], full) + skipped;
 }
 
 std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& prediction, const torch::Tensor& clean,
@@ -44,9 +73,9 @@ std::map<std::string, torch::Tensor> Scheduler::losses(const torch::Tensor& pred
                 "give the model as many output channels as its schedule asks for");
   const auto wide = at::promote_types(prediction.scalar_type(), at::kFloat);
   const auto squares = (prediction.to(wide) - wanted.to(wide)).square();
-  if (t_B.dim() == 1) return {{"mse", weight(t_B).to(squares.options()) * sample_mean(squares, ops)}};
+  if (t_B.dim() == 1) return {{"mse", weighed(weight(t_B), sample_mean(squares, ops))}};
   const auto by_frame_BF = sample_mean(squares.transpose(1, 2).flatten(0, 1), ops).view(t_B.sizes());
-  return {{"mse", sample_mean(weight(t_B).to(squares.options()) * by_frame_BF, ops)}};
+  return {{"mse", sample_mean(weighed(weight(t_B), by_frame_BF), ops)}};
 }
 
 double Scheduler::start_scale(double first_time) const {
@@ -87,7 +116,7 @@ torch::Tensor spread(const torch::Tensor& per_sample_B, const torch::Tensor& x) 
   std::vector<int64_t> shape(static_cast<size_t>(x.dim()), 1);
   shape.at(0) = per_sample_B.size(0);
   if (per_sample_B.dim() == 2) shape.at(2) = per_sample_B.size(1);
-  return per_sample_B.to(x.options(), /*non_blocking=*/true).view(shape);
+  return uploaded(per_sample_B, x.device()).to(x.scalar_type()).view(shape);
 }
 
 }  // namespace ditto

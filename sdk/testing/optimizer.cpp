@@ -2,6 +2,8 @@
 #include <ditto/testing/checks.h>
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
 
 #include "numbers.h"
 
@@ -315,6 +317,41 @@ std::string does_all(const std::string& path, const OptionValues& options) {
   return {};
 }
 
+// Of what the device alone knows: the clip is as the host's, and a skipped update leaves nothing, whatever gradients
+// hold.
+std::string heeds_device(const std::string& path, const OptionValues& options, bool exact) {
+  torch::NoGradGuard no_grad;
+  Training known(path, options, exact), late(path, options, exact);
+  std::vector<Tensor> average, late_average, copies, late_copies;
+  for (const Tensor& weight : known.values()) {
+    average.push_back(weight.clone()), late_average.push_back(weight.clone());
+    copies.push_back(torch::zeros_like(weight, at::kBFloat16));
+    late_copies.push_back(weight.to(at::kBFloat16));
+  }
+  const auto update_late = [&](bool is_skipped) {
+    Update asked{.lr = 0.01, .average = late_average, .decay = 0.9, .copies = late_copies, .exact = exact};
+    asked.late_clip = torch::scalar_tensor(0.25, at::kDouble);
+    asked.skip = torch::scalar_tensor(is_skipped, at::kBool);
+    late.optimizer->step(asked);
+  };
+  for (int64_t number = 0; number < 3; ++number) {
+    const auto counters = late.optimizer->counters();
+    for (auto& p : late.parameters())
+      p.tensor.mutable_grad() = torch::full_like(p.tensor.detach(), number == 1 ? 1.0 : std::nan(""));
+    update_late(true);
+    late.optimizer->set_counters(counters);
+    known.gradients(number), late.gradients(number);
+    known.optimizer->step(
+        {.lr = 0.01, .clip = 0.25, .average = average, .decay = 0.9, .copies = copies, .exact = exact});
+    update_late(false);
+    for (const auto& [what, a, b] :
+         {std::tuple("", late.values(), known.values()), std::tuple("the average of ", late_average, average),
+          std::tuple("the copy of ", late_copies, copies)})
+      if (const auto problem = same(a, b); !problem.empty()) return what + problem;
+  }
+  return {};
+}
+
 }  // namespace
 
 Report check_optimizer(const std::string& path, const OptionValues& options) {
@@ -338,6 +375,11 @@ Report check_optimizer(const std::string& path, const OptionValues& options) {
   if (make<Optimizer>(path, options)->exact())
     report.check("exact updates are the others up to rounding, and the same for slices",
                  [&] { return exactly(path, options); });
+  if (const auto one = make<Optimizer>(path, options); one->skips())
+    report.check("an update is clipped, or skipped, as tensors say", [&] {
+      const auto problem = heeds_device(path, options, false);
+      return problem.empty() && one->exact() ? heeds_device(path, options, true) : problem;
+    });
   return report;
 }
 

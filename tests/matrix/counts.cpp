@@ -241,7 +241,7 @@ class Forms {
     AxisSet loss(kDataAxes.begin(), kDataAxes.end());
     loss.insert(Axis::pipeline);
     reduce(mesh_.world(), 4 * one_.batch);
-    reduce(mesh_.group(loss), 8 * (1 + one_.batch * (routed ? 3 : 2)));
+    reduce(mesh_.group(loss), 8 * one_.batch * (routed ? 3 : 2));
     reduce(mesh_.world(), 8);
     AxisSet norm{Axis::pipeline, Axis::expert, Axis::tensor};
     if (mesh_.size(Axis::shard) > 1) norm.insert(Axis::shard);

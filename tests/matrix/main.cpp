@@ -32,7 +32,7 @@ struct Arguments {
   Case base;
   std::string init = "nonzero", table, page, keep;
   uint64_t seed = 1;
-  int64_t cases = 60;
+  int64_t cases = 60, every = 1;
   std::vector<std::string> only;
   std::vector<std::string> layouts;
   Plan plan;
@@ -100,6 +100,7 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--precision", a.base.precision, "fp64, fp32, bf16 or fp16")->capture_default_str();
   app.add_option("--device", a.base.device, "cpu or cuda, which is measured against one rank on the CPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));
+  app.add_option("--transport", a.plan.transport, "a plugin that carries the device's tensors; on cuda else nccl");
   app.add_option("--layout", a.layouts, "options of [parallel]: \"tensor=2 sequence=true\"")->allow_extra_args(false);
   app.add_option("--steps", a.base.steps, "")->capture_default_str();
   app.add_option("--micro-batches", a.base.micro_batches, "a step's; 0: 4, or as many as data ranks");
@@ -115,6 +116,8 @@ void read(CLI::App& app, Arguments& a) {
   app.add_option("--seed", a.seed, "--table random: of the draws")->capture_default_str();
   app.add_option("--cases", a.cases, "--table random: how many")->capture_default_str();
   app.add_option("--only", a.only, "of the table: cases whose line holds all of these")->allow_extra_args(false);
+  app.add_option("--every", a.every, "of the table's cases, each one of so many, from the first on")
+      ->check(CLI::PositiveNumber);
   app.add_option("--keep", a.keep,
                  "a folder for what is found: with it a table that was cut off goes on, in the same build");
   app.add_option("--write", a.page, "a file for the results, in Markdown; tables of it that are not run stay");
@@ -146,6 +149,9 @@ void plan_cases(Arguments& a) {
     const auto line = title(one);
     return std::any_of(a.only.begin(), a.only.end(), [&](const auto& part) { return line.find(part) == line.npos; });
   });
+  std::vector<Case> some;
+  for (size_t i = 0; i < a.plan.cases.size(); i += static_cast<size_t>(a.every)) some.push_back(a.plan.cases[i]);
+  a.plan.cases = std::move(some);
   a.base.real_init = a.init == "real";
   for (const auto& layout : a.layouts) {
     a.plan.cases.push_back(a.base);

@@ -68,10 +68,14 @@ class Spy final : public Optimizer {
   }
   Granularity granularity() const override { return inner_->granularity(); }
   bool averages() const override { return inner_->averages(); }
+  bool skips() const override { return inner_->skips(); }
   void step(const Update& update) override {
     auto scaled = update;
     scaled.clip = 1;
-    in_parts({.clip = update.clip}, parameters_, look_);
+    scaled.late_clip = Tensor();
+    Update clipped{.clip = update.clip};
+    clipped.late_clip = update.late_clip;
+    in_parts(clipped, parameters_, look_);
     inner_->step(scaled);
   }
   std::map<std::string, OptimizerState> state() override { return inner_->state(); }

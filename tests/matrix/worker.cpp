@@ -88,6 +88,7 @@ class Rank {
     prepare(plan_);
     Recipe recipe = recipe_of(one_rank(plan_.cases.front()));
     recipe.run.device = plan_.cases.front().device;
+    recipe.run.transport = plan_.transport;
     auto transports = open_device(recipe, registry_, rank_info());
     device_ = recipe.run.device;
     return transports;

@@ -10,6 +10,7 @@ namespace ditto::matrix {
 
 struct Plan {
   std::vector<Case> cases;
+  std::string transport;  // run.transport of the device's ranks
   bool verbose = false;
   bool diff = false;  // what parts, and where, is looked for as `ditto diff` does, instead of comparing the ends
 };

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include <ditto/ditto.h>
+#include <ditto/exact/terms.h>
 
 #include "kernels.h"
 
@@ -47,34 +48,6 @@ bool fits_with_leaf(const OpCall& call);
 // Of a product: the kernels', but for calls without leaves where LibTorch's own products have this processor's best
 // instructions: MKL's, on Intel's.
 int product_score(const Kernels& k, const OpCall& call);
-Index token_leaf(const OpInputs& in);
-// Of a sum over the rows of samples of so many tokens each, of `rows` rows: by leaves of tokens where the call gives
-// their length, else in long chains through all rows, which are faster.
-std::vector<Leaf> row_leaves(const OpInputs& in, Index samples, Index tokens, Index rows = 1);
-// Of a backward: whether a gradient of this tensor is wanted.
-bool wanted(const OpInputs& in, size_t tensor);
-
-// x [S, …, K] as samples of tokens of `width` numbers; the last `of_row` dims are a token's.
-struct Tokens {
-  explicit Tokens(const Tensor& x, int64_t of_row = 1);
-  Index samples, tokens, width;
-  Index rows() const { return samples * tokens; }
-};
-
-// Leaves of a dim, and of samples of a dim: a tree over samples, each of them a tree over its leaves.
-std::vector<Leaf> leaves(Index size, Index length);
-std::vector<Leaf> nested(Index samples, Index size, Index length);
-
-// How a sum goes through a dim: in one chain, or by a list of the op's attributes: {leaves, width of part 0, of part 1,
-// …}.
-struct Terms {
-  explicit Terms(Index size);
-  explicit Terms(std::vector<Leaf> of);
-  Terms(const OpInputs& in, const char* attribute, Index size);
-  Order order() const;
-  std::vector<Run> runs;
-  std::vector<Leaf> cut;
-};
 
 void share(Index count, void* what, void (*task)(void* what, Index begin, Index end));
 template <class F>

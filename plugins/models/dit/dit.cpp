@@ -86,7 +86,8 @@ struct Dit final : ditto::Model {
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s;
     s.grid = patches->grid(in.at("x"));
-    s.x_BTD = patches->forward(in.at("x"), ctx) + patches->positions(s.grid).to(ctx.options());
+    s.x_BTD = patches->forward(in.at("x"), ctx) +
+              positions.of(s.grid, ctx.options(), [&] { return patches->positions(s.grid); });
     return s;
   }
   int64_t depth() const override { return options.depth; }
@@ -211,6 +212,7 @@ struct Dit final : ditto::Model {
   Options options;
   Needs needs;
   std::shared_ptr<ditto::Patches> patches;
+  ditto::GridTable positions;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::vector<std::shared_ptr<Block>> blocks;

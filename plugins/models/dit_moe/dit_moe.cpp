@@ -214,7 +214,8 @@ struct DitMoe final : ditto::Model {
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s;
     s.grid = patches->grid(in.at("x"));
-    s.x_BTD = patches->forward(in.at("x"), ctx) + patches->positions(s.grid).to(ctx.options());
+    s.x_BTD = patches->forward(in.at("x"), ctx) +
+              positions.of(s.grid, ctx.options(), [&] { return patches->positions(s.grid); });
     if (options.balance > 0)
       s.auxiliary_losses["balance"] = torch::zeros(
           {in.at("x").size(0)}, ctx.options().dtype(ctx.compute == torch::kDouble ? torch::kDouble : torch::kFloat));
@@ -251,6 +252,7 @@ struct DitMoe final : ditto::Model {
   Options options;
   Needs needs;
   std::shared_ptr<ditto::Patches> patches;
+  ditto::GridTable positions;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::vector<std::shared_ptr<Block>> blocks;

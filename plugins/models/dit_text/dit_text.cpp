@@ -104,12 +104,15 @@ struct DitText final : ditto::Model {
     Stream s;
     s.grid = patches->grid(in.at("x"));
     s.x_BTD = patches->forward(in.at("x"), ctx);
-    if (!options.rotary) s.x_BTD = s.x_BTD + patches->positions(s.grid).to(ctx.options());
+    if (!options.rotary)
+      s.x_BTD = s.x_BTD + positions.of(s.grid, ctx.options(), [&] { return patches->positions(s.grid); });
     return s;
   }
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
-    if (options.rotary) s.rotary_TK = ditto::rotary_table(s.grid, options.head_width()).to(ctx.device);
+    if (options.rotary)
+      s.rotary_TK = turns.of(s.grid, torch::TensorOptions(torch::kDouble).device(ctx.device),
+                             [&] { return ditto::rotary_table(s.grid, options.head_width()); });
   }
 
   int64_t depth() const override { return options.depth; }
@@ -139,6 +142,7 @@ struct DitText final : ditto::Model {
   Options options;
   Needs needs;
   std::shared_ptr<ditto::Patches> patches;
+  ditto::GridTable positions, turns;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::TextEmbed> text;
   std::vector<std::shared_ptr<Block>> blocks;

@@ -147,7 +147,9 @@ struct Flux final : ditto::JointTransformer {
   void constants(const Batch& in, Stream& s, Context& ctx) override {
     JointTransformer::constants(in, s, ctx);
     const auto& r = options.rotary;
-    s.rotary_TK = ditto::rotary_table_in_double(s.grid, {r[0] / 2, r[1] / 2, r[2] / 2}).to(ctx.device);
+    s.rotary_TK = turns.of(s.grid, torch::TensorOptions(torch::kDouble).device(ctx.device), [&] {
+      return ditto::rotary_table_in_double(s.grid, {r[0] / 2, r[1] / 2, r[2] / 2});
+    });
   }
 
   int64_t depth() const override { return options.depth + options.single_depth; }
@@ -226,6 +228,7 @@ struct Flux final : ditto::JointTransformer {
 
   Options options;
   std::shared_ptr<ditto::TimeEmbed> guidance;
+  ditto::GridTable turns;
   std::vector<std::shared_ptr<SingleBlock>> blocks;
 };
 

@@ -179,7 +179,8 @@ struct Jit final : ditto::Model {
     s.grid = {1, x.size(2) / P, x.size(3) / P};
     const auto cut = x.unflatten(-1, {s.grid.columns, P}).unflatten(-3, {s.grid.rows, P});  // B C rows P columns P
     const auto numbers = cut.permute({0, 2, 4, 1, 3, 5}).flatten(3).flatten(1, 2);
-    s.x_BTD = patches->out(patches->in(numbers, ctx), ctx) + ditto::sincos_positions(s.grid, D).to(ctx.options());
+    s.x_BTD = patches->out(patches->in(numbers, ctx), ctx) +
+              positions.of(s.grid, ctx.options(), [&] { return ditto::sincos_positions(s.grid, D); });
     if (!has_class()) return s;
     const int64_t n = options.context_tokens;
     const auto zeros = torch::zeros({x.size(0), n, D}, s.x_BTD.options().requires_grad(false));
@@ -189,7 +190,8 @@ struct Jit final : ditto::Model {
   }
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
-    s.rotary_TK = ditto::rotary_table(s.grid, options.head_width()).to(ctx.device);
+    s.rotary_TK = turns.of(s.grid, torch::TensorOptions(torch::kDouble).device(ctx.device),
+                           [&] { return ditto::rotary_table(s.grid, options.head_width()); });
   }
 
   int64_t depth() const override { return options.depth; }
@@ -283,6 +285,7 @@ struct Jit final : ditto::Model {
   Needs needs;
   std::vector<int64_t> x_;  // [C, H, W]
   std::shared_ptr<Bottleneck> patches;
+  ditto::GridTable positions, turns;
   std::shared_ptr<ditto::TimeEmbed> time;
   std::shared_ptr<ditto::LabelEmbed> label;
   std::shared_ptr<Table> context;

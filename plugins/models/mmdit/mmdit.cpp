@@ -82,7 +82,7 @@ struct MmDit final : ditto::JointTransformer {
 
   Stream tokens(const Batch& in, Context& ctx) override {
     auto s = JointTransformer::tokens(in, ctx);
-    s.x_BTD = s.x_BTD + options.positions(s.grid).to(ctx.options());
+    s.x_BTD = s.x_BTD + positions.of(s.grid, ctx.options(), [&] { return options.positions(s.grid); });
     return s;
   }
 
@@ -158,6 +158,7 @@ struct MmDit final : ditto::JointTransformer {
   }
 
   Options options;
+  ditto::GridTable positions;
 };
 
 }  // namespace

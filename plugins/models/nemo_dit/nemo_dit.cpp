@@ -112,8 +112,8 @@ struct NemoDit final : ditto::VideoTransformer {
 
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s = patched(in, ctx);
-    s.x_BTD =
-        s.x_BTD + (positions ? positions->forward(s.grid, s.x_BTD.size(0), ctx) : table(s.grid).to(ctx.options()));
+    s.x_BTD = s.x_BTD + (positions ? positions->forward(s.grid, s.x_BTD.size(0), ctx)
+                                   : fixed.of(s.grid, ctx.options(), [&] { return table(s.grid); }));
     return s;
   }
 
@@ -180,6 +180,7 @@ struct NemoDit final : ditto::VideoTransformer {
   int64_t text_width_;
   std::shared_ptr<ditto::TimeAndRate> time;
   std::shared_ptr<ditto::FactorisedPositions> positions;
+  ditto::GridTable fixed;
   std::vector<std::shared_ptr<Block>> blocks;
   ditto::Linear out;
 };

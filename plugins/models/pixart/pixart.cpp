@@ -109,8 +109,10 @@ struct PixArt final : ditto::Model {
   Stream tokens(const Batch& in, Context& ctx) override {
     Stream s;
     s.grid = patches->grid(in.at("x"));
-    const auto places = patches->positions(s.grid, options.base_size, options.interpolation_scale);
-    s.x_BTD = patches->forward(in.at("x"), ctx) + places.to(ctx.options());
+    const auto places = positions.of(s.grid, ctx.options(), [&] {
+      return patches->positions(s.grid, options.base_size, options.interpolation_scale);
+    });
+    s.x_BTD = patches->forward(in.at("x"), ctx) + places;
     return s;
   }
   int64_t depth() const override { return options.depth; }
@@ -201,6 +203,7 @@ struct PixArt final : ditto::Model {
   Options options;
   Needs needs;
   std::shared_ptr<ditto::Patches> patches;
+  ditto::GridTable positions;
   std::shared_ptr<ditto::TimeEmbed> time, resolution, aspect_ratio;
   std::shared_ptr<ditto::SharedModulation> modulation;
   std::shared_ptr<ditto::TextEmbed> text;

@@ -121,8 +121,10 @@ struct StDit final : ditto::SpaceTimeTransformer {
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
     const int64_t K = options.head_width();
-    if (options.rotary == "all") s.rotary_TK = ditto::rotary_table(s.grid, K).to(ctx.device);
-    if (options.rotary == "temporal") s.rotary_TK = ditto::rotary_table(s.grid, {K / 2, 0, 0}).to(ctx.device);
+    if (options.rotary == "none") return;
+    s.rotary_TK = turns.of(s.grid, torch::TensorOptions(torch::kDouble).device(ctx.device), [&] {
+      return options.rotary == "all" ? ditto::rotary_table(s.grid, K) : ditto::rotary_table(s.grid, {K / 2, 0, 0});
+    });
   }
 
   std::vector<std::string> foreign_formats() const override {
@@ -199,6 +201,7 @@ struct StDit final : ditto::SpaceTimeTransformer {
   }
 
   Options options;
+  ditto::GridTable turns;
 };
 
 }  // namespace

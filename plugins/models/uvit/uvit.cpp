@@ -109,7 +109,7 @@ struct UVit final : ditto::Model {
 
   Stream tokens(const Batch& in, Context& ctx) override {
     const int64_t half = options.width / 2;
-    auto time_BD = ditto::timestep_features(in.at("t"), half, static_cast<double>(half)).to(ctx.compute);
+    auto time_BD = ditto::timestep_features(in.at("t"), half, static_cast<double>(half), ctx).to(ctx.compute);
     if (options.time_mlp) time_BD = time_out(ctx.ops.silu(time_in(time_BD, ctx)), ctx);
     std::vector<Tensor> parts{time_BD.unsqueeze(1), patches->forward(in.at("x"), ctx)};
     if (label) parts.insert(parts.begin(), label->forward(in.at("label"), ctx).unsqueeze(1));

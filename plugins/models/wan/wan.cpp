@@ -162,7 +162,9 @@ struct Wan final : ditto::VideoTransformer {
 
   void constants(const Batch&, Stream& s, Context& ctx) override {
     const int64_t pairs = options.head_width() / 2, side = options.head_width() / 6;
-    s.rotary_TK = ditto::rotary_table_in_double(s.grid, {pairs - 2 * side, side, side}).to(ctx.device);
+    s.rotary_TK = turns.of(s.grid, torch::TensorOptions(torch::kDouble).device(ctx.device), [&] {
+      return ditto::rotary_table_in_double(s.grid, {pairs - 2 * side, side, side});
+    });
   }
 
   Stream run_block(int64_t i, Stream s, Context& ctx) override {
@@ -254,6 +256,7 @@ struct Wan final : ditto::VideoTransformer {
   Options options;
   Needs needs;
   std::shared_ptr<ditto::TimeEmbed> time;
+  ditto::GridTable turns;
   std::shared_ptr<ditto::SharedModulation> modulation;
   ditto::Linear text_in, text_out;
   std::vector<std::shared_ptr<Block>> blocks;

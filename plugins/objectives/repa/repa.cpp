@@ -72,7 +72,9 @@ struct Repa final : ditto::Denoising {
       if (batch.has(input.name)) seen[input.name] = batch.at(input.name);
     const auto& clean = batch.at("clean");
     seen["x"] = clean;
-    seen["t"] = torch::full({batch.size()}, options.network_time, clean.options().dtype(torch::kFloat));
+    seen["t"] =
+        torch::full({batch.size()}, options.network_time,
+                    clean.is_meta() ? clean.options().dtype(torch::kFloat) : torch::TensorOptions(torch::kFloat));
     return network.run(seen, {options.network_block}).at("features." + std::to_string(options.network_block));
   }
 

@@ -5,6 +5,7 @@
 #include <ditto/math/elementary.h>
 #include <ditto/math/sizes.h>
 #include <ditto/plugin.h>
+#include <ditto/upload.h>
 
 #include <algorithm>
 #include <cmath>
@@ -42,7 +43,9 @@ struct Uncertainty final : ditto::Denoising {
                                        ditto::Context& ctx) const override {
     Tensor sum;
     for (const auto& [name, loss] : Denoising::losses(outputs, batch, ctx)) sum = sum.defined() ? sum + loss : loss;
-    const auto u_B = row(features(batch.at("time")).to(ctx.device, ctx.compute), ctx).flatten().to(sum.scalar_type());
+    const auto u_B = row(ditto::uploaded(features(batch.at("time")).to(ctx.compute), ctx.device), ctx)
+                         .flatten()
+                         .to(sum.scalar_type());
     return {{"denoising", sum * ctx.ops.table().run("exp", {{-u_B}}).at(0)}, {"uncertainty", u_B}};
   }
 

@@ -32,7 +32,8 @@ struct AdafactorOptions {
   }
 };
 
-double mean_root(const Tensor& x) { return x.norm().item<double>() / std::sqrt(static_cast<double>(x.numel())); }
+// [] fp64: the host reads none of it, which would wait for a device.
+Tensor mean_root(const Tensor& x) { return x.norm().to(at::kDouble) / std::sqrt(static_cast<double>(x.numel())); }
 
 // Means over a whole parameter make its update: it is computed where WholeTensors brings it, and its moments stay
 // there.
@@ -60,11 +61,14 @@ struct Adafactor final : ditto::Optimizer {
   Granularity granularity() const override { return Granularity::matrix; }
 
   void step(const ditto::Update& update) override {
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    ditto::in_parts(update, parameters, [&] { move(update); });
   }
 
+  bool skips() const override { return true; }
+
   // A parameter without a gradient is brought along, so that each stays where its moments are.
-  void move(double lr) {
+  void move(const ditto::Update& update) {
+    const double lr = update.lr;
     ++steps;
     if (parameters.empty()) return;
     std::vector<Tensor> weights, grads;
@@ -76,25 +80,33 @@ struct Adafactor final : ditto::Optimizer {
     const auto whole_weights = whole->gather(weights);
     for (size_t i = 0; i < parameters.size(); ++i)
       if (updates[i].defined() && parameters[i].tensor.grad().defined() && updates[i].numel() > 0)
-        updates[i] = update_of(i, whole_weights[i], updates[i], lr);
+        ditto::unless_skipped(update, moments(i), [&] { updates[i] = update_of(i, whole_weights[i], updates[i], lr); });
     updates = whole->scatter(updates, weights);
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!parameters[i].tensor.grad().defined()) continue;
-      if (options.decay_vectors || parameters[i].full_shape.size() > 1) weights[i].mul_(1 - lr * options.weight_decay);
-      weights[i].sub_(updates[i]);
+      ditto::unless_skipped(update, {weights[i]}, [&] {
+        if (options.decay_vectors || parameters[i].full_shape.size() > 1)
+          weights[i].mul_(1 - lr * options.weight_decay);
+        weights[i].sub_(updates[i]);
+      });
     }
+  }
+
+  std::vector<Tensor> moments(size_t i) const {
+    return second[i].defined() ? std::vector<Tensor>{second[i]} : std::vector<Tensor>{rows[i], columns[i]};
   }
 
   // Of a whole parameter; takes the moments along.
   Tensor update_of(size_t i, const Tensor& weight, const Tensor& grad, double lr) {
     const auto t = static_cast<double>(steps);
     const double share = std::pow(t, -options.decay);
-    const double alpha = std::max(options.least_scale, mean_root(weight)) * std::min(lr, 1 / std::sqrt(t));
+    const Tensor alpha = mean_root(weight).clamp_min(options.least_scale) * std::min(lr, 1 / std::sqrt(t));
     const double eps = options.eps > 0                       ? options.eps
                        : weight.scalar_type() == at::kDouble ? std::numeric_limits<double>::epsilon()
                                                              : std::numeric_limits<float>::epsilon();
     Tensor update = second_moment(i, grad, share, eps).clamp_min(eps * eps).rsqrt().mul(grad);
-    return update.mul(alpha / std::max(1.0, mean_root(update) / options.clip));
+    const Tensor scale = alpha / (mean_root(update) / options.clip).clamp_min(1.0);
+    return update.mul(scale.to(update.scalar_type()));  // a weight that is one number would make fp64 of it
   }
 
   Tensor second_moment(size_t i, const Tensor& grad, double share, double eps) {

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include <ditto/ditto.h>
+#include <ditto/list_update.h>
 #include <ditto/math/threads.h>
 
 #include "one_pass.h"
@@ -38,13 +39,14 @@ struct Run {
   }
 };
 
-// One pass over weights, moments, average and compute copy where they are fp32 in a processor's memory; else LibTorch's
-// fused kernel, or the op "adamw" where the update is to be exact, and average and copy after it.
+// One pass over weights, moments, average and compute copy where they are fp32 in a processor's memory, or a kernel of
+// the run makes it (the op "adamw_all"); else LibTorch's fused kernel, or the op "adamw" where the update is to be
+// exact, and average and copy after it.
 struct AdamW final : ditto::Optimizer {
   using Options = AdamWOptions;
 
   AdamW(const Options& o, const Needs& needs)
-      : options(o), parameters(needs.parameters), exact_ops(needs.exact ? needs.ops : nullptr) {
+      : options(o), parameters(needs.parameters), ops(needs.ops), exact_ops(needs.exact ? needs.ops : nullptr) {
     for (const auto& p : parameters) {
       exp_avg.push_back(torch::zeros_like(p.tensor, torch::TensorOptions().requires_grad(false)));
       exp_avg_sq.push_back(torch::zeros_like(exp_avg.back()));
@@ -53,7 +55,23 @@ struct AdamW final : ditto::Optimizer {
 
   void step(const ditto::Update& update) override {
     if (!exact_ops && fits_one_pass()) return move_in_one_pass(update);
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    if (ditto::in_one_call("adamw_all", ops, as_list(update),
+                           {{"beta1", options.beta1},
+                            {"beta2", options.beta2},
+                            {"eps", options.eps},
+                            {"weight_decay", options.weight_decay}})) {
+      ++steps;
+      return;
+    }
+    ditto::in_parts(update, parameters, [&] { move(update); });
+  }
+
+  std::optional<ditto::ListUpdate> as_list(const ditto::Update& update) const {
+    auto list = ditto::ListUpdate::of(update, parameters, {exp_avg, exp_avg_sq});
+    if (!list) return list;
+    for (size_t i = 0; i < parameters.size(); ++i) list->parameters[i].decayed = is_decayed(parameters[i]);
+    list->step = static_cast<double>(steps + 1);
+    return list;
   }
 
   // The same on every rank and layout, so that all give a number the same bits.
@@ -65,6 +83,8 @@ struct AdamW final : ditto::Optimizer {
   void move_in_one_pass(const ditto::Update& update) {
     const torch::NoGradGuard no_grad;
     ++steps;
+    if (ditto::is_skipped(update)) return;
+    const auto clip = static_cast<float>(ditto::clip_of(update));
     const auto n = static_cast<double>(steps);
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Tensor w = parameters[i].tensor.detach(), g = parameters[i].tensor.grad();
@@ -85,7 +105,7 @@ struct AdamW final : ditto::Optimizer {
           .v = flat(exp_avg_sq[i]),
           .average = average.defined() ? flat(average) : nullptr,
           .copy = in_bf16 ? static_cast<std::uint16_t*>(copy.data_ptr()) : nullptr,
-          .clip = static_cast<float>(update.clip),
+          .clip = clip,
           .beta1 = static_cast<float>(options.beta1),
           .beta2 = static_cast<float>(options.beta2),
           .eps = static_cast<float>(options.eps),
@@ -101,10 +121,11 @@ struct AdamW final : ditto::Optimizer {
   }
 
   bool exact() const override { return true; }
+  bool skips() const override { return true; }
 
-  void move(double lr) {
+  void move(const ditto::Update& asked) {
     ++steps;
-    if (exact_ops) return move_exactly(lr);
+    if (exact_ops) return move_exactly(asked);
     // By whether they decay, and by the memory they are in: some may be offloaded.
     std::map<std::pair<bool, at::DeviceType>, std::pair<Run, Run>> runs;
     for (size_t i = 0; i < parameters.size(); ++i) {
@@ -121,38 +142,42 @@ struct AdamW final : ditto::Optimizer {
       if (rest > 0) rests.add(tail(w), tail(g), tail(m), tail(v));
     }
     for (auto& [key, run] : runs) {
-      update(run.first, lr, key.first);
-      update_rests(run.second, lr, key.first);
+      update(run.first, asked, key.first);
+      update_rests(run.second, asked, key.first);
     }
   }
 
   bool is_decayed(const ditto::OptimizedParameter& p) const { return options.decay_vectors || p.full_shape.size() > 1; }
 
   // Every number by itself, so that slices have the bits of the whole.
-  void move_exactly(double lr) const {
+  void move_exactly(const ditto::Update& update) const {
     for (size_t i = 0; i < parameters.size(); ++i) {
       const auto& p = parameters[i];
       if (!p.tensor.grad().defined() || p.tensor.numel() == 0) continue;
-      exact_ops->run("adamw", {{p.tensor.detach(), p.tensor.grad().detach(), exp_avg[i], exp_avg_sq[i]},
-                               {{"lr", lr},
-                                {"beta1", options.beta1},
-                                {"beta2", options.beta2},
-                                {"eps", options.eps},
-                                {"weight_decay", is_decayed(p) ? options.weight_decay : 0.0},
-                                {"step", static_cast<double>(steps)}}});
+      ditto::unless_skipped(update, {p.tensor, exp_avg[i], exp_avg_sq[i]}, [&] {
+        exact_ops->run("adamw", {{p.tensor.detach(), p.tensor.grad().detach(), exp_avg[i], exp_avg_sq[i]},
+                                 {{"lr", update.lr},
+                                  {"beta1", options.beta1},
+                                  {"beta2", options.beta2},
+                                  {"eps", options.eps},
+                                  {"weight_decay", is_decayed(p) ? options.weight_decay : 0.0},
+                                  {"step", static_cast<double>(steps)}}});
+      });
     }
   }
 
-  void update(Run& run, double lr, bool decayed) const {
+  void update(Run& run, const ditto::Update& asked, bool decayed) const {
     if (run.weights.empty()) return;
-    const std::vector<Tensor> counts(
-        run.weights.size(), torch::scalar_tensor(static_cast<double>(steps),
-                                                 torch::TensorOptions(torch::kFloat).device(run.weights[0].device())));
-    at::_fused_adamw_(run.weights, run.grads, run.first, run.second, {}, counts, lr, options.beta1, options.beta2,
-                      decayed ? options.weight_decay : 0.0, options.eps, /*amsgrad=*/false, /*maximize=*/false);
+    const auto on_device = torch::TensorOptions(torch::kFloat).device(run.weights[0].device());
+    const std::vector<Tensor> counts(run.weights.size(), torch::scalar_tensor(static_cast<double>(steps), on_device));
+    std::optional<Tensor> skip;
+    if (asked.skip.defined()) skip = asked.skip.to(on_device);
+    at::_fused_adamw_(run.weights, run.grads, run.first, run.second, {}, counts, asked.lr, options.beta1, options.beta2,
+                      decayed ? options.weight_decay : 0.0, options.eps, /*amsgrad=*/false, /*maximize=*/false,
+                      /*grad_scale=*/std::nullopt, /*found_inf=*/skip);
   }
 
-  void update_rests(const Run& rests, double lr, bool decayed) const {
+  void update_rests(const Run& rests, const ditto::Update& asked, bool decayed) const {
     if (rests.weights.empty()) return;
     const auto padded = [](const std::vector<Tensor>& list) {
       const auto all = torch::cat(list);
@@ -160,7 +185,7 @@ struct AdamW final : ditto::Optimizer {
     };
     Run run;
     run.add(padded(rests.weights), padded(rests.grads), padded(rests.first), padded(rests.second));
-    update(run, lr, decayed);
+    update(run, asked, decayed);
     int64_t at = 0;
     for (size_t i = 0; i < rests.weights.size(); ++i) {
       const int64_t n = rests.weights[i].numel();
@@ -179,6 +204,7 @@ struct AdamW final : ditto::Optimizer {
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;
+  const ditto::OpTable* ops;        // null: the host gives none
   const ditto::OpTable* exact_ops;  // null: not asked for
   std::vector<Tensor> exp_avg, exp_avg_sq;
   int64_t steps = 0;

@@ -134,24 +134,32 @@ struct AdamW8bit final : ditto::Optimizer {
   }
 
   bool exact() const override { return true; }
+  bool skips() const override { return true; }
 
   // Every operation rounds once, wherever a number stands: slices that cut no block move as the whole does.
   void step(const ditto::Update& update) override {
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    ditto::in_parts(update, parameters, [&] {
+      ++steps;
+      for (size_t i = 0; i < parameters.size(); ++i) {
+        const Tensor grad = parameters[i].tensor.grad();
+        if (!grad.defined() || grad.numel() == 0) continue;
+        std::vector<Tensor> moved{parameters[i].tensor};
+        for (const auto* moment : {&first[i], &second[i]})
+          for (const auto& tensor : {moment->codes, moment->scales, moment->exact})
+            if (tensor.defined()) moved.push_back(tensor);
+        ditto::unless_skipped(update, moved, [&] { move(i, update.lr); });
+      }
+    });
   }
 
-  void move(double lr) {
-    ++steps;
+  void move(size_t i, double lr) {
     const double unbias_first = 1 - power(options.beta1), unbias_second = 1 - power(options.beta2);
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const auto& p = parameters[i];
-      const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
-      if (!grad.defined() || grad.numel() == 0) continue;
-      const Tensor m = update(first[i], grad, options.beta1, *signed_codec);
-      const Tensor v = update(second[i], grad * grad, options.beta2, *unsigned_codec);
-      if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
-      weight.sub_(m / (root(v) / std::sqrt(unbias_second) + options.eps) * (lr / unbias_first));
-    }
+    const auto& p = parameters[i];
+    const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
+    const Tensor m = update(first[i], grad, options.beta1, *signed_codec);
+    const Tensor v = update(second[i], grad * grad, options.beta2, *unsigned_codec);
+    if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
+    weight.sub_(m / (root(v) / std::sqrt(unbias_second) + options.eps) * (lr / unbias_first));
   }
 
   // MKL's root of fp32 numbers is off by one in the last place on some processors; of doubles, rounded, it is right on

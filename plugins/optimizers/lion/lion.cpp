@@ -1,5 +1,6 @@
 // Lion: X. Chen et al., "Symbolic discovery of optimization algorithms", 2023 (arXiv:2302.06675), algorithm 2.
 #include <ditto/ditto.h>
+#include <ditto/list_update.h>
 
 namespace {
 
@@ -23,26 +24,40 @@ struct LionOptions {
 struct Lion final : ditto::Optimizer {
   using Options = LionOptions;
 
-  Lion(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters) {
+  Lion(const Options& o, const Needs& needs) : options(o), parameters(needs.parameters), ops(needs.ops) {
     for (const auto& p : parameters) exp_avg.push_back(torch::zeros_like(p.tensor.detach()));
   }
 
   void step(const ditto::Update& update) override {
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    if (ditto::in_one_call(
+            "lion_all", ops, as_list(update),
+            {{"beta1", options.beta1}, {"beta2", options.beta2}, {"weight_decay", options.weight_decay}}))
+      return;
+    ditto::in_parts(update, parameters, [&] {
+      for (size_t i = 0; i < parameters.size(); ++i)
+        if (parameters[i].tensor.grad().defined())
+          ditto::unless_skipped(update, {parameters[i].tensor, exp_avg[i]}, [&] { move(i, update.lr); });
+    });
   }
 
-  bool exact() const override { return true; }
+  std::optional<ditto::ListUpdate> as_list(const ditto::Update& update) const {
+    auto list = ditto::ListUpdate::of(update, parameters, {exp_avg});
+    if (!list) return list;
+    for (size_t i = 0; i < parameters.size(); ++i) list->parameters[i].decayed = is_decayed(parameters[i]);
+    return list;
+  }
+  bool is_decayed(const ditto::OptimizedParameter& p) const { return options.decay_vectors || p.full_shape.size() > 1; }
 
-  void move(double lr) {
-    for (size_t i = 0; i < parameters.size(); ++i) {
-      const auto& p = parameters[i];
-      const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
-      if (!grad.defined()) continue;
-      const Tensor direction = exp_avg[i] * options.beta1 + grad * (1 - options.beta1);
-      if (options.decay_vectors || p.full_shape.size() > 1) weight.mul_(1 - lr * options.weight_decay);
-      weight.sub_(direction.sign() * lr);
-      exp_avg[i].mul_(options.beta2).add_(grad * (1 - options.beta2));
-    }
+  bool exact() const override { return true; }
+  bool skips() const override { return true; }
+
+  void move(size_t i, double lr) {
+    const auto& p = parameters[i];
+    const Tensor weight = p.tensor.detach(), grad = p.tensor.grad();
+    const Tensor direction = exp_avg[i] * options.beta1 + grad * (1 - options.beta1);
+    if (is_decayed(p)) weight.mul_(1 - lr * options.weight_decay);
+    weight.sub_(direction.sign() * lr);
+    exp_avg[i].mul_(options.beta2).add_(grad * (1 - options.beta2));
   }
 
   std::map<std::string, ditto::OptimizerState> state() override { return {{"exp_avg", {exp_avg}}}; }
@@ -51,6 +66,7 @@ struct Lion final : ditto::Optimizer {
 
   Options options;
   std::vector<ditto::OptimizedParameter> parameters;
+  const ditto::OpTable* ops;  // null: the host gives none
   std::vector<Tensor> exp_avg;
 };
 

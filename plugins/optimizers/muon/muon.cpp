@@ -81,28 +81,33 @@ struct Muon final : ditto::Optimizer {
 
   Granularity granularity() const override { return Granularity::matrix; }
   bool exact() const override { return options.precision == "fp32"; }
+  bool skips() const override { return true; }
 
   void step(const ditto::Update& update) override {
-    ditto::in_parts(update, parameters, [&] { move(update.lr); });
+    ditto::in_parts(update, parameters, [&] { move(update); });
   }
 
-  void move(double lr) {
+  void move(const ditto::Update& update) {
     ++steps;
-    step_matrices(lr);
+    step_matrices(update);
     for (size_t i = 0; i < parameters.size(); ++i)
-      if (exp_avg[i].defined() && parameters[i].tensor.grad().defined()) step_adamw(i, lr * options.adamw_lr);
+      if (exp_avg[i].defined() && parameters[i].tensor.grad().defined())
+        ditto::unless_skipped(update, {parameters[i].tensor, exp_avg[i], exp_avg_sq[i]},
+                              [&] { step_adamw(i, update.lr * options.adamw_lr); });
   }
 
   // Moments are each rank's own; the iteration runs where the whole matrix is.
-  void step_matrices(double lr) {
+  void step_matrices(const ditto::Update& update) {
     std::vector<Tensor> local(parameters.size());
     for (size_t i = 0; i < parameters.size(); ++i) {
       const Tensor grad = parameters[i].tensor.grad();
       if (!momentum[i].defined() || !grad.defined()) continue;
-      if (exact_ops)
-        momentum[i].mul_(options.momentum).add_(grad * (1 - options.momentum));
-      else
-        momentum[i].lerp_(grad, 1 - options.momentum);
+      ditto::unless_skipped(update, {momentum[i]}, [&] {
+        if (exact_ops)
+          momentum[i].mul_(options.momentum).add_(grad * (1 - options.momentum));
+        else
+          momentum[i].lerp_(grad, 1 - options.momentum);
+      });
       local[i] = options.nesterov ? ahead(grad, momentum[i]) : momentum[i];
     }
     if (local.empty()) return;
@@ -113,7 +118,10 @@ struct Muon final : ditto::Optimizer {
     for (size_t i = 0; i < parameters.size(); ++i) {
       if (!directions[i].defined()) continue;
       const Tensor weight = parameters[i].tensor.detach();
-      weight.mul_(1 - lr * options.weight_decay).sub_(directions[i] * (lr * adjustment(parameters[i].full_shape)));
+      const double lr = update.lr;
+      ditto::unless_skipped(update, {weight}, [&] {
+        weight.mul_(1 - lr * options.weight_decay).sub_(directions[i] * (lr * adjustment(parameters[i].full_shape)));
+      });
     }
   }
 

@@ -41,13 +41,18 @@ struct ScheduleFree final : ditto::Optimizer {
   bool averages() const override { return true; }
 
   void step(const ditto::Update& update) override {
-    ditto::in_parts({.lr = update.lr, .clip = update.clip, .copies = update.copies}, parameters,
-                    [&] { move(update.lr, update.average); });
+    ditto::Update moved{.lr = update.lr, .clip = update.clip, .copies = update.copies};
+    moved.late_clip = update.late_clip;
+    moved.skip = update.skip;
+    ditto::in_parts(moved, parameters, [&] { move(update, update.lr, update.average); });
   }
 
-  void move(double lr, const std::vector<Tensor>& x) {
+  bool skips() const override { return true; }
+
+  void move(const ditto::Update& update, double lr, const std::vector<Tensor>& x) {
     if (steps == 0)
-      for (size_t i = 0; i < z.size(); ++i) z[i].copy_(parameters[i].tensor.detach());
+      for (size_t i = 0; i < z.size(); ++i)
+        ditto::unless_skipped(update, {z[i]}, [&] { z[i].copy_(parameters[i].tensor.detach()); });
     const auto t = static_cast<double>(++steps);
     lr_max = std::max(lr_max, lr);
     const double weight = std::pow(t, options.power) * std::pow(lr_max, options.lr_power);
@@ -57,13 +62,15 @@ struct ScheduleFree final : ditto::Optimizer {
       const auto& p = parameters[i];
       const Tensor y = p.tensor.detach(), grad = p.tensor.grad();
       if (!grad.defined()) continue;
-      exp_avg_sq[i].mul_(options.beta2).add_(grad * grad * (1 - options.beta2));
-      const Tensor deviation = exp_avg_sq[i].sqrt() / std::sqrt(1 - std::pow(options.beta2, t)) + options.eps;
-      Tensor direction = grad / deviation;
-      if (options.decay_vectors || p.full_shape.size() > 1) direction = direction + y * options.weight_decay;
-      z[i].sub_(direction * lr);
-      x.at(i).mul_(1 - share).add_(z[i] * share);
-      y.copy_(z[i] * (1 - options.beta1) + x.at(i) * options.beta1);
+      ditto::unless_skipped(update, {y, z[i], exp_avg_sq[i], x.at(i)}, [&] {
+        exp_avg_sq[i].mul_(options.beta2).add_(grad * grad * (1 - options.beta2));
+        const Tensor deviation = exp_avg_sq[i].sqrt() / std::sqrt(1 - std::pow(options.beta2, t)) + options.eps;
+        Tensor direction = grad / deviation;
+        if (options.decay_vectors || p.full_shape.size() > 1) direction = direction + y * options.weight_decay;
+        z[i].sub_(direction * lr);
+        x.at(i).mul_(1 - share).add_(z[i] * share);
+        y.copy_(z[i] * (1 - options.beta1) + x.at(i) * options.beta1);
+      });
     }
   }
 

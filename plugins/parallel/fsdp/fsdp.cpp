@@ -66,8 +66,7 @@ class Fsdp final : public ParallelStrategy {
     if (unit) unit->gather();
   }
   void begin_gathers(const std::vector<ShardedUnit*>& units) {
-    if (!options_.prefetch) return;
-    for (auto* unit : units) unit->begin_gather();
+    if (options_.prefetch) ShardedUnit::begin_gathers(units);
   }
   void reach(const Unit& unit) { prepare(units_->find(unit), units_->before(unit)); }
   void leave(const Unit& unit) {

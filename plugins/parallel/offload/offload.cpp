@@ -5,17 +5,66 @@
 //
 // On a CPU the host's leaves are separate memory all the same, and the update's bits are those of a run without.
 #include <algorithm>
+#include <map>
+#include <memory>
 #include <numeric>
+#include <utility>
 
+#include <c10/core/Event.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/parallel/backward_watch.h>
 #include <ditto/parallel/strategy.h>
 
 namespace ditto {
 namespace {
 
 using torch::Tensor;
+
+// Copies between a GPU and pinned memory, one after another in a stream of their own: no queue of the GPU's other work
+// waits for them, nor the host, but where it says so.
+class Copies {
+ public:
+  explicit Copies(torch::Device gpu)
+      : impl_(gpu.type()), stream_(impl_.getStreamFromGlobalPool(gpu, /*isHighPriority=*/false)) {}
+
+  // Of what the current stream makes; its numbers are there after `wait`.
+  Tensor down(const Tensor& from) {
+    const auto to = torch::empty(from.sizes(), torch::TensorOptions(from.scalar_type()).pinned_memory(true));
+    after_current();
+    const c10::StreamGuard guard(stream_);
+    to.copy_(from, /*non_blocking=*/true);
+    from.record_stream(stream_);
+    return to;
+  }
+  // `from` is pinned, and not written before `wait`.
+  void up(const Tensor& from, Tensor to) {
+    const c10::StreamGuard guard(stream_);
+    to.copy_(from, /*non_blocking=*/true);
+    goes_up_ = true;
+  }
+  void after_current() { recorded(current()).block(stream_); }
+  void before_current() { recorded(stream_).block(current()); }
+  void wait() {
+    recorded(stream_).synchronize();
+    goes_up_ = false;
+  }
+  bool goes_up() const { return goes_up_; }  // what went up since the host has waited
+
+ private:
+  c10::Stream current() const { return impl_.getStream(stream_.device()); }
+  static c10::Event recorded(const c10::Stream& stream) {
+    c10::Event event(stream.device_type());
+    event.record(stream);
+    return event;
+  }
+  const c10::impl::VirtualGuardImpl impl_;
+  const c10::Stream stream_;
+  bool goes_up_ = false;
+};
 
 class Offload final : public ParallelStrategy {
  public:
@@ -39,7 +88,8 @@ class Offload final : public ParallelStrategy {
         mesh_(*needs.mesh),
         deterministic_(needs.deterministic),
         sum_order_(needs.sum_order),
-        compute_(needs.compute) {}
+        compute_(needs.compute),
+        watch_([](const Unit&) {}, [this](const Unit& unit) { leave(unit); }) {}
 
   std::optional<Axis> axis() const override { return std::nullopt; }
   bool exact() const override { return true; }
@@ -58,21 +108,43 @@ class Offload final : public ParallelStrategy {
     }
   }
 
+  UnitRun wrap_unit(UnitRun run) override { return copies_ ? watch_.wrap(std::move(run)) : run; }
+
+  void begin_step(const StepPlan& plan) override {
+    watch_.reset();
+    left_.clear();
+    runs_ = plan.mine;
+    for (auto& moved : moved_) moved.arriving.clear();
+  }
+
   // Core is about to take up the accumulation's gradients of copies, and those of a tree; the others wait
   // for the last accumulation.
   void end_accumulation(int64_t, const StepPlan&) override {
-    for (const auto& moved : moved_)
-      if (is_summed_by_accumulations(entry_of(moved))) bring_gradient(moved);
+    bring_gradients([this](const Moved& moved) { return is_summed_by_accumulations(entry_of(moved)); });
   }
 
   void sync_gradients() override {
-    for (const auto& moved : moved_) bring_gradient(moved);
+    bring_gradients([](const Moved&) { return true; });
   }
 
-  // Strategies that cut parameters read the layout's tensors themselves.
+  // Strategies that cut parameters read the layout's tensors themselves. What goes to a GPU is copied first, so that
+  // the host may write its leaves again at once.
   void parameters_changed() override {
-    for (const auto& moved : moved_)
-      if (moved.values.defined()) moved.values.detach().copy_(entry_of(moved).tensor.detach());
+    torch::NoGradGuard no_grad;
+    if (copies_ && copies_->goes_up()) copies_->wait();
+    if (copies_) copies_->after_current();
+    for (auto& moved : moved_) {
+      if (!moved.values.defined()) continue;
+      const auto host = entry_of(moved).tensor.detach();
+      if (!copies_) {
+        moved.values.detach().copy_(host);
+        continue;
+      }
+      if (!moved.staged.defined())
+        moved.staged = torch::empty(host.sizes(), torch::TensorOptions(moved.values.scalar_type()).pinned_memory(true));
+      copies_->up(moved.staged.copy_(host), moved.values.detach());
+    }
+    if (copies_) copies_->before_current();
   }
 
  private:
@@ -81,6 +153,8 @@ class Offload final : public ParallelStrategy {
   struct Moved {
     size_t index;   // of the layout's entry, whose tensor is in host memory now
     Tensor values;  // what layers multiply with: the model's leaf, or the compute copy; undefined: another strategy's
+    Tensor staged = {};                 // the same in pinned memory, on their way; undefined: they never were
+    std::vector<Tensor> arriving = {};  // its gradients that are on their way to the host
   };
 
   // Ranks choose alike for what they share: conditioning, of which the stages of a pipeline may hold copies, is first.
@@ -95,6 +169,7 @@ class Offload final : public ParallelStrategy {
   void move(size_t index) {
     auto& entry = layout_->entries[index];
     const Tensor device = entry.tensor;
+    if (device.is_cuda() && !copies_) copies_ = std::make_unique<Copies>(device.device());
     const auto options = torch::TensorOptions(device.scalar_type())
                              .device(device.is_meta() ? torch::kMeta : torch::kCPU)
                              .pinned_memory(device.is_cuda());
@@ -126,24 +201,43 @@ class Offload final : public ParallelStrategy {
            });
   }
 
-  // Through pinned memory, which is several times as fast as any other.
-  static Tensor on_host(const Tensor& tensor) {
-    if (!tensor.is_cuda()) return tensor;
-    const auto pinned = torch::TensorOptions(tensor.scalar_type()).pinned_memory(true);
-    return torch::empty(tensor.sizes(), pinned).copy_(tensor);
+  // In the thread that runs backward: when it has left a unit for the last time in a step, the unit's gradients go to
+  // the host while it computes those of others. One that comes later all the same is added.
+  void leave(const Unit& unit) {
+    if (!copies_ || ++left_[unit] < runs_) return;
+    for (auto& moved : moved_)
+      if (const auto& entry = entry_of(moved); entry.unit == unit && !is_summed_by_accumulations(entry)) send(moved);
   }
 
-  // From the model's leaf, or from where a strategy that cuts parameters has left it.
-  void bring_gradient(const Moved& moved) const {
+  // The model's leaf's, if it is there.
+  void send(Moved& moved) {
     torch::NoGradGuard no_grad;
-    auto& entry = entry_of(moved);
-    auto& sum = entry.tensor.mutable_grad();
-    if (sum.defined()) sum = on_host(sum);
-    auto& from = entry.parameter.leaf().mutable_grad();
+    auto& from = entry_of(moved).parameter.leaf().mutable_grad();
     if (!moved.values.defined() || !from.defined()) return;
-    const Tensor gradient = on_host(from);
+    moved.arriving.push_back(from.is_cuda() ? copies_->down(from) : from);
     from.reset();
-    sum = sum.defined() ? sum.add_(gradient) : gradient;
+  }
+
+  // From the models' leaves, and from where a strategy that cuts parameters has left them; the host waits once.
+  template <class IsWanted>
+  void bring_gradients(const IsWanted& is_wanted) {
+    torch::NoGradGuard no_grad;
+    bool waits = false;
+    for (auto& moved : moved_) {
+      if (!is_wanted(moved)) continue;
+      auto& sum = entry_of(moved).tensor.mutable_grad();
+      waits = waits || (sum.defined() && sum.is_cuda());
+      if (sum.defined() && sum.is_cuda()) sum = copies_->down(sum);
+      send(moved);
+      waits = waits || !moved.arriving.empty();
+    }
+    if (waits && copies_) copies_->wait();
+    for (auto& moved : moved_) {
+      if (!is_wanted(moved)) continue;
+      auto& sum = entry_of(moved).tensor.mutable_grad();
+      for (const auto& gradient : std::exchange(moved.arriving, {}))
+        sum = sum.defined() ? sum.add_(gradient) : gradient;
+    }
   }
 
   const int64_t budget_;
@@ -153,6 +247,10 @@ class Offload final : public ParallelStrategy {
   const at::ScalarType compute_;
   Layout* layout_ = nullptr;
   std::vector<Moved> moved_;
+  std::unique_ptr<Copies> copies_;  // null: all is in the host's memory
+  int64_t runs_ = 1;                // micro-batches of this rank in a step
+  std::map<Unit, int64_t> left_;    // how often backward has, in this step
+  BackwardWatch watch_;
 };
 
 }  // namespace

@@ -43,6 +43,11 @@ class Edm : public ditto::Scheduler {
   Tensor sigma(const Tensor& t_B) const override { return t_B.clone(); }
   Tensor target(const Tensor& clean, const Tensor&, const Tensor&) const override { return clean; }
   Tensor weight(const Tensor& t_B) const override { return total(t_B) / square(t_B * options_.sigma_data); }
+  std::vector<Tensor> factors(const Tensor& t_B) const override {
+    auto all = Scheduler::factors(t_B);
+    if (options_.loss != "l2") all.push_back(root(weight(t_B)));
+    return all;
+  }
   std::map<std::string, Tensor> losses(const Tensor& prediction, const Tensor& clean, const Tensor& noise,
                                        const Tensor& t_B, const ditto::OpTable* ops) const override {
     if (options_.loss == "l2") return Scheduler::losses(prediction, clean, noise, t_B, ops);

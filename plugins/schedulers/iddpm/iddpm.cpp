@@ -159,6 +159,13 @@ class Iddpm : public ditto::Scheduler {
     return prediction_.target(clean, noise, alpha(t_B), sigma(t_B));
   }
   Tensor weight(const Tensor& t_B) const override { return prediction_.weight(alpha(t_B), sigma(t_B)); }
+  std::vector<Tensor> factors(const Tensor& t_B) const override {
+    auto all = Scheduler::factors(t_B);
+    if (!learned()) return all;
+    const auto chain = chain_at(t_B);
+    for (const auto& one : {chain.mean_clean, chain.mean_x, chain.log_small, chain.log_large, t_B}) all.push_back(one);
+    return all;
+  }
   Tensor c_noise(const Tensor& t_B) const override { return t_B; }
   int64_t out_channels(int64_t channels) const override { return learned() ? 2 * channels : channels; }
 
@@ -230,6 +237,11 @@ class Iddpm : public ditto::Scheduler {
     return Chain(at_times(abar_, torch::full({1}, t, at::kDouble), 1),
                  at_times(abar_, torch::full({1}, s, at::kDouble), 1));
   }
+  Chain chain_at(const Tensor& t_B) const {
+    Chain at = chain_;
+    for (Tensor* table : {&at.mean_clean, &at.mean_x, &at.log_small, &at.log_large}) *table = at_times(*table, t_B, 0);
+    return at;
+  }
   bool learned() const { return options_.variance == "learned_range"; }
 
   // What the mean follows from, and the place of the log-variance between its bounds, 0 ... 1 (undefined where it is
@@ -255,8 +267,7 @@ class Iddpm : public ditto::Scheduler {
   // KL(q(x_s | x_t, x_0) || p(x_s | x_t)) [B], and at t = 0 the discretised likelihood of x_0. Bits, a mean over dims.
   Tensor variational_bound(const Tensor& prediction, const Tensor& fraction, const Tensor& clean, const Tensor& noise,
                            const Tensor& t_B, const ditto::OpTable* ops) const {
-    Chain at = chain_;
-    for (Tensor* table : {&at.mean_clean, &at.mean_x, &at.log_small, &at.log_large}) *table = at_times(*table, t_B, 0);
+    const Chain at = chain_at(t_B);
     const auto x_t = corrupt(clean, noise, t_B);
     const auto guess = prediction_.to_clean(prediction, x_t, alpha(t_B), sigma(t_B));
     const auto posterior = [&](const Tensor& x_0) {

@@ -17,7 +17,8 @@ class Nccl final : public Transport {
 
   c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout) override {
-    auto options = c10d::ProcessGroupNCCL::Options::create();
+    // What is sent is waited for: its kernels go before those that compute.
+    auto options = c10d::ProcessGroupNCCL::Options::create(/*is_high_priority_stream=*/true);
     options->timeout = timeout;
     return c10::make_intrusive<c10d::ProcessGroupNCCL>(store, rank, size, options);
   }

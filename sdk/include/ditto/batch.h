@@ -13,7 +13,8 @@
 namespace ditto {
 
 // Names used by the host and the plugins that come with it (those that the host itself offers: core/data/names.h):
-//   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B]
+//   x       what the model sees            t      its time or noise level, in the scheduler's units for the model, [B];
+//                                                 in host memory, as layers make features of it there (TimeEmbed)
 //   clean   x_0, before any noise          noise  eps, as clean             time  the schedule's own time, double [B]
 //   x_t     alpha clean + sigma noise: x is c_in x_t
 //   image   pixels, before an encoder      caption           UTF-8, uint8 [B, S], in host memory: see texts_of
@@ -45,7 +46,7 @@ class DITTO_API Batch {
   }
 
   Batch slice(int64_t begin, int64_t end) const;  // samples [begin, end); tensors are views; not of parts
-  Batch to(torch::Device device) const;           // texts (uint8 [B, S]) stay where they are
+  Batch to(torch::Device device) const;           // in one copy; texts (uint8 [B, S]) stay where they are
 
   // Batches as parts of one; a single one as it is.
   static Batch of_parts(std::vector<Batch> parts);

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -153,6 +154,9 @@ class DITTO_API Context {
   // Tokens of a leaf: under run.numerics = "one" a sum over a sample's tokens, or keys, is a tree over leaves of so
   // many. Set by the host; 0: numerics are "fast".
   int64_t& token_leaf = ops.leaves().tokens;
+  // What timestep_features were made of so far, `half` and `divisor`: those of the next times are sent to a device with
+  // all else that is made of these.
+  std::set<std::pair<int64_t, double>> time_features;
   // For what has no exact form: throws Error(config) under run.numerics = "one", and says `what` it is ("a
   // convolution").
   void refuse_under_one(const std::string& what) const;

@@ -55,6 +55,9 @@ struct Update {
   std::vector<torch::Tensor> copies = {};  // <- the new weight, rounded to the copy's dtype; undefined or empty: none
   bool exact = false;  // run.numerics = "one": the average is made of single operations, average + (1 - decay) * (new
                        // weight - average)
+  // run.read_results = "late": what the device knows before the host does, beside the run's model; undefined elsewhere.
+  torch::Tensor late_clip = {};  // [] fp64: gradients are multiplied by this too
+  torch::Tensor skip = {};  // [] bool; true: all tensors keep their bits, and counters go on (the host puts them back)
   // Told of numbers [begin, end) of a parameter, in its memory's order, whose weight and average have their values of
   // this step, while a cache still has them. `follow` calls it where it passes over both piece by piece (`exact`); of a
   // parameter all numbers are told of, once, or none. Empty: nobody asks.
@@ -87,6 +90,9 @@ class DITTO_API Optimizer {
   // With Needs::exact its updates have the same bits on every machine, at any cut of the parameters. An optimizer that
   // does not say so is refused under run.numerics = "one".
   virtual bool exact() const { return false; }
+  // `step` heeds Update::skip and late_clip. With an optimizer that does not say so the host reads a step's results
+  // before it asks for the update.
+  virtual bool skips() const { return false; }
   virtual void step(const Update& update) = 0;  // autograd may be on (in_parts has it off); what throws ends the run
   // State tensors by kind, where they are not whole with the parameter's shape (in blocks, with its last dim divided by
   // the block and rounded up); and counters by name, whole numbers or not. The tensors are the live ones: loading
@@ -102,5 +108,12 @@ DITTO_API void in_parts(const Update& update, const std::vector<OptimizedParamet
                         const std::function<void()>& move);
 // The last of it by itself: average and copies follow the weights.
 DITTO_API void follow(const Update& update, const std::vector<OptimizedParameter>& parameters);
+// change(), of which nothing is left in `tensors` where Update::skip is true; these are copied meanwhile. Of what is
+// one parameter's, so that the copies are small.
+DITTO_API void unless_skipped(const Update& update, const std::vector<torch::Tensor>& tensors,
+                              const std::function<void()>& change);
+// What the device knows, read: for updates that the host makes itself. Waits for a device that is not the host.
+DITTO_API bool is_skipped(const Update& update);
+DITTO_API double clip_of(const Update& update);
 
 }  // namespace ditto

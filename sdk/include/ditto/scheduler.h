@@ -36,6 +36,10 @@ class DITTO_API Scheduler {
   virtual torch::Tensor target(const torch::Tensor& clean, const torch::Tensor& noise,
                                const torch::Tensor& t_B) const = 0;
   virtual torch::Tensor weight(const torch::Tensor& t_B) const;  // of the squared error; default 1
+  // All that training's functions spread over samples of these times: what the host makes of them, and sends to a
+  // device in one copy (upload.h). One that is missing is sent by itself. Default: alpha, sigma, the weight and the
+  // c_… below, but those that are 1 and are never sent.
+  virtual std::vector<torch::Tensor> factors(const torch::Tensor& t_B) const;
   // x_t = alpha(t) clean + sigma(t) noise, in clean's dtype.
   torch::Tensor corrupt(const torch::Tensor& clean, const torch::Tensor& noise, const torch::Tensor& t_B) const;
   // Per-sample losses [B] by name, of a prediction that is preconditioned already; their sum is minimised. Default:

@@ -3,6 +3,8 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/nn/tables.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -14,6 +16,15 @@ const Scheduler& schedule_of(const std::string& name, const Objective::Needs& ne
   if (needs.scheduler) return *needs.scheduler;
   throw Error(ErrorKind::config, "objective \"" + name + "\"", "the recipe has no schedule of noise",
               "add a section [scheduler]");
+}
+
+// What training will ask of these times, in the copy that takes up what is drawn.
+void send_ahead(const Scheduler& scheduler, const Tensor& time_B, const Context& ctx) {
+  auto* ahead = SentAhead::here();
+  if (!ahead || ctx.device.is_cpu() || ctx.device.is_meta()) return;
+  for (const auto& factor : scheduler.factors(time_B)) ahead->add(factor);
+  const auto t_B = scheduler.c_noise(time_B);
+  for (const auto& [half, divisor] : ctx.time_features) add_timestep_features(*ahead, t_B, half, divisor);
 }
 
 }  // namespace
@@ -42,14 +53,18 @@ Batch Denoising::prepare(Batch batch, Context& ctx) const {
   const auto u_B = train ? ctx.random.uniform(Purpose::time, batch.ids, drawn) : batch.at("time_u");
   const auto sized = scheduler_.for_size(clean.sizes().slice(1));
   const auto time_B = (sized ? *sized : scheduler_).times(u_B);
-  const auto noise =
-      ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()).to(ctx.device);
-  batch["x_t"] = clean * spread(scheduler_.alpha(time_B), clean) + noise * spread(scheduler_.sigma(time_B), clean);
+  send_ahead(scheduler_, time_B, ctx);
+  const bool drops = train && condition_dropout_ > 0;
+  const auto sent = uploaded(
+      {ctx.random.normal(noise_for, batch.ids, clean.sizes().slice(1), clean.scalar_type()), scheduler_.alpha(time_B),
+       scheduler_.sigma(time_B),
+       drops ? ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_) : Tensor()},
+      ctx.device);
+  const auto &noise = sent[0], &alpha = sent[1], &sigma = sent[2], &drop_B = sent[3];
+  batch["x_t"] = clean * spread(alpha, clean) + noise * spread(sigma, clean);
   batch["time"] = time_B;
   batch["noise"] = noise;
-  if (!train || condition_dropout_ == 0) return batch;
-  const auto drop_B =
-      ctx.random.uniform(Purpose::condition_dropout, batch.ids, {}).lt(condition_dropout_).to(ctx.device);
+  if (!drops) return batch;
   return model_.without_condition(std::move(batch), drop_B);
 }
 

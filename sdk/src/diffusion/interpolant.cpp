@@ -53,6 +53,13 @@ Tensor Interpolant::weight(const Tensor& t_B) const {
   });
 }
 
+std::vector<Tensor> Interpolant::factors(const Tensor& t_B) const {
+  auto all = Scheduler::factors(t_B);
+  if (options_.prediction == "velocity")
+    for (const auto what : {&Point::d_alpha, &Point::d_sigma}) all.push_back(each(t_B, what));
+  return all;
+}
+
 Tensor Interpolant::to_noise(const Tensor& prediction, const Tensor& x_t, const Tensor& t_B) const {
   const auto given = prediction.to(x_t.scalar_type());
   if (options_.prediction == "noise") return given;

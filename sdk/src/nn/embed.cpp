@@ -50,7 +50,7 @@ TimeEmbed::TimeEmbed(int64_t width, const TimeFeatures& features)
 TimeEmbed::~TimeEmbed() = default;
 
 Tensor TimeEmbed::forward(const Tensor& t_B, Context& ctx) {
-  auto features = timestep_features(t_B, features_.count / 2, features_.divisor);
+  auto features = timestep_features(t_B, features_.count / 2, features_.divisor, ctx);
   if (features_.sine_first) {
     const auto halves = features.chunk(2, -1);
     features = torch::cat({halves[1], halves[0]}, -1);

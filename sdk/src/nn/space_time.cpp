@@ -140,10 +140,12 @@ Batch SpaceTimeTransformer::without_condition(Batch in, const torch::Tensor& whi
   return in;
 }
 
-void SpaceTimeTransformer::add_positions(Stream& s, bool of_frames, Context& ctx) const {
-  auto positions = places(s.grid).unsqueeze(0);
-  if (of_frames) positions = positions + frames(s.grid).unsqueeze(1);
-  s.x_BTD = s.x_BTD + positions.expand({s.grid.frames, -1, -1}).flatten(0, 1).to(ctx.options());
+void SpaceTimeTransformer::add_positions(Stream& s, bool of_frames, Context& ctx) {
+  s.x_BTD = s.x_BTD + positions_.of(s.grid, ctx.options(), [&] {
+    auto positions = places(s.grid).unsqueeze(0);
+    if (of_frames) positions = positions + frames(s.grid).unsqueeze(1);
+    return positions.expand({s.grid.frames, -1, -1}).flatten(0, 1);
+  });
 }
 
 torch::Tensor SpaceTimeTransformer::frames(const Grid& g) const { return sincos_positions(g.frames, width_); }

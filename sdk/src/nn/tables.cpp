@@ -4,9 +4,11 @@
 
 #include <torch/types.h>
 
+#include <ditto/context.h>
 #include <ditto/error.h>
 #include <ditto/math/elementary.h>
 #include <ditto/nn/tables.h>
+#include <ditto/upload.h>
 
 namespace ditto {
 
@@ -87,7 +89,28 @@ Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor) {
       to[0] = static_cast<float>(cos), to[half] = static_cast<float>(sin);
       ++to;
     }
-  return features.to(t_B.device());
+  return uploaded(features, t_B.device());
+}
+
+namespace {
+
+std::string name_of_features(int64_t half, double divisor) {
+  return "features of " + std::to_string(half) + " by " + std::to_string(divisor);
+}
+
+}  // namespace
+
+void add_timestep_features(SentAhead& ahead, const Tensor& t_B, int64_t half, double divisor) {
+  const auto t = t_B.flatten().to(torch::kFloat);
+  ahead.add(name_of_features(half, divisor), t, timestep_features(t, half, divisor));
+}
+
+Tensor timestep_features(const Tensor& t_B, int64_t half, double divisor, Context& ctx) {
+  if (ctx.device.is_cpu() || !t_B.is_cpu()) return uploaded(timestep_features(t_B, half, divisor), ctx.device);
+  ctx.time_features.emplace(half, divisor);
+  const auto* ahead = SentAhead::here();
+  const auto sent = ahead ? ahead->find(name_of_features(half, divisor), t_B.to(torch::kFloat)) : Tensor();
+  return sent.defined() ? sent : uploaded(timestep_features(t_B, half, divisor), ctx.device);
 }
 
 namespace {
@@ -142,6 +165,15 @@ Tensor centred_sincos_positions(const Grid& grid, int64_t side, int64_t base, in
     return places;
   };
   return sincos_positions(middle(grid.rows), middle(grid.columns), width);
+}
+
+Tensor GridTable::of(const Grid& grid, const torch::TensorOptions& options, const std::function<Tensor()>& make) {
+  const auto device = options.device();
+  if (device.is_cpu() || device.is_meta()) return make().to(options);
+  const auto dtype = options.dtype().toScalarType();
+  auto& table = sent_[{grid.frames, grid.rows, grid.columns, dtype}];
+  if (!table.defined()) table = uploaded(make().to(dtype), device);
+  return table;
 }
 
 }  // namespace ditto

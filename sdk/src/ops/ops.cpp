@@ -8,6 +8,7 @@
 #include "ops/expert_ops.h"
 #include "ops/layer_ops.h"
 #include "ops/map_ops.h"
+#include "ops/update_ops.h"
 
 namespace ditto {
 
@@ -108,6 +109,7 @@ std::vector<Op> define_ops() {
   auto list = modulation_ops();
   for (auto& op : layer_ops(leaf, rounding)) list.push_back(std::move(op));
   for (auto& op : map_ops(leaf, rounding)) list.push_back(std::move(op));
+  for (auto& op : update_ops(leaf, rounding)) list.push_back(std::move(op));
   for (auto& op : expert_ops(leaf, rounding)) list.push_back(std::move(op));
   const auto of_attention = [](std::vector<int64_t> shape, int64_t which, at::ScalarType dtype) {
     return leaf(std::move(shape), which, dtype);

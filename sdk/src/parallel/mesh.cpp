@@ -213,6 +213,31 @@ std::function<Tensor()> Group::begin_all_gather(const Tensor& x) const {
   });
 }
 
+std::vector<std::function<Tensor()>> Group::begin_all_gathers(const std::vector<Tensor>& list) const {
+  std::vector<std::function<Tensor()>> arrivals;
+  const auto alike = [&](const Tensor& x) { return x.scalar_type() == list[0].scalar_type(); };
+  if (!transport_ || list.size() < 2 || !std::all_of(list.begin(), list.end(), alike) ||
+      !transport_->getBackend(list[0].device().type())->supportsCoalescing()) {
+    for (const auto& x : list) arrivals.push_back(begin_all_gather(x));
+    return arrivals;
+  }
+  return guarded(*this, std::to_string(list.size()) + " all_gathers at once, the first of " + text(list[0]), [&] {
+    std::vector<Tensor> ins, outs;
+    for (const auto& x : list) {
+      ins.push_back(x.detach());
+      outs.push_back(torch::empty({size_ * x.numel()}, ins.back().options()));
+    }
+    const auto work = transport_->allgather_into_tensor_coalesced(outs, ins);
+    for (size_t i = 0; i < list.size(); ++i)
+      arrivals.push_back(
+          [wait = count("all_gather", list[i], bytes_of(ins[i]) * (size_ - 1), work), in = ins[i], out = outs[i]] {
+            wait();
+            return out;
+          });
+    return arrivals;
+  });
+}
+
 Tensor Group::all_gather(const Tensor& x, int64_t dim, const std::vector<int64_t>& lengths) const {
   if (!transport_) return x;
   dim = positive(dim, x);

@@ -113,8 +113,19 @@ std::unique_ptr<ShardedUnit::Sum> ShardedUnit::make_sum(const AxisSet& axes, std
   return std::make_unique<Sum>(Sum{axes, std::move(parts), &copies, std::move(pieces), std::move(sum), {}});
 }
 
-void ShardedUnit::begin_gather() {
-  if (!present_ && !arrival_) arrival_ = group_.begin_all_gather(shard_.defined() ? shard_ : pack());
+void ShardedUnit::begin_gather() { begin_gathers({this}); }
+
+void ShardedUnit::begin_gathers(const std::vector<ShardedUnit*>& units) {
+  std::vector<ShardedUnit*> absent;
+  std::vector<Tensor> shards;
+  for (auto* unit : units) {
+    if (unit->present_ || unit->arrival_) continue;
+    absent.push_back(unit);
+    shards.push_back(unit->shard_.defined() ? unit->shard_ : unit->pack());
+  }
+  if (absent.empty()) return;
+  auto arrivals = absent[0]->group_.begin_all_gathers(shards);
+  for (size_t i = 0; i < absent.size(); ++i) absent[i]->arrival_ = std::move(arrivals[i]);
 }
 
 void ShardedUnit::gather() {
@@ -295,7 +306,7 @@ void ShardedUnits::parameters_changed() {
   if (keep_ == ShardedUnit::Keep::shard) return;
   for (const auto& [unit, sharded] : units_) {
     sharded->begin_gather();
-    for (auto* next : after(unit)) next->begin_gather();  // travels while this one is unpacked
+    ShardedUnit::begin_gathers(after(unit));  // they travel while this one is unpacked
     sharded->gather();
   }
 }

@@ -19,14 +19,15 @@ class Faulty final : public ditto::Optimizer {
   }
 
   bool exact() const override { return fault_ == "exact norm of slices"; }
+  bool skips() const override { return fault_ == "none" || fault_ == "moves when skipped"; }
   void step(const ditto::Update& update) override {
     if (fault_ == "leaves average")
-      move(update.lr);
+      move(update);
     else
-      ditto::in_parts(update, parameters_, [&] { move(update.lr); });
+      ditto::in_parts(update, parameters_, [&] { move(update); });
   }
 
-  void move(double lr) {
+  void move(const ditto::Update& update) {
     torch::NoGradGuard no_grad;
     if (!parameters_.empty() || fault_ != "counts nothing without parameters") ++steps_;
     for (size_t i = 0; i < parameters_.size(); ++i) {
@@ -37,9 +38,15 @@ class Faulty final : public ditto::Optimizer {
       if (fault_ == "random") grad = grad + torch::randn_like(grad);
       if (fault_ == "whole norm") grad = grad / grad.norm();
       if (exact_) grad = grad * (1 + 1e-6 * grad.norm());  // little: a difference that rounding could make
-      momentum_[i].mul_(0.9).add_(grad);
-      const double rate = fault_ == "climbs" ? -lr : lr / static_cast<double>(steps_);
-      if (fault_ != "stands still") x.sub_(momentum_[i] * rate);
+      const auto change = [&] {
+        momentum_[i].mul_(0.9).add_(grad);
+        const double rate = fault_ == "climbs" ? -update.lr : update.lr / static_cast<double>(steps_);
+        if (fault_ != "stands still") x.sub_(momentum_[i] * rate);
+      };
+      if (fault_ == "moves when skipped")
+        change();
+      else
+        ditto::unless_skipped(update, {x, momentum_[i]}, change);
     }
   }
   std::map<std::string, ditto::OptimizerState> state() override {

@@ -280,4 +280,5 @@ def test_a_base_that_is_gone_or_another_is_named():
 
 
 
-t.main(globals())
+if __name__ == "__main__":
+    t.main(globals())

@@ -320,4 +320,5 @@ def test_a_run_does_not_go_on_without_a_networks_tensors():
     t.refused(7, ["'network.peer.", "is not there"], *other, "--allow-change", "network", "--allow-change", "objective")
 
 
-t.main(globals())
+if __name__ == "__main__":
+    t.main(globals())

@@ -6,6 +6,9 @@
 
 #include <doctest/doctest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "tests/unit/ranks.h"
 
 namespace ditto {
@@ -271,6 +274,21 @@ TEST_CASE("clipping scales a norm that is too large and leaves a small one as it
   for (auto& entry : layout.entries)
     if (entry.tensor.grad().defined()) entry.tensor.mutable_grad().mul_(clip_factor(norm, norm / 4));
   CHECK(grad_norm(layout, mesh) == doctest::Approx(norm / 4).epsilon(1e-5));
+}
+
+TEST_CASE("norm and clipping factor that a device keeps have the bits of the host's") {
+  const GlooMesh mesh(RankInfo{}, {}, std::chrono::seconds(1));
+  auto layout = one_rank(1, torch::kFloat);
+  const auto norm = grad_norm_on(torch::kCPU, layout, mesh, OpTable());
+  CHECK(norm.dim() == 0);
+  CHECK((norm.scalar_type() == torch::kDouble));
+  CHECK(norm.item<double>() == grad_norm(layout, mesh));
+  for (const double one : {0.0, 0.1, 0.3, 1.0, 7.0, 1e30, std::numeric_limits<double>::infinity(), std::nan("")})
+    for (const double largest : {0.1, 1.0, 3.0}) {
+      CAPTURE(one);
+      CHECK(clip_factor(torch::scalar_tensor(one, torch::kDouble), largest).item<double>() ==
+            clip_factor(one, largest));
+    }
 }
 
 }  // namespace

@@ -69,6 +69,45 @@ TEST_CASE("each device has the backend of its own transport, of whatever type it
   CHECK(transport->getBackend(c10::DeviceType::CPU) != other->made);
 }
 
+class CoalescingGloo final : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+  bool supportsCoalescing() const override { return true; }
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(std::vector<Tensor>& out, std::vector<Tensor>& in,
+                                                                 const c10d::AllgatherOptions& options) override {
+    sizes.push_back(in.size());
+    return ProcessGroupGloo::allgather_into_tensor_coalesced(out, in, options);
+  }
+  std::vector<size_t> sizes;  // of each call
+};
+
+struct Coalescing : Transport {
+  c10::DeviceType device() const override { return c10::DeviceType::CPU; }
+  const char* backend() const override { return "coalescing"; }
+  c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                            std::chrono::milliseconds timeout) override {
+    const auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    return made = c10::make_intrusive<CoalescingGloo>(store, rank, size, options);
+  }
+  c10::intrusive_ptr<CoalescingGloo> made;
+};
+
+TEST_CASE("gathers that begin together are one call of a transport that can, where they have one dtype") {
+  const auto transport = std::make_shared<Coalescing>();
+  const GlooMesh mesh(std::chrono::seconds(30), {transport});
+  const auto& group = mesh.group({Axis::shard});
+  const std::vector<Tensor> list{numbers({3}, 1), numbers({7}, 2), numbers({5}, 3)};
+  const auto arrivals = group.begin_all_gathers(list);
+  REQUIRE(arrivals.size() == list.size());
+  for (size_t i = list.size(); i-- > 0;) CHECK(arrivals[i]().equal(list[i]));
+  CHECK(transport->made->sizes == std::vector<size_t>{3});
+  for (const auto& arrival : group.begin_all_gathers({list[0], list[2].to(torch::kBFloat16)})) arrival();
+  CHECK(group.begin_all_gathers({list[0]})[0]().equal(list[0]));
+  CHECK(group.begin_all_gathers({}).empty());
+  CHECK(transport->made->sizes.size() == 1);
+}
+
 TEST_CASE("a group of one returns what it was given") {
   const Group group;
   const auto x = numbers({4, 3}, 1);

@@ -36,7 +36,7 @@ int64_t readings_of(const std::string& model, const std::vector<std::string>& se
 }
 
 TEST_CASE(
-    "a step reads two numbers back, its norm and its losses, whatever the depth and the number of micro-batches") {
+    "a step reads two numbers, its norm and the wish to stop, whatever the depth and the number of micro-batches") {
   // LibTorch's own AdamW for the CPU reads its step's number for every parameter; on a GPU it does not.
   for (const std::string model : {"dit_text", "st_dit"})
     for (const char* set : {"run.batch=8", "model.depth=4", "run.micro_batch=2"}) {

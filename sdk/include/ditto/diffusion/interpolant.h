@@ -38,6 +38,7 @@ class DITTO_API Interpolant : public Scheduler {
   // Of SiT's options `weight`: its losses of score and noise are errors of eps, which w = none, velocity or likelihood
   // weighs (section 2.3).
   torch::Tensor weight(const torch::Tensor& t_B) const override;
+  std::vector<torch::Tensor> factors(const torch::Tensor& t_B) const override;
   torch::Tensor c_noise(const torch::Tensor& t_B) const override { return options_.model_time_scale * t_B; }
   torch::Tensor to_clean(const torch::Tensor& prediction, const torch::Tensor& x_t,
                          const torch::Tensor& t_B) const override;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include <ditto/model.h>
+#include <ditto/nn/tables.h>
 #include <ditto/nn/transformer.h>
 #include <ditto/nn/transformer_size.h>
 #include <ditto/nn/video.h>
@@ -80,7 +81,7 @@ class DITTO_API SpaceTimeTransformer : public VideoTransformer {
   SpaceTimeTransformer(const std::string& name, const SpaceTimeOptions& options, const Blocks& blocks,
                        const Needs& given);
   // x_BTD with fixed sine-cosine positions [T, D] of rows and columns, and of frames where they are asked for.
-  void add_positions(Stream& s, bool of_frames, Context& ctx) const;
+  void add_positions(Stream& s, bool of_frames, Context& ctx);
   torch::Tensor frames(const Grid& grid) const;  // [F, D], double
 
   Needs needs_;
@@ -89,6 +90,7 @@ class DITTO_API SpaceTimeTransformer : public VideoTransformer {
   torch::Tensor places(const Grid& grid) const;  // [rows * columns, D], double
 
   int64_t width_, patch_, base_side_;
+  GridTable positions_;
   std::shared_ptr<TimeEmbed> time_;
   std::shared_ptr<FrameRateEmbed> rate_;
   std::shared_ptr<LabelEmbed> label_;

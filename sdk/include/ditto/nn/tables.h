@@ -4,6 +4,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <tuple>
 #include <vector>
 
 #include <torch/types.h>
@@ -12,6 +15,9 @@
 #include <ditto/visibility.h>
 
 namespace ditto {
+
+class Context;
+class SentAhead;  // upload.h
 
 // How many pairs of a head turn with the frame, the row and the column.
 struct RotaryPairs {
@@ -28,6 +34,11 @@ DITTO_API torch::Tensor apply_rotary(const torch::Tensor& x_BTNK, const torch::T
 // Sinusoidal features of a scalar, [B] -> [B, 2 * half]: cos first, then sin; frequency i is 10000^(-i / divisor).
 // Computed and returned in fp32, every exponential, cosine and sine as the nearest number.
 DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half, double divisor);
+// The same of times in the host's memory, on the context's device, which they may have been sent to already: layers'
+// way.
+DITTO_API torch::Tensor timestep_features(const torch::Tensor& t_B, int64_t half, double divisor, Context& ctx);
+// For whoever makes times: that they will be asked for.
+DITTO_API void add_timestep_features(SentAhead& ahead, const torch::Tensor& t_B, int64_t half, double divisor);
 
 // Fixed sine-cosine positions 0 … n - 1, [n, D]: sin and then cos of place * 10000^(-i / (D/2)). double.
 DITTO_API torch::Tensor sincos_positions(int64_t n, int64_t width);
@@ -42,6 +53,17 @@ DITTO_API torch::Tensor sincos_positions(const std::vector<double>& rows, const 
 // larger side lies closer: place i is i / (side / base), an fp32 number (Stable Diffusion 3, arXiv:2403.03206, 5.3.2).
 // Throws Error(shape) for a grid that is larger than the table.
 DITTO_API torch::Tensor centred_sincos_positions(const Grid& grid, int64_t side, int64_t base, int64_t width);
+
+// A table that a grid alone decides, where a model multiplies: on a GPU it is made, and sent, once for each grid and
+// dtype, and elsewhere made anew each time. A member of the model, one for each table.
+class DITTO_API GridTable {
+ public:
+  // make(), with the options' dtype and device.
+  torch::Tensor of(const Grid& grid, const torch::TensorOptions& options, const std::function<torch::Tensor()>& make);
+
+ private:
+  std::map<std::tuple<int64_t, int64_t, int64_t, at::ScalarType>, torch::Tensor> sent_;
+};
 
 // rotary_table with angles in double, as Flux and Wan make them: it rounds them to fp32.
 DITTO_API torch::Tensor rotary_table_in_double(const Grid& grid, const RotaryPairs& pairs, double base = 10000);

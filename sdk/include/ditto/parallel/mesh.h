@@ -110,6 +110,9 @@ class DITTO_API Group {
   // Flat and equally long on all members; member i's numbers are [i * n, (i + 1) * n) of the result. Does not wait: the
   // function that is returned does. x must stay unchanged until then.
   std::function<torch::Tensor()> begin_all_gather(const torch::Tensor& x) const;
+  // The same of several, of which a transport that can makes one call where they have one dtype. The first function
+  // that is called may wait for all.
+  std::vector<std::function<torch::Tensor()>> begin_all_gathers(const std::vector<torch::Tensor>& list) const;
   // Flat rows: sends send[i] numbers to member i and receives receive[i] from it. x one-dimensional and contiguous.
   torch::Tensor exchange(const torch::Tensor& x, const std::vector<int64_t>& send,
                          const std::vector<int64_t>& receive) const;

@@ -28,10 +28,11 @@ class DITTO_API ShardedUnit {
   ShardedUnit& operator=(const ShardedUnit&) = delete;
 
   // Whole values. The result of begin_gather, which does not wait, takes P numbers more until gather.
-  void begin_gather();  // does nothing if they are there or on their way
-  void gather();        // returns when they are there
-  void release();       // frees them; graphs stay valid and see them again after the next gather
-  void refresh();       // the layout's leaves have new numbers: old whole values are gone
+  void begin_gather();                                                // does nothing if they are there or on their way
+  static void begin_gathers(const std::vector<ShardedUnit*>& units);  // the same of several units of a layout, together
+  void gather();                                                      // returns when they are there
+  void release();  // frees them; graphs stay valid and see them again after the next gather
+  void refresh();  // the layout's leaves have new numbers: old whole values are gone
   bool is_part(const torch::Tensor& tensor) const;  // of the whole values' memory
   Tensors held() const { return {values_, shard_}; }
 

@@ -23,6 +23,8 @@ class DITTO_API Transport {
   // A group of `size` ranks that meet at `store` under a prefix of their own. Called by its members only.
   virtual c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                                     std::chrono::milliseconds timeout) = 0;
+  // Whether several ranks may have one device.
+  virtual bool shares_devices() const { return false; }
 };
 
 }  // namespace ditto

@@ -174,6 +174,7 @@ TEST_CASE("an optimizer that breaks a promise fails the check of that promise") 
       {"flat state", "state tensors lie along the parameters"},
       {"leaves average", "clipping, average and copies are part of an update"},
       {"counts nothing without parameters", "without parameters it counts its updates all the same"},
+      {"moves when skipped", "an update is clipped, or skipped, as tensors say"},
       {"exact norm of slices", "exact updates are the others up to rounding, and the same for slices"},
   };
   for (const auto& [name, promise] : faults) {

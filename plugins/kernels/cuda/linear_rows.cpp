@@ -1,0 +1,137 @@
+// Linear maps by cublasLt, with their bias, GELU and the bias' gradient made on the way.
+//
+// Legend: M rows, K numbers that come in, N that come out.
+#include "blas.h"
+#include "rows.h"
+
+namespace ditto_cuda {
+
+namespace {
+
+bool can(const OpCall& call) {
+  const Tensor &x = call.inputs.tensor(0), &weight = call.inputs.tensor(1);
+  return fits(call) && x.dim() >= 2 && weight.dim() == 2 && x.numel() > 0 && weight.size(0) > 0 &&
+         x.size(-1) == weight.size(1);
+}
+
+// False: cublasLt has no algorithm for it, and nothing is done.
+bool multiplied(Blas& blas, const Product& p, const Tensor& like) {
+  const auto bytes = blas.room(p);
+  if (!bytes) return false;
+  const Tensor memory = room({static_cast<Index>(*bytes)}, like, torch::kByte);
+  launched(blas.multiply(p, place(memory), stream_of(like)), "of a product by cublasLt");
+  return true;
+}
+void multiply(Blas& blas, const Product& p, const Tensor& like) {
+  if (multiplied(blas, p, like)) return;
+  throw ditto::Error(ditto::ErrorKind::plugin, "a product on a GPU",
+                     "of " + std::to_string(p.M) + " x " + std::to_string(p.K) + " by " + std::to_string(p.K) + " x " +
+                         std::to_string(p.N) + " numbers: cublasLt has no algorithm for it",
+                     "leave it to LibTorch by kernels.linear = \"reference\" and kernels.linear_gelu_tanh = "
+                     "\"reference\"");
+}
+
+Tensor outputs(const OpInputs& in) {
+  auto sizes = in.tensor(0).sizes().vec();
+  sizes.back() = in.tensor(1).size(0);
+  return room(sizes, in.tensor(0), in.tensor(0).scalar_type());
+}
+
+struct Map {
+  explicit Map(const OpInputs& in)
+      : x(laid(in.tensor(0))),
+        weight(laid(in.tensor(1))),
+        bias(laid(in.tensor(2))),
+        K(weight.size(1)),
+        N(weight.size(0)),
+        M(x.numel() / K),
+        storage(storage_of(x)) {}
+  Product product(const Tensor& y) const {
+    Product p{M, N, K, numbers(x), numbers(weight), false, true, place(y), storage, storage};
+    if (bias.defined()) p.after = After::bias, p.bias = numbers(bias);
+    return p;
+  }
+  Tensor x, weight, bias;
+  Index K, N, M;
+  Storage storage;
+};
+
+// The gradients of weight and bias are fp32, as they are summed: whoever takes them rounds them or does not.
+Tensors gradients(Blas& blas, const Tensor& g, const OpInputs& in) {
+  const Map map(in);
+  Tensors back(3);
+  if (wanted(in, 0)) {
+    back[0] = room(map.x.sizes(), map.x, map.x.scalar_type());
+    multiply(
+        blas,
+        {map.M, map.K, map.N, numbers(g), numbers(map.weight), false, false, place(back[0]), map.storage, map.storage},
+        g);
+  }
+  const bool of_bias = wanted(in, 2);
+  if (wanted(in, 1)) {
+    back[1] = room({map.N, map.K}, map.x);
+    Product p{map.N, map.K, map.M, numbers(g), numbers(map.x), true, false, place(back[1]), map.storage, Storage::fp32};
+    const Tensor sums = of_bias ? room({map.N}, map.x) : Tensor();
+    if (of_bias) {
+      p.after = After::sums_of_a, p.sums = place(sums);
+      if (multiplied(blas, p, g))
+        back[2] = sums;
+      else
+        p.after = After::nothing;
+    }
+    if (!back[2].defined()) multiply(blas, p, g);
+  }
+  if (of_bias && !back[2].defined()) back[2] = sum_of_rows(g, map.N, GroupsOf(1, map.M), torch::kFloat).view({map.N});
+  return back;
+}
+
+KernelRow row(const char* op) {
+  KernelRow row{op, "cuda_blas"};
+  row.score = [](const OpCall& call) { return can(call) ? kScore : 0; };
+  return row;
+}
+
+}  // namespace
+
+KernelRow linear(const std::shared_ptr<Blas>& blas) {
+  auto made = row("linear");
+  made.forward = [blas](const OpInputs& in) -> Tensors {
+    const Map map(in);
+    const Tensor y = outputs(in);
+    multiply(*blas, map.product(y), map.x);
+    return {y};
+  };
+  made.backward = [blas](const Tensors& grads, const OpInputs& in, const Tensors&) {
+    return gradients(*blas, laid(grads[0]), in);
+  };
+  made.shapes = [](const OpInputs& in) -> Tensors { return {outputs(in)}; };
+  made.reads_output = false;
+  return made;
+}
+
+// It keeps y: GELU made again of its rounded argument would have other bits than the product's own.
+KernelRow linear_gelu_tanh(const std::shared_ptr<Blas>& blas) {
+  auto made = row("linear_gelu_tanh");
+  made.score = [](const OpCall& call) { return can(call) && call.inputs.tensor(2).defined() ? kScore : 0; };
+  made.forward = [blas](const OpInputs& in) -> Tensors {
+    const Map map(in);
+    const Tensor y = outputs(in), h = torch::empty_like(y);
+    auto p = map.product(y);
+    p.after = After::gelu, p.argument = place(h);
+    if (multiplied(*blas, p, map.x)) return {y, h};
+    multiply(*blas, map.product(h), map.x);
+    launched(apply(Function::gelu_tanh, numbers(h), place(y), h.numel(), map.storage, stream_of(h)), "apply");
+    return {y, h};
+  };
+  made.backward = [blas](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+    const Tensor h = laid(results[1]), g = laid(grads[0]), dh = torch::empty_like(h);
+    launched(apply_back(Function::gelu_tanh, numbers(h), numbers(g), place(dh), h.numel(), storage_of(h), stream_of(h)),
+             "apply_back");
+    return gradients(*blas, dh, in);
+  };
+  made.shapes = [](const OpInputs& in) -> Tensors { return {outputs(in), outputs(in)}; };
+  made.reads_output = false;
+  return made;
+}
+
+}  // namespace ditto_cuda

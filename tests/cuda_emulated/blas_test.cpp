@@ -1,0 +1,129 @@
+// Products by cublasLt beside sums in fp64: as a GPU's library computes them, or the CPU's in its place.
+#include "blas.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <numbers>
+
+#include <ditto/error.h>
+
+#include "check.h"
+
+namespace check {
+
+namespace {
+
+using ditto_cuda::After;
+using ditto_cuda::Blas;
+using ditto_cuda::Product;
+
+double gelu(double x) {
+  return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+Reals turned(const Reals& x, std::size_t rows, std::size_t columns) {
+  Reals y(x.size());
+  for (std::size_t i = 0; i < rows; ++i)
+    for (std::size_t j = 0; j < columns; ++j) y[j * rows + i] = x[i * columns + j];
+  return y;
+}
+
+struct Way {
+  bool a_turned, b_turned, wide;  // wide: the result is stored in fp32
+  After after;
+};
+
+void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const Way& way) {
+  const auto m = static_cast<std::size_t>(M), n = static_cast<std::size_t>(N), k = static_cast<std::size_t>(K);
+  const double small = 1 / std::sqrt(static_cast<double>(K));
+  for (const auto storage : storages()) {
+    Case c("product", name, storage);
+    const auto result = way.wide ? Storage::fp32 : storage;
+    const Numbers A(storage, drawn(m * k, 1)), B(storage, drawn(k * n, 2, small)), bias(result, drawn(n, 3)),
+        D(result, m * n), argument(result, m * n), sums(result, m);
+    const Product p{M,      N,       K,      A.at(),    B.at(),    way.a_turned,  way.b_turned,
+                    D.at(), storage, result, way.after, bias.at(), argument.at(), sums.at()};
+    const auto room = blas.room(p);
+    if (!room) {
+      c.fail("cublasLt has no algorithm for it");
+      continue;
+    }
+    const Array<unsigned char> memory(*room);
+    c.launched(blas.multiply(p, memory.at(), nullptr));
+    const auto a = way.a_turned ? turned(A.read(), k, m) : A.read(),
+               b = way.b_turned ? turned(B.read(), n, k) : B.read(), plus = bias.read();
+    Reals want(m * n, 0), of_argument(m * n), of_rows(m, 0);
+    for (std::size_t i = 0; i < m; ++i)
+      for (std::size_t j = 0; j < n; ++j) {
+        double& x = want[i * n + j];
+        for (std::size_t l = 0; l < k; ++l) x += a[i * k + l] * b[l * n + j];
+        if (way.after == After::bias || way.after == After::gelu) x += plus[j];
+        of_argument[i * n + j] = x;
+        if (way.after == After::gelu) x = gelu(x);
+      }
+    for (std::size_t i = 0; i < m; ++i)
+      for (std::size_t l = 0; l < k; ++l) of_rows[i] += a[i * k + l];
+    c.expect("D", D, want);
+    if (way.after == After::gelu) c.expect("argument", argument, of_argument);
+    if (way.after == After::sums_of_a) c.expect("sums", sums, of_rows);
+  }
+}
+
+// A second Blas takes what the first one kept, and refuses what its cublasLt does not know.
+void kept() {
+  Case c("product", "kept algorithms", Storage::fp32);
+  const std::string file = "/tmp/ditto_algorithms_" + std::to_string(getpid());
+  const Numbers A(Storage::fp32, drawn(64, 1)), D(Storage::fp32, std::size_t{64});
+  const Product p{8, 8, 8, A.at(), A.at(), false, false, D.at(), Storage::fp32, Storage::fp32};
+  const auto lines = [&] {
+    std::ifstream in(file);
+    std::string all, line;
+    while (std::getline(in, line)) all += line + "\n";
+    return all;
+  };
+  const auto refuses = [&](const std::string& text) {
+    std::ofstream(file) << text;
+    try {
+      Blas(file).room(p);
+    } catch (const ditto::Error& error) {
+      return std::string(error.what()).find(file) != std::string::npos;
+    }
+    return false;
+  };
+  const auto room = Blas(file).room(p);
+  const auto first = lines();
+  if (!room || first.rfind("8 8 8 A B fp32 -> fp32 nothing = ", 0) != 0) c.fail("it is not kept: " + first);
+  if (Blas(file).room(p) != room || lines() != first) c.fail("it is chosen again");
+  auto other = first;
+  other[first.find(" = ") + 3] = '9';
+  if (!refuses(other)) c.fail("an algorithm of another cublasLt is taken");
+  if (!refuses("8 8 8\n")) c.fail("a line without an algorithm is taken");
+  std::remove(file.c_str());
+}
+
+}  // namespace
+
+void library_products() {
+  Blas blas;
+  // Of a layer: its output, its input's gradient, its weight's gradient.
+  multiplied(blas, "output", 20, 24, 16, {false, true, false, After::bias});
+  multiplied(blas, "output, odd", 21, 41, 37, {false, true, false, After::bias});
+  multiplied(blas, "output, no bias", 18, 24, 16, {false, true, false, After::nothing});
+  multiplied(blas, "output and GELU", 21, 48, 37, {false, true, false, After::gelu});
+  multiplied(blas, "gradient of the input", 27, 16, 24, {false, false, false, After::nothing});
+  multiplied(blas, "gradient of the input, odd", 21, 37, 41, {false, false, false, After::nothing});
+  multiplied(blas, "gradient of weight and bias", 24, 16, 300, {true, false, true, After::sums_of_a});
+  multiplied(blas, "gradient of the weight, odd", 41, 37, 201, {true, false, true, After::nothing});
+  kept();
+  // The width of GELU's argument is a multiple of 8.
+  Case c("product", "GELU of an odd width", Storage::bf16);
+  const Numbers x(Storage::bf16, std::size_t{64});
+  if (blas.room(
+          {2, 9, 2, x.at(), x.at(), false, true, x.at(), Storage::bf16, Storage::bf16, After::gelu, x.at(), x.at()}))
+    c.fail("is taken");
+}
+
+}  // namespace check
