@@ -15,7 +15,7 @@ namespace ditto {
 class DITTO_API Cache {
  public:
   static constexpr const char* kKind = "cache";
-  static constexpr std::uint32_t kAbi = 4;
+  static constexpr std::uint32_t kAbi = 5;
   static constexpr Effect kEffect = Effect::nothing;
   struct Needs {};
   virtual ~Cache();

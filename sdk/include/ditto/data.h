@@ -33,7 +33,7 @@ enum class SplitOf { train, validation };  // which part of the data
 class DITTO_API Source {
  public:
   static constexpr const char* kKind = "data";
-  static constexpr std::uint32_t kAbi = 10;
+  static constexpr std::uint32_t kAbi = 11;
   struct Needs {
     SplitOf split;
     std::string folder;  // relative paths in the options are relative to this (the recipe's folder)

@@ -113,7 +113,7 @@ struct Op {
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
-  static constexpr std::uint32_t kAbi = 10;
+  static constexpr std::uint32_t kAbi = 11;
   static constexpr Effect kEffect = Effect::bits;
   struct Needs {};
   virtual ~KernelSet();

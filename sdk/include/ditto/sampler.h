@@ -80,7 +80,7 @@ DITTO_API torch::Tensor fresh_noise(const SamplingRequest& request, const torch:
 class DITTO_API Sampler {
  public:
   static constexpr const char* kKind = "sampler";
-  static constexpr std::uint32_t kAbi = 9;
+  static constexpr std::uint32_t kAbi = 10;
   static constexpr Effect kEffect = Effect::nothing;
   struct Needs {};
   virtual ~Sampler();

@@ -23,7 +23,7 @@ class OpTable;
 class DITTO_API Scheduler {
  public:
   static constexpr const char* kKind = "scheduler";
-  static constexpr std::uint32_t kAbi = 10;
+  static constexpr std::uint32_t kAbi = 11;
   struct Needs {};
   virtual ~Scheduler();
 

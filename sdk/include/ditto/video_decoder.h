@@ -49,7 +49,7 @@ class DITTO_API Video {
 class DITTO_API VideoDecoder {
  public:
   static constexpr const char* kKind = "decoder";
-  static constexpr std::uint32_t kAbi = 4;
+  static constexpr std::uint32_t kAbi = 5;
   struct Needs {
     // Refused before memory is taken for them.
     std::int64_t most_pixels = std::int64_t{36} << 20;  // of a frame: 8192 x 4608

@@ -14,7 +14,7 @@ namespace ditto {
 class DITTO_API Transport {
  public:
   static constexpr const char* kKind = "transport";
-  static constexpr std::uint32_t kAbi = 9;
+  static constexpr std::uint32_t kAbi = 10;
   struct Needs {};
   virtual ~Transport();
 
