@@ -4,8 +4,8 @@
 // those that can go on does so next is drawn from the order's number, as is which block comes next. Shared memory is
 // new for each block, full of nans, and ends where it ends, which AddressSanitizer sees. To ThreadSanitizer each fiber
 // is a thread, and of a launch only barriers order them (and threads of one number in two blocks): exchanges do not, so
-// that what lacks a barrier on a GPU is a race here. emulated.cpp itself is compiled without sanitizers, and told of the
-// program's: EMULATED_TSAN, EMULATED_ASAN.
+// that what lacks a barrier on a GPU is a race here. emulated.cpp itself is compiled without sanitizers, and told of
+// the program's: EMULATED_TSAN, EMULATED_ASAN.
 //
 // A block that no GPU launches, and threads that wait for others which never come, end the program with a message.
 #pragma once
