@@ -11,9 +11,19 @@ DITTO_DEVICE Index first_of_group(const Groups& groups, Index group) {
 DITTO_DEVICE Index group_of(const Groups& groups, Index row) {
   return groups.of_row ? groups.of_row[row] : row / (groups.rows / groups.count);
 }
+// Where the row begins that a group is under.
+DITTO_DEVICE Index place_of(const Groups& groups, Index group, Index width) {
+  return group * (groups.apart ? groups.apart : width);
+}
 // Where a group's chunks begin among all chunks: no two groups share a place, whatever their sizes.
 DITTO_DEVICE Index first_chunk(const Groups& groups, Index group) {
   return first_of_group(groups, group) / kChunk + group;
+}
+
+// Whether those rows all begin where a pack does.
+template <class T>
+bool under_packs(const Groups& groups) {
+  return groups.apart % static_cast<Index>(16 / sizeof(T)) == 0;
 }
 
 struct Chunk {

@@ -55,6 +55,20 @@ void launched(Status status, const char* kernel) {
 
 bool wanted(const OpInputs& in, size_t tensor) { return ditto::exact::wanted(in, tensor); }
 
+Under::Under(const Tensor& rows_, const Tensor& more_) : rows(rows_), more(more_), apart(0) {
+  const auto lies = [&](const Tensor& x) {
+    return !x.defined() || (x.dim() == 2 && x.stride(1) == 1 && x.stride(0) >= x.size(1) &&
+                            (!rows.defined() || x.stride(0) == rows.stride(0)));
+  };
+  if (rows.defined() && lies(rows) && lies(more)) {
+    apart = rows.stride(0);
+    rows = rows.detach();
+    if (more.defined()) more = more.detach();
+  } else {
+    rows = laid(rows), more = laid(more);
+  }
+}
+
 GroupsOf::GroupsOf(Index count, const Tensor& of_row) : groups_{count, of_row.numel()}, of_row_(laid(of_row)) {
   groups_.of_row = of_row_.const_data_ptr<int64_t>();
 }
@@ -148,10 +162,11 @@ struct CudaKernels final : ditto::KernelSet {
                                        ditto_cuda::exact_linear_gelu_tanh(),
                                        ditto_cuda::linear(blas_),
                                        ditto_cuda::linear_gelu_tanh(blas_)};
-    for (auto& row : rows) row.copies = true;  // kernels take pointers to numbers that follow one another
     rows.push_back(ditto_cuda::cudnn_attention());
     rows.push_back(ditto_cuda::flash_attention());
     for (auto& row : ditto_cuda::flash_attention_in_pieces()) rows.push_back(std::move(row));
+    // Kernels take pointers to numbers that follow one another; attention copies where 8 does not divide a stride.
+    for (auto& row : rows) row.copies = true;
     for (auto& row : rows) launch_where_tensors_are(row);
     return rows;
   }
@@ -162,5 +177,9 @@ struct CudaKernels final : ditto::KernelSet {
 
 }  // namespace
 
-DITTO_PLUGIN(KernelSet, CudaKernels, "cuda", "1.0.0", "Apache-2.0",
+#ifndef DITTO_KERNELS_NAME  // tests/mock_gpu: the same kernels, emulated, stand beside these
+#define DITTO_KERNELS_NAME "cuda"
+#endif
+
+DITTO_PLUGIN(KernelSet, CudaKernels, DITTO_KERNELS_NAME, "1.0.0", "Apache-2.0",
              "fused passes, products by cublasLt, attention and an exact product on NVIDIA's GPUs")

@@ -14,7 +14,7 @@ gate_rows(Gate p, int lanes) {
   if (row >= p.groups.rows || column >= p.width) return;
   const Index at = row * p.width + column;
   float out[N], y[N], x[N];
-  load(static_cast<const T*>(p.gate) + group_of(p.groups, row) * p.width + column, out);
+  load(static_cast<const T*>(p.gate) + place_of(p.groups, group_of(p.groups, row), p.width) + column, out);
   if (p.y) load(static_cast<const T*>(p.y) + at, y);
   if (p.x) load(static_cast<const T*>(p.x) + at, x);
 #pragma unroll
@@ -39,7 +39,7 @@ gate_rows_back(GateBack p, int lanes) {
   float gate[N], sum[N];
   fill(0.0f, gate);
   fill(0.0f, sum);
-  if (here && p.dy) load(static_cast<const T*>(p.gate) + chunk.group * p.width + column, gate);
+  if (here && p.dy) load(static_cast<const T*>(p.gate) + place_of(p.groups, chunk.group, p.width) + column, gate);
   for (Index place = chunk.first + seat.row; here && place < chunk.end; place += seat.rows) {
     const Index at = row_at(p.groups, place) * p.width + column;
     float g[N], y[N], dy[N];
@@ -69,7 +69,8 @@ Status gate(const Gate& p, Stream stream) {
       return launch(kernel, {parts(p.groups.rows, walk.rows()), slices}, walk.threads, 0, stream, p, walk.lanes);
     };
     constexpr int N = 16 / sizeof(T);
-    return in_packs<T>(p.width, p.x, p.gate, p.y, p.out) ? by(gate_rows<T, N>, N) : by(gate_rows<T, 1>, 1);
+    return under_packs<T>(p.groups) && in_packs<T>(p.width, p.x, p.gate, p.y, p.out) ? by(gate_rows<T, N>, N)
+                                                                                     : by(gate_rows<T, 1>, 1);
   });
 }
 
@@ -82,8 +83,9 @@ Status gate_back(const GateBack& p, Stream stream) {
                     walk.lanes);
     };
     constexpr int N = 16 / sizeof(T);
-    return in_packs<T>(p.width, p.gate, p.y, p.grad, p.dy, p.chunks) ? by(gate_rows_back<T, N>, N)
-                                                                     : by(gate_rows_back<T, 1>, 1);
+    return under_packs<T>(p.groups) && in_packs<T>(p.width, p.gate, p.y, p.grad, p.dy, p.chunks)
+               ? by(gate_rows_back<T, N>, N)
+               : by(gate_rows_back<T, 1>, 1);
   });
 }
 

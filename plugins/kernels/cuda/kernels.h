@@ -29,6 +29,7 @@ struct Groups {
   const Index* of_row = nullptr;  // [R]
   const int* order = nullptr;     // [R]
   const int* starts = nullptr;    // [G + 1]
+  Index apart = 0;  // numbers from one of the rows [G, D] that groups are under to the next one; 0: as many as it has
 };
 // Makes `order` and `starts` of `of_row`; rows whose group is none of [0, count) are left out.
 Status group_rows(const Index* of_row, Index rows, Index groups, int* order, int* starts, Stream stream);

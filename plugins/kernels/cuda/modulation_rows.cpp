@@ -29,12 +29,14 @@ struct NormOf {
   float plus;
   at::ScalarType result;
 
-  Tensors forward(const OpInputs& in, const Tensor& weight, const Tensor& bias, const GroupsOf& groups) const {
-    const Tensor x = laid(in.tensor(0)), w = laid(weight), b = laid(bias);
+  Tensors forward(const OpInputs& in, const Tensor& weight, const Tensor& bias, GroupsOf groups) const {
+    const Tensor x = laid(in.tensor(0));
+    const Under under(weight, bias);
     const Index rows = rows_of(x);
     const Tensor y = room(x.sizes(), x, result), mean = centred ? room({rows, 2}, x) : Tensor(), rstd = room({rows}, x);
-    launched(norm({numbers(x), numbers(w), numbers(b), place(y), floats(mean), floats(rstd), x.size(-1),
-                   static_cast<float>(in.number("eps")), plus, groups.for_rows(), storage_of(x), storage_of(y)},
+    launched(norm({numbers(x), numbers(under.rows), numbers(under.more), place(y), floats(mean), floats(rstd),
+                   x.size(-1), static_cast<float>(in.number("eps")), plus, groups.under(under.apart).for_rows(),
+                   storage_of(x), storage_of(y)},
                   stream_of(x)),
              "norm");
     return centred ? Tensors{y, rstd, mean} : Tensors{y, rstd};
@@ -48,14 +50,15 @@ struct NormOf {
   };
   Gradients backward(const Tensor& grad, const OpInputs& in, const Tensor& weight, const Tensors& results,
                      GroupsOf groups, const Asked& asked) const {
-    const Tensor x = laid(in.tensor(0)), w = laid(weight), g = laid(grad);
+    const Tensor x = laid(in.tensor(0)), g = laid(grad);
+    const Under under(weight);
     const Index width = x.size(-1);
     const Tensor dx = asked.x ? torch::empty_like(x) : Tensor(),
                  of_bias = asked.bias ? groups.chunks(width, x) : Tensor(),
                  of_weight = asked.weight ? groups.chunks(width, x) : Tensor();
-    launched(norm_back({numbers(x), numbers(w), numbers(g), centred ? floats(results[2]) : nullptr, floats(results[1]),
-                        place(dx), floats(of_bias), floats(of_weight), width, plus, groups.for_sums(), storage_of(x),
-                        storage_of(g)},
+    launched(norm_back({numbers(x), numbers(under.rows), numbers(g), centred ? floats(results[2]) : nullptr,
+                        floats(results[1]), place(dx), floats(of_bias), floats(of_weight), width, plus,
+                        groups.under(under.apart).for_sums(), storage_of(x), storage_of(g)},
                        stream_of(x)),
              "norm_back");
     return {dx, asked.weight ? groups.sum(of_weight, x.scalar_type()) : Tensor(),
@@ -79,24 +82,27 @@ GroupsOf groups_of_weight(const Tensor& x, const Tensor& weight) {
 }
 
 Tensors gated(const OpInputs& in) {
-  const Tensor x = laid(in.tensor(0)), by = laid(in.tensor(1)), y = laid(in.tensor(2)), out = torch::empty_like(x);
-  const auto groups = groups_of(x, by, in.tensor(3));
-  launched(gate({numbers(x), numbers(by), numbers(y), place(out), x.size(-1), groups.for_rows(), storage_of(x)},
+  const Tensor x = laid(in.tensor(0)), y = laid(in.tensor(2)), out = torch::empty_like(x);
+  const Under by(in.tensor(1));
+  auto groups = groups_of(x, by.rows, in.tensor(3));
+  launched(gate({numbers(x), numbers(by.rows), numbers(y), place(out), x.size(-1), groups.under(by.apart).for_rows(),
+                 storage_of(x)},
                 stream_of(x)),
            "gate");
   return {out};
 }
 
 Tensors gated_back(const Tensors& grads, const OpInputs& in, const Tensors&) {
-  const Tensor g = laid(grads[0]), by = laid(in.tensor(1)), y = laid(in.tensor(2));
-  auto groups = groups_of(g, by, in.tensor(3));
+  const Tensor g = laid(grads[0]), y = laid(in.tensor(2));
+  const Under by(in.tensor(1));
+  auto groups = groups_of(g, by.rows, in.tensor(3));
   const Tensor dy = wanted(in, 2) ? torch::empty_like(g) : Tensor(),
                chunks = wanted(in, 1) ? groups.chunks(g.size(-1), g) : Tensor();
-  launched(gate_back({numbers(by), numbers(y), numbers(g), place(dy), floats(chunks), g.size(-1), groups.for_sums(),
-                      storage_of(g)},
+  launched(gate_back({numbers(by.rows), numbers(y), numbers(g), place(dy), floats(chunks), g.size(-1),
+                      groups.under(by.apart).for_sums(), storage_of(g)},
                      stream_of(g)),
            "gate_back");
-  return {g, chunks.defined() ? groups.sum(chunks, by.scalar_type()) : Tensor(), dy, Tensor()};
+  return {g, chunks.defined() ? groups.sum(chunks, by.rows.scalar_type()) : Tensor(), dy, Tensor()};
 }
 
 Tensors row_added(const OpInputs& in) {

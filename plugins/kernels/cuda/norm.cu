@@ -48,7 +48,7 @@ norm_rows(Norm p, int lanes) {
   const float variance = fused(-lacks, lacks, quotient(rest[1], width));
   const float rstd = quotient(1.0f, root(variance + p.eps));
   if (!here) return;
-  const Index at = group_of(p.groups, row) * p.width + column;
+  const Index at = place_of(p.groups, group_of(p.groups, row), p.width) + column;
   float w[N], b[N];
   load_weight<T>(p.weight, at, p.plus, w);
   fill(0.0f, b);
@@ -79,7 +79,7 @@ norm_rows_back(NormBack p, int lanes) {
   fill(0.0f, sum);
   fill(0.0f, dot);
   fill(0.0f, w);
-  if (here) load_weight<T>(p.weight, chunk.group * p.width + column, p.plus, w);
+  if (here) load_weight<T>(p.weight, place_of(p.groups, chunk.group, p.width) + column, p.plus, w);
   Pack<T, N> next_x = {};
   Pack<Y, N> next_g = {};
   const auto fetch = [&](Index place) {
@@ -150,7 +150,8 @@ Status norm(const Norm& p, Stream stream) {
       return launch(kernel, {parts(p.groups.rows, walk.rows())}, walk.threads, sum_room(3), stream, p, walk.lanes);
     };
     constexpr int N = 16 / sizeof(T);
-    return in_packs<T>(p.width, p.x, p.weight, p.bias, p.y) ? by(norm_rows<T, Y, N>, N) : by(norm_rows<T, Y, 1>, 1);
+    return under_packs<T>(p.groups) && in_packs<T>(p.width, p.x, p.weight, p.bias, p.y) ? by(norm_rows<T, Y, N>, N)
+                                                                                        : by(norm_rows<T, Y, 1>, 1);
   });
 }
 
@@ -165,8 +166,9 @@ Status norm_back(const NormBack& p, Stream stream) {
                     p, walk.lanes);
     };
     constexpr int N = 16 / sizeof(T);
-    return in_packs<T>(p.width, p.x, p.weight, p.grad, p.dx) ? by(norm_rows_back<T, Y, N>, N)
-                                                             : by(norm_rows_back<T, Y, 1>, 1);
+    return under_packs<T>(p.groups) && in_packs<T>(p.width, p.x, p.weight, p.grad, p.dx)
+               ? by(norm_rows_back<T, Y, N>, N)
+               : by(norm_rows_back<T, Y, 1>, 1);
   });
 }
 

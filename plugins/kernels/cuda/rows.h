@@ -59,6 +59,7 @@ class GroupsOf {
  public:
   GroupsOf(Index count, Index rows) : groups_{count, rows} {}
   GroupsOf(Index count, const Tensor& of_row);
+  GroupsOf& under(Index apart) { return groups_.apart = apart, *this; }  // see Under
   const Groups& for_rows() const { return groups_; }
   const Groups& for_sums();
   // Sums of chunks [chunk_rows, width], in fp32, and of them a row a group.
@@ -68,6 +69,14 @@ class GroupsOf {
  private:
   Groups groups_;
   Tensor of_row_, order_, starts_;
+};
+
+// What groups are under, one row [G, D] of each tensor, or a row [D] alone: read where it lies, where numbers follow
+// one another and the rows of both are equally far apart.
+struct Under {
+  explicit Under(const Tensor& rows, const Tensor& more = {});
+  Tensor rows, more;
+  Index apart;
 };
 
 // The sum of the rows [rows, width] of each group.

@@ -67,6 +67,9 @@ Tensor place(const Tensor& like, Strides strides) {
   return ordered(like, order);
 }
 
+// Numbers that every dtype has, so that the reference in fp64 is of the same ones.
+Tensor numbers_of_all(const std::vector<int64_t>& shape) { return normal("grad", shape).to(at::kBFloat16); }
+
 }  // namespace
 
 Tensor laid(const Tensor& x, Strides strides) {
@@ -84,13 +87,13 @@ OpInputs laid(const OpInputs& inputs, Strides strides) {
 }
 
 Tensor own_grad(size_t, const Tensor& of) {
-  return normal("grad", of.sizes().vec()).to(of.options().requires_grad(false));
+  return numbers_of_all(of.sizes().vec()).to(of.options().requires_grad(false));
 }
 
 Tensor expanded_grad(size_t, const Tensor& of) {
   const int64_t row = of.dim() > 1 ? of.size(-1) : 1;
   const Tensor numbers = room({of.numel() + row}, of);
-  numbers.slice(0, 0, row).copy_(normal("grad", {row}));
+  numbers.slice(0, 0, row).copy_(numbers_of_all({row}));
   std::vector<int64_t> strides(static_cast<size_t>(of.dim()), 0);
   if (of.dim() > 1) strides.back() = 1;
   return numbers.as_strided(of.sizes(), strides);

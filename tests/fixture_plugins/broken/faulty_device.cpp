@@ -51,9 +51,10 @@ class FaultyDevice final : public ParallelStrategy {
     first_byte_ = *static_cast<const volatile char*>(from.data_ptr());
   }
 
+  // In an operation of which LibTorch itself does not look at devices before a GPU's kernel does.
   void two_devices(const Tensor& weight) const {
-    const auto ones = torch::ones(weight.sizes(), torch::TensorOptions(weight.scalar_type()));
-    weight.mul_(options_.mended ? ones.to(weight.device()) : ones);
+    const auto all = torch::ones(weight.sizes(), torch::kBool);
+    weight.copy_(torch::where(options_.mended ? all.to(weight.device()) : all, weight, weight));
   }
 
   // The host computes with what has not arrived.

@@ -35,7 +35,7 @@ others = {
     "loader.max_bad": 3, "loader.strict": True, "loader.stall_s": 5.0, "loader.encode_ahead": 1, "data.store_timeout_s": 5.0, "data.store_retries": 3,
     "data.store_region": "eu-west-1", "parallel.timeout_s": 50.0, "parallel.hang_s": 20.0, "sampler.steps": 3,
     "checkpoint.keep": 5, "validate.every": 1, "validate.samples": 8, "log.progress": "none",
-    "record.receipts": True, "run.audit": 1.0, "run.audit_policy": "redo",
+    "record.receipts": True, "run.audit": 1.0, "run.audit_policy": "redo", "run.read_results": "late",
 }
 
 

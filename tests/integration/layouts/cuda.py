@@ -50,7 +50,7 @@ def sharing_a_gpu():
 
 
 def matrix(*arguments, timeout):
-    words = [t.build / "tests/ditto_matrix", *arguments, "--device", "cuda", *(("--transport", TRANSPORT) if TRANSPORT else ())]
+    words = [t.build / "tests/ditto_matrix", *map(str, arguments), "--device", "cuda", *(("--transport", TRANSPORT) if TRANSPORT else ())]
     done = subprocess.run(words, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=timeout, env=t.environment)
     print(done.stdout, end="", flush=True)  # the figures, and the peaks of memory
     t.equal(done.returncode, 0, "exit code of ditto_matrix")

@@ -354,12 +354,12 @@ def with_kernels(name, steps, kernels, **options):
 
 
 def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_must():
-    if not (t.build / "tests/mock_gpu/kernels/cuda.so").exists():
+    if not (t.build / "tests/mock_gpu/kernels/mock_cuda.so").exists():
         raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
     kept = t.work / "algorithms.txt"
-    sets = {"kernels.cuda.algorithms": str(kept)}
+    sets = {"kernels.mock_cuda.algorithms": str(kept)}
     with_kernels("kernels-none", 5, [])
-    few, more = with_kernels("kernels-few", 3, ["cuda"], **sets), with_kernels("kernels-own", 5, ["cuda"], **sets)
+    few, more = with_kernels("kernels-few", 3, ["mock_cuda"], **sets), with_kernels("kernels-own", 5, ["mock_cuda"], **sets)
     for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-none")):
         near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss", 0.02)
     chosen = (t.work / "kernels-own/run.toml").read_text()
@@ -369,7 +369,12 @@ def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_
     t.equal((more["attention_pairs"] - few["attention_pairs"]) / 2, 2 * 8 * 4 * 16 * 16 * 2, "pairs of a query and a key")
     lines = kept.read_text().splitlines()
     t.check(any(" gelu = " in line for line in lines) and any(" sums_of_a = " in line for line in lines), *lines)
-    with_kernels("kernels-again", 5, ["cuda"], **sets)
+    # A block's, in forward and backward of one of the two micro-batches.
+    deep = [with_kernels(f"kernels-deep-{steps}", steps, ["mock_cuda"], **sets | {"model.depth": 4})["launches"] for steps in (3, 5)]
+    a_block = (deep[1] - deep[0] - more["launches"] + few["launches"]) / 2 / 2 / 2
+    print(f"launches a block: {a_block}", flush=True)
+    t.check(10 < a_block <= 60, f"launches a block: {a_block}")
+    with_kernels("kernels-again", 5, ["mock_cuda"], **sets)
     t.equal(kept.read_text().splitlines(), lines, "a run with kept algorithms chooses none")
     t.same_metrics("kernels-own", "kernels-again")
     t.same_state("kernels-own", "kernels-again")

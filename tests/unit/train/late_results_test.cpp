@@ -29,7 +29,7 @@ struct Spoils final : StepObserver {
 };
 
 // Of a training, all that must not depend on when its results are read.
-struct Made {
+struct Steps {
   std::vector<StepResult> results;
   Tensors tensors;  // weights, averages, the optimizer's state
   Optimizer::Counters counters;
@@ -37,13 +37,13 @@ struct Made {
   double loss_scale = 0;
 };
 
-Made trained(const std::string& way, const Words& sets, std::set<int64_t> spoiled, int64_t steps = 8) {
+Steps trained(const std::string& way, const Words& sets, std::set<int64_t> spoiled, int64_t steps = 8) {
   test::TinyTraining tiny("dit_text", with(sets, {"run.read_results=" + way, "run.batch=4", "run.non_finite=skip"}));
   auto training = tiny.step();
   Spoils spoils(std::move(spoiled));
   training.observers.push_back(&spoils);
   training.expect(0);
-  Made made;
+  Steps made;
   const auto take = [&] {
     for (auto& result : training.results()) made.results.push_back(std::move(result));
   };
@@ -70,7 +70,7 @@ void check_same_number(double a, double b) {
   CHECK((std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b) || (std::isnan(a) && std::isnan(b))));
 }
 
-void check_same(const Made& a, const Made& b) {
+void check_same(const Steps& a, const Steps& b) {
   REQUIRE(a.results.size() == b.results.size());
   for (size_t i = 0; i < a.results.size(); ++i) {
     CAPTURE(i);
