@@ -216,7 +216,8 @@ std::function<Tensor()> Group::begin_all_gather(const Tensor& x) const {
 std::vector<std::function<Tensor()>> Group::begin_all_gathers(const std::vector<Tensor>& list) const {
   std::vector<std::function<Tensor()>> arrivals;
   const auto alike = [&](const Tensor& x) { return x.scalar_type() == list[0].scalar_type(); };
-  if (!transport_ || list.size() < 2 || !std::all_of(list.begin(), list.end(), alike) ||
+  const bool has_numbers = !list.empty() && !list[0].is_meta();  // of shapes alone there is no backend
+  if (!transport_ || list.size() < 2 || !has_numbers || !std::all_of(list.begin(), list.end(), alike) ||
       !transport_->getBackend(list[0].device().type())->supportsCoalescing()) {
     for (const auto& x : list) arrivals.push_back(begin_all_gather(x));
     return arrivals;

@@ -1,7 +1,7 @@
 // The kernels of plugins/kernels/cuda on a mock GPU, as LibTorch's tensors reach them: every case of every op, strides
 // and dtypes.
 //
-// Claim (kernels): The rows for GPUs agree with their ops' references forward and backward, in all strides, wherever
+// Claim (machine): The rows for GPUs agree with their ops' references forward and backward, in all strides, wherever
 // they say that they can compute: on a mock GPU. Also: `cuda_emulated`
 #include <ATen/Context.h>
 
