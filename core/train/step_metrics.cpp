@@ -6,14 +6,17 @@
 
 #include "core/measure/processors.h"
 #include "core/measure/roofline.h"
+#include "core/ranks/stop.h"
 
 namespace ditto {
 
-StepMetrics::StepMetrics(const Training& training, const StepTrace& trace, report::MemoryMeter& memory, RunLog& log)
+StepMetrics::StepMetrics(const Training& training, const StepTrace& trace, report::MemoryMeter& memory, RunLog& log,
+                         Checkpointer& checkpointer)
     : training_(training),
       trace_(trace),
       memory_(memory),
       log_(log),
+      checkpointer_(checkpointer),
       data_wait_(training.recipe.loader.threads, report::usable_processors()),
       processors_(torch::get_num_threads()),
       peak_tflops_(training.recipe.log.peak_tflops) {}
@@ -23,6 +26,29 @@ void StepMetrics::begin_step() {
   waited_before_ = training_.loader->waited_s();
   processors_before_ = report::processor_seconds();
   memory_.reset_peak();
+}
+
+bool StepMetrics::make_step(TrainingStep& step) {
+  bool stop = false;
+  guarded(step, [&] { stop = step.make(training_.done, [] { return stop_signal() != 0; }); });
+  return stop;
+}
+
+void StepMetrics::settle(TrainingStep& step) {
+  guarded(step, [&] { step.settle(); });
+}
+
+void StepMetrics::guarded(TrainingStep& step, const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    // What the step before came to is not lost with this one, but where a device may wait for a rank that is gone.
+    if (error.kind() != ErrorKind::distributed) settle(step);
+    for (const auto& result : step.results())
+      if (!ended_.empty() && result.step <= ended_.back().record.step) add(result);
+    if (error.kind() != ErrorKind::numeric) throw;
+    throw Error(ErrorKind::numeric, {}, error.what(), checkpointer_.way_back());
+  }
 }
 
 void StepMetrics::record_kernels() {
@@ -53,6 +79,11 @@ void StepMetrics::end_step() {
   record.data_wait = ended.waited / ended.seconds;
   if (log_.writes()) trace_.add_to(record);
   ended_.push_back(std::move(ended));
+}
+
+void StepMetrics::take(const StepResult& result) {
+  add(result);
+  if (result.skipped) checkpointer_.require_finite(result.step);  // else what is kept is of no use
 }
 
 void StepMetrics::add(const StepResult& result) {

@@ -4,10 +4,12 @@
 #include <chrono>
 #include <cstdint>
 #include <deque>
+#include <functional>
 
 #include "core/data/loader.h"
 #include "core/measure/memory.h"
 #include "core/measure/processor_share.h"
+#include "core/train/checkpointer.h"
 #include "core/train/step_trace.h"
 #include "core/train/training.h"
 
@@ -16,14 +18,20 @@ namespace ditto {
 class StepMetrics {
  public:
   // All outlive it.
-  StepMetrics(const Training& training, const StepTrace& trace, report::MemoryMeter& memory, RunLog& log);
+  StepMetrics(const Training& training, const StepTrace& trace, report::MemoryMeter& memory, RunLog& log,
+              Checkpointer& checkpointer);
 
   void begin_step();
+  // Makes the next one, and returns whether some rank asks to stop. What it, or `settle`, throws names the way back,
+  // and what complete steps came to is added before.
+  bool make_step(TrainingStep& step);
+  void settle(TrainingStep& step);
   // After a step, before anything is written of it: run.toml names the kernels once a step has chosen them.
   void record_kernels();
-  void end_step();                     // of the step that began last: its time, and what else is known by now
-  void add(const StepResult& result);  // what the first step came to that ended and was not added yet
-  bool has_ended(int64_t step) const { return !ended_.empty() && step <= ended_.back().record.step; }
+  void end_step();  // of the step that began last: its time, and what else is known by now
+  // Adds what the first step came to that ended and was not added yet. Throws as Checkpointer::require_finite does
+  // where the step was skipped.
+  void take(const StepResult& result);
   // Throws Error(data) where no sample of the steps that were added could be learned from.
   void require_learned() const;
 
@@ -32,6 +40,8 @@ class StepMetrics {
     report::StepRecord record;  // all but its result
     double seconds, waited, processors;
   };
+  void guarded(TrainingStep& step, const std::function<void()>& work);
+  void add(const StepResult& result);
   void add_result(report::StepRecord& record, const StepResult& result) const;
   void say_of(const StepResult& result);
 
@@ -39,6 +49,7 @@ class StepMetrics {
   const StepTrace& trace_;
   report::MemoryMeter& memory_;
   RunLog& log_;
+  Checkpointer& checkpointer_;
   DataWait data_wait_;
   report::ProcessorShare processors_;
   std::chrono::steady_clock::time_point began_;  // the step

@@ -21,7 +21,7 @@ Trainer::Trainer(Recipe recipe, Registry& registry, const Mesh& mesh, Group chec
       trace_(training_, options_.trace),
       resume_(training_, options_, log_),
       checkpointer_(training_, log_, checkpoint_ranks_),
-      metrics_(training_, trace_, memory_, log_) {}
+      metrics_(training_, trace_, memory_, log_, checkpointer_) {}
 
 int Trainer::run() {
   return log_.noting_error([this] { return run_to_end(); });
@@ -77,11 +77,11 @@ RunEnd Trainer::loop() {
     metrics_.record_kernels();
     const bool is_last = training_.done == recipe_.run.steps;
     is_stopped = stop && !is_last;
-    if (is_last || is_stopped || needs_results()) settle();
+    if (is_last || is_stopped || needs_results()) metrics_.settle(*training_.step);
     const auto results = training_.step->results();
     if (receipts_ && !take_receipt(results.back())) break;
     metrics_.end_step();
-    for (const auto& result : results) take(result);
+    for (const auto& result : results) metrics_.take(result);
     if (is_last || is_stopped) show_trace();
     if (due(recipe_.validate.every)) {
       begin("validation");
@@ -99,56 +99,17 @@ RunEnd Trainer::loop() {
   return is_stopped ? RunEnd::stopped : RunEnd::complete;
 }
 
-// Whether a step with another result would be treated otherwise from here on: by a receipt, by what is seen of the
-// weights, or by what is kept.
+// Whether a result decides what is done from here on: a receipt, what is seen of the weights, or what is kept.
 bool Trainer::needs_results() const {
   return receipts_ || due(recipe_.validate.every) || due(recipe_.validate.grid_every) ||
          (!options_.replay && due(recipe_.checkpoint.every));
 }
 
-// Returns whether some rank asks to stop.
 bool Trainer::make_step() {
   trace_.begin_step(last_step());
-  bool stop = false;
-  try {
-    with_way_back([&] { stop = training_.step->make(training_.done, [] { return stop_signal() != 0; }); });
-  } catch (const Error& error) {
-    // What the step before came to is not lost with this one, but where a device may wait for a rank that is gone.
-    if (error.kind() != ErrorKind::distributed) settle();
-    add_ended();
-    throw;
-  }
+  const bool stop = metrics_.make_step(*training_.step);
   trace_.end_step();
   return stop;
-}
-
-void Trainer::settle() {
-  try {
-    with_way_back([this] { training_.step->settle(); });
-  } catch (const Error&) {
-    add_ended();
-    throw;
-  }
-}
-
-// Before an error ends the run: what steps came to that are complete, and were read and not added yet.
-void Trainer::add_ended() {
-  for (const auto& result : training_.step->results())
-    if (metrics_.has_ended(result.step)) metrics_.add(result);
-}
-
-void Trainer::with_way_back(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    if (error.kind() != ErrorKind::numeric) throw;
-    throw Error(ErrorKind::numeric, {}, error.what(), checkpointer_.way_back());
-  }
-}
-
-void Trainer::take(const StepResult& result) {
-  metrics_.add(result);
-  if (result.skipped) checkpointer_.require_finite(result.step);  // else what is kept is of no use
 }
 
 void Trainer::begin_receipts() {

@@ -2,7 +2,6 @@
 // what comes of it, Resume takes it up where it was left, and Checkpointer keeps it.
 #pragma once
 
-#include <functional>
 #include <memory>
 
 #include "core/measure/memory.h"
@@ -32,12 +31,8 @@ class Trainer {
   int run_to_end();
   void start();
   RunEnd loop();
-  bool make_step();
+  bool make_step();  // whether some rank asks to stop
   bool needs_results() const;
-  void settle();
-  void add_ended();
-  void with_way_back(const std::function<void()>& work);
-  void take(const StepResult& result);
   void begin_receipts();
   bool take_receipt(const StepResult& result);
   void show_trace();
