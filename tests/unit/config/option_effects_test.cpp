@@ -55,7 +55,8 @@ ditto::OptionEffects all_effects(std::set<std::string>& keys) {
       "[sampler]\nplugin = \"euler\"\n[kernels]\nlinear = \"reference\"\n[network.guide]\nweights = "
       "\"runs/small\"\nformat = \"diffusers\"\n"
       "[encoder.image]\nplugin = \"identity\"\nweights = \"runs/small\"\nwhich = \"ema\"\nformat = "
-      "\"diffusers\"\n[adapter]\nrank = 8\n[tread]\nratio = 0.5\n[run]\ntransport = \"nccl\"\nread_results = \"late\"\n[parallel]\nstrategies = "
+      "\"diffusers\"\n[adapter]\nrank = 8\n[tread]\nratio = 0.5\n[run]\ntransport = \"nccl\"\nread_results = "
+      "\"late\"\n[parallel]\nstrategies = "
       "[\"mine\"]\n[loader]\nencoded = \"encoded\"\nencode_ahead = 1\n",
       "test");
   for (const auto& [key, value] : ditto::flat(recipe.resolved())) keys.insert(key);
