@@ -171,6 +171,9 @@ Tensor GridTable::of(const Grid& grid, const torch::TensorOptions& options, cons
   const auto device = options.device();
   if (device.is_cpu() || device.is_meta()) return make().to(options);
   const auto dtype = options.dtype().toScalarType();
+  // Of data of many sizes: the memory of a few hundred small tables.
+  constexpr size_t kMostKept = 256;
+  if (sent_.size() >= kMostKept) sent_.clear();
   auto& table = sent_[{grid.frames, grid.rows, grid.columns, dtype}];
   if (!table.defined()) table = uploaded(make().to(dtype), device);
   return table;
