@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 
-SYSTEMS = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|util|stdc\+\+|gcc_s))\b")  # libraries that any machine has
+SYSTEMS = re.compile(r"(ld-linux|lib(c|m|dl|rt|pthread|util|stdc\+\+|gcc_s)\.so)")  # libraries that any machine has
 
 
 def ran(*words, code=0):
