@@ -3,6 +3,8 @@
 
 #include <ditto/parallel/transport.h>
 
+#include "tests/support/loopback.h"
+
 namespace {
 
 struct RelayGroup final : c10d::ProcessGroupGloo {
@@ -19,10 +21,7 @@ class Relay final : public ditto::Transport {
   const char* backend() const override { return "relay"; }
   c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout) override {
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    options->threads = 1;  // collectives run in the order of their calls
-    return c10::make_intrusive<RelayGroup>(store, rank, size, options);
+    return c10::make_intrusive<RelayGroup>(store, rank, size, ditto::test::gloo_on_loopback(timeout));
   }
 };
 

@@ -16,6 +16,8 @@
 #include <ditto/error.h>
 #include <ditto/parallel/transport.h>
 
+#include "tests/support/loopback.h"
+
 namespace {
 
 using at::Tensor;
@@ -130,10 +132,7 @@ class Staged final : public ditto::Transport {
   const char* backend() const override { return "staged"; }
   c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
                                             std::chrono::milliseconds timeout) override {
-    auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    options->threads = 1;  // collectives run in the order of their calls
-    auto host = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+    auto host = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, ditto::test::gloo_on_loopback(timeout));
     return c10::make_intrusive<Group>(std::move(host), rank, size);
   }
   bool shares_devices() const override { return true; }
