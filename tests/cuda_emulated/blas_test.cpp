@@ -1,12 +1,10 @@
 // Products by cublasLt beside sums in fp64: as a GPU's library computes them, or the CPU's in its place.
 #include "blas.h"
 
-#include <unistd.h>
-
 #include <cmath>
-#include <cstdio>
-#include <fstream>
+#include <map>
 #include <numbers>
+#include <string>
 
 #include <ditto/error.h>
 
@@ -75,33 +73,38 @@ void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const W
 // A second Blas takes what the first one kept, and refuses what its cublasLt does not know.
 void kept() {
   Case c("product", "kept algorithms", Storage::fp32);
-  const std::string file = "/tmp/ditto_algorithms_" + std::to_string(getpid());
   const Numbers A(Storage::fp32, drawn(64, 1)), D(Storage::fp32, std::size_t{64});
   const Product p{8, 8, 8, A.at(), A.at(), false, false, D.at(), Storage::fp32, Storage::fp32};
-  const auto lines = [&] {
-    std::ifstream in(file);
-    std::string all, line;
-    while (std::getline(in, line)) all += line + "\n";
-    return all;
-  };
+  using Kept = std::map<std::string, std::string>;
+  const std::string shape = "8 8 8 A B fp32 -> fp32 nothing";
   const auto refuses = [&](const std::string& text) {
-    std::ofstream(file) << text;
     try {
-      Blas(file).room(p);
+      Blas(Kept{{shape, text}}, "of_the_test").room(p);
     } catch (const ditto::Error& error) {
-      return std::string(error.what()).find(file) != std::string::npos;
+      const std::string said = error.what();
+      return said.find("--allow-change kernels.of_the_test") != std::string::npos &&
+             said.find(shape) != std::string::npos;
     }
     return false;
   };
-  const auto room = Blas(file).room(p);
-  const auto first = lines();
-  if (!room || first.rfind("8 8 8 A B fp32 -> fp32 nothing = ", 0) != 0) c.fail("it is not kept: " + first);
-  if (Blas(file).room(p) != room || lines() != first) c.fail("it is chosen again");
-  auto other = first;
-  other[first.find(" = ") + 3] = '9';
+  Blas chooses;
+  if (!chooses.kept().empty()) c.fail("something is kept before there was a product");
+  const auto room = chooses.room(p);
+  const auto first = chooses.kept();
+  if (!room || first.size() != 1 || first.begin()->first != shape) {
+    c.fail("it is not kept");
+    return;
+  }
+  Blas goes_on(first);
+  if (goes_on.kept() != first) c.fail("what is kept is lost before its product comes");
+  auto wider = first.at(shape);
+  wider.replace(wider.find(' ') + 1, 1, "7");  // another room than would be chosen, and still one that serves
+  if (Blas(Kept{{shape, wider}}).room(p) == room) c.fail("it is chosen again");
+  if (goes_on.room(p) != room || goes_on.kept() != first) c.fail("it is kept otherwise");
+  auto other = first.at(shape);
+  other[0] = other[0] == '9' ? '8' : '9';
   if (!refuses(other)) c.fail("an algorithm of another cublasLt is taken");
-  if (!refuses("8 8 8\n")) c.fail("a line without an algorithm is taken");
-  std::remove(file.c_str());
+  if (!refuses("1")) c.fail("a line without an algorithm is taken");
 }
 
 }  // namespace

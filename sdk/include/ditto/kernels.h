@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -109,16 +110,24 @@ struct Op {
   std::string added_by = {};  // set by the host: the plugin
 };
 
+// What a kernel set has chosen beyond rows (a library's algorithms), by what it was chosen for: lines without dots.
+using KernelChoices = std::map<std::string, std::string>;
+
 // A kernel plugin.
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
   static constexpr std::uint32_t kAbi = 11;
   static constexpr Effect kEffect = Effect::bits;
-  struct Needs {};
+  struct Needs {
+    KernelChoices kept = {};  // in the run that is gone on with, as `kept` gave it
+  };
   virtual ~KernelSet();
   virtual std::vector<KernelRow> rows() const = 0;
   virtual std::vector<Op> ops() const { return {}; }  // that it adds
+  // All that bits depend on and a resumed run is to go on with: what it was given, and what its rows have chosen since.
+  // Checkpoints and run.toml have it. None: nothing is ever chosen. Called from any thread.
+  virtual std::optional<KernelChoices> kept() const { return std::nullopt; }
 };
 
 // The ops the SDK defines.
