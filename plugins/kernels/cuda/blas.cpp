@@ -146,8 +146,9 @@ Status Blas::multiply(const Product& p, void* room, Stream stream) {
   if (!known.there) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Asked asked(*library_, p);
   if (asked.status) return asked.status;
-  return library_->multiply(handle_, asked.product, &kOne, p.b, asked.first, p.a, asked.second, &kNone, p.d, asked.out,
-                            p.d, asked.out, &known.way, room, known.room, static_cast<cudaStream_t>(stream));
+  return library_->multiply(handle_, asked.product, &kOne, p.b, asked.first, p.a, asked.second, p.adds ? &kOne : &kNone,
+                            p.d, asked.out, p.d, asked.out, &known.way, room, known.room,
+                            static_cast<cudaStream_t>(stream));
 }
 
 const Blas::Algorithm& Blas::algorithm(const Product& p) {

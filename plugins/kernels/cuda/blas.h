@@ -34,6 +34,7 @@ struct Product {
   const void* bias = nullptr;
   void* argument = nullptr;  // [M, N]
   void* sums = nullptr;
+  bool adds = false;  // C is added to what D holds, by one rounding
 };
 
 class Blas {

@@ -126,6 +126,12 @@ void launch_where_tensors_are(ditto::KernelRow& row) {
       const c10::OptionalDeviceGuard guard(gpu_of(grads));
       return backward(grads, in, results);
     };
+  if (row.backward_onto)
+    row.backward_onto = [backward = row.backward_onto](const ditto::Tensors& grads, const ditto::OpInputs& in,
+                                                       const ditto::Tensors& results, const ditto::Tensors& sums) {
+      const c10::OptionalDeviceGuard guard(gpu_of(grads));
+      return backward(grads, in, results, sums);
+    };
   if (row.again)
     row.again = [again = row.again](const ditto::OpInputs& in, const ditto::Tensors& results) {
       const c10::OptionalDeviceGuard guard(gpu_of(gpu_of(in.tensors) ? in.tensors : results));
