@@ -32,6 +32,7 @@ Reals turned(const Reals& x, std::size_t rows, std::size_t columns) {
 struct Way {
   bool a_turned, b_turned, wide;  // wide: the result is stored in fp32
   After after;
+  bool adds = false;  // to what is there
 };
 
 void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const Way& way) {
@@ -41,9 +42,12 @@ void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const W
     Case c("product", name, storage);
     const auto result = way.wide ? Storage::fp32 : storage;
     const Numbers A(storage, drawn(m * k, 1)), B(storage, drawn(k * n, 2, small)), bias(result, drawn(n, 3)),
-        D(result, m * n), argument(result, m * n), sums(result, m);
-    const Product p{M,      N,       K,      A.at(),    B.at(),    way.a_turned,  way.b_turned,
-                    D.at(), storage, result, way.after, bias.at(), argument.at(), sums.at()};
+        D(way.adds ? Numbers(result, drawn(m * n, 4)) : Numbers(result, m * n)), argument(result, m * n),
+        sums(result, m);
+    Product p{M,      N,       K,      A.at(),    B.at(),    way.a_turned,  way.b_turned,
+              D.at(), storage, result, way.after, bias.at(), argument.at(), sums.at()};
+    p.adds = way.adds;
+    const auto before = D.read();
     const auto room = blas.room(p);
     if (!room) {
       c.fail("cublasLt has no algorithm for it");
@@ -57,6 +61,7 @@ void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const W
     for (std::size_t i = 0; i < m; ++i)
       for (std::size_t j = 0; j < n; ++j) {
         double& x = want[i * n + j];
+        if (way.adds) x = before[i * n + j];
         for (std::size_t l = 0; l < k; ++l) x += a[i * k + l] * b[l * n + j];
         if (way.after == After::bias || way.after == After::gelu) x += plus[j];
         of_argument[i * n + j] = x;
@@ -119,6 +124,7 @@ void library_products() {
   multiplied(blas, "gradient of the input", 27, 16, 24, {false, false, false, After::nothing});
   multiplied(blas, "gradient of the input, odd", 21, 37, 41, {false, false, false, After::nothing});
   multiplied(blas, "gradient of weight and bias", 24, 16, 300, {true, false, true, After::sums_of_a});
+  multiplied(blas, "gradient of weight and bias, added", 24, 16, 300, {true, false, true, After::sums_of_a, true});
   multiplied(blas, "gradient of the weight, odd", 41, 37, 201, {true, false, true, After::nothing});
   kept();
   // The width of GELU's argument is a multiple of 8.
