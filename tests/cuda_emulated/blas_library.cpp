@@ -158,8 +158,10 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t what, const void*
   for (const void* at : {A, B, C, static_cast<const void*>(D), static_cast<const void*>(p.argument)})
     if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (room_bytes < kRoom || !room) return CUBLAS_STATUS_INVALID_VALUE;
-  if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0)
+  const bool adds = *static_cast<const float*>(beta) == 1;
+  if (*static_cast<const float*>(alpha) != 1 || (!adds && *static_cast<const float*>(beta) != 0))
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (adds && C != D) return CUBLAS_STATUS_NOT_SUPPORTED;
   const emulated::Memory memory(stream);
   std::memset(room, 0xff, kRoom);
   const auto rows = static_cast<std::int64_t>(d.rows), columns = static_cast<std::int64_t>(d.columns);
@@ -183,6 +185,7 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t what, const void*
     for (std::int64_t i = 0; i < rows; ++i) {
       double x = 0;
       for (std::int64_t k = 0; k < inner; ++k) x += left[at(i * inner + k)] * right[at(k)];
+      if (adds) x += get(C, d.type, j * d.step + i);
       if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) x += get(p.list, d.type, i);
       if (p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
         set(x, p.argument, d.type, j * p.argument_step + i), x = gelu(x);

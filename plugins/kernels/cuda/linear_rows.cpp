@@ -56,8 +56,15 @@ struct Map {
   Storage storage;
 };
 
-// The gradients of weight and bias are fp32, as they are summed: whoever takes them rounds them or does not.
-Tensors gradients(Blas& blas, const Tensor& g, const OpInputs& in) {
+// A place to add the weight's gradient to, in fp32 as it is summed.
+bool takes(const Tensor& sum) {
+  return sum.defined() && sum.scalar_type() == torch::kFloat && sum.is_contiguous() &&
+         reinterpret_cast<std::uintptr_t>(sum.const_data_ptr()) % 16 == 0;
+}
+
+// The gradients of weight and bias are fp32, as they are summed: whoever takes them rounds them or does not. That of
+// the weight is undefined where it was added to `sum`.
+Tensors gradients(Blas& blas, const Tensor& g, const OpInputs& in, const Tensor& sum = {}) {
   const Map map(in);
   Tensors back(3);
   if (wanted(in, 0)) {
@@ -69,8 +76,11 @@ Tensors gradients(Blas& blas, const Tensor& g, const OpInputs& in) {
   }
   const bool of_bias = wanted(in, 2);
   if (wanted(in, 1)) {
-    back[1] = room({map.N, map.K}, map.x);
-    Product p{map.N, map.K, map.M, numbers(g), numbers(map.x), true, false, place(back[1]), map.storage, Storage::fp32};
+    const bool adds = takes(sum);
+    const Tensor made = adds ? sum : room({map.N, map.K}, map.x);
+    Product p{map.N, map.K, map.M, numbers(g), numbers(map.x), true, false, place(made), map.storage, Storage::fp32};
+    p.adds = adds;
+    if (!adds) back[1] = made;
     const Tensor sums = of_bias ? room({map.N}, map.x) : Tensor();
     if (of_bias) {
       p.after = After::sums_of_a, p.sums = place(sums);
@@ -104,6 +114,9 @@ KernelRow linear(const std::shared_ptr<Blas>& blas) {
   made.backward = [blas](const Tensors& grads, const OpInputs& in, const Tensors&) {
     return gradients(*blas, laid(grads[0]), in);
   };
+  made.backward_onto = [blas](const Tensors& grads, const OpInputs& in, const Tensors&, const Tensors& sums) {
+    return gradients(*blas, laid(grads[0]), in, sums.at(1));
+  };
   made.shapes = [](const OpInputs& in) -> Tensors { return {outputs(in)}; };
   made.reads_output = false;
   return made;
@@ -123,11 +136,18 @@ KernelRow linear_gelu_tanh(const std::shared_ptr<Blas>& blas) {
     launched(apply(Function::gelu_tanh, numbers(h), place(y), h.numel(), map.storage, stream_of(h)), "apply");
     return {y, h};
   };
-  made.backward = [blas](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+  const auto before_gelu = [](const Tensors& grads, const Tensors& results) {
     const Tensor h = laid(results[1]), g = laid(grads[0]), dh = torch::empty_like(h);
     launched(apply_back(Function::gelu_tanh, numbers(h), numbers(g), place(dh), h.numel(), storage_of(h), stream_of(h)),
              "apply_back");
-    return gradients(*blas, dh, in);
+    return dh;
+  };
+  made.backward = [blas, before_gelu](const Tensors& grads, const OpInputs& in, const Tensors& results) {
+    return gradients(*blas, before_gelu(grads, results), in);
+  };
+  made.backward_onto = [blas, before_gelu](const Tensors& grads, const OpInputs& in, const Tensors& results,
+                                           const Tensors& sums) {
+    return gradients(*blas, before_gelu(grads, results), in, sums.at(1));
   };
   made.shapes = [](const OpInputs& in) -> Tensors { return {outputs(in), outputs(in)}; };
   made.reads_output = false;

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -62,6 +63,12 @@ struct KernelRow {
   // Gradients of the inputs' tensors (undefined for what has none) from the outputs' gradients, the inputs and
   // forward's result. None: fit for calls without grad only.
   std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results)> backward;
+  // The same where an input is a parameter whose gradients are being added up: sums[i] is that sum, where it is
+  // defined, of the input's shape, and backward_onto may add to it the gradient of input i, which is then undefined in
+  // what it gives. None: autograd adds. Not called where deterministic algorithms are on, nor where anything else looks
+  // at the gradient.
+  std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results, const Tensors& sums)>
+      backward_onto = {};
   // What forward gives of inputs without numbers (of the meta device): tensors of the same shapes and dtypes, on
   // theirs, so that memory is counted right. None: the reference stands for it there.
   std::function<Tensors(const OpInputs& inputs)> shapes = {};
@@ -109,16 +116,24 @@ struct Op {
   std::string added_by = {};  // set by the host: the plugin
 };
 
+// What a kernel set has chosen beyond rows (a library's algorithms), by what it was chosen for: lines without dots.
+using KernelChoices = std::map<std::string, std::string>;
+
 // A kernel plugin.
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
   static constexpr std::uint32_t kAbi = 11;
   static constexpr Effect kEffect = Effect::bits;
-  struct Needs {};
+  struct Needs {
+    KernelChoices kept = {};  // in the run that is gone on with, as `kept` gave it
+  };
   virtual ~KernelSet();
   virtual std::vector<KernelRow> rows() const = 0;
   virtual std::vector<Op> ops() const { return {}; }  // that it adds
+  // All that bits depend on and a resumed run is to go on with: what it was given, and what its rows have chosen since.
+  // Checkpoints and run.toml have it. None: nothing is ever chosen. Called from any thread.
+  virtual std::optional<KernelChoices> kept() const { return std::nullopt; }
 };
 
 // The ops the SDK defines.
