@@ -363,17 +363,24 @@ def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_
     for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-none")):
         near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss", 0.02)
     chosen = (t.work / "kernels-own/run.toml").read_text()
-    for variant in ("cuda_blas", "cuda_flash"):
-        t.check(f'"{variant}"' in chosen, f"{variant} is not chosen:\n{chosen}")
+    for op, variant in (("linear", "cuda_blas"), ("mlp_gelu_tanh", "cuda_blas"), ("attention", "cuda_flash")):
+        t.check(any(line.strip().startswith(f'"{op} bf16 cuda ') and line.endswith(f'"{variant}"') for line in chosen.splitlines()),
+                f"{op} is not computed by {variant}:\n{chosen}")
     # Depth, samples, heads, pairs of tokens; forward, and again in the backward.
     t.equal((more["attention_pairs"] - few["attention_pairs"]) / 2, 2 * 8 * 4 * 16 * 16 * 2, "pairs of a query and a key")
     lines = kept.read_text().splitlines()
-    t.check(any(" gelu = " in line for line in lines) and any(" sums_of_a = " in line for line in lines), *lines)
+    for after in ("bias", "gelu", "gelu_back", "sums_of_a"):
+        t.check(any(f" {after} = " in line for line in lines), f"no product ends with {after}:", *lines)
     # A block's, in forward and backward of one of the two micro-batches.
     deep = [with_kernels(f"kernels-deep-{steps}", steps, ["mock_cuda"], **sets | {"model.depth": 4})["launches"] for steps in (3, 5)]
     a_block = (deep[1] - deep[0] - more["launches"] + few["launches"]) / 2 / 2 / 2
     print(f"launches a block: {a_block}", flush=True)
     t.check(10 < a_block <= 60, f"launches a block: {a_block}")
+    # The MLP by its parts.
+    with_kernels("kernels-parts", 5, ["mock_cuda"], **{"kernels.mlp_gelu_tanh": "reference"})
+    t.check('"linear_gelu_tanh bf16 cuda ' in (t.work / "kernels-parts/run.toml").read_text(), "the parts are not asked for")
+    for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-parts")):
+        near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss of the parts", 0.01)
     with_kernels("kernels-again", 5, ["mock_cuda"], **sets)
     t.equal(kept.read_text().splitlines(), lines, "a run with kept algorithms chooses none")
     t.same_metrics("kernels-own", "kernels-again")
