@@ -21,6 +21,11 @@ using ditto_cuda::Product;
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
+double slope(double x) {
+  const double root = std::sqrt(2 / std::numbers::pi);
+  const double t = std::tanh(root * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+}
 
 Reals turned(const Reals& x, std::size_t rows, std::size_t columns) {
   Reals y(x.size());
@@ -42,10 +47,11 @@ void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const W
     Case c("product", name, storage);
     const auto result = way.wide ? Storage::fp32 : storage;
     const Numbers A(storage, drawn(m * k, 1)), B(storage, drawn(k * n, 2, small)), bias(result, drawn(n, 3)),
-        D(way.adds ? Numbers(result, drawn(m * n, 4)) : Numbers(result, m * n)), argument(result, m * n),
-        sums(result, m);
-    Product p{M,      N,       K,      A.at(),    B.at(),    way.a_turned,  way.b_turned,
-              D.at(), storage, result, way.after, bias.at(), argument.at(), sums.at()};
+        given(result, drawn(m * n, 4)), D(way.adds ? Numbers(result, drawn(m * n, 5)) : Numbers(result, m * n)),
+        argument(result, m * n), sums(result, m + n);
+    const bool backward = way.after == After::gelu_back;
+    Product p{M, N, K, A.at(), B.at(), way.a_turned, way.b_turned, D.at(), storage, result};
+    p.after = way.after, p.bias = bias.at(), p.argument = backward ? given.at() : argument.at(), p.sums = sums.at();
     p.adds = way.adds;
     const auto before = D.read();
     const auto room = blas.room(p);
@@ -56,8 +62,8 @@ void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const W
     const Array<unsigned char> memory(*room);
     c.launched(blas.multiply(p, memory.at(), nullptr));
     const auto a = way.a_turned ? turned(A.read(), k, m) : A.read(),
-               b = way.b_turned ? turned(B.read(), n, k) : B.read(), plus = bias.read();
-    Reals want(m * n, 0), of_argument(m * n), of_rows(m, 0);
+               b = way.b_turned ? turned(B.read(), n, k) : B.read(), h = given.read(), plus = bias.read();
+    Reals want(m * n, 0), of_argument(m * n), of_rows(m, 0), of_columns(n, 0);
     for (std::size_t i = 0; i < m; ++i)
       for (std::size_t j = 0; j < n; ++j) {
         double& x = want[i * n + j];
@@ -66,12 +72,17 @@ void multiplied(Blas& blas, const char* name, Index M, Index N, Index K, const W
         if (way.after == After::bias || way.after == After::gelu) x += plus[j];
         of_argument[i * n + j] = x;
         if (way.after == After::gelu) x = gelu(x);
+        if (backward) of_columns[j] += x *= slope(h[i * n + j]);
       }
     for (std::size_t i = 0; i < m; ++i)
       for (std::size_t l = 0; l < k; ++l) of_rows[i] += a[i * k + l];
     c.expect("D", D, want);
     if (way.after == After::gelu) c.expect("argument", argument, of_argument);
-    if (way.after == After::sums_of_a) c.expect("sums", sums, of_rows);
+    if (backward || way.after == After::sums_of_a) {
+      const auto& all = backward ? of_columns : of_rows;
+      const auto got = sums.read();
+      c.expect("sums", Numbers(result, Reals(got.begin(), got.begin() + static_cast<std::ptrdiff_t>(all.size()))), all);
+    }
   }
 }
 
@@ -123,6 +134,7 @@ void library_products() {
   multiplied(blas, "output and GELU", 21, 48, 37, {false, true, false, After::gelu});
   multiplied(blas, "gradient of the input", 27, 16, 24, {false, false, false, After::nothing});
   multiplied(blas, "gradient of the input, odd", 21, 37, 41, {false, false, false, After::nothing});
+  multiplied(blas, "gradient through GELU", 21, 48, 37, {false, false, false, After::gelu_back});
   multiplied(blas, "gradient of weight and bias", 24, 16, 300, {true, false, true, After::sums_of_a});
   multiplied(blas, "gradient of weight and bias, added", 24, 16, 300, {true, false, true, After::sums_of_a, true});
   multiplied(blas, "gradient of the weight, odd", 41, 37, 201, {true, false, true, After::nothing});

@@ -28,6 +28,7 @@ const char* name_of(After after) {
     case After::nothing: return "nothing";
     case After::bias: return "bias";
     case After::gelu: return "gelu";
+    case After::gelu_back: return "gelu_back";
     default: return "sums_of_a";
   }
 }
@@ -36,9 +37,12 @@ cublasLtEpilogue_t epilogue(After after) {
     case After::nothing: return CUBLASLT_EPILOGUE_DEFAULT;
     case After::bias: return CUBLASLT_EPILOGUE_BIAS;
     case After::gelu: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case After::gelu_back: return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     default: return CUBLASLT_EPILOGUE_BGRADB;
   }
 }
+
+bool has_argument(const Product& p) { return p.after == After::gelu || p.after == After::gelu_back; }
 
 // "1024 4608 1152 A B^T bf16 -> bf16 gelu"
 std::string text_of(const Product& p) {
@@ -58,7 +62,7 @@ class Asked {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p.after));
     const void* list = p.after == After::bias || p.after == After::gelu ? p.bias : p.sums;
     if (p.after != After::nothing) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, list);
-    if (p.after == After::gelu) {
+    if (has_argument(p)) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void*>(p.argument));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.N});
     }
@@ -170,7 +174,7 @@ const Blas::Algorithm& Blas::algorithm(const Product& p) {
   Algorithm chosen{};
   const Asked asked(*library_, p);
   const auto text = text_of(p);
-  if (asked.status != 0 || (p.after == After::gelu && p.N % kArgumentWidth != 0)) return known_[shape] = chosen;
+  if (asked.status != 0 || (has_argument(p) && p.N % kArgumentWidth != 0)) return known_[shape] = chosen;
   if (const auto kept = kept_.find(text); kept != kept_.end()) {
     cublasLtMatmulHeuristicResult_t result{};
     const auto status = library_->check(handle_, asked.product, asked.first, asked.second, asked.out, asked.out,

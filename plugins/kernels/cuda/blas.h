@@ -20,6 +20,7 @@ enum class After {
   nothing,    // D = C
   bias,       // D = C + bias
   gelu,       // argument = C + bias, D = GELU(argument) in the tanh form
+  gelu_back,  // D = C GELU'(argument), and sums [N]: of D over its rows
   sums_of_a,  // D = C, and sums [M]: of A over K
 };
 

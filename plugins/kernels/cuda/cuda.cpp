@@ -162,7 +162,8 @@ struct CudaKernels final : ditto::KernelSet {
                                        ditto_cuda::exact_linear(),
                                        ditto_cuda::exact_linear_gelu_tanh(),
                                        ditto_cuda::linear(blas_),
-                                       ditto_cuda::linear_gelu_tanh(blas_)};
+                                       ditto_cuda::linear_gelu_tanh(blas_),
+                                       ditto_cuda::mlp_gelu_tanh(blas_)};
     rows.push_back(ditto_cuda::cudnn_attention());
     rows.push_back(ditto_cuda::flash_attention());
     for (auto& row : ditto_cuda::flash_attention_in_pieces()) rows.push_back(std::move(row));

@@ -158,6 +158,9 @@ class DITTO_API OpTable {
   // a call that no exact row can compute where only these may; an op that is asked for a gradient and has none,
   // Error(plugin).
   Tensors run(const std::string& name, const OpInputs& inputs) const;
+  // Of a composite, for who would call its parts otherwise: whether a variant other than the reference is there for
+  // this call. A pin of the op decides; where a part of it alone is pinned, that is meant, and the answer is no.
+  bool serves(const std::string& composite, const OpInputs& inputs) const;
   // Of a leader: the variant for this call. And an op of its family computed by that variant.
   std::string variant(const std::string& leader, const OpInputs& inputs) const;
   Tensors run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const;

@@ -340,6 +340,15 @@ Tensors OpTable::run(const std::string& name, const OpInputs& inputs) const {
   return results;
 }
 
+bool OpTable::serves(const std::string& composite, const OpInputs& inputs) const {
+  const Op& of = op(composite);
+  if (const auto pin = pins_.find(composite); pin != pins_.end())
+    return std::get<std::string>(pin->second.value) != kReference;
+  const bool part_is_pinned = std::any_of(of.contains.begin(), of.contains.end(),
+                                          [&](const std::string& part) { return pins_.count(part) != 0; });
+  return !part_is_pinned && best_of(call_of(composite, inputs), "") != nullptr;
+}
+
 std::string OpTable::variant(const std::string& leader, const OpInputs& inputs) const {
   const torch::NoGradGuard no_grad;
   const Op& of = op(leader);

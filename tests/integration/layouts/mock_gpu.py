@@ -362,8 +362,9 @@ def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_
     for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-none")):
         near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss", 0.02)
     chosen = (t.work / "kernels-own/run.toml").read_text()
-    for variant in ("cuda_blas", "cuda_flash"):
-        t.check(f'"{variant}"' in chosen, f"{variant} is not chosen:\n{chosen}")
+    for op, variant in (("linear", "cuda_blas"), ("mlp_gelu_tanh", "cuda_blas"), ("attention", "cuda_flash")):
+        t.check(any(line.strip().startswith(f'"{op} bf16 cuda ') and line.endswith(f'"{variant}"') for line in chosen.splitlines()),
+                f"{op} is not computed by {variant}:\n{chosen}")
     # Depth, samples, heads, pairs of tokens; forward, and again in the backward.
     t.equal((more["attention_pairs"] - few["attention_pairs"]) / 2, 2 * 8 * 4 * 16 * 16 * 2, "pairs of a query and a key")
     a_block = {}
@@ -394,7 +395,8 @@ def test_kernels_keep_the_algorithms_that_a_run_began_with():
         raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
     with_kernels("kept-whole", 5, ["mock_cuda"])
     kept, said = kept_by("kept-whole")
-    t.check(any(shape.endswith(" gelu") for shape in kept) and any(shape.endswith(" sums_of_a") for shape in kept), *kept)
+    for after in ("bias", "gelu", "gelu_back", "sums_of_a"):
+        t.check(any(shape.endswith(" " + after) for shape in kept), f"no product ends with {after}:", *kept)
     t.equal(len(said), 1, "lines that say how many were chosen")
     t.check(f"have chosen {len(kept)} algorithms" in said[0], said[0])
     state = json.loads((t.latest("kept-whole") / "state.json").read_text())
@@ -415,6 +417,18 @@ def test_kernels_keep_the_algorithms_that_a_run_began_with():
     with_kernels("kept-none", 3, [])
     record = tomllib.loads((t.work / "kept-none/run.toml").read_text())["record"]
     t.check("kept" not in record, "a run whose kernels keep nothing notes that")
+
+
+def test_an_mlp_of_one_piece_learns_as_its_parts():
+    if not (t.build / "tests/mock_gpu/kernels/mock_cuda.so").exists():
+        raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
+    with_kernels("mlp-whole", 5, ["mock_cuda"])
+    with_kernels("mlp-parts", 5, ["mock_cuda"], **{"kernels.mlp_gelu_tanh": "reference"})
+    chosen = [(t.work / f"mlp-{name}/run.toml").read_text() for name in ("whole", "parts")]
+    t.equal([f'"{op} bf16 cuda ' in text for text in chosen for op in ("mlp_gelu_tanh", "linear_gelu_tanh")], [True, False, True, True],
+            "the ops of an MLP")
+    for mine, other in zip(t.metrics("mlp-whole"), t.metrics("mlp-parts")):
+        near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss of the parts", 0.01)
 
 
 def test_mistakes_aside_each_rank_counts():
