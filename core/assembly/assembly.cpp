@@ -39,6 +39,7 @@ void refuse_odd_state(const Layout& layout, Optimizer& optimizer, const std::str
 
 Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const AssemblyParts& parts, Log log)
     : recipe(recipe_), mesh(mesh_), components(recipe_, registry, std::move(log)) {
+  components.kept_before = parts.kept;
   if (parts.data) open_data(parts);
   std::variant<TensorSpecs, SavedShapes> from;
   if (parts.saved)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,7 @@ struct AssemblyParts {
   std::function<void(const Source* train, const Source* validation)> opened;
   // Where no data is opened (from a checkpoint): the shapes of the data and of the model.
   std::optional<SavedShapes> saved;
+  std::map<std::string, KernelChoices> kept;  // by kernel sets, in the run that is gone on with
 };
 
 // Made on every rank alike. Throws Error(config) or Error(plugin) before anything runs.

@@ -138,6 +138,27 @@ std::set<int64_t> RunNotes::numbers(const std::string& name, int64_t end) const 
 
 namespace {
 
+std::string choices_of(const std::string& kernels) { return "kernels." + kernels + ": "; }  // and what for
+
+}  // namespace
+
+std::map<std::string, std::string> notes_of(const std::map<std::string, KernelChoices>& kept) {
+  std::map<std::string, std::string> notes;
+  for (const auto& [kernels, choices] : kept)
+    for (const auto& [what, choice] : choices) notes[choices_of(kernels) + what] = choice;
+  return notes;
+}
+
+KernelChoices kept_by(const std::string& kernels, const std::map<std::string, std::string>& notes) {
+  const auto begin = choices_of(kernels);
+  KernelChoices choices;
+  for (auto at = notes.lower_bound(begin); at != notes.end() && at->first.starts_with(begin); ++at)
+    choices[at->first.substr(begin.size())] = at->second;
+  return choices;
+}
+
+namespace {
+
 // Whether a fingerprint is what was noted, with more behind it (", contents 0123"); of a blend, whose parts' stand in
 // brackets, with more behind any of them.
 bool goes_on(std::string_view noted, std::string_view now) {
@@ -210,6 +231,9 @@ std::string run_toml(const Assembly& assembly, const Registry& registry) {
     table.set_path("record.plugins." + plugin, formats::Node{version, {}});
   for (const auto& [query, variant] : assembly.networks->table->chosen())
     table.set_path("record.kernels." + query, formats::Node{variant, {}});
+  for (const auto& [kernels, choices] : assembly.components.kept())
+    for (const auto& [what, choice] : choices)
+      table.set_path("record.kept." + kernels + "." + what, formats::Node{choice, {}});
   return formats::render_toml(table);
 }
 

@@ -51,8 +51,12 @@ class RunNotes {
 // Of the recipe's plugins, "model-dit" -> version and licence.
 std::map<std::string, std::string> plugin_record(Recipe& recipe, const Registry& registry);
 
-// The resolved recipe with a [record] section: versions, processor, stamps of the plugins. The text starts the same
-// run.
+// What kernel sets keep, as a checkpoint notes it; and read back, of one set.
+std::map<std::string, std::string> notes_of(const std::map<std::string, KernelChoices>& kept);
+KernelChoices kept_by(const std::string& kernels, const std::map<std::string, std::string>& notes);
+
+// The resolved recipe with a [record] section: versions, processor, stamps of the plugins, kernels and what they keep.
+// The text starts the same run.
 std::string run_toml(const Assembly& assembly, const Registry& registry);
 
 }  // namespace ditto

@@ -54,13 +54,17 @@ Components::Components(Recipe& recipe_, Registry& registry_, Log log)
 std::vector<KernelRow> Components::kernel_rows() {
   std::vector<KernelRow> rows;
   added_ops_.clear();
+  kernel_sets_.clear();
   for (const auto& id : kernel_sets(recipe)) {
     const auto given = recipe.kernel_options.find(id);
     const auto options =
         given == recipe.kernel_options.end() ? OptionMap{"kernels." + id, recipe.name, {}} : given->second;
-    const auto set = make_with<KernelSet>(id, recipe.name, options, {}, [&](const auto& declared) {
+    const auto before = kept_before.find(id);
+    const KernelSet::Needs needs{before == kept_before.end() ? KernelChoices() : before->second};
+    const auto set = make_with<KernelSet>(id, recipe.name, options, needs, [&](const auto& declared) {
       if (!declared.empty()) recipe.resolve("kernels." + id, "", declared);
     });
+    kernel_sets_.emplace_back(id, set);
     for (auto& row : set->rows()) rows.push_back(std::move(row));
     for (auto& op : set->ops()) {
       op.added_by = id;
@@ -75,6 +79,13 @@ std::shared_ptr<OpTable> Components::op_table() {
   auto rows = kernel_rows();
   require_ways(rows, recipe);
   return std::make_shared<OpTable>(std::move(rows), recipe.kernels, log_, added_ops_, is_one_number(recipe));
+}
+
+std::map<std::string, KernelChoices> Components::kept() const {
+  std::map<std::string, KernelChoices> all;
+  for (const auto& [id, set] : kernel_sets_)
+    if (auto choices = set->kept()) all.emplace(id, std::move(*choices));
+  return all;
 }
 
 void Components::about_to_make(std::string_view kind, const std::string& id) const {

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ditto/kernels.h>
@@ -75,14 +77,18 @@ class Components {
   std::shared_ptr<OpTable> op_table();
   // The same ops by their references alone, for what is computed on shapes; empty before they were asked for.
   const std::vector<Op>& added_ops() const { return added_ops_; }
+  // Of each kernel set that keeps what it chooses: what it has chosen by now.
+  std::map<std::string, KernelChoices> kept() const;
 
   Recipe& recipe;
   Registry& registry;
+  std::map<std::string, KernelChoices> kept_before;  // what kernel sets are given of that
 
  private:
   void about_to_make(std::string_view kind, const std::string& id) const;
   Log log_;
   std::vector<Op> added_ops_;
+  std::vector<std::pair<std::string, std::shared_ptr<KernelSet>>> kernel_sets_;
 };
 
 }  // namespace ditto

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 #include <torch/types.h>
+#include <nlohmann/json.hpp>
 
 #include "core/checkpoint/disk.h"
 #include "core/console/progress.h"
@@ -11,6 +12,20 @@
 #include "core/train/resume_run.h"
 
 namespace ditto {
+
+namespace {
+
+// On any rank: a pipeline's have shapes of their own.
+std::map<std::string, std::string> kept_on_all(const Components& components, const Group& world) {
+  const auto kept = components.kept();
+  if (kept.empty()) return {};
+  std::map<std::string, std::string> notes;
+  for (const auto& of_rank : world.all_gather_text(nlohmann::json(notes_of(kept)).dump()))
+    notes.merge(nlohmann::json::parse(of_rank).get<std::map<std::string, std::string>>());
+  return notes;
+}
+
+}  // namespace
 
 Checkpointer::Checkpointer(Training& training, RunLog& log, const Group& ranks)
     : training_(training), log_(log), ranks_(ranks) {}
@@ -46,7 +61,9 @@ void Checkpointer::say_disk() {
 void Checkpointer::save() {
   require_finite(training_.done);
   log_.secure();
-  saver_->save(train_state(training_));
+  auto state = train_state(training_);
+  state.extra.merge(kept_on_all(training_.assembly->components, training_.mesh.world()));
+  saver_->save(state);
   log_.note(fmt::format("saving step {}", training_.done));
 }
 

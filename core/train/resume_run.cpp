@@ -57,7 +57,11 @@ Resume::Resume(Training& training, const TrainOptions& options, RunLog& log)
 void Resume::find() {
   start_ = find_start(options_.resume, training_.checkpoints(), training_.mesh.world(),
                       [this](const std::string& line) { log_.say(line); });
-  if (start_) keep_ways(training_.recipe, training_.registry, checkpoint::describe(*start_).recipe_toml);
+  if (!start_) return;
+  const auto info = checkpoint::describe(*start_);
+  keep_ways(training_.recipe, training_.registry, info.recipe_toml);
+  for (const auto& id : kernel_sets(training_.recipe))
+    if (!allows("kernels." + id)) training_.kept_before[id] = kept_by(id, info.extra);
 }
 
 void Resume::go_on() {

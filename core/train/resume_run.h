@@ -21,7 +21,7 @@ class Resume {
   Resume(Training& training, const TrainOptions& options, RunLog& log);
 
   // Before the training is assembled: finds the checkpoint, whose run's kernels the recipe takes over where it leaves
-  // them to be measured. Throws Error(checkpoint).
+  // them to be measured, with what kernel sets kept in it. Throws Error(checkpoint).
   void find();
   const std::optional<std::string>& start() const { return start_; }  // none: the run begins anew
   // The training has the checkpoint's state, bit for bit, and of later steps nothing is left where a run looks: their

@@ -57,6 +57,14 @@ void StepMetrics::record_kernels() {
   log_.write_recipe(*training_.assembly);
   if (!step.no_flops.empty()) log_.say("no tflops and no mfu: " + step.no_flops);
   has_kernels_ = step.flops || !step.no_flops.empty();  // not by a step that ran nothing
+  if (!has_kernels_) return;
+  for (const auto& [kernels, choices] : training_.assembly->components.kept()) {
+    const auto before = training_.kept_before.find(kernels);
+    const auto chosen = choices.size() - (before == training_.kept_before.end() ? 0 : before->second.size());
+    if (chosen > 0)
+      log_.note(
+          fmt::format("kernels '{}' have chosen {} algorithms, which run.toml and checkpoints keep", kernels, chosen));
+  }
 }
 
 void StepMetrics::end_step() {

@@ -34,10 +34,11 @@ class Training {
   std::shared_ptr<Optimizer> optimizer;
   std::unique_ptr<Ema> ema;
   std::unique_ptr<TrainingStep> step;
-  int64_t done = 0;                                 // complete steps
-  std::string data, held_out;                       // their fingerprints
-  SizesFound sizes;                                 // of the data
-  std::map<std::string, std::string> started_from;  // what checkpoints note of it
+  std::map<std::string, KernelChoices> kept_before;  // by kernel sets, in the run that is gone on with
+  int64_t done = 0;                                  // complete steps
+  std::string data, held_out;                        // their fingerprints
+  SizesFound sizes;                                  // of the data
+  std::map<std::string, std::string> started_from;   // what checkpoints note of it
 
  private:
   void open_data();

@@ -40,7 +40,7 @@ struct Block : ditto::Layer {
   Tensor forward(const Stream& s, Context& ctx) {
     const auto m = modulation(ctx.ops.silu(s.condition.cond_BD), ctx).chunk(2, -1);
     const auto h_BTD = ctx.ops.norm_modulate(s.x_BTD, m[0], m[1], s);
-    return s.x_BTD + attention(h_BTD, s, ctx) + down(ctx.ops.linear_gelu_tanh(h_BTD, up, ctx), ctx);
+    return s.x_BTD + attention(h_BTD, s, ctx) + ctx.ops.mlp_gelu_tanh(h_BTD, up, down, ctx);
   }
 
   Tensor attention(const Tensor& h_BTD, const Stream& s, Context& ctx) {

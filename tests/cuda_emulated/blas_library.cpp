@@ -53,6 +53,13 @@ void set(double x, void* at, cudaDataType type, std::int64_t i) {
     static_cast<std::uint16_t*>(at)[i] = type == CUDA_R_16BF ? to_bf16(single) : to_fp16(single);
 }
 
+bool sums_list(const Product& p) {
+  return p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD || p.epilogue == CUBLASLT_EPILOGUE_BGRADB;
+}
+bool has_argument(const Product& p) {
+  return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+}
+
 cublasStatus_t fits(const Product& p, const Matrix& a, const Matrix& b, const Matrix& c, const Matrix& d) {
   const auto rows = p.first == CUBLAS_OP_N ? a.rows : a.columns, inner = p.first == CUBLAS_OP_N ? a.columns : a.rows;
   const auto other = p.second == CUBLAS_OP_N ? b.rows : b.columns,
@@ -63,11 +70,9 @@ cublasStatus_t fits(const Product& p, const Matrix& a, const Matrix& b, const Ma
   for (const auto* x : {&a, &b, &c, &d}) steps = steps && x->step >= static_cast<std::int64_t>(x->rows);
   const bool list = p.epilogue == CUBLASLT_EPILOGUE_DEFAULT || p.list;
   if (!shapes || !steps || !list || c.type != d.type) return CUBLAS_STATUS_INVALID_VALUE;
-  if (p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS &&
-      (!p.argument || p.argument_step % 8 != 0 || p.argument_step < static_cast<std::int64_t>(rows)))
+  if (has_argument(p) && (!p.argument || p.argument_step % 8 != 0 || p.argument_step < static_cast<std::int64_t>(rows)))
     return CUBLAS_STATUS_INVALID_VALUE;
-  const bool wider =
-      d.type == CUDA_R_32F && (p.epilogue == CUBLASLT_EPILOGUE_DEFAULT || p.epilogue == CUBLASLT_EPILOGUE_BGRADB);
+  const bool wider = d.type == CUDA_R_32F && (p.epilogue == CUBLASLT_EPILOGUE_DEFAULT || sums_list(p));
   return a.type == b.type && (a.type == d.type || wider) ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
@@ -142,6 +147,11 @@ cublasStatus_t check(cublasLtHandle_t, cublasLtMatmulDesc_t p, cublasLtMatrixLay
   return fits(of(p), of(a), of(b), of(c), of(d));
 }
 
+double slope(double x) {
+  const double root = std::sqrt(2 / std::numbers::pi), cubic = 0.044715;
+  const double t = std::tanh(root * (x + cubic * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * cubic * x * x);
+}
 double gelu(double x) {
   return 0.5 * x * (1 + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
 }
@@ -158,8 +168,10 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t what, const void*
   for (const void* at : {A, B, C, static_cast<const void*>(D), static_cast<const void*>(p.argument)})
     if (reinterpret_cast<std::uintptr_t>(at) % 16 != 0) return CUBLAS_STATUS_INVALID_VALUE;
   if (room_bytes < kRoom || !room) return CUBLAS_STATUS_INVALID_VALUE;
-  if (*static_cast<const float*>(alpha) != 1 || *static_cast<const float*>(beta) != 0)
+  const bool adds = *static_cast<const float*>(beta) == 1;
+  if (*static_cast<const float*>(alpha) != 1 || (!adds && *static_cast<const float*>(beta) != 0))
     return CUBLAS_STATUS_NOT_SUPPORTED;
+  if (adds && C != D) return CUBLAS_STATUS_NOT_SUPPORTED;
   const emulated::Memory memory(stream);
   std::memset(room, 0xff, kRoom);
   const auto rows = static_cast<std::int64_t>(d.rows), columns = static_cast<std::int64_t>(d.columns);
@@ -170,26 +182,28 @@ cublasStatus_t multiply(cublasLtHandle_t, cublasLtMatmulDesc_t what, const void*
   const auto second = [&](std::int64_t k, std::int64_t j) {
     return get(B, b.type, p.second == CUBLAS_OP_N ? j * b.step + k : k * b.step + j);
   };
-  const bool with_sums = p.epilogue == CUBLASLT_EPILOGUE_BGRADB;
-  std::vector<double> sums(static_cast<std::size_t>(with_sums ? columns : 0), 0);
+  std::vector<double> sums(static_cast<std::size_t>(p.epilogue == CUBLASLT_EPILOGUE_BGRADB ? columns : rows), 0);
   const auto at = [](std::int64_t i) { return static_cast<std::size_t>(i); };
   std::vector<double> left(at(inner * rows)), right(at(inner));
   for (std::int64_t i = 0; i < rows; ++i)
     for (std::int64_t k = 0; k < inner; ++k) left[at(i * inner + k)] = first(i, k);
   for (std::int64_t j = 0; j < columns; ++j) {
     for (std::int64_t k = 0; k < inner; ++k) right[at(k)] = second(k, j);
-    if (with_sums)
+    if (p.epilogue == CUBLASLT_EPILOGUE_BGRADB)
       for (const double x : right) sums[at(j)] += x;
     for (std::int64_t i = 0; i < rows; ++i) {
       double x = 0;
       for (std::int64_t k = 0; k < inner; ++k) x += left[at(i * inner + k)] * right[at(k)];
+      if (adds) x += get(C, d.type, j * d.step + i);
+      const auto place = j * p.argument_step + i;
       if (p.epilogue & CUBLASLT_EPILOGUE_BIAS) x += get(p.list, d.type, i);
-      if (p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
-        set(x, p.argument, d.type, j * p.argument_step + i), x = gelu(x);
+      if (p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) set(x, p.argument, d.type, place), x = gelu(x);
+      if (p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) x *= slope(get(p.argument, d.type, place)), sums[at(i)] += x;
       set(x, D, d.type, j * d.step + i);
     }
   }
-  for (std::size_t i = 0; i < sums.size(); ++i) set(sums[i], p.list, d.type, static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; sums_list(p) && i < sums.size(); ++i)
+    set(sums[i], p.list, d.type, static_cast<std::int64_t>(i));
   return CUBLAS_STATUS_SUCCESS;
 }
 

@@ -57,7 +57,7 @@ struct Side : ditto::Layer {
   Tensor finish(Tensor x, const Tensor& attended, const Tensors& m, const Sequence& tokens, Context& ctx) {
     x = ctx.ops.gated_residual(x, m[2], attended, tokens);
     const auto h = ctx.ops.norm_modulate(x, m[3], m[4], tokens);
-    return ctx.ops.gated_residual(x, m[5], down(ctx.ops.linear_gelu_tanh(h, up, ctx), ctx), tokens);
+    return ctx.ops.gated_residual(x, m[5], ctx.ops.mlp_gelu_tanh(h, up, down, ctx), tokens);
   }
 
   ditto::Linear modulation, qkv, proj, up, down;

@@ -67,7 +67,7 @@ class FullBlock : public Layer {
     if (has_text_) s.x_BTD = s.x_BTD + cross(s.x_BTD, s, ctx);
     s.x_BTD = s.x_BTD + torch::tanh(mix_(s.x_BTD, ctx));
     const auto in = takes_a_part_ ? s.x_BTD.narrow(1, 0, s.x_BTD.size(1) - 1) : s.x_BTD;
-    const auto more = down_(ctx.ops.linear_gelu_tanh(in, up_, ctx), ctx);
+    const auto more = ctx.ops.mlp_gelu_tanh(in, up_, down_, ctx);
     s.x_BTD = s.x_BTD + (takes_a_part_ ? more.mean(1, true) : more);
     if (dropout_ > 0) s.x_BTD = ctx.dropout(s.x_BTD, dropout_, s, name_ + ".x");
     if (experts_)
@@ -106,7 +106,7 @@ class FullBlock : public Layer {
           return {out_(out[0].flatten(-2), ctx), notes_out_(out[1].flatten(-2), ctx)};
         });
     notes.tensor = ctx.ops.gated_residual(notes.tensor, m[2], y[1], *notes.own);
-    notes.tensor = notes.tensor + notes_down_(ctx.ops.linear_gelu_tanh(notes.tensor, notes_up_, ctx), ctx);
+    notes.tensor = notes.tensor + ctx.ops.mlp_gelu_tanh(notes.tensor, notes_up_, notes_down_, ctx);
     if (dropout_ > 0) notes.tensor = ctx.dropout(notes.tensor, dropout_, s, name_ + ".notes", "notes");
     return y[0];
   }

@@ -2,14 +2,9 @@
 // as D^T = B^T A^T: its first operand is our B, its rows are our columns, and its bias is a number a column of ours.
 #include "blas.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cstdint>
-#include <cstring>
-#include <fstream>
-#include <memory>
 #include <sstream>
+#include <utility>
 
 #include <ditto/error.h>
 
@@ -33,6 +28,7 @@ const char* name_of(After after) {
     case After::nothing: return "nothing";
     case After::bias: return "bias";
     case After::gelu: return "gelu";
+    case After::gelu_back: return "gelu_back";
     default: return "sums_of_a";
   }
 }
@@ -41,9 +37,12 @@ cublasLtEpilogue_t epilogue(After after) {
     case After::nothing: return CUBLASLT_EPILOGUE_DEFAULT;
     case After::bias: return CUBLASLT_EPILOGUE_BIAS;
     case After::gelu: return CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    case After::gelu_back: return CUBLASLT_EPILOGUE_DGELU_BGRAD;
     default: return CUBLASLT_EPILOGUE_BGRADB;
   }
 }
+
+bool has_argument(const Product& p) { return p.after == After::gelu || p.after == After::gelu_back; }
 
 // "1024 4608 1152 A B^T bf16 -> bf16 gelu"
 std::string text_of(const Product& p) {
@@ -63,7 +62,7 @@ class Asked {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue(p.after));
     const void* list = p.after == After::bias || p.after == After::gelu ? p.bias : p.sums;
     if (p.after != After::nothing) set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, list);
-    if (p.after == After::gelu) {
+    if (has_argument(p)) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, static_cast<const void*>(p.argument));
       set(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, std::int64_t{p.N});
     }
@@ -128,8 +127,8 @@ std::optional<cublasLtMatmulHeuristicResult_t> fastest(const BlasLibrary& librar
 
 }  // namespace
 
-Blas::Blas(std::string file) : file_(std::move(file)) {
-  if (!file_.empty()) read();
+Blas::Blas(const std::map<std::string, std::string>& kept, std::string set) : set_(std::move(set)) {
+  for (const auto& [shape, text] : kept) kept_.emplace(shape, read(shape, text));
 }
 
 Blas::~Blas() {
@@ -151,8 +150,9 @@ Status Blas::multiply(const Product& p, void* room, Stream stream) {
   if (!known.there) return CUBLAS_STATUS_NOT_SUPPORTED;
   const Asked asked(*library_, p);
   if (asked.status) return asked.status;
-  return library_->multiply(handle_, asked.product, &kOne, p.b, asked.first, p.a, asked.second, &kNone, p.d, asked.out,
-                            p.d, asked.out, &known.way, room, known.room, static_cast<cudaStream_t>(stream));
+  return library_->multiply(handle_, asked.product, &kOne, p.b, asked.first, p.a, asked.second, p.adds ? &kOne : &kNone,
+                            p.d, asked.out, p.d, asked.out, &known.way, room, known.room,
+                            static_cast<cudaStream_t>(stream));
 }
 
 const Blas::Algorithm& Blas::algorithm(const Product& p) {
@@ -174,58 +174,52 @@ const Blas::Algorithm& Blas::algorithm(const Product& p) {
   Algorithm chosen{};
   const Asked asked(*library_, p);
   const auto text = text_of(p);
-  if (asked.status != 0 || (p.after == After::gelu && p.N % kArgumentWidth != 0)) return known_[shape] = chosen;
+  if (asked.status != 0 || (has_argument(p) && p.N % kArgumentWidth != 0)) return known_[shape] = chosen;
   if (const auto kept = kept_.find(text); kept != kept_.end()) {
     cublasLtMatmulHeuristicResult_t result{};
     const auto status = library_->check(handle_, asked.product, asked.first, asked.second, asked.out, asked.out,
                                         &kept->second.way, &result);
     if (kept->second.version != library_->version() || status != 0 || result.workspaceSize > kept->second.room)
-      throw ditto::Error(ditto::ErrorKind::config, file_,
+      throw ditto::Error(ditto::ErrorKind::config, "kernels." + set_,
                          "cublasLt " + std::to_string(library_->version()) +
-                             " on this GPU does not know the algorithm that is kept for the product " + text,
-                         "go on with the cublasLt and the kind of GPU that it was kept on, or name a new file in "
-                         "kernels.cuda.algorithms");
+                             " on this GPU does not know the algorithm that the run has kept of cublasLt " +
+                             std::to_string(kept->second.version) + " for the product " + text,
+                         "go on with the cublasLt and the kind of GPU that the run began with, or choose anew by "
+                         "--allow-change kernels." +
+                             set_);
     return known_[shape] = kept->second;
   }
   if (const auto found = fastest(*library_, handle_, asked)) {
     chosen = {true, found->algo, found->workspaceSize, library_->version()};
-    keep(text, chosen);
+    kept_.emplace(text, chosen);
   }
   return known_[shape] = chosen;
 }
 
-// A line: the shape's text, " = ", cublasLt's version, which alone knows it, the room, and the algorithm's words in
-// hexadecimal.
-void Blas::read() {
-  std::ifstream in(file_);
-  for (std::string line; std::getline(in, line);) {
-    const auto middle = line.find(" = ");
-    Algorithm kept{};
-    kept.there = true;
-    std::istringstream rest(middle == std::string::npos ? "" : line.substr(middle + 3));
-    rest >> kept.version >> kept.room >> std::hex;
-    for (auto& word : kept.way.data) rest >> word;
-    if (!rest || kept.room > kMostRoom)
-      throw ditto::Error(ditto::ErrorKind::config, file_, "has a line that keeps no algorithm of a product: " + line,
-                         "remove the line, or name another file in kernels.cuda.algorithms");
-    kept_.emplace(line.substr(0, middle), kept);  // of ranks that wrote at once, the first
+// cublasLt's version, which alone knows it, the room, and the algorithm's words in hexadecimal.
+std::map<std::string, std::string> Blas::kept() {
+  const std::lock_guard lock(mutex_);
+  std::map<std::string, std::string> all;
+  for (const auto& [shape, chosen] : kept_) {
+    std::ostringstream text;
+    text << chosen.version << ' ' << chosen.room << std::hex;
+    for (const auto word : chosen.way.data) text << ' ' << word;
+    all.emplace(shape, text.str());
   }
+  return all;
 }
 
-// In one write, so that ranks may share the file.
-void Blas::keep(const std::string& shape, const Algorithm& chosen) const {
-  if (file_.empty()) return;
-  std::ostringstream line;
-  line << shape << " = " << chosen.version << ' ' << chosen.room << std::hex;
-  for (const auto word : chosen.way.data) line << ' ' << word;
-  line << '\n';
-  const auto text = line.str();
-  const int file = open(file_.c_str(), O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0644);
-  const bool written = file >= 0 && write(file, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (file >= 0) close(file);
-  if (!written)
-    throw ditto::Error(ditto::ErrorKind::config, file_, "the algorithm of a product cannot be written there",
-                       "name a file that can be written in kernels.cuda.algorithms");
+Blas::Algorithm Blas::read(const std::string& shape, const std::string& text) const {
+  Algorithm kept{};
+  kept.there = true;
+  std::istringstream words(text);
+  words >> kept.version >> kept.room >> std::hex;
+  for (auto& word : kept.way.data) words >> word;
+  if (!words || kept.room > kMostRoom)
+    throw ditto::Error(ditto::ErrorKind::config, "kernels." + set_,
+                       "what the run has kept for the product " + shape + " is no algorithm: " + text,
+                       "go on from another checkpoint, or choose anew by --allow-change kernels." + set_);
+  return kept;
 }
 
 }  // namespace ditto_cuda

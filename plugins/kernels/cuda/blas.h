@@ -20,6 +20,7 @@ enum class After {
   nothing,    // D = C
   bias,       // D = C + bias
   gelu,       // argument = C + bias, D = GELU(argument) in the tanh form
+  gelu_back,  // D = C GELU'(argument), and sums [N]: of D over its rows
   sums_of_a,  // D = C, and sums [M]: of A over K
 };
 
@@ -34,13 +35,14 @@ struct Product {
   const void* bias = nullptr;
   void* argument = nullptr;  // [M, N]
   void* sums = nullptr;
+  bool adds = false;  // C is added to what D holds, by one rounding
 };
 
 class Blas {
  public:
-  // `file`: where algorithms are kept, a line a shape: read first, so that a run goes on with those that it began with,
-  // and extended as shapes come. "": nowhere. Throws Error(config) for one that cannot be read.
-  explicit Blas(std::string file = {});
+  // `kept`: algorithms by shapes, as kept() gave them, so that a run goes on with those that it began with. `set`: for
+  // errors, the kernel set's name. Throws Error(config) for one that cannot be read.
+  explicit Blas(const std::map<std::string, std::string>& kept = {}, std::string set = "cuda");
   ~Blas();
   Blas(const Blas&) = delete;
   Blas& operator=(const Blas&) = delete;
@@ -50,6 +52,8 @@ class Blas {
   std::optional<std::size_t> room(const Product& p);
   // Launches it; of one that room() knows. Gives cublasLt's status, 0 when it is launched.
   Status multiply(const Product& p, void* room, Stream stream);
+  // All algorithms that it was given or has chosen, by the text of their shapes.
+  std::map<std::string, std::string> kept();
 
  private:
   using Shape = std::array<Index, 8>;
@@ -59,10 +63,9 @@ class Blas {
     std::size_t room, version;  // version: of the cublasLt that chose it
   };
   const Algorithm& algorithm(const Product& p);
-  void read();
-  void keep(const std::string& shape, const Algorithm& chosen) const;
+  Algorithm read(const std::string& shape, const std::string& text) const;
 
-  std::string file_;
+  const std::string set_;
   std::mutex mutex_;
   const BlasLibrary* library_ = nullptr;  // from the first product on
   cublasLtHandle_t handle_ = nullptr;

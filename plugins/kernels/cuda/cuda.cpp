@@ -9,6 +9,10 @@
 #include "blas.h"
 #include "rows.h"
 
+#ifndef DITTO_KERNELS_NAME  // tests/mock_gpu: the same kernels, emulated, stand beside these
+#define DITTO_KERNELS_NAME "cuda"
+#endif
+
 namespace ditto_cuda {
 
 bool fits(const OpCall& call) {
@@ -122,6 +126,12 @@ void launch_where_tensors_are(ditto::KernelRow& row) {
       const c10::OptionalDeviceGuard guard(gpu_of(grads));
       return backward(grads, in, results);
     };
+  if (row.backward_onto)
+    row.backward_onto = [backward = row.backward_onto](const ditto::Tensors& grads, const ditto::OpInputs& in,
+                                                       const ditto::Tensors& results, const ditto::Tensors& sums) {
+      const c10::OptionalDeviceGuard guard(gpu_of(grads));
+      return backward(grads, in, results, sums);
+    };
   if (row.again)
     row.again = [again = row.again](const ditto::OpInputs& in, const ditto::Tensors& results) {
       const c10::OptionalDeviceGuard guard(gpu_of(gpu_of(in.tensors) ? in.tensors : results));
@@ -130,18 +140,9 @@ void launch_where_tensors_are(ditto::KernelRow& row) {
 }
 
 struct CudaKernels final : ditto::KernelSet {
-  struct Options {
-    std::string algorithms;
-    void read(ditto::OptionReader& option) {
-      option(
-          "algorithms", algorithms,
-          "file that keeps cublasLt's algorithm of each product's shape: read first, so that a run goes on with those "
-          "it began with, and extended; empty: each process chooses its own")
-          .changes(ditto::Effect::bits)
-          .noted_if_given();
-    }
-  };
-  CudaKernels(const Options& options, const Needs&) : blas_(std::make_shared<ditto_cuda::Blas>(options.algorithms)) {}
+  using Options = ditto::NoOptions;
+  CudaKernels(const Options&, const Needs& needs)
+      : blas_(std::make_shared<ditto_cuda::Blas>(needs.kept, DITTO_KERNELS_NAME)) {}
   std::vector<ditto::KernelRow> rows() const override {
     std::vector<ditto::KernelRow> rows{ditto_cuda::norm_modulate(),
                                        ditto_cuda::layer_norm(),
@@ -161,7 +162,8 @@ struct CudaKernels final : ditto::KernelSet {
                                        ditto_cuda::exact_linear(),
                                        ditto_cuda::exact_linear_gelu_tanh(),
                                        ditto_cuda::linear(blas_),
-                                       ditto_cuda::linear_gelu_tanh(blas_)};
+                                       ditto_cuda::linear_gelu_tanh(blas_),
+                                       ditto_cuda::mlp_gelu_tanh(blas_)};
     rows.push_back(ditto_cuda::cudnn_attention());
     rows.push_back(ditto_cuda::flash_attention());
     for (auto& row : ditto_cuda::flash_attention_in_pieces()) rows.push_back(std::move(row));
@@ -170,16 +172,14 @@ struct CudaKernels final : ditto::KernelSet {
     for (auto& row : rows) launch_where_tensors_are(row);
     return rows;
   }
+  // cublasLt's algorithms, by products.
+  std::optional<ditto::KernelChoices> kept() const override { return blas_->kept(); }
 
  private:
   std::shared_ptr<ditto_cuda::Blas> blas_;
 };
 
 }  // namespace
-
-#ifndef DITTO_KERNELS_NAME  // tests/mock_gpu: the same kernels, emulated, stand beside these
-#define DITTO_KERNELS_NAME "cuda"
-#endif
 
 DITTO_PLUGIN(KernelSet, CudaKernels, DITTO_KERNELS_NAME, "1.0.0", "Apache-2.0",
              "fused passes, products by cublasLt, attention and an exact product on NVIDIA's GPUs")

@@ -33,6 +33,7 @@ KernelRow exact_linear_gelu_tanh();
 class Blas;
 KernelRow linear(const std::shared_ptr<Blas>& blas);
 KernelRow linear_gelu_tanh(const std::shared_ptr<Blas>& blas);
+KernelRow mlp_gelu_tanh(const std::shared_ptr<Blas>& blas);
 KernelRow cudnn_attention();
 KernelRow flash_attention();
 std::vector<KernelRow> flash_attention_in_pieces();

@@ -54,7 +54,7 @@ struct Block : ditto::Layer {
     });
     const auto x_BTD = ctx.ops.gated_residual(s.x_BTD, m[2], a, s);
     const auto h = ctx.ops.norm_modulate(x_BTD, m[3], m[4], s, mlp_eps);
-    return ctx.ops.gated_residual(x_BTD, m[5], down(ctx.ops.linear_gelu_tanh(h, up, ctx), ctx), s);
+    return ctx.ops.gated_residual(x_BTD, m[5], ctx.ops.mlp_gelu_tanh(h, up, down, ctx), s);
   }
 
   ditto::Linear modulation, qkv, proj, up, down;

@@ -107,6 +107,8 @@ class DITTO_API Ops {
                                const Sequence& tokens) const;
   // GELU(up(x)), tanh form. A composite of linear and gelu_tanh.
   torch::Tensor linear_gelu_tanh(const torch::Tensor& x, const Linear& up, Context& ctx) const;
+  // down(GELU(up(x))), tanh form: in one where nothing stands between the three and the device has a kernel for that.
+  torch::Tensor mlp_gelu_tanh(const torch::Tensor& x, const Linear& up, const Linear& down, Context& ctx) const;
   // Maps x [B, C, …] of 1 to 3 sides, convolved with weight [N, C, kernel…]; bias [N] or undefined. One number a side:
   // of `stride`, and of the zeros `before` its first place and `after` its last.
   torch::Tensor conv(const torch::Tensor& x, const torch::Tensor& weight, const torch::Tensor& bias,

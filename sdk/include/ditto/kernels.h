@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -82,6 +83,12 @@ struct KernelRow {
   // it made again in its own backward. None: it is kept. Such a row's backward does not read it.
   std::function<torch::Tensor(const OpInputs& inputs, const Tensors& results)> again = {};
   std::set<size_t> again_of = {};  // those inputs
+  // As backward, where an input is a parameter whose gradients are being added up: sums[i] is that sum, where it is
+  // defined, of the input's shape, and backward_onto may add to it the gradient of input i, which is then undefined in
+  // what it gives. None: autograd adds. Not called where deterministic algorithms are on, nor where anything else looks
+  // at the gradient.
+  std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results, const Tensors& sums)>
+      backward_onto = {};
 };
 
 // One op: its meaning.
@@ -109,16 +116,24 @@ struct Op {
   std::string added_by = {};  // set by the host: the plugin
 };
 
+// What a kernel set has chosen beyond rows (a library's algorithms), by what it was chosen for: lines without dots.
+using KernelChoices = std::map<std::string, std::string>;
+
 // A kernel plugin.
 class DITTO_API KernelSet {
  public:
   static constexpr const char* kKind = "kernels";
   static constexpr std::uint32_t kAbi = 11;
   static constexpr Effect kEffect = Effect::bits;
-  struct Needs {};
+  struct Needs {
+    KernelChoices kept = {};  // in the run that is gone on with, as `kept` gave it
+  };
   virtual ~KernelSet();
   virtual std::vector<KernelRow> rows() const = 0;
   virtual std::vector<Op> ops() const { return {}; }  // that it adds
+  // All that bits depend on and a resumed run is to go on with: what it was given, and what its rows have chosen since.
+  // Checkpoints and run.toml have it. None: nothing is ever chosen. Called from any thread.
+  virtual std::optional<KernelChoices> kept() const { return std::nullopt; }
 };
 
 // The ops the SDK defines.
@@ -143,6 +158,9 @@ class DITTO_API OpTable {
   // a call that no exact row can compute where only these may; an op that is asked for a gradient and has none,
   // Error(plugin).
   Tensors run(const std::string& name, const OpInputs& inputs) const;
+  // Of a composite, for who would call its parts otherwise: whether a variant other than the reference is there for
+  // this call. A pin of the op decides; where a part of it alone is pinned, that is meant, and the answer is no.
+  bool serves(const std::string& composite, const OpInputs& inputs) const;
   // Of a leader: the variant for this call. And an op of its family computed by that variant.
   std::string variant(const std::string& leader, const OpInputs& inputs) const;
   Tensors run_as(const std::string& variant, const std::string& name, const OpInputs& inputs) const;

@@ -65,7 +65,7 @@ struct JointBlock::Side : Layer {
   }
   Tensor mlp(const Tensor& x, const Tensors& m, const Sequence& tokens, Context& ctx) {
     const auto h = ctx.ops.norm_modulate(x, m[3], m[4], tokens);
-    return ctx.ops.gated_residual(x, m[5], down(ctx.ops.linear_gelu_tanh(h, up, ctx), ctx), tokens);
+    return ctx.ops.gated_residual(x, m[5], ctx.ops.mlp_gelu_tanh(h, up, down, ctx), tokens);
   }
 
   Linear modulation, proj, up, down;

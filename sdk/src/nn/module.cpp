@@ -10,6 +10,8 @@
 #include <ditto/error.h>
 #include <ditto/math/prepared.h>
 
+#include "ops/added_gradients.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -34,18 +36,6 @@ Parameter Module::parameter(const std::string& name, std::vector<int64_t> shape,
 }
 
 namespace {
-
-// The compute copy of a leaf: forward hands out the copy, backward hands the gradient to the leaf in the leaf's dtype.
-struct UseCopy : torch::autograd::Function<UseCopy> {
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& leaf, const Tensor& copy) {
-    ctx->saved_data["dtype"] = leaf.scalar_type();
-    return copy.view_as(copy);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* ctx,
-                                                 torch::autograd::variable_list grad) {
-    return {grad[0].to(ctx->saved_data["dtype"].toScalarType()), Tensor()};
-  }
-};
 
 // Rows of the numbers a leaf stands for, in another dtype than its own.
 struct UseRows : torch::autograd::Function<UseRows> {

@@ -174,7 +174,7 @@ Mlp::Mlp(int64_t width, int64_t hidden, Init down)
       down_(linear("down", hidden, width, Split::rows(), down)) {}
 Mlp::~Mlp() = default;
 
-Tensor Mlp::forward(const Tensor& x_BTD, Context& ctx) { return down_(ctx.ops.linear_gelu_tanh(x_BTD, up_, ctx), ctx); }
+Tensor Mlp::forward(const Tensor& x_BTD, Context& ctx) { return ctx.ops.mlp_gelu_tanh(x_BTD, up_, down_, ctx); }
 
 GatedMlp::GatedMlp(Gate gate, int64_t width, int64_t hidden)
     : GatedMlp(gate, width, hidden, Init::xavier(hidden, width)) {}

@@ -49,6 +49,10 @@ Tensor linear_of(const OpInputs& in) { return linear_map(in, in.tensor(0), in.te
 
 Tensors linear(const OpInputs& in) { return {linear_of(in)}; }
 Tensors linear_gelu_tanh(const OpInputs& in) { return {torch::gelu(linear_of(in), "tanh")}; }
+// Without leaves: under run.numerics = "one" layers call its parts.
+Tensors mlp_gelu_tanh(const OpInputs& in) {
+  return {linear_map(in, linear_gelu_tanh(in).at(0), in.tensor(3), in.tensor(4))};
+}
 Tensors silu(const OpInputs& in) { return {torch::silu(in.tensor(0))}; }
 Tensors gelu(const OpInputs& in) { return {torch::gelu(in.tensor(0), in.flag("tanh") ? "tanh" : "none")}; }
 
@@ -102,7 +106,7 @@ class Cases {
               OpInputs in{{}, attributes};
               for (size_t i = 0; i < shapes.size(); ++i) {
                 const auto& shape = shapes[i];
-                const double scale = i == 1 && shape.size() == 2 ? 1 / std::sqrt(static_cast<double>(shape[1])) : 1;
+                const double scale = i % 2 == 1 && shape.size() == 2 ? 1 / std::sqrt(static_cast<double>(shape[1])) : 1;
                 in.tensors.push_back(shape.empty() ? Tensor() : leaf(shape, static_cast<int64_t>(i) + 1, dtype, scale));
               }
               return in;
@@ -166,6 +170,14 @@ std::vector<Op> layer_ops(const MakeScaledNumbers& leaf, const std::function<dou
        of("bf16", {{2, 3, 16}, {24, 16}, {24}}, bf16)},
       leaves);
   list.back().contains = {"linear", "gelu_tanh"};
+  add("mlp_gelu_tanh", "x [S,...,K], weight1 [H,K], bias1 [H], weight2 [N,H], bias2 [N] or none -> [S,...,N]",
+      mlp_gelu_tanh,
+      {of("small", {{2, 5, 16}, {24, 16}, {24}, {16, 24}, {16}}),
+       of("odd", {{2, 7, 37}, {41, 37}, {41}, {37, 41}, {37}}),
+       of("conditions", {{5, 16}, {24, 16}, {24}, {8, 24}, {8}}),
+       of("no second bias", {{2, 9, 16}, {24, 16}, {24}, {16, 24}, {}}),
+       of("tiles and rests", {{3, 67, 70}, {104, 70}, {104}, {70, 104}, {70}})});
+  list.back().contains = {"linear_gelu_tanh", "linear"};
   const auto large = [&](Attributes attributes) -> Op::Case {
     return {"large", [leaf, attributes = std::move(attributes)](at::ScalarType dtype) -> OpInputs {
               return {{leaf({3, 37}, 1, dtype, 100)}, attributes};

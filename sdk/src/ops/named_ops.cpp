@@ -158,6 +158,24 @@ Tensor Ops::linear_gelu_tanh(const Tensor& x, const Linear& up, Context& ctx) co
   return of(up->split.sequence).by_nodes("linear_gelu_tanh", in, {0});
 }
 
+Tensor Ops::mlp_gelu_tanh(const Tensor& x, const Linear& up, const Linear& down, Context& ctx) const {
+  const auto plain = [](const Linear& map) { return !map->before && !map->after && !map->nodes && !map->term; };
+  const auto device = x.is_meta() ? table_->meta_stands_for : x.device().type();
+  // On a processor nothing is gained by it, and runs keep the bits of the two.
+  const bool can_be_one = device != torch::kCPU && leaves_->tokens == 0 && up->bias.defined();
+  if (can_be_one && plain(up) && plain(down)) {
+    const OpInputs in{{x.to(ctx.compute), up->weight(ctx), up->bias(ctx), down->weight(ctx),
+                       down->bias.defined() ? down->bias(ctx) : Tensor()}};
+    if (table_->serves("mlp_gelu_tanh", in)) {
+      const auto rows = static_cast<double>(x.numel() / x.size(-1)),
+                 hidden = static_cast<double>(in.tensors[1].size(0));
+      ctx.count("linear", 2 * rows * hidden * static_cast<double>(x.size(-1) + in.tensors[3].size(0)));
+      return table_->run("mlp_gelu_tanh", in).at(0);
+    }
+  }
+  return down(linear_gelu_tanh(x, up, ctx), ctx);
+}
+
 Tensor Ops::conv(const Tensor& x, const Tensor& weight, const Tensor& bias, const std::vector<int64_t>& stride,
                  const std::vector<int64_t>& before, const std::vector<int64_t>& after) const {
   return table_->run("conv", {{x, weight, bias}, {{"stride", stride}, {"before", before}, {"after", after}}}).at(0);

@@ -8,6 +8,8 @@
 #include <ditto/error.h>
 #include <ditto/kernels.h>
 
+#include "ops/added_gradients.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -68,7 +70,7 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
     for (size_t i = 0; i < inputs.tensors.size(); ++i) kept.make_input_again(i);
     for (auto& grad : grads_of_outputs)
       if (grad.defined() && !call->row->any_gradient) grad = grad.contiguous();
-    const auto all = call->row->backward(grads_of_outputs, inputs, results);
+    const auto all = gradients(*call->row, grads_of_outputs, inputs, results);
     torch::autograd::variable_list grads;
     for (size_t i = 0; i < inputs.tensors.size(); ++i)
       if (inputs.tensors[i].defined()) grads.push_back(i < all.size() ? all[i] : Tensor());
@@ -77,6 +79,18 @@ struct RowFunction : torch::autograd::Function<RowFunction> {
   }
 
  private:
+  static Tensors gradients(const KernelRow& row, const Tensors& grads, const OpInputs& inputs, const Tensors& results) {
+    Tensors sums;
+    if (row.backward_onto)
+      for (const Tensor& input : inputs.tensors) sums.push_back(sum_of_gradients(input));
+    if (std::none_of(sums.begin(), sums.end(), [](const Tensor& sum) { return sum.defined(); }))
+      return row.backward(grads, inputs, results);
+    auto all = row.backward_onto(grads, inputs, results, sums);
+    all.resize(sums.size());
+    for (size_t i = 0; i < sums.size(); ++i)
+      if (sums[i].defined() && !all[i].defined()) was_added(inputs.tensors[i]);
+    return all;
+  }
   struct Kept {
     c10::intrusive_ptr<Call> call;
     OpInputs inputs;
@@ -324,6 +338,15 @@ Tensors OpTable::run(const std::string& name, const OpInputs& inputs) const {
   refuse_without_gradient(of, call, results);
   if (watch_) watch_(name, inputs, results);
   return results;
+}
+
+bool OpTable::serves(const std::string& composite, const OpInputs& inputs) const {
+  const Op& of = op(composite);
+  if (const auto pin = pins_.find(composite); pin != pins_.end())
+    return std::get<std::string>(pin->second.value) != kReference;
+  const bool part_is_pinned = std::any_of(of.contains.begin(), of.contains.end(),
+                                          [&](const std::string& part) { return pins_.count(part) != 0; });
+  return !part_is_pinned && best_of(call_of(composite, inputs), "") != nullptr;
 }
 
 std::string OpTable::variant(const std::string& leader, const OpInputs& inputs) const {

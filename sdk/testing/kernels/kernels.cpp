@@ -177,8 +177,22 @@ class RowTest {
     for (size_t i = 0; problem.empty() && i < expected.grads.size(); ++i)
       if (auto found_grad = difference(found.grads[i], expected.grads[i], tolerance); !found_grad.empty())
         problem = "the gradient of input " + std::to_string(i) + " " + found_grad;
+    if (problem.empty() && row_.backward_onto && pass.grad)
+      problem = difference_onto(inputs, pass, expected, tolerance);
     if (problem.empty() && row_.again) problem = difference_again(row_, inputs);
     return true;
+  }
+
+  // A backward behind another: what gradients are added up to.
+  std::string difference_onto(const OpInputs& inputs, const Pass& pass, const Answer& expected,
+                              double tolerance) const {
+    const auto sums = answer(computed(), inputs, pass.grad).grads;
+    for (size_t i = 0; i < expected.grads.size(); ++i) {
+      const auto& once = expected.grads[i];
+      if (auto found = difference(sums[i], once.defined() ? once * 2 : once, tolerance); !found.empty())
+        return "the gradient of input " + std::to_string(i) + ", added to itself, " + found;
+    }
+    return {};
   }
 
   // None where it cannot.

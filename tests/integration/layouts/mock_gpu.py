@@ -20,6 +20,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tomllib
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
@@ -343,12 +344,12 @@ def test_mistakes_aside_profilers_are_shown_phases_and_units():
         t.check(shown.count(name) >= least, f"{name} is shown {shown.count(name)} times: {sorted(set(shown))}")
 
 
-def with_kernels(name, steps, kernels, **options):
+def with_kernels(name, steps, kernels, *words, **options):
     """Heads of width 8, samples of 16 tokens; what the device counted."""
     file = t.work / f"{name}.json"
     path = t.write_recipe("kernels.toml", t.recipe(run=dict(name="kernels", batch=8, micro_batch=4, precision="bf16"),
                                                    model=dict(plugin="dit", depth=2, width=32, heads=4, patch=2)))
-    t.train(path, name, env={"MOCK_GPU_COUNTS": str(file)},
+    t.train(path, name, *words, env={"MOCK_GPU_COUNTS": str(file)},
             **cuda.on("cuda") | {"run.steps": steps, "plugins.kernels": kernels} | options)
     return json.loads(file.read_text())
 
@@ -356,28 +357,78 @@ def with_kernels(name, steps, kernels, **options):
 def test_kernels_learn_as_the_references_and_attention_computes_no_more_than_it_must():
     if not (t.build / "tests/mock_gpu/kernels/mock_cuda.so").exists():
         raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
-    kept = t.work / "algorithms.txt"
-    sets = {"kernels.mock_cuda.algorithms": str(kept)}
     with_kernels("kernels-none", 5, [])
-    few, more = with_kernels("kernels-few", 3, ["mock_cuda"], **sets), with_kernels("kernels-own", 5, ["mock_cuda"], **sets)
+    few, more = with_kernels("kernels-few", 3, ["mock_cuda"]), with_kernels("kernels-own", 5, ["mock_cuda"])
     for mine, other in zip(t.metrics("kernels-own"), t.metrics("kernels-none")):
         near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss", 0.02)
     chosen = (t.work / "kernels-own/run.toml").read_text()
-    for variant in ("cuda_blas", "cuda_flash"):
-        t.check(f'"{variant}"' in chosen, f"{variant} is not chosen:\n{chosen}")
+    for op, variant in (("linear", "cuda_blas"), ("mlp_gelu_tanh", "cuda_blas"), ("attention", "cuda_flash")):
+        t.check(any(line.strip().startswith(f'"{op} bf16 cuda ') and line.endswith(f'"{variant}"') for line in chosen.splitlines()),
+                f"{op} is not computed by {variant}:\n{chosen}")
     # Depth, samples, heads, pairs of tokens; forward, and again in the backward.
     t.equal((more["attention_pairs"] - few["attention_pairs"]) / 2, 2 * 8 * 4 * 16 * 16 * 2, "pairs of a query and a key")
-    lines = kept.read_text().splitlines()
-    t.check(any(" gelu = " in line for line in lines) and any(" sums_of_a = " in line for line in lines), *lines)
-    # A block's, in forward and backward of one of the two micro-batches.
-    deep = [with_kernels(f"kernels-deep-{steps}", steps, ["mock_cuda"], **sets | {"model.depth": 4})["launches"] for steps in (3, 5)]
-    a_block = (deep[1] - deep[0] - more["launches"] + few["launches"]) / 2 / 2 / 2
-    print(f"launches a block: {a_block}", flush=True)
-    t.check(10 < a_block <= 60, f"launches a block: {a_block}")
-    with_kernels("kernels-again", 5, ["mock_cuda"], **sets)
-    t.equal(kept.read_text().splitlines(), lines, "a run with kept algorithms chooses none")
-    t.same_metrics("kernels-own", "kernels-again")
-    t.same_state("kernels-own", "kernels-again")
+    a_block = {}
+    for name, options in {"deterministic": {}, "free": {"run.deterministic": False, "kernels.attention": "cuda_flash"}}.items():
+        a_block[name] = launches_a_block(name, **options)
+        print(f"launches a block, {name}: {a_block[name]}", flush=True)
+    t.check(10 < a_block["deterministic"] <= 60, f"launches a block: {a_block}")
+    # The second micro-batch's gradients of a block's weights: of attention and MLP four, and of the modulation. Of both the mean.
+    t.check(4 / 2 <= a_block["deterministic"] - a_block["free"] <= 5 / 2, f"launches that products which add save: {a_block}")
+
+
+def launches_a_block(name, **options):
+    """In forward and backward of one of the two micro-batches."""
+    counts = {(depth, steps): with_kernels(f"kernels-{name}-{depth}-{steps}", steps, ["mock_cuda"], **options | {"model.depth": depth})["launches"]
+              for depth in (2, 4) for steps in (3, 5)}
+    return (counts[4, 5] - counts[4, 3] - counts[2, 5] + counts[2, 3]) / 2 / 2 / 2
+
+
+def kept_by(run):
+    """The algorithms in a run's run.toml, and how often its log says that some were chosen."""
+    record = tomllib.loads((t.work / run / "run.toml").read_text())["record"]
+    said = [line for line in (t.work / run / "log.txt").read_text().splitlines() if "kernels 'mock_cuda' have chosen" in line]
+    return record.get("kept", {}).get("mock_cuda", {}), said
+
+
+def test_kernels_keep_the_algorithms_that_a_run_began_with():
+    if not (t.build / "tests/mock_gpu/kernels/mock_cuda.so").exists():
+        raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
+    with_kernels("kept-whole", 5, ["mock_cuda"])
+    kept, said = kept_by("kept-whole")
+    for after in ("bias", "gelu", "gelu_back", "sums_of_a"):
+        t.check(any(shape.endswith(" " + after) for shape in kept), f"no product ends with {after}:", *kept)
+    t.equal(len(said), 1, "lines that say how many were chosen")
+    t.check(f"have chosen {len(kept)} algorithms" in said[0], said[0])
+    state = json.loads((t.latest("kept-whole") / "state.json").read_text())
+    for shape, way in kept.items():
+        t.equal(state["extra"].get(f"kernels.mock_cuda: {shape}"), way, f"what the checkpoint notes of {shape}")
+
+    with_kernels("kept-parts", 3, ["mock_cuda"])
+    with_kernels("kept-parts", 5, ["mock_cuda"])
+    t.check(kept.items() <= kept_by("kept-parts")[0].items(), "algorithms of a run that was resumed")
+    t.equal(len(kept_by("kept-parts")[1]), 1, "a resumed run chooses none")
+    t.same_metrics("kept-whole", "kept-parts")
+    t.same_state("kept-whole", "kept-parts")
+
+    with_kernels("kept-anew", 3, ["mock_cuda"])
+    with_kernels("kept-anew", 5, ["mock_cuda"], "--allow-change", "kernels.mock_cuda")
+    t.equal(len(kept_by("kept-anew")[1]), 2, "a run that may choose anew does")
+
+    with_kernels("kept-none", 3, [])
+    record = tomllib.loads((t.work / "kept-none/run.toml").read_text())["record"]
+    t.check("kept" not in record, "a run whose kernels keep nothing notes that")
+
+
+def test_an_mlp_of_one_piece_learns_as_its_parts():
+    if not (t.build / "tests/mock_gpu/kernels/mock_cuda.so").exists():
+        raise t.NotRun("kernels on a mock GPU: the build is without them (no cublasLt.h, or a sanitizer)")
+    with_kernels("mlp-whole", 5, ["mock_cuda"])
+    with_kernels("mlp-parts", 5, ["mock_cuda"], **{"kernels.mlp_gelu_tanh": "reference"})
+    chosen = [(t.work / f"mlp-{name}/run.toml").read_text() for name in ("whole", "parts")]
+    t.equal([f'"{op} bf16 cuda ' in text for text in chosen for op in ("mlp_gelu_tanh", "linear_gelu_tanh")], [True, False, False, True],
+            "the ops of an MLP")
+    for mine, other in zip(t.metrics("mlp-whole"), t.metrics("mlp-parts")):
+        near(float(mine["loss"]), float(other["loss"]), f"step {mine['step']}: loss of the parts", 0.01)
 
 
 def test_mistakes_aside_each_rank_counts():

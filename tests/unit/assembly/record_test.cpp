@@ -50,6 +50,17 @@ TEST_CASE("samples that were left out are read back by number; older checkpoints
                   value);
 }
 
+TEST_CASE("what kernel sets keep is noted and read back, each set's by itself") {
+  const std::map<std::string, KernelChoices> kept{
+      {"a", {{"8 8 A B", "1 2"}, {"9: x", "3"}}}, {"ab", {}}, {"b", {{"8", "4"}}}};
+  auto notes = notes_of(kept);
+  CHECK(notes.size() == 3);
+  CHECK(notes.at("kernels.a: 8 8 A B") == "1 2");
+  notes["updates"] = "3";
+  for (const auto& [kernels, choices] : kept) CHECK(kept_by(kernels, notes) == choices);
+  CHECK(kept_by("c", notes).empty());
+}
+
 TEST_CASE("a checkpoint that no run has saved is none to go on from") {
   const std::map<std::string, std::string> notes{{"shapes", "x"}};
   const auto error = error_of(ErrorKind::checkpoint, [&] { RunNotes(notes, "imported"); });

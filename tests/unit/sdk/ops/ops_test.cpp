@@ -1,4 +1,5 @@
-// Ops that plugins add, the choice among rows by the whole call, and families of opaque results.
+// Ops that plugins add, the choice among rows by the whole call, composites, and families of opaque results.
+#include <algorithm>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -7,6 +8,7 @@
 #include <torch/types.h>
 
 #include <ditto/error.h>
+#include <ditto/nn.h>
 
 #include "tests/unit/small_model.h"
 
@@ -193,6 +195,59 @@ TEST_CASE("an attribute that is missing or of another type is named") {
   const OpInputs in{{}, {{"eps", int64_t{1}}}};
   CHECK_THROWS_WITH_AS(in.number("eps"), doctest::Contains("\"eps\": is not a number"), Error);
   CHECK_THROWS_WITH_AS(in.list("lengths"), doctest::Contains("\"lengths\": is not given"), Error);
+}
+
+struct Maps : Layer {
+  Maps() : up(linear("up", 16, 24)), down(linear("down", 24, 8)) {}
+  Linear up, down;
+};
+
+TEST_CASE("a perceptron is one op where nothing stands between its maps, no pin is of a part, and a row is there") {
+  const torch::NoGradGuard no_grad;
+  const ShapesAlone no_numbers;
+  const auto first = [](const OpInputs& in) -> Tensors { return {in.tensor(0).new_empty({2, 5, 8})}; };
+  KernelRow row{
+      "mlp_gelu_tanh", "whole", [](const OpCall& call) { return call.device == torch::kCUDA ? 5 : 0; }, first, {}};
+  row.shapes = first;
+  using Pins = std::map<std::string, GivenOption>;
+  std::map<std::string, double> operations;
+  const auto is_one = [&](const std::function<void(Maps&, Context&)>& change, const Pins& pins = {},
+                          at::DeviceType device = torch::kCUDA) {
+    const auto table = std::make_shared<OpTable>(std::vector<KernelRow>{row}, pins);
+    table->meta_stands_for = device;
+    std::vector<std::string> ops;
+    table->watch([&](const std::string& op, const OpInputs&, const Tensors&) { ops.push_back(op); });
+    Context ctx(table, Random(1));
+    Maps maps;
+    operations.clear(), ctx.flops = &operations;
+    change(maps, ctx);
+    const auto y = ctx.ops.mlp_gelu_tanh(torch::empty({2, 5, 16}, torch::kMeta), maps.up, maps.down, ctx);
+    CHECK(y.sizes() == torch::IntArrayRef{2, 5, 8});
+    const bool one = ops == std::vector<std::string>{"mlp_gelu_tanh"};
+    CHECK((one || std::count(ops.begin(), ops.end(), "mlp_gelu_tanh") == 0));
+    return one;
+  };
+  const auto none = [](Maps&, Context&) {};
+  const auto same = [](const Tensor& x) { return x; };
+  CHECK(is_one(none));
+  const auto of_one = operations;
+  CHECK(!is_one(none, {}, torch::kCPU));
+  CHECK(operations == of_one);
+  CHECK(!is_one([&](Maps& maps, Context&) { maps.up->before = same; }));
+  CHECK(!is_one([&](Maps& maps, Context&) { maps.up->after = same; }));
+  CHECK(!is_one([&](Maps& maps, Context&) { maps.down->before = same; }));
+  CHECK(!is_one([&](Maps& maps, Context&) { maps.down->after = same; }));
+  CHECK(!is_one([](Maps& maps, Context&) { maps.up->adapt({2, 1}); }));
+  CHECK(!is_one([](Maps& maps, Context&) { maps.down->adapt({2, 1}); }));
+  CHECK(!is_one([](Maps&, Context& ctx) { ctx.token_leaf = 4; }));
+  const auto pinned = [](const char* op, const char* variant) {
+    return Pins{{op, {std::string(variant), "the test"}}};
+  };
+  CHECK(is_one(none, pinned("mlp_gelu_tanh", "whole")));
+  CHECK(is_one(none, pinned("silu", "reference")));
+  for (const char* op : {"mlp_gelu_tanh", "linear_gelu_tanh", "linear"}) CHECK(!is_one(none, pinned(op, "reference")));
+  row.score = [](const OpCall&) { return 0; };
+  CHECK(!is_one(none));
 }
 
 }  // namespace
