@@ -63,6 +63,22 @@ class DITTO_API Conv3d : public Convolution {
   ~Conv3d() override;
 };
 
+// A transposed convolution over pictures: a side of n places becomes (n - 1) stride + kernel - 2 padding, the map that
+// Conv2d of this shape makes n of. Weight [in, out, kernel…], xavier, and bias [out], zero. Cut as convolutions are.
+class DITTO_API ConvTransposed2d : public CutLayer {
+ public:
+  explicit ConvTransposed2d(const ConvShape& shape, const Split& split = {});
+  ~ConvTransposed2d() override;
+  torch::Tensor forward(const torch::Tensor& x, Context& ctx);
+  bool token_local() const override { return false; }
+
+  Parameter weight, bias;
+
+ private:
+  std::vector<int64_t> stride_, padding_;
+  bool sums_;  // its outputs are terms of a sum
+};
+
 // GroupNorm (arXiv:1803.08494) of x [B, C, …] with weight and bias [C]. Where its channels are cut, because those of
 // the layer before it are, it says Split::along and is cut by whole groups: a rank then has whole groups of them.
 class DITTO_API GroupNorm : public CutLayer {
@@ -82,6 +98,13 @@ class DITTO_API GroupNorm : public CutLayer {
 
 // Every place of a map [B, C, …] several times: `times` for all of its sides, or one number for each (nearest
 // neighbours). The gradient is a sum of a place's copies, in their order.
-DITTO_API torch::Tensor upsampled(const torch::Tensor& map, const std::vector<int64_t>& times = {2});
+DITTO_API torch::Tensor upsampled(const torch::Tensor& map, Context& ctx, const std::vector<int64_t>& times = {2});
+// The mean of so many places of each side, which these numbers divide.
+DITTO_API torch::Tensor downsampled(const torch::Tensor& map, Context& ctx, const std::vector<int64_t>& times = {2});
+// A picture of these sides [rows, columns], by cubic convolution (R. Keys, 1981) with a = -0.75, corners not aligned,
+// and no smoothing before it is made smaller: LibTorch's "bicubic".
+DITTO_API torch::Tensor bicubic(const torch::Tensor& map, Context& ctx, const std::vector<int64_t>& sides);
+// A number [B, C] for all places of a channel, added to a map [B, C, …].
+DITTO_API torch::Tensor add_channels(const torch::Tensor& map, const torch::Tensor& rows_BC, Context& ctx);
 
 }  // namespace ditto
