@@ -53,7 +53,7 @@ TEST_CASE("a second gradient of a parameter, or of its copy in another dtype, is
     backward();
     CHECK(linear.added == 0);  // there is no sum yet
     const auto once = w.leaf.grad().clone();
-    CHECK(once.scalar_type() == torch::kFloat);
+    CHECK((once.scalar_type() == torch::kFloat));
     const auto* const place = w.leaf.grad().data_ptr();
     backward();
     CHECK(linear.added == 1);
