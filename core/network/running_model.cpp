@@ -44,7 +44,9 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
 }
 
 void RunningModel::cut(Components& components) {
-  RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
+  RunningUnits::cut(components,
+                    {plugin_name(Model::kKind, setting.component.plugin), model->token_local(), model->depth(),
+                     [&] { return block_costs(components); }},
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
   if (setting.trains && ctx->device.is_cuda() && ShownRange::is_built())
     units_->wrap(*(shown_ = std::make_shared<ShownBackward>()));
