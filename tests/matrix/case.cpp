@@ -53,15 +53,15 @@ const std::vector<Tiny>& unets() {
        .text_width = 64,
        .maps = true},
       {.model = "imagen_efficient_unet",
-       .options = "embed_dim = 64\nchannel_mult = [1, 2]\nnum_resblocks = [1, 2]\natnn_enabled_at = [0, 1]\n"
+       .options = "embed_dim = 64\nchannel_mult = [1, 1, 2]\nnum_resblocks = [1, 1, 1]\natnn_enabled_at = [0, 0, 1]\n"
                   "per_head_channels = 16\nattention_type = \"stacked\"\nfeature_pooling_type = \"mean\"\n"
                   "skip_connection_scaling = true\nnoise_cond_aug = true\ntoken_length = 6\n",
-       .x = {3, 8, 8},
+       .x = {3, 16, 16},
        .text = true,
-       .key_biases = {"qkv.bias", "kv.bias"},
+       .key_biases = {"qkv.bias", "kv_text.bias"},
        .text_width = 64,
        .maps = true,
-       .low = {3, 4, 4}},
+       .low = {3, 8, 8}},
   };
   return kUnets;
 }
