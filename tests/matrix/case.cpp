@@ -37,10 +37,10 @@ struct Tiny {
 const std::vector<Tiny>& unets() {
   static const std::vector<Tiny> kUnets{
       {.model = "unet_sd",
-       .options = "block_out_channels = [32, 64]\nlayers_per_block = 1\nattention_head_dim = 4\n"
+       .options = "block_out_channels = [32, 64]\nlayers_per_block = [1]\nattention_head_dim = [4]\n"
                   "down_block_types = [\"CrossAttnDownBlock2D\", \"DownBlock2D\"]\n"
                   "up_block_types = [\"UpBlock2D\", \"CrossAttnUpBlock2D\"]\n"
-                  "cross_attention_dim = 24\nnorm_num_groups = 8\n",
+                  "norm_num_groups = 8\ntext_tokens = 6\n",
        .x = {4, 8, 8},
        .text = true,
        .maps = true},
@@ -126,9 +126,9 @@ const Tiny& tiny(const std::string& model) {
 }
 
 constexpr const char* kAllKernels = "kernels.*";
-constexpr const char* kOpsOfUnets[] = {"conv",         "conv_transposed", "group_norm", "resample",
-                                       "add_channels", "linear",          "silu",       "gelu",
-                                       "layer_norm",   "attention"};
+constexpr const char* kOpsOfUnets[] = {
+    "conv", "conv_transposed", "group_norm", "resample",  "add_channels", "linear", "silu",
+    "gelu", "attention",       "layer_norm", "row_total", "add_row",      "adamw"};
 
 bool is_plain_value(const std::string& value) {
   return value == "true" || value == "false" || value.find_first_not_of("+-.0123456789e") == std::string::npos;

@@ -55,8 +55,7 @@ const Unet* unet_of(const std::string& model) {
                        {.channels = 32, .side = 8, .takes = 1, .sublayers = 3},
                        {.channels = 32, .side = 8, .takes = 1, .sublayers = 3}}),
         .condition = 4 * 32,
-        .text = kTextTokens * 24,
-        .mask = kTextTokens}},
+        .text = kTextTokens * 24}},
       {"imagen_unet",
        {.blocks =
             blocks_of({64 * 64}, {{.channels = 64, .side = 8, .leaves = true, .side_then = 4, .leaves_then = true},
