@@ -50,7 +50,8 @@ void RunningModel::cut(Components& components) {
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
   if (setting.trains && ctx->device.is_cuda() && ShownRange::is_built())
     units_->wrap(*(shown_ = std::make_shared<ShownBackward>()));
-  if (const auto around = route()) units_->route(*around);
+  if (const auto around = route())
+    guarded([&] { return plugin_name(Model::kKind, setting.component.plugin); }, [&] { units_->route(*around); });
 }
 
 // Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.
