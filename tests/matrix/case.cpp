@@ -45,7 +45,7 @@ const std::vector<Tiny>& unets() {
        .text = true,
        .maps = true},
       {.model = "imagen_unet",
-       .options = "embed_dim = 64\nchannel_mult = [1, 2]\nnum_res_blocks = 1\nper_head_channels = 16\ncond_dim = 64\n"
+       .options = "embed_dim = 64\nchannel_mult = [1, 2]\nnum_res_blocks = [1]\nper_head_channels = 16\ncond_dim = 64\n"
                   "attention_type = \"fused\"\nattention_resolutions = [4]\nfeature_pooling_type = \"mean\"\n"
                   "token_length = 6\n",
        .x = {3, 8, 8},

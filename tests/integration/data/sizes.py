@@ -13,6 +13,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 import support as t  # noqa: E402
 import bad_files  # noqa: E402
+from unets import UNETS  # noqa: E402
 
 PICTURES = ["8x8", "4x8", "12x8", "8x4", "12x12"]
 VIDEOS = ["8x8", "2x4x8", "4x8x4", "1x12x8", "3x4x4"]
@@ -27,14 +28,6 @@ LAYOUTS = {
     "expert": (2, {"parallel.expert": 2}),
     "pipeline": (2, {"parallel.pipeline": 2}),
     "recompute": (1, {"parallel.recompute": "blocks"}),
-}
-# Of no norm a group is one channel: the bias before it would have no gradient but rounding.
-UNETS = {
-    "unet_sd": dict(block_out_channels=[16, 32], down_block_types=["CrossAttnDownBlock2D", "DownBlock2D"],
-                    up_block_types=["UpBlock2D", "CrossAttnUpBlock2D"], layers_per_block=[1], attention_head_dim=[2],
-                    norm_num_groups=4, text_tokens=6),
-    "imagen_unet": dict(embed_dim=64, channel_mult=[1, 2], num_res_blocks=1, per_head_channels=16, cond_dim=64, token_length=6,
-                        feature_pooling_type="mean", image_size=8, attention_resolutions=[4]),
 }
 OF_MAPS = {"two": (2, {}), "tensor": (2, {"parallel.tensor": 2}), "pipeline": (2, {"parallel.pipeline": 2})}
 PACKS = {"batch.plan": "packs", "batch.tokens": 60}
@@ -121,7 +114,7 @@ def test_a_unet_is_refused_by_name_where_tokens_or_experts_are_meant():
     no_tokens = "this model does not say that"
     for model in UNETS:
         path, sets = mixed(model)
-        sets |= {"run.output": str(t.work / "none"), "data.sizes": [], "data.height": 8, "data.width": 8}
+        sets |= {"run.output": str(t.work / "none"), "data.sizes": []}
         for more, part in (({"parallel.tensor": 2, "parallel.sequence": True}, "parallel.sequence"),
                            ({"parallel.context": 2, "parallel.context_plugin": "ring"}, "parallel.context"),
                            ({"parallel.context": 2, "parallel.context_plugin": "ulysses"}, "parallel.context"),

@@ -1,8 +1,9 @@
 # A quick part of the matrix of layouts, and the mistakes that it must see.
 #
-# Claim (layouts): Every parallel layout, alone and composed, on four models, 28 of them on nine more, and those that cut no
-# tokens on three UNets, with dropout too (where a model refuses one, by its words): losses, norms, gradients, weights, EMA, optimizer states and validation are one rank's to 1e-12
-# in fp64, and along the data and pipeline axes and with recomputation its bits in fp32. Also: all of it in `matrix_slow.sh`,
+# Claim (layouts): Every parallel layout, alone and composed, on four models, 28 of them on nine more, and 14 that cut no
+# tokens on three UNets, with dropout too (where a model refuses one, by its words): losses, norms, gradients, weights, EMA,
+# optimizer states and validation are one rank's to 1e-12 in fp64, and along the data and pipeline axes and with
+# recomputation its bits in fp32. Also: all of it in `matrix_slow.sh`,
 # `parallelism_matrix.md`
 #
 # Claim (layouts): That comparison sees 16 planted mistakes (a gradient summed twice, heads swapped, noise by rank, a norm over
