@@ -73,10 +73,9 @@ Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t sampl
     const auto* offered = find(needs.inputs, input.name);
     auto sizes = offered ? offered->shape : input.shape;
     auto side = sides.begin();
-    for (size_t dim = 0; dim < sizes.size(); ++dim) {
-      int64_t& size = sizes[dim];
+    for (int64_t& size : sizes) {
       if (size == kOwnSide && side != sides.end()) size = *side++;
-      if (size < 0) size = dim < input.shape.size() && input.shape[dim] >= 0 ? input.shape[dim] : any_length;
+      if (size < 0) size = any_length;
     }
     sizes.insert(sizes.begin(), samples);
     batch[input.name] = shape_alone(sizes, input.dtype);

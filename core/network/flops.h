@@ -16,7 +16,7 @@ using Flops = std::map<std::string, std::map<std::string, double>>;
 double total(const Flops& flops);
 
 // A batch of shapes alone, for all that the model takes; what may have any length (a text) is so long. `sides`: of a
-// sample, where they are its own. A model that says the length itself (a text padded to it) has that one.
+// sample, where they are its own.
 Batch shapes_of_batch(const Model& model, const ModelNeeds& needs, int64_t samples, int64_t any_length,
                       const std::vector<int64_t>& sides = {});
 
