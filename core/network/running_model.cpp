@@ -54,18 +54,13 @@ void RunningModel::cut(Components& components) {
     guarded([&] { return plugin_name(Model::kKind, setting.component.plugin); }, [&] { units_->route(*around); });
 }
 
-// Of one sample; a text is as long as those of published models, or half as long and so on, where the model takes none
-// so long. What is asked on shapes alone may fail in any way.
+// What is asked on shapes alone may fail in any way.
 std::vector<double> RunningModel::block_costs(Components& components) const {
-  constexpr int64_t kTextLength = 128;
-  for (int64_t length = kTextLength; length > 0; length /= 2) {
-    try {
-      return FlopCounter(components, *this).of_blocks(1, length);
-    } catch (const Error& error) {
-      if (error.kind() != ErrorKind::shape) break;
-    }
+  try {
+    return FlopCounter(components, *this).of_blocks();
+  } catch (const Error&) {
+    return {};
   }
-  return {};
 }
 
 void RunningModel::run_unit(const Unit& unit, UnitCall& call) {
