@@ -127,8 +127,8 @@ const Tiny& tiny(const std::string& model) {
 
 constexpr const char* kAllKernels = "kernels.*";
 constexpr const char* kOpsOfUnets[] = {
-    "conv", "conv_transposed", "group_norm", "resample",  "add_channels", "linear", "silu",
-    "gelu", "attention",       "layer_norm", "row_total", "add_row",      "adamw"};
+    "conv",      "conv_transposed", "group_norm", "resample", "add_channels", "linear", "silu", "gelu",
+    "attention", "layer_norm",      "row_total",  "add_row",  "adamw",        "sin",    "cos"};
 
 bool is_plain_value(const std::string& value) {
   return value == "true" || value == "false" || value.find_first_not_of("+-.0123456789e") == std::string::npos;
