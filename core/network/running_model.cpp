@@ -44,18 +44,20 @@ RunningModel::RunningModel(Components& components, const Mesh& mesh, std::shared
 }
 
 void RunningModel::cut(Components& components) {
-  RunningUnits::cut(components, {model->token_local(), model->depth(), [&] { return block_costs(components); }},
+  RunningUnits::cut(components,
+                    {plugin_name(Model::kKind, setting.component.plugin), model->token_local(), model->depth(),
+                     [&] { return block_costs(components); }},
                     [this](ParallelStrategy& strategy) { units_->wrap(strategy); });
   if (setting.trains && ctx->device.is_cuda() && ShownRange::is_built())
     units_->wrap(*(shown_ = std::make_shared<ShownBackward>()));
-  if (const auto around = route()) units_->route(*around);
+  if (const auto around = route())
+    guarded([&] { return plugin_name(Model::kKind, setting.component.plugin); }, [&] { units_->route(*around); });
 }
 
-// Of one sample; a text is as long as those of published models. What is asked on shapes alone may fail in any way.
+// What is asked on shapes alone may fail in any way.
 std::vector<double> RunningModel::block_costs(Components& components) const {
-  constexpr int64_t kTextLength = 128;
   try {
-    return FlopCounter(components, *this).of_blocks(1, kTextLength);
+    return FlopCounter(components, *this).of_blocks();
   } catch (const Error&) {
     return {};
   }

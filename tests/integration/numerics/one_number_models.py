@@ -13,10 +13,11 @@ OPS = ("linear", "linear_gelu_tanh", "silu", "gelu", "rms_norm", "layer_norm", "
        "embedding_rows", "add_row", "sample_mean", "adamw", "softmax", "row_total", "expert_balance", "token_rows",
        "combine_rows", "experts", "add_expert_rows", "exp", "log", "tanh")
 FSDP = dict(parallel__shard=2, parallel__shard_plugin="fsdp")
+OPS_OF_MAPS = ("conv", "conv_transposed", "group_norm", "resample", "add_channels")
 
 
 def pinned(variant):
-    return {f"kernels__{op}": variant for op in OPS}
+    return {f"kernels__{op}": variant for op in OPS + OPS_OF_MAPS}
 
 
 LAYOUTS = {
