@@ -63,12 +63,6 @@ struct KernelRow {
   // Gradients of the inputs' tensors (undefined for what has none) from the outputs' gradients, the inputs and
   // forward's result. None: fit for calls without grad only.
   std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results)> backward;
-  // The same where an input is a parameter whose gradients are being added up: sums[i] is that sum, where it is
-  // defined, of the input's shape, and backward_onto may add to it the gradient of input i, which is then undefined in
-  // what it gives. None: autograd adds. Not called where deterministic algorithms are on, nor where anything else looks
-  // at the gradient.
-  std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results, const Tensors& sums)>
-      backward_onto = {};
   // What forward gives of inputs without numbers (of the meta device): tensors of the same shapes and dtypes, on
   // theirs, so that memory is counted right. None: the reference stands for it there.
   std::function<Tensors(const OpInputs& inputs)> shapes = {};
@@ -89,6 +83,12 @@ struct KernelRow {
   // it made again in its own backward. None: it is kept. Such a row's backward does not read it.
   std::function<torch::Tensor(const OpInputs& inputs, const Tensors& results)> again = {};
   std::set<size_t> again_of = {};  // those inputs
+  // As backward, where an input is a parameter whose gradients are being added up: sums[i] is that sum, where it is
+  // defined, of the input's shape, and backward_onto may add to it the gradient of input i, which is then undefined in
+  // what it gives. None: autograd adds. Not called where deterministic algorithms are on, nor where anything else looks
+  // at the gradient.
+  std::function<Tensors(const Tensors& grads, const OpInputs& inputs, const Tensors& results, const Tensors& sums)>
+      backward_onto = {};
 };
 
 // One op: its meaning.
