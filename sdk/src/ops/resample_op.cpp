@@ -64,11 +64,12 @@ struct InRuns : torch::autograd::Function<InRuns> {
   }
 };
 
-// A side's places as sums: term k of place i is weight[k][i] times place index[k][i] of another side.
-struct SideTerms {
+// A side's places as sums: term k of place i is a weight times a place of another side.
+class SideTerms {
+ public:
   SideTerms(size_t count, int64_t places)
-      : index(count, std::vector<int64_t>(static_cast<size_t>(places))),
-        weight(count, std::vector<double>(static_cast<size_t>(places))) {}
+      : index_(count, std::vector<int64_t>(static_cast<size_t>(places))),
+        weight_(count, std::vector<double>(static_cast<size_t>(places))) {}
 
   // LibTorch's with corners that are not aligned: places beyond an end are those at it.
   static SideTerms cubic(int64_t in, int64_t out) {
@@ -89,9 +90,9 @@ struct SideTerms {
   // For gradients, of a side of `in` places. A place that is in fewer terms than others has some of weight 0.
   SideTerms turned(int64_t in) const {
     std::vector<std::vector<std::pair<int64_t, double>>> of_place(static_cast<size_t>(in));
-    for (size_t i = 0; i < index[0].size(); ++i)
-      for (size_t k = 0; k < index.size(); ++k)
-        of_place[static_cast<size_t>(index[k][i])].emplace_back(static_cast<int64_t>(i), weight[k][i]);
+    for (size_t i = 0; i < index_[0].size(); ++i)
+      for (size_t k = 0; k < index_.size(); ++k)
+        of_place[static_cast<size_t>(index_[k][i])].emplace_back(static_cast<int64_t>(i), weight_[k][i]);
     size_t most = 1;
     for (const auto& list : of_place) most = std::max(most, list.size());
     SideTerms back(most, in);
@@ -102,11 +103,11 @@ struct SideTerms {
   }
   Tensor of(const Tensor& x, int64_t dim) const {
     std::vector<Tensor> host;
-    for (size_t k = 0; k < index.size(); ++k) {
+    for (size_t k = 0; k < index_.size(); ++k) {
       Shape places(static_cast<size_t>(x.dim() - dim), 1);
-      places[0] = static_cast<int64_t>(index[k].size());
-      host.push_back(torch::tensor(index[k]));
-      host.push_back(torch::tensor(weight[k], torch::kDouble).to(x.scalar_type()).view(places));
+      places[0] = static_cast<int64_t>(index_[k].size());
+      host.push_back(torch::tensor(index_[k]));
+      host.push_back(torch::tensor(weight_[k], torch::kDouble).to(x.scalar_type()).view(places));
     }
     const auto lists = uploaded(host, x.device());
     Tensor sum;
@@ -120,10 +121,10 @@ struct SideTerms {
  private:
   using Shape = std::vector<int64_t>;
   void put(size_t term, int64_t place, int64_t from, double factor) {
-    index[term][static_cast<size_t>(place)] = from, weight[term][static_cast<size_t>(place)] = factor;
+    index_[term][static_cast<size_t>(place)] = from, weight_[term][static_cast<size_t>(place)] = factor;
   }
-  std::vector<std::vector<int64_t>> index;
-  std::vector<std::vector<double>> weight;
+  std::vector<std::vector<int64_t>> index_;
+  std::vector<std::vector<double>> weight_;
 };
 
 struct ByCubics : torch::autograd::Function<ByCubics> {
