@@ -77,6 +77,12 @@ OpInputs trial_call(const Op& op, int64_t rows) {
              bf16_numbers({kTrialExperts, kTrialWidth}, 1),
              torch::full({kTrialExperts}, rows / kTrialExperts, torch::kLong), torch::arange(rows, torch::kLong)},
             {{"tokens", rows}}};
+  if (op.name == "conv_transposed") {
+    const int64_t half = kTrialChannels / 2;  // of a kernel that doubles the sides
+    return {{bf16_numbers({1, half, rows / kTrialColumns, kTrialColumns}, 1),
+             bf16_numbers({half, half, 4, 4}, 1 / std::sqrt(4.0 * static_cast<double>(half))), bf16_numbers({half}, 1)},
+            {{"stride", std::vector<int64_t>{2, 2}}, {"padding", std::vector<int64_t>{1, 1}}}};
+  }
   if (op.name == "conv") {
     const std::vector<int64_t> ones{1, 1};
     return {{bf16_numbers({1, kTrialChannels, rows / kTrialColumns, kTrialColumns}, 1),

@@ -84,6 +84,7 @@ class DITTO_API CutLayer : public Module {
   struct Words {
     std::string layer, inputs, outputs;  // for messages: "linear layer", "inputs", "outputs"
     int64_t channels = -1;
+    int64_t dim_of_inputs = 1;  // 0: the weight is [in, out, …]
   };
   void declare(const Split& split, const Words& words);
   torch::Tensor enter(const torch::Tensor& x) const { return before ? before(x) : x; }
