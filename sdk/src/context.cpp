@@ -46,9 +46,12 @@ torch::Tensor kept(const Random& random, const torch::Tensor& x_BTD, const Seque
   throw Error(ErrorKind::shape, "dropout \"" + name + "\"", found, remedy);
 }
 
-void check_dropout(double p, size_t samples, const std::vector<int64_t>& ids, const std::string& name) {
+void check_rate(double p, const std::string& name) {
   if (!(p >= 0 && p < 1))
     refuse_dropout(name, "has p = " + std::to_string(p), "use a probability of at least 0 and below 1");
+}
+
+void check_ids(size_t samples, const std::vector<int64_t>& ids, const std::string& name) {
   if (ids.size() != samples)
     refuse_dropout(name,
                    "finds " + std::to_string(ids.size()) + " sample ids for " + std::to_string(samples) + " samples",
@@ -93,7 +96,8 @@ Tensor Context::dropout(const Tensor& x_BTD, double p, const Stream& stream, con
                         const std::string& sequence) {
   const Sequence& tokens = stream.sequence(sequence);
   const auto samples = tokens.packing ? tokens.packing->lengths.size() : static_cast<size_t>(x_BTD.size(0));
-  check_dropout(p, samples, stream.ids, name);
+  check_rate(p, name);
+  check_ids(samples, stream.ids, name);
   check_tokens(x_BTD, stream, name, sequence);
   if (phase != Phase::train || p == 0 || x_BTD.is_meta()) return x_BTD;
   return dropped(x_BTD, kept(random, x_BTD, tokens, stream.ids, p, series_of(name)), p);
@@ -101,8 +105,9 @@ Tensor Context::dropout(const Tensor& x_BTD, double p, const Stream& stream, con
 
 Tensor Context::dropout(const Tensor& map, double p, const std::vector<int64_t>& ids, const std::string& name,
                         const ShareHere& channels) {
-  check_dropout(p, static_cast<size_t>(map.size(0)), ids, name);
+  check_rate(p, name);
   if (phase != Phase::train || p == 0 || map.is_meta()) return map;
+  check_ids(static_cast<size_t>(map.size(0)), ids, name);
   const auto here = map.sizes().slice(1).vec();
   auto whole = here;
   whole[0] *= channels.count;
