@@ -118,7 +118,7 @@ def case(name, model, make, options, x, lengths, low=None, changes="", copies=No
 UNET = "model.model.unet."
 # The first convolution has two names.
 TWICE = {f"{UNET}input_blocks.0.0.{end}": f"{UNET}init_conv.0.{end}" for end in ("weight", "bias")}
-BASE = dict(embed_dim=32, channel_mult=[1, 2], num_attn_heads=2, per_head_channels=16, num_res_blocks=[1], cond_dim=32,
+BASE = dict(embed_dim=64, channel_mult=[1, 2], num_attn_heads=2, per_head_channels=16, num_res_blocks=[1], cond_dim=64,
             attention_resolutions=[4], init_conv_kernel_size=3, learned_sinu_pos_emb_dim=0, token_length=5)
 REGULAR = {
     "imagen_unet_fused": (BASE | dict(
@@ -130,13 +130,13 @@ REGULAR = {
         attention_resolutions=[8]), [3, 8, 8], [5, 2], None, ""),
     "imagen_unet_cross": (BASE | dict(
         attention_type="cross", feature_pooling_type="attention", resample_with_conv=False, per_head_channels=-1, num_attn_heads=4,
-        low_res_cond=True, cond_dim=64), [4, 8, 8], [4, 0], [4, 3, 5],
+        low_res_cond=True, cond_dim=128), [4, 8, 8], [4, 0], [4, 3, 5],
         "NeMo's cross-attention in the place of the fused, and heads as many as num_attn_heads on the way up too"),
     "imagen_unet_self": (BASE | dict(
         attention_type="self", feature_pooling_type="mean", channel_mult=[1, 1, 2], attention_resolutions=[2], token_length=3),
         [3, 8, 4], [3, 2], None, "NeMo's self-attention in the place of the fused"),
 }
-EFFICIENT_BASE = dict(embed_dim=32, channel_mult=[1, 2], num_attn_heads=2, per_head_channels=16, num_resblocks=[1, 1],
+EFFICIENT_BASE = dict(embed_dim=64, channel_mult=[1, 2], num_attn_heads=2, per_head_channels=16, num_resblocks=[1, 1],
                       atnn_enabled_at=[0, 1], init_conv_kernel_size=3, learned_sinu_pos_emb_dim=0, token_length=5, low_res_cond=True)
 EFFICIENT = {
     "imagen_efficient_fused": (EFFICIENT_BASE | dict(
