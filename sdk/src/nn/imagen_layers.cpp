@@ -19,8 +19,6 @@ Tensor as_map(const Tensor& places_BTC, const Tensor& like) {
   return places_BTC.transpose(1, 2).unflatten(2, {like.size(2), like.size(3)});
 }
 
-std::shared_ptr<GroupNorm> norm_of(int64_t channels) { return std::make_shared<GroupNorm>(kImagenGroups, channels); }
-
 // Rows of sums over the last dim, which ops make in a fixed order.
 Tensor total(const Tensor& x, Context& ctx) { return ctx.ops.row_total(x).select(-1, 0); }
 
@@ -32,14 +30,14 @@ struct MapAttention::Keys {
 
 MapAttention::MapAttention(const MapAttentionShape& s) : shape_(s) {
   const int64_t C = s.channels, N = s.heads, K = C / N;
-  norm_ = register_module("norm", norm_of(C));
+  norm_ = make<GroupNorm>("norm", kImagenGroups, C);
   if (s.type == "stacked") {
     auto self = s, cross = s;
     self.type = "self", cross.type = "cross";
     in_ = make<Conv2d>("in", ConvShape{C, C, {1}});
     self_ = make<MapAttention>("self", self);
     cross_ = make<MapAttention>("cross", cross);
-    ff_norm_ = register_module("ff_norm", norm_of(C));
+    ff_norm_ = make<GroupNorm>("ff_norm", kImagenGroups, C);
     ff_ = make<GeGlu>("ff", C, 4 * C);
     out_ = make<Conv2d>("out", ConvShape{C, C, {1}}, Split::none(), Init::zeros());
     return;
@@ -48,11 +46,11 @@ MapAttention::MapAttention(const MapAttentionShape& s) : shape_(s) {
     qkv_ = linear("qkv", C, 3 * C, Split::heads({N, N, N}, K));
   } else {
     q_ = linear("q", C, C, Split::heads({N}, K));
-    norm_text_ = register_module("norm_text", norm_of(s.context));
+    norm_text_ = make<GroupNorm>("norm_text", kImagenGroups, s.context);
     kv_text_ = linear("kv_text", s.context, 2 * C, Split::heads({N, N}, K).of_condition());
   }
   if (s.type == "fused") {
-    norm_self_ = register_module("norm_self", norm_of(C));
+    norm_self_ = make<GroupNorm>("norm_self", kImagenGroups, C);
     kv_self_ = linear("kv_self", C, 2 * C, Split::heads({N, N}, K));
   }
   proj_ = zero_linear("proj", C, C, Split::rows().in_units(K));

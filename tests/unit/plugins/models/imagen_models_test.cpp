@@ -141,8 +141,12 @@ TEST_CASE("options are read out of NeMo's files, of UNets that torch.compile has
                           {"atnn_enabled_at", List{1, 0}},
                           {"noise_cond_aug", true},
                           {"attention_type", std::string("cross")}};
-  for (const auto& [model, options] : {std::pair{kRegular, regular}, {kRegular, mean}, {kEfficient, efficient}})
+  const std::vector<std::pair<const char*, Options>> cases{
+      {kRegular, regular}, {kRegular, mean}, {kEfficient, efficient}};
+  for (const auto& one : cases)
     for (const char* before : {ditto::ImagenUNet::kNemo, ditto::ImagenUNet::kNemoCompiled, "unet."}) {
+      const char* const model = one.first;
+      const Options& options = one.second;
       CAPTURE(model);
       CAPTURE(before);
       const auto file = file_of(*make(model, options), before);
@@ -152,10 +156,8 @@ TEST_CASE("options are read out of NeMo's files, of UNets that torch.compile has
       expected.erase("attention_resolutions");
       if (options.count("num_res_blocks") && std::get<List>(options.at("num_res_blocks")).size() == 1)
         expected["num_res_blocks"] = List{2, 2};
-      for (const auto& [name, value] : expected) {
-        CAPTURE(name);
-        CHECK(ditto::to_text(found.at(name)) == ditto::to_text(value));
-      }
+      for (const auto& [name, value] : expected)
+        CHECK_MESSAGE(ditto::to_text(found.at(name)) == ditto::to_text(value), name);
     }
 }
 

@@ -1,6 +1,9 @@
 // Imagen's attention, conditioning and options; their whole models stand against NeMo's in tests/golden/models.
 #include <ditto/nn/imagen.h>
 
+#include <limits>
+#include <numbers>
+
 #include <doctest/doctest.h>
 #include <torch/types.h>
 
@@ -66,7 +69,8 @@ TEST_CASE("fused attention is one softmax over a map's places and then the text'
   const auto words = mapped(*layer, "kv_text", normed(*layer, "norm_text", text.transpose(1, 2))).chunk(2, -1);
   const auto k = heads(torch::cat({own[0], words[0]}, 1)), v = heads(torch::cat({own[1], words[1]}, 1));
   auto mask = torch::cat({torch::ones({2, 6}, torch::kBool), condition.text_mask_BS}, 1).view({2, 1, 1, -1});
-  const auto scores = (torch::matmul(q, k.transpose(-1, -2)) / 4).masked_fill(mask.logical_not(), -INFINITY);
+  const auto scores = (torch::matmul(q, k.transpose(-1, -2)) / 4)
+                          .masked_fill(mask.logical_not(), -std::numeric_limits<double>::infinity());
   const auto seen = torch::matmul(scores.softmax(-1), v).transpose(1, 2).flatten(2).transpose(1, 2);
   const auto expected = x + mapped(*layer, "proj", seen).transpose(1, 2).view_as(x);
   CHECK(torch::allclose(layer->forward(x, condition, *ctx), expected, 1e-10, 1e-10));
@@ -127,7 +131,7 @@ TEST_CASE("times with learned frequencies are told in turns, beside the time its
   const auto layer = filled<ImagenTime>(6, 32, 8);
   const auto p = layer->named_parameters();
   const auto t = torch::tensor({0.25, -3.5}, torch::kDouble);
-  const auto angle = t.unsqueeze(1) * p["weights"] * (2 * M_PI);
+  const auto angle = t.unsqueeze(1) * p["weights"] * (2 * std::numbers::pi);
   const auto features = torch::cat({t.unsqueeze(1), angle.sin(), angle.cos()}, 1);
   const auto h = torch::silu(torch::linear(features, p["in.weight"], p["in.bias"]));
   CHECK(torch::allclose(layer->forward(t, *ctx), torch::linear(h, p["out.weight"], p["out.bias"]), 1e-10, 1e-10));

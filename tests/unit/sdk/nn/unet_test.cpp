@@ -5,7 +5,6 @@
 #include <ditto/nn/unet.h>
 
 #include <doctest/doctest.h>
-#include <torch/nn/functional.h>
 #include <torch/types.h>
 
 #include "tests/support/files.h"
