@@ -1,7 +1,8 @@
 // Imagen's two UNets: what they refuse, what a dropped text is, and what they read out of NeMo's files.
 //
 // Claim (plugins): Both UNets of Imagen refuse sizes, texts and weights that do not fit them with one sentence, and
-// read their options out of NeMo's files.
+// read their options out of NeMo's files; cut along tensor, in shards or computed again they learn as on one rank, what
+// they drop included.
 #include <doctest/doctest.h>
 
 #include <ditto/ditto.h>
@@ -11,6 +12,7 @@
 #include "tests/support/files.h"
 #include "tests/support/golden.h"
 #include "tests/support/open_plugin.h"
+#include "tests/unit/strategy_run.h"
 
 using ditto::ErrorKind;
 using ditto::ForeignShapes;
@@ -85,7 +87,69 @@ Options read(const std::string& model, const ForeignShapes& file, const Options&
   return found;
 }
 
+ditto::Batch samples(int64_t seed) {
+  auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
+  const auto drawn = [&](const List& shape) { return torch::randn(shape, generator, torch::kDouble); };
+  ditto::Batch in;
+  in["x"] = drawn({2, 3, 8, 8}), in["target"] = drawn({2, 3, 8, 8}), in["low"] = drawn({2, 3, 4, 4});
+  in["t"] = drawn({2}), in["low_t"] = drawn({2}), in["text"] = drawn({2, 4, 64});
+  in["text_mask"] = torch::tensor({1, 1, 1, 1, 1, 1, 0, 0}).view({2, 4}).to(torch::kBool);
+  in.ids = {2 * seed, 2 * seed + 1}, in.weights = {1, 1};
+  return in;
+}
+
+// Every gradient of two micro-batches, in double precision.
+void check_as_one(const ditto::Mesh& mesh, const std::string& name, const Options& options,
+                  const std::vector<ditto::testing::Named>& strategies) {
+  CAPTURE(name);
+  const auto model = [&] {
+    auto made = make(name, options);
+    ditto::testing::fill(*made, torch::kDouble);
+    return made;
+  };
+  const auto alone = ditto::testing::mesh_of_one();
+  ditto::testing::StrategyRun whole(alone, model(), samples, torch::kDouble, {}),
+      rank(mesh, model(), samples, torch::kDouble, strategies);
+  whole.step(2, 1);
+  rank.step(2, 1);
+  const auto expected = whole.gradients();
+  const auto largest = [](const torch::Tensor& x) { return x.numel() > 0 ? x.abs().max().item<double>() : 0; };
+  for (const auto& entry : rank.layout.entries) {
+    CAPTURE(entry.name);
+    // Terms of a bias's gradient nearly cancel in front of a norm: its rounding is that of the layer's weight.
+    const auto weight = expected.find(entry.name.substr(0, entry.name.rfind('.')) + ".weight");
+    const double scale =
+        std::max(largest(expected.at(entry.name)), weight == expected.end() ? 0 : largest(weight->second));
+    for (const auto& slice : entry.slices()) {
+      const auto there = ditto::testing::rectangle(expected.at(entry.name), slice.global_start, slice.size);
+      const auto here = ditto::testing::rectangle(entry.tensor.grad(), slice.local_start, slice.size);
+      CHECK(largest(here - there) <= 1e-11 * scale);
+    }
+  }
+}
+
+void check_both(const ditto::testing::Degrees& degrees, const std::vector<ditto::testing::Named>& strategies) {
+  const auto mesh = ditto::testing::mesh_of(degrees);
+  for (const char* type : {"fused", "stacked"}) {
+    const Options common{{"attention_type", std::string(type)}, {"low_res_cond", true}, {"noise_cond_aug", true}};
+    auto dropping = common;
+    dropping["dropout"] = 0.25;
+    check_as_one(mesh, kRegular, dropping, strategies);
+    check_as_one(mesh, kEfficient, common, strategies);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("rank of: Imagen cut along tensor" * doctest::skip()) {
+  check_both({{ditto::Axis::tensor, 2}}, {{"tensor"}, {"recompute"}});
+}
+TEST_CASE("rank of: Imagen in shards" * doctest::skip()) { check_both({{ditto::Axis::shard, 2}}, {{"fsdp"}}); }
+
+TEST_CASE("Imagen's UNets cut along tensor, in shards and computed again learn as on one rank, and drop the same") {
+  CHECK(ditto::testing::as_ranks(2, "rank of: Imagen cut along tensor") == 0);
+  CHECK(ditto::testing::as_ranks(2, "rank of: Imagen in shards") == 0);
+}
 
 TEST_CASE("sizes and texts that do not fit are refused with one sentence") {
   for (const char* model : {kRegular, kEfficient}) {
