@@ -128,7 +128,7 @@ void check_as_one(const ditto::Mesh& mesh, const std::string& name, const Option
   }
 }
 
-void check_both(const ditto::testing::Degrees& degrees, const std::vector<ditto::testing::Named>& strategies) {
+void check_both(const ditto::Degrees& degrees, const std::vector<ditto::testing::Named>& strategies) {
   const auto mesh = ditto::testing::mesh_of(degrees);
   for (const char* type : {"fused", "stacked"}) {
     const Options common{{"attention_type", std::string(type)}, {"low_res_cond", true}, {"noise_cond_aug", true}};
