@@ -93,13 +93,16 @@ std::string prefix_of_set(const std::vector<std::string>& names, const std::stri
   return prefix;
 }
 
-Choice choose(const ForeignFile& file, const std::string& known_name, std::optional<Which> which,
+Choice choose(const ForeignFile& file, const ForeignFormat& format, std::optional<Which> which,
               const std::string& path) {
+  const std::string& known_name = format.tensors.front().theirs.front();
+  const auto former = format.former.find(known_name);
+  const auto has = [&](const std::string& prefix) {
+    return file.has(prefix + known_name) || (former != format.former.end() && file.has(prefix + former->second));
+  };
   for (const std::string& set : sets_to_try(which))
-    for (const std::string wrapper : kPrefixes) {
-      const std::string prefix = (set.empty() ? "" : set + ".") + wrapper;
-      if (file.has(prefix + known_name)) return {set, prefix};
-    }
+    for (const std::string wrapper : kPrefixes)
+      if (const std::string prefix = (set.empty() ? "" : set + ".") + wrapper; has(prefix)) return {set, prefix};
   const auto names = file.names();
   const std::string near = nearest(known_name, names);
   throw Error(
@@ -139,7 +142,7 @@ std::string import_weights(const Units& of, const std::string& format_name, cons
   const auto format = format_of(of, format_name, parameters);
   const std::string path = foreign_weights(given);
   const auto file = open_foreign(path);
-  const Choice choice = choose(*file, format.tensors.front().theirs.front(), which, path);
+  const Choice choice = choose(*file, format, which, path);
   ForeignImport import(*file, path, choice.prefix, format.former);
   for (const ForeignTensor& tensor : format.tensors) import.parameter(tensor, *parameters.at(tensor.ours));
   for (const auto& [copy, original] : format.copies) import.copy(copy, original);

@@ -39,19 +39,31 @@ struct ExactKernels final : ditto::KernelSet {
   ExactKernels(const Options&, const Needs&) {}
 
   std::vector<ditto::KernelRow> rows() const override {
-    constexpr ditto::KernelRow (*kRows[])(const ditto_exact::Kernels&) = {
-        ditto_exact::linear,        ditto_exact::linear_gelu_tanh,
-        ditto_exact::silu,          ditto_exact::gelu,
-        ditto_exact::rms_norm,      ditto_exact::layer_norm,
-        ditto_exact::norm_modulate, ditto_exact::gated_residual,
-        ditto_exact::attention,     ditto_exact::embedding_rows,
-        ditto_exact::add_row,       ditto_exact::sample_mean,
-        ditto_exact::adamw,         ditto_exact::softmax,
-        ditto_exact::row_total,     ditto_exact::expert_balance,
-        ditto_exact::token_rows,    ditto_exact::combine_rows,
-        ditto_exact::experts,       ditto_exact::add_expert_rows,
-        ditto_exact::exp,           ditto_exact::log,
-        ditto_exact::tanh};
+    constexpr ditto::KernelRow (*kRows[])(const ditto_exact::Kernels&) = {ditto_exact::linear,
+                                                                          ditto_exact::linear_gelu_tanh,
+                                                                          ditto_exact::silu,
+                                                                          ditto_exact::gelu,
+                                                                          ditto_exact::rms_norm,
+                                                                          ditto_exact::layer_norm,
+                                                                          ditto_exact::norm_modulate,
+                                                                          ditto_exact::gated_residual,
+                                                                          ditto_exact::attention,
+                                                                          ditto_exact::embedding_rows,
+                                                                          ditto_exact::add_row,
+                                                                          ditto_exact::sample_mean,
+                                                                          ditto_exact::adamw,
+                                                                          ditto_exact::softmax,
+                                                                          ditto_exact::row_total,
+                                                                          ditto_exact::expert_balance,
+                                                                          ditto_exact::token_rows,
+                                                                          ditto_exact::combine_rows,
+                                                                          ditto_exact::experts,
+                                                                          ditto_exact::add_expert_rows,
+                                                                          ditto_exact::exp,
+                                                                          ditto_exact::log,
+                                                                          ditto_exact::tanh,
+                                                                          ditto_exact::sin,
+                                                                          ditto_exact::cos};
     std::vector<ditto::KernelRow> rows;
     for (const auto* kernels : available())
       for (const auto row : kRows) {

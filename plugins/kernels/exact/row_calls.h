@@ -33,6 +33,8 @@ KernelRow adamw(const Kernels& k);
 KernelRow exp(const Kernels& k);
 KernelRow log(const Kernels& k);
 KernelRow tanh(const Kernels& k);
+KernelRow sin(const Kernels& k);
+KernelRow cos(const Kernels& k);
 KernelRow softmax(const Kernels& k);
 KernelRow row_total(const Kernels& k);
 KernelRow expert_balance(const Kernels& k);

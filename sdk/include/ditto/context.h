@@ -195,6 +195,9 @@ class DITTO_API Context {
   // leaves out the same.
   torch::Tensor dropout(const torch::Tensor& x_BTD, double p, const Stream& stream, const std::string& name,
                         const std::string& sequence = "");
+  // The same of maps [B, C, …] of the samples `ids`: of their channels those that `channels` says, all of their places.
+  torch::Tensor dropout(const torch::Tensor& map, double p, const std::vector<int64_t>& ids, const std::string& name,
+                        const ShareHere& channels = {});
 
   // x [B, T_local, …] of the tokens that attention and experts see here -> [B, T, …] of whole samples, differentiable.
   // For what looks at all of a sample's tokens at once (expert choice, balance losses).

@@ -42,7 +42,7 @@ Tensor MapResidual::resized(const Tensor& x, ConvTransposed2d* twice, Context& c
   return x;
 }
 
-Tensor MapResidual::forward(const Tensor& x, const Tensor& cond_BD, Context& ctx) {
+Tensor MapResidual::forward(const Tensor& x, const Tensor& cond_BD, Context& ctx, const std::vector<int64_t>& ids) {
   const Tensor h = conv1_->forward(resized(norm1_->forward(x, ctx, kSilu), twice_.get(), ctx), ctx);
   const Tensor rows = cond_(cond_BD, ctx);
   AfterNorm then = kSilu;
@@ -51,7 +51,9 @@ Tensor MapResidual::forward(const Tensor& x, const Tensor& cond_BD, Context& ctx
     then.scale = parts[0].contiguous(), then.shift = parts[1].contiguous();
   }
   const Tensor moved = shape_.scale_shift ? h : add_channels(h, rows, ctx);
-  const Tensor branch = conv2_->forward(norm2_->forward(moved, ctx, then), ctx);
+  Tensor last = norm2_->forward(moved, ctx, then);
+  if (shape_.dropout > 0) last = ctx.dropout(last, shape_.dropout, ids, shape_.name, norm2_->share);
+  const Tensor branch = conv2_->forward(last, ctx);
   const Tensor by = resized(x, past_twice_.get(), ctx);
   const Tensor past = past_ ? past_->forward(by, ctx) : by;
   return (shape_.past == 1 ? past : past * shape_.past) + branch;

@@ -52,6 +52,9 @@ class DITTO_API CutLayer : public Module {
   // Of ranks whose terms are summed, one adds what is to be added once.
   bool adds_bias = true;
 
+  // Set by strategies that cut along tensor: of every part of what they cut.
+  ShareHere share;
+
   // Under run.numerics = "one" sums that a cut goes through are made of leaves. How many such leaves there are, of
   // which every rank gets as many; 0: a cut goes through no sum; none: it cannot compute by nodes, and is not cut.
   virtual std::optional<int64_t> leaves_to_cut() const { return std::nullopt; }

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include <ditto/nn/maps.h>
 
@@ -21,6 +23,8 @@ struct DITTO_API ResidualShape {
   bool always_maps = false;                                        // the way past has a convolution though in = out
   double past = 1;                                                 // factor of the way past
   bool zero = true;                                                // the last convolution begins as zeros
+  double dropout = 0;     // while training, of what the last convolution is given (Context::dropout)
+  std::string name = {};  // of that dropout: the same for no two blocks of a model
 };
 
 // A residual block: norm, SiLU, convolution, conditioning, norm, SiLU, convolution, beside a way past them. Its middle
@@ -29,8 +33,10 @@ class DITTO_API MapResidual : public Layer {
  public:
   explicit MapResidual(const ResidualShape& shape);
   ~MapResidual() override;
-  // x [B, C, H, W]; cond_BD after its SiLU, which blocks share. -> [B, N, H, W], or of half or twice the sides.
-  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cond_BD, Context& ctx);
+  // x [B, C, H, W]; cond_BD after its SiLU, which blocks share; `ids` of the samples (Stream::ids), where it drops.
+  // -> [B, N, H, W], or of half or twice the sides.
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& cond_BD, Context& ctx,
+                        const std::vector<int64_t>& ids = {});
 
  private:
   torch::Tensor resized(const torch::Tensor& x, ConvTransposed2d* twice, Context& ctx) const;
