@@ -181,7 +181,7 @@ ForeignConfig config_of(const Options& o, const ditto::ModelNeeds& needs) {
     config["addition_time_embed_dim"] = o.addition_time_embed_dim;
     config["projection_class_embeddings_input_dim"] =
         needs.width("text_pooled") + (ids ? ids->shape.at(0) : kWholePicture) * o.addition_time_embed_dim;
-  } else if (o.projection_class_embeddings_input_dim > 0) {
+  } else if (o.class_embed_type == Options::kProjection) {
     config["projection_class_embeddings_input_dim"] = o.projection_class_embeddings_input_dim;
   }
   return config;
@@ -305,7 +305,6 @@ void read_label(const ForeignShapes& file, Said& said) {
   o.projection_class_embeddings_input_dim = file.size(numbers, 1, most::kWidth);
   const bool is_xl = said.text == 2048 || said.text == 1280;
   (is_xl ? o.addition_embed_type : o.class_embed_type) = is_xl ? Options::kTextTime : Options::kProjection;
-  if (is_xl) o.addition_time_embed_dim = 256;
 }
 
 Said of_tensors(const ForeignShapes& file) {
