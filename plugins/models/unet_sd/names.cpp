@@ -337,7 +337,7 @@ Said of_tensors(const ForeignShapes& file) {
   return said;
 }
 
-void require_heads(const ditto::OptionReader& reader, const ForeignShapes& file) {
+void require_numbers_of_heads(const ditto::OptionReader& reader, const ForeignShapes& file) {
   const auto& declared = reader.declared();
   if (std::none_of(declared.begin(), declared.end(), [](const ditto::OptionInfo& info) {
         return info.given && (info.name == "attention_head_dim" || info.name == "preset");
@@ -394,7 +394,7 @@ ditto::ModelNeeds needs_of(ditto::OptionReader& reader, const ForeignShapes& fil
   const auto said = file.format == kLdm ? of_tensors(file) : of_config(file);
   Options o = said.options;
   ditto::read_over(o, reader, file, said.names);
-  if (!said.heads) require_heads(reader, file);
+  if (!said.heads) require_numbers_of_heads(reader, file);
   auto made = ditto::foreign_needs_of(picture_of(file, said.channels), said.out_channels);
   ditto::offer_text(made, said.text, o.text.null == "empty");
   if (o.num_class_embeds > 0) made.inputs.push_back({"label", torch::kLong, {}, "", o.num_class_embeds});
