@@ -70,7 +70,7 @@ def main():
     square = reference.needs([4, 8, 8], 4, text_width=TEXT)
     case("unet_sd_1", two | dict(layers_per_block=[2], null_text="zero"), square, dict(x=reference.drawn(3, 4, 8, 8)))
     case("unet_sd_2", two | dict(attention_head_dim=[2, 8], use_linear_projection=True, upcast_attention=True,
-                                 norm_eps=1e-3, flip_sin_to_cos=False, freq_shift=1),
+                                 dropout=0.25, norm_eps=1e-3, flip_sin_to_cos=False, freq_shift=1),
          reference.needs([9, 4, 8], 4, text_width=TEXT), dict(x=reference.drawn(3, 9, 4, 8)))
 
     sized = dict(addition_embed_type="text_time", addition_time_embed_dim=6)
