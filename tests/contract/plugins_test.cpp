@@ -195,8 +195,9 @@ std::vector<ModelCase> unet_sd_cases() {
   moment.inputs.push_back({"label", at::kFloat, {}, "a time"});
   identity.inputs.push_back({"label", at::kFloat, {32}, "a condition"});
   const OptionValues text_time{{"addition_embed_type", text("text_time")}, {"addition_time_embed_dim", number(4)}};
-  auto with_sizes = text_time;
+  auto with_sizes = text_time, with_empty = text_time;
   with_sizes.merge(OptionValues{{"null_text", text("zero")}, {"use_linear_projection", true}});
+  with_empty.merge(OptionValues{{"null_text", text("empty")}, {"pixels", number(16)}});
   std::vector<ModelCase> cases{{small_unet(), plain},
                                {small_unet({{"only_cross_attention", std::vector<int64_t>{1, 0}},
                                             {"num_class_embeds", number(10)},
@@ -204,7 +205,7 @@ std::vector<ModelCase> unet_sd_cases() {
                                             {"upcast_attention", true},
                                             {"dropout", OptionValue(0.25)}}),
                                 labelled},
-                               {small_unet(text_time), pooled},
+                               {small_unet(with_empty), pooled},
                                {small_unet(with_sizes), sized},
                                {small_unet({{"class_embed_type", text("projection")},
                                             {"projection_class_embeddings_input_dim", number(7)},
@@ -212,6 +213,10 @@ std::vector<ModelCase> unet_sd_cases() {
                                 numbers},
                                {small_unet({{"class_embed_type", text("timestep")}}), moment},
                                {small_unet({{"class_embed_type", text("identity")}}), identity}};
+  cases[2].checks.adjust = [](ditto::Batch& in) {  // there is one empty text
+    for (const char* name : {"text_empty", "text_pooled_empty"})
+      in[name] = in.at(name).slice(0, 0, 1).expand_as(in.at(name)).contiguous();
+  };
   return cases;
 }
 
