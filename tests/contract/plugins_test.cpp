@@ -213,10 +213,13 @@ std::vector<ModelCase> unet_sd_cases() {
                                 numbers},
                                {small_unet({{"class_embed_type", text("timestep")}}), moment},
                                {small_unet({{"class_embed_type", text("identity")}}), identity}};
-  cases[2].checks.adjust = [](ditto::Batch& in) {  // there is one empty text
-    for (const char* name : {"text_empty", "text_pooled_empty"})
-      in[name] = in.at(name).slice(0, 0, 1).expand_as(in.at(name)).contiguous();
-  };
+  // There is one empty text; classes and sizes stay where a text is dropped, and equal samples drop the same numbers.
+  for (auto& one : cases)
+    one.checks.adjust = [](ditto::Batch& in) {
+      std::fill(in.ids.begin(), in.ids.end(), 0);
+      for (const char* name : {"text_empty", "text_pooled_empty", "label", "time_ids"})
+        if (in.has(name)) in[name] = in.at(name).slice(0, 0, 1).expand_as(in.at(name)).contiguous();
+    };
   return cases;
 }
 

@@ -143,10 +143,13 @@ struct UnetSd final : ditto::Model {
     return inputs;
   }
 
-  // The text alone is left out; classes stay, as in diffusers' pipelines of UNets that have them.
+  // The text alone is left out; classes and sizes stay, as in diffusers' pipelines. A pooled text that is not taken is
+  // another network's.
   Batch without_condition(Batch batch, const Tensor& which_B) const override {
-    if (!added) batch.tensors.erase("text_pooled");
-    return options.text.without_text(std::move(batch), which_B);
+    auto others = added ? decltype(batch.tensors)::node_type() : batch.tensors.extract("text_pooled");
+    auto made = options.text.without_text(std::move(batch), which_B);
+    made.tensors.insert(std::move(others));
+    return made;
   }
 
   std::vector<std::string> foreign_formats() const override { return formats(options); }
