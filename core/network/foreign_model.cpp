@@ -123,8 +123,10 @@ ForeignModel open_foreign(const std::string& path, const std::string& format, st
                           std::optional<Recipe> given, const std::vector<std::string>& sets, Registry& registry,
                           const std::string& section) {
   ForeignModel made;
-  const auto* factory =
-      given && given->model ? &registry.factory<Model>(given->model.plugin, given->model.where) : nullptr;
+  const auto names_plugin = [&](const std::string& set) { return set.starts_with(section + ".plugin="); };
+  const bool is_set = !given && std::any_of(sets.begin(), sets.end(), names_plugin);
+  const auto said = is_set ? Recipe::parse("", kHere, sets) : given;
+  const auto* factory = said && said->model ? &registry.factory<Model>(said->model.plugin, said->model.where) : nullptr;
   const auto weights = checkpoint::look_at_weights(
       path, format, which, factory && factory->foreign_classes ? factory->foreign_classes() : checkpoint::Classes());
   made.file = weights.shapes.file;
