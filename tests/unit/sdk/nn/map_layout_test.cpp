@@ -48,7 +48,7 @@ template <class Conv>
 void check_layouts(const Tensor& map) {
   const auto last_map = map.movedim(1, -1).contiguous().movedim(-1, 1);
   const auto plain = run<Conv>(at::MemoryFormat::Preserve, map);
-  CHECK(plain.last == std::vector<bool>{false, false, false});
+  CHECK(plain.last == std::vector<bool>(3, false));
   CHECK(run<Conv>(at::MemoryFormat::Preserve, last_map).last.front());
   for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast})
     for (const auto& given : {map, last_map}) {
@@ -68,7 +68,7 @@ TEST_CASE("maps lie as the host asks in every convolution and norm, however they
 
 TEST_CASE("lines have one layout") {
   const auto line = testing::numbers({2, 4, 6}, 9, torch::kDouble);
-  CHECK(run<Conv1d>(at::MemoryFormat::ChannelsLast, line).last == std::vector<bool>{false, false, false});
+  CHECK(run<Conv1d>(at::MemoryFormat::ChannelsLast, line).last == std::vector<bool>(3, false));
 }
 
 }  // namespace ditto
