@@ -17,7 +17,7 @@ MAPS = [(64, 32), (128, 16), (256, 8), (512, 8)]  # channels, side
 CONFIG = dict(embed_dim=64, image_size=64, channels=3, text_embed_dim=1024, channel_mult=[1, 2, 4, 8, 8], num_attn_heads=8,
               per_head_channels=64, attention_type="fused", atnn_enabled_at=[0, 0, 0, 1, 1], feature_pooling_type="attention", stride=2,
               num_resblocks=[2, 4, 8, 8, 8], learned_sinu_pos_emb_dim=0, use_null_token=False, init_conv_kernel_size=3,
-              scale_shift_norm=True, stable_attention=False, flash_attention=False, skip_connection_scaling=True, noise_cond_aug=False)
+              scale_shift_norm=True, stable_attention=True, flash_attention=False, skip_connection_scaling=True, noise_cond_aug=False)
 
 
 def made(checkpointed=False):
@@ -33,7 +33,7 @@ def made(checkpointed=False):
 
 
 def predicted(network, x, t, text):
-    return network(x, x[:, :0], t, text, torch.ones(text.shape[:2]))
+    return network(x, t, text, torch.ones(text.shape[:2]), x[:, :0])
 
 
 def versions():
