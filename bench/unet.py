@@ -59,7 +59,7 @@ def answer(command):
     done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode != 0:
         sys.exit(f"unet.py: {' '.join(done.args)} ended with {done.returncode}:\n{done.stderr}")
-    return json.loads(done.stdout.splitlines()[-1] if done.stdout.count("\n") < 3 else done.stdout)
+    return json.loads(done.stdout[done.stdout.index("{"):])  # NeMo's models speak before
 
 
 def ditto_command(name, precision, threads, warmup, steps, *sets):
