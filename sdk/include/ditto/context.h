@@ -166,6 +166,9 @@ class DITTO_API Context {
   Phase phase = Phase::train;
   at::ScalarType compute = at::kFloat;  // what layers multiply in: fp32, bf16, fp16, or fp64 for proofs
   torch::Device device{torch::kCPU};
+  // How convolutions over pictures and videos lay maps before they compute, and so what comes of them: Contiguous,
+  // channels first; ChannelsLast; Preserve, as they come. Set by the host (run.memory_format).
+  at::MemoryFormat maps = at::MemoryFormat::Preserve;
   Random random;
   // Tokens of a leaf: under run.numerics = "one" a sum over a sample's tokens, or keys, is a tree over leaves of so
   // many. Set by the host; 0: numerics are "fast".

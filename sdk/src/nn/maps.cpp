@@ -61,6 +61,14 @@ Tensor of_channels(const Tensor& numbers, int64_t dims) {
   return numbers.view(sizes);
 }
 
+// Norms and what adds numbers keep a map as it lies, so that between convolutions nothing is moved.
+Tensor laid(const Tensor& map, const Context& ctx) {
+  const bool is_video = map.dim() == 5;
+  if (ctx.maps == at::MemoryFormat::Preserve || (map.dim() != 4 && !is_video)) return map;
+  const bool is_last = ctx.maps == at::MemoryFormat::ChannelsLast;
+  return map.contiguous(is_last && is_video ? at::MemoryFormat::ChannelsLast3d : ctx.maps);
+}
+
 void check(const AfterNorm& then, const Tensor& map) {
   const auto fits = [&](const Tensor& rows) { return rows.defined() && rows.sizes() == map.sizes().slice(0, 2); };
   if ((!then.shift.defined() && !then.scale.defined()) || (fits(then.shift) && fits(then.scale))) return;
@@ -123,7 +131,7 @@ Tensor Convolution::forward(const Tensor& x, Context& ctx) {
                 "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",
                 "give it maps [B, C, ...]; where what is before it is cut by channels, it is Split::rows()");
   const bool adds_later = after && sums_;
-  const Tensor y = ctx.ops.conv(in, w, adds_later ? Tensor() : bias(ctx), stride_, before_, after_);
+  const Tensor y = ctx.ops.conv(laid(in, ctx), w, adds_later ? Tensor() : bias(ctx), stride_, before_, after_);
   ctx.count("conv", 2 * static_cast<double>(y.numel()) * static_cast<double>(product(w.sizes().slice(1))));
   return adds_later ? after(y) + of_channels(bias(ctx), y.dim()) : leave(y);
 }
