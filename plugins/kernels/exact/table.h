@@ -2,6 +2,8 @@
 // this.
 #pragma once
 
+#include "convolution.h"
+#include "maps.h"
 #include "routing.h"
 
 namespace ditto_exact {
@@ -15,6 +17,8 @@ const Kernels DITTO_EXACT_TABLE{
     DITTO_EXACT_NS::gate,          DITTO_EXACT_NS::add,       DITTO_EXACT_NS::fill,
     DITTO_EXACT_NS::total,         DITTO_EXACT_NS::attention, DITTO_EXACT_NS::attention_back,
     DITTO_EXACT_NS::adamw,         DITTO_EXACT_NS::softmax,   DITTO_EXACT_NS::softmax_back,
-    DITTO_EXACT_NS::add_scaled,    DITTO_EXACT_NS::dot};
+    DITTO_EXACT_NS::add_scaled,    DITTO_EXACT_NS::dot,       DITTO_EXACT_NS::map_product,
+    DITTO_EXACT_NS::map_grad,      DITTO_EXACT_NS::group_norm, DITTO_EXACT_NS::group_norm_back,
+    DITTO_EXACT_NS::number_sums,   DITTO_EXACT_NS::add_number, DITTO_EXACT_NS::mix};
 
 }  // namespace ditto_exact
