@@ -81,7 +81,8 @@ class Places {
       for (const Stretch* s = list_; s < list_ + count_; ++s) {
         Index at[3];
         for (int side = 0; side < 3; ++side) at[side] = p_.y_first[side] + s->place[side] * p_.y_step[side];
-        float* const to = p_.y + (s->sample * p_.M + m + i) * all + (at[0] * p_.y_size[1] + at[1]) * p_.y_size[2] + at[2];
+        float* const to =
+            p_.y + (s->sample * p_.M + m + i) * all + (at[0] * p_.y_size[1] + at[1]) * p_.y_size[2] + at[2];
         const float* const from = c + i * NR + s->at;
         for (Index j = 0; j < s->count; ++j) to[j * step] = from[j];
       }
@@ -172,8 +173,7 @@ class Taps {
         const Index j = u.way[2] < 0 ? u.taps[2] - 1 - tap2 : tap2;
         for (const Stretch* s = list; s < list + count; ++s)
           one(u.x + (s->sample * u.channels + c) * channel, *s,
-              line_of(u, *s, tap / u.taps[2] / u.taps[1], tap / u.taps[2] % u.taps[1]), j,
-              rows + i * kAtOnce + s->at);
+              line_of(u, *s, tap / u.taps[2] / u.taps[1], tap / u.taps[2] % u.taps[1]), j, rows + i * kAtOnce + s->at);
       }
       pack_run({rows, kAtOnce, 1}, here, length, NR, out + (begin - p_.begin) * NR);
     }
@@ -241,9 +241,8 @@ void by_panels(const ByPanels& p, const P& of, const Workers& workers) {
         }
         for (Index q = at % groups * width; q < least(panels, (at % groups + 1) * width); ++q) {
           const float* const of_a = a.packed + q * a.size();
-          const auto add = Terms::fits(of_a + p.K * MR, b.packed + p.K * NR)
-                               ? tile<MR, NV, Terms>
-                               : tile<MR, NV, typename Terms::Otherwise>;
+          const auto add = Terms::fits(of_a + p.K * MR, b.packed + p.K * NR) ? tile<MR, NV, Terms>
+                                                                             : tile<MR, NV, typename Terms::Otherwise>;
           const Index m = top * MR + q * MR, here = least(MR, p.M - m);
           float* const there = of_columns.there(m);
           add(of_a, b.packed, p.order.leaves, p.order.leaf_count, there ? there : out,
@@ -279,14 +278,9 @@ void map_product_of(const MapProduct& p, const Workers& all) {
 }
 template <class Terms>
 void map_grad_of(const MapGrad& p, const Workers& all) {
-  by_panels<Taps, Terms>({{p.g, places_of(p.of), 1},
-                          p.M,
-                          p.of.channels * taps_of(p.of),
-                          p.end - p.begin,
-                          p.order,
-                          p.bias,
-                          p.bf16},
-                         p, all);
+  by_panels<Taps, Terms>(
+      {{p.g, places_of(p.of), 1}, p.M, p.of.channels * taps_of(p.of), p.end - p.begin, p.order, p.bias, p.bf16}, p,
+      all);
 }
 inline void map_product(const MapProduct& p, const Workers& all) { map_product_of<OneByOne>(p, all); }
 inline void map_grad(const MapGrad& p, const Workers& all) { map_grad_of<OneByOne>(p, all); }

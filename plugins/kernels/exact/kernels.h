@@ -119,7 +119,7 @@ struct MapGrad {
 // for each sample's; shift and scale may be null. y = z or SiLU(z); z = n w + b, times (1 + scale), plus shift.
 struct GroupNorm {
   const float *x, *weight, *bias, *shift, *scale;
-  float *y, *mean, *rstd;  // of each group
+  float *y, *mean, *rstd;          // of each group
   Index groups, channels, places;  // of a sample, of a group, of a channel
   float eps;
   bool silu;

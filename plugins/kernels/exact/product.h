@@ -259,8 +259,7 @@ void product_by(const Product& p, const Workers& workers) {
         const auto add =
             Terms::fits(of_a + K * MR, of_b + K * NR) ? tile<MR, NV, Terms> : tile<MR, NV, typename Terms::Otherwise>;
         add(of_a, of_b, p.order.leaves, p.order.leaf_count, p.c + q * MR * p.c_rows + c * NR, p.c_rows,
-            least(MR, p.M - q * MR), least(NR, p.N - c * NR), p.bias ? p.bias + c * NR : nullptr, ahead(c, q),
-            nullptr);
+            least(MR, p.M - q * MR), least(NR, p.N - c * NR), p.bias ? p.bias + c * NR : nullptr, ahead(c, q), nullptr);
       }
   };
   shared(workers, blocks * groups, [&](Index begin, Index end) {

@@ -28,8 +28,8 @@ inline Unfold unfolded(const Window& w, const float* x, Index samples, Index cha
 // a phase's places are those of one convolution of the outputs.
 struct Phase {
   Unfold of;
-  Index first[3], step[3];   // its places
-  std::vector<Index> taps;   // of the kernel's
+  Index first[3], step[3];  // its places
+  std::vector<Index> taps;  // of the kernel's
 };
 inline std::vector<Phase> phases(const Window& w, const float* outputs, Index samples, Index channels) {
   std::vector<Phase> list;
@@ -50,8 +50,8 @@ inline std::vector<Phase> phases(const Window& w, const float* outputs, Index sa
     for (Index i = 0; i < p.of.taps[0]; ++i)
       for (Index j = 0; j < p.of.taps[1]; ++j)
         for (Index k = 0; k < p.of.taps[2]; ++k)
-          p.taps.push_back(((tap[0] + i * w.stride[0]) * w.kernel[1] + tap[1] + j * w.stride[1]) * w.kernel[2] + tap[2] +
-                           k * w.stride[2]);
+          p.taps.push_back(((tap[0] + i * w.stride[0]) * w.kernel[1] + tap[1] + j * w.stride[1]) * w.kernel[2] +
+                           tap[2] + k * w.stride[2]);
     list.push_back(p);
   }
   return list;
