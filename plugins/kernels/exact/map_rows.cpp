@@ -122,6 +122,17 @@ struct Sides {
     }
     if (kind == ditto::Resample::mean) divisor = static_cast<double>(c10::multiply_integers(numbers));
   }
+  static bool fit(const OpInputs& in) {
+    const Tensor& x = in.tensor(0);
+    const auto& numbers = in.list("sides");
+    if (x.dim() < 3 || x.numel() == 0 || static_cast<int64_t>(numbers.size()) != x.dim() - 2) return false;
+    bool fit = true;
+    for (size_t side = 0; side < numbers.size(); ++side)
+      fit =
+          fit && numbers[side] > 0 &&
+          (in.whole("kind") != static_cast<int64_t>(ditto::Resample::mean) || x.sizes()[side + 2] % numbers[side] == 0);
+    return fit;
+  }
   ditto::Resample kind;
   std::vector<SideSums> forward;
   double divisor = 1;
@@ -213,13 +224,7 @@ KernelRow add_channels(const Kernels& k) {
 // Side after side: cubic convolution the last one first, all else, and its gradient, the first one first.
 KernelRow resample(const Kernels& k) {
   KernelRow row{"resample", k.variant};
-  row.score = [&k](const OpCall& call) {
-    const auto& in = call.inputs;
-    return fits(call) && in.tensor(0).dim() >= 3 && in.tensor(0).numel() > 0 &&
-                   static_cast<int64_t>(in.list("sides").size()) == in.tensor(0).dim() - 2
-               ? map_score(k, call)
-               : 0;
-  };
+  row.score = [&k](const OpCall& call) { return fits(call) && Sides::fit(call.inputs) ? map_score(k, call) : 0; };
   row.forward = [&k](const OpInputs& in) -> Tensors {
     const Sides sides(in);
     Tensor y = in.tensor(0).detach().contiguous();
