@@ -254,7 +254,7 @@ TEST_CASE("under one the models call the op table for all but single operations"
   const auto table = model_cases();
   for (const auto& [id, path] : plugins_of("models"))
     for (const ModelCase& test : table.count(id) ? table.at(id) : std::vector<ModelCase>()) {
-      if (id == "autoencoder_kl" || id == "unet_sd" || id.starts_with("imagen")) continue;  // convolutions are refused by name
+      if (id == "autoencoder_kl") continue;  // it is refused by name
       const auto convolution = test.options.find("convolution");
       if (convolution != test.options.end() && std::get<bool>(convolution->second)) continue;  // refused by name
       CAPTURE(id);

@@ -7,6 +7,8 @@
 
 #include <ditto/error.h>
 
+#include "nn/nodes_of_dim.h"
+
 namespace ditto {
 
 using torch::Tensor;
@@ -44,7 +46,8 @@ std::vector<int64_t> weight_shape(const ConvShape& shape, int64_t sides) {
   return sizes;
 }
 
-constexpr int64_t kPicture = 2;  // sides
+constexpr int64_t kPicture = 2;   // sides
+constexpr int64_t kChannels = 1;  // the dim of maps
 constexpr const char* kTransposed = "transposed convolution";
 
 // Of weights as large as a linear map's of so many numbers (Glorot and Bengio, 2010).
@@ -91,6 +94,25 @@ std::vector<int64_t> of_each_side(const Tensor& map, const std::vector<int64_t>&
   return all;
 }
 
+// x of the channels that are here, with `op`(x, weight, bias, leaves) for each node of them.
+template <class Op>
+Tensor by_nodes(const Op& op, const Tensor& x, const Tensor& weight, const Tensor& bias, const SumLeaves& leaves,
+                const CutLayer::Nodes& nodes, int64_t dim_of_inputs, bool sums, Context& ctx) {
+  Tensors ys;
+  if (!sums) {
+    const NodesOfDim dim(leaves.out, nodes.leaves);
+    const auto xs = nodes.copies(x), maps = dim.split(weight, 1 - dim_of_inputs), rows = dim.split(bias, 0);
+    for (size_t i = 0; i < xs.size(); ++i) ys.push_back(op(xs[i], maps[i], rows[i], SumLeaves{{}, dim.leaves(i)}));
+    return dim.join(ys, kChannels);
+  }
+  const NodesOfDim dim(leaves.in, nodes.leaves);
+  const auto xs = dim.split(x, kChannels), maps = dim.split(weight, dim_of_inputs);
+  for (size_t i = 0; i < xs.size(); ++i) ys.push_back(op(xs[i], maps[i], Tensor(), SumLeaves{dim.leaves(i), {}}));
+  // What is added once comes after the sum. Places are a row's tokens: its gradient is then summed as the op sums it.
+  const Tensor places = nodes.sum(ys).movedim(kChannels, -1);
+  return ctx.ops.of_condition().add_row(places, bias).movedim(-1, kChannels);
+}
+
 }  // namespace
 
 Convolution::Convolution(int64_t sides, const ConvShape& shape, const Split& split)
@@ -101,7 +123,8 @@ Convolution::Convolution(int64_t sides, const ConvShape& shape, const Split& spl
       bias(parameter("bias", {shape.out}, Init::zeros())),
       stride_(for_all(shape.stride, sides, "stride")),
       before_(for_all(shape.padding.empty() ? shape.kernel : shape.padding, sides, "padding")),
-      sums_(split.kind == Split::Kind::rows) {
+      sums_(split.kind == Split::Kind::rows),
+      leaves_(SumLeaves::of(split, shape.in, shape.out)) {
   if (shape.padding.empty())
     for (int64_t& places : before_) places /= 2;
   after_ = shape.padding_after.empty() ? before_ : for_all(shape.padding_after, sides, "padding after");
@@ -123,15 +146,20 @@ bool Convolution::token_local() const {
   return product(weight.leaf().sizes().slice(2)) == 1 && is(stride_, 1) && is(before_, 0) && is(after_, 0);
 }
 
+std::optional<int64_t> Convolution::leaves_to_cut() const { return leaves_that_are_cut(leaves_, sums_); }
+
 Tensor Convolution::forward(const Tensor& x, Context& ctx) {
-  ctx.refuse_under_one("a convolution");
   const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
   if (in.dim() != w.dim() || in.size(1) != w.size(1))
     throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
                 "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",
                 "give it maps [B, C, ...]; where what is before it is cut by channels, it is Split::rows()");
-  const bool adds_later = after && sums_;
-  const Tensor y = ctx.ops.conv(laid(in, ctx), w, adds_later ? Tensor() : bias(ctx), stride_, before_, after_);
+  const bool adds_later = after && sums_ && !nodes;
+  const auto op = [&](const Tensor& map, const Tensor& part, const Tensor& row, const SumLeaves& leaves) {
+    return ctx.ops.conv(laid(map, ctx), part, row, stride_, before_, after_, leaves);
+  };
+  const Tensor y = nodes ? by_nodes(op, in, w, bias(ctx), leaves_, *nodes, 1, sums_, ctx)
+                         : op(in, w, adds_later ? Tensor() : bias(ctx), leaves_);
   ctx.count("conv", 2 * static_cast<double>(y.numel()) * static_cast<double>(product(w.sizes().slice(1))));
   return adds_later ? after(y) + of_channels(bias(ctx), y.dim()) : leave(y);
 }
@@ -139,7 +167,8 @@ Tensor Convolution::forward(const Tensor& x, Context& ctx) {
 ConvTransposed2d::ConvTransposed2d(const ConvShape& shape, const Split& split)
     : stride_(for_all(shape.stride, kPicture, kTransposed, "stride")),
       padding_(for_all(shape.padding.empty() ? shape.kernel : shape.padding, kPicture, kTransposed, "padding")),
-      sums_(split.kind == Split::Kind::rows) {
+      sums_(split.kind == Split::Kind::rows),
+      leaves_(SumLeaves::of(split, shape.in, shape.out)) {
   auto sizes = weight_shape(shape, kPicture);
   std::swap(sizes[0], sizes[1]);
   weight = parameter("weight", sizes, xavier(shape, kPicture));
@@ -154,6 +183,8 @@ ConvTransposed2d::ConvTransposed2d(const ConvShape& shape, const Split& split)
 }
 ConvTransposed2d::~ConvTransposed2d() = default;
 
+std::optional<int64_t> ConvTransposed2d::leaves_to_cut() const { return leaves_that_are_cut(leaves_, sums_); }
+
 Tensor ConvTransposed2d::forward(const Tensor& x, Context& ctx) {
   const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
   if (in.dim() != w.dim() || in.size(1) != w.size(0))
@@ -165,8 +196,12 @@ Tensor ConvTransposed2d::forward(const Tensor& x, Context& ctx) {
       throw Error(ErrorKind::plugin, kTransposed,
                   c10::str("makes no place of ", in.sizes(), ", with a padding of ", padding_),
                   "give it larger pictures, or less padding");
-  const bool adds_later = after && sums_;
-  const Tensor y = ctx.ops.conv_transposed(in, w, adds_later ? Tensor() : bias(ctx), stride_, padding_);
+  const bool adds_later = after && sums_ && !nodes;
+  const auto op = [&](const Tensor& map, const Tensor& part, const Tensor& row, const SumLeaves& leaves) {
+    return ctx.ops.conv_transposed(map, part, row, stride_, padding_, leaves);
+  };
+  const Tensor y = nodes ? by_nodes(op, in, w, bias(ctx), leaves_, *nodes, 0, sums_, ctx)
+                         : op(in, w, adds_later ? Tensor() : bias(ctx), leaves_);
   ctx.count("conv", 2 * static_cast<double>(in.numel()) * static_cast<double>(product(w.sizes().slice(1))));
   return adds_later ? after(y) + of_channels(bias(ctx), y.dim()) : leave(y);
 }
@@ -197,7 +232,6 @@ GroupNorm::~GroupNorm() = default;
 bool GroupNorm::token_local() const { return false; }
 
 Tensor GroupNorm::forward(const Tensor& x, Context& ctx, const AfterNorm& then) {
-  ctx.refuse_under_one("a norm of groups of channels");
   const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
   if (in.dim() < 2 || in.size(1) != w.size(0))
     throw Error(

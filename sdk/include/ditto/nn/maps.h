@@ -4,6 +4,7 @@
 // Legend: B samples, C channels, F frames, H rows, W columns, L places of a line.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include <ditto/context.h>
@@ -27,6 +28,7 @@ class DITTO_API Convolution : public CutLayer {
   ~Convolution() override;
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
   bool token_local() const override;  // where the kernel is one place, without padding
+  std::optional<int64_t> leaves_to_cut() const override;
 
   Parameter weight, bias;
 
@@ -36,7 +38,8 @@ class DITTO_API Convolution : public CutLayer {
 
  private:
   std::vector<int64_t> stride_, before_, after_;
-  bool sums_;  // its outputs are terms of a sum
+  bool sums_;         // its outputs are terms of a sum
+  SumLeaves leaves_;  // of channels, each with all of its kernel's places
 };
 
 // Over lines [B, C, L].
@@ -71,12 +74,14 @@ class DITTO_API ConvTransposed2d : public CutLayer {
   ~ConvTransposed2d() override;
   torch::Tensor forward(const torch::Tensor& x, Context& ctx);
   bool token_local() const override { return false; }
+  std::optional<int64_t> leaves_to_cut() const override;
 
   Parameter weight, bias;
 
  private:
   std::vector<int64_t> stride_, padding_;
   bool sums_;  // its outputs are terms of a sum
+  SumLeaves leaves_;
 };
 
 // GroupNorm (arXiv:1803.08494) of x [B, C, …] with weight and bias [C]. Where its channels are cut, because those of
@@ -88,6 +93,7 @@ class DITTO_API GroupNorm : public CutLayer {
   // `then`: of the channels that are here.
   torch::Tensor forward(const torch::Tensor& x, Context& ctx, const AfterNorm& then = {});
   bool token_local() const override;
+  std::optional<int64_t> leaves_to_cut() const override { return 0; }  // whole groups: no rank has part of a sum
 
   Parameter weight, bias;
 
