@@ -261,10 +261,11 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
   for (const auto& [name, count] : foreign.others)
     std::cout << "left out: " << count << (count == 1 ? " tensor" : " tensors") << " of " << shown(name) << '\n';
   if (a.optimizer) return import_training(a, std::move(foreign.recipe), registry);
-  // Nobody knows more of the data, and an encoder that is there to decode asks for no more.
+  // Nobody knows more of the data: an encoder that is there to decode asks for no more, and those of prompts for texts.
   if (!foreign.recipe.encoders.empty() && foreign.shapes.data.empty()) {
     const auto dims = foreign.shapes.model.shape(names::kInput).size();
-    foreign.shapes.data = {{names::kImage, torch::kFloat, std::vector<int64_t>(dims, -1), ""}};
+    foreign.shapes.data = {{names::kImage, torch::kFloat, std::vector<int64_t>(dims, -1), ""},
+                           {names::kCaption, torch::kByte, {-1}, ""}};
   }
   Made made(std::move(foreign.recipe), model_alone(foreign.shapes), registry);
   refuse_other_channels(*made.assembly, a.path);

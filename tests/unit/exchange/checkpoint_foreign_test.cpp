@@ -366,6 +366,10 @@ TEST_CASE("a denoiser beside its encoders in one file comes in alone, and the ot
   const auto found = checkpoint::look_at_weights(folder / "all.safetensors", "other");
   CHECK(found.others == std::map<std::string, int64_t>{{"first_stage_model", 2}});
   CHECK(found.shapes.has("attn.q.weight"));
+  const auto autoencoder = checkpoint::look_at_weights(folder / "all.safetensors", "other", {}, {"AutoencoderKL"});
+  CHECK(autoencoder.shapes.tensors.size() == 2);
+  CHECK(autoencoder.shapes.has("b"));
+  CHECK(autoencoder.others == std::map<std::string, int64_t>{{"model", int64_t(foreign_tensors().size())}});
 }
 
 TEST_CASE("an index may name files of PyTorch's") {
