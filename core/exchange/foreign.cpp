@@ -16,7 +16,7 @@ namespace {
 // in one file.
 constexpr std::array<const char*, 2> kWrappers{"module.", "net."};
 constexpr const char *kDenoiser = "model.diffusion_model.", *kAutoencoder = "first_stage_model.",
-                     *kAutoencoderClass = "AutoencoderKL";
+                     *kClassOfAutoencoders = "AutoencoderKL", *kLatentDiffusion = "ldm";
 constexpr std::array<const char*, 5> kPrefixes{"", kWrappers[0], kWrappers[1], kDenoiser, kAutoencoder};
 // What trainers call their sets in one file; JiT's script keeps two averages, of which it samples with the first.
 constexpr const char *kAverage = "ema", *kFirstAverage = "model_ema1";
@@ -27,7 +27,7 @@ struct Beside {
 };
 constexpr std::array<Beside, 7> kBeside{{
     {"opendit", "y_embedder.text_encoder.", "the frozen text encoder"},
-    {"ldm", "loss.", "what judged its pictures in training"},
+    {kLatentDiffusion, "loss.", "what judged its pictures in training"},
     {"transformers", "decoder.", "the decoder"},
     {"transformers", "lm_head.", "the decoder's last map"},
     {"transformers", "encoder.embed_tokens.", "the table of tokens once more"},
@@ -72,10 +72,9 @@ std::vector<std::string> sets_to_try(std::optional<Which> which) {
   return {"", kAverage, kFirstAverage, "model", "state_dict"};
 }
 
-// The names of one set, where no name of it is known yet: a file of several has names of no other kind. `classes`: what
-// is looked for, in a file that holds a denoiser and its autoencoder.
-std::string prefix_of_set(const std::vector<std::string>& names, std::optional<Which> which, const Classes& classes) {
-  const bool is_autoencoder = std::find(classes.begin(), classes.end(), kAutoencoderClass) != classes.end();
+// The names of one set, where no name of it is known yet: a file of several has names of no other kind.
+std::string prefix_of_set(const std::vector<std::string>& names, const Classes& classes, std::optional<Which> which) {
+  const bool is_autoencoder = std::find(classes.begin(), classes.end(), kClassOfAutoencoders) != classes.end();
   const std::string model = is_autoencoder ? kAutoencoder : kDenoiser;
   const auto some = [&](const std::string& prefix) {
     return std::any_of(names.begin(), names.end(), [&](const auto& name) { return name.starts_with(prefix); });
@@ -121,7 +120,7 @@ ForeignWeights look_at_weights(const std::string& path, const std::string& forma
   const auto file = open_foreign(weights);
   ForeignWeights found{{format, weights, {}, {}, {}}, file->notes(), {}, {}, reading_of(path, place)};
   const auto names = file->names();
-  const std::string prefix = prefix_of_set(names, which, classes);
+  const std::string prefix = prefix_of_set(names, classes, which);
   for (const auto& name : names)
     if (!name.starts_with(prefix)) {
       if (prefix.ends_with(kDenoiser) || prefix.ends_with(kAutoencoder)) ++found.others[name.substr(0, name.find('.'))];

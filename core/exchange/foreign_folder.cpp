@@ -28,19 +28,6 @@ constexpr const char *kWeightsFile = "diffusion_pytorch_model.safetensors", *kCo
                      *kIndex = ".index.json", *kSuffix = ".safetensors", *kIndexWord = "index";
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;  // bytes: diffusers' have one or two thousand
 
-// What was imported with the model, where it says null or what no plugin knows, is what the next export says.
-std::string json_text(const ForeignConfig& config, const std::string& kept = {}) {
-  if (config.empty()) return {};
-  json object = kept.empty() ? json::object() : formats::parse_json(kept, kConfigFile, ErrorKind::checkpoint);
-  const bool is_new = kept.empty();
-  for (const auto& [key, value] : config) {
-    const auto found = object.find(key);
-    if (is_new || (found != object.end() && !found->is_null()))
-      std::visit([&, k = key](const auto& v) { object[k] = v; }, value);
-  }
-  return formats::ascii_json(object) + '\n';
-}
-
 template <class T, class Is>
 bool read_list(const json& list, Is is, std::optional<OptionValue>& into) {
   if (!std::all_of(list.begin(), list.end(), is)) return false;
@@ -55,6 +42,11 @@ std::optional<OptionValue> config_value(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   std::optional<OptionValue> list;
   if (!value.is_array()) return list;
+  if (!value.empty() && std::all_of(value.begin(), value.end(), [](const json& one) { return one.is_boolean(); })) {
+    std::vector<int64_t> flags;
+    for (const auto& one : value) flags.push_back(one.get<bool>() ? 1 : 0);
+    return flags;
+  }
   const bool is_plain = read_list<int64_t>(
                             value, [](const json& one) { return one.is_number_integer(); }, list) ||
                         read_list<double>(
@@ -62,6 +54,21 @@ std::optional<OptionValue> config_value(const json& value) {
                         read_list<std::string>(
                             value, [](const json& one) { return one.is_string(); }, list);
   return is_plain ? list : std::nullopt;
+}
+
+// What was imported with the model, where it says null or what no plugin knows, is what the next export says.
+std::string json_text(const ForeignConfig& config, const std::string& kept = {}) {
+  if (config.empty()) return {};
+  json object = kept.empty() ? json::object() : formats::parse_json(kept, kConfigFile, ErrorKind::checkpoint);
+  const bool is_new = kept.empty();
+  for (const auto& [key, value] : config) {
+    const auto found = object.find(key);
+    const bool is_said = found != object.end() && !found->is_null();
+    // What is read as this value stays as it was written: [true, false] is [1, 0].
+    if (is_new || (is_said && config_value(*found) != value))
+      std::visit([&, k = key](const auto& v) { object[k] = v; }, value);
+  }
+  return formats::ascii_json(object) + '\n';
 }
 
 bool lies_there(const std::string& path) {
