@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -181,7 +182,7 @@ ForeignConfig config_of(const Options& o, const ditto::ModelNeeds& needs) {
     config["addition_time_embed_dim"] = o.addition_time_embed_dim;
     config["projection_class_embeddings_input_dim"] =
         needs.width("text_pooled") + (ids ? ids->shape.at(0) : kWholePicture) * o.addition_time_embed_dim;
-  } else if (o.projection_class_embeddings_input_dim > 0) {
+  } else if (o.class_embed_type == Options::kProjection) {
     config["projection_class_embeddings_input_dim"] = o.projection_class_embeddings_input_dim;
   }
   return config;
@@ -201,7 +202,7 @@ OptionValue as_option(const std::string& key, const OptionValue& value) {
 struct Said {
   Options options;
   std::vector<std::string> names;
-  bool heads = true;  // it says them
+  bool heads = true, groups = true;  // it says them
   int64_t text, channels, out_channels;
 };
 
@@ -305,7 +306,6 @@ void read_label(const ForeignShapes& file, Said& said) {
   o.projection_class_embeddings_input_dim = file.size(numbers, 1, most::kWidth);
   const bool is_xl = said.text == 2048 || said.text == 1280;
   (is_xl ? o.addition_embed_type : o.class_embed_type) = is_xl ? Options::kTextTime : Options::kProjection;
-  if (is_xl) o.addition_time_embed_dim = 256;
 }
 
 Said of_tensors(const ForeignShapes& file) {
@@ -333,18 +333,23 @@ Said of_tensors(const ForeignShapes& file) {
   o.layers_per_block = shortest(layers), o.transformer_layers_per_block = shortest(transformers);
   o.only_cross_attention = shortest(o.only_cross_attention);
   read_label(file, said);
+  for (const int64_t channels : o.block_out_channels) o.norm_num_groups = std::gcd(o.norm_num_groups, channels);
+  said.groups = o.norm_num_groups == Options().norm_num_groups;  // of all published ones
   said.heads = take_published(said);
   if (!said.heads) o.attention_head_dim = {1};
   return said;
 }
 
-void require_heads(const ditto::OptionReader& reader, const ForeignShapes& file) {
+// What a recipe has to say, as the file does not.
+void require_said(const ditto::OptionReader& reader, const ForeignShapes& file, const char* name,
+                  const std::string& example) {
   const auto& declared = reader.declared();
-  if (std::none_of(declared.begin(), declared.end(), [](const ditto::OptionInfo& info) {
-        return info.given && (info.name == "attention_head_dim" || info.name == "preset");
-      }))
-    reader.reject("attention_head_dim", "is not said, and " + file.file + " does not say it",
-                  "add the number of heads to the recipe, or --set model.attention_head_dim=[N]");
+  const bool is_said = std::any_of(declared.begin(), declared.end(), [&](const ditto::OptionInfo& info) {
+    return info.given && (info.name == name || info.name == "preset");
+  });
+  if (!is_said)
+    reader.reject(name, "is not said, and " + file.file + " does not say it",
+                  std::string("add it to the recipe, or --set model.") + name + "=" + example);
 }
 
 // Sides that the configuration says, one or two; none: a sample's own.
@@ -395,7 +400,8 @@ ditto::ModelNeeds needs_of(ditto::OptionReader& reader, const ForeignShapes& fil
   const auto said = file.format == kLdm ? of_tensors(file) : of_config(file);
   Options o = said.options;
   ditto::read_over(o, reader, file, said.names);
-  if (!said.heads) require_heads(reader, file);
+  if (!said.heads) require_said(reader, file, "attention_head_dim", "[N]");
+  if (!said.groups) require_said(reader, file, "norm_num_groups", "N");
   auto made = ditto::foreign_needs_of(picture_of(file, said.channels), said.out_channels);
   ditto::offer_text(made, said.text, o.text.null == "empty");
   if (o.num_class_embeds > 0) made.inputs.push_back({"label", torch::kLong, {}, "", o.num_class_embeds});

@@ -27,8 +27,7 @@ std::vector<Options> published() {
   sdxl.transformer_layers_per_block = {1, 2, 10};
   sdxl.use_linear_projection = true;
   sdxl.addition_embed_type = Options::kTextTime;
-  sdxl.addition_time_embed_dim = 256;
-  sdxl.projection_class_embeddings_input_dim = 1280 + kWholePicture * 256;
+  sdxl.projection_class_embeddings_input_dim = 1280 + kWholePicture * sdxl.addition_time_embed_dim;
   return {sd1, sd2, sdxl};
 }
 

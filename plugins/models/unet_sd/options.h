@@ -27,7 +27,7 @@ struct Options {
   bool flip_sin_to_cos = true;
   int64_t freq_shift = 0;
   std::string resnet_time_scale_shift = kDefault, class_embed_type = kNone, addition_embed_type = kNone;
-  int64_t num_class_embeds = 0, projection_class_embeddings_input_dim = 0, addition_time_embed_dim = 0;
+  int64_t num_class_embeds = 0, projection_class_embeddings_input_dim = 0, addition_time_embed_dim = 256;
   double dropout = 0;
   int64_t pixels = 8;  // this and the text's are no options of theirs
   ditto::PaddedText text{.tokens = 77, .mask = false};
