@@ -16,6 +16,7 @@
 #include "core/console/streams.h"
 #include "core/data/names.h"
 #include "core/exchange/foreign.h"
+#include "core/exchange/foreign_folder.h"
 #include "core/exchange/model_card.h"
 #include "core/exchange/peft.h"
 #include "core/network/finite.h"
@@ -272,6 +273,8 @@ void import_from(const CheckpointArguments& a, const CommandLine& line) {
     foreign.shapes.data = any_data(foreign.shapes.model.shape(names::kInput));
   Made made(std::move(foreign.recipe), model_alone(foreign.shapes), registry);
   refuse_other_channels(*made.assembly, a.path);
+  if (const auto& scheduler = made.assembly->networks->scheduler)
+    checkpoint::require_schedule(a.path, scheduler->foreign_config(a.format));
   const auto set = checkpoint::import_weights(*made.assembly->main->model, a.format, foreign.file, which);
   require_finite(made.assembly->main->layout, a.path);
   auto extra = machine_record();

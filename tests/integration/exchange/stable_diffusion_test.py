@@ -5,7 +5,7 @@ Claim (sampling): `ditto sample` of a Stable Diffusion folder makes the latents 
 unmodified, from the same noise, prompts and DDIMScheduler with guidance 7.5 (1e-4), of noise and of v predicted.
 
 Claim (weights): A folder of Stable Diffusion is trained on here and goes back into its pipeline; a single file in `ldm` names gives
-the same UNet and autoencoder as the folder, and diffusers reads what is written in those names.
+the same UNet as the folder, and diffusers reads what is written in those names.
 """
 
 import dataclasses
@@ -224,6 +224,9 @@ def test_what_a_folder_is_named_for_is_said():
     for place in (folder, folder / "unet"):
         t.refused(7, ["ditto checkpoint import"], "train", recipe_of("sd1", data=t.synthetic(captions=True, channels=3, height=64, width=64),
                                                                    run=dict(name="never", steps=1, init_from=str(place))))
+    v, _ = saved("sd2")
+    t.refused(2, ["scheduler_config.json", "prediction_type", "v_prediction"], "checkpoint", "import", v, "--format", "diffusers", "--recipe",
+              recipe_of("sd2"), "--set", "scheduler.prediction=epsilon", "--out", t.work / "never")
     words = ["checkpoint", "import", folder, "--format", "diffusers", "--out", t.work / "by-set", "--set"]
     t.check("unet/diffusion_pytorch_model.safetensors" in t.run(*words, "model.plugin=unet_sd").all, "the folder of its class")
     t.refused(7, ["is a folder without", "unet/", "vae/"], *words[:-1])
