@@ -389,7 +389,7 @@ TEST_CASE("a pipeline whose schedule is another than the recipe's is refused") {
   says(R"({"prediction_type": "v_prediction", "beta_start": 0.00085})");
   const auto error = error_of(ErrorKind::config, require(ours));
   CHECK(contains(error, "scheduler_config.json"));
-  CHECK(contains(error, "prediction_type = v_prediction, and [scheduler] makes it epsilon"));
+  CHECK(contains(error, R"(prediction_type = "v_prediction", and [scheduler] makes it "epsilon")"));
   says(R"({"beta_start": 0.0001})");
   CHECK(contains(error_of(ErrorKind::config, require(ours)), "beta_start"));
 }
