@@ -24,8 +24,9 @@ using nlohmann::json;
 namespace {
 
 constexpr const char *kWeightsFile = "diffusion_pytorch_model.safetensors", *kConfigFile = "config.json",
-                     *kSchedulerConfigFile = "scheduler_config.json", *kSubfolder = "transformer", *kCard = "README.md",
-                     *kIndex = ".index.json", *kSuffix = ".safetensors", *kIndexWord = "index";
+                     *kSchedulerConfigFile = "scheduler_config.json", *kSchedulerFolder = "scheduler",
+                     *kSubfolder = "transformer", *kCard = "README.md", *kIndex = ".index.json",
+                     *kSuffix = ".safetensors", *kIndexWord = "index";
 constexpr uint64_t kMostConfigBytes = uint64_t{1} << 20;  // bytes: diffusers' have one or two thousand
 
 template <class T, class Is>
@@ -289,6 +290,22 @@ std::string read_config_beside(const std::string& weights, ForeignShapes& into) 
   for (const auto& [key, value] : object.items())
     if (auto one = config_value(value)) into.config[key] = std::move(*one);
   return text;
+}
+
+void require_schedule(const std::string& pipeline, const ForeignConfig& ours) {
+  const auto path = (fs::path(pipeline) / kSchedulerFolder / kSchedulerConfigFile).string();
+  if (!lies_there(path)) return;
+  const auto object = formats::parse_json(formats::read_file(path, ErrorKind::checkpoint, kMostConfigBytes), path,
+                                          ErrorKind::checkpoint);
+  for (const char* key : {"num_train_timesteps", "beta_schedule", "beta_start", "beta_end", "prediction_type"}) {
+    const auto mine = ours.find(key);
+    const auto theirs = mine != ours.end() && object.contains(key) ? config_value(object[key]) : std::nullopt;
+    if (theirs && *theirs != mine->second)
+      throw Error(ErrorKind::config, path,
+                  "says " + std::string(key) + " = " + to_text(*theirs) + ", and [scheduler] makes it " +
+                      to_text(mine->second) + ": these weights would be taken for others",
+                  "set [scheduler] as the weights were trained, or name their own folder");
+  }
 }
 
 ExportPlace::ExportPlace(const std::string& out, const Configs& configs)
