@@ -255,8 +255,6 @@ TEST_CASE("under one the models call the op table for all but single operations"
   for (const auto& [id, path] : plugins_of("models"))
     for (const ModelCase& test : table.count(id) ? table.at(id) : std::vector<ModelCase>()) {
       if (id == "autoencoder_kl") continue;  // it is refused by name
-      const auto convolution = test.options.find("convolution");
-      if (convolution != test.options.end() && std::get<bool>(convolution->second)) continue;  // refused by name
       CAPTURE(id);
       std::string said;
       for (const auto& name : ditto::testing::inexact_calls(path, test.needs, test.options)) said += name + " ";
