@@ -1,6 +1,7 @@
 #include "core/assembly/assembly.h"
 
 #include "core/assembly/encoded_encoders.h"
+#include "core/assembly/memory_format.h"
 #include "core/components/optimizers.h"
 #include "core/components/sources.h"
 #include "core/config/numerics.h"
@@ -50,6 +51,8 @@ Assembly::Assembly(Recipe& recipe_, Registry& registry, const Mesh& mesh_, const
   for (const auto& source : {train_data, validation_data})
     if (source) take_encoded(recipe, *networks, *source, parts.frozen);
   main = networks->main.get();
+  check_memory_format(recipe, *main);
+  if (parts.measures) measure_memory_format(recipe, registry, *main, mesh.world());
   if (parts.objective) make_objective();
   if (parts.sampler || recipe.sampler) make_sampler(parts);
   if (parts.objective) networks->refuse_unused();
