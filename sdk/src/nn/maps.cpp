@@ -137,13 +137,13 @@ bool Convolution::token_local() const {
 
 Tensor Convolution::forward(const Tensor& x, Context& ctx) {
   ctx.refuse_under_one("a convolution");
-  const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
+  const Tensor in = laid(enter(x).to(ctx.compute), ctx), w = weight(ctx);
   if (in.dim() != w.dim() || in.size(1) != w.size(1))
     throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
                 "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",
                 "give it maps [B, C, ...]; where what is before it is cut by channels, it is Split::rows()");
   const bool adds_later = after && sums_;
-  const Tensor y = ctx.ops.conv(laid(in, ctx), w, adds_later ? Tensor() : bias(ctx), stride_, before_, after_);
+  const Tensor y = ctx.ops.conv(in, w, adds_later ? Tensor() : bias(ctx), stride_, before_, after_);
   ctx.count("conv", 2 * static_cast<double>(y.numel()) * static_cast<double>(product(w.sizes().slice(1))));
   return adds_later ? after(y) + of_channels(bias(ctx), y.dim()) : leave(y);
 }
