@@ -1,5 +1,6 @@
 #include "core/assembly/memory_format.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 
@@ -21,14 +22,10 @@ namespace {
 
 using torch::Tensor;
 
-// Of the middle of a small UNet.
-constexpr int64_t kSamples = 2, kChannels = 256, kGroups = 32, kSide = 16;
-constexpr int kMostRounds = 12;
-
 // A norm and a convolution, forward and backward, with all that a step does to their gradients.
-class Trial {
+class MapsTrial {
  public:
-  Trial(const Recipe& recipe, Registry& registry, const Context& like)
+  MapsTrial(const Recipe& recipe, Registry& registry, const Context& like)
       : recipe_(recipe), components_(recipe_, registry), ctx_(components_.op_table(), Random(0)) {
     ctx_.compute = like.compute;
     ctx_.device = like.device;
@@ -51,6 +48,10 @@ class Trial {
   }
 
  private:
+  // Of the middle of a small UNet.
+  static constexpr int64_t kSamples = 2, kChannels = 256, kGroups = 32, kSide = 16;
+  static constexpr int kMostRounds = 12;
+
   void run(const Tensor& map, at::MemoryFormat format) {
     const torch::AutoGradMode grad(true);
     ctx_.maps = format;
@@ -66,8 +67,9 @@ class Trial {
 };
 
 // What of the recipe rates follow from: other kernels have others.
-std::string computed_by(const Recipe& recipe) {
-  auto text = fmt::format("maps in {} by {}", recipe.run.precision, fmt::join(kernel_sets(recipe), ", "));
+std::string computed_by(const Recipe& recipe, torch::Device device) {
+  auto text = fmt::format("maps in {} on {} by {}", recipe.run.precision, device.is_cuda() ? "a GPU" : "the CPU",
+                          fmt::join(kernel_sets(recipe), ", "));
   for (const char* op : {"conv", "group_norm"}) {
     const auto& in_fp32 = recipe.run.bf16_in_fp32;
     if (std::find(in_fp32.begin(), in_fp32.end(), op) != in_fp32.end()) text += fmt::format(", {} in fp32", op);
@@ -80,9 +82,9 @@ std::string computed_by(const Recipe& recipe) {
 std::string faster(const Recipe& recipe, Registry& registry, const Context& like) {
   const RatesFile file(like.device.is_cuda() ? gpu_name(like.device) : "");
   auto all = file.read();
-  auto& rates = all[computed_by(recipe)];
+  auto& rates = all[computed_by(recipe, like.device)];
   if (!rates.contains(kChannelsFirst) || !rates.contains(kChannelsLast)) {
-    const auto seconds = Trial(recipe, registry, like).seconds();
+    const auto seconds = MapsTrial(recipe, registry, like).seconds();
     rates = {{kChannelsFirst, 1 / seconds[0]}, {kChannelsLast, 1 / seconds[1]}};
     file.write(all);
   }

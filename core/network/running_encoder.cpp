@@ -7,6 +7,7 @@
 
 #include <ditto/error.h>
 
+#include "core/data/names.h"
 #include "core/exchange/foreign.h"
 #include "core/network/foreign_model.h"
 

@@ -11,6 +11,7 @@
 #include <ditto/nn/maps.h>
 #include <ditto/parallel/backward_watch.h>
 
+#include "core/config/numerics.h"
 #include "core/data/names.h"
 #include "core/measure/shown_range.h"
 #include "core/network/flops.h"
@@ -53,7 +54,8 @@ bool RunningModel::has_maps() const {
 }
 
 void RunningModel::cut(Components& components) {
-  if (const auto& format = components.recipe.run.memory_format; format != kMeasured && has_maps())
+  const auto& recipe = components.recipe;
+  if (const auto& format = recipe.run.memory_format; format != kMeasured && !is_one_number(recipe) && has_maps())
     ctx->maps = format == kChannelsLast ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
   RunningUnits::cut(components,
                     {plugin_name(Model::kKind, setting.component.plugin), model->token_local(), model->depth(),

@@ -149,14 +149,14 @@ bool Convolution::token_local() const {
 std::optional<int64_t> Convolution::leaves_to_cut() const { return leaves_that_are_cut(leaves_, sums_); }
 
 Tensor Convolution::forward(const Tensor& x, Context& ctx) {
-  const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
+  const Tensor in = laid(enter(x).to(ctx.compute), ctx), w = weight(ctx);
   if (in.dim() != w.dim() || in.size(1) != w.size(1))
     throw Error(ErrorKind::plugin, name_of(w.dim() - 2),
                 "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",
                 "give it maps [B, C, ...]; where what is before it is cut by channels, it is Split::rows()");
   const bool adds_later = after && sums_ && !nodes;
   const auto op = [&](const Tensor& map, const Tensor& part, const Tensor& row, const SumLeaves& leaves) {
-    return ctx.ops.conv(laid(map, ctx), part, row, stride_, before_, after_, leaves);
+    return ctx.ops.conv(map, part, row, stride_, before_, after_, leaves);
   };
   const Tensor y = nodes ? by_nodes(op, in, w, bias(ctx), leaves_, *nodes, 1, sums_, ctx)
                          : op(in, w, adds_later ? Tensor() : bias(ctx), leaves_);
@@ -186,7 +186,7 @@ ConvTransposed2d::~ConvTransposed2d() = default;
 std::optional<int64_t> ConvTransposed2d::leaves_to_cut() const { return leaves_that_are_cut(leaves_, sums_); }
 
 Tensor ConvTransposed2d::forward(const Tensor& x, Context& ctx) {
-  const Tensor in = enter(x).to(ctx.compute), w = weight(ctx);
+  const Tensor in = laid(enter(x).to(ctx.compute), ctx), w = weight(ctx);
   if (in.dim() != w.dim() || in.size(1) != w.size(0))
     throw Error(ErrorKind::plugin, kTransposed,
                 "is given " + c10::str(in.sizes()) + ", with a weight of " + c10::str(w.sizes()) + " here",

@@ -116,7 +116,8 @@ def test_one_number_has_the_same_bits_either_way():
     t.train(path, "one", run__numerics="one", env=cache("none"))
     t.equal((noted("one"), (t.work / "none/ditto/rates").exists()), (None, False), "what is noted, and measured")
     for way in WAYS:
-        t.train(path, f"one-{way}", run__numerics="one", run__memory_format=way, env=cache("none"))
+        said = t.train(path, f"one-{way}", run__numerics="one", run__memory_format=way, env=cache("none")).all
+        t.check("run.memory_format says how maps lie, and run.numerics" in said, said)
         t.same_metrics("one", f"one-{way}")
         t.same_state("one", f"one-{way}")
 

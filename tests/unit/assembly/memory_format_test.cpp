@@ -3,10 +3,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #include <ditto/error.h>
 
 #include "core/assembly/assembly.h"
 #include "core/assembly/resume.h"
+#include "core/config/late_options.h"
 #include "core/mesh/gloo_mesh.h"
 #include "tests/support/files.h"
 
@@ -69,8 +72,12 @@ TEST_CASE("nothing is measured where no bits may depend on it, nor in proofs") {
     CHECK(none.maps == at::MemoryFormat::Preserve);
     CHECK(none.noted == "none");
   }
-  CHECK(begun(of(kUNet, {"run.numerics=one", "run.memory_format=channels_last"})).maps ==
-        at::MemoryFormat::ChannelsLast);
+  const auto one = of(kUNet, {"run.numerics=one", "run.memory_format=channels_last"});
+  CHECK(begun(one).maps == at::MemoryFormat::Preserve);
+  const auto notes = notes_on_options(one);
+  CHECK(std::any_of(notes.begin(), notes.end(), [](const auto& line) {
+    return line.starts_with("warning: run.memory_format") && line.ends_with("it changes nothing");
+  }));
 }
 
 TEST_CASE("how maps lie is refused of a model that has none") {
