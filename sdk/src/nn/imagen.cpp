@@ -79,7 +79,7 @@ void ImagenOptions::read(OptionReader& option) {
 
 ImagenBlock::ImagenBlock(const ImagenBlockShape& shape)
     : shape_(shape), residual_(make<MapResidual>("residual", shape.residual)) {
-  if (shape.attention) attention_ = make<MapAttention>("attention", *shape.attention);
+  if (shape.attention) attention_ = make<ImagenAttention>("attention", *shape.attention);
   if (shape.down) down_ = make<Conv2d>("down", *shape.down);
   if (shape.up) up_ = make<ConvTransposed2d>("up", *shape.up);
   if (shape.resized) resized_ = make<MapResidual>("resized", *shape.resized);
@@ -162,7 +162,7 @@ ResidualShape ImagenUNet::residual(int64_t in, int64_t out) const {
   return shape;
 }
 
-MapAttentionShape ImagenUNet::attention(int64_t channels) const {
+ImagenAttentionShape ImagenUNet::attention(int64_t channels) const {
   const bool by_width = options_.per_head_channels > 0;
   const int64_t by = by_width ? options_.per_head_channels : options_.num_attn_heads;
   if (channels % by != 0)

@@ -24,19 +24,19 @@ Tensor total(const Tensor& x, Context& ctx) { return ctx.ops.row_total(x).select
 
 }  // namespace
 
-struct MapAttention::Keys {
+struct ImagenAttention::Keys {
   Tensor k, v, mask_BS;
 };
 
-MapAttention::MapAttention(const MapAttentionShape& s) : shape_(s) {
+ImagenAttention::ImagenAttention(const ImagenAttentionShape& s) : shape_(s) {
   const int64_t C = s.channels, N = s.heads, K = C / N;
   norm_ = make<GroupNorm>("norm", kImagenGroups, C);
   if (s.type == "stacked") {
     auto self = s, cross = s;
     self.type = "self", cross.type = "cross";
     in_ = make<Conv2d>("in", ConvShape{C, C, {1}});
-    self_ = make<MapAttention>("self", self);
-    cross_ = make<MapAttention>("cross", cross);
+    self_ = make<ImagenAttention>("self", self);
+    cross_ = make<ImagenAttention>("cross", cross);
     ff_norm_ = make<GroupNorm>("ff_norm", kImagenGroups, C);
     ff_ = make<GeGlu>("ff", C, 4 * C);
     out_ = make<Conv2d>("out", ConvShape{C, C, {1}}, Split::none(), Init::zeros());
@@ -55,10 +55,10 @@ MapAttention::MapAttention(const MapAttentionShape& s) : shape_(s) {
   }
   proj_ = zero_linear("proj", C, C, Split::rows().in_units(K));
 }
-MapAttention::~MapAttention() = default;
+ImagenAttention::~ImagenAttention() = default;
 
 // Where nothing of a text counts, all of it is seen and has values of zero: attention to nothing is undefined.
-MapAttention::Keys MapAttention::of_text(const Conditioning& text, Context& ctx) {
+ImagenAttention::Keys ImagenAttention::of_text(const Conditioning& text, Context& ctx) {
   const auto in = norm_text_->forward(text.text_BSE.transpose(1, 2).contiguous(), ctx).transpose(1, 2);
   const auto kv = kv_text_(in, ctx).unflatten(-1, {2, -1, shape_.channels / shape_.heads}).unbind(-3);
   const auto is_there_B1 = text.text_mask_BS.any(1, /*keepdim=*/true);
@@ -66,7 +66,7 @@ MapAttention::Keys MapAttention::of_text(const Conditioning& text, Context& ctx)
           text.text_mask_BS.bitwise_or(is_there_B1.bitwise_not())};
 }
 
-Tensor MapAttention::attend(const Tensor& x, const Conditioning& text, Context& ctx) {
+Tensor ImagenAttention::attend(const Tensor& x, const Conditioning& text, Context& ctx) {
   const int64_t K = shape_.channels / shape_.heads;
   const auto in = places_of(norm_->forward(x, ctx));
   AttentionCall call;
@@ -91,14 +91,14 @@ Tensor MapAttention::attend(const Tensor& x, const Conditioning& text, Context& 
   return proj_(ctx.attention(call).at(0).flatten(-2), ctx);
 }
 
-Tensor MapAttention::stacked(const Tensor& x, const Conditioning& text, Context& ctx) {
+Tensor ImagenAttention::stacked(const Tensor& x, const Conditioning& text, Context& ctx) {
   auto h = in_->forward(norm_->forward(x, ctx), ctx);
   h = cross_->forward(self_->forward(h, text, ctx), text, ctx);
   h = h + as_map(ff_->forward(places_of(ff_norm_->forward(h, ctx)), ctx), h);
   return x + out_->forward(h, ctx);
 }
 
-Tensor MapAttention::forward(const Tensor& x, const Conditioning& text, Context& ctx) {
+Tensor ImagenAttention::forward(const Tensor& x, const Conditioning& text, Context& ctx) {
   return in_ ? stacked(x, text, ctx) : x + as_map(attend(x, text, ctx), x);
 }
 

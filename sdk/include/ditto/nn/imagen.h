@@ -45,7 +45,7 @@ struct DITTO_API ImagenOptions {
 // that. NeMo's names of its parts are `theirs`.
 struct DITTO_API ImagenBlockShape {
   ResidualShape residual;
-  std::optional<MapAttentionShape> attention = {};
+  std::optional<ImagenAttentionShape> attention = {};
   // Skips, by name: that which is put beside the map, or added to it, before all; and those that are left before and
   // after the sides change. Empty: none.
   std::string takes = {}, leaves = {}, leaves_after = {};
@@ -69,7 +69,7 @@ class DITTO_API ImagenBlock : public Layer {
  private:
   ImagenBlockShape shape_;
   std::shared_ptr<MapResidual> residual_, resized_;
-  std::shared_ptr<MapAttention> attention_;
+  std::shared_ptr<ImagenAttention> attention_;
   std::shared_ptr<Conv2d> down_;
   std::shared_ptr<ConvTransposed2d> up_;
 };
@@ -114,7 +114,7 @@ class DITTO_API ImagenUNet : public Model {
   // Name of a skip.
   static std::string skip(size_t number);
   ResidualShape residual(int64_t in, int64_t out) const;
-  MapAttentionShape attention(int64_t channels) const;
+  ImagenAttentionShape attention(int64_t channels) const;
 
   const Needs& needs() const { return needs_; }
   const std::vector<int64_t>& x() const { return x_; }

@@ -21,7 +21,7 @@ inline constexpr int64_t kImagenGroups = 32;
 
 // "self": places attend to one another. "cross": to the text. "fused": to both in one softmax. "stacked": to one
 // another, then to the text, then GEGLU (N. Shazeer, 2020, arXiv:2002.05202), all between two maps of places.
-struct DITTO_API MapAttentionShape {
+struct DITTO_API ImagenAttentionShape {
   std::string type;
   int64_t channels, heads;
   int64_t context;  // width of the text
@@ -29,10 +29,10 @@ struct DITTO_API MapAttentionShape {
 
 // x + what it attends to. Norms are of 32 groups, the text's too: it is of all places that it has, padding among them,
 // and so of how many there are. Along tensor it is cut by heads.
-class DITTO_API MapAttention : public Layer {
+class DITTO_API ImagenAttention : public Layer {
  public:
-  explicit MapAttention(const MapAttentionShape& shape);
-  ~MapAttention() override;
+  explicit ImagenAttention(const ImagenAttentionShape& shape);
+  ~ImagenAttention() override;
   // x [B, C, H, W]; of `text` the tokens and their mask. A text of which nothing counts adds nothing but biases.
   torch::Tensor forward(const torch::Tensor& x, const Conditioning& text, Context& ctx);
 
@@ -42,11 +42,11 @@ class DITTO_API MapAttention : public Layer {
   torch::Tensor stacked(const torch::Tensor& x, const Conditioning& text, Context& ctx);
   Keys of_text(const Conditioning& text, Context& ctx);
 
-  MapAttentionShape shape_;
+  ImagenAttentionShape shape_;
   std::shared_ptr<GroupNorm> norm_, norm_self_, norm_text_, ff_norm_;
   Linear qkv_, q_, kv_self_, kv_text_, proj_;
   std::shared_ptr<Conv2d> in_, out_;
-  std::shared_ptr<MapAttention> self_, cross_;
+  std::shared_ptr<ImagenAttention> self_, cross_;
   std::shared_ptr<GeGlu> ff_;
 };
 

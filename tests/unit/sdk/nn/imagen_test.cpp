@@ -35,8 +35,8 @@ std::shared_ptr<L> filled(Args&&... args) {
   return made;
 }
 
-std::shared_ptr<MapAttention> attention(const std::string& type) {
-  return filled<MapAttention>(MapAttentionShape{type, kChannels, 4, kText});
+std::shared_ptr<ImagenAttention> attention(const std::string& type) {
+  return filled<ImagenAttention>(ImagenAttentionShape{type, kChannels, 4, kText});
 }
 
 Conditioning of(const Tensor& text_BSE, const std::vector<int64_t>& lengths) {
@@ -46,11 +46,11 @@ Conditioning of(const Tensor& text_BSE, const std::vector<int64_t>& lengths) {
   return made;
 }
 
-Tensor normed(MapAttention& layer, const std::string& name, const Tensor& x) {
+Tensor normed(ImagenAttention& layer, const std::string& name, const Tensor& x) {
   const auto p = layer.named_parameters();
   return torch::group_norm(x, kImagenGroups, p[name + ".weight"], p[name + ".bias"], 1e-5);
 }
-Tensor mapped(MapAttention& layer, const std::string& name, const Tensor& x) {
+Tensor mapped(ImagenAttention& layer, const std::string& name, const Tensor& x) {
   const auto p = layer.named_parameters();
   return torch::linear(x.transpose(1, 2), p[name + ".weight"], p[name + ".bias"]);
 }
