@@ -2,7 +2,7 @@
 // thresholds, against NeMo Imagen's precond.py and sampler.py: make_nemo_imagen.py. Where NeMo's DDPM sampler is wrong
 // (networks of x_start, sr-unet), against the definition.
 #include <doctest/doctest.h>
-#include <torch/torch.h>
+#include <torch/types.h>
 #include <nlohmann/json.hpp>
 
 #include "core/sample/clip.h"
