@@ -149,6 +149,7 @@ int64_t put_data(NemoFields& yaml, RecipeText& recipe) {
   recipe.put("data", "size", {smallest, smallest});
   recipe.put("data", "resize", "bicubic");
   recipe.put("data", "channels", yaml.whole("model.unet.channels", 3));
+  recipe.put("encoder.image", "plugin", "identity");
   recipe.put("loader", "threads", yaml.whole("model.data.num_workers", 2));
   recipe.put("loader", "flip", yaml.flag(pictures + "horizontal_flip", false));
   if (!yaml.take(train + "filterings").is_null())
@@ -329,11 +330,14 @@ NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file)
   put_diffusion(yaml, recipe);
   put_optimizer(yaml, recipe);
   put_what_is_kept(yaml, recipe);
+  const bool enlarges = yaml.word("model.unet_type", "base") != "base";
   const auto ranks = ranks_in(yaml);
   yaml.refuse_rest();
   auto notes = yaml.notes();
   notes.push_back("trainer.devices, num_nodes: a launcher starts ranks, " + std::to_string(ranks) +
                   " there (docs/clusters.md)");
+  if (enlarges)
+    notes.push_back("model.data.train.target_resolutions: the smaller picture, `low`, is to come from the data");
   return {recipe.text(), std::move(notes)};
 }
 
