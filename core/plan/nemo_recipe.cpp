@@ -69,6 +69,18 @@ constexpr LeftOut kLeftOut[] = {
     {"model.data.pbss_checkpoint_saving.save_frequency", "is of checkpoints in a store"},
 };
 
+// Of three files of NeMo's, and one more; no option of them is to be mended before that.
+void refuse_corruptions(const NemoFields& yaml) {
+  const std::string corrupted = "model.data.train.corruption_aug";
+  if (!yaml.has(corrupted)) return;
+  const bool has_sizes = yaml.has("model.data.train.target_resolutions");
+  yaml.refuse(
+      corrupted,
+      std::string("is a field that no code of NeMo's reads") +
+          (has_sizes ? "" : ", and target_resolutions, which its data ask for, is missing: it cannot run there"),
+      has_sizes ? "leave it out" : "say target_resolutions in its place");
+}
+
 void take_what_changes_nothing(NemoFields& yaml) {
   for (const auto& [field, why] : kLeftOut) yaml.leave_out(field, why);
   yaml.demand("trainer.max_epochs", {-1, nullptr}, "a run ends by its steps", "set -1, and say max_steps");
@@ -176,15 +188,7 @@ void put_model(NemoFields& yaml, RecipeText& recipe, int64_t side) {
   const auto type = yaml.one_of("model.unet_type", "base", {{"base", "base"}, {"sr", "sr"}, {"sr-unet", "sr-unet"}});
   const bool enlarges = type != "base", efficient = type == "sr";
   if (enlarges) {
-    const std::string sizes = "model.data.train.target_resolutions", corrupted = "model.data.train.corruption_aug";
-    if (yaml.has(corrupted))
-      yaml.refuse(
-          corrupted,
-          "is a field that no code of NeMo's reads" +
-              std::string(yaml.has(sizes)
-                              ? ""
-                              : ", and target_resolutions, which its data ask for, is missing: it cannot run there"),
-          "say target_resolutions in its place");
+    const std::string sizes = "model.data.train.target_resolutions";
     const auto both = yaml.take(sizes);
     if (!both.is_array() || both.size() != 2 || both[1] != side)
       yaml.refuse(sizes, "is not [LOW, " + std::to_string(side) + "]",
@@ -321,6 +325,7 @@ NemoRecipe recipe_of_nemo(const std::string& yaml_text, const std::string& file)
   if (!yaml.has("model.unet"))
     throw Error(ErrorKind::config, file, "has no field model.unet, and so is not what NeMo's Imagen is trained by",
                 "name such a file");
+  refuse_corruptions(yaml);
   take_what_changes_nothing(yaml);
   RecipeText recipe;
   put_run(yaml, recipe);
