@@ -1,6 +1,6 @@
 """`ditto init --from`: recipes of YAML files that NeMo's Imagen is trained by.
 
-Claim (recipes): Every field of a YAML file of NeMo's Imagen becomes an option, is noted with the reason why it needs none, or is
+Claim (options): Every field of a YAML file of NeMo's Imagen becomes an option, is noted with the reason why it needs none, or is
 refused with its line: files of our own with the same fields, and NeMo's 14 where DITTO_NEMO_YAML says a folder with them.
 """
 
