@@ -45,8 +45,8 @@ class NemoFields {
   std::vector<std::string> leaves(const nlohmann::json& tree, const std::string& field) const;
 
   std::string file_;
+  std::map<std::string, int> lines_;  // filled while tree_ is made
   nlohmann::json tree_;
-  std::map<std::string, int> lines_;
   std::set<std::string> taken_;
   std::vector<std::string> notes_;
 };
