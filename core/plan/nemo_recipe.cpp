@@ -210,6 +210,7 @@ void put_model(NemoFields& yaml, RecipeText& recipe, int64_t side) {
     const auto blocks = yaml.take(theirs + "num_res_blocks");
     recipe.put("model", "num_res_blocks", blocks.is_array() ? blocks : json::array({blocks}));
   }
+  recipe.put("model", "token_length", yaml.whole("model.conditioning.token_length"));
   const auto heads = yaml.take(theirs + "num_attn_heads");
   if (yaml.take(theirs + "per_head_channels") == -1) {
     if (!heads.is_null()) recipe.put("model", "num_attn_heads", heads);

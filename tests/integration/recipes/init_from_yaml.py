@@ -31,7 +31,7 @@ SHARED = {
     "log": dict(tensorboard=True, tensorboard_every=4),
 }
 UNET = dict(embed_dim=32, channel_mult=[1, 2], attention_type="stacked", feature_pooling_type="mean", learned_sinu_pos_emb_dim=0,
-            use_null_token=False, init_conv_kernel_size=3, scale_shift_norm=True)
+            use_null_token=False, init_conv_kernel_size=3, scale_shift_norm=True, token_length=12)
 BASE = SHARED | {
     "run": SHARED["run"] | dict(memory_format="channels_last"),
     "model": UNET | dict(plugin="imagen_unet", per_head_channels=16, attention_resolutions=[8], cond_dim=64, resblock_updown=False,
