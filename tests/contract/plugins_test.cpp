@@ -299,8 +299,8 @@ TEST_CASE("every scheduler keeps its promises") {
   const Variants table{
       {"ddpm_continuous",
        {{{"prediction", text("v")}},
-        {{"log_snr", text("linear")}, {"weight", text("min_snr")}},
-        {{"prediction", text("x0")}}}},
+        {{"log_snr", text("linear")}, {"weight", text("min_snr")}, {"loss", text("huber")}},
+        {{"prediction", text("x0")}, {"loss", text("l1")}}}},
       {"edm", {{}, {{"loss", text("l1")}}, {{"loss", text("huber")}, {"rho", OptionValue(3.0)}}}},
       {"gvp",
        {{},
