@@ -1,8 +1,8 @@
 // Layers that change a map's sides, and rows added to channels, against torch's functions in double precision with
 // every gradient; and what they refuse.
 //
-// Claim (maps): transposed convolutions and bicubic resampling of any sides are LibTorch's to 1e-12 in fp64, with their
-// gradients.
+// Claim (numbers): Transposed convolutions and bicubic resampling of any sides are LibTorch's to 1e-12 in fp64, with
+// their gradients.
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
