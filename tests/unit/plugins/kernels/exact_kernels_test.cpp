@@ -8,6 +8,8 @@
 
 #include <ATen/Parallel.h>
 
+#include <ditto/context.h>
+
 #include "tests/unit/exact_rows.h"
 
 namespace ditto::exact {
