@@ -15,9 +15,9 @@ constexpr Index kPlaces = 4096;  // of one product of a weight's gradient: beyon
 
 using Shape = std::vector<int64_t>;
 
-void put_sides(at::IntArrayRef of, Index* sides) {  // of 1 to 3 the last ones; the others have one place
+void put_sides(at::IntArrayRef of, Index other, Index* sides) {  // of 1 to 3 the last ones
   const size_t first = 3 - of.size();
-  for (size_t side = 0; side < 3; ++side) sides[side] = side < first ? 1 : of[side - first];
+  for (size_t side = 0; side < 3; ++side) sides[side] = side < first ? other : of[side - first];
 }
 
 // Leaves of channels as leaves of their taps.
@@ -31,9 +31,10 @@ Terms of_taps(Terms terms, Index taps) {
 struct Setting {
   Setting(const OpInputs& in, Shape map_, Shape outputs_, const char* padding)
       : map(std::move(map_)), outputs(std::move(outputs_)) {
-    put_sides(at::IntArrayRef(map).slice(2), window.size), put_sides(at::IntArrayRef(outputs).slice(2), window.outputs);
-    put_sides(in.tensor(1).sizes().slice(2), window.kernel);
-    put_sides(in.list("stride"), window.stride), put_sides(in.list(padding), window.before);
+    put_sides(at::IntArrayRef(map).slice(2), 1, window.size);
+    put_sides(at::IntArrayRef(outputs).slice(2), 1, window.outputs);
+    put_sides(in.tensor(1).sizes().slice(2), 1, window.kernel);
+    put_sides(in.list("stride"), 1, window.stride), put_sides(in.list(padding), 0, window.before);
   }
   Shape map, outputs;
   Window window{};
