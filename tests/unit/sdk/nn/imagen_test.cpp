@@ -112,9 +112,11 @@ TEST_CASE("a text becomes one vector of all of its places, by their mean or by a
     const auto norm = [&](const std::string& name, const Tensor& in) {
       return torch::layer_norm(in, {in.size(-1)}, p[name + ".weight"], p[name + ".bias"], 1e-5);
     };
-    const auto share = map("pool", text).softmax(1);
-    const auto vector =
-        by_attention ? map("pool_out", norm("pool_norm", (text * share).sum(1))) : map("to_context", text).mean(1);
+    const auto pooled = [&] {
+      const auto share = map("pool", text).softmax(1);
+      return map("pool_out", norm("pool_norm", (text * share).sum(1)));
+    };
+    const auto vector = by_attention ? pooled() : map("to_context", text).mean(1);
     const auto expected = map("out", torch::silu(map("in", norm("norm", vector))));
     Conditioning made;
     const auto mask = torch::ones({2, kPlaces}, torch::kBool);
