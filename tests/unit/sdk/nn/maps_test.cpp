@@ -3,6 +3,8 @@
 //
 // Claim (numbers): Transposed convolutions and bicubic resampling of any sides are LibTorch's to 1e-12 in fp64, with
 // their gradients.
+#include <limits>
+
 #include <doctest/doctest.h>
 
 #include <ditto/error.h>
@@ -144,6 +146,19 @@ TEST_CASE("in bf16 bicubic sums are in fp32, and rounded once") {
   const auto ctx = small_context(torch::kBFloat16);
   const auto map = input({1, 2, 5, 6}).to(torch::kBFloat16);
   CHECK(torch::equal(bicubic(map, *ctx, {11, 4}), bicubic(map.to(torch::kFloat), *ctx, {11, 4}).to(torch::kBFloat16)));
+}
+
+TEST_CASE("an infinite gradient of bicubic resampling stays where its weights are") {
+  const auto ctx = small_context(torch::kDouble);
+  for (const auto& sides : std::vector<std::vector<int64_t>>{{9, 11}, {16, 16}, {2, 2}}) {
+    const auto map = torch::zeros({1, 1, 16, 16}, torch::kDouble).requires_grad_();
+    auto grad = torch::ones({1, 1, sides[0], sides[1]}, torch::kDouble);
+    grad[0][0][0][0] = std::numeric_limits<double>::infinity();
+    bicubic(map, *ctx, sides).backward(grad);
+    CHECK(!map.grad().isfinite().all().item<bool>());
+    CHECK(map.grad().slice(2, 8).isfinite().all().item<bool>());
+    CHECK(map.grad().slice(3, 8).isfinite().all().item<bool>());
+  }
 }
 
 TEST_CASE("what bicubic resampling cannot do is refused") {
