@@ -284,7 +284,9 @@ void put_optimizer(NemoFields& yaml, RecipeText& recipe) {
   recipe.put("lr_schedule", "lr", yaml.number(theirs + "lr"));
   if (!yaml.take(theirs + "sched.name").is_null()) {
     yaml.one_of(theirs + "sched.name", "WarmupPolicy", {{"WarmupPolicy", "constant"}});
-    recipe.put("lr_schedule", "warmup", yaml.whole(theirs + "sched.warmup_steps", 0));
+    // Step s of w has (s + 1) / (w + 1) of the rate there, and (s + 1) / w here.
+    const auto steps = yaml.whole(theirs + "sched.warmup_steps", 0);
+    recipe.put("lr_schedule", "warmup", steps > 0 ? steps + 1 : 0);
   }
 }
 

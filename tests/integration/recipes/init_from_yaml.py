@@ -25,7 +25,7 @@ SHARED = {
     "objective": dict(plugin="diffusion"),
     "parallel": dict(recompute="blocks"),
     "optimizer": dict(plugin="adamw", beta1=0.8, beta2=0.95, eps=1e-7, weight_decay=0.05),
-    "lr_schedule": dict(lr=0.0003, warmup=90),
+    "lr_schedule": dict(lr=0.0003, warmup=91),  # NeMo's WarmupPolicy of 90 steps: (s + 1) / 91 of the rate in step s
     "ema": dict(enabled=True, decay=0.995, warmup=False),
     "checkpoint": dict(every=350, keep=2),
     "log": dict(tensorboard=True, tensorboard_every=4),
