@@ -66,9 +66,10 @@ struct ImagenUNetOptions : ditto::ImagenOptions {
   static std::vector<ImagenUNetOptions> published() {
     ImagenUNetOptions small;
     small.preset = "500m_res_64", small.embed_dim = 256, small.learned_sinu_pos_emb_dim = 0;
+    small.image_size = 64;
     auto large = small, enlarging = small;
     large.preset = "2b_res_64", large.embed_dim = 512, large.cond_dim = 2048;
-    enlarging.preset = "400m_res_256", enlarging.embed_dim = 128;
+    enlarging.preset = "400m_res_256", enlarging.embed_dim = 128, enlarging.image_size = 256;
     enlarging.channel_mult = {1, 2, 4, 6, 6}, enlarging.num_res_blocks = {2, 2, 3, 4, 3};
     enlarging.attention_resolutions = {16, 32};
     enlarging.low_res_cond = enlarging.noise_cond_aug = true;

@@ -176,6 +176,17 @@ TEST_CASE("sizes and texts that do not fit are refused with one sentence") {
   CHECK(contains(refused(kEfficient, {{"num_resblocks", List{1}}}), "each of the 2 levels"));
 }
 
+TEST_CASE("a preset's maps attend at the levels of NeMo's, of whichever sides the data's pictures are") {
+  const ditto::ShapesAlone no_numbers;
+  for (const int64_t side : {64, 256}) {
+    const auto model = ditto::test::make_plugin<Model>(
+        "models", kRegular, Options{{"preset", std::string("400m_res_256")}}, needs({3, side, side}, 1024));
+    int64_t count = 0;
+    for (const auto& item : model->named_parameters()) count += item.value().numel();
+    CHECK(count == 408350468);
+  }
+}
+
 TEST_CASE("a text that is longer than the model's is refused, and a dropped one is zeros whose mask stays") {
   const auto model = make(kRegular);
   ditto::Batch in;
