@@ -266,9 +266,10 @@ void put_diffusion(NemoFields& yaml, RecipeText& recipe) {
 
 void put_optimizer(NemoFields& yaml, RecipeText& recipe) {
   const std::string theirs = "model.optim.";
-  const auto decay = yaml.take(theirs + "weight_decay").is_null() ? 0.0 : yaml.number(theirs + "weight_decay");
   const auto name =
       yaml.one_of(theirs + "name", "fused_adam", {{"fused_adam", "fused_adam"}, {"adamw", "adamw"}, {"adam", "adam"}});
+  const double unsaid = name == "adamw" ? 0.01 : 0.0;  // torch.optim.AdamW's; the others'
+  const double decay = yaml.take(theirs + "weight_decay").is_null() ? unsaid : yaml.number(theirs + "weight_decay");
   if (name == "adam" && decay != 0)
     yaml.refuse(theirs + "name", "= adam, whose weight_decay is a part of the gradient", "set fused_adam or adamw");
   recipe.put("optimizer", "plugin", "adamw");

@@ -68,6 +68,14 @@ def test_every_field_becomes_an_option_or_is_noted():
     t.refused(2, ["base.toml", "is there already"], "init", "--from", HERE / "base.yaml", "--out", t.work / "base.toml")
 
 
+def test_an_optimizers_weight_decay_that_is_not_said_is_that_of_its_class():
+    text = (HERE / "base.yaml").read_text().replace("    weight_decay: 0.05\n", "")
+    for name, decay in (("adamw", 0.01), ("fused_adam", 0.0), ("adam", 0.0)):
+        path = t.work / f"decay-{name}.yaml"
+        path.write_text(text.replace("name: fused_adam", f"name: {name}"))
+        t.equal(made(path, f"decay-{name}")[0]["optimizer"]["weight_decay"], decay, name)
+
+
 # What is changed in a file, and what is said of the line.
 REFUSED = [
     ("base", "    embed_dim: 32\n", "    embed_dims: 32\n", "embed_dims: 32", ["model.unet.embed_dims", "is no field"]),
