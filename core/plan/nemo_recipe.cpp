@@ -198,12 +198,9 @@ void put_model(NemoFields& yaml, RecipeText& recipe, int64_t side) {
   std::vector<std::string> as_they_are{"embed_dim",      "channel_mult",          "per_head_channels",
                                        "attention_type", "feature_pooling_type",  "learned_sinu_pos_emb_dim",
                                        "use_null_token", "init_conv_kernel_size", "scale_shift_norm"};
-  for (const char* field :
-       efficient
-           ? std::initializer_list<const char*>{"num_resblocks", "atnn_enabled_at", "stride", "skip_connection_scaling"}
-           : std::initializer_list<const char*>{"attention_resolutions", "cond_dim", "resblock_updown",
-                                                "resample_with_conv", "low_res_cond"})
-    as_they_are.emplace_back(field);
+  const std::vector<std::string> of_efficient{"num_resblocks", "atnn_enabled_at", "stride", "skip_connection_scaling"},
+      of_base{"attention_resolutions", "cond_dim", "resblock_updown", "resample_with_conv", "low_res_cond"};
+  for (const auto& field : efficient ? of_efficient : of_base) as_they_are.push_back(field);
   for (const auto& field : as_they_are)
     if (const auto value = yaml.take(theirs + field); !value.is_null()) recipe.put("model", field, value);
   if (!efficient && yaml.has(theirs + "num_res_blocks")) {
