@@ -76,6 +76,15 @@ def test_an_optimizers_weight_decay_that_is_not_said_is_that_of_its_class():
         t.equal(made(path, f"decay-{name}")[0]["optimizer"]["weight_decay"], decay, name)
 
 
+def test_recipes_are_taken_by_their_plugins():
+    for name in ("base", "sr"):
+        path = t.work / f"taken-{name}.toml"
+        t.run("init", "--from", HERE / f"{name}.yaml", "--out", path)
+        t.check("null_text" not in t.run("config", "show", path).all, "an option that no UNet of Imagen has")
+    t.run("train", t.work / "taken-base.toml", "--dry-run")
+    t.refused(2, ["\"low\"", "is made by nobody"], "train", t.work / "taken-sr.toml", "--dry-run")  # as its note says
+
+
 # What is changed in a file, and what is said of the line.
 REFUSED = [
     ("base", "    embed_dim: 32\n", "    embed_dims: 32\n", "embed_dims: 32", ["model.unet.embed_dims", "is no field"]),
