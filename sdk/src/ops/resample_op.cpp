@@ -87,8 +87,8 @@ class SideTerms {
     }
     return terms;
   }
-  // For gradients, of a side of `in` places. A place that is in fewer terms than others has some of the place behind the
-  // last, which is 0: an infinity of another place times a weight of 0 would be no number.
+  // For gradients, of a side of `in` places. A place that is in fewer terms than others has some of the place behind
+  // the last, which is 0: an infinity of another place times a weight of 0 would be no number.
   SideTerms turned(int64_t in) const {
     std::vector<std::vector<std::pair<int64_t, double>>> of_place(static_cast<size_t>(in));
     for (size_t i = 0; i < index_[0].size(); ++i)

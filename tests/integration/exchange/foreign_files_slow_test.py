@@ -152,8 +152,8 @@ FORMS = [
     Form("imagen_unet_fused", "imagen.ckpt", imagen_training, unsaid=IMAGEN, said={"image_size": 8}),
     Form("imagen_unet_stacked", "imagen.pt", state, unsaid=(*IMAGEN, "image_size")),
     Form("imagen_unet_cross", "imagen.pt", state, unsaid=(*IMAGEN, "num_attn_heads"), said={"image_size": 8}),
-    Form("imagen_efficient_fused", "imagen.ckpt", imagen_training, unsaid=(*EFFICIENT, "skip_connection_scaling")),
-    Form("imagen_efficient_stacked", "imagen.pt", state, unsaid=EFFICIENT),
+    Form("imagen_efficient_fused", "imagen.ckpt", imagen_training, unsaid=(*EFFICIENT, "skip_connection_scaling"), said={"stride": 2}),
+    Form("imagen_efficient_stacked", "imagen.pt", state, unsaid=EFFICIENT, said={"skip_connection_scaling": False, "stride": 2}),
     Form("imagen_efficient_cross", "imagen.pt", state, unsaid=(*EFFICIENT, "skip_connection_scaling", "num_attn_heads", "stride")),
 ]
 

@@ -87,6 +87,16 @@ Options read(const std::string& model, const ForeignShapes& file, const Options&
   return found;
 }
 
+// What NeMo's files do not say.
+Options unsaid(const std::string& model) {
+  Options made{{"per_head_channels", int64_t{32}}, {"token_length", int64_t{6}}};
+  if (model == kRegular)
+    made.insert({{"attention_resolutions", List{4}}});
+  else
+    made.insert({{"skip_connection_scaling", false}, {"stride", int64_t{2}}});
+  return made;
+}
+
 ditto::Batch samples(int64_t seed) {
   auto generator = at::detail::createCPUGenerator(static_cast<uint64_t>(seed));
   const auto drawn = [&](const List& shape) { return torch::randn(shape, generator, torch::kDouble); };
@@ -225,10 +235,9 @@ TEST_CASE("options are read out of NeMo's files, of UNets that torch.compile has
       CAPTURE(model);
       CAPTURE(before);
       const auto file = file_of(*make(model, options), before);
-      const Options recipe{{"per_head_channels", int64_t{32}}, {"token_length", int64_t{6}}};
+      const auto recipe = unsaid(model);
       const auto found = read(model, file, recipe);
       auto expected = small(model, options);
-      expected.erase("attention_resolutions");
       if (options.count("num_res_blocks") && std::get<List>(options.at("num_res_blocks")).size() == 1)
         expected["num_res_blocks"] = List{2, 2};
       for (const auto& [name, value] : expected)
@@ -250,6 +259,25 @@ TEST_CASE("weights of the other UNet, and a recipe that says something else than
   auto other = regular;
   other.tensors = {{"a.weight", {3}}};
   CHECK(contains(error_of(ErrorKind::checkpoint, [&] { read(kRegular, other, heads); }), "no UNet of NeMo's"));
+}
+
+TEST_CASE("what no tensor of NeMo's files tells is to be said: another value is another function of the same shapes") {
+  const ditto::ShapesAlone no_numbers;
+  for (const char* model : {kRegular, kEfficient}) {
+    const auto file = file_of(*make(model));
+    const auto of = [&](const Options& recipe) {
+      return error_of(ErrorKind::config, [&] { read(model, file, recipe); });
+    };
+    CHECK(of(unsaid(model)).empty());
+    for (const auto& [name, value] : unsaid(model)) {
+      auto recipe = unsaid(model);
+      recipe.erase(name);
+      CHECK_MESSAGE(contains(of(recipe), name + " is not said"), name << ": " << of(recipe));
+    }
+    auto counted = unsaid(model);
+    counted["per_head_channels"] = int64_t{-1};
+    CHECK(contains(of(counted), "num_attn_heads is not said"));
+  }
 }
 
 TEST_CASE("a UNet whose texts nothing attends to has no NeMo file where that maps them for it") {
