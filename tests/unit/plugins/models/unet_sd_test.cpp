@@ -5,6 +5,7 @@
 #include <set>
 
 #include <ditto/ditto.h>
+#include <ditto/exchange/foreign.h>
 #include <ditto/testing/checks.h>
 
 #include "tests/support/files.h"
